@@ -1,4 +1,4 @@
-"""Identity of this machine in OCI: requests signed by API key, instance principal or workload identity.
+"""Sign-in to OCI (API key, session token, instance principal, workload identity), and clients of OCI and registries.
 
-Nothing here keeps or prints a secret. It needs neither OCI's command line nor its SDK.
+No module stores or prints a secret. Only `principals` needs OCI's SDK; none needs OCI's command line.
 """

@@ -1,6 +1,6 @@
-"""Address of a stack's cluster: its region, the address of its API server, whether that answers.
+"""Region of a stack's cluster, and host, port and reachability of its API server.
 
-Nothing here loads an HTTP client: every preview imports it.
+This module must not import an HTTP client, because every preview imports it.
 """
 
 import socket
@@ -17,7 +17,8 @@ _REGIONS_BY_KEY = {
     "fra": "eu-frankfurt-1",
     "lhr": "uk-london-1",
 }
-"""The regions whose OCIDs have their keys; all others have their names (OCI documentation, Regions)."""
+"""Name of each region whose OCIDs contain a region key; OCIDs of other regions contain the region's name (OCI
+documentation, Regions)."""
 
 _REGION_PART = 3
 _HTTPS_PORT = 443
@@ -25,10 +26,11 @@ CONNECT_TIMEOUT_S = 1.0
 
 
 def region_of(config: StackConfig, region: str | None = None) -> str:
-    """The region of a stack's cluster: as asked for, as the stack says, or as the cluster's OCID says.
+    """Return the region of a stack's cluster: the argument `region`, or else that of the stack file or of the cluster's
+    OCID.
 
     Raises:
-        KitError: none of them says it.
+        KitError: none of them has a region.
     """
     if region:
         return region
@@ -43,12 +45,12 @@ def region_of(config: StackConfig, region: str | None = None) -> str:
 
 
 def host_and_port(api_server: str) -> tuple[str, int]:
-    """Return the host and port of an API server's address (`https://127.0.0.1:6443`).
+    """Return the host and port of an API server's URL (`https://127.0.0.1:6443`); port 443 if left out.
 
     Raises:
-        KitError: it is none of HTTPS.
+        KitError: the text isn't an HTTPS URL.
     """
-    with suppress(ValueError):  # of a port that is none
+    with suppress(ValueError):  # the port isn't a number
         place = urlsplit(api_server)
         port = place.port or _HTTPS_PORT
         if place.scheme == "https" and place.hostname:
@@ -59,7 +61,7 @@ def host_and_port(api_server: str) -> tuple[str, int]:
 
 
 def is_reachable(host: str, port: int) -> bool:
-    """Tell whether a TCP connection comes about within a second."""
+    """Return True if a TCP connection to host and port succeeds within a second."""
     try:
         with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S):
             return True

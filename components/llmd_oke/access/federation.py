@@ -1,9 +1,9 @@
-"""Workload identity federation: a job of continuous integration shows who it is, and signs in to OCI without a key.
+"""Workload identity federation: a CI job signs in to OCI with its GitHub OIDC token instead of a stored key.
 
-GitHub gives each job a token that says its repository, branch and environment. An identity domain that trusts it (an
-identity propagation trust) gives a user principal session token for it, valid for a key that lives as long as the job
-(OCI documentation, Token Exchange Grant Type: Exchanging a JSON Web Token for a UPST). Both the kit and OCI's plug-in
-read it as a profile of OCI's configuration file.
+GitHub issues each job a JSON Web Token with its repository, branch and environment. An identity domain that trusts this
+issuer (identity propagation trust) exchanges the token for a user principal session token (UPST), bound to a key pair
+that exists only during the job (OCI documentation, Token Exchange Grant Type: Exchanging a JSON Web Token for a UPST).
+The kit and OCI's provider read the UPST as a profile of OCI's configuration file.
 """
 
 import base64
@@ -28,25 +28,26 @@ from llmd_base.errors import KitError
 DOMAIN, CLIENT_ID, CLIENT_SECRET = (
     f"OCI_TOKEN_EXCHANGE_{name}" for name in ("DOMAIN_URL", "CLIENT_ID", "CLIENT_SECRET")
 )
-"""Variables that OCI's provider (8.22 and later) and SDKs read for the same."""
+"""Environment variables of the token exchange, under the names that OCI's provider (8.22 and later) and SDKs use too.
+"""
 
 JOB_URL, JOB_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
-"""What GitHub gives a job that has the right `id-token: write`."""
+"""Environment variables that GitHub sets for a job with the permission `id-token: write`."""
 
 PROFILE = "llmd-oke"
 TIMEOUT_S = 30.0
 KEY_BITS = 2048
 
 RENEWED_AFTER_S = 300.0
-"""How long a token is used at most before the next one is asked for; half of its life if that is shorter."""
+"""Longest use of a session token in seconds before it is renewed; half of its remaining lifetime if that is shorter."""
 
 AGAIN_S = 30.0
-"""How long is waited after a renewal that failed."""
+"""Pause in seconds after a failed renewal."""
 
 
 @dataclass(frozen=True)
 class TokenExchange:
-    """The identity domain that trusts the job's issuer, and the client of it that exchanges tokens."""
+    """The identity domain that trusts the job's issuer, and the domain's OAuth client that exchanges tokens."""
 
     domain_url: str
     client_id: str
@@ -54,15 +55,17 @@ class TokenExchange:
 
     @property
     def token_url(self) -> str:
-        """Address at which tokens are exchanged."""
+        """URL of the domain's token endpoint."""
         return f"{self.domain_url.rstrip('/')}/oauth2/v1/token"
 
 
 def exchange_of(environment: Mapping[str, str]) -> TokenExchange | None:
-    """The exchange that the environment names; None where it names none. Empty variables say nothing.
+    """Return the token exchange that the environment variables configure; None if none of them is set. Empty variables
+    count as not set.
 
     Raises:
-        KitError: a part is missing, or the domain's address is none; says which, never what a secret is.
+        KitError: some of the variables are missing, OCI_AUTH selects another sign-in, or the domain's URL isn't valid.
+            The message never contains the client's secret.
     """
     values = {name: environment.get(name) or "" for name in (DOMAIN, CLIENT_ID, CLIENT_SECRET)}
     missing = [name for name, value in values.items() if not value]
@@ -84,10 +87,10 @@ def exchange_of(environment: Mapping[str, str]) -> TokenExchange | None:
 
 
 def job_token(audience: str, environment: Mapping[str, str], http: httpx2.Client) -> str:
-    """The token by which a job of GitHub Actions shows who it is, for whom it is meant to convince.
+    """Request the OIDC token of this GitHub Actions job, issued for `audience`.
 
     Raises:
-        KitError: the job may not have one, or GitHub gives none.
+        KitError: the job lacks the permission `id-token: write`, or GitHub doesn't issue a token.
     """
     url, token = environment.get(JOB_URL), environment.get(JOB_TOKEN)
     if not url or not token:
@@ -100,10 +103,10 @@ def job_token(audience: str, environment: Mapping[str, str], http: httpx2.Client
 
 
 def user_token(exchange: TokenExchange, subject: str, key: RSAPrivateKey, http: httpx2.Client) -> str:
-    """The session token of the user that the domain takes the job for, valid with this key.
+    """Exchange the job's token `subject` for a user principal session token that is bound to `key`.
 
     Raises:
-        KitError: the domain doesn't answer, or refuses.
+        KitError: the domain doesn't answer, refuses, or answers without a token.
     """
     public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     form = {
@@ -135,11 +138,14 @@ def signed_in(
     http: httpx2.Client | None = None,
     renewed_after_s: float = RENEWED_AFTER_S,
 ) -> Generator[None]:
-    """Sign this process, and those that it starts, in to OCI as the user that the domain takes the job for. The token
-    is renewed until the block ends, and everything is removed then. `report` is told of renewals that fail.
+    """Sign this process and its child processes in to OCI during the block, as the user to which the domain's trust
+    maps the job.
+
+    A thread renews the session token; the key, the profile and the environment variables are removed at the end of the
+    block. `report` is called with a message for each failed renewal.
 
     Raises:
-        KitError: GitHub or the domain gives no token.
+        KitError: GitHub or the domain doesn't issue a token.
     """
     http = http or httpx2.Client(timeout=TIMEOUT_S)
     key = generate_private_key(public_exponent=65537, key_size=KEY_BITS)
@@ -147,7 +153,7 @@ def signed_in(
     def new_token() -> str:
         return user_token(exchange, job_token(exchange.domain_url, os.environ, http), key, http)
 
-    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
+    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # mode 0700
         home = Path(folder)
         token = new_token()
         _write_profile(home, key, token)
@@ -169,8 +175,8 @@ def signed_in(
 
 
 def _variables(home: Path) -> dict[str, str]:
-    """Return the variables that lead the kit, OCI's command line and OCI's plug-in to the profile. The plug-in looks
-    for `.oci/config` in the home folder, which `TF_HOME_OVERRIDE` alone moves (terraform-provider-oci,
+    """Return the environment variables by which the kit, OCI's command line and OCI's provider use the profile. The
+    provider reads `.oci/config` in the home directory, which only `TF_HOME_OVERRIDE` changes (terraform-provider-oci,
     internal/utils/helpers.go).
     """
     config = str(home / ".oci" / "config")
@@ -202,7 +208,7 @@ def _write_profile(home: Path, key: RSAPrivateKey, token: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file for its owner alone, at once."""
+    """Write a file with mode 0600 atomically."""
     unfinished = path.with_suffix(".new")
     unfinished.touch(mode=0o600)
     unfinished.write_text(text)
@@ -217,7 +223,9 @@ def _renew(
     report: Callable[[str], None],
     most_s: float,
 ) -> None:
-    """Replace the token before it ends; whoever signs reads it anew for each request."""
+    """Replace the session token's file before the token expires, until `ended` is set. Signers read the file for each
+    request.
+    """
     wait_s = _use_s(token, most_s)
     while not ended.wait(wait_s):
         try:
@@ -231,14 +239,16 @@ def _renew(
 
 
 def _use_s(token: str, most_s: float) -> float:
-    """Return how long a token is used before the next one is asked for, in seconds."""
+    """Return the seconds after which a token is renewed: half of its remaining lifetime, at most `most_s`."""
     ends_s = _claims(token).get("exp")
     left_s = ends_s - time.time() if isinstance(ends_s, int | float) else most_s
     return min(most_s, max(1.0, left_s / 2))
 
 
 def _claims(token: str) -> Mapping[str, object]:
-    """Read what a token says, unverified; nothing where it is no JWT. OCI may change what its tokens look like."""
+    """Return the claims of a JSON Web Token, unverified; empty for a token of another form, which
+    OCI doesn't rule out.
+    """
     try:
         part = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))

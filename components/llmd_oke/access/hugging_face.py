@@ -1,4 +1,4 @@
-"""A model's config.json and the index of its weights, from Hugging Face or a mirror of it (`HF_ENDPOINT`)."""
+"""Download of a model's config.json and of the index of its weights, from Hugging Face or a mirror (`HF_ENDPOINT`)."""
 
 import os
 import re
@@ -14,7 +14,7 @@ CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 LONGEST_CONFIG_BYTES = 2**20
 LONGEST_INDEX_BYTES = 64 * 2**20
 LIMIT_S = 60.0
-"""For each file, from the request to its last byte."""
+"""Longest download of one file in seconds, from the request to the last byte."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]{0,127}(/[\w-][\w.-]{0,127}){0,3}")
@@ -22,7 +22,7 @@ _REVISION = re.compile(r"[A-Za-z0-9][\w.-]{0,127}(/[\w-][\w.-]{0,127}){0,3}")
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A file of a model as it was read: `address` is a URL or a path, `commit` its repository's where it is known."""
+    """A file of a model: `address` is its URL or path, `commit` the repository's commit, None if unknown."""
 
     name: str
     address: str
@@ -38,12 +38,13 @@ class ModelFile:
 def download_model_files(
     repository: str, revision: str = "main", http: httpx2.Client | None = None
 ) -> tuple[ModelFile, ModelFile | None]:
-    """config.json and the index of the weights, which a model in one file doesn't have.
+    """Download config.json and the index of the weights; the index is None for a model with a single weights file.
 
-    `HF_TOKEN` goes along over TLS only, and to no other host.
+    `HF_TOKEN` is sent over TLS only, and to no other host.
 
     Raises:
-        KitError: the name is none, nothing answers, it may not be read, or is larger than such files are.
+        KitError: repository or revision isn't valid, the host doesn't answer, the file may not be read, or the file is
+            larger than its limit.
     """
     if not _REPOSITORY.fullmatch(repository) or ".." in repository:
         raise KitError(f"{repository!r} is neither a file nor a repository of Hugging Face.", "OWNER/NAME, or a path.")
@@ -73,7 +74,7 @@ def _endpoint() -> str:
 def _download(
     client: httpx2.Client, base: str, repository: str, revision: str, name: str, most_bytes: int
 ) -> ModelFile | None:
-    """One file; None where the repository has none of that name."""
+    """Download one file of at most `most_bytes`; return None if the repository has no file `name`."""
     url, content, deadline_s = f"{base}/{repository}/resolve/{revision}/{name}", bytearray(), time.monotonic() + LIMIT_S
     token = os.environ.get("HF_TOKEN", "").strip()
     headers = {"Authorization": f"Bearer {token}"} if token and base.startswith("https://") else {}

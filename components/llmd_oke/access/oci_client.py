@@ -1,7 +1,4 @@
-"""OCI's REST API, as far as the kit asks it: signed requests over HTTPS, without OCI's SDK or command line.
-
-Links to objects (pre-authenticated requests) need no signature.
-"""
+"""Client of OCI's REST API with signed requests, without OCI's SDK or command line, and unsigned downloads."""
 
 import base64
 import binascii
@@ -19,38 +16,31 @@ from llmd_base.errors import KitError
 from llmd_oke.access.signing import RequestSigner
 
 TIMEOUT_S = 30.0
-
-
 TRIES = 4
-
-
 MAX_PAGES = 100
-
-
 _AGAIN = {409, 429, 500, 502, 503, 504}
-
-
 LONGEST_TEXT_BYTES = 8 * 2**20
 
-
 _HEADERS = {"content-md5": "md5", "opc-multipart-md5": "md5", "opc-content-sha256": "sha256"}
-"""OCI API reference, HeadObject. An object that was uploaded in parts has the hash of its parts' hashes in place of an
-MD5, and a SHA-256 only where the upload asked for one."""
+"""Response headers with an object's checksum, and their hash functions (OCI API reference, HeadObject). An object that
+was uploaded in parts has the hash of its parts' hashes instead of an MD5, and a SHA-256 only if the upload requested
+one."""
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file's size and its checksums, as a stack file writes them (`md5:…`, `sha256:…`)."""
+    """Size and checksums of a file in Object Storage; checksums have the stack file's form (`md5:…`, `sha256:…`)."""
 
     size_bytes: int
     checksums: tuple[str, ...]
 
 
 def stored_file(uri: str, http: httpx2.Client | None = None) -> StoredFile:
-    """Ask what is behind a link (a pre-authenticated request, which needs no signature).
+    """Request size and checksums of the file at a URI (a pre-authenticated request, which needs no signature).
 
     Raises:
-        OciError: the link leads nowhere, has expired, or nothing answers. It never says the link, which is a secret.
+        OciError: the URI has no file or has expired, or the host doesn't answer. The message never contains the URI,
+            which is a secret.
     """
     try:
         answer = (http or httpx2.Client(timeout=TIMEOUT_S)).head(uri, follow_redirects=True)
@@ -64,15 +54,15 @@ def stored_file(uri: str, http: httpx2.Client | None = None) -> StoredFile:
 
 
 class TooLongError(ValueError):
-    """Error for a file that is longer than anybody wants to read."""
+    """Error for a download that is longer than its limit."""
 
 
 def bounded_content(http: httpx2.Client, uri: str, most_bytes: int, *, raw: bool = False) -> bytes:
-    """Read what anyone may read there; with `raw` as it was sent, where a server may have packed it for the way.
+    """Download a public file of at most `most_bytes`; with `raw`, its HTTP content encoding isn't decoded.
 
     Raises:
-        httpx2.HTTPError: nothing answers, or with an error.
-        TooLongError: there is more than `most_bytes`.
+        httpx2.HTTPError: the host doesn't answer, or answers with an error status.
+        TooLongError: the file is longer than `most_bytes`.
     """
     content = bytearray()
     with http.stream("GET", uri, follow_redirects=True) as answer:
@@ -85,10 +75,11 @@ def bounded_content(http: httpx2.Client, uri: str, most_bytes: int, *, raw: bool
 
 
 def stored_text(uri: str, http: httpx2.Client | None = None) -> str:
-    """A text that anyone may read, of at most `LONGEST_TEXT_BYTES`; what ends in `.gz` is unpacked.
+    """Download a public text of at most `LONGEST_TEXT_BYTES`; a URI that ends in `.gz` is decompressed.
 
     Raises:
-        OciError: nothing answers, or with an error, or with more than that, or with something else.
+        OciError: the host doesn't answer or answers with an error status, or the text is too long or can't be
+            decompressed.
     """
     packed = uri.endswith(".gz")
     too_long = OciError(0, "TooLong", f"{uri} is longer than {LONGEST_TEXT_BYTES} bytes")
@@ -109,7 +100,9 @@ def stored_text(uri: str, http: httpx2.Client | None = None) -> str:
 
 
 def _checksum(kind: str, header: str) -> str | None:
-    """`md5:<hex>` for a header in base 64; the number of parts behind a hyphen is left out."""
+    """Return `<kind>:<hex>` for a header in base64, without the number of parts behind a hyphen; None if the header is
+    empty or isn't base64.
+    """
     try:
         return f"{kind}:{base64.b64decode(header.partition('-')[0], validate=True).hex()}" if header else None
     except binascii.Error:
@@ -127,11 +120,13 @@ HOSTS = {
     "lustre": "https://lustre-file-storage.{region}.oci.oraclecloud.com/20250228",
     "networkloadbalancer": "https://network-load-balancer-api.{region}.oci.oraclecloud.com/20200501",
 }
-"""Endpoints and versions of services (OCI documentation, API Reference and Endpoints)."""
+"""Base URL with API version of each OCI service (OCI documentation, API Reference and Endpoints)."""
 
 
 class OciError(KitError):
-    """OCI refused a request. `status` is its HTTP status, 0 where there was no answer; `code` is OCI's word for it."""
+    """Error for a request that OCI refused or didn't answer. `status` is the HTTP status, 0 without an answer; `code`
+    is OCI's error code.
+    """
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -140,21 +135,21 @@ class OciError(KitError):
 
 
 class OciClient(Protocol):
-    """Client of OCI's API. Tests have one of their own."""
+    """Interface of clients of OCI's API."""
 
     def get(self, service: str, path: str, **query: str) -> Any:
-        """The document at a path; all pages of it where it is a list, or has one under `items`.
+        """Return the JSON document at `path` of a service; for a list, or a document with a list `items`, all pages.
 
         Raises:
-            OciError: OCI refuses, or does not answer.
+            OciError: OCI refuses, or doesn't answer.
         """
         ...
 
     def send(self, method: str, service: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer to a request that may change something.
+        """Send a request that may change resources; return the JSON document of the answer, None if empty.
 
         Raises:
-            OciError: OCI refuses, or does not answer.
+            OciError: OCI refuses, or doesn't answer.
         """
         ...
 
@@ -177,7 +172,7 @@ class SignedOciClient:
         self._hosts = hosts or HOSTS
 
     def get(self, service: str, path: str, **query: str) -> Any:
-        """The document at a path; all pages of it where it is a list, or has one under `items`."""
+        """Return the JSON document at `path` of a service; for a list, or a document with a list `items`, all pages."""
         document, page = self._page(service, path, query)
         items = _items(document)
         for _ in range(MAX_PAGES):
@@ -190,7 +185,7 @@ class SignedOciClient:
         return document
 
     def send(self, method: str, service: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer to a request that may change something."""
+        """Send a request that may change resources; return the JSON document of the answer, None if empty."""
         content = json.dumps(body or {}).encode() if method in {"POST", "PUT"} else None
         answer = self._ask(method, self._url(service, path), content)
         return answer.json() if answer.content else None
@@ -204,7 +199,12 @@ class SignedOciClient:
         return self._hosts[service].format(region=self._region) + path
 
     def _ask(self, method: str, url: str, body: bytes | None) -> httpx2.Response:
-        """Ask again where OCI is busy; a request that may change something only where it was surely not taken."""
+        """Send a request, up to `TRIES` times while OCI is busy: GET for all statuses of `_AGAIN`, other methods for
+        429 only, which means that OCI didn't process the request.
+
+        Raises:
+            OciError: OCI refuses, or doesn't answer.
+        """
         for attempt in range(1, TRIES + 1):
             try:
                 headers = self._signer.headers(method, url, body=body)
@@ -219,7 +219,7 @@ class SignedOciClient:
 
 
 def _items(document: Any) -> list[Any] | None:
-    """The list that a document is, or has under `items`: services answer lists in both forms. None in another one."""
+    """Return a document that is a list, or its list `items`: OCI services use both forms. None for other documents."""
     match document:
         case list() | {"items": list()}:
             return cast("list[Any]", document if isinstance(document, list) else document["items"])
@@ -228,7 +228,11 @@ def _items(document: Any) -> list[Any] | None:
 
 
 def _accepted(answer: httpx2.Response, url: str) -> httpx2.Response:
-    """The answer, or OCI's own reason where it refuses."""
+    """Return an answer with a success status.
+
+    Raises:
+        OciError: the answer has an error status; the message has OCI's code and reason.
+    """
     if not answer.is_error:
         return answer
     try:

@@ -1,8 +1,8 @@
-"""Signers of OCI's requests for the instance or the pod that this runs in, by OCI's SDK (the extra `oci`).
+"""Signers of OCI requests by instance principal or workload identity, with OCI's SDK (the extra `oci`).
 
-An instance shows the certificate of its metadata service to OCI's authentication service, a pod shows its service
-account's token to the proxy beside the API server. Both get a token for a key that never leaves this process; the SDK
-gets the next one before it ends.
+An instance presents the certificate of its metadata service to OCI's authentication service, a pod its service
+account's token to the proxy beside the API server. Both receive a token that is bound to a key of this process; the SDK
+renews the token before it expires.
 """
 
 import os
@@ -30,12 +30,15 @@ SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/toke
 
 METADATA_ATTEMPTS = 3
 METADATA_RETRY_S = 20
-"""How long a metadata service is asked again. The SDK's own three minutes are long where this is no instance."""
+"""Longest time of retries of the metadata service in seconds. The SDK's default is three minutes, too long on a machine
+that isn't an OCI instance."""
 
 
 @dataclass(frozen=True)
 class PrincipalSigner:
-    """Signs by a signer of OCI's SDK, which changes a request of `requests` in its place."""
+    """Signer of requests with a signer of OCI's SDK, which adds headers to a request object in place. `failure` and
+    `remedy` are message and advice of errors.
+    """
 
     sign: Callable[[Any], object] = field(repr=False)
     failure: str
@@ -44,17 +47,17 @@ class PrincipalSigner:
     def headers(
         self, method: str, url: str, *, now: datetime | None = None, body: bytes | None = None
     ) -> dict[str, str]:
-        """Return the headers of a signed request: `date`, `authorization`, and those of the body where there is one.
+        """Return the headers of a signed request: `date`, `authorization`, and those of the body if there is one.
 
         Raises:
-            KitError: the token has ended, and OCI gives no other one.
+            KitError: the token has expired, and OCI doesn't issue another.
         """
         parts = urlsplit(url)
         request = SimpleNamespace(
             method=method,
             url=url,
             path_url=parts.path + (f"?{parts.query}" if parts.query else ""),
-            body=(body or b"").decode(),  # of a text the SDK works out the length, of bytes `requests` would
+            body=(body or b"").decode(),  # the SDK computes content-length for text only
             headers={"date": http_date(now or datetime.now(UTC))},
         )
         with _exchange(self.failure, self.remedy):
@@ -63,13 +66,13 @@ class PrincipalSigner:
 
 
 def instance_principal(federation_url: str | None = None) -> PrincipalSigner:
-    """Return the signer of the instance that this runs on.
+    """Return the signer of the OCI instance that this process runs on.
 
     Args:
-        federation_url: where tokens are given; OCI's authentication service of the instance's region if left out.
+        federation_url: URL of the service that issues tokens; OCI's in the instance's region if left out.
 
     Raises:
-        KitError: this is no OCI instance, or OCI does not accept it.
+        KitError: this machine isn't an OCI instance, or OCI doesn't issue a token.
     """
     failure = "OCI gives this machine no token of an instance"
     remedy = "It has to be an OCI instance in a dynamic group that a policy gives rights; or choose another --auth."
@@ -78,7 +81,7 @@ def instance_principal(federation_url: str | None = None) -> PrincipalSigner:
         service_error_retry_config={-1: [], 404: [], 429: []},
         service_error_retry_on_any_5xx=True,
     ).add_max_attempts(METADATA_ATTEMPTS)
-    authorities = ssl.get_default_verify_paths()  # the system's, as all connections of the kit
+    authorities = ssl.get_default_verify_paths()  # the system's, as for all connections of the kit
     with _exchange(failure, remedy):
         signer = signers.InstancePrincipalsSecurityTokenSigner(
             retry_strategy=retries.add_total_elapsed_time(METADATA_RETRY_S).get_retry_strategy(),
@@ -89,10 +92,10 @@ def instance_principal(federation_url: str | None = None) -> PrincipalSigner:
 
 
 def workload_identity(token: Path = SERVICE_ACCOUNT_TOKEN) -> PrincipalSigner:
-    """Return the signer of the pod that this runs in, which shows the token of its service account in that file.
+    """Return the signer of the pod that this process runs in; `token` is the file with the service account's token.
 
     Raises:
-        KitError: this is no pod of an enhanced OKE cluster, or OCI does not accept it.
+        KitError: this process runs in no pod of an enhanced OKE cluster, or OCI doesn't issue a token.
     """
     failure = "OCI gives this machine no token of a pod"
     remedy = "It has to be a pod of an enhanced OKE cluster, with a service account; or choose another --auth."
@@ -102,7 +105,7 @@ def workload_identity(token: Path = SERVICE_ACCOUNT_TOKEN) -> PrincipalSigner:
         signer = signers.get_oke_workload_identity_resource_principal_signer(str(token))
 
     def sign(request: object) -> None:
-        signer.get_security_token()  # a new one where half of the old one's life is over
+        signer.get_security_token()  # renews the token in the second half of its lifetime
         signer(request)
 
     return PrincipalSigner(sign, failure, remedy)
@@ -110,7 +113,9 @@ def workload_identity(token: Path = SERVICE_ACCOUNT_TOKEN) -> PrincipalSigner:
 
 @contextmanager
 def _exchange(failure: str, remedy: str) -> Generator[None]:
-    """Raise what the SDK raises as a KitError. Its errors have no common class, and their texts may hold tokens."""
+    """Convert errors of the SDK into KitErrors without their texts, which may contain tokens. The SDK's errors have no
+    common base class.
+    """
     try:
         yield
     except ServiceError as error:

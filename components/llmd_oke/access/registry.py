@@ -1,5 +1,7 @@
-"""Asking container registries (OCI Distribution Specification, and Docker Registry HTTP API V2 before it) which images
-they have, as a node without credentials would: nothing is pulled but manifests."""
+"""Anonymous queries of container registries for images, as of a node without credentials; only manifests are pulled.
+
+The protocol is that of the OCI Distribution Specification, and of its predecessor, Docker Registry HTTP API V2.
+"""
 
 import hashlib
 import re
@@ -25,7 +27,8 @@ TIMEOUT_S = 20.0
 TRIES = 3
 MAX_RETRY_AFTER_S = 10.0
 MAX_MANIFEST_BYTES = 4 * 2**20
-"""What registries must take at least (OCI Distribution Specification, Pushing Manifests); no image has a longer one."""
+"""Longest manifest that is read: the size that registries must accept at least (OCI Distribution Specification, Pushing
+Manifests)."""
 
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",
@@ -38,13 +41,13 @@ _MANIFESTS = (
 _ACCEPT = ", ".join((*_INDEXES, *_MANIFESTS))
 _HOSTS = {"docker.io": "registry-1.docker.io"}
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
-"""Registries on the same machine are asked over HTTP, as Docker and CRI-O do."""
+"""Host names of registries that are queried over HTTP instead of HTTPS, as by Docker and CRI-O."""
 
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Refusal(StrEnum):
-    """Reason why a registry doesn't give an image."""
+    """Reason why a registry doesn't return an image."""
 
     UNREACHABLE = "unreachable"
     DENIED = "denied"
@@ -55,7 +58,7 @@ class Refusal(StrEnum):
 
 
 class RegistryError(KitError):
-    """A registry doesn't give an image."""
+    """Error for an image that a registry doesn't return."""
 
     def __init__(self, refusal: Refusal, message: str) -> None:
         super().__init__(message)
@@ -64,8 +67,10 @@ class RegistryError(KitError):
 
 @dataclass(frozen=True)
 class StoredImage:
-    """Image or chart that a registry has under a tag: the digest that pulls are pinned by, of the index where there are
-    several platforms; the sum of the compressed layers for linux/amd64 in bytes, None where it was not asked for.
+    """Image or chart in a registry.
+
+    `digest` is that of the manifest, or of the index of an image for several platforms; `download_bytes` is the sum of
+    the compressed layers for linux/amd64, None if it wasn't requested.
     """
 
     digest: str
@@ -78,14 +83,14 @@ class _Platform(BaseModel):
 
 
 class _Listed(BaseModel):
-    """An image of an index."""
+    """Entry of an index: the manifest's digest and its platform."""
 
     digest: str
     platform: _Platform = _Platform()
 
 
 class Layer(BaseModel):
-    """A part of an image or of another artifact: its size in bytes and its digest."""
+    """Layer of an image or of another artifact: size in bytes, digest and annotations."""
 
     size: int
     digest: str = ""
@@ -93,7 +98,7 @@ class Layer(BaseModel):
 
 
 class _Body(BaseModel):
-    """Fields of a manifest, or of an index of manifests, that are read (OCI Image Format Specification)."""
+    """The fields that are read of a manifest or an index of manifests (OCI Image Format Specification)."""
 
     mediaType: str | None = None  # noqa: N815 - as the specification spells it
     manifests: tuple[_Listed, ...] = ()
@@ -101,7 +106,7 @@ class _Body(BaseModel):
 
 
 class _Token(BaseModel):
-    """A token under either of its names (distribution, docs/spec/auth/token.md)."""
+    """Answer of a token server, with the token in either field (distribution, docs/spec/auth/token.md)."""
 
     token: str = ""
     access_token: str = ""
@@ -115,12 +120,12 @@ class _Manifest:
 
     @property
     def layer_bytes(self) -> int | None:
-        """The sum of the compressed layers; None where it lists none."""
+        """The sum of the compressed layers' sizes in bytes; None if the manifest lists no layers."""
         return sum(layer.size for layer in self.body.layers) if self.body.layers else None
 
 
 class RegistryClient:
-    """Anonymous client of registries, for one thread."""
+    """Anonymous client of container registries. Not thread-safe."""
 
     def __init__(self, http: httpx2.Client | None = None, pause: Callable[[float], None] = time.sleep) -> None:
         self._http = http or httpx2.Client(timeout=TIMEOUT_S, follow_redirects=True, max_redirects=3)
@@ -128,15 +133,15 @@ class RegistryClient:
         self._tokens: dict[tuple[str, str], str] = {}
 
     def stored(self, image: ContainerImage, *, by_digest: bool = False, with_size: bool = False) -> StoredImage:
-        """Ask the registry what it has under the image's tag, or under its digest.
+        """Look up an image in its registry, by tag or by digest.
 
         Args:
-            image: what is asked for.
-            by_digest: ask for the image's digest, as nodes do where there is one, instead of its tag.
-            with_size: ask for the size of the layers too.
+            image: the image.
+            by_digest: use the image's digest, if known, as nodes do, instead of its tag.
+            with_size: also request the size of the layers.
 
         Raises:
-            RegistryError: the registry doesn't give it, or gives nothing for linux/amd64.
+            RegistryError: the registry doesn't return the image, or has none for linux/amd64.
         """
         name = image.digest if by_digest and image.digest else image.tag
         digest, media_type = self._head(image, name)
@@ -152,11 +157,10 @@ class RegistryClient:
         return StoredImage(manifest.digest, self._manifest(image, child).layer_bytes)
 
     def layers(self, image: ContainerImage) -> tuple[Layer, ...]:
-        """Return the layers of a chart, or of an image for linux/amd64; the digest of a chart's archive is its
-        checksum.
+        """Return the layers of an image for linux/amd64, or of a chart, whose layer is the chart's archive.
 
         Raises:
-            RegistryError: the registry doesn't give it.
+            RegistryError: the registry doesn't return the manifest.
         """
         manifest = self._manifest(image, image.digest or image.tag)
         if manifest.media_type in _INDEXES:
@@ -164,10 +168,11 @@ class RegistryClient:
         return manifest.body.layers
 
     def blob(self, image: ContainerImage, digest: str, max_bytes: int | None = None) -> bytes:
-        """Return a part of an image or of another artifact, of at most `max_bytes`; by default those of a manifest.
+        """Download a blob (a layer of an image or of another artifact) of at most `max_bytes`; `MAX_MANIFEST_BYTES` if
+        left out.
 
         Raises:
-            RegistryError: the registry doesn't give it, or gives something else.
+            RegistryError: the registry doesn't return the blob, or returns content of another digest.
         """
         content = self._ask("GET", image, digest, "blobs", max_bytes).content
         if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
@@ -200,8 +205,11 @@ class RegistryClient:
         kind: str = "manifests",
         max_bytes: int | None = None,
     ) -> httpx2.Response:
-        """The answer to a request for a manifest, or another `kind`; with a token if the registry wants one, again
-        where it is busy.
+        """Request a manifest, or an object of another `kind`, by tag or digest (`name`); return the answer. With a
+        token if the registry requires one, and repeated while the registry is busy.
+
+        Raises:
+            RegistryError: the registry doesn't answer, or refuses.
         """
         host = _HOSTS.get(image.registry, image.registry)
         scheme = "http" if _is_loopback(host) else "https"
@@ -221,7 +229,12 @@ class RegistryClient:
             self._pause(pause_s)
 
     def _token(self, challenge: str, image: ContainerImage, host: str) -> str:
-        """A token for anybody (distribution, docs/spec/auth/token.md)."""
+        """Request an anonymous token from the server that the registry's `challenge` (its header WWW-Authenticate)
+        names (distribution, docs/spec/auth/token.md).
+
+        Raises:
+            RegistryError: the registry requires credentials, or its token server isn't HTTPS or returns no token.
+        """
         scheme, _, rest = challenge.partition(" ")
         parameters = dict(_PARAMETER.findall(rest))
         realm = parameters.get("realm", "")
@@ -258,19 +271,21 @@ class RegistryClient:
             reason = str(error) or type(error).__name__
             message = f"{urlsplit(url).netloc} does not answer within {TIMEOUT_S:.0f} s: {reason}."
             raise RegistryError(Refusal.UNREACHABLE, message) from error
-        undone = {"content-encoding", "content-length"}  # the content has no encoding any more
+        undone = {"content-encoding", "content-length"}  # the content is decoded
         plain = {key: value for key, value in answer.headers.items() if key not in undone}
         return httpx2.Response(answer.status_code, headers=plain, content=bytes(content))
 
 
 Answers = Mapping[str, StoredImage | RegistryError]
-"""What registries say of images, by reference."""
+"""The result of the lookup of each image in its registry, by the image's reference."""
 
 
 def query_registries(
     images: Iterable[ContainerImage], ask: Callable[[RegistryClient, ContainerImage], Answer], progress: Progress
 ) -> dict[str, Answer]:
-    """The answer for each image, by reference. All registries are asked at once, each for one image at a time."""
+    """Call `ask` for each image; return the results by the images' references. Registries are queried in parallel, the
+    images of one registry one after the other.
+    """
 
     def of_one_registry(images: Sequence[ContainerImage]) -> list[tuple[str, Answer]]:
         client = RegistryClient()
@@ -288,7 +303,7 @@ def query_registries(
 
 
 def stored_image(client: RegistryClient, image: ContainerImage) -> StoredImage | RegistryError:
-    """Return what a registry has under an image's tag, with its size, or why it doesn't give it."""
+    """Return the image that a registry has under the image's tag, with its size, or the error of the lookup."""
     try:
         return client.stored(image, with_size=True)
     except RegistryError as error:
@@ -296,8 +311,10 @@ def stored_image(client: RegistryClient, image: ContainerImage) -> StoredImage |
 
 
 def _judge(answer: httpx2.Response, image: ContainerImage, name: str | None) -> None:
-    """Raise the error that the status means; `name` is the tag or digest that was asked for, None where it was
-    a token.
+    """Raise an error if the answer's status isn't success; `name` is the requested tag or digest, None for a token.
+
+    Raises:
+        RegistryError: the status isn't success.
     """
     status, registry = answer.status_code, image.registry
     if answer.is_success:
@@ -317,7 +334,9 @@ def _judge(answer: httpx2.Response, image: ContainerImage, name: str | None) -> 
 
 
 def _pause_s(answer: httpx2.Response, attempt: int) -> float | None:
-    """Return how long to wait before asking again, in seconds; None where that would not help, or not soon."""
+    """Return the seconds to wait before a retry; None if a retry doesn't help, or is allowed only after
+    `MAX_RETRY_AFTER_S`.
+    """
     if answer.status_code == 429:
         after = answer.headers.get("retry-after", "")
         wait_s = float(after) if after.isdigit() else 2.0**attempt
@@ -326,7 +345,11 @@ def _pause_s(answer: httpx2.Response, attempt: int) -> float | None:
 
 
 def _for_platform(image: ContainerImage, index: _Manifest) -> str:
-    """The digest of the manifest for linux/amd64."""
+    """Return the digest of the manifest for linux/amd64.
+
+    Raises:
+        RegistryError: the index has none.
+    """
     for listed in index.body.manifests:
         if (listed.platform.os, listed.platform.architecture) == PLATFORM:
             return listed.digest

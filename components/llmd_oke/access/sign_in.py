@@ -1,4 +1,6 @@
-"""Identity that signs in to OCI as a stack's `oci:` config says: the same for OCI's resources, clusters and tunnels."""
+"""Sign-in method of a stack's `oci:` config or of the environment, the same for OCI's provider,
+clusters and tunnels.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from llmd_base.errors import KitError
 
 
 class Auth(StrEnum):
-    """Way to sign in."""
+    """Sign-in method."""
 
     API_KEY = "api-key"
     INSTANCE_PRINCIPAL = "instance-principal"
@@ -21,7 +23,8 @@ _OF_PROVIDER = {
     "instanceprincipal": Auth.INSTANCE_PRINCIPAL,
     "okeworkloadidentity": Auth.WORKLOAD_IDENTITY,
 }
-"""Values of `oci:auth`, which the provider reads in any case; a profile has an API key or a security token."""
+"""Sign-in method by value of `oci:auth` in lower case, as the provider ignores case. Both `ApiKey` and `SecurityToken`
+are the method `api-key`, because a profile's signer uses whichever of the two the profile has."""
 
 _OF_OCI_CLI = {
     "api_key": "ApiKey",
@@ -29,30 +32,30 @@ _OF_OCI_CLI = {
     "instance_principal": "InstancePrincipal",
     "oke_workload_identity": "OKEWorkloadIdentity",
 }
-"""Values of `OCI_CLI_AUTH`, which OCI's command line reads, as the provider calls them."""
+"""Provider's value of `oci:auth` by value of `OCI_CLI_AUTH`, the variable of OCI's command line."""
 
 KEY_MATERIAL = ("userOcid", "fingerprint", "privateKey", "privateKeyPath")
 
 
 @dataclass(frozen=True)
 class SignIn:
-    """A way to sign in and a profile of OCI's configuration file; what is None is left to who signs in."""
+    """A sign-in method and a profile of OCI's configuration file. For None the reader's own configuration decides."""
 
     auth: Auth | None = None
     profile: str | None = None
 
     @property
     def words(self) -> list[str]:
-        """Options of the kit's commands that sign in this way."""
+        """Command-line options by which the kit's commands use this sign-in."""
         auth = ["--auth", str(self.auth)] if self.auth else []
         return [*auth, *(["--profile", self.profile] if self.profile else [])]
 
 
 def of_provider(config: Mapping[str, object]) -> SignIn:
-    """The sign-in that the provider's config says (`auth`, `configFileProfile`, ...).
+    """Return the sign-in that the provider's config (`auth`, `configFileProfile`, …) selects.
 
     Raises:
-        KitError: it says one that clusters can't be reached with.
+        KitError: `llmd-oke token` doesn't support that sign-in, so that clusters can't be reached.
     """
     name, profile = config.get("auth"), config.get("configFileProfile")
     auth = _OF_PROVIDER.get(str(name).lower()) if name else None
@@ -70,13 +73,15 @@ def of_provider(config: Mapping[str, object]) -> SignIn:
 
 
 def of_environment(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable by which the environment says how to sign in, and the provider's word for it; None where none does.
+    """Return the environment variable that selects a sign-in method, and its value in the provider's spelling; None if
+    no such variable is set.
 
-    The provider reads `OCI_AUTH` and `TF_VAR_auth`; `OCI_CLI_AUTH` is for OCI's command line, and counts where neither
-    of them is set. Empty ones, as a workflow makes of a variable that is not there, say nothing.
+    The provider reads `OCI_AUTH` and `TF_VAR_auth`; `OCI_CLI_AUTH` is for OCI's command line, and is used if neither
+    `OCI_AUTH` nor `TF_VAR_auth` is set. Empty variables, which workflows make of undefined ones, count as not set.
 
     Raises:
-        KitError: they say different things: OCI's resources would be one identity's and the cluster another's.
+        KitError: the variables select different methods, so that OCI's resources and the cluster would be reached with
+            different identities.
     """
     values = {name: environment[name] for name in ("OCI_AUTH", "TF_VAR_auth", "OCI_CLI_AUTH") if environment.get(name)}
     words = {name: _OF_OCI_CLI.get(value, value) if name == "OCI_CLI_AUTH" else value for name, value in values.items()}
@@ -87,10 +92,10 @@ def of_environment(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def auth_of_environment(environment: Mapping[str, str]) -> Auth:
-    """Read how to sign in from the environment alone: by API key where that says nothing.
+    """Return the sign-in method that the environment selects; API key if no variable is set.
 
     Raises:
-        KitError: the environment says something else, or two things.
+        KitError: the method isn't supported, or variables select different methods.
     """
     name, word = of_environment(environment) or ("", "ApiKey")
     if word.lower() not in _OF_PROVIDER:

@@ -1,6 +1,7 @@
-"""Signers of OCI's requests by a profile's API key or session token; `llmd_oke.access.principals` has the others.
+"""Signers of OCI requests with a profile's API key or session token, and tokens for OKE's API servers.
 
-Signatures are those of OCI's documentation, Request Signatures (draft-cavage-http-signatures-08).
+Signatures follow OCI's documentation, Request Signatures (draft-cavage-http-signatures-08). Signers of instances and
+pods are in `llmd_oke.access.principals`.
 """
 
 import base64
@@ -29,32 +30,32 @@ DEFAULT_PROFILE = "DEFAULT"
 EXEC_API_VERSION = "client.authentication.k8s.io/v1beta1"
 
 TOKEN_LIFETIME = timedelta(minutes=4)
-"""What OCI's own tools say of cluster tokens (terraform-provider-oci, OCI's command line)."""
+"""Lifetime of cluster tokens that OCI's own tools state (terraform-provider-oci, OCI's command line)."""
 
 
 class RequestSigner(Protocol):
-    """Signs requests to OCI."""
+    """Interface of signers of OCI requests."""
 
     def headers(
         self, method: str, url: str, *, now: datetime | None = None, body: bytes | None = None
     ) -> dict[str, str]:
-        """Return the headers of a signed request: `date`, `authorization`, and those of the body where there is one.
+        """Return the headers of a signed request: `date`, `authorization`, and those of the body if there is one.
 
         Raises:
-            KitError: there is nothing to sign with any more.
+            KitError: the signer's token has expired and can't be renewed.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Signer:
-    """A private key, and the name that OCI knows its public half by (`keyId`)."""
+    """Signer with a private key; `key_id` is the `keyId` by which OCI identifies the public key or session token."""
 
     key_id: str
     private_key: RSAPrivateKey
 
     def __repr__(self) -> str:
-        """Show nothing of the key, and nothing of a session's token, which is part of its `key_id`."""
+        """Return a text without the key and without `key_id`, which may contain a session token."""
         return "Signer(…)"
 
     def headers(
@@ -65,7 +66,7 @@ class Signer:
         now: datetime | None = None,
         body: bytes | None = None,
     ) -> dict[str, str]:
-        """The headers of a signed request: `date`, `authorization`, and those of the body where there is one."""
+        """Return the headers of a signed request: `date`, `authorization`, and those of the body if there is one."""
         parts = urlsplit(url)
         target = parts.path + (f"?{parts.query}" if parts.query else "")
         values = {
@@ -92,28 +93,27 @@ class Signer:
 
 
 def http_date(when: datetime) -> str:
-    """A time as HTTP has it: `Sat, 21 Nov 2026 08:00:00 GMT`."""
+    """Return a time in the form of HTTP headers: `Sat, 21 Nov 2026 08:00:00 GMT`."""
     return format_datetime(when.astimezone(UTC), usegmt=True)
 
 
 def config_file() -> Path:
-    """The configuration file: `$OCI_CLI_CONFIG_FILE`, `$OCI_CONFIG_FILE` or `~/.oci/config`."""
+    """Return the path of OCI's configuration file: `$OCI_CLI_CONFIG_FILE`, `$OCI_CONFIG_FILE` or `~/.oci/config`."""
     named = os.environ.get("OCI_CLI_CONFIG_FILE") or os.environ.get("OCI_CONFIG_FILE") or DEFAULT_FILE
     return Path(named).expanduser()
 
 
 def profile_name() -> str:
-    """The profile: `$OCI_CLI_PROFILE`, `$OCI_CONFIG_PROFILE` or `DEFAULT`."""
+    """Return the name of the profile: `$OCI_CLI_PROFILE`, `$OCI_CONFIG_PROFILE` or `DEFAULT`."""
     return os.environ.get("OCI_CLI_PROFILE") or os.environ.get("OCI_CONFIG_PROFILE") or DEFAULT_PROFILE
 
 
 def api_key_signer(file: Path | None = None, profile: str | None = None) -> Signer:
-    """The signer of a profile of OCI's configuration file, as all of OCI's tools read it.
-
-    It signs with an API key, or with the token of `oci session authenticate`.
+    """Return the signer of a profile of OCI's configuration file, with its API key, or with the token of `oci session
+    authenticate`.
 
     Raises:
-        KitError: the file, the profile or its key can't be used; says which, never what is in them.
+        KitError: the file, the profile or its key can't be used. The message has no values of the profile.
     """
     file, profile = file or config_file(), profile or profile_name()
     values = _profile(file, profile)
@@ -125,10 +125,10 @@ def api_key_signer(file: Path | None = None, profile: str | None = None) -> Sign
 
 
 def load_key(pem: str, pass_phrase: str | None, where: str) -> RSAPrivateKey:
-    """The RSA key in a PEM text.
+    """Return the RSA key in a PEM text; `where` names the key's source in messages.
 
     Raises:
-        KitError: it is none, or its pass phrase is wrong or missing.
+        KitError: the text has no RSA private key, or the pass phrase is wrong or missing.
     """
     try:
         key = load_pem_private_key(pem.strip().encode(), pass_phrase.encode() if pass_phrase else None)
@@ -171,7 +171,9 @@ def _read(values: dict[str, str], name: str, where: str) -> str:
 
 
 def cluster_token(signer: RequestSigner, cluster_id: str, region: str, now: datetime) -> str:
-    """The token for a cluster's API server: a signed request that OKE itself sends on, in base64."""
+    """Return the bearer token for a cluster's API server: the base64 of a signed request, which OKE sends to OCI to
+    verify the identity.
+    """
     url = f"https://containerengine.{region}.oraclecloud.com/cluster_request/{cluster_id}"
     signed = signer.headers("GET", url, now=now)
     query = urlencode({"authorization": signed["authorization"], "date": signed["date"]})
@@ -179,7 +181,7 @@ def cluster_token(signer: RequestSigner, cluster_id: str, region: str, now: date
 
 
 def exec_credential(signer: RequestSigner, cluster_id: str, region: str, now: datetime | None = None) -> dict[str, Any]:
-    """The token as kubectl and client-go want it of a credential program."""
+    """Return a cluster token as ExecCredential, the output of exec plug-ins for kubectl and client-go."""
     now = now or datetime.now(UTC)
     return {
         "apiVersion": EXEC_API_VERSION,

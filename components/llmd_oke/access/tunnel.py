@@ -1,7 +1,7 @@
-"""A way to a private API endpoint through the OCI Bastion service, with a session and an SSH key of its own.
+"""SSH tunnel to a private API endpoint through the OCI Bastion service, with its own session and SSH key.
 
-`ssh` is started again when it ends, and the next session is active before the last one ends, so that a renewal
-interrupts connections for a moment only.
+`ssh` is restarted when it ends, and a new session is active before the current session expires, so that a renewal
+interrupts connections only briefly.
 """
 
 import shlex
@@ -25,7 +25,7 @@ from llmd_oke.access.addresses import is_reachable
 from llmd_oke.access.oci_client import OciClient, OciError
 
 _SERVING = {"ACTIVE", "UPDATING"}
-"""States of a cluster that answers (OCI API, lifecycle states)."""
+"""Lifecycle states of a cluster whose API server answers (OCI API)."""
 
 ACTIVE_TIMEOUT_S = 180.0
 POLL_S = 3.0
@@ -33,7 +33,7 @@ LOCALHOST = "127.0.0.1"
 ENDING_S = 5.0
 LAST_WORDS = 3
 LONGEST_SESSION_S = 10_800
-"""OCI documentation, Bastion: sessions live three hours at most."""
+"""Longest session of the Bastion service in seconds: three hours (OCI documentation, Bastion)."""
 
 KEY_BITS = 3072
 SSH_OPTIONS = (
@@ -49,23 +49,24 @@ SSH_OPTIONS = (
     "ServerAliveInterval=30",
     "StrictHostKeyChecking=accept-new",
 )
-"""The user's own keys, agent and shared connections have no part in the tunnel, and nobody is asked."""
+"""Options of `ssh` by which the tunnel doesn't use the user's own keys, agent and shared connections, and never
+prompts."""
 
 
 class NotYet(KitError):
-    """Error for a part of a tunnel that is not there, but may come."""
+    """Error for a cluster or bastion that doesn't exist or isn't active yet."""
 
 
 class SshFailed(KitError):
-    """`ssh` ended at once, again and again."""
+    """Error for an `ssh` that ended early several times in a row."""
 
 
 @dataclass(frozen=True)
 class TunnelOptions:
-    """Cluster that is wanted: an OCID, or else the name and the compartment of one that a stack makes.
+    """Cluster at the end of a tunnel: its OCID, or the name and compartment of a cluster that a stack creates.
 
-    `bastion_id` is a bastion of the user's; otherwise it is looked for in the network's compartment, which is the
-    cluster's if left out. `session_s` is how long a session may live, in seconds.
+    If `bastion_id` is None, the bastion is looked up in the network's compartment, which is the cluster's if left out.
+    `session_s` is the longest lifetime of a session in seconds.
     """
 
     cluster_id: str | None = None
@@ -78,7 +79,7 @@ class TunnelOptions:
 
 @dataclass(frozen=True)
 class TunnelTarget:
-    """End of a tunnel: a private address and port, through a bastion, in sessions of at most so long."""
+    """End of a tunnel: private host and port, the bastion's OCID, and the longest lifetime of a session in seconds."""
 
     bastion_id: str
     host: str
@@ -87,10 +88,10 @@ class TunnelTarget:
 
 
 def target(client: OciClient, options: TunnelOptions) -> TunnelTarget:
-    """The private endpoint of a cluster, and the bastion on the way to it.
+    """Look up a cluster's private endpoint and the bastion in the cluster's VCN.
 
     Raises:
-        NotYet: the cluster or its bastion is not there, or not active.
+        NotYet: the cluster or the bastion doesn't exist, or isn't active.
         KitError: the cluster has no private endpoint.
     """
     cluster = _cluster(client, options)
@@ -105,7 +106,12 @@ def target(client: OciClient, options: TunnelOptions) -> TunnelTarget:
 
 
 def _cluster(client: OciClient, options: TunnelOptions) -> dict[str, Any]:
-    """The newest of a name: one that takes another's place is there beside it for a while."""
+    """Return OCI's description of the cluster with the given OCID, or else of the newest active cluster of that name: a
+    cluster and its replacement have the same name for a while.
+
+    Raises:
+        NotYet: no such cluster exists, or the cluster isn't active.
+    """
     ocid = options.cluster_id
     if ocid is None:
         query = {"compartmentId": options.compartment_id, "name": options.cluster_name}
@@ -137,7 +143,7 @@ def _bastion(client: OciClient, cluster: Mapping[str, Any], options: TunnelOptio
 
 @dataclass(frozen=True)
 class BastionSession:
-    """A bastion session that is active, and the command that makes the tunnel."""
+    """An active bastion session: its OCID, and the `ssh` command that OCI gives for the tunnel."""
 
     id: str
     command: str
@@ -151,11 +157,11 @@ def session(
     progress: Progress,
     pause: Callable[[float], None] = time.sleep,
 ) -> Generator[BastionSession]:
-    """A bastion session during the block.
+    """Create a bastion session, wait until it is active, and delete it at the end of the block.
 
     Raises:
-        OciError: OCI refuses.
-        KitError: the session does not become active in time.
+        OciError: OCI refuses the session.
+        KitError: the session isn't active after `ACTIVE_TIMEOUT_S`.
     """
     body = {
         "bastionId": end.bastion_id,
@@ -172,7 +178,7 @@ def session(
     try:
         yield _when_active(client, created["id"], progress, pause)
     finally:
-        with suppress(OciError):  # it ends by itself with its time to live
+        with suppress(OciError):  # the session expires anyway
             client.send("DELETE", "bastion", f"/sessions/{created['id']}")
 
 
@@ -194,12 +200,13 @@ def _when_active(client: OciClient, ocid: str, progress: Progress, pause: Callab
 
 
 def ssh_command(command: str, key: Path, local_port: int) -> list[str]:
-    """The command of a session (`ssh -i <privateKey> -N -L <localPort>:…`) as a list, with its gaps filled.
+    """Return a session's command (`ssh -i <privateKey> -N -L <localPort>:…`) as an argument list, with its placeholders
+    filled in and `SSH_OPTIONS` added.
 
-    Hosts that it meets are remembered beside the key, not among the user's own.
+    Host keys are stored beside the private key, not in the user's `known_hosts`.
 
     Raises:
-        KitError: it is no such command.
+        KitError: the command hasn't the expected form.
     """
     words = [
         word.replace("<privateKey>", str(key)).replace("<localPort>", str(local_port)) for word in shlex.split(command)
@@ -212,7 +219,9 @@ def ssh_command(command: str, key: Path, local_port: int) -> list[str]:
 
 
 def make_key(folder: Path) -> tuple[Path, str]:
-    """A new key in a folder, readable by its owner only, and its public half as SSH writes it."""
+    """Create an SSH key pair; return the private key's path in `folder` (mode 0600) and the public
+    key in OpenSSH form.
+    """
     private_key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
     path = folder / "key"
     path.touch(mode=0o600)
@@ -221,14 +230,17 @@ def make_key(folder: Path) -> tuple[Path, str]:
 
 
 Find = Callable[[], tuple[OciClient, TunnelTarget]]
-"""Looks for the cluster and its bastion, signed in anew; raises NotYet where they are not there."""
+"""Function that signs in to OCI and looks up the cluster and its bastion; raises NotYet while they don't exist."""
 
 
 @dataclass(frozen=True)
 class TunnelIntervals:
-    """Intervals of a tunnel, in seconds: how often cluster and `ssh` are looked at, how long `ssh` may take until it
-    listens, how long it must have run not to count as failed, the pause before it is started again and how often in a
-    row, with how many sessions in a row, and how long before its end a session is renewed.
+    """Intervals (in seconds) and numbers of attempts of a tunnel.
+
+    `seek_s` and `look_s` are the intervals of checks of cluster and `ssh`; `listen_s` the longest wait until `ssh`
+    listens; `steady_s` the shortest run of `ssh` that counts as success; `again_s` the pause before a restart; `tries`
+    and `sessions` the numbers of consecutive failures of `ssh` in a session, and of sessions, that end the tunnel;
+    `renewal_s` the time between the start of a renewal and the session's end.
     """
 
     seek_s: float = 10.0
@@ -242,13 +254,13 @@ class TunnelIntervals:
 
 
 class _Ended(Exception):
-    """Somebody wants the tunnel no longer."""
+    """Exception that ends the tunnel's thread once the block of `beside` is left."""
 
 
 class Tunnel:
-    """Tunnel by which `https://127.0.0.1:<port>` leads to a cluster's private API endpoint.
+    """Tunnel from `https://127.0.0.1:<port>` to a cluster's private API endpoint.
 
-    `failure` says why it is kept no longer, where nobody ended it.
+    `failure` is the error that ended the tunnel; None while the tunnel runs, and after a regular end.
     """
 
     def __init__(self, find: Find, port: int, progress: Progress, pace: TunnelIntervals | None = None) -> None:
@@ -261,13 +273,13 @@ class Tunnel:
         self._open = threading.Event()
 
     def keep(self, patience_s: float | None = None) -> None:
-        """Keep the tunnel open until the block of `beside` is left, or an interrupt.
+        """Keep the tunnel open until the block of `beside` is left, or until an interrupt (Ctrl-C).
 
-        It waits for cluster and bastion, so long at most if a limit is given.
+        First waits for cluster and bastion, at most `patience_s` seconds, or without limit if left out.
 
         Raises:
-            NotYet: they did not come in time.
-            KitError: the port is taken, OCI refuses, or `ssh` fails again and again.
+            NotYet: cluster or bastion isn't active after `patience_s`.
+            KitError: the port is in use, OCI refuses a request, or `ssh` fails several times in a row.
         """
         _require_free(self.port)
         with suppress(_Ended), tempfile.TemporaryDirectory(prefix="llmd-oke-tunnel-") as folder:
@@ -281,7 +293,7 @@ class Tunnel:
                     try:
                         self._forward(ssh_command(active.command, key, self.port), held, renew_at_s)
                         failed = 0
-                    except SshFailed:  # somebody may have ended the session
+                    except SshFailed:  # the session may have been deleted
                         failed += 1
                         if failed >= self._pace.sessions:
                             raise
@@ -290,13 +302,13 @@ class Tunnel:
 
     @contextmanager
     def beside(self) -> Generator[None]:
-        """Kept beside the block by a thread; what goes wrong is told as progress and as `failure`.
+        """Keep the tunnel open in a thread during the block; errors of the thread go to progress and to `failure`.
 
         Raises:
-            KitError: the port is taken.
+            KitError: the port is in use.
         """
         _require_free(self.port)
-        thread = threading.Thread(target=self._keep_and_tell, name="tunnel")  # ends `ssh` even if nobody waits for it
+        thread = threading.Thread(target=self._keep_and_tell, name="tunnel")  # no daemon: it must end `ssh`
         try:
             thread.start()
             yield
@@ -305,10 +317,10 @@ class Tunnel:
             thread.join()
 
     def wait_until_open(self, timeout_s: float) -> None:
-        """Return once the tunnel is open.
+        """Wait until the tunnel is open.
 
         Raises:
-            KitError: it can't be opened, or is not in time.
+            KitError: the tunnel can't be opened, or isn't open after `timeout_s` seconds.
         """
         ends_at = time.monotonic() + timeout_s
         while not self._open.wait(self._pace.look_s):
@@ -322,13 +334,15 @@ class Tunnel:
             self.keep()
         except KitError as error:
             self.failure = error
-        except (OSError, ValueError) as error:  # of the system, and of answers that nobody understands
+        except (OSError, ValueError) as error:  # of the system, and of answers that can't be parsed
             self.failure = KitError(f"The tunnel can't be kept: {error}.")
         if self.failure:
             self._progress.step(f"there is no tunnel any more: {self.failure.message}")
 
     def _session(self, public_key: str, patience_s: float | None) -> tuple[ExitStack, BastionSession, float]:
-        """An active session in a stack that ends it, and when it has to be renewed on the monotonic clock."""
+        """Return an ExitStack whose closing deletes the session, the active session, and the time of its renewal in
+        seconds on the monotonic clock. Waits for cluster and bastion as `keep` does.
+        """
         started_s = time.monotonic()
         while True:
             coming = ExitStack()
@@ -346,7 +360,12 @@ class Tunnel:
             self._pause(self._pace.seek_s)
 
     def _forward(self, argv: Sequence[str], held: ExitStack, renew_at_s: float) -> None:
-        """Run `ssh` until the session has to be renewed; the last one is left to the stack, so that it goes on."""
+        """Run `ssh`, restarted when it ends, until the session must be renewed; the running process is then moved to
+        `held`, so that it serves until the next session is active.
+
+        Raises:
+            SshFailed: `ssh` failed several times in a row.
+        """
         failed = 0
         while True:
             self._open.clear()
@@ -366,7 +385,9 @@ class Tunnel:
             self._pause(self._pace.again_s)
 
     def _watch(self, process: subprocess.Popen[bytes], renew_at_s: float) -> bool:
-        """Tell whether `ssh` ran until the session has to be renewed; not if it ended, or listens nowhere in time."""
+        """Wait until `renew_at_s`; return True if `ssh` still runs then, False if `ssh` ended or doesn't listen in
+        time.
+        """
         listens_by_s = time.monotonic() + self._pace.listen_s
         while process.poll() is None:
             now_s = time.monotonic()
@@ -375,7 +396,7 @@ class Tunnel:
             if not self._open.is_set():
                 if now_s >= listens_by_s:
                     return False
-                if is_reachable(LOCALHOST, self.port):  # it listens only after the bastion has let it in
+                if is_reachable(LOCALHOST, self.port):  # `ssh` listens only after it has authenticated
                     self._progress.step(f"https://{LOCALHOST}:{self.port} leads to the API server")
                     self._open.set()
             self._pause(self._pace.look_s)
@@ -387,13 +408,16 @@ class Tunnel:
 
 
 def _is_final(error: KitError) -> bool:
-    """Tell whether waiting would not help: OCI has understood, and refuses."""
+    """Return True for an error that a retry doesn't change: a 4xx status of OCI other than 409 and 429."""
     return isinstance(error, OciError) and 400 <= error.status < 500 and error.status not in {409, 429}
 
 
 @contextmanager
 def _ssh_process(argv: Sequence[str]) -> Generator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """A program with what it last said; it is out of reach of Ctrl-C, which ends it only after all that needs it."""
+    """Run a program during the block; yield the process and a function that returns its last lines of standard error.
+
+    The process has a session of its own, so that Ctrl-C doesn't end it before the processes that use the tunnel.
+    """
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True

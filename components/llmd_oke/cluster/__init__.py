@@ -1,4 +1,4 @@
-"""Network, IAM, OKE and GPU pools on OCI."""
+"""Components for network, IAM, OKE clusters, node pools and storage on OCI."""
 
 from llmd_oke.sdk_modules import load_by_module
 

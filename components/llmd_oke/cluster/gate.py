@@ -1,4 +1,4 @@
-"""The gate between nodes and models: a Job that ends well only when the nodes that they need are there and whole."""
+"""Component for the gate between nodes and models: a Job that succeeds once a pool's nodes are Ready with all GPUs."""
 
 import hashlib
 import json
@@ -15,46 +15,48 @@ from llmd_oke.objects import KubernetesObject, Manifest, inputs, outputs, presen
 NAMESPACE = "kube-system"
 FOLDER = "/opt/llmd-oke"
 SLACK_S = 600
-"""What the pod may take to be placed, to pull its image and to tell its end."""
+"""Seconds that the Job has beyond the gate's own timeout: for scheduling, image pull and the report of its result."""
 
 _LABELS = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/name": "node-gate"}
 
 
 class NodeGateArgs(TypedDict):
-    """Nodes and devices that the gate waits for."""
+    """Arguments of a gate: the nodes and devices for which it waits."""
 
     pool_name: str
     """Name of the pool of GPU nodes."""
     nodes: pulumi.Input[int]
     """Number of nodes that must be Ready."""
     once: NotRequired[bool | None]
-    """Whether a pool is waited for when it is new and never again, for pools that the cluster autoscaler changes; false
-    if left out.
+    """Whether the gate waits for a new pool only and for no later change of the pool, as pools that the cluster
+    autoscaler scales need; false if left out.
     """
     devices: dict[str, int]
-    """What each node must have to give, by resource: GPUs, and virtual functions where servers ask for them."""
+    """Allocatable quantity that each node must have, by resource name: GPUs, and virtual functions where servers
+    request them."""
     rdma_in_pods: NotRequired[bool | None]
-    """Whether the nodes' RDMA devices must belong to one network namespace each, as far as the SR-IOV operator tells;
-    false if left out."""
+    """Whether each RDMA device must belong to one network namespace (exclusive mode) in the SR-IOV operator's node
+    states; false if left out."""
     timeout_s: int
-    """How long to wait, in seconds."""
+    """Longest wait for the nodes and their devices, in seconds."""
     system_pool_name: str
-    """Name of the pool that the Job runs on."""
+    """Name of the pool whose nodes run the Job."""
     pool_id: pulumi.Input[str]
-    """OCID of the pool: another pool is waited for again."""
+    """OCID of the pool; with another OCID the gate waits again."""
 
 
 class NodeGate(pulumi.ComponentResource):
-    """Gate that waits until as many nodes of a pool as are wanted are Ready with all their devices, and fails the
-    update with the cause otherwise.
+    """Gate that waits until the required number of a pool's nodes is Ready with all devices, and otherwise fails the
+    update with the cause.
 
-    The Job's name says what it waits for, so that a changed pool is waited for again and an unchanged one is not. With
-    `once` the name says the pool only, and the Job stays as it is: the cluster autoscaler may have taken nodes away,
-    and adds some for pods only. The number lies in the ConfigMap, so that the Job of a new pool finds its own.
+    The Job's name contains a digest of its conditions, so that a changed pool gets a new Job and an unchanged pool
+    keeps the finished one. With `once` the digest covers the pool's OCID only, and updates don't change the Job: the
+    cluster autoscaler may have removed nodes, and adds nodes only for pending pods. The number of nodes is in the
+    ConfigMap, so that the Job of a new pool reads the current number.
     """
 
     passed: pulumi.Output[str]
-    """Known once the gate is passed: the OCID of the pool."""
+    """OCID of the pool, known once the Job has succeeded."""
 
     def __init__(self, name: str, args: NodeGateArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:NodeGate", name, inputs(self, args), opts)
@@ -86,7 +88,9 @@ class NodeGate(pulumi.ComponentResource):
 
 
 def _rights(name: str, object_name: str, child: pulumi.ResourceOptions, *, states: bool) -> list[KubernetesObject]:
-    """The gate may read nodes, what the SR-IOV operator tells of them (`states`), and nothing else."""
+    """Declare the ClusterRole and the binding that let the gate read nodes and, if `states`, the SR-IOV operator's node
+    states, and nothing else.
+    """
     group = "rbac.authorization.k8s.io"
     states_resource, states_group = operators.rdma().node_states_resource
     of_states = {"apiGroups": [states_group], "resources": [states_resource], "verbs": ["list"]}
@@ -183,7 +187,7 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, A
 
 
 def _states() -> str:
-    """Return the path at which the API server has what the SR-IOV operator tells of nodes."""
+    """Return the API path of the SR-IOV operator's node states."""
     resource, group = operators.rdma().node_states_resource
     return f"/apis/{group}/v1/namespaces/{operators.rdma().namespace}/{resource}"
 

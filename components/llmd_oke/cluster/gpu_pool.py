@@ -1,4 +1,4 @@
-"""Pools of GPU nodes, launched in one of four ways."""
+"""Component for pools of GPU nodes, in each of the four launch modes."""
 
 from enum import StrEnum
 from typing import Any, NotRequired
@@ -31,7 +31,7 @@ from llmd_oke.planning.pools import MANAGED_LAUNCHES
 
 
 class Launch(StrEnum):
-    """Way in which the nodes of a GPU pool come about."""
+    """Launch mode of a GPU pool: the OCI resources that create the nodes."""
 
     MANAGED_COMPUTE_CLUSTER = "managed-compute-cluster"
     CLUSTER_NETWORK = "cluster-network"
@@ -43,82 +43,86 @@ class GpuPoolArgs(TagArgs):
     """Arguments of a pool of GPU nodes."""
 
     cluster: JoinedCluster
-    """Cluster that the nodes join: an `OkeCluster`, or what it says of itself."""
+    """Cluster that the nodes join: an `OkeCluster`, or the facts of its `for_nodes`."""
     network: NodePlace
-    """Where the nodes and their pods are: a `Network`, or the OCIDs."""
+    """Subnets of the nodes and of their pods: a `Network`, or the OCIDs."""
     shape: ShapeRef
     """OCI shape of the nodes, from the catalogue."""
     size: int
-    """Number of nodes; what the pool starts with if `autoscaled`."""
+    """Number of nodes; the initial number if `autoscaled`."""
     kubernetes_version: str
     """Version of the nodes, such as `v1.34.2`."""
     availability_domain: pulumi.Input[str]
     """Availability domain of all nodes."""
     image_id: pulumi.Input[str]
-    """Image of the nodes."""
+    """OCID of the nodes' image."""
     pool_name: NotRequired[str | None]
     """Name of the pool, the value of its nodes' label `oke.oraclecloud.com/pool.name`; the component's if left out."""
     launch: NotRequired[Launch | None]
-    """How the nodes come about; `managed-compute-cluster` if left out."""
+    """Launch mode; `managed-compute-cluster` if left out."""
     compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of the nodes; the cluster's if left out."""
     autoscaled: NotRequired[bool | None]
-    """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; for node pools of OKE."""
+    """Whether OKE's cluster autoscaler changes the size, which updates then don't change; only with node pools of
+    OKE."""
     pool_id: NotRequired[pulumi.Input[str] | None]
-    """A node pool or cluster network that is there already; then nothing is created."""
+    """OCID of an existing node pool or cluster network; if given, nothing is created."""
     compute_cluster_id: NotRequired[pulumi.Input[str] | None]
-    """A compute cluster that is there already; then none is created."""
+    """OCID of an existing compute cluster; if given, none is created."""
     fault_domains: NotRequired[list[str] | None]
     """Fault domains that the nodes may be in; all if left out."""
     capacity_reservation_id: NotRequired[pulumi.Input[str] | None]
-    """Capacity reservation that the nodes are taken from."""
+    """OCID of the capacity reservation that provides the instances."""
     host_group_id: NotRequired[pulumi.Input[str] | None]
-    """Host group that the nodes are placed on; for node pools of OKE."""
+    """OCID of the compute host group on which the nodes are placed; only with node pools of OKE."""
     boot_volume_gib: NotRequired[int | None]
     """Size of the boot volume in GiB; 512 if left out."""
     boot_volume_vpus_per_gb: NotRequired[int | None]
-    """Performance of the boot volume in VPUs for each GB; for self-managed nodes."""
+    """Performance of the boot volume in VPUs for each GB; only for self-managed nodes."""
     boot_volume_kms_key_id: NotRequired[pulumi.Input[str] | None]
-    """Key that the boot volumes are encrypted with; Oracle's own if left out."""
+    """Vault key for the encryption of boot volumes; a key that Oracle manages if left out."""
     max_pods: NotRequired[int | None]
-    """Pods of a node; 64 if left out."""
+    """Maximum number of pods on a node; 64 if left out."""
     labels: NotRequired[dict[str, str] | None]
-    """Further labels of the nodes."""
+    """Labels of the nodes, in addition to those of shape and pool."""
     taints: NotRequired[list[TaintArgs] | None]
-    """Further taints of the nodes; those of the shape are always there."""
+    """Taints of the nodes, in addition to those of the shape."""
     nvme: NotRequired[str | None]
-    """What the local disks become: `raid-0`, `raid-10` or `none`; `raid-10` if left out."""
+    """RAID level of the array that is made of the local NVMe disks: `raid-0`, `raid-10`, or `none` for no array;
+    `raid-10` if left out."""
     huge_pages_gib: NotRequired[int | None]
-    """Memory that is set aside as huge pages of 2 MiB, in GiB; none if left out."""
+    """Memory reserved as huge pages of 2 MiB, in GiB; none if left out."""
     topology_manager_policy: NotRequired[str | None]
     """Kubelet's Topology Manager policy: `none`, `best-effort` or `restricted`; `none` if left out."""
     topology_manager_scope: NotRequired[str | None]
-    """What it aligns: `container` or `pod`; `container` if left out."""
+    """Kubelet's Topology Manager scope: `container` or `pod`; `container` if left out."""
     file_storage: NotRequired[bool | None]
-    """Whether the nodes' pods mount OCI File Storage: then the nodes have what mounts NFS. False if left out."""
+    """Whether pods on the nodes mount OCI File Storage, for which the nodes install an NFS client; false if left
+    out."""
     rdma_in_pods: NotRequired[bool | None]
-    """Whether pods have RDMA devices of their own, as with virtual functions: then each device of a node belongs to one
-    network namespace, and host processes don't see those of pods. False if left out."""
+    """Whether pods get RDMA devices of their own, such as virtual functions. Then each device of a node belongs to one
+    network namespace, and host processes don't see the devices of pods. False if left out."""
     cycling: NotRequired[CyclingArgs | None]
-    """Replace nodes after a change; old nodes stay as they are if left out. For node pools of OKE."""
+    """Replacement of the nodes by OKE after a change; if left out, only new nodes get the change. Only with node pools
+    of OKE."""
     eviction_grace_minutes: NotRequired[int | None]
-    """How long OKE drains a node before it goes by force, in minutes; 5 if left out, and 60 with `cycling`. For node
-    pools of OKE."""
+    """Minutes that OKE drains a node before it is deleted by force; 5 if left out, and 60 with `cycling`. Only with
+    node pools of OKE."""
     ssh_public_key: NotRequired[pulumi.Input[str] | None]
-    """Key that may sign in to the nodes."""
+    """SSH public key that may sign in to the nodes."""
     protect: NotRequired[bool | None]
     """Refuse to delete or replace the pool; false if left out."""
 
 
 class GpuPool(pulumi.ComponentResource):
-    """GPU nodes that join a cluster, with their RDMA network unless the launch mode is plain."""
+    """GPU nodes that join a cluster, with an RDMA network unless the launch mode is `plain`."""
 
     pool_id: pulumi.Output[str]
-    """OCID of the node pool or cluster network; of the compute cluster where instances make no pool."""
+    """OCID of the node pool or cluster network; with `compute-cluster-instances`, of the compute cluster."""
     node_label: pulumi.Output[str]
-    """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
+    """Label selector of the nodes: `oke.oraclecloud.com/pool.name=<name>`."""
     size: pulumi.Output[int]
-    """Number of nodes; if `autoscaled`, as many as the engine saw last."""
+    """Number of nodes; if `autoscaled`, the number in Pulumi's state."""
 
     def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:GpuPool", name, pool_inputs(self, args), opts)
@@ -144,7 +148,8 @@ class _GpuNodes:
     """The GPU nodes of one pool, as OCI resources.
 
     Raises:
-        KitError: the catalogue has no such shape, or nodes that are launched so can't be autoscaled.
+        KitError: the catalogue has no such shape, or the pool is `autoscaled` and the launch mode makes no node pool of
+            OKE.
     """
 
     def __init__(self, component: pulumi.Resource, name: str, args: GpuPoolArgs) -> None:
@@ -162,7 +167,7 @@ class _GpuNodes:
         self.labels = {**of_shape, **(args.get("labels") or {}), POOL_LABEL: self.pool_name}
 
     def node_pool(self) -> oci.containerengine.NodePool:
-        """A node pool of OKE: in a compute cluster, or, launched plainly, without RDMA network."""
+        """Declare a node pool of OKE: in a compute cluster, or, with launch mode `plain`, without an RDMA network."""
         args = self.args
         placement = {
             **given(args, "availability_domain", "fault_domains", "capacity_reservation_id", "host_group_id"),
@@ -190,7 +195,9 @@ class _GpuNodes:
         return node_pool(self.name, spec, self._options(GPU_POOL))
 
     def cluster_network(self) -> pulumi.Output[str]:
-        """An instance configuration, and a cluster network of such instances, which join by themselves."""
+        """Declare a cluster network of self-managed nodes and its instance configuration; return the OCID of the
+        cluster network.
+        """
         args, tags = self.args, tag_args(self.args)
         details = {
             **given(args, "availability_domain", "capacity_reservation_id"),
@@ -230,20 +237,22 @@ class _GpuNodes:
 
     @property
     def _named(self) -> dict[str, Any]:
-        """Arguments that all of the pool's resources share: their compartment, their name for people, and
-        their tags.
-        """
+        """Return the arguments that all resources of the pool share: compartment, display name and tags."""
         return {"compartment_id": self.compartment_id, "display_name": self.pool_name, **tag_args(self.args)}
 
     def instances(self) -> pulumi.Output[str]:
-        """A compute cluster and one instance for each node, which join by themselves."""
+        """Declare a compute cluster and one instance for each node, which is self-managed; return the OCID of the
+        compute cluster, known once all instances are created.
+        """
         compute_cluster_id = self._compute_cluster()
         instances = [self._instance(index, compute_cluster_id).id for index in range(self.args["size"])]
         return pulumi.Output.all(compute_cluster_id, *instances).apply(lambda ids: str(ids[0]))
 
     def _instance(self, index: int, compute_cluster_id: pulumi.Output[str]) -> oci.core.Instance:
-        """A node. What it is launched with is kept until its own Stash is replaced: OCI refuses other user data and
-        keys (OCI API, UpdateInstanceDetails), and another image would replace all nodes at once.
+        """Declare the instance of one node.
+
+        A Stash for each node keeps metadata and image until that Stash is replaced: OCI refuses changes of user data
+        and SSH keys (OCI API, UpdateInstanceDetails), and a new image would replace all nodes at once.
         """
         fault_domains = self.args.get("fault_domains") or []
         launch = pulumi.Stash(
@@ -286,7 +295,9 @@ class _GpuNodes:
         ).id
 
     def _options(self, timeouts: pulumi.CustomTimeouts) -> pulumi.ResourceOptions:
-        """Options of what holds nodes. GPUs are scarce: the new pool can't have them before the old one is gone."""
+        """Return the options of resources that contain nodes. `delete_before_replace`, because GPUs are scarce: the new
+        pool gets capacity only when the old pool is deleted.
+        """
         return pulumi.ResourceOptions(
             parent=self.component,
             protect=self.args.get("protect") or False,
@@ -296,8 +307,10 @@ class _GpuNodes:
         )
 
     def _boot(self, *, self_managed: bool = False) -> Boot:
-        """Return what the nodes run when they boot. With a Topology Manager GPU and virtual function are of one socket:
-        the device plug-ins of both tell the kubelet where they are.
+        """Return the variables of the nodes' boot scripts.
+
+        With a Topology Manager policy the kubelet allocates a GPU and a virtual function of one NUMA node: both device
+        plug-ins report the NUMA node of their devices.
         """
         args = self.args
         of_shape = [TaintArgs(**taint.model_dump()) for taint in self.shape.node.taints]
@@ -331,7 +344,7 @@ class _GpuNodes:
         return present(volume)
 
     def _metadata(self) -> pulumi.Output[dict[str, str]]:
-        """The metadata of nodes that join by themselves."""
+        """Return the metadata of self-managed nodes."""
         known: dict[str, Any] = {
             **given(self.cluster, "api_server_host"),
             "ca_certificate": self.cluster.get("ca_certificate") or "",
@@ -350,7 +363,10 @@ class _GpuNodes:
 
 
 def agent_config() -> dict[str, Any]:
-    """The agent's plug-ins, by name, with those that bring up the RDMA network. OCI keeps the list in an order."""
+    """Return the Oracle Cloud Agent settings of an instance, with the plug-ins that configure the RDMA network enabled.
+
+    Plug-ins are sorted by name, so that a mere difference in order is no change of the resource.
+    """
     plugins = cloud_init().agent_plugins
     states = {**dict.fromkeys(plugins.enabled, "ENABLED"), **dict.fromkeys(plugins.disabled, "DISABLED")}
     return {

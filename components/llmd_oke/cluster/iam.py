@@ -1,4 +1,4 @@
-"""Dynamic groups and policies: what a cluster's parts may do in OCI, and nothing beyond."""
+"""Component for dynamic groups and policies, with the least rights that a cluster's parts need in OCI."""
 
 import asyncio
 import time
@@ -27,34 +27,37 @@ class NodeTagArgs(TypedDict):
     """A defined tag."""
 
     name: str
-    """`Namespace.Key`."""
+    """Name of the tag, as `Namespace.Key`."""
     value: str
-    """Its value."""
+    """Value of the tag."""
 
 
 class IamArgs(TagArgs):
     """Arguments of dynamic groups and policies."""
 
     needs: list[str]
-    """What is to be possible, by its key in `values/iam/policies.yaml`: `managed-compute-cluster`, for example."""
+    """Purposes for which statements are created, as keys of `values/iam/policies.yaml`, such as
+    `managed-compute-cluster`."""
     compartment_id: pulumi.Input[str]
     """Compartment of the cluster."""
     tenancy_id: pulumi.Input[str]
-    """Tenancy, in whose root compartment classic dynamic groups live."""
+    """OCID of the tenancy, whose root compartment has the classic dynamic groups."""
     style: NotRequired[str | None]
-    """`identity-domain`, dynamic groups live in an identity domain, or `classic`; `identity-domain` if left out."""
+    """Kind of dynamic groups: those of an identity domain (`identity-domain`), or of the tenancy's root compartment
+    (`classic`); `identity-domain` if left out."""
     domain: NotRequired[str | None]
     """Name of the identity domain; `Default` if left out."""
     domain_url: NotRequired[pulumi.Input[str] | None]
-    """URL of the identity domain; asked of OCI if left out."""
+    """URL of the identity domain; looked up in OCI if left out."""
     region: NotRequired[str | None]
-    """Region of the cluster. Where it is the home region, no other provider is made."""
+    """Region of the cluster. If equal to `home_region`, the component declares no provider of its own."""
     home_region: NotRequired[pulumi.Input[str] | None]
-    """The tenancy's home region, in which all of this is created; asked of OCI if left out."""
+    """The tenancy's home region, in which groups and policies are created; looked up in OCI if left out."""
     provider_is_home: NotRequired[bool | None]
     """Whether this component's own provider is for the home region already; false if left out."""
     cluster_id: NotRequired[pulumi.Input[str] | None]
-    """OCID of the cluster, to which most rights are narrowed. It can be left out for what a cluster itself needs."""
+    """OCID of the cluster, to which most statements are restricted. Can be left out for needs of the cluster resource
+    itself."""
     network_compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of the network; the cluster's if left out."""
     image_compartment_id: NotRequired[pulumi.Input[str] | None]
@@ -64,19 +67,21 @@ class IamArgs(TagArgs):
     reservation_compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of capacity reservations; the cluster's if left out."""
     dynamic_group_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
-    """Dynamic groups that are there already: `nodes` and `clusters`."""
+    """OCIDs of existing dynamic groups, by `nodes` and `clusters`."""
     resource_ids: NotRequired[dict[str, pulumi.Input[list[str]]] | None]
-    """What statements are repeated for: OCIDs (`cluster_key_id`, `boot_volume_key_id`, `managed_boot_volume_key_id`,
-    `host_group_id`), and the names of namespaces of defined tags (`tag_namespace`)."""
+    """Values for which a statement is repeated, by the statement's variable: OCIDs (`cluster_key_id`,
+    `boot_volume_key_id`, `managed_boot_volume_key_id`, `host_group_id`), and names of tag namespaces
+    (`tag_namespace`)."""
     display_name: NotRequired[str | None]
-    """Beginning of the names of groups and policies; the component's name if left out."""
+    """Prefix of the names of groups and policies; the component's name if left out."""
     tag_namespace_compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of the namespaces of defined tags; the tenancy's root if left out."""
     node_tag: NotRequired[NodeTagArgs | None]
-    """Defined tag that nodes have and nobody else: then they alone are in the group of nodes; if left out, all
-    instances of the compartment are."""
+    """Defined tag that only nodes have, by which the dynamic group `nodes` selects its members; if left out, all
+    instances of the compartment are members."""
     ignored_tags: NotRequired[list[str] | None]
-    """Defined tags of others that updates leave alone, by `Namespace.Key`, for the provider of the home region."""
+    """Defined tags, as `Namespace.Key`, that other programs set and updates don't change; for the provider of the home
+    region."""
 
 
 _GRANTS = frozenset(
@@ -96,14 +101,15 @@ _NEEDS_GRANTS = frozenset(
         "oci:Lustre/fileStorageLustreFileSystem:FileStorageLustreFileSystem",
     }
 )
-"""What OCI makes on its own account in the minutes after it accepted the request, when nobody tries again."""
+"""Resource types whose work request fails for good if a policy isn't effective yet; the provider doesn't retry it."""
 
 
 def wait_for_policies(delay_s: float | None = None) -> pulumi.ResourceTransformation:
-    """A transformation by which nothing that needs rights is created or changed before OCI acts on the groups and
-    policies that this update has created or changed: `delay_s` after the last of them, the catalogue's if left out.
+    """Return a transformation that delays the creation or change of resources that need rights, until OCI applies the
+    dynamic groups and policies that the same update created or changed.
 
-    Hooks run in updates alone. Where minutes have gone by, as with a new cluster, they wait for nothing.
+    The delay ends `delay_s` seconds after the last of these changes; the catalogue's figure if left out. Hooks run in
+    updates only, not in previews, and don't wait if the delay is over already.
     """
     delay = facts.policies().delay_s if delay_s is None else delay_s
     granted_at_s = [-delay]
@@ -134,12 +140,13 @@ def wait_for_policies(delay_s: float | None = None) -> pulumi.ResourceTransforma
 
 
 class Iam(pulumi.ComponentResource):
-    """The dynamic groups and policies that serve some needs, created in the tenancy's home region.
+    """The dynamic groups and policies for the given needs, created in the tenancy's home region.
 
-    OCI takes up to a minute to act on a policy. So a stack has one of these components before the cluster, for all that
-    does not name it, and another one before the pools, for what does. The kit's own program has what needs rights wait
-    for policies that the same update changes. A program with components of the package waits by itself, or is updated
-    again: a reservation, a compute cluster, an instance or a Lustre file system fails in between.
+    OCI takes up to a minute to apply a policy. So a stack has one `Iam` before the cluster, for statements without the
+    cluster's OCID, and another `Iam` before the pools, for statements with that OCID. The kit's own program delays
+    resources that need rights until policies of the same update apply (`wait_for_policies`). A Pulumi program that
+    imports this component must wait by itself, or be updated again: until the policies apply, the creation of a
+    reservation, a compute cluster, an instance or a Lustre file system fails.
     """
 
     policy_ids: pulumi.Output[list[str]]
@@ -183,7 +190,7 @@ def _has_tags(args: IamArgs) -> bool:
 
 
 def _domain_tags(args: IamArgs) -> Any:
-    """OCI's tags of what lies in an identity domain, beside the domain's own."""
+    """Return the OCI tags of a resource of an identity domain, in the form of the SCIM extension `OCITags`."""
     defined: list[Any] = []
     for name, value in (args.get("defined_tags") or {}).items():
         space, _, key = name.partition(".")
@@ -201,7 +208,7 @@ def _needs(args: IamArgs) -> list[Need]:
 
 
 def _places(args: IamArgs) -> dict[Scope, pulumi.Input[str]]:
-    """The compartment of each scope."""
+    """Return the compartment's OCID for each scope."""
     own = args["compartment_id"]
     network, images, keys, reservations = (
         own if compartment_id is None else compartment_id
@@ -226,13 +233,15 @@ def _places(args: IamArgs) -> dict[Scope, pulumi.Input[str]]:
 
 
 def _policy_scope(args: IamArgs, scope: Scope) -> Scope:
-    """The scope whose policy has the statements: the cluster's own where the compartment is known to be the same."""
+    """Return the scope whose policy contains the statements of `scope`: `compartment` if the compartments are known to
+    be equal, otherwise `scope` itself.
+    """
     places = _places(args)
     return "compartment" if places[scope] is places["compartment"] or places[scope] == args["compartment_id"] else scope
 
 
 def _scopes(args: IamArgs, needs: Sequence[Need]) -> list[Scope]:
-    """Return the policies' scopes, which are known before any OCID is, so that a preview shows them."""
+    """Return the scopes that get a policy. No OCID is needed for that, so that previews show the policies."""
     scopes = {_policy_scope(args, text.scope) for need in needs for text in facts.policies().needs[need].statements}
     return [scope for scope in _places(args) if scope in scopes]
 
@@ -244,7 +253,7 @@ def _suffix(scope: Scope) -> str:
 def _statements(
     args: IamArgs, needs: Sequence[Need], groups: dict[Group, pulumi.Output[str]]
 ) -> pulumi.Output[dict[Scope, list[str]]]:
-    """The statements by the policy that has them."""
+    """Return the statements of each policy, by the policy's scope."""
     places, cluster_id = _places(args), args.get("cluster_id")
     spaces = args.get("tag_namespace_compartment_id")
     values: dict[str, pulumi.Input[str]] = {
@@ -271,11 +280,12 @@ def _statements(
 
 
 def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
-    """Declare a dynamic group, in an identity domain or, in older tenancies, in the root compartment; return how
-    policies name it.
+    """Declare a dynamic group, in an identity domain or (style `classic`) in the root compartment; return the group's
+    name in policy statements.
 
-    What the domain answers otherwise than it was told is left alone: it adds a schema of its own for tags, and returns
-    tags only when asked for them (terraform-provider-oci, issue 2418 and the test of this resource).
+    `schemas` and `tags` are ignored in updates, because identity domains return other values than were sent: a schema
+    for tags is added, and tags are returned only on request (terraform-provider-oci, issue 2418 and the test of this
+    resource).
     """
     cluster, tags = args.get("display_name") or name, tag_args(args)
     label, description = f"{cluster}-{group}", f"{facts.policies().groups[group].description} of {cluster}"

@@ -1,7 +1,7 @@
-"""Metadata of nodes when they boot: user data rendered from `values/cloud-init`, and the keys that OKE reads.
+"""Instance metadata of nodes: user data rendered from `values/cloud-init`, and the keys that OKE reads.
 
-Everything that a node runs is in its metadata. Nothing is fetched from a branch of a repository at boot, so that a node
-that boots next year runs what was reviewed today.
+All boot scripts are in the metadata. A node downloads none at boot, so that a node that boots next year runs the
+scripts that were reviewed today.
 """
 
 import base64
@@ -19,11 +19,11 @@ from llmd_base.errors import KitError
 from llmd_oke.catalogue.cluster import cloud_init, script_template
 
 DIGEST_KEY = "llmd-oke-cloud-init"
-"""Metadata key with the SHA-256 of the user data's text, to see on a node which version it booted with. A comment or
-blanks of a script change neither."""
+"""Metadata key with the SHA-256 of the user data's text, which shows the version that a node booted with. Comments and
+whitespace of the scripts change neither user data nor digest."""
 
 SHORT_NAMES_REFUSED_FROM = 34
-"""Minor version of Kubernetes from which CRI-O refuses image names without a registry (oci-hpc-oke)."""
+"""First minor version of Kubernetes whose CRI-O refuses image names without a registry (oci-hpc-oke)."""
 
 _HEAD = """#!/usr/bin/env bash
 # What this node runs at its first boot, step by step; the first step that fails ends it.
@@ -47,7 +47,7 @@ failed() { # the console tells it too: the instance's console history can be rea
 _END = "LLMD_OKE_END_OF_STEP"
 
 _GAP = re.compile(r"(?:\s|\\\n|(?<![^\s;&|()])#[^\n]*)+")
-"""What separates words and commands of Bash: blanks, line ends and comments."""
+"""Separators between words and commands of Bash: blanks, line ends and comments."""
 
 _PASSED_OVER = re.compile(r"\\\n|#[^\n]*")
 
@@ -60,9 +60,11 @@ _CLOSED_BY = {'"': '"', "(": ")", "$(": ")", "${": "}"}
 
 @dataclass(frozen=True)
 class Boot:
-    """Conditions of the scripts. `taints` are written as the kubelet has them (`key=value:effect`); `self_managed` are
-    nodes that OKE launched no pool for; `file_storage` says that their pods mount OCI File Storage, `rdma_in_pods` that
-    they have RDMA devices of their own. `gpus` are those that a node must have.
+    """Variables of the boot scripts of a pool's nodes.
+
+    `taints` have the kubelet's form (`key=value:effect`); `self_managed` is true for nodes outside node pools of OKE;
+    `file_storage` is true if pods of the nodes mount OCI File Storage, `rdma_in_pods` if pods get RDMA devices of their
+    own. `gpus` is the number of GPUs that a node must have.
     """
 
     kind: str
@@ -79,7 +81,7 @@ class Boot:
 
 
 def user_data(boot: Boot) -> str:
-    """The user data as text: one script."""
+    """Return the user data, a Bash script that runs the boot scripts one after the other."""
     left_out = {"nvme-raid"} if boot.nvme == "none" else set[str]()
     if not boot.huge_pages_gib:
         left_out.add("huge-pages")
@@ -91,11 +93,11 @@ def user_data(boot: Boot) -> str:
 
 
 def without_comments(script: str) -> str:
-    """A Bash script without what Bash passes over: comments, indentation, empty lines, further blanks.
+    """Return a Bash script without comments, indentation, empty lines and repeated blanks.
 
-    OKE compares nodes by their user data, so that a reworded comment would have it cycle all nodes of a pool (OCI
+    OKE compares nodes by their user data, so that a reworded comment would make OKE cycle all nodes of a pool (OCI
     documentation, Updating Worker Nodes in an Existing Node Pool by Replacing Boot Volumes). Quotes and substitutions
-    are followed as deep as they are nested; there are no here-documents in boot scripts.
+    may be nested to any depth; boot scripts have no here-documents.
     """
     shebang = re.match(r"#![^\n]*\n", script)
     kept, ends, at = [shebang[0]] if shebang else [], list[str](), shebang.end() if shebang else 0
@@ -118,10 +120,10 @@ def without_comments(script: str) -> str:
 
 
 def metadata(boot: Boot, further: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The metadata that both managed and self-managed nodes have.
+    """Return a node's metadata: user data, the digest of the user data, and the additional keys `further`.
 
     Raises:
-        KitError: it is larger than OCI allows.
+        KitError: the metadata is larger than OCI allows.
     """
     text = user_data(boot)
     values = {
@@ -137,9 +139,9 @@ def metadata(boot: Boot, further: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def kubelet_arguments(boot: Boot) -> str:
-    """The arguments that are added to the kubelet's own.
+    """Return the arguments to append to the kubelet's command line.
 
-    OKE's node pools have no field for taints, so that the kubelet registers with them.
+    Taints are among them, because node pools of OKE have no field for taints.
     """
     arguments = [f"--register-with-taints={','.join(boot.taints)}"] if boot.taints else []
     if boot.max_pods is not None:
@@ -149,8 +151,8 @@ def kubelet_arguments(boot: Boot) -> str:
 
 @dataclass(frozen=True)
 class SelfManaged:
-    """Cluster that a node joins by itself. `ca_certificate` is base64 of the authority's PEM text, as in kubeconfigs;
-    `pod_subnet_id` is None with flannel.
+    """Cluster that a self-managed node joins. `ca_certificate` is the base64 of the certificate authority's PEM text,
+    as in kubeconfigs; `pod_subnet_id` is None with flannel.
     """
 
     api_server_host: str
@@ -164,8 +166,8 @@ class SelfManaged:
 
 
 def self_managed(node: SelfManaged) -> dict[str, str]:
-    """The keys that OKE's start-up programs and the script `join` read on self-managed nodes (terraform-oci-oke,
-    instanceconfig.tf).
+    """Return the metadata keys that OKE's start-up programs and the script `join` read on self-managed nodes
+    (terraform-oci-oke, instanceconfig.tf).
     """
     keys = {
         "apiserver_host": node.api_server_host,

@@ -1,4 +1,4 @@
-"""The network of a cluster: VCN, subnets, gateways, and a security group for each role."""
+"""Component for a cluster's network: VCN, subnets, gateways, and a network security group for each role."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,17 +28,16 @@ from llmd_oke.planning.network import (
 )
 
 ALL_SERVICES = "All .* Services In Oracle Services Network"
-"""Name of the service that stands for all of a region (terraform-oci-oke, modules/network/gateways)."""
+"""Pattern of the name of a region's service for all Oracle services (terraform-oci-oke, modules/network/gateways)."""
 
 API_SERVER_PORT = 6443
 
 LONGEST_SESSION_S = 10_800
-"""Three hours, the Bastion service's limit for a session (OCI documentation, Bastion)."""
+"""Longest session of the Bastion service in seconds: three hours (OCI documentation, Bastion)."""
 
 SUBNETS_OF_SERVICES: frozenset[SubnetRole] = frozenset({"load_balancers", "public_load_balancers", "workers"})
-"""Subnets in whose security lists OKE's cloud controller adds and removes rules, for Services of type LoadBalancer that
-don't choose another mode (`oci.oraclecloud.com/security-rule-management-mode`). To begin with they have none.
-"""
+"""Subnets whose security lists OKE's cloud controller manages, for Services of type LoadBalancer without another
+`oci.oraclecloud.com/security-rule-management-mode`. The kit creates these lists without rules."""
 
 _TCP = "6"
 
@@ -47,13 +46,13 @@ class NetworkPoolArgs(TypedDict):
     """A pool whose nodes and pods need addresses."""
 
     nodes: int
-    """Nodes of the pool."""
+    """Number of nodes of the pool."""
     max_pods: int
-    """Pods of each node."""
+    """Maximum number of pods on each node."""
 
 
 class NetworkChoiceArgs(TypedDict):
-    """Parts of a network."""
+    """Optional parts of a network."""
 
     cni: NotRequired[str | None]
     """Pod network: `vcn-native` or `flannel`; `vcn-native` if left out."""
@@ -62,7 +61,7 @@ class NetworkChoiceArgs(TypedDict):
     bastion: NotRequired[bool | None]
     """Whether there is a subnet for the endpoint of the OCI Bastion service; true if left out."""
     operator: NotRequired[bool | None]
-    """Whether there is a private subnet for a host of administrators; false if left out."""
+    """Whether there is a private subnet for an operator host, where administrators use kubectl; false if left out."""
     file_storage: NotRequired[bool | None]
     """Whether there is a subnet for File Storage mount targets; false if left out."""
     lustre: NotRequired[bool | None]
@@ -74,51 +73,50 @@ class NetworkChoiceArgs(TypedDict):
 
 
 class NetworkArgs(NetworkChoiceArgs, TagArgs):
-    """Arguments of a network. OCIDs of what is there already take the place of creating it."""
+    """Arguments of a network. Parts whose OCIDs are given aren't created."""
 
     compartment_id: pulumi.Input[str]
     """Compartment of the network."""
     pools: list[NetworkPoolArgs]
-    """Pools of the cluster, which the subnets of nodes and pods are made large enough for."""
+    """Pools of the cluster, by which the subnets of nodes and pods are sized."""
     cidr: NotRequired[str | None]
-    """Range of the VCN, or that of an existing VCN to create subnets in, which must be given; 10.140.0.0/16 if left
-    out."""
+    """CIDR of the VCN; required for an existing VCN; 10.140.0.0/16 if left out."""
     api_access: NotRequired[str | None]
-    """`private` or `public`; `private` if left out. A public API endpoint needs `api_allowed_cidrs`."""
+    """Access to the API endpoint: `private` or `public`, which needs `api_allowed_cidrs`; `private` if left out."""
     api_allowed_cidrs: NotRequired[list[str] | None]
-    """Ranges that may reach the API server, beside what is in the VCN; never 0.0.0.0/0."""
+    """CIDRs outside the VCN that may reach the API server; never 0.0.0.0/0."""
     public_load_balancer_cidrs: NotRequired[list[str] | None]
-    """Clients of public load balancers, on ports 80 and 443; 0.0.0.0/0 if left out."""
+    """CIDRs of clients that may reach public load balancers on ports 80 and 443; 0.0.0.0/0 if left out."""
     bastion_client_cidrs: NotRequired[list[str] | None]
-    """Who may open tunnels through a bastion of that service; with none, or with a public API endpoint, no bastion is
-    created. Never 0.0.0.0/0."""
+    """CIDRs of clients that may open tunnels through the OCI Bastion service; never 0.0.0.0/0. If empty, or with a
+    public API endpoint, no bastion is created."""
     bastion_id: NotRequired[pulumi.Input[str] | None]
-    """A bastion that is there already; none is created then."""
+    """OCID of an existing bastion; if given, none is created."""
     bastion_subnet_cidr: NotRequired[str | None]
-    """Range of a subnet `bastion` that is there already; that of the network if left out."""
+    """CIDR of the existing subnet `bastion`; the VCN's if left out."""
     bastion_host_cidrs: NotRequired[list[str] | None]
-    """Who may sign in to a bastion host by SSH; with none there is no subnet for such a host."""
+    """CIDRs of clients that may connect to a bastion host by SSH; if empty, no subnet for such a host is created."""
     vcn_id: NotRequired[pulumi.Input[str] | None]
-    """A VCN that is there already."""
+    """OCID of an existing VCN."""
     subnet_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
-    """Subnets that are there already, by role: `api`, `workers`, `pods`, `load_balancers`, `public_load_balancers`,
+    """OCIDs of existing subnets, by role: `api`, `workers`, `pods`, `load_balancers`, `public_load_balancers`,
     `bastion`, `bastion_host`, `operator`, `storage`, `lustre`."""
     nsg_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
-    """Network security groups that are there already, by role, with rules of their own."""
+    """OCIDs of existing network security groups, by role; their rules aren't changed."""
     route_table_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
-    """Route tables that are there already: `private` (NAT and service gateway) and `public` (internet gateway)."""
+    """OCIDs of existing route tables: `private` (NAT and service gateway) and `public` (internet gateway)."""
     services_gateway_id: NotRequired[pulumi.Input[str] | None]
-    """OCID of the service that stands for all services of the region; asked of OCI if left out."""
+    """OCID of the OCI service that comprises all Oracle services of the region; looked up in OCI if left out."""
     services_gateway_cidr: NotRequired[pulumi.Input[str] | None]
-    """Its CIDR label, such as `all-iad-services-in-oracle-services-network`; asked of OCI if left out."""
+    """CIDR label of that OCI service, such as `all-iad-services-in-oracle-services-network`; looked up if left out."""
     display_name: NotRequired[str | None]
-    """Beginning of the display names of all parts; the component's name if left out."""
+    """Prefix of the display names of all resources; the component's name if left out."""
     protect: NotRequired[bool | None]
-    """Whether the VCN and its subnets are protected; false if left out."""
+    """Refuse to delete or replace the VCN and its subnets; false if left out."""
 
 
 class NodeNetworkArgs(TypedDict):
-    """Place of nodes and their pods in the network."""
+    """Subnets and security groups of nodes and their pods."""
 
     worker_subnet_id: pulumi.Input[str]
     """Subnet of the nodes."""
@@ -131,7 +129,7 @@ class NodeNetworkArgs(TypedDict):
 
 
 class ClusterNetworkArgs(TypedDict):
-    """Place of a cluster's API endpoint and its load balancers in the network."""
+    """Subnets and security groups of a cluster's API endpoint and load balancers."""
 
     vcn_id: pulumi.Input[str]
     """VCN of the cluster."""
@@ -140,26 +138,26 @@ class ClusterNetworkArgs(TypedDict):
     api_nsg_ids: NotRequired[pulumi.Input[list[pulumi.Input[str]]] | None]
     """Network security groups of the API endpoint."""
     load_balancer_subnet_ids: NotRequired[pulumi.Input[list[pulumi.Input[str]]] | None]
-    """Subnets of load balancers that say nothing else."""
+    """Default subnets of load balancers, for Services without a subnet annotation."""
 
 
 class Network(pulumi.ComponentResource):
     """A VCN with subnets sized for the cluster's pools, gateways, and a network security group for each role.
 
-    Nothing is let through but what the groups' rules say: the default security list has no rules. What depends on a
-    choice that was not made (pods' subnet with flannel, for example) is not there, and neither is its output.
+    Only the rules of these groups allow traffic: the default security list has no rules. Parts that the arguments don't
+    choose (the subnet of pods with flannel, for example) aren't created, and their outputs are None.
     """
 
     vcn_id: pulumi.Output[str]
     """OCID of the VCN."""
     cidr: pulumi.Output[str]
-    """Range of the VCN."""
+    """CIDR of the VCN."""
     api_subnet_id: pulumi.Output[str]
     """Subnet of the API endpoint."""
     worker_subnet_id: pulumi.Output[str]
     """Subnet of the nodes."""
     worker_cidr: pulumi.Output[str]
-    """Range that nodes have addresses of: their subnet's, or the VCN's where that one is there already."""
+    """CIDR that contains the nodes' addresses: that of their subnet, or of the VCN if the subnet existed already."""
     pod_subnet_id: pulumi.Output[str] | None
     """Subnet of the pods, with a VCN-native network."""
     load_balancer_subnet_id: pulumi.Output[str]
@@ -169,11 +167,11 @@ class Network(pulumi.ComponentResource):
     bastion_subnet_id: pulumi.Output[str] | None
     """Subnet of the OCI Bastion service's endpoint."""
     bastion_id: pulumi.Output[str] | None
-    """The bastion of that service."""
+    """OCID of the OCI Bastion service's bastion."""
     bastion_host_subnet_id: pulumi.Output[str] | None
     """Subnet of a bastion host."""
     operator_subnet_id: pulumi.Output[str] | None
-    """Subnet of a host of administrators."""
+    """Subnet of an operator host."""
     storage_subnet_id: pulumi.Output[str] | None
     """Subnet of File Storage mount targets."""
     lustre_subnet_id: pulumi.Output[str] | None
@@ -191,7 +189,7 @@ class Network(pulumi.ComponentResource):
     bastion_host_nsg_id: pulumi.Output[str] | None
     """Security group of a bastion host."""
     operator_nsg_id: pulumi.Output[str] | None
-    """Security group of a host of administrators."""
+    """Security group of an operator host."""
     storage_nsg_id: pulumi.Output[str] | None
     """Security group of File Storage mount targets."""
     lustre_nsg_id: pulumi.Output[str] | None
@@ -229,7 +227,7 @@ class Network(pulumi.ComponentResource):
 
     @property
     def for_nodes(self) -> NodeNetworkArgs:
-        """Place of nodes and their pods: the argument `network` of pools."""
+        """The subnets and security groups of nodes and their pods: the argument `network` of pools."""
         return {
             "worker_subnet_id": self.worker_subnet_id,
             "worker_nsg_ids": [self.workers_nsg_id],
@@ -239,7 +237,7 @@ class Network(pulumi.ComponentResource):
 
     @property
     def for_cluster(self) -> ClusterNetworkArgs:
-        """Place of the cluster: the argument `network` of `OkeCluster`."""
+        """The subnets and security groups of the cluster: the argument `network` of `OkeCluster`."""
         return {
             "vcn_id": self.vcn_id,
             "api_subnet_id": self.api_subnet_id,
@@ -250,8 +248,8 @@ class Network(pulumi.ComponentResource):
 
 @dataclass(frozen=True)
 class _NetworkSpec:
-    """Specification of a network: its range, its choices, the subnets that are created, and OCIDs of what is there
-    already. `services_gateway_cidr` is what rules and routes call all services of the region by.
+    """Specification of a network: VCN's CIDR, chosen parts, CIDRs of subnets to create (`created`), CIDRs of the peers
+    in `values/network/security-rules.yaml` (`peers`), and OCIDs of existing resources.
     """
 
     component: pulumi.Resource
@@ -280,7 +278,7 @@ class _NetworkSpec:
         delete_before_replace: bool | None = None,
         ignore: Sequence[str] = (),
     ) -> pulumi.ResourceOptions:
-        """Options of a part. Tags that OCI adds by a tenancy's tag defaults are nobody's drift."""
+        """Return the options of a resource, which ignore tags that OCI adds by a tenancy's tag defaults."""
         return pulumi.ResourceOptions(
             parent=self.component,
             protect=protect and self.protect,
@@ -290,11 +288,11 @@ class _NetworkSpec:
         )
 
     def of_vcn(self, vcn_id: pulumi.Output[str], part: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
-        """The arguments that all parts of the VCN have alike."""
+        """Return the arguments that all resources of the VCN share: VCN, compartment, name, tags and options."""
         return {"vcn_id": vcn_id, **self.named(part), "opts": self.options(ignore=ignore)}
 
     def named(self, part: str) -> dict[str, Any]:
-        """Return the arguments that all parts share: their compartment, their name for people, and their tags."""
+        """Return the arguments that all resources share: compartment, display name and tags."""
         label = f"{self.display_name}-{part}"
         return {"compartment_id": self.compartment_id, "display_name": label, **self.tags}
 
@@ -364,8 +362,8 @@ def _created_subnets(
 
 
 def _all_services(component: pulumi.Resource, args: NetworkArgs) -> tuple[pulumi.Input[str], pulumi.Input[str]]:
-    """OCID and CIDR label of all services of the region, as given or as OCI says. Without either nothing could be
-    previewed offline.
+    """Return OCID and CIDR label of the OCI service that comprises all Oracle services of the region: the arguments if
+    both are given, which makes previews possible offline, or OCI's answer.
     """
     ocid, label = args.get("services_gateway_id"), args.get("services_gateway_cidr")
     if ocid is not None and label is not None:
@@ -382,10 +380,11 @@ def _all_services(component: pulumi.Resource, args: NetworkArgs) -> tuple[pulumi
 
 
 def _vcn(spec: _NetworkSpec) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
-    """OCIDs of the VCN and of a security list that lets nothing through: groups alone say what is let through. In a VCN
-    that was there already the list is our own.
+    """Return the OCIDs of the VCN and of a security list without rules, so that only network security groups allow
+    traffic. In a created VCN that is the default list, in an existing VCN a list of this component, or "" if no subnet
+    is created.
 
-    The VCN's DNS label can't change, and is no reason to replace it: a cluster that gets another name keeps the label.
+    Changes of the VCN's DNS label are ignored, because they would replace the VCN: a renamed cluster keeps the label.
     """
     if spec.vcn_id is not None:
         vcn_id = pulumi.Output.from_input(spec.vcn_id)
@@ -410,13 +409,13 @@ def _vcn(spec: _NetworkSpec) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
 
 
 def _dns_label(name: str) -> str:
-    """A DNS label for a VCN: at most fifteen letters and digits, a letter first (OCI documentation, DNS in VCNs)."""
+    """Return a VCN's DNS label: at most 15 letters and digits, the first a letter (OCI documentation, DNS in VCNs)."""
     letters = "".join(letter for letter in name.lower() if letter.isascii() and letter.isalnum())
     return letters.lstrip("0123456789")[:15] or "vcn"
 
 
 def _private_routes(spec: _NetworkSpec, vcn_id: pulumi.Output[str]) -> pulumi.Input[str]:
-    """The route table of private subnets: to Oracle services, and to the internet where anything may go there."""
+    """Return the OCID of the private subnets' route table, with routes to Oracle services and, if needed, to a NAT."""
     if "private" in spec.route_table_ids:
         return spec.route_table_ids["private"]
     services = oci.core.ServiceGateway(
@@ -433,7 +432,7 @@ def _private_routes(spec: _NetworkSpec, vcn_id: pulumi.Output[str]) -> pulumi.In
 
 
 def _public_routes(spec: _NetworkSpec, vcn_id: pulumi.Output[str]) -> pulumi.Input[str]:
-    """The route table of public subnets: to the internet."""
+    """Return the OCID of the public subnets' route table, with a route to an internet gateway."""
     if "public" in spec.route_table_ids:
         return spec.route_table_ids["public"]
     internet = oci.core.InternetGateway(
@@ -453,7 +452,7 @@ def _route(
 def _subnets(
     spec: _NetworkSpec, vcn_id: pulumi.Output[str], locked_list_id: pulumi.Output[str]
 ) -> dict[SubnetRole, pulumi.Output[str]]:
-    """The OCIDs of all subnets, created or there already. Gateways are made only for subnets that are created."""
+    """Return the OCIDs of all subnets, created or existing, by role. Gateways are created only for created subnets."""
     public = [role for role in spec.created if role in spec.choices.public_roles]
     routes = {
         True: _public_routes(spec, vcn_id) if public else "",
@@ -474,7 +473,7 @@ def _subnets(
             route_table_id=routes[is_public],
             security_list_ids=[_security_list(spec, vcn_id, role, locked_list_id)],
             **spec.named(label),
-            # Its range and its name are in use until the old one is gone, so that goes first.
+            # The old subnet occupies the CIDR and the DNS label until it is deleted.
             opts=spec.options(protect=True, delete_before_replace=True),
         ).id
     return ids
@@ -483,7 +482,7 @@ def _subnets(
 def _security_list(
     spec: _NetworkSpec, vcn_id: pulumi.Output[str], role: SubnetRole, locked_list_id: pulumi.Output[str]
 ) -> pulumi.Output[str]:
-    """The security list of a subnet: one of its own where groups can't serve it."""
+    """Return the OCID of a subnet's security list: its own if groups don't suffice, otherwise the one without rules."""
     label = role.replace("_", "-")
     if role == "bastion":
         common = spec.of_vcn(vcn_id, label)
@@ -495,9 +494,7 @@ def _security_list(
 
 
 def _bastion_rules(spec: _NetworkSpec) -> dict[str, Any]:
-    """Return the rules for the OCI Bastion service's endpoint, which can't be in a group (oci-hpc-oke,
-    bastion-service.tf).
-    """
+    """Return the rules of the OCI Bastion endpoint, which can't be in a group (oci-hpc-oke, bastion-service.tf)."""
     ingress = {
         "source": str(spec.created["bastion"]),
         "source_type": "CIDR_BLOCK",
@@ -514,11 +511,14 @@ def _bastion_rules(spec: _NetworkSpec) -> dict[str, Any]:
 
 
 def _bastion(spec: _NetworkSpec, args: NetworkArgs, subnet_id: pulumi.Output[str] | None) -> pulumi.Output[str] | None:
-    """The OCI Bastion service's way to a private API endpoint: one that is there, or one that is made in a subnet, and
-    goes before it.
+    """Return the OCID of the OCI Bastion service's bastion, existing or created; None if the API endpoint is public or
+    no client may use a bastion.
 
-    A subnet has one way to the service, so that a bastion that is made anew waits until the old one is gone. Its name
-    has letters and digits only, which the service takes whatever the network's has.
+    A subnet can't have two bastions, so that a replaced bastion is deleted first. The service accepts only letters and
+    digits in names.
+
+    Raises:
+        KitError: a bastion is to be created, and the network has no subnet `bastion`.
     """
     bastion_id, clients = args.get("bastion_id"), args.get("bastion_client_cidrs")
     if bastion_id is not None:
@@ -541,7 +541,7 @@ def _bastion(spec: _NetworkSpec, args: NetworkArgs, subnet_id: pulumi.Output[str
 
 
 def _groups(spec: _NetworkSpec, vcn_id: pulumi.Output[str]) -> dict[GroupRole, pulumi.Output[str]]:
-    """The OCIDs of all network security groups. Those that are there already keep the rules that they have."""
+    """Return the OCIDs of all network security groups, by role. Rules are declared for created groups only."""
     created: dict[GroupRole, oci.core.NetworkSecurityGroup] = {}
     ids: dict[GroupRole, pulumi.Output[str]] = {}
     for role in spec.choices.group_roles:
@@ -563,7 +563,7 @@ def _rule(
     group: oci.core.NetworkSecurityGroup,
     ids: Mapping[GroupRole, pulumi.Output[str]],
 ) -> None:
-    """A rule. It goes with its group, so that destroying a network asks OCI once for each group."""
+    """Declare a rule of a network security group; `deleted_with` the group, so that its deletion needs no request."""
     peer, kind = _peer(spec, rule.peer, ids)
     side = "source" if rule.direction == "ingress" else "destination"
     arguments: dict[str, Any] = {side: peer, f"{side}_type": kind, **_protocol_options(rule)}

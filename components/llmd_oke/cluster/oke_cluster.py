@@ -1,4 +1,4 @@
-"""The OKE cluster itself, its add-ons, and the way to its API server."""
+"""Components for the OKE cluster and its add-ons, and the kubeconfig that reaches its API server."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ from llmd_oke.objects import given, inputs, is_update, outputs, present
 EXEC_API_VERSION = "client.authentication.k8s.io/v1beta1"
 
 TUNNEL_LIMIT_S = 900.0
-"""How long a tunnel to the API server is waited for."""
+"""Longest wait for a tunnel to the API server, in seconds."""
 
 POLL_S = 2.0
 ANSWER_S = 10.0
@@ -31,26 +31,26 @@ TUNNEL = "Use `llmd-oke up --tunnel`, or keep `llmd-oke tunnel` running in a sec
 if TYPE_CHECKING:
     ClusterPlace = Network | ClusterNetworkArgs
 else:
-    ClusterPlace = ClusterNetworkArgs  # other languages have no component of this process
+    ClusterPlace = ClusterNetworkArgs  # components in other languages pass only these facts
 
 
 class OidcArgs(TypedDict):
-    """Users and workflows that sign in with tokens of an identity provider."""
+    """OpenID Connect sign-in of users and workflows to the API server."""
 
     issuer_url: pulumi.Input[str]
-    """Issuer of the tokens."""
+    """Issuer URL of the tokens."""
     client_id: pulumi.Input[str]
-    """Audience that tokens must be for."""
+    """Audience that tokens must name."""
     username_claim: NotRequired[str | None]
-    """Claim that is the user's name."""
+    """Claim with the user's name."""
     username_prefix: NotRequired[str | None]
-    """What user names begin with in the cluster."""
+    """Prefix of user names in the cluster."""
     groups_claim: NotRequired[str | None]
-    """Claim that has the user's groups."""
+    """Claim with the user's groups."""
     groups_prefix: NotRequired[str | None]
-    """What group names begin with in the cluster."""
+    """Prefix of group names in the cluster."""
     required_claims: NotRequired[dict[str, str] | None]
-    """Claims that a token must have."""
+    """Claims and their values that a token must have."""
 
 
 class OkeClusterArgs(TagArgs):
@@ -63,41 +63,42 @@ class OkeClusterArgs(TagArgs):
     kubernetes_version: pulumi.Input[str]
     """Version of the control plane, such as `v1.34.2`."""
     network: ClusterPlace
-    """Where its API endpoint and its load balancers are: a `Network`, or the OCIDs."""
+    """Subnets of the API endpoint and of load balancers: a `Network`, or the OCIDs."""
     cluster_name: NotRequired[str | None]
     """Name of the cluster; the component's name if left out."""
     tenancy_id: NotRequired[pulumi.Input[str] | None]
-    """Tenancy of the cluster, which self-managed nodes must know."""
+    """Tenancy of the cluster, for the metadata of self-managed nodes."""
     cluster_id: NotRequired[pulumi.Input[str] | None]
-    """A cluster that is there already; then nothing is created."""
+    """OCID of an existing cluster; if given, none is created."""
     public_api: NotRequired[bool | None]
-    """Whether the API endpoint has a public address too, which the kubeconfig then uses; false if left out."""
+    """Whether the API endpoint also has a public address, which the kubeconfig then uses; false if left out."""
     flannel: NotRequired[bool | None]
-    """Whether pods are in an overlay instead of the VCN; false if left out."""
+    """Whether the pod network is the flannel overlay instead of VCN-native; false if left out."""
     pods_cidr: NotRequired[str | None]
-    """Addresses of pods, with flannel only."""
+    """CIDR of pods, with flannel only."""
     services_cidr: NotRequired[str | None]
-    """Addresses of Services."""
+    """CIDR of Services."""
     kms_key_id: NotRequired[pulumi.Input[str] | None]
-    """Key that Secrets are encrypted with at rest; Oracle's own if left out. Another key is another cluster."""
+    """Vault key for the encryption of Secrets at rest; a key that Oracle manages if left out. A change of key replaces
+    the cluster."""
     image_policy_key_ids: NotRequired[list[pulumi.Input[str]] | None]
-    """Keys that images must be signed with; all images run if left out."""
+    """Vault keys of which one must have signed each image; images needn't be signed if left out."""
     oidc: NotRequired[OidcArgs | None]
-    """Sign in with an identity provider, beside OCI's users."""
+    """Sign-in with tokens of an identity provider, in addition to OCI's users."""
     oidc_discovery: NotRequired[bool | None]
-    """Publish the keys that service account tokens are signed with; true if left out."""
+    """Publish the public keys of service account tokens (OIDC discovery); true if left out."""
     protect: NotRequired[bool | None]
     """Refuse to delete or replace the cluster; false if left out."""
     kubeconfig: NotRequired[pulumi.Input[str] | None]
-    """Kubeconfig of a cluster that is there already; OCI is asked for it if left out."""
+    """Kubeconfig of the existing cluster; requested from OCI if left out."""
     api_server: NotRequired[str | None]
-    """Address under which the API server is reached from where the update runs, such as a tunnel's
-    `https://127.0.0.1:6443`.
+    """URL of the API server for the machine that runs the update, such as a tunnel's `https://127.0.0.1:6443`; the
+    cluster's own endpoint if left out.
     """
 
 
 class NodeClusterArgs(TypedDict):
-    """The cluster that nodes join."""
+    """Facts about a cluster that nodes need to join it."""
 
     cluster_id: pulumi.Input[str]
     """OCID of the cluster."""
@@ -106,18 +107,18 @@ class NodeClusterArgs(TypedDict):
     api_server_host: pulumi.Input[str]
     """Private address of the API server, without port."""
     ca_certificate: NotRequired[pulumi.Input[str] | None]
-    """Certificate authority of the API server, as in kubeconfigs (base64); for self-managed nodes."""
+    """Certificate authority of the API server, as in kubeconfigs (base64); required for self-managed nodes."""
     tenancy_id: NotRequired[pulumi.Input[str] | None]
-    """Tenancy of the nodes; for self-managed nodes."""
+    """Tenancy of the nodes; required for self-managed nodes."""
 
 
 class OkeCluster(pulumi.ComponentResource):
-    """An enhanced cluster, and the way to its API server without OCI's command line."""
+    """An enhanced OKE cluster, and a kubeconfig for it that doesn't need OCI's command line."""
 
     cluster_id: pulumi.Output[str]
-    """OCID of the cluster: the identity of its Kubernetes provider."""
+    """OCID of the cluster, which also identifies the cluster to the Kubernetes provider (`clusterIdentifier`)."""
     kubeconfig: pulumi.Output[str]
-    """Kubeconfig whose credentials `llmd-oke token` makes when they are needed. It holds none itself."""
+    """Kubeconfig without credentials: its user's exec plug-in, `llmd-oke token`, makes a token for each use."""
     endpoint: pulumi.Output[str]
     """URL of the API server inside the VCN."""
     api_server_host: pulumi.Output[str]
@@ -154,12 +155,14 @@ class OkeCluster(pulumi.ComponentResource):
 
     @property
     def created(self) -> pulumi.Resource | None:
-        """The cluster as a resource; None where it was there already. What is in it goes with it (`deleted_with`)."""
+        """The declared cluster, for `deleted_with` of the objects in the cluster; None if the
+        cluster existed already.
+        """
         return self._created
 
     @property
     def for_nodes(self) -> NodeClusterArgs:
-        """Facts for nodes that join: the argument `cluster` of pools."""
+        """The facts that nodes need to join the cluster: the argument `cluster` of pools."""
         return self._for_nodes
 
     def _cluster(self, name: str, args: OkeClusterArgs, network: ClusterNetworkArgs) -> oci.containerengine.Cluster:
@@ -225,10 +228,11 @@ def _oidc(oidc: OidcArgs | None) -> dict[str, Any] | None:
 
 
 def _assembled(args: OkeClusterArgs) -> Any:
-    """The kubeconfig, once the API server answers where a tunnel leads to it.
+    """Return an asynchronous function from (KubeconfigAccess, cluster OCID) to the kubeconfig. With `api_server` the
+    function waits, in updates, until the API server answers at that URL.
 
     Raises:
-        KitError: the address is none, or the stack's way to sign in to OCI is none that the kit has.
+        KitError: `api_server` isn't a URL, or `llmd-oke token` doesn't support the stack's sign-in method.
     """
     user, api_server = sign_in(), args.get("api_server")
     if api_server:
@@ -246,12 +250,12 @@ def _assembled(args: OkeClusterArgs) -> Any:
 def assemble(
     access: KubeconfigAccess, cluster_id: str, region: str, api_server: str | None = None, sign_in: SignIn | None = None
 ) -> str:
-    """A kubeconfig for that cluster, as JSON (which is YAML).
+    """Return a kubeconfig for the cluster, as JSON (which is YAML).
 
-    A user that asks a program for credentials is replaced by one that asks `llmd-oke token`, which signs in as told, or
-    else as whoever uses the kubeconfig does; any other user is kept. With
-    `api_server` (a tunnel's `https://127.0.0.1:6443`) that address is used, and the certificate is still checked
-    against the cluster's own.
+    A user with an exec plug-in gets the exec plug-in `llmd-oke token` instead, which signs in by `sign_in`, or with the
+    OCI configuration of the kubeconfig's reader if left out; any other user is kept. With `api_server`, such as a
+    tunnel's `https://127.0.0.1:6443`, the kubeconfig has that URL, and the server's certificate is still verified for
+    the host name of the cluster's own endpoint.
     """
     cluster = {"server": access.server, "certificate-authority-data": access.certificate_authority}
     if api_server:
@@ -283,14 +287,15 @@ def _token_user(cluster_id: str, region: str, sign_in: SignIn) -> dict[str, Any]
 
 
 async def wait_until_reached(api_server: str, access: KubeconfigAccess, limit_s: float = TUNNEL_LIMIT_S) -> None:
-    """Return once the cluster's API server answers at that address, the end of a tunnel.
+    """Wait until the cluster's API server answers at `api_server`, the local end of a tunnel.
 
-    Pulumi's Kubernetes provider looks for the API server once, when it is configured, and takes it for unreachable from
-    then on (pulumi-kubernetes, `Configure` in provider.go). So nobody gets the kubeconfig of a new cluster before its
-    tunnel is there.
+    Pulumi's Kubernetes provider tries to reach the API server once, when the provider is configured, and treats the
+    cluster as unreachable from then on if that fails (pulumi-kubernetes, `Configure` in provider.go). So the kubeconfig
+    of a new cluster must not be released before the tunnel is open.
 
     Raises:
-        KitError: nothing answers in time, another server does, or address or authority can't be read.
+        KitError: no server answers within `limit_s` seconds, another server answers, `api_server` isn't a URL, or the
+            kubeconfig's certificate authority isn't valid.
     """
     authority = _authority(access)
     ends_at_s, logged = time.monotonic() + limit_s, False
@@ -304,7 +309,11 @@ async def wait_until_reached(api_server: str, access: KubeconfigAccess, limit_s:
 
 
 async def _obstacle(api_server: str, name: str, authority: ssl.SSLContext) -> str:
-    """Explain why the API server is not reached; empty if it is. Its certificate must be of the cluster's authority."""
+    """Return why no TLS connection to the API server succeeds; empty if one does.
+
+    Raises:
+        KitError: the server's certificate isn't signed by the cluster's authority.
+    """
     host, port = host_and_port(api_server)
     try:
         opening = asyncio.open_connection(host, port, ssl=authority, server_hostname=name)
@@ -321,7 +330,12 @@ async def _obstacle(api_server: str, name: str, authority: ssl.SSLContext) -> st
 
 
 def _authority(access: KubeconfigAccess) -> ssl.SSLContext:
-    """Trust the cluster's authority alone; its name is checked by whoever uses the kubeconfig."""
+    """Return a TLS context that trusts the cluster's certificate authority alone and doesn't verify host names, which
+    clients with the kubeconfig do.
+
+    Raises:
+        KitError: the kubeconfig's certificate authority isn't valid.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     try:
@@ -336,26 +350,27 @@ class AddOnArgs(TypedDict):
     """An add-on that OKE installs and keeps up to date."""
 
     name: str
-    """Its name in OKE's catalogue, such as `NodeProblemDetector`."""
+    """Name of the add-on in OKE's catalogue, such as `NodeProblemDetector`."""
     version: NotRequired[pulumi.Input[str] | None]
-    """Its version; OKE's choice if left out."""
+    """Version of the add-on; OKE's choice if left out."""
     configurations: NotRequired[dict[str, pulumi.Input[str]] | None]
-    """Its settings: text, or JSON as text."""
+    """Values of the add-on's configuration keys, each plain text or JSON."""
 
 
 class AddOnsArgs(TypedDict):
-    """Add-ons of a cluster beside the essential ones."""
+    """Arguments of a cluster's optional add-ons."""
 
     cluster_id: pulumi.Input[str]
     """OCID of the cluster."""
     add_ons: list[AddOnArgs]
-    """The add-ons, in the order in which they are installed: OKE checks for some that others are there."""
+    """The add-ons, in the order of installation: OKE refuses some while add-ons that they depend on are missing."""
 
 
 class AddOns(pulumi.ComponentResource):
-    """Add-ons of a cluster, one after the other. They need nodes to run on: declare them after the system pool.
+    """Add-ons of a cluster, installed one after the other. Their pods need nodes: declare them after the system pool.
 
-    Where the cluster goes too (`deleted_with`), they go with it; otherwise they are taken away, the last one first.
+    With the cluster as `deleted_with`, its deletion removes the add-ons too; otherwise they are removed in reverse
+    order.
     """
 
     names: pulumi.Output[list[str]]

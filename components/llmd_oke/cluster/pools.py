@@ -1,4 +1,4 @@
-"""Node pools of OKE: what all of them have in common, and those without GPUs."""
+"""Components for CPU and system pools and for imported images, and the declaration that all node pools of OKE share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     JoinedCluster = OkeCluster | NodeClusterArgs
     NodePlace = Network | NodeNetworkArgs
 else:
-    JoinedCluster = NodeClusterArgs  # other languages have no component of this process
+    JoinedCluster = NodeClusterArgs  # components in other languages pass only these facts
     NodePlace = NodeNetworkArgs
 
 
@@ -34,31 +34,31 @@ class TaintArgs(TypedDict):
     """A taint that nodes register with."""
 
     key: str
-    """Its key."""
+    """Key of the taint."""
     value: NotRequired[str | None]
-    """Its value; none if left out."""
+    """Value of the taint; empty if left out."""
     effect: str
-    """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
+    """Effect of the taint: `NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
 
 
 class CyclingArgs(TypedDict):
     """Replacement of a pool's nodes by OKE after a change."""
 
     mode: str
-    """`replace-node` or `replace-boot-volume`."""
+    """Part of a node that is replaced: the instance (`replace-node`) or its boot volume (`replace-boot-volume`)."""
     max_surge: str
-    """Nodes that may be added meanwhile: a number or a percentage."""
+    """Additional nodes during the replacement: a number or a percentage."""
     max_unavailable: str
-    """Nodes that may be missing meanwhile: a number or a percentage."""
+    """Unavailable nodes during the replacement: a number or a percentage."""
 
 
 class CpuNodesArgs(TagArgs):
     """Arguments of nodes without GPUs."""
 
     cluster: JoinedCluster
-    """Cluster that the nodes join: an `OkeCluster`, or what it says of itself."""
+    """Cluster that the nodes join: an `OkeCluster`, or the facts of its `for_nodes`."""
     network: NodePlace
-    """Where the nodes and their pods are: a `Network`, or the OCIDs."""
+    """Subnets of the nodes and of their pods: a `Network`, or the OCIDs."""
     shape: str
     """OCI shape of the nodes."""
     size: int
@@ -66,13 +66,14 @@ class CpuNodesArgs(TagArgs):
     kubernetes_version: str
     """Version of the nodes, such as `v1.34.2`."""
     availability_domains: pulumi.Input[list[str]]
-    """Where the nodes are placed."""
+    """Availability domains over which OKE distributes the nodes."""
     pool_name: NotRequired[str | None]
     """Name of the pool, the value of its nodes' label `oke.oraclecloud.com/pool.name`; the component's if left out."""
     compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of the nodes; the cluster's if left out."""
     image_id: NotRequired[pulumi.Input[str] | None]
-    """Image of the nodes; the newest OKE image of the version if left out, which asks OCI at preview."""
+    """OCID of the nodes' image; the newest OKE image of the Kubernetes version if left out, which previews look up in
+    OCI."""
     ocpus: NotRequired[float | None]
     """OCPUs of each node, for flexible shapes; 4 if left out."""
     memory_gib: NotRequired[float | None]
@@ -80,24 +81,24 @@ class CpuNodesArgs(TagArgs):
     boot_volume_gib: NotRequired[int | None]
     """Size of the boot volume in GiB; 128 if left out."""
     max_pods: NotRequired[int | None]
-    """Pods of a node with a VCN-native network; what the shape's VNICs carry if left out."""
+    """Maximum number of pods on a node with a VCN-native network; the capacity of the shape's VNICs if left out."""
     labels: NotRequired[dict[str, str] | None]
-    """Further labels of the nodes."""
+    """Labels of the nodes, in addition to that of the pool."""
     taints: NotRequired[list[TaintArgs] | None]
     """Taints of the nodes."""
     cycling: NotRequired[CyclingArgs | None]
-    """Replace nodes after a change; old nodes stay as they are if left out."""
+    """Replacement of the nodes by OKE after a change; if left out, only new nodes get the change."""
     ssh_public_key: NotRequired[pulumi.Input[str] | None]
-    """Key that may sign in to the nodes."""
+    """SSH public key that may sign in to the nodes."""
     protect: NotRequired[bool | None]
     """Refuse to delete or replace the pool; false if left out."""
 
 
 class CpuPoolArgs(CpuNodesArgs):
-    """Arguments of a pool without GPUs. `size` is what it starts with if `autoscaled`."""
+    """Arguments of a pool without GPUs. `size` is the initial number of nodes if `autoscaled`."""
 
     autoscaled: NotRequired[bool | None]
-    """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; false if left out."""
+    """Whether OKE's cluster autoscaler changes the size, which updates then don't change; false if left out."""
 
 
 class CpuPool(pulumi.ComponentResource):
@@ -106,7 +107,7 @@ class CpuPool(pulumi.ComponentResource):
     pool_id: pulumi.Output[str]
     """OCID of the node pool."""
     node_label: pulumi.Output[str]
-    """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
+    """Label selector of the nodes: `oke.oraclecloud.com/pool.name=<name>`."""
 
     def __init__(self, name: str, args: CpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:CpuPool", name, pool_inputs(self, args), opts)
@@ -121,14 +122,12 @@ class SystemPoolArgs(CpuNodesArgs):
 
 
 class SystemPool(pulumi.ComponentResource):
-    """Nodes without GPUs for everything that serves the cluster: GPU nodes are tainted, so that it could run nowhere
-    else.
-    """
+    """Nodes without GPUs for operators, controllers and routers, whose pods don't tolerate the taints of GPU nodes."""
 
     pool_id: pulumi.Output[str]
     """OCID of the node pool."""
     node_label: pulumi.Output[str]
-    """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
+    """Label selector of the nodes: `oke.oraclecloud.com/pool.name=<name>`."""
 
     def __init__(self, name: str, args: SystemPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:SystemPool", name, pool_inputs(self, args), opts)
@@ -146,17 +145,19 @@ class NodeImageArgs(TagArgs):
     display_name: str
     """Name of the image."""
     uri: pulumi.Input[str]
-    """Where the file lies in Object Storage. It may be a pre-authenticated request, and is always kept as a secret."""
+    """URI of the image file in Object Storage. As it may be a pre-authenticated request, the state has it as a secret.
+    """
     checksum: str
-    """What the file is: `md5:…` or `sha256:…`. It is part of the resource's name: another checksum, another image."""
+    """Checksum of the image file: `md5:…` or `sha256:…`. Part of the resource's name: a new checksum imports a new
+    image."""
 
 
 class NodeImage(pulumi.ComponentResource):
-    """An image, imported once for each checksum.
+    """A custom image of nodes, imported once for each checksum.
 
-    Links to files in Object Storage expire, so that a changed link alone imports nothing. OCI checks no checksum at
-    import and tells none of an image afterwards: what is asked for is written on the image as a tag. Before the import
-    `llmd-oke preflight` compares it with the checksum that Object Storage states for the file behind the link.
+    Pre-authenticated requests expire, so that a new URI alone imports nothing. OCI doesn't verify the checksum at
+    import and doesn't state one for an image: the tag `llmd-oke-checksum` has the requested checksum. Before the import
+    `llmd-oke preflight` compares that checksum with the one that Object Storage states for the file.
     """
 
     image_id: pulumi.Output[str]
@@ -183,17 +184,19 @@ class NodeImage(pulumi.ComponentResource):
 
 
 def joined_cluster(cluster: JoinedCluster) -> NodeClusterArgs:
-    """Return what nodes must know of the cluster that they join."""
+    """Return the facts that nodes need to join the cluster."""
     return cluster.for_nodes if isinstance(cluster, OkeCluster) else cluster
 
 
 def node_network(network: NodePlace) -> NodeNetworkArgs:
-    """Return the place of nodes and their pods."""
+    """Return the subnets and security groups of nodes and their pods."""
     return network.for_nodes if isinstance(network, Network) else network
 
 
 def pool_inputs(component: pulumi.ComponentResource, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a pool's component: its arguments, with what its cluster and its network say of themselves."""
+    """Return the inputs of a pool's component: the arguments, in which the facts that nodes need replace the components
+    `OkeCluster` and `Network`.
+    """
     own = inputs(component, args)
     return {
         **own,
@@ -205,7 +208,7 @@ def pool_inputs(component: pulumi.ComponentResource, args: Mapping[str, Any]) ->
 def _cpu_node_pool(
     component: pulumi.Resource, name: str, args: CpuNodesArgs, *, autoscaled: bool
 ) -> pulumi.Output[str]:
-    """The OCID of a node pool without GPUs."""
+    """Declare a node pool without GPUs; return the OCID of the node pool."""
     cluster, network = joined_cluster(args["cluster"]), node_network(args["network"])
     pool_name, compartment_id = args.get("pool_name") or name, args.get("compartment_id") or cluster["compartment_id"]
     version, ocpus = args["kubernetes_version"], args.get("ocpus") or 4
@@ -251,9 +254,15 @@ def _cpu_node_pool(
 def _newest_image(
     component: pulumi.Resource, name: str, compartment_id: pulumi.Input[str], version: str
 ) -> pulumi.Output[str]:
-    """The newest image that OKE offered when the pool got its Kubernetes version: x86, without GPU software. OKE takes
-    an image with its own version only, so that another version has another image; a later one of the same version is
-    told in previews as an update of the Stash, and taken where it is replaced (`pulumi up --replace`).
+    """Return the OCID of the newest image (x86, without GPU software) that OKE offered when the pool got its Kubernetes
+    version.
+
+    A Stash for each version keeps that OCID, because nodes of another Kubernetes version need another image. Previews
+    show a later image of the same version as an update of the Stash; the pool gets that image when the Stash is
+    replaced (`pulumi up --replace`).
+
+    Raises:
+        pulumi.RunError: OKE offers no image for that version.
     """
 
     def newest(answer: Mapping[str, Any]) -> str:
@@ -275,7 +284,7 @@ def _newest_image(
 
 @dataclass(frozen=True)
 class NodePoolSpec:
-    """A node pool of OKE, with or without GPUs."""
+    """Specification of a node pool of OKE, with or without GPUs."""
 
     pool_name: str
     cluster: NodeClusterArgs
@@ -296,11 +305,12 @@ class NodePoolSpec:
 
 
 def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oci.containerengine.NodePool:
-    """Declare the node pool. Its tags are its instances' too, of which OKE gives them to new ones only.
+    """Declare a node pool of OKE, with or without GPUs.
 
-    An autoscaled pool keeps its size: the plug-in sends the number of nodes only where program and state say two
-    numbers (seen with pulumi-oci 4.20), and the program says what the engine saw last. A node is drained for so long,
-    and then it goes, or is changed, whatever runs on it still.
+    The pool's tags apply to its instances too; OKE adds changed tags to new instances only. An autoscaled pool keeps
+    its size: the provider sends the number of nodes only if program and state differ (seen with pulumi-oci 4.20), and
+    with `ignore_changes` the program has the state's number. After the eviction grace duration OKE deletes or changes a
+    node even if pods still run.
     """
     cycling: Any = spec.cycling and {
         "is_node_cycling_enabled": True,
@@ -340,8 +350,10 @@ def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oc
 
 
 def _metadata(boot: Boot, host: str) -> dict[str, str]:
-    """Return the metadata. With `areLegacyImdsEndpointsDisabled` OKE launches the instances without version 1 of the
-    metadata service, for which node pools have no argument (oci-hpc-oke, terraform/oke-workers.tf).
+    """Return the metadata of a pool's nodes; `host` is the API server's private address.
+
+    With `areLegacyImdsEndpointsDisabled` OKE launches the instances without version 1 of the instance metadata service,
+    for which node pools have no argument (oci-hpc-oke, terraform/oke-workers.tf).
     """
     keys = {
         "apiserver_host": host,
@@ -352,15 +364,16 @@ def _metadata(boot: Boot, host: str) -> dict[str, str]:
 
 
 def duration(minutes: int) -> str:
-    """Minutes as OCI answers them: another text for the same time, `PT60M` or `PT0M`, would be changed by every update
-    (terraform-provider-oci, containerengine_node_pool_test.go has `PT1H`; terraform-oci-oke, pull request 791, `PT0S`).
+    """Return minutes as an ISO 8601 duration in the form that OCI returns: with an equal duration in another form,
+    `PT60M` or `PT0M`, every update would show a change (terraform-provider-oci, containerengine_node_pool_test.go has
+    `PT1H`; terraform-oci-oke, pull request 791, `PT0S`).
     """
     hours, rest = divmod(minutes, 60)
     return f"PT{f'{hours}H' if hours else ''}{f'{rest}M' if rest else ''}" if minutes else "PT0S"
 
 
 def pod_network(network: NodeNetworkArgs, max_pods: int) -> dict[str, Any]:
-    """The pods' part of a node pool."""
+    """Return a node pool's settings of the pod network."""
     subnet_id = network.get("pod_subnet_id")
     if subnet_id is None:
         return {"cni_type": "FLANNEL_OVERLAY"}
@@ -369,5 +382,5 @@ def pod_network(network: NodeNetworkArgs, max_pods: int) -> dict[str, Any]:
 
 
 def kubelet_taints(taints: Sequence[TaintArgs]) -> list[str]:
-    """Taints as the kubelet has them."""
+    """Return taints in the form of the kubelet's arguments: `key=value:effect`."""
     return [f"{taint['key']}={taint.get('value') or ''}:{taint['effect']}" for taint in taints]

@@ -1,4 +1,4 @@
-"""OCI as the components meet it: providers and who signs in with them, functions, tags, and limits of waits."""
+"""Providers and their credentials, provider functions, tags and resource timeouts that all OCI components share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
@@ -21,61 +21,63 @@ CREDENTIALS = {
     "tenancy_ocid": "tenancyOcid",
     "user_ocid": "userOcid",
 }
-"""Who the provider is, by argument and by key of the stack's `oci:` config, which the default provider reads itself."""
+"""Credential settings: argument of `oci.Provider` to key of the stack's `oci:` config, which only Pulumi's default
+provider reads by itself."""
 
 SECRET = frozenset({"private_key", "private_key_password"})
 
-# Limits of waits for OCI: those of Oracle's own modules where a source is named. The plug-in's are shorter.
+# Resource timeouts: those of Oracle's Terraform modules where a source is named. The provider's defaults are shorter.
 
 CLUSTER = pulumi.CustomTimeouts(create="60m", update="120m", delete="60m")
-"""terraform-oci-oke, modules/cluster: updates of up to 120 minutes."""
+"""Timeouts of a cluster; updates take up to 120 minutes (terraform-oci-oke, modules/cluster)."""
 
 ADD_ON = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
-"""terraform-oci-oke, modules/cluster-addons."""
+"""Timeouts of an add-on (terraform-oci-oke, modules/cluster-addons)."""
 
 IMAGE = pulumi.CustomTimeouts(create="120m", update="20m", delete="20m")
-"""An image of tens of GB is copied from Object Storage."""
+"""Timeouts of an image import, which copies tens of GB from Object Storage."""
 
 COMPUTE_CLUSTER = pulumi.CustomTimeouts(create="20m", update="20m", delete="20m")
 
 CPU_POOL = pulumi.CustomTimeouts(create="60m", update="120m", delete="60m")
 
 GPU_POOL = pulumi.CustomTimeouts(create="120m", update="240m", delete="120m")
-"""terraform-oci-oke, modules/workers: creation of a cluster network within two hours. Cycling replaces node by node."""
+"""Timeouts of a GPU pool: two hours for the creation of a cluster network (terraform-oci-oke, modules/workers), four
+hours for updates, as cycling replaces one node after the other."""
 
 GPU_INSTANCE = pulumi.CustomTimeouts(create="120m", update="60m", delete="60m")
 
 Answer = Mapping[str, Any]
-"""Keys as the OCI provider spells them, such as `regionSubscriptions`."""
+"""Result of a provider function; its keys are in camel case, such as `regionSubscriptions`."""
 
 
 def invoke(function: str, args: Mapping[str, Any], opts: pulumi.InvokeOutputOptions) -> pulumi.Output[Answer]:
-    """Call a function of the OCI provider; return its answer as plain data.
+    """Call a function of the OCI provider; return the result as plain data.
 
-    Pulumi's own functions load the classes of all answers of their package with them, a tenth of a second in each
-    preview.
+    The functions of `pulumi_oci` import the result classes of their whole package, which adds 0.1 s to each preview.
 
     Args:
-        function: its token, `oci:Core/getServices:getServices`.
-        args: its arguments, by the provider's spelling.
-        opts: parent and provider. The plug-in's version is that of `pulumi_oci`, as in Pulumi's own functions.
+        function: token of the function, such as `oci:Core/getServices:getServices`.
+        args: arguments, with keys in camel case.
+        opts: parent and provider. The plug-in's version is that of `pulumi_oci` if left out.
     """
     defaults = pulumi.InvokeOutputOptions(version=plugin_version("pulumi_oci"))
     return pulumi.runtime.invoke_output(function, dict(args), pulumi.InvokeOutputOptions.merge(defaults, opts))
 
 
 def region_provider(name: str, region: str, ignored_tags: Sequence[str] = ()) -> pulumi.ProviderResource:
-    """A provider for that region, whatever region the user's own configuration names.
+    """Declare an OCI provider for `region`, which overrides the region of the user's own configuration.
 
-    Who signs in is still the user's configuration: the stack's `oci:` keys, the environment or `~/.oci/config`.
-    `ignored_tags` are defined tags of others, by `Namespace.Key`, that updates leave as they are.
+    Credentials still come from the stack's `oci:` keys, the environment or `~/.oci/config`. `ignored_tags` are the
+    defined tags, as `Namespace.Key`, that other programs set and updates don't change.
     """
     return oci.Provider(name, region=region, ignore_defined_tags=list(ignored_tags) or None, **credentials())
 
 
 def home_provider(component: pulumi.Resource, name: str, args: Mapping[str, Any]) -> oci.Provider | None:
-    """A provider for the tenancy's home region, the only one in which groups and policies can be written; None where
-    the component's own is for that region already. `args` are `IamArgs`.
+    """Declare a provider for the tenancy's home region, where alone OCI accepts changes of groups and policies.
+
+    `args` are `IamArgs`. Returns None if the component's own provider is for the home region already.
     """
     home = args.get("home_region")
     if args.get("provider_is_home") or (home is not None and home == args.get("region")):
@@ -95,7 +97,9 @@ def home_provider(component: pulumi.Resource, name: str, args: Mapping[str, Any]
 
 
 def credentials() -> dict[str, Any]:
-    """Return who signs in, for providers other than the default one, which reads the stack's `oci:` config itself."""
+    """Return the credential arguments of the stack's `oci:` config, for explicit providers: Pulumi's default provider
+    reads that config by itself.
+    """
     config = pulumi.Config("oci")
     settings = {
         argument: config.get_secret(key) if argument in SECRET else config.get(key)
@@ -105,11 +109,11 @@ def credentials() -> dict[str, Any]:
 
 
 def sign_in() -> SignIn:
-    """Return how `llmd-oke token` signs in to be who the stack's `oci:` config says. Of a secret only whether it is
-    there counts.
+    """Return the sign-in method by which `llmd-oke token` acts as the user of the stack's `oci:` config. Of secret
+    settings only their presence is read.
 
     Raises:
-        KitError: it can't be that.
+        KitError: `llmd-oke token` has no sign-in method for these settings.
     """
     config = pulumi.Config("oci")
     return of_provider(
@@ -123,24 +127,26 @@ def sign_in() -> SignIn:
 def availability_domains(
     compartment_id: pulumi.Input[str], opts: pulumi.InvokeOutputOptions
 ) -> pulumi.Output[list[str]]:
-    """The names of the region's availability domains, as OCI gives them."""
+    """Return the names of the region's availability domains, in OCI's order."""
     function = "oci:Identity/getAvailabilityDomains:getAvailabilityDomains"
     domains = invoke(function, {"compartmentId": compartment_id}, opts)
     return domains.apply(lambda answer: [domain["name"] for domain in answer["availabilityDomains"]])
 
 
 class TagArgs(TypedDict):
-    """Tags of all that a component creates in OCI, and of what OKE and OCI create for it."""
+    """Tags of the OCI resources that a component creates, and of those that OKE and OCI create for them."""
 
     freeform_tags: NotRequired[dict[str, pulumi.Input[str]] | None]
-    """Further freeform tags, beside the stack's own."""
+    """Freeform tags, in addition to the stack's own tag."""
     defined_tags: NotRequired[dict[str, str] | None]
-    """Defined tags by `Namespace.Key`. Without them updates leave alone whatever defined tags OCI adds; beside them the
-    provider's `ignore_defined_tags` says which."""
+    """Defined tags by `Namespace.Key`. If left out, updates ignore all defined tags that OCI adds; if given, updates
+    ignore only those of the provider's `ignore_defined_tags`."""
 
 
 def tag_args(args: TagArgs, further: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The arguments of what has tags in OCI: the stack's own, those of a component (`TagArgs`), and `further` ones."""
+    """Return the tag arguments of an OCI resource: the stack's own tag, the component's tags (`args`) and the freeform
+    tags `further`.
+    """
     own = {STACK_TAG: f"{pulumi.get_project()}/{pulumi.get_stack()}"}
     freeform: dict[str, pulumi.Input[str]] = {**own, **(args.get("freeform_tags") or {}), **(further or {})}
     tags: dict[str, Any] = {"freeform_tags": freeform, "defined_tags": args.get("defined_tags") or None}
@@ -148,7 +154,8 @@ def tag_args(args: TagArgs, further: Mapping[str, str] | None = None) -> dict[st
 
 
 def foreign_tags(args: TagArgs) -> list[str]:
-    """Return the tags that an update leaves alone, for `ignore_changes`: those that OCI adds by a tenancy's tag
-    defaults are nobody's drift. Beside tags of a component's own it is the provider that knows which are others'.
+    """Return the properties for `ignore_changes` that keep tags of a tenancy's tag defaults from being seen as drift.
+
+    Empty if the component has defined tags of its own: then the provider's `ignore_defined_tags` names the others.
     """
     return [] if args.get("defined_tags") else ["definedTags"]

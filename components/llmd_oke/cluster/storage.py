@@ -1,4 +1,4 @@
-"""A file system that all nodes share, for the weights of models: File Storage, or File Storage with Lustre."""
+"""Component for the file system with model weights that all nodes mount: File Storage, or File Storage with Lustre."""
 
 from typing import NotRequired
 
@@ -10,46 +10,47 @@ from llmd_oke.cluster.provider import TagArgs, tag_args
 from llmd_oke.objects import given, inputs, outputs
 
 CREATE_TIMEOUT = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
-"""A Lustre file system takes half an hour and more."""
+"""Pulumi's timeouts for a Lustre file system, whose creation takes 30 minutes or more."""
 
 
 class StorageArgs(TagArgs):
     """Arguments of a shared file system."""
 
     kind: str
-    """`file-storage` or `lustre`."""
+    """Kind of the file system: `file-storage` or `lustre`."""
     existing_volume_handle: NotRequired[pulumi.Input[str] | None]
-    """What the storage driver knows a file system by that is there already; then nothing is created."""
+    """CSI volume handle of an existing file system; if given, nothing is created."""
     compartment_id: NotRequired[pulumi.Input[str] | None]
-    """Compartment to create it in."""
+    """Compartment in which the file system is created."""
     availability_domain: NotRequired[pulumi.Input[str] | None]
-    """Availability domain to create it in, that of the GPU nodes."""
+    """Availability domain in which the file system is created: that of the GPU nodes."""
     subnet_id: NotRequired[pulumi.Input[str] | None]
-    """Subnet of its mount target or servers."""
+    """Subnet of the mount target (File Storage) or of the servers (Lustre)."""
     nsg_ids: NotRequired[list[pulumi.Input[str]] | None]
-    """Network security groups of its mount target or servers."""
+    """Network security groups of the mount target (File Storage) or of the servers (Lustre)."""
     client_cidr: NotRequired[pulumi.Input[str] | None]
-    """Addresses of the nodes, which alone may mount File Storage."""
+    """CIDR of the nodes, the only clients that may mount File Storage."""
     export_path: NotRequired[str | None]
     """Path of the export of File Storage; `/models` if left out."""
     capacity_gb: NotRequired[int | None]
     """Size of a Lustre file system in GB; 31200 if left out."""
     performance_tier: NotRequired[str | None]
-    """Throughput of a Lustre file system; `MBPS_PER_TB_125` if left out."""
+    """Performance tier of a Lustre file system, its throughput per TB; `MBPS_PER_TB_125` if left out."""
     file_system_name: NotRequired[str | None]
-    """Lustre name of a Lustre file system, at most eight characters; `models` if left out."""
+    """Name by which clients mount a Lustre file system, at most eight characters; `models` if left out."""
 
 
 class Storage(pulumi.ComponentResource):
     """A file system for the weights of models, mounted by all nodes.
 
-    Weights can be had again, so nothing of it is protected; but a change of its place replaces and so empties it.
+    Weights can be downloaded again, so no resource is protected; but another availability domain replaces the file
+    system, and the new one is empty.
     """
 
     volume_handle: pulumi.Output[str]
-    """What the storage driver knows it by: the `volume_handle` of `ModelCache`."""
+    """CSI volume handle of the file system: the `volume_handle` of `ModelCache`."""
     file_system_id: pulumi.Output[str]
-    """OCID of the file system; empty for one that was there already."""
+    """OCID of the file system; empty if the file system existed already."""
 
     def __init__(self, name: str, args: StorageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Storage", name, inputs(self, args), opts)
@@ -66,13 +67,14 @@ class Storage(pulumi.ComponentResource):
         self.register_outputs(outputs(self))
 
     def _file_storage(self, name: str, args: StorageArgs) -> pulumi.Output[str]:
-        """Nodes alone mount it, from ports that only root may take: with flannel, pods come with addresses of nodes.
+        """Declare a file system, its mount target and its export; return the CSI volume handle.
 
-        Every user is mapped to the owner of a new file system's root folder, so that nobody has to be root to write to
-        it, and no identity of a node counts (OCI documentation, Provisioning PVCs on the File Storage Service,
-        Insufficient Permissions: squash all to the owner's or root's ids). Mapped to another user, nobody could write:
-        fsGroup doesn't reach volumes of many nodes, and root is mapped too. Who may write is up to the pods: servers
-        mount the volume read-only, and mounts ignore set-user-id bits.
+        Only the nodes may mount the export, from privileged source ports: with flannel, pods have the nodes' source
+        addresses. Every user id is squashed to 0, the owner of a new file system's root directory, so that processes
+        of any user can write (OCI documentation, Provisioning PVCs on the File Storage Service, Insufficient
+        Permissions: squash all to the owner's or root's ids). Squashed to another id, no process could write: fsGroup
+        doesn't apply to ReadWriteMany volumes, and root is squashed too. Pods decide who may write: servers mount the
+        volume read-only, and mounts ignore set-user-id bits.
         """
         _require(args, "compartment_id", "availability_domain", "subnet_id", "client_cidr")
         child = pulumi.ResourceOptions(parent=self)
@@ -107,7 +109,11 @@ class Storage(pulumi.ComponentResource):
         return pulumi.Output.concat(file_system.id, ":", target.ip_address, ":", export.path)
 
     def _lustre(self, name: str, args: StorageArgs) -> pulumi.Output[str]:
-        """Root stays root: Lustre maps root alone, which would leave nobody to give the root folder away."""
+        """Declare a Lustre file system; return the CSI volume handle.
+
+        Root isn't squashed: Lustre squashes no user but root, and then no user could change the owner of the root
+        directory.
+        """
         _require(args, "compartment_id", "availability_domain", "subnet_id")
         file_system = oci.lustre.FileStorageLustreFileSystem(
             f"{name}-file-system",
@@ -127,10 +133,10 @@ class Storage(pulumi.ComponentResource):
 
 
 def _require(args: StorageArgs, *keys: str) -> None:
-    """Require what creating a file system takes.
+    """Require the arguments that the creation of a file system needs.
 
     Raises:
-        KitError: something of it is left out.
+        KitError: an argument of `keys` is left out.
     """
     if missing := [key for key in keys if args.get(key) is None]:
         raise KitError(f"A file system can't be created without {', '.join(missing)}.", "Or give an existing one.")

@@ -1,5 +1,4 @@
-"""Plain YAML of what a stack deploys into a cluster, for Argo CD, Flux or kubectl.
+"""Rendering of a stack's Kubernetes objects as plain YAML, for Argo CD, Flux or kubectl.
 
-The objects are those of the Pulumi program itself, run without engine, cluster or cloud (`llmd_oke.program.declare`):
-there is no second description of them.
+The objects are those of the Pulumi program itself, run without engine, cluster or cloud (`llmd_oke.program.declare`).
 """

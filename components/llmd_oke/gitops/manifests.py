@@ -1,8 +1,8 @@
-"""Rendered objects as YAML files: what kubectl and Argo CD need to know of their order, how texts are quoted, and the
-folder that they are written to, whose other files are never changed or removed.
+"""Rendered objects as YAML files: their order for kubectl and Argo CD, the quoting of strings, and the directory that
+they are written to, whose other files are never changed or removed.
 
-Readers of Kubernetes' YAML take more plain words for numbers and truth values than PyYAML quotes: `1e3` and `y` among
-others (https://github.com/kubernetes-sigs/yaml/blob/master/goyaml.v2/resolve.go). Digests look like such numbers.
+Kubernetes' YAML parser reads more plain scalars as numbers and booleans than PyYAML quotes, such as `1e3` and `y`
+(https://github.com/kubernetes-sigs/yaml/blob/master/goyaml.v2/resolve.go). Digests may look like such numbers.
 """
 
 import json
@@ -22,7 +22,7 @@ from llmd_oke.gitops.rendering import ChartRelease, RenderedObject, Rendering
 KUSTOMIZATION = "kustomization.yaml"
 
 RECORD = ".llmd-oke-render.json"
-"""Names the files that were written."""
+"""Name of the JSON file in the directory that lists the written files."""
 
 _ARGO_CD = "argocd.argoproj.io"
 _FIRST = ("apiVersion", "kind", "metadata")
@@ -33,7 +33,8 @@ _READ_BY_OTHERS = frozenset(
         *("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
     }
 )
-"""Kinds that pods of their own wave may need to start; Argo CD orders the kinds of a wave likewise by itself."""
+"""Kinds that pods of the same wave may need to start, and whose files therefore come first in a wave; Argo CD orders
+the kinds of a wave alike."""
 
 _AMBIGUOUS = re.compile(r"[-+.]?\d.*|[yYnN]")
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\.yaml")
@@ -41,17 +42,18 @@ _NO_FILE_NAME = re.compile(r"[^a-z0-9.-]")
 _OCI = "oci://"
 _POOL = "InferencePool"
 _UNFOLDED = 1 << 20
-"""Columns of a line: texts are never folded, so that a change of one word is a change of one line."""
+"""Line width at which no string is folded, so that a changed word changes one line only."""
 
 
 def files(rendering: Rendering, *, argo_cd: bool = False) -> dict[str, str]:
-    """The files of a rendering by their names, whose order is that of `kubectl apply`.
+    """Return the YAML text of each file of a rendering, by the file's name. The names sort in the order of `kubectl
+    apply`.
 
-    `argo_cd` gives each object its sync wave, and makes an Application of each chart; without it a chart is a file of
-    values for Helm.
+    With `argo_cd`, each object has its sync wave, and each chart is an Application; otherwise each chart is a values
+    file for Helm.
 
     Raises:
-        KitError: two objects have one kind, namespace and name.
+        KitError: two objects have the same kind, namespace and name.
     """
     result: dict[str, str] = {}
     last = max((part.wave for part in (*rendering.objects, *rendering.charts)), default=0)
@@ -79,10 +81,10 @@ def files(rendering: Rendering, *, argo_cd: bool = False) -> dict[str, str]:
 
 
 def stream(rendering: Rendering, *, argo_cd: bool = False) -> str:
-    """All objects as one stream of documents, in order.
+    """Return all objects as one YAML stream, in the order of `kubectl apply`.
 
     Raises:
-        KitError: there are charts, whose values are no objects.
+        KitError: the rendering has charts and `argo_cd` is false: values files aren't objects.
     """
     if rendering.charts and not argo_cd:
         names = ", ".join(chart.name for chart in rendering.charts)
@@ -94,12 +96,14 @@ def stream(rendering: Rendering, *, argo_cd: bool = False) -> str:
 
 
 def values_file(chart: ChartRelease) -> str:
-    """The file with what Helm is told of a chart."""
+    """Return the name of a chart's values file."""
     return f"helm-values-{chart.name}.yaml"
 
 
 def helm_command(chart: ChartRelease, folder: str) -> str:
-    """Return the command that installs a chart as the engine does, with its values in `folder`."""
+    """Return the Helm command that installs a chart with its values file in `folder`, as an update
+    of the stack does.
+    """
     words = ["helm", "upgrade", "--install", chart.name, chart.chart, "--version", chart.version]
     words += ["--repo", chart.repository] if chart.repository else []
     words += ["--namespace", chart.namespace, "--values", f"{folder}/{values_file(chart)}"]
@@ -107,15 +111,15 @@ def helm_command(chart: ChartRelease, folder: str) -> str:
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """A document as YAML: what says which object it is first, texts of several lines as blocks, and no text that
-    another reader takes for a number or a truth value.
+    """Return a document as YAML: `apiVersion`, `kind` and `metadata` first, multi-line strings as block scalars, and
+    strings quoted that other parsers would read as numbers or booleans.
     """
     first = {key: document[key] for key in _FIRST if key in document}
     return yaml.dump({**first, **document}, Dumper=_Dumper, sort_keys=False, width=_UNFOLDED, allow_unicode=True)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that writes each text in the way that fits it, and never refers to an equal part."""
+    """YAML dumper that chooses the style of each string, and writes no anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's method
         return True
@@ -130,9 +134,11 @@ _Dumper.add_representer(str, _text)
 
 
 def _for_argo_cd(item: RenderedObject, *, after_charts: bool) -> dict[str, Any]:
-    """The object with its sync wave. Objects are too large for the annotation that a client-side apply makes, and what
-    is replaced by something of another name goes last. A sync begins with a dry run of all objects, for which those of
-    kinds that a chart of the same sync defines come too early.
+    """Return the object with Argo CD's annotations for its sync wave and sync options.
+
+    `ServerSideApply`, because some objects are too large for the annotation of client-side apply; `PruneLast`, so that
+    replaced objects are deleted after their successors are there; `SkipDryRunOnMissingResource`, because a sync begins
+    with a dry run of all objects, before a chart of the same sync has created its custom resource definitions.
     """
     options = ["ServerSideApply=true", "PruneLast=true", *(["Prune=false"] if item.outlives else [])]
     group = item.manifest["apiVersion"].rpartition("/")[0]
@@ -145,7 +151,7 @@ def _for_argo_cd(item: RenderedObject, *, after_charts: bool) -> dict[str, Any]:
 
 
 def _application(chart: ChartRelease) -> dict[str, Any]:
-    """An Application of Argo CD that installs a chart by its version."""
+    """Return the Argo CD Application that installs a chart of a given version."""
     repository, name = chart.repository, chart.chart
     if repository is None:
         repository, _, name = chart.chart.removeprefix(_OCI).partition("@")[0].rpartition("/")
@@ -173,7 +179,7 @@ def _application(chart: ChartRelease) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FolderChanges:
-    """Changes of a folder, by names of files."""
+    """Names of the files that a rendering has written, left unchanged and removed in a directory."""
 
     written: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
@@ -181,13 +187,13 @@ class FolderChanges:
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> FolderChanges:
-    """Make a folder hold these files, and none that an earlier call has written and that is no longer among them.
+    """Write the files to a directory, and remove those files of earlier calls that aren't in `files`.
 
-    The record names files before they are there and until they are gone, so that a call that was interrupted is
-    continued by the next one.
+    The record lists a file before it is written and until it is removed, so that the next call completes an
+    interrupted one.
 
     Raises:
-        KitError: a file of such a name is there that was not written by an earlier call, or the record can't be read.
+        KitError: the directory has a file of the same name that no earlier call wrote, or the record isn't valid.
     """
     folder.mkdir(parents=True, exist_ok=True)
     before = _recorded(folder)
@@ -207,10 +213,11 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> FolderChanges:
 
 
 def changed_pools(folder: Path, rendering: Rendering) -> tuple[str, ...]:
-    """The InferencePools that select another version of servers than the files of an earlier run in `folder` say.
+    """Return the names of the InferencePools whose selector differs from that in the files of an earlier rendering in
+    `folder`, so that they will select servers of another version.
 
     Raises:
-        KitError: the record of that run can't be read.
+        KitError: the record of the earlier rendering isn't valid.
     """
     before = {
         (manifest["metadata"]["namespace"], manifest["metadata"]["name"]): _selector(manifest)

@@ -1,4 +1,4 @@
-"""The Kubernetes part of a stack: objects in the order of the program's dependencies, charts, and Secrets to create."""
+"""Rendering of a stack's Kubernetes part: objects in the order of their dependencies, charts, and Secrets to create."""
 
 import hashlib
 import json
@@ -22,11 +22,11 @@ from llmd_oke.program.declare import COMPUTED, KUBECONFIG, ClusterMocks, Declare
 from llmd_oke.serving import labels
 
 UNKNOWN = "llmd-oke-unknown:"
-"""Stands, with a name behind it, where a value is known only to a cloud or to another stack."""
+"""Prefix of placeholders for values that only OCI or another stack knows; the value's name follows."""
 
-_SECRET = "llmd-oke-secret:"  # noqa: S105 - stands for one, with the name of its setting behind it
+_SECRET = "llmd-oke-secret:"  # noqa: S105 - prefix of placeholders, followed by the setting's name
 _SECRETS = ("huggingFaceToken", "modelSourceUrl")
-"""Settings beside the stack's object whose values go into Secrets."""
+"""Secret settings of the stack file (keys `llmd-oke:…`) whose values go into Secrets."""
 
 _IMAGE_LINK = "https://placeholder.invalid/image"
 _KUBERNETES = "kubernetes:"
@@ -37,13 +37,13 @@ _LEFT_OUT = {
     "llmd-oke:index:NodeGate": "it waits for nodes, which only an update of the stack makes",
     "llmd-oke:index:Acceptance": "it tests new nodes, which only an update of the stack makes",
 }
-"""Components whose objects belong to an update by the engine, and why."""
+"""Components whose objects aren't rendered, with the reason."""
 
 
 @dataclass(frozen=True)
 class RenderedObject:
-    """A Kubernetes object. Whatever has a lower `wave` must be there, and ready, before it; `outlives` says that it
-    stays when all others are deleted.
+    """A Kubernetes object. All objects of lower waves must be ready before objects of `wave` are applied; `outlives` is
+    true for an object that stays when the stack is deleted.
     """
 
     wave: int
@@ -57,7 +57,7 @@ class RenderedObject:
 
     @property
     def namespace(self) -> str | None:
-        """Namespace of the object; None where it belongs to none."""
+        """Namespace of the object; None for a cluster-scoped object."""
         return self.manifest["metadata"].get("namespace")
 
     @property
@@ -68,8 +68,8 @@ class RenderedObject:
 
 @dataclass(frozen=True)
 class ChartRelease:
-    """A chart that Helm installs before the objects of the next wave. `chart` is a reference (`oci://…`) or a name in
-    `repository`.
+    """A chart that Helm installs before the objects of the next wave. `chart` is an OCI reference (`oci://…`) or a
+    chart's name in `repository`.
     """
 
     wave: int
@@ -84,7 +84,9 @@ class ChartRelease:
 
 @dataclass(frozen=True)
 class RequiredSecret:
-    """A Secret that is not rendered. `key` of it has the value of the stack's setting of that name."""
+    """A Secret that isn't rendered and must be created. Its key `key` must have the value of the stack's setting
+    `setting`.
+    """
 
     namespace: str
     name: str
@@ -92,7 +94,7 @@ class RequiredSecret:
     setting: str
 
     def command(self, stack: str) -> str:
-        """Return the command that creates the Secret, or sets it anew, without the value in arguments or files."""
+        """Return the shell command that creates or updates the Secret, without the value in arguments or files."""
         namespace, name, config = shlex.quote(self.namespace), shlex.quote(self.name), shlex.quote(stack)
         return (
             f'printf %s "$(pulumi config get --stack {config} llmd-oke:{self.setting})"'
@@ -103,7 +105,7 @@ class RequiredSecret:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """An object of a deployment by the engine that is not rendered, and why."""
+    """An object that Pulumi would create and that isn't rendered, with the reason."""
 
     name: str
     reason: str
@@ -111,8 +113,9 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class ModelUpdates:
-    """Way in which another version of a model's servers comes: `beside` what serves, `one by one`, as an `outage`, or
-    `rolling` pod by pod; `note` says what that costs. `units` are those of the model.
+    """Update of a model's servers to another version: new servers `beside` the old ones, units `one by one`, all units
+    at once with an `outage`, or `rolling` pod by pod. `note` describes the cost of that; `units` are the names of the
+    model's units.
     """
 
     model: str
@@ -122,13 +125,13 @@ class ModelUpdates:
 
     @property
     def in_place(self) -> bool:
-        """True if units keep their names while servers of another version take the place of the old ones."""
+        """True if units keep their names when servers of another version replace the old ones."""
         return self.way in {"outage", "one by one"}
 
 
 @dataclass(frozen=True)
 class Rendering:
-    """All that a stack deploys into its cluster; objects and charts by wave."""
+    """The Kubernetes objects and charts of a stack, sorted by wave, with Secrets to create and objects left out."""
 
     stack: str
     objects: tuple[RenderedObject, ...]
@@ -139,22 +142,22 @@ class Rendering:
 
     @property
     def waves(self) -> int:
-        """Number of steps."""
+        """Number of waves that have objects or charts."""
         return len({part.wave for part in (*self.objects, *self.charts)})
 
 
 def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) -> Rendering:
-    """The Kubernetes part of a stack.
+    """Render the Kubernetes part of a stack.
 
     Args:
-        project: folder with `stacks/`.
-        stack: its name.
-        outputs: those of the stack that made the cluster, where `clusterStack` names one.
+        project: directory that contains `stacks/`.
+        stack: name of the stack.
+        outputs: outputs of the stack that created the cluster, if `clusterStack` names one.
 
     Raises:
-        InvalidStack: the stack can't be deployed, or its objects have values that are not known before a cloud has made
-            something; carries every problem, with lines.
-        KitError: there is no such stack, or outputs are given of no other stack.
+        InvalidStack: the stack file isn't valid, or objects have values that are known only once OCI has created a
+            resource. The exception has all problems, with lines of the stack file.
+        KitError: the stack doesn't exist, or `outputs` is given and the stack file has no `clusterStack`.
     """
     plan = plan_stack_file(project, stack, nodes_pull=True)
     if outputs is not None and plan.cluster_stack is None:
@@ -173,8 +176,8 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
 
 
 def _front_door_problems(plan: Plan) -> Iterator[Problem]:
-    """Find the parts of a front door that the engine alone makes: Secrets whose texts are worked out from several
-    settings.
+    """Yield a problem for each part of the front door that can't be rendered: Secrets whose content is computed from
+    the stack's settings.
     """
     door = plan.front_door
     if door is None:
@@ -188,7 +191,7 @@ def _front_door_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def read_outputs(path: Path) -> Mapping[str, Any]:
-    """Outputs of a stack, as `pulumi stack output --json` prints them.
+    """Read a stack's outputs from a file, as `pulumi stack output --json` prints them.
 
     Raises:
         KitError: the file has no JSON object.
@@ -203,7 +206,9 @@ def read_outputs(path: Path) -> Mapping[str, Any]:
 
 
 def _declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, Any]) -> tuple[Declared, ...]:
-    """Return what the program declares, with marks in place of secrets and of what only a cloud knows."""
+    """Run the program with mocks; return the declared resources, with placeholders for secrets and for values that only
+    OCI knows.
+    """
     config = plan.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     given = setting_names(project, stack)
     hidden = {f"llmd-oke:{name}": f"{_SECRET}{name}" for name in _SECRETS if f"llmd-oke:{name}" in given}
@@ -221,8 +226,10 @@ def _declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, A
 
 
 class _Unmade(ClusterMocks):
-    """A cloud in which nothing is made: what it would say of a resource is a mark. Other stacks have the outputs that
-    are given, and this one serves its models already, so that units which change one by one stand one by one.
+    """Pulumi mocks that answer with placeholders for the values that OCI computes.
+
+    Stack references return the given outputs. The outputs also contain `endpoints` of all models, so that the program
+    treats the stack as one that serves already, and declares units that are updated one by one in that order.
     """
 
     def __init__(self, models: Sequence[str], outputs: Mapping[str, Any]) -> None:
@@ -237,7 +244,7 @@ class _Unmade(ClusterMocks):
         }
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
-        """The answer to a resource that is declared."""
+        """Return ID and outputs of a declared resource."""
         if args.typ == _STACK_REFERENCE:
             return args.resource_id, {"outputs": self._outputs}
         identifier, outputs = super().new_resource(args)
@@ -248,10 +255,10 @@ class _Unmade(ClusterMocks):
 
 
 def rendering_of(stack: str, resources: Sequence[Declared], updates: Sequence[ModelUpdates] = ()) -> Rendering:
-    """Return what goes into a cluster of a program's resources, in an order that suits `updates` of its models.
+    """Return the rendering of a program's resources; the waves take account of the models' `updates`.
 
     Raises:
-        KitError: a secret stands elsewhere than in a Secret.
+        KitError: an object other than a Secret contains a secret value.
     """
     units_in_place = {unit for model in updates if model.in_place for unit in model.units}
     waves = _waves(resources, _after_decode_servers(resources, units_in_place))
@@ -283,12 +290,14 @@ def rendering_of(stack: str, resources: Sequence[Declared], updates: Sequence[Mo
 
 
 def _after_decode_servers(resources: Sequence[Declared], units: Collection[str]) -> Mapping[str, str]:
-    """The InferencePools and prefill servers of these units, each with the decode servers that it waits for.
+    """Return, by URN, the additional dependencies of the units' InferencePools and prefill servers: each must wait for
+    the URN of the unit's decode servers.
 
-    The engine deletes the servers of a unit before it creates those of another version. YAML has them roll, and a pool
-    selects one version: were it to change first, nothing would answer until a decode server has started. So the pool
-    changes once the new decode servers are ready; until the last of the old ones goes those answer, with all old
-    prefill servers. Prefill servers follow with the pool, as decode servers answer alone meanwhile.
+    Pulumi deletes the servers of a unit before it creates those of another version. Applied as YAML, servers roll, and
+    an InferencePool selects servers of one version: if the pool changed first, no server would answer until a new
+    decode server is ready. So the pool changes after the new decode servers are ready; until the rollout removes the
+    last old decode server, the old decode and prefill servers answer. Prefill servers roll in the pool's wave, in which
+    decode servers answer without remote prefill.
     """
     deployments = {
         (found[labels.UNIT], found[labels.ROLE]): resource.urn
@@ -310,8 +319,11 @@ def _name(resource: Declared) -> str:
 
 
 def _waves(resources: Sequence[Declared], waits_for: Mapping[str, str]) -> dict[str, int]:
-    """Count how many objects each resource waits for, one behind the other. A child waits for what its parent waits
-    for, as it does in the engine. `waits_for` has one more object for some.
+    """Return the wave of each Kubernetes resource, by URN: the length of its longest chain of dependencies on other
+    Kubernetes resources.
+
+    A child also depends on its parent's dependencies, as in Pulumi's engine. `waits_for` maps some URNs to one more
+    dependency.
     """
     by_urn = {resource.urn: resource for resource in resources}
 
@@ -328,8 +340,11 @@ def _waves(resources: Sequence[Declared], waits_for: Mapping[str, str]) -> dict[
 
 
 def _manifest(resource: Declared) -> dict[str, Any]:
-    """The object without what is only Pulumi's: its annotations, and fields that it leaves to others after the object
-    was made. A Job's name ends in a digest of its spec, which can't be changed: another one is another Job.
+    """Return the object without Pulumi's annotations and without fields of `ignore_changes`. The name of a Job gets a
+    digest of the spec as suffix, because a Job's spec is immutable: another spec needs another Job.
+
+    Raises:
+        KitError: `ignore_changes` has a field other than a top-level field of the spec.
     """
     metadata: dict[str, Any] = dict(resource.inputs["metadata"])
     own = {key: value for key, value in metadata.pop("annotations", {}).items() if not key.startswith("pulumi.com/")}
@@ -361,7 +376,7 @@ def _chart(resource: Declared, wave: int) -> ChartRelease:
 
 
 def _unknown_values(rendering: Rendering, plan: Plan) -> Iterator[Problem]:
-    """Find values of objects that are known only after something was made."""
+    """Yield a problem for each value of an object that is known only once OCI has created a resource."""
     for item in rendering.objects:
         for place in _places(item.manifest):
             why = f"{item.kind} {item.name} needs it ({place}), and it is known only once it is made"
@@ -375,7 +390,7 @@ def _unknown_values(rendering: Rendering, plan: Plan) -> Iterator[Problem]:
 
 
 def _places(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths in an object at which marks of unknown values stand: `spec.csi.volumeHandle`."""
+    """Yield the paths of an object's placeholders for unknown values, such as `spec.csi.volumeHandle`."""
     if isinstance(value, str) and UNKNOWN in value:
         yield path
     elif isinstance(value, Mapping):

@@ -1,4 +1,5 @@
-"""Operations around an update: the Pulumi CLI, previews that are read and judged, what has to go first, summaries.
+"""Operations on a stack besides the declaration of its resources: the Pulumi CLI, checks of previews, nodes, recovery,
+status, benchmarks and reports.
 
-It knows nothing of how resources are declared; it reads what the engine says it would do.
+Checks of updates read the engine's previews, not the program that declares the resources.
 """

@@ -1,4 +1,4 @@
-"""Acceptance of nodes as an operation: the Job of a pool, as updates have it, once more."""
+"""Acceptance of GPU nodes by a command: runs the same Job as an update, for the nodes of each pool."""
 
 import json
 import secrets
@@ -44,8 +44,8 @@ FIELD_MANAGER = "llmd-oke"
 
 @dataclass(frozen=True)
 class PoolResult:
-    """Outcome of a pool: the results that are kept of its nodes, those that could not be tested now with the reason,
-    and why not enough of them may serve, None where enough do.
+    """Outcome of a pool's acceptance: stored results of its nodes, the reason for each node that couldn't be tested
+    now, and the error if fewer than `needed` nodes passed, otherwise None.
     """
 
     pool: str
@@ -56,10 +56,11 @@ class PoolResult:
 
 
 def accept(plan: Plan, nodes: Sequence[str], progress: Progress) -> list[PoolResult]:
-    """Test these nodes, or all that are free; pool by pool.
+    """Test the given nodes, or all nodes without pods that use GPUs if none is given, pool by pool; return the
+    outcomes.
 
     Raises:
-        KitError: the cluster does not answer or refuses, or no pool has such nodes.
+        KitError: the cluster doesn't answer or refuses, the stack has no pool of AMD GPUs, or no pool has such a node.
     """
     client = ClusterAccess(plan.kubeconfig_context).client
     if not plan.acceptance:
@@ -77,7 +78,11 @@ def accept(plan: Plan, nodes: Sequence[str], progress: Progress) -> list[PoolRes
 
 
 def node_names(client: lightkube.Client, pool: str) -> list[str]:
-    """The nodes of a pool, sorted."""
+    """Return the sorted names of a pool's nodes.
+
+    Raises:
+        KitError: the cluster doesn't answer or refuses.
+    """
     try:
         return sorted(metadata(node).name or "" for node in client.list(Node, labels={POOL_LABEL: pool}))
     except (ApiError, httpx2.HTTPError) as error:
@@ -85,10 +90,10 @@ def node_names(client: lightkube.Client, pool: str) -> list[str]:
 
 
 def kept_results(client: lightkube.Client, pool: str) -> list[NodeResult]:
-    """Read the results that are kept of a pool's nodes; none where nothing was tested.
+    """Return the acceptance results of a pool's nodes that are stored in ConfigMaps, sorted by node.
 
     Raises:
-        KitError: the cluster does not answer or refuses.
+        KitError: the cluster doesn't answer or refuses, or a result has another form.
     """
     try:
         kept = list(client.list(ConfigMap, namespace=NAMESPACE, labels={LABEL: pool}))
@@ -109,10 +114,10 @@ def _declare(client: lightkube.Client, manifests: Iterable[Manifest]) -> None:
 
 @contextmanager
 def _granted(client: lightkube.Client, job: str) -> Generator[None]:
-    """Give a Job its rights, and take them back whatever becomes of it.
+    """Create the RBAC bindings of an acceptance Job for the block, and delete them afterwards in any case.
 
     Raises:
-        KitError: they can't be given or taken back; says what stays.
+        KitError: the bindings can't be created or deleted; the remedy names those to delete by hand.
     """
     _declare(client, rights_of(job).values())
     try:

@@ -1,6 +1,6 @@
 """Requirements of an update on its state backend: the stack itself, and the passphrase of its secrets.
 
-Each lack is met with the command that ends it, or, where somebody sits at a terminal, with a question.
+If a requirement isn't met, the user is asked at a terminal; without a terminal, the error names the command to run.
 """
 
 import os
@@ -21,22 +21,22 @@ PASSPHRASE_REMEDY = f"Set {PASSPHRASE}_FILE to a file with it, or {PASSPHRASE}."
 
 @dataclass(frozen=True)
 class Terminal:
-    """Somebody who can be asked."""
+    """Prompts of a terminal: `confirm` asks a yes-no question."""
 
     confirm: Callable[[str], bool]
     ask_passphrase: Callable[[bool], str]
-    """Asks without showing what is typed, twice if it is a new one."""
+    """Function that prompts for a passphrase without echo, twice if its argument says that the passphrase is new."""
 
 
 def require_stack(pulumi: PulumiCli, terminal: Terminal | None = None) -> None:
-    """Make sure that a preview can begin: that the stack is there, and its secrets readable.
+    """Require that the stack exists in the backend and that the passphrase of its secrets is given.
 
     Args:
         pulumi: the CLI and the stack.
-        terminal: who is asked whether a missing stack is created, and for a passphrase; None asks nobody.
+        terminal: prompts for the creation of a missing stack and for the passphrase; None for no prompts.
 
     Raises:
-        KitError: nobody is signed in, or something is missing; says what, and the command that ends it.
+        KitError: the CLI isn't logged in, the stack doesn't exist, or the passphrase is missing.
     """
     try:
         deployment: Mapping[str, Any] = pulumi.export()["deployment"] or {}
@@ -54,15 +54,19 @@ def require_stack(pulumi: PulumiCli, terminal: Terminal | None = None) -> None:
 
 @contextmanager
 def signed_in_to_cloud(organization: str, token: str, lifetime: str | None = None) -> Generator[None]:
-    """Sign the Pulumi CLI in to Pulumi Cloud, or to the one at `PULUMI_BACKEND_URL`, by a job's own token for
-    `cloud_audience`. The sign-in goes with the block; `lifetime` (`6h`) is Pulumi's default if None.
+    """Log the Pulumi CLI in to Pulumi Cloud, or to the instance at `PULUMI_BACKEND_URL`, during the block.
+
+    Args:
+        organization: the Pulumi organization.
+        token: the CI job's OIDC token for the audience `cloud_audience(organization)`.
+        lifetime: lifetime of the access token, such as `6h`; Pulumi's default if left out.
 
     Raises:
-        KitError: there is no Pulumi CLI, or Pulumi Cloud refuses the token.
+        KitError: PATH has no Pulumi CLI, or Pulumi Cloud refuses the token.
     """
     pulumi = pulumi_cli(Path(), "none")
     url = os.environ.get("PULUMI_BACKEND_URL")
-    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
+    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # mode 0700
         own = {"PULUMI_CREDENTIALS_PATH": folder, "PULUMI_ACCESS_TOKEN": None}
         with environment(own):
             file = Path(folder) / "job-token"
@@ -81,13 +85,13 @@ def signed_in_to_cloud(organization: str, token: str, lifetime: str | None = Non
 
 
 def cloud_audience(organization: str) -> str:
-    """Return the audience of a job's token for Pulumi Cloud (pulumi.com, OIDC issuers)."""
+    """Return the audience that a CI job's OIDC token for Pulumi Cloud must have (pulumi.com, OIDC issuers)."""
     return f"urn:pulumi:org:{organization}"
 
 
 @contextmanager
 def environment(values: Mapping[str, str | None]) -> Generator[None]:
-    """Sets variables of this process, or takes those away that are None, until the block ends."""
+    """Set environment variables of this process during the block, or unset those whose value is None."""
     before = {name: os.environ.get(name) for name in values}
     _set(values)
     try:
@@ -105,12 +109,11 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 
 def unlock(pulumi: PulumiCli) -> int:
-    """Take away the lock of an engine that was killed, and from a backend of files what it did not write to its end.
-
-    No other engine may run meanwhile. The answer is the CLI's exit code.
+    """Remove the lock of a killed engine, and, in a file backend, its incompletely written files; return the CLI's exit
+    code. No other engine may run meanwhile.
 
     Raises:
-        KitError: nobody is signed in, or the backend doesn't answer.
+        KitError: the CLI isn't logged in to a backend, or the backend doesn't answer.
     """
     scheme, _, folder = pulumi.backend_url().partition("://")
     if scheme == "file":
@@ -119,13 +122,13 @@ def unlock(pulumi: PulumiCli) -> int:
 
 
 def remove_unfinished(state: Path) -> None:
-    """Remove what an engine that was killed, or whose disk was full, did not write to its end.
+    """Remove incomplete files of an engine that was killed, or whose disk was full.
 
-    Engines can't read it: an empty lock has them refuse every operation with `unexpected end of JSON input`, an empty
-    `.attrs` (the content type of the file beside it, which need not be there) with `EOF`, both seen with Pulumi 3.250.
+    With such files engines refuse every operation: with an empty lock by `unexpected end of JSON input`, with an empty
+    `.attrs` (the optional content type of the file beside it) by `EOF`, both seen with Pulumi 3.250.
 
     Args:
-        state: the folder `.pulumi` of a backend of files.
+        state: the directory `.pulumi` of a file backend.
     """
     for file in (*state.rglob("*.attrs"), *(state / "locks").rglob("*.json*")):
         if file.suffix == ".tmp" or not file.stat().st_size:
@@ -137,4 +140,4 @@ def _require_passphrase(provider: str, terminal: Terminal | None, *, new: bool) 
         return
     if terminal is None:
         raise KitError("The stack's secrets are encrypted with a passphrase, and none is given.", PASSPHRASE_REMEDY)
-    os.environ[PASSPHRASE] = terminal.ask_passphrase(new)  # for the programs that this one starts
+    os.environ[PASSPHRASE] = terminal.ask_passphrase(new)  # for child processes

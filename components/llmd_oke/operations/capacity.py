@@ -1,4 +1,4 @@
-"""Limits, capacity and reservations of a tenancy, held against the nodes of a stack."""
+"""Checks of service limits, host capacity and capacity reservations against the demand of a stack's nodes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -24,13 +24,16 @@ INCREASE = "Request a service limit increase in the OCI console."
 REGION = ""
 
 Definitions = Callable[[str], list[dict[str, Any]]]
-"""The limits of a service, as OCI defines them."""
+"""Function that returns OCI's limit definitions of a service."""
 
 
 @dataclass(frozen=True)
 class NodeDemand:
-    """Demand for something by each of some nodes that are spread over these availability domains, beside those that are
-    `running` already.
+    """Demand of new nodes for a limited resource.
+
+    `path` is the key of the stack file that causes the demand, `names` the possible names of the limit of `service`,
+    `per_node` the demand of each of `nodes` nodes in `unit`. The nodes are spread over `domains`; `running` is the
+    number of nodes that exist already and aren't counted.
     """
 
     path: str
@@ -44,19 +47,23 @@ class NodeDemand:
 
     @property
     def total(self) -> float:
-        """Demand of all nodes."""
+        """Demand of all new nodes, in `unit`."""
         return self.per_node * self.nodes
 
     def of_one(self, domain: str) -> float:
-        """The most in one of the domains, if nodes are spread evenly."""
+        """Return the highest demand in one availability domain if nodes are spread evenly; 0 if no
+        node may be there.
+        """
         return self.per_node * ceil(self.nodes / max(1, len(self.domains))) if domain in self.domains else 0.0
 
 
 def limit_findings(tenancy: StackTenancy) -> Iterator[Finding]:
-    """Judge each limit that the stack meets; pools that share one are judged together.
+    """Yield a finding for each service limit that the stack's demand counts against; the demands of pools with the same
+    limit are added.
 
     Raises:
-        OciError: OCI doesn't tell which limits there are. One whose rest it doesn't tell hides no other.
+        OciError: OCI doesn't return the limit definitions. If it doesn't return what is left of one limit, only the
+            finding of that limit is affected.
     """
     root = tenancy.cluster.tenancy_id
 
@@ -104,17 +111,19 @@ def _demands(tenancy: StackTenancy) -> Iterator[NodeDemand]:
 
 
 def most_key(pool: GpuPoolConfig) -> str:
-    """Return the key of the stack file that says how many nodes a pool may have."""
+    """Return the key of the stack file with the largest number of a pool's nodes."""
     return "scaling.maxSize" if pool.autoscaled else "size"
 
 
 def _pools_on_demand(tenancy: StackTenancy) -> list[tuple[int, GpuPoolConfig]]:
-    """Return the pools whose nodes count against limits. A reservation's nodes have been counted when it was made."""
+    """Return the pools whose nodes count against limits, with their positions. Pools with a capacity reservation aren't
+    among them: limits were charged when the reservation was created.
+    """
     return [(i, pool) for i, pool in tenancy.created_pools if pool.capacity_reservation_id is None]
 
 
 def _unnamed_limits(tenancy: StackTenancy, definitions: Definitions) -> Iterator[Finding]:
-    """Shapes whose limit has no published name."""
+    """Yield a finding for each pool of a shape whose limit has no published name."""
     for i, pool in _pools_on_demand(tenancy):
         shape = catalogue.shape(pool.shape)
         if shape is not None and shape.limit is None:
@@ -151,7 +160,12 @@ def _limit_finding(
 
 
 def _verdict(free: dict[str, float | None], demands: Sequence[NodeDemand]) -> tuple[Verdict, str]:
-    """OKE spreads nodes over domains, so that one which is short is a problem only for pools that have no other."""
+    """Return verdict and remedy for one limit; `free` is what is available in each availability domain, None if
+    unknown.
+
+    OKE spreads nodes over availability domains, so that a domain with too little is a problem only for pools that have
+    no other domain.
+    """
     known = {place: amount for place, amount in free.items() if amount is not None}
     if len(known) < len(free):
         return Verdict.UNKNOWN, "OCI does not say how much of it is available."
@@ -171,7 +185,9 @@ def _available(tenancy: StackTenancy, service: str, name: str, domain: str) -> f
 
 
 def capacity_findings(tenancy: StackTenancy) -> Iterator[Finding]:
-    """Find capacity for the nodes that don't run yet; pools of one reservation share what is free in it."""
+    """Yield a finding for each pool on the capacity for its new nodes: that of its reservation, of which pools of the
+    same reservation share the free instances, or else of OCI's capacity report.
+    """
     reserved: list[GpuPoolConfig] = []
     for i, pool in tenancy.created_pools:
         if pool.capacity_reservation_id:
@@ -185,8 +201,8 @@ def capacity_findings(tenancy: StackTenancy) -> Iterator[Finding]:
 def _reservation(
     tenancy: StackTenancy, pool: GpuPoolConfig, path: str, ocid: str, before: Sequence[GpuPoolConfig]
 ) -> Finding:
-    """Judge whether a reservation has instances of the pool's shape, where the pool may be, beside those that it uses
-    and those that pools `before` it will use.
+    """Return the finding on a reservation: whether it has enough free instances of the pool's shape in the pool's
+    availability and fault domains, after the demand of the pools `before` with the same reservation.
     """
     answer = tenancy.client.get("compute", f"/computeCapacityReservations/{ocid}")
     rows: list[dict[str, Any]] = [

@@ -1,7 +1,7 @@
-"""Access from this machine to the Services and pods of a cluster.
+"""HTTP access from this machine to the Services and pods of a cluster.
 
-Straight, where it is inside; otherwise through the API server's proxy, or as clients of a model's Gateway do: by the
-address, listener and host names of the Gateway itself.
+Directly if this machine can reach their addresses, otherwise through the API server's proxy, or, like a model's
+clients, by address, listener and host name of the Gateway.
 """
 
 import os
@@ -32,26 +32,27 @@ from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.planning.plan import GatewayPlan
 
 RENEW_S = 60.0
-"""How long a token of the kubeconfig's program serves; OKE's live four minutes (`access/signing.py`)."""
+"""Seconds that a token of the kubeconfig's exec plug-in is used; OKE's tokens live 240 s (`access/signing.py`)."""
 
 FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError, LookupError)
-"""Of the API server, of the way there, and of the kubeconfig's program."""
+"""Exceptions of requests to the API server: its refusals, network errors, and errors of the kubeconfig's exec plug-in.
+"""
 
 
 GATEWAY_OPTION = "--through-gateway"
 
 _DEFAULT_PORTS = {"HTTP": 80, "HTTPS": 443}
-"""Protocols that requests can be sent by, with the port that a URL leaves out."""
+"""Listener protocols that requests can use, with the default port of their URLs."""
 
 _generic: Any = generic_resource
 _GATEWAY = _generic.create_namespaced_resource("gateway.networking.k8s.io", "v1", "Gateway", "gateways")
 
 
 class ClusterAccess:
-    """A cluster as the environment's kubeconfig gives it.
+    """Access to the cluster of a context of the environment's kubeconfig; the current context if left out.
 
     Raises:
-        KitError: there is no kubeconfig, or not that context.
+        KitError: there is no kubeconfig, or it doesn't have that context.
     """
 
     def __init__(self, context: str | None = None) -> None:
@@ -66,10 +67,11 @@ class ClusterAccess:
         return self._client
 
     def service(self, namespace: str, name: str) -> HttpEndpoint:
-        """The way to port 80 of a Service. One that stands for another (ExternalName) is asked for by its host name.
+        """Return the endpoint of port 80 of a Service. For a Service of type ExternalName that is the endpoint of the
+        Service behind it, with the former's DNS name as header `host`.
 
         Raises:
-            KitError: there is no such Service, or the cluster doesn't answer.
+            KitError: the Service doesn't exist, or the cluster doesn't answer.
         """
         spec = self._service(namespace, name)
         if not spec.externalName:
@@ -95,7 +97,7 @@ class ClusterAccess:
         return self.api(f"/api/v1/namespaces/{namespace}/services/{name}:80/proxy", headers)
 
     def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
-        """The pods with these labels that have an address, sorted by name.
+        """Return the pods with these labels that have an IP address and aren't being deleted, sorted by name.
 
         Raises:
             KitError: the cluster doesn't answer.
@@ -112,27 +114,28 @@ class ClusterAccess:
         return sorted(running, key=lambda pod: pod.name)
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:
-        """The way to a port of a pod."""
+        """Return the endpoint of a pod's port: direct if reachable, else through the API server's proxy."""
         if is_reachable(pod.address, port):
             return HttpEndpoint(f"http://{pod.address}:{port}")
         return self.proxied(namespace, pod, port)
 
     def proxied(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:
-        """The way to a port of a pod through the API server, which takes no attempt to find."""
+        """Return the endpoint of a pod's port through the API server's proxy, without an attempt to
+        connect directly.
+        """
         return self.api(f"/api/v1/namespaces/{namespace}/pods/{pod.name}:{port}/proxy")
 
     def expires(self, way: HttpEndpoint) -> bool:
-        """Tell whether a program of the kubeconfig gives the token for this way, so that it serves a few
-        minutes only.
-        """
+        """Return True if an endpoint uses a token of the kubeconfig's exec plug-in, which expires after minutes."""
         user = self._config.user
         return isinstance(way.headers, Authorization) and user is not None and user.exec is not None
 
     def api(self, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpEndpoint:
-        """The way to a path of the API server, with `headers` beside those that sign in.
+        """Return the endpoint of a path of the API server, with the kubeconfig user's header of authentication and the
+        additional `headers`.
 
         Raises:
-            KitError: the kubeconfig's user can't sign in.
+            KitError: the kubeconfig's exec plug-in fails.
         """
         self._authorization.renew()
         own = self._authorization.with_headers(headers) if headers else self._authorization
@@ -140,7 +143,9 @@ class ClusterAccess:
 
     @cached_property
     def _verify(self) -> ssl.SSLContext | bool:
-        """Authorities by which the API server is known. Reading them takes tens of milliseconds."""
+        """TLS context with the kubeconfig's certificate authority; cached, as its creation takes
+        tens of milliseconds.
+        """
         config, user = self._config, self._config.user
         return verify_cluster(config.cluster, user, config.abs_file) if user else True
 
@@ -151,14 +156,15 @@ def _restarts(status: PodStatus) -> int:
 
 
 class Authorization(Mapping[str, str]):
-    """The header that the kubeconfig's user authenticates with, if that is how it does, fresh whenever it is read; and
-    `more` beside it.
+    """HTTP headers of requests to the API server: the header `Authorization` of the kubeconfig's user, if that user
+    authenticates by a header, and the additional headers `more`.
 
-    Exec plug-ins are run for it, again once a token is older than `RENEW_S`. A copy keeps the token that it was made
-    with, and so does a process that sends a load, which a plug-in would hold up.
+    A read of the mapping runs the kubeconfig's exec plug-in again once the token is older than `RENEW_S`. A pickled
+    copy keeps its token, and so does a forked process, since the plug-in would delay the load that such a process
+    sends.
 
     Raises:
-        KitError: on reading, where a plug-in fails.
+        KitError: (on read) the exec plug-in fails.
     """
 
     def __init__(
@@ -175,11 +181,11 @@ class Authorization(Mapping[str, str]):
         self._header: Mapping[str, str] = {}
 
     def with_headers(self, more: Mapping[str, str]) -> "Authorization":
-        """The same with further headers."""
+        """Return the same authorization with the additional headers `more`."""
         return Authorization(self._config, self._clock, more)
 
     def renew(self) -> Mapping[str, str]:
-        """The header, read again where it is too old."""
+        """Return the headers, with a new token if the current one is older than `RENEW_S`."""
         if os.getpid() == self._process and self._clock() - self._read_s >= RENEW_S:
             self._header = {**self._more, **_authorization(self._config)}
             self._read_s = self._clock()
@@ -237,18 +243,19 @@ class _Gateway(BaseModel):
 def way_through_gateway(
     access: ClusterAccess, plan: Plan, model: ModelPlan, verify: ssl.SSLContext | bool = True, token: str = ""
 ) -> HttpEndpoint:
-    """The way to a model from outside of its cluster, by the Gateway's own address. A listener with TLS is asked by the
-    host name that its certificate is for.
+    """Return the endpoint of a model at its Gateway, for clients outside the cluster. For a TLS listener, the URL has
+    the host name of the listener's certificate.
 
     Args:
-        access: the cluster, whose API server tells the address.
-        plan: the stack.
-        model: a model of it, which is behind the Gateway.
-        verify: how the Gateway's certificate is checked.
-        token: what the Gateway asks clients for, if anything.
+        access: the cluster, whose API server knows the Gateway's address.
+        plan: the stack's plan.
+        model: a model of the stack that is behind the Gateway.
+        verify: verification of the Gateway's certificate, as httpx's argument of that name.
+        token: bearer token that the Gateway requires of clients; none if empty.
 
     Raises:
-        KitError: the model is behind no Gateway, or the Gateway has no such listener, no address, or can't be reached.
+        KitError: the model isn't behind a Gateway, or the Gateway has no such listener, no address, or can't be
+            reached.
     """
     if plan.gateway is None or not model.behind_gateway:
         raise KitError(
@@ -281,14 +288,18 @@ def _read_gateway(access: ClusterAccess, gateway: GatewayPlan) -> _Gateway:
     try:
         read = access.client.get(_GATEWAY, gateway.name, namespace=gateway.namespace)
         return _Gateway.model_validate(read.to_dict())
-    except ValidationError as error:  # a ValueError too
+    except ValidationError as error:  # before FAILURES, which contains its base class ValueError
         raise KitError(f"The Gateway {name} has another form: {explain(error, 'gateway')}") from error
     except FAILURES as error:
         raise KitError(f"The Gateway {name} can't be read: {error}", "Is the stack deployed?") from error
 
 
 def _listener(gateway: _Gateway, plan: GatewayPlan, name: str) -> _Listener:
-    """The one that clients come to."""
+    """Return the Gateway's listener for clients: the plan's, or else the first for HTTP or HTTPS.
+
+    Raises:
+        KitError: the Gateway has no such listener.
+    """
     usable = [item for item in gateway.spec.listeners if item.protocol in _DEFAULT_PORTS]
     for item in usable:
         if plan.listener in {None, item.name}:

@@ -1,7 +1,6 @@
-"""Checks of what a stack counts on in its cluster without making it: certificates in Secrets, and a Prometheus that
-answers.
+"""Checks of a stack's prerequisites in its cluster: TLS certificates in Secrets, and a reachable Prometheus.
 
-The kit neither makes nor renews them, so that nothing but a look into the cluster tells before the first client does.
+The kit doesn't create these, so that only a check in the cluster finds a fault before the first client does.
 """
 
 import base64
@@ -32,7 +31,9 @@ NAMES = ("tls.crt", "tls.key")
 
 @dataclass(frozen=True)
 class UsedCertificate:
-    """A Secret of the models' namespace, where the stack file names it, and the hosts that it must be for."""
+    """A Secret with a TLS certificate in the models' namespace: path in the stack file, name, and the hosts for which
+    the certificate must be valid.
+    """
 
     path: str
     secret: str
@@ -48,14 +49,15 @@ class StoredSecret:
 
 
 ReadSecret = Callable[[str, str], StoredSecret | None]
-"""A Secret by namespace and name; None where there is none. Raises KitError where the cluster doesn't answer."""
+"""Function that reads a Secret by namespace and name; None if it doesn't exist. Raises KitError if the cluster doesn't
+answer or refuses."""
 
 Ask = Callable[[str], list[PrometheusSeries]]
-"""An instant query of the stack's Prometheus. Raises KitError where it doesn't answer."""
+"""Function that runs an instant query in the stack's Prometheus. Raises KitError if Prometheus doesn't answer."""
 
 
 def used_certificates(plan: Plan) -> Iterator[UsedCertificate]:
-    """The Secrets with certificates that a stack names."""
+    """Yield the Secrets with TLS certificates that the stack file names."""
     door = plan.front_door
     if door is not None and door.tls is not None and door.tls.kind == "secret":
         yield UsedCertificate("frontDoor.tls.name", door.tls.name, door.hosts)
@@ -65,11 +67,11 @@ def used_certificates(plan: Plan) -> Iterator[UsedCertificate]:
 
 
 def certificate_findings(plan: Plan, read: ReadSecret | None = None) -> list[Finding]:
-    """Judge the certificates that a stack takes from its cluster.
+    """Check the TLS certificates that a stack reads from Secrets of its cluster; return a finding for each.
 
     Args:
-        plan: the stack's.
-        read: reads Secrets; the environment's kubeconfig says where, if left out.
+        plan: the stack's plan.
+        read: reads Secrets; by the environment's kubeconfig if left out.
     """
     certificates = list(used_certificates(plan))
     if not certificates:
@@ -92,11 +94,11 @@ def certificate_findings(plan: Plan, read: ReadSecret | None = None) -> list[Fin
 
 
 def refuse_certificates(plan: Plan, read: ReadSecret | None = None) -> None:
-    """Hold back an update after which clients would meet a certificate that they refuse. A Secret that isn't there yet
-    may come later, and a cluster that doesn't answer is told by the update itself.
+    """Refuse an update with TLS certificates that clients wouldn't accept. Missing Secrets, which may be created later,
+    and a cluster that doesn't answer are no errors here.
 
     Raises:
-        InvalidStack: a Secret of an existing cluster has a certificate that can't be used; carries every problem.
+        InvalidStack: Secrets of an existing cluster have invalid certificates. The exception has all problems.
     """
     certificates = list(used_certificates(plan))
     if not certificates or not isinstance(plan.cluster, ExistingCluster):
@@ -129,7 +131,7 @@ def _findings(certificate: UsedCertificate, namespace: str, read: ReadSecret) ->
 
 
 def _problems(certificate: UsedCertificate, name: str, stored: StoredSecret) -> Iterator[Problem]:
-    """Find what is wrong with a Secret that is there, without its content; `name` is how it is called."""
+    """Yield the problems of an existing Secret, without its content; `name` is its namespace and name for messages."""
     if stored.type != TYPE:
         why = f"the Secret {name} is of type {stored.type}"
         yield Problem(certificate.path, certificate.secret, f"a Secret of type {TYPE}", why)
@@ -164,11 +166,13 @@ def _reader(context: str | None) -> ReadSecret:
 
 
 def prometheus_findings(plan: Plan, ask: Ask | None = None) -> list[Finding]:
-    """Judge the Prometheus that a stack's monitors, alerts or scaling count on; nothing where the stack makes it.
+    """Check the Prometheus that a stack's monitors, alerts or scaling need; no findings if the stack installs it or
+    needs none.
 
     Args:
-        plan: the stack's.
-        ask: asks it; where it is in the cluster, through the API server of the environment's kubeconfig, if left out.
+        plan: the stack's plan.
+        ask: runs queries; if left out, at the stack file's URL, or, for a Service, through the API server of the
+            environment's kubeconfig.
     """
     url, watched = prometheus_url(plan), plan.monitoring
     if url is None or (watched is not None and watched.install):
@@ -187,7 +191,9 @@ def prometheus_findings(plan: Plan, ask: Ask | None = None) -> list[Finding]:
 
 
 def _scraped(plan: Plan, path: str, ask: Ask) -> list[Finding]:
-    """Judge whether it has targets in the stack's namespace; before the first update there are none."""
+    """Check that Prometheus scrapes targets in the stack's namespace; `unknown` if there are none, as before the first
+    update.
+    """
     up = ask(f'up{{namespace="{plan.namespace}"}}')
     if not up:
         value = f"it scrapes nothing in the namespace {plan.namespace}"

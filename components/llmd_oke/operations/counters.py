@@ -1,7 +1,7 @@
-"""Counters of a deployed model's programs, between two scrapes.
+"""Increase of the counters of a model's servers and routers between two scrapes.
 
-Names are those of vllm/v1/metrics/loggers.py, those of earlier versions after them; the picker's are in
-`values/endpoint-pickers`.
+Metric names are those of vllm/v1/metrics/loggers.py, followed by those of earlier versions; the endpoint picker's names
+are in `values/endpoint-pickers`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ Key = tuple[EndpointRole, str]
 
 
 def counter_names() -> tuple[str, ...]:
-    """The names of all that is read of servers, and of the requests that routers count, as Prometheus text has them."""
+    """Return the names of all metrics that are read of servers and routers, as in the Prometheus text format."""
     own = VLLM_COUNTERS
     evidence = (own.finished, own.received_tokens, own.transfers, own.failed_transfers)
     counters = (*_COUNTERS.values(), *evidence, RUNNING, WAITING, KV_CACHE_USAGE)
@@ -59,10 +59,11 @@ def counter_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CounterWindow:
-    """Growth of counters in `seconds` of model time, by role and name; None where a program could not be read.
+    """Increase of counters during `seconds` of model time.
 
-    `buckets` has observations up to each bound, in the units of the histogram; `server_seconds` adds up the seconds of
-    all servers that generate.
+    `grown` has the increase by role and counter, None if a program could not be scraped; `buckets` has, by role and
+    histogram, the number of observations up to each upper bound, in the histogram's units; `server_seconds` is
+    `seconds` times the number of servers that generate tokens.
     """
 
     seconds: float = 0.0
@@ -71,7 +72,7 @@ class CounterWindow:
     buckets: Mapping[Key, Mapping[float, float]] = field(default_factory=dict[Key, Mapping[float, float]])
 
     def __add__(self, other: "CounterWindow") -> "CounterWindow":
-        """Join two windows that follow each other. A counter that one of them lacks had not begun."""
+        """Return the sum of two consecutive windows. A counter that is missing in one of them counts as 0 there."""
         grown = {
             key: _sum(self.grown.get(key, 0.0), other.grown.get(key, 0.0)) for key in {**self.grown, **other.grown}
         }
@@ -83,28 +84,28 @@ class CounterWindow:
         return CounterWindow(self.seconds + other.seconds, server_seconds, grown, buckets)
 
     def of(self, role: EndpointRole, name: str) -> float | None:
-        """Return the growth of a counter; None where it is not shown."""
+        """Return the increase of a counter over all servers of a role; None if the counter is missing."""
         return self.grown.get((role, name))
 
     def mean(self, role: EndpointRole, name: str) -> float | None:
-        """Return the mean of a histogram's observations."""
+        """Return the mean of a histogram's observations; None without observations."""
         total, count = self.of(role, f"{name} sum"), self.of(role, f"{name} count")
         return total / count if total is not None and count else None
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Gauges at one scrape."""
+    """Gauges of all servers at one scrape. `most_running` is the largest number of running requests of one server."""
 
     most_running: float
     waiting: float
-    """Mean over the servers of the role where it is most."""
+    """Mean number of waiting requests of a server, of the role in which that mean is largest."""
     kv_cache_usage: float
-    """Of the fullest server."""
+    """Share (0 to 1) of the KV cache in use at the fullest server."""
 
 
 def window(before: Snapshot, after: Snapshot, seconds: float) -> CounterWindow:
-    """Return the growth between two snapshots."""
+    """Return the increase of counters between two snapshots that are `seconds` of model time apart."""
     changes = dict(_changes(before, after))
     buckets: dict[Key, Mapping[float, float]] = {
         (role, name): counts
@@ -122,7 +123,7 @@ def window(before: Snapshot, after: Snapshot, seconds: float) -> CounterWindow:
 
 
 def unread(*snapshots: Snapshot) -> dict[str, str]:
-    """The servers that could not be read in any of the snapshots, each with the reason."""
+    """Return the error of each server that could not be scraped in at least one of the snapshots, by pod."""
     readings = (
         reading for snapshot in snapshots for reading in snapshot.readings if reading.endpoint.role in SERVER_ROLES
     )
@@ -130,7 +131,7 @@ def unread(*snapshots: Snapshot) -> dict[str, str]:
 
 
 def moment(snapshot: Snapshot) -> Moment | None:
-    """The gauges of one scrape; None where no server shows them."""
+    """Return the gauges of one scrape; None if no server exposes them."""
     roles = [[server for server in snapshot.readings if server.endpoint.role == role] for role in SERVER_ROLES]
     servers = [reading for readings in roles for reading in readings]
     if not any(reading.total(RUNNING) is not None for reading in servers):
@@ -143,7 +144,7 @@ def moment(snapshot: Snapshot) -> Moment | None:
 
 
 def restarted(before: Snapshot, after: Snapshot) -> set[str]:
-    """Servers that lost count in between."""
+    """Return the pods of servers that restarted between two snapshots, so that their counters began at 0 again."""
     return {pod for role in SERVER_ROLES for pod in change(before, after, role, _COUNTERS[ANSWERED]).restarted}
 
 
@@ -185,11 +186,11 @@ def _gauge(reading: Reading, gauge: Counter) -> float:
 
 
 def observation(counted: CounterWindow, moments: Sequence[Moment], basis: Basis) -> CountedObservation:
-    """Return the observation that counters that grew, and gauges at moments, make."""
+    """Compute the figures of a deployment from the increase of counters and the gauges of several scrapes."""
     generating: EndpointRole = "decode" if counted.of("decode", ANSWERED) is not None else "aggregated"
     prefilling: EndpointRole = "prefill" if generating == "decode" else "aggregated"
     answered = counted.of(generating, ANSWERED)
-    decoding_s = counted.of(generating, f"{ITL} sum")  # Little's law: the time between tokens, of all requests
+    decoding_s = counted.of(generating, f"{ITL} sum")  # for Little's law: the times of all requests
     queried = counted.of(prefilling, QUERIED)
     return CountedObservation(
         basis=basis,
@@ -212,7 +213,9 @@ def observation(counted: CounterWindow, moments: Sequence[Moment], basis: Basis)
 
 
 def _ttft_ms(counted: CounterWindow, prefilling: EndpointRole, generating: EndpointRole) -> float | None:
-    """A prompt goes through a server that prefills and then through one that decodes: their means add up."""
+    """Return the mean time to first token in milliseconds; None if unknown. With prefill servers it is the sum of the
+    means of prefill and decode servers, as each prompt passes one of each.
+    """
     means = [counted.mean(role, TTFT) for role in dict.fromkeys((prefilling, generating))]
     return None if None in means else _ms(sum(mean for mean in means if mean is not None))
 
@@ -220,8 +223,8 @@ def _ttft_ms(counted: CounterWindow, prefilling: EndpointRole, generating: Endpo
 def _standard_errors(
     counted: CounterWindow, prefilling: EndpointRole, generating: EndpointRole
 ) -> Iterator[tuple[str, float]]:
-    """Yield standard errors by the scatter within the buckets. A mean is one over independent requests, also of the
-    time between tokens: those of one request are alike.
+    """Yield the standard error of each mean by the figure's name, from the variances of histograms. Also for the time
+    between tokens, the number of independent observations is that of requests, as times of one request are correlated.
     """
     answered = counted.of(generating, ANSWERED)
     both = tuple(dict.fromkeys((prefilling, generating)))
@@ -244,7 +247,9 @@ def _preemptions(counted: CounterWindow) -> float | None:
 
 
 def _percentiles(counted: CounterWindow) -> Iterator[tuple[str, dict[str, Percentile]]]:
-    """Yield percentiles of latencies; none of the time between tokens on prefill servers, which make one token."""
+    """Yield the percentiles of TTFT and ITL by latency and role; no ITL of prefill servers, which
+    generate one token.
+    """
     for (role, name), counts in sorted(counted.buckets.items(), reverse=True):
         is_latency = name == TTFT or (name == ITL and role != "prefill")
         if is_latency and (percentiles := percentiles_ms(counts)):
@@ -260,9 +265,10 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def remote_prefill(before: Snapshot, after: Snapshot, evidence: EvidenceSettings) -> float | None:
-    """Share of the uncached prompts that prefill servers computed between two snapshots; None where none can be told.
+    """Return the share (0 to 1) of uncached prompts that prefill servers computed between two snapshots; None if
+    unknown.
 
-    By the requests that got their first token, because those that ended may have been prefilled long before.
+    Computed from the requests that got their first token in between: those that ended may have been prefilled earlier.
     """
     whole = window(before, after, 0.0)
     requests, tokens = whole.of("decode", f"{TTFT} count"), whole.of("decode", PREFILLED)

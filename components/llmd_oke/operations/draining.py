@@ -1,5 +1,5 @@
-"""Draining of nodes before their instances end: they are cordoned, and their pods evicted through the Eviction API, so
-that disruption budgets hold. DaemonSets' and static pods stay, as with `kubectl drain`.
+"""Draining of nodes before their instances are ended: nodes are cordoned, and pods evicted through the Eviction API, so
+that PodDisruptionBudgets hold. Pods of DaemonSets and static pods stay, as with `kubectl drain`.
 """
 
 import time
@@ -22,11 +22,11 @@ from llmd_base.progress import Progress, Ticker
 from llmd_oke.catalogue.cluster import eviction
 
 CORDONED = "llmd-oke/cordoned"
-"""Annotation of nodes that the kit has cordoned, so that a later run takes back what one that was killed left."""
+"""Annotation of nodes that the kit has cordoned, so that a later run can uncordon the nodes of a killed run."""
 
 JOIN_S = 3600.0
-"""How long is waited for a node to be Ready after its instance was launched; ours, as bare metal boots for a quarter of
-an hour."""
+"""Longest wait in seconds for a node to be Ready after its instance was launched. The kit's own choice: bare metal
+boots for 15 minutes."""
 
 POLL_S = 5.0
 
@@ -35,27 +35,31 @@ _MIRROR = "kubernetes.io/config.mirror"
 _ENDED = ("Succeeded", "Failed")
 _GONE, _BUDGET, _SERVER_ERROR = 404, 429, 500
 _FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError)
-"""Of the API server, of the way there, and of the kubeconfig's program."""
+"""Exceptions of requests to the API server: its refusals, network errors, and errors of the kubeconfig's exec plug-in.
+"""
 
 Instances = Mapping[str, str]
-"""The names of instances by their OCIDs."""
+"""Names of instances by OCID."""
 
 Devices = Mapping[str, int]
-"""How many of each extended resource a node offers, such as `amd.com/gpu`."""
+"""Allocatable quantity of a node's extended resources, by resource name (`amd.com/gpu`)."""
 
 NO_DEVICES: Devices = MappingProxyType({})
 
 
 def drain_limit_s() -> float:
-    """Return the default limit of draining a node, in seconds: as OKE's where GPU nodes replace each other."""
+    """Return the default limit for the draining of a node in seconds: the eviction grace duration of pools with
+    cycling.
+    """
     return eviction().cycling_grace_minutes * 60.0
 
 
 @dataclass(frozen=True)
 class Drain:
-    """Draining of a cluster's nodes within `limit_s` seconds. With `force` what runs on them after that ends with them.
+    """Draining of a cluster's nodes within `limit_s` seconds. With `force`, pods that are left after that are no error,
+    and end with their node.
 
-    `pause` and `clock` are those of `time`.
+    `pause` and `clock` are `time.sleep` and `time.monotonic`.
     """
 
     client: lightkube.Client
@@ -66,10 +70,10 @@ class Drain:
     clock: Callable[[], float] = time.monotonic
 
     def require_cluster(self) -> None:
-        """Make sure that the API server answers.
+        """Require that the API server answers.
 
         Raises:
-            KitError: it doesn't; says how.
+            KitError: the API server can't be reached, or refuses the request.
         """
         try:
             self.client.get(Node, "llmd-oke-answers")
@@ -81,11 +85,11 @@ class Drain:
 
     @contextmanager
     def drained(self, instances: Instances) -> Generator[Devices]:
-        """Drain the nodes of instances before the block, which gets the devices that they offer, the most of each.
-        Where draining or the block fails, those that are left take pods again.
+        """Drain the nodes of instances, then run the block. Yields the nodes' devices, with the largest quantity of
+        each resource on any node. If draining or the block fails, the nodes that still exist are uncordoned.
 
         Raises:
-            KitError: the time is over, or the API server refuses.
+            KitError: pods are left after `limit_s` and `force` is false, or the API server refuses.
         """
         nodes = self._nodes(instances)
         for name in sorted(set(instances.values()) - {name for _, name in nodes}):
@@ -102,15 +106,15 @@ class Drain:
                 self.progress.step(f"{name} is not Ready: nothing there can end its pods in peace, they go with it")
             self._empty([(node, name) for node, name in nodes if _is_ready(node)])
             yield _most(_devices(node) for node, _ in nodes)
-        except BaseException:  # Ctrl-C gives up too
+        except BaseException:  # also KeyboardInterrupt
             self._take_pods_again(instances)
             raise
 
     def await_ready(self, instances: Instances, devices: Devices = NO_DEVICES) -> None:
-        """Wait until these instances are nodes that are Ready, offer so many devices each, and take pods.
+        """Wait until these instances are Ready nodes that each have at least `devices`; then uncordon them.
 
         Raises:
-            KitError: they are not in time.
+            KitError: a node isn't Ready with these devices after `JOIN_S`.
         """
         ends_s, ticker = self.clock() + JOIN_S, Ticker(self.progress, clock=self.clock)
         offer = "".join(f" with {count} {name}" for name, count in sorted(devices.items()))
@@ -132,7 +136,7 @@ class Drain:
         return sorted(set(instances.values()) - ready)
 
     def _nodes(self, instances: Instances) -> list[tuple[Node, str]]:
-        """The nodes that these instances are, with the instances' names."""
+        """Return the nodes of these instances, each with the instance's name."""
         try:
             nodes = list(self.client.list(Node))
         except _FAILURES as error:
@@ -140,7 +144,7 @@ class Drain:
         return [(node, name) for node in nodes if (name := _instance_name(node, instances))]
 
     def _take_pods_again(self, instances: Instances) -> None:
-        """Uncordon what the kit has cordoned; what somebody else has stays so."""
+        """Uncordon the nodes that the kit has cordoned, not those that other users have."""
         try:
             for node, name in self._nodes(instances):
                 if CORDONED in _metadata(node.metadata).annotations:
@@ -160,7 +164,12 @@ class Drain:
             raise KitError(f"The node {_metadata(node.metadata).name} can't be changed: {error}") from error
 
     def _empty(self, nodes: Sequence[tuple[Node, str]]) -> None:
-        """Evict pods until none is left, again and again where a budget does not allow it yet."""
+        """Evict the pods of these nodes until none is left, with retries while a PodDisruptionBudget forbids an
+        eviction.
+
+        Raises:
+            KitError: pods are left after `limit_s` and `force` is false.
+        """
         ends_s, ticker = self.clock() + self.limit_s, Ticker(self.progress, clock=self.clock)
         names = [_metadata(node.metadata).name for node, _ in nodes]
         while left := self._evict(names):
@@ -179,7 +188,7 @@ class Drain:
         self.progress.step(f"{words}; they end with their node (--force)")
 
     def _evict(self, names: Sequence[str]) -> dict[str, str]:
-        """Ask for each pod of these nodes to go; return why those that are left are still there, by pod."""
+        """Request the eviction of each pod of these nodes; return the reasons of pods that are still there, by pod."""
         left: dict[str, str] = {}
         for name in names:
             try:
@@ -193,7 +202,7 @@ class Drain:
         return left
 
     def _request_eviction(self, pod: Pod) -> str:
-        """Ask for the eviction of a pod; return why it is still there, empty where it is gone."""
+        """Request the eviction of a pod; return why the pod is still there, empty if it is gone."""
         metadata = _metadata(pod.metadata)
         if metadata.ending:
             return f"{_full_name(pod)} is ending"
@@ -213,7 +222,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class _Metadata:
-    """Fields of an object's metadata that are read, of which lightkube says that all may be missing."""
+    """The fields of an object's metadata that this module reads, without the None that lightkube's types allow."""
 
     name: str
     namespace: str
@@ -242,7 +251,9 @@ def _has_to_go(pod: Pod) -> bool:
 
 
 def _instance_name(node: Node, instances: Instances) -> str:
-    """The name of the instance that a node is, by its provider ID or, where it has none, by its name."""
+    """Return the name of a node's instance, by provider ID, or by the node's name if it has no provider ID; empty if
+    the node's instance isn't among `instances`.
+    """
     identifier = ((node.spec.providerID if node.spec else None) or "").removeprefix(_PROVIDER)
     if identifier:
         return instances.get(identifier, "")
@@ -256,20 +267,20 @@ def _is_ready(node: Node) -> bool:
 
 
 def _devices(node: Node) -> Devices:
-    """The extended resources that a node offers; Kubernetes gives all of its own names without a slash."""
+    """Return a node's allocatable extended resources: those with a slash in their name, unlike Kubernetes' own."""
     allocatable = cast("Mapping[str, str]", (node.status.allocatable if node.status else None) or {})
     counts = {name: int(parse_quantity(text) or 0) for name, text in allocatable.items() if "/" in name}
     return {name: count for name, count in counts.items() if count}
 
 
 def _offers(node: Node, devices: Devices) -> bool:
-    """Tell whether a node offers at least so many of each."""
+    """Return True if a node has at least the given quantity of each device."""
     there = _devices(node)
     return all(there.get(name, 0) >= count for name, count in devices.items())
 
 
 def _most(offers: Iterable[Devices]) -> Devices:
-    """The most of each."""
+    """Return the largest quantity of each device among several nodes."""
     most: dict[str, int] = {}
     for offer in offers:
         most |= {name: max(count, most.get(name, 0)) for name, count in offer.items()}
@@ -277,7 +288,7 @@ def _most(offers: Iterable[Devices]) -> Devices:
 
 
 def _cause(error: ApiError) -> str:
-    """Kubernetes' own words, with the budget that does not allow it."""
+    """Return the API server's message, with the causes that name the PodDisruptionBudget."""
     causes = (error.status.details.causes if error.status.details else None) or ()
     messages = [cause.message for cause in causes if cause.message]
     return "; ".join([error.status.message or str(error), *messages])

@@ -1,7 +1,8 @@
-"""Drift: what somebody has changed by hand in a stack's resources, in its cluster by which field manager.
+"""Drift: changes that other programs or users made to a stack's resources, in the cluster with the field manager.
 
-The engine's refresh says which inputs of a resource are not what they were, and an object's `managedFields` say by
-whom (Kubernetes, server-side apply). What an autoscaler may change is ignored by the engine, and so is no drift.
+The engine's refresh shows which inputs of a resource have changed, and an object's `managedFields` show which field
+manager did it (Kubernetes, server-side apply). Fields that an autoscaler may change are in `ignore_changes`, and hence
+are no drift.
 """
 
 import json
@@ -17,33 +18,35 @@ from llmd_oke.operations.previews import ResourceChange
 from llmd_oke.operations.pulumi_cli import PulumiCli
 
 OBJECTS = "**kubernetes:**"
-"""The URNs of what is in a cluster, as a target of the engine's."""
+"""Target pattern of the engine that matches the URNs of all resources of the Kubernetes provider."""
 
 _WITHOUT_EXISTENCE = ("llmd-oke:", "pulumi:")
-"""How the types of components, providers and the stack itself begin: nobody can change those by hand."""
+"""Prefixes of the types of components, providers and the stack itself, which exist only in the state."""
 
 _OWN_MANAGER = "__fieldManager"
 _FIRST_WRITERS = frozenset({"pulumi-kubernetes", "pulumi-resource-kubernetes"})
-"""Field managers of the plug-in's before an object's first update (pulumi-kubernetes 4.30.0, await.go)."""
+"""Field managers of Pulumi's provider before an object's first update (pulumi-kubernetes 4.30.0, await.go)."""
 
 _KUBECTL = "kubectl"
-"""How the names of kubectl's field managers begin. An update takes over what they set, so that what the program doesn't
-have is gone then (pulumi-kubernetes 4.30.0, await.go, `fixCSAFieldManagers`)."""
+"""Prefix of the names of kubectl's field managers. An update takes over their fields, and so removes those that the
+program doesn't have (pulumi-kubernetes 4.30.0, await.go, `fixCSAFieldManagers`)."""
 
 _AUTOSCALERS = ("kube-controller-manager", "keda")
-"""How the names of the field managers begin that scale: the controller of HorizontalPodAutoscalers, and KEDA."""
+"""Prefixes of the names of field managers that scale: the HorizontalPodAutoscaler controller, and KEDA."""
 
 _REPLICAS = "spec.replicas"
 
 Path = tuple[str | int, ...]
 Tree = Mapping[str, Any]
-"""An object, or a part of one."""
+"""A Kubernetes object, or a part of one."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A change by hand, in words. `path` is the property, empty where all is gone; `taken_back` says whether an update
-    undoes it once the engine has read it, without making the resource anew.
+    """A change that another program or user made to a resource, described by `words`.
+
+    `path` is the changed property, empty if the resource was deleted; `taken_back` is true if an update reverts the
+    change, once the engine has refreshed the resource, without a replacement.
     """
 
     urn: str
@@ -56,8 +59,9 @@ class Drift:
 
 
 def drift_of_refresh(changes: Iterable[ResourceChange], *, objects_only: bool = True) -> list[Drift]:
-    """Return what a refresh has found: resources that are gone, fields that are not as the last update set them, fields
-    that kubectl has added. A change's old state is the recorded one, its new state the live one.
+    """Return the drift among the changes that a refresh found: deleted resources, fields that differ from the last
+    update, and fields that kubectl has added. In these changes the old state is the recorded one, the new state the
+    actual one.
     """
     drifts: list[Drift] = []
     for change in filter(_is_object if objects_only else _exists, changes):
@@ -72,8 +76,8 @@ def drift_of_refresh(changes: Iterable[ResourceChange], *, objects_only: bool = 
 
 
 def drift_of_preview(changes: Iterable[ResourceChange], known_drifts: Iterable[Drift] = ()) -> list[Drift]:
-    """Fields that an update changes and that somebody else set last, as a refresh before it has read them; without
-    those that are told already.
+    """Return the drift among the changes of a preview: fields that the update changes and that another field manager
+    set, without `known_drifts`.
     """
     known = {(drift.urn, drift.path) for drift in known_drifts}
     return [
@@ -86,12 +90,14 @@ def drift_of_preview(changes: Iterable[ResourceChange], known_drifts: Iterable[D
 
 
 def to_read(drifts: Iterable[Drift]) -> list[str]:
-    """The URNs of what the engine has to read, so that an update undoes the drift."""
+    """Return the URNs of the resources that the engine must refresh so that an update reverts the drift."""
     return list(dict.fromkeys(drift.urn for drift in drifts if drift.taken_back))
 
 
 def look(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
-    """Return what has been changed by hand since the stack's state was written; nothing where that can't be seen."""
+    """Return the drift of objects in the cluster since the last update; empty if the cluster can't be read, which is
+    reported as progress.
+    """
     progress.step("looking for changes by hand")
     try:
         return drift_of_refresh(pulumi.look(OBJECTS))
@@ -101,10 +107,10 @@ def look(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
 
 
 def everywhere(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
-    """Return what is not as the stack's state has it, in OCI and in the cluster; the state stays as it is.
+    """Return the drift of all resources in OCI and in the cluster, without a change of the state.
 
     Raises:
-        KitError: the state, OCI or the cluster can't be read; says why.
+        KitError: the state, OCI or the cluster can't be read.
     """
     state: Tree = pulumi.export().get("deployment") or {}
     resources: Sequence[Tree] = state.get("resources") or ()
@@ -119,25 +125,27 @@ def everywhere(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
 
 
 def _exists(change: ResourceChange) -> bool:
-    """Tell whether a resource is in OCI or the cluster; Helm's releases are compared no further."""
+    """Return True if drift of a resource is reported: it exists in OCI or the cluster, and isn't a Helm release unless
+    that was deleted.
+    """
     compared = "helm.sh" not in change.type or change.operation == "delete"
     return compared and not change.type.startswith(_WITHOUT_EXISTENCE)
 
 
 def _undoing(change: ResourceChange) -> str:
-    """Describe what undoes a change. An update reads objects beforehand by itself, and what else there is on
-    request.
+    """Return what reverts a change: an update, which refreshes Kubernetes objects by itself, or, for other resources,
+    an update after `pulumi refresh`.
     """
     return "the update" if change.type.startswith("kubernetes:") else "an update after `pulumi refresh`"
 
 
 def _is_object(change: ResourceChange) -> bool:
-    """Tell whether a change is an object's; releases of Helm have many, which are Helm's to compare."""
+    """Return True for a change of a Kubernetes object; not for Helm releases, whose objects Helm itself compares."""
     return change.type.startswith("kubernetes:") and "helm.sh" not in change.type
 
 
 def _changed_field(change: ResourceChange, path: str) -> Drift:
-    """A field that is not as the last update set it."""
+    """Return the drift of a field whose actual value differs from the last update."""
     was, now = (_value_text(value_at(inputs, path)) for inputs in (change.old, change.new))
     if was == now:
         was, now = (_value_text(value_at(outputs, path)) for outputs in (change.old_outputs, change.new_outputs))
@@ -154,7 +162,7 @@ def _changed_field(change: ResourceChange, path: str) -> Drift:
 
 
 def _undone_field(change: ResourceChange, path: str) -> Drift:
-    """A field that an update makes what the program says."""
+    """Return the drift of a field that the update sets to the program's value."""
     now, target = (_value_text(value_at(inputs, path)) for inputs in (change.old, change.new))
     by = _by(_other_managers(change.old_outputs, path))
     hidden = _is_hidden(now, target)
@@ -167,7 +175,7 @@ def _by(managers: Sequence[str]) -> str:
 
 
 def _is_hidden(one: str, other: str) -> bool:
-    """Tell whether values are not to be shown: secrets, which all look alike, and long ones."""
+    """Return True if two values mustn't be shown: masked secrets, which are equal texts, or long values."""
     return one == other or len(one) + len(other) > LONGEST_VALUES
 
 
@@ -176,8 +184,8 @@ def _value_text(value: Any) -> str:
 
 
 def _added_fields(change: ResourceChange) -> Iterator[Drift]:
-    """Yield fields that kubectl has set and the program hasn't. No update is made because of them, but the next one
-    removes them.
+    """Yield the fields that kubectl has added and that the program doesn't set. Such fields alone cause no update of
+    the object, but the object's next update removes them.
     """
     known = set(_managed_fields(change.old_outputs, _is_kubectl))
     for path, manager in _managed_fields(change.new_outputs, _is_kubectl):
@@ -196,14 +204,16 @@ def _is_other(live: Tree, entry: Tree) -> bool:
 
 
 def _other_managers(live: Tree, path: str) -> list[str]:
-    """Field managers, except the plug-in's own, that have set what lies at a path, a part of it or what it is in."""
+    """Return the field managers, other than Pulumi's, that own the field at a path, a part of it, or its parent."""
     at = tuple(steps(path))
     owners = (manager for owned, manager in _managed_fields(live, _is_other) if owned[: len(at)] == at[: len(owned)])
     return list(dict.fromkeys(owners))
 
 
 def _managed_fields(live: Tree, whose: Callable[[Tree, Tree], bool]) -> Iterator[tuple[Path, str]]:
-    """The fields of some field managers in a live object, each with the manager's name."""
+    """Yield path and field manager of each field of a live object, for the entries of `managedFields` that `whose`
+    selects.
+    """
     metadata: Tree = live.get("metadata") or {}
     for entry in metadata.get("managedFields") or ():
         subresource: str = entry.get("subresource", "")
@@ -213,7 +223,7 @@ def _managed_fields(live: Tree, whose: Callable[[Tree, Tree], bool]) -> Iterator
 
 
 def _leaves(fields: Tree, value: Any) -> Iterator[Path]:
-    """The paths in a set of fields (`FieldsV1`); items of lists by their place in the live list."""
+    """Yield the paths in a set of fields (`FieldsV1`); items of lists are given by their index in the live list."""
     for key, inside in fields.items():
         step = _step(key, value)
         if step is None:
@@ -225,7 +235,9 @@ def _leaves(fields: Tree, value: Any) -> Iterator[Path]:
 
 
 def _step(key: str, value: Any) -> str | int | None:
-    """The key or place that a field's key leads to in a value; None where there is no such."""
+    """Return the key or list index that a key of `FieldsV1` (`f:name`, `k:{…}`, `v:…`) denotes in a value; None if the
+    value doesn't have it.
+    """
     kind, _, name = key.partition(":")
     match kind, value:
         case "f", {}:
@@ -241,7 +253,7 @@ def _step(key: str, value: Any) -> str | int | None:
 
 
 def _name(path: Sequence[str | int]) -> str:
-    """A path as the engine writes it: `spec.ports[0].name`, `metadata.annotations["a.b/c"]`."""
+    """Return a path in the engine's form: `spec.ports[0].name`, `metadata.annotations["a.b/c"]`."""
     name = ""
     for step in path:
         if isinstance(step, int):

@@ -1,4 +1,4 @@
-"""Accuracy of a deployed stack: asks its models, or has a package ask them in a Job, and finds earlier results."""
+"""Accuracy of a deployed stack's models: evaluations by the kit's own questions or by a package, and stored results."""
 
 import asyncio
 import hashlib
@@ -32,7 +32,9 @@ FOLDER = "evals"
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """Options of an evaluation: questions at a time, a limit in wall seconds, and what was not real."""
+    """Options of an evaluation: concurrent questions, limit in seconds of wall time, and the
+    simulated parts, if any.
+    """
 
     concurrency: int = 16
     timeout_s: float = 900.0
@@ -40,10 +42,10 @@ class EvalOptions:
 
 
 def evaluate_builtin(plan: Plan, model: ModelPlan, how: EvalOptions, progress: Progress) -> EvalResult:
-    """Ask one model the questions of the kit's own set, through its router.
+    """Evaluate one model by the kit's own question set, through the model's router.
 
     Raises:
-        KitError: the model is not there or does not answer at all.
+        KitError: the model isn't deployed, or answers no request.
     """
     way = ClusterAccess(plan.kubeconfig_context).service(plan.namespace, model.name)
     target = CompletionsTarget(way.url, model.model.repository, way.headers, way.verify, "chat")
@@ -67,7 +69,9 @@ def evaluate_builtin(plan: Plan, model: ModelPlan, how: EvalOptions, progress: P
 def evaluated(
     plan: Plan, model: ModelPlan, how: EvalOptions, names: tuple[str, str], started: datetime, answers: str
 ) -> EvalResult:
-    """The result of an evaluation that has just ended; `asked` has its name and that of its questions."""
+    """Return the result of an evaluation that has just ended; `names` are those of the evaluation and of its question
+    set, `answers` has a character for each question, 1 if the answer was right, 0 if wrong.
+    """
     evaluation, question_set = names
     return EvalResult(
         evaluation=evaluation,
@@ -85,7 +89,7 @@ def evaluated(
 
 
 def of_benchmark(result: SmokeResult, model: ModelPlan) -> EvalResult | None:
-    """The evaluation that was part of a benchmark, of what that measured; None where it asked nothing."""
+    """Return the result of the evaluation that was part of a smoke benchmark; None if the benchmark had none."""
     plan, examined = result.plan, result.examined
     if examined is None:
         return None
@@ -107,28 +111,30 @@ def of_benchmark(result: SmokeResult, model: ModelPlan) -> EvalResult | None:
 
 
 def results_folder(reports: Path, stack: str, model: str) -> Path:
-    """Return the folder of one model's evaluations, in which each run has a folder named by its time."""
+    """Return the directory of one model's evaluations, in which each run has a directory named by its start time."""
     return reports / stack_folder(stack) / FOLDER / model
 
 
 def store_result(result: EvalResult, reports: Path, stack: str, model: str) -> Path:
-    """Write a result where `latest` finds it."""
+    """Write a result into the model's directory of evaluations; return the path of the file."""
     moment = datetime.fromisoformat(result.started).strftime("%Y%m%dT%H%M%SZ")
     return write_result(result, results_folder(reports, stack, model) / moment)
 
 
 def latest(reports: Path, stack: str, model: str, evaluation: str, config_hash: str | None = None) -> EvalResult | None:
-    """The newest result of an evaluation of a model of a stack, of that configuration if one is named."""
+    """Return the newest stored result of an evaluation of a model, of the configuration `config_hash` if given; None if
+    there is none.
+    """
     files = sorted(results_folder(reports, stack, model).glob(f"*/eval-{evaluation}.json"), reverse=True)
     results = (read_result(path) for path in files)
     return next((result for result in results if config_hash in {None, result.config_hash}), None)
 
 
 def baseline(reports: Path, stack: str, model: str, evaluation: str) -> EvalResult:
-    """The result to compare with.
+    """Return the newest stored result of an evaluation of a model, as baseline of a comparison.
 
     Raises:
-        KitError: that stack has none; says how to get one.
+        KitError: the stack has no such result; the remedy names the command that makes one.
     """
     result = latest(reports, stack, model, evaluation)
     if result is None:
@@ -140,10 +146,10 @@ def baseline(reports: Path, stack: str, model: str, evaluation: str) -> EvalResu
 
 
 def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: EvalOptions, progress: Progress) -> EvalResult:
-    """Evaluate one model by a package that runs inside the cluster.
+    """Evaluate one model by a published package, which runs as a Job in the cluster.
 
     Raises:
-        KitError: the cluster does not answer, or the Job fails, takes too long or leaves no result.
+        KitError: the cluster doesn't answer, or the Job fails, takes too long or leaves no result.
     """
     started = datetime.now(UTC)
     evaluation = Evaluation(
@@ -163,7 +169,7 @@ def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: EvalOptions, 
 
 
 def evaluation_place(plan: Plan, job: str) -> JobSettings:
-    """Return the place and image of the pod of a published evaluation."""
+    """Return the settings of the Job of a published evaluation, with a Python image."""
     return replace(place_of(plan, job), image=job_images().python)
 
 
@@ -182,7 +188,9 @@ def _answers(place: JobSettings, evaluation: Evaluation, words: str | None) -> s
 
 
 def _question_set(evaluation: Evaluation) -> str:
-    """Results can be compared where the package, all that it needs and how it is called are the same."""
+    """Return an identifier of an evaluation's questions: a digest of the package, its requirements and its arguments,
+    all of which must be equal for results to be comparable.
+    """
     called = [word for word in evaluation.package.program if "{" not in word]
     text = json.dumps([evaluation.name, called, requirements(evaluation.package)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Findings of checks before an update, and the exit code that they give."""
+"""Findings of checks before an update, and the exit code of a command that reports them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from llmd_oke.access.oci_client import OciError
 
 
 class Verdict(StrEnum):
-    """Verdict on a finding: `unknown` where OCI gave no answer."""
+    """Verdict of a finding; `unknown` if OCI or another service gave no answer."""
 
     FINE = "fine"
     PROBLEM = "problem"
@@ -18,7 +18,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: `path` is where in the stack file, `value` what OCI says."""
+    """Result of a check: the checked `path` of the stack file, the `value` found in OCI or
+    elsewhere, and the verdict.
+    """
 
     check: str
     path: str
@@ -32,7 +34,9 @@ class Finding:
 
 
 def check_findings(name: str, path: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """The findings of a check, as far as it came, and that OCI did not answer if it did not."""
+    """Run a check; return its findings. If OCI refuses a request or doesn't answer, the findings so far are returned,
+    and one with the verdict `unknown` for `name` and `path`.
+    """
     findings: list[Finding] = []
     try:
         findings.extend(check())
@@ -43,5 +47,5 @@ def check_findings(name: str, path: str, check: Callable[[], Iterable[Finding]])
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """0 where nothing speaks against an update, 1 where something does."""
+    """Return 1 if a finding has the verdict `problem`, otherwise 0."""
     return int(any(finding.verdict is Verdict.PROBLEM for finding in findings))

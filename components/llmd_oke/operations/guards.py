@@ -1,8 +1,9 @@
-"""Guards between a preview and its update: what it would take away, what OKE would refuse, what has to go first.
+"""Checks of a preview before its update: resources that would be lost, changes that OKE would refuse, servers to delete
+first.
 
-Updates that would take a cluster or a pool away are refused, with the input that causes it, and so are those that OKE
-would refuse half way. The engine creates first and deletes last, which is right wherever there is room for both. On
-full nodes new servers would wait for GPUs that old ones hold, until the update fails.
+Updates that would delete or replace a cluster or a pool are refused, with the input that causes it, and so are updates
+that OKE would refuse half way. The engine creates new resources before it deletes old ones. On nodes without free GPUs,
+new servers would wait for the GPUs of old servers until the update fails; so the old servers must be deleted first.
 """
 
 import json
@@ -23,11 +24,12 @@ GUARDED = {
     "oci:Core/instance:Instance": "instance",
     "oci:Core/vcn:Vcn": "network",
 }
-"""What takes hours to get back, or can't be had again where capacity is scarce."""
+"""Resource types that take hours to create again, or can't be created again when capacity is scarce, with their names
+in messages."""
 
 
 LONGEST_VALUES = 240
-"""Characters of two values that are shown side by side."""
+"""Largest sum of the lengths of an old and a new value, in characters, at which messages show both."""
 
 
 UNPROTECT = "To do it all the same: llmd-oke up --allow-replace."
@@ -37,14 +39,14 @@ NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 
 
 BOOT_VOLUME = "BOOT_VOLUME_REPLACE"
-"""Cycling that keeps the machines (OCI API, NodePoolCyclingDetails)."""
+"""Cycle mode that replaces only the boot volume of each instance (OCI API, NodePoolCyclingDetails)."""
 
 
 SERVERS = {
     "kubernetes:apps/v1:Deployment": ("template",),
     "kubernetes:leaderworkerset.x-k8s.io/v1:LeaderWorkerSet": ("leaderWorkerTemplate", "workerTemplate"),
 }
-"""Kinds of which servers are, with the place of their pods' template in their spec."""
+"""Resource types of servers, with the path of the pod template in the spec."""
 
 
 GPU = "amd.com/gpu"
@@ -52,7 +54,7 @@ GPU = "amd.com/gpu"
 
 @dataclass(frozen=True)
 class Displacement:
-    """Servers that must be deleted before the update: the GPUs that new ones want, and those that are free."""
+    """Servers that must be deleted before the update (`first`), because new servers need more GPUs than are free."""
 
     first: Sequence[ResourceChange]
     wanted_gpus: int
@@ -67,7 +69,7 @@ class Displacement:
 
 
 def losses(preview: Preview) -> list[ResourceChange]:
-    """Guarded or protected resources that an update would delete or replace, each once."""
+    """Return the guarded or protected resources that an update would delete or replace, each once."""
     lost: dict[str, ResourceChange] = {}
     for change in preview.changes:
         if change.deletes and (change.type in GUARDED or change.protected):
@@ -78,10 +80,10 @@ def losses(preview: Preview) -> list[ResourceChange]:
 
 
 def refuse_losses(preview: Preview, *, allowed: bool = False) -> None:
-    """Refuse a preview that takes something guarded away, unless that is allowed.
+    """Refuse a preview that deletes or replaces guarded or protected resources, unless `allowed`.
 
     Raises:
-        KitError: names every resource that would go, and the input properties that cause it.
+        KitError: the preview does; the message names each resource, and the input properties that cause the loss.
     """
     lost = losses(preview)
     if lost and not allowed:
@@ -90,11 +92,13 @@ def refuse_losses(preview: Preview, *, allowed: bool = False) -> None:
 
 
 def unjudged(preview: Preview, *, allowed: bool = False) -> list[str]:
-    """Guarded resources that are there, with the inputs that only the update will know: whether those replace them,
-    no preview says. The engine replaces none that state and program protect (Pulumi 3.250, `step_generator.go`).
+    """Return a text for each existing guarded resource with inputs that are known only during the update.
+
+    No preview shows whether such inputs replace the resource. The engine replaces no resource that both state and
+    program protect (Pulumi 3.250, `step_generator.go`).
 
     Raises:
-        KitError: names those that are not protected, unless they may be replaced.
+        KitError: such a resource isn't protected, and `allowed` is false.
     """
     resources = [change for change in preview.changes if change.type in GUARDED and change.old and change.unknown]
     if not allowed and (open_ended := [_open_inputs(change) for change in resources if not change.stays_protected]):
@@ -115,10 +119,11 @@ def _open_inputs(change: ResourceChange) -> str:
 
 
 def refuse_skipped_versions(preview: Preview) -> None:
-    """Refuse a preview that takes a cluster's control plane up by more than one minor version, as OKE does.
+    """Refuse a preview that upgrades a cluster's control plane by more than one minor version, or downgrades it, as OKE
+    would refuse that.
 
     Raises:
-        KitError: names the cluster, both versions, and what comes next.
+        KitError: the preview does; the message names the cluster, both versions, and the next allowed version.
     """
     for before, after, change in upgrades(preview):
         step = _minor(after) - _minor(before)
@@ -131,7 +136,7 @@ def refuse_skipped_versions(preview: Preview) -> None:
 
 
 def upgrades(preview: Preview) -> Iterator[tuple[str, str, ResourceChange]]:
-    """Clusters and pools that get another version of Kubernetes: what they have, and what they get."""
+    """Yield old and new Kubernetes version, and the change, of each cluster and pool whose version changes."""
     for change in preview.changes:
         before, after = (inputs.get("kubernetesVersion") for inputs in (change.old, change.new))
         if change.type in GUARDED and isinstance(before, str) and isinstance(after, str) and before != after:
@@ -140,7 +145,7 @@ def upgrades(preview: Preview) -> Iterator[tuple[str, str, ResourceChange]]:
 
 @dataclass(frozen=True)
 class Cycle:
-    """A node pool whose nodes OKE replaces in turn in an update, in that mode, because of these of its inputs."""
+    """Cycling of a node pool's nodes by OKE in an update: cycle mode, and the changed inputs that cause the cycling."""
 
     pool: ResourceChange
     mode: str
@@ -153,7 +158,7 @@ class Cycle:
 
     @property
     def refused(self) -> list[str]:
-        """The inputs for which OKE's cycling fails half way."""
+        """The changed inputs that make OKE's cycling fail half way."""
         facts = node_comparison()
         others = [cause for cause in self.causes if not _is_in(cause, (*facts.boot_volume, *facts.placement))]
         placement = [cause for cause in self.causes if _is_in(cause, facts.placement)]
@@ -161,8 +166,8 @@ class Cycle:
 
 
 def cycles(preview: Preview) -> Iterator[Cycle]:
-    """The pools whose nodes OKE replaces in an update. Whether an input changes that only the update will know, no
-    preview says; it is none of the causes.
+    """Yield the node pools whose nodes OKE cycles in an update. Inputs that are known only during the update aren't
+    among the causes, since no preview shows whether they change.
     """
     for change in preview.changes:
         modes = value_at(change.new, "nodePoolCyclingDetails.cycleModes") or ["INSTANCE_REPLACE"]
@@ -179,7 +184,9 @@ def cycles(preview: Preview) -> Iterator[Cycle]:
 
 
 def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs by path, down to the keys of objects. The plug-in adds which of them are its own defaults."""
+    """Return inputs by property path, with nested objects flattened by one level (`a.b`), without the provider's
+    `__defaults`.
+    """
     flat: dict[str, Any] = {}
     for key, value in inputs.items():
         inner = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else dict[str, Any]()
@@ -192,10 +199,10 @@ def _is_in(path: str, inputs: Iterable[str]) -> bool:
 
 
 def refuse_failing_cycles(preview: Preview) -> None:
-    """Refuse a preview whose cycling OKE can't do.
+    """Refuse a preview with a cycling that would fail half way.
 
     Raises:
-        KitError: names each pool, and the inputs for which OKE's cycling fails half way.
+        KitError: the preview has one; the message names each pool, and the inputs that make the cycling fail.
     """
     failing = [(cycle, cycle.refused) for cycle in cycles(preview) if cycle.refused]
     if failing:
@@ -217,10 +224,10 @@ def _minor(version: str) -> int:
 
 
 def refuse_protected(urns: Sequence[str], *, allowed: bool = False) -> None:
-    """Refuse to destroy a stack that has something protected, unless that is allowed.
+    """Refuse to destroy a stack with protected resources (`urns`), unless `allowed`.
 
     Raises:
-        KitError: names what is protected.
+        KitError: the stack has protected resources; the message names them.
     """
     if urns and not allowed:
         names = ", ".join(urn.rsplit("::", 1)[-1] for urn in urns)
@@ -228,10 +235,12 @@ def refuse_protected(urns: Sequence[str], *, allowed: bool = False) -> None:
 
 
 def displacement(preview: Preview, gpus: int, resource: str = GPU) -> Displacement | None:
-    """The servers that have to go first on nodes with that many GPUs; None where there is room for all at once."""
+    """Return the servers that must be deleted before the update on nodes with `gpus` GPUs in total; None if the GPUs
+    suffice for old and new servers together.
+    """
     deployments = [change for change in preview.changes if change.type in SERVERS]
     created = sum(gpus_of(change.new, resource) for change in deployments if change.operation == "create")
-    # What stays needs at most this while it changes; what is replaced goes before it comes anew.
+    # Upper bound for kept servers while they change; replaced ones are deleted before they are created.
     held = sum(
         max(gpus_of(change.old, resource), gpus_of(change.new, resource))
         for change in deployments
@@ -244,7 +253,7 @@ def displacement(preview: Preview, gpus: int, resource: str = GPU) -> Displaceme
 
 
 def gpus_of(deployment: Mapping[str, Any], resource: str = GPU) -> int:
-    """The GPUs of all pods of a Deployment, or of a LeaderWorkerSet."""
+    """Return the number of GPUs of all pods of a Deployment or LeaderWorkerSet."""
     spec = _nested(deployment, "spec")
     templates = [_nested(spec, *place, "spec").get("containers") for place in SERVERS.values()]
     containers: list[Mapping[str, Any]] = next(filter(None, templates), None) or []
@@ -273,7 +282,9 @@ def describe(change: ResourceChange) -> str:
 
 
 def difference(path: str, change: ResourceChange) -> str:
-    """Describe the change of one input of a resource: `nodeShape changes from 'a' to 'b'`; long values are left out."""
+    """Describe the change of one input of a resource: `nodeShape changes from 'a' to 'b'`, or, if the values are long,
+    `nodeShape changes`.
+    """
     before, after = (repr(value_at(inputs, path)) for inputs in (change.old, change.new))
     if before == after or len(before) + len(after) > LONGEST_VALUES:
         return f"{path} changes"
@@ -281,7 +292,9 @@ def difference(path: str, change: ResourceChange) -> str:
 
 
 def value_at(inputs: Mapping[str, Any], path: str) -> Any:
-    """The value at a property path such as `nodeConfigDetails.computeClusterId` or `placementConfigs[0].subnetId`."""
+    """Return the value at a property path such as `nodeConfigDetails.computeClusterId` or
+    `placementConfigs[0].subnetId`; None if the path doesn't exist.
+    """
     current: Any = inputs
     for step in steps(path):
         try:
@@ -292,7 +305,7 @@ def value_at(inputs: Mapping[str, Any], path: str) -> Any:
 
 
 def steps(path: str) -> Iterable[str | int]:
-    """The keys and indices of a property path; keys with dots stand in brackets and quotes."""
+    """Yield the keys and indices of a property path. Keys with dots have the form `["key"]`."""
     rest = path
     while rest:
         if rest.startswith('["'):

@@ -1,4 +1,4 @@
-"""Jobs of a cluster as a command sees them: created, found by label, waited for, heard, and taken away."""
+"""Kubernetes Jobs: creation, lookup by label, waits, termination messages, results in ConfigMaps, and deletion."""
 
 import base64
 import time
@@ -28,7 +28,7 @@ PAUSE_S = 1.0
 DETAIL_EVERY_S = 10.0
 
 OUTAGE_S = 60.0
-"""How long an API server may be away while a Job runs: the Job does not need it."""
+"""Longest time in seconds without answer of the API server while a Job runs: the Job itself doesn't need it."""
 
 Answer = TypeVar("Answer")
 
@@ -37,7 +37,7 @@ JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a ConfigMap: texts, and bytes."""
+    """Content of a ConfigMap: annotations, `data` as `texts`, and decoded `binaryData` as `data`."""
 
     annotations: Mapping[str, str]
     texts: Mapping[str, str]
@@ -47,7 +47,7 @@ class Content:
 class JobReader:
     """Reader of Jobs, their pods and their results in one namespace.
 
-    All of it raises KitError where the cluster doesn't answer or refuses.
+    All methods raise KitError if the cluster doesn't answer or refuses.
     """
 
     def __init__(self, client: lightkube.Client, namespace: str) -> None:
@@ -55,23 +55,23 @@ class JobReader:
         self._namespace = namespace
 
     def newest(self, labels: Mapping[str, str]) -> Job | None:
-        """The Job with these labels that was created last, None where there is none."""
+        """Return the Job with these labels that was created last; None if there is none."""
         jobs = self._read(lambda: list(self._client.list(Job, namespace=self._namespace, labels=dict(labels))))
         return max(jobs, key=_created, default=None)
 
     def last_words(self, job: str) -> str | None:
-        """The termination message of a Job's pod, of the newest that has one."""
+        """Return the termination message of a Job's newest pod that has one; None if no pod has one."""
         labels = {JOB_NAME_LABEL: job}
         pods = self._read(lambda: list(self._client.list(Pod, namespace=self._namespace, labels=dict(labels))))
         messages = (_termination_message(pod) for pod in sorted(pods, key=_created, reverse=True))
         return next((words for words in messages if words), None)
 
     def config_map(self, name: str) -> Content | None:
-        """A ConfigMap's content, None where there is none."""
+        """Return the content of a ConfigMap; None if the ConfigMap doesn't exist."""
         return self._read(lambda: content_of(self._client, self._namespace, name))
 
     def nodes(self, labels: Mapping[str, str]) -> list[str]:
-        """The nodes of the pods with these labels, each once, sorted."""
+        """Return the sorted names of the nodes on which pods with these labels are placed."""
         pods = self._read(lambda: list(self._client.list(Pod, namespace=self._namespace, labels=dict(labels))))
         return sorted({pod.spec.nodeName for pod in pods if pod.spec and pod.spec.nodeName})
 
@@ -83,7 +83,7 @@ class JobReader:
 
 
 def content_of(client: lightkube.Client, namespace: str, name: str) -> Content | None:
-    """A ConfigMap's content, None where there is none; errors are the client's own."""
+    """Return the content of a ConfigMap; None if the ConfigMap doesn't exist. Raises the errors of `client`."""
     try:
         config_map = client.get(ConfigMap, name, namespace=namespace)
     except ApiError as error:
@@ -99,7 +99,9 @@ def content_of(client: lightkube.Client, namespace: str, name: str) -> Content |
 
 
 def why_ended(pod: Pod) -> str:
-    """Explain the failure of a pod, as far as it or its node does: `Error, exit code 1: the last line of its log`."""
+    """Return the cause of a pod's failure: reason, exit code and last line of the first terminated container's message
+    (`Error, exit code 1: …`), or else the pod's own reason and message.
+    """
     status = pod.status
     if status is None:
         return "unknown"
@@ -118,12 +120,12 @@ def _last_line(text: str | None) -> str:
 
 
 def name_of(job: Job) -> str:
-    """A Job's name."""
+    """Return a Job's name."""
     return metadata(job).name or ""
 
 
 def ended(job: Job) -> bool | None:
-    """Tell whether a Job ended well; None while it has not ended."""
+    """Return True if a Job is complete, False if it has failed, None if it hasn't ended."""
     conditions = (job.status.conditions if job.status else None) or []
     true = {condition.type for condition in conditions if condition.status == "True"}
     if "Complete" in true:
@@ -132,7 +134,7 @@ def ended(job: Job) -> bool | None:
 
 
 def why_failed(job: Job) -> str | None:
-    """Return what the Job's controller says of its failure, None where it did not fail."""
+    """Return the Job controller's message on the Job's failure; None if the Job hasn't failed."""
     conditions = (job.status.conditions if job.status else None) or []
     return next((c.message for c in conditions if c.type == "Failed" and c.status == "True"), None)
 
@@ -148,9 +150,9 @@ def _termination_message(pod: Pod) -> str | None:
 
 
 class ClusterJobs:
-    """Runs Jobs in one cluster.
+    """Execution of Jobs in one cluster.
 
-    All of it raises KitError where the cluster doesn't answer or refuses, or where a Job fails or takes too long.
+    All methods raise KitError if the cluster doesn't answer or refuses, or if a Job fails or takes too long.
     """
 
     def __init__(self, client: lightkube.Client, progress: Progress) -> None:
@@ -159,7 +161,9 @@ class ClusterJobs:
 
     @contextmanager
     def running(self, job: dict[str, Any], others: Callable[[str], Iterable[dict[str, Any]]]) -> Generator[str]:
-        """A Job that begins once what it needs is there; in the end it is taken away with all that belongs to it."""
+        """Create a suspended Job, then the objects `others(uid)` that it needs, and start the Job; delete the Job and
+        its dependents after the block. Yields the Job's UID.
+        """
         name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
         self.progress.step(f"creating Job {name}")
         created = _request(lambda: self.client.create(from_dict(job)))
@@ -173,12 +177,12 @@ class ClusterJobs:
                 self.client.delete(Job, name, namespace=namespace, cascade=CascadeType.BACKGROUND)
 
     def create(self, manifests: Iterable[dict[str, Any]]) -> None:
-        """Create objects one after the other."""
+        """Create Kubernetes objects one after the other."""
         for manifest in manifests:
             _request(lambda item=manifest: self.client.create(from_dict(item)))
 
     def await_pods(self, place: JobSettings, count: int) -> None:
-        """Wait until so many pods of the Job run, or it has ended. One that fails ends the wait."""
+        """Wait until `count` pods of the Job run, or the Job has ended. A failed pod ends the wait with KitError."""
 
         def there() -> str | None:
             self.refuse_failed(place)
@@ -188,12 +192,12 @@ class ClusterJobs:
         self.await_that(place, there, STARTING_S, "for pods to start")
 
     def refuse_failed(self, place: JobSettings) -> None:
-        """Raise KitError where a pod of the Job has failed."""
+        """Raise KitError if a pod of the Job has failed."""
         if any(_phase(pod) == "Failed" for pod in self.pods(place)):
             raise self._failure(place)
 
     def await_end(self, place: JobSettings, limit_s: float) -> None:
-        """Wait for the Job's end."""
+        """Wait for the Job's end, at most `limit_s` seconds."""
         self.await_that(place, lambda: f"Job {place.job} runs", limit_s, "for its end", until_end=True)
 
     def await_that(
@@ -205,7 +209,15 @@ class ClusterJobs:
         *,
         until_end: bool = False,
     ) -> None:
-        """Wait until nothing is `missing`, or the Job has ended; a Job that fails ends the wait with its cause."""
+        """Wait until `missing` returns None, or the Job has ended; a failed Job ends the wait with KitError.
+
+        Args:
+            place: the Job.
+            missing: function that returns the text of what is still missing, or None.
+            limit_s: longest wait in seconds.
+            what: purpose of the wait, for messages.
+            until_end: whether the wait is for the Job's end, so that messages leave out the limit.
+        """
         started_s = detailed_s = time.monotonic()
         while True:
             over = ended(self._job(place))
@@ -231,9 +243,11 @@ class ClusterJobs:
         return self._retrying(lambda: self.client.get(Job, place.job, namespace=place.namespace))
 
     def stop(self, place: JobSettings, limit_s: float) -> None:
-        """End the Job's pods and give them time to end; what they wrote stays until the Job goes.
+        """Suspend the Job, which ends its pods, and wait at most `limit_s` seconds until no pod runs. Results remain
+        until the Job is deleted.
 
-        Where the cluster doesn't take the order it says so and goes on: what pods wrote until then can still be read.
+        If the cluster doesn't answer or refuses, the error is only reported as progress, since results can still be
+        read.
         """
         try:
             self._retrying(lambda: self._patch(place.job, place.namespace, {"spec": {"suspend": True}}))
@@ -244,14 +258,14 @@ class ClusterJobs:
             self.progress.detail(f"the pods of {place.job} could not be told to end: {error.message}")
 
     def config_map(self, place: JobSettings, name: str) -> Content | None:
-        """A ConfigMap's content, even if it takes some attempts; None where there is none."""
+        """Return the content of a ConfigMap, with retries for `OUTAGE_S`; None if the ConfigMap doesn't exist."""
         return self._retrying(lambda: content_of(self.client, place.namespace, name))
 
     def _patch(self, name: str, namespace: str, change: dict[str, Any]) -> None:
         self.client.patch(Job, name, change, namespace=namespace, patch_type=PatchType.MERGE)
 
     def pods(self, place: JobSettings) -> list[Pod]:
-        """The Job's pods."""
+        """Return the Job's pods, with retries for `OUTAGE_S`."""
 
         def ask() -> list[Pod]:
             return list(self.client.list(Pod, namespace=place.namespace, labels={JOB_NAME_LABEL: place.job}))
@@ -259,7 +273,9 @@ class ClusterJobs:
         return self._retrying(ask)
 
     def _retrying(self, ask: Callable[[], Answer]) -> Answer:
-        """The answer, even if it takes some attempts; what no attempt changes is told at once."""
+        """Return the result of `ask`, with retries for `OUTAGE_S`; errors that a retry doesn't change are raised at
+        once as KitError.
+        """
         until_s = time.monotonic() + OUTAGE_S
         while True:
             try:
@@ -279,7 +295,7 @@ def _request(ask: Callable[[], Answer]) -> Answer:
 
 
 def _final(error: Exception) -> bool:
-    """Tell whether an API server means what it says: not where it is overloaded or away."""
+    """Return True for a refusal that a retry doesn't change: an HTTP status below 429."""
     return isinstance(error, ApiError) and (error.status.code or 0) < HTTPStatus.TOO_MANY_REQUESTS
 
 
@@ -288,7 +304,7 @@ def _phase(pod: Pod) -> str | None:
 
 
 def _waiting(pods: Sequence[Pod]) -> str:
-    """Explain in the scheduler's words why pods don't run yet."""
+    """Return the scheduler's reasons why pods aren't placed yet, each after a semicolon; empty without reasons."""
     conditions = [condition for pod in pods for condition in ((pod.status.conditions if pod.status else None) or [])]
     reasons = {
         condition_.message
@@ -299,6 +315,6 @@ def _waiting(pods: Sequence[Pod]) -> str:
 
 
 def place_of(plan: Plan, job: str) -> JobSettings:
-    """Return the place of a Job of commands, with the image of the servers."""
+    """Return the settings of a Job that a command runs: namespace, servers' image, and tolerations of GPU nodes."""
     taints, shape = tuple(node_taints(plan)), plan.pools[0].shape
     return JobSettings(plan.namespace, job, plan.release.vllm.image, shape, taints, plan.registry_mirror)

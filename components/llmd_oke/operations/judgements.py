@@ -1,4 +1,6 @@
-"""Assumptions about a deployment, judged by what its servers count: limits, tolerances and verdicts."""
+"""Comparison of a deployment's observed figures with assumptions (load, forecasts, limits), with tolerances and
+verdicts.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,18 +30,18 @@ Side = Literal["near", "at most", "at least", "below"]
 
 
 class AssumptionKind(StrEnum):
-    """Kind of an assumption."""
+    """Kind of an assumption: load, forecast or limit."""
 
     LOAD = "load"
-    """What is asked of the deployment."""
+    """Load that the deployment gets, such as requests per second."""
     FORECAST = "forecast"
-    """What it was expected to do under that load, and under no other."""
+    """Figure that was computed for the assumed load, and that holds for that load only."""
     LIMIT = "limit"
-    """What holds at any load."""
+    """Limit that holds at any load."""
 
 
 class Tolerances(Entry):
-    """`values/tuning/watching.yaml`."""
+    """Tolerances of `values/tuning/watching.yaml`."""
 
     load_share: float
     prefix_cache_share: float
@@ -53,15 +55,16 @@ class Tolerances(Entry):
 
 @cache
 def tolerances() -> Tolerances:
-    """The kit's own."""
+    """Return the tolerances of the catalogue."""
     return required_entry("tuning", "watching", Tolerances)
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """One figure as it was assumed. `tolerance` is how far it may be off, in the figure's units.
+    """Assumed value of one figure. `tolerance` is the allowed deviation in the figure's units, `side` the allowed
+    direction.
 
-    `basis` says where the value is from: `given`, `calibrated`, `bound`, `target` or `limit`.
+    `basis` is the origin of the value: `given`, `calibrated`, `bound`, `target` or `limit`.
     """
 
     figure: Figure
@@ -73,15 +76,15 @@ class Assumption:
 
 
 def latency_limits(ttft_ms: float | None, itl_ms: float | None) -> Iterator[Assumption]:
-    """Latencies that were promised, as limits of their means; None where nothing is promised."""
+    """Yield the latency targets as upper limits of the mean latencies; None for no target."""
     for figure, limit_ms in ((TTFT, ttft_ms), (ITL, itl_ms)):
         if limit_ms is not None:
             yield Assumption(figure, AssumptionKind.LIMIT, limit_ms, "target", "at most")
 
 
 def limits(max_num_seqs: int, min_remote_prefill_share: float | None) -> Iterator[Assumption]:
-    """Yield the limits that keep servers out of the regime that nothing was forecast for; no share where prefill is not
-    remote.
+    """Yield the limits beyond which forecasts don't hold: running and waiting requests, KV cache, preemptions, and,
+    unless it is None, the least share of remote prefill.
     """
     most = tolerances()
     yield Assumption(MAX_RUNNING, AssumptionKind.LIMIT, max_num_seqs, "limit", "below")
@@ -93,24 +96,26 @@ def limits(max_num_seqs: int, min_remote_prefill_share: float | None) -> Iterato
 
 
 class AssumptionVerdict(StrEnum):
-    """Verdict on an assumption."""
+    """Verdict on an assumption: within, above or below the allowed range, or the reason for no comparison."""
 
     HOLDS = "holds"
     ABOVE = "above"
     BELOW = "below"
     OTHER_LOAD = "other load"
-    """Off, but under another load than it was made for, so that nothing follows."""
+    """The forecast doesn't hold, but the load differs from the assumed load."""
     BOUND = "a bound"
-    """No forecast, and not judged."""
+    """The forecast is only a bound, which isn't compared."""
     FEW = "too few"
-    """Requests, for a mean."""
+    """Too few requests ended for a mean."""
     UNKNOWN = "not shown"
-    """By the programs that would have to count it."""
+    """No program exposes the figure's counters."""
 
 
 @dataclass(frozen=True)
 class AssumptionJudgement:
-    """An assumption with what was seen; `allowed` is how far that may be off, chance included."""
+    """An assumption with the observed value and the verdict; `allowed` is the allowed deviation,
+    random error included.
+    """
 
     assumption: Assumption
     value: float | None
@@ -119,21 +124,23 @@ class AssumptionJudgement:
 
     @property
     def off(self) -> bool:
-        """True if something has to be done."""
+        """True if the observed value is above or below the allowed range."""
         return self.verdict in {AssumptionVerdict.ABOVE, AssumptionVerdict.BELOW}
 
     @property
     def off_share(self) -> float | None:
-        """Deviation as a share of what was assumed; None for limits and where either is not there."""
+        """Deviation from the assumed value, relative to it (0.1 is 10 %); None for limits and for unknown values."""
         if self.value is None or not self.assumption.value or self.assumption.side != "near":
             return None
         return self.value / self.assumption.value - 1
 
 
 def judge(assumptions: Sequence[Assumption], seen: CountedObservation) -> tuple[AssumptionJudgement, ...]:
-    """Judge assumptions. A forecast that is off counts only where the load is the one that it was made for."""
+    """Compare assumptions with the observed figures. If the load differs from the assumed load, forecasts that don't
+    hold get the verdict `other load`.
+    """
     judgements = tuple(_judged(assumption, seen) for assumption in assumptions)
-    same_load = all(  # also where less would be no surprise
+    same_load = all(  # in both directions, whatever the load's `side`
         item.value is None or abs(item.value - item.assumption.value) <= item.allowed
         for item in judgements
         if item.assumption.kind is AssumptionKind.LOAD
@@ -170,12 +177,11 @@ def _verdict(assumption: Assumption, value: float, allowed: float) -> Assumption
 
 
 def _chance(assumption: Assumption, seen: CountedObservation) -> float:
-    """Return how far a figure may be off by chance: so many standard errors as are allowed, those of means as they were
-    seen.
+    """Return the allowed random error of a figure: the tolerated number of standard errors (`sigmas`).
 
-    For a rate those of random arrivals in the time that was watched; for remote prefill of the requests that had left
-    one server and not yet reached the other when watching began and when it ended, by Little's law as many as come
-    within a TTFT.
+    For means over requests, the standard error is the observed one. For a rate it is that of Poisson arrivals during
+    the observation. For the share of remote prefill it comes from the requests that were between prefill and decode
+    server at the start and the end of the observation: by Little's law, the arrivals during one TTFT.
     """
     sigmas = tolerances().sigmas
     if assumption.figure is REQUESTS and seen.duration_s > 0:
@@ -186,6 +192,6 @@ def _chance(assumption: Assumption, seen: CountedObservation) -> float:
 
 
 def model_limits(plan: Plan, model: ModelPlan) -> Iterator[Assumption]:
-    """Limits of a model at any load, which keep its servers out of the regime that nothing was forecast for."""
+    """Yield the limits of a model beyond which forecasts don't hold."""
     remote = model.topology.disaggregated and model.routed
     yield from limits(model.max_num_seqs, plan.smoke.thresholds.min_remote_prefill_share if remote else None)

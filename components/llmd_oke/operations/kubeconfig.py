@@ -1,4 +1,4 @@
-"""The kubeconfig by which this machine reaches the cluster of a stack."""
+"""Kubeconfig for access to a stack's cluster from this machine."""
 
 import os
 from collections.abc import Generator
@@ -13,7 +13,7 @@ from llmd_oke.config import ExistingCluster
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.planning import Plan
 
-if TYPE_CHECKING:  # an update does without lightkube
+if TYPE_CHECKING:  # updates don't import lightkube
     import lightkube
     from lightkube.config.kubeconfig import SingleConfig
 
@@ -22,18 +22,18 @@ VARIABLE = "KUBECONFIG"
 
 @contextmanager
 def cluster_kubeconfig(pulumi: PulumiCli, plan: Plan) -> Generator[None]:
-    """Set KUBECONFIG to the kubeconfig of the cluster that this stack, or the one under it, created.
+    """Set KUBECONFIG during the block to the kubeconfig of the cluster that this stack, or its `clusterStack`, created.
 
-    A cluster that was there already is reached as the environment says.
+    For an existing cluster, the environment's KUBECONFIG isn't changed.
 
     Raises:
-        KitError: the stack has no such output, or it can't be read.
+        KitError: the stack has no output `kubeconfig`, or the output can't be read.
     """
     if isinstance(plan.cluster, ExistingCluster):
         yield
         return
     text = pulumi.output("kubeconfig", plan.cluster_stack)
-    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
+    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # mode 0700
         path = Path(folder) / "kubeconfig"
         path.write_text(text)
         before = os.environ.get(VARIABLE)
@@ -47,10 +47,10 @@ def cluster_kubeconfig(pulumi: PulumiCli, plan: Plan) -> Generator[None]:
 
 
 def cluster_client(context: str | None) -> "lightkube.Client":
-    """A client of the cluster that the environment's kubeconfig names, by a context of it.
+    """Return a client of the cluster of a context of the environment's kubeconfig; the current context if None.
 
     Raises:
-        KitError: there is no kubeconfig, or not that context.
+        KitError: there is no kubeconfig, or it doesn't have that context.
     """
     import lightkube  # noqa: PLC0415
 
@@ -58,10 +58,10 @@ def cluster_client(context: str | None) -> "lightkube.Client":
 
 
 def kubeconfig_context(name: str | None) -> "SingleConfig":
-    """A context of the environment's kubeconfig; its current one where no name is given.
+    """Return a context of the environment's kubeconfig; the current context if `name` is None.
 
     Raises:
-        KitError: there is no kubeconfig, or not that context.
+        KitError: there is no kubeconfig, or it doesn't have that context.
     """
     from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415
     from lightkube.core.exceptions import ConfigError  # noqa: PLC0415

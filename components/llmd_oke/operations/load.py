@@ -1,6 +1,7 @@
-"""Load on one model of a deployed stack from inside its cluster, by our generator or by another tool.
+"""Load on one model of a deployed stack from inside its cluster, by the kit's generator or by inference-perf.
 
-A Job is created, watched, read and taken away; rows, requests and the files of the other tool stay in the reports.
+A Job sends the load and is deleted afterwards; rows, records of requests and inference-perf's files are kept in the
+reports.
 """
 
 import math
@@ -49,27 +50,28 @@ from llmd_oke.serving import jobs
 from llmd_oke.serving.jobs import RESULTS_FOLDER, STARTING_S, JobSettings
 
 STOPPING_S = 40.0
-"""What pods may take to publish what they have once they are told to end: their grace period of 30 s, and some more."""
+"""Seconds in which pods must publish their results after the Job was suspended: their grace period
+of 30 s, plus 10 s."""
 
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 GRACE_S = 120.0
-"""For the last answers of a stage."""
+"""Seconds that a stage may take for its last answers, beyond its duration."""
 
 UNKNOWN_UID = "known-once-the-job-is-there"
 
 UNLIMITED_S = 3600.0
-"""Limit of a stage that ends after a number of requests."""
+"""Limit in seconds of a stage that ends after a number of requests."""
 
 _FILES = TypeAdapter(Mapping[str, str])
 
 TOOL_FOLDER = "inference-perf"
-"""Of the files of a tool, below a load's folder."""
+"""Subdirectory of a load's directory for inference-perf's files."""
 
 
 @dataclass(frozen=True)
 class LoadMeasurement:
-    """Rows, and what else is kept: requests of each stage, files of a tool by relative path."""
+    """Results of a load: rows, the kit's stages with their records of requests, and a tool's files by relative path."""
 
     rows: tuple[Row, ...]
     stages: tuple[StageResult, ...] = ()
@@ -78,7 +80,7 @@ class LoadMeasurement:
 
 @dataclass(frozen=True)
 class LoadFolder:
-    """The folder of a load's results; `hints` are what the files of a tool don't tell."""
+    """Directory for a load's results; `hints` has the facts that a tool's files lack."""
 
     folder: Path
     hints: Hints
@@ -86,8 +88,8 @@ class LoadFolder:
 
 @dataclass(frozen=True)
 class StoredLoad:
-    """The rows of a load that was kept, and what of a tool's files was not readable; `unmeasured` are the stages of
-    which not all was sent, each with the reason: they have no row.
+    """Stored results of a load: rows, and the unreadable parts of a tool's files. `unmeasured` has a text for each
+    stage without a row because not all of its requests were sent, with the reason; `interrupted` is true after Ctrl-C.
     """
 
     found: ReadResults
@@ -96,12 +98,12 @@ class StoredLoad:
 
 
 def new_folder(reports: Path, stack: str) -> Path:
-    """Return the folder of a run that begins now."""
+    """Return the directory for the results of a load that begins now."""
     return reports / stack_folder(stack) / "bench" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def hints(plan: Plan, model: ModelPlan, how: RunContext) -> Hints:
-    """Return what the files of a tool don't tell."""
+    """Return the facts that a tool's files lack: model, GPUs, topology, copies, conditions and basis."""
     return Hints(
         names=CatalogueNames(names_by_repository(), tuple(gpu_names())),
         model=model.model.repository,
@@ -116,10 +118,10 @@ def hints(plan: Plan, model: ModelPlan, how: RunContext) -> Hints:
 
 @contextmanager
 def folder_for_results(path: Path) -> Generator[None]:
-    """A folder that is there before anything is measured, and goes again where nothing was put into it.
+    """Create a directory before the block, and remove the directory after the block if it is empty.
 
     Raises:
-        KitError: it can't be made, or nothing can be written into it.
+        KitError: the directory can't be created, or isn't writable.
     """
     make_folder(path)
     try:
@@ -130,10 +132,11 @@ def folder_for_results(path: Path) -> Generator[None]:
 
 
 def store_load(measurement: LoadMeasurement, target: LoadFolder) -> StoredLoad:
-    """Write rows, requests and files of a tool below a folder; return all rows, those of the files too.
+    """Write rows, records of requests and a tool's files into a directory; return all rows, including those that are
+    read from the tool's files.
 
     Raises:
-        KitError: something can't be written.
+        KitError: a file can't be written.
     """
     folder, results = target.folder, ReadResults(measurement.rows)
     try:
@@ -149,7 +152,11 @@ def store_load(measurement: LoadMeasurement, target: LoadFolder) -> StoredLoad:
 
 
 def _write_files(files: Mapping[str, str], folder: Path) -> None:
-    """Write files by their relative paths, none of them outside of the folder."""
+    """Write files at their relative paths in a directory.
+
+    Raises:
+        KitError: a path leads out of the directory.
+    """
     for name, text in files.items():
         with safe_names("The pod's result"):
             path = inside(folder, name)
@@ -159,7 +166,7 @@ def _write_files(files: Mapping[str, str], folder: Path) -> None:
 
 @dataclass(frozen=True)
 class PodResults:
-    """Measurements of a load's pods; `missing` are the numbers of those that left nothing, and why."""
+    """Results of a load's pods; `missing` maps the index of each pod without result to the reason."""
 
     pods: tuple[PodResult, ...]
     missing: Mapping[int, str]
@@ -167,23 +174,23 @@ class PodResults:
 
 
 def new_name(model: str) -> str:
-    """A name for a Job of this model, short enough for the names of its pods."""
+    """Return a new name for a load Job of a model, short enough for the names of its pods."""
     return f"load-{model}-{secrets.token_hex(3)}"
 
 
 class LoadJobs(ClusterJobs):
-    """Jobs that send load to a model."""
+    """Execution of Jobs that send load to a model."""
 
     @contextmanager
     def send(self, place: JobSettings, request: LoadRequest) -> Generator[PodResults]:
-        """Send a load from `request.parallelism` pods; yield what each of them measured. The Job goes after the block,
-        in which the result is best kept.
+        """Send a load from `request.parallelism` pods; yield the results of the pods, and delete the Job after the
+        block, which should store them.
 
-        The load begins once the generators of all pods wait for it. A pod that fails after that takes nothing from the
-        others. Ctrl-C has the pods publish what they have.
+        The load begins once the generators of all pods are ready. The failure of a pod after that doesn't affect the
+        results of others. On Ctrl-C the pods publish what they have measured.
 
         Raises:
-            KitError: a pod does not get ready, or none left a result.
+            KitError: a pod doesn't become ready, or no pod published a result.
         """
         manifest = jobs.load_job(place, request, bench_jobs())
         with self.running(manifest, lambda uid: jobs.load_objects(place, request, uid)) as uid:
@@ -194,7 +201,11 @@ class LoadJobs(ClusterJobs):
             yield self._collected(place, request, self._failure_of(place, LEAD_S + request.limit_s + STOPPING_S))
 
     def _await_generators(self, place: JobSettings, request: LoadRequest) -> None:
-        """Wait until each pod has said that it waits for the start; one that fails ends the wait."""
+        """Wait until each pod has created the ConfigMap by which it reports readiness.
+
+        Raises:
+            KitError: a pod fails, or isn't ready after `STARTING_S`.
+        """
         unready = set(range(request.parallelism))
 
         def missing() -> str | None:
@@ -205,7 +216,9 @@ class LoadJobs(ClusterJobs):
         self.await_that(place, missing, STARTING_S, "for the generators")
 
     def _failure_of(self, place: JobSettings, limit_s: float) -> KitError | KeyboardInterrupt | None:
-        """Return why the Job did not end well, once it has ended; None where it did."""
+        """Wait for the Job's end; return None if it succeeded, otherwise the error, or the interrupt after which the
+        pods were ended.
+        """
         try:
             self.await_end(place, limit_s)
         except KeyboardInterrupt as interrupt:
@@ -218,7 +231,12 @@ class LoadJobs(ClusterJobs):
 
     @contextmanager
     def run_tool(self, place: JobSettings, config: str, limit_s: float) -> Generator[Mapping[str, str]]:
-        """Runs inference-perf with a configuration; gives its files by relative path. The Job goes after the block."""
+        """Run inference-perf with a configuration (YAML); yield its files by relative path, and delete the Job after
+        the block.
+
+        Raises:
+            KitError: the Job fails or takes too long, or leaves no complete result.
+        """
         manifest = jobs.tool_job(place, inference_perf(), bench_jobs(), limit_s)
         with self.running(manifest, lambda uid: jobs.tool_objects(place, config, uid)):
             try:
@@ -249,7 +267,7 @@ class LoadJobs(ClusterJobs):
         return {int(index): why_ended(pod) for index, pod in pods if index is not None}
 
     def _content(self, place: JobSettings, pod: int) -> bytes | None:
-        """Return what a pod published, None where that is not there, or not whole."""
+        """Return the result that a pod published in ConfigMaps; None if a part of it is missing."""
         parts = [self.config_map(place, f"{place.job}-{pod}-0")]
         if parts[0] is not None:
             rest = range(1, count_of(parts[0].annotations))
@@ -259,7 +277,11 @@ class LoadJobs(ClusterJobs):
 
 
 def _texts(content: bytes) -> Mapping[str, str]:
-    """The files that a pod published, by their relative paths."""
+    """Parse the result of a tool's pod: files by relative path.
+
+    Raises:
+        KitError: the result has another form.
+    """
     try:
         return _FILES.validate_json(content)
     except ValidationError as error:
@@ -268,7 +290,9 @@ def _texts(content: bytes) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """A load in the notation of `llmd_bench.load.notation`; lengths are the model's workload's where they are None."""
+    """Options of a load in the notation of `llmd_bench.load.notation`. Lengths in tokens that are None are those of the
+    model's workload.
+    """
 
     shapes: tuple[str, ...]
     requests: int | None = None
@@ -284,11 +308,11 @@ class LoadOptions:
 
 
 def load_request(plan: Plan, model: ModelPlan, options: LoadOptions, job: str) -> LoadRequest:
-    """The load as a Job gets it.
+    """Return the request by which a Job runs the load.
 
     Raises:
-        InvalidStack: it can't be run; carries everything that is wrong.
-        KitError: something of it can't be read.
+        InvalidStack: the load can't be run; the exception has all problems.
+        KitError: the load's notation can't be parsed, or the load is a trace, which only this machine can read.
     """
     if any(shape.startswith("trace:") for shape in options.shapes):
         raise KitError("A trace is read from this machine.", "Leave --in-cluster out, or give rates.")
@@ -318,13 +342,14 @@ def load_request(plan: Plan, model: ModelPlan, options: LoadOptions, job: str) -
 def in_cluster(
     plan: Plan, model: ModelPlan, options: LoadOptions, folder: LoadFolder, progress: Progress
 ) -> StoredLoad:
-    """Send the load from pods, merge what they measured and keep it. Stages of which not all was sent, because pods are
-    missing for example, are sent once more by a second Job, as are all where a model server restarted; what falls short
-    then too has no row.
+    """Send the load from pods, merge their results and store them.
+
+    A second Job repeats the stages of which not all requests were sent (for example because pods are missing), and all
+    stages if a model server restarted. Stages that fall short again have no row.
 
     Raises:
         InvalidStack: the load can't be run.
-        KitError: the folder can't be written, the cluster does not answer, or no pod left a result.
+        KitError: the directory isn't writable, the cluster doesn't answer, or no pod published a result.
     """
     request = load_request(plan, model, options, new_name(model.name))
     access = ClusterAccess(plan.kubeconfig_context)
@@ -349,7 +374,7 @@ def in_cluster(
 
 
 def _again(model: ModelPlan, request: LoadRequest, stages: Sequence[LoadStage]) -> LoadRequest:
-    """A request for some of a request's stages, which all have the same limit, with other prompts."""
+    """Return the request of a second Job for some of the stages, with other prompts and a proportional limit."""
     limit_s = request.limit_s * len(stages) / len(request.stages())
     shapes = tuple(str(stage.shape) for stage in stages)
     return replace(request, job=new_name(model.name), run=uuid.uuid4().hex, shapes=shapes, limit_s=limit_s)
@@ -369,8 +394,8 @@ def _merged(
     stable: Stability,
     first_tries: Sequence[str | None] = (),
 ) -> list[tuple[StageResult, Row | None]]:
-    """The stages of a load with their rows, None for those that are no measurement; `first_tries` has what those of an
-    earlier try fell short by.
+    """Return the merged stages of a load, each with its row, None if the stage fell short. For a second try,
+    `first_tries` has the shortfall of each stage's first try.
     """
     stages = [mark_restarts(stage, stable) for stage in pod_load.merge(request, sent.pods)]
     if first_tries:
@@ -382,10 +407,11 @@ def _merged(
 
 
 def with_tool(plan: Plan, model: ModelPlan, options: LoadOptions, folder: LoadFolder, progress: Progress) -> StoredLoad:
-    """Send the load by inference-perf from a pod, keep its files and read them.
+    """Send the load by inference-perf from a pod, store its files and read their rows.
 
     Raises:
-        KitError: it has no such load, the folder can't be written, the cluster does not answer, or the Job fails.
+        KitError: inference-perf has no such load, the directory isn't writable, the cluster doesn't answer, or the Job
+            fails.
     """
     job = new_name(model.name)
     request = load_request(plan, model, options, job)
@@ -402,7 +428,9 @@ def with_tool(plan: Plan, model: ModelPlan, options: LoadOptions, folder: LoadFo
 
 
 def _short_of(request: LoadRequest, measured: Sequence[Row]) -> Iterator[str]:
-    """Yield what a tool should have sent and did not; the number at a random rate is not known beforehand."""
+    """Yield a text if a tool sent fewer requests than its only stage has. For random arrivals nothing is expected, as
+    their number isn't known beforehand.
+    """
     (stage,) = request.stages()
     rate = stage.shape.requests_per_s if isinstance(stage.shape, ConstantRate) else 0.0
     expected = stage.requests or MIN_SENT_SHARE * rate * (stage.duration_s or 0.0)
@@ -412,10 +440,10 @@ def _short_of(request: LoadRequest, measured: Sequence[Row]) -> Iterator[str]:
 
 
 def tool_config(model: ModelPlan, request: LoadRequest) -> str:
-    """inference-perf's configuration file.
+    """Return inference-perf's configuration file (YAML) for a load.
 
     Raises:
-        KitError: it has no such load.
+        KitError: inference-perf has no such load.
     """
     stages, workload, tool = request.stages(), request.workload(), inference_perf()
     if len(stages) != 1:
@@ -442,7 +470,8 @@ def tool_config(model: ModelPlan, request: LoadRequest) -> str:
 
 
 def manifests(plan: Plan, model: ModelPlan, options: LoadOptions, tool: str) -> list[dict[str, Any]]:
-    """Everything that a Job would consist of.
+    """Return the manifests of a load's Job and of its ConfigMaps, without creating them; `tool` is `own` or
+    `inference-perf`.
 
     Raises:
         InvalidStack: the load can't be run.

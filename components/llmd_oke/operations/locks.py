@@ -1,4 +1,4 @@
-"""Waiting with a limit: for a condition that can only be polled, or for another program's lock on a file."""
+"""Bounded waits: for a condition that is polled, or for another program's lock on a file."""
 
 import contextlib
 import fcntl
@@ -15,12 +15,12 @@ _POLL_S = 0.02
 
 @contextlib.contextmanager
 def file_lock(lock_file: Path, work: str, progress: Progress, timeout_s: float) -> Generator[None]:
-    """Hold a lock during the block; the kernel lets go of it with the process that holds it.
+    """Hold an exclusive lock on a file during the block; the kernel releases the lock when the process ends.
 
-    `work` says what another holder does: `update the stack`.
+    `work` describes, for messages, what another holder of the lock does, such as `update the stack`.
 
     Raises:
-        KitError: another program held it all through `timeout_s`.
+        KitError: another program holds the lock for longer than `timeout_s` seconds.
     """
     with lock_file.open("w") as lock:
         for waited_s in intervals(timeout_s, _PAUSE_S):
@@ -36,12 +36,14 @@ def file_lock(lock_file: Path, work: str, progress: Progress, timeout_s: float) 
 
 
 def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Tell whether the condition came true within the limit; it is asked every 20 ms."""
+    """Wait until the condition is true, checked every 20 ms; return False if it isn't within `timeout_s` seconds."""
     return any(condition() for _ in intervals(timeout_s, _POLL_S))
 
 
 def intervals(timeout_s: float, pause_s: float) -> Iterator[float]:
-    """The seconds waited so far, again after each pause, until the limit."""
+    """Yield the seconds since the start, then again after each pause of `pause_s` seconds, until
+    `timeout_s` is over.
+    """
     began = time.monotonic()
     while (waited := time.monotonic() - began) < timeout_s:
         yield waited

@@ -1,4 +1,4 @@
-"""Images that nodes boot from: OKE's own, imported ones, their kernels, and the packages that they join with."""
+"""Checks of node images: OKE's and imported ones, faults of their kernels, and the packages by which nodes join."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,21 +15,21 @@ from llmd_oke.planning.pools import kernel_faults, newest_oke_image
 from llmd_oke.planning.tags import CHECKSUM_TAG
 
 NODE_PACKAGE = "oci-oke-node-all"
-"""What nodes of Ubuntu images join with: one package for each patch of Kubernetes, `oci-oke-node-all-1.34.2` (OCI
-documentation, Running Ubuntu on Worker Nodes Using Custom Images)."""
+"""Name of the package by which nodes of Ubuntu images join, before the Kubernetes version: `oci-oke-node-all-1.34.2`
+(OCI documentation, Running Ubuntu on Worker Nodes Using Custom Images)."""
 
 ReadLink = Callable[[str], StoredFile]
-"""Asks Object Storage for the file behind a link."""
+"""Function that requests size and checksums of the file at a URI of Object Storage."""
 
 LinkOf = Callable[[str], str | None]
-"""The secret link to the file of a pool's image, None where the stack has none."""
+"""Function that returns the secret URI of a pool's image file, None if the stack has none."""
 
 
 def pool_image_file(pool: str, image: Image, read_link: ReadLink, link_of: LinkOf) -> StoredFile:
-    """The file that a pool's image is imported from.
+    """Return size and checksums of the file from which a pool's image is imported.
 
     Raises:
-        OciError: there is no link to it, or it does not answer.
+        OciError: the stack has no URI of the file, or the file can't be read.
     """
     link = (image.import_.uri if image.import_ else None) or link_of(pool)
     if link is None:
@@ -38,7 +38,7 @@ def pool_image_file(pool: str, image: Image, read_link: ReadLink, link_of: LinkO
 
 
 def oke_image_findings(tenancy: StackTenancy) -> Iterator[Finding]:
-    """Check that OKE has an image of its own for the pools that name none, each for its version of Kubernetes."""
+    """Check that OKE has an image for each Kubernetes version of pools without an image in the stack file."""
     cluster = tenancy.cluster
     if cluster.lookup_results.system_image_id is not None:
         return
@@ -65,9 +65,8 @@ def oke_image_findings(tenancy: StackTenancy) -> Iterator[Finding]:
 
 
 def _kernel_findings(path: str, image: str) -> Iterator[Finding]:
-    """Check that an image is no older than its fixes of the kernel, by the date in its name. Nodes block the modules
-    that have the faults when they boot first; whoever boots the image elsewhere, or loads modules otherwise, isn't
-    held.
+    """Yield a finding for each known kernel fault that was fixed after the date in the image's name. The kit's nodes
+    block the affected modules at their first boot; other instances of the image don't.
     """
     for fault in kernel_faults(image):
         value = f"{image} has {fault.name}; nodes block {', '.join(fault.modules)}"
@@ -77,10 +76,10 @@ def _kernel_findings(path: str, image: str) -> Iterator[Finding]:
 def image_findings(
     tenancy: StackTenancy, path: str, image: Image, shape: str, read: Callable[[], StoredFile]
 ) -> Iterator[Finding]:
-    """Judge one image; `read` asks for the file that it is imported from.
+    """Check one image of a pool of `shape`; `read` requests the file from which the image is imported.
 
     Raises:
-        OciError: OCI or the link doesn't answer.
+        OciError: OCI doesn't answer, or the file can't be read.
     """
     if image.ocid is not None:
         yield from _existing_image(tenancy, f"{path}.ocid", image.ocid, shape)
@@ -106,9 +105,8 @@ def _existing_image(tenancy: StackTenancy, path: str, ocid: str, shape: str) -> 
 def _imported_image(
     tenancy: StackTenancy, path: str, source: ImageImport, read: Callable[[], StoredFile]
 ) -> Iterator[Finding]:
-    """An image that was imported already is known by its tag: its link may have expired, and OCI has no checksum of it.
-
-    One that is still to be imported is known by what Object Storage says of the file.
+    """Check an imported image. An image of an earlier import is recognized by its tag with the checksum, since the URI
+    may have expired and OCI states no checksums of images; otherwise the file's checksum in Object Storage is compared.
     """
     for image in tenancy.client.get("compute", "/images", compartmentId=tenancy.cluster.compartment_id):
         if (image.get("freeformTags") or {}).get(CHECKSUM_TAG) == source.checksum:
@@ -139,11 +137,12 @@ def _image_file(path: str, expected: str, file: StoredFile) -> Finding:
 def package_findings(
     tenancy: StackTenancy, path: str, image: Image, version: str, read_text: Callable[[str], str]
 ) -> Iterator[Finding]:
-    """Check that OKE's repository has the package of a version of Kubernetes for an Ubuntu image. The contents of an
-    image are not published. `read_text` reads the repository's index.
+    """Check that OKE's package repositories have the node package of a Kubernetes version for an Ubuntu image;
+    otherwise the finding is `unknown`, as the image itself may contain the package. `read_text` downloads a
+    repository's index.
 
     Raises:
-        OciError: OCI or the repository doesn't answer.
+        OciError: OCI or all repositories don't answer.
     """
     catalogued = catalogue.image(image.import_.name) if image.import_ else None
     if catalogued is not None:
@@ -176,10 +175,10 @@ def package_findings(
 
 
 def _package_index(folders: Sequence[str], read_text: Callable[[str], str]) -> str:
-    """The indexes of all these folders that answer, one after the other.
+    """Return the package indexes of repositories, given by their URLs, as one text, without those that don't answer.
 
     Raises:
-        OciError: none does.
+        OciError: no repository answers.
     """
     texts, refused = list[str](), list[OciError]()
     for folder in folders:
@@ -187,7 +186,7 @@ def _package_index(folders: Sequence[str], read_text: Callable[[str], str]) -> s
         try:
             try:
                 texts.append(read_text(f"{uri}.gz"))
-            except OciError as error:  # a repository has its index packed, plain, or both
+            except OciError as error:  # a repository has its index compressed, plain, or both
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
                 texts.append(read_text(uri))

@@ -1,4 +1,4 @@
-"""The nodes of a stack's GPU pools: another size, or launched anew, one after the other."""
+"""Nodes of a stack's GPU pools: replacement of nodes in batches, and a new size without an update."""
 
 import re
 import time
@@ -19,7 +19,7 @@ from llmd_oke.operations.updates import Confirm
 from llmd_oke.planning import Plan
 from llmd_oke.planning.model_plan import PlannedPool
 
-if TYPE_CHECKING:  # an update does without lightkube
+if TYPE_CHECKING:  # updates don't import lightkube
     from llmd_oke.operations.draining import Drain
 
 _LAUNCH = re.compile(r"(?P<pool>.+)-instance-(?P<index>\d+)-launch")
@@ -29,27 +29,30 @@ _CLUSTER_NETWORK = "oci:Core/clusterNetwork:ClusterNetwork"
 _INSTANCE = "oci:Core/instance:Instance"
 
 LAUNCH_S = 7200.0
-"""How long is waited for OCI to launch what a pool misses, as for instances (`cluster/timeouts.py`, GPU_INSTANCE)."""
+"""Longest wait for OCI to launch a pool's missing nodes in seconds: `GPU_INSTANCE` of `cluster/provider.py`."""
 
 SCALING_S = 2700.0
-"""How long is waited for OCI to give nodes back; ours, most of a node's hour to end its pods in."""
+"""Longest wait for OCI to change a pool's size in seconds. The kit's own choice: most of the hour that a node may need
+to end its pods."""
 
 POLL_S = 15.0
 
 _OF_GPUS = "llmd-oke:index:GpuPool$"
-"""What the URNs of node pools have that a component of GPU nodes makes."""
+"""Part of the URNs of node pools that a `GpuPool` declares."""
 
 _TRANSIENT = frozenset({"CREATING_IMAGE", "MOVING", "PROVISIONING", "STARTING", "STOPPING", "TERMINATING"}).union(
     {"CREATING", "UPDATING", "DELETING"}
 )
-"""States of instances, and of OKE's nodes, that become others by themselves (OCI API, Instance and Node)."""
+"""Transient lifecycle states of instances and of OKE's nodes (OCI API, Instance and Node)."""
 
 
 @dataclass(frozen=True)
 class LaunchedNode:
-    """A GPU node. `identifier` is its instance's OCID; `current` says whether it was launched as the stack file has it
-    now. For another one either `urns` have to be made anew, or `pool` (an instance pool, or a node pool of OKE) has to
-    lose this one and launches another.
+    """A GPU node.
+
+    `identifier` is the OCID of the instance; `current` is true if the node was launched with the stack file's present
+    settings. Otherwise the node is replaced by a replacement of the resources `urns`, or, if `pool` (the OCID of an
+    instance pool or of a node pool) is given, by the deletion of the node, after which the pool launches another.
     """
 
     name: str
@@ -60,7 +63,7 @@ class LaunchedNode:
 
 
 def launched_nodes(resources: Sequence[Mapping[str, Any]]) -> list[LaunchedNode]:
-    """The instances of a stack's state, in order of their names and numbers."""
+    """Return the nodes that the stack's state has as single instances, sorted by pool and index."""
     by_name = {str(resource["urn"]).rpartition("::")[2]: resource for resource in resources}
     nodes: list[tuple[str, int, LaunchedNode]] = []
     for resource in resources:
@@ -79,9 +82,9 @@ def launched_nodes(resources: Sequence[Mapping[str, Any]]) -> list[LaunchedNode]
 
 @dataclass(frozen=True)
 class ReplaceOptions:
-    """Options of launching nodes anew: so many at a time, drained unless `drain` is None.
+    """Options of a replacement of nodes: batches of `at_once` nodes, which are drained first unless `drain` is None.
 
-    `client` gives a client of OCI where pools are asked; `pause` and `clock` are those of `time`.
+    `client` returns a client of OCI; `pause` and `clock` are `time.sleep` and `time.monotonic`.
     """
 
     at_once: int = 1
@@ -94,12 +97,14 @@ class ReplaceOptions:
 def replace_nodes(
     pulumi: PulumiCli, progress: Progress, confirm: Confirm, names: Sequence[str], how: ReplaceOptions, *, yes: bool
 ) -> int:
-    """Launches nodes anew: those of these names or OCIDs, or without any those that were launched otherwise than the
-    stack file says. The answer is an exit code, 1 where the user says no; what is done already is not done again.
+    """Replace nodes: those whose names or OCIDs are in `names`, or, without names, those that aren't current.
+
+    Nodes that an interrupted run has replaced are current, so that the next run continues with the others. Returns an
+    exit code, 1 if the user declines.
 
     Raises:
-        KitError: there is no such node, the stack is not as its file says, a node can't be drained, or there is no
-            other one for it in time.
+        KitError: a node doesn't exist, the preview of an update has other changes, a node can't be drained, or its
+            replacement isn't there in time.
     """
     resources = pulumi.resources()
     pools = _Pools(resources, progress, how)
@@ -110,7 +115,7 @@ def replace_nodes(
         raise KitError(f"The stack has no GPU node {unknown[0]}.", f"One of: {listed}.")
     chosen = [node for node in known if ({node.name, node.identifier} & set(names) if names else not node.current)]
     others = {node.identifier: node.name for node in known if node.pool and node not in chosen}
-    if how.drain and others and not names:  # the successor of the last one, where a run was interrupted
+    if how.drain and others and not names:  # an interrupted run's last replacement may not be Ready yet
         how.drain.await_ready(others)
     if not chosen:
         progress.step("all nodes were launched as the stack file says")
@@ -132,7 +137,7 @@ def _replace_batch(
     batch: Sequence[LaunchedNode],
     drain: "Drain | None",
 ) -> None:
-    """End these nodes, drained, and wait for those in their place until they offer the same devices."""
+    """Drain and end these nodes, and wait until their replacements are Ready with the same devices."""
     names = ", ".join(node.name for node in batch)
     instances = [node for node in batch if node.urns]
     pooled = [node for node in batch if node.pool]
@@ -157,7 +162,9 @@ def _replace_batch(
 
 @dataclass(frozen=True)
 class _PoolNow:
-    """A pool as OCI has it: `size` nodes are asked for, `count` are there, and `nodes` of these stay as they are."""
+    """A pool in OCI: `size` is the requested number of nodes, `count` the actual number, and `nodes` those of them that
+    aren't in a transient state.
+    """
 
     name: str
     size: int
@@ -166,7 +173,7 @@ class _PoolNow:
 
 
 class _Pools:
-    """The nodes of a stack's cluster networks and of OKE's node pools of GPUs, as OCI has them."""
+    """Nodes of a stack's cluster networks and GPU node pools, as read from OCI."""
 
     def __init__(self, resources: Sequence[Mapping[str, Any]], progress: Progress, how: ReplaceOptions) -> None:
         self._progress = progress
@@ -183,17 +190,17 @@ class _Pools:
         self._known: set[str] = set()
 
     def nodes(self) -> list[LaunchedNode]:
-        """All nodes, once none is on its way."""
+        """Wait until no node of the pools is in a transient state; return all nodes."""
         nodes = [node for pool in self._kinds for node in self._stable_nodes(pool)]
         self._known = {node.identifier for node in nodes}
         return nodes
 
     def end(self, node: LaunchedNode) -> None:
-        """End a node's instance; its pool launches another one as the pool has it now."""
+        """End a node's instance; its pool launches another with the pool's present settings."""
         self._kinds[node.pool].end(node)
 
     def successors(self, gone: Sequence[LaunchedNode]) -> list[LaunchedNode]:
-        """The nodes in place of those that were ended, once they run."""
+        """Wait until the replacements of the nodes `gone` run; return the replacements."""
         before, identifiers = self._known, {node.identifier for node in gone}
         pools = dict.fromkeys(node.pool for node in gone)
         nodes = [node for pool in pools for node in self._stable_nodes(pool, identifiers)]
@@ -202,7 +209,12 @@ class _Pools:
         return new
 
     def _stable_nodes(self, pool_id: str, gone: Set[str] = frozenset()) -> list[LaunchedNode]:
-        """The nodes of a pool, once it has as many as it is to have, without these, and none is on its way."""
+        """Wait until a pool has its requested number of nodes, none in a transient state and none of the OCIDs `gone`;
+        return the nodes.
+
+        Raises:
+            KitError: the pool isn't complete after `LAUNCH_S`.
+        """
         ends_s = self._how.clock() + LAUNCH_S
         ticker = Ticker(self._progress, clock=self._how.clock)
         while True:
@@ -229,7 +241,7 @@ class _InstancePools:
     client: Callable[[], OciClient]
 
     def read(self, pool_id: str) -> _PoolNow:
-        """A pool and its instances; one is current if it was launched by the pool's present configuration."""
+        """Return an instance pool with its nodes. A node is current if its instance configuration is the pool's."""
         pool = self.client().get("compute", f"/instancePools/{pool_id}")
         path, place = f"/instancePools/{pool_id}/instances", {"compartmentId": pool["compartmentId"]}
         there: Sequence[Mapping[str, Any]] = self.client().get("compute", path, **place)
@@ -246,7 +258,7 @@ class _InstancePools:
         return _PoolNow(str(pool.get("displayName") or pool_id), int(pool["size"]), len(there), nodes)
 
     def end(self, node: LaunchedNode) -> None:
-        """Detach an instance and terminate it."""
+        """Detach an instance and terminate it; the pool keeps its size."""
         body = {"instanceId": node.identifier, "isDecrementSize": False, "isAutoTerminate": True}
         self.client().send("POST", "compute", f"/instancePools/{node.pool}/actions/detachInstance", body)
 
@@ -258,8 +270,8 @@ class _NodePools:
     client: Callable[[], OciClient]
 
     def read(self, pool_id: str) -> _PoolNow:
-        """A pool and its nodes; one is current if it has the pool's version of Kubernetes and its image. OKE tells no
-        more of what a node was launched with.
+        """Return a node pool with its nodes. A node is current if it has the pool's Kubernetes version and image: OKE
+        states no other launch settings of a node.
         """
         pool = self.client().get("containerengine", f"/nodePools/{pool_id}")
         source: Mapping[str, Any] = pool.get("nodeSourceDetails") or {}
@@ -274,13 +286,15 @@ class _NodePools:
         return _PoolNow(str(pool.get("name")), int(pool["nodeConfigDetails"]["size"]), len(there), nodes)
 
     def end(self, node: LaunchedNode) -> None:
-        """Delete a node, whose pods have gone already or go with it; the pool keeps its size."""
+        """Delete a node by force, with the pods that are left on it; the pool keeps its size."""
         how = "isDecrementSize=false&overrideEvictionGraceDuration=PT0M&isForceDeletionAfterOverrideGraceDuration=true"
         path = f"/nodePools/{node.pool}/node/{node.identifier}?{how}"
         self.client().send("DELETE", "containerengine", path)
 
     def _image(self, identifier: str) -> str | None:
-        """The image of a node's instance, None where it can't be read: it is ended already, or this user may not."""
+        """Return the image's OCID of a node's instance; None if OCI answers 404: the instance is gone, or this user may
+        not read it.
+        """
         try:
             return str(self.client().get("compute", f"/instances/{identifier}").get("imageId"))
         except OciError as error:
@@ -290,12 +304,17 @@ class _NodePools:
 
 
 _POOL_JOBS = ("-gate-job", "-acceptance-job")
-"""The ends of the names of Jobs that run for new nodes."""
+"""Suffixes of the resource names of Jobs that run for new nodes."""
 
 
 def _refuse_other_changes(preview: Preview, instances: Sequence[str]) -> None:
-    """Refuse other changes than those of the instances. A replacement is an update of the whole stack, which nobody has
-    judged for anything else; one that was interrupted shows as the instances' and their gate's.
+    """Refuse a preview with changes other than those of the given instances (URNs) and of the Jobs for new nodes.
+
+    A replacement is an update of the whole stack, in which other changes would be made without a check. An interrupted
+    replacement shows as changes of the instances and of the gate's Job.
+
+    Raises:
+        KitError: the preview has other changes, or errors.
     """
     others = [
         change.short_name
@@ -308,12 +327,13 @@ def _refuse_other_changes(preview: Preview, instances: Sequence[str]) -> None:
 
 
 _POOL_NAMES = {_NODE_POOL: "name", _CLUSTER_NETWORK: "displayName"}
-"""What holds a pool's nodes, and the input that has the pool's name. Instances have it in their resource's name."""
+"""Types of resources that contain a pool's nodes, with the input that has the pool's name. Single instances have the
+pool's name in their resource name."""
 
 
 @dataclass(frozen=True)
 class PoolMachines:
-    """A resource of a stack's state that holds nodes of a pool."""
+    """A resource of a stack's state that contains nodes of a pool: a node pool, a cluster network or an instance."""
 
     urn: str
     type: str
@@ -321,7 +341,7 @@ class PoolMachines:
 
 
 def machines(resources: Sequence[Mapping[str, Any]], pool: str) -> list[PoolMachines]:
-    """Return what holds the nodes of a pool that the stack created; nothing where it has none."""
+    """Return the resources of the state that contain the nodes of a pool; empty if the stack created none."""
     instance = re.compile(rf"(.+-)?{re.escape(pool)}-instance-\d+")
     held: list[PoolMachines] = []
     for resource in resources:
@@ -335,8 +355,8 @@ def machines(resources: Sequence[Mapping[str, Any]], pool: str) -> list[PoolMach
 
 
 def unready_pools(resources: Sequence[Mapping[str, Any]], plan: Plan) -> list[PlannedPool]:
-    """The plan's pools whose nodes cost money and whose gate or acceptance nobody has passed: what was bought and can't
-    be used.
+    """Return the plan's pools whose nodes exist, and hence cost money, but haven't passed the gate
+    or the acceptance.
     """
     passed = {
         str(resource["urn"]).rpartition("::")[2] for resource in resources if not (resource.get("initErrors") or ())
@@ -348,7 +368,7 @@ def unready_pools(resources: Sequence[Mapping[str, Any]], plan: Plan) -> list[Pl
 
 
 def scale_command(pool: str, stack: str) -> str:
-    """The command that gives all nodes of a pool back."""
+    """Return the command that deletes all nodes of a pool."""
     return f"llmd-oke nodes scale {pool} 0 --stack {stack}"
 
 
@@ -360,12 +380,12 @@ def scale_pool(
     size: int,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Give a pool of GPU nodes another size in OCI and in the stack's state, without an update: the next one brings the
-    size of the stack file back, but for pools that the cluster autoscaler sizes.
+    """Change the size of a pool of GPU nodes in OCI and in the stack's state, without an update. The next update
+    restores the stack file's size, unless the cluster autoscaler changes the pool's size.
 
     Raises:
-        KitError: the stack has no such nodes, the size is more than the stack file's, or OCI refuses or isn't done in
-            time.
+        KitError: the stack has no nodes of the pool, the size is larger than the stack file's, OCI refuses, or the size
+            isn't reached within `SCALING_S`.
     """
     held = machines(pulumi.resources(), pool.name)
     if not held:
@@ -391,7 +411,7 @@ def scale_pool(
 
 
 def _request_size(client: OciClient, held: PoolMachines, size: int) -> None:
-    """Ask OCI for another size (API reference: UpdateNodePool, UpdateClusterNetwork, TerminateInstance)."""
+    """Request another size from OCI (API reference: UpdateNodePool, UpdateClusterNetwork, TerminateInstance)."""
     if held.type == _NODE_POOL:
         body = {"nodeConfigDetails": {"size": size}}
         client.send("PUT", "containerengine", f"/nodePools/{held.identifier}", body)

@@ -1,24 +1,24 @@
-"""Fields of objects from the API server, which lightkube's models all call optional."""
+"""Access to fields of Kubernetes objects that lightkube's types declare as optional."""
 
 from typing import cast
 
 from lightkube.models.meta_v1 import ObjectMeta
 
 SIMULATED_ANNOTATION = "rehearsal.llmd-oke/simulated"
-"""Of pods with containers that a rehearsal has no program for: their names."""
+"""Annotation of pods in a rehearsal with the names of containers that are simulated, without a real program."""
 
 
 def metadata(item: object) -> ObjectMeta:
-    """Give the metadata that every object from the API server has (the models call it optional)."""
+    """Return an object's metadata; empty metadata if the object has none."""
     meta: object = getattr(item, "metadata", None)
     return meta if isinstance(meta, ObjectMeta) else ObjectMeta()
 
 
 def texts(item: object, field: str) -> dict[str, str]:
-    """Give a field that maps texts, such as labels; the models say no more of it than that it's a map, or None."""
+    """Return a field that maps strings to strings, such as labels; empty if the field is None."""
     return cast("dict[str, str]", getattr(item, field, None) or {})
 
 
 def plain(item: object) -> dict[str, object]:
-    """Give an object as plain data, as YAML or JSON has it."""
-    return cast("dict[str, object]", getattr(item, "to_dict")())  # noqa: B009 - the models say no more of it
+    """Return an object as plain data for JSON or YAML."""
+    return cast("dict[str, object]", getattr(item, "to_dict")())  # noqa: B009 - not declared in lightkube's types

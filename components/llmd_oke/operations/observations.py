@@ -1,4 +1,4 @@
-"""Observations of a deployment over some time, as its own programs count it: figures, percentiles and their scatter."""
+"""Figures of a deployment over an interval, from counters of its servers and routers: means, percentiles, errors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,15 +12,17 @@ PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 
 @dataclass(frozen=True)
 class Percentile:
-    """A percentile that lies between two bounds of a histogram. `value` takes observations as evenly spread between."""
+    """A percentile of a histogram: the bounds of its bucket, and the value by linear interpolation
+    within the bucket.
+    """
 
     low: float
     high: float
     value: float
 
     def text(self, units: str) -> str:
-        """Write the percentile for people: an interpolated value, or the side of the outermost bounds on which
-        it lies.
+        """Return the percentile as text with units: the interpolated value, or, in the first or last bucket, `< bound`
+        or `> bound`.
         """
         if self.low <= 0:
             return f"< {self.high:.4g} {units}"
@@ -28,10 +30,10 @@ class Percentile:
 
 
 def percentile(counts: Mapping[float, float], share: float) -> Percentile | None:
-    """Return the value below which a share of the observations lies, None without any.
+    """Return the percentile below which `share` (0 to 1) of the observations lies; None without observations.
 
-    `counts` has, for each bound, the observations up to it; the last bound is infinity. Within a bucket the value is
-    interpolated as Prometheus's `histogram_quantile` does; beyond the last finite bound that bound is given.
+    `counts` maps each upper bound to the number of observations up to that bound; the last bound is infinity. Within a
+    bucket the value is interpolated as by Prometheus's `histogram_quantile`; in the last bucket it is the lower bound.
     """
     bounds = sorted(counts)
     if not bounds or counts[bounds[-1]] <= 0:
@@ -45,9 +47,9 @@ def percentile(counts: Mapping[float, float], share: float) -> Percentile | None
 
 
 def variance(counts: Mapping[float, float]) -> float:
-    """An estimate of the variance, in the square of the histogram's units; 0 without observations.
+    """Return an estimate of the variance of a histogram's observations, in its squared units; 0 without observations.
 
-    Each observation is taken to lie in the middle of its bucket; beyond the last finite bound, at that bound.
+    Each observation counts as the middle of its bucket; in the last bucket, as the lower bound.
     """
     buckets = [
         (low if high == inf else (low + high) / 2, max(0.0, counts[high] - counts.get(low, 0.0)))
@@ -61,7 +63,9 @@ def variance(counts: Mapping[float, float]) -> float:
 
 
 def percentiles_ms(counts_s: Mapping[float, float]) -> dict[str, Percentile]:
-    """The usual percentiles of a histogram of seconds, in milliseconds; empty without observations."""
+    """Return the percentiles of `PERCENTILES` in milliseconds, of a histogram in seconds; empty
+    without observations.
+    """
     counts_ms = {bound * 1000: count for bound, count in counts_s.items()}
     percentiles = {name: percentile(counts_ms, share) for name, share in PERCENTILES.items()}
     return {name: value for name, value in percentiles.items() if value is not None}
@@ -69,44 +73,47 @@ def percentiles_ms(counts_s: Mapping[float, float]) -> dict[str, Percentile]:
 
 @dataclass(frozen=True)
 class CountedObservation:
-    """Observation of a deployment over some time, as its own programs count it; None where they don't tell.
-    Model time.
+    """Figures of a deployment over `duration_s`, from the counters of its servers and routers; None where a counter is
+    missing. All times are model time.
     """
 
     basis: Basis
     duration_s: float
     answered: int
-    """Requests that ended."""
+    """Number of requests that ended."""
     requests_per_s: float | None = None
     input_tokens: float | None = None
-    """Mean prompt length of the requests that ended (ISL)."""
+    """Mean prompt length in tokens of the requests that ended (ISL)."""
     output_tokens: float | None = None
-    """Mean output length (OSL)."""
+    """Mean output length in tokens of the requests that ended (OSL)."""
     prefix_cache_hit_share: float | None = None
-    """Of the prompt tokens of servers that prefill."""
+    """Share (0 to 1) of the prompt tokens of prefill or aggregated servers that were found in the prefix cache."""
     ttft_ms: float | None = None
-    """Mean from a server's first sight of a request to its first token; with prefill servers the sum of both means."""
+    """Mean time from a request's arrival at a server to its first token; with prefill servers, the sum of the means of
+    prefill and decode servers."""
     itl_ms: float | None = None
     running: float | None = None
-    """Mean of the sequences that a server decodes at a time."""
+    """Mean number of sequences that a server decodes at a time."""
     most_running: float | None = None
-    """The most requests of one server at any reading."""
+    """Largest number of running requests of one server in any scrape."""
     waiting: float | None = None
-    """Mean of the requests that wait at a server, of the role where they are most."""
+    """Mean number of waiting requests of a server, of the role in which that mean is largest."""
     kv_cache_usage: float | None = None
-    """Mean of the fullest server's share."""
+    """Share (0 to 1) of the KV cache in use at the fullest server of each scrape, as mean over the scrapes."""
     preemptions: float | None = None
     remote_prefill_share: float | None = None
     percentiles_ms: Mapping[str, Mapping[str, Percentile]] = field(default_factory=dict[str, Mapping[str, Percentile]])
-    """By the latency and the servers that they are of, then by name (`p90`)."""
+    """Percentiles of latencies, by latency and role (`TTFT of decode servers`), then by percentile (`p90`)."""
     standard_errors: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Estimates of how far means over requests are off by chance, by the figures' names and in their units."""
+    """Standard errors of means over requests, by name of the figure and in the figure's units."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: its name in data, what to call it, how to write it, and whether it is a mean over requests."""
+    """A figure of an observation: name in data, title in tables, format specification, function that reads the value,
+    and whether the value is a mean over requests.
+    """
 
     name: str
     title: str
@@ -115,7 +122,7 @@ class Figure:
     of_requests: bool = True
 
     def text(self, value: float) -> str:
-        """The figure for people."""
+        """Return a value of the figure as text."""
         return format(value, self.form)
 
 

@@ -1,4 +1,4 @@
-"""Making a deployment's passport: from its plan, its benchmark, its last evaluation, and what the cluster says runs."""
+"""Passports of deployments, made from plan, smoke benchmark, latest evaluation, and the cluster's pods and nodes."""
 
 import json
 import re
@@ -33,10 +33,11 @@ from llmd_oke.serving import labels
 
 
 def issue_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
-    """Write the passport of each model beside its newest report, if that is of this configuration; return their paths.
+    """Write the passport of each model beside the model's newest report; return the paths. Models whose newest report
+    is of another configuration get none.
 
     Raises:
-        KitError: the cluster does not answer.
+        KitError: the cluster doesn't answer.
     """
     written: list[Path] = []
     for model in plan.models:
@@ -49,7 +50,7 @@ def issue_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
 
 
 def _summary(folder: Path) -> Mapping[str, Any] | None:
-    """The summary of a benchmark's report; None where there is none that can be read."""
+    """Return the summary of a benchmark's report; None if the directory has no readable summary."""
     try:
         return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -57,10 +58,10 @@ def _summary(folder: Path) -> Mapping[str, Any] | None:
 
 
 def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str, Any], reports: Path) -> Passport:
-    """The passport of one model whose benchmark has this summary.
+    """Return the passport of one model, from the summary of its smoke benchmark, the plan, and the cluster.
 
     Raises:
-        KitError: the cluster does not answer.
+        KitError: the cluster doesn't answer.
     """
     access = ClusterAccess(plan.kubeconfig_context)
     pods = _pods(access, plan.namespace, model.name)
@@ -98,7 +99,9 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
 
 
 def nodes(pods: Iterable[Pod], accepted: Iterable[NodeResult]) -> dict[str, NodeAcceptance | None]:
-    """The nodes of servers, with what is kept of their acceptance."""
+    """Return the kept acceptance result of each node that runs model servers, by node; None if the
+    node wasn't tested.
+    """
     kept = {
         result.node: NodeAcceptance(verdict=result.verdict, date=result.date, image=result.image) for result in accepted
     }
@@ -107,12 +110,12 @@ def nodes(pods: Iterable[Pod], accepted: Iterable[NodeResult]) -> dict[str, Node
 
 
 def cold_start(pods: Iterable[Pod], answers: Iterable[datetime]) -> ColdStart | None:
-    """Return the times from the first of these servers' start to all of them ready and to the first answer; None unless
-    they started together.
+    """Return the times from the creation of the first of these server pods until all are Ready and until the first
+    answer; None unless all started together.
 
-    `answers` are the moments at which benchmarks had their first answer: the first of them that these servers can have
-    given counts. Servers did not start together where one was made after another was ready: an update left some as they
-    were, or replaced them one after the other.
+    `answers` are the times of the first answers of benchmarks, of which the earliest after the first creation is used.
+    Servers didn't start together if one pod was created after another was Ready: then an update kept some servers, or
+    replaced them one after the other.
     """
     servers = list(pods)
     created = [moment for pod in servers if (moment := metadata(pod).creationTimestamp)]
@@ -123,7 +126,7 @@ def cold_start(pods: Iterable[Pod], answers: Iterable[datetime]) -> ColdStart | 
     answered = min((moment for moment in answers if moment >= applied), default=None)
     all_ready = max((moment for moment in ready if moment), default=None) if all(ready) else None
     if all_ready and answered and all_ready > answered:
-        all_ready = None  # a pod that lost its readiness since tells when it came back, not when it came
+        all_ready = None  # the transition time of a pod that was not Ready meanwhile is later
     return ColdStart(
         applied=applied.isoformat(),
         ready=all_ready.isoformat() if all_ready else None,
@@ -134,19 +137,25 @@ def cold_start(pods: Iterable[Pod], answers: Iterable[datetime]) -> ColdStart | 
 
 
 def _is_server(pod: Pod) -> bool:
-    """Routers start by themselves: before servers that wait for weights, and anew where only they changed."""
+    """Return True for pods of model servers. Routers don't count for a cold start: they start before servers that wait
+    for weights, and restart when only they are updated.
+    """
     return labels.ROLE in texts(metadata(pod), "labels")
 
 
 def _answers(reports: Path, part: str | None) -> Iterator[datetime]:
-    """Yield the time of the first answer of each benchmark of a stack's model."""
+    """Yield the time of the first answer in each report of a stack's model; `part` is the model's subdirectory."""
     for folder in reports.glob("*/"):
         if text := (_summary(folder / (part or "")) or {}).get("first_answer"):
             yield datetime.fromisoformat(text)
 
 
 def _pods(access: ClusterAccess, namespace: str, model: str) -> list[Pod]:
-    """Servers and routers of a model that are not on their way out."""
+    """Return the pods of a model's servers and routers that aren't being deleted.
+
+    Raises:
+        KitError: the cluster doesn't answer or refuses.
+    """
     try:
         pods = list(access.client.list(Pod, namespace=namespace, labels={labels.MODEL: model}))
     except (ApiError, httpx2.HTTPError) as error:
@@ -155,8 +164,8 @@ def _pods(access: ClusterAccess, namespace: str, model: str) -> list[Pod]:
 
 
 def running_images(pods: Iterable[Pod]) -> dict[str, RunningImage]:
-    """Return the images that containers were asked to run and those that they run, by role and name of the
-    container.
+    """Return the specified and the actually running images of containers, by role and container name
+    (`decode/vllm`).
     """
     images: dict[str, RunningImage] = {}
     for pod in pods:
@@ -176,7 +185,7 @@ def running_images(pods: Iterable[Pod]) -> dict[str, RunningImage]:
 
 
 def restarts(pods: Iterable[Pod]) -> dict[str, int]:
-    """Count the restarts of containers, by role and name; those that never restarted are left out."""
+    """Return the number of restarts of containers, by role and container name, without those that never restarted."""
     counted: Counter[str] = Counter()
     for pod in pods:
         for status in _statuses(pod):
@@ -190,7 +199,9 @@ def _role(pod: Pod) -> str:
 
 
 def _digest(image_id: str) -> str | None:
-    """The digest at the end of what a node calls an image: `docker.io/vllm/vllm-openai@sha256:…`, or `sha256:…`."""
+    """Return the digest in a container status's image ID (`docker.io/vllm/vllm-openai@sha256:…`, or `sha256:…`); None
+    if it has none.
+    """
     digest = image_id.rpartition("@")[2]
     return digest if re.fullmatch(DIGEST, digest) else None
 

@@ -1,7 +1,7 @@
-"""Preflight checks of a tenancy before anything is rented: limits, capacity, images, rights, versions.
+"""Preflight checks of a tenancy before resources are created: limits, capacity, images, policies, versions.
 
-Each check asks OCI for one thing and never changes anything. A check that OCI refuses to answer is `unknown`, so that a
-user with few rights still sees the others.
+Checks only read. A check whose request OCI refuses has the verdict `unknown`, so that a user with few rights still gets
+the other findings.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,8 @@ from llmd_oke.planning.gpu_stack import add_ons as wanted_add_ons
 from llmd_oke.planning.iam import iam_needs
 
 MAX_SKEW = 3
-"""Kubernetes version skew policy: a kubelet may be three minor versions older than the API server."""
+"""Largest difference in minor versions by which a kubelet may be older than the API server (Kubernetes version skew
+policy)."""
 
 
 def preflight(
@@ -40,11 +41,18 @@ def preflight(
     read_text: Callable[[str], str] = stored_text,
     stack_tag: str | None = None,
 ) -> list[Finding]:
-    """All findings on a stack. `read_link` asks for the file behind an image's link, `link_of` has the secret ones,
-    `read_text` reads what is public. What carries `stack_tag` is the stack's own, and needs no room once more.
+    """Run all checks of a stack; return their findings.
+
+    Args:
+        client: client of OCI.
+        config: the stack's configuration.
+        read_link: returns size and checksums of the image file at a URI.
+        link_of: returns the secret URI of a pool's image file, None if the stack has none.
+        read_text: downloads a public text.
+        stack_tag: value of the stack's tag; resources with this tag exist already and need no further limits.
 
     Raises:
-        KitError: the stack says too little to ask anything.
+        KitError: the stack file has no cluster.
     """
     if isinstance(config.cluster, ExistingCluster):
         return check_findings("cluster", "cluster.identifier", lambda: _existing_cluster(client, config))
@@ -93,8 +101,8 @@ def _versions(tenancy: StackTenancy) -> Iterator[Finding]:
 
 
 def _running_version(tenancy: StackTenancy) -> str | None:
-    """The version of the control plane that is there: of the cluster that the stack file names, or else of the newest
-    of its name, which the stack made earlier; None where there is none.
+    """Return the Kubernetes version of the existing control plane: that of the cluster whose OCID the stack file has,
+    or else of the newest active cluster of the stack file's name; None if there is none.
     """
     cluster = tenancy.cluster
     if cluster.cluster_id is not None:
@@ -110,7 +118,7 @@ def _minor(version: str) -> int:
 
 
 def _add_ons(tenancy: StackTenancy) -> Iterator[Finding]:
-    """Check that OKE has the stack's add-ons for its version of Kubernetes, in the versions that are pinned."""
+    """Check that OKE offers the stack's add-ons, in their pinned versions, for the stack's Kubernetes version."""
     version = tenancy.cluster.kubernetes_version
     query = {"kubernetesVersion": version, "shouldShowAllVersions": "true"}
     options = {
@@ -134,7 +142,9 @@ def _add_ons(tenancy: StackTenancy) -> Iterator[Finding]:
 
 
 def _network(tenancy: StackTenancy) -> Iterator[Finding]:
-    """Ranges of a VCN that is there; those that the stack names are judged by planning."""
+    """Check that the CIDRs of an existing VCN don't overlap reserved ranges; planning checks the stack file's own
+    CIDRs.
+    """
     vcn_id = tenancy.cluster.network.vcn_id
     if vcn_id is None:
         return
@@ -153,8 +163,8 @@ def _network(tenancy: StackTenancy) -> Iterator[Finding]:
 
 
 def _policies(tenancy: StackTenancy) -> Iterator[Finding]:
-    """Name the statements that an administrator must have granted, where one grants rights. Groups have any name there,
-    so that what counts of a statement is what it grants: the words between `to` and `in`.
+    """Check that the tenancy has the policy statements that the stack needs but doesn't create. Statements are compared
+    by the right that they grant (the words between `to` and `in`), since group names may differ.
     """
     cluster = tenancy.cluster
     if cluster.iam.create:
@@ -180,7 +190,7 @@ def _plain(text: str) -> str:
 
 
 def _running(tenancy: StackTenancy) -> Iterator[Finding]:
-    """The GPU nodes that the stack has already, which limits and capacity are not asked for once more."""
+    """Yield the number of the stack's existing GPU nodes for each pool, which need no further limits and capacity."""
     for i, pool in tenancy.created_pools:
         nodes = sum(node.pool == pool.name for node in tenancy.running.nodes)
         if nodes:
@@ -189,7 +199,7 @@ def _running(tenancy: StackTenancy) -> Iterator[Finding]:
 
 def _existing_cluster(client: OciClient, config: StackConfig) -> Iterator[Finding]:
     cluster = config.cluster
-    assert isinstance(cluster, ExistingCluster)  # noqa: S101 - the caller has looked
+    assert isinstance(cluster, ExistingCluster)  # noqa: S101 - the caller has checked
     path = "cluster.identifier"
     if not cluster.identifier.startswith("ocid1.cluster."):
         yield Finding("cluster", path, Verdict.UNKNOWN, f"{cluster.identifier} is no OCID, so OCI can't be asked")
@@ -213,4 +223,4 @@ CHECKS: list[tuple[str, str, Callable[[StackTenancy], Iterator[Finding]]]] = [
     ("limits", "gpuPools", limit_findings),
     ("capacity", "gpuPools", capacity_findings),
 ]
-"""Name, place in the stack file, and the check, quick ones first."""
+"""Name, path in the stack file and function of each check, quick ones first."""

@@ -1,4 +1,4 @@
-"""Previews of an update, as the engine tells them (`pulumi preview --json`)."""
+"""Parsed previews of an update (`pulumi preview --json`) and the engine's events."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +12,15 @@ _REPLACES = "-replace"
 _RESULT = "resOutputsEvent"
 
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""What stands in previews for a value that only the update will know (Pulumi's `UnknownStringValue`)."""
+"""Placeholder in previews for a value that is known only during the update (Pulumi's `UnknownStringValue`)."""
 
 
 @dataclass(frozen=True)
 class ResourceChange:
-    """Change of one resource, from its old inputs and outputs to the new ones. `replaced_by` are the input properties
-    that make it be replaced. It is `protected` by the state, and `stays_protected` where the program says so too.
+    """Change of one resource, from old to new inputs and outputs.
+
+    `changed` are the paths of changed inputs, `replaced_by` those that cause a replacement. `protected` is the state's
+    protection; `stays_protected` is true if the program protects the resource too.
     """
 
     operation: str
@@ -34,7 +36,7 @@ class ResourceChange:
 
     @property
     def type(self) -> str:
-        """The resource's own type; a URN has its parents' types before it."""
+        """The resource's own type, without the types of parents that the URN contains; empty if the URN has none."""
         return self.urn.split("::")[2].rsplit("$", 1)[-1] if self.urn.count("::") >= 3 else ""
 
     @property
@@ -44,35 +46,35 @@ class ResourceChange:
 
     @property
     def short_name(self) -> str:
-        """`Deployment gpt-oss-120b-decode`."""
+        """Last part of the type, and the name: `Deployment gpt-oss-120b-decode`."""
         return f"{self.type.rsplit(':', 1)[-1]} {self.name}"
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The inputs whose values only the update will know."""
+        """The names of inputs whose values, or parts of them, are known only during the update."""
         return tuple(name for name, value in self.new.items() if _is_unknown(value))
 
     @property
     def deletes(self) -> bool:
-        """True if what is there goes away, even where something new takes its place."""
+        """True if the existing resource is deleted, including a replacement."""
         return self.operation in {"delete", "replace", "delete-replaced", "create-replacement"}
 
 
 @dataclass(frozen=True)
 class Preview:
-    """All that an update would do, resources that stay the same included."""
+    """Changes of all resources that an update would make, unchanged resources included, and the preview's errors."""
 
     changes: tuple[ResourceChange, ...]
     errors: tuple[str, ...] = ()
 
     @property
     def effective(self) -> Sequence[ResourceChange]:
-        """Changes that do something."""
+        """The changes that create, update, replace or delete a resource."""
         return [change for change in self.changes if change.operation not in _QUIET]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of resources by what would happen to them."""
+        """The number of resources by operation (`create`, `same`, …)."""
         counts: dict[str, int] = {}
         for change in self.changes:
             counts[change.operation] = counts.get(change.operation, 0) + 1
@@ -80,7 +82,7 @@ class Preview:
 
 
 def _is_unknown(value: Any) -> bool:
-    """Tell whether a value is unknown, or a part of it."""
+    """Return True if a value or a part of it is known only during the update."""
     match value:
         case str():
             return UNKNOWN in value
@@ -93,10 +95,10 @@ def _is_unknown(value: Any) -> bool:
 
 
 def parse(text: str) -> Preview:
-    """The preview in the output of `pulumi preview --json`.
+    """Parse the output of `pulumi preview --json`.
 
     Raises:
-        KitError: the output is something else.
+        KitError: the output isn't a preview.
     """
     try:
         return of_document(json.loads(text))
@@ -106,10 +108,10 @@ def parse(text: str) -> Preview:
 
 
 def of_events(text: str) -> tuple[ResourceChange, ...]:
-    """Read what became of each resource from the engine's events as it streams them, one in each line.
+    """Parse the changes of resources from the engine's events, one JSON object in each line.
 
     Raises:
-        KitError: the text is something else.
+        KitError: the text isn't a stream of events.
     """
     try:
         events = [json.loads(line) for line in text.splitlines()]
@@ -119,7 +121,7 @@ def of_events(text: str) -> tuple[ResourceChange, ...]:
 
 
 def errors_of_events(text: str) -> tuple[str, ...]:
-    """The errors among the engine's events; none where the text is something else."""
+    """Return the error messages among the engine's events; none if the text isn't a stream of events."""
     try:
         events: list[dict[str, Any]] = [json.loads(line).get("diagnosticEvent") or {} for line in text.splitlines()]
         return tuple(_errors(events))
@@ -128,7 +130,9 @@ def errors_of_events(text: str) -> tuple[str, ...]:
 
 
 def failures_of_events(text: str) -> "Failures":
-    """Read what failed in an update from its events; nothing where the text is something else."""
+    """Return the resources that failed, or weren't begun, according to an update's events; none if the text isn't a
+    stream of events.
+    """
     try:
         events: list[dict[str, Any]] = [json.loads(line).get("diagnosticEvent") or {} for line in text.splitlines()]
     except (ValueError, AttributeError):
@@ -143,21 +147,23 @@ def failures_of_events(text: str) -> "Failures":
 
 
 _NOT_BEGUN = "but none were seen"
-"""How the engine ends its complaint of a resource that a plan has and an update that failed did not come to:
-`expected resource operations for URN but none were seen` (Pulumi 3.250, deployment_executor.go).
+"""End of the engine's error message for a resource of the saved plan that a failed update didn't reach: `expected
+resource operations for URN but none were seen` (Pulumi 3.250, deployment_executor.go).
 """
 
 
 @dataclass(frozen=True)
 class Failures:
-    """The short names of resources that failed, and of those that were planned and not begun for it."""
+    """Short names of resources that failed in an update, and of planned resources that weren't begun
+    because of that.
+    """
 
     failed: tuple[str, ...] = ()
     not_begun: tuple[str, ...] = ()
 
 
 def _is_part(urn: str) -> bool:
-    """Tell whether a URN is a resource's, and not the stack's own, which fails with each of them."""
+    """Return True if a URN is that of a resource other than the stack, which fails whenever a resource fails."""
     return ResourceChange("", urn).type not in {"", "pulumi:pulumi:Stack"}
 
 
@@ -166,7 +172,7 @@ def _is_error(diagnostic: Mapping[str, Any]) -> bool:
 
 
 def _step(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A step in the words of `pulumi preview --json`."""
+    """Convert the metadata of an engine event into a step with the keys of `pulumi preview --json`."""
     differences: Mapping[str, Any] = metadata.get("detailedDiff") or {}
     return {
         "op": metadata["op"],
@@ -178,7 +184,7 @@ def _step(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_document(document: Mapping[str, Any]) -> Preview:
-    """The preview in a document as `pulumi preview --json` writes it."""
+    """Parse a JSON document of `pulumi preview --json`."""
     steps: list[dict[str, Any]] = document.get("steps") or []
     return Preview(tuple(_change(step) for step in steps), tuple(_errors(document.get("diagnostics") or [])))
 

@@ -1,7 +1,7 @@
-"""Client of a Prometheus's HTTP API: series of a PromQL query.
+"""Client of Prometheus' HTTP API: PromQL queries and firing alerts.
 
-Where a stack's Prometheus is says the plan (`Plan.monitoring`): an address of the stack file, or the Service of the one
-that the stack installs, which is inside the cluster. Whoever is outside gives the address at the end of a tunnel.
+`Plan.monitoring` has the URL of a stack's Prometheus: that of the stack file, or that of the Service of the Prometheus
+that the stack installs, which is reachable only inside the cluster. Commands outside need the URL of a tunnel.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/api/
 """
@@ -24,7 +24,7 @@ from llmd_oke.catalogue.serving import scaling
 from llmd_oke.planning import Plan
 
 LIMIT_S = 10.0
-"""For one query, from the request to the last byte of the answer."""
+"""Default limit of one query in seconds, from the request to the last byte of the answer."""
 
 MAX_BYTES = 32 * 2**20
 
@@ -35,20 +35,20 @@ Data = TypeVar("Data", bound=BaseModel)
 
 @dataclass(frozen=True)
 class PrometheusSeries:
-    """One series of an answer: its labels, and its points as (Unix time in seconds, value), one for an instant."""
+    """Time series of an answer: labels, and points as (Unix time in seconds, value); an instant query has one point."""
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
 
     @property
     def value(self) -> float:
-        """The newest value."""
+        """The value of the newest point."""
         return self.points[-1][1]
 
 
 @dataclass(frozen=True)
 class FiringAlert:
-    """An alert that fires, as its rule labels and explains it."""
+    """A firing alert: labels and annotations of its rule, and the time since which it is active."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -78,7 +78,7 @@ class _Alerts(BaseModel):
 
 
 class _Refusal(BaseModel):
-    """Answer of the API server for a Service that isn't there."""
+    """Error answer of the API server, for example for a Service that doesn't exist."""
 
     message: str
 
@@ -92,17 +92,17 @@ class _Answer(BaseModel, Generic[Data]):
 def query(
     url: str, promql: str, *, http: httpx2.Client | None = None, limit_s: float = LIMIT_S
 ) -> list[PrometheusSeries]:
-    """The series of an instant query, as they are now; none where nothing matches.
+    """Run an instant query at the present time; return the matching series.
 
     Args:
-        url: the Prometheus, `http://host:9090`, with the path that it lies under, if any.
+        url: base URL of Prometheus, such as `http://host:9090`, with its path prefix, if any.
         promql: the query.
-        http: a client with certificates or headers of its own; if left out, one that goes by the environment's
-            proxies and authorities, as `kubectl` does.
-        limit_s: for the whole answer, in seconds.
+        http: HTTP client with certificates or headers; if left out, a client with the proxies and certificate
+            authorities of the environment.
+        limit_s: limit for the whole answer in seconds.
 
     Raises:
-        KitError: it can't be reached, doesn't answer in time, refuses the query, or is no Prometheus.
+        KitError: the server can't be reached, doesn't answer within `limit_s`, refuses the query, or isn't Prometheus.
     """
     return _series(_ask(url, "query", _Answer[_Data], {"query": promql}, http, limit_s))
 
@@ -117,20 +117,21 @@ def query_range(
     http: httpx2.Client | None = None,
     limit_s: float = LIMIT_S,
 ) -> list[PrometheusSeries]:
-    """The series of a query over a time, in Unix seconds, with a point every `step_s`.
+    """Run a range query from `start_s` to `end_s` (Unix time in seconds); return the matching series, with a point
+    every `step_s` seconds.
 
     Raises:
-        KitError: see `query`.
+        KitError: as for `query`.
     """
     parameters = {"query": promql, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"}
     return _series(_ask(url, "query_range", _Answer[_Data], parameters, http, limit_s))
 
 
 def alerts(url: str, *, http: httpx2.Client | None = None, limit_s: float = LIMIT_S) -> list[FiringAlert]:
-    """The alerts that fire.
+    """Return the firing alerts.
 
     Raises:
-        KitError: see `query`.
+        KitError: as for `query`.
     """
     rows = _ask(url, "alerts", _Answer[_Alerts], {}, http, limit_s).alerts
     return [FiringAlert(row.labels, row.annotations, row.active_at) for row in rows if row.state == "firing"]
@@ -173,17 +174,21 @@ def _refusal(content: bytes) -> str:
 
 
 def _content(client: httpx2.Client, address: str, parameters: Mapping[str, str], limit_s: float) -> bytes:
-    """The answer, that of an error too, which Prometheus explains in the same form. It is read by a thread of its own:
-    a client's limits are for one read each, and a server that trickles ends none of them.
+    """Request a URL by GET; return the body, also that of an error status, which Prometheus explains in JSON.
 
-    GET, since the way through the API server then needs no right but to read.
+    A thread of its own reads the body, as the client's timeouts apply to single reads, which a slow server never
+    exceeds. GET, because the API server's proxy then requires no permission but `get`.
+
+    Raises:
+        KitError: the body isn't complete within `limit_s` seconds, or is longer than `MAX_BYTES`.
+        httpx2.HTTPError: the server can't be reached.
     """
     answer, deadline_s = Future[bytes](), time.monotonic() + limit_s
 
     def read() -> None:
         try:
             answer.set_result(_read(client, address, parameters, deadline_s))
-        except Exception as error:  # who waits raises it
+        except Exception as error:  # raised by `answer.result`
             answer.set_exception(error)
 
     threading.Thread(target=read, daemon=True).start()
@@ -221,7 +226,9 @@ def _series(data: _Data) -> list[PrometheusSeries]:
 
 
 def prometheus_url(plan: Plan) -> str | None:
-    """The address of the Prometheus that a stack file names, as pods reach it; None where it names none."""
+    """Return the URL of a stack's Prometheus for pods of the cluster: that of `monitoring`, or else that of the first
+    scaled model; None if the stack has neither monitoring nor scaling.
+    """
     if plan.monitoring is not None:
         return plan.monitoring.url
     scaled = [model.scaling for model in plan.models if model.scaling]
@@ -229,7 +236,9 @@ def prometheus_url(plan: Plan) -> str | None:
 
 
 def service_path(url: str) -> str | None:
-    """The path of the API server's proxy that leads to the Service which an address names; None for another address."""
+    """Return the path of the API server's proxy for the URL of a Service (`http://name.namespace.svc…`); None for other
+    URLs.
+    """
     place = urlsplit(url)
     service = _SERVICE.fullmatch(place.hostname or "")
     if service is None:

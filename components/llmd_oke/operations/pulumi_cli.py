@@ -1,4 +1,4 @@
-"""The Pulumi CLI, as far as the kit uses it: it is never left behind, and told only once to end."""
+"""Commands of the Pulumi CLI. The kit never exits before the CLI, and passes on only the first signal to end."""
 
 import json
 import os
@@ -28,11 +28,11 @@ _STANDARD_ERROR = 2
 
 
 _EVENT_LOG = ("PULUMI_DEBUG_COMMANDS=true",)
-"""Without it the CLI doesn't know `--event-log` (Pulumi's automation API sets it too)."""
+"""Environment variable that enables the CLI's option `--event-log` (Pulumi's automation API sets it too)."""
 
 
 _STREAMING = ("PULUMI_ENABLE_STREAMING_JSON_PREVIEW=true",)
-"""Has a preview tell every event, of resources that stay the same too, instead of its steps."""
+"""Environment variable with which a preview prints all engine events, also of unchanged resources, instead of steps."""
 
 
 _LOOKS = {
@@ -43,7 +43,7 @@ _LOOKS = {
     ("stack", "history"),
     ("stack", "output"),
 }
-"""How commands begin that leave the state as it is."""
+"""First two words of CLI commands that don't change the state."""
 
 
 NOT_SIGNED_IN, NO_SUCH_STACK = 3, 6
@@ -61,8 +61,8 @@ LOOK_S = 0.5
 
 
 GROUP_S = 1.0
-"""How long a signal to a process group may take to reach all of it: `timeout` and service managers send it to their own
-child first, and to the others after that.
+"""Longest time in seconds between the arrival of a signal at this process and at the others of its process group:
+`timeout` and service managers signal their own child first.
 """
 
 
@@ -72,7 +72,7 @@ class NoStackError(KitError):
 
 @dataclass(frozen=True)
 class CommandResult:
-    """A command that ended; `output` is empty where it went to the terminal."""
+    """Exit status of a command and its standard output and error, which are empty if they weren't captured."""
 
     status: int
     output: str = ""
@@ -80,12 +80,15 @@ class CommandResult:
 
 
 Run = Callable[[Sequence[str], bool], CommandResult]
-"""Runs a command; the second argument says whether its output is wanted instead of shown."""
+"""Function that runs a command. If the second argument is true, its output is captured, otherwise it is shown."""
 
 
 def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> CommandResult:
-    """Run a command; with `aside` what it shows goes to standard error. It may ask the user, so it has no limit; the
-    engine's waits have theirs. Ctrl-C reaches it too, and ends this only once it has saved what it did.
+    """Run a command to its end and return the result. Output that isn't captured goes to the terminal, with `aside` to
+    standard error.
+
+    There is no timeout, as the command may prompt the user, and the engine's own waits have limits. Ctrl-C reaches the
+    command too; this function returns only once the command has ended, so that it can save its state.
     """
     pipe = subprocess.PIPE if capture else None
     shown = _STANDARD_ERROR if aside else None
@@ -94,12 +97,11 @@ def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> CommandRe
 
 
 def _environment() -> dict[str, str]:
-    """Programs and plug-ins find the `llmd-oke` that kubeconfigs name, also where its folder is not on PATH.
-
-    They sign in to OCI as that does: the plug-in doesn't read `OCI_CLI_AUTH`.
+    """Return the environment of commands. PATH contains the directory of `llmd-oke`, the exec plug-in of kubeconfigs,
+    and `OCI_AUTH` has the sign-in method that `llmd-oke` uses: OCI's provider doesn't read `OCI_CLI_AUTH`.
 
     Raises:
-        KitError: the environment says two ways to sign in.
+        KitError: environment variables select different sign-in methods.
     """
     own, (_, auth) = sysconfig.get_path("scripts"), of_environment(os.environ) or ("", "")
     signing_in = {"OCI_AUTH": auth} if auth else {}
@@ -108,7 +110,9 @@ def _environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class HistoryRecord:
-    """An operation in a stack's history; `changes` has how many resources were created, updated and so on."""
+    """An operation in a stack's history: its start time, and the number of resources by kind of
+    change (`create`, …).
+    """
 
     started: str
     changes: Mapping[str, int]
@@ -116,7 +120,9 @@ class HistoryRecord:
 
 @dataclass(frozen=True)
 class PulumiCli:
-    """Operations of one stack; with `refresh`, previews and updates read first what others have changed."""
+    """Operations of the Pulumi CLI on one stack. With `refresh`, previews and updates first read the resources' actual
+    state from their providers.
+    """
 
     project: Path
     stack: str
@@ -124,14 +130,14 @@ class PulumiCli:
     run: Run = run
     refresh: bool = False
     _exported: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]], repr=False, compare=False)
-    """The state as it was read last, until something changes it."""
+    """Cache of the exported state: empty, or the state as its only item; cleared by commands that change the state."""
 
     def preview(self, plan: Path | None = None) -> Preview:
-        """Return what an update would do. With `plan` a file keeps it, secrets encrypted, and an update can be bound to
-        it.
+        """Run a preview of an update. With `plan`, the CLI saves the preview in that file, with encrypted secrets, so
+        that an update can be restricted to its steps.
 
         Raises:
-            KitError: the CLI gave no preview; says why.
+            KitError: the CLI failed without a preview.
         """
         save = ["--save-plan", str(plan)] if plan else []
         words = ["preview", "--json", "--show-sames", "--non-interactive", *save, *self._refreshed()]
@@ -144,10 +150,11 @@ class PulumiCli:
         return preview
 
     def look(self, target: str | None = None) -> tuple[ResourceChange, ...]:
-        """Return what a refresh of those resources, or of all, would find; the stack's state stays as it is.
+        """Return the changes that a refresh of `target` (a URN), or of all resources if left out, would find, without a
+        change of the state.
 
         Raises:
-            KitError: they can't be read; says why.
+            KitError: the resources can't be read.
         """
         chosen = ["--target", target] if target else []
         words = ["refresh", "--preview-only", "--json", "--non-interactive", *chosen]
@@ -157,7 +164,7 @@ class PulumiCli:
         return of_events(ended.output)
 
     def read(self, urns: Sequence[str]) -> int:
-        """Refresh these resources in the state; return the CLI's exit code."""
+        """Refresh the state of these resources; return the CLI's exit code."""
         targets = [word for urn in urns for word in ("--target", urn)]
         return self._run("refresh", "--yes", "--skip-preview", *targets, capture=True).status
 
@@ -170,8 +177,14 @@ class PulumiCli:
         plan: Path | None = None,
         event_log: Path | None = None,
     ) -> int:
-        """Update the stack, on request one resource after the other; return the CLI's exit code. The engine refuses
-        each step that a `plan` of a preview doesn't have, and writes its events to `event_log`.
+        """Update the stack; return the CLI's exit code.
+
+        Args:
+            yes: don't ask for confirmation.
+            skip_preview: don't show a preview first.
+            one_at_a_time: change one resource after the other (`--parallel 1`).
+            plan: saved plan of a preview; the engine refuses steps that aren't part of it.
+            event_log: file to which the engine writes its events.
         """
         how = [*(["--skip-preview"] if skip_preview else []), *(["--parallel", "1"] if one_at_a_time else [])]
         how += ["--plan", str(plan)] if plan else []
@@ -180,21 +193,23 @@ class PulumiCli:
         return self._run("up", *_yes(yes), *how, *self._refreshed(), variables=variables).status
 
     def replace(self, urns: Sequence[str]) -> int:
-        """Update the stack and make these resources anew; return the CLI's exit code."""
+        """Update the stack and replace these resources; return the CLI's exit code."""
         chosen = [word for urn in urns for word in ("--replace", urn)]
         return self._run("up", "--yes", "--skip-preview", *chosen, *self._refreshed()).status
 
     def destroy(self, *, yes: bool, targets: Sequence[str] = ()) -> int:
-        """Destroy the stack, or the targets and what depends on them; return the CLI's exit code."""
+        """Destroy the stack, or only the `targets` (URNs) and their dependents; return the CLI's exit code."""
         chosen = [word for urn in targets for word in ("--target", urn)]
         return self._run("destroy", *_yes(yes), *chosen, *(["--target-dependents"] if targets else [])).status
 
     def unprotect(self, urns: Sequence[str]) -> int:
-        """Take the protection of resources away; 0 where all went well."""
+        """Remove the protection of resources in the state; return the highest exit code, 0 if all
+        commands succeeded.
+        """
         return max((self._run("state", "unprotect", urn, "--yes").status for urn in urns), default=0)
 
     def resources(self) -> list[dict[str, Any]]:
-        """The resources of the stack's state.
+        """Return the resources of the stack's state.
 
         Raises:
             KitError: the state can't be read.
@@ -203,10 +218,11 @@ class PulumiCli:
         return list(deployment.get("resources") or [])
 
     def export(self) -> dict[str, Any]:
-        """The stack's state: `version` and `deployment`, secrets encrypted. It is read once, until this changes it.
+        """Return the stack's state, with keys `version` and `deployment` and encrypted secrets. The result is cached
+        until a command of this object changes the state.
 
         Raises:
-            KitError: it can't be read.
+            KitError: the state can't be read.
         """
 
         def state(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,20 +234,20 @@ class PulumiCli:
         return self._exported[0]
 
     def export_with_secrets(self) -> dict[str, Any]:
-        """The stack's state with its secrets in the clear. It is not kept.
+        """Return the stack's state with secrets in plain text. The result isn't cached.
 
         Raises:
-            KitError: it can't be read.
+            KitError: the state can't be read.
         """
         return self._answer("state", dict, "export", "--show-secrets")
 
     def import_state(self, document: Mapping[str, Any]) -> None:
-        """Replace the stack's state by what `export` gave, changed.
+        """Replace the stack's state by `document`, a changed result of `export`.
 
         Raises:
-            KitError: the backend refuses it, as where another engine holds the stack's lock.
+            KitError: the backend refuses the state, for example because another engine holds the stack's lock.
         """
-        with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
+        with TemporaryDirectory(prefix="llmd-oke-") as folder:  # mode 0700
             path = Path(folder) / "state.json"
             path.write_text(json.dumps(document))
             ended = self._run("stack", "import", "--file", str(path), capture=True)
@@ -246,18 +262,18 @@ class PulumiCli:
         return self._run("cancel", "--yes").status
 
     def outputs(self) -> dict[str, Any]:
-        """The stack's outputs; secret ones are masked.
+        """Return the stack's outputs, with secret values masked.
 
         Raises:
-            KitError: they can't be read.
+            KitError: the outputs can't be read.
         """
         return self._answer("outputs", dict, "output", "--json")
 
     def output(self, name: str, stack: str | None = None) -> str:
-        """One output of this stack, or of another one, in the clear.
+        """Return an output of this stack, or of `stack`, in plain text.
 
         Raises:
-            KitError: there is none of that name, or it can't be read.
+            KitError: the stack has no output of that name, or the output can't be read.
         """
         ended = replace(self, stack=stack or self.stack)._run("stack", "output", name, "--show-secrets", capture=True)
         if ended.status:
@@ -265,12 +281,14 @@ class PulumiCli:
         return ended.output
 
     def secret(self, key: str) -> str | None:
-        """A value of the stack's config by its path (`llmd-oke:imageLinks.mi300x`), in the clear; None without one."""
+        """Return the value at a path of the stack's config (`llmd-oke:imageLinks.mi300x`) in plain text; None if the
+        path has no value.
+        """
         ended = self._run("config", "get", "--path", key, capture=True)
         return ended.output.strip() or None if not ended.status else None
 
     def last_record(self) -> HistoryRecord | None:
-        """The newest operation in the stack's history, None where it has none.
+        """Return the newest operation in the stack's history; None if the history is empty.
 
         Raises:
             KitError: the history can't be read.
@@ -293,10 +311,10 @@ class PulumiCli:
             raise KitError(f"The stack's {what} can't be read:\n{reason}", remedy if unfinished else None) from error
 
     def backend_url(self) -> str:
-        """The address of the state backend that the CLI is signed in to; `https://...` for Pulumi Cloud.
+        """Return the URL of the state backend that the CLI is logged in to; `https://…` for Pulumi Cloud.
 
         Raises:
-            KitError: it is signed in to none, or that one doesn't answer.
+            KitError: the CLI isn't logged in to a backend, or the backend doesn't answer.
         """
         answer = self.run([self.program, "whoami", "--json", "--non-interactive", "--cwd", str(self.project)], True)
         self._require_backend(answer)
@@ -326,10 +344,10 @@ class PulumiCli:
 
 
 def pulumi_cli(project: Path, stack: str, *, aside: bool = False) -> PulumiCli:
-    """The Pulumi CLI on PATH; with `aside` what it shows goes to standard error.
+    """Return the operations of the Pulumi CLI on PATH; with `aside`, its output goes to standard error.
 
     Raises:
-        KitError: there is none.
+        KitError: PATH has no Pulumi CLI.
     """
     program = shutil.which("pulumi")
     if program is None:
@@ -342,11 +360,12 @@ def _yes(yes: bool) -> list[str]:
 
 
 def run_to_end(start: Callable[[], subprocess.Popen[str]]) -> tuple[int, str, str]:
-    """Run a program to its end, whatever signals come; return its exit code, output and errors.
+    """Run a program to its end even if this process gets SIGINT or SIGTERM; return exit code, standard output and
+    error.
 
-    Ctrl-C and SIGTERM are handled after that. The first one is passed on, unless all of the process group got it (a
-    terminal, `timeout`, a service manager): the Pulumi CLI takes a second signal for the wish to stop without saving.
-    Signals are for the main thread, which this has to be called from.
+    The signals' own handlers run afterwards. The first signal is passed on to the program, unless the whole process
+    group got it (from a terminal, `timeout` or a service manager): on a second signal the Pulumi CLI stops without
+    saving the state. Must be called from the main thread, as Python handles signals there.
     """
     with _deferred_signals() as signals, _group_member() as member:
         process, passed_on = start(), False
@@ -363,7 +382,9 @@ def run_to_end(start: Callable[[], subprocess.Popen[str]]) -> tuple[int, str, st
 
 @contextmanager
 def _deferred_signals() -> Generator[list[int]]:
-    """Signals that come during the block. The last one is raised after it, for whoever handles it otherwise."""
+    """Collect the numbers of SIGINT and SIGTERM signals during the block; raise the last one again after the block,
+    with the previous handlers.
+    """
     signals: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -380,12 +401,14 @@ def _deferred_signals() -> Generator[list[int]]:
 
 
 def _group_member() -> subprocess.Popen[bytes]:
-    """A process of the same group, which signals to the group end. It ends with its input, so with this process too."""
+    """Start a child process in the same process group, which a signal to the group ends. The child also ends when its
+    standard input is closed, hence with this process.
+    """
     return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def _is_running(member: subprocess.Popen[bytes]) -> bool:
-    """Tell whether a process runs and no signal ended it. One that was signalled is not seen to be dead at once."""
+    """Return True if a process still runs after `GROUP_S`, the time that a signal to the group may take."""
     try:
         member.wait(GROUP_S)
     except subprocess.TimeoutExpired:
@@ -394,10 +417,12 @@ def _is_running(member: subprocess.Popen[bytes]) -> bool:
 
 
 def end_group(process: subprocess.Popen[str], grace_s: float = 5, first: signal.Signals = signal.SIGTERM) -> None:
-    """End whatever is left of the process group that this process leads: SIGTERM, then SIGKILL after `grace_s`."""
+    """End the processes that are left of the group that `process` leads: by `first`, then by SIGKILL after `grace_s`
+    seconds.
+    """
 
     def has_ended() -> bool:
-        process.poll()  # a leader that nobody waited for is part of its group
+        process.poll()  # an unreaped leader still belongs to the group
         try:
             os.killpg(process.pid, 0)
         except ProcessLookupError:

@@ -1,9 +1,10 @@
-"""Recovery after an engine that was killed: what it had begun is found by name and tag, and taken into the stack's
-state.
+"""Recovery after a killed engine: resources whose creation had begun are looked up in OCI by name and tag, and added to
+the stack's state.
 
-An engine writes down what it is about to do, and a resource's id once it is there. Where it was killed in between, the
-resource may exist without the state knowing it: creating it again would fail, or would make another nine nodes. So it
-is with a request to create that got no answer, of which engines write nothing down.
+An engine records in the state that it is about to create a resource (a pending operation), and the resource's ID once
+the resource exists. If the engine is killed in between, the resource may exist without being in the state: to create it
+again would fail, or would launch a second set of nodes. The same holds for a creation request without an answer, of
+which the engine records nothing.
 """
 
 import json
@@ -23,40 +24,43 @@ from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.planning.tags import STACK_TAG
 
 State = Mapping[str, Any]
-"""A stack's deployment, as `pulumi stack export` gives it."""
+"""The `deployment` of a stack's state, as `pulumi stack export` returns it."""
 
 Choices = Mapping[str, str]
-"""What an operator says of resources that can't be matched: an id, or `NONE`, by the resource's name."""
+"""The user's answers for resources that can't be matched, by resource name: the resource's ID, or `NONE`."""
 
 _NEEDED = re.compile(r"{(\w+)}")
 
 ClientOf = Callable[[], OciClient]
-"""Gives a client of OCI, only where OCI has to be asked."""
+"""Function that makes a client of OCI; called only if OCI must be queried."""
 
 NONE = "none"
-"""The choice for a resource that was never created."""
+"""Answer for a resource that was never created."""
 
 _CREATES = ("create", "create-replacement")
 CREATION_S = 7200.0
-"""How long OCI may take to create what was taken up: as for GPU instances (`cluster/timeouts.py`, GPU_INSTANCE)."""
+"""Longest wait in seconds for OCI to finish the creation of recovered resources: `GPU_INSTANCE` of
+`cluster/provider.py`."""
 
 POLL_S = 15.0
 
 BEGUN_FIELDS = ("urn", "type", "custom", "inputs", "parent", "provider", "protect")
-"""What a state has of a resource that is being created."""
+"""Keys of a resource in a pending creation of the state."""
 
 _NO_ANSWER = re.compile(r"net/http: (request canceled|timeout)|i/o timeout|connection reset by peer|\bEOF\b")
-"""How Go's HTTP client says that a request got no answer; OCI may have done what it asked for."""
+"""Error messages of Go's HTTP client for a request without an answer, which OCI may nevertheless have executed."""
 
 _REPLACED = "pendingReplacement"
-"""The engine's mark of a resource that it has deleted and whose successor it was about to create. A resource without it
-is deleted after its successor is there.
+"""Key by which the engine marks a resource that is deleted and whose replacement isn't created yet. A resource without
+that mark is deleted after its replacement is created.
 """
 
 
 @dataclass(frozen=True)
 class Pending:
-    """An operation that an engine began and did not end; `operation` is Pulumi's word (`creating`, `deleting`, ...)."""
+    """A pending operation of the state: one that an engine began and didn't end. `operation` is `creating`, `deleting`,
+    …
+    """
 
     operation: str
     urn: str
@@ -74,7 +78,9 @@ class Pending:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A pending creation of which OCI has several, or that can't be looked for; `show` is a command that lists them."""
+    """A pending creation with several matches in OCI, or of a type that can't be looked up; `show` is a command that
+    lists the candidates.
+    """
 
     pending: Pending
     reason: str
@@ -83,10 +89,10 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Outcome of pending operations.
+    """Outcome of the pending operations of a state.
 
-    `taken` are resources that are taken into the state, with their ids; `absent` were never created; `known` are in the
-    state already and are read again.
+    `taken` are resources to be added to the state, with their IDs; `absent` weren't created; `known` are in the state
+    already and will be refreshed; `unmatched` need the user's answer.
     """
 
     taken: tuple[tuple[Pending, str], ...] = ()
@@ -99,11 +105,11 @@ class Recovery:
 
     @property
     def urns(self) -> list[str]:
-        """URNs of resources that have to be read from the cloud, once the state has them."""
+        """URNs of resources to refresh once they are in the state."""
         return [*(pending.urn for pending, _ in self.taken), *(pending.urn for pending in self.known)]
 
     def lines(self) -> Iterator[str]:
-        """Yield what is done, in words."""
+        """Yield a message for each pending operation."""
         for pending, identifier in self.taken:
             yield f"{pending}: it is there, and is taken into the state ({identifier})"
         for pending in self.known:
@@ -116,7 +122,9 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Orphan:
-    """A resource that carries the stack's tag and is not in its state."""
+    """A resource with the stack's tag that isn't in its state. `delete` is the command that deletes it, `costs` true if
+    it costs money.
+    """
 
     type: str
     name: str
@@ -127,13 +135,13 @@ class Orphan:
 
 
 Find = Callable[[Pending, Set[str]], str | Unmatched | None]
-"""Gives the id of what was about to be created, None where it wasn't, or why it can't be told; the ids that the state
-has already are no candidates.
+"""Function that looks up the resource of a pending creation: returns its ID, None if it wasn't created, or `Unmatched`.
+The second argument has the IDs of the state's resources, which aren't candidates.
 """
 
 
 def pending_operations(state: State) -> list[Pending]:
-    """Return the operations that the engine began and did not end."""
+    """Return the pending operations of a state."""
     return [
         Pending(item["type"], item["resource"]["urn"], item["resource"]["type"], item["resource"].get("inputs") or {})
         for item in state.get("pending_operations") or ()
@@ -141,9 +149,9 @@ def pending_operations(state: State) -> list[Pending]:
 
 
 def unanswered_creations(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The resources whose creation failed because no answer came, as states have what is being created.
+    """Return the resources whose creation failed for want of an answer, in the form of the state's pending creations.
 
-    `events` are the engine's, as the CLI writes them to its event log.
+    `events` are the engine's events in the CLI's event log.
     """
     failed: dict[str, dict[str, Any]] = {}
     silent: set[str] = set()
@@ -160,17 +168,17 @@ def unanswered_creations(events: Iterable[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def with_pending(state: State, resources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The state as if an engine had been killed while it created these."""
+    """Return the state with pending creations of the given resources added."""
     pending: Sequence[Any] = state.get("pending_operations") or ()
     begun = [{"resource": resource, "type": "creating"} for resource in resources]
     return {**state, "pending_operations": [*pending, *begun]}
 
 
 def recover_unanswered(pulumi: PulumiCli, event_log: Path, progress: Progress, client: ClientOf) -> None:
-    """Take what was created by requests without an answer into the state of a stack; `event_log` is of that update.
+    """Recover resources whose creation requests got no answer in an update, whose event log is given.
 
     Raises:
-        KitError: as `recover` does.
+        KitError: as for `recover`.
     """
     lines = event_log.read_text().splitlines() if event_log.is_file() else ()
     begun = unanswered_creations(json.loads(line) for line in lines)
@@ -181,10 +189,11 @@ def recover_unanswered(pulumi: PulumiCli, event_log: Path, progress: Progress, c
 
 
 def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
-    """Return what would become of a state's pending operations; `find` is asked for what is no object of Kubernetes.
+    """Return the outcome of a state's pending operations, without a change of the state. `find` looks up resources of
+    OCI; `choices` are the user's answers for unmatched ones.
 
     Raises:
-        KitError: OCI doesn't answer, or a choice names nothing that is pending.
+        KitError: OCI doesn't answer, or a choice names no pending resource.
     """
     remaining = dict(choices or {})
     resources: Sequence[Mapping[str, Any]] = state.get("resources") or ()
@@ -211,10 +220,10 @@ def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
 
 
 def recovered_state(state: State, recovery: Recovery) -> dict[str, Any]:
-    """The state without pending operations, and with what is taken into it.
+    """Return the state without pending operations and with the recovered resources.
 
-    What replaces a resource stands before the one that it replaces, which is to be deleted, or in the place of one that
-    is deleted already: so the engine writes it when nobody kills it.
+    A replacement comes before the resource that it replaces, which is marked for deletion, or instead of a resource
+    that is deleted already, as in a state that the engine itself writes.
     """
     begun = {item["resource"]["urn"]: item["resource"] for item in state.get("pending_operations") or ()}
     taken = {pending.urn: {**begun[pending.urn], "id": identifier} for pending, identifier in recovery.taken}
@@ -229,10 +238,10 @@ def recovered_state(state: State, recovery: Recovery) -> dict[str, Any]:
 
 
 def no_client() -> OciClient:
-    """Refuse to make a client, where nobody can ask OCI.
+    """Raise an error instead of making a client of OCI, for callers without access to OCI.
 
     Raises:
-        KitError: always; names the command that can.
+        KitError: always; the message names `llmd-oke recover`.
     """
     raise KitError("An engine was killed while it created something in OCI.", "`llmd-oke recover` settles that.")
 
@@ -246,12 +255,13 @@ def recover(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovery:
-    """Settle the pending operations of a stack, with the creations in `begun`; nothing is done where it has none. What
-    is taken into the state and still on its way is waited for, so that the update that follows finds it as it will be.
+    """Resolve the pending operations of a stack and the further creations `begun`: add existing resources to the state,
+    wait until OCI has finished their creation, and refresh them. Returns the outcome; without pending operations,
+    nothing is changed.
 
     Raises:
-        KitError: one of them can't be matched, with the command that shows what there is and the one that settles it;
-            the state can't be read or changed, as where another engine holds its lock; or OCI isn't done in time.
+        KitError: a creation can't be matched, the state can't be read or changed (for example because another engine
+            holds its lock), or OCI hasn't finished a creation after `CREATION_S`.
     """
     document = pulumi.export()
     state: State = with_pending(document.get("deployment") or {}, begun)
@@ -276,10 +286,10 @@ def _await_created(
     pause: Callable[[float], None],
     clock: Callable[[], float],
 ) -> None:
-    """Wait until OCI is done with what was taken into the state, however that ends.
+    """Wait until OCI no longer works on the recovered resources, whether their creation succeeds or fails.
 
     Raises:
-        KitError: it isn't in time.
+        KitError: OCI still works on a resource after `CREATION_S`.
     """
     ends_s, ticker = clock() + CREATION_S, Ticker(progress, clock=clock)
     while under_way := [line for pending, identifier in taken if (line := _under_way(pending, identifier, client))]:
@@ -294,7 +304,9 @@ def _await_created(
 
 
 def _under_way(pending: Pending, identifier: str, client: ClientOf) -> str:
-    """The name and state of a resource that OCI still works on; empty where it is done, or nobody can say."""
+    """Return name and lifecycle state of a resource that OCI still works on; empty if OCI has finished, or if the state
+    can't be looked up.
+    """
     kind = oci_resources().resources.get(pending.type)
     inputs = {name: value for name, value in pending.inputs.items() if isinstance(value, str)}
     if kind is None or not kind.path or not kind.costs or set(_NEEDED.findall(kind.path)) - set(inputs):
@@ -305,10 +317,11 @@ def _under_way(pending: Pending, identifier: str, client: ClientOf) -> str:
 
 
 def refuse_unmatched(recovery: Recovery, stack: str) -> None:
-    """Refuse a recovery in which something was not matched.
+    """Refuse a recovery with unmatched creations.
 
     Raises:
-        KitError: names what was not, the command that shows it and the one that settles it.
+        KitError: there are some; the message names each with the command that lists its candidates, and the remedy the
+            command that resolves the first.
     """
     if not recovery.unmatched:
         return
@@ -329,11 +342,12 @@ def orphans(
     recovery: Recovery,
     progress: Progress,
 ) -> list[Orphan]:
-    """Resources of these compartments that carry the stack's tag and are not in its state, what costs money first.
+    """Return the orphans of a stack in these compartments, those that cost money first.
 
-    Nothing that `recovery` takes into the state is one, nor anything that a pending creation could be. What OKE or an
-    instance pool makes (nodes, load balancers) is one once its pool or cluster is gone, with a tag or without: until
-    then it goes with that. What this identity may not list is told, and left out.
+    Resources that `recovery` adds to the state, and candidates of unmatched creations, aren't orphans. Resources that
+    OKE or an instance pool creates (nodes, load balancers) are orphans, with or without the tag, only if their pool or
+    cluster is gone: otherwise they are deleted with it. Resource types that this identity may not list are reported as
+    progress and skipped.
 
     Raises:
         KitError: OCI doesn't answer.
@@ -362,14 +376,16 @@ def orphans(
 
 @dataclass(frozen=True)
 class _Holders:
-    """The ids of a stack's resources that others go with, and those of them that are there still."""
+    """IDs of a stack's resources that contain or own other resources: all of them (`own`), and the existing ones
+    (`live`).
+    """
 
     own: Set[str]
     live: Set[str]
 
     def lost(self, held_by: Set[str], *, tagged: bool) -> bool:
-        """Tell whether something of the stack's goes with nothing that is there; `held_by` are the ids that it
-        names.
+        """Return True if a resource belongs to the stack and none of its owners exists; `held_by` are the IDs of its
+        owners.
         """
         return (tagged or bool(held_by & self.own)) and not held_by & self.live
 
@@ -378,13 +394,13 @@ _SUBNET, _CLUSTER = "oci:Core/subnet:Subnet", "oci:ContainerEngine/cluster:Clust
 
 
 def _holders(listed: Mapping[str, Sequence[Mapping[str, Any]]], stack_tag: str, known: Set[str]) -> _Holders:
-    """Return what others of the stack's go with, by what is listed and known. A load balancer that says its subnet
-    alone goes with the stack's cluster.
+    """Return the owners among the listed resources and the state's (`known`). A load balancer names only its subnet as
+    owner, so that subnets count as existing owners only while the stack's cluster exists.
     """
     own, live = set(known), set(known)
     for items in listed.values():
         for item in items:
-            pools = {str(pool["id"]) for pool in item.get("instancePools") or ()}  # of a cluster network
+            pools = {str(pool["id"]) for pool in item.get("instancePools") or ()}  # only cluster networks have some
             if item["id"] in known or _tag(item) == stack_tag:
                 own |= {str(item["id"]), *pools}
                 live = live - {item["id"]} if _is_gone(item) else live | {str(item["id"]), *pools}
@@ -406,8 +422,8 @@ def _held_by(item: Mapping[str, Any], kind: OciResource) -> Set[str]:
 def _listed_in(
     client: OciClient, kind: OciResource, queries: Iterable[Mapping[str, str]], progress: Progress
 ) -> list[Mapping[str, Any]]:
-    """List the resources of a type at some places, with those that are gone; none where this identity may not list
-    them.
+    """Return the resources of a type for each query, deleted ones included; none for a query that this identity isn't
+    allowed.
     """
     items: list[Mapping[str, Any]] = []
     for inputs in queries:
@@ -423,11 +439,13 @@ def _listed_in(
 
 
 _NOT_ALLOWED = (401, 403, 404)
-"""How OCI answers those who may not list something."""
+"""HTTP statuses of OCI for a list request without permission."""
 
 
 def kubernetes_id(pending: Pending) -> str | None:
-    """The id of an object or a Helm release, which follows from its name; None for what is neither."""
+    """Return the Pulumi ID of a Kubernetes object or Helm release, which consists of namespace and name; None for other
+    resources.
+    """
     named: Mapping[str, Any] = pending.inputs.get("metadata") or pending.inputs
     name, namespace = named.get("name"), named.get("namespace")
     if not name or not pending.type.startswith("kubernetes:"):
@@ -436,8 +454,8 @@ def kubernetes_id(pending: Pending) -> str | None:
 
 
 def in_oci(client: ClientOf) -> Find:
-    """Find resources in OCI by name and tag, where the state has them under no other name; ids have the provider's
-    form.
+    """Return a function that looks up the resource of a pending creation in OCI by name and tag, among resources that
+    the state doesn't have; IDs have the provider's form.
     """
 
     def find(pending: Pending, known: Set[str]) -> str | Unmatched | None:
@@ -469,11 +487,13 @@ def in_oci(client: ClientOf) -> Find:
 
 
 def _match(pending: Pending, find: Find, known: Set[str]) -> str | Unmatched | None:
-    """The id of what was about to be created, None where it wasn't. Kubernetes is asked by the refresh that follows."""
+    """Return the ID of the resource of a pending creation, None if it wasn't created, or `Unmatched`. For a Kubernetes
+    object the ID is returned without a lookup, since the refresh that follows reads the object.
+    """
     if pending.type.startswith("kubernetes:"):
         return kubernetes_id(pending)
     if pending.type.startswith("pulumi:"):
-        return None  # providers are entries of the state alone
+        return None  # providers exist only in the state
     return find(pending, known)
 
 
@@ -482,7 +502,7 @@ def _is_gone(item: Mapping[str, Any]) -> bool:
 
 
 def _list_resources(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> list[Mapping[str, Any]]:
-    """List the resources of a type at a place, but for those that are gone."""
+    """Return the resources of a type that OCI lists for these inputs, without deleted ones."""
     return [item for item in _listed(client, kind, inputs) if not _is_gone(item)]
 
 
@@ -496,7 +516,9 @@ def _listed(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> 
 def _list_queries(
     kind: OciResource, compartments: Sequence[str], availability_domains: Sequence[str]
 ) -> Iterator[dict[str, str]]:
-    """Yield the queries that find orphans of a type: those without a tag, or within another resource, have none."""
+    """Yield the queries that list the possible orphans of a type; none for types without tags and for those that OCI
+    lists only within another resource.
+    """
     if kind.again or not kind.tagged or not kind.path or "{" in kind.path:
         return
     for compartment in compartments:
@@ -507,7 +529,7 @@ def _list_queries(
 
 
 def _has_name(listed: Mapping[str, Any], kind: OciResource, pending: Pending) -> bool:
-    """Tell whether what OCI lists has the name of what was about to be created."""
+    """Return True if a resource that OCI lists has the name in the inputs of a pending creation."""
     return bool(listed.get(kind.listed_name or kind.name) == pending.inputs.get(kind.name))
 
 

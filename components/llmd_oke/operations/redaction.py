@@ -1,8 +1,8 @@
-"""A stack without its secrets, for previews by code that nobody has read yet.
+"""States and stack files without secrets, for previews of unreviewed code, such as that of pull requests.
 
-Whoever may preview a stack may decrypt its state: Pulumi Cloud's `Stack Read` includes `stack:decrypt` (pulumi.com,
-Permission Sets), and a backend of one's own needs the passphrase. So a job that runs code of `main` alone writes the
-state without secrets, and a preview goes by that, in a backend of its own.
+A program that previews a stack can decrypt its state: Pulumi Cloud's `Stack Read` includes `stack:decrypt` (pulumi.com,
+Permission Sets), and self-managed backends need the passphrase. So a job that runs only code of `main` writes the state
+without secrets, and the preview uses that state in a temporary backend.
 """
 
 import json
@@ -26,20 +26,20 @@ from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
 
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 IS_SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - marks secrets, is none
-"""How a state marks a secret (Pulumi 3.250, sdk/go/common/resource/sig)."""
+"""Key and value by which a state marks a secret (Pulumi 3.250, sdk/go/common/resource/sig)."""
 
 PLACEHOLDER = "https://secret.invalid/left-out-of-previews"
-"""What stands in the place of each secret text: a link, because some have to be one."""
+"""Replacement of each secret text: a URL, because some secrets must be URLs."""
 
 _SHOWN = "[secret]"
-"""What previews show of a secret."""
+"""Text that previews show instead of a secret."""
 
 _OF_PASSPHRASE = ("encryptionsalt", "encryptedkey", "secretsprovider")
 
 
 def without_secrets(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A state as `pulumi stack export --show-secrets` gives it, each secret replaced by a placeholder of its kind. A
-    kubeconfig that lets nobody in by itself stays, so that a preview finds the cluster.
+    """Return a state (result of `pulumi stack export --show-secrets`) in which each secret is replaced by a placeholder
+    of the same JSON type. A kubeconfig without credentials is kept, so that a preview can reach the cluster.
     """
     deployment = cast("dict[str, Any]", _public(document["deployment"] or {}))
     deployment.pop("secrets_providers", None)
@@ -47,7 +47,7 @@ def without_secrets(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _public(value: Any) -> Any:
-    """A part of a state without what secrets say."""
+    """Return a part of a state in which secrets are replaced by placeholders."""
     match value:
         case {"4dabf18193072939515e22adb298388d": mark, **rest} if mark == IS_SECRET:
             secret = json.loads(str(rest["plaintext"])) if "plaintext" in rest else ""
@@ -75,7 +75,7 @@ def _placeholder(value: Any) -> Any:
 
 
 def _lets_nobody_in(text: str) -> bool:
-    """Tell whether a text is a kubeconfig whose user has to sign in."""
+    """Return True if a text is a kubeconfig without credentials."""
     if "clusters" not in text:
         return False
     try:
@@ -86,11 +86,11 @@ def _lets_nobody_in(text: str) -> bool:
 
 @contextmanager
 def preview_project(project: Path, stack: str, states: Path) -> Generator[PulumiCli]:
-    """The CLI for a copy of a project whose stacks have the states of a folder, `STACK.json` as `without_secrets` gives
-    it, in a backend that goes with the block. No secret of the stack files is read.
+    """Yield the CLI for a stack in a temporary copy of the project, with a temporary backend that has the states of the
+    directory `states` (`STACK.json`, results of `without_secrets`). Secrets of the stack files become placeholders.
 
     Raises:
-        KitError: there is no such state, or it can't be taken.
+        KitError: the directory has no state of the stack, or a state can't be imported.
     """
     files = sorted(states.glob("*.json"))
     if stack not in {file.stem for file in files}:
@@ -110,10 +110,11 @@ def preview_project(project: Path, stack: str, states: Path) -> Generator[Pulumi
 
 
 def _encrypted(state: Path, settings: Path) -> dict[str, Any]:
-    """A state whose placeholders are encrypted with the passphrase of a new stack, as `pulumi stack init` noted it.
+    """Read a state without secrets, with the secrets provider of a new stack, whose salt `pulumi stack init` has
+    written to the stack file `settings`.
 
     Raises:
-        KitError: it is no state, or the stack has no passphrase.
+        KitError: the file isn't a stack's state, or the stack file has no salt.
     """
     try:
         document = json.loads(state.read_text())
@@ -125,7 +126,7 @@ def _encrypted(state: Path, settings: Path) -> dict[str, Any]:
 
 
 def _copy(project: Path, copy: Path) -> None:
-    """A project by links, but for its stack files, whose secrets are placeholders."""
+    """Copy a project: symbolic links to its files, but stack files with placeholders for secrets."""
     own = stack_file(project, "any").parent
     copy.mkdir()
     for item in project.iterdir():
@@ -139,7 +140,7 @@ def _copy(project: Path, copy: Path) -> None:
 
 
 def _unsealed(value: Any) -> Any:
-    """A part of a stack file with placeholders for secrets."""
+    """Return a part of a stack file in which secrets are replaced by placeholders."""
     match value:
         case {"secure": _, **rest} if not rest:
             return PLACEHOLDER
@@ -152,8 +153,8 @@ def _unsealed(value: Any) -> Any:
 
 
 def compared(preview: Preview) -> tuple[Preview, int]:
-    """A preview of a stack without secrets, without changes of placeholders, and how many resources have a secret that
-    was not compared.
+    """Return a preview of a stack without secrets, without the changes that placeholders cause, and the number of
+    resources with secrets, which therefore weren't compared.
     """
     changes = tuple(map(_without_placeholders, preview.changes))
     return replace(preview, changes=changes), sum(_has_secret(change.old) for change in preview.changes)

@@ -1,6 +1,6 @@
-"""Questions to registries of images and charts: whether nodes can pull them, and the digests for the lock.
+"""Checks of images and charts in their registries, as nodes without credentials pull them, and updates of the lock.
 
-Nodes pull without credentials. A chart has to be the archive that the catalogue names.
+A chart must be the archive whose SHA-256 the catalogue has.
 """
 
 import hashlib
@@ -39,9 +39,9 @@ _UNKNOWN = {Refusal.UNREACHABLE, Refusal.BUSY, Refusal.UNSOUND}
 
 CHART_TIMEOUT_S = 20.0
 MAX_CHART_BYTES = 32 * 2**20
-"""Of an index or an archive; charts have a few hundred KiB."""
+"""Largest download of a repository's index or a chart's archive; archives have a few hundred KiB."""
 DEEPEST = 20
-"""Of an index, whose entries have lists in mappings in lists."""
+"""Greatest nesting of an index that is read."""
 
 
 class _Listed(BaseModel):
@@ -56,14 +56,14 @@ class _Index(BaseModel):
 
 
 def registry_findings(images: Sequence[UsedImage], progress: Progress) -> list[Finding]:
-    """A finding for each image. Registries are asked for manifests only; nothing is pulled."""
+    """Check that nodes can pull each image; return a finding for each. Only manifests are requested from registries."""
     findings = query_registries([used.image for used in images], _image_finding, progress)
     by_use = [(used, findings[used.image.reference]) for used in images]
     return [replace(finding, path=used.path, value=f"{used.used_by}: {finding.value}") for used, finding in by_use]
 
 
 def _image_finding(client: RegistryClient, image: ContainerImage) -> Finding:
-    """Judge an image, wherever the stack file brings it from."""
+    """Check one image; the finding's path in the stack file is empty."""
     try:
         if image.digest is not None:
             return _locked_image_finding(client, image, image.digest)
@@ -73,7 +73,9 @@ def _image_finding(client: RegistryClient, image: ContainerImage) -> Finding:
 
 
 def refused(image: ContainerImage, error: RegistryError, path: str) -> Finding:
-    """Return what a registry that doesn't give an image means for nodes."""
+    """Return the finding for an image that a registry doesn't return: `unknown` if nodes may nevertheless be able to
+    pull it, otherwise a problem.
+    """
     if error.refusal is Refusal.DENIED and image.registry.endswith(OCI_REGISTRY):
         remedy = "Nodes sign in with their own rights (cluster.iam.grants: ocir), which can't be tried from here."
         return Finding(CHECK, path, Verdict.UNKNOWN, error.message, remedy)
@@ -82,7 +84,9 @@ def refused(image: ContainerImage, error: RegistryError, path: str) -> Finding:
 
 
 def _locked_image_finding(client: RegistryClient, image: ContainerImage, digest: str) -> Finding:
-    """A locked image: what counts is its digest. A tag that moved says that somebody published something else."""
+    """Check a locked image: a problem if the registry no longer has the digest; if only the tag has moved to another
+    digest, the finding is fine, with a remark.
+    """
     is_gone = False
     try:
         client.stored(image, by_digest=True)
@@ -104,8 +108,8 @@ def _locked_image_finding(client: RegistryClient, image: ContainerImage, digest:
 def chart_findings(
     charts: Sequence[HelmChart], progress: Progress, mirror: MirrorRegistry | None = None
 ) -> list[Finding]:
-    """A finding for each chart of a repository: whether its archive, or that of its copy in a private registry, is the
-    one of the catalogue.
+    """Check that each chart's archive, or that of its copy in the private registry `mirror`, has the catalogue's
+    SHA-256; return a finding for each.
     """
     if mirror is not None:
         by_copy = {mirror.copy_of(chart.published).reference: chart for chart in charts}
@@ -123,11 +127,11 @@ def chart_findings(
 def refuse_other_archives(
     charts: Sequence[HelmChart], progress: Progress, mirror: MirrorRegistry | None = None
 ) -> None:
-    """Refuse charts before Helm fetches them: those whose checksum is known, and whose repository (or private registry,
-    where there is one) has another archive.
+    """Refuse charts whose archive in the repository, or in the private registry `mirror`, differs from the catalogue's
+    SHA-256. Charts without SHA-256 in the catalogue aren't checked.
 
     Raises:
-        KitError: there is such a chart.
+        KitError: a chart's archive differs.
     """
     for finding in chart_findings([chart for chart in charts if chart.sha256], progress, mirror):
         if finding.verdict is Verdict.PROBLEM:
@@ -169,7 +173,11 @@ def _copy_finding(client: RegistryClient, image: ContainerImage, charts: Mapping
 
 
 def _archive_sha256(client: httpx2.Client, chart: HelmChart) -> str:
-    """The SHA-256 of what Helm would install, which finds it by the index of the repository."""
+    """Return the SHA-256 of the archive that Helm would install according to the repository's index.
+
+    Raises:
+        ValueError: the index has no such chart and version, or isn't safe to parse.
+    """
     index_url = f"{chart.repository}/index.yaml"
     text = bounded_content(client, index_url, MAX_CHART_BYTES)
     _refuse_slow_yaml(text, index_url)
@@ -186,7 +194,12 @@ def _archive_sha256(client: httpx2.Client, chart: HelmChart) -> str:
 
 
 def _refuse_slow_yaml(text: bytes, url: str) -> None:
-    """YAML that takes long to be read: the parser's time grows with the square of the depth, and aliases double."""
+    """Refuse YAML whose parsing may take long: with aliases, or deeply nested, as the time grows with the square of the
+    depth.
+
+    Raises:
+        ValueError: the text has aliases, or is nested more than `DEEPEST` times.
+    """
     depth = 0
     for event in cast("Iterable[object]", yaml.parse(text, yaml.CSafeLoader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -195,16 +208,16 @@ def _refuse_slow_yaml(text: bytes, url: str) -> None:
 
 
 NOT_ASKED = "its registry was not asked"
-"""How a reason begins that an answer makes obsolete."""
+"""Beginning of an entry's `reason` in the lock that the registry's answer replaces."""
 
 UNANSWERED = {Refusal.UNREACHABLE, Refusal.BUSY, Refusal.UNSOUND}
-"""What says nothing of the image itself."""
+"""Refusals that don't concern the image itself, so that the lock isn't changed."""
 
 
 @dataclass(frozen=True)
 class LockUpdate:
-    """The lock's new text, and what stands in the way of trusting it: tags that name another digest than the lock has,
-    with both, and images of which nothing could be learnt, with the reason. Both keep what the lock had.
+    """New text of the lock, and the entries that weren't updated: `moved` has the old and new digest of tags that
+    moved, `unanswered` the reason for images whose registry gave no answer.
     """
 
     text: str
@@ -213,21 +226,21 @@ class LockUpdate:
 
 
 def new_lock(images: Sequence[ContainerImage]) -> str:
-    """A lock of images whose registries were not asked."""
+    """Return the text of a lock with these images, without digests, as registries weren't asked."""
     return yaml_files.text_of({"images": {image.reference: {"digest": None, "reason": NOT_ASKED} for image in images}})
 
 
 def lock_update(
     text: str, images: Sequence[ContainerImage], answers: Answers, today: date, *, take_moved: bool = False
 ) -> LockUpdate:
-    """The lock with what registries say.
+    """Update the lock by the registries' answers.
 
     Args:
-        text: the lock as it is.
-        images: all images that the lock must have, sorted; others leave it.
-        answers: what registries say of them.
-        today: the day on which they were asked.
-        take_moved: whether a tag's new digest takes the place of the lock's.
+        text: the lock's present text.
+        images: all images that the lock must have, sorted; entries of others are removed.
+        answers: the results of the images' lookups, by reference.
+        today: the date of the lookups.
+        take_moved: whether the new digest of a moved tag replaces the lock's digest.
     """
     document = yaml_files.load(text)
     entries: Any = document["images"]
@@ -255,7 +268,9 @@ def lock_update(
 
 
 def _write(entry: Any, answer: StoredImage, source: str) -> None:
-    """Write an answer into an entry. ruamel.yaml has comments before the next entry at this one's last key."""
+    """Write the registry's answer into an entry of the lock. ruamel.yaml attaches a comment before the next entry to
+    the last key of this one, so that the comment must be moved.
+    """
     comment = entry.ca.items.pop(list(entry)[-1], None)
     if entry["digest"] != answer.digest:
         entry["digest"], entry["source"] = answer.digest, source

@@ -1,4 +1,4 @@
-"""A bill of materials of what a stack deploys, and of what deploys it, in CycloneDX 1.6."""
+"""Software bill of materials (SBOM) of a stack and of the kit that deploys it, in CycloneDX 1.6."""
 
 import json
 import re
@@ -22,17 +22,18 @@ from llmd_oke.serving.vllm import pinned_revision
 SPECIFICATION = "1.6"
 KIT = "llmd-oke"
 PLUGINS = {"pulumi-kubernetes": "pulumi_kubernetes", "pulumi-oci": "pulumi_oci"}
-"""Plug-ins of Pulumi's engine, and the Python packages whose versions theirs are."""
+"""Pulumi providers, with the Python packages that have the same version."""
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
+"""Name and extras of a requirement (PEP 508)."""
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
-"""Parts of a requirement (PEP 508)."""
+"""Extra in the marker of a requirement (PEP 508)."""
 
 
 @dataclass(frozen=True)
 class SbomComponent:
-    """One component: its CycloneDX `kind`, package URL where its kind has any, SHA-256, further facts by name, and the
-    references of what it is known to consist of. The `reference` is its name within the bill.
+    """Component of an SBOM: CycloneDX type (`kind`), package URL (`purl`, None if its kind has none), SHA-256, further
+    properties (`facts`), and the references of known subcomponents (`needs`). `reference` is its `bom-ref`.
     """
 
     kind: str
@@ -45,7 +46,7 @@ class SbomComponent:
     needs: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """The component as CycloneDX has it."""
+        """Return the component as CycloneDX object."""
         plain = {"type": self.kind, "bom-ref": self.reference, "name": self.name, "version": self.version}
         hashes = [{"alg": "SHA-256", "content": self.sha256}] if self.sha256 else None
         facts = [{"name": f"{KIT}:{name}", "value": value} for name, value in sorted(self.facts.items())]
@@ -54,16 +55,16 @@ class SbomComponent:
 
 
 def bill_of_materials(plan: Plan, stack: str, now: datetime) -> dict[str, Any]:
-    """The bill of a stack as plain data: images and charts with digests and checksums, models with their commits, node
-    images, OKE's add-ons, plug-ins, and the Python packages of the kit that deploys it.
+    """Return the SBOM of a stack as CycloneDX document: images and charts with digests and checksums, models with their
+    commits, node images, OKE's add-ons, Pulumi providers, and the kit's Python packages.
 
-    What is inside an image is not listed, and that is said (`compositions`). Bills of equal content have one serial
-    number.
+    The content of images isn't listed, which `compositions` states (`incomplete`). SBOMs of equal content have the same
+    serial number.
 
     Args:
         plan: the stack's plan.
-        stack: its name.
-        now: when the bill is made.
+        stack: name of the stack.
+        now: the document's timestamp, UTC.
     """
     parts = list({part.reference: part for part in _parts(plan)}.values())
     root = {"type": "application", "bom-ref": f"stack:{stack}", "name": stack, "version": plan.config_hash}
@@ -125,7 +126,7 @@ def _image(
 
 
 def _charts(plan: Plan) -> Iterator[SbomComponent]:
-    """Charts, which consist of the images that they bring."""
+    """Yield the charts, with their images as subcomponents."""
     for name in operators_of(plan):
         chart = operator(name).chart
         needs = tuple(image_purl(used.image) for used in images_of_operator(name) if used.image != chart.artifact)
@@ -136,7 +137,7 @@ def _charts(plan: Plan) -> Iterator[SbomComponent]:
 
 
 def image_purl(image: ContainerImage) -> str:
-    """The package URL of an image or chart in a registry (purl-spec, type `oci`)."""
+    """Return the package URL of an image or chart in a registry (purl-spec, type `oci`)."""
     name = image.repository.rpartition("/")[2].lower()
     version = f"@{quote(image.digest, safe='')}" if image.digest else ""
     place = quote(f"{image.registry}/{image.repository}".lower(), safe="/")
@@ -164,14 +165,14 @@ def _models(plan: Plan) -> Iterator[SbomComponent]:
 
 
 def _of_cluster(plan: Plan) -> Iterator[SbomComponent]:
-    """Node images, Kubernetes and OKE's add-ons."""
-    assert plan.created is not None  # noqa: S101 - the caller has looked
+    """Yield Kubernetes, the node images and OKE's add-ons of a created cluster."""
+    assert plan.created is not None  # noqa: S101 - the caller has checked
     version = plan.created.kubernetes_version
     yield SbomComponent("platform", "Oracle Kubernetes Engine", version, f"oke:{version}")
     for pool in plan.created.pools:
         imported, of = pool.image_import, "GPU nodes" if isinstance(pool, GpuPoolPlan) else "nodes without GPUs"
         if isinstance(pool, GpuPoolPlan) and pool.pool_id is not None:
-            continue  # nobody knows the image of nodes that are there already
+            continue  # the image of an existing pool isn't known
         if imported is not None:
             sha256 = imported.checksum.removeprefix("sha256:") if imported.checksum.startswith("sha256:") else None
             facts = {"used-by": of, "checksum": imported.checksum}
@@ -196,8 +197,8 @@ def _plugins() -> Iterator[SbomComponent]:
 
 
 def _python_packages() -> Iterator[SbomComponent]:
-    """The kit and what it is installed with: all that its requirements lead to on this machine, by all of its extras
-    that are there.
+    """Yield the kit and its transitive requirements that are installed on this machine, those of its
+    extras included.
     """
     seen: dict[str, metadata.Distribution] = {}
     needs: dict[str, set[str]] = {}
@@ -220,7 +221,9 @@ def _python_packages() -> Iterator[SbomComponent]:
 
 
 def _requirements(distribution: metadata.Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield what a package needs with these extras, each with the extras of its own that are asked for."""
+    """Yield the names of a package's requirements with the given `extras`, each with the extras that it is required
+    with.
+    """
     for text in distribution.requires or ():
         requirement, _, marker = text.partition(";")
         of_extra = _EXTRA.search(marker)
@@ -232,7 +235,7 @@ def _requirements(distribution: metadata.Distribution, extras: frozenset[str]) -
 def _installed(name: str) -> metadata.Distribution | None:
     try:
         return metadata.distribution(name)
-    except metadata.PackageNotFoundError:  # for another platform, or of an extra
+    except metadata.PackageNotFoundError:  # required on another platform, or by a missing extra
         return None
 
 
@@ -241,5 +244,5 @@ def _package_purl(distribution: metadata.Distribution) -> str:
 
 
 def _canonical(name: str) -> str:
-    """A package's name as indexes compare it (PEP 503)."""
+    """Return the normalized name of a package (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

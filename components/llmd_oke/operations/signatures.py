@@ -1,7 +1,8 @@
-"""Signatures of images and charts by those who publish them.
+"""Verification of publishers' signatures of images and charts.
 
-A publisher's key is verified here, over the signatures that cosign keeps beside an image (cosign, SIGNATURE_SPEC.md).
-An identity of Sigstore's certificates needs its log and roots: that is for cosign itself, where it is on PATH.
+Signatures by a publisher's key are verified here, in the form that cosign stores beside an image (cosign,
+SIGNATURE_SPEC.md). Keyless signatures, by an identity in a Sigstore certificate, need Sigstore's log and root
+certificates, and are verified by the program `cosign` if it is on PATH.
 """
 
 import base64
@@ -29,7 +30,7 @@ CHECK = "signature"
 SIGNATURE = "dev.cosignproject.cosign/signature"
 COSIGN = "cosign"
 COSIGN_S = 120
-"""What cosign may take for one image: it asks the registry and Sigstore's log."""
+"""Timeout of cosign for one image in seconds: it queries the registry and Sigstore's log."""
 
 _HASHES = {"sha256": hashes.SHA256, "sha512": hashes.SHA512}
 _UNSIGNED = "Its digest alone says what it is."
@@ -51,11 +52,13 @@ class _Payload(BaseModel):
 
 
 class SignatureError(KitError):
-    """Error for an image without a signature of its publisher's."""
+    """Error for an image without a valid signature of its publisher."""
 
 
 def signature_findings(images: Sequence[UsedImage], progress: Progress) -> list[Finding]:
-    """A finding for each image. Publishers that sign nothing are told; what a publisher signs must be signed."""
+    """Return a finding for each image: a problem if the publisher signs images and this one has no valid signature;
+    fine, with a remark, if the publisher doesn't sign.
+    """
     findings = query_registries([used.image for used in images], _finding, progress)
     return [replace(findings[used.image.reference], path=used.path) for used in images]
 
@@ -82,18 +85,18 @@ def _finding(client: RegistryClient, image: ContainerImage) -> Finding:
 
 
 def verify_by_key(client: RegistryClient, image: ContainerImage, digest: str, pem: str, algorithm: str) -> None:
-    """Look for one signature of an image's digest by a key.
+    """Verify that an image has at least one signature of its digest by a key.
 
     Args:
-        client: asks the registry.
-        image: whose signature it is.
-        digest: what must be signed.
-        pem: the public key, RSA or of an elliptic curve.
-        algorithm: `sha256` or `sha512`.
+        client: client of the image's registry.
+        image: the image.
+        digest: the digest that must be signed.
+        pem: the public key as PEM, RSA or elliptic curve.
+        algorithm: hash function, `sha256` or `sha512`.
 
     Raises:
-        SignatureError: there is none.
-        RegistryError: the registry gives no answer.
+        SignatureError: no signature is valid.
+        RegistryError: the registry doesn't answer, or refuses.
     """
     tag = f"{digest.replace(':', '-')}.sig"
     try:
@@ -116,7 +119,12 @@ def verify_by_key(client: RegistryClient, image: ContainerImage, digest: str, pe
 
 
 def _verify(payload: bytes, signature: str, pem: str, algorithm: str) -> None:
-    """Raise InvalidSignature, or ValueError where it is none, or the key is of another kind."""
+    """Verify a signature (base64) of a payload by a key.
+
+    Raises:
+        InvalidSignature: the signature isn't that key's.
+        ValueError: the signature isn't base64, or the key is neither RSA nor elliptic curve.
+    """
     try:
         signed = base64.b64decode(signature, validate=True)
     except binascii.Error as error:
@@ -132,7 +140,12 @@ def _verify(payload: bytes, signature: str, pem: str, algorithm: str) -> None:
 
 
 def _require(payload: bytes, digest: str) -> None:
-    """Raise ValueError where what is signed is another image. Its name is not looked at: copies have another one."""
+    """Require that a signed payload names the digest. The image's name in the payload is ignored, since copies in other
+    registries have other names.
+
+    Raises:
+        ValueError: the payload names another digest, or has another form.
+    """
     try:
         critical = _Payload.model_validate_json(payload).critical
     except ValidationError as error:
@@ -142,11 +155,11 @@ def _require(payload: bytes, digest: str) -> None:
 
 
 def verify_by_identity(image: ContainerImage, digest: str, publisher: Publisher) -> None:
-    """Verify a signature with cosign, by an identity of Sigstore's certificates.
+    """Verify with cosign that an image has a signature by the publisher's identity in a Sigstore certificate.
 
     Raises:
-        SignatureError: cosign finds none of the publisher's.
-        KitError: there is no cosign, or it has no answer in time.
+        SignatureError: cosign finds no such signature.
+        KitError: cosign isn't on PATH, fails, or doesn't end within `COSIGN_S`.
     """
     program = shutil.which(COSIGN)
     if program is None:
@@ -169,4 +182,4 @@ def verify_by_identity(image: ContainerImage, digest: str, publisher: Publisher)
 
 
 _NO_MATCH = ("no matching signatures", "no signatures found", "none of the expected identities matched")
-"""What cosign says where it has looked and found nothing (cosign, pkg/cosign/errors.go)."""
+"""Error messages of cosign for an image without a matching signature (cosign, pkg/cosign/errors.go)."""

@@ -1,4 +1,4 @@
-"""The smoke benchmark of a deployed stack: run from this machine, or as a Job whose result is brought here."""
+"""Smoke benchmark of a deployed stack: run from this machine, or read from the result of its Job in the cluster."""
 
 import json
 from collections.abc import Mapping
@@ -32,23 +32,25 @@ from llmd_oke.program.smoke import facts, smoke_request
 
 
 def run_context_of(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Mapping[str, str]) -> RunContext:
-    """Return what is not real of what is measured; nothing is where `simulated` names nothing."""
+    """Return the conditions of a measurement, in which `simulated` lists the simulated parts; figures are measured if
+    that is empty, otherwise calibrated, or bounds for models without calibration.
+    """
     if not simulated:
         return RunContext(time_scale, Basis.MEASURED, simulated, ran)
     return RunContext(time_scale, Basis.CALIBRATED, simulated, ran, bound_models(plan))
 
 
 def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, how: RunContext) -> SmokePlan:
-    """Return what the benchmark of one model needs.
+    """Return the plan of one model's smoke benchmark: endpoints, load, checks and facts for the report.
 
     Raises:
-        KitError: the model is not there, or the cluster does not answer.
+        KitError: the model isn't deployed, or the cluster doesn't answer.
     """
     return resolve(replace(smoke_request(plan, model), facts=facts(stack, plan, model)), access, how)
 
 
 def running_servers(plan: Plan, model: ModelPlan, access: ClusterAccess) -> ServerPods:
-    """The pods of a model's servers that are there now."""
+    """Return the pods of a model's servers; None if they can't be listed."""
     try:
         return server_pods(smoke_request(plan, model), access)
     except KitError:
@@ -57,10 +59,10 @@ def running_servers(plan: Plan, model: ModelPlan, access: ClusterAccess) -> Serv
 
 @dataclass(frozen=True)
 class SmokeOutcome:
-    """Outcome of one model's benchmark, ready to be shown; `failed` are the checks that it did not pass, and `excuses`
-    why that may not be the deployment's fault.
+    """Outcome of one model's smoke benchmark, as summary and table.
 
-    `report` is None where there was too little for one.
+    `failed` are the names of the failed checks, `excuses` reasons why a failure may not be the deployment's fault;
+    `report` is the path of the stored report, None if the benchmark measured too little.
     """
 
     name: str
@@ -79,10 +81,10 @@ class SmokeOutcome:
 def run_all(
     stack: str, plan: Plan, how: RunContext, reports: Path, started: datetime, progress: Progress
 ) -> list[SmokeOutcome]:
-    """Benchmark the models of a deployed stack one after the other and store their reports.
+    """Benchmark the models of a deployed stack one after the other and store their reports in `reports`.
 
     Raises:
-        KitError: a model is not there or does not answer.
+        KitError: a model isn't deployed or doesn't answer.
     """
     access = ClusterAccess(plan.kubeconfig_context)
     outcomes: list[SmokeOutcome] = []
@@ -100,7 +102,7 @@ def run_all(
 def store_result(
     result: SmokeResult, reports: Path, stack: str, started: datetime | None, plan: Plan, model: ModelPlan
 ) -> StoredReport:
-    """Store the result of a model's benchmark, and its evaluation beside those of `llmd-oke eval`."""
+    """Store the report of a model's benchmark, and the benchmark's evaluation among those of `llmd-oke eval`."""
     if evaluation := evals.of_benchmark(result, model):
         evals.store_result(evaluation, reports, stack, model.name)
     name = model_name(result.plan.model)
@@ -108,23 +110,23 @@ def store_result(
 
 
 def part(plan: Plan, model: ModelPlan) -> str | None:
-    """The folder of a model's report within those of its stack; None where the stack has one model."""
+    """Return the subdirectory for a model's report among its stack's reports; None if the stack has only one model."""
     return model.name if len(plan.models) > 1 else None
 
 
 def outcome(model: ModelPlan, result: SmokeResult, stored: StoredReport) -> SmokeOutcome:
-    """Return what to show of a stored result."""
+    """Return the outcome of a model's benchmark, whose result has been stored."""
     failed = tuple(check.name for check in result.verdict.failed)
     return SmokeOutcome(model.name, failed, summarize_result(result), render(result), stored.report, result.excuses)
 
 
 def fetch(stack: str, plan: Plan, reports: Path) -> list[SmokeOutcome]:
-    """The result of each model's newest Job, stored as a report as if it had been measured from here.
+    """Read the result of each model's newest smoke Job, store its report in `reports`, and return the outcomes.
 
-    Where a Job left no result, its last words are shown instead, and nothing is stored.
+    For a Job without a result, the outcome has the termination message of its pod instead, and nothing is stored.
 
     Raises:
-        KitError: a model has no Job, or its Job has not ended.
+        KitError: a model has no Job, or its Job hasn't ended.
     """
     reader = JobReader(ClusterAccess(plan.kubeconfig_context).client, plan.namespace)
     jobs = {model.name: _job(reader, model) for model in plan.models}
@@ -152,7 +154,7 @@ def _job(reader: JobReader, model: ModelPlan) -> Job:
 
 
 def _result(reader: JobReader, model: str, job: str) -> SmokeResult | None:
-    """Read the result of a Job, None where it left none; one of an earlier Job says nothing of this one."""
+    """Return the result of a Job; None if the model's ConfigMap has no result, or that of an earlier Job."""
     content = reader.config_map(f"smoke-{model}")
     if content is None or content.annotations.get(JOB_ANNOTATION) != job or RESULT_KEY not in content.data:
         return None
@@ -168,7 +170,7 @@ def _from_words(reader: JobReader, model: ModelPlan, job: Job) -> SmokeOutcome:
 
 
 def _parsed(words: str) -> Mapping[str, Any]:
-    """Last words are JSON, unless something else ended the container."""
+    """Parse a termination message: the JSON object that the program wrote, or else `message` with the whole text."""
     try:
         return {"message": "", **json.loads(words)}
     except (ValueError, TypeError):

@@ -1,6 +1,7 @@
-"""An archive for those who are to help: status, objects, logs, versions, reports and the plan of a stack, redacted.
+"""Support archive of a stack: status, objects, logs, versions, reports and plan, without secrets.
 
-It always has a manifest: what is in it, and what could not be had and why. What it has is bounded in size and time.
+The archive's manifest lists the files, and the parts that couldn't be read with the reason. Size and duration are
+bounded.
 """
 
 import io
@@ -35,7 +36,7 @@ from llmd_oke.operations.objects import metadata, plain
 from llmd_oke.operations.status.reading import ClusterReading, Unread, container_statuses, get, name_of, reason
 
 MAX_BYTES = 64 * 2**20
-"""Of all files together, before they are compressed."""
+"""Largest total size of all files before compression."""
 
 MAX_FILE_BYTES = 2**20
 MAX_LOG_BYTES = 256 * 2**10
@@ -50,14 +51,16 @@ _PACKAGES = ("llmd-oke", "pulumi", "pulumi-kubernetes", "pulumi-oci", "lightkube
 
 @dataclass
 class Archive:
-    """Files by their paths in the archive, none with a secret; `missing` says what could not be had, and why."""
+    """Content of a support archive: redacted files by path, the paths of truncated files (`cut`), and the reason for
+    each path that couldn't be read (`missing`).
+    """
 
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     cut: set[str] = field(default_factory=set[str])
     missing: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, path: str, text: str, most_bytes: int = MAX_FILE_BYTES) -> None:
-        """Add a text without its secrets, at most the end of it."""
+        """Add a redacted text as file; of a text over `most_bytes` only the end."""
         content = redact_text(text).encode()
         if len(content) > most_bytes:
             content = content[-most_bytes:]
@@ -68,19 +71,19 @@ class Archive:
             self.files[path] = content
 
     def add_document(self, path: str, document: object) -> None:
-        """Add a document without its secrets."""
+        """Add a redacted document as JSON file."""
         as_json: JsonValue = json.loads(json.dumps(document, default=str))
         self.add(path, json.dumps(redact(as_json), indent=1), MAX_BYTES)
 
     def try_to_add(self, path: str, read: Callable[[], object]) -> None:
-        """Add a document, or the reason why it isn't there."""
+        """Add the document that `read` returns, or, if it raises an error, the reason to `missing`."""
         try:
             self.add_document(path, read())
         except (KitError, OSError, ValueError, subprocess.SubprocessError) as error:
             self.missing[path] = error.message if isinstance(error, KitError) else reason(error)
 
     def write(self, file: Path, stack: str) -> None:
-        """Write the archive, with its manifest, for its owner alone. A file is whole or not there."""
+        """Write the archive with its manifest as tar.gz of mode 0600, atomically."""
         manifest = {
             "stack": stack,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -105,13 +108,15 @@ class Archive:
 
 
 def add_cluster(archive: Archive, reading: ClusterReading) -> None:
-    """The objects that tell how the stack is; Secrets and ConfigMaps are never asked for."""
+    """Add the objects of a cluster reading to the archive: nodes, pods, servers, Jobs and warnings, never Secrets or
+    ConfigMaps.
+    """
     for name, part in document("nodes pods deployments leader_worker_sets jobs warnings", reading).items():
         path = f"cluster/{name}.json"
         if isinstance(part, Unread):
             archive.missing[path] = part.why
         else:
-            for item in part:  # which manager set which field is most of an object
+            for item in part:  # most of an object's size
                 metadata(item).managedFields = None
             archive.add_document(path, [plain(item) for item in part])
 
@@ -123,7 +128,7 @@ class _Log:
 
 
 def add_logs(archive: Archive, way: HttpEndpoint, pods: Iterable[Pod]) -> None:
-    """The end of the log of each container, and of the run before where there was one."""
+    """Add the end of the log of each container, and that of its previous run if it restarted."""
     until_s = time.monotonic() + LOGS_LIMIT_S
 
     def read(log: _Log) -> str | Unread:
@@ -158,7 +163,7 @@ def _logs(pod: Pod) -> Iterator[_Log]:
 
 
 def add_log_files(archive: Archive, folder: Path) -> None:
-    """The end of each log of a rehearsal: its programs', and those of its pods' containers."""
+    """Add the end of each log file of a rehearsal: those of its programs and of its pods' containers."""
     for file in sorted(folder.rglob("*.log")):
         path = f"logs/{file.relative_to(folder)}"
         try:
@@ -168,7 +173,7 @@ def add_log_files(archive: Archive, folder: Path) -> None:
 
 
 def add_reports(archive: Archive, reports: Path, stack: str) -> None:
-    """The newest report of the stack with its passports; single requests are left out."""
+    """Add the files of the stack's newest report, with passports but without the records of single requests."""
     folder = reports / stack_folder(stack) / LATEST
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.suffix in _REPORT_FILES]
     if not files:
@@ -182,11 +187,11 @@ def add_reports(archive: Archive, reports: Path, stack: str) -> None:
 
 
 def stack_document(file: Path) -> object:
-    """Read what a stack file says; what the engine has encrypted goes with the secrets.
+    """Read a stack file as plain data. Encrypted values are redacted when the document is added to the archive.
 
     Raises:
-        OSError: it can't be read.
-        ValueError: it is no YAML.
+        OSError: the file can't be read.
+        ValueError: the file isn't YAML.
     """
     try:
         return yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -195,7 +200,7 @@ def stack_document(file: Path) -> object:
 
 
 def versions() -> dict[str, object]:
-    """The programs and packages of this machine that a deployment goes through."""
+    """Return the versions of this machine's operating system, Python, Python packages and Pulumi CLI."""
     known: dict[str, str] = {}
     for name in _PACKAGES:
         with suppress(packages.PackageNotFoundError):
@@ -219,9 +224,8 @@ def _pulumi() -> str:
     return done.stdout.strip() or "not known"
 
 
-# What may leave a machine: texts and documents without secrets, as far as names and forms tell them. Values that a name
-# calls a secret go (`HF_TOKEN=…`, `password: …`), and so does what looks like one whatever it is called: tokens of
-# known forms, signed and pre-authenticated addresses, private keys.
+# Redaction of texts and documents. Removed are values whose key or variable has the name of a secret (`HF_TOKEN=…`,
+# `password: …`), and, whatever their name, tokens of known forms, signed and pre-authenticated URLs, and private keys.
 
 HIDDEN = "[redacted]"
 
@@ -232,9 +236,9 @@ _NAMES = (
 _SECRET_NAME = re.compile(rf"(?i){_NAMES}|^secure$")
 
 _VALUE = r"(?!\d+(\.\d+)?\b|\[)[^\s\"',;&\\]{4,}"
-"""What stands after a secret's name: no number, and nothing that is redacted already."""
+"""Value behind a secret's name: not a number, and not redacted already."""
 
-_FORMS = (  # none takes longer than a text is long: logs have lines of any length
+_FORMS = (  # all take linear time: logs may have lines of any length
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
     (re.compile(r"\b(hf_|pul-|ghp_|github_pat_|sk-)[\w-]{8,}"), HIDDEN),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN),  # JSON Web Tokens
@@ -250,14 +254,16 @@ _FORMS = (  # none takes longer than a text is long: logs have lines of any leng
 
 
 def redact_text(text: str) -> str:
-    """A text without what looks like a secret."""
+    """Return a text in which everything that looks like a secret is replaced by `HIDDEN`."""
     for form, instead in _FORMS:
         text = form.sub(instead, text)
     return text
 
 
 def redact(value: JsonValue) -> JsonValue:
-    """A document without secrets: values by the names of keys and of environment variables, texts by their form."""
+    """Return a document without secrets: values are replaced if the name of their key or environment variable is that
+    of a secret, and texts are redacted by `redact_text`.
+    """
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Tenancy of a stack, and what the stack has there: its nodes by pool and reservation, its cluster and its network."""
+"""Existing OCI resources of a stack in its tenancy: nodes by pool and reservation, cluster and network."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunningNode:
-    """An instance of the stack: the pool that it is of, and the reservation that it is taken from, if any."""
+    """An instance of the stack: name of its pool, and OCID of its capacity reservation, None without one."""
 
     pool: str
     reservation_id: str | None = None
@@ -24,23 +24,25 @@ class RunningNode:
 
 @dataclass(frozen=True)
 class RunningNodes:
-    """Resources that a stack has in OCI already, whose limits and capacity it doesn't need once more."""
+    """Existing OCI resources of a stack, for which an update needs no further limits and capacity: its nodes, and the
+    numbers of its clusters and VCNs.
+    """
 
     nodes: tuple[RunningNode, ...] = ()
     clusters: int = 0
     networks: int = 0
 
     def of_pool(self, name: str, reservation_id: str | None = None) -> int:
-        """The nodes of a pool, by its name: those that are taken from that reservation, or from none."""
+        """Return the number of a pool's nodes from a capacity reservation (OCID), or from none if left out."""
         return sum(node.pool == name and node.reservation_id == reservation_id for node in self.nodes)
 
 
 def running_of(client: OciClient, compartment_id: str, network_compartment_id: str, stack_tag: str) -> RunningNodes:
-    """Find what carries the stack's tag in its compartments, and the instances of its pools, which carry none where
-    they were launched before the kit tagged them.
+    """Look up the stack's resources by tag in its compartments, and the instances of its pools, which may lack the tag
+    if an early version of the kit launched them.
 
     Raises:
-        OciError: OCI doesn't tell.
+        OciError: OCI refuses a request, or doesn't answer.
     """
 
     def own(service: str, path: str, compartment: str = compartment_id) -> list[Item]:
@@ -59,8 +61,9 @@ def running_of(client: OciClient, compartment_id: str, network_compartment_id: s
 
 
 def _nodes(instances: Sequence[Item], pools: Mapping[str, str], stack_tag: str) -> Iterator[RunningNode]:
-    """The stack's nodes among instances: OKE writes a node's pool into its metadata, OCI an instance pool into a tag;
-    instances that the kit launches itself are named after their pool.
+    """Yield the stack's nodes among `instances`. `pools` maps OCIDs of node pools and instance pools to names: OKE
+    writes the node pool's OCID into an instance's metadata, OCI the instance pool's OCID into a tag. Other instances of
+    the stack have the pool's name in their display name.
     """
     for instance in instances:
         metadata: Mapping[str, str] = instance.get("metadata") or {}
@@ -85,7 +88,7 @@ def _is_tagged(item: Item, stack_tag: str) -> bool:
 
 @dataclass(frozen=True)
 class StackTenancy:
-    """Tenancy of a stack, and the place where its cluster is or will be."""
+    """Tenancy of a stack, with a client of OCI, the stack's configuration and its tag (None if unknown)."""
 
     client: OciClient
     config: StackConfig
@@ -94,10 +97,10 @@ class StackTenancy:
 
     @cached_property
     def running(self) -> RunningNodes:
-        """Nodes, cluster and network that the stack has in OCI already, by its tag; none where no tag is known.
+        """Existing nodes, clusters and VCNs of the stack, looked up by tag; none if the tag is unknown.
 
         Raises:
-            OciError: OCI doesn't tell.
+            OciError: OCI refuses a request, or doesn't answer.
         """
         if self.stack_tag is None:
             return RunningNodes()
@@ -106,7 +109,7 @@ class StackTenancy:
 
     @cached_property
     def runs(self) -> RunningNodes:
-        """The same, and nothing where OCI doesn't tell."""
+        """Existing nodes, clusters and VCNs of the stack; none if OCI refuses a request or doesn't answer."""
         try:
             return self.running
         except OciError:
@@ -114,10 +117,10 @@ class StackTenancy:
 
     @cached_property
     def availability_domains(self) -> tuple[str, ...]:
-        """The region's availability domains, by their whole names: as the stack file gives them, or as OCI does.
+        """Full names of the region's availability domains, from the stack file or else from OCI.
 
         Raises:
-            OciError: OCI doesn't tell.
+            OciError: OCI refuses the request, or doesn't answer.
         """
         if self.cluster.lookup_results.availability_domains:
             return tuple(self.cluster.lookup_results.availability_domains)
@@ -126,13 +129,13 @@ class StackTenancy:
 
     @property
     def created_pools(self) -> list[tuple[int, GpuPoolConfig]]:
-        """GPU pools that the stack creates, with their positions."""
+        """GPU pools that the stack creates, each with its index in `gpuPools`."""
         return [(i, pool) for i, pool in enumerate(self.config.gpu_pools) if pool.pool_id is None]
 
     @property
     def created_images(self) -> list[tuple[str, str, Image, str, str]]:
-        """The images that pools boot from: pool, path in the stack file, image, the shape of the nodes, and their
-        version of Kubernetes.
+        """Images of created pools, each as tuple of pool name, path in the stack file, image, shape and Kubernetes
+        version.
         """
         pools = [
             *((pool.name, f"gpuPools[{i}].image", pool) for i, pool in self.created_pools),

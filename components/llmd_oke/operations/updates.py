@@ -1,4 +1,4 @@
-"""Updates with what comes before them: a look at changes by hand, a preview that is judged, servers that go first."""
+"""Updates of a stack with the steps before them: recovery, drift, checks of the preview, early deletion of servers."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +26,16 @@ Confirm = Callable[[str], bool]
 
 
 Resource = Mapping[str, Any]
-"""A resource of a stack's state, as `pulumi stack export` tells it."""
+"""A resource of a stack's state, as `pulumi stack export` returns it."""
 
 
 ADD_ON = "oci:ContainerEngine/addon:Addon"
 
 
 def with_refresh(pulumi: PulumiCli, plan: Plan) -> PulumiCli:
-    """The CLI, with a refresh where the state is wrong: the cluster autoscaler changes pools, or did until this update,
-    so that a pool that goes back to a fixed size could look as if it had it already; or something is gone again whose
-    creation failed.
+    """Return the CLI, with refresh if the state may differ from the actual resources: the stack has the cluster
+    autoscaler, or had it until this update (a pool that gets a fixed size again may seem unchanged), or OCI has deleted
+    a resource whose creation failed.
 
     Raises:
         KitError: the stack's state can't be read.
@@ -50,13 +50,13 @@ def with_refresh(pulumi: PulumiCli, plan: Plan) -> PulumiCli:
 
 
 def is_gone_after_failure(resource: Resource) -> bool:
-    """Tell whether a failure may have taken back what the state still has.
+    """Return True if a resource of the state may have been deleted after a failure.
 
-    An acceptance that failed has deleted its bindings. OCI or its plug-in takes back what could not be created.
-    The state has its id all the same, so that each update would fail, for want of something to update. The error says
-    what failed: a creation, or an update that found nothing, whose error takes the place of the creation's. Where it
-    says neither, the recorded state decides. What failed in an update is there still; the next update goes on with it,
-    and a refresh would forget that there was something to do.
+    A failed acceptance Job has deleted its bindings. OCI, or its provider, deletes resources whose creation failed; the
+    state has their IDs all the same, so that each update would fail because the resource doesn't exist. The recorded
+    error shows whether a creation failed, or an update that didn't find the resource; if it shows neither, the recorded
+    lifecycle state decides. A resource whose update failed still exists: the next update continues, and a refresh would
+    lose the failed change.
     """
     errors = "\n".join(resource.get("initErrors") or ())
     if errors and resource["type"] == "kubernetes:batch/v1:Job":
@@ -68,8 +68,8 @@ def is_gone_after_failure(resource: Resource) -> bool:
 
 
 _GONE = re.compile(r"^creating urn:|\b404-NotAuthorizedOrNotFound\b", re.MULTILINE)
-"""How errors say that something may be gone: the bridge of Terraform's providers writes `creating URN: ...`, later
-`updating URN: ...` (pulumi-terraform-bridge, pkg/tfbridge/provider.go), and OCI's provider the status and the code."""
+"""Errors of a resource that may not exist: `creating URN: …` of Pulumi's Terraform bridge, which writes `updating URN:
+…` in later updates (pulumi-terraform-bridge, pkg/tfbridge/provider.go), or status and code 404 of OCI's provider."""
 
 
 def update(
@@ -83,17 +83,25 @@ def update(
     client: ClientOf = no_client,
     bound: bool = True,
 ) -> int:
-    """Bring a stack to its file; return the CLI's exit code. `confirm` asks before anything is deleted early, `client`
-    gives a client of OCI for what a killed engine had begun. With `bound` the engine refuses what the preview that was
-    judged doesn't have, as far as previews can say it.
+    """Update a stack to its stack file; return the CLI's exit code.
+
+    Args:
+        pulumi: the CLI and the stack.
+        plan: the stack's plan.
+        progress: receiver of messages.
+        confirm: asks the user before servers are deleted early.
+        yes: don't ask.
+        allow_replace: allow the loss of guarded and protected resources.
+        client: makes a client of OCI for the recovery after a killed engine.
+        bound: let the engine refuse steps that aren't part of the checked preview, where previews can express them.
 
     Raises:
-        KitError: there is no preview, or it would take a guarded resource away, or OKE would refuse a version, or
-            something pending can't be matched.
+        KitError: the preview fails, guarded resources would be lost, OKE would refuse a change, or a pending creation
+            can't be matched.
     """
     recover(pulumi, progress, client)
     by_hand = _read_drift(pulumi, progress)
-    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
+    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # mode 0700
         plan_file = Path(folder) / "plan.json" if bound else None
         progress.step("previewing the update")
         preview = pulumi.preview(plan_file)
@@ -129,7 +137,9 @@ def update(
 
 
 def _tell_failures(event_log: Path, progress: Progress) -> None:
-    """Tell errors of a bound update apart: the engine takes what it did not come to for a violation of the plan."""
+    """Report which resources failed in an update with a saved plan, and which it didn't begin: the engine also reports
+    the latter as errors, as violations of the plan.
+    """
     failures = failures_of_events(event_log.read_text() if event_log.is_file() else "")
     if failures.failed and failures.not_begun:
         progress.step(
@@ -145,7 +155,7 @@ def _judge(preview: Preview, *, allow_replace: bool) -> None:
 
 
 def _preview_rest(pulumi: PulumiCli, plan_file: Path | None, progress: Progress) -> Preview:
-    """Preview what is left of an update after what was done to the stack before it."""
+    """Preview the update again after the stack was changed in preparation."""
     progress.step("previewing what is left of the update")
     return pulumi.preview(plan_file)
 
@@ -156,10 +166,10 @@ def _refuse_errors(preview: Preview) -> None:
 
 
 def _can_be_bound(pulumi: PulumiCli, preview: Preview, progress: Progress) -> bool:
-    """Tell whether the engine can hold the update to the preview that was judged; if not, say why.
+    """Return True if the update can be restricted to the checked preview; otherwise report the reasons as progress.
 
-    Values that only the update knows can't be planned: Pulumi 3.250 refuses creations for dependencies that it learns
-    of with the values (`violates plan: dependencies for nodeMetadata changed`). Nor can what a refresh will find.
+    Not if inputs are known only during the update: Pulumi 3.250 refuses creations whose dependencies become known with
+    such values (`violates plan: dependencies for nodeMetadata changed`). Nor if the update begins with a refresh.
     """
     open_ended = [change for change in preview.effective if change.unknown]
     if not open_ended and not pulumi.refresh:
@@ -171,10 +181,11 @@ def _can_be_bound(pulumi: PulumiCli, preview: Preview, progress: Progress) -> bo
 
 
 def _read_drift(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
-    """Tell what was changed by hand, and read it into the stack's state, so that the update takes it back.
+    """Report drift as progress, and refresh the changed resources in the state, so that the update reverts the changes;
+    return the drift.
 
     Raises:
-        KitError: the state can't be changed.
+        KitError: the resources can't be refreshed.
     """
     drifts = drift.look(pulumi, progress)
     _tell(drifts, progress)
@@ -190,8 +201,8 @@ def _tell(drifts: Sequence[Drift], progress: Progress) -> None:
 
 
 def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[str]:
-    """Remove the protection of what would go away; return what was protected. The engine's error names the first such
-    resource only, as far as it got.
+    """Remove the protection of the resources that the preview would delete or replace; return their URNs. Protected
+    resources that only an error of the preview names are included, since the engine stops at the first.
 
     Raises:
         KitError: the state can't be changed.
@@ -209,10 +220,10 @@ def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[s
 
 
 def destroy(pulumi: PulumiCli, progress: Progress, *, yes: bool, unprotect: bool, client: ClientOf = no_client) -> int:
-    """Destroy a stack, with what a killed engine had begun; return the CLI's exit code.
+    """Destroy a stack, after the recovery of what a killed engine had begun; return the CLI's exit code.
 
     Raises:
-        KitError: something is protected and `unprotect` isn't given, or something pending can't be matched.
+        KitError: resources are protected and `unprotect` is false, or a pending creation can't be matched.
     """
     recover(pulumi, progress, client)
     protected = protected_urns(pulumi)
@@ -226,5 +237,5 @@ def destroy(pulumi: PulumiCli, progress: Progress, *, yes: bool, unprotect: bool
 
 
 def protected_urns(pulumi: PulumiCli) -> list[str]:
-    """The protected resources of a stack's state."""
+    """Return the URNs of the protected resources of a stack's state."""
     return [str(resource["urn"]) for resource in pulumi.resources() if resource.get("protect")]

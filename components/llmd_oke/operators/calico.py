@@ -1,4 +1,6 @@
-"""Calico as the engine of network policies: the objects of its own manifest, changed as Oracle documents for OKE."""
+"""Component for Calico as NetworkPolicy engine: the objects of Calico's manifest, changed as Oracle
+documents for OKE.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,20 +20,22 @@ _WORKLOADS = frozenset({"DaemonSet", "Deployment"})
 
 
 class CalicoArgs(TypedDict):
-    """Source of Calico's manifest; its version and Oracle's changes come from the catalogue."""
+    """Arguments of Calico; its version and Oracle's changes come from the catalogue."""
 
     manifest_file: NotRequired[str | None]
-    """Path of a manifest on this machine; the published one, held to its SHA-256, if left out."""
+    """Path of a manifest on this machine; if left out, the published manifest is downloaded and its SHA-256 verified.
+    """
 
 
 class Calico(pulumi.ComponentResource):
-    """Calico's policy engine beside OKE's VCN-native pod network, which enforces NetworkPolicies on every node.
+    """Calico's policy engine, which enforces NetworkPolicies on every node of a cluster with VCN-native pod network.
 
-    Pods keep the addresses that OKE's plug-in gives them. Not beside another engine, nor in a cluster with flannel.
+    Pods keep the addresses of OKE's CNI plug-in. Must not be installed beside another policy engine, nor in a cluster
+    with flannel.
     """
 
     version: pulumi.Output[str]
-    """Version of Calico; known once its engine runs on the nodes that there are."""
+    """Version of Calico, known once its DaemonSet and Deployments are ready."""
 
     def __init__(self, name: str, args: CalicoArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Calico", name, inputs(self, args, "manifest_file"), opts)
@@ -53,17 +57,19 @@ class Calico(pulumi.ComponentResource):
 
 
 def published(facts: PolicyEngine) -> Path:
-    """Return where the published manifest is on this machine, which it is downloaded to.
+    """Download the published manifest into the cache, unless it is there; return its path.
 
     Raises:
-        KitError: it can't be read, or has another SHA-256 than the catalogue.
+        KitError: the manifest can't be downloaded or read, or its SHA-256 isn't the catalogue's.
     """
     cached = cache_folder() / "calico" / facts.version / Path(facts.manifest.url).name
     return pinned_file(facts.manifest.url, facts.manifest.sha256, cached)
 
 
 def manifests(facts: PolicyEngine, path: Path) -> Iterator[Manifest]:
-    """Give the objects of Calico's manifest that are needed beside OKE's network, definitions first."""
+    """Yield the objects of Calico's manifest without those that OKE's pod network replaces, custom resource definitions
+    first.
+    """
     documents: list[dict[str, Any]] = read_yaml_documents(path)
     for manifest in sorted(documents, key=lambda item: item["kind"] != _DEFINITION):
         kind, metadata = manifest["kind"], manifest["metadata"]
@@ -80,7 +86,7 @@ def manifests(facts: PolicyEngine, path: Path) -> Iterator[Manifest]:
 
 
 def _beside_okes_network(facts: PolicyEngine, pod: dict[str, Any]) -> None:
-    """Change the pod of the DaemonSet: no CNI plug-in is installed, and interfaces are those of OKE's."""
+    """Change the DaemonSet's pod template in place: it installs no CNI plug-in, and uses the interfaces of OKE's."""
     pod.pop("initContainers", None)
     for container in pod["containers"]:
         container.pop("envFrom", None)

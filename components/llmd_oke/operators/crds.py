@@ -1,7 +1,7 @@
-"""Custom resource definitions: those of an llm-d release, and waiting for those that somebody else makes.
+"""Custom resource definitions: a component for those of an llm-d release, and the wait for those of OKE's add-ons.
 
-OKE counts an add-on as created before its operator has made its definitions, and the Kubernetes plug-in's patience for
-a kind that isn't there is about a minute, whatever its timeouts say.
+OKE reports an add-on as created before the add-on's operator has created its definitions, and Pulumi's Kubernetes
+provider retries a missing kind for about a minute only, whatever the resource's timeouts are.
 """
 
 import asyncio
@@ -17,14 +17,15 @@ from llmd_base.errors import KitError, causes
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.objects import KubernetesObject, ReleaseRef, inputs, is_update, outputs, resolve_release, when_declared
 
-if TYPE_CHECKING:  # previews don't look, and these are slow to import
+if TYPE_CHECKING:  # slow to import, and not needed in previews
     import httpx2
     from lightkube.core.async_client import AsyncClient
 
 ESTABLISH_TIMEOUT = pulumi.CustomTimeouts(create="120s", update="120s", delete="120s")
 
 TAKE_OVER = {"pulumi.com/patchForce": "true"}
-"""Fields that an earlier stack wrote would otherwise be a conflict as soon as another release says something else."""
+"""Annotation that forces server-side apply: fields that an earlier stack manages would otherwise conflict once another
+release has other values."""
 
 POLL_S = 2.0
 
@@ -37,18 +38,19 @@ _COMING = "it is not established"
 
 
 class CrdsArgs(TypedDict):
-    """Source of the definitions."""
+    """Arguments of the custom resource definitions."""
 
     release: ReleaseRef
-    """llm-d release of the catalogue."""
+    """llm-d release of the catalogue, whose definitions are declared."""
 
 
 class Crds(pulumi.ComponentResource):
-    """The definitions that the router needs (InferencePool and its kin).
+    """Custom resource definitions that the router needs (InferencePool and others of the Gateway API Inference
+    Extension).
 
-    They stay when the stack is destroyed, because other stacks' objects would go with them. So that they can be taken
-    over again, give this component a provider with `upsert_existing_objects`; the release deployed last then decides
-    what they say.
+    The definitions stay when the stack is destroyed, because their deletion would delete other stacks' objects. A later
+    stack can adopt them with a provider that has `upsert_existing_objects`; then the cluster has the definitions of the
+    release that was deployed last.
     """
 
     names: pulumi.Output[list[str]]
@@ -79,18 +81,19 @@ def when_established(
     after: pulumi.Resource | None = None,
     remedy: str = OPERATOR,
 ) -> pulumi.Output[bool]:
-    """True as soon as the cluster serves these definitions; in previews at once.
+    """Return an output that resolves to True once the cluster has established these definitions; in previews at once.
 
     Args:
-        names: `plural.group`.
-        timeout_s: limit in seconds.
+        names: names of the definitions, as `plural.group`.
+        timeout_s: limit of the wait in seconds.
         kubeconfig: text of the kubeconfig; the environment's if left out.
-        context: context of the kubeconfig; its current one if left out.
-        after: looks only when this is there, with all that it comes after.
-        remedy: what to do where they don't come.
+        context: context of the kubeconfig; the current context if left out.
+        after: resource that must be registered, with all its dependencies, before the wait begins.
+        remedy: advice of the error for definitions that are missing in the end.
 
     Raises:
-        KitError: (in the output) a definition is not there in time, or the cluster can't be asked; says which or why.
+        KitError: (when the output resolves) a definition is missing after `timeout_s`, or the cluster doesn't answer or
+            refuses the credentials.
     """
 
     async def look(text: str | None) -> bool:
@@ -98,10 +101,10 @@ def when_established(
             await _wait(names, timeout_s, _client(text, context), remedy)
         return True
 
-    # The URN without its resource: what waits for it may be a child, which must not depend on its parent's children.
+    # The URN as a plain future: a waiting child of `after` must not depend on the other children.
     registered = after.urn.future() if after else None
     served = pulumi.Output.all(kubeconfig, registered).apply(lambda values: look(values[0]))
-    return pulumi.Output.unsecret(served)  # the answer tells nothing of a secret kubeconfig
+    return pulumi.Output.unsecret(served)  # True reveals nothing of a secret kubeconfig
 
 
 async def _wait(names: Sequence[str], timeout_s: float, client: "AsyncClient", remedy: str = OPERATOR) -> None:
@@ -113,7 +116,9 @@ async def _wait(names: Sequence[str], timeout_s: float, client: "AsyncClient", r
 
 
 def _too_late(missing: Mapping[str, str], timeout_s: float, remedy: str) -> KitError:
-    """A cluster that does not answer is not the operator's fault."""
+    """Return the error for definitions that are missing after `timeout_s`, with `remedy`, or with advice on the
+    connection if the cluster didn't answer.
+    """
     unheard = next((cause for cause in missing.values() if cause not in {_ABSENT, _COMING}), None)
     if unheard:
         return KitError(f"The cluster can't be asked for {', '.join(missing)} after {timeout_s:g} s: {unheard}.", WAY)
@@ -121,8 +126,10 @@ def _too_late(missing: Mapping[str, str], timeout_s: float, remedy: str) -> KitE
 
 
 async def _lack(client: "AsyncClient", name: str) -> str:
-    """Explain why a definition is not served yet, empty if it is. A cluster that doesn't answer (yet) is waited for
-    too.
+    """Return why a definition isn't established yet, or why the cluster doesn't answer; empty if it is established.
+
+    Raises:
+        KitError: the cluster refuses the request, or the kubeconfig can't be used.
     """
     import httpx2  # noqa: PLC0415
     from lightkube.core.exceptions import ApiError, ConfigError  # noqa: PLC0415
@@ -138,7 +145,7 @@ async def _lack(client: "AsyncClient", name: str) -> str:
         raise KitError(f"The cluster doesn't show its definitions: {error.status.message}", WAY) from error
     except httpx2.HTTPError as error:
         return _unheard(error)
-    except (ConfigError, OSError, ValueError) as error:  # the kubeconfig's program, or what it printed
+    except (ConfigError, OSError, ValueError) as error:  # of the exec plug-in, or of its output
         raise KitError(f"The cluster can't be signed in to: {error}", PROGRAM) from error
     conditions = (definition.status.conditions if definition.status else None) or []
     established = any(condition.type == "Established" and condition.status == "True" for condition in conditions)
@@ -146,10 +153,10 @@ async def _lack(client: "AsyncClient", name: str) -> str:
 
 
 def _unheard(error: "httpx2.HTTPError") -> str:
-    """Explain why the cluster does not answer, where that may pass.
+    """Return why the cluster doesn't answer.
 
     Raises:
-        KitError: its certificate is not trusted, which no waiting changes.
+        KitError: the API server's certificate isn't trusted, which a longer wait doesn't change.
     """
     for cause in causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):

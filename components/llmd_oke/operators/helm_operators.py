@@ -1,4 +1,4 @@
-"""Operators that Helm installs: cert-manager, Node Feature Discovery, AMD's GPU operator, and that of Prometheus."""
+"""Components for operators that Helm installs: cert-manager, Node Feature Discovery, AMD's GPU operator, Prometheus."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -21,13 +21,14 @@ from llmd_oke.objects import (
 )
 
 DELETE_S = 900
-"""Helm waits for what it deletes, and charts run clean-up Jobs before and after."""
+"""Timeout in seconds for the deletion of a release: Helm waits until the objects are gone, and charts run clean-up
+Jobs before and after."""
 
 DEVICE_CONFIG_TIMEOUT = pulumi.CustomTimeouts(create="300s", update="300s", delete="600s")
-"""Deleting waits for the operator, which takes its DaemonSets away first."""
+"""Timeouts of a DeviceConfig, whose deletion waits until the operator has deleted its DaemonSets."""
 
 RULE = "installdefaultNFDRule"
-"""The chart's value for a NodeFeatureRule that labels nodes by their GPUs' PCI ids."""
+"""Chart value that enables the NodeFeatureRule by which nodes are labelled according to their GPUs' PCI ids."""
 
 KIND = "DeviceConfig"
 
@@ -35,12 +36,12 @@ Toleration = dict[str, str]
 
 
 class TolerationArgs(TypedDict):
-    """A toleration in Kubernetes' own words."""
+    """A toleration, with the fields of Kubernetes' API."""
 
     key: str
     """Key of the taint."""
     operator: str
-    """`Equal` or `Exists`."""
+    """Comparison with the taint: `Equal` (key and value) or `Exists` (key only)."""
     value: NotRequired[str | None]
     """Value of the taint, for `Equal`."""
     effect: NotRequired[str | None]
@@ -51,34 +52,36 @@ class CertManagerArgs(TypedDict):
     """Arguments of cert-manager; its version and settings come from the catalogue."""
 
     registry_mirror: NotRequired[RegistryMirrorArgs | None]
-    """Private registry that chart and images are taken from; those that publish them if left out."""
+    """Private registry from which chart and images are pulled; the public registries if left out."""
 
 
 class NodeFeatureDiscoveryArgs(TypedDict):
     """Arguments of Node Feature Discovery."""
 
     tolerations: NotRequired[list[TolerationArgs] | None]
-    """Tolerations of the workers beside those of the AMD GPU operator's chart; GPU nodes' taints belong here."""
+    """Tolerations of the worker DaemonSet, for the taints of GPU nodes, in addition to those of the catalogue's chart
+    values."""
     registry_mirror: NotRequired[RegistryMirrorArgs | None]
-    """Private registry that chart and images are taken from; those that publish them if left out."""
+    """Private registry from which chart and images are pulled; the public registries if left out."""
 
 
 class AmdGpuOperatorArgs(TypedDict):
     """Arguments of the AMD GPU operator."""
 
     node_selector: NotRequired[dict[str, str] | None]
-    """Labels of the GPU nodes; what Node Feature Discovery finds (`feature.node.kubernetes.io/amd-gpu`) if left out."""
+    """Labels that select the GPU nodes; `feature.node.kubernetes.io/amd-gpu`, which Node Feature Discovery sets, if
+    left out."""
     tolerations: NotRequired[list[TolerationArgs] | None]
-    """Tolerations of what runs on GPU nodes; their taints belong here."""
+    """Tolerations of the operator's DaemonSets, for the taints of GPU nodes."""
     registry_mirror: NotRequired[RegistryMirrorArgs | None]
-    """Private registry that chart and images are taken from; those that publish them if left out."""
+    """Private registry from which chart and images are pulled; the public registries if left out."""
 
 
 class CertManager(pulumi.ComponentResource):
-    """cert-manager, a prerequisite of the AMD GPU operator. Its definitions stay when it goes."""
+    """cert-manager, a prerequisite of the AMD GPU operator. Deletion keeps its custom resource definitions."""
 
     namespace: pulumi.Output[str]
-    """Namespace that it runs in; known once it is ready."""
+    """Namespace of the release, known once the release is ready."""
 
     def __init__(self, name: str, args: CertManagerArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:CertManager", name, inputs(self, args), opts)
@@ -88,10 +91,12 @@ class CertManager(pulumi.ComponentResource):
 
 
 class NodeFeatureDiscovery(pulumi.ComponentResource):
-    """Node Feature Discovery, which labels nodes by what it finds in them. Not beside OKE's add-on of that name."""
+    """Node Feature Discovery, which labels nodes by their hardware. Must not be installed beside OKE's add-on of that
+    name.
+    """
 
     namespace: pulumi.Output[str]
-    """Namespace that it runs in; known once it is ready."""
+    """Namespace of the release, known once the release is ready."""
 
     def __init__(self, name: str, args: NodeFeatureDiscoveryArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:NodeFeatureDiscovery", name, inputs(self, args), opts)
@@ -101,17 +106,17 @@ class NodeFeatureDiscovery(pulumi.ComponentResource):
 
 
 class AmdGpuOperator(pulumi.ComponentResource):
-    """The AMD GPU operator, which gives nodes `amd.com/gpu`, their GPUs' labels, and metrics.
+    """The AMD GPU operator, which provides the resource `amd.com/gpu`, GPU labels of nodes, and GPU metrics.
 
     Nodes must have the driver, and the label `oci.oraclecloud.com/disable-gpu-device-plugin: "true"`, without which
-    OKE's own plug-in gives out the same GPUs. cert-manager's definitions must be there. Those of Node Feature Discovery
-    must be too, unless `node_selector` has only labels that others set.
+    OKE's own device plug-in allocates the same GPUs. The custom resource definitions of cert-manager must exist, and
+    those of Node Feature Discovery too if `node_selector` is left out or uses a label of Node Feature Discovery.
     """
 
     namespace: pulumi.Output[str]
-    """Namespace that it runs in; known once it is ready."""
+    """Namespace of the release, known once the release is ready."""
     device_config: pulumi.Output[str]
-    """Name of its DeviceConfig."""
+    """Name of the DeviceConfig, known once the DeviceConfig is declared."""
 
     def __init__(self, name: str, args: AmdGpuOperatorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:AmdGpuOperator", name, inputs(self, args), opts)
@@ -120,7 +125,7 @@ class AmdGpuOperator(pulumi.ComponentResource):
         release = declare_release(self, name, facts, [])
         self.namespace = namespace_of(release, facts)
         manifest = device_config(facts.namespace, selector, _manifests(args.get("tolerations")), mirror)
-        # It comes after the operator and goes before it, because the operator has to let it go.
+        # Deleted before the operator, which removes the finalizer.
         child = pulumi.ResourceOptions(parent=self, depends_on=[release], custom_timeouts=DEVICE_CONFIG_TIMEOUT)
         resource = KubernetesObject(f"{name}-device-config", manifest, child)
         self.device_config = when_declared(resource, manifest["metadata"]["name"])
@@ -128,8 +133,9 @@ class AmdGpuOperator(pulumi.ComponentResource):
 
 
 def _with_rule(facts: Operator, selector: Mapping[str, str] | None) -> Operator:
-    """The operator, with its rule for Node Feature Discovery only where nodes are selected by what the rule finds: the
-    rule can't be made before that discovery's definitions, which OKE's add-on makes after it counts as active.
+    """Return the operator with its NodeFeatureRule enabled only if `selector` is None or uses the rule's labels: the
+    rule can't be created before Node Feature Discovery's definitions, which OKE's add-on creates after the add-on is
+    active.
     """
     labels = operators.device_config().selector.keys()
     needed = selector is None or not labels.isdisjoint(selector)
@@ -137,7 +143,7 @@ def _with_rule(facts: Operator, selector: Mapping[str, str] | None) -> Operator:
 
 
 def _manifests(tolerations: list[TolerationArgs] | None) -> list[Toleration]:
-    """The tolerations as they go into manifests."""
+    """Return the tolerations as manifests have them, without fields that are None."""
     return [{key: str(value) for key, value in row.items() if value is not None} for row in tolerations or ()]
 
 
@@ -147,13 +153,14 @@ def device_config(
     tolerations: list[Toleration],
     mirror: MirrorRegistry | None = None,
 ) -> dict[str, Any]:
-    """The custom resource: device plug-in, node labeller and metrics exporter; no driver, which the node's image has.
+    """Return the DeviceConfig: device plug-in, node labeller and metrics exporter; no driver, which is part of the
+    nodes' image.
 
     Args:
-        namespace: the operator's; it looks nowhere else.
-        selector: labels of GPU nodes; what Node Feature Discovery finds if left out.
-        tolerations: of the GPU nodes' taints, for each of the three.
-        mirror: the private registry that images are taken from.
+        namespace: namespace of the operator, which reads DeviceConfigs of no other namespace.
+        selector: labels of GPU nodes; the label that Node Feature Discovery sets if left out.
+        tolerations: tolerations of the GPU nodes' taints, for all three DaemonSets.
+        mirror: private registry from which images are pulled.
     """
     facts = operators.device_config().taken_from(mirror)
     spec = with_tolerations(with_images(facts.spec, facts.images), list(facts.tolerations_at), tolerations)
@@ -168,9 +175,10 @@ def device_config(
 def declare_release(
     parent: pulumi.Resource, name: str, operator: Operator, tolerations: list[Toleration]
 ) -> HelmRelease:
-    """Declare the namespace and, in it, the release; Helm waits until all of it is ready.
+    """Declare an operator's namespace and, in that namespace, the Helm release; Helm waits until all objects are ready.
 
-    The namespace is privileged: operators' pods reach into the node (devices, /sys, kubelet's sockets).
+    The namespace's Pod Security level is `privileged`, because operators' pods use host paths (devices, /sys, sockets
+    of the kubelet).
     """
     child = pulumi.ResourceOptions(parent=parent)
     metadata = {
@@ -197,7 +205,7 @@ def declare_release(
 
 
 def namespace_of(release: HelmRelease, operator: Operator) -> pulumi.Output[str]:
-    """The namespace of an operator, known once Helm has installed it."""
+    """Return the namespace of an operator as an output that is known once Helm has installed the operator."""
 
     def installed(status: Mapping[str, Any]) -> str:
         return status.get("namespace") or operator.namespace
@@ -206,13 +214,13 @@ def namespace_of(release: HelmRelease, operator: Operator) -> pulumi.Output[str]
 
 
 def chart_values(operator: Operator, tolerations: list[Toleration]) -> dict[str, Any]:
-    """Return the values of an operator's chart, with pinned images and with tolerations beside those in its list."""
+    """Return the values of an operator's chart, with pinned images and with the given tolerations added."""
     values = with_images(operator.values, operator.images)
     return with_tolerations(values, [operator.tolerations_at] if operator.tolerations_at else [], tolerations)
 
 
 def with_images(tree: dict[str, Any], images: Iterable[ImagePlace]) -> dict[str, Any]:
-    """Return a copy of a chart's values, or of an object, with each image at its path in it."""
+    """Return a copy of a chart's values, or of an object, in which each image is set at its path."""
     result = copy.deepcopy(tree)
     for place in images:
         _map_at(result, place.at[:-1])[place.at[-1]] = place.value
@@ -222,7 +230,9 @@ def with_images(tree: dict[str, Any], images: Iterable[ImagePlace]) -> dict[str,
 def with_tolerations(
     tree: dict[str, Any], places: list[tuple[str, ...]], tolerations: list[Toleration]
 ) -> dict[str, Any]:
-    """A copy of a tree with tolerations added to the lists at these places; maps on the way are made where missing."""
+    """Return a copy of `tree` with tolerations appended to the lists at the paths `places`; missing mappings and lists
+    are created.
+    """
     result = copy.deepcopy(tree)
     for *path, last in places:
         part = _map_at(result, path)
@@ -231,7 +241,7 @@ def with_tolerations(
 
 
 def _map_at(tree: dict[str, Any], path: Iterable[str]) -> dict[str, Any]:
-    """The map at a place; it is made where it is missing."""
+    """Return the mapping at a path of `tree`; missing mappings are created."""
     for key in path:
         tree = tree.setdefault(key, {})
     return tree
@@ -241,16 +251,18 @@ class PrometheusStackArgs(TypedDict):
     """Arguments of Prometheus' chart; its version and settings come from the catalogue."""
 
     registry_mirror: NotRequired[RegistryMirrorArgs | None]
-    """Private registry that chart and images are taken from; those that publish them if left out."""
+    """Private registry from which chart and images are pulled; the public registries if left out."""
 
 
 class PrometheusStack(pulumi.ComponentResource):
-    """Prometheus takes the monitors and rules of all namespaces, Grafana their dashboards. Not beside another
-    Prometheus operator that watches the same namespaces: two would take turns.
+    """Prometheus and Grafana: Prometheus uses the monitors and rules of all namespaces, Grafana the dashboards.
+
+    Must not be installed beside another Prometheus operator that watches the same namespaces: both would overwrite each
+    other's objects.
     """
 
     namespace: pulumi.Output[str]
-    """Namespace that it runs in; known once it is ready."""
+    """Namespace of the release, known once the release is ready."""
 
     def __init__(self, name: str, args: PrometheusStackArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:PrometheusStack", name, inputs(self, args), opts)

@@ -1,4 +1,4 @@
-"""Repair of single GPU nodes on request: OKE's own operations, which a label of the node asks for."""
+"""Component for the repair of single GPU nodes: OKE's node operations, which a label on the node triggers."""
 
 from typing import NotRequired, TypedDict
 
@@ -19,29 +19,29 @@ class RepairedPoolArgs(TypedDict):
     """A pool whose nodes can be repaired."""
 
     pool_name: str
-    """Name of the pool, by which its nodes are labelled."""
+    """Name of the pool, the value of its nodes' label `oke.oraclecloud.com/pool.name`."""
     eviction_grace_minutes: int
-    """How long OKE drains a node before it acts on it by force, in minutes, 60 at most; with 0 it doesn't drain."""
+    """Minutes that OKE drains a node before the operation starts by force, 60 at most; with 0 OKE doesn't drain."""
 
 
 class NodeRepairArgs(TypedDict):
-    """Nodes that can be repaired."""
+    """Arguments of the repair of nodes."""
 
     pools: list[RepairedPoolArgs]
-    """The pools."""
+    """Pools whose nodes can be repaired."""
     kubeconfig: NotRequired[pulumi.Input[str] | None]
-    """Text of the kubeconfig that OKE's definition is looked for with; the environment's if left out."""
+    """Text of the kubeconfig for the wait for OKE's custom resource definition; the environment's if left out."""
 
 
 class NodeRepair(pulumi.ComponentResource):
-    """Rules by which OKE reboots a node, or gives it a new boot volume, as soon as somebody labels it so.
+    """NodeOperationRules by which OKE reboots a node, or replaces its boot volume, when the trigger label is set.
 
-    The node is drained first, one node of a pool at a time; OKE takes the label away when it is done. Nothing acts
-    without the label. OKE's enhanced clusters have the definition; this waits for it.
+    OKE drains the node first, one node of a pool at a time, and removes the label afterwards. Nodes without the label
+    aren't touched. The component waits for the custom resource definition, which OKE's enhanced clusters have.
     """
 
     names: pulumi.Output[list[str]]
-    """Names of the rules; known once they are declared."""
+    """Names of the rules, known once they are declared."""
 
     def __init__(self, name: str, args: NodeRepairArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:NodeRepair", name, inputs(self, args, "kubeconfig"), opts)
@@ -56,8 +56,8 @@ class NodeRepair(pulumi.ComponentResource):
         self.register_outputs({"names": self.names})
 
     def _declare(self, name: str, manifest: Manifest, served: pulumi.Output[bool]) -> pulumi.Resource:
-        """A rule, which waits for its definition by way of its parallelism. Whom it selects and what it does can't be
-        changed, so that another rule takes its place.
+        """Declare a rule. `maxParallelism` depends on `served`, so that the rule waits for its definition. Selector
+        and actions are immutable, so that their change replaces the rule.
         """
         spec = manifest["spec"]
         opts = pulumi.ResourceOptions(
@@ -72,7 +72,7 @@ class NodeRepair(pulumi.ComponentResource):
 
 
 def rule(facts: NodeOperations, pool: RepairedPoolArgs, operation: str) -> Manifest:
-    """The rule of one operation (`reboot`) on nodes of a pool."""
+    """Return the NodeOperationRule for one operation, such as `reboot`, on the nodes of a pool."""
     settings = {"evictionGracePeriod": pool["eviction_grace_minutes"], "isForceActionAfterGraceDuration": True}
     return {
         "apiVersion": facts.api_version,

@@ -1,4 +1,6 @@
-"""RDMA for pods: virtual functions of the nodes' ports, by the SR-IOV operator that OKE's add-on brings."""
+"""Component for RDMA in pods: virtual functions of the nodes' RDMA ports, made by the SR-IOV
+operator of OKE's add-on.
+"""
 
 import json
 from typing import NotRequired, TypedDict
@@ -24,23 +26,24 @@ class RdmaNetworkArgs(TypedDict):
     shapes: list[ShapeRef]
     """OCI shapes of the nodes, from the catalogue."""
     kubeconfig: NotRequired[pulumi.Input[str] | None]
-    """Text of the kubeconfig that the operator's definitions are looked for with; the environment's if left out."""
+    """Text of the kubeconfig for the wait for the operator's definitions; the environment's if left out."""
     kubeconfig_context: NotRequired[str | None]
-    """Context of the kubeconfig; its current one if left out."""
+    """Context of the kubeconfig; the current context if left out."""
 
 
 class RdmaNetwork(pulumi.ComponentResource):
-    """One virtual function for each GPU, and a network that pods attach them by.
+    """One RDMA virtual function for each GPU, and the networks by which pods attach them.
 
-    The SR-IOV operator must be there: in OKE, the add-on NvidiaNetworkOperator. This waits for its definitions.
+    Needs the SR-IOV operator (in OKE, the add-on NvidiaNetworkOperator), and waits for its custom resource definitions.
     """
 
     namespace: pulumi.Output[str]
-    """Namespace of the operator and of these objects."""
+    """Namespace of the SR-IOV operator and of the declared objects."""
     resources: pulumi.Output[list[str]]
-    """What pods ask for, by shape, for example `nvidia.com/sriov-rdma-vf`; known once the network is declared."""
+    """Resource names that pods request, one for each shape in the order of `shapes`, such as
+    `nvidia.com/sriov-rdma-vf`; known once the network is declared."""
     networks: pulumi.Output[list[str]]
-    """Networks that pods attach to, `namespace/name`, by shape."""
+    """Network attachment definitions of pods as `namespace/name`, one for each shape in the order of `shapes`."""
 
     def __init__(self, name: str, args: RdmaNetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(
@@ -63,7 +66,7 @@ class RdmaNetwork(pulumi.ComponentResource):
     def _declare(
         self, name: str, manifests: list[Manifest], served: pulumi.Output[bool], needed: list[pulumi.Resource]
     ) -> list[pulumi.Resource]:
-        """Custom resources; each waits for the definitions by way of its namespace."""
+        """Declare custom resources whose namespace depends on `served`, so that each waits for the definitions."""
         resources: list[pulumi.Resource] = []
         for manifest in manifests:
             metadata = manifest["metadata"]
@@ -78,12 +81,14 @@ class RdmaNetwork(pulumi.ComponentResource):
 
 
 def label_of(shape: Shape) -> str:
-    """A shape's name as an object's name: `bm-gpu-mi300x-8`."""
+    """Return a shape's name as a Kubernetes object name: `bm-gpu-mi300x-8`."""
     return shape.name.lower().replace(".", "-")
 
 
 def pool_config(shapes: list[Shape]) -> Manifest:
-    """Return how many of the shapes' nodes may be drained at a time while their virtual functions are made."""
+    """Return the SriovNetworkPoolConfig, which limits the number of nodes that the operator drains at a time while it
+    creates virtual functions.
+    """
     facts = operators.rdma()
     names = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [shape.name for shape in shapes]}
     spec = {"maxUnavailable": facts.pool_config.max_unavailable, "nodeSelector": {"matchExpressions": [names]}}
@@ -91,17 +96,17 @@ def pool_config(shapes: list[Shape]) -> Manifest:
 
 
 def ip_pool() -> Manifest:
-    """The addresses of virtual functions."""
+    """Return the IPPool with the addresses of virtual functions."""
     pool = operators.rdma().ip_pool
     spec = document("subnet gateway", pool, perNodeBlockSize=pool.per_node_block_size)
     return _object("nv-ipam.nvidia.com/v1alpha1", "IPPool", pool.name, spec)
 
 
 def policy(shape: Shape) -> Manifest:
-    """Make each RDMA port of a shape's nodes a virtual function.
+    """Return the SriovNetworkNodePolicy that creates virtual functions on each RDMA port of a shape's nodes.
 
     Raises:
-        KitError: the catalogue doesn't know the shape's ports.
+        KitError: the catalogue has no RDMA ports of the shape.
     """
     facts = operators.rdma()
     if shape.rdma.sriov is None:
@@ -121,7 +126,7 @@ def policy(shape: Shape) -> Manifest:
 
 
 def network(shape: Shape) -> Manifest:
-    """The network of a shape's virtual functions; the SR-IOV operator makes a NetworkAttachmentDefinition of it."""
+    """Return the SriovNetwork of a shape, from which the SR-IOV operator makes a NetworkAttachmentDefinition."""
     facts = operators.rdma()
     attachment = shape.rdma.network_attachment
     spec = {
@@ -135,10 +140,10 @@ def network(shape: Shape) -> Manifest:
 
 
 def resource_name(shape: Shape, facts: RdmaByFunctions) -> str:
-    """Return the name by which the device plug-in has the functions, without its prefix.
+    """Return the resource name of a shape's virtual functions, without the device plug-in's prefix.
 
     Raises:
-        KitError: pods ask for a resource that the device plug-in doesn't give out.
+        KitError: the shape's resource name has another prefix than the device plug-in's.
     """
     prefix, _, name = shape.rdma.resource.partition("/")
     if prefix != facts.resource_prefix:

@@ -1,4 +1,4 @@
-"""Components of a plan: the one place that turns a plan into their arguments."""
+"""Declaration of a plan's components: the only package that converts a plan into the components' arguments."""
 
 from llmd_oke.program.deployment import deploy, program
 

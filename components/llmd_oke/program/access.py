@@ -1,4 +1,4 @@
-"""Cluster that a stack deploys into, and its Kubernetes provider's way there."""
+"""Cluster that a stack deploys into: its identity, Kubernetes providers, and the taints of its pools."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +18,15 @@ from llmd_oke.planning import Plan
 from llmd_oke.program.arguments import arguments
 
 PoolOutputs = Mapping[str, Mapping[str, Any]]
-"""What the stack of the cluster layer says of its GPU pools, by their names."""
+"""Outputs of the cluster-layer stack for its GPU pools, by pool name."""
 
 REPELLING = frozenset({"NoSchedule", "NoExecute"})
-"""Effects that keep pods from a node; `PreferNoSchedule` only ranks it last."""
+"""Taint effects that keep pods off a node, unlike `PreferNoSchedule`."""
 
 
 @dataclass(frozen=True)
 class LoadBalancerNetwork:
-    """Place of a network's load balancers: a subnet, and a security group."""
+    """Subnet and network security group of a network's load balancers."""
 
     subnet_id: pulumi.Input[str]
     security_group_id: pulumi.Input[str]
@@ -34,12 +34,12 @@ class LoadBalancerNetwork:
 
 @dataclass(frozen=True)
 class ClusterIdentity:
-    """Identity of a cluster, and a kubeconfig's text or the context of the user's own.
+    """Identity of a cluster, and the text of its kubeconfig or a context of the user's kubeconfig.
 
-    `created` is the cluster as a resource of this stack, `ready` what has to be there before models are deployed,
-    `model_cache_handle` what the storage driver knows the created file system of model caches by, `load_balancers`
-    where in the created network `internal` and `public` load balancers go, `mirror` the private registry that pods
-    pull from.
+    `created` is the cluster as a resource of this stack, None if another made it; `ready` are the resources that models
+    depend on; `model_cache_handle` is the CSI volume handle of the created file system for model caches;
+    `load_balancers` has subnet and group of `internal` and `public` load balancers in the created network; `mirror` is
+    the private registry of the pods' images.
     """
 
     identifier: pulumi.Input[str]
@@ -52,12 +52,12 @@ class ClusterIdentity:
     mirror: MirrorRegistry | None = None
 
     def provider(self, name: str, *, upsert: bool = False, mutable: bool = False) -> k8s.Provider:
-        """A provider of the cluster.
+        """Declare a Kubernetes provider for the cluster.
 
-        Its identity is the cluster's, so that a changed kubeconfig (a tunnel, CI) replaces nothing. Fields that
-        somebody has set by hand are taken back where the program says something else, except those that are ignored
-        because an autoscaler sets them; without force the API server would refuse the update as a conflict. With
-        `mutable` ConfigMaps and Secrets are changed in place; otherwise others come in their stead.
+        The provider is identified by the cluster's OCID, so that another kubeconfig (of a tunnel, or in CI) replaces no
+        objects. Updates overwrite fields that other field managers have set, except those in `ignore_changes`; without
+        `enable_patch_force` the API server would refuse the update as a conflict. With `mutable`, ConfigMaps and
+        Secrets are changed in place, otherwise replaced; with `upsert`, existing objects are adopted.
         """
         return k8s.Provider(
             name,
@@ -73,15 +73,16 @@ class ClusterIdentity:
     def name_once_served(
         self, name: str, definitions: AwaitedDefinitions, after: pulumi.Resource
     ) -> pulumi.Output[str]:
-        """The name of a namespace as soon as the cluster serves these definitions, for objects of them that go there.
+        """Return a namespace's name as an output that resolves once the cluster has established custom resource
+        definitions, for objects of these kinds in the namespace.
 
         Args:
-            name: of the namespace.
-            definitions: what is waited for, how long, and what makes it.
-            after: looks only when this is there.
+            name: name of the namespace.
+            definitions: names of the definitions, limit of the wait, and remedy.
+            after: resource that must be registered before the wait begins.
 
         Raises:
-            KitError: (in the output) they aren't there in time; says the remedy.
+            KitError: (when the output resolves) a definition is missing after the limit.
         """
         timeout_s, remedy = definitions.established_timeout_s, definitions.remedy
         access = self.kubeconfig, self.context
@@ -89,7 +90,7 @@ class ClusterIdentity:
         return served.apply(lambda _: name)
 
     def options(self, provider: k8s.Provider) -> pulumi.ResourceOptions:
-        """The options of what is in the cluster. A cluster of this stack takes it with it when it goes."""
+        """Return the options of objects in the cluster. Objects in a cluster of this stack are `deleted_with` it."""
         transformations: list[pulumi.ResourceTransformation] = []
         if self.created is not None:
             transformations.append(_deleted_with(self.created))
@@ -99,12 +100,16 @@ class ClusterIdentity:
 
 
 def mirror_args(plan: Plan) -> RegistryMirrorArgs | None:
-    """The stack's private registry as an argument of components; None where it has none."""
+    """Return the stack's private registry as an argument of components; None if the stack has none."""
     return None if plan.registry_mirror is None else arguments(RegistryMirrorArgs, plan.registry_mirror)
 
 
 def existing_cluster(plan: Plan) -> ClusterIdentity:
-    """A cluster that is there already: by the stack file, or by the stack that made it."""
+    """Return the identity of an existing cluster, from the stack file or from the outputs of its `clusterStack`.
+
+    Raises:
+        KitError: the stack file names no cluster.
+    """
     if isinstance(plan.cluster, ExistingCluster):
         context = plan.cluster.kubeconfig_context
         return ClusterIdentity(plan.cluster.identifier, context=context, mirror=plan.registry_mirror)
@@ -121,11 +126,12 @@ def existing_cluster(plan: Plan) -> ClusterIdentity:
 
 
 def _deleted_with(cluster: pulumi.Resource) -> pulumi.ResourceTransformation:
-    """Objects that a cluster takes with it when it goes, except those that own something in OCI.
+    """Return a transformation that makes Kubernetes objects `deleted_with` their cluster, except those that own
+    resources in OCI.
 
-    A Service of type LoadBalancer owns a load balancer, a PersistentVolumeClaim with a storage class a volume: they
-    have to be deleted one by one while the cluster still can. A claim of a static volume must not: it waits for its
-    pods (`pvc-protection`), which go with the cluster.
+    A Service of type LoadBalancer owns a load balancer, a PersistentVolumeClaim with a storage class a volume: these
+    objects must be deleted while the cluster's controllers still run. The claim of a static volume must not be deleted
+    by itself: its deletion would wait for its pods (`pvc-protection`), which are deleted with the cluster.
     """
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
@@ -138,7 +144,7 @@ def _deleted_with(cluster: pulumi.Resource) -> pulumi.ResourceTransformation:
 
 
 def owns_oci_resources(type_: str, props: Mapping[str, Any]) -> bool:
-    """Tell whether an object stands for something in OCI. The charts of the kit's own operators hold no such object."""
+    """Return True if a Kubernetes object may own a resource in OCI. The charts of the kit's operators have none."""
     kind, spec = type_.rsplit(":", 1)[-1], props.get("spec")
     match kind:
         case "StatefulSet" | "Ingress" | "Gateway":
@@ -154,7 +160,7 @@ def owns_oci_resources(type_: str, props: Mapping[str, Any]) -> bool:
 
 
 def _text(spec: Any, key: str, default: str) -> str:
-    """A text of a spec; one that isn't known yet could be any."""
+    """Return a text field of a spec, `default` if it is left out, "unknown" if Pulumi doesn't know it yet."""
     if isinstance(spec, Mapping):
         value = cast("Mapping[str, Any]", spec).get(key, default)
         return value if isinstance(value, str) else "unknown"
@@ -162,15 +168,15 @@ def _text(spec: Any, key: str, default: str) -> str:
 
 
 def taint_outputs(taints: Sequence[Taint]) -> list[dict[str, str]]:
-    """The taints of a pool as the stack's outputs have them."""
+    """Return a pool's taints in the form of the stack's outputs."""
     return [taint.model_dump() for taint in taints]
 
 
 def require_known_taints(plan: Plan, cluster_id: str, pools: PoolOutputs | None) -> str:
-    """The cluster's OCID, once the serving stack agrees with the stack that made the cluster.
+    """Return the cluster's OCID, after the check that the serving stack has the taints of the cluster stack's pools.
 
     Raises:
-        RunError: pods would be kept from nodes by taints that the serving stack doesn't know.
+        RunError: a pool has a taint that keeps pods off and that the serving stack doesn't have.
     """
     if problems := list(unknown_taints(plan, pools or {})):
         raise pulumi.RunError(str(InvalidStack(problems)))
@@ -178,8 +184,8 @@ def require_known_taints(plan: Plan, cluster_id: str, pools: PoolOutputs | None)
 
 
 def unknown_taints(plan: Plan, pools: PoolOutputs) -> Iterator[Problem]:
-    """Taints of pools of the same name that keep pods away and that the serving stack doesn't say; its pods tolerate
-    those of all its pools.
+    """Yield a problem for each pool of the cluster stack with taints that keep pods off and that no pool of the serving
+    stack has: pods tolerate the taints of all pools of the serving stack.
     """
     known = taint_outputs(plan.taints)
     for i, pool in enumerate(plan.pools):

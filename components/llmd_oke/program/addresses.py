@@ -1,6 +1,4 @@
-"""Addresses at which the models of a plan are asked: a front door with its secrets from the stack's config, a Gateway's
-routes.
-"""
+"""Declaration of the models' addresses: the stack's front door with its secrets, and a Gateway with its routes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -43,10 +41,11 @@ def declare_front_door(
     settings: pulumi.Config,
     needed: Sequence[pulumi.Resource],
 ) -> StackFrontDoor:
-    """The front door, by a provider that changes weights, keys and certificate in place, after all that it leads to.
+    """Declare the stack's front door, after the resources `needed`, with a provider that changes ConfigMaps and Secrets
+    (weights, keys, certificate) in place.
 
     Raises:
-        InvalidStack: a secret of the stack's config is missing or can't be used.
+        InvalidStack: a secret of the stack's config is missing or isn't valid.
     """
     provider = access.provider(NAME, mutable=True)
     opts = after(access.options(provider), *access.ready, *needed)
@@ -56,10 +55,10 @@ def declare_front_door(
 def front_door_args(
     plan: Plan, door: FrontDoorPlan, access: ClusterIdentity, settings: pulumi.Config
 ) -> StackFrontDoorArgs:
-    """The arguments of the front door; secrets are plain here and go into secret inputs only.
+    """Return the arguments of the front door. Secrets are read as plain text, and wrapped as secret inputs.
 
     Raises:
-        InvalidStack: a secret of the stack's config is missing or can't be used.
+        InvalidStack: a secret of the stack's config is missing or isn't valid.
     """
     from llmd_oke.planning import front_door_secrets  # noqa: PLC0415 - loads a library that reads certificates
 
@@ -92,7 +91,7 @@ def front_door_args(
 
 def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoorModelArgs:
     model = next(model for model in plan.models if model.name == behind.name)
-    services = {model.name: model.name}  # of all servers where they have no routers
+    services = {model.name: model.name}  # without routers: the Service of all servers
     if model.routed:
         services = {unit.name: service_name(unit_name(plan, model, unit)) for unit in model.units}
     units: list[FrontDoorUnitArgs] = [
@@ -120,7 +119,9 @@ def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | N
 def load_balancer_args(
     plan: Plan, exposure: Exposure, given: LoadBalancer, access: ClusterIdentity
 ) -> FrontDoorLoadBalancerArgs | None:
-    """A load balancer in the network that the stack creates, unless the stack file says where; None for pods only."""
+    """Return the load balancer's arguments: the stack file's subnet and groups, or those of the created network; None
+    if the exposure is `cluster`.
+    """
     if exposure == "cluster":
         return None
     own = access.load_balancers.get(exposure)
@@ -144,10 +145,11 @@ def declare_routes(
     opts: pulumi.ResourceOptions,
     units: Mapping[str, Sequence[pulumi.Resource]],
 ) -> dict[str, ModelRoute]:
-    """The Gateway where the stack makes it, and after it and their units the routes of the models behind it.
+    """Declare the Gateway, if the stack creates it, and the routes of the models behind the Gateway, each after Gateway
+    and the model's units; return the routes by model.
 
     Raises:
-        KitError: (in the outputs) the Gateway API isn't in the cluster; says how it is installed.
+        KitError: (when the outputs resolve) the cluster has no definitions of the Gateway API.
     """
     name = access.name_once_served(plan.namespace, DEFINITIONS, namespace)
     made = _declare_gateway(plan, gateway, name, access, opts)
@@ -165,7 +167,7 @@ def _declare_gateway(
     access: ClusterIdentity,
     opts: pulumi.ResourceOptions,
 ) -> list[pulumi.Resource]:
-    """The Gateway, where the stack makes it."""
+    """Declare the Gateway, if the stack creates it."""
     created = gateway.created
     if created is None:
         return []
@@ -189,7 +191,7 @@ def _declare_gateway(
 
 
 def _route_headers(plan: Plan) -> dict[str, list[str]]:
-    """Headers by which a Gateway tells models apart, and their values."""
+    """Return the values of each HTTP header by which the Gateway's routes select models, by the header's name."""
     headers: dict[str, list[str]] = {}
     for model in plan.models:
         for name, value in model.router.route.headers.items() if model.behind_gateway else ():
@@ -215,7 +217,7 @@ def _declare_route(
     namespace: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
 ) -> ModelRoute:
-    """The way from the Gateway to a model."""
+    """Declare the route from the Gateway to a model."""
     return ModelRoute(
         f"{model.name}-{ADDRESSES['ModelRoute']}",
         route_args(plan, gateway, model, namespace),
@@ -224,7 +226,7 @@ def _declare_route(
 
 
 def route_args(plan: Plan, gateway: GatewayPlan, model: ModelPlan, namespace: pulumi.Input[str]) -> ModelRouteArgs:
-    """The arguments of a model's route."""
+    """Return the arguments of a model's route."""
     route = model.router.route
     return arguments(
         ModelRouteArgs,

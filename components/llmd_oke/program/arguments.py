@@ -1,4 +1,4 @@
-"""Components' arguments made from the records of a plan."""
+"""Conversion of a plan's records into components' arguments."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -15,16 +15,17 @@ _SIMPLE = (str, int, float)
 
 
 def arguments(kind: type[Arguments], /, *records: object, **values: Any) -> Arguments:
-    """Make the arguments of a component: each key from `values`, else from the first record with a field of its name.
+    """Return the arguments of a component: each key from `values`, else from the first record with a field of that
+    name.
 
-    Every key needs a source, optional ones too, so that a new argument of a component can't be forgotten where stacks
-    declare it: `key=None` leaves one out on purpose. Tuples become lists and nested records become dictionaries
-    without the fields that are None; entries of the catalogue stay what they are.
+    Every key needs a source, optional keys too, so that no new argument of a component is forgotten: `key=None` leaves
+    an argument out. Tuples become lists, and nested records become dictionaries without fields that are None; entries
+    of the catalogue aren't converted.
 
     Args:
-        kind: the TypedDict of the component's arguments.
+        kind: TypedDict of the component's arguments.
         records: dataclass instances, pydantic models and mappings.
-        values: what is computed, by key; outputs of other components for example.
+        values: further values by key, such as outputs of other components.
 
     Raises:
         UnknownFieldError: `kind` has no key of that name.
@@ -35,10 +36,8 @@ def arguments(kind: type[Arguments], /, *records: object, **values: Any) -> Argu
 
 
 def plain(value: Any) -> Any:
-    """Convert a record to a dictionary without the fields that are None, and a tuple to a list; keep all other values.
-
-    Such other values, inside of collections too, are outputs and resources of Pulumi, and entries of the catalogue,
-    which components take as they are.
+    """Convert a record to a dictionary without the fields that are None, and a tuple to a list, recursively. Other
+    values, such as Pulumi outputs and resources and entries of the catalogue, aren't converted.
     """
     if value is None or isinstance(value, _SIMPLE):
         return value

@@ -1,4 +1,4 @@
-"""Created cluster of a plan: OCI's resources, what makes GPUs and RDMA usable, and the gates behind it."""
+"""Declaration of a created cluster: OCI resources, operators for GPUs and RDMA, node gates and acceptance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,8 +48,8 @@ _API_SERVER_PROBE: Manifest = {
 
 @dataclass(frozen=True)
 class CreatedCluster:
-    """Cluster that was declared, by `provider`; `inside` are the options of what is in the cluster. `cpu_pools` have to
-    be there before anything runs in it; `add_ons` before operators that rely on OKE's.
+    """Components of a created cluster. `provider` is that of OCI; `inside` are the options of objects in the cluster.
+    All pods depend on `cpu_pools`, operators depend on `add_ons`.
     """
 
     provider: pulumi.ProviderResource
@@ -63,11 +63,11 @@ class CreatedCluster:
 
     @property
     def nodes(self) -> list[pulumi.Resource]:
-        """The pools that have to be there before anything runs in the cluster."""
+        """The CPU pools, on which all objects with pods depend."""
         return list(self.cpu_pools.values())
 
     def outputs(self, plan: Plan, region: str) -> "ClusterOutputs":
-        """Return what other stacks and commands need to know."""
+        """Return the stack's outputs for the cluster, which serving stacks and commands read."""
         taints = {pool.name: taint_outputs(pool.taints) for pool in plan.pools}
         gpu_pools = {
             name: arguments(GpuPoolOutputs, pool, taints=taints[name]) for name, pool in self.gpu_pools.items()
@@ -106,20 +106,20 @@ def create_cluster(
     *,
     rehearsed: bool = False,
 ) -> CreatedCluster:
-    """Declare network, rights, cluster, pools, add-ons and storage, each after what it needs.
+    """Declare network, IAM policies, cluster, pools, add-ons and storage, each after its dependencies.
 
-    GPU nodes come last: after the first answered call to the API server, because they are of no use where it can't be
-    reached, and after the other pools, which are upgraded before them.
+    GPU pools come last: after the first object that the API server has accepted, since GPU nodes are useless while the
+    API server can't be reached, and after the CPU pools, which are upgraded before GPU pools.
 
     Args:
-        created: what the plan has of the cluster.
-        api_server: address of the API server at the end of a tunnel.
-        image_links: secret links to image files, by the names of pools that import them.
-        mirror: the private registry that pods pull from.
-        rehearsed: whether OCI is a stand-in, which acts on policies at once.
+        created: the plan of the cluster.
+        api_server: URL of the API server at the local end of a tunnel; None without a tunnel.
+        image_links: secret URIs of image files, by the names of the pools that import them.
+        mirror: private registry from which pods pull.
+        rehearsed: whether OCI is a rehearsal's stand-in, where policies apply at once.
 
     Raises:
-        KitError: a pool's image has no link.
+        KitError: the image of a pool has no URI.
     """
     provider = region_provider("oci", created.region, created.tags.ignored)
     waits = [] if rehearsed or not is_update() else [wait_for_policies()]
@@ -168,7 +168,9 @@ def _rights(
     oke: OkeCluster | None,
     opts: pulumi.ResourceOptions,
 ) -> list[pulumi.Resource]:
-    """Groups and policies: before the cluster is there (no `oke`) or after."""
+    """Declare dynamic groups and policies: those needed before the cluster exists (`oke` is None), or those that name
+    the cluster.
+    """
     if not needs:
         return []
     args = arguments(
@@ -185,7 +187,9 @@ def _rights(
 
 
 def _oke(created: ClusterPlan, network: Network, api_server: str | None, opts: pulumi.ResourceOptions) -> OkeCluster:
-    """The cluster. Its name changes in place, so that its component has a name of its own."""
+    """Declare the cluster. The component's name is constant, so that a new cluster name changes the
+    cluster in place.
+    """
     args = arguments(OkeClusterArgs, created, _tags(created.tags), network=network, api_server=api_server)
     return OkeCluster("oke", args, opts)
 
@@ -197,8 +201,8 @@ def _cpu_pools(
     image_links: Mapping[str, pulumi.Input[str]],
     opts: pulumi.ResourceOptions,
 ) -> dict[str, SystemPool | CpuPool]:
-    """The pools without GPUs: the system pool, then the others after it. OCI is asked for availability domains where
-    neither a pool nor the stack file names any, and for the newest image where none is named.
+    """Declare the pools without GPUs: the system pool, then the others, which depend on it. Availability domains and
+    images that the stack file doesn't name are looked up in OCI.
     """
     domains: pulumi.Input[list[str]] = []
     if any(not pool.availability_domains for pool in created.cpu_pools):
@@ -257,7 +261,11 @@ def _image(
     image_links: Mapping[str, pulumi.Input[str]],
     opts: pulumi.ResourceOptions,
 ) -> pulumi.Input[str] | None:
-    """The OCID of a pool's image, which may have to be imported; None where the plan has none."""
+    """Return the OCID of a pool's image, after the declaration of its import if needed; None if the plan has no image.
+
+    Raises:
+        KitError: the image to import has no URI.
+    """
     image = pool.image_import
     if image is None:
         return pool.image_id
@@ -270,8 +278,8 @@ def _image(
 
 
 def _add_ons(created: ClusterPlan, oke: OkeCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
-    """The cluster's add-ons: those that the GPU stack needs, then those of the stack file. They go with the cluster:
-    their operators would be taken away under objects that stay.
+    """Declare the cluster's add-ons: those that the GPU stack needs, then those of the stack file. Add-ons are
+    `deleted_with` the cluster, since objects of their operators would otherwise outlive the operators.
     """
     needed = [arguments(AddOnArgs, add_on) for add_on in created.add_ons]
     if not needed:
@@ -281,8 +289,8 @@ def _add_ons(created: ClusterPlan, oke: OkeCluster, opts: pulumi.ResourceOptions
 
 
 def declare_autoscaler(plan: Plan, cluster: CreatedCluster, gates: Sequence[pulumi.Resource]) -> None:
-    """The cluster autoscaler, where a pool leaves its size to it. It comes after the gates, so that it takes no node
-    away that the first servers are waiting for; nodes that no gate waits for may still be joining then.
+    """Declare the cluster autoscaler, if a pool is autoscaled. The add-on depends on the gates, so that it doesn't
+    remove nodes that the first servers need; nodes that no gate waits for may still be joining.
     """
     if plan.created is None or plan.created.autoscaler is None:
         return
@@ -301,7 +309,7 @@ def declare_autoscaler(plan: Plan, cluster: CreatedCluster, gates: Sequence[pulu
 
 
 def _storage(created: ClusterPlan, network: Network, opts: pulumi.ResourceOptions) -> Storage | None:
-    """A shared file system for model caches, mounted by nodes only. None where none is created."""
+    """Declare the shared file system for model caches, which only nodes can mount; return None if the plan has none."""
     storage = created.storage
     if storage is None:
         return None
@@ -328,7 +336,9 @@ def _storage(created: ClusterPlan, network: Network, opts: pulumi.ResourceOption
 def declare_policy_engine(
     plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions, *, rehearsed: bool
 ) -> list[pulumi.Resource]:
-    """Calico, where the stack asks for it; models wait for it. A rehearsal enforces policies itself."""
+    """Declare Calico, if the stack file chooses it, and return the components on which models depend. A rehearsal gets
+    a stand-in's manifest, as it enforces NetworkPolicies itself.
+    """
     if plan.network_policies.engine != "calico":
         return []
     stand_in = str(values_folder() / "rehearsal" / "calico.yaml") if rehearsed else None
@@ -336,8 +346,8 @@ def declare_policy_engine(
 
 
 def declare_node_repair(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> None:
-    """Declare what has OKE repair a GPU node that somebody labels, where the stack asks for it; nothing waits
-    for it.
+    """Declare the rules by which OKE repairs labelled GPU nodes, unless the stack file has `nodeRepair: none`. No other
+    component depends on the rules.
     """
     if plan.created is None or plan.created.node_repair == "none" or not plan.created.gpu_pools:
         return
@@ -348,7 +358,9 @@ def declare_node_repair(plan: Plan, cluster: CreatedCluster, opts: pulumi.Resour
 
 
 def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
-    """Operators one after the other, a gate for each pool and the acceptance behind it; models wait for both."""
+    """Declare the operators one after the other, then a gate for each pool, then the acceptance; return gates and
+    acceptance, on which models depend.
+    """
     stack = plan.gpu_stack
     declared: list[pulumi.Resource] = []
     for name in stack.components:
@@ -382,8 +394,8 @@ def _operator(
 
 
 def _gates(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
-    """A gate for each pool of GPU nodes. A scaled pool is never waited for beyond what it has: a new one can begin with
-    less than the stack file says.
+    """Declare a gate for each GPU pool. The gate of an autoscaled pool waits for at most the pool's current size, since
+    a new pool may start with fewer nodes than the plan's number.
     """
     awaited = awaited_nodes(plan)
     gates: list[pulumi.Resource] = []
@@ -405,7 +417,7 @@ def _gates(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) ->
 
 
 def _acceptance(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
-    """The acceptance of the pools that updates test; nothing where there is none."""
+    """Declare the acceptance of the pools that are tested in updates; return no component if there are none."""
     pools = [
         accepted_pool(accepted, cluster.gpu_pools[accepted.pool.name].pool_id)
         for accepted in plan.acceptance

@@ -1,4 +1,4 @@
-"""Arguments that many components of a stack have in common."""
+"""Arguments that all components that serve models share."""
 
 from typing import TypedDict
 
@@ -9,30 +9,30 @@ from llmd_oke.serving.args import NodeTaintArgs, TracingArgs
 
 
 class CommonArgs(TypedDict):
-    """Arguments that components that serve models take from the plan alike; each takes what it has an argument for."""
+    """Arguments that all components that serve models share; each component uses those that it has."""
 
     namespace: str
     """Namespace of the models."""
     release: str
-    """llm-d release of the catalogue."""
+    """Name of the llm-d release in the catalogue."""
     override: OverrideArgs | None
-    """Parts of the release that others take the place of."""
+    """Replacements for parts of the release; None without any."""
     shape: str
     """OCI shape of the nodes, from the catalogue."""
     node_taints: list[NodeTaintArgs]
-    """Taints of the stack file's GPU pools, each once; the pods of all models tolerate those of all pools."""
+    """Taints of all GPU pools of the stack file, without duplicates, which the pods of all models tolerate."""
     rdma: bool
-    """Whether KV cache is handed over by the RDMA network."""
+    """Whether KV caches are handed over by the RDMA network."""
     control_plane_cidrs: list[str] | None
-    """Addresses that the API server speaks to pods from."""
+    """CIDRs from which the API server opens connections to pods."""
     signed_in: bool
-    """Whether clients sign in at the stack's front door."""
+    """Whether the stack's front door authenticates clients."""
     tracing: TracingArgs | None
-    """Where traces go."""
+    """Export of traces; None without tracing."""
 
 
 def common_args(plan: Plan) -> CommonArgs:
-    """Give what components that serve models have in common."""
+    """Return the arguments that all components that serve models share."""
     replaced = plan.override.replacements()
     return arguments(
         CommonArgs,
@@ -45,5 +45,5 @@ def common_args(plan: Plan) -> CommonArgs:
 
 
 def node_taints(plan: Plan) -> list[NodeTaintArgs]:
-    """The taints that the pods of all models tolerate."""
+    """Return the taints that the pods of all models tolerate."""
     return common_args(plan)["node_taints"]

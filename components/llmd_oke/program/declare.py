@@ -1,7 +1,7 @@
-"""Declarations of a program without engine, cluster or cloud: for YAML, pipelines and tests.
+"""Execution of a Pulumi program without engine, cluster or cloud, with the resources that it declares as result.
 
-Each call has an event loop, a thread and mocks of its own, so that calls can't disturb each other, and a limit, because
-a program with an output that never resolves would otherwise hang (pulumi issue 7663).
+Each call has its own event loop, thread and mocks, so that calls don't affect each other, and a time limit, because a
+program with an output that never resolves would otherwise hang (pulumi issue 7663).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ KUBECONFIG = json.dumps(
         "users": [{"name": "user", "user": {"exec": {"command": "oci", "args": ["ce", "cluster", "generate-token"]}}}],
     }
 )
-"""What OKE gives for a cluster: its address and authority, and a user that asks OCI's command line."""
+"""Kubeconfig as OKE returns it: URL and certificate authority of the cluster, and a user with OCI's exec plug-in."""
 
 _ANSWERS: dict[str, dict[str, Any]] = {
     "oci:ContainerEngine/getClusterKubeConfig:getClusterKubeConfig": {"content": KUBECONFIG},
@@ -81,7 +81,7 @@ _ANSWERS: dict[str, dict[str, Any]] = {
 
 
 COMPUTED: dict[str, dict[str, Any]] = {
-    "pulumi:pulumi:StackReference": {"outputs": {}},  # of a stack that is new
+    "pulumi:pulumi:StackReference": {"outputs": {}},  # a new stack has no outputs
     "oci:Core/vcn:Vcn": {"defaultSecurityListId": "ocid1.securitylist.oc1.iad.default"},
     "oci:FileStorage/mountTarget:MountTarget": {
         "ipAddress": "10.140.0.100",
@@ -92,14 +92,14 @@ COMPUTED: dict[str, dict[str, Any]] = {
 
 
 def without_hash(name: str) -> str:
-    """A name without what it has of a hash: that of a unit's versions, or of a front door's config."""
+    """Return a name without its hash, such as that of a unit's versions or of a front door's config."""
     return _HASH.sub("", name)
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A resource as the program declares it. Others are named by URN; timeouts are Pulumi's texts (`"600s"`); outputs
-    are what a component registers.
+    """A declared resource with its options. References to other resources are URNs; timeouts are Pulumi's texts
+    (`"600s"`); `outputs` are those that a component registers.
     """
 
     type: str
@@ -124,20 +124,20 @@ class Declared:
 
 @dataclass(frozen=True)
 class Rendered:
-    """All that a program declares, sorted by type and name, and what it exports."""
+    """Declared resources of a program, sorted by type and name, and its exported outputs."""
 
     resources: tuple[Declared, ...]
     outputs: Mapping[str, Any]
 
     def of_type(self, token: str) -> list[Declared]:
-        """The resources with that type token, for example `llmd-oke:index:Router`."""
+        """Return the resources with a type token, for example `llmd-oke:index:Router`."""
         return [resource for resource in self.resources if resource.type == token]
 
     def resource(self, token: str, name: str) -> Declared:
-        """The resource with that type token and Pulumi name.
+        """Return the resource with a type token and a Pulumi name.
 
         Raises:
-            LookupError: there is none; says which names there are.
+            LookupError: no resource of the type has that name; the message lists their names.
         """
         for resource in self.of_type(token):
             if resource.name == name:
@@ -145,24 +145,23 @@ class Rendered:
         raise LookupError(f"no {token} {name!r}; there are {[resource.name for resource in self.of_type(token)]}")
 
     def manifests(self) -> list[dict[str, Any]]:
-        """The Kubernetes objects, as they would be sent to the API server."""
+        """Return the Kubernetes objects, as they would be sent to the API server."""
         return [dict(resource.inputs) for resource in self._objects()]
 
     def kubernetes(self, kind: str, name: str) -> dict[str, Any]:
-        """The Kubernetes object of that kind and name; what names have of a hash of their content may be left out.
+        """Return the Kubernetes object of a kind and name; `name` may leave out the hash in the object's name.
 
         Raises:
-            LookupError: there is none; says which names there are.
+            LookupError: no object of the kind has that name; the message lists their names.
         """
         return dict(self.kubernetes_resource(kind, name).inputs)
 
     def kubernetes_resource(self, kind: str, name: str) -> Declared:
-        """The resource that declares the Kubernetes object of that kind and name, for its options.
-
-        What names have of a hash of their content may be left out.
+        """Return the declared resource of the Kubernetes object of a kind and name, with its options; `name` may leave
+        out the hash in the object's name.
 
         Raises:
-            LookupError: there is none; says which names there are.
+            LookupError: no object of the kind has that name; the message lists their names.
         """
         of_kind = [resource for resource in self._objects() if resource.inputs["kind"] == kind]
         for resource in of_kind:
@@ -177,7 +176,7 @@ class Rendered:
 
 
 def _named(resource: Declared) -> Declared:
-    """The resource with a name for its object: the plug-in names those that have none after their resource."""
+    """Return the resource with `metadata.name`; the provider names objects without a name after their resource."""
     if "name" in resource.inputs["metadata"]:
         return resource
     metadata = {"name": resource.name, **resource.inputs["metadata"]}
@@ -185,16 +184,20 @@ def _named(resource: Declared) -> Declared:
 
 
 class ClusterMocks(mocks.Mocks):
-    """A cluster that takes every object as it is: ids are `namespace/name`, outputs are the inputs."""
+    """Pulumi mocks that accept every resource: IDs are `namespace/name`, outputs equal inputs."""
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
-        """The answer to a resource that is declared."""
+        """Return ID and outputs of a declared resource."""
         metadata: dict[str, str] = cast("dict[str, Any]", args.inputs).get("metadata") or {}
         parts = [metadata[key] for key in ("namespace", "name") if metadata.get(key)]
         return "/".join(parts) or args.name, _outputs(args.typ, dict(cast("dict[str, Any]", args.inputs)))
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[str, Any], list[tuple[str, str]] | None]:
-        """The answer to a provider function that the kit's program calls."""
+        """Return the recorded result of a provider function.
+
+        Raises:
+            KitError: there is none for this function.
+        """
         if args.token not in _ANSWERS:
             raise KitError(f"The program calls {args.token}, which these mocks have no answer to.")
         return _ANSWERS[args.token], []
@@ -207,17 +210,18 @@ def render(
     project: Path | None = None,
     limit_s: float = LIMIT_S,
 ) -> Rendered:
-    """Return what the kit's program declares for one stack.
+    """Run the kit's program for one stack; return the declared resources and the outputs.
 
     Args:
         config: the stack's config, the object under `llmd-oke:stack`, or the name of a stack.
-        secrets: the stack's secret keys, for example `{"huggingFaceToken": "..."}`.
-        project: folder with `stacks/`, and `values/` if it has entries of its own; the working directory if left out.
-        limit_s: longest that the program may run, in seconds.
+        secrets: values of the stack's secret keys, for example `{"huggingFaceToken": "..."}`.
+        project: directory that contains `stacks/`, and `values/` for a project's own entries; the working directory if
+            left out.
+        limit_s: limit of the program's run in seconds.
 
     Raises:
-        InvalidStack: the stack can't be deployed.
-        KitError: there is no such stack, or the program does not end.
+        InvalidStack: the stack file isn't valid.
+        KitError: the stack doesn't exist, or the program doesn't end within `limit_s`.
     """
     if isinstance(config, str):
         config = stack_config.load(project or Path.cwd(), config)
@@ -237,18 +241,18 @@ def declared(
     stack: str = "test",
     limit_s: float = LIMIT_S,
 ) -> Rendered:
-    """Return what a Pulumi program declares.
+    """Run a Pulumi program with mocks; return the declared resources and the outputs.
 
     Args:
         run: the program.
         config: Pulumi config by full key (`project:key`).
-        secret_keys: which of these keys are secret.
-        cluster: answers to what the program declares and calls; `ClusterMocks` if left out.
+        secret_keys: the secret ones of these keys.
+        cluster: mocks of resources and provider functions; `ClusterMocks` if left out.
         stack: the stack's name, without organization and project.
-        limit_s: longest that the program may run, in seconds.
+        limit_s: limit of the program's run in seconds.
 
     Raises:
-        KitError: the program does not end.
+        KitError: the program doesn't end within `limit_s`.
     """
     recorder = _Recorder(cluster or ClusterMocks(), stack)
     failures: list[BaseException] = []
@@ -270,7 +274,9 @@ def declared(
 
 
 def _outputs(type_: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    """A resource's outputs: its inputs, what OCI makes up beside them, a Helm release's status, a Stash's value."""
+    """Return a resource's outputs: its inputs, with values that OCI computes, a Helm release's status, a Stash's
+    output.
+    """
     if type_ == "kubernetes:helm.sh/v3:Release":
         return {**inputs, "status": {"name": inputs.get("name"), "namespace": inputs.get("namespace")}}
     if type_ == "pulumi:index:Stash":
@@ -279,7 +285,7 @@ def _outputs(type_: str, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Recorder(mocks.MockMonitor):
-    """Pulumi's mock of the engine, which forgets resource options, with a memory for them."""
+    """Pulumi's mock of the engine that also records resource options and component outputs."""
 
     def __init__(self, cluster: mocks.Mocks, stack: str) -> None:
         super().__init__(cluster)
@@ -339,7 +345,7 @@ def _declaration(request: Any, urn: str) -> Declared:
 
 
 def _readable(value: Any) -> Any:
-    """The value without the marks and accidents of its transport: secrets unwrapped, whole numbers, keys sorted."""
+    """Return a deserialized property value with secrets unwrapped, whole numbers as int, and sorted keys."""
     if rpc.is_rpc_secret(value):
         return _readable(rpc.unwrap_rpc_secret(value))
     if isinstance(value, float) and value.is_integer():
@@ -352,7 +358,7 @@ def _readable(value: Any) -> Any:
 
 
 def _secret_paths(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of secrets: `stringData.token`."""
+    """Yield the paths of secret values, such as `stringData.token`."""
     if rpc.is_rpc_secret(value):
         yield path
     elif isinstance(value, dict):
@@ -365,9 +371,9 @@ def _secret_paths(value: Any, path: str = "") -> Iterator[str]:
 
 @contextmanager
 def _event_loops() -> Generator[None]:
-    """An event loop for this thread and one for each worker of Pulumi's, all closed at the end.
+    """Create an event loop for this thread and for each worker thread of Pulumi's; close all after the block.
 
-    Pulumi makes loops for its workers and leaves them open, which Python complains about when it ends.
+    Pulumi itself doesn't close the loops of its workers, for which Python reports a ResourceWarning at exit.
     """
     loops: list[asyncio.AbstractEventLoop] = []
 

@@ -1,4 +1,4 @@
-"""The Pulumi program, and what each layer of a stack declares, with what watches it."""
+"""The kit's Pulumi program: declaration of a stack's layers, with monitoring, canaries and smoke benchmarks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -43,12 +43,13 @@ _LINKS = TypeAdapter(dict[str, HttpsUrl])
 
 
 def program(project: Path | None = None) -> None:
-    """The Pulumi program: plans the stack's config, declares all of it and exports the outputs. The key `rehearsed`
-    says that no node pulls an image. `project` is the folder of Pulumi.yaml; if left out, what the engine says it
-    is, or the working directory.
+    """Run the kit's Pulumi program: plan the stack's config, declare all components, and export the outputs.
+
+    `project` is the directory of Pulumi.yaml; if left out, the engine's root directory, or else the working directory.
+    With the config key `rehearsed`, nodes pull no images.
 
     Raises:
-        InvalidStack: the config, or the project's own `values/`, can't be deployed.
+        InvalidStack: the config, or the project's own `values/`, isn't valid.
     """
     open_project(project or Path(pulumi.get_root_directory() or "."))
     settings = pulumi.Config("llmd-oke")
@@ -62,12 +63,12 @@ def program(project: Path | None = None) -> None:
 
 
 def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
-    """Declare what the stack's layer has of a plan; return the stack's outputs.
+    """Declare the components of the plan's layer; return the stack's outputs.
 
-    `settings` are the stack's keys beside the stack file's object: `huggingFaceToken`, `modelSourceUrl`, `imageLinks`,
-    `frontDoorKeys`, `frontDoorKeySet` and `frontDoorCertificate` (secrets), `apiServer`, the address of a created
-    cluster's API server at the end of a tunnel, and `allowReplace`, true to take the protection of cluster, network and
-    pools away, so that the update after this one may replace them.
+    `settings` are the stack's config keys besides `llmd-oke:stack`: the secrets `huggingFaceToken`, `modelSourceUrl`,
+    `imageLinks`, `frontDoorKeys`, `frontDoorKeySet` and `frontDoorCertificate`; `apiServer`, the URL of a created
+    cluster's API server at the local end of a tunnel; and `allowReplace`, true to remove the protection of cluster,
+    network and pools, so that the next update may replace them.
     """
     outputs: dict[str, Any] = {}
     if plan.created is not None:
@@ -76,9 +77,7 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     else:
         access = existing_cluster(plan)
     crds = None
-    if (
-        plan.layer != "serving"
-    ):  # definitions outlive the stack, so that they are taken over where they are there already
+    if plan.layer != "serving":  # definitions outlive stacks, so that existing ones are adopted (`upsert`)
         of_cluster = pulumi.ResourceOptions(provider=access.provider("definitions", upsert=True))
         crds = Crds("crds", {"release": plan.release.name}, after(of_cluster, *access.ready))
     access = declare_prometheus(plan, access)
@@ -88,7 +87,9 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
 
 
 def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[ClusterIdentity, dict[str, Any]]:
-    """OCI's packages are loaded only where a cluster is created."""
+    """Declare the created cluster; return its identity and the stack's outputs. OCI's packages are imported here, so
+    that stacks without a created cluster don't load them.
+    """
     from llmd_oke.program.cluster import (  # noqa: PLC0415
         create_cluster,
         declare_autoscaler,
@@ -109,10 +110,10 @@ def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[
 
 
 def image_links(settings: pulumi.Config) -> dict[str, str]:
-    """The secret links to image files by pool. They are plain here and go into secret inputs only.
+    """Return the URIs of image files by pool, as plain text, which must be used in secret inputs only.
 
     Raises:
-        KitError: they are something else.
+        KitError: `llmd-oke:imageLinks` isn't an object of https:// URIs.
     """
     try:
         return _LINKS.validate_json(settings.get("imageLinks") or "{}")
@@ -167,7 +168,7 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterIdentity, crds: C
 
 
 def declare_canaries(plan: Plan, opts: pulumi.ResourceOptions) -> None:
-    """Declare the canaries of all models, where the stack has any."""
+    """Declare the canaries of all models, if the stack's monitoring has canaries."""
     if plan.monitoring is None or plan.monitoring.canaries_every_s is None:
         return
     for model in plan.models:
@@ -185,7 +186,7 @@ def declare_canaries(plan: Plan, opts: pulumi.ResourceOptions) -> None:
 
 
 def canary_request(plan: Plan, model: ModelPlan, every_s: int) -> CanaryRequest:
-    """Return the request to a model's canaries."""
+    """Return the request by which a model's canary asks each unit the canary prompts every `every_s` seconds."""
     known = canaries()
     units = {unit_name(plan, model, unit): unit for unit in model.units}
     return CanaryRequest(
@@ -205,7 +206,9 @@ def canary_request(plan: Plan, model: ModelPlan, every_s: int) -> CanaryRequest:
 
 
 def declare_prometheus(plan: Plan, access: ClusterIdentity) -> ClusterIdentity:
-    """Prometheus, where the stack installs it; models come after it, so that their monitors find their definitions."""
+    """Declare Prometheus, if the stack installs it; return the cluster's identity with Prometheus among the resources
+    that models depend on, since their monitors need its custom resource definitions.
+    """
     if plan.monitoring is None or not plan.monitoring.install:
         return access
     opts = after(access.options(access.provider("monitoring")), *access.ready)
@@ -216,10 +219,10 @@ def declare_prometheus(plan: Plan, access: ClusterIdentity) -> ClusterIdentity:
 def declare_monitoring(
     plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource, opts: pulumi.ResourceOptions
 ) -> None:
-    """Declare the monitoring of the models, once the cluster serves the Prometheus operator's definitions.
+    """Declare the monitoring of the models, after a wait for the Prometheus operator's custom resource definitions.
 
     Raises:
-        KitError: (in the output) they aren't there in time; says what makes them.
+        KitError: (when the output resolves) a definition is missing after the limit.
     """
     watched = plan.monitoring
     if watched is None:

@@ -1,4 +1,4 @@
-"""The models of a plan: their caches and images, units, routers and front doors, and what scales them."""
+"""Declaration of a plan's models: model cache, image pull, units, routers, addresses and autoscaling."""
 
 from collections.abc import Mapping, Sequence
 
@@ -52,7 +52,7 @@ from llmd_oke.serving.vllm import ServerSpec, revision, version
 NAME = "model-cache"
 
 ADDRESSES = {"FrontDoor": "front-door", "ModelEndpoint": "endpoint", "ModelRoute": "route"}
-"""Components with a model's own Service, and what the names of their resources end in."""
+"""Components that declare a model's own Service, with the suffix of their resource names."""
 
 
 def declare_units(
@@ -66,10 +66,11 @@ def declare_units(
     keda: pulumi.Input[str] | None = None,
     groups: pulumi.Input[str] | None = None,
 ) -> list[pulumi.Resource]:
-    """Everything that serves a model. Units and routers are declared side by side: each waits for its own pods only.
+    """Declare everything that serves a model behind its address: units, autoscaling, routers and names of adapters;
+    return the components. Units and routers don't depend on each other.
 
-    `keda` is the models' namespace, known once ScaledObjects can be declared in it, and `groups` the same, once
-    LeaderWorkerSets can.
+    `keda` and `groups` are the namespace of the models as outputs that resolve once the cluster has the definitions of
+    ScaledObjects and LeaderWorkerSets, None if not needed.
     """
     inside = after(opts, namespace)
     prepared = after(inside, image, *([cache] if cache else []))
@@ -95,7 +96,7 @@ def declare_units(
 
 
 def adapter_names_args(plan: Plan, model: ModelPlan, unit: str) -> AdapterNamesArgs:
-    """The arguments of the names of a model's adapters, in a unit whose objects have that name."""
+    """Return the arguments for the names of a model's adapters in a unit; `unit` is the name of the unit's objects."""
     names = {adapter.name: adapter.served_name for adapter in model.adapters}
     return arguments(AdapterNamesArgs, common_args(plan), unit=unit, adapters=names)
 
@@ -107,9 +108,11 @@ def declare_address(
     units: Sequence[pulumi.Resource],
     door: StackFrontDoor | None = None,
 ) -> FrontDoor | ModelEndpoint:
-    """Declare where requests go: to Envoys before the routers, those of the model or of the stack (`door`), or to all
-    servers. Envoys come after the units, because they take requests from what served before; an endpoint without
-    routers comes beside.
+    """Declare a model's address: a front door of its own, a Service to the stack's front door (`door`), or, without
+    routers, a Service to all servers.
+
+    The front door depends on the units, because its update moves requests from the previous units to these; a Service
+    to servers doesn't.
     """
     if not model.routed or door is not None:
         return ModelEndpoint(
@@ -140,7 +143,9 @@ def declare_address(
 
 
 def taking_over(model: ModelPlan, component: str) -> pulumi.ResourceOptions:
-    """The options of a component with the model's Service, which takes that of any other over."""
+    """Return the options by which a component with the model's Service adopts the Service of the component that
+    declared it before.
+    """
     others = {other: name for other, name in ADDRESSES.items() if other != component}
     aliases = [
         pulumi.Alias(name=f"{model.name}-{name}", type_=f"llmd-oke:index:{other}") for other, name in others.items()
@@ -149,9 +154,8 @@ def taking_over(model: ModelPlan, component: str) -> pulumi.ResourceOptions:
 
 
 def _served_already(model: ModelPlan) -> pulumi.Output[bool] | None:
-    """Tell whether the model is served already, where its units change one by one; None where that doesn't matter.
-
-    The stack's own outputs tell, which the update before this one has left.
+    """Return an output that is true if the model was deployed before this update, according to the stack's outputs of
+    the previous update; None unless the model's units are updated one by one.
     """
     if model.update_way != "one by one":
         return None
@@ -161,8 +165,8 @@ def _served_already(model: ModelPlan) -> pulumi.Output[bool] | None:
 
 
 def _next_unit_opts(served: pulumi.Output[bool] | None, unit: Sequence[pulumi.Resource]) -> pulumi.ResourceOptions:
-    """Return the options of the next unit, which waits for this one where the model is served already and its units
-    change one by one.
+    """Return the options of the next unit, which depends on this one if units are updated one by one and the model was
+    deployed before.
     """
     if served is None:
         return pulumi.ResourceOptions()
@@ -170,7 +174,9 @@ def _next_unit_opts(served: pulumi.Output[bool] | None, unit: Sequence[pulumi.Re
 
 
 def unit_name(plan: Plan, model: ModelPlan, unit: UnitPlan) -> str:
-    """The name of a unit's objects. Where another unit may come beside it has what can't change inside the unit."""
+    """Return the name of a unit's objects. If updates deploy a new unit beside the old one, the name contains a digest
+    of everything that can't change within a unit.
+    """
     if model.update_way != "beside":
         return unit.name
     versions = {role.role: version(_server_spec(plan, model, role)) for role in unit.roles}
@@ -185,7 +191,9 @@ def _server_spec(plan: Plan, model: ModelPlan, role: RolePlan) -> ServerSpec:
 
 
 def declare_image_pull(plan: Plan, namespace: ServingNamespace, opts: pulumi.ResourceOptions) -> ImagePull:
-    """The image of all servers, on the nodes before them; beside whatever fills the model cache."""
+    """Declare the pull of the servers' image on the nodes, which doesn't wait for the model cache; servers depend on
+    it.
+    """
     return ImagePull(
         "image-pull",
         arguments(
@@ -199,7 +207,7 @@ def declare_image_pull(plan: Plan, namespace: ServingNamespace, opts: pulumi.Res
 
 
 def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
-    """The arguments of a unit's router."""
+    """Return the arguments of a unit's router."""
     disaggregated = model.topology.disaggregated
     return arguments(
         RouterArgs,
@@ -220,7 +228,7 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
 
 
 def _gateway_pods(plan: Plan, model: ModelPlan) -> GatewayPodsArgs | None:
-    """The pods of the Gateway that a model is behind; None where it is behind none."""
+    """Return namespace and labels of the pods of a model's Gateway; None if the model isn't behind a Gateway."""
     gateway = plan.gateway
     if gateway is None or not model.behind_gateway:
         return None
@@ -254,7 +262,7 @@ def _unit(
 
 
 def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) -> UnitArgs:
-    """Return what the units of a model have in common, but for a model cache."""
+    """Return the arguments that all units of a model share, without model cache and InferencePool."""
     return arguments(
         UnitArgs,
         common_args(plan),
@@ -273,12 +281,14 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
 
 
 def servers_args(role: RolePlan) -> ServersArgs:
-    """The servers of one role."""
+    """Return the arguments of the servers of one role."""
     return arguments(ServersArgs, role, role.rollout, role.parallelism)
 
 
 def engine_args(model: ModelPlan) -> EngineArgs:
-    """The vLLM settings of a model's servers; those without an argument of their own as text."""
+    """Return the vLLM settings of a model's servers; settings without an argument of their own are
+    texts in `settings`.
+    """
     roles: dict[str, RoleEngineArgs] = {
         role: {"settings": _texts(own.settings()), "extra_args": [*own.extra_args], "env": own.env}
         for role, own in model.engine.roles().items()
@@ -289,16 +299,18 @@ def engine_args(model: ModelPlan) -> EngineArgs:
 
 
 def _texts(settings: Mapping[str, SettingValue]) -> dict[str, str]:
-    """Settings of the table as text, by field."""
+    """Return settings of `values/vllm/engine-settings.yaml` as text, by field."""
     rows = (row for row in engine_settings().settings if row.field in settings)
     return {row.field: row.written(settings[row.field]) for row in rows}
 
 
 def keda_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
-    """The namespace of the models once the cluster serves KEDA's definitions; None where nothing is scaled.
+    """Return the namespace of the models as an output that resolves once the cluster has KEDA's custom resource
+    definitions; None if no model is scaled.
 
     Raises:
-        KitError: (in the output) they aren't there in time; says how KEDA is installed.
+        KitError: (when the output resolves) a definition is missing after the limit; the remedy says how to install
+            KEDA.
     """
     if all(model.scaling is None for model in plan.models):
         return None
@@ -306,10 +318,12 @@ def keda_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resour
 
 
 def groups_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
-    """The namespace of the models once the cluster serves LeaderWorkerSets; None where no server spans nodes.
+    """Return the namespace of the models as an output that resolves once the cluster has the definition of
+    LeaderWorkerSets; None if no server runs over several nodes.
 
     Raises:
-        KitError: (in the output) they aren't there in time; says how their controller is installed.
+        KitError: (when the output resolves) the definition is missing after the limit; the remedy says how to install
+            the controller.
     """
     if not plan.over_nodes:
         return None
@@ -319,7 +333,9 @@ def groups_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Reso
 def declare_scaling(
     model: ModelPlan, unit: UnitPlan, name: str, namespace: pulumi.Input[str], opts: pulumi.ResourceOptions
 ) -> ModelScaling | None:
-    """Declare what scales the servers of a unit, whose objects have that name; None where their number stays."""
+    """Declare the autoscaling of a unit's servers; `name` is that of the unit's objects. Return None
+    if the number of servers is fixed.
+    """
     none = dict.fromkeys(scaling().queries)
     servers = {
         role.role: arguments(ScaledServersArgs, role.scaling, none, share=role.replicas)
@@ -339,9 +355,10 @@ def declare_model_cache(
     opts: pulumi.ResourceOptions,
     created_handle: pulumi.Input[str] | None = None,
 ) -> ModelCache | None:
-    """The model cache of a plan, or None where servers keep weights in their pods.
+    """Declare the model cache of a plan; return None if servers keep weights in their pods.
 
-    `created_handle` is what the storage driver knows a file system by that this stack or its cluster stack created.
+    `created_handle` is the CSI volume handle of the file system that this stack or its cluster stack created; None
+    without one.
     """
     cache = plan.model_cache
     if cache is None:
@@ -358,7 +375,7 @@ def model_cache_args(
     source_url: pulumi.Input[str] | None = None,
     created_handle: pulumi.Input[str] | None = None,
 ) -> ModelCacheArgs:
-    """The arguments of the model cache; see `declare_model_cache`."""
+    """Return the arguments of the model cache, for `declare_model_cache`."""
     return arguments(
         ModelCacheArgs,
         common_args(plan),
@@ -374,13 +391,15 @@ def model_cache_args(
 
 
 def _adapted_model(model: ModelPlan) -> AdaptedModelArgs:
-    """Make the cache's arguments of a model and its adapters."""
+    """Return the model cache's arguments for a model with adapters."""
     adapters = [arguments(AdapterArgs, adapter, served_name=adapter.served_name) for adapter in model.adapters]
     return arguments(AdaptedModelArgs, model, model.engine.adapters, model=model.model.name, adapters=adapters)
 
 
 def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) -> ModelCacheMountArgs | None:
-    """Return where the servers of a model find the cache; `claim` is that of a shared volume. None without a cache."""
+    """Return how the servers of a model mount the model cache; `claim` is the PersistentVolumeClaim of a shared volume.
+    None without a model cache.
+    """
     if plan.model_cache is None:
         return None
     place = mount(model_cache_args(plan, plan.model_cache, ""), model.model.name, claim)

@@ -1,4 +1,4 @@
-"""Smoke benchmark of a plan: what is asked, what is measured, and the Jobs that do it in the cluster."""
+"""Smoke benchmark of a plan: the requests for its models, facts for their reports, and the Jobs in the cluster."""
 
 import json
 from collections.abc import Iterator
@@ -40,13 +40,14 @@ from llmd_oke.serving.vllm import ServerSpec
 ROUTER_METRICS_PORT = 9090
 
 PREFILL_HEADER = "x-prefiller-host-port"
-"""How the endpoint picker names the prefill server to a routing sidecar (llm-d-inference-scheduler, pkg/common)."""
+"""HTTP header by which the endpoint picker names the prefill server to a routing sidecar (llm-d-inference-scheduler,
+pkg/common)."""
 
 
 def declare_smoke(plan: Plan, stack: str, opts: pulumi.ResourceOptions) -> None:
-    """The benchmark of each model, where the stack file has it in the cluster.
+    """Declare the smoke benchmark of each model, if the stack file has `smoke.where: cluster`.
 
-    `opts` make it wait for all models: a missed threshold ends an update, and must not end it half way.
+    `opts` must depend on all models: a missed threshold fails the update, and must not do so before all are deployed.
     """
     if plan.smoke.where != "cluster":
         return
@@ -55,7 +56,7 @@ def declare_smoke(plan: Plan, stack: str, opts: pulumi.ResourceOptions) -> None:
 
 
 def smoke_args(plan: Plan, model: ModelPlan, stack: str) -> SmokeBenchmarkArgs:
-    """The arguments of a model's benchmark."""
+    """Return the arguments of a model's smoke benchmark."""
     return arguments(
         SmokeBenchmarkArgs,
         common_args(plan),
@@ -69,7 +70,7 @@ def smoke_args(plan: Plan, model: ModelPlan, stack: str) -> SmokeBenchmarkArgs:
 
 
 def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
-    """Return the request to the benchmark of one model, wherever it runs; its facts come from `facts`."""
+    """Return the request for the smoke benchmark of one model, without facts for the report (see `facts`)."""
     smoke = plan.smoke
     return record(
         SmokeRequest,
@@ -91,7 +92,7 @@ def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
 
 
 def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
-    """Return what belongs into the report beside what was measured."""
+    """Return the facts for a model's report that aren't measured: stack, override, conditions, price and GPUs."""
     share = model.gpus / plan.gpus
     return {
         "stack": stack,
@@ -104,21 +105,19 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
 
 
 def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
-    """Return what rows say of a model's deployment, beside its topology."""
+    """Return the conditions of a model's deployment for rows."""
     return arguments(ConditionFacts, planned_conditions(plan, model), model)
 
 
 def measured(plan: Plan, model: ModelPlan) -> str:
-    """Digest of all that serves a model: its servers, the objects of its routers, and its adapters."""
+    """Return a digest of everything that serves a model: its servers, its routers' objects, and its adapters."""
     routers = [router_manifests(router_args(plan, model, unit)) for unit in model.units] if model.routed else []
     adapters = [adapter.served_name for adapter in model.adapters]
     return digest([list(_workloads(plan, model)), routers, *([adapters] if adapters else [])])
 
 
 def _workloads(plan: Plan, model: ModelPlan) -> Iterator[Any]:
-    """Return the arguments of the servers as they are declared, but for names that Pulumi knows only later and that say
-    nothing here.
-    """
+    """Yield the declared workloads of a model's servers, with constants for names that Pulumi knows only later."""
     args = unit_args(plan, model, "model-server")
     if (cache := model_cache_mount(plan, model, "claim")) is not None:
         args["model_cache"] = cache
@@ -131,7 +130,7 @@ def _workloads(plan: Plan, model: ModelPlan) -> Iterator[Any]:
 
 
 def topology(plan: Plan, model: ModelPlan) -> ReportedTopology:
-    """Return the topology that is measured, for the report."""
+    """Return the measured topology for the report."""
     copies = len(model.units)
     name = str(model.topology) if copies == 1 else f"{copies} x {model.topology}"
     servers = tuple(_servers(plan, model, role, copies) for role in model.units[0].roles)
@@ -155,7 +154,7 @@ def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Repor
 
 
 def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
-    """The programs between client and servers, in the release's versions."""
+    """Return the programs between client and servers, with the release's versions."""
     if not model.routed:
         return (RouterPart("service", "Kubernetes Service", "v1"),)
     release = plan.release

@@ -1,1 +1,1 @@
-"""Status of a deployed stack, as its cluster and its Prometheus tell it, and what of that is wrong."""
+"""Status of a deployed stack, read from its cluster and its Prometheus, with the symptoms of faults."""

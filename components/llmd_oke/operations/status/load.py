@@ -1,6 +1,6 @@
-"""Load of a stack's servers by their own counters: growth between two moments, held against what must hold.
+"""Load of a stack's servers, from the increase of their counters between two times, compared with targets and limits.
 
-Counters come from the pods themselves, or from a Prometheus that has them for longer; both give the same snapshots.
+Counters are scraped from the pods, or queried from Prometheus, which has older data; both sources yield snapshots.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ from llmd_oke.program.smoke import ROUTER_METRICS_PORT, smoke_request
 
 @dataclass(frozen=True)
 class CounterGrowth:
-    """All counters at two moments that are `seconds` of wall time apart, and in words where they are from. `unscraped`
-    are roles of which a Prometheus that was asked has nothing.
+    """All counters at two times that are `seconds` of wall time apart, with a text for their `source`. `unscraped` are
+    the roles of which Prometheus has no data.
     """
 
     before: Snapshot
@@ -51,8 +51,8 @@ class CounterGrowth:
 
 
 class PodCounters:
-    """Reader of the pods' own counters, twice, `every_s` apart; later on since the last reading. Within the cluster's
-    network pods are reached straight, otherwise through the API server.
+    """Scraper of the pods' counters. The first call scrapes twice, `every_s` seconds apart; later calls scrape once,
+    and compare with the last scrape. Pods are reached directly if possible, otherwise through the API server's proxy.
     """
 
     def __init__(self, access: ClusterAccess, namespace: str, every_s: float) -> None:
@@ -63,7 +63,9 @@ class PodCounters:
         self._straight: bool | None = None
 
     def __call__(self, programs: Sequence[CountedProgram]) -> CounterGrowth:
-        """Return the growth since the last reading of the same programs, or in the next `every_s` seconds."""
+        """Return the counters at the last scrape, or now if programs have changed, and at least `every_s` seconds
+        later.
+        """
         endpoints = tuple(self._endpoints(programs))
         before, started_s = self._last or self._read(endpoints)
         if {item.endpoint.pod for item in before.readings} != {item.pod for item in endpoints}:
@@ -90,8 +92,8 @@ class PodCounters:
 
 @dataclass(frozen=True)
 class Gauges:
-    """Gauges of a unit's servers at this moment: requests that wait and run, and the share of the KV cache that the
-    fullest of them uses; None where no server shows it.
+    """Present gauges of a unit's servers: numbers of waiting and running requests, and the share (0 to 1) of the KV
+    cache in use at the fullest server; None if no server exposes them.
     """
 
     waiting: float | None
@@ -101,7 +103,9 @@ class Gauges:
 
 @dataclass(frozen=True)
 class ModelLoad:
-    """Load of a model, held against its targets and limits. `unread` are the servers whose counters can't be read."""
+    """Figures of a model's load, compared with targets and limits. `unread` maps servers whose counters can't be read
+    to the reason.
+    """
 
     model: str
     observation: CountedObservation
@@ -117,7 +121,9 @@ def model_load(
     time_scale: float,
     basis: Basis,
 ) -> ModelLoad:
-    """Return what the servers and routers of one model did; `time_scale` is wall seconds for a second of model time."""
+    """Compute the figures of one model's load and compare them with its targets and limits; `time_scale` is wall
+    seconds per second of model time.
+    """
     own = {program.pod for program in programs if program.model == model.name}
     before, after = _only(growth.before, own), _only(growth.after, own)
     gauges = moment(after)
@@ -133,7 +139,7 @@ def model_load(
 
 
 def unit_gauges(programs: Iterable[CountedProgram], snapshot: Snapshot) -> dict[str, Gauges]:
-    """The gauges of each unit."""
+    """Return the gauges of the servers of each unit, by unit."""
     servers = [program for program in programs if program.role != "router"]
     units = grouped((program.unit, program.pod) for program in servers)
     return {unit: _gauges(_only(snapshot, set(pods))) for unit, pods in units.items()}
@@ -159,7 +165,7 @@ def _sum(snapshot: Snapshot, gauge: Counter) -> float | None:
 
 
 def load_symptoms(loads: Iterable[ModelLoad] | Unread, stack: str) -> Iterator[Symptom]:
-    """Targets and limits that are not held, and servers whose counters can't be read."""
+    """Yield the symptoms of targets and limits that aren't met, and of servers whose counters can't be read."""
     if isinstance(loads, Unread):
         return
     for load in loads:

@@ -1,4 +1,4 @@
-"""A stack's nodes: how many of each GPU pool are ready, which GPUs pods have, and what is wrong with them."""
+"""Nodes of a stack by GPU pool, with the GPUs that pods use, and the symptoms of faulty nodes."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,15 +15,17 @@ from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped, some
 from llmd_oke.planning import Plan, PlannedPool
 
 OTHERS = "others"
-"""Nodes of no GPU pool of the stack."""
+"""Name of the group of nodes that belong to none of the stack's GPU pools."""
 
 _TOLD_OTHERWISE = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-"""How the keys of taints begin that follow from conditions, or from a cordon."""
+"""Key prefixes of taints that follow from node conditions or a cordon, for which there are other symptoms."""
 
 
 @dataclass(frozen=True)
 class NodePool:
-    """The nodes of a GPU pool, or all others. `planned` is None for those; `free_gpus` are on nodes that take pods."""
+    """Numbers of nodes and GPUs of a GPU pool, or of all other nodes, for which `planned` is None. `free_gpus` counts
+    only nodes that are Ready and not cordoned.
+    """
 
     name: str
     planned: int | None
@@ -35,7 +37,7 @@ class NodePool:
 
 
 def node_pools(plan: Plan, nodes: Sequence[Node], pods: Iterable[Pod]) -> tuple[NodePool, ...]:
-    """The GPU pools of the plan, then the other nodes where there are any."""
+    """Return the numbers of the plan's GPU pools, followed by those of other nodes, if any."""
     used = _used_gpus(plan, pods)
     members = grouped((pool.name if (pool := _pool(plan, node)) else OTHERS, node) for node in nodes)
     pools = [_summary(pool.name, pool, members.get(pool.name, []), used) for pool in plan.pools]
@@ -57,7 +59,7 @@ def _summary(name: str, pool: PlannedPool | None, nodes: Sequence[Node], used: C
 
 
 def node_symptoms(plan: Plan, nodes: Sequence[Node], now: datetime) -> Iterator[Symptom]:
-    """Find what is wrong with nodes: those that are not there, not Ready, closed to pods, or without all their GPUs."""
+    """Yield the symptoms of nodes that are missing, not Ready, unschedulable, or without all their GPUs."""
     for pool in plan.pools:
         members = [node for node in nodes if _pool(plan, node) is pool]
         if len(members) < pool.limits.least:
@@ -81,7 +83,7 @@ def _not_ready(plan: Plan, nodes: Sequence[Node], now: datetime) -> Iterator[Sym
 
 
 def _closed(plan: Plan, nodes: Sequence[Node]) -> Iterator[Symptom]:
-    """Nodes that take no pods: cordoned, or with a taint that the plan doesn't know."""
+    """Yield the symptoms of nodes that are cordoned, or have a taint that isn't in the plan."""
     if cordoned := [name_of(node) for node in nodes if _cordoned(node)]:
         what = f"{some(cordoned)} {'takes' if len(cordoned) == 1 else 'take'} no pods: cordoned"
         yield Symptom(Severity.RISK, what, f"kubectl uncordon {cordoned[0]}, once it is sound")
@@ -93,7 +95,7 @@ def _closed(plan: Plan, nodes: Sequence[Node]) -> Iterator[Symptom]:
 
 
 def _strange_taints(plan: Plan, node: Node) -> Iterator[str]:
-    """Taints of a node of a GPU pool that neither its shape nor the stack file has."""
+    """Yield the taints of a GPU pool's node that neither its shape nor the stack file has, as `key:effect`."""
     pool = _pool(plan, node)
     if pool is None:
         return
@@ -104,7 +106,7 @@ def _strange_taints(plan: Plan, node: Node) -> Iterator[str]:
 
 
 def _pool(plan: Plan, node: Node) -> PlannedPool | None:
-    """The pool of a node: by its label where the kit made it, by its shape otherwise."""
+    """Return the plan's pool of a node, by the pool label, or else by the shape; None if it is of no pool."""
     own = texts(metadata(node), "labels")
     by_name = {pool.name: pool for pool in plan.pools}
     if own.get(POOL_LABEL) in by_name:
@@ -130,7 +132,7 @@ def _lacks_gpus(node: Node, pool: PlannedPool) -> bool:
 
 
 def _used_gpus(plan: Plan, pods: Iterable[Pod]) -> Counter[str]:
-    """GPUs of pods by the names of their nodes."""
+    """Return the number of GPUs that pods request, by node."""
     used: Counter[str] = Counter()
     resources = {pool.shape.gpu.resource for pool in plan.pools}
     for pod in pods:

@@ -1,4 +1,4 @@
-"""A Prometheus as a status asks it: which alerts fire, and what counters were at two moments."""
+"""Queries of a status to Prometheus: firing alerts, and counters at two times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,19 @@ from llmd_oke.operations.status.load import CounterGrowth
 from llmd_oke.operations.status.servers import CountedProgram
 
 RANGES_S = (300.0, 120.0, 60.0)
-"""Over how long counters are compared: ten scrapes of the llm-d charts' PodMonitor (30 s); less while a server is not
-known for so long, since servers or Prometheus have started.
+"""Intervals in seconds over which counters are compared, in the order in which they are tried: ten scrapes of the llm-d
+charts' PodMonitor (30 s), or less if Prometheus has no older data of a server.
 """
 
 _HARMLESS = ("none", "info")
-"""Severities of alerts that say nothing is wrong, such as kube-prometheus-stack's Watchdog, which always fires."""
+"""Severities of alerts that aren't faults, such as kube-prometheus-stack's Watchdog, which always fires."""
 
 
 @dataclass(frozen=True)
 class ActiveAlert:
-    """An alert that fires; `about` is what its rule says of it, or its labels."""
+    """A firing alert; `about` is the rule's summary or description, or else the labels, `remedy` the URL of its
+    runbook.
+    """
 
     name: str
     severity: str
@@ -37,9 +39,9 @@ class ActiveAlert:
 
 @dataclass(frozen=True)
 class PrometheusServer:
-    """A Prometheus by its address. That of a Service is reached through the API server, wherever this machine is.
+    """Prometheus at `url`. The URL of a Service is reached through the API server's proxy.
 
-    `namespace` is the stack's, `decisions` are the names under which its endpoint pickers count theirs.
+    `namespace` is the stack's, `decisions` are the names of the counters of its endpoint pickers' decisions.
     """
 
     url: str
@@ -48,21 +50,21 @@ class PrometheusServer:
     decisions: tuple[str, ...] = ()
 
     def alerts(self) -> tuple[ActiveAlert, ...]:
-        """Return the alerts that fire, without those that say that nothing is wrong.
+        """Return the firing alerts, without those of harmless severities.
 
         Raises:
-            KitError: it does not answer, or is no Prometheus.
+            KitError: the server doesn't answer, or isn't Prometheus.
         """
         with self._client() as http:
             firing = prometheus.alerts(self._way().url, http=http)
         return tuple(_alert(alert) for alert in firing if alert.labels.get("severity") not in _HARMLESS)
 
     def counters(self, programs: Sequence[CountedProgram]) -> CounterGrowth:
-        """Return what the counters of programs are, and were the longest of `RANGES_S` ago that all of them are known
-        for.
+        """Return the counters of programs now, and at the earliest of the times `RANGES_S` ago for which Prometheus has
+        data of all programs.
 
         Raises:
-            KitError: it does not answer, or is no Prometheus.
+            KitError: the server doesn't answer, or isn't Prometheus.
         """
         after = self._snapshot(programs)
         known = {reading.endpoint.pod for reading in after.readings if reading.series}
@@ -98,7 +100,7 @@ class PrometheusServer:
 
 
 def _range_text(range_s: float) -> str:
-    """`5 min`; a shorter one with the reason."""
+    """Return an interval as text (`5 min`), with the reason if it is shorter than the first of `RANGES_S`."""
     text = f"{range_s / 60:.0f} min"
     return text if range_s == RANGES_S[0] else f"{text}, as it doesn't know all servers for longer"
 

@@ -1,4 +1,4 @@
-"""Reading of a stack from its cluster, each part by itself: one without an answer takes nothing from the others."""
+"""Concurrent reads of a stack's objects from its cluster; a failed read doesn't affect the other parts."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ from llmd_oke.operations.cluster_access import FAILURES, ClusterAccess
 from llmd_oke.operations.objects import metadata
 
 LIMIT_S = 20.0
-"""For all that is read of a cluster once; each request has ten seconds (lightkube's own)."""
+"""Limit in seconds for all reads of a cluster together; each request has 10 s (lightkube's default)."""
 
 REQUEST_TIMEOUT_S = 10.0
 
@@ -37,7 +37,7 @@ _generic: Any = generic_resource
 LeaderWorkerSet: type[GenericNamespacedResource] = _generic.create_namespaced_resource(
     "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets", verbs=("get", "list")
 )
-"""Servers that span nodes, by the objects that their controller knows; specs and statuses are maps."""
+"""lightkube's class for LeaderWorkerSets, which run servers over several nodes; specs and statuses are mappings."""
 
 Object = TypeVar("Object", Node, Pod, Deployment, GenericNamespacedResource, Job, Event)
 
@@ -54,19 +54,19 @@ _LIST, _REFUSAL, _VERSION = TypeAdapter(_List), TypeAdapter(_Refusal), TypeAdapt
 
 
 class ForbiddenError(KitError):
-    """The API server knows who asks, and does not let him."""
+    """Error for a request that the API server refuses with status 403."""
 
 
 @dataclass(frozen=True)
 class Unread:
-    """A part that could not be read, and why."""
+    """Placeholder for a part of a status that couldn't be read, with the reason."""
 
     why: str
 
 
 class ThreadedRead(Generic[Part]):
-    """Reading by a thread of its own. It is given up where it takes too long, whatever it waits for: an API server, or
-    a program of the kubeconfig that hangs.
+    """Read in a daemon thread, whose result is abandoned if it takes too long, for example because the API server or
+    the kubeconfig's exec plug-in hangs.
     """
 
     def __init__(self, read: Callable[[], Part]) -> None:
@@ -80,7 +80,7 @@ class ThreadedRead(Generic[Part]):
             self._future.set_exception(error)
 
     def until(self, moment_s: float) -> Part | Unread:
-        """Return what was read, or why it wasn't; a moment is one of `time.monotonic`."""
+        """Return the result, or `Unread` with the reason; waits until `moment_s`, in seconds of `time.monotonic`."""
         try:
             return self._future.result(max(0.0, moment_s - time.monotonic()))
         except KitError as error:
@@ -90,14 +90,14 @@ class ThreadedRead(Generic[Part]):
 
 
 def reason(error: Exception) -> str:
-    """Explain in a line why the API server, or something on the way there, gave no answer."""
+    """Return an exception as text of one line, for requests to the API server that failed."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_WHY].rstrip(": ")
 
 
 @dataclass(frozen=True)
 class ClusterReading:
-    """The parts of a cluster that tell how a stack is. Deployments, LeaderWorkerSets, Jobs and warnings are those of
-    its namespace; pods are those of all namespaces, unless `own_pods_only`.
+    """Objects of a cluster from which a stack's status is determined. Deployments, LeaderWorkerSets, Jobs and warning
+    events are those of the stack's namespace; pods are those of all namespaces, unless `own_pods_only`.
     """
 
     taken: datetime
@@ -112,7 +112,7 @@ class ClusterReading:
 
     @property
     def silent(self) -> str | None:
-        """Reason why nothing of the stack could be read; None where anything could."""
+        """Reason why no part could be read; None if at least one part was read."""
         parts = (self.kubernetes, self.nodes, self.pods, self.deployments, self.jobs, self.warnings)
         why = [part.why for part in parts if isinstance(part, Unread)]
         return why[0] if len(why) == len(parts) else None
@@ -121,12 +121,14 @@ class ClusterReading:
 def read_cluster(
     access: ClusterAccess, namespace: str, limit_s: float = LIMIT_S, *, over_nodes: bool = False
 ) -> ClusterReading:
-    """All parts, side by side, within a limit; LeaderWorkerSets where servers span nodes (`over_nodes`)."""
+    """Read a cluster's objects from the API server, concurrently and within `limit_s` seconds; LeaderWorkerSets only
+    with `over_nodes`, for servers that run over several nodes.
+    """
     until_s = time.monotonic() + limit_s
     way = ThreadedRead(lambda: access.api("")).until(until_s)
 
     def ask(read: Callable[[HttpEndpoint], Part]) -> Callable[[], Part | Unread]:
-        """Begin to read a part; return a function that waits for it."""
+        """Start the read of a part; return a function that waits for the result."""
         match way:
             case Unread() as unread:
                 return lambda: unread
@@ -156,7 +158,9 @@ def read_cluster(
 
 
 def _pods(way: HttpEndpoint, namespace: str) -> tuple[bytes, bool]:
-    """The pods of all namespaces, or those of the stack's own where the user may list no others, and which."""
+    """Return the list of the pods of all namespaces and False, or, if the user may not list these, that of the stack's
+    namespace and True.
+    """
     try:
         return get(way, "/api/v1/pods"), False
     except ForbiddenError:
@@ -164,14 +168,16 @@ def _pods(way: HttpEndpoint, namespace: str) -> tuple[bytes, bool]:
 
 
 def _objects(content: bytes | Unread, api: str, kind: type[Object]) -> tuple[Object, ...] | Unread:
-    """The objects of a list. One thread reads them: what lightkube reads them with ends a process where several do."""
+    """Parse a list of objects. Must be called from one thread only: lightkube's parser crashes the process when several
+    threads use it.
+    """
     if isinstance(content, Unread):
         return content
     try:
         listed = _LIST.validate_json(content)
         known = (from_dict({**item, "apiVersion": api, "kind": kind.__name__}) for item in listed.items)
         return tuple(item for item in known if isinstance(item, kind))
-    except ValueError:  # of both readers
+    except ValueError:  # of pydantic's parser or lightkube's
         return Unread("what answers is no API server")
 
 
@@ -185,11 +191,11 @@ def _version(content: bytes | Unread) -> str | Unread:
 
 
 def get(endpoint: HttpEndpoint, path: str = "") -> bytes:
-    """Read what lies at a path behind an address.
+    """Request a path of an endpoint by GET; return the body.
 
     Raises:
-        KitError: it is refused; says in the API server's words why.
-        httpx2.HTTPError: there is no answer.
+        KitError: the answer has an error status; the message is the API server's. ForbiddenError for status 403.
+        httpx2.HTTPError: the server doesn't answer.
     """
     address, verify = endpoint.url + path, endpoint.verify
     answer = httpx2.get(address, headers=dict(endpoint.headers), verify=verify, timeout=REQUEST_TIMEOUT_S)
@@ -204,7 +210,9 @@ def get(endpoint: HttpEndpoint, path: str = "") -> bytes:
 
 
 def condition(item: Node | Pod, kind: str) -> tuple[bool, str, datetime | None]:
-    """Return whether a condition is true, what is said of it, and since when; false and silent where it isn't told."""
+    """Return whether a condition of a node or pod is true, its reason and message, and the time of its last transition;
+    False, "" and None if the object doesn't have the condition.
+    """
     for told in (item.status.conditions if item.status else None) or ():
         if told.type == kind:
             words = ": ".join(filter(None, (told.reason, told.message)))
@@ -213,28 +221,28 @@ def condition(item: Node | Pod, kind: str) -> tuple[bool, str, datetime | None]:
 
 
 def containers(pod: Pod) -> Iterable[Container]:
-    """All containers of a pod, sidecars among them."""
+    """Return all containers of a pod, init containers and sidecars included."""
     return [*(pod.spec.initContainers or ()), *pod.spec.containers] if pod.spec else ()
 
 
 def container_statuses(pod: Pod) -> Iterable[ContainerStatus]:
-    """Yield what is known of all containers of a pod."""
+    """Return the statuses of all containers of a pod, init containers and sidecars included."""
     status = pod.status
     return [*(status.initContainerStatuses or ()), *(status.containerStatuses or ())] if status else ()
 
 
 def name_of(item: object) -> str:
-    """An object's name."""
+    """Return an object's name."""
     return metadata(item).name or ""
 
 
 def ended(pod: Pod) -> bool:
-    """Tell whether a pod needs nothing of its node any more."""
+    """Return True if all containers of a pod have ended, so that it uses no resources of its node."""
     return pod.status is not None and pod.status.phase in {"Succeeded", "Failed"}
 
 
 def age_text(since: datetime | None, now: datetime) -> str:
-    """Write how long ago something was, in its largest unit: `3 min`."""
+    """Return the time since a moment as text in its largest unit: `3 min`; `unknown` for None."""
     if since is None:
         return "unknown"
     seconds = max(0, int((now - since).total_seconds()))

@@ -1,4 +1,4 @@
-"""A stack's model servers, routers and front doors: how many are ready, and what is wrong with those that aren't."""
+"""Model servers, routers and front doors of a stack: numbers of ready pods, and the symptoms of faulty ones."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from llmd_oke.serving import labels
 
 FRONT_DOOR = "front door"
 ROLES: Mapping[str, EndpointRole] = {"prefill": "prefill", "decode": "decode", "prefill-decode": "aggregated"}
-"""Roles by the values of their label (`llmd_oke.serving.labels`)."""
+"""Role by value of the label `llmd_oke.serving.labels.ROLE`."""
 
 RESTARTED_WITHIN = timedelta(minutes=10)
-"""How long a container's restart is told."""
+"""Time after which a container's restart is no longer a symptom."""
 
 _COMPONENT = "app.kubernetes.io/component"
 _FRONT_DOORS = ("front-door", "stack-front-door")
@@ -31,8 +31,11 @@ _STARTING = ("ContainerCreating", "PodInitializing")
 
 @dataclass(frozen=True)
 class DeploymentPods:
-    """The pods of one Deployment: model servers of a role, a `router`, or a `front door`; of a LeaderWorkerSet groups
-    of them count. `planned` is None where the plan has no such object, or leaves the number to an autoscaler.
+    """Numbers of pods of one Deployment, or of groups of pods of one LeaderWorkerSet: ready, desired by the object, and
+    planned.
+
+    `role` is that of model servers, `router`, or `front door`. `planned` is None if the plan has no such object, or if
+    an autoscaler sets the number.
     """
 
     name: str
@@ -46,7 +49,7 @@ class DeploymentPods:
 
 @dataclass(frozen=True)
 class CountedProgram:
-    """A pod of a unit that shows counters."""
+    """A pod of a unit that exposes metrics: name, IP address, model, unit and role."""
 
     pod: str
     address: str
@@ -58,8 +61,8 @@ class CountedProgram:
 def server_groups(
     plan: Plan, deployments: Iterable[Deployment], sets: Iterable[GenericNamespacedResource] = ()
 ) -> tuple[DeploymentPods, ...]:
-    """All Deployments and LeaderWorkerSets that serve, in the order of the plan; those that it doesn't have come
-    last.
+    """Return the numbers of pods of all Deployments and LeaderWorkerSets that serve models, in the plan's order,
+    followed by those that the plan doesn't have.
     """
     planned = _planned(plan)
     order = {name: place for place, name in enumerate(planned)}
@@ -69,7 +72,7 @@ def server_groups(
 
 
 def _planned(plan: Plan) -> dict[str, int | None]:
-    """Servers by the names of their Deployments; None where an autoscaler decides."""
+    """Return the planned number of servers by name of the Deployment; None if an autoscaler sets the number."""
     return {
         f"{unit_name(plan, model, unit)}-{role.role}": None if role.scaling else role.replicas
         for model in plan.models
@@ -85,7 +88,7 @@ def _group(item: Deployment, planned: Mapping[str, int | None]) -> DeploymentPod
 
 
 def _spanning(item: GenericNamespacedResource, planned: Mapping[str, int | None]) -> DeploymentPods | None:
-    """Return the servers of a LeaderWorkerSet, each of which is ready once its pods on all nodes are."""
+    """Return the numbers of servers of a LeaderWorkerSet; a server is ready if its pods on all nodes are ready."""
     spec, status = cast("dict[str, Any]", item.spec or {}), cast("dict[str, Any]", item.status or {})
     own: dict[str, str] = spec["leaderWorkerTemplate"]["workerTemplate"]["metadata"].get("labels", {})
     return _serving(name_of(item), own, status.get("readyReplicas", 0), spec.get("replicas", 1), planned)
@@ -94,7 +97,7 @@ def _spanning(item: GenericNamespacedResource, planned: Mapping[str, int | None]
 def _serving(
     name: str, own: Mapping[str, str], ready: int, desired: int, planned: Mapping[str, int | None]
 ) -> DeploymentPods | None:
-    """Return what pods with these labels are; None where they don't serve."""
+    """Return the numbers of a workload whose pods have the labels `own`; None if its pods don't serve models."""
     role = _role(own)
     if role is None:
         return None
@@ -103,7 +106,7 @@ def _serving(
 
 
 def _role(own: Mapping[str, str]) -> EndpointRole | str | None:
-    """Return what a pod with these labels is; None where it does not serve."""
+    """Return the role of a pod with the labels `own`; None if the pod doesn't serve models."""
     if labels.SERVING in own and labels.ROLE in own:
         return ROLES.get(own[labels.ROLE])
     if labels.ROUTED in own:
@@ -112,7 +115,7 @@ def _role(own: Mapping[str, str]) -> EndpointRole | str | None:
 
 
 def programs(pods: Iterable[Pod]) -> tuple[CountedProgram, ...]:
-    """The pods of units that have an address and aren't on their way out, sorted by name."""
+    """Return the servers and routers of units that have an IP address and aren't being deleted, sorted by name."""
     return tuple(sorted(_programs(pods), key=lambda program: program.pod))
 
 
@@ -126,7 +129,9 @@ def _programs(pods: Iterable[Pod]) -> Iterator[CountedProgram]:
 
 
 def server_symptoms(plan: Plan, stack: str, groups: Sequence[DeploymentPods]) -> Iterator[Symptom]:
-    """Find what is wrong by the numbers of pods."""
+    """Yield the symptoms that follow from the numbers of pods: outages, missing or unplanned units,
+    changed replicas.
+    """
     for model in plan.models:
         own = [group for group in groups if group.model == model.name]
         yield from _outages(plan, model, own)
@@ -141,7 +146,9 @@ def server_symptoms(plan: Plan, stack: str, groups: Sequence[DeploymentPods]) ->
 
 
 def shortages(plan: Plan, groups: Iterable[DeploymentPods], known: Sequence[Symptom]) -> Iterator[Symptom]:
-    """Groups with fewer ready pods than they are to have, of whose pods nothing is told otherwise."""
+    """Yield a symptom for each workload with fewer ready pods than desired, unless `known` has a
+    symptom of its pods.
+    """
     for group in groups:
         if group.ready < group.desired and not any(f"{group.name}-" in symptom.what for symptom in known):
             what = f"{group.name}: {group.ready} of {group.desired} ready"
@@ -168,7 +175,7 @@ def _outages(plan: Plan, model: ModelPlan, own: Sequence[DeploymentPods]) -> Ite
 
 
 def _why_silent(model: ModelPlan, groups: Sequence[DeploymentPods]) -> str | None:
-    """Explain why a unit answers no request; None where it does."""
+    """Return why a unit answers no requests; None if it answers."""
     role = "decode" if model.topology.disaggregated else "aggregated"
     if not _any_ready(_of(groups, role)):
         return f"no {'decode' if role == 'decode' else 'model'} server is ready"
@@ -176,7 +183,7 @@ def _why_silent(model: ModelPlan, groups: Sequence[DeploymentPods]) -> str | Non
 
 
 def _missing(plan: Plan, model: ModelPlan, own: Sequence[DeploymentPods], stack: str) -> Iterator[Symptom]:
-    """Yield what only one of stack file and cluster has."""
+    """Yield the symptoms of units that only the stack file or only the cluster has."""
     planned = {unit_name(plan, model, unit) for unit in model.units}
     deployed = {group.unit for group in own if group.unit is not None}
     if missing := planned - deployed:
@@ -201,7 +208,7 @@ def _pods_of(plan: Plan, name: str) -> str:
 
 
 def pod_symptoms(plan: Plan, pods: Iterable[Pod], warnings: Iterable[Event], now: datetime) -> Iterator[Symptom]:
-    """Find what is wrong with single pods, those with the same trouble as one."""
+    """Yield the symptoms of single pods; pods of the same workload with the same fault have one symptom."""
     latest = _latest_warnings(warnings)
     budgets = {model.name: max(role.startup_budget_s for role in model.units[0].roles) for model in plan.models}
     troubled = [
@@ -217,7 +224,10 @@ def pod_symptoms(plan: Plan, pods: Iterable[Pod], warnings: Iterable[Event], now
 
 
 def _trouble(pod: Pod, warning: str | None, budgets_s: Mapping[str, int], now: datetime) -> tuple[str, str] | None:
-    """Find what is wrong with a pod, and the command that says more; None where nothing is."""
+    """Return the fault of a pod, and the kubectl command that shows details; None if the pod has no fault.
+
+    `warning` is the newest event about the pod, `budgets_s` the longest start of a server in seconds, by model.
+    """
     describe = "describe pod {pod}"
     for status in container_statuses(pod):
         waiting = status.state.waiting if status.state else None
@@ -255,7 +265,7 @@ def _leaving(pod: Pod) -> bool:
 
 
 def _latest_warnings(warnings: Iterable[Event]) -> dict[str, str]:
-    """Return the newest warning about each object."""
+    """Return the text of the newest warning event about each object, by the object's name."""
     return {
         event.involvedObject.name: f"{event.reason or 'warning'}: {_line(event.message)}"
         for event in sorted(warnings, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))

@@ -1,4 +1,4 @@
-"""The status of a stack: all that is read of it, held against its plan."""
+"""Status of a stack: objects, counters and alerts that are read, compared with the plan."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,13 +46,13 @@ from llmd_oke.planning import Plan
 from llmd_oke.serving import labels
 
 _COUNTING_S = 2 * SCRAPE_TIMEOUT_S + 5.0
-"""For two readings of all pods, beside the time between them."""
+"""Seconds that two scrapes of all pods may take, in addition to the time between them."""
 
 _CONTROLLERS = ("kube-controller-manager", "llmd-rehearsal")
-"""Field managers that change objects by themselves."""
+"""Field managers of controllers, whose changes aren't listed."""
 
 _OCID_CHARACTERS = 12
-"""Of an OCID's end, which is what differs."""
+"""Number of characters at the end of an OCID that are shown, since only the end differs."""
 
 _ENVOY = "envoy"
 _SAME_UPDATE_S = 60.0
@@ -61,7 +61,7 @@ _MAX_CHANGES = 3
 
 @dataclass(frozen=True)
 class StackChange:
-    """Something that was changed, by whom as far as the cluster knows."""
+    """A change of a stack: time, description, and the field manager that made it, None if unknown."""
 
     when: datetime
     what: str
@@ -70,9 +70,11 @@ class StackChange:
 
 @dataclass(frozen=True)
 class StackStatus:
-    """Status of a stack. Each part that could not be read says why; `loads` are of models, `load_source` says in words
-    where their figures are from. `images` are those that run, by role and container, and `ran` the versions of programs
-    that run in place of an image's own, by container, in a rehearsal.
+    """Status of a stack. Parts that couldn't be read are `Unread`.
+
+    `loads` are those of models, and `load_source` describes the source of their figures. `images` are the running
+    images by role and container; `ran` has, in a rehearsal, the versions of programs that run instead of an image's
+    own, by container.
     """
 
     stack: str
@@ -95,15 +97,16 @@ class StackStatus:
 
     @property
     def seen(self) -> bool:
-        """True if all was read that says whether the stack is healthy."""
+        """True if nodes, pods and workloads were read, so that the stack's health is known."""
         return not any(isinstance(part, Unread) for part in (self.reading.nodes, self.reading.pods, self.groups))
 
 
 class StatusReader:
-    """Reader of a stack's status, again and again where it is watched. Each reading ends within about a minute, even
-    where nothing answers.
+    """Reader of a stack's status, which can be called repeatedly. Each call takes at most about a minute, even if no
+    server answers.
 
-    `every_s` is the wall time over which counters are compared where no Prometheus has them.
+    `every_s` is the wall time in seconds between two scrapes of the pods' counters, if Prometheus doesn't have them;
+    `prometheus` is the URL of Prometheus, None without one.
     """
 
     def __init__(self, stack: str, plan: Plan, how: RunContext, every_s: float, prometheus: str | None = None) -> None:
@@ -116,7 +119,7 @@ class StatusReader:
         self._pod_counters = PodCounters(self._access, plan.namespace, every_s)
 
     def __call__(self) -> StackStatus:
-        """Read the status of now."""
+        """Read the present status."""
         prometheus = self._prometheus
         alerts = ThreadedRead(prometheus.alerts) if prometheus else None
         reading = read_cluster(self._access, self._plan.namespace, over_nodes=self._plan.over_nodes)
@@ -157,7 +160,7 @@ def judge_status(
     alerts: tuple[ActiveAlert, ...] | Unread,
     prometheus: str | None = None,
 ) -> StackStatus:
-    """The status by what was read."""
+    """Determine a stack's status from what was read of cluster, counters and alerts."""
     nodes, pods = reading.nodes, reading.pods
     own = () if isinstance(pods, Unread) else own_pods(plan, pods)
     known = () if isinstance(pods, Unread) else pods
@@ -202,7 +205,7 @@ def _groups(plan: Plan, reading: ClusterReading) -> tuple[DeploymentPods, ...] |
 
 
 def cluster_name(plan: Plan) -> str:
-    """Return what people call the cluster; of an OCID its end."""
+    """Return the name of the stack's cluster: context, identifier (of an OCID only the end), name, or cluster stack."""
     if isinstance(plan.cluster, ExistingCluster):
         name = plan.cluster.kubeconfig_context or plan.cluster.identifier
         return f"…{name[-_OCID_CHARACTERS:]}" if name.startswith("ocid1.") else name
@@ -210,7 +213,7 @@ def cluster_name(plan: Plan) -> str:
 
 
 def own_pods(plan: Plan, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-    """The pods of the stack's namespace."""
+    """Return the pods of the stack's namespace."""
     return tuple(pod for pod in pods if metadata(pod).namespace == plan.namespace)
 
 
@@ -244,7 +247,7 @@ def _cluster_symptoms(
 
 
 def _job_symptoms(plan: Plan, stack: str, found: Iterable[Job]) -> Iterator[Symptom]:
-    """Smoke benchmarks that failed, the newest of each model."""
+    """Yield a symptom for each model whose newest smoke benchmark failed."""
     of_models = grouped((texts(metadata(job), "labels").get(LABEL, ""), job) for job in found)
     for model in plan.models:
         newest = max(of_models.get(model.name, []), key=_created, default=None)
@@ -266,7 +269,7 @@ def _image_symptoms(plan: Plan, stack: str, images: Mapping[str, RunningImage]) 
 
 
 def _ran(plan: Plan, how: RunContext) -> dict[str, str]:
-    """Return the versions of programs that run in place of the images' own, by container."""
+    """Return the versions of programs that run instead of the images' own in a rehearsal, by container."""
     release = plan.release
     programs = {
         "routing-proxy": release.routing_sidecar.program.name,
@@ -278,7 +281,7 @@ def _ran(plan: Plan, how: RunContext) -> dict[str, str]:
 
 
 def planned_images(plan: Plan) -> dict[str, str]:
-    """Return the images that containers that serve are to run, by their names."""
+    """Return the planned images of containers that serve models, by container name."""
     release = plan.release
     proxy = plan.pulled(release.proxy.image).pinned
     return {
@@ -310,7 +313,7 @@ def _scraping_symptoms(growth: CounterGrowth, prometheus: str | None) -> Iterato
 
 
 def _changes(reading: ClusterReading) -> list[StackChange]:
-    """Return what was changed, the newest first: Deployments by their field managers, nodes that came, benchmarks."""
+    """Return the changes of Deployments by field manager, new nodes, and Jobs, the newest first."""
     changes: list[StackChange] = []
     if not isinstance(reading.deployments, Unread):
         changes += _deployment_changes(reading.deployments)
@@ -322,7 +325,7 @@ def _changes(reading: ClusterReading) -> list[StackChange]:
 
 
 def _deployment_changes(deployments: Iterable[Deployment]) -> Iterator[StackChange]:
-    """Yield changes of Deployments; those that one manager made one after the other are one change."""
+    """Yield changes of Deployments; changes of one field manager within `_SAME_UPDATE_S` of each other are one."""
     last = [
         (entry.time, entry.manager or "", name_of(item))
         for item in deployments

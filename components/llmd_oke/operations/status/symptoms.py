@@ -1,4 +1,4 @@
-"""Symptoms of a stack, the worst first, with what to do about them."""
+"""Symptoms of a stack's faults, with severity and remedy, and their order."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ Item = TypeVar("Item")
 
 
 class Severity(IntEnum):
-    """Severity of a symptom, the worst first."""
+    """Severity of a symptom; lower values are worse."""
 
     OUTAGE = 0
     """Requests of a model fail."""
     DEGRADED = 1
     """Requests are answered by fewer servers than there should be, or slower."""
     RISK = 2
-    """Requests are answered as they should be; something else is not as it was left."""
+    """Requests are answered as planned, but another part of the stack differs from the plan."""
 
     @property
     def word(self) -> str:
-        """Name of the severity, for people and in data."""
+        """Name of the severity in lower case, for texts and JSON."""
         return self.name.lower()
 
 
 @dataclass(frozen=True)
 class Symptom:
-    """One thing that is wrong, and what to do about it: a command, or a sentence."""
+    """Description of one fault (`what`), with its severity and a remedy: a command, a page or a sentence."""
 
     severity: Severity
     what: str
@@ -37,12 +37,12 @@ class Symptom:
 
 
 def worst_first(symptoms: Iterable[Symptom]) -> tuple[Symptom, ...]:
-    """Each once, by severity."""
+    """Return the symptoms without duplicates, sorted by severity."""
     return tuple(sorted(dict.fromkeys(symptoms), key=lambda symptom: symptom.severity))
 
 
 def grouped(items: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """Items by their keys, in the order in which keys come first."""
+    """Group items by key; keys are in the order of their first items."""
     groups: dict[Key, list[Item]] = {}
     for key, item in items:
         groups.setdefault(key, []).append(item)
@@ -50,7 +50,7 @@ def grouped(items: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
 
 
 def some(names: Iterable[str]) -> str:
-    """A few names, and how many more there are."""
+    """Return the first `MAX_NAMES` names in alphabetical order as text, with the number of further names."""
     known = sorted(names)
     more = len(known) - MAX_NAMES
     return ", ".join(known[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
