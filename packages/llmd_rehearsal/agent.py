@@ -1,8 +1,9 @@
-"""The node agent: simulated nodes, their pods and the Services, in one process of a rehearsal's local cluster.
+"""The node agent: one process of a rehearsal's local cluster that plays the kubelets of all simulated nodes, runs their
+pods and serves the cluster's Services and DNS.
 
-Run by `python -m llmd_rehearsal.agent --config FILE` inside the local cluster's namespaces. Once it answers
-DNS questions, nodes are registered and Services served, and it writes `node agent ready` to its standard output.
-SIGTERM ends it and all of its pods.
+Run by `python -m llmd_rehearsal.agent --config FILE` inside the local cluster's namespaces. Once the agent answers DNS
+queries, all nodes are registered and all Services are served; the agent then writes `node agent ready` to standard
+output. SIGTERM ends the agent and all of its pods.
 """
 
 import argparse
@@ -60,11 +61,13 @@ _ESTABLISHED_ATTEMPTS, _ESTABLISHED_PAUSE_S = 60, 0.5
 
 _generic: Any = generic_resource
 _MAKERS = {"Namespaced": _generic.create_namespaced_resource, "Cluster": _generic.create_global_resource}
-"""Make the class of a kind's objects, by the kind's scope."""
+"""Functions of lightkube that make the class of a custom resource, by the scope of the custom resource definition."""
 
 
 class Agent:
-    """All parts of the node agent, put together from its configuration."""
+    """The node agent: creates nodes, pod runner, Service network, NetworkPolicy filter and control API from
+    `AgentConfig`.
+    """
 
     def __init__(self, config: AgentConfig) -> None:
         client = AsyncClient(config=KubeConfig.from_file(config.kubeconfig).get(), trust_env=False)
@@ -99,11 +102,13 @@ class Agent:
         self._control: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Register nodes, serve Services, take pods, and at last answer DNS: with that, the rest is there."""
+        """Register the nodes, serve the Services and start pods; answer DNS queries last, which shows that the agent is
+        ready.
+        """
         config = self._config
         (config.state_folder / POLICIES_FILE).write_text(self._unsupported_policies or "")
         await self._networks.sweep()
-        shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # of an agent that died
+        shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # left by an agent that was killed
         await route_services(config.service_cidr)
         await self.fleet.await_api_server()
         await install_crds(self._client, config.definitions)
@@ -126,17 +131,19 @@ class Agent:
         await self._service_network.serve_names(config.dns_address)
 
     async def add_nodes(self, configs: Iterable[NodeConfig]) -> None:
-        """Register more nodes while running; pods bound to them by then are taken."""
+        """Register more nodes while the agent runs, and start the pods that are already bound to those nodes."""
         await self.fleet.add(configs)
         self._consider_pods()
 
     async def stop_node(self, name: str) -> None:
-        """End all processes of a node's pods and its heartbeat, as of a machine that loses power; no object says so."""
+        """Kill all processes of a node's pods and stop the node's heartbeat, as a loss of power does; no API object is
+        changed.
+        """
         self.fleet.stop(name)
         await self._runner.cut_off(name)
 
     async def start_node(self, name: str) -> None:
-        """Have a stopped node report itself and run the pods again that are still bound to it."""
+        """Resume the heartbeat of a stopped node and start the pods that are still bound to the node."""
         await self.fleet.start(name)
         self._consider_pods()
 
@@ -145,17 +152,19 @@ class Agent:
             self._runner.consider(pod)
 
     async def remove_node(self, name: str) -> None:
-        """Take a node away, and its disks with it."""
+        """Delete a Node object and the folder with the node's disks; the controller manager deletes the node's pods."""
         await self.fleet.remove(name)
         shutil.rmtree(self._config.state_folder / "nodes" / name, ignore_errors=True)
 
     async def fail(self) -> None:
-        """Wait; raises when one of the agent's parts ends, which none should."""
+        """Wait until one of the agent's tasks ends, which is always a fault, and raise the exception of that task."""
         finished, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         finished.pop().result()
 
     async def stop(self) -> None:
-        """End all pods' processes, then everything else."""
+        """End the processes of all pods within the grace period of the configuration, and stop serving nodes and
+        Services.
+        """
         if self._control is not None:
             await self._control.cleanup()
         for task in self._tasks:
@@ -197,7 +206,9 @@ class Agent:
 
 
 async def install_crds(client: AsyncClient, definitions: Iterable[Mapping[str, Any]]) -> None:
-    """Create definitions and register classes for their objects; definitions that exist already stay as they are."""
+    """Create CustomResourceDefinitions and register a lightkube class for each version; leave existing definitions
+    unchanged.
+    """
     for manifest in definitions:
         try:
             await client.create(cast("CustomResourceDefinition", CustomResourceDefinition.from_dict(dict(manifest))))
@@ -210,7 +221,12 @@ async def install_crds(client: AsyncClient, definitions: Iterable[Mapping[str, A
 
 
 async def install_objects(client: AsyncClient, objects: Iterable[Mapping[str, Any]]) -> None:
-    """Create objects; those that exist already stay as they are. A kind that was defined just now is waited for."""
+    """Create objects; leave existing objects unchanged. Retry for up to 30 s while the API server doesn't serve a kind
+    yet.
+
+    Raises:
+        KitError: the API server doesn't serve the kind of an object within that time.
+    """
     for manifest in objects:
         resource = from_dict({**manifest})
         for _ in range(_ESTABLISHED_ATTEMPTS):
@@ -245,13 +261,15 @@ async def run(config: AgentConfig) -> None:
 
 
 def main() -> int:
-    """Read the configuration file named on the command line and run; 1 with a message when something is wrong."""
+    """Run the agent with the configuration file that the command line names; return 1, with a message on standard
+    error, if the configuration is invalid or the agent fails.
+    """
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.agent", description="The rehearsal's node agent.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file, see AgentConfig")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    # Objects of the cluster are many and live long: collecting took a third of this program's time by the defaults.
+    # The stores hold many long-lived objects: garbage collection took a third of the CPU time with default thresholds.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     try:

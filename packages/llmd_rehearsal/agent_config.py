@@ -1,4 +1,4 @@
-"""The node agent's configuration file."""
+"""Schema of the node agent's JSON configuration file."""
 
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
@@ -10,7 +10,7 @@ from llmd_rehearsal.real_vllm.servers import RealServers
 
 
 class NodeTaint(BaseModel):
-    """A node's taint, in Kubernetes' own words."""
+    """Taint of a node, with the keys and effects of Kubernetes' API."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -20,20 +20,18 @@ class NodeTaint(BaseModel):
 
 
 class NodeConfig(BaseModel):
-    """One simulated node: resources as Kubernetes quantities, labels and taints of the shape that it stands for."""
+    """Simulated node with the resources (as Kubernetes quantities), labels and taints of an OCI shape."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    provider_id: str | None = Field(
-        default=None, description="OCID of the instance; OKE's nodes have it (`providerID`)"
-    )
+    provider_id: str | None = Field(default=None, description="OCID of the instance (`providerID` of OKE's nodes)")
     capacity: dict[str, str] = Field(
         description='quantities by resource name, for example {"cpu": "112", "amd.com/gpu": "8", "pods": "110"}'
     )
     devices: dict[str, str] = Field(
         default={},
-        description="quantities that the node shows only when the cluster has what gives them (devices.yaml)",
+        description="quantities of devices that the node advertises once their providers run (devices.yaml)",
     )
     labels: dict[str, str] = {}
     taints: tuple[NodeTaint, ...] = ()
@@ -44,12 +42,16 @@ MAX_NODES = 500
 
 
 def node_address(pods: IPv4Interface, index: int) -> str:
-    """Give the address of the node with that index (from 0): the pod network's first /22 is for nodes."""
+    """Return the IP address of the node with this index (from 0), in the first /22 of the pod network, which only nodes
+    use.
+    """
     return str(pods.network.network_address + FIRST_NODE_HOST + index)
 
 
 class BackOffConfig(BaseModel):
-    """Seconds to wait between restarts of a container that keeps ending; the first restart is at once."""
+    """Shortest and longest delay in seconds between restarts of a container that ends repeatedly; the first restart has
+    none.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,39 +60,46 @@ class BackOffConfig(BaseModel):
 
 
 class AgentConfig(BaseModel):
-    """All that the node agent needs; written by the local cluster's supervisor as JSON."""
+    """Configuration of the node agent, written as JSON when the local cluster's processes are prepared."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kubeconfig: Path
-    state_folder: Path = Field(description="pods/, nodes/, volumes/ and logs/pods/ are made in it")
-    images: Path = Field(description="the image table, values/rehearsal/images.yaml")
-    programs: dict[str, Path] = Field(description="programs of the image table by name: epp, pd-sidecar, envoy")
+    state_folder: Path = Field(description="folder for pods/, nodes/, volumes/ and logs/pods/")
+    images: Path = Field(description="path of the image table, values/rehearsal/images.yaml")
+    programs: dict[str, Path] = Field(description="paths of the image table's programs by name: epp, pd-sidecar, envoy")
     nodes: tuple[NodeConfig, ...] = ()
-    definitions: tuple[dict[str, Any], ...] = Field(default=(), description="what others have installed beforehand")
-    objects: tuple[dict[str, Any], ...] = Field(
-        default=(), description="objects of theirs, by these definitions or not"
+    definitions: tuple[dict[str, Any], ...] = Field(
+        default=(), description="CustomResourceDefinitions that exist before the stack"
     )
-    simulator_url: str | None = Field(default=None, description="control API of the simulated vLLM process")
-    real_vllm: RealServers | None = Field(default=None, description="vLLM itself, in place of the simulated one")
-    control_port: int | None = Field(default=None, description="of the control API that nodes come and go by")
+    objects: tuple[dict[str, Any], ...] = Field(default=(), description="objects that exist before the stack")
+    simulator_url: str | None = Field(default=None, description="base URL of the simulated vLLM's control API")
+    real_vllm: RealServers | None = Field(
+        default=None, description="settings of vLLM itself; None if vLLM is simulated"
+    )
+    control_port: int | None = Field(default=None, description="port of the control API that adds and removes nodes")
     pod_network: IPv4Interface = Field(
-        default=IPv4Interface("10.244.0.1/16"), description="of nodes and pods, with the local cluster's own address"
+        default=IPv4Interface("10.244.0.1/16"),
+        description="network of nodes and pods, with the local cluster's own address",
     )
     service_cidr: IPv4Network = IPv4Network("10.96.0.0/16")
     dns_address: str = "10.96.0.10"
     cluster_domain: str = "cluster.local"
-    api_server: str = Field(default="10.244.0.1:6443", description="where the `kubernetes` Service leads, host:port")
-    outside_names: dict[str, str] = Field(default={}, description="hosts outside the cluster: name to address")
-    outside_authority: Path | None = Field(default=None, description="PEM file of what signs their certificates")
+    api_server: str = Field(default="10.244.0.1:6443", description="endpoint of the Service `kubernetes`, host:port")
+    outside_names: dict[str, str] = Field(default={}, description="IP addresses of hosts outside the cluster, by name")
+    outside_authority: Path | None = Field(
+        default=None, description="PEM file of the authority of these hosts' certificates"
+    )
     certificate: tuple[Path, Path] | None = Field(
-        default=None, description="PEM files of a certificate and its key, for programs that would make their own"
+        default=None, description="PEM files of a certificate and its key, for programs that would generate their own"
     )
     pod_environment: dict[str, str] = Field(
-        default={}, description="what Python programs in pods are told beside theirs"
+        default={}, description="environment variables of Python programs in pods, beside their own"
     )
-    faults: Path | None = Field(default=None, description="the fault file, for what is wrong with nodes")
-    time_scale: float = Field(default=1.0, gt=0, description="wall seconds for a second of the model time of servers")
-    probe_time_scale: float = Field(default=1.0, gt=0, description="multiplies delays, periods and timeouts of probes")
+    faults: Path | None = Field(default=None, description="path of the fault file, with faults of nodes")
+    time_scale: float = Field(default=1.0, gt=0, description="wall seconds for one second of the servers' model time")
+    probe_time_scale: float = Field(default=1.0, gt=0, description="factor on delays and periods of probes")
     back_off: BackOffConfig = BackOffConfig()
-    stop_grace_s: float = Field(default=2.0, ge=0, description="given to each pod's processes when the agent ends")
+    stop_grace_s: float = Field(
+        default=2.0, ge=0, description="seconds of grace for pods' processes when the agent ends"
+    )

@@ -1,7 +1,7 @@
-"""Scaling by load in a rehearsal: KEDA beside the HPA controller, the Prometheus that they ask, and how fast time goes.
+"""Scaling by load in a rehearsal: KEDA and the HPA controller, the Prometheus that both query, and the scaling speed.
 
-Windows of minutes would make a rehearsal last for hours, so all times of scaling go by one factor, the speed: those of
-ScaledObjects, the ranges of their queries, the HPA controller's own, and the interval of scrapes.
+Windows of minutes would make a rehearsal last for hours, so the scaling speed divides all durations of scaling: those
+of ScaledObjects, the ranges of their PromQL queries, the HPA controller's own periods, and the scrape interval.
 """
 
 import re
@@ -25,7 +25,7 @@ SCALED_OBJECT = "kubernetes:keda.sh/v1alpha1:ScaledObject"
 _TIMES = frozenset(
     ("pollingInterval", "cooldownPeriod", "initialCooldownPeriod", "stabilizationWindowSeconds", "periodSeconds")
 )
-"""Fields of a ScaledObject that are seconds."""
+"""Fields of a ScaledObject whose values are durations in seconds."""
 
 _RANGE = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -33,7 +33,9 @@ _RATE = re.compile(r"\bi?rate\((?:[^()]|\([^()]*\))*\)")
 
 
 class KedaParts(Entry):
-    """`values/rehearsal/keda.yaml`: what a rehearsal puts into its cluster, and times at speed 1."""
+    """Content of `values/rehearsal/keda.yaml`: KEDA's definitions and objects for the local cluster, the default
+    scaling speed, and the durations in seconds at speed 1.
+    """
 
     definitions: CrdFiles
     speed: float
@@ -45,19 +47,21 @@ class KedaParts(Entry):
 
 @cache
 def keda_parts() -> KedaParts:
-    """KEDA's definitions and objects, and the usual speed."""
+    """Return the content of `values/rehearsal/keda.yaml`."""
     return required_entry("rehearsal", "keda", KedaParts)
 
 
 def is_scaled(plan: Plan) -> bool:
-    """Tell whether the stack has ScaledObjects."""
+    """Tell whether any model of the plan is scaled by load, that is, has ScaledObjects."""
     return any(model.scaling is not None for model in plan.models)
 
 
 @dataclass(frozen=True)
 class ScalingTime:
-    """Speed of scaling: `speed` seconds of its times pass in one of wall time. Rates per second of model time are
-    multiplied by `time_scale`, as in Prometheus they are those of wall time.
+    """Conversion of scaling durations to wall time: `speed` seconds of scaling pass in one second of wall time.
+
+    `time_scale` is wall seconds for one second of model time. Prometheus measures rates per second of wall time;
+    multiplied by `time_scale` they become rates per second of model time.
     """
 
     speed: float
@@ -65,25 +69,29 @@ class ScalingTime:
 
     @property
     def sync_period_s(self) -> float:
-        """Wall seconds between two looks of the HPA controller at one object."""
+        """Wall seconds between two evaluations of a HorizontalPodAutoscaler by the HPA controller."""
         return keda_parts().sync_period_s / self.speed
 
     @property
     def stabilization_s(self) -> float:
-        """Wall seconds that the HPA controller waits before it takes servers away, where an object doesn't say it."""
+        """The HPA controller's default scale-down stabilization window in wall seconds."""
         return keda_parts().stabilization_s / self.speed
 
     @property
     def scrape_interval_s(self) -> float:
-        """Wall seconds between two scrapes of a server."""
+        """Wall seconds between two scrapes of a server by Prometheus."""
         return keda_parts().scrape_interval_s / self.speed
 
     def seconds(self, seconds: float) -> int:
-        """Wall seconds for some of scaling: whole ones, as KEDA and the HPA controller take no others, at least one."""
+        """Return the wall seconds for a scaling duration in seconds: a whole number, as KEDA and the HPA controller
+        require, at least 1; 0 stays 0.
+        """
         return max(1, round(seconds / self.speed)) if seconds else 0
 
     def query(self, query: str) -> str:
-        """A query over as many scrapes as at speed 1, with rates per second of model time."""
+        """Return a PromQL query with its ranges divided by the speed, so that each range covers as many scrapes as at
+        speed 1, and with its rates converted to rates per second of model time.
+        """
         if self.speed != 1:
             query = _RANGE.sub(lambda match: f"[{self.seconds(int(match[1]) * _SECONDS[match[2]])}s]", query)
         if self.time_scale != 1:
@@ -103,8 +111,8 @@ class ScalingTime:
 
 
 def preinstalled_scaling(plan: Plan) -> list[dict[str, Any]]:
-    """Objects that a cluster has before a stack with scaling: KEDA, and monitors of servers and routers if it
-    brings none of its own.
+    """Return the objects that a cluster must have before a stack with scaling is deployed: KEDA, and, if the stack has
+    no monitoring, the monitors of servers and routers. The list is empty without scaling.
     """
     if not is_scaled(plan):
         return []
@@ -112,8 +120,10 @@ def preinstalled_scaling(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _monitors(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Monitors of a stack with monitoring, in KEDA's namespace; those in the stack's come with the stack."""
-    from llmd_oke.program.models import unit_name  # noqa: PLC0415 - it loads Pulumi, as the next does
+    """Yield the PodMonitors and ServiceMonitors of a stack with monitoring, moved to KEDA's namespace. The stack's own
+    namespace doesn't exist before the stack is deployed.
+    """
+    from llmd_oke.program.models import unit_name  # noqa: PLC0415 - it loads Pulumi, and so does the next import
     from llmd_oke.serving.monitoring import monitoring_manifests  # noqa: PLC0415
 
     routers = [unit_name(plan, model, unit) for model in plan.models if model.routed for unit in model.units]
@@ -124,7 +134,9 @@ def _monitors(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def rehearsed_spec(spec: Mapping[str, Any], time: ScalingTime) -> dict[str, Any]:
-    """A ScaledObject's spec with times as they pass in a rehearsal, and the rehearsal's Prometheus."""
+    """Return a ScaledObject's spec with durations in wall seconds, adapted queries, and the address of the rehearsal's
+    Prometheus.
+    """
     return {key: _rehearsed(key, value, time) for key, value in spec.items()}
 
 
@@ -136,7 +148,7 @@ def _rehearsed(key: str, value: Any, time: ScalingTime) -> Any:
     if key in _TIMES:
         return time.seconds(value)
     if key == "query":
-        import pulumi  # noqa: PLC0415 - slow to import, and not needed where nothing is declared
+        import pulumi  # noqa: PLC0415 - slow to import, and needed only in Pulumi programs
 
         return pulumi.Output.from_input(value).apply(time.query)
     if key == "serverAddress":
@@ -145,15 +157,17 @@ def _rehearsed(key: str, value: Any, time: ScalingTime) -> Any:
 
 
 def prometheus_address() -> str:
-    """Address at which pods reach the rehearsal's Prometheus."""
+    """Return the base URL at which pods reach the rehearsal's Prometheus."""
     from llmd_rehearsal.prometheus_operator import PROMETHEUS_PORT  # noqa: PLC0415 - it loads lightkube
 
     return f"http://{NODE_ADDRESS}:{PROMETHEUS_PORT}"
 
 
 def rehearse_scaled_objects(time: ScalingTime) -> None:
-    """Make this process declare ScaledObjects with a rehearsal's times. To be called inside a Pulumi program."""
-    import pulumi  # noqa: PLC0415 - as above
+    """Register a Pulumi stack transformation that adapts each ScaledObject to the rehearsal (`rehearsed_spec`); to be
+    called inside a Pulumi program.
+    """
+    import pulumi  # noqa: PLC0415 - slow to import, and needed only in Pulumi programs
 
     def transform(args: "pulumi.ResourceTransformationArgs") -> "pulumi.ResourceTransformationResult | None":
         if args.type_ != SCALED_OBJECT:

@@ -1,4 +1,4 @@
-"""`llmd-oke rehearse`, with what the kit's commands do on a rehearsed stack: the whole job on this machine."""
+"""Command line `llmd-oke rehearse`, and the implementation of the kit's commands for rehearsed stacks."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Rehearse a stack on this machine: the real Pulumi engine, Kubernetes API server, endpoint picker, Envoy and "
-    "routing sidecar, with simulated nodes and vLLM. Once more, and only what changed is applied.",
+    "routing sidecar, with simulated nodes and vLLM. A repeated run applies only what changed.",
     invoke_without_command=True,
 )
 
@@ -53,11 +53,11 @@ _OPERATING = {"preview": "previewing an update of", "destroy": "destroying"}
 _REAL = ("pulumi", "kube-apiserver")
 
 _ASK_PROMETHEUS = frozenset(("status", "support"))
-"""Commands with the option `--prometheus`."""
+"""Sub-commands of `llmd-oke` that have the option `--prometheus`."""
 
 
 def changes_text(result: Mapping[str, Any]) -> str:
-    """One sentence on the result of an operation."""
+    """Return one sentence on the resource changes of an engine operation (`up`, `preview`, `destroy`)."""
     counts = {kind: count for kind, count in result["changes"].items() if kind not in {"same", "read"}}
     same = result["changes"].get("same", 0)
     if not counts and result["operation"] == "destroy":
@@ -72,7 +72,9 @@ def changes_text(result: Mapping[str, Any]) -> str:
 
 
 def _show(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> None:
-    """Real parts, simulated parts, and next commands, for the end of a command."""
+    """Print the real parts, the simulated parts and the next commands of a rehearsal, for the end of `llmd-oke
+    rehearse`.
+    """
     table = Table.grid(padding=(0, 2))
     for name, text in _facts(prepared, placeholders, report):
         table.add_row(f"[dim]{name}[/]", escape(text))
@@ -80,7 +82,9 @@ def _show(prepared: Prepared, placeholders: Mapping[str, int], report: Path | No
 
 
 def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None) -> dict[str, Any]:
-    """The whole rehearsal as plain data."""
+    """Return the rehearsal as a JSON document: plan, programs, simulated parts, update, and the smoke benchmark's
+    results.
+    """
     summaries, plugin = sorted(report.rglob("summary.json")) if report else [], prepared.plugin
     return {
         "stack": prepared.stack,
@@ -108,7 +112,9 @@ def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None
 
 
 def _show_programs(programs: Iterable[LocalProgram]) -> None:
-    """A line for each program; paths are whole in narrow terminals too."""
+    """Print one line for each program with name, version, origin and path; lines aren't wrapped to the terminal's
+    width.
+    """
     rows = [(program.name, program.version, program.origin, str(program.path)) for program in programs]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -117,7 +123,9 @@ def _show_programs(programs: Iterable[LocalProgram]) -> None:
 
 
 def substitution_text(choice: ReleaseChoice) -> str | None:
-    """Notice that another release stands in for the stack's."""
+    """Return a notice that the rehearsal runs another release's router than the stack's; None if both are the same
+    release.
+    """
     requested, used = choice.asked.name, choice.used.name
     if requested == used:
         return None
@@ -126,13 +134,15 @@ def substitution_text(choice: ReleaseChoice) -> str | None:
 
 
 def release_text(choice: ReleaseChoice) -> str:
-    """The release that is rehearsed, and the one that it stands in for."""
+    """Return the name of the release that is rehearsed and, if different, the name of the stack's release."""
     requested, used = choice.asked.name, choice.used.name
     return used if requested == used else f"{used}, in place of {requested}"
 
 
 def releases_document(choice: ReleaseChoice) -> dict[str, str]:
-    """The release that a stack asks for, and the one that it is rehearsed with."""
+    """Return the names of the release that the stack asks for and of the release that is rehearsed, for a JSON
+    document.
+    """
     return {"asked_release": choice.asked.name, "release": choice.used.name}
 
 
@@ -155,7 +165,7 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     if prepared.real:
         yield "cut", str(prepared.real.stack)
         yield "vLLM differs", "\n".join(lines())
-    if placeholders:  # images without a program, by the last part of their names
+    if placeholders:  # images without a program, named without their registry path
         names = ", ".join(image.rsplit("/", 1)[-1] for image in placeholders)
         yield "not run", f"{sum(placeholders.values())} pods, whose images have no program here: {names}"
     if substitution := substitution_text(prepared.inventory.release):
@@ -169,7 +179,7 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
 
 
 def _show_checks(checks: "Sequence[ServerCheck]") -> None:
-    """Show what was checked of vLLM's own servers, a table for each model; nothing where they are simulated."""
+    """Print the checks of vLLM's own servers, one table for each model; print nothing if the servers are simulated."""
     for model in dict.fromkeys(check.model for check in checks):
         table = Table("", "check", "evidence", title=f"vLLM itself: {model}", title_justify="left")
         for check in checks:
@@ -180,13 +190,17 @@ def _show_checks(checks: "Sequence[ServerCheck]") -> None:
 
 
 def scaling_text(time: ScalingTime) -> str:
-    """Notice about the scaling of servers and its differences from a real stack."""
+    """Return a notice that names the programs that scale servers in a rehearsal and how their durations differ from a
+    real stack's.
+    """
     version = keda_parts().definitions.version
     return f"KEDA {version} and Kubernetes' own HPA controller, by the rehearsal's Prometheus; {time}"
 
 
 def _differences(prepared: Prepared) -> "Sequence[ObjectDifference]":
-    """Differences between the stack's release and the one that is rehearsed; empty where both are the same."""
+    """Return the differences between the objects of the stack's release and of the rehearsed release; empty if both are
+    the same release.
+    """
     if prepared.inventory.release.asked.name == prepared.inventory.release.used.name:
         return ()
     from llmd_rehearsal.release_differences import release_differences  # noqa: PLC0415 - it loads Pulumi
@@ -203,11 +217,13 @@ def run_inside(
     measures: bool = True,
     interruptible: bool = False,
 ) -> int:
-    """Run `llmd-oke COMMAND` in a stack's rehearsal, with the stack file as it is rehearsed, and return its exit code.
+    """Run `llmd-oke COMMAND` inside a stack's rehearsal, on the rehearsal's copy of the stack file, and return the exit
+    code.
 
-    A command that measures is told what is not real, `status` which versions of programs run, and one that asks
-    Prometheus where the rehearsal's is: the API server passes on to pods alone. An interruptible one ends by itself
-    after Ctrl-C.
+    With `measures`, the command gets the names of the simulated parts as options, which its results then carry.
+    `status` gets the versions of the running programs. Commands with `--prometheus` get the URL of the rehearsal's
+    Prometheus, because the API server's proxy reaches only pods. With `interruptible`, Ctrl-C is left to the command,
+    which ends by itself.
 
     Raises:
         KitError: the stack isn't rehearsed, or its rehearsal isn't up.
@@ -240,25 +256,25 @@ def run_inside(
 
 
 class LocalRehearsals:
-    """Rehearsed stacks for the kit's commands (`llmd_oke.cli.rehearsals.Rehearsals`)."""
+    """Implementation of `llmd_oke.cli.rehearsals.Rehearsals`: operations of the kit's commands on rehearsed stacks."""
 
     run_inside = staticmethod(run_inside)
 
     def drift(self, project: Path, stack: str, progress: Progress) -> Sequence[Drift]:
-        """Changes by hand that a rehearsed stack has.
+        """Return the changes that were made by hand to a rehearsed stack's resources.
 
         Raises:
-            KitError: its rehearsal is not up, or it can't be seen.
+            KitError: the stack's rehearsal isn't up, or the drift can't be determined.
         """
         prepared = _running(project, stack, progress)
         progress.step("looking for changes by hand; nothing is changed")
         return [Drift(**change) for change in rehearsal.run_engine(prepared, "drift", progress)["drift"]]
 
     def preview(self, project: Path, stack: str, progress: Progress) -> Preview:
-        """Changes that an update of a rehearsed stack would make; starts the rehearsal where it is not up.
+        """Return the changes that an update of a rehearsed stack would make. Starts the rehearsal if it isn't up.
 
         Raises:
-            KitError: there is no preview; says why.
+            KitError: the preview failed; the message has the engine's reason.
         """
         prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
         return of_document(rehearsal.run_engine(prepared, "preview", progress))
@@ -274,10 +290,10 @@ class LocalRehearsals:
         drain_limit_s: float | None,
         force: bool,
     ) -> None:
-        """Launches nodes of a rehearsed stack anew, drained unless `drain_limit_s` is None.
+        """Replace nodes of a rehearsed stack by new instances; drain each node first, unless `drain_limit_s` is None.
 
         Raises:
-            KitError: its rehearsal is not up, or a node can't be replaced.
+            KitError: the stack's rehearsal isn't up, or a node can't be replaced.
         """
         prepared = _running(project, stack, progress)
         progress.step("launching nodes of the rehearsed stack anew")
@@ -286,7 +302,9 @@ class LocalRehearsals:
         rehearsal.run_engine(prepared, "replace", progress, targets=names, more=more)
 
     def time_scale(self, project: Path, stack: str) -> float:
-        """Wall seconds for a second of model time in a rehearsal."""
+        """Return the wall seconds for one second of model time in a stack's rehearsal; 1 if no rehearsal of the stack
+        is up.
+        """
         return rehearsal.running_settings(project, stack).time_scale or 1.0
 
 
@@ -303,8 +321,8 @@ Faults = Annotated[
     typer.Option(
         "--fault",
         metavar="RESOURCE[/NAME]:FAULT[:TIMES]",
-        help="Let the stand-in for OCI fail, such as `Vcn:late-failure:1`; several times. A wrong one is answered with "
-        "all that there are.",
+        help="Fault of the stand-in for OCI, such as `Vcn:late-failure:1`; may be given several times. An invalid one "
+        "is refused with a list of all faults.",
     ),
 ]
 
@@ -312,9 +330,8 @@ Plugin = Annotated[
     PluginChoice,
     typer.Option(
         "--plugin",
-        help="Pulumi's Kubernetes plug-in: the real one, or its stand-in. `auto` is the real one where it is installed "
-        "in the version of the Python package, and the stack installs no operators. Another one than before starts "
-        "the rehearsal anew.",
+        help="Pulumi's Kubernetes plug-in: the real one, or its stand-in. `auto` is the real one if it is installed in "
+        "the version of the Python package and the stack installs no operators. A change starts a new rehearsal.",
     ),
 ]
 
@@ -322,17 +339,17 @@ Vllm = Annotated[
     VllmChoice,
     typer.Option(
         "--vllm",
-        help="`real`: vLLM itself on this machine's processor, one for each server, with a tiny model of the same "
-        "family and as many servers as memory holds; it shows what they answer and hand over, and says nothing of "
-        "times. It is installed at first use (3 GiB to download). Another one than before starts the rehearsal anew.",
+        help="`real`: vLLM itself on this machine's processor, one process for each server, with a tiny model of the "
+        "same family and as many servers as fit the memory. Answers and KV cache transfers are real; durations say "
+        "nothing about GPUs. Installed at first use (3 GiB to download). A change starts a new rehearsal.",
     ),
 ]
 
 TimeScale = Annotated[
     float | None,
     typer.Option(
-        help="Wall seconds for a second of model time. If left out, a running rehearsal keeps its own; another gets "
-        "one that suits the stack and this machine's processors.",
+        help="Wall seconds for one second of model time. If left out, a running rehearsal keeps its time scale; for a "
+        "new one, it is chosen for the stack and this machine's processors.",
         min=0.01,
         max=SLOWEST,
     ),
@@ -341,8 +358,8 @@ TimeScale = Annotated[
 ScalingSpeed = Annotated[
     float | None,
     typer.Option(
-        help="Seconds of scaling by load (KEDA, HorizontalPodAutoscalers, Prometheus) in one of wall time; 1 is real "
-        "time. If left out, a running rehearsal keeps its own; another has 15.",
+        help="Seconds of scaling by load (KEDA, HorizontalPodAutoscalers, Prometheus) in one second of wall time; 1 is "
+        "real time. If left out, a running rehearsal keeps its speed; for a new one, it is 15.",
         min=1,
         max=100,
     ),
@@ -351,8 +368,8 @@ ScalingSpeed = Annotated[
 Benchmark = Annotated[
     bool,
     typer.Option(
-        help="Show the smoke benchmark's result, or run it if it is the client's. The cluster's is part of the update: "
-        "`smoke: {where: none}` in the stack file leaves it out."
+        help="Show the smoke benchmark's result; run the benchmark first if it runs on the client. A benchmark in the "
+        "cluster is part of the update: `smoke: {where: none}` in the stack file disables it."
     ),
 ]
 
@@ -371,7 +388,7 @@ def rehearse(
     scaling_speed: ScalingSpeed = None,
     vllm: Vllm = VllmChoice.SIMULATED,
 ) -> None:
-    """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
+    """Plan, deploy, serve and benchmark a stack on this machine. A repeated run applies only what changed."""
     if context.invoked_subcommand is not None:
         _refuse_misplaced_options(context, context.invoked_subcommand)
         return
@@ -393,7 +410,7 @@ def rehearse(
     except KitError:
         if (
             prepared.plan.smoke.where == "cluster"
-        ):  # shows the benchmark in the cluster if that is what ended the update
+        ):  # a failed benchmark in the cluster may have failed the update: show its results
             _smoke(prepared, ["--fetch", "--if-failed"], as_json=True)
         raise
     progress.step(changes_text(update))
@@ -428,9 +445,9 @@ def destroy(
     unprotect: options.Unprotect = False,
     as_json: options.Json = False,
 ) -> None:
-    """Destroy the rehearsed stack's resources with the engine; its control plane stays up.
+    """Destroy the rehearsed stack's resources with the engine; the local cluster's control plane stays up.
 
-    Where clusters or pools are protected it is refused without --unprotect, as it is for a real stack.
+    As for a real stack, protected clusters and pools are only destroyed with --unprotect.
     """
     _operate("destroy", stack, project, as_json=as_json, unprotect=unprotect)
 
@@ -440,7 +457,7 @@ def down(
     stack: Annotated[str | None, typer.Option("--stack", "-s", help="Only this stack; all if left out.")] = None,
     project: options.Project = options.HERE,
 ) -> None:
-    """End rehearsals: no process, mount, namespace or link of theirs stays. Their logs do."""
+    """End rehearsals: their processes, mounts, namespaces and files are removed; their logs are kept."""
     require_project(project)
     ended = [
         name for name in ([stack] if stack else rehearsal.stacks_with_files(project)) if rehearsal.down(project, name)
@@ -453,7 +470,7 @@ def down(
 
 @app.command()
 def status(project: options.Project = options.HERE, as_json: options.Json = False) -> None:
-    """Show which rehearsals are up."""
+    """Show which rehearsals are up, and how often their processes were restarted."""
     require_project(project)
     phases = {name: rehearsal.phase(project, name) for name in rehearsal.rehearsed_stacks(project)}
     if as_json:
@@ -485,9 +502,11 @@ def run(
 
 @app.command()
 def programs(
-    tests: Annotated[bool, typer.Option("--tests", help="What only the kit's own tests run, too.")] = False,
+    tests: Annotated[
+        bool, typer.Option("--tests", help="Also the programs that only the kit's own tests run.")
+    ] = False,
 ) -> None:
-    """Find all programs that rehearsals need, on PATH or in the cache, and build those that are missing."""
+    """Find the programs that rehearsals need, on PATH or in the cache, and download or build missing ones."""
     progress = console.progress()
     inventory = rehearsal.have_programs(progress)
     if text := substitution_text(inventory.release):
@@ -496,10 +515,10 @@ def programs(
 
 
 def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
-    """Options before a sub-command belong to the group, so that they would count for nothing.
+    """Refuse options of `rehearse` that stand before a sub-command, where they would have no effect.
 
     Raises:
-        KitError: there are some; says where they belong.
+        KitError: the command line has such options; the message says where to put each of them.
     """
     group = cast("Any", context.command)
     allowed = {name for parameter in group.commands[subcommand].params for name in parameter.opts}
@@ -514,7 +533,9 @@ def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:
-    """Tell whether the command line has an option; an environment variable counts for sub-commands too."""
+    """Tell whether an option was given on the command line, and not by an environment variable, which sub-commands read
+    too.
+    """
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -535,13 +556,15 @@ def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprot
 
 
 def _tell_release(prepared: Prepared, progress: Progress) -> None:
-    """Print which release stands in for the stack's, if one does."""
+    """Report which release is rehearsed in place of the stack's, if it isn't the stack's own."""
     if text := substitution_text(prepared.inventory.release):
         progress.step(text)
 
 
 def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -> int:
-    """Run `llmd-oke smoke` inside the rehearsal, or let it fetch the results of the cluster's benchmark."""
+    """Run `llmd-oke smoke` inside the rehearsal, with `--fetch` if the benchmark runs in the cluster; return the exit
+    code.
+    """
     if prepared.plan.smoke.where == "none":
         return 0
     if prepared.plan.smoke.where == "cluster":

@@ -1,4 +1,4 @@
-"""Parts of a planned stack's local cluster: which of them are real, and the processes that run them."""
+"""Processes of a planned stack's local cluster, and the lists of its real and simulated parts."""
 
 import hashlib
 import sys
@@ -45,35 +45,38 @@ NODE_CONTROL_PORT = 9304
 OCI_REST_PORT = 9305
 
 PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
-"""The stand-in plug-ins by the names of their packages; that for Kubernetes runs where the real one doesn't."""
+"""Ports of the stand-in plug-ins by Pulumi package name. The stand-in for `kubernetes` isn't started if the real
+plug-in is used.
+"""
 
 OCI_FAULTS_FILE = "oci-faults.yaml"
-"""File of the requests to OCI that fail, in the local cluster's folder; optional."""
+"""Name of the optional file, in the local cluster's folder, with rules for requests to OCI that fail."""
 
 POD_NETWORK = f"{control_plane.NODE_ADDRESS}/16"
 
 SECONDS_TO_START, USUAL = "seconds_to_start", "usual"
-"""The fact that tells how long simulated servers take to start, and its value where nobody asked for a time."""
+"""Key of the fact with the simulated servers' start time in seconds, and the fact's value if no start time was set."""
 
 MEMORY_GIB = "memory_gib"
-"""The fact that tells what memory the servers were cut to; there where vLLM itself runs."""
+"""Key of the fact with the memory in GiB that vLLM's own servers were scaled down to; set only with real vLLM."""
 
 SCALING_SPEED = "scaling_speed"
+"""Key of the fact with the scaling speed; set only if the stack is scaled by load."""
 PROGRAMS = "programs"
-"""The fact that tells how fast scaling goes; there where something is scaled."""
+"""Key of the fact with names and versions of the programs that run in pods."""
 
 _PROMETHEUS_RESTARTS = 5
-"""A StatefulSet starts it again without end."""
+"""Limit of restarts; a real StatefulSet restarts Prometheus without a limit."""
 
 SYSTEM_NODE = NodeConfig(
     name="system-0",
     capacity={"cpu": "128", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110"},
     labels={INSTANCE_TYPE_LABEL: "VM.Standard.E5.Flex"},
 )
-"""Node of the pool without GPUs that every cluster has."""
+"""Node of the system pool, which has no GPUs; present in every local cluster that stands for an existing cluster."""
 
 SIMULATED_NODES = "nodes and their GPUs"
-"""What no rehearsal has real, whatever its stack."""
+"""Name of the part that is simulated in every rehearsal."""
 
 SIMULATED_VLLM = "vLLM"
 SIMULATED_KERNELS = "GPU kernels and RDMA (vLLM itself runs on this machine's processor)"
@@ -103,24 +106,27 @@ def local_cluster_spec(
     versions: Mapping[str, str] | None = None,
     real: RealRehearsal | None = None,
 ) -> ClusterSpec:
-    """The processes of the local cluster of a plan. Writes keys and the agent's config into the state folder.
+    """Return the spec of the processes of a plan's local cluster; write keys and the node agent's configuration into
+    `state`.
 
-    The spec carries digests of that config and of the project's own shapes: other nodes make another local cluster.
+    The spec carries digests of that configuration and of the project's own shapes and GPUs, so that changed nodes lead
+    to another local cluster.
 
     Args:
         state: folder of the local cluster.
-        project: folder of the project, whose own entries of `values/` what is simulated goes by too.
-        plan: which nodes there are.
-        programs: path of each program of the control plane, and of those that run in pods.
-        time_scale: wall seconds for a second of model time in the simulated vLLM.
-        probe_time_scale: wall seconds for a second of a probe's delays and periods, and of the time that pods stay on a
-            node which doesn't answer.
-        pod_environment: what Python programs in pods are told beside their own variables.
-        plugin: the engine's Kubernetes plug-in; the engine starts a real one by itself.
-        startup_s: wall seconds that each simulated vLLM takes to start; None for the default of its process.
-        scaling_time: how times of scaling pass; None where nothing is scaled.
-        versions: those of the programs that run in pods, for whoever asks what runs.
-        real: vLLM itself in place of the simulated one.
+        project: folder of the project, whose own entries of `values/` the simulated programs read too.
+        plan: the stack's plan; determines the nodes.
+        programs: path of each program of the control plane and of each program that runs in pods.
+        time_scale: wall seconds for one second of model time in the simulated vLLM.
+        probe_time_scale: wall seconds for one second of a probe's delays and periods, and of the time for which pods
+            stay on
+            a node that doesn't answer.
+        pod_environment: environment variables that Python programs in pods get beside their own.
+        plugin: the Kubernetes plug-in; the engine starts a real plug-in itself.
+        startup_s: wall seconds that each simulated vLLM takes to start; None for the simulator's default.
+        scaling_time: conversion of scaling durations to wall time; None if nothing is scaled by load.
+        versions: versions of the programs that run in pods, recorded in the local cluster's facts.
+        real: settings of vLLM itself; None if vLLM is simulated.
     """
     scaling_periods_s = (
         {"sync-period": scaling_time.sync_period_s, "downscale-stabilization": scaling_time.stabilization_s}
@@ -175,7 +181,7 @@ def _agent_config(
     pod_environment: Mapping[str, str],
     servers: RealServers | None,
 ) -> AgentConfig:
-    """Configuration of the node agent. `scales` are two time scales, of servers and of probes."""
+    """Return the node agent's configuration. `scales` are the time scales of servers and of probes."""
     return AgentConfig(
         kubeconfig=state / "kubeconfig.yaml",
         state_folder=state,
@@ -206,7 +212,9 @@ def _agent_config(
 
 
 def _nodes(plan: Plan) -> list[NodeConfig]:
-    """The nodes that are there before the engine runs. Those of pools that the stack creates come with the pools."""
+    """Return the nodes that exist before the engine runs. Nodes of pools that the stack creates are added with their
+    pools.
+    """
     if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
         return [*(_node(plan, node) for node in plan.nodes_at_first), SYSTEM_NODE]
     existing = {pool.name for pool in plan.pools if pool.exists}
@@ -214,7 +222,7 @@ def _nodes(plan: Plan) -> list[NodeConfig]:
 
 
 def _node(plan: Plan, node: PlacedNode) -> NodeConfig:
-    """A node as the shape describes it."""
+    """Return the configuration of a simulated node with the resources, labels and taints of its pool's shape."""
     pool = next(pool for pool in plan.pools if pool.name == node.pool)
     shape = pool.shape
     return NodeConfig(
@@ -234,7 +242,9 @@ def _node(plan: Plan, node: PlacedNode) -> NodeConfig:
 def _simulators(
     project: Path, plan: Plan, keys: Pki, time_scale: float, startup_s: float | None, files: Mapping[str, Path]
 ) -> tuple[ProcessSpec, ProcessSpec]:
-    """Return the processes that stand for all vLLM servers, and for the hosts outside that models come from."""
+    """Return the process that simulates all vLLM servers, and the process that stands in for Hugging Face and Object
+    Storage.
+    """
     options = (
         *("--listen", f"127.0.0.1:{SIMULATOR_PORT}", "--time-scale", str(time_scale)),
         *("--project", str(project)),
@@ -256,10 +266,10 @@ def _simulators(
 def _plugins(
     state: Path, project: Path, helm: Path | None, plugin: KubernetesPlugin, autoscaler_time_scale: float
 ) -> list[ProcessSpec]:
-    """The stand-in plug-ins. Both install charts with Helm, where the stack has any, and find those of modules in the
-    user's cache.
+    """Return the processes of the stand-in plug-ins. Each installs Helm charts with `helm`, if the stack has any, and
+    looks up charts from Go modules in the user's cache.
 
-    `autoscaler_time_scale` is wall seconds for one of the cluster autoscaler's.
+    `autoscaler_time_scale` is wall seconds for one second of the cluster autoscaler's durations.
     """
     charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm)) if helm else ()
     oci = (
@@ -279,13 +289,15 @@ def _plugins(
 
 
 def further_programs(plan: Plan) -> tuple[str, ...]:
-    """Programs that this stack needs beside those of every rehearsal: for charts, a Gateway, Prometheus, and KEDA."""
+    """Return the names of the programs that this stack's rehearsal needs in addition to those that every rehearsal
+    needs: for charts, a Gateway, Prometheus, KEDA and LeaderWorkerSets.
+    """
     charts = CHARTS if _has_charts(plan) else ()
     return (*charts, *programs_in_pods(plan)[len(IN_PODS) :], *(WATCHING if _has_prometheus(plan) else ()))
 
 
 def programs_in_pods(plan: Plan) -> tuple[str, ...]:
-    """The real programs that run in pods of a stack's cluster."""
+    """Return the names of the real programs that run in pods of a stack's cluster."""
     gateway = BEHIND_GATEWAY if plan.gateway else ()
     return (
         *(*IN_PODS, *gateway),
@@ -300,13 +312,15 @@ def _has_charts(plan: Plan) -> bool:
 
 
 def _has_prometheus(plan: Plan) -> bool:
-    """Tell whether Prometheus runs; scaling needs one too."""
+    """Tell whether the rehearsal runs Prometheus, which monitoring and scaling by load need."""
     return plan.monitoring is not None or is_scaled(plan)
 
 
 def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[ProcessSpec]:
-    """The real Prometheus, and what writes its files. It listens inside the local cluster alone."""
-    from llmd_rehearsal import prometheus_operator  # noqa: PLC0415 - most rehearsals do without, and it loads lightkube
+    """Return the processes of the real Prometheus and of the program that writes Prometheus' configuration in the
+    operator's place. Prometheus is reachable only inside the local cluster.
+    """
+    from llmd_rehearsal import prometheus_operator  # noqa: PLC0415 - rarely needed, and it loads lightkube
 
     folder = state / "prometheus"
     folder.mkdir(parents=True, exist_ok=True)
@@ -330,29 +344,29 @@ def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[Pr
 
 
 class LeaderWorkerSetParts(Entry):
-    """Objects that a rehearsal puts into its cluster for stacks whose servers span nodes
-    (`values/rehearsal/leader-worker-set.yaml`).
+    """Content of `values/rehearsal/leader-worker-set.yaml`: objects that the local cluster gets for stacks with servers
+    that span nodes.
     """
 
     objects: tuple[dict[str, Any], ...]
 
 
 def preinstalled_controller(plan: Plan) -> tuple[dict[str, Any], ...]:
-    """Objects that a cluster has before a stack with servers that span nodes: the controller of LeaderWorkerSets, and
-    its webhooks.
+    """Return the objects that a cluster must have before a stack with servers that span nodes is deployed: the
+    LeaderWorkerSet controller with its webhooks. The tuple is empty if no server spans nodes.
     """
     return required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts).objects if plan.over_nodes else ()
 
 
 def okes_definition() -> dict[str, Any]:
-    """Return the definition that OKE's clusters have from the beginning: that of operations on single nodes."""
+    """Return the CustomResourceDefinition of node operations, which every OKE cluster has from its creation."""
     return read_yaml(values_folder() / "rehearsal" / "node-operations.yaml")
 
 
 def preinstalled_definitions(plan: Plan) -> tuple[CrdFiles, ...]:
-    """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled, those of
-    LeaderWorkerSets, where servers span nodes, those of the Gateway API, where models are behind a Gateway, and those
-    of the Prometheus operator, where there is one.
+    """Return the CustomResourceDefinitions that a stack requires and doesn't create: KEDA's for scaling, the
+    LeaderWorkerSets' for servers that span nodes, the Gateway API's for models behind a Gateway, and the Prometheus
+    operator's.
     """
     return (
         *([scaling().definitions, keda_parts().definitions] if is_scaled(plan) else []),
@@ -368,8 +382,9 @@ def simulated(
     placeholders: Mapping[str, int] = MappingProxyType({}),
     vllm: VllmChoice = VllmChoice.SIMULATED,
 ) -> tuple[str, ...]:
-    """Parts of a plan's rehearsal with that plug-in that aren't real; its pods have these images without a program and
-    their number.
+    """Return the names of the parts of a plan's rehearsal that aren't real, given the Kubernetes plug-in.
+
+    `placeholders` maps each image that has no program here to the number of pods with that image.
     """
     has_weights = plan.model_cache is not None and plan.model_cache.prewarm is not None
     is_real = vllm is VllmChoice.REAL
@@ -389,7 +404,7 @@ def simulated(
 
 
 def simulated_servers(vllm: VllmChoice) -> str:
-    """Return what of the servers is not real."""
+    """Return the name of the simulated part of the servers: all of vLLM, or only GPU kernels and RDMA."""
     return SIMULATED_KERNELS if vllm is VllmChoice.REAL else SIMULATED_VLLM
 
 
@@ -400,7 +415,9 @@ def pod_environment(
     time_scale: float,
     vllm: VllmChoice = VllmChoice.SIMULATED,
 ) -> dict[str, str]:
-    """Environment variables that describe the rehearsal to programs in pods: benchmarks measure in model time."""
+    """Return environment variables that tell programs in pods the rehearsal's time scale, simulated parts, program
+    versions and basis of figures, so that benchmarks report durations in model time.
+    """
     versions = {name: programs[name].version for name in programs_in_pods(plan)}
     is_real = vllm is VllmChoice.REAL
     basis, bounds = (Basis.MEASURED, ()) if is_real else (Basis.CALIBRATED, bound_models(plan))

@@ -1,6 +1,7 @@
-"""The spec of a local cluster and its record: what it is to run, and how that goes, as files of its state folder.
+"""Specification and status record of a local cluster, stored as files in its state folder.
 
-Only the standard library is imported here, because the first process of every local cluster reads these.
+This module imports only the standard library and `namespaces`, because the first process of every local cluster loads
+it.
 """
 
 import hashlib
@@ -18,23 +19,23 @@ POLICIES_FILE = "network-policies"
 """File in the state folder with the reason why NetworkPolicies are not enforced; empty where they are."""
 
 SELDOM_COLLECTED: Mapping[str, str] = {"GOGC": "400", "GOMEMLIMIT": "2GiB"}
-"""Variables that make programs in Go collect garbage less often, below a limit. With them an API server
-starts in 2.0 CPU-seconds, and in 4.1 by the defaults of Go.
+"""Environment variables that make Go programs collect garbage less often, below a memory limit. The API server starts
+in 2.0 CPU-seconds with them, and in 4.1 with Go's defaults (measured).
 """
 
 _END_BYTES = 16_384
-"""Longest end of a log that a message shows."""
+"""Longest end of a log, in bytes, that a message quotes."""
 
 RESTARTS_WITHIN_S = 300.0
-"""Wall seconds in which the restarts of a process are counted."""
+"""Sliding window in wall seconds in which restarts of a process are counted."""
 
 
 @dataclass(frozen=True)
 class HttpReady:
-    """Ready when a GET of `url` is answered with 200.
+    """Readiness of a process by an HTTP GET of `url` that is answered with status 200.
 
-    An https server is checked against `ca_file`, or not at all without it; `certificate_file` and `key_file` are the
-    client's own.
+    The certificate of an https server is verified with `ca_file`, and isn't verified without; `certificate_file` and
+    `key_file` are the client's certificate and key.
     """
 
     url: str
@@ -53,7 +54,9 @@ class TcpReady:
 
 @dataclass(frozen=True)
 class FileReady:
-    """Readiness of a process by a file that it writes; one left by an earlier run is removed before the start."""
+    """Readiness of a process by the existence of a file that the process writes. A file of an earlier run is deleted
+    before the start.
+    """
 
     path: str
 
@@ -69,13 +72,13 @@ _KINDS: dict[str, type[HttpReady] | type[TcpReady] | type[FileReady]] = {
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process of a local cluster.
+    """Specification of one process of a local cluster.
 
-    It starts when all processes named in `after` are ready, and stops before them. `env` is added to the local
-    cluster's clean environment. Without `readiness` it counts as ready once started. A process that isn't ready after
-    `ready_timeout_s` fails the start of the local cluster; one that has not ended `stop_timeout_s` after SIGTERM is
-    killed. One that ends on its own is started again, at most `restarts` times within `RESTARTS_WITHIN_S`; the next end
-    makes the local cluster fail.
+    The process starts when all processes named in `after` are ready, and is stopped before those. `env` is added to the
+    local cluster's environment. Without `readiness` the process counts as ready once started. The start of the local
+    cluster fails if the process isn't ready after `ready_timeout_s` seconds. A process that hasn't ended
+    `stop_timeout_s` seconds after SIGTERM is killed. A process that ends by itself is restarted, at most `restarts`
+    times within `RESTARTS_WITHIN_S` seconds; one more end makes the local cluster fail.
     """
 
     name: str
@@ -90,11 +93,11 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """All that a local cluster is made of.
+    """Specification of a local cluster: its processes, addresses and facts.
 
-    `address` is where its own processes listen and what pods go through; names of processes in the local cluster are
-    resolved by `nameserver`. `facts` are copied to the local cluster's status for whoever uses the local
-    cluster (ports, versions); people are told of those whose names don't end in `digest`.
+    `address` is the IP address at which the local cluster's own processes listen, and the pods' gateway; `nameserver`
+    is the DNS server of the local cluster's processes. `facts` (ports, versions) are copied to the local cluster's
+    record for its users; facts whose names end in `digest` aren't shown to people.
     """
 
     processes: tuple[ProcessSpec, ...]
@@ -113,7 +116,7 @@ class ClusterSpec:
             names.add(process.name)
 
     def to_json(self) -> str:
-        """The spec as text: the same spec gives the same text."""
+        """Return the spec as JSON text; equal specs give equal texts."""
         tree = asdict(self)
         for process, fields in zip(self.processes, tree["processes"], strict=True):
             if process.readiness is not None:
@@ -123,7 +126,7 @@ class ClusterSpec:
 
     @staticmethod
     def from_json(text: str) -> "ClusterSpec":
-        """The spec that `to_json` wrote."""
+        """Return the spec from JSON text that `to_json` wrote."""
         tree: dict[str, Any] = json.loads(text)
         processes: list[ProcessSpec] = []
         rows: list[dict[str, Any]] = tree.pop("processes")
@@ -136,14 +139,14 @@ class ClusterSpec:
         return ClusterSpec(processes=tuple(processes), **tree)
 
     def digest(self) -> str:
-        """Digest of the spec, by which a running local cluster is recognised."""
+        """Return a digest of the spec, by which a running local cluster is compared with a new spec."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """A process of a local cluster: its number inside, the seconds from its latest start until it was ready, and how
-    often it was started again since the cluster's start.
+    """Status of one process of a local cluster: process id inside the PID namespace, wall seconds from the latest start
+    to readiness (None if not ready yet), and the number of restarts since the local cluster's start.
     """
 
     pid: int
@@ -153,10 +156,11 @@ class ProcessRecord:
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """The state of a local cluster as its first process wrote it last.
+    """Status of a local cluster as its first process last wrote it to the record file.
 
-    `supervisor` and `launcher` are the local cluster's first process and the `unshare` that made it, as the host sees
-    them. `failure` says, once the phase is `failed`, which process failed and how, with the end of its log.
+    `supervisor` identifies the local cluster's first process, and `launcher_pid` the `unshare` process that started it,
+    both with the host's process ids. In the phase `failed`, `failure` says which process failed and how, with the end
+    of its log.
     """
 
     phase: Phase
@@ -173,13 +177,13 @@ class ClusterRecord:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """The files of one local cluster."""
+    """Paths of the files of one local cluster."""
 
     path: Path
 
     @property
     def record_file(self) -> Path:
-        """File in which the local cluster keeps its status."""
+        """File with the local cluster's status record."""
         return self.path / "cluster.json"
 
     @property
@@ -194,26 +198,26 @@ class StateFolder:
 
     @property
     def logs(self) -> Path:
-        """One log for each process."""
+        """Folder with one log file for each process."""
         return self.path / "logs"
 
     @property
     def home(self) -> Path:
-        """The home folder of every process in the local cluster."""
+        """Home folder of every process of the local cluster."""
         return self.path / "home"
 
     def log_file(self, process: str) -> Path:
-        """The log of one process; the supervisor of the local cluster logs as `supervisor`."""
+        """Return the path of a process's log; the name of the supervisor's own log is `supervisor`."""
         return self.logs / f"{process}.log"
 
     def write_record(self, record: ClusterRecord) -> None:
-        """Replace the record in one step, so that a reader never sees one that is written in part."""
+        """Replace the record file atomically, so that readers never see a partly written record."""
         new = self.record_file.with_suffix(".json.new")
         new.write_text(json.dumps(asdict(record), indent=2))
         new.replace(self.record_file)
 
     def read_record(self) -> ClusterRecord | None:
-        """The record, or None when there is none that can be read."""
+        """Return the status record; None if the record file is missing or invalid."""
         try:
             tree: dict[str, Any] = json.loads(self.record_file.read_text())
             supervisor = ProcessIdentity(**tree.pop("supervisor"))
@@ -224,8 +228,8 @@ class StateFolder:
 
 
 def spec_differences(before: ClusterSpec, now: ClusterSpec) -> list[str]:
-    """Differences between two specs, for people: facts that differ, or that something else
-    does.
+    """Return the differences between two specs as texts for people: the facts whose values changed, or, if no fact
+    changed, one text that says that programs or nodes differ.
     """
     changes = [
         f"{name.replace('_', ' ')} {before.facts[name]} becomes {value}"
@@ -236,7 +240,7 @@ def spec_differences(before: ClusterSpec, now: ClusterSpec) -> list[str]:
 
 
 def end_of_log(path: Path, lines: int = 12) -> str:
-    """The last lines of a log, indented, for messages."""
+    """Return the last `lines` lines of a log, indented, for an error message."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - _END_BYTES))
@@ -247,6 +251,6 @@ def end_of_log(path: Path, lines: int = 12) -> str:
 
 
 def keep_previous(log_file: Path) -> None:
-    """Move the log of the run before out of the way."""
+    """Rename an existing log file to `<name>.previous.log`."""
     if log_file.exists():
         log_file.replace(log_file.with_suffix(".previous.log"))

@@ -1,4 +1,6 @@
-"""The Kubernetes control plane of a local cluster: real programs, tuned to start quickly on two cores."""
+"""Processes, keys and kubeconfigs of a local cluster's Kubernetes control plane: real programs, tuned to start quickly
+on two cores.
+"""
 
 import base64
 import ipaddress
@@ -20,12 +22,13 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 """Programs that run a control plane."""
 
 NODE_ADDRESS = "10.244.0.1"
-"""Address at which all pods reach the API server and everything else that they need."""
+"""IP address of the local cluster's host side, at which pods reach the API server and all other servers outside pods.
+"""
 
 SERVICE_NETWORK = "10.96.0.0/16"
 
 KUBERNETES_SERVICE = "10.96.0.1"
-"""The first address of the service network; the API server gives it to the Service `kubernetes`."""
+"""First address of the service network, which the API server assigns to the Service `kubernetes`."""
 
 DNS_SERVICE = "10.96.0.10"
 CLUSTER_DOMAIN = "cluster.local"
@@ -36,19 +39,23 @@ CONTROLLER_MANAGER_PORT = 10257
 SCHEDULER_PORT = 10259
 
 ETCD = f"http://127.0.0.1:{ETCD_PORT}"
-"""Address of etcd, which has all objects of the cluster."""
+"""Base URL of etcd, which stores all objects of the cluster."""
 
 LOST_NODE_TOLERATION_S = 300.0
-"""Seconds that pods stay on a node that doesn't answer before they are evicted (kube-apiserver's default)."""
+"""Seconds for which pods stay on a node that doesn't answer before they are evicted (kube-apiserver's default)."""
 
 LOST_NODE_GRACE_S = 50
-"""Seconds for which a node may not answer before it counts as lost (kube-controller-manager's default)."""
+"""Seconds without a heartbeat after which a node counts as lost (kube-controller-manager's default)."""
 
 _GRACE_S_PER_NODE = 0.5
-"""Seconds for each node, if more in all: heartbeats of 256 nodes on two busy processors were later than the default."""
+"""Seconds of grace for each node, if that is more in total than `LOST_NODE_GRACE_S`: on two busy processors, heartbeats
+of 256 nodes were later than the default allows.
+"""
 
 _RESTARTS = 5
-"""A kubelet starts the static pods of a control plane again without end; here it shows what ends again and again."""
+"""Limit of restarts of a control plane's program, which shows a program that ends again and again. A kubelet restarts
+static pods of a control plane without a limit.
+"""
 
 _ISSUER = f"https://kubernetes.default.svc.{CLUSTER_DOMAIN}"
 _MANY_REQUESTS = ("--kube-api-qps=400", "--kube-api-burst=800")
@@ -67,7 +74,7 @@ _NOT_NEEDED_CONTROLLERS = (
     "storage-version-migrator-controller",
     "ttl-controller",
 )
-"""Controllers of kubelets' certificates, of clouds and of volume drivers: a local cluster has none of these."""
+"""Controllers of kubelets' certificates, cloud providers and volume drivers, none of which exist in a local cluster."""
 
 _VALIDITY = timedelta(days=3650)
 _MARGIN = timedelta(days=1)
@@ -88,7 +95,7 @@ _NAME = "rehearsal"
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A certificate and its private key, both PEM files."""
+    """Paths of a certificate and its private key, both PEM files."""
 
     certificate: Path
     key: Path
@@ -96,65 +103,67 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class Pki:
-    """The files in one folder."""
+    """Paths of a control plane's keys and certificates, all in one folder."""
 
     folder: Path
 
     def pair(self, name: str) -> KeyPair:
-        """Paths of the certificate and the key with that name."""
+        """Return the paths of the certificate and the key with this name."""
         return KeyPair(self.folder / f"{name}.crt", self.folder / f"{name}.key")
 
     @property
     def authority(self) -> KeyPair:
-        """Authority that signs the other certificates."""
+        """Certificate authority that signs all other certificates of the folder."""
         return self.pair("ca")
 
     @property
     def api_server(self) -> KeyPair:
-        """Certificate that the API server shows."""
+        """Server certificate of the API server."""
         return self.pair("kube-apiserver")
 
     @property
     def admin(self) -> KeyPair:
-        """Client certificate with all rights."""
+        """Client certificate of the administrator, with all rights."""
         return self.pair("admin")
 
     @property
     def controller_manager(self) -> KeyPair:
-        """Client certificate with all rights too, so that controllers start without a service account each."""
+        """Client certificate of the controller manager, with all rights, so that its controllers need no service
+        accounts.
+        """
         return self.pair("kube-controller-manager")
 
     @property
     def scheduler(self) -> KeyPair:
-        """Client certificate with the rights of the scheduler's built-in role."""
+        """Client certificate of the scheduler, with the rights of the built-in role `system:kube-scheduler`."""
         return self.pair("kube-scheduler")
 
     @property
     def front_proxy(self) -> KeyPair:
-        """Client certificate that the API server shows to servers of further APIs, such as KEDA's of metrics."""
+        """Client certificate that the API server presents to aggregated API servers, such as KEDA's metrics server."""
         return self.pair("front-proxy")
 
     @property
     def outside(self) -> KeyPair:
-        """Certificate that stand-ins for hosts outside the cluster show."""
+        """Server certificate of the stand-ins for hosts outside the cluster."""
         return self.pair("outside")
 
     @property
     def in_pods(self) -> KeyPair:
-        """Certificate of programs in pods that would otherwise make one for themselves."""
+        """Server certificate for programs in pods that would otherwise generate their own."""
         return self.pair("in-pods")
 
     @property
     def service_accounts(self) -> KeyPair:
-        """Signs service account tokens; `certificate` is the bare public key."""
+        """Key pair that signs service account tokens; `certificate` is a bare public key."""
         return KeyPair(self.folder / "service-accounts.pub", self.folder / "service-accounts.key")
 
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """A prepared control plane: `processes` go into the local cluster's spec, `kubeconfig` is the administrator's.
+    """Prepared control plane: keys, the administrator's kubeconfig, and the processes for the local cluster's spec.
 
-    `data` has all objects of the cluster; it is discarded at the start of a local cluster that is to begin empty.
+    `data` is etcd's data folder; a local cluster that is to start empty discards the folder first.
     """
 
     pki: Pki
@@ -170,12 +179,15 @@ def prepare(
     nodes: int = 0,
     scaling_flags: Sequence[str] = (),
 ) -> ControlPlane:
-    """Write keys, certificates and kubeconfigs into the state folder and lay out the processes.
+    """Write keys, certificates and kubeconfigs into the state folder and return the control plane's processes. A
+    running local cluster of the same folder isn't disturbed.
 
-    `programs` gives the path of each of `PROGRAMS`. A running local cluster of this folder is not disturbed.
-    `lost_node_scale` is wall seconds for a second that pods stay on a node which doesn't answer. Heartbeats are
-    waited for longer where `nodes`, how many there will be, are many. `scaling_flags` are the controller manager's for
-    HorizontalPodAutoscalers.
+    Args:
+        state: folder of the local cluster.
+        programs: path of each of `PROGRAMS`.
+        lost_node_scale: wall seconds for one second of the time for which pods stay on a node that doesn't answer.
+        nodes: expected number of nodes; many nodes lengthen the grace period for heartbeats.
+        scaling_flags: flags of the controller manager for HorizontalPodAutoscalers.
     """
     data = state / "etcd"
     keys = prepare_pki(state / "pki", source_hosts().hosts)
@@ -291,7 +303,9 @@ def _scheduler(program: Path, kubeconfig: Path) -> ProcessSpec:
 
 
 def _write_kubeconfig(path: Path, user: KeyPair, authority: Path) -> Path:
-    """Write a kubeconfig with the credentials of this user inside, so that it stands alone; it works inside only."""
+    """Write a kubeconfig with this user's credentials embedded, and return its path. Its server address is reachable
+    only inside the local cluster.
+    """
     path.touch(mode=0o600)
     cluster = {"server": API_SERVER, "certificate-authority-data": _base64(authority)}
     credentials = {"client-certificate-data": _base64(user.certificate), "client-key-data": _base64(user.key)}
@@ -318,12 +332,11 @@ class _Authority:
 
 
 def prepare_pki(folder: Path, outside_names: Sequence[str] = ("outside.invalid",)) -> Pki:
-    """The keys and certificates of a control plane: one authority, elliptic curves, made in milliseconds.
+    """Return the paths of a control plane's keys and certificates (elliptic curve keys, one authority).
 
-    Files that are there already are used again, so that a local cluster that is restarted on its old data keeps its
-    service account tokens; they are made where there are none or where they end within a day.
-
-    `outside_names` are the hosts outside the cluster that a local cluster answers for.
+    Existing files are kept, so that service account tokens stay valid if a local cluster is restarted on its old data.
+    All files are generated anew if one is missing or the authority's certificate expires within a day. `outside_names`
+    are the host names outside the cluster for which the local cluster has stand-ins.
     """
     pki = Pki(folder)
     clients = (pki.admin, pki.controller_manager, pki.scheduler, pki.front_proxy)

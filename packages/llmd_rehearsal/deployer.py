@@ -1,4 +1,4 @@
-"""Experiments in a rehearsal: the entry point `rehearsal` of the group `llmd_oke.deployers`."""
+"""Experiments in rehearsals: implementation of the entry point `rehearsal` in the group `llmd_oke.deployers`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from llmd_rehearsal.time_scale import ProcessorDemand, choose_time_scale, proces
 
 
 class RehearsedDeployer:
-    """A local cluster that deployments run in, with simulated nodes."""
+    """Deployer of an experiment's models in a local cluster of its own, with `nodes` simulated nodes."""
 
     def __init__(
         self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
@@ -31,7 +31,9 @@ class RehearsedDeployer:
         self._prepared: Prepared | None = None
 
     def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
-        """Deploy these models with the real engine."""
+        """Deploy the models with the real engine and return the deployment's router, simulated parts and program
+        versions.
+        """
         base = config.load(self._project, self._stack)
         value = deployer.derive_rehearsed(base, self._stack, models, self._nodes)
         deployer.write(self._project, self._stack, value)
@@ -40,39 +42,42 @@ class RehearsedDeployer:
         return _deployed(self._prepared, rehearsal.run_engine(self._prepared, "up", progress))
 
     def run(self, argv: Sequence[str]) -> int:
-        """Run a program inside the local cluster."""
+        """Run a program inside the local cluster and return its exit code."""
         return rehearsal.run_command(self._project, self._derived, argv, env=self._environment)
 
     def teardown(self, progress: Progress) -> None:
-        """Destroy the stack with the real engine; the local cluster stays for the next deployment."""
+        """Destroy the stack with the real engine; keep the local cluster for the next deployment."""
         if self._prepared is not None:
             rehearsal.run_engine(self._prepared, "destroy", progress)
 
     def close(self, progress: Progress) -> None:
-        """End the local cluster."""
+        """Stop the local cluster and delete the derived stack file."""
         progress.step("ending the rehearsal")
         rehearsal.down(self._project, self._derived)
         deployer.remove(self._project, self._stack)
 
 
 class RehearsalBackend:
-    """Rehearsals as experiments use them."""
+    """Rehearsals as a backend of experiments and of the tuner."""
 
     def deployer(
         self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
     ) -> RehearsedDeployer:
-        """Deployer of models in a rehearsal of their own, whose cluster has `nodes` nodes of the stack's shape."""
+        """Return a deployer of models in a new rehearsal whose cluster has `nodes` nodes of the stack's shape."""
         return RehearsedDeployer(project, stack, nodes, time_scale, environment)
 
     def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
-        """Wall seconds for a second of model time at which this machine keeps up with these programs and tokens."""
+        """Return the wall seconds for one second of model time at which this machine's processors keep up with
+        `pickers` endpoint pickers and `servers` simulated servers, which together generate `tokens_per_s` tokens per
+        second of model time.
+        """
         return choose_time_scale(ProcessorDemand(pickers, servers, tokens_per_s), processors()).scale
 
     def running(self, project: Path, stack: str, progress: Progress) -> tuple[Deployed, float]:
-        """Local cluster and time scale of a stack's rehearsal.
+        """Return the deployment and the time scale of a stack's running rehearsal.
 
         Raises:
-            KitError: nothing is, or it is not what the stack file has.
+            KitError: no rehearsal of the stack is up, or the stack file has changes that aren't deployed.
         """
         remedy = f"Rehearse it: llmd-oke rehearse --stack {stack}"
         if rehearsal.phase(project, stack) != "ready":
@@ -85,7 +90,7 @@ class RehearsalBackend:
         return _deployed(prepared, preview), prepared.time_scale.scale
 
     def running_time_scale(self, project: Path, stack: str) -> float:
-        """The time scale of a stack's rehearsal; 1 where none runs."""
+        """Return the time scale of a stack's rehearsal; 1 if no rehearsal of the stack is up."""
         return rehearsal.running_settings(project, stack).time_scale or 1.0
 
     def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -94,7 +99,9 @@ class RehearsalBackend:
 
 
 def _deployed(prepared: Prepared, result: Mapping[str, Any]) -> Deployed:
-    """Return the deployment of a rehearsal by the engine's `result`."""
+    """Return the router, simulated parts and program versions of a rehearsal after the engine operation with this
+    `result`.
+    """
     programs = prepared.inventory.programs
     versions = {name: programs[name].version for name in programs_in_pods(prepared.plan)}
     return Deployed(prepared.router, prepared.simulated(result["placeholders"]), versions)

@@ -1,4 +1,6 @@
-"""Devices of simulated nodes: which of them show, by what is in the cluster and rules that are data."""
+"""Device plug-ins of simulated nodes: rules from `values/rehearsal/devices.yaml` decide which devices a node
+advertises, by the objects in the cluster.
+"""
 
 import asyncio
 import json
@@ -26,12 +28,16 @@ from llmd_rehearsal.watches import status_code
 _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Kinds come and go with their definitions, which a watch can't follow; so the cluster is looked at."""
+"""Shortest pause in seconds between two readings of the cluster. The cluster is polled, as a watch fails while a kind's
+definition is missing.
+"""
 
 MAX_SHARE = 0.1
 
 LONGEST_PAUSE_S = 5.0
-"""A look compares all nodes: no more than a share of the time goes into them, if they come often enough."""
+"""Longest pause in seconds. A reading compares all nodes; the pause is long enough that readings take at most
+`MAX_SHARE` of the time (0.1 is 10 %), unless that exceeds this limit.
+"""
 
 NOT_FOUND = 404
 CONFLICT = 409
@@ -41,7 +47,7 @@ Obj: TypeAlias = Mapping[str, Any]
 
 
 class CustomKind(Entry):
-    """A custom resource in namespaces that rules look at."""
+    """Namespaced custom resource whose objects the rules refer to."""
 
     group: str
     version: str
@@ -49,7 +55,12 @@ class CustomKind(Entry):
 
 
 class ObjectNeed(Entry):
-    """An object that must exist, and how it must fit the node and the device. Paths are keys from the outside in."""
+    """Requirement of a rule: an object of `kind` whose fields match the node and the device.
+
+    `equals` maps dotted paths to required values. The other paths are sequences of keys: to a node selector that must
+    match the node's labels, to tolerations that must tolerate the node's taints, and to a name that, after
+    `device_prefix`, must be the device's name.
+    """
 
     kind: str
     equals: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -60,7 +71,9 @@ class ObjectNeed(Entry):
 
 
 class Need(Entry):
-    """One thing that must be there: a Ready pod on the node, an available Deployment, or an object."""
+    """Requirement of a rule; exactly one field is set: labels of a Ready pod on the node, labels of an available
+    Deployment, or an object.
+    """
 
     pod_on_node: dict[str, str] | None = None
     deployment: dict[str, str] | None = None
@@ -68,42 +81,44 @@ class Need(Entry):
 
 
 class Provider(Entry):
-    """Something that gives a device as soon as all its needs are met."""
+    """Alternative origin of a device, such as an operator: the device is advertised once all its requirements are
+    met.
+    """
 
     name: str
     needs: tuple[Need, ...]
 
 
 class DeviceRule(Entry):
-    """Operator or plug-in that gives the devices that match a pattern."""
+    """Providers of the devices whose names match the glob pattern `device`."""
 
     device: str
     providers: tuple[Provider, ...]
 
 
 class PciFunctions(Entry):
-    """PCI functions of GPUs, as the kernel's `/sys` has them: `devices` are IDs by product."""
+    """Identifiers of GPUs' PCI functions as in the kernel's `/sys`; `devices` maps GPU products to device IDs."""
 
     device_class: str
     vendor: str
     devices: dict[str, str]
 
     def files(self, product: str) -> dict[str, str]:
-        """Return the content of a function's files by name."""
+        """Return the contents of a PCI function's files in `/sys`, by file name."""
         device = self.devices.get(product, "0x0000")
         subsystem = {"subsystem_vendor": self.vendor, "subsystem_device": device}
         return {"class": self.device_class, "vendor": self.vendor, "device": device, **subsystem}
 
 
 class DeviceRules(Entry):
-    """Rules of `values/rehearsal/devices.yaml`."""
+    """Content of `values/rehearsal/devices.yaml`."""
 
     gpu_functions: PciFunctions
     kinds: dict[str, CustomKind]
     devices: tuple[DeviceRule, ...]
 
     def needs(self) -> Iterator[Need]:
-        """All that any of the rules needs."""
+        """Yield the requirements of all providers of all devices."""
         for device in self.devices:
             for provider in device.providers:
                 yield from provider.needs
@@ -111,7 +126,9 @@ class DeviceRules(Entry):
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """A node: its labels, its taints in Kubernetes' words, and the devices that are built into it, by quantity."""
+    """Properties of a node that rules are evaluated against: labels, taints as in Kubernetes' API, and the quantities
+    of the devices that the node's shape has.
+    """
 
     name: str
     labels: Mapping[str, str]
@@ -121,7 +138,9 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class ClusterObjects:
-    """Nodes, pods and objects of the cluster. `objects` are custom resources by kind."""
+    """Pods, Deployments and custom resources of the cluster that rules are evaluated against; `objects` has the custom
+    resources by kind.
+    """
 
     pods: Sequence[Obj] = ()
     deployments: Sequence[Obj] = ()
@@ -129,7 +148,7 @@ class ClusterObjects:
 
     @cached_property
     def ready_pods(self) -> Mapping[str, Sequence[Obj]]:
-        """Pods that are ready, by their node."""
+        """Ready pods, by the name of their node."""
         pods: dict[str, list[Obj]] = {}
         for pod in self.pods:
             if _has_condition(pod, "Ready"):
@@ -139,12 +158,12 @@ class ClusterObjects:
 
 @cache
 def device_rules() -> DeviceRules:
-    """The rules of all rehearsals."""
+    """Return the rules of `values/rehearsal/devices.yaml`."""
     return required_entry("rehearsal", "devices", DeviceRules)
 
 
 def node_devices(node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> dict[str, str]:
-    """Return the quantities of all devices that a node shows at the moment, 0 for those that nothing gives yet."""
+    """Return the quantity of each device that a node advertises now; 0 for devices that no provider gives yet."""
     shown = {
         device
         for device in node.devices
@@ -178,7 +197,7 @@ def _fits(obj: Obj, need: ObjectNeed, device: str, node: NodeFacts) -> bool:
 
 
 def tolerates(tolerations: Sequence[Obj], taints: Sequence[Obj]) -> bool:
-    """Tell whether a pod with these tolerations may come to a node with these taints."""
+    """Tell whether a pod with these tolerations may be scheduled to a node with these taints."""
     hard = [taint for taint in taints if taint["effect"] != "PreferNoSchedule"]
     return all(any(_covers(toleration, taint) for toleration in tolerations) for taint in hard)
 
@@ -210,21 +229,21 @@ def _at(obj: Any, path: Sequence[str]) -> Any:
 
 
 class DeviceNodes(Protocol):
-    """The nodes of a fleet, as far as devices go."""
+    """Interface to the simulated nodes that `DeviceProvider` needs."""
 
     def configs(self) -> Sequence[NodeConfig]:
         """Return the configurations of all nodes."""
         ...
 
     async def show_devices(self, name: str, devices: Mapping[str, str]) -> None:
-        """Make these quantities the node's capacity and allocatable."""
+        """Set the quantities of devices in a node's capacity and allocatable resources."""
         ...
 
 
 class DeviceProvider:
-    """Giver of devices: looks at the cluster again and again as long as nodes lack devices that they should get.
+    """Device plug-ins of all simulated nodes: polls the cluster and updates the devices that each node advertises.
 
-    `pods` and `node_objects` are those of the API server, to whose nodes operators add labels.
+    `pods` and `node_objects` are the API server's; operators add labels to the node objects.
     """
 
     def __init__(
@@ -248,7 +267,7 @@ class DeviceProvider:
         self._at_once = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def run(self) -> None:
-        """Look at the cluster until cancelled."""
+        """Update NetworkAttachmentDefinitions and the nodes' devices repeatedly until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             started_s = clock()
@@ -259,9 +278,11 @@ class DeviceProvider:
             await asyncio.sleep(min(max(LOOK_S, (clock() - started_s) / MAX_SHARE), LONGEST_PAUSE_S))
 
     async def look(self) -> None:
-        """Look once: bring NetworkAttachmentDefinitions into line, then each node whose devices changed."""
+        """Read the cluster once: create or delete NetworkAttachmentDefinitions, then update each node whose devices
+        changed.
+        """
         nodes = [config for config in self._nodes.configs() if config.devices]
-        current = {config.name: config for config in nodes}  # another node may have come under the same name
+        current = {config.name: config for config in nodes}  # a node may have been replaced by one with the same name
         self._shown = {name: shown for name, shown in self._shown.items() if current.get(name) is shown[0]}
         if not nodes:
             return
@@ -285,7 +306,9 @@ class DeviceProvider:
         _log.info("node %s shows %s", config.name, devices)
 
     async def _cluster_objects(self) -> ClusterObjects:
-        """Objects that the rules name, which are a small part of a large cluster."""
+        """Return the pods, Deployments and custom resources that the rules refer to, a small part of a large
+        cluster.
+        """
         needs = list(self._rules.needs())
         on_node = [need.pod_on_node for need in needs if need.pod_on_node is not None]
         need_labels = [need.deployment for need in needs if need.deployment is not None]
@@ -306,7 +329,7 @@ class DeviceProvider:
         )
 
     async def _custom(self, kind: Any) -> list[dict[str, Any]]:
-        """The objects of a kind; none where it has no definition."""
+        """Return the objects of a custom resource; an empty list if its definition doesn't exist."""
         try:
             return [item.to_dict() async for item in self._client.list(kind, namespace="*")]
         except httpx2.HTTPStatusError as error:
@@ -315,7 +338,7 @@ class DeviceProvider:
             raise
 
     async def _attach(self, objects: ClusterObjects) -> None:
-        """Create and delete NetworkAttachmentDefinitions as the SR-IOV operator does, one for each SriovNetwork."""
+        """Create and delete NetworkAttachmentDefinitions as the SR-IOV operator does: one for each SriovNetwork."""
         attachments = map(_attachment, objects.objects.get("SriovNetwork", ()))
         desired = {_name_of(manifest): manifest for manifest in attachments}
         existing = {_name_of(manifest): manifest for manifest in objects.objects.get("NetworkAttachmentDefinition", ())}

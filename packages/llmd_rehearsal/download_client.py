@@ -1,4 +1,4 @@
-"""HTTP client of downloads: files of releases and of container images, checked against their digests."""
+"""HTTP downloads of release files and of container images' files, verified with their SHA-256 digests."""
 
 import contextlib
 import gzip
@@ -27,11 +27,11 @@ _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 def ask_for_address(url: str) -> None:
-    """Ask whether something is at an address.
+    """Check with a HEAD request that a URL exists.
 
     Raises:
-        UnreachableError: its host does not answer within five seconds.
-        KitError: nothing is there.
+        UnreachableError: the host doesn't answer within five seconds.
+        KitError: the host answers with an error status.
     """
     try:
         answer = httpx2.head(url, timeout=_CONNECT_TIMEOUT_S, follow_redirects=True)
@@ -42,24 +42,24 @@ def ask_for_address(url: str) -> None:
 
 
 def ask_for_image(image: ContainerImage) -> None:
-    """Ask whether a registry gives an image by its digest.
+    """Check that a registry has an image with the pinned digest.
 
     Raises:
-        UnreachableError: its host can't be reached.
-        KitError: the registry doesn't give it.
+        UnreachableError: the registry can't be reached.
+        KitError: the registry refuses the request or doesn't have the image.
     """
     with _registry() as client:
         client.stored(image, by_digest=True)
 
 
 def file_of_release(url: str, sha256: str, file: str | None, folder: Path, progress: Progress) -> bytes | None:
-    """Download what is at an address and return its `file`; all of it where that is None.
+    """Download a release file; return the content of `file` in the archive, or the whole content if `file` is None.
 
-    `folder` is where the archive is written meanwhile. Returns None for an archive that has no such file.
+    Returns None if the archive has no such file. The archive is stored in a temporary file in `folder` meanwhile.
 
     Raises:
-        UnreachableError: its host can't be reached.
-        KitError: it can't be downloaded, or is something else than its digest says.
+        UnreachableError: the host can't be reached.
+        KitError: the download failed, or its digest isn't the pinned one.
     """
     with tempfile.TemporaryFile(dir=folder) as archive:
         _download(url, sha256, archive, progress)
@@ -67,11 +67,11 @@ def file_of_release(url: str, sha256: str, file: str | None, folder: Path, progr
 
 
 def file_of_image(image: ContainerImage, file: str) -> bytes | None:
-    """Return a file of an image as the topmost layer has it that has it at all; None where no layer has.
+    """Return a file's content from the topmost layer of a container image that has the file; None if no layer has it.
 
     Raises:
-        UnreachableError: its host can't be reached.
-        KitError: the registry doesn't give the image.
+        UnreachableError: the registry can't be reached.
+        KitError: the registry doesn't provide the image.
     """
     with _registry() as client:
         layers = (client.blob(image, layer.digest, _MAX_BYTES) for layer in reversed(client.layers(image)))
@@ -80,7 +80,7 @@ def file_of_image(image: ContainerImage, file: str) -> bytes | None:
 
 
 def _download(url: str, sha256: str, target: io.BufferedRandom, progress: Progress) -> None:
-    """Write what is at the address, checked, and leave the file at its beginning."""
+    """Download a URL into `target`, verify the digest, and rewind `target`."""
     host = urlsplit(url).hostname
     if urlsplit(url).scheme != "https" and host not in _LOOPBACK:
         raise KitError(f"{url} is not HTTPS, and not on this machine")
@@ -110,7 +110,7 @@ def _download(url: str, sha256: str, target: io.BufferedRandom, progress: Progre
 
 @contextlib.contextmanager
 def _registry() -> Generator[RegistryClient]:
-    """A client whose errors are those of a download."""
+    """Yield a registry client whose errors are raised as `UnreachableError` or `KitError`."""
     limits = httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
     try:
         with httpx2.Client(timeout=limits, follow_redirects=True, max_redirects=3) as http:

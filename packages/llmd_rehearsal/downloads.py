@@ -1,6 +1,6 @@
-"""Programs as their makers publish them: files of a release, and files of the container image that stacks deploy.
+"""Downloads of programs: files of a program's release, or files of the container image that stacks deploy.
 
-Each is checked against the digest that the kit pins before anything of it is kept.
+Each download is verified with the digest that the kit pins before it is stored.
 """
 
 import os
@@ -16,22 +16,22 @@ from llmd_oke.values import Entry
 from pydantic import Field
 
 MIRROR = "LLMD_OKE_DOWNLOADS"
-"""Variable with the address of a mirror that has release files under their own names, or `none`: then nothing is
-downloaded and programs are built instead.
+"""Environment variable with the base URL of a mirror that has the release files under their own file names; `none`
+turns downloads off, so that programs are built from source.
 """
 
 NO_DOWNLOADS = "none"
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Architectures by what `uname -m` calls them."""
+"""Architecture names of releases, by the output of `uname -m`."""
 
 
 class ReleaseFile(Entry):
-    """A file of a program's release, for each architecture that its makers publish it for.
+    """File of a program's release, for each architecture that the release supports.
 
-    `{architecture}` stands in `url` and in `file`, which is the program's path in an archive; a release file without
-    one is the program itself. `sha256` has checksums by architecture (`amd64`, `arm64`), and `names` what the makers
-    call an architecture where that is something else.
+    `url` and `file` may contain the placeholder `{architecture}`. `file` is the program's path in the archive; without
+    it, the release file is the program itself. `sha256` has checksums by architecture (`amd64`, `arm64`), and `names`
+    the publisher's own name of an architecture where it differs.
     """
 
     url: str
@@ -41,20 +41,22 @@ class ReleaseFile(Entry):
 
 
 class ImageFile(Entry):
-    """A program as a `file` of a container image that stacks deploy."""
+    """Program as the file `file` of a container image that stacks deploy."""
 
     image: LockedImage
     file: str
 
 
 class UnreachableError(KitError):
-    """A host can't be reached now; it has refused nothing."""
+    """A host can't be reached at present, in contrast to one that refuses a request."""
 
 
 @dataclass(frozen=True)
 class ProgramDownload:
-    """A program that can be downloaded for this machine: `origin` says from where, `digest` is the pinned SHA-256 of
-    the release file or of the image. `file` is the program's path in it; without one, the release file is the program.
+    """Download of a program for this machine's architecture.
+
+    `origin` names the host or image, and `digest` is the pinned SHA-256 of the release file or image. `file` is the
+    program's path in the archive or image; if None, the release file is the program itself.
     """
 
     origin: str
@@ -64,15 +66,17 @@ class ProgramDownload:
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether it may be fetched: a user can turn downloads off, and a mirror has no images."""
+        """Tell whether the settings allow this download: `LLMD_OKE_DOWNLOADS` can turn downloads off, and a mirror has
+        no images.
+        """
         mirror = os.environ.get(MIRROR, "")
         return not mirror if isinstance(self.source, ContainerImage) else mirror != NO_DOWNLOADS
 
     def ask(self) -> None:
-        """Ask whether an image can be had; a release file is only asked for when it is fetched.
+        """Check that a registry provides the image. Release files aren't checked before they are fetched.
 
         Raises:
-            KitError: it can't.
+            KitError: the image isn't available.
         """
         if isinstance(self.source, ContainerImage):
             from llmd_rehearsal import download_client  # noqa: PLC0415 - loads an HTTP client, which few rehearsals need
@@ -80,11 +84,11 @@ class ProgramDownload:
             download_client.ask_for_image(self.source)
 
     def fetch(self, target: Path, progress: Progress) -> None:
-        """Write the program to a file that can be run.
+        """Download the program and write it to `target` as an executable file.
 
         Raises:
-            UnreachableError: its host can't be reached.
-            KitError: it can't be downloaded, isn't what the digest pins, or has no such file.
+            UnreachableError: the host can't be reached.
+            KitError: the download failed, its digest isn't the pinned one, or the archive has no such file.
         """
         from llmd_rehearsal import download_client  # noqa: PLC0415 - loads an HTTP client, which few rehearsals need
 
@@ -100,12 +104,14 @@ class ProgramDownload:
 
 
 def architecture() -> str:
-    """Return this machine's architecture as most makers call it (`amd64`); empty for one that nobody publishes for."""
+    """Return this machine's architecture as releases name it (`amd64`); empty if no release supports it."""
     return _ARCHITECTURES.get(platform.machine(), "")
 
 
 def of_release(release_file: ReleaseFile) -> ProgramDownload | None:
-    """Return the release's file for this machine; None where its makers publish none."""
+    """Return the download of a release's file for this machine; None if the release doesn't support the
+    architecture.
+    """
     machine = architecture()
     digest = release_file.sha256.get(machine)
     if digest is None:
@@ -117,7 +123,9 @@ def of_release(release_file: ReleaseFile) -> ProgramDownload | None:
 
 
 def of_image(image_file: ImageFile) -> ProgramDownload | None:
-    """Return the file of a deployed image; None where the image has no digest, or isn't for this machine."""
+    """Return the download of a file of a deployed image; None if the image has no digest or doesn't support this
+    machine's architecture.
+    """
     image = image_file.image
     if image.digest is None or architecture() != PLATFORM[1]:
         return None

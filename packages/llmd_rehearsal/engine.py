@@ -1,7 +1,7 @@
 """The real Pulumi engine inside a local cluster: `python -m llmd_rehearsal.engine --project DIR --stack S up`.
 
-The project's own `__main__.py` runs in this process (an inline program, so no language plug-in is needed), and the
-engine attaches to the stand-in plug-ins instead of starting real ones.
+The project's own `__main__.py` runs in this process as an inline program, so that no language plug-in is needed, and
+the engine attaches to the stand-in plug-ins instead of starting real ones.
 """
 
 import argparse
@@ -58,7 +58,7 @@ PLUGIN_ANSWER_TIMEOUT_S = 5.0
 PARALLEL = 64
 
 BUSY_TIMEOUT_S = 600.0
-"""Seconds to wait for an engine whose command was killed and that goes on without it."""
+"""Seconds to wait for a still running engine whose command was killed."""
 
 _OPERATIONS = ("destroy", "drift", "preview", "refresh", "replace", "up")
 
@@ -73,11 +73,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EngineResult:
-    """Result of an operation: resources by what happened to them, stack outputs, seconds.
+    """Result of an engine operation: counts of resources by what the operation did to them, stack outputs, duration in
+    seconds.
 
-    `placeholders` are the images without a program that pods have since, each with the number of its pods; `steps` are
-    those of a preview, as `pulumi preview --json` lists them; `changed_by_hand` is what an update has taken back, and
-    `drift` what differs from the state.
+    `placeholders` maps each image without a program to its number of pods after the operation. `steps` are a preview's
+    steps, in the format of `pulumi preview --json`. `changed_by_hand` are the manual changes that an update reverted,
+    and `drift` the differences between the resources and the state.
     """
 
     operation: str
@@ -92,15 +93,15 @@ class EngineResult:
 
     @property
     def changed(self) -> int:
-        """Resources that did not stay the same."""
+        """Number of resources that the operation changed."""
         return sum(count for kind, count in self.changes.items() if kind not in {"same", "read"})
 
 
 def require_plugins(ports: dict[str, int]) -> None:
-    """Check that every stand-in answers: without it the engine would look for the real plug-in.
+    """Check that every stand-in plug-in answers: if one doesn't, the engine would look for the real plug-in.
 
     Raises:
-        KitError: one doesn't answer.
+        KitError: a stand-in plug-in doesn't answer.
     """
     for name, port in ports.items():
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -111,7 +112,7 @@ def require_plugins(ports: dict[str, int]) -> None:
 
 
 def plugins_from_environment() -> dict[str, int]:
-    """Names and ports in `PULUMI_DEBUG_PROVIDERS`."""
+    """Return the plug-ins' ports by package name from `PULUMI_DEBUG_PROVIDERS`."""
     pairs = [pair.split(":") for pair in os.environ.get("PULUMI_DEBUG_PROVIDERS", "").split(",") if pair]
     return {name: int(port) for name, port in pairs}
 
@@ -129,21 +130,29 @@ def run(
     parallel: int = PARALLEL,
     prelude: Callable[[], None] | None = None,
 ) -> EngineResult:
-    """Run one operation (`up`, `preview`, `refresh`, `destroy`, `drift`, `replace`) to its end.
+    """Run one engine operation (`up`, `preview`, `refresh`, `destroy`, `drift`, `replace`) and return its result.
 
-    `modules` are those that the program will need; they are loaded while the engine starts. Without `unprotect`,
-    `destroy` refuses what is protected. `replace` is that operation, which launches nodes
-    anew. An update works on `parallel` resources at the same time. `prelude` runs inside the program before it.
+    Args:
+        project: folder of the rehearsal's copy of the project.
+        stack: name of the stack.
+        operation: name of the operation.
+        progress: receives the steps.
+        targets: URNs that `destroy` is limited to.
+        modules: Python modules that the program needs, imported while the engine starts.
+        unprotect: lets `destroy` delete protected resources.
+        replace: function that runs the operation `replace`, which launches nodes anew.
+        parallel: limit of resources that an update works on at the same time.
+        prelude: function that is called inside the Pulumi program before the program itself.
 
     Raises:
-        KitError: a stand-in does not answer, something is protected, or the operation failed; says why in the engine's
-            words.
+        KitError: a stand-in plug-in doesn't answer, a resource is protected, or the operation failed, with the engine's
+            reason.
     """
     plugins = plugins_from_environment()
     require_plugins(plugins)
     started_s = time.monotonic()
     loading = _start_loading(modules, project, stack)
-    prepare_decoding()  # the reporter lists pods in a thread of its own
+    prepare_decoding()  # needed because the reporter lists pods in another thread
     reporter = EventReporter(progress, is_preview=operation == "preview", trouble=_trouble)
     steps = StepRecorder(reporter.hear)
     workspace = Workspace(work_dir=str(project), program=lambda: _program(project, loading, prelude))
@@ -172,29 +181,32 @@ def run(
 
 
 class Workspace(automation.LocalWorkspace):
-    """Pulumi's CLI, started only for operations that need it: a start takes a quarter of a second of processor time."""
+    """Automation API workspace that starts the Pulumi CLI only where needed: a start takes 0.25 CPU-seconds."""
 
     def select_stack(self, stack_name: str) -> None:
         """Do nothing: each command names its stack."""
 
     def stack_outputs(self, stack_name: str) -> automation.OutputMap:
-        """The outputs of a stack, by name; not asked for once more to know which are secret: all are treated so."""
+        """Return a stack's outputs by name, all marked secret: a second CLI call would be needed to learn which are."""
         argv = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
         output = self.pulumi_command.run(argv, self.work_dir, self.env_vars)
         return {key: automation.OutputValue(value, secret=True) for key, value in json.loads(output.stdout).items()}
 
 
 class EngineStack(automation.Stack):
-    """Stack that leaves out the CLI's look into its history after operations: the engine's events say what changed."""
+    """Automation API stack that doesn't read the stack's history after operations: the engine's events say what
+    changed.
+    """
 
     def info(self, show_secrets: bool = True) -> automation.UpdateSummary:  # noqa: ARG002 - the SDK's
-        """Result of an operation that has ended well; empty, because no caller reads it."""
+        """Return an empty summary that says `succeeded`; no caller reads its other fields."""
         return automation.UpdateSummary("update", datetime.now(UTC), "", {}, {}, "succeeded")
 
 
 def _start_loading(modules: Sequence[str], project: Path, stack: str) -> threading.Thread:
-    """Import modules and read the kit's data beside the engine's start: Pulumi's packages take a second, 0.31 s of it
-    to collect nothing.
+    """Start a thread that imports modules and plans the stack file while the engine starts, and return the thread.
+
+    Importing Pulumi's packages takes one second; without garbage collection 0.31 s less.
     """
 
     def load() -> None:
@@ -203,7 +215,7 @@ def _start_loading(modules: Sequence[str], project: Path, stack: str) -> threadi
         gc.disable()
         for module in modules:
             import_module(module)
-        with suppress(KitError):  # the program says the same
+        with suppress(KitError):  # the Pulumi program raises the same error
             planning.plan_stack_file(project, stack)
 
     thread = threading.Thread(target=load, daemon=True)
@@ -221,7 +233,9 @@ def _program(project: Path, loading: threading.Thread, prelude: Callable[[], Non
 def _operation(
     name: str, targets: Sequence[str], reads_first: bool, drifted: list[dict[str, Any]], parallel: int
 ) -> Operation:
-    """Function that runs an operation; `up` and `preview` may have to read the state first, `drift` fills `drifted`."""
+    """Return the function that runs an operation. `reads_first` makes `up` and `preview` refresh first; `drift` appends
+    its rows to `drifted`.
+    """
     match name:
         case "drift":
             return partial(_drift, drifted=drifted)
@@ -236,7 +250,9 @@ def _operation(
 
 
 def _unlocked(stack: automation.Stack, run: Callable[[], T]) -> T:
-    """Result of an operation; a lock on the stack is one that a killed engine left, for no other runs beside this."""
+    """Return the result of `run`; if the stack is locked, remove the lock and retry: only a killed engine can have left
+    the lock, as no other engine runs beside this one.
+    """
     try:
         return run()
     except automation.ConcurrentUpdateError:
@@ -280,13 +296,13 @@ def _destroy(stack: automation.Stack, hear: EventHandler, targets: Sequence[str]
 
 
 def _drop(_: str) -> None:
-    """Drop a line of the engine's text, whose events are shown instead."""
+    """Ignore a line of the engine's text output; the engine's events are reported instead."""
 
 
 def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) -> list[str]:
     """Report each change by hand, record the objects' present values in the state, and return the reports.
 
-    `checkpoint` is the engine's file of the stack; without objects in it there is nothing to look for.
+    `checkpoint` is the engine's state file; a state without Kubernetes objects isn't examined.
     """
     if not any(resource["type"].startswith("kubernetes:") for resource in latest(checkpoint).get("resources") or ()):
         return []
@@ -300,7 +316,9 @@ def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) ->
 
 
 def _refreshed(stack: automation.Stack, targets: list[str] | None) -> Sequence[ResourceChange]:
-    """Differences that a refresh of these resources, or of all, would find in OCI's stand-in and the cluster."""
+    """Return the differences that a refresh of these resources (None: of all) would find at the stand-in for OCI and in
+    the cluster.
+    """
     steps: list[dict[str, Any]] = []
 
     def hear(event: events.EngineEvent) -> None:
@@ -312,10 +330,10 @@ def _refreshed(stack: automation.Stack, targets: list[str] | None) -> Sequence[R
 
 
 def unprotect_resources(stack: automation.Stack, progress: Progress, *, allowed: bool) -> None:
-    """Remove the protection of all resources.
+    """Remove the protection from all resources in the stack's state.
 
     Raises:
-        KitError: something is protected and that isn't allowed.
+        KitError: a resource is protected and `allowed` is False.
     """
     state = stack.export_stack()
     resources: list[dict[str, Any]] = (state.deployment or {}).get("resources") or []
@@ -331,9 +349,9 @@ def unprotect_resources(stack: automation.Stack, progress: Progress, *, allowed:
 
 
 def adopt_pending(stack: automation.Stack, checkpoint: Path, journal: Path, progress: Progress) -> None:
-    """Resolve operations that a killed engine left half done, and read their results.
+    """Resolve the pending operations that a killed engine left in the state, and refresh the resources they created.
 
-    `checkpoint` is the engine's file of the stack, `journal` that of the stand-in for OCI; neither need be there.
+    `checkpoint` is the engine's state file and `journal` the journal of the stand-in for OCI; both may be missing.
     """
     if latest(checkpoint).get("pending_operations"):
         progress.step("taking up what an engine had begun and did not end")
@@ -343,7 +361,9 @@ def adopt_pending(stack: automation.Stack, checkpoint: Path, journal: Path, prog
 def adopt_unanswered(
     stack: automation.Stack, log: Iterable[Mapping[str, Any]], journal: Path, progress: Progress
 ) -> None:
-    """Import resources of requests that got no answer; `log` has the events of the engine that sent them."""
+    """Import the resources of creation requests that got no answer; `log` has the events of the engine that sent the
+    requests.
+    """
     if requests := unanswered_creations(log):
         progress.step("looking for what was created by a request that got no answer")
         _import_recovered(stack, requests, journal)
@@ -356,7 +376,7 @@ def _import_recovered(stack: automation.Stack, requests: Sequence[Mapping[str, A
     state.deployment = recovered_state(deployment, recovery)
     try:
         stack.import_stack(state)
-    except automation.ConcurrentUpdateError:  # the killed engine's lock: no other engine runs beside this one
+    except automation.ConcurrentUpdateError:  # the lock is a killed engine's, as no other engine runs beside this one
         stack.cancel()
         stack.import_stack(state)
     if urns := recovery.urns:
@@ -364,12 +384,14 @@ def _import_recovered(stack: automation.Stack, requests: Sequence[Mapping[str, A
 
 
 def needs_refresh(checkpoint: Path) -> bool:
-    """Tell whether OCI's plug-in took back something of the state, so that an operation has to read first."""
+    """Tell whether the state has a resource that OCI's plug-in deleted after a failure, so that an operation must
+    refresh first.
+    """
     return any(is_gone_after_failure(resource) for resource in latest(checkpoint).get("resources") or ())
 
 
 def journal_finder(journal: Path) -> Find:
-    """Finder of the stand-in's resources by type and inputs."""
+    """Return a function that finds a resource of the stand-in for OCI by type and inputs."""
     resources = in_oci(journal)
 
     def find(pending: Pending, recorded_ids: Set[str]) -> str | None:
@@ -388,10 +410,11 @@ def _trouble() -> str | None:
 
 
 def placeholder_images() -> dict[str, int]:
-    """Images without a program in the cluster of the environment's kubeconfig, and how many pods have each.
+    """Return the images without a program in the cluster of the environment's kubeconfig, with the number of pods of
+    each.
 
     Raises:
-        KitError: the API server doesn't answer, or refuses.
+        KitError: the API server doesn't answer or refuses.
     """
     try:
         return count_images(lightkube.Client(KubeConfig.from_env(), trust_env=False).list(Pod, namespace="*"))
@@ -400,7 +423,7 @@ def placeholder_images() -> dict[str, int]:
 
 
 def count_images(pods: Iterable[Pod]) -> dict[str, int]:
-    """The images of the containers that the node agent marked, by the number of pods."""
+    """Return the number of containers for each image that the node agent marked as having no program."""
     counts = Counter[str]()
     for pod in pods:
         names = texts(metadata(pod), "annotations").get(SIMULATED_ANNOTATION, "").split(",")
@@ -410,7 +433,9 @@ def count_images(pods: Iterable[Pod]) -> dict[str, int]:
 
 
 def _prelude(arguments: argparse.Namespace) -> Callable[[], None] | None:
-    """Environment that makes the program declare ScaledObjects with a rehearsal's times, where they are given."""
+    """Return a function that makes the Pulumi program declare ScaledObjects adapted to the rehearsal; None without a
+    scaling speed on the command line.
+    """
     if arguments.scaling_speed is None:
         return None
 
@@ -436,23 +461,25 @@ def _replacement(arguments: argparse.Namespace) -> Operation:
 
 
 class _Lines:
-    """Progress as lines on standard output, for the process that runs this one."""
+    """Progress as lines on standard output, read by the process that started this one."""
 
     def step(self, text: str) -> None:
-        """Print a line about a new step."""
+        """Print a line that names a new step."""
         print(text, flush=True)
 
     def detail(self, text: str) -> None:
-        """Print a line about the step's progress."""
+        """Print a line on the progress of the present step."""
         print(text, flush=True)
 
 
 def _ignore_signal(_signal: int, _frame: object) -> None:
-    """Outlive a signal, which the engine gets too: it cancels, saves its state and ends."""
+    """Ignore a signal that the engine's process also gets: the engine cancels the operation, saves its state and
+    ends.
+    """
 
 
 def main() -> None:
-    """Run the operation that the command line names and write its result as JSON."""
+    """Run the operation that the command line names and write its result, or its error, as JSON to the result file."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.engine")
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--stack", required=True)

@@ -1,4 +1,6 @@
-"""The engine's events while it works: a line for each resource that changes, steps of a preview, errors in short."""
+"""Events of the Pulumi engine during an operation: one line for each changed resource, the steps of a preview, and
+concise errors.
+"""
 
 import json
 import re
@@ -33,7 +35,9 @@ _PAST_VERBS = {
     "delete-replaced": "deleted the old",
     "import": "imported",
 }
-"""Operations that are reported; the engine's own name for a replacement comes beside its two halves."""
+"""Verbs of reports, by engine operation. The engine's summary operation `replace` is left out, as its two halves are
+reported.
+"""
 
 _PREVIEW_VERBS = {
     "create": "would create",
@@ -48,12 +52,14 @@ _LONGEST_LINE = 200
 _LINES_OF_THE_ENGINE = 8
 
 _CONSEQUENCES = {"update failed", "Resource monitor has terminated, shutting down"}
-"""Messages of engine and program that only follow from other errors, which have the reason."""
+"""Error messages of engine and program that only follow from other errors; those others state the cause."""
 
 
 class EventReporter:
-    """Listener to the engine's events: keeps errors for the end, prints every few seconds what is waited for, and the
-    `trouble` that the cluster has meanwhile.
+    """Listener for engine events that reports changed resources and collects errors.
+
+    If nothing was reported for `HEARTBEAT_S` seconds, the reporter says which resource is being waited for, with the
+    text that `trouble` returns about the cluster.
     """
 
     def __init__(
@@ -70,7 +76,7 @@ class EventReporter:
         self._heart.start()
 
     def hear(self, event: events.EngineEvent) -> None:
-        """Take note of one event."""
+        """Process one event."""
         with self._lock:
             if event.resource_pre_event:
                 metadata = event.resource_pre_event.metadata
@@ -84,7 +90,9 @@ class EventReporter:
                 self._diagnose(event.diagnostic_event)
 
     def failure(self, operation: str, output: str = "") -> KitError:
-        """The error that the operation ended with, in the engine's words; `output` counts where there was no event."""
+        """Return the error of a failed operation, with the engine's messages; without messages, with the end of
+        `output`.
+        """
         with self._lock:
             errors = [error for error in dict.fromkeys(self._errors) if error not in _CONSEQUENCES]
             text = "\n".join(errors) or _end_of(output)
@@ -135,18 +143,18 @@ class EventReporter:
 
 
 def prepare_decoding() -> None:
-    """Decode a list of pods and a status once, so that threads may decode others at the same time.
+    """Decode a list of pods and a status once, so that several threads can decode others at the same time.
 
-    msgspec 0.22 gathers the fields of a model when one is decoded first; where a second thread needs them meanwhile,
-    the process ends with a segmentation fault.
+    msgspec 0.22 gathers the fields of a model at the first decoding; if a second thread decodes that model at the same
+    time, the process ends with a segmentation fault.
     """
     decode_list(b'{"items": []}', Pod)
     decode_status(b"{}")
 
 
 def failed_container(client: Client) -> str | None:
-    """Describe a container of the cluster that ended and is started again, with its last line; None where there is
-    none, or where the API server doesn't answer. A vLLM whose engine died ends with 0.
+    """Describe one container of the cluster that ended and is being restarted, with its last log line; None if there is
+    none or the API server doesn't answer. Exit code 0 counts too, because a vLLM server whose engine died ends with 0.
     """
     try:
         for pod in client.list(Pod, namespace="*"):
@@ -165,7 +173,7 @@ def failed_container(client: Client) -> str | None:
 
 
 def differences(metadata: events.StepEventMetadata) -> str:
-    """Changes of a step, to be put behind the resource's name: `: spec.replicas changes from 8 to 6`."""
+    """Return the changes of a step as text to append to the resource's name: `: spec.replicas changes from 8 to 6`."""
     (change,) = of_document({"steps": [step(metadata)]}).changes
     paths = change.replaced_by if change.operation == "replace" else change.changed
     texts = [guards.difference(path, change) for path in paths[:_MAX_DIFFERENCES]]
@@ -174,12 +182,14 @@ def differences(metadata: events.StepEventMetadata) -> str:
 
 
 def short_name(urn: str) -> str:
-    """`Deployment gpt-oss-120b-decode` for a resource's URN."""
+    """Return the type and name of a resource's URN, for example `Deployment gpt-oss-120b-decode`."""
     return f"{_type(urn).rsplit(':', 1)[-1]} {urn.rsplit('::', 1)[-1]}"
 
 
 def _type(urn: str) -> str:
-    """The resource's own type: URNs list the parents' types before it, separated by dollar signs."""
+    """Return the resource's own type from a URN, which lists the parents' types before it, separated by dollar
+    signs.
+    """
     return urn.split("::")[-2].rsplit("$", maxsplit=1)[-1] if urn.count("::") >= 3 else urn
 
 
@@ -189,8 +199,8 @@ def _end_of(output: str) -> str:
 
 
 class StepRecorder:
-    """Listener to the engine's events that keeps each resource's step, errors, and how many resources an operation did
-    what to, and hands the event on.
+    """Listener for engine events that records each resource's step, the errors and the counts of changes, and passes
+    every event to `hear`.
     """
 
     def __init__(self, hear: Callable[[events.EngineEvent], Any]) -> None:
@@ -200,7 +210,7 @@ class StepRecorder:
         self._hear = hear
 
     def hear(self, event: events.EngineEvent) -> None:
-        """Take note of one event."""
+        """Record one event and pass it on."""
         if event.resource_pre_event:
             self.recorded.append(step(event.resource_pre_event.metadata))
         if event.summary_event:
@@ -211,7 +221,7 @@ class StepRecorder:
 
 
 def logged(event: events.EngineEvent) -> dict[str, Any]:
-    """Line of the CLI's event log for an event, where a resource failed or the engine complains."""
+    """Return the entry of the CLI's event log for a failed resource or a diagnostic message; empty for other events."""
     if event.diagnostic_event:
         return {"diagnosticEvent": document("urn message", event.diagnostic_event)}
     if event.res_op_failed_event is None:
@@ -222,7 +232,7 @@ def logged(event: events.EngineEvent) -> dict[str, Any]:
 
 
 def step(metadata: events.StepEventMetadata) -> dict[str, Any]:
-    """A step in the words of `pulumi preview --json`."""
+    """Return a step in the format of `pulumi preview --json`."""
     return document(
         "op urn",
         metadata,
@@ -239,7 +249,9 @@ def step(metadata: events.StepEventMetadata) -> dict[str, Any]:
 
 
 def step_with_outputs(metadata: events.StepEventMetadata) -> dict[str, Any]:
-    """A step with what the resource was and is, beside its inputs."""
+    """Return a step in the format of `pulumi preview --json`, with the resource's old and new outputs beside its
+    inputs.
+    """
     states = {"oldState": metadata.old, "newState": metadata.new}
     outputs = {name: dict(state.outputs or {}) if state else {} for name, state in states.items()}
     row = step(metadata)
@@ -251,7 +263,7 @@ def _state(state: events.StepEventStateMetadata | None) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """The SDK gives names as text or as an enum."""
+    """Return a name as text, which the SDK gives as text or as an enum member."""
     return str(getattr(value, "value", value))
 
 
@@ -265,8 +277,8 @@ _REPEATED = ("an unhandled error occurred: ", "python inline source runtime erro
 
 
 def concise_error(text: str) -> str:
-    """One error: several in one become lines of their own; the calls of Python programs are left out, and of last words
-    in JSON the message is kept.
+    """Return an engine's error in short: without Python tracebacks, with JSON error objects replaced by their messages,
+    and with each of several combined errors on a line of its own.
     """
     error = text.strip()
     for prefix in _REPEATED:
@@ -280,7 +292,7 @@ def concise_error(text: str) -> str:
 
 
 def _messages(text: str) -> str:
-    """The text with the message of each JSON object that begins with one in the object's place."""
+    """Return the text with each JSON object that begins with `message` replaced by its message."""
     before, start, rest = text.partition(_OBJECT)
     if not start:
         return text

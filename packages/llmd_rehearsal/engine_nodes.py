@@ -1,4 +1,4 @@
-"""Nodes of a rehearsed stack that are launched anew, by the same code as a real stack's."""
+"""Replacement of a rehearsed stack's nodes, by the same code as for a real stack."""
 
 import json
 import time
@@ -26,11 +26,11 @@ from llmd_rehearsal.cluster_plan import OCI_REST_PORT
 from llmd_rehearsal.engine_events import StepRecorder
 
 POLL_S = 0.2
-"""OCI's time passes faster in a rehearsal."""
+"""Longest pause in wall seconds between two requests: the stand-in for OCI finishes work sooner than OCI."""
 
 
 def oci_client(rest_url: str) -> SignedOciClient:
-    """A client of the stand-in for OCI."""
+    """Return a client of the stand-in for OCI at this base URL."""
     signer = Signer("rehearsal", rsa.generate_private_key(65537, 2048))
     versions = {service: urlsplit(host).path for service, host in HOSTS.items()}
     hosts = {service: rest_url + version for service, version in versions.items()}
@@ -38,8 +38,8 @@ def oci_client(rest_url: str) -> SignedOciClient:
 
 
 def cli_of(stack: automation.Stack, project: Path, hear: Callable[[events.EngineEvent], Any]) -> PulumiCli:
-    """The Pulumi CLI as the kit uses it, which has previews and updates run the stack's program in this process; `hear`
-    gets the engine's events.
+    """Return a Pulumi CLI for the kit's operations whose `preview` and `up` run the stack's program in this process;
+    `hear` receives the engine's events.
     """
 
     def run(argv: Sequence[str], capture: bool) -> CommandResult:
@@ -68,10 +68,11 @@ def replace_rehearsed_nodes(
     *,
     force: bool,
 ) -> None:
-    """Launches nodes of a rehearsed stack anew, drained where there is a limit for that; runs inside the local cluster.
+    """Replace nodes of a rehearsed stack by new instances; drain each node first, unless `drain_limit_s` is None. Runs
+    inside the local cluster.
 
     Raises:
-        KitError: as for a real stack.
+        KitError: the reasons are those of a real stack (`replace_nodes`).
     """
     drain = None
     if drain_limit_s is not None:

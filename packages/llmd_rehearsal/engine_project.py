@@ -1,8 +1,8 @@
-"""The Pulumi project that a rehearsal's engine works in: a copy of the user's, with a state of its own.
+"""The Pulumi project that a rehearsal's engine runs: a copy of the user's project with a state backend of its own.
 
-The user's project is never written to, and nothing of its stack file but our own config comes along: secrets that are
-encrypted for the real stack mean nothing here. Only the address of a bucket and the secrets of a front door have
-stand-ins of the rehearsal's own.
+The user's project is never changed. Of the stack file only the kit's own config is copied: secrets encrypted for the
+real stack can't be decrypted here. The copy has its own values for the URL of the model source and for a front door's
+secrets.
 """
 
 import json
@@ -24,19 +24,23 @@ from llmd_rehearsal.model_sources import source_hosts
 from llmd_rehearsal.real_vllm.topologies import CutStack
 
 DEPLOYED, PREVIEWED = "project", "preview"
-"""Folders of the copies in a local cluster's own: of the last update, and of the previews since."""
+"""Names of the copies' folders in a local cluster's folder: the copy of the last update, and the copy for previews
+since.
+"""
 
 SOURCE_URL_KEY = "llmd-oke:modelSourceUrl"
 REHEARSED_KEY = "llmd-oke:rehearsed"
 _FILES = ("Pulumi.yaml", "__main__.py")
 
 OCI_FOLDER = "oci"
-"""Folder of the stand-in for OCI."""
+"""Name of the folder, in a local cluster's folder, with the journal of the stand-in for OCI."""
 
 
 @dataclass(frozen=True)
 class ProjectCopy:
-    """Folders and secrets of a rehearsed stack's Pulumi project."""
+    """Folders of a rehearsed stack's Pulumi project, state backend and Pulumi home, and the file with the
+    passphrase.
+    """
 
     folder: Path
     backend: Path
@@ -44,7 +48,7 @@ class ProjectCopy:
     passphrase_file: Path
 
     def variables(self) -> dict[str, str]:
-        """Environment variables of the engine."""
+        """Return the engine's environment variables."""
         return {
             "PULUMI_BACKEND_URL": f"file://{self.backend}",
             "PULUMI_CONFIG_PASSPHRASE_FILE": str(self.passphrase_file),
@@ -60,16 +64,24 @@ class ProjectCopy:
 def copy_project(
     project: Path, stack: str, state: Path, router: str, kind: str = DEPLOYED, cut: CutStack | None = None
 ) -> ProjectCopy:
-    """Bring the copy in the folder `kind` up to date with the project; `router` is the release whose router
-    runs, where that is not the stack's own, and `cut` has the servers that fit the machine, where not all do."""
+    """Update the rehearsal's copy of the project in the folder `kind` and return its paths.
+
+    Args:
+        project: folder of the user's project.
+        stack: name of the stack.
+        state: folder of the local cluster.
+        router: name of the release whose router is rehearsed; written as an override if it isn't the stack's own.
+        kind: `DEPLOYED` or `PREVIEWED`.
+        cut: reduced servers that fit this machine's memory; None if the stack's own servers are rehearsed.
+    """
     copy = ProjectCopy(state / kind, state / "backend", state / "pulumi", state / "passphrase")
     for folder in (copy.folder / "stacks", copy.backend, copy.pulumi_home):
         folder.mkdir(parents=True, exist_ok=True)
     for name in _FILES:
         shutil.copyfile(project / name, copy.folder / name)
     _copy_values(project, copy.folder)
-    # Pulumi logs each operation in all detail, compressed and encrypted: measured, 2.5 of 13 s of an update without
-    # changes, and up to 500 MB. It does without where it can't make its folder.
+    # Pulumi logs each operation in full detail, compressed and encrypted. Measured: 2.5 s of an update of 13 s without
+    # changes, and up to 500 MB. A file in the place of its log folder prevents that.
     logs = copy.pulumi_home / "logs"
     if not logs.exists():
         logs.touch()
@@ -82,8 +94,8 @@ def copy_project(
 
 
 def _copy_values(project: Path, copy: Path) -> None:
-    """Copy the entries of the project's `values/` and remove those that are gone. Links are not followed out
-    of the folder, and planning has refused what is no entry.
+    """Copy the entries of the project's `values/` and delete entries that the project no longer has. Links that lead
+    out of the folder aren't followed; planning has refused files that aren't entries.
     """
     open_project(project)
     shutil.rmtree(copy / VALUES, ignore_errors=True)
@@ -97,7 +109,7 @@ def _copy_values(project: Path, copy: Path) -> None:
 def _write_stack_file(
     source: Path, target: Path, router: str, salt_source: Path, state: Path, cut: CutStack | None
 ) -> None:
-    """Write a copy's stack file, with the encryption salt of the last update's."""
+    """Write the stack file of the project's copy, with the encryption salt of the last update's stack file."""
     document: dict[str, Any] = read(source).value
     stack: dict[str, Any] = front_door.rehearsed_front_door(
         front_door.rehearsed_gateway(document["config"][CONFIG_KEY])
@@ -114,22 +126,26 @@ def _write_stack_file(
 
 
 def checkpoint_file(state: Path, stack: str) -> Path:
-    """File of a stack's state. It is missing before a project was copied, whose name is a part of its path."""
+    """Return the path of a stack's state file. The path contains the project's name, so that the file is missing before
+    a project was copied.
+    """
     copies = (state / kind for kind in (DEPLOYED, PREVIEWED))
     name = next((project_name(copy) for copy in copies if (copy / "Pulumi.yaml").is_file()), "none")
     return state / "backend" / ".pulumi" / "stacks" / name / f"{stack}.json"
 
 
 def journal_file(state: Path) -> Path:
-    """Journal of the stand-in for OCI: what it made, changed and deleted, line by line."""
+    """Return the path of the journal of the stand-in for OCI, which has one line for each created, changed or deleted
+    resource.
+    """
     return state / OCI_FOLDER / "journal.jsonl"
 
 
 def latest(checkpoint: Path) -> Mapping[str, Any]:
-    """The stack's state as the engine wrote it down last; empty where there is none.
+    """Return the stack's state that the engine wrote last; empty if the state file is missing.
 
     Raises:
-        KitError: the file is not whole.
+        KitError: the state file is truncated or invalid.
     """
     if not checkpoint.is_file():
         return {}
@@ -141,13 +157,14 @@ def latest(checkpoint: Path) -> Mapping[str, Any]:
 
 
 def mend(checkpoint: Path) -> Path | None:
-    """Replace a checkpoint that is not whole by its newest whole copy and return that copy; None where it is whole.
+    """Replace a truncated state file by its newest valid copy and return the path of that copy; None if the state file
+    is valid or missing.
 
-    On a full disk the engine leaves the half of a file that it could write (seen with Pulumi 3.250). It keeps the one
-    before in a copy of the same name, and that of each update's end in its history.
+    On a full disk the engine leaves a partly written file (observed with Pulumi 3.250). It keeps the previous state in
+    a `.bak` file, and the state after each update in the stack's history.
 
     Raises:
-        KitError: no copy is whole either.
+        KitError: no copy is valid either.
     """
     if not checkpoint.is_file() or _is_whole(checkpoint):
         return None
@@ -170,7 +187,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def in_oci(journal: Path) -> dict[str, dict[str, Any]]:
-    """Resources of the stand-in for OCI by id, from its journal; empty where there is no journal."""
+    """Return the resources of the stand-in for OCI by OCID, read from its journal; empty if there is no journal."""
     resources: dict[str, dict[str, Any]] = {}
     for line in journal.read_text().splitlines() if journal.is_file() else ():
         record: dict[str, Any] = json.loads(line)

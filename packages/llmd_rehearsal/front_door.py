@@ -1,8 +1,8 @@
 """Gateway and front door of a rehearsed stack's models.
 
-A rehearsal has neither OCI's load balancers nor cert-manager, nor anybody's certificate: both are for pods. Whichever
-provider the stack names, Envoy Gateway runs, without TLS. Keys, provider's keys and the certificate of a front door are
-the rehearsal's own, made once, as what is encrypted for the real stack means nothing here.
+A rehearsal has no OCI load balancers, no cert-manager, and none of the user's certificates. Whichever Gateway provider
+the stack names, Envoy Gateway runs, without TLS. API keys, the token provider's keys and the front door's certificate
+are generated once for the rehearsal, because secrets encrypted for the real stack can't be decrypted here.
 """
 
 from collections.abc import Mapping
@@ -34,19 +34,21 @@ PROVIDER = "envoy-gateway"
 SIMULATED_POOLS = "InferencePools of Envoy Gateway (a stand-in for Envoy AI Gateway is its extension server)"
 
 FOLDER = "front-door"
-"""Below the folder of a local cluster: `chain.pem`, which clients trust, and `secrets.json`."""
+"""Folder, in a local cluster's folder, with `secrets.json` and with `chain.pem`, the certificate that clients trust."""
 
 CLIENT = "rehearsal"
-"""Name of the client that has a key, beside those with limits or a priority of their own."""
+"""Name of a client that always gets an API key, beside the clients for which the stack sets limits or priorities."""
 
 _LIFE = timedelta(days=365)
 
 _KEPT = ("mode", "name", "namespace", "listener", "clusterListener")
-"""Keys of a stack file's Gateway that are kept."""
+"""Keys of the stack file's `gateway` that the rehearsed stack keeps."""
 
 
 class GatewayParts(Entry):
-    """Objects and programs that a rehearsal puts into its cluster."""
+    """Content of `values/rehearsal/envoy-gateway.yaml`: title, definitions and objects of Envoy Gateway for the local
+    cluster.
+    """
 
     title: str
     definitions: tuple[CrdFiles, ...]
@@ -55,12 +57,14 @@ class GatewayParts(Entry):
 
 @cache
 def gateway_parts() -> GatewayParts:
-    """Envoy Gateway's definitions and objects, by `values/rehearsal/envoy-gateway.yaml`."""
+    """Return the content of `values/rehearsal/envoy-gateway.yaml`."""
     return required_entry("rehearsal", "envoy-gateway", GatewayParts)
 
 
 def rehearsed_gateway(stack: Mapping[str, Any]) -> dict[str, Any]:
-    """The stack file's object with a Gateway that can be rehearsed; unchanged where it has none."""
+    """Return the stack file's object with its Gateway adapted to the rehearsal; unchanged if the stack has no
+    Gateway.
+    """
     gateway: Mapping[str, Any] | None = stack.get("gateway")
     if gateway is None:
         return dict(stack)
@@ -70,7 +74,9 @@ def rehearsed_gateway(stack: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
-    """Objects that a cluster has before a stack with a Gateway: Envoy Gateway, and the Gateway that the stack names."""
+    """Return the objects that a cluster must have before a stack with a Gateway is deployed: Envoy Gateway, and the
+    Gateway itself if the stack names an existing one. The list is empty without a Gateway.
+    """
     gateway = plan.gateway
     if gateway is None:
         return []
@@ -93,7 +99,7 @@ def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
 
 
 def simulated_gateway(plan: Plan) -> tuple[str, ...]:
-    """Parts of a stack's Gateway that are not real in a rehearsal."""
+    """Return the names of the parts of a stack's Gateway that aren't real in a rehearsal."""
     gateway = plan.gateway
     if gateway is None:
         return ()
@@ -103,18 +109,23 @@ def simulated_gateway(plan: Plan) -> tuple[str, ...]:
 
 
 def rehearsed_front_door(stack: Mapping[str, Any]) -> dict[str, Any]:
-    """The stack file's object with a front door that can be rehearsed; unchanged where it has none."""
+    """Return the stack file's object with its front door adapted to the rehearsal; unchanged if the stack has no front
+    door.
+    """
     door: Mapping[str, Any] | None = stack.get("frontDoor")
     if door is None:
         return dict(stack)
     kept = {key: value for key, value in door.items() if key not in {"exposure", "loadBalancer"}}
-    if isinstance(kept.get("authentication"), dict):  # the provider's keys are the rehearsal's own
+    if isinstance(kept.get("authentication"), dict):  # the rehearsal has its own key set in place of the provider's
         kept["authentication"] = {key: value for key, value in kept["authentication"].items() if key != "jwksUri"}
     return {**stack, "frontDoor": {**kept, **({"tls": {"kind": "config"}} if "tls" in kept else {})}}
 
 
 def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
-    """The keys of the stack's config that its front door needs; equal ones as long as hosts and clients are equal."""
+    """Return the Pulumi config keys with the front door's generated secrets; empty without a front door.
+
+    The secrets are stored in the local cluster's folder and generated anew only if the hosts or clients change.
+    """
     if "frontDoor" not in stack:
         return {}
     from llmd_oke.serving.stack_front_door import NAME  # noqa: PLC0415 - it loads Pulumi

@@ -1,9 +1,9 @@
-"""The Go tool, as programs and modules of a rehearsal need it.
+"""The Go tool chain for programs and modules of a rehearsal: finding, building and downloading, Go's version rules, and
+the build information in Go programs.
 
-It includes the rules of Go's version numbers, which programs are chosen by, and the build information that Go writes
-into every program: its modules with their versions. That format is Go 1.18's and later, described in Go's package
-debug/buildinfo: a header of 32 bytes that begins with a magic word, then the Go version and the list of modules, each
-as a length and that many bytes.
+Build information lists a program's modules with their versions, in the format of Go 1.18 and later (Go's package
+debug/buildinfo): a header of 32 bytes that begins with a magic word, then the Go version and the list of modules, each
+with its length in bytes before it.
 """
 
 import json
@@ -31,11 +31,13 @@ _SENTINEL = 16
 
 
 def find_go(module: Path, packaged: Path | None, install: str) -> Path:
-    """The `go` that can build the module in that folder: the first on PATH that will do, or the `packaged` one.
+    """Return the path of a `go` that can build the module in this folder: the first on PATH, or else the `packaged`
+    one.
 
-    Raises KitError with the command that installs it where none will do, and what each that is there says.
+    Raises:
+        KitError: no `go` can build the module; the message has each one's reason, and the command that installs Go.
     """
-    # The Python package puts a script of that name on PATH, which starts its Go: that one comes last.
+    # The Python package's script `go` on PATH starts the packaged Go, which is only tried last.
     scripts = Path(sysconfig.get_path("scripts")).resolve()
     folders = [folder for folder in os.get_exec_path() if Path(folder).resolve() != scripts]
     on_path = shutil.which("go", path=os.pathsep.join(folders))
@@ -45,7 +47,7 @@ def find_go(module: Path, packaged: Path | None, install: str) -> Path:
         if refusal is None:
             return go
         refusals.append(f"{go} says: {refusal}")
-    # The newest version that this module, or one beside it, needs: whoever installs Go does so once.
+    # The newest version that any module in `tools/` requires, so that one installation of Go suffices.
     versions = [_required_version(path.parent) for path in module.parent.glob("*/go.mod")]
     newest = max(versions, key=lambda version: [int(part) for part in version.split(".")])
     raise KitError(
@@ -55,7 +57,9 @@ def find_go(module: Path, packaged: Path | None, install: str) -> Path:
 
 
 def _refusal(go: Path, module: Path) -> str | None:
-    """Reason why this Go can't build the module, in Go's words; None for one that can."""
+    """Return the reason why this `go` can't build the module, in the words of `go`; None if this `go` can build the
+    module.
+    """
     try:
         process = subprocess.run(
             [go, "env", "GOVERSION"],
@@ -70,7 +74,7 @@ def _refusal(go: Path, module: Path) -> str | None:
         return str(error)
     if process.returncode != 0:
         return process.stderr.strip()
-    # Before 1.21 Go reads no further than this and fails when it builds.
+    # Go before 1.21 ignores the version that go.mod requires, and fails only during the build.
     version = process.stdout.strip().removeprefix("go")
     return None if version_satisfies(version, _required_version(module), "later") else f"it is Go {version}"
 
@@ -81,9 +85,10 @@ def _required_version(module: Path) -> str:
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The user's environment, for modules that stand alone and programs for this machine.
+    """Return the user's environment with settings for building stand-alone modules for this machine, and with
+    `settings`.
 
-    Any Go uses its own root, and none fetches another version of itself: that of the Python package is there instead.
+    GOROOT is removed, so that each `go` uses its own, and no `go` may download another version of itself.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in {"GOOS", "GOARCH", "GOROOT"}}
     return {"HOME": str(Path.home()), **inherited, "GOWORK": "off", "GOTOOLCHAIN": "local", **(settings or {})}
@@ -92,8 +97,8 @@ def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
 def build_arguments(
     variables: Mapping[str, str], tags: Sequence[str], packages: Sequence[str], output: Path
 ) -> list[str]:
-    """The arguments of a `go build` of pinned modules, without debug symbols; one package goes to a file, several go
-    into a folder.
+    """Return the arguments of `go build` with pinned modules and without debug symbols. `output` is a file for one
+    package, and a folder for several.
     """
     linked = " ".join(["-s -w", *(f"-X {name}={value}" for name, value in variables.items())])
     flags = [
@@ -110,9 +115,10 @@ def build_arguments(
 def download(
     go: Path, module: str, version: str, folder: Path, timeout_s: float = DOWNLOAD_TIMEOUT_S
 ) -> tuple[Path, str]:
-    """Download a module into Go's cache, with Go run in `folder`; return the module's folder and its checksum.
+    """Download a module into Go's module cache, with `go` run in `folder`; return the module's folder and its checksum.
 
-    Raises KitError when the download fails or takes longer than `timeout_s`.
+    Raises:
+        KitError: the download failed, or took longer than `timeout_s` seconds.
     """
     try:
         process = subprocess.run(
@@ -134,14 +140,15 @@ def download(
 
 
 def is_refusal(error: KitError) -> bool:
-    """Tell whether a failed download is a module proxy's answer, and not a network without one."""
+    """Tell whether a download failed by an answer of the module proxy, and not for lack of a network."""
     return re.search(r"\b(403 Forbidden|404 Not Found|410 Gone)\b", error.message) is not None
 
 
 def version_satisfies(version: str, required: str, accepts: str) -> bool:
-    """Tell whether a version serves where another is required.
+    """Tell whether `version` may be used where `required` is asked for.
 
-    `accepts` is `exact`, `patch` (same minor, not older), `minor` (same major, not older) or `later` (not older).
+    `accepts` is `exact`, `patch` (same minor version, not older), `minor` (same major version, not older) or `later`
+    (not older).
     """
     numbers, minimum = _numbers(version), _numbers(required)
     if accepts == "exact" or numbers is None or minimum is None:
@@ -152,21 +159,22 @@ def version_satisfies(version: str, required: str, accepts: str) -> bool:
 
 
 def normal_version(version: str) -> str:
-    """The version with a leading `v`, as Go writes it."""
+    """Return the version with a leading `v`, the form in which Go writes versions."""
     return version if version.startswith("v") else f"v{version}"
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
-    """Major, minor and patch number of a version."""
+    """Return major, minor and patch number of a version; None if the text doesn't begin with numbers."""
     match = _NUMBERS.match(version)
     return tuple([*map(int, match[1].split(".")), 0, 0, 0][:3]) if match else None
 
 
 def module_version(program: Path, names: Sequence[str]) -> str | None:
-    """The version of a module inside a program, by any of its `names`; None without it, or when the program isn't Go's.
+    """Return the version of a Go module inside a program; `names` are the module's possible paths. None if the program
+    doesn't contain the module or isn't a Go program.
 
-    A program that was built from the module's own checkout knows no version: then the release that its makers stamped
-    into it (`BuildRef`) counts.
+    A program built from the module's own checkout has no version there; then the release that its publisher linked into
+    the program (`BuildRef`) is returned, or None without one.
     """
     text = build_info(program) or ""
     for line in text.splitlines():
@@ -180,7 +188,9 @@ def module_version(program: Path, names: Sequence[str]) -> str | None:
 
 
 def build_info(program: Path) -> str | None:
-    """The list of modules and build settings, one on each line; None for a program that has none."""
+    """Return a Go program's list of modules and build settings, one on each line; None if the file has no build
+    information.
+    """
     try:
         with program.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             at = content.find(_MAGIC)
@@ -196,7 +206,7 @@ def build_info(program: Path) -> str | None:
 
 
 def _string(content: mmap.mmap, at: int) -> tuple[bytes, int]:
-    """The string at an offset, its length written as a varint before it, and the offset after it."""
+    """Return the string at an offset, which its length precedes as a varint, and the offset after the string."""
     length = shift = 0
     while True:
         byte = content[at]
@@ -208,7 +218,7 @@ def _string(content: mmap.mmap, at: int) -> tuple[bytes, int]:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copies files without the modes of the module cache, where everything is read-only."""
+    """Copy a folder's files without their modes, as all files of Go's module cache are read-only."""
     for file in source.rglob("*"):
         if file.is_file():
             copy = target / file.relative_to(source)

@@ -1,7 +1,8 @@
-"""Programs, charts and definitions that a rehearsal has; they decide on the release that it runs.
+"""Inventory of a rehearsal's programs, charts and definitions, and the choice of the release that is rehearsed with
+them.
 
-A program's version stands once: in the release, container image, chart or definition that a stack deploys. What a
-rehearsal runs is held to it by `values/rehearsal/programs.yaml`, where a difference has its reason.
+A program's version is set in one place: the release, container image, chart or definition that a stack deploys.
+`values/rehearsal/programs.yaml` has the reason of each version that a rehearsal runs instead.
 """
 
 import re
@@ -31,23 +32,23 @@ from llmd_rehearsal.programs import (
 
 ENGINE = ("pulumi",)
 CHARTS = ("helm",)
-"""Programs that only stacks with charts need: of operators, monitoring, and a created cluster's add-ons."""
+"""Programs that only stacks with Helm charts need: charts of operators, monitoring, and a created cluster's add-ons."""
 
 DISCOVERING = ("nfd-gc", "nfd-master", "nfd-worker")
-"""Further ones in pods, for stacks with charts."""
+"""Additional programs in pods for stacks with Helm charts (Node Feature Discovery)."""
 
 IN_PODS = ("epp", "pd-sidecar", "envoy")
 BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
-"""Further ones in pods, for stacks with a Gateway."""
+"""Additional programs in pods for stacks with a Gateway."""
 
 WATCHING = ("prometheus",)
 """Programs that only stacks with monitoring or scaling need."""
 
 FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
-"""Further ones in pods, for stacks with scaling."""
+"""Additional programs in pods for stacks that are scaled by load."""
 
 GROUPING = ("lws-manager",)
-"""Further ones in pods, for stacks whose servers span nodes."""
+"""Additional programs in pods for stacks with servers that span nodes."""
 
 IN_TESTS = (
     *("actionlint", "llm-d-inference-sim", "promtool", "registry"),
@@ -60,9 +61,8 @@ _PROMETHEUS_IMAGE = ("prometheus", "prometheusSpec", "image")
 
 @dataclass(frozen=True)
 class ReleaseChoice:
-    """The release that a stack asks for, and the one whose endpoint picker and routing sidecar it is rehearsed with.
-
-    `because` says why that is another one.
+    """The release that a stack names (`asked`) and the release whose endpoint picker and routing sidecar are rehearsed
+    (`used`). `because` is the reason if the two differ.
     """
 
     asked: Release
@@ -72,7 +72,9 @@ class ReleaseChoice:
 
 @dataclass(frozen=True)
 class VersionDifference:
-    """A program that a rehearsal runs in another version than a stack; `deployed` is None where no stack deploys it."""
+    """Program that a rehearsal runs in another version than the stack deploys; `deployed` is None if no stack deploys
+    the program.
+    """
 
     program: str
     rehearsed: str
@@ -86,17 +88,19 @@ class VersionDifference:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Programs by name, and the choice of the release whose router they are, with the stack's overrides."""
+    """Programs of a rehearsal by name, and the choice of the release whose endpoint picker and routing sidecar are
+    run.
+    """
 
     release: ReleaseChoice
     programs: Mapping[str, LocalProgram]
 
     def paths(self) -> dict[str, Path]:
-        """Paths of programs by name."""
+        """Return the programs' paths by name."""
         return {name: program.path for name, program in self.programs.items()}
 
     def link_engine(self, folder: Path) -> Path:
-        """Return a folder for PATH that has the engine's programs and nothing else."""
+        """Return a folder for PATH with links to the engine's programs (`pulumi`, `helm`) and nothing else."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in (*ENGINE, *CHARTS):
             link = folder / name
@@ -106,7 +110,7 @@ class Inventory:
         return folder
 
     def version_differences(self, plan: Plan) -> Iterator[VersionDifference]:
-        """Yield the programs that are in another version than the stack would deploy, with the reasons."""
+        """Yield the programs whose versions differ from those that the stack deploys, with the reasons."""
         asked, used = self.release.asked, self.release.used
         versions = {name: _release_version(name, asked) for name in IN_PODS}
         if plan.monitoring is not None and plan.monitoring.install:
@@ -129,7 +133,9 @@ class Inventory:
 
 
 def deployed_versions() -> dict[str, dict[str, str]]:
-    """Return the versions that stacks deploy, by program and by the kit's record that has them."""
+    """Return the versions that stacks deploy: by program, then by the record (release, chart or definition) that sets
+    the version.
+    """
     return {
         **{name: {release.name: _release_version(name, release) for release in _releases()} for name in IN_PODS},
         **{name: {"Prometheus": _prometheus()} for name in (*WATCHING, "promtool")},
@@ -140,7 +146,7 @@ def deployed_versions() -> dict[str, dict[str, str]]:
 
 
 def _release_version(program: str, release: Release) -> str:
-    if program == "envoy":  # of a tag such as `distroless-v1.40.0`
+    if program == "envoy":  # its tags are such as `distroless-v1.40.0`
         tag = release.proxy.image.tag
         match = _VERSION.search(tag)
         return f"v{match[0].removeprefix('v')}" if match else tag
@@ -148,7 +154,9 @@ def _release_version(program: str, release: Release) -> str:
 
 
 def _prometheus() -> str:
-    """Return Prometheus' version as that of its Go module: 0.312.0 for 3.12.0 (prometheus/prometheus, RELEASE.md)."""
+    """Return the version of Prometheus' Go module: 0.312.0 for Prometheus 3.12.0 (prometheus/prometheus,
+    RELEASE.md).
+    """
     tag = next(place.image.tag for place in operator(MONITORING).images if place.at == _PROMETHEUS_IMAGE)
     match = _VERSION.search(tag)
     return tag if match is None else f"v0.{match[1]}{match[2]:0>2}.{match[3]}"
@@ -159,10 +167,10 @@ def _discovery() -> str:
 
 
 def take_inventory(release: Release, progress: Progress, further: Sequence[str] = ()) -> Inventory:
-    """Find or build all that a stack of that release needs, and `further` programs.
+    """Find or build the programs and definitions that a stack of this release needs, and the `further` programs.
 
     Raises:
-        KitError: something can't be had; names all of it, each with the command that installs it.
+        KitError: programs are missing; the message names all of them, each with the command that installs it.
     """
     choice = choose_release(release, _why_missing)
     versions = {program.name: program.version for program in _release_programs(choice.used)}
@@ -172,37 +180,40 @@ def take_inventory(release: Release, progress: Progress, further: Sequence[str] 
 
 
 def fetch_definitions(sources: Iterable[CrdFiles], progress: Progress) -> None:
-    """Fetch definitions: a release's, or those that a stack counts on.
+    """Download the Go modules that contain these CustomResourceDefinitions.
 
     Raises:
-        KitError: they can't be downloaded, or are not the pinned ones.
+        KitError: a download failed, or its checksum isn't the pinned one.
     """
     for source in sources:
         module_folder(source.module, source.version, progress)
 
 
 def fetch_charts(progress: Progress) -> None:
-    """Fetch the charts that a created cluster's operators and add-ons are installed from.
+    """Download the Helm charts of a created cluster's operators and add-ons.
 
     Raises:
-        KitError: they can't be downloaded, or are not the pinned ones.
+        KitError: a download failed, or its checksum isn't the pinned one.
     """
     for module in (module for source in charts.sources() for module in source.modules()):
         module_folder(module.name, module.version, progress)
 
 
 def _why_missing(program: ImageProgram) -> str | None:
-    """Reason why a release's program is not on this machine and can't be had; None where it is or can."""
+    """Return the reason why a release's program is neither on this machine nor available; None if the program is on
+    this machine or can be downloaded or built.
+    """
     if locate(program.name, program.version) is not None:
         return None
     return why_unavailable(program.name, program.version)
 
 
 def choose_release(desired: Release, missing: Callable[[ImageProgram], str | None]) -> ReleaseChoice:
-    """Return the nearest release that is `missing` none of its programs; between equals the older one.
+    """Return the release nearest to `desired` whose programs are all available; the older of two equally near ones.
+    `missing` returns the reason why a program isn't available, or None.
 
     Raises:
-        KitError: no release has its programs.
+        KitError: no release has all its programs available.
     """
     because = ""
     for release in sorted(_releases(), key=lambda release: (abs(release.order - desired.order), release.order)):

@@ -1,7 +1,8 @@
-"""A local cluster seen from the host: start it, ask how it is, run something inside, end it.
+"""Local cluster as seen from the host: start, status, commands inside, and end.
 
-A local cluster is one rehearsed stack: a control plane, simulated nodes and whatever else its spec lists, in namespaces
-of their own. Its files, logs included, lie in one state folder; it outlives the program that started it.
+A local cluster is one rehearsed stack: a control plane, simulated nodes and the other processes of its spec, in
+namespaces of their own. All its files, logs included, are in one state folder. A local cluster outlives the program
+that started it.
 """
 
 import contextlib
@@ -38,23 +39,23 @@ _LOCK_TIMEOUT_S = 360.0
 _HEARTBEAT_S = 2.0
 
 _KERNEL_TIMEOUT_S = 10.0
-"""Within this, the kernel has ended everything of a local cluster whose first process has ended."""
+"""Limit in seconds for the kernel to end all processes of a local cluster after the end of its first process."""
 
 _REPORT = 3
-"""The descriptor on which the supervisor reports how it goes."""
+"""File descriptor on which the supervisor reports the progress of the start."""
 
 
 class LocalCluster:
-    """The local cluster of one state folder."""
+    """Local cluster with its files in the state folder `state`."""
 
     def __init__(self, state: Path) -> None:
         self.folder = StateFolder(state.resolve())
 
     def status(self) -> ClusterRecord | None:
-        """Status of the local cluster; None when there is none.
+        """Return the status record; None if there is no local cluster.
 
-        A failed local cluster keeps its record, so that it can still be asked why. One that ended without a word (the
-        machine was restarted, its first process was killed) is none.
+        A failed local cluster keeps its record, which says why. A local cluster that ended without recording a failure
+        (the machine was restarted, or the first process was killed) has no status.
         """
         record = self.folder.read_record()
         if record is None or record.phase == "failed" or record.supervisor.alive():
@@ -69,11 +70,16 @@ class LocalCluster:
         discard: Sequence[Path] = (),
         timeout_s: float = 300,
     ) -> ClusterRecord:
-        """Start it and return when it is ready; one that already runs from the same spec is left as it is.
+        """Start the local cluster and return its record once it is ready; do nothing if it already runs from an equal
+        spec.
 
-        A local cluster that runs from another spec is stopped first. Before a start, the folders in `discard` are
-        removed: data of the run before that is not to be taken over. Raises KitError, with the end of the log of the
-        process that failed, when the local cluster does not get ready; nothing of it is left running then.
+        A local cluster that runs from another spec is stopped first. The folders in `discard`, data of an earlier run,
+        are deleted before the start.
+
+        Raises:
+            KitError: the local cluster didn't become ready within `timeout_s` seconds, or a process failed; the message
+                has the
+                end of that process's log. No process is left running.
         """
         listener = progress or SilentProgress()
         self._prepare_folder()
@@ -94,23 +100,27 @@ class LocalCluster:
             return _Start(self.folder, listener, timeout_s).run()
 
     def stop(self, *, timeout_s: float = 30) -> None:
-        """End the local cluster and check that no process, mount or link of it is left; do nothing where there is none.
+        """End the local cluster and check that none of its processes and mounts is left; do nothing if no local cluster
+        is up. The local cluster's files are kept.
 
-        Its files stay. Raises KitError naming what would not end within the limit.
+        Raises:
+            KitError: processes or mounts are left after the time limit; the message names each of them.
         """
         if self.folder.path.is_dir():
             with self._locked(SilentProgress()):
                 self._stop(timeout_s)
 
     def environment(self) -> dict[str, str]:
-        """The clean environment of the processes inside."""
+        """Return the environment of processes inside the local cluster, without the user's variables."""
         return namespaces.environment(self.folder.home)
 
     def enter_command(self, argv: Sequence[str], *, folder: Path | None = None) -> list[str]:
-        """The command that runs `argv` inside, in `folder` (the state folder unless told otherwise).
+        """Return the command that runs `argv` inside the local cluster, in `folder` (by default the state folder).
 
-        It takes its environment from whoever runs it: pass `environment()`. Raises KitError when the local cluster
-        isn't ready.
+        The command doesn't set the environment: start it with `environment()`.
+
+        Raises:
+            KitError: the local cluster isn't ready.
         """
         record = self.status()
         if record is None or record.phase != "ready":
@@ -131,10 +141,11 @@ class LocalCluster:
         output: int | IO[str] | None = None,
         errors: int | IO[str] | None = None,
     ) -> Generator[subprocess.Popen[str]]:
-        """A process inside, which ends with the block: SIGTERM to it and its children, SIGKILL 5 s later.
+        """Start a process inside the local cluster and yield it. At the end of the block, the process group gets
+        SIGTERM, and SIGKILL 5 s later.
 
-        `env` is added to the clean environment. `output` and `errors` are as `subprocess` has them; both go where
-        the caller's go unless told otherwise.
+        `env` is added to `environment()`. `output` and `errors` are `stdout` and `stderr` of `subprocess.Popen`; by
+        default both are the caller's.
         """
         process = subprocess.Popen(
             self.enter_command(argv, folder=folder),
@@ -158,9 +169,10 @@ class LocalCluster:
         folder: Path | None = None,
         timeout_s: float = 60,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command inside to its end, with its output captured; its status is for the caller to judge.
+        """Run a command inside the local cluster to its end and return its exit status and captured output.
 
-        Raises KitError when it takes longer than `timeout_s`.
+        Raises:
+            KitError: the command took longer than `timeout_s` seconds.
         """
         with self.process_inside(
             argv, env=env, folder=folder, output=subprocess.PIPE, errors=subprocess.PIPE
@@ -178,7 +190,7 @@ class LocalCluster:
             path.mkdir(parents=True, exist_ok=True)
 
     def _spec(self) -> ClusterSpec | None:
-        """Spec of the local cluster; None where another version of the kit wrote it."""
+        """Return the spec of the local cluster; None if the file is missing or another version of the kit wrote it."""
         try:
             return ClusterSpec.from_json(self.folder.spec_file.read_text())
         except (OSError, ValueError, KeyError, TypeError):
@@ -204,16 +216,20 @@ class LocalCluster:
 
 @dataclass
 class _Start:
-    """One start of the local cluster whose spec lies in the state folder."""
+    """Start of the local cluster whose spec is in the state folder."""
 
     folder: StateFolder
     progress: Progress
     timeout_s: float
 
     def run(self) -> ClusterRecord:
-        """Start the local cluster's first process and listen to it until the local cluster is ready.
+        """Start the local cluster's first process, report its events until the local cluster is ready, and return the
+        record.
 
-        Raises KitError with the end of the log of the process that failed; nothing is left running then.
+        Raises:
+            KitError: a process failed, or the time limit passed; the message has the end of the process's log. No
+                process is left
+                running.
         """
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb", buffering=0) as pipe:
@@ -239,7 +255,7 @@ class _Start:
     def _spawn(self, report: int) -> int:
         log_file = self.folder.log_file("supervisor")
         keep_previous(log_file)
-        # -P: the folder that this program happens to run in must not hide a module.
+        # -P: modules in the working directory must not shadow others.
         supervisor = [sys.executable, "-P", "-m", "llmd_rehearsal.supervisor", "--state", str(self.folder.path)]
         argv = namespaces.create_command([*supervisor, "--report", str(_REPORT)], user_namespace=os.geteuid() != 0)
         program = shutil.which(argv[0], path=namespaces.PATH)
@@ -287,7 +303,12 @@ class _Start:
 
 
 def _events(pipe: int, timeout_s: float, heartbeat: Callable[[float], None]) -> Iterator[dict[str, str]]:
-    """The lines that the supervisor writes, until it ends; `heartbeat` is called while it says nothing."""
+    """Yield the supervisor's reports until the supervisor ends; call `heartbeat` with the waited seconds while there
+    are none.
+
+    Raises:
+        KitError: the supervisor still runs after `timeout_s` seconds.
+    """
     started_s = running_time.now()
     rest = b""
     while running_time.now() - started_s < timeout_s:
@@ -304,9 +325,11 @@ def _events(pipe: int, timeout_s: float, heartbeat: Callable[[float], None]) -> 
 
 
 def end_processes(record: ClusterRecord, timeout_s: float) -> None:
-    """Ask the local cluster's first process to stop the rest, kill it after `timeout_s`, and see that all have gone.
+    """Send SIGTERM to the local cluster's first process, SIGKILL after `timeout_s` seconds, and wait until all
+    processes of the local cluster are gone; do nothing if the first process has ended before.
 
-    Nothing happens when it has ended before. Raises KitError naming the processes that would not end.
+    Raises:
+        KitError: processes are left; the message names them.
     """
     supervisor = record.supervisor
     if not supervisor.alive():
@@ -324,7 +347,7 @@ def end_processes(record: ClusterRecord, timeout_s: float) -> None:
 
 
 def _members(record: ClusterRecord) -> list[ProcessIdentity]:
-    """Processes in the local cluster's namespaces now; never one of the host's own, whatever the record says."""
+    """Return the processes in the local cluster's namespaces, except processes in the host's own namespaces."""
     host = namespaces.namespaces_of(os.getpid())
     foreign = {kind: name for kind, name in record.namespaces.items() if host.get(kind) != name}
     members = map(namespaces.identity_of, namespaces.members_of(foreign))

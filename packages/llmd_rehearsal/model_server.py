@@ -1,6 +1,6 @@
-"""The program `python -m llmd_rehearsal.model_server`: stand-ins for Hugging Face and Object Storage.
+"""Program `python -m llmd_rehearsal.model_server`: stand-ins for Hugging Face and Object Storage.
 
-It serves tiny models by the paths of both until it gets SIGTERM or SIGINT.
+It serves tiny models at the URL paths of both until SIGTERM or SIGINT.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
 
 
 class ModelSources:
-    """HTTP handler for models' repositories and vocabularies; everything else is not found, as at the real hosts."""
+    """HTTP handlers for models' repositories and vocabularies; all other paths get status 404, as at the real hosts."""
 
     def __init__(
         self,
@@ -30,10 +30,11 @@ class ModelSources:
         models: Callable[[], Sequence[CatalogueModel]],
         folders: Mapping[str, Path] | None = None,
     ) -> None:
-        """Take a function of the `models` to serve, called at each request: an update may bring another one.
+        """Set the hosts, the function that returns the served models, and the folders with real files.
 
-        `folders` have the files of repositories, by name, that have more than synthetic ones, and `encodings` the
-        published vocabularies.
+        `models` is called at each request, because an update of the stack may add a model. `folders` maps repositories
+        to folders with the files to serve in place of synthetic ones, and `encodings` to the folder of the published
+        vocabularies.
         """
         self._hosts = hosts
         self._models = models
@@ -48,7 +49,7 @@ class ModelSources:
         return {model.vocabulary.file: model.vocabulary.bytes for model in self._models() if model.vocabulary}
 
     def application(self) -> web.Application:
-        """Routes of the repositories and vocabularies."""
+        """Return the web application with the routes of repositories, vocabularies and the bucket."""
         application = web.Application()
         application.add_routes([
             web.get("/api/models/{owner}/{name}/revision/{revision}", self._revision),
@@ -107,7 +108,7 @@ class ModelSources:
         return repository
 
     def _files(self, repository: str) -> dict[str, bytes]:
-        """Files of a repository by their names: those of its folder, or else synthetic ones."""
+        """Return the contents of a repository's files by path: from the repository's folder, or else synthetic."""
         return {path: self._bytes(repository, path) for path in self._paths(repository)}
 
     def _paths(self, repository: str) -> list[str]:
@@ -117,7 +118,7 @@ class ModelSources:
         return list(self._sizes(repository))
 
     def _sizes(self, repository: str) -> Mapping[str, int]:
-        """Sizes of the files of a repository by their names: of a model's, or of an adapter's."""
+        """Return the sizes in bytes of a repository's synthetic files by path: a model's files, or an adapter's."""
         return self._hosts.files if repository in self._repositories else model_sources.ADAPTER_FILES
 
     def _bytes(self, repository: str, path: str) -> bytes:
@@ -134,7 +135,7 @@ class ModelSources:
 
 
 def _models(project: Path | None) -> Sequence[CatalogueModel]:
-    """All models of the kit and of the project, as they are now."""
+    """Return all models of the kit's and the project's catalogue as they are at present."""
     open_project(project)
     models = (catalogue.model(name) for name in catalogue.model_names())
     return [model for model in models if model]
@@ -143,8 +144,12 @@ def _models(project: Path | None) -> Sequence[CatalogueModel]:
 async def serve(
     address: str, context: ssl.SSLContext, project: Path | None, folders: Mapping[str, Path] | None = None
 ) -> None:
-    """Serve the repositories of the catalogue, with those of the project, until SIGTERM or SIGINT; OSError when
-    the address can't be had. `folders` have the files of repositories by name.
+    """Serve the repositories of the kit's and the project's catalogue until SIGTERM or SIGINT.
+
+    `folders` maps repositories to folders with the files to serve.
+
+    Raises:
+        OSError: the address can't be bound.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -158,7 +163,7 @@ async def serve(
 
 
 def main() -> None:
-    """Serve with the certificate that the command line names."""
+    """Serve with the address and the certificate that the command line names."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.model_server", description=__doc__)
     parser.add_argument("--address", required=True, help="address that the hosts' names lead to")
     parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")

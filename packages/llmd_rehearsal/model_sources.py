@@ -1,6 +1,6 @@
-"""The hosts outside the cluster that models come from, with the tiny files that a rehearsal has in their place.
+"""Hosts outside the cluster that models are downloaded from, and the tiny files that a rehearsal serves in their place.
 
-Repositories are described as Hugging Face and Object Storage describe theirs. `model_server` serves them; the hosts are
+Repositories are described in the formats of Hugging Face and Object Storage; `model_server` serves them. The hosts are
 those of `values/rehearsal/outside.yaml`.
 """
 
@@ -19,18 +19,21 @@ PORT = 443
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WEIGHTS = ".safetensors"
 ADAPTER_FILES = {"adapter_config.json": 256, "adapter_model.safetensors": 4096}
-"""Files of an adapter with their sizes in bytes: every repository is one, at a commit, that the catalogue lacks."""
+"""Files of an adapter with their sizes in bytes. At a commit, every repository that the catalogue lacks is an adapter.
+"""
 
 _INDEX = "model.safetensors.index.json"
 _POINTER_BYTES = 135
-"""Size of the text in a repository that stands for a large file of 100 MB to 1 GB (Git LFS, docs/spec.md)."""
+"""Size in bytes of a Git LFS pointer file that stands for a file of 100 MB to 1 GB (Git LFS, docs/spec.md)."""
 
 _SLACK = 16
-"""For the digits of sizes in a header, which is filled up with blanks."""
+"""Bytes reserved for the digits of sizes in a header, which is padded with blanks."""
 
 
 class SourceHosts(Entry):
-    """Hosts, the path of the bucket's pre-authenticated request, and files by path with their sizes in bytes."""
+    """Host names, the path of the bucket's pre-authenticated request, and the sizes in bytes of a model's files by
+    path.
+    """
 
     hugging_face: str
     vocabularies: str
@@ -40,7 +43,7 @@ class SourceHosts(Entry):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the three hosts, as clients ask for them."""
+        """Names of the three hosts."""
         return self.hugging_face, self.vocabularies, self.object_storage
 
     @property
@@ -51,22 +54,22 @@ class SourceHosts(Entry):
 
 @cache
 def source_hosts() -> SourceHosts:
-    """Return the hosts that a rehearsal answers for."""
+    """Return the hosts of `values/rehearsal/outside.yaml`."""
     return required_entry("rehearsal", "outside", SourceHosts)
 
 
 def is_commit(revision: str) -> bool:
-    """Tell whether a revision is a commit, whole."""
+    """Tell whether a revision is a full commit id."""
     return _COMMIT.fullmatch(revision) is not None
 
 
 def commit(repository: str, revision: str) -> str:
-    """Return the commit that a revision of a repository names; a revision that is a commit names itself."""
+    """Return the commit id of a repository's revision; a revision that is a commit id is returned itself."""
     return revision if _COMMIT.fullmatch(revision) else _git_digest(f"{repository}@{revision}".encode())
 
 
 def content(repository: str, path: str, size: int) -> bytes:
-    """Return the bytes of a file, the same at every commit, in the format that its name stands for."""
+    """Return the bytes of a synthetic file in the format of its file name; they are the same at every commit."""
     if path.endswith(_WEIGHTS):
         return _weights(f"{repository}/{path}", size)
     document: dict[str, object] = {"_name_or_path": repository}
@@ -83,7 +86,7 @@ def content(repository: str, path: str, size: int) -> bytes:
 
 
 def vocabulary(file: str, size: int) -> bytes:
-    """Return a file of that size in place of the tokenizer's vocabulary."""
+    """Return a synthetic file of `size` bytes in place of a tokenizer's vocabulary."""
     return _lines(f"encodings/{file}", size)
 
 
@@ -97,7 +100,7 @@ def _tensor(name: str) -> str:
 
 
 def _weights(name: str, size: int) -> bytes:
-    """Return a file in the format of safetensors with one tensor of bytes."""
+    """Return a file of `size` bytes in the safetensors format, with one tensor of type U8."""
 
     def header(count: int) -> bytes:
         tensor = {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}
@@ -109,7 +112,7 @@ def _weights(name: str, size: int) -> bytes:
 
 
 def tree(files: Mapping[str, bytes]) -> list[dict[str, object]]:
-    """The files as `/api/models/<repository>/tree/<commit>` lists them: weights are large files (LFS)."""
+    """Return the files in the format of `/api/models/<repository>/tree/<commit>`, with weights as Git LFS files."""
     entries: list[dict[str, object]] = []
     for path, data in files.items():
         entry: dict[str, object] = {"type": "file", "path": path, "size": len(data), "oid": _git_digest(data)}
@@ -120,12 +123,16 @@ def tree(files: Mapping[str, bytes]) -> list[dict[str, object]]:
 
 
 def digest(path: str, data: bytes) -> str:
-    """Return the digest that names a file's content: SHA-256 of a large file (LFS), Git's of others."""
+    """Return the digest that identifies a file's content: SHA-256 for weights (Git LFS), Git's blob id for other
+    files.
+    """
     return hashlib.sha256(data).hexdigest() if path.endswith(_WEIGHTS) else _git_digest(data)
 
 
 def listing(repositories: Mapping[str, Mapping[str, bytes]], prefix: str) -> dict[str, object]:
-    """The objects whose names begin with `prefix`, as a bucket lists them with name, size and MD5."""
+    """Return the objects whose names begin with `prefix`, in the format of a bucket's listing with name, size and
+    MD5.
+    """
 
     def md5(data: bytes) -> str:
         return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()

@@ -1,7 +1,7 @@
-"""The namespaces of a local cluster: made with `unshare`, set up by its first process, entered with `nsenter`.
+"""Linux namespaces of a local cluster: created with `unshare`, set up by the first process, entered with `nsenter`.
 
-A local cluster has a network, a mount table and process numbers of its own, and without root a user namespace too. All
-end with its first process: the kernel then kills whatever else runs there and drops the mounts and links.
+A local cluster has its own network, mount and PID namespace, and without root a user namespace too. The end of the
+first process ends all of them: the kernel then kills the other processes and removes mounts and network links.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from llmd_base.errors import KitError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Folders in which a local cluster looks programs up."""
+"""Folders in which programs of a local cluster are looked up."""
 
 _PASSED_VARIABLES = ("LANG", "LC_ALL", "PYTHONPATH", "TZ")
 _NAMESPACES = ("pid", "net", "mnt")
@@ -26,29 +26,34 @@ _REMEDY = (
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of every process in a local cluster: nothing in it leads to a cloud, a cluster or a proxy."""
+    """Return the environment of every process in a local cluster. It contains no variables that lead to a cloud, a
+    cluster or a proxy.
+    """
     passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     return {"LANG": "C.UTF-8", **passed, "PATH": PATH, "HOME": str(home), "PYTHONUNBUFFERED": "1"}
 
 
 def create_command(argv: Sequence[str], *, user_namespace: bool) -> list[str]:
-    """The command that runs `argv` as the first process of new namespaces, and kills it when it is itself killed."""
+    """Return the command that runs `argv` as the first process of new namespaces. If the command itself is killed,
+    `argv` is killed too.
+    """
     user = ["--user", "--map-root-user"] if user_namespace else []
     return ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--kill-child", "--", *argv]
 
 
 def enter_command(pid: int, argv: Sequence[str], folder: Path, *, user_namespace: bool) -> list[str]:
-    """The command that runs `argv` in the namespaces of the process `pid`, in `folder`."""
+    """Return the command that runs `argv` in `folder` and in the namespaces of the process with this process id."""
     user = ["--user", "--preserve-credentials"] if user_namespace else []
     return ["nsenter", "--target", str(pid), *user, "--net", "--mount", "--pid", "--", "env", "-C", str(folder), *argv]
 
 
 def set_up(address: str, nameserver: str, state: Path) -> None:
-    """Give the new namespaces their own /proc and /run, a network and a resolver. Only for a first process.
+    """Set up /proc, /run, the network and the resolver of new namespaces; to be called only by their first process.
 
-    The private /run hides the host's sockets (container engines, D-Bus) and takes the pods' /run/netns.
+    The private /run hides the host's sockets (container engines, D-Bus) and holds the pods' /run/netns.
 
-    Raises KitError with what the kernel refused.
+    Raises:
+        KitError: the kernel refused a step, or /etc/resolv.conf is missing.
     """
     resolver = Path("/etc/resolv.conf").resolve()
     if not resolver.is_file():
@@ -75,37 +80,41 @@ def _run(*argv: str) -> None:
 
 
 def namespace_error(output: str) -> KitError:
-    """The error for namespaces that the kernel would not make; `output` is what `unshare` said."""
+    """Return the error to raise if the kernel refused to create namespaces; `output` is the error output of
+    `unshare`.
+    """
     return KitError(f"this machine does not allow the rehearsal its own namespaces: {output.strip()}", _REMEDY)
 
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process for good: its number alone may belong to another process later, or after a restart of the machine."""
+    """Identity of a process, which distinguishes it from a later process with the same process id, even after a restart
+    of the machine.
+    """
 
     pid: int
     start_ticks: int
     boot_id: str
 
     def alive(self) -> bool:
-        """Tell whether this very process still runs."""
+        """Tell whether exactly this process still runs."""
         return _boot_id() == self.boot_id and start_ticks(self.pid) == self.start_ticks
 
 
 def identity_of(pid: int, proc: Path = Path("/proc")) -> ProcessIdentity | None:
-    """The identity of a running process, or None when there is none of that number."""
+    """Return the identity of a running process; None if no process has this process id."""
     ticks = start_ticks(pid, proc)
     return None if ticks is None else ProcessIdentity(pid=pid, start_ticks=ticks, boot_id=_boot_id(proc))
 
 
 def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """Start of the process in clock ticks since boot; None for one that has ended, zombies included."""
+    """Return the start of a process in clock ticks since boot; None if the process has ended or is a zombie."""
     fields = stat_fields(pid, proc)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str] | None:
-    """The fields of /proc/<pid>/stat from the third (state) on; None when there is no such process."""
+    """Return the fields of /proc/<pid>/stat from the third (state) on; None if no process has this process id."""
     try:
         text = (proc / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -114,7 +123,9 @@ def stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str] | None:
 
 
 def namespaces_of(pid: int) -> dict[str, str]:
-    """The namespaces of a process by kind, such as `{"net": "net:[4026532000]"}`; empty when it can't be read."""
+    """Return a process's namespaces by kind, for example `{"net": "net:[4026532000]"}`; empty if the process has ended
+    or may not be inspected.
+    """
     try:
         return {kind: str(Path(f"/proc/{pid}/ns/{kind}").readlink()) for kind in _NAMESPACES}
     except OSError:
@@ -122,14 +133,14 @@ def namespaces_of(pid: int) -> dict[str, str]:
 
 
 def members_of(namespaces: dict[str, str]) -> list[int]:
-    """The processes that are in any of these namespaces."""
+    """Return the ids of the processes that are in at least one of these namespaces."""
     names = set(namespaces.values())
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if names & set(namespaces_of(pid).values())]
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process, for messages."""
+    """Return the command line of a process for a message; `ended process` if it can't be read."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
@@ -138,7 +149,7 @@ def command_of(pid: int) -> str:
 
 
 def mounts_under(folder: Path) -> list[str]:
-    """The mount points at or below a folder."""
+    """Return the mount points at or below a folder."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [line.split()[4].replace("\\040", " ") for line in lines]
     return [point for point in points if Path(point).is_relative_to(folder)]

@@ -1,4 +1,6 @@
-"""Simulated nodes: their Node objects and leases, as a kubelet would register them, and the API that they come by."""
+"""Simulated nodes: Node objects and leases as a kubelet maintains them, and the HTTP API that adds and removes
+nodes.
+"""
 
 import asyncio
 import logging
@@ -26,12 +28,12 @@ from llmd_rehearsal.watches import identity, timestamp
 _log = logging.getLogger(__name__)
 
 REQUESTS_AT_ONCE = 16
-"""Hundreds of nodes that renew their leases one after the other are late where the API server is busy."""
+"""Limit of concurrent lease renewals. Hundreds of sequential renewals would be late on a busy API server."""
 
-RENEW_S, _LONGEST_RENEW_S = 10.0, 20.0  # kubelet renews at a quarter of the lease's 40 s
+RENEW_S, _LONGEST_RENEW_S = 10.0, 20.0  # kubelet renews every 10 s, a quarter of the lease's 40 s
 _RENEWED_PER_S = 12.8
-"""Leases that are renewed in a second at most: those of 256 nodes each 10 s took a tenth of a processor, and as much of
-the API server.
+"""Limit of lease renewals per second: renewals of 256 leases every 10 s took a tenth of a processor here, and as much
+in the API server.
 """
 _API_LIMIT_S = 120.0
 _API_RETRY_S = 0.2
@@ -51,7 +53,7 @@ _KUBELET_VERSION = "v0.0.0-rehearsal"
 
 
 class NodeFleet:
-    """The simulated nodes, by name; nodes can be added and removed while it runs."""
+    """Registry of the simulated nodes by name; nodes can be added and removed while heartbeats run."""
 
     def __init__(
         self,
@@ -72,27 +74,29 @@ class NodeFleet:
         return name in self._configs
 
     def runs(self, name: str | None) -> bool:
-        """Tell whether that is one of the nodes, and not stopped."""
+        """Tell whether a node with this name exists and isn't stopped."""
         return name in self._configs and name not in self._stopped
 
     def index(self, name: str) -> int:
-        """Give the node's place, from 0, which its addresses derive from."""
+        """Return the node's index (from 0), from which its IP addresses are derived."""
         return self._indexes[name]
 
     def address(self, name: str) -> str:
-        """Give the node's internal IP."""
+        """Return the node's internal IP address."""
         return node_address(self._pod_network, self._indexes[name])
 
     def config(self, name: str) -> NodeConfig:
-        """Give the node's configuration."""
+        """Return the node's configuration."""
         return self._configs[name]
 
     def configs(self) -> list[NodeConfig]:
-        """Give the configurations of all nodes."""
+        """Return the configurations of all nodes."""
         return list(self._configs.values())
 
     async def show_devices(self, name: str, devices: Mapping[str, str]) -> None:
-        """Make these quantities of devices the node's, beside its other resources; a node that is gone is left out."""
+        """Set the quantities of devices in a node's capacity and allocatable resources; do nothing if the node doesn't
+        exist.
+        """
         if name not in self._configs:
             return
         self._devices[name] = dict(devices)
@@ -102,7 +106,11 @@ class NodeFleet:
         await _ignore_missing(self._patch_status(name, {"capacity": quantities, "allocatable": quantities}))
 
     async def await_api_server(self) -> None:
-        """Wait until the API server answers; KitError when it hasn't within `_API_LIMIT_S`."""
+        """Wait until the API server answers.
+
+        Raises:
+            KitError: the API server didn't answer within `_API_LIMIT_S` seconds.
+        """
         deadline = asyncio.get_running_loop().time() + _API_LIMIT_S
         while True:
             try:
@@ -115,7 +123,11 @@ class NodeFleet:
                 return
 
     async def add(self, configs: Iterable[NodeConfig]) -> None:
-        """Register nodes, or bring those that exist already into line; KitError when there are too many."""
+        """Register the nodes that aren't registered yet; existing Node objects are updated.
+
+        Raises:
+            KitError: there would be more than `MAX_NODES` nodes.
+        """
         new = [config for config in configs if config.name not in self._configs]
         for config in new:
             used = set(self._indexes.values())
@@ -127,7 +139,7 @@ class NodeFleet:
         await asyncio.gather(*(self._register(config) for config in new))
 
     def stop(self, name: str) -> None:
-        """Leave a node's lease and status to age, as those of a machine without power; its object stays.
+        """Stop the heartbeat of a node, as a loss of power does; the Node object is kept.
 
         Raises:
             KitError: there is no such node.
@@ -136,7 +148,7 @@ class NodeFleet:
         self._stopped.add(name)
 
     async def start(self, name: str) -> None:
-        """Report a stopped node as Ready again; one that runs is left as it is.
+        """Report a stopped node as Ready again; do nothing if the node isn't stopped.
 
         Raises:
             KitError: there is no such node.
@@ -155,7 +167,7 @@ class NodeFleet:
         return self._configs[name]
 
     async def remove(self, name: str) -> None:
-        """Delete a node's object; its pods are then collected by the controller manager."""
+        """Delete a Node object; the controller manager then deletes the node's pods."""
         self._stopped.discard(name)
         self._configs.pop(name, None)
         self._indexes.pop(name, None)
@@ -163,7 +175,7 @@ class NodeFleet:
         await _ignore_missing(self._client.delete(Node, name))
 
     async def run(self) -> None:
-        """Renew leases and, less often, refresh statuses until cancelled."""
+        """Renew the leases of all nodes and, less often, update their status until cancelled."""
         beats = 0
         while True:
             stood_still = await self._next_beat()
@@ -173,7 +185,9 @@ class NodeFleet:
             await asyncio.gather(*(self._beat(config, with_status) for config in running))
 
     async def _next_beat(self) -> bool:
-        """Wait until leases are due; at once, and True, after a standstill: others may have missed them."""
+        """Wait until leases are due and return False; return True at once after a standstill of this process, when the
+        API server may count nodes as lost.
+        """
         loop, before_s = asyncio.get_running_loop(), self._stood_still_s()
         due_s = loop.time() + renew_s(len(self._configs))
         while (left_s := due_s - loop.time()) > 0:
@@ -210,7 +224,9 @@ class NodeFleet:
         await self._client.patch(NodeStatus, name, {"status": status}, patch_type=PatchType.STRATEGIC)
 
     async def _clear_not_ready(self, config: NodeConfig, node: Node) -> None:
-        """Take the taint that admission gives to new nodes at once; the controller manager would, seconds later."""
+        """Remove the not-ready taint of a new node immediately; the controller manager would remove it seconds
+        later.
+        """
         spec = node.spec or NodeSpec()
         node_taints = taints(config)
         keys = {
@@ -229,7 +245,7 @@ class NodeFleet:
         except ApiError as error:
             if error.status.code == 409:
                 await self._patch_lease(name, manifest)
-            elif error.status.code != 404:  # a very young control plane has no kube-node-lease: a renewal makes it
+            elif error.status.code != 404:  # kube-node-lease may not exist yet: a renewal creates the lease
                 raise
 
     async def _patch_lease(self, name: str, patch: dict[str, Any]) -> None:
@@ -252,7 +268,7 @@ class NodeFleet:
 
 
 def renew_s(nodes: int) -> float:
-    """Give the seconds between two renewals of a node's lease, with so many on this machine."""
+    """Return the seconds between two renewals of a node's lease, given the number of nodes."""
     return min(max(RENEW_S, nodes / _RENEWED_PER_S), _LONGEST_RENEW_S)
 
 
@@ -265,13 +281,13 @@ async def _ignore_missing(request: Any) -> None:
 
 
 _ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
-"""Of every kubelet; some operators count on a node having any."""
+"""Annotations that every kubelet sets; some operators require a node to have annotations."""
 
 
 def node_object(
     config: NodeConfig, address: str, now: datetime, devices: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Give the whole Node object, status included, as it's first created; `devices` are those that show already."""
+    """Return the Node object with its status for the creation; `devices` are the quantities of devices to advertise."""
     labels = {
         "kubernetes.io/hostname": config.name,
         "kubernetes.io/os": "linux",
@@ -289,14 +305,14 @@ def node_object(
 
 
 def taints(config: NodeConfig) -> list[dict[str, str]]:
-    """Give the node's own taints."""
+    """Return the taints of the node's configuration in the format of Kubernetes' API."""
     return [taint.model_dump(exclude_none=True) for taint in config.taints]
 
 
 def node_status(
     config: NodeConfig, address: str, now: datetime, devices: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Give a Ready status with the shape's resources and the devices that show, all of them allocatable."""
+    """Return a Ready status with the configuration's resources and the advertised devices, all allocatable."""
     capacity = {**config.capacity, **(devices or {})}
     return {
         "capacity": capacity,
@@ -311,7 +327,7 @@ def node_status(
 
 
 def lease(node_name: str, node_uid: str, now: datetime) -> dict[str, Any]:
-    """Give the node's Lease, owned by its Node so that it goes with it."""
+    """Return a node's Lease; the Node object owns it, so that both are deleted together."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid}
     return {
         "apiVersion": "coordination.k8s.io/v1",
@@ -322,7 +338,7 @@ def lease(node_name: str, node_uid: str, now: datetime) -> dict[str, Any]:
 
 
 def lease_spec(node_name: str, now: datetime) -> dict[str, Any]:
-    """Give what a renewal writes."""
+    """Return the spec of a Lease that is renewed now."""
     renewed = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {"holderIdentity": node_name, "leaseDurationSeconds": LEASE_DURATION_S, "renewTime": renewed}
 
@@ -360,7 +376,7 @@ ChangeNode: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 class NodesRequest(BaseModel):
-    """The body of a request to add nodes."""
+    """Body of a request to add nodes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -368,10 +384,11 @@ class NodesRequest(BaseModel):
 
 
 class NodeControl:
-    """`POST /nodes`, `GET /nodes`, `DELETE /nodes/{name}`, `POST /nodes/{name}/stop` and `/start`, `GET /healthz`.
+    """HTTP API of the nodes: `POST /nodes`, `GET /nodes`, `DELETE /nodes/{name}`, `POST /nodes/{name}/stop`, `POST
+    /nodes/{name}/start`, `GET /healthz`.
 
-    A node that is there already is left as it is; one to remove that isn't there is no error. A stopped one is a
-    machine without power, until it is started.
+    Adding an existing node leaves it unchanged, and removing an unknown node is no error. A stopped node behaves like a
+    machine without power until it is started.
     """
 
     def __init__(self, fleet: NodeFleet, add: Add, changes: Mapping[Change, ChangeNode]) -> None:
@@ -380,7 +397,7 @@ class NodeControl:
         self._changes = changes
 
     def application(self) -> web.Application:
-        """Routes of the node's API."""
+        """Return the web application with the API's routes."""
         application = web.Application(client_max_size=4 * 2**20)
         application.add_routes([
             web.get("/healthz", self._healthz),
@@ -417,7 +434,7 @@ class NodeControl:
 
 
 async def serve_control(control: NodeControl, port: int) -> web.AppRunner:
-    """Serve on a port of 127.0.0.1 until the runner is cleaned up."""
+    """Serve the nodes' HTTP API on a port of 127.0.0.1 and return the runner, whose `cleanup` ends the server."""
     runner = web.AppRunner(control.application(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()

@@ -1,8 +1,8 @@
-"""The engine's gRPC protocol for plug-ins.
+"""gRPC protocol between the Pulumi engine and resource plug-ins.
 
-This is the one module that meets the generated code, which carries no types: what it exports is `Any` for that reason.
+Only this module imports the generated code, which has no types; its exports are therefore `Any`.
 """
-# The generated interface gives the methods of a servicer their names, arguments and meaning.
+# The generated gRPC interface defines the methods' names, arguments and meanings.
 # ruff: noqa: N802, ARG002, D102
 
 import functools
@@ -31,15 +31,15 @@ Servicer: Any = provider_pb2_grpc.ResourceProviderServicer
 add_servicer: Any = provider_pb2_grpc.add_ResourceProviderServicer_to_server  # pyright: ignore[reportUnknownVariableType]
 Stub: Any = provider_pb2_grpc.ResourceProviderStub
 Message: TypeAlias = Any
-"""A generated message, or a gRPC context."""
+"""Protobuf message of generated code, or a gRPC context."""
 
 # Constants of the protocol: sdk/go/common/resource/properties.go and plugin/rpc.go of pulumi/pulumi.
 SIGNATURE_KEY: Final = "4dabf18193072939515e22adb298388d"
-SECRET_SIGNATURE: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - marks secrets, is none
+SECRET_SIGNATURE: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - the protocol's marker of secrets
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 WORKERS: Final = 256
-"""Threads for calls: each wait that is under way holds one."""
+"""Number of threads for calls; each wait in progress occupies one."""
 MESSAGE_LIMIT_BYTES: Final = 400 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -47,20 +47,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PluginServer:
-    """A running plug-in on a port of 127.0.0.1. `cancel` ends the waits that are under way."""
+    """Running plug-in server on a port of 127.0.0.1. `_cancel` ends the waits in progress."""
 
     port: int
     _grpc: Any
     _cancel: Callable[[], None]
 
     def stop(self) -> None:
-        """Stop to serve, and end the waits that are under way."""
+        """Stop the server and end the waits in progress."""
         self._cancel()
         self._grpc.stop(grace=0).wait()
 
 
 def serve(servicer: object, port: int, cancel: Callable[[], None]) -> PluginServer:
-    """Serve on a port of 127.0.0.1; 0 for a free one."""
+    """Start a gRPC server on a port of 127.0.0.1 (0: a free port) and return it."""
     options = [
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -74,7 +74,7 @@ def serve(servicer: object, port: int, cancel: Callable[[], None]) -> PluginServ
 
 
 def serve_until_signal(start: Callable[[], PluginServer]) -> None:
-    """Start a plug-in that logs every call to standard error, and stop it at SIGINT or SIGTERM."""
+    """Start a plug-in that logs every call to standard error, and stop it on SIGINT or SIGTERM."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     ends = {signal.SIGINT, signal.SIGTERM}
@@ -85,7 +85,7 @@ def serve_until_signal(start: Callable[[], PluginServer]) -> None:
 
 
 class _Failure(NamedTuple):
-    """Signature that gRPC expects of the end of a failed call."""
+    """Status with which gRPC ends a failed call."""
 
     code: grpc.StatusCode
     details: str
@@ -93,7 +93,7 @@ class _Failure(NamedTuple):
 
 
 def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a call's handler: log the call, and give the engine errors in the form that it expects."""
+    """Decorate the handler of a gRPC call: log each call, and translate exceptions to the engine's error format."""
 
     @functools.wraps(method)
     def call(self: Any, request: Message, context: Message) -> Message:
@@ -113,15 +113,17 @@ def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class PluginServicer(Servicer):
-    """Answers that all stand-ins have in common: their version, and that they take any configuration."""
+    """Methods that all stand-in plug-ins share: the plug-in's version, and a configuration check that accepts
+    everything.
+    """
 
     package: str
     version: str
-    """Version in the schema; `engine_version` is the version for the engine."""
+    """Version in the schema; `engine_version` is the version reported to the engine."""
 
     @property
     def engine_version(self) -> str:
-        """The version that the engine compares with that of the program's library."""
+        """Version that the engine compares with the version of the program's library."""
         return self.version
 
     def Handshake(self, request: Message, context: Message) -> None:
@@ -158,24 +160,26 @@ def _failure(error: Exception) -> _Failure:
 
 
 def diff_changes(some: bool) -> Message:
-    """Tell whether a Diff says that there are changes."""
+    """Return the protocol's constant that says whether a Diff has changes."""
     return provider.DiffResponse.DIFF_SOME if some else provider.DiffResponse.DIFF_NONE
 
 
 def property_diff(change: PropertyChangeKind, *, replaces: bool, of_inputs: bool = False) -> Message:
-    """Diff of one property; `of_inputs` where old and new inputs were compared, not state and inputs."""
+    """Return the message about one property's change. `of_inputs`: old and new inputs were compared, not state and
+    inputs.
+    """
     kind = f"{change.name}_REPLACE" if replaces else change.name
     return provider.PropertyDiff(kind=provider.PropertyDiff.Kind.Value(kind), inputDiff=of_inputs)
 
 
 def naming_of(request: Message) -> Naming:
-    """Parts of the name that the engine wants made up in a Check."""
+    """Return the parts of the automatic name that the engine requests in a Check."""
     allowed = request.autonaming.mode != provider.CheckRequest.AutonamingOptions.DISABLE
     return Naming(request.name, request.randomSeed, request.autonaming.proposed_name, allowed)
 
 
 def decode(message: Any) -> dict[str, Tree]:
-    """The tree that a Struct holds; whole numbers become ints, for services tell them from others."""
+    """Return the tree of a Struct, with whole numbers as int, because services distinguish them from other numbers."""
     return {key: _decode_value(value) for key, value in message.fields.items()}
 
 
@@ -199,7 +203,7 @@ def _decode_value(value: Any) -> Tree:
 
 
 def encode(tree: dict[str, Tree]) -> Any:
-    """The Struct that holds the tree."""
+    """Return the Struct of a tree."""
     message = Struct()
     _fill_struct(message, tree)
     return message

@@ -1,6 +1,6 @@
-"""Values as the engine and the stand-in plug-ins exchange them, once decoded.
+"""Decoded values that the engine and the stand-in plug-ins exchange.
 
-Kept apart from the protocol itself, whose library takes long to import.
+They are separate from `plugin_protocol`, whose gRPC library is slow to import.
 """
 
 import enum
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeGuard
 
 JsonObject: TypeAlias = dict[str, Any]
-"""An object of the service that a plug-in stands before, or a part of one. Holds only what JSON can hold."""
+"""JSON object of the service behind a plug-in (Kubernetes or OCI), or a part of such an object."""
 
 
 class Unknown(enum.Enum):
-    """A value that the engine doesn't know yet, at preview."""
+    """Type of a value that the engine doesn't know yet in a preview."""
 
     UNKNOWN = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value that the engine keeps encrypted in its state."""
+    """Value that the engine stores encrypted in its state."""
 
     value: "Tree"
 
@@ -32,9 +32,8 @@ Tree: TypeAlias = "Scalar | Secret | Unknown | list[Tree] | dict[str, Tree]"
 
 @dataclass(frozen=True)
 class Naming:
-    """Parts of a generated name: the resource's name in the program, the engine's seed, and the engine's proposal.
-
-    The same seed makes the same name.
+    """Parts of an automatic name: the resource's name in the program, the engine's random seed, and the engine's
+    proposal. Equal seeds give equal names. `allowed` is False if automatic names are disabled.
     """
 
     name: str
@@ -44,7 +43,7 @@ class Naming:
 
 
 class PropertyChangeKind(enum.Enum):
-    """Kinds of a property's change in an update; the names are the engine's."""
+    """Kinds of a property's change in an update, with the engine's names."""
 
     ADD = enum.auto()
     UPDATE = enum.auto()
@@ -52,13 +51,14 @@ class PropertyChangeKind(enum.Enum):
 
 
 class OperationRefusal(Exception):
-    """An operation that failed and left nothing that the engine should record."""
+    """An operation failed without any effect that the engine must record."""
 
 
 class InitFailed(Exception):
-    """An object that exists, but isn't what the program asked for (yet).
+    """An object exists but isn't, or isn't yet, in the state that the program asked for.
 
-    The engine records `properties` (and `inputs`, from Read) and sends an Update next time, changed or not.
+    The engine records `properties` (and, after a Read, `inputs`) and sends an Update in the next run, even without
+    changes.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class InitFailed(Exception):
 
 
 def is_map(value: object) -> TypeGuard[JsonObject]:
-    """Tell whether it is an object, with names for its parts."""
+    """Tell whether a value is a JSON object."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Tell whether it is a list."""
+    """Tell whether a value is a list."""
     return isinstance(value, list)
 
 
 def dig(value: object, *path: str) -> Any:
-    """Return the value at `path` below `value`, or None where the path breaks off."""
+    """Return the value at `path` below `value`; None if a key of the path is missing."""
     for key in path:
         if not is_map(value):
             return None
@@ -91,27 +91,27 @@ def dig(value: object, *path: str) -> Any:
 
 
 def dig_list(value: object, *path: str) -> list[JsonObject]:
-    """The list of objects that lies at `path`, or an empty one."""
+    """Return the list at `path` below `value`; empty if a key of the path is missing."""
     return dig(value, *path) or []
 
 
 def dig_map(value: object, *path: str) -> JsonObject:
-    """The object that lies at `path`, or an empty one."""
+    """Return the JSON object at `path` below `value`; empty if a key of the path is missing."""
     return dig(value, *path) or {}
 
 
 def has_unknowns(value: Tree) -> bool:
-    """Tell whether anything in the tree is unknown as yet."""
+    """Tell whether the tree contains an unknown value."""
     return any(node is UNKNOWN for node in _nodes(value))
 
 
 def has_secrets(value: Tree) -> bool:
-    """Tell whether anything in the tree is secret."""
+    """Tell whether the tree contains a secret."""
     return any(isinstance(node, Secret) for node in _nodes(value))
 
 
 def _nodes(value: Tree) -> Iterator[Tree]:
-    """The value itself and everything below it, secrets opened."""
+    """Yield the value and all values below it, secrets unwrapped."""
     yield value
     match value:
         case Secret(inner):
@@ -127,7 +127,7 @@ def _nodes(value: Tree) -> Iterator[Tree]:
 
 
 def without_secrets(value: Tree) -> Any:
-    """The tree with every secret replaced by its value."""
+    """Return the tree with every secret replaced by its value."""
     match value:
         case Secret(inner):
             return without_secrets(inner)

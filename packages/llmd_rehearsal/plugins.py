@@ -1,5 +1,5 @@
-"""The Kubernetes plug-in of a rehearsal's engine: the real one where it is installed or the engine can fetch it, or the
-stand-in.
+"""Choice of the Kubernetes plug-in for a rehearsal's engine: the real one if installed or fetched by the engine, else
+the stand-in.
 """
 
 import os
@@ -24,16 +24,16 @@ from llmd_rehearsal.programs import LocalProgram, refusal
 
 EXECUTABLE: Final = "pulumi-resource-kubernetes"
 ANSWER_TIMEOUT_S: Final = 20.0
-"""Seconds that a plug-in on PATH may take to start and to say its version; the real one takes a second."""
+"""Seconds that a plug-in on PATH may take to start and report its version; the real one takes one second."""
 
 SERVER: Final = "https://get.pulumi.com/releases/plugins"
-"""Where the engine fetches Pulumi's own plug-ins from, for a deployment too."""
+"""Base URL from which the engine fetches Pulumi's own plug-ins, for real deployments too."""
 
 _FETCH_TIMEOUT_S = 300.0
 
 
 class PluginChoice(StrEnum):
-    """Choice of the Kubernetes plug-in; `auto` is the real one where it can be had and can do all of the stack."""
+    """Choice of the Kubernetes plug-in; `auto` is the real one if it is available and supports the whole stack."""
 
     AUTO = "auto"
     REAL = "real"
@@ -42,26 +42,28 @@ class PluginChoice(StrEnum):
 
 @dataclass(frozen=True)
 class KubernetesPlugin:
-    """The plug-in that the engine uses; `path` is the real one's executable, None for the stand-in."""
+    """Kubernetes plug-in that the engine uses; `path` is the real plug-in's executable, None for the stand-in."""
 
     version: str
     path: Path | None = None
 
     @property
     def is_real(self) -> bool:
-        """Tell whether it is Pulumi's own."""
+        """Tell whether the plug-in is Pulumi's own."""
         return self.path is not None
 
     @property
     def choice(self) -> PluginChoice:
-        """The choice that leads to this plug-in again."""
+        """Choice that leads to this plug-in again."""
         return PluginChoice.REAL if self.is_real else PluginChoice.STAND_IN
 
     def __str__(self) -> str:
         return f"{self.choice} {self.version}"
 
     def install(self, pulumi_home: Path) -> None:
-        """Install the real plug-in where an engine with that home looks for it, and remove it for the stand-in."""
+        """Link the real plug-in into the plug-in folder of a Pulumi home; for the stand-in, remove the real one from
+        it.
+        """
         folder = _folder(pulumi_home, self.version)
         shutil.rmtree(folder, ignore_errors=True)
         if self.path is not None:
@@ -70,10 +72,10 @@ class KubernetesPlugin:
 
 
 def check_choice(choice: PluginChoice, plan: Plan) -> None:
-    """Refuse the real plug-in for a stack that it can't make here.
+    """Refuse the real plug-in for a stack that it can't deploy in a rehearsal.
 
     Raises:
-        KitError: the real one is asked for, and the stack installs charts.
+        KitError: the real plug-in is chosen and the stack installs Helm charts.
     """
     if choice is PluginChoice.REAL and installs_charts(plan):
         raise KitError(
@@ -84,16 +86,17 @@ def check_choice(choice: PluginChoice, plan: Plan) -> None:
 
 
 def choose_plugin(choice: PluginChoice, plan: Plan, fetch: Callable[[str], Path | None]) -> KubernetesPlugin:
-    """The plug-in for the rehearsal of a plan.
+    """Return the plug-in for the rehearsal of a plan.
 
     Args:
-        choice: what is asked for.
-        plan: the stack's.
-        fetch: gives the real one of a version where it isn't installed yet, or None.
+        choice: the user's choice.
+        plan: the stack's plan.
+        fetch: function that fetches the real plug-in of a version and returns its executable; None if it isn't
+            available.
 
     Raises:
-        KitError: the real one is asked for, and it isn't installed or can't do what the stack needs; says what would
-            help.
+        KitError: the real plug-in is chosen and isn't installed or doesn't support the stack; the message has the
+            remedy.
     """
     version = plugin_version("pulumi_kubernetes")
     stand_in = KubernetesPlugin(version)
@@ -111,13 +114,15 @@ def choose_plugin(choice: PluginChoice, plan: Plan, fetch: Callable[[str], Path 
 
 
 def installs_charts(plan: Plan) -> bool:
-    """Tell whether a stack installs operators, which are releases of charts."""
+    """Tell whether a stack installs operators from Helm charts."""
     creates = isinstance(plan.cluster, CreateCluster) and plan.layer != "serving"
     return creates and bool(plan.gpu_stack.components)
 
 
 def installed(version: str) -> Path | None:
-    """The executable of the real plug-in in that version: in Pulumi's plug-in folder, or on PATH."""
+    """Return the executable of the real plug-in in this version, from Pulumi's plug-in folder or PATH; None if not
+    installed.
+    """
     folder = _folder(_home(), version)
     executable = folder / EXECUTABLE
     is_whole = not folder.with_name(f"{folder.name}.partial").exists()
@@ -128,9 +133,10 @@ def installed(version: str) -> Path | None:
 
 
 def fetch(version: str, pulumi: LocalProgram, progress: Progress) -> Path | None:
-    """Let the engine fetch the real plug-in into its own folder, as it does for a deployment; None where it can't.
+    """Let the engine download the real plug-in into its own plug-in folder, as for a deployment; return the executable,
+    or None if that isn't possible.
 
-    What doesn't answer is not asked again for a day: a rehearsal has the stand-in then.
+    A server that doesn't answer isn't asked again for a day; meanwhile rehearsals use the stand-in.
     """
     mirror = os.environ.get(MIRROR, "")
     if mirror == NO_DOWNLOADS:
@@ -141,7 +147,7 @@ def fetch(version: str, pulumi: LocalProgram, progress: Progress) -> Path | None
     def run() -> None:
         from llmd_rehearsal import download_client  # noqa: PLC0415 - loads an HTTP client, which few rehearsals need
 
-        download_client.ask_for_address(url)  # the engine would try for ten seconds
+        download_client.ask_for_address(url)  # fails sooner than the engine, which retries for ten seconds
         progress.step(f"fetching Pulumi's Kubernetes plug-in v{version}")
         _install(pulumi.path, version, server)
 
@@ -168,9 +174,11 @@ def _install(pulumi: Path, version: str, server: str) -> None:
 
 
 def reported_version(executable: Path) -> str | None:
-    """The version that a plug-in says it has, as `4.30.0`; None where it doesn't say.
+    """Return the version that a plug-in's executable reports, such as `4.30.0`; None if the executable reports no
+    version.
 
-    Without an engine's address it waits for one to attach.
+    Started without an engine's address, a plug-in waits for an engine to attach, so that its version can be requested
+    by gRPC.
     """
     with subprocess.Popen([str(executable)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         limit = Timer(ANSWER_TIMEOUT_S, process.kill)
@@ -184,9 +192,9 @@ def reported_version(executable: Path) -> str | None:
 
 
 def _version_at(port: str) -> str | None:
-    import grpc  # noqa: PLC0415 - half a second, and seldom needed
+    import grpc  # noqa: PLC0415 - takes half a second to import, and is rarely needed
 
-    from llmd_rehearsal.plugin_protocol import Empty, Stub  # noqa: PLC0415 - the same
+    from llmd_rehearsal.plugin_protocol import Empty, Stub  # noqa: PLC0415 - it loads grpc
 
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         try:
@@ -201,5 +209,5 @@ def _home() -> Path:
 
 
 def _folder(pulumi_home: Path, version: str) -> Path:
-    """Folder in which Pulumi keeps a plug-in."""
+    """Return the folder in which Pulumi installs the Kubernetes plug-in in this version."""
     return pulumi_home / "plugins" / f"resource-kubernetes-v{version}"

@@ -1,12 +1,10 @@
-"""The programs that a rehearsal runs: located on this machine, downloaded as their makers publish them, or built from
-`tools/` into the user's cache.
+"""Programs of rehearsals: found on this machine, downloaded as published, or built from `tools/` into the user's cache.
 
-`ensure` is what most callers need, `locate` only looks, `module_folder` has the charts and CRDs of a Go module. What
-there is to run and where it comes from say `values/rehearsal/programs.yaml` and `modules.yaml`.
+`ensure` finds or provides programs, `locate` only searches, `module_folder` returns files of a Go module.
+`values/rehearsal/programs.yaml` and `modules.yaml` define programs and modules.
 
-The cache has `programs/<name>/<version>-<hash>/<name>`, `modules/<module>@<version>/` and `logs/`. The hash is that of
-what a program is built from, or the digest that a download is pinned by. Everything enters the cache in one step, so
-that what is there is whole.
+The cache has `programs/<name>/<version>-<hash>/<name>`, `modules/<module>@<version>/` and `logs/`. The hash is the
+digest of a program's build inputs, or the pinned digest of a download. Files are moved into the cache atomically.
 """
 
 import contextlib
@@ -43,7 +41,7 @@ from llmd_rehearsal.golang import normal_version, version_satisfies
 from llmd_rehearsal.namespaces import PATH as SYSTEM_PATH
 
 OVERRIDE = "LLMD_OKE_PROGRAMS"
-"""Variable with a folder whose programs come before all others, whatever their version, unless one was asked for."""
+"""Environment variable with a folder whose programs take precedence, in any version unless one is requested."""
 
 _VERSION_TIMEOUT_S = 20
 _LOCK_PAUSE_S = 0.5
@@ -57,13 +55,12 @@ _HEARTBEAT_S = 10.0
 _GRACE_S = 10.0
 _OS_RELEASE = Path("/etc/os-release")
 _ANY_GO_MODULE = "llm-d"
-"""Downloading has no module of its own; the version of Go that this one needs will do."""
+"""Folder of the Go module whose required Go version is used for downloads, which have no module of their own."""
 
 
 class VersionQuery(Entry):
-    """Way to ask a program for its version: by `arguments` and a pattern for the `answer`, or by a Go module in it.
-
-    `go_modules` are the names that the module has had.
+    """Query for a program's version: its output after `arguments`, matched by `answer`, or the version of a Go module
+    in the program, by the module's paths `go_modules`.
     """
 
     arguments: tuple[str, ...] = ()
@@ -72,7 +69,7 @@ class VersionQuery(Entry):
 
 
 class PythonSource(Entry):
-    """A program that a Python distribution carries, as a `file` below one of its packages."""
+    """Program in a Python distribution: the path `file` below one of its packages."""
 
     distribution: str
     package: str
@@ -81,10 +78,11 @@ class PythonSource(Entry):
 
 
 class ProgramSource(Entry):
-    """Source of a program that isn't on PATH: a download, a build, a Python distribution, or the operating system.
+    """Sources of a program that isn't on PATH: a download, a build, a Python distribution, or a package of the
+    operating system.
 
-    `release` is the file that its makers publish of it, `images` are deployed images that have it, by its version.
-    `other_builds` make further versions, for releases that ask for them.
+    `release` is a published file, and `images` are deployed images that contain the program, by its version.
+    `other_builds` are the builds of further versions, for releases that require them.
     """
 
     release: ReleaseFile | None = None
@@ -96,10 +94,10 @@ class ProgramSource(Entry):
 
 
 class ProgramDefinition(Entry):
-    """One program. `accepts` says which other versions will do, by the words of the data file.
+    """Definition of one program. `accepts` says which other versions may be used: `exact`, `patch`, `minor` or `later`.
 
-    `differs` are versions that stacks deploy and that are rehearsed in another one, each with the reason, and
-    `not_deployed` why no stack deploys the program at all.
+    `differs` has the reasons, by deployed version, why another version is rehearsed. `not_deployed` is the reason if no
+    stack deploys the program.
     """
 
     version: str
@@ -110,22 +108,22 @@ class ProgramDefinition(Entry):
     not_deployed: str | None = None
 
     def satisfies(self, version: str, required: str) -> bool:
-        """Tell whether one version of the program serves where another is required."""
+        """Tell whether a version of the program may be used where another one is required."""
         return version_satisfies(version, required, self.accepts)
 
     @property
     def builds(self) -> dict[str, str]:
-        """Builds of the program that are possible here: name of the build by the version that it makes."""
+        """Names of the program's builds, by the version that each one builds."""
         builds = {} if self.source.build is None else {self.version: self.source.build}
         return {**builds, **self.source.other_builds}
 
     def build_of(self, required: str) -> tuple[str, str] | None:
-        """The version that can be built where this one is required, with the name of its build; None without one."""
+        """Return a version with a build that satisfies the required one, and the build's name; None without one."""
         found = (item for item in self.builds.items() if self.satisfies(item[0], required))
         return next(found, None)
 
     def download_of(self, required: str) -> tuple[str, ProgramDownload] | None:
-        """The version that can be downloaded where this one is required, with its download; None without one."""
+        """Return a downloadable version that satisfies the required one, with its download; None without one."""
         release = self.source.release and downloads.of_release(self.source.release)
         if release and self.satisfies(self.version, required):
             return self.version, release
@@ -134,11 +132,10 @@ class ProgramDefinition(Entry):
 
 
 class Build(Entry):
-    """Programs that one `go build` makes: `packages` by the program's name, `variables` set at link time, and `tags` by
-    which files of the packages are left out.
+    """Build of programs by one `go build`: Go packages by program name, variables set at link time, and build tags.
 
-    `minutes` is what a first build takes on two cores. `asks_for` is a Go module that not every module proxy has: it is
-    asked for before anything counts on the build.
+    `minutes` is the duration of a first build on two cores. `asks_for` is a Go module that not every module proxy has;
+    its availability is checked before the build is relied upon.
     """
 
     module: str
@@ -150,13 +147,13 @@ class Build(Entry):
 
 
 class GoTool(Entry):
-    """The Go that builds where the machine has none that will do."""
+    """Go tool chain from a Python package, used if this machine has none that is recent enough."""
 
     python: PythonSource
 
 
 class Definitions(Entry):
-    """Definitions of `programs.yaml`."""
+    """Content of `programs.yaml`; `installers` are the operating systems' install commands, by family."""
 
     programs: dict[str, ProgramDefinition]
     builds: dict[str, Build]
@@ -165,7 +162,7 @@ class Definitions(Entry):
 
 
 class ModuleDefinition(Entry):
-    """A Go module that is read as data: its checksum by version, and the folders that are of use."""
+    """Go module of which only files are used: checksums by version, and the folders that are copied."""
 
     folders: tuple[str, ...]
     versions: dict[str, str]
@@ -177,18 +174,18 @@ class _Modules(Entry):
 
 @cache
 def definitions() -> Definitions:
-    """All programs, builds and ways to install."""
+    """Return the content of `values/rehearsal/programs.yaml`."""
     return required_entry("rehearsal", "programs", Definitions)
 
 
 @cache
 def pinned_modules() -> dict[str, ModuleDefinition]:
-    """All modules that are read as data."""
+    """Return the modules of `values/rehearsal/modules.yaml`, by path."""
     return required_entry("rehearsal", "modules", _Modules).modules
 
 
 def program_definition(name: str) -> ProgramDefinition:
-    """The program of that name; a name that isn't there is a mistake of the caller and raises KitError."""
+    """Return the definition of a program; raise KitError if no program has this name."""
     programs = definitions().programs
     if name not in programs:
         raise KitError(f"no program is called {name!r} (there are {', '.join(sorted(programs))})")
@@ -197,14 +194,14 @@ def program_definition(name: str) -> ProgramDefinition:
 
 @cache
 def tools_folder() -> Path:
-    """The Go modules that programs are built from: inside the installed package, or in a checkout."""
+    """Return the folder of the Go modules that programs are built from, in the installed package or the checkout."""
     values = values_folder()
     return values.with_name(values.name.replace("values", "tools"))
 
 
 @dataclass(frozen=True)
 class LocalProgram:
-    """A program that can be run; `origin` says in words where it is from."""
+    """Executable program on this machine; `origin` describes where it comes from."""
 
     name: str
     path: Path
@@ -215,10 +212,11 @@ class LocalProgram:
 def ensure(
     names: Iterable[str], progress: Progress, versions: Mapping[str, str] | None = None
 ) -> dict[str, LocalProgram]:
-    """Every program by name: located on this machine, or downloaded or built now.
+    """Return programs by name: found on this machine, or else downloaded or built. `versions` are required versions
+    that differ from those of `programs.yaml`.
 
-    `versions` are those that a release needs where they are not those of the data file. Raises KitError that names
-    everything that can't be had, each with the command that installs it, before anything is built.
+    Raises:
+        KitError: programs aren't available; the message, before any build, names all, with commands that install them.
     """
     required = {name: (versions or {}).get(name) for name in names}
     programs = {name: program for name, version in required.items() if (program := locate(name, version))}
@@ -241,7 +239,7 @@ def ensure(
 
 
 def _download_programs(required: Mapping[str, str], progress: Progress) -> None:
-    """Download what is published of these programs, until a host can't be reached: then the rest is built."""
+    """Download the published ones of these programs, until a host can't be reached: the others are built."""
     for name, wanted in required.items():
         found = program_definition(name).download_of(wanted)
         if found is None or not found[1].is_wanted:
@@ -264,10 +262,9 @@ def _download_programs(required: Mapping[str, str], progress: Progress) -> None:
 
 
 def why_unavailable(name: str, version: str) -> str | None:
-    """Reason why that version of a program can neither be downloaded nor be built here; None where it can.
+    """Return the reason why this version of a program can neither be downloaded nor built here; None if it can be.
 
-    What not everybody can have is asked for: an image, and a build that depends on a Go module which not every module
-    proxy has. What is refused is not asked for again for a day.
+    Images, and a Go module that not every module proxy has, are requested. A refusal is remembered for a day.
     """
     definition = program_definition(name)
     if downloaded := definition.download_of(version):
@@ -297,7 +294,7 @@ def _is_answer(error: KitError) -> bool:
 
 
 def refusal(key: str, ask: Callable[[], None], is_final: Callable[[KitError], bool]) -> str | None:
-    """Reason that asking for something failed; None where it did not. One that is final is remembered for a day."""
+    """Return the reason why `ask` failed; None if it succeeded. If `is_final`, the reason is remembered for a day."""
     file = cache_folder() / "refusals" / key
     if file.is_file() and time.time() - file.stat().st_mtime < _REFUSAL_HOLDS_S:
         return file.read_text()
@@ -313,7 +310,7 @@ def refusal(key: str, ask: Callable[[], None], is_final: Callable[[KitError], bo
 
 
 def _remedy(name: str, version: str | None) -> str | None:
-    """Remedy for a program that can't be built here; None for one that can."""
+    """Return the remedy for a program that can't be downloaded or built here; None for a program that can."""
     definition = program_definition(name)
     source, required = definition.source, version or definition.version
     if source.python is not None:
@@ -326,13 +323,13 @@ def _remedy(name: str, version: str | None) -> str | None:
 
 
 def install_command(packages: Mapping[str, str], os_release: Path = _OS_RELEASE) -> str:
-    """The command that installs a package of the operating system; `packages` has its name by family."""
+    """Return the command that installs a package of the operating system; `packages` has its name by family."""
     installers = definitions().installers
     try:
         fields = dict(line.split("=", 1) for line in os_release.read_text().splitlines() if "=" in line)
     except FileNotFoundError:
         fields = {}
-    # What this distribution is, then what it is like, the nearest first.
+    # The distribution itself, then the distributions that it is derived from, the nearest first.
     families = [family for key in ("ID", "ID_LIKE") for family in fields.get(key, "").strip('"').split()]
     family = next((name for name in families if name in installers), "")
     package = packages.get(family, packages["default"])
@@ -340,11 +337,11 @@ def install_command(packages: Mapping[str, str], os_release: Path = _OS_RELEASE)
 
 
 def locate(name: str, version: str | None = None) -> LocalProgram | None:
-    """The program of that name on this machine, or None where there is none in a version that will do.
+    """Return a program found on this machine; None if there is none in a suitable version.
 
-    `version` stands for the one of the data file: a release may need another. Looked at in turn: the folder in
-    `LLMD_OKE_PROGRAMS`, the cache, installed Python distributions, PATH. Nothing is built or installed.
-    Distributions come before PATH, where they put scripts that start the program.
+    `version` replaces the version of `programs.yaml`, because a release may require another. Searched are, in this
+    order, the folder in `LLMD_OKE_PROGRAMS`, the cache, installed Python distributions, and PATH, where distributions
+    install scripts that start the program.
     """
     definition = program_definition(name)
     required = version or definition.version
@@ -361,7 +358,7 @@ def _in_override(name: str, definition: ProgramDefinition, required: str | None)
     path = None if not folder else shutil.which(name, path=str(Path(folder).resolve()))
     if path is None:
         return None
-    built = _in_cache(name, definition, definition.version)  # which tells its version without being run
+    built = _in_cache(name, definition, definition.version)  # its version is known without running it
     version = definition.version if built and built.path.samefile(path) else program_version(Path(path), definition)
     if required is not None and not (version and definition.satisfies(version, required)):
         return None
@@ -394,7 +391,7 @@ def _in_distribution(name: str, definition: ProgramDefinition, required: str) ->
 
 
 def packaged_file(source: PythonSource) -> Path | None:
-    """The file in the installed distribution; None where it isn't installed."""
+    """Return the path of the file in the installed distribution; None if the distribution isn't installed."""
     spec = importlib.util.find_spec(source.package)
     if spec is None or spec.origin is None:
         return None
@@ -410,12 +407,12 @@ def _on_path(name: str, definition: ProgramDefinition, required: str) -> LocalPr
     version = program_version(path, definition)
     if version is None or not definition.satisfies(version, required):
         return None
-    # The local cluster hides /run, so a link in it is followed; other links may choose a program by their own name.
+    # The local cluster hides /run, so that links there are resolved; other links may select a program by their name.
     return LocalProgram(name, path.resolve() if path.is_relative_to("/run") else path, version, "PATH")
 
 
 def program_version(path: Path, definition: ProgramDefinition) -> str | None:
-    """The version of this program, or None when it does not tell."""
+    """Return the version of an executable program; None if it can't be determined."""
     query = definition.ask
     if query.go_modules:
         version = golang.module_version(path, query.go_modules)
@@ -436,9 +433,7 @@ def program_version(path: Path, definition: ProgramDefinition) -> str | None:
 
 
 def _build_all(builds: Mapping[str, Build], progress: Progress) -> None:
-    """Make the programs of all these builds, several at a time: while one links, another compiles. One that fails ends
-    the others.
-    """
+    """Run these builds, several at a time, as one can compile while another links. A failed build stops the others."""
     longest_first = sorted(builds, key=lambda name: -builds[name].minutes)
     stop = threading.Event()
     with ThreadPoolExecutor(_BUILDS_AT_ONCE) as threads:
@@ -453,10 +448,10 @@ def _build_all(builds: Mapping[str, Build], progress: Progress) -> None:
 
 
 def build_programs(name: str, build: Build, progress: Progress, stop: threading.Event | None = None) -> None:
-    """Make every program of one build, unless another program has made them by the time it is this one's turn. `stop`
-    ends it early.
+    """Build the programs of one build, unless another process has built them meanwhile; `stop` cancels the build.
 
-    Raises KitError when Go is missing, or with the end of the build's log when it fails.
+    Raises:
+        KitError: Go is missing, or the build failed; the message has the end of its log.
     """
     go = _find_go(build.module)
     files = {program: program_file(program, _built_version(program, name), build) for program in build.packages}
@@ -485,9 +480,8 @@ def _find_go(module: str) -> Path:
 
 
 def _compile(go: Path, name: str, build: Build, folder: Path, progress: Progress, stop: threading.Event) -> None:
-    """Run one `go build`; several programs get the names of their packages, a single one its own.
-
-    It is ended, with the compilers that it started, when this is left early.
+    """Run one `go build` into `folder`; several programs get the names of their packages, a single one its own name.
+    The build and its compilers are ended if an exception is raised.
     """
     log = cache_folder() / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -526,11 +520,11 @@ def _wait(name: str, process: subprocess.Popen[bytes], log: Path, progress: Prog
 
 
 def module_folder(module: str, version: str, progress: Progress | None = None) -> Path:
-    """The folder with the useful part of a Go module, downloaded once with Go and cached: the charts and CRDs of a
-    release, checked against a pinned checksum.
+    """Return the cached folder with the used files of a Go module (charts or CustomResourceDefinitions), which is
+    downloaded with Go the first time and verified with a pinned checksum.
 
-    Raises KitError for a module or version that isn't pinned, when Go or the network is missing, and when the checksum
-    is not the pinned one.
+    Raises:
+        KitError: the module or version isn't pinned, Go or the network is missing, or the checksum differs.
     """
     definition = pinned_modules().get(module)
     if definition is None or version not in definition.versions:
@@ -557,12 +551,12 @@ def module_folder(module: str, version: str, progress: Progress | None = None) -
 
 
 def cache_folder() -> Path:
-    """The cache, as an absolute path: compilers run in folders of their own."""
+    """Return the absolute path of the user's cache, as compilers run in other folders."""
     return user_cache.cache_folder().resolve()
 
 
 def program_file(name: str, version: str, build: Build) -> Path:
-    """File in the cache that a program of this build has, or would have."""
+    """Return the path in the cache of a program built by this build; the file may not exist."""
     return cache_folder() / "programs" / name / f"{version}-{fingerprint(build)}" / name
 
 
@@ -571,7 +565,7 @@ def _downloaded_file(name: str, version: str, download: ProgramDownload) -> Path
 
 
 def fingerprint(build: Build, more: str = "") -> str:
-    """Digest of all that a build is made from: the files of its Go module, its settings, and `more`."""
+    """Return a digest of all inputs of a build: the files of its Go module, its settings, and `more`."""
     settings = build.model_dump_json(exclude={"minutes", "asks_for"} if build.tags else {"minutes", "asks_for", "tags"})
     digest = hashlib.sha256(settings.encode() + more.encode())
     module = tools_folder() / build.module
@@ -583,7 +577,7 @@ def fingerprint(build: Build, more: str = "") -> str:
 
 @contextlib.contextmanager
 def _temporary_folder() -> Generator[Path]:
-    """A new folder in the cache that is gone after the block; what is whole is moved out of it."""
+    """Yield a new temporary folder inside the cache; complete files are moved out of it."""
     root = cache_folder() / "unfinished"
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root) as folder:
@@ -592,9 +586,10 @@ def _temporary_folder() -> Generator[Path]:
 
 @contextlib.contextmanager
 def _locked(name: str, progress: Progress, timeout_s: float, stop: threading.Event | None = None) -> Generator[None]:
-    """Let no other program make the same thing meanwhile.
+    """Hold a lock against other processes that make the same program.
 
-    Raises KitError when another has the lock for longer than the limit, or when `stop` ends the wait.
+    Raises:
+        KitError: another process held the lock for longer than `timeout_s` seconds, or `stop` ended the wait.
     """
     path = cache_folder() / "locks" / f"{name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)

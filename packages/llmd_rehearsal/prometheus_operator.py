@@ -1,12 +1,13 @@
-"""The Prometheus operator's and the exporters' part in a rehearsal: what the real Prometheus scrapes and works out.
+"""Stand-in for the Prometheus operator and the exporters: configures the rehearsal's real Prometheus and provides
+metrics.
 
-Monitors and rules are read from the cluster every few seconds and become Prometheus' own files, as the operator writes
-them; which pods there are Prometheus finds out by itself. In place of device metrics exporter, node exporter, node
-problem detector and kube-state-metrics this process answers, under their real names: with healthy devices of the nodes
-that there are, but for faults of the rehearsal's fault file (`resource: Node`), and restarts and taints as pods and
-nodes have them.
+Monitors and rules are read from the cluster every second and written to Prometheus' configuration files, in the form
+that the operator uses; Prometheus discovers pods itself. This process provides the metrics of device metrics exporter,
+node exporter, node problem detector and kube-state-metrics under their real names: with healthy devices of the existing
+nodes except for faults in the rehearsal's fault file (`resource: Node`), and with the actual restarts of pods and
+taints of nodes.
 
-Run by `python -m llmd_rehearsal.prometheus_operator --kubeconfig FILE --folder FOLDER --faults FILE`. SIGTERM ends it.
+Run by `python -m llmd_rehearsal.prometheus_operator --kubeconfig FILE --folder FOLDER --faults FILE`; ended by SIGTERM.
 """
 
 import argparse
@@ -40,7 +41,7 @@ PROMETHEUS_URL = f"http://127.0.0.1:{PROMETHEUS_PORT}"
 CONFIG_FILE, RULES_FILE = "prometheus.yml", "rules.yml"
 
 INTERVAL_S = 1.0
-"""Seconds between scrapes, unless a monitor asks for others: five scrapes in the window that most rules have."""
+"""Default seconds between scrapes: five scrapes in the window of most rules."""
 
 _DURATION = re.compile(r"(?<=\[)(?P<number>[0-9]+)(?P<unit>[smh])(?=\])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600}
@@ -54,7 +55,7 @@ Tree = Mapping[str, Any]
 
 
 def scrape_configs(pod_monitors: Iterable[Tree], service_monitors: Iterable[Tree], kubeconfig: Path) -> list[Tree]:
-    """Prometheus's scrape configs by monitors, with the labels that the operator gives targets."""
+    """Return Prometheus' scrape configurations for the monitors, with the target labels that the operator sets."""
     return [
         *(job for monitor in pod_monitors for job in _pod_jobs(monitor, kubeconfig)),
         *(job for monitor in service_monitors for job in _service_jobs(monitor, kubeconfig)),
@@ -124,19 +125,21 @@ def _copies(labels: Mapping[str, str]) -> list[Tree]:
 
 
 def _plain(key: str) -> str:
-    """A label's key as Prometheus has it."""
+    """Return a Kubernetes label key in the form of Prometheus' label names."""
     return "".join(letter if letter.isalnum() else "_" for letter in key)
 
 
 def config(jobs: Sequence[Tree], folder: Path, interval_s: float) -> Tree:
-    """Configuration file of Prometheus; `interval_s` is the time between scrapes and between evaluations of rules."""
+    """Return Prometheus' configuration; `interval_s` is the time in seconds between scrapes and between evaluations of
+    rules.
+    """
     interval = duration(interval_s)
     times = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
     return {"global": times, "rule_files": [str(folder / RULES_FILE)], "scrape_configs": list(jobs)}
 
 
 def rule_file(rules: Iterable[Tree], interval_s: float = INTERVAL_S) -> Tree:
-    """All groups of rules, in the rhythm of a rehearsal: their times are `RULE_TIME_SCALE` of their own."""
+    """Return all groups of rules, with their durations multiplied by `RULE_TIME_SCALE`."""
     interval = duration(interval_s)
     groups = [group for rule in rules for group in rule["spec"]["groups"]]
     return {
@@ -147,7 +150,7 @@ def rule_file(rules: Iterable[Tree], interval_s: float = INTERVAL_S) -> Tree:
 
 
 def duration(seconds: float) -> str:
-    """A duration in Prometheus's notation, such as `1500ms`."""
+    """Return a duration in Prometheus' notation, for example `1500ms`."""
     return f"{round(seconds * 1000)}ms"
 
 
@@ -162,7 +165,7 @@ def _scaled_duration(text: str) -> str:
 
 @dataclass(frozen=True)
 class NodeState:
-    """State of a node for its exporters: how many GPUs it has, keys of its taints, and a fault."""
+    """State of a node for its exporters: number of GPUs, keys of its taints, and its fault (None if healthy)."""
 
     gpus: int
     taints: tuple[str, ...] = ()
@@ -170,11 +173,12 @@ class NodeState:
 
 
 def exposition(nodes: Mapping[str, NodeState], restarts: Iterable[tuple[str, str, str, int]], now_s: float) -> str:
-    """Metrics of the nodes' exporters at a moment, as Prometheus text.
+    """Return the metrics of all nodes' exporters in Prometheus' text format.
 
     Args:
-        nodes: those with GPUs, by name.
-        restarts: of each container: namespace, pod, container and how often it was started again.
+        nodes: states of the nodes with GPUs, by name.
+        restarts: namespace, pod, container and number of restarts, for each container.
+        now_s: present Unix time in seconds.
     """
     lines = [
         f'kube_pod_container_status_restarts_total{{namespace="{space}",pod="{pod}",container="{name}"}} {count}'
@@ -196,7 +200,7 @@ def exposition(nodes: Mapping[str, NodeState], restarts: Iterable[tuple[str, str
 
 
 def _changed(fault: Fault | None, now_s: float) -> Mapping[str, float]:
-    """Values of the GPU or port that is faulty, in place of a healthy one's."""
+    """Return the metric values of a faulty GPU or port that differ from a healthy one's."""
     match fault:
         case Fault.MEMORY_ERRORS:
             return {"gpu_ecc_uncorrect_total": 1}
@@ -231,7 +235,7 @@ _HEALTHY_PORT = {
 
 def _nodes(nodes: Iterable[Node], faults: Faults) -> Iterator[tuple[str, NodeState]]:
     for node in nodes:
-        status: Any = node.status  # capacity has no type
+        status: Any = node.status  # lightkube's capacity is untyped
         capacity: Mapping[str, str] = (status and status.capacity) or {}
         if node.metadata is not None and _GPU in capacity:
             name = node.metadata.name or ""
@@ -249,7 +253,7 @@ def _restarts(pods: Iterable[Pod]) -> Iterator[tuple[str, str, str, int]]:
 
 
 class _Exporters(http.server.BaseHTTPRequestHandler):
-    """HTTP handler that answers every GET with the newest text."""
+    """HTTP handler that answers every GET with the latest metrics."""
 
     text = ""
 
@@ -266,7 +270,7 @@ class _Exporters(http.server.BaseHTTPRequestHandler):
 
 
 def _objects(client: Client, kind: str) -> list[Tree]:
-    generic: Any = generic_resource  # its functions have no types for their results
+    generic: Any = generic_resource  # results of its functions are untyped
     resource = generic.create_namespaced_resource(_GROUP, _VERSION, kind, _KINDS[kind])
     return [item.to_dict() for item in client.list(resource, namespace="*")]
 
@@ -285,7 +289,9 @@ def _once(client: Client, folder: Path, kubeconfig: Path, faults: Faults, interv
 
 
 def main() -> int:
-    """Go on until SIGTERM; what fails is told on standard error and tried again."""
+    """Update Prometheus' files and the metrics every second until SIGTERM; report failures on standard error and
+    retry.
+    """
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.prometheus_operator", description="The simulated operator.")
     parser.add_argument("--kubeconfig", type=Path, required=True, help="of the local cluster")
     parser.add_argument("--folder", type=Path, required=True, help="where Prometheus reads its files")

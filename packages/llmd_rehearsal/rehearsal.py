@@ -1,4 +1,4 @@
-"""A rehearsal from the stack file to the running stack, seen from the host."""
+"""Rehearsal of a stack as seen from the host: preparation, engine operations, commands inside, and end."""
 
 import json
 import os
@@ -61,32 +61,34 @@ if TYPE_CHECKING:
 ENGINE_END_TIMEOUT_S = 30.0
 COMMAND_END_TIMEOUT_S = 60.0
 ENGINE_FREE_TIMEOUT_S = 3600.0
-"""Seconds to wait for another program's operation on the same stack."""
+"""Seconds to wait for another process's operation on the same stack."""
 
 PASSED_ON = ("PULUMI_EXPERIMENTAL", "PULUMI_SKIP_CHECKPOINTS")
-"""The user's variables that the engine of a rehearsal obeys. With both `true` it saves its state at the end only, which
-large stacks need (docs/how-to/large-stacks.md), and an engine that is killed leaves what it has created unknown.
+"""Environment variables of the user that are passed to the rehearsal's engine. With both set to `true` the engine saves
+its state only at the end, which large stacks need (docs/how-to/large-stacks.md); a killed engine then leaves resources
+that the state doesn't have.
 """
 
 _ENDED_BY_SIGNAL = 128
-"""Number that shells add to the signal that ended a command."""
+"""Number that shells add to the signal number for the exit code of a command that a signal ended."""
 
 FOLDER = ".rehearsal"
 
 _CLUSTER_FOLDERS = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
-"""Folders of a local cluster's state: control plane, engine, agent and OCI. The next cluster starts without them."""
+"""Folders with the data of a local cluster (control plane, engine, node agent, OCI), deleted before another one starts.
+"""
 
 
 @dataclass(frozen=True)
 class RehearsalSettings:
-    """Options of a rehearsal. `time_scale` is wall seconds for a second of model time, `probe_time_scale` of probes.
+    """Options of a rehearsal.
 
-    `startup_s` is the wall time that each simulated server takes to start; None is about a second. Where `vllm` is the
-    real one, servers and probes go by the wall clock; `memory_gib` is what was available as it began.
-
-    Where `time_scale` is None, a rehearsal that runs keeps its own, and another gets one that suits stack and machine.
-    `scaling_speed` are seconds of scaling by load in one of wall time; None is that of the rehearsal that runs, or else
-    the usual one.
+    `time_scale` is wall seconds for one second of model time; None keeps the scale of a running rehearsal, or else
+    chooses one for the stack and this machine. `probe_time_scale` is wall seconds for one second of probes' durations.
+    `startup_s` is the wall time in seconds that each simulated server takes to start; None is about one second.
+    `scaling_speed` is seconds of scaling by load in one second of wall time; None keeps the speed of a running
+    rehearsal, or else is the default. With real `vllm`, servers and probes run in wall time, and `memory_gib` is the
+    memory that was available at the start.
     """
 
     time_scale: float | None = None
@@ -100,7 +102,7 @@ class RehearsalSettings:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A rehearsal whose cluster runs: its plan, with the release that it is rehearsed with, and what is real in it."""
+    """Rehearsal whose local cluster is ready: the plan with the rehearsed release, and the real and simulated parts."""
 
     project: Path
     stack: str
@@ -116,41 +118,45 @@ class Prepared:
 
     @property
     def vllm(self) -> VllmChoice:
-        """Choice of its servers: simulated, or vLLM itself."""
+        """Choice of the servers: simulated, or vLLM itself."""
         return VllmChoice.REAL if self.real else VllmChoice.SIMULATED
 
     @property
     def router(self) -> str:
-        """The release whose endpoint picker and routing sidecar run."""
+        """Name of the release whose endpoint picker and routing sidecar run."""
         return self.inventory.release.used.name
 
     @property
     def state(self) -> Path:
-        """The local cluster's folder."""
+        """Folder of the local cluster."""
         return self.cluster.folder.path
 
     def simulated(self, placeholders: Mapping[str, int]) -> tuple[str, ...]:
-        """Parts of the rehearsal that aren't real; its pods have these images without a program, with their number."""
+        """Return the names of the parts that aren't real; `placeholders` maps images without a program to the number of
+        their pods.
+        """
         parts = cluster_plan.simulated(self.plan, self.plugin, placeholders, self.vllm)
         return (*parts, *unenforced_policies(self.state))
 
 
 def unenforced_policies(state: Path) -> tuple[str, ...]:
-    """Notice that NetworkPolicies are not enforced in that folder's local cluster, and why; empty where they are."""
+    """Return a notice with the reason why NetworkPolicies aren't enforced in this folder's local cluster; empty if
+    NetworkPolicies are enforced.
+    """
     file = state / POLICIES_FILE
     why = file.read_text() if file.exists() else ""
     return (f"NetworkPolicies (declared; not enforced, as this machine can't filter packets: {why})",) if why else ()
 
 
 _STACK_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
-"""Pulumi's rule for the names of stacks, less the two that are folders."""
+"""Pulumi's rule for stack names, without `.` and `..`."""
 
 
 def rehearsal_folder(project: Path, stack: str) -> Path:
-    """Folder of a stack's rehearsal.
+    """Return the folder of a stack's rehearsal.
 
     Raises:
-        KitError: that is no name of a stack. A path would lead out of the project, and `down` removes files.
+        KitError: the name isn't a valid stack name. A path could lead out of the project, and `down` deletes files.
     """
     if not _STACK_NAME.fullmatch(stack):
         accepted = "A name has letters, digits, dots, hyphens and underscores, as in stacks/Pulumi.<name>.yaml."
@@ -159,29 +165,31 @@ def rehearsal_folder(project: Path, stack: str) -> Path:
 
 
 def rehearsed_stacks(project: Path) -> list[str]:
-    """The stacks whose cluster is up, or has failed and not been taken down."""
+    """Return the names of the stacks whose local cluster is up, or has failed and wasn't taken down."""
     return sorted(path.parent.name for path in (project / FOLDER).glob("*/cluster.json"))
 
 
 def stacks_with_files(project: Path) -> list[str]:
-    """The stacks that have been rehearsed here, whether or not their cluster is up."""
+    """Return the names of all stacks with files of a rehearsal, whether or not their local cluster is up."""
     return sorted(path.name for path in (project / FOLDER).glob("*") if path.is_dir())
 
 
 def phase(project: Path, stack: str) -> str:
-    """Phase of a stack's cluster: `ready`, `starting`, `stopping`, `failed`, or `gone` when it ended without a word."""
+    """Return the phase of a stack's local cluster: `ready`, `starting`, `stopping`, `failed`, or `gone` if there is
+    none.
+    """
     record = LocalCluster(rehearsal_folder(project, stack)).status()
     return record.phase if record else "gone"
 
 
 def has_prometheus(project: Path, stack: str) -> bool:
-    """Tell whether a Prometheus runs in a stack's cluster."""
+    """Tell whether Prometheus runs in a stack's local cluster."""
     record = LocalCluster(rehearsal_folder(project, stack)).status()
     return record is not None and "prometheus" in record.processes
 
 
 def restarts(project: Path, stack: str) -> dict[str, int]:
-    """The processes of a stack's cluster that ended on their own and were started again, with how often."""
+    """Return the restarted processes of a stack's local cluster by name, with the number of restarts."""
     record = LocalCluster(rehearsal_folder(project, stack)).status()
     if record is None:
         return {}
@@ -189,11 +197,11 @@ def restarts(project: Path, stack: str) -> dict[str, int]:
 
 
 def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Progress) -> Prepared:
-    """Plan the stack, provide its programs, and start its cluster. A local cluster that fits is left as it is.
+    """Plan the stack, provide its programs, and start its local cluster unless it already runs from an equal spec.
 
     Raises:
         InvalidStack: the stack file can't be deployed.
-        KitError: a program can't be had, or the local cluster doesn't get ready; says why.
+        KitError: a program isn't available, or the local cluster doesn't become ready; the message has the reason.
     """
     plan = planning.plan_stack_file(project, stack)
     _require_nixl(plan)
@@ -240,9 +248,9 @@ def _require_nixl(plan: planning.Plan) -> None:
 
 
 def _fitting(project: Path, stack: str, settings: RehearsalSettings) -> tuple[CutStack, Mapping[str, TinyModel]] | None:
-    """Return the stack as vLLM itself can serve it here, with tiny models; None where vLLM is simulated.
+    """Return the stack reduced to this machine's memory, and its tiny models; None if vLLM is simulated.
 
-    A rehearsal that runs keeps the topology that it was begun with, whose memory is no longer available.
+    A running rehearsal keeps its topology, because its servers' memory no longer counts as available.
     """
     if settings.vllm is VllmChoice.SIMULATED:
         return None
@@ -251,12 +259,14 @@ def _fitting(project: Path, stack: str, settings: RehearsalSettings) -> tuple[Cu
 
 
 def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:
-    """Make the stand-in for OCI fail by these rules, and no longer by earlier ones."""
+    """Replace the fault rules of the rehearsal."""
     write_faults(prepared.state / OCI_FAULTS_FILE, faults)
 
 
 def _time_scale(project: Path, stack: str, plan: Plan, settings: RehearsalSettings) -> TimeScale:
-    """Time scale of the settings, else of the local cluster that runs, else the one that suits stack and machine."""
+    """Return the time scale: from the settings, else of the running local cluster, else chosen for the stack and this
+    machine.
+    """
     if settings.time_scale is not None:
         return TimeScale(settings.time_scale, "as asked for")
     if settings.vllm is VllmChoice.REAL:
@@ -272,7 +282,9 @@ def _time_scale(project: Path, stack: str, plan: Plan, settings: RehearsalSettin
 def _scaling_time(
     project: Path, stack: str, plan: Plan, settings: RehearsalSettings, time_scale: float
 ) -> ScalingTime | None:
-    """Scaling speed of the settings, else of the local cluster that runs, else the usual one; None without scaling."""
+    """Return the conversion of scaling durations, with the speed from the settings, else of the running local cluster,
+    else the default; None without scaling by load.
+    """
     if not is_scaled(plan):
         return None
     running = running_settings(project, stack).scaling_speed if phase(project, stack) == "ready" else None
@@ -280,7 +292,7 @@ def _scaling_time(
 
 
 def running_settings(project: Path, stack: str) -> RehearsalSettings:
-    """The settings that a stack's cluster runs with; the defaults where there is none."""
+    """Return the settings of a stack's running local cluster; the defaults if there is none."""
     record = LocalCluster(rehearsal_folder(project, stack)).status()
     if record is None:
         return RehearsalSettings()
@@ -298,13 +310,13 @@ def running_settings(project: Path, stack: str) -> RehearsalSettings:
 
 
 def running_programs(project: Path, stack: str) -> tuple[str, ...]:
-    """The programs that run in pods of a stack's cluster, as `NAME=VERSION`."""
+    """Return the programs that run in pods of a stack's local cluster, as `NAME=VERSION`."""
     record = LocalCluster(rehearsal_folder(project, stack)).status()
     return () if record is None else tuple(record.facts.get(PROGRAMS, "").split())
 
 
 def _start(prepared: Prepared, progress: Progress) -> None:
-    """Start the local cluster unless it runs from the same spec already."""
+    """Start the local cluster unless it already runs from an equal spec."""
     state, scale = prepared.state, prepared.time_scale.scale
     state.mkdir(parents=True, exist_ok=True)
     paths = prepared.inventory.paths()
@@ -335,15 +347,23 @@ def run_engine(
     unprotect: bool = False,
     more: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Run an operation of the real engine inside: `up`, `preview`, `refresh`, `destroy`, `drift` or `replace`.
+    """Run an operation of the real engine in the local cluster (`up`, `preview`, `refresh`, `destroy`, `drift` or
+    `replace`) and return its result as a mapping (`engine.EngineResult`).
 
-    `targets` are the URNs of what `destroy` is about, with all that depends on them, or the names of nodes for
-    `replace`, whose options are in `more`; everything if left out. With `unprotect` it takes protected resources too.
+    Args:
+        prepared: the rehearsal.
+        operation: name of the operation.
+        progress: receives the engine's reports.
+        targets: for `destroy`, the URNs to delete with all that depend on them (all resources if empty); for `replace`,
+            names
+            of nodes.
+        unprotect: lets `destroy` delete protected resources.
+        more: further options of `replace`.
 
-    When it is interrupted, the engine still saves what it has done, so that the next operation goes on from there.
+    If interrupted, the engine saves its state before it ends, so that the next operation can continue.
 
     Raises:
-        KitError: the operation failed; says why in the engine's words.
+        KitError: the operation failed; the message has the engine's reason.
     """
     lock_file = prepared.state / "engine.lock"
     with file_lock(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S):
@@ -356,7 +376,9 @@ def run_engine(
 
 
 def _is_upgrade(prepared: Prepared) -> bool:
-    """Tell whether clusters or pools get another version of Kubernetes, one after the other as by `llmd-oke up`."""
+    """Tell whether clusters or node pools get another Kubernetes version; these are updated one at a time, as by
+    `llmd-oke up`.
+    """
     created = prepared.plan.created
     if created is None:
         return False
@@ -430,18 +452,20 @@ CREATED_CLUSTER_MODULES = (
     "pulumi_oci.core.vcn",
     "pulumi_oci.identity.policy",
 )
-"""Modules of every program that creates a cluster; the modules of OCI's package bring the types of all of it."""
+"""Modules that every program that creates a cluster imports; those of OCI's package load all of its types."""
 
 
 def program_modules(plan: Plan) -> list[str]:
-    """The modules that a stack's program loads: OCI's packages only where it creates a cluster."""
+    """Return the modules that a stack's program imports; OCI's package is among them only if the stack creates a
+    cluster.
+    """
     created = isinstance(plan.cluster, config.CreateCluster)
     return ["llmd_oke.program", *(CREATED_CLUSTER_MODULES if created else ())]
 
 
 def _engine_environment(prepared: Prepared) -> Mapping[str, str]:
-    """The engine's and its program's variables for the local cluster: kubeconfig, where their programs are, and the
-    stand-ins that the engine attaches to instead of starting a plug-in. What the user has set of `PASSED_ON` counts.
+    """Return the environment variables of the engine and its program: kubeconfig, PATH, the stand-in plug-ins to attach
+    to, and the user's values of `PASSED_ON`.
     """
     programs = prepared.inventory.link_engine(prepared.state / "bin")
     stand_ins = PLUGIN_PORTS.items() if not prepared.plugin.is_real else [("oci", PLUGIN_PORTS["oci"])]
@@ -467,15 +491,13 @@ def run_command(
     output: TextIO | None = None,
     interruptible: bool = False,
 ) -> int:
-    """Run a command inside a stack's cluster, its output where the caller's goes, and return its exit code.
+    """Run a command inside a stack's local cluster, with the caller's standard output, and return its exit code.
 
-    The programs beside this Python are on its PATH, `llmd-oke` among them.
-
-    Ctrl-C ends the command at once; an `interruptible` one hears of it, has a minute to end by itself, and counts as
-    ended by SIGINT.
+    The executables beside this Python, among them `llmd-oke`, are on the command's PATH. Ctrl-C ends the command; with
+    `interruptible`, the command gets SIGINT and up to a minute to end, and counts as ended by SIGINT.
 
     Raises:
-        KitError: the stack's cluster isn't up.
+        KitError: the stack's local cluster isn't up.
     """
     cluster = LocalCluster(rehearsal_folder(project, stack))
     path = f"{sysconfig.get_path('scripts')}:{cluster.environment()['PATH']}"
@@ -491,7 +513,7 @@ def run_command(
 
 
 def down(project: Path, stack: str) -> bool:
-    """End a stack's cluster and remove its files, logs excepted. Returns whether there was anything but logs."""
+    """End a stack's local cluster and delete its files except logs; return whether there were such files."""
     cluster = LocalCluster(rehearsal_folder(project, stack))
     if not cluster.folder.path.is_dir():
         return False
@@ -505,10 +527,10 @@ def down(project: Path, stack: str) -> bool:
 
 
 def have_programs(progress: Progress) -> Inventory:
-    """Everything that rehearsals need, whichever release they ask for: programs, and all releases' charts and CRDs.
+    """Find, download or build the programs of all rehearsals, and download the definitions of all releases.
 
     Raises:
-        KitError: something can't be had; names all of it, each with the command that installs it.
+        KitError: programs are missing; the message names all of them, each with the command that installs it.
     """
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     for release in releases:
@@ -517,12 +539,13 @@ def have_programs(progress: Progress) -> Inventory:
 
 
 def pre_scale_down(prepared: Prepared, progress: Progress) -> Displacement | None:
-    """Delete servers that have to go before others can come, and return them; None where there are none.
+    """Delete servers that must be removed before new servers fit the nodes, and return the deleted servers; None if no
+    server must be removed.
 
-    Without servers that leave the stack this costs nothing: only then is there a preview.
+    A preview is only run if servers leave the stack.
 
     Raises:
-        KitError: the preview or the deletion failed; says why.
+        KitError: the preview or the deletion failed; the message has the reason.
     """
     if not removed_servers(checkpoint_file(prepared.state, prepared.stack), prepared.plan):
         return None
@@ -536,9 +559,8 @@ def pre_scale_down(prepared: Prepared, progress: Progress) -> Displacement | Non
 
 
 def removed_servers(file: Path, plan: Plan) -> list[str]:
-    """The names of the model servers in an engine's state that a plan no longer has.
-
-    Another version of a unit that comes beside the old one has room by its plan.
+    """Return the names of the model servers in the engine's state that the plan no longer has. A version of a unit that
+    is deployed beside the old one isn't counted, as the plan reserves nodes for both.
     """
     resources: list[dict[str, Any]] = latest(file).get("resources") or []
     deployed = [
@@ -556,10 +578,11 @@ def removed_servers(file: Path, plan: Plan) -> list[str]:
 
 
 def check_servers(prepared: Prepared, real: RealRehearsal) -> "Sequence[ServerCheck]":
-    """Check the servers of vLLM itself from inside, and keep the results beside the stack's reports.
+    """Check vLLM's own servers from inside the local cluster, and write the results to the folder of the stack's
+    reports.
 
     Raises:
-        KitError: the checks came to no result.
+        KitError: the checks ended without a result.
     """
     from llmd_rehearsal.real_vllm import report  # noqa: PLC0415 - it loads Pulumi
 

@@ -1,4 +1,4 @@
-"""Differences between a rehearsed router and the one of the stack's release, object by object."""
+"""Differences between the router of the stack's release and the rehearsed router, by object."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ from llmd_oke.serving.units import routing_sidecar, server_spec
 
 @dataclass(frozen=True)
 class FieldDifference:
-    """A field of an object: what the stack's own release has there, and what is rehearsed; None where nothing is."""
+    """Field of an object with its value in the stack's own release and its rehearsed value; None if the field is
+    missing there.
+    """
 
     path: str
     own: str | None
@@ -21,9 +23,8 @@ class FieldDifference:
 
 @dataclass(frozen=True)
 class ObjectDifference:
-    """An object of a router, as `Kind name`, or a container of a server, and its fields that differ.
-
-    `only_in` says where it is, if it isn't in both.
+    """Object of a router (`Kind name`) or container of a server, with the fields that differ. `only_in` is set if only
+    one of the two releases has the object.
     """
 
     name: str
@@ -39,9 +40,9 @@ class ObjectDifference:
 
 
 def release_differences(deployed: Plan, rehearsed: Plan) -> tuple[ObjectDifference, ...]:
-    """Differences for the first unit of each model; the other units are like it.
+    """Return the differences of each model's first unit, which all other units share.
 
-    Units have the plan's names for them, without what marks their version.
+    Names in the result are the plan's unit names, without version labels.
     """
     pairs = zip(deployed.models, rehearsed.models, strict=True)
     return tuple(difference for pair in pairs for difference in _model_differences(deployed, rehearsed, *pair))
@@ -63,7 +64,7 @@ def _model_differences(
 
 
 def _objects(plan: Plan, model: ModelPlan) -> dict[str, dict[str, str]]:
-    """The router's objects and the decode servers' sidecar, each as its fields by their paths."""
+    """Return the fields by path of the router's objects and of the decode servers' sidecar."""
     unit = model.units[0]
     router = router_manifests({**router_args(plan, model, unit), "unit": unit.name, "version": "0"})
     objects = {f"{manifest['kind']} {manifest['metadata']['name']}": _fields(manifest) for manifest in router}
@@ -76,12 +77,12 @@ def _objects(plan: Plan, model: ModelPlan) -> dict[str, dict[str, str]]:
 
 
 def _fields(value: Mapping[str, Any]) -> dict[str, str]:
-    """But for the label of the endpoint picker's version, which every object has."""
+    """Return the fields by path, except the label with the endpoint picker's version, which all objects have."""
     return {path: text for path, text in _leaves(value, "") if path != "metadata.labels.app.kubernetes.io/version"}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The leaves below a value by their paths; elements of lists by their names, where they have one."""
+    """Yield path and text of all leaf values; list elements are identified by name, if they have one."""
     if isinstance(value, Mapping):
         for key, item in cast("Mapping[str, Any]", value).items():
             yield from _leaves(item, f"{path}.{key}".removeprefix("."))

@@ -1,9 +1,10 @@
-"""Time in which this process ran. Probes, leases and limits of the test-bed go by it, so that nothing ends because the
-machine stood still: a suspended virtual machine, stopped processes, a hypervisor that took the processors.
+"""Running time: seconds in which this process could run. Probes, leases and time limits of the test-bed use it, so that
+none expires because the machine stood still (suspended virtual machine, stopped processes, an overcommitted
+hypervisor).
 
-A thread looks at the clock four times a second. Where it comes more than half a second too late, the process did not
-run, and the rest of what it missed does not count. Programs that this process waits for may be starved while it is not:
-how long one of their threads waited for a processor is the kernel's own figure (proc/PID/task/TID/schedstat).
+A thread reads the clock four times a second. If it is more than half a second late, the process didn't run, and the
+rest of the delay doesn't count. Other processes may wait for a processor while this one runs; the kernel reports that
+waiting time for each thread (proc/PID/task/TID/schedstat).
 """
 
 import asyncio
@@ -18,31 +19,33 @@ from typing import TypeVar
 
 TICK_S = 0.25
 MIN_S = 0.5
-"""By so much a thread may be late that runs; so much of each standstill counts, and time never goes back."""
+"""Delay in seconds of the ticking thread that is considered normal; so much of each standstill counts as running time,
+which never decreases.
+"""
 
 _T = TypeVar("_T")
 
 
 class RunningTime:
-    """Seconds in which whoever calls `tick` each quarter of a second did so; `clock` gives those that passed."""
+    """Seconds in which `tick` was called every quarter of a second, measured with `clock`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._state = (clock(), 0.0)
 
     def tick(self) -> None:
-        """Say that the process runs."""
+        """Record that the process runs."""
         now_s = self._clock()
         self._state = (now_s, self._stood_still_s(now_s))
 
     def now(self) -> float:
-        """Seconds, from any point in time, without those that nobody ticked in."""
+        """Return the running time in seconds since an arbitrary start."""
         now_s = self._clock()
         return now_s - self._stood_still_s(now_s)
 
     @property
     def stood_still_s(self) -> float:
-        """Seconds that did not count so far."""
+        """Seconds so far in which the process didn't run."""
         return self._stood_still_s(self._clock())
 
     def _stood_still_s(self, now_s: float) -> float:
@@ -52,7 +55,7 @@ class RunningTime:
 
 @cache
 def of_process() -> RunningTime:
-    """The running time of this process, which a thread keeps from the first call on."""
+    """Return the running time of this process, measured by a thread since the first call."""
     running = RunningTime()
 
     def tick() -> None:
@@ -65,20 +68,24 @@ def of_process() -> RunningTime:
 
 
 def now() -> float:
-    """Seconds in which this process ran, from any point in time; stands in for `time.monotonic()` in limits."""
+    """Return this process's running time in seconds since an arbitrary start; replaces `time.monotonic()` for time
+    limits.
+    """
     return of_process().now()
 
 
 class RunningLoop(asyncio.SelectorEventLoop):
-    """An event loop whose timers, sleeps and time-outs go by running time."""
+    """Event loop whose timers, sleeps and timeouts use running time."""
 
     def time(self) -> float:
-        """Seconds in which this process ran."""
+        """Return this process's running time in seconds."""
         return now()
 
 
 class Starvation:
-    """Time for which threads of some processes were ready to run and got no processor, since this object was made."""
+    """Time for which threads of these processes were runnable and waited for a processor, since the object's
+    creation.
+    """
 
     def __init__(self, pids: Iterable[int], proc: Path = Path("/proc")) -> None:
         self._pids, self._proc = tuple(pids), proc
@@ -86,7 +93,7 @@ class Starvation:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the thread that waited longest."""
+        """Waiting time in seconds of the thread that waited longest."""
         waited = self._waited_ns()
         return max((waited[thread] - ns for thread, ns in self._before.items() if thread in waited), default=0) / 1e9
 
@@ -100,11 +107,11 @@ class Starvation:
 
 
 async def within(work: Awaitable[_T], limit_s: float, *pids: int) -> _T:
-    """The result of `work`, which may take `limit_s` of running time. Where processes are named that work on it, the
-    time in which they or this one were starved doesn't count either.
+    """Return the result of `work`, which may take `limit_s` seconds of running time. If `pids` are given, time in which
+    these processes or this one waited for a processor doesn't count either.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: `work` took longer.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     started_s, starvation = loop.time(), Starvation((os.getpid(), *pids) if pids else ())

@@ -1,8 +1,9 @@
-"""Services as whatever runs in the local cluster reaches them: by address or by DNS name.
+"""Services of the local cluster: a proxy for their addresses, and a DNS server for their names.
 
-Both follow from Services and EndpointSlices alone. The names follow the Kubernetes DNS specification
-(https://github.com/kubernetes/dns/blob/master/docs/specification.md) as far as pods of this kit need it: A and SRV
-records of Services, headless ones and their hosts, ExternalName, pod addresses. Nothing is asked of any other server.
+Both are computed from Services and EndpointSlices. Names follow the Kubernetes DNS specification
+(https://github.com/kubernetes/dns/blob/master/docs/specification.md) as far as the kit's pods need it: A and SRV
+records of Services, headless Services and their host names, ExternalName, and pod addresses. No other DNS server is
+queried.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from llmd_rehearsal.watches import Changes, ObjectStore
 SERVICE_LABEL = "kubernetes.io/service-name"
 _CONNECT_S = 5.0
 _BACKLOG = 1024
-_BUFFER = memoryview(bytearray(256 * 1024))  # shared: it's filled and emptied within one call
+_BUFFER = memoryview(bytearray(256 * 1024))  # shared by all pipes, as each call fills and empties it
 _TTL_S = 5  # CoreDNS's own default for cluster names
 _DNS_PORT = 53
 _GATHER_S = 0.005
@@ -48,16 +49,16 @@ class SocketAddress:
 
 
 ConnectionFilter = Callable[[str, SocketAddress], bool]
-"""Function that tells whether a connection from an IPv4 address may be passed on to an endpoint."""
+"""Function that tells whether a connection from an IPv4 address may be forwarded to an endpoint."""
 
 
-# Which addresses stand behind which Service.
+# Endpoints of Services.
 
 
 def forwardings(
     services: Iterable[Service], slices: Iterable[EndpointSlice]
 ) -> dict[SocketAddress, tuple[SocketAddress, ...]]:
-    """Give for each Service address with ready endpoints those endpoints; Services without are left out."""
+    """Return the ready endpoints of each Service address; Services without ready endpoints are left out."""
     by_service = slices_by_service(slices)
     table: dict[SocketAddress, tuple[SocketAddress, ...]] = {}
     for service in services:
@@ -72,7 +73,7 @@ def forwardings(
 
 
 def slices_by_service(slices: Iterable[EndpointSlice]) -> Mapping[tuple[str, str], list[EndpointSlice]]:
-    """Group EndpointSlices by the namespace and name of their Service."""
+    """Return the EndpointSlices grouped by namespace and name of their Service."""
     groups: dict[tuple[str, str], list[EndpointSlice]] = {}
     for endpoint_slice in slices:
         meta = metadata(endpoint_slice)
@@ -83,13 +84,13 @@ def slices_by_service(slices: Iterable[EndpointSlice]) -> Mapping[tuple[str, str
 
 
 def service_key(service: Service) -> tuple[str, str]:
-    """Give a Service's namespace and name."""
+    """Return a Service's namespace and name."""
     meta = metadata(service)
     return meta.namespace or "", meta.name or ""
 
 
 def ready_endpoints(endpoint_slice: EndpointSlice) -> list[Endpoint]:
-    """Give a slice's endpoints that may get traffic; unknown readiness counts as ready, as the API says."""
+    """Return a slice's endpoints that may receive traffic; unknown readiness counts as ready, as the API defines."""
     endpoints = endpoint_slice.endpoints or []
     return [point for point in endpoints if point.conditions is None or point.conditions.ready is not False]
 
@@ -103,16 +104,16 @@ def _targets(port: ServicePort, slices: Iterable[EndpointSlice]) -> Iterator[Soc
                 yield from (SocketAddress(ip, number) for ip in point.addresses)
 
 
-# The Services' own addresses: a listener for each port that passes connections on to ready endpoints in turn.
+# Proxy: one listener for each Service address, which forwards connections to ready endpoints round-robin.
 
 
 class Pipe:
-    """One direction of a connection, without tasks or buffers of its own; the end of the source is passed on as a
-    half-close.
+    """One direction of a relayed connection, without a task or buffer of its own; the end of the source is passed on as
+    a half-close.
     """
 
     def __init__(self, source: socket.socket, sink: socket.socket, closed: Callable[[bool], None]) -> None:
-        """Start moving; `closed(broken)` is called once, when this direction has ended."""
+        """Start forwarding; `closed(broken)` is called once when this direction has ended."""
         self._loop = asyncio.get_running_loop()
         self._source = source
         self._sink = sink
@@ -122,7 +123,7 @@ class Pipe:
         self._loop.add_reader(source, self._read)
 
     def abandon(self) -> None:
-        """Stop moving data."""
+        """Stop forwarding."""
         if not self._ended:
             self._ended = True
             self._loop.remove_reader(self._source)
@@ -170,7 +171,9 @@ class Pipe:
 
 
 class Relay:
-    """Relay of both directions between two connected, non-blocking sockets; closes them when both have ended."""
+    """Relay between two connected, non-blocking sockets in both directions; closes the sockets once both directions
+    have ended.
+    """
 
     def __init__(self, client: socket.socket, server: socket.socket, done: Callable[["Relay"], None]) -> None:
         self._sockets = (client, server)
@@ -179,7 +182,7 @@ class Relay:
         self._pipes = (Pipe(client, server, self._ended), Pipe(server, client, self._ended))
 
     def close(self) -> None:
-        """End both directions at once."""
+        """End both directions immediately."""
         if self._open < 0:
             return
         self._open = -1
@@ -196,21 +199,21 @@ class Relay:
 
 
 class RoundRobin:
-    """Endpoints in turn; a change of endpoints keeps the turn."""
+    """Round-robin order of a Service's endpoints, which continues when the endpoints change."""
 
     def __init__(self, targets: Sequence[SocketAddress]) -> None:
         self.targets = tuple(targets)
         self._next = 0
 
     def order(self) -> list[SocketAddress]:
-        """Give all endpoints, the one whose turn it is first, to be tried until one answers."""
+        """Return all endpoints, beginning with the next in turn, to be tried until one answers."""
         start = self._next % len(self.targets)
         self._next = start + 1
         return [*self.targets[start:], *self.targets[:start]]
 
 
 class ServiceListener:
-    """One Service address: accepts connections and relays them."""
+    """Listener on one Service address that accepts connections and relays them to endpoints."""
 
     def __init__(self, address: SocketAddress, targets: Sequence[SocketAddress], allows: ConnectionFilter) -> None:
         self.robin = RoundRobin(targets)
@@ -223,12 +226,13 @@ class ServiceListener:
         self._connecting: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Take no more connections; those that are open go on.
+        """Stop accepting connections; open connections continue.
 
-        The socket is closed once the loop has forgotten it: it would else forget what gets the same number next.
+        The socket is closed after the event loop has removed it, because the loop would otherwise remove a later socket
+        with the same file descriptor.
         """
         self._accepting.cancel()
-        with suppress(OSError):  # it is closed already where the loop has ended the task
+        with suppress(OSError):  # the ended accept task has closed the socket already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
@@ -251,7 +255,9 @@ class ServiceListener:
             task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, client: socket.socket, source: str) -> None:
-        """Servers see the node as the client, so what policies keep from the client is kept here."""
+        """Relay an accepted connection to an endpoint. Servers see the node's address as the client's, so that the
+        client's NetworkPolicies are enforced here.
+        """
         server = await _connected([target for target in self.robin.order() if self._allows(source, target)])
         if server is None:
             client.close()
@@ -263,7 +269,7 @@ class ServiceListener:
 
 
 async def _connected(targets: Sequence[SocketAddress]) -> socket.socket | None:
-    """A connection to the first target that answers."""
+    """Return a connection to the first endpoint that answers; None if no endpoint answers."""
     for target in targets:
         candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         connecting = asyncio.get_running_loop().sock_connect(candidate, (target.ip, target.port))
@@ -289,7 +295,7 @@ def _listening(address: SocketAddress) -> socket.socket:
 
 
 class ServiceProxy:
-    """One listener for each Service address that has ready endpoints."""
+    """Proxy with one listener for each Service address that has ready endpoints."""
 
     def __init__(self, allows: ConnectionFilter = lambda _source, _target: True) -> None:
         self._listeners: dict[SocketAddress, ServiceListener] = {}
@@ -297,11 +303,11 @@ class ServiceProxy:
 
     @property
     def addresses(self) -> frozenset[SocketAddress]:
-        """The addresses that are listened on."""
+        """Service addresses that have a listener."""
         return frozenset(self._listeners)
 
     def apply(self, table: Mapping[SocketAddress, Sequence[SocketAddress]]) -> None:
-        """Open, change and close listeners so that they match the table."""
+        """Open, update and close listeners to match the table of endpoints by Service address."""
         for address in self._listeners.keys() - table.keys():
             self._listeners.pop(address).close()
         for address, targets in table.items():
@@ -320,12 +326,12 @@ class ServiceProxy:
         self._listeners.clear()
 
 
-# The cluster's DNS names.
+# DNS names of the cluster.
 
 
 @dataclass(frozen=True)
 class NamedPort:
-    """A named port, for SRV."""
+    """Named port of a Service, for SRV records."""
 
     name: str
     protocol: str
@@ -334,7 +340,7 @@ class NamedPort:
 
 @dataclass(frozen=True)
 class DnsName:
-    """Meaning of one name: addresses, or another name outside the cluster."""
+    """Content of one DNS name: IP addresses, or an alias outside the cluster."""
 
     addresses: tuple[str, ...] = ()
     alias: str | None = None
@@ -342,7 +348,7 @@ class DnsName:
 
 
 def dns_names(services: Iterable[Service], slices: Iterable[EndpointSlice], domain: str) -> dict[str, DnsName]:
-    """Give all names of Services and hosts of headless ones, lower case, without a final dot."""
+    """Return all names of Services and of headless Services' hosts, in lower case and without a final dot."""
     by_service = slices_by_service(slices)
     zone: dict[str, DnsName] = {}
     for service in services:
@@ -370,7 +376,7 @@ def dns_names(services: Iterable[Service], slices: Iterable[EndpointSlice], doma
 
 
 def lookup(zone: Mapping[str, DnsName], name: str, domain: str) -> DnsName | None:
-    """Give what a name stands for, None when it doesn't exist."""
+    """Return the content of a name; None if the name doesn't exist."""
     key = name.lower().rstrip(".")
     if key in zone:
         return zone[key]
@@ -384,7 +390,9 @@ def lookup(zone: Mapping[str, DnsName], name: str, domain: str) -> DnsName | Non
 
 
 def service_port(zone: Mapping[str, DnsName], name: str) -> tuple[str, NamedPort] | None:
-    """Give target and port of an SRV name such as `_http._tcp.router.default.svc.cluster.local`."""
+    """Return host name and port of an SRV name such as `_http._tcp.router.default.svc.cluster.local`; None if it
+    doesn't exist.
+    """
     labels = name.lower().rstrip(".").split(".", 2)
     if len(labels) < 3 or not labels[0].startswith("_") or not labels[1].startswith("_"):
         return None
@@ -394,7 +402,7 @@ def service_port(zone: Mapping[str, DnsName], name: str) -> tuple[str, NamedPort
 
 
 def dns_response(query: bytes, zone: Mapping[str, DnsName], domain: str) -> bytes | None:
-    """Give the answer to one message; None for what isn't a DNS query."""
+    """Return the response to a DNS message; None if the message isn't a valid DNS query."""
     try:
         message = dns.message.from_wire(query)
         response = dns.message.make_response(message, recursion_available=True)
@@ -414,7 +422,9 @@ def dns_response(query: bytes, zone: Mapping[str, DnsName], domain: str) -> byte
 def _records(
     name: dns.name.Name, kind: dns.rdatatype.RdataType, zone: Mapping[str, DnsName], domain: str
 ) -> list[dns.rrset.RRset] | None:
-    """Give the records for a question, empty when the name has none of this kind, None when there's no such name."""
+    """Return the records that answer a question: empty if the name has none of this type, None if the name doesn't
+    exist.
+    """
 
     def records(record_kind: str, *values: str) -> list[dns.rrset.RRset]:
         return [dns.rrset.from_text_list(name, _TTL_S, "IN", record_kind, list(values))]
@@ -448,7 +458,7 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 class DnsServer:
-    """DNS server, over UDP and TCP, of the names that `zone()` returns at the moment of asking."""
+    """DNS server, over UDP and TCP, for the names that `zone` returns at each query."""
 
     def __init__(self, zone: Callable[[], Mapping[str, DnsName]], domain: str) -> None:
         self._zone = zone
@@ -457,7 +467,11 @@ class DnsServer:
         self._streams: asyncio.Server | None = None
 
     async def start(self, address: str, port: int) -> None:
-        """Listen on UDP and TCP; OSError when the address can't be bound."""
+        """Listen on UDP and TCP.
+
+        Raises:
+            OSError: the address can't be bound.
+        """
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self._reply), local_addr=(address, port))
         self._datagrams = transport
@@ -489,9 +503,10 @@ class DnsServer:
 
 
 class ServiceNetwork:
-    """Proxy and DNS, following the watches; `fixed` are addresses that don't depend on these, such as the API server's.
+    """Proxy and DNS server, updated when Services or EndpointSlices change.
 
-    `outside` are names that aren't the cluster's; `allows` says whom policies let through to an endpoint.
+    `fixed` are forwardings that no Service defines, such as the API server's. `outside` are names outside the cluster's
+    domain. `allows` tells whether NetworkPolicies permit a connection.
     """
 
     def __init__(
@@ -516,11 +531,15 @@ class ServiceNetwork:
         slices.subscribe(self._changes.note)
 
     async def serve_names(self, address: str) -> None:
-        """Answer DNS questions; OSError when the address can't be bound."""
+        """Start the DNS server.
+
+        Raises:
+            OSError: the address can't be bound.
+        """
         await self._dns.start(address, _DNS_PORT)
 
     async def run(self) -> None:
-        """Follow changes until cancelled."""
+        """Update proxy and names after changes until cancelled."""
         await self._changes.follow(self._look)
 
     async def _look(self) -> None:

@@ -1,8 +1,8 @@
-"""The first process of a local cluster, which sets up its namespaces, starts its processes and ends with them.
+"""First process of a local cluster: sets up the namespaces, starts the processes of the spec, and ends with them.
 
-Run as `python -m llmd_rehearsal.supervisor` by `LocalCluster.start`, never by hand. A process that ends on its own
-is started again where its spec says so. Otherwise, and when it ends too often, the local cluster fails: everything else
-is stopped, and the record says which process it was, with the end of its log.
+Run as `python -m llmd_rehearsal.supervisor` by `LocalCluster.start`, never by hand. A process that ends by itself is
+restarted as its spec permits. Otherwise the local cluster fails: all other processes are stopped, and the record names
+the process, with the end of its log.
 """
 
 import argparse
@@ -48,11 +48,11 @@ _PAUSE_S = 0.05
 
 
 class ClusterFailedError(Exception):
-    """A process of the local cluster failed; the message names it and ends with its log."""
+    """A process of the local cluster failed; the message names the process and quotes the end of its log."""
 
 
 class Child:
-    """A started process; `ended` is set once it has been reaped, then `status` is its exit status."""
+    """Started process; `ended` is set once the process has been reaped, and `status` is then its exit status."""
 
     def __init__(self, spec: ProcessSpec, process: subprocess.Popen[bytes]) -> None:
         self.spec = spec
@@ -62,18 +62,18 @@ class Child:
         self._process = process
 
     def describe_end(self) -> str:
-        """Description of a process's end: `ended with status 1`, `was ended by SIGKILL`."""
+        """Return a description of the process's end: `ended with status 1`, `was ended by SIGKILL`."""
         if self.status is not None and self.status < 0:
             return f"was ended by {signal.Signals(-self.status).name}"
         return f"ended with status {self.status}"
 
     def mark_ended(self, status: int) -> None:
-        """Take note of the reaped exit status."""
+        """Record the exit status of the reaped process."""
         self.status = self._process.returncode = status
         self.ended.set()
 
     async def stop(self) -> None:
-        """Ask it to end, and kill it when it has not ended within its limit."""
+        """Send SIGTERM to the process, and SIGKILL if it hasn't ended within its time limit."""
         if self.ended.is_set():
             return
         os.kill(self.pid, signal.SIGTERM)
@@ -85,7 +85,7 @@ class Child:
 
 
 class Children:
-    """Every process that was started, in the order of the starts."""
+    """All started processes, in the order of their starts."""
 
     def __init__(self, folder: StateFolder, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -96,10 +96,12 @@ class Children:
         return iter(tuple(self._by_pid.values()))
 
     def start(self, spec: ProcessSpec, *, again: bool = False) -> Child:
-        """Start a process with a fresh log; the log of the run before is kept as `<name>.previous.log`.
+        """Start a process with a new log file; the previous log is kept as `<name>.previous.log`.
 
-        One that is started `again` in the same cluster goes on with its log. Raises OSError where there is no such
-        program.
+        With `again`, a restart in the same local cluster, the log is continued.
+
+        Raises:
+            OSError: the program can't be started.
         """
         if isinstance(spec.readiness, FileReady):
             Path(spec.readiness.path).unlink(missing_ok=True)
@@ -120,7 +122,7 @@ class Children:
         return child
 
     def reap(self) -> None:
-        """Take every ended process from the kernel: those that were started here, and orphans that fell to this one."""
+        """Reap all ended processes: started ones, and orphans, whose parent this first process becomes."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -132,7 +134,7 @@ class Children:
                 self._by_pid[pid].mark_ended(os.waitstatus_to_exitcode(status))
 
     async def stop(self) -> None:
-        """Stop all processes, each after those that were started on top of it."""
+        """Stop all processes, each after the processes that depend on it."""
         await asyncio.gather(*(self._stop_after_dependents(child) for child in self))
 
     async def _stop_after_dependents(self, child: Child) -> None:
@@ -143,7 +145,7 @@ class Children:
 
 
 class Reporter:
-    """Reports of the local cluster's progress, as lines of JSON on its starter's pipe and in the supervisor's log."""
+    """Reports of the local cluster's start: JSON lines on the starter's pipe, and text in the supervisor's log."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -153,12 +155,12 @@ class Reporter:
         print(f"{kind}: {text}", flush=True)
         try:
             os.write(self._descriptor, json.dumps({"kind": kind, "text": text}).encode() + b"\n")
-        except BrokenPipeError:  # whoever started the local cluster has gone since
+        except BrokenPipeError:  # the program that started the local cluster has ended
             return
 
 
 class Supervisor:
-    """Supervisor that brings a local cluster up, watches it, and takes it down."""
+    """Supervisor that starts, monitors and stops the processes of a local cluster."""
 
     def __init__(self, folder: StateFolder, spec: ClusterSpec, record: ClusterRecord, reporter: Reporter) -> None:
         self._folder = folder
@@ -169,7 +171,7 @@ class Supervisor:
         self._ready = {process.name: asyncio.Event() for process in spec.processes}
 
     async def run(self) -> int:
-        """Live until SIGTERM (status 0) or until a process fails (status 1)."""
+        """Run the local cluster until SIGTERM (returns 0) or until a process fails (returns 1)."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._children.reap)
         work = asyncio.create_task(self._live())
@@ -191,7 +193,7 @@ class Supervisor:
             for process in self._spec.processes:
                 group.create_task(self._run_process(process))
             group.create_task(self._announce())
-            await asyncio.Event().wait()  # a local cluster without processes lives too, until it is stopped
+            await asyncio.Event().wait()  # keeps a local cluster without processes running until it is stopped
 
     async def _run_process(self, spec: ProcessSpec) -> None:
         for name in spec.after:
@@ -223,10 +225,10 @@ class Supervisor:
         return child
 
     async def _is_ready(self, child: Child) -> bool:
-        """Wait until it is ready; False where it ends first.
+        """Wait until the process is ready and return True; return False if the process ends before.
 
         Raises:
-            ClusterFailedError: neither happens in time.
+            ClusterFailedError: the process is neither ready nor ended at its time limit.
         """
         started_s = time.monotonic()
         if child.spec.readiness is not None:
@@ -268,13 +270,13 @@ class Supervisor:
 
 
 async def wait_until_ready(readiness: Readiness) -> None:
-    """Return when the process is ready; the caller sets the limit. It is asked again every 50 ms."""
+    """Wait, without a time limit, until the process is ready, checking every 50 ms."""
     while not await asyncio.to_thread(is_ready, readiness):  # noqa: ASYNC110 - another process can't set an event
         await asyncio.sleep(_PAUSE_S)
 
 
 def is_ready(readiness: Readiness) -> bool:
-    """Tell whether a process is ready, by one check."""
+    """Check once whether a process is ready."""
     match readiness:
         case HttpReady():
             return _answers(readiness)
@@ -307,7 +309,7 @@ def _answers(readiness: HttpReady) -> bool:
 
 @cache
 def _tls(readiness: HttpReady) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities, which take longest to read
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # doesn't read the system's CA certificates, which is slow
     if readiness.ca_file is None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -319,7 +321,9 @@ def _tls(readiness: HttpReady) -> ssl.SSLContext:
 
 
 def first_record(spec: ClusterSpec) -> ClusterRecord:
-    """Record of the cluster before anything is started; /proc must still be the host's, so that the numbers are too."""
+    """Return the status record of a local cluster before its processes start. /proc must still be the host's, because
+    the record has the host's process ids.
+    """
     pid = int(Path("/proc/self").readlink().name)
     identity, fields = identity_of(pid), stat_fields(pid)
     if identity is None or fields is None:
@@ -337,7 +341,7 @@ def first_record(spec: ClusterSpec) -> ClusterRecord:
 
 
 def live(folder: StateFolder, reporter: Reporter) -> int:
-    """Run the local cluster that the spec in the state folder describes; the exit status is 1 when it failed."""
+    """Run the local cluster of the spec in the state folder until its end; return 1 if the local cluster failed."""
     spec = ClusterSpec.from_json(folder.spec_file.read_text())
     record = first_record(spec)
     folder.write_record(record)
@@ -348,7 +352,7 @@ def live(folder: StateFolder, reporter: Reporter) -> int:
         reporter.report("failed", str(error))
         return 1
 
-    async def supervise() -> int:  # the children's events belong to the loop that runs
+    async def supervise() -> int:  # creates the events in the running loop
         return await Supervisor(folder, spec, record, reporter).run()
 
     with asyncio.Runner(loop_factory=RunningLoop) as runner:
@@ -356,7 +360,7 @@ def live(folder: StateFolder, reporter: Reporter) -> int:
 
 
 def main() -> int:
-    """Read the arguments that `LocalCluster.start` gives, and live."""
+    """Run the local cluster that the command line of `LocalCluster.start` names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--report", type=int, required=True, metavar="DESCRIPTOR")
@@ -369,7 +373,7 @@ def main() -> int:
 
 
 def _leave(_signal: int, _frame: object) -> None:
-    """End the process at SIGTERM, which does nothing to a first process without a handler."""
+    """End the process on SIGTERM, which the kernel ignores for process 1 of a namespace without a handler."""
     sys.exit(0)
 
 

@@ -1,7 +1,7 @@
-"""Speed of model time in a rehearsal, unless it is given: as fast as this machine can simulate the stack.
+"""Choice of a rehearsal's time scale: as fast as this machine's processors can simulate the stack.
 
-Chosen from what the stack is and how many processors there are, and not from how busy they are at the moment: the same
-stack has the same scale at each run on one machine.
+The choice depends on the stack and the number of processors, not on their present load, so that a stack always gets the
+same scale on one machine.
 """
 
 import os
@@ -15,28 +15,32 @@ from llmd_oke.values import Entry, required_entry
 from llmd_tuner.latency_models import latency_model_of
 
 RULE_TIME_SCALE = 1 / 60
-"""Wall seconds for a second of the rules' windows and of how long their alerts must hold: a minute is a second."""
+"""Wall seconds for one second of alert rules' windows and `for` durations: a minute takes one second."""
 
 SLOWEST = 100.0
-"""The largest scale; `--time-scale` takes none beyond either."""
+"""Largest time scale, also the limit of `--time-scale`."""
 
 
 class ProcessorWork(Entry):
-    """Processor seconds for one of something: of all programs, and of the simulated vLLM's thread among them."""
+    """Processor seconds for one unit of work: of all programs together (`all_s`), and of the simulated vLLM's thread
+    alone.
+    """
 
     all_s: float
     simulator_s: float
 
 
 class Picker(Entry):
-    """Cores for each endpoint picker: its `own` at time scale 1, and what its unit takes `at_rest`, at any scale."""
+    """Processor cores for each endpoint picker: `own` at time scale 1, and `at_rest` for its unit at any scale."""
 
     own: float
     at_rest: float
 
 
 class ProcessorFigures(Entry):
-    """`values/rehearsal/time_scale.yaml`; `control_plane` is in cores."""
+    """Content of `values/rehearsal/time_scale.yaml`; `control_plane` is in cores, `busy_share` and `least_share` are
+    fractions of all cores.
+    """
 
     scrapes_per_s: float
     scrape: ProcessorWork
@@ -50,16 +54,17 @@ class ProcessorFigures(Entry):
 
 @cache
 def figures() -> ProcessorFigures:
-    """Figures of the processor time that a rehearsal takes."""
+    """Return the content of `values/rehearsal/time_scale.yaml`."""
     return required_entry("rehearsal", "time_scale", ProcessorFigures)
 
 
 @dataclass(frozen=True)
 class ProcessorDemand:
-    """Work for the machine in each second of a stack's model time: endpoint pickers that read servers, and output
-    tokens of its benchmark. Both go with model time; pickers of a rehearsal read at intervals that are scaled too.
+    """Work in each second of a stack's model time: endpoint pickers that scrape servers, and output tokens of the
+    benchmark.
 
-    Each server is read by `readers` pickers: one, or a leader and its standbys.
+    Both scale with model time, as the pickers' scrape intervals are scaled too. Each server is scraped by `readers`
+    endpoint pickers: one, or a leader and its standbys.
     """
 
     pickers: int
@@ -73,18 +78,18 @@ class ProcessorDemand:
 
     @property
     def cores(self) -> float:
-        """Processors that it keeps busy at time scale 1, without those that are `at_rest`."""
+        """Processor cores that are busy at time scale 1, without `at_rest`."""
         pickers = self.pickers * figures().picker.own + self._scrapes_per_s * figures().scrape.all_s
         return pickers + self.tokens_per_s * figures().token.all_s
 
     @property
     def at_rest(self) -> float:
-        """Processors that are busy at any scale: control plane, Envoys, probes."""
+        """Processor cores that are busy at any time scale: control plane, Envoys, probes."""
         return figures().control_plane + self.pickers * figures().picker.at_rest
 
     @property
     def simulator(self) -> float:
-        """Share of one processor that the simulated vLLM's thread takes."""
+        """Fraction of one core that the simulated vLLM's thread takes at time scale 1."""
         return self._scrapes_per_s * figures().scrape.simulator_s + self.tokens_per_s * figures().token.simulator_s
 
     @property
@@ -94,7 +99,7 @@ class ProcessorDemand:
 
 @dataclass(frozen=True)
 class TimeScale:
-    """Wall seconds for a second of model time, and the reason for that number."""
+    """Wall seconds for one second of model time, and the reason for this scale."""
 
     scale: float
     because: str
@@ -104,7 +109,7 @@ class TimeScale:
 
 
 def demand_of(plan: Plan) -> ProcessorDemand:
-    """Demand of a stack; every model is loaded as its smoke benchmark does it, if it has one."""
+    """Return the demand of a stack with all smoke benchmarks running."""
     routed = [model for model in plan.models if model.routed]
     readers = max((model.router_replicas for model in routed), default=1)
     return ProcessorDemand(
@@ -116,7 +121,7 @@ def demand_of(plan: Plan) -> ProcessorDemand:
 
 
 def choose_time_scale(demand: ProcessorDemand, cores: float) -> TimeScale:
-    """The least scale at which neither the processors nor the simulated vLLM's thread are too busy."""
+    """Return the smallest time scale at which neither the processors nor the simulated vLLM's thread are overloaded."""
     machine = figures()
     free_cores = max(machine.busy_share * cores - demand.at_rest, machine.least_share * cores)
     least_scale = max(demand.cores / free_cores, demand.simulator / machine.busy_share)
@@ -130,7 +135,9 @@ def choose_time_scale(demand: ProcessorDemand, cores: float) -> TimeScale:
 
 
 def processors(root: Path = Path("/sys/fs/cgroup")) -> float:
-    """Processors that this program may use: those it may run on, and no more than its control group's quota."""
+    """Return the number of processors that this process may use: its CPU affinity, limited by the control group's
+    quota.
+    """
     allowed = float(len(os.sched_getaffinity(0)))
     try:
         quota, period = (root / "cpu.max").read_text().split()
@@ -140,7 +147,9 @@ def processors(root: Path = Path("/sys/fs/cgroup")) -> float:
 
 
 def _tokens_per_s(plan: Plan, model: ModelPlan) -> float:
-    """Output tokens of a model's benchmark in a second, by the latency model of its servers."""
+    """Return the output tokens per second of model time of a model's smoke benchmark, by the latency model of its
+    servers.
+    """
     shape, roles = plan.pools[0].shape, model.units[0].roles
     latency = latency_model_of(known_figures(model.model, shape.gpu), model.model, shape)
     workload, users = model.workload, plan.smoke.concurrency

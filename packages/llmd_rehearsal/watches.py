@@ -1,4 +1,4 @@
-"""Objects of one kind that the API server holds, kept current by a watch, for the node agent's parts."""
+"""Local stores of API objects for the node agent, each kept up to date by a watch."""
 
 import asyncio
 import logging
@@ -20,14 +20,16 @@ from llmd_oke.operations.objects import metadata
 _log = logging.getLogger(__name__)
 _RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _LOOKS = 4
-"""Longest time of gathering changes, in durations of the last look: hundreds of objects change all the time."""
+"""Pause between two evaluations of changes, as a multiple of the last evaluation's duration: with hundreds of objects,
+changes never cease.
+"""
 
 Kind = TypeVar("Kind", bound=NamespacedResourceG | GlobalResource)
 
 
 @dataclass(frozen=True)
 class ObjectIdentity:
-    """Identity of an object: a name can come back with another uid."""
+    """Identity of an API object; an object with the same name may be created later with another uid."""
 
     namespace: str
     name: str
@@ -35,43 +37,42 @@ class ObjectIdentity:
 
 
 def identity(thing: object) -> ObjectIdentity:
-    """Name an object from the API server."""
+    """Return the identity of an API object."""
     meta = metadata(thing)
     return ObjectIdentity(meta.namespace or "", meta.name or "", meta.uid or "")
 
 
 def spec_of(pod: Pod) -> PodSpec:
-    """Give the pod's spec (the models call it optional, the API server doesn't)."""
+    """Return the pod's spec, which the API server always sets although its model is optional."""
     return pod.spec or PodSpec(containers=[])
 
 
 def is_sidecar(container: Container) -> bool:
-    """Say whether an init container is a native sidecar."""
+    """Tell whether an init container is a native sidecar."""
     return container.restartPolicy == "Always"
 
 
 def is_ready(pod: Pod) -> bool:
-    """Say whether the pod's status has it ready."""
+    """Tell whether the pod's status has the condition Ready."""
     conditions = (pod.status.conditions if pod.status else None) or []
     return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
 
 def timestamp(moment: datetime) -> str:
-    """Write a UTC time as Kubernetes' `Time`, to the second."""
+    """Return a UTC time in the format of Kubernetes' `Time`, to the second."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class ObjectStore(Generic[Kind]):
-    """The objects of one kind in all namespaces.
+    """Store of all objects of one kind in all namespaces.
 
-    `run` lists, then follows the watch, and lists again when the server has forgotten the version or can't be
-    reached. Subscribers are called for each change with the new object, or with None and the last one known
-    when it's gone.
+    `run` lists the objects, follows the watch, and lists again if the watch fails or its resource version has expired.
+    Subscribers are called for each change with the object and whether it still exists.
     """
 
     def __init__(self, client: AsyncClient, kind: type[Kind]) -> None:
         self._client = client
-        self._kind = cast("type[NamespacedResourceG]", kind)  # lightkube's types know no kind that may be either
+        self._kind = cast("type[NamespacedResourceG]", kind)  # lightkube's types don't allow either scope
         self._namespace = cast("str", "*" if issubclass(kind, NamespacedResourceG) else None)
         self._objects: dict[tuple[str, str], Kind] = {}
         self._subscribers: list[Callable[[Kind, bool], None]] = []
@@ -81,15 +82,19 @@ class ObjectStore(Generic[Kind]):
         return iter(tuple(self._objects.values()))
 
     def get(self, namespace: str, name: str) -> Kind | None:
-        """Give the object of that name as last seen, None if there is none."""
+        """Return the object as last seen; None if there is none with this name."""
         return self._objects.get((namespace, name))
 
     def subscribe(self, subscriber: Callable[[Kind, bool], None]) -> None:
-        """Have `subscriber(object, exists)` called for every change from now on."""
+        """Register a function that is called as `subscriber(object, exists)` for each future change."""
         self._subscribers.append(subscriber)
 
     async def synced(self, timeout_s: float = 30.0) -> None:
-        """Wait for the first list; KitError when it hasn't come after `timeout_s`."""
+        """Wait for the first list.
+
+        Raises:
+            KitError: the list hasn't arrived after `timeout_s` seconds.
+        """
         try:
             await asyncio.wait_for(self._synced.wait(), timeout_s)
         except TimeoutError:
@@ -97,7 +102,7 @@ class ObjectStore(Generic[Kind]):
             raise KitError(message, "See kube-apiserver.log in the stack's logs folder.") from None
 
     async def run(self) -> None:
-        """Keep the store current until cancelled."""
+        """Keep the store up to date until cancelled."""
         failures = 0
         while True:
             try:
@@ -135,19 +140,19 @@ class ObjectStore(Generic[Kind]):
 
 
 class Changes:
-    """Signal that something changed in stores which are looked at as a whole, by one look for many changes."""
+    """Signal of changes in stores, for work that evaluates whole stores and combines many changes."""
 
     def __init__(self, gather_s: float) -> None:
-        """Gather changes for at least `gather_s` seconds."""
+        """Set the shortest time in seconds for which changes are gathered."""
         self._gather_s = gather_s
         self._noted = asyncio.Event()
 
     def note(self, *_change: object) -> None:
-        """Take notice of a change; any store's subscriber."""
+        """Record a change; suitable as a subscriber of any store."""
         self._noted.set()
 
     async def follow(self, look: Callable[[], Awaitable[None]]) -> None:
-        """Look now and after changes, until cancelled."""
+        """Call `look` now and after changes, until cancelled."""
         while True:
             self._noted.clear()
             started_s = time.monotonic()
@@ -158,7 +163,9 @@ class Changes:
 
 
 def status_code(error: httpx2.HTTPStatusError) -> int | None:
-    """The status code of a refusal; where an API group isn't served yet, the answer is no object of Kubernetes'."""
+    """Return the HTTP status code of an error response, which may lack a Kubernetes status if the API group isn't
+    served yet.
+    """
     return error.status.code if isinstance(error, ApiError) else error.response.status_code
 
 

@@ -1,6 +1,6 @@
-"""`python -m llmd_rehearsal.kubernetes_plugin`: serves until SIGINT or SIGTERM.
+"""Command `python -m llmd_rehearsal.kubernetes_plugin`: the stand-in Kubernetes plug-in, until SIGINT or SIGTERM.
 
-As every plug-in of Pulumi's it takes the engine's address, which it has no use for, and prints its port.
+Like every Pulumi plug-in, it accepts the engine's address as an argument (unused here) and prints its port.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from llmd_rehearsal.plugin_protocol import PluginServer, serve_until_signal
 
 
 def main() -> None:
-    """Serve on a port of 127.0.0.1, print it, and log every call to standard error."""
+    """Serve the plug-in on a port of 127.0.0.1, print the port, and log every call to standard error."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.kubernetes_plugin", description=__doc__)
     parser.add_argument("engine", nargs="?", help="the engine's address")
     parser.add_argument("--port", type=int, default=0, help="the port on 127.0.0.1; a free one if left out")

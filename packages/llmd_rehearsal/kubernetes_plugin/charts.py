@@ -1,4 +1,4 @@
-"""Helm charts that are on this machine, by the reference that a program has for them."""
+"""Helm charts on this machine, found by the chart references that a Pulumi program uses."""
 
 import tempfile
 from collections.abc import Generator
@@ -15,25 +15,26 @@ from llmd_rehearsal.plugin_values import OperationRefusal
 
 _OWN = "Chart.yaml"
 _TEMPLATE = "Chart.template.yaml"
-"""File of a chart in projects that write the version into it only when they publish the chart."""
+"""Name of the chart file in projects that insert the version only when they publish the chart."""
 
 
 class ChartModule(Entry):
-    """A folder of a Go module."""
+    """Folder of a Go module that contains a chart or CustomResourceDefinitions."""
 
     name: str
     version: str
     folder: str
 
     def path(self) -> Path:
-        """The folder; it may be missing."""
+        """Return the path of the folder, which may not exist."""
         return module_folder(self.name, self.version) / self.folder
 
 
 class ChartSource(Entry):
-    """A published chart, and where it is instead: in a module, or in a folder of `values/rehearsal/charts`.
+    """Published chart, and its local replacement: a folder of a Go module, or a folder of `values/rehearsal/charts`
+    (`stand_in`).
 
-    `definitions` are custom resource definitions from elsewhere that belong to it.
+    `definitions` are CustomResourceDefinitions that are published elsewhere and belong to the chart.
     """
 
     reference: str
@@ -45,7 +46,7 @@ class ChartSource(Entry):
 
     @property
     def published(self) -> str:
-        """The chart's name behind the prefix of a private registry that has a copy."""
+        """Reference of the published chart without its scheme, to which a private registry's copy adds a prefix."""
         return (
             f"{self.repository.partition('://')[2]}/{self.reference}"
             if self.repository
@@ -53,29 +54,30 @@ class ChartSource(Entry):
         )
 
     def folder(self) -> Path:
-        """The folder; it may be missing."""
+        """Return the path of the chart's folder, which may not exist."""
         return self.module.path() if self.module else values_folder() / "rehearsal" / "charts" / self.stand_in
 
     def modules(self) -> list[ChartModule]:
-        """The Go modules that it is made of."""
+        """Return the Go modules with the chart and its definitions."""
         return [module for module in (self.module, self.definitions) if module]
 
 
 @cache
 def sources() -> tuple[ChartSource, ...]:
-    """All charts that rehearsals have."""
+    """Return all charts of `values/rehearsal/charts.yaml`."""
     rows: list[Any] = read_yaml(values_folder() / "rehearsal" / "charts.yaml")["charts"]
     return tuple(ChartSource.model_validate(row) for row in rows)
 
 
 @contextmanager
 def chart(reference: str, repository: str, version: str) -> Generator[Path]:
-    """A folder with the chart, whole and with its version; it is gone afterwards.
+    """Yield a temporary folder with the chart, its definitions and its version.
 
-    A reference may also be a folder on this machine, whose version stays what it is.
+    The reference may also be a folder on this machine, which is yielded itself.
 
     Raises:
-        Refusal: there is no such chart here; says which there are.
+        OperationRefusal: rehearsals have no such chart, and the message lists those they have; or its folder is
+            missing.
     """
     if not repository and Path(reference).is_dir():
         yield Path(reference)
@@ -91,18 +93,23 @@ def chart(reference: str, repository: str, version: str) -> Generator[Path]:
 
 
 def chart_version(reference: str, repository: str, version: str) -> str:
-    """The version that the chart says it has. Raises Refusal where there is no such chart."""
+    """Return the version in the chart's `Chart.yaml`.
+
+    Raises:
+        OperationRefusal: rehearsals have no such chart, or its folder is missing.
+    """
     with chart(reference, repository, version) as folder:
         return str(yaml.safe_load((folder / _OWN).read_text())["version"])
 
 
 def find(reference: str, repository: str, version: str) -> ChartSource:
-    """The chart of a reference, or of its copy in a private registry; its folder may be missing.
+    """Return the chart of a reference, or the chart that the reference copies into a private registry. The chart's
+    folder may not exist.
 
     Raises:
-        Refusal: there is no such chart; says which there are.
+        OperationRefusal: rehearsals have no such chart; the message lists those they have.
     """
-    name = reference.partition("@")[0]  # a folder has no digest to be held to
+    name = reference.partition("@")[0]  # the digest is ignored, as local folders have none
     for source in sources():
         is_copy = not repository and name.endswith(f"/{source.published}")
         is_it = is_copy or (name, repository) == (source.reference, source.repository)

@@ -1,4 +1,4 @@
-"""A client of the API server: the kubeconfig's access to it, its REST interface, and its refusals in its own words."""
+"""Client of the Kubernetes API server: kubeconfig, REST requests, and the server's errors."""
 
 import base64
 import errno
@@ -26,7 +26,7 @@ CONFLICT_RETRIES: Final = 5
 
 
 class Unreachable(Exception):
-    """No API server answers; `cause` is why."""
+    """No API server answers at the address; `cause` is the reason."""
 
     def __init__(self, server: str, cause: str) -> None:
         super().__init__(f"no Kubernetes API server answers at {server}: {cause}")
@@ -35,14 +35,14 @@ class Unreachable(Exception):
 
 
 class NoMatch(Exception):
-    """The API server doesn't know the kind."""
+    """The API server doesn't serve the kind."""
 
     def __init__(self, api_version: str, kind: str) -> None:
         super().__init__(f'no matches for kind "{kind}" in version "{api_version}"')
 
 
 class ApiError(Exception):
-    """The API server refused a request; the text is the server's own."""
+    """The API server refused a request; the message is the server's own."""
 
     def __init__(self, code: int, status: JsonObject) -> None:
         super().__init__(status.get("message") or f"the server answered {code}")
@@ -52,37 +52,41 @@ class ApiError(Exception):
 
     @property
     def not_found(self) -> bool:
-        """The object, its namespace or its kind isn't there."""
+        """Tell whether the object, its namespace or its kind doesn't exist."""
         return self.code == 404
 
     @property
     def namespace_not_found(self) -> bool:
-        """Tell whether the namespace to create in is missing."""
+        """Tell whether the namespace of an object to create doesn't exist."""
         return self.not_found and self.details_kind == "namespaces"
 
     @property
     def kind_not_found(self) -> bool:
-        """Tell whether the path itself isn't served, as when a definition was removed: the server names no object."""
+        """Tell whether the API server doesn't serve the request's path, as after the deletion of a definition: such an
+        answer names no object.
+        """
         return self.not_found and not self.details_kind
 
     @property
     def exists(self) -> bool:
-        """Tell whether an object to create is there already."""
+        """Tell whether an object to create exists already."""
         return self.reason == "AlreadyExists"
 
     @property
     def conflict(self) -> bool:
-        """Another field manager owns a field."""
+        """Tell whether another field manager owns a field that the request sets, or the object's version is
+        outdated.
+        """
         return self.reason == "Conflict"
 
     @property
     def forbidden(self) -> bool:
-        """The credentials don't allow it."""
+        """Tell whether the credentials don't permit the request."""
         return self.code == 403
 
 
 class ApplyConflict(Exception):
-    """Another manager owns a field that this one was to set."""
+    """Another field manager owns a field that a server-side apply sets."""
 
     def __init__(self, manager: str, error: ApiError) -> None:
         guide = "managing-resources-with-server-side-apply/#handle-field-conflicts-on-existing-resources"
@@ -95,7 +99,7 @@ class ApplyConflict(Exception):
 
 @dataclass(frozen=True)
 class Access:
-    """API server and user of a client: `cluster` and `user` are entries of a kubeconfig."""
+    """API server and credentials of a client: `cluster` and `user` are entries of a kubeconfig."""
 
     cluster: JsonObject
     user: JsonObject
@@ -103,11 +107,11 @@ class Access:
 
     @property
     def server(self) -> str:
-        """The server's address, `https://host:port`."""
+        """URL of the API server, `https://host:port`."""
         return str(self.cluster["server"]).rstrip("/")
 
     def tls(self) -> ssl.SSLContext:
-        """TLS context with the client's authorities and its certificate."""
+        """Return a TLS context with the cluster's certificate authority and the user's client certificate."""
         authority = _text(self.cluster, "certificate-authority")
         context = ssl.create_default_context(cadata=authority)
         if self.cluster.get("insecure-skip-tls-verify"):
@@ -117,14 +121,14 @@ class Access:
         if certificate and key:
             with tempfile.NamedTemporaryFile(
                 "w", suffix=".pem"
-            ) as file:  # OpenSSL reads a certificate from a file only
+            ) as file:  # OpenSSL loads client certificates only from files
                 file.write(certificate + "\n" + key)
                 file.flush()
                 context.load_cert_chain(file.name)
         return context
 
     def headers(self) -> dict[str, str]:
-        """Headers that prove who the client is."""
+        """Return the HTTP headers that authenticate the client."""
         if "exec" in self.user:
             raise OperationRefusal(
                 "the stand-in Kubernetes plug-in runs no credential programs: a kubeconfig with `exec`"
@@ -135,7 +139,11 @@ class Access:
 
 
 def load(text_or_path: str) -> JsonObject:
-    """The kubeconfig in a text or in the file of that name; Refusal says why it is none, as client-go would."""
+    """Return the parsed kubeconfig from a text or from the file at a path.
+
+    Raises:
+        OperationRefusal: the text isn't a kubeconfig; the message is client-go's.
+    """
     content = _read(text_or_path)
     try:
         parsed = yaml.safe_load(content)
@@ -151,12 +159,14 @@ def load(text_or_path: str) -> JsonObject:
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> str:
-    """The path of the kubeconfig that the environment names, or the usual one."""
+    """Return the path of the kubeconfig in `KUBECONFIG`, or else the default path `~/.kube/config`."""
     return environment.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 def find_access(config: JsonObject, context_name: str = "", cluster_name: str = "") -> Access | None:
-    """The access that a kubeconfig grants by a context (its current one by default), or None where it has none."""
+    """Return the server and credentials of a kubeconfig's context (by default the current one); None if the kubeconfig
+    has no server for the context. `cluster_name` overrides the context's cluster.
+    """
     context: Any = _entry(config, "contexts", "context", context_name or config.get("current-context")) or {}
     cluster = _entry(config, "clusters", "cluster", cluster_name or context.get("cluster"))
     if cluster is None or not cluster.get("server"):
@@ -186,20 +196,20 @@ def _text(entry: JsonObject, field: str) -> str | None:
 
 @dataclass(frozen=True)
 class ApiResource:
-    """Path of a kind's objects: `prefix` as `/apis/apps/v1`, `plural` as `deployments`."""
+    """REST path of a kind's objects: `prefix`, for example `/apis/apps/v1`, and `plural`, for example `deployments`."""
 
     prefix: str
     plural: str
     namespaced: bool
 
     def path(self, namespace: str, name: str = "") -> str:
-        """The path of the collection in a namespace, or of one object in it."""
+        """Return the path of the collection in a namespace, or, with `name`, the path of one object."""
         inside = f"/namespaces/{namespace or 'default'}" if self.namespaced else ""
         return f"{self.prefix}{inside}/{self.plural}" + (f"/{name}" if name else "")
 
 
 class Cluster:
-    """One API server, with one set of credentials. For use by many threads at once."""
+    """Client of one API server with one set of credentials, for concurrent use by many threads."""
 
     def __init__(self, access: Access) -> None:
         self.server = access.server
@@ -215,15 +225,23 @@ class Cluster:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the client's connections."""
         self._http.close()
 
     def probe(self) -> None:
-        """Ask the API server for its version. Raises Unreachable where none answers."""
+        """Request the API server's version.
+
+        Raises:
+            Unreachable: no API server answers.
+        """
         self.get_path("/version")
 
     def resource(self, kind: ObjectKind) -> ApiResource:
-        """Return the path of a kind's objects. Raises NoMatch for a kind that isn't served (yet)."""
+        """Return the REST path of a kind's objects.
+
+        Raises:
+            NoMatch: the API server doesn't serve the kind at present.
+        """
         if kind.built_in:
             return ApiResource(_prefix(kind.api_version), kind.plural, kind.namespaced)
         key = (kind.api_version, kind.kind)
@@ -256,7 +274,7 @@ class Cluster:
         return True
 
     def is_namespaced(self, kind: ObjectKind) -> bool:
-        """Tell whether objects of the kind lie in namespaces; a kind that isn't served yet is taken to."""
+        """Tell whether objects of the kind are namespaced; True for a kind that the API server doesn't serve yet."""
         try:
             return self.resource(kind).namespaced
         except (NoMatch, Unreachable):
@@ -267,33 +285,37 @@ class Cluster:
         return self._on_object("GET", kind, namespace, name)
 
     def create(self, obj: JsonObject, *, dry_run: bool) -> JsonObject:
-        """Create an object. The first writer's name is the same everywhere, so that the first update can take over."""
+        """Create an object and return the API server's answer. The field manager's name is always the same, so that the
+        first update can take over its fields.
+        """
         params = {"fieldManager": FIRST_WRITER, **_dry_run(dry_run)}
         return self._on_object("POST", kind_of_object(obj), namespace_of(obj), "", params, obj)
 
     def replace(self, obj: JsonObject, *, manager: str, dry_run: bool) -> JsonObject:
-        """Replace the live object by a whole one."""
+        """Replace the whole live object and return the API server's answer."""
         params = {"fieldManager": manager, **_dry_run(dry_run)}
         return self._on_object("PUT", kind_of_object(obj), namespace_of(obj), name_of(obj), params, obj)
 
     def apply(self, obj: JsonObject, *, manager: str, force: bool, dry_run: bool) -> JsonObject:
-        """Apply an object by server-side apply and return the result."""
+        """Apply an object by server-side apply and return the API server's answer."""
         params = {"fieldManager": manager, "force": str(force).lower(), **_dry_run(dry_run)}
         kind, type_ = kind_of_object(obj), "application/apply-patch+yaml"
         return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), params, obj, type_)
 
     def patch(self, obj: JsonObject, operations: list[JsonObject]) -> JsonObject:
-        """A JSON patch of the live object."""
+        """Apply a JSON patch to the live object and return the API server's answer."""
         kind, type_ = kind_of_object(obj), "application/json-patch+json"
         return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), {}, operations, type_)
 
     def delete(self, kind: ObjectKind, namespace: str, name: str, propagation: str) -> None:
-        """Ask for an object to be deleted; it may stay for a while."""
+        """Request the deletion of an object, which may exist for a while longer, until its finalizers are done."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         self._on_object("DELETE", kind, namespace, name, {}, body)
 
     def on_latest(self, live: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
-        """Apply a change that only this version of an object takes; apply it to newer ones where others write too."""
+        """Return the result of `change` on a live object; on a conflict with another writer, retry with the newest
+        version, at most `CONFLICT_RETRIES` times.
+        """
         for _ in range(CONFLICT_RETRIES):
             try:
                 return change(live)
@@ -308,7 +330,9 @@ class Cluster:
         return self._request("GET", path, {}, None, "application/json")
 
     def watch(self, resource: ApiResource, namespace: str, version: str, limit_s: int) -> Iterator[str]:
-        """The lines of a watch from a resource version on, until the server ends it after `limit_s` seconds."""
+        """Yield the lines of a watch from a resource version on, until the API server ends it after `limit_s`
+        seconds.
+        """
         params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(limit_s)}
         timeout = httpx2.Timeout(CONNECT_LIMIT_S, read=limit_s + 10)
         with self._http.stream("GET", resource.path(namespace), params=params, timeout=timeout) as response:
@@ -344,7 +368,7 @@ class Cluster:
         except httpx2.TransportError as error:
             cause = str(error) or type(error).__name__
             refused = any(isinstance(item, OSError) and item.errno == errno.ECONNREFUSED for item in causes(error))
-            if isinstance(error, httpx2.ConnectError) and refused:  # in the words of the real plug-in
+            if isinstance(error, httpx2.ConnectError) and refused:  # the real plug-in's wording
                 cause = f"dial tcp {urlsplit(self.server).netloc}: connect: connection refused"
             raise Unreachable(self.server, cause) from error
         if response.is_error:

@@ -1,6 +1,6 @@
-"""Helm releases (`kubernetes:helm.sh/v3:Release`), made by the real Helm of charts that are on this machine.
+"""Helm releases (`kubernetes:helm.sh/v3:Release`), installed by the real Helm from charts on this machine.
 
-Hooks are left out: they are Jobs of images that a rehearsal has no program for, so they would do nothing.
+Hooks are skipped: they are Jobs whose images have no program in a rehearsal, so that they would do nothing.
 """
 
 import json
@@ -23,19 +23,19 @@ from llmd_rehearsal.kubernetes_plugin.sessions import KubernetesSession
 from llmd_rehearsal.plugin_values import UNKNOWN, InitFailed, OperationRefusal, Secret, Tree, without_secrets
 
 GRACE_S: Final = 30
-"""Seconds that a run may take beyond the time that Helm itself was given."""
+"""Seconds that a Helm process may take beyond the `--timeout` that it was given."""
 POLL_S: Final = 0.2
 READ_LIMIT_S: Final = 60
-"""Seconds for commands that only read."""
+"""Time limit in seconds of Helm commands that only read."""
 
 
 class HelmError(Exception):
-    """A run that failed, in Helm's own words."""
+    """A Helm process failed; the message is Helm's."""
 
 
 @dataclass(frozen=True)
 class ReleaseMetadata:
-    """Helm's record of a release."""
+    """Metadata of an installed release, from `helm get metadata`."""
 
     name: str
     chart: str
@@ -48,27 +48,41 @@ class ReleaseMetadata:
 
 @dataclass(frozen=True)
 class Helm:
-    """Helm with the access of one provider instance. `program` is its path; from PATH if empty."""
+    """Helm with one provider instance's access to the API server. `program` is Helm's path; if empty, Helm is taken
+    from PATH.
+    """
 
     access: Access
     cancelled: threading.Event
     program: str = ""
 
     def install(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
-        """Install a release. Raises HelmError."""
+        """Install a release from the chart in `folder`.
+
+        Raises:
+            HelmError: the installation failed.
+        """
         self._apply("install", name, namespace, folder, values, flags)
 
     def upgrade(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
-        """Upgrade a release to another revision. Raises HelmError."""
+        """Upgrade a release to a new revision.
+
+        Raises:
+            HelmError: the upgrade failed.
+        """
         self._apply("upgrade", name, namespace, folder, values, flags)
 
     def uninstall(self, name: str, namespace: str, timeout_s: int) -> None:
-        """Delete a release, and wait until its objects are gone; none is no error. Raises HelmError."""
+        """Uninstall a release and wait until its objects are gone; do nothing if the release doesn't exist.
+
+        Raises:
+            HelmError: the release couldn't be uninstalled within `timeout_s` seconds.
+        """
         flags = ["--wait", "--no-hooks", "--ignore-not-found", f"--timeout={timeout_s}s"]
         self._run(["uninstall", name, "--namespace", namespace, *flags], timeout_s + GRACE_S)
 
     def metadata(self, name: str, namespace: str) -> ReleaseMetadata | None:
-        """Helm's record of a release, or None where there is none."""
+        """Return Helm's metadata of a release; None if the release doesn't exist."""
         try:
             text = self._run(["get", "metadata", name, "--namespace", namespace, "--output", "json"], READ_LIMIT_S)
         except HelmError as error:
@@ -87,7 +101,7 @@ class Helm:
         )
 
     def manifest(self, name: str, namespace: str) -> list[dict[str, Any]]:
-        """The objects of a release."""
+        """Return the objects of a release."""
         text = self._run(["get", "manifest", name, "--namespace", namespace], READ_LIMIT_S)
         return [document for document in yaml.safe_load_all(text) if document]
 
@@ -129,7 +143,7 @@ class Helm:
 
 
 def _reason(errors: str) -> str:
-    """Reason in Helm's error output, without the prefix, such as `Error: UPGRADE FAILED: `."""
+    """Return the last error of Helm's error output, without a prefix such as `Error: UPGRADE FAILED: `."""
     lines = [line for line in errors.strip().splitlines() if line.startswith("Error:")]
     if not lines:
         return errors.strip()
@@ -186,12 +200,12 @@ _REPLACED_BY: Final = ("name", "namespace")
 
 @dataclass(frozen=True)
 class Releases:
-    """Helm releases of the plug-in. `program` is Helm's path; from PATH if empty."""
+    """Operations on resources of the type `Release`. `program` is Helm's path; if empty, Helm is taken from PATH."""
 
     program: str = ""
 
     def check(self, session: KubernetesSession, news: dict[str, Tree]) -> dict[str, Tree]:
-        """The inputs to record: all defaults filled in, and the version that the chart says it has."""
+        """Return the inputs to record, with all defaults and with the version from the chart's `Chart.yaml`."""
         inputs = {key: value for key, value in news.items() if key != "compat"}
         defaults: dict[str, Tree] = {**dict.fromkeys(_FALSE_BY_DEFAULT, False), **dict.fromkeys(_EMPTY_BY_DEFAULT, "")}
         checked: dict[str, Tree] = {**defaults, "timeout": DEFAULT_TIMEOUT_S, "namespace": session.namespace, **inputs}
@@ -206,18 +220,18 @@ class Releases:
         return checked
 
     def diff(self, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> list[ObjectPropertyChange]:
-        """Differences between inputs and those recorded."""
+        """Return the differences between new inputs and the recorded inputs."""
         old = _plain(state.get("__inputs") or {})
         return without_ignored(differences(old, _plain(news), _REPLACED_BY), ignored)
 
     def create(
         self, session: KubernetesSession, inputs: dict[str, Tree], *, preview: bool
     ) -> tuple[str, dict[str, Tree]]:
-        """Id and state of a release that is made; at preview the id is empty."""
+        """Install a release and return its id and state; in a preview the id is empty."""
         return self._write("install", session, inputs, preview=preview)
 
     def update(self, session: KubernetesSession, inputs: dict[str, Tree], *, preview: bool) -> dict[str, Tree]:
-        """State of a release after another revision."""
+        """Upgrade a release to a new revision and return the new state."""
         return self._write("upgrade", session, inputs, preview=preview)[1]
 
     def _write(
@@ -235,14 +249,14 @@ class Releases:
     def read(
         self, session: KubernetesSession, state: dict[str, Tree], inputs: dict[str, Tree]
     ) -> dict[str, Tree] | None:
-        """The state now, or None where the release is gone."""
+        """Return the present state of a release; None if the release no longer exists."""
         if not inputs:
             raise OperationRefusal("Helm releases can't be imported in this rehearsal")
         release = _Release.of(session, inputs, self.program)
         return None if release.metadata() is None else {**state, **release.state(inputs)}
 
     def delete(self, session: KubernetesSession, state: dict[str, Tree]) -> None:
-        """Delete a release and wait until it is gone."""
+        """Uninstall a release and wait until its objects are gone."""
         release = _Release.of(session, {**state}, self.program)
         try:
             release.helm.uninstall(release.name, release.namespace, release.timeout_s)
@@ -251,14 +265,14 @@ class Releases:
 
 
 def _chart_of(inputs: Mapping[str, Tree]) -> tuple[str, str, str]:
-    """Reference, repository and version of the chart."""
+    """Return reference, repository and version of the chart from a release's inputs."""
     options: Any = without_secrets(inputs.get("repositoryOpts") or {})
     return str(inputs.get("chart")), str(options.get("repo") or ""), str(inputs.get("version") or "")
 
 
 @dataclass(frozen=True)
 class _Release:
-    """One release of one provider instance."""
+    """Helm release that belongs to one provider instance."""
 
     helm: Helm
     inputs: dict[str, Any]
@@ -267,7 +281,7 @@ class _Release:
     def of(cls, session: KubernetesSession, inputs: dict[str, Tree], program: str) -> "_Release":
         session.for_write()
         access = session.settings.access()
-        assert access is not None  # noqa: S101 - a session that can write has one
+        assert access is not None  # noqa: S101 - a session with a connection has a server
         return cls(Helm(access, session.cancelled, program), _plain(inputs))
 
     @property
@@ -314,7 +328,9 @@ class _Release:
         return {**inputs, "__inputs": Secret({**inputs}), "resourceNames": names, "status": status}
 
     def failure(self, inputs: dict[str, Tree], error: HelmError) -> Exception:
-        """A release that Helm recorded stays as a failed one; otherwise there is nothing to record."""
+        """Return the error to raise: with the state of a failed release if Helm recorded one, otherwise without any
+        state.
+        """
         if self.metadata() is None:
             return OperationRefusal(f"Helm release {self.id}: {error}")
         text = (
@@ -325,7 +341,9 @@ class _Release:
 
 
 def _resource_names(manifest: list[dict[str, Any]]) -> dict[str, Tree]:
-    """Names by kind, as the real plug-in writes kinds: `ConfigMap/v1`, `Deployment.apps/apps/v1`."""
+    """Return the names of a release's objects by kind, in the format of the real plug-in: `ConfigMap/v1`,
+    `Deployment.apps/apps/v1`.
+    """
     names: dict[str, list[Tree]] = {}
     for obj in manifest:
         group, _, _ = obj["apiVersion"].rpartition("/")

@@ -1,8 +1,7 @@
-"""Inputs as a program gives them, brought into the form in which a server would answer them, and named.
+"""Normalization and naming of a Pulumi program's inputs: inputs get the form in which an API server would return them.
 
-The real plug-in puts inputs through the Go types of its client library; the same comes of the API server's OpenAPI
-document: fields that a kind doesn't have are dropped, and so are empty maps and lists, and quantities are written in
-their canonical form.
+The real plug-in converts inputs to the Go types of its client library. The API server's OpenAPI document gives the same
+result: fields that a kind doesn't have are dropped, empty maps and lists too, and quantities get their canonical form.
 """
 
 import base64
@@ -50,10 +49,10 @@ _FORM: Final = re.compile(r"([+-]?[0-9.]+)(?:([KMGTPE]i)|([numkMGTPE]?)|[eE]([+-
 
 
 def normalized(obj: JsonObject, schemas: "Schemas | None") -> JsonObject:
-    """Inputs in the form in which a server would answer them, so that equal ones look equal.
+    """Return inputs in the form in which an API server would return them, so that equal inputs compare equal.
 
-    Custom resources, and objects with unknown values, only lose what a server alone may set. `schemas` is None where
-    no server answers.
+    Custom resources, and objects with unknown values, only lose the metadata that only a server may set. `schemas` is
+    None if no API server answers.
     """
     if not has_unknowns(obj) and kind_of_object(obj).built_in:
         match obj.get("kind"):
@@ -90,14 +89,18 @@ def _definition(obj: JsonObject) -> JsonObject:
 
 
 def adopt_name(obj: JsonObject, old: JsonObject) -> JsonObject:
-    """The object with the name that its predecessor was given, if the program gives none."""
+    """Return the object with the automatic name of its predecessor `old`, if the program doesn't set a name."""
     if is_named(obj) or not is_annotated_true(old, AUTONAMED):
         return obj
     return _autonamed(obj, name_of(old))
 
 
 def give_name(obj: JsonObject, naming: Naming) -> JsonObject:
-    """The object with a name of its own, if the program gives none. Raises Refusal where it may not have one."""
+    """Return the object with a new automatic name, if the program doesn't set a name.
+
+    Raises:
+        OperationRefusal: the object uses `generateName`, or automatic names are disabled.
+    """
     if dig(obj, "metadata", "generateName"):
         raise OperationRefusal("the `.metadata.generateName` field is not supported in Server-Side Apply mode")
     if is_named(obj):
@@ -114,7 +117,7 @@ def _autonamed(obj: JsonObject, name: str) -> JsonObject:
 
 
 class Schemas:
-    """The OpenAPI documents of one API server, each fetched when an object of its group is first met."""
+    """OpenAPI documents of one API server, each fetched when an object of its API group is first normalized."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -122,7 +125,9 @@ class Schemas:
         self._lock = threading.Lock()
 
     def normalized(self, obj: JsonObject) -> JsonObject:
-        """The object as a server would answer it; unchanged where it doesn't fit its kind or no server answers."""
+        """Return the object as the API server would return it; unchanged if the object doesn't fit its schema or no
+        server answers.
+        """
         try:
             schemas = self._schemas(obj["apiVersion"])
         except (Unreachable, ApiError):
@@ -148,7 +153,7 @@ class Schemas:
 
 
 class _Walk:
-    """One way through an object, with the schemas beside it."""
+    """Recursive normalization of an object by its OpenAPI schema."""
 
     def __init__(self, schemas: JsonObject) -> None:
         self._schemas = schemas
@@ -180,14 +185,16 @@ class _Walk:
             field = schema["properties"].get(key)
             if field is None or item is None:
                 continue
-            # Empty maps and lists of optional fields are never answered; empty structures are.
+            # An API server omits empty maps and lists of optional fields, but not empty structures.
             empty = item in ({}, []) and ("additionalProperties" in field or field.get("type") == "array")
             if not empty or key in schema.get("required", ()):
                 answered[key] = self.value(item, field)
         return answered
 
     def _resolved(self, schema: JsonObject) -> tuple[str, JsonObject]:
-        """A schema and its name, behind a reference (which a field with a default wraps in `allOf`)."""
+        """Return a schema's name and the schema itself, with a reference resolved (which `allOf` wraps for fields with
+        defaults).
+        """
         reference = schema.get("$ref") or next((part.get("$ref") for part in schema.get("allOf", ())), None)
         if reference is None:
             return "", schema
@@ -196,17 +203,19 @@ class _Walk:
 
 
 class _Mismatch(Exception):
-    """A value that isn't of the type that its field has; the server is left to refuse it in its own words."""
+    """Mismatch between a value and its schema's type; the API server is left to refuse the value in its own words."""
 
 
 class NotAQuantity(ValueError):
-    """A text that no quantity is written as."""
+    """The text isn't a Kubernetes quantity."""
 
 
 def canonical(text: str) -> str:
-    """The text that a server answers for a quantity: `1000m` is `1`, `1024Mi` is `1Gi`, `0.5` is `500m`.
+    """Return a quantity in the form in which an API server returns it: `1000m` is `1`, `1024Mi` is `1Gi`, `0.5` is
+    `500m`. The rules are those of k8s.io/apimachinery/pkg/api/resource.
 
-    Raises NotAQuantity. See the rules at k8s.io/apimachinery/pkg/api/resource.
+    Raises:
+        NotAQuantity: the text isn't a Kubernetes quantity.
     """
     match = _FORM.fullmatch(text)
     if match is None:
@@ -241,7 +250,7 @@ def _binary(value: Decimal) -> str:
 
 
 def _largest_power(value: Decimal) -> tuple[int, int]:
-    """The whole mantissa and the largest multiple of three as its power of ten; nothing is smaller than 10^-9."""
+    """Return the integer mantissa and the largest multiple of three as its power of ten; the smallest power is -9."""
     mantissa, power = int(value.scaleb(9).to_integral_value(ROUND_UP)), -9
     if mantissa == 0:
         return 0, 0

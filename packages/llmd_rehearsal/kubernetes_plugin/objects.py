@@ -1,4 +1,6 @@
-"""Kubernetes objects: kinds, names, annotations, secrets, and the state of them that the engine records."""
+"""Kubernetes objects as the plug-in handles them: kinds, names, annotations, secret values, and the state that the
+engine records.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +44,7 @@ READ_ONLY_METADATA: Final = (
 INPUTS: Final = "__inputs"
 INITIAL_API_VERSION: Final = "__initialApiVersion"
 MANAGER: Final = "__fieldManager"
-# Keys of definitions' schemas that no language can have as a property's name.
+# Keys of CustomResourceDefinitions' schemas that aren't valid property names in programming languages.
 _DASHED: Final = {
     f"x_kubernetes_{name.replace('-', '_')}": f"x-kubernetes-{name}"
     for name in (
@@ -60,11 +62,11 @@ _UNDERSCORED: Final = {dashed: underscored for underscored, dashed in _DASHED.it
 
 @dataclass(frozen=True)
 class ObjectKind:
-    """A kind of object: how the API server names it and which changes replace an object of it.
+    """Kind of Kubernetes objects, with the changes that require an object's replacement.
 
-    `replaced_by` are paths in dots, `[*]` for any element of a list. `plural` is empty where the API server has to be
-    asked, which is so for custom resources. `mutable` are more such paths, unless the provider's option `mutable_by`
-    is set.
+    `replaced_by` are dotted paths of such fields, with `[*]` for any list element. `plural` is empty for custom
+    resources, whose plural the API server must be asked for. Changes of the fields in `mutable` require a replacement
+    too, unless the provider's option named in `mutable_by` is set.
     """
 
     api_version: str
@@ -77,19 +79,20 @@ class ObjectKind:
 
     @property
     def id(self) -> str:
-        """Name of the kind in the table of waits, for example `apps/v1/Deployment`."""
+        """Key of the kind in the table of readiness conditions, for example `apps/v1/Deployment`."""
         return f"{self.api_version}/{self.kind}"
 
     @property
     def built_in(self) -> bool:
-        """Tell whether the kind is one of Kubernetes itself."""
+        """Tell whether the kind is one of Kubernetes' own, in contrast to a custom resource."""
         return bool(self.plural)
 
 
 def kind_of(token: str) -> ObjectKind:
-    """The kind behind a type token such as `kubernetes:apps/v1:Deployment`.
+    """Return the kind of a Pulumi type token such as `kubernetes:apps/v1:Deployment`.
 
-    Raises Refusal for a built-in kind that isn't on the list.
+    Raises:
+        OperationRefusal: the kind is built in and isn't in `kinds.yaml`.
     """
     _, group_version, name = token.split(":", 2)
     api_version = group_version.removeprefix("core/")
@@ -106,7 +109,7 @@ def kind_of(token: str) -> ObjectKind:
 
 
 def kind_of_object(obj: JsonObject) -> ObjectKind:
-    """The kind that an object says it is; not held to the closed list."""
+    """Return the kind that an object's `apiVersion` and `kind` name, whether or not `kinds.yaml` has it."""
     api_version, name = obj.get("apiVersion") or "", obj.get("kind") or ""
     return _table()[0].get((api_version, name)) or ObjectKind(api_version, name)
 
@@ -136,53 +139,55 @@ def _kind(row: dict[str, Any]) -> ObjectKind:
 
 
 def name_of(obj: JsonObject) -> str:
-    """The object's name, or an empty text (also for a name that isn't known yet)."""
+    """Return the object's name; empty if the object has none or the name is unknown in a preview."""
     name = dig(obj, "metadata", "name")
     return name if isinstance(name, str) else ""
 
 
 def namespace_of(obj: JsonObject) -> str:
-    """The object's namespace, or an empty text."""
+    """Return the object's namespace; empty if the object has none."""
     namespace = dig(obj, "metadata", "namespace")
     return namespace if isinstance(namespace, str) else ""
 
 
 def is_named(obj: JsonObject) -> bool:
-    """Tell whether the program gave a name, be its value available yet or not."""
+    """Tell whether the program sets a name, even one whose value is unknown in a preview."""
     return dig(obj, "metadata", "name") is UNKNOWN or bool(name_of(obj))
 
 
 def uid_of(obj: JsonObject) -> str:
-    """The object's uid, or an empty text."""
+    """Return the object's uid; empty if the object has none."""
     return dig(obj, "metadata", "uid") or ""
 
 
 def annotation(obj: JsonObject, name: str) -> str:
-    """An annotation's text, or an empty text."""
+    """Return the value of an annotation; empty if the object doesn't have it."""
     value = dig(obj, "metadata", "annotations", name)
     return value if isinstance(value, str) else ""
 
 
 def is_annotated_true(obj: JsonObject, name: str) -> bool:
-    """Tell whether an annotation is there and says `true`."""
+    """Tell whether an annotation's value is `true`, in any case."""
     return annotation(obj, name).lower() == "true"
 
 
 def id_of(obj: JsonObject) -> str:
-    """The id that the engine keeps: `namespace/name`, or `name` for what has no namespace."""
+    """Return the id that the engine records: `namespace/name`, or `name` for objects without a namespace."""
     namespace = namespace_of(obj)
     return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
 
 
 def split_id(id_: str) -> tuple[str, str]:
-    """Namespace (empty where there is none) and name from an id."""
+    """Return namespace (empty if there is none) and name from an id."""
     namespace, _, name = id_.rpartition("/")
     return namespace, name
 
 
 def with_metadata(obj: JsonObject, **fields: object) -> JsonObject:
-    """A copy with fields of the metadata set; None removes a field. Metadata that are not known yet stay so: the engine
-    asks what depends on something that is made anew as if nothing were known of it.
+    """Return a copy of the object with metadata fields set; None removes a field.
+
+    Unknown metadata stay unknown: in a preview, the engine passes unknown values for what depends on a replaced
+    resource.
     """
     if obj.get("metadata") is UNKNOWN:
         return obj
@@ -191,26 +196,26 @@ def with_metadata(obj: JsonObject, **fields: object) -> JsonObject:
 
 
 def without_read_only_metadata(obj: JsonObject) -> JsonObject:
-    """A copy without the fields of the metadata that only a server sets."""
+    """Return a copy of the object without the metadata fields that only a server sets."""
     if not isinstance(obj.get("metadata"), dict):
         return obj
     return with_metadata(obj, **dict.fromkeys(READ_ONLY_METADATA))
 
 
 def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
-    """Tell whether the owner, by its uid, directly owns the object."""
+    """Tell whether the object's owner references contain the owner's uid."""
     owners = dig_list(obj, "metadata", "ownerReferences")
     return any(dig(reference, "uid") == uid_of(owner) for reference in owners)
 
 
 def condition(obj: JsonObject, type_: str) -> JsonObject | None:
-    """The entry of that type among `status.conditions`."""
+    """Return the entry of this type in `status.conditions`; None if the object has no such condition."""
     conditions = dig_list(obj, "status", "conditions")
     return next((entry for entry in conditions if dig(entry, "type") == type_), None)
 
 
 def _rename_keys(value: object, names: Mapping[str, str]) -> Any:
-    """The tree with other keys for those that are in `names`."""
+    """Return the tree with its keys renamed as `names` maps them."""
     if is_map(value):
         return {names.get(key, key): _rename_keys(item, names) for key, item in value.items()}
     if is_list(value):
@@ -219,10 +224,10 @@ def _rename_keys(value: object, names: Mapping[str, str]) -> Any:
 
 
 def mark_secrets(outputs: dict[str, Tree], inputs: dict[str, Tree]) -> dict[str, Tree]:
-    """`outputs` with the values secret that are secret in `inputs`.
+    """Return `outputs` with all values marked secret that are secret in `inputs`.
 
-    A list with one secret in it becomes secret as a whole, because a server may change the order of a list. The data
-    of a Secret is always secret.
+    A list that contains a secret is marked as a whole, because a server may reorder lists. The data of a Secret are
+    always marked.
     """
     if outputs.get("kind") == "Secret":
         return {key: _secret(value) if key in {"data", "stringData"} else value for key, value in outputs.items()}
@@ -240,9 +245,10 @@ def _secret(value: Tree) -> Secret:
 
 
 def prune(live: JsonObject, shape: JsonObject) -> JsonObject:
-    """The part of `live` that `shape` has too: what a program had set, with the values that are there now.
+    """Return the live values of the fields that `shape` has, the fields that a program had set.
 
-    A server doesn't answer most fields that are false, zero or empty: one that `shape` has so is taken to be there.
+    Fields that `live` lacks and that are false, zero or empty in `shape` are added, because an API server omits most of
+    them from its answers.
     """
     answered = {key: _prune_value(value, shape[key]) for key, value in live.items() if key in shape}
     omitted = {key: value for key, value in shape.items() if key not in live and value in (False, 0, "")}
@@ -258,7 +264,9 @@ def _prune_value(live: Any, shape: Any) -> Any:
 
 
 def to_object(tree: dict[str, Tree]) -> JsonObject:
-    """The Kubernetes object that inputs describe: secrets opened, keys as Kubernetes has them; unknowns stay."""
+    """Return the Kubernetes object of a resource's inputs: secrets unwrapped, keys as in Kubernetes' API, unknown
+    values kept.
+    """
     return _rename_keys(without_secrets(tree), _DASHED)
 
 
@@ -268,7 +276,7 @@ def _to_tree(obj: JsonObject, secrets_of: dict[str, Tree]) -> dict[str, Tree]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The parts of an object's state in the engine."""
+    """Parts of a Kubernetes object's state that the engine records."""
 
     inputs: JsonObject
     live: JsonObject
@@ -277,7 +285,7 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, state: dict[str, Tree]) -> "Checkpoint":
-        """The parts of a recorded state; each is empty where the state hasn't it."""
+        """Return the parts of a recorded state; parts that the state doesn't have are empty."""
         live = to_object(state)
         inputs: Any = live.pop(INPUTS, None) or {}
         version: str = live.pop(INITIAL_API_VERSION, None) or inputs.get("apiVersion") or ""
@@ -285,7 +293,7 @@ class Checkpoint:
         return cls(inputs, live, version, manager)
 
     def tree(self, secrets_of: dict[str, Tree]) -> dict[str, Tree]:
-        """The state to record, with the values secret that are in `secrets_of`."""
+        """Return the state to record, with the values marked secret that are secret in `secrets_of`."""
         return {
             **_to_tree(self.live, secrets_of),
             INPUTS: _to_tree(self.inputs, secrets_of),

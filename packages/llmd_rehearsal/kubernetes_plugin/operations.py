@@ -1,6 +1,6 @@
-"""Check, Diff, Create, Update, Delete, Read and Invoke of Kubernetes objects, by server-side apply.
+"""Check, Diff, Create, Update, Delete, Read and Invoke of Kubernetes objects, with server-side apply.
 
-At a preview the API server itself says what would come of a write (dry run).
+In a preview, the API server predicts the result of a write (dry run).
 """
 
 import enum
@@ -71,8 +71,8 @@ _ALWAYS_REPLACED_BY: Final = ("metadata.name", "metadata.namespace")
 _CLUSTERS_OWN_ANNOTATIONS: Final = frozenset(
     {"deployment.kubernetes.io/revision", "kubectl.kubernetes.io/last-applied-configuration"}
 )
-# Managers (by the start of their name, and their kind of write) whose fields an update takes over: those of a create
-# by this plug-in and of kubectl. From pulumi-kubernetes 4.30.0, provider/pkg/await/await.go.
+# Field managers (prefix of the name, and operation) whose fields an update takes over: those of this plug-in's create
+# and of kubectl. From pulumi-kubernetes 4.30.0, provider/pkg/await/await.go.
 _TAKEN_OVER: Final = (
     ("kubectl", "Apply"),
     ("kubectl", "Update"),
@@ -98,7 +98,7 @@ The resource already exists in the cluster. This can happen when:
 def check(
     session: KubernetesSession, kind: ObjectKind, olds: dict[str, Tree], news: dict[str, Tree], naming: Naming
 ) -> dict[str, Tree]:
-    """The inputs to record: normalised, named, and in the provider's namespace if in none."""
+    """Return the inputs to record: normalized, named, and by default in the provider's namespace."""
     obj = normalized(to_object(news), session.schemas)
     obj = adopt_name(obj, to_object(olds)) if olds else give_name(obj, naming)
     if not namespace_of(obj) and session.is_namespaced(kind):
@@ -108,7 +108,7 @@ def check(
 
 @dataclass(frozen=True)
 class ObjectPropertyChange:
-    """A property that changes, and whether that replaces its object."""
+    """Change of one property, and whether the change requires the object's replacement."""
 
     path: Path
     change: PropertyChangeKind
@@ -116,7 +116,7 @@ class ObjectPropertyChange:
 
     @property
     def name(self) -> str:
-        """The path as the engine writes it: `spec.ports[0].name`, `metadata.annotations["a.b/c"]`."""
+        """Path of the property in the engine's notation: `spec.ports[0].name`, `metadata.annotations["a.b/c"]`."""
         name = ""
         for part in self.path:
             if isinstance(part, int):
@@ -131,7 +131,7 @@ class ObjectPropertyChange:
 
 @dataclass(frozen=True)
 class ObjectDiff:
-    """Changes that an update would make. `replaces` are the names of the changes that only a new object can make."""
+    """Changes that an update would make; `replaces` are the paths of changes that require a new object."""
 
     differences: Sequence[ObjectPropertyChange]
     replaces: Sequence[str]
@@ -141,7 +141,7 @@ class ObjectDiff:
 def diff(
     session: KubernetesSession, kind: ObjectKind, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]
 ) -> ObjectDiff:
-    """Compare inputs with the recorded live state, as far as the program had a say in it."""
+    """Return the differences between new inputs and the recorded live state, in fields that the program sets or set."""
     recorded = Checkpoint.parse(state)
     new = normalized(to_object(news), session.schemas)
     old = prune(recorded.live, normalized(recorded.inputs, session.schemas))
@@ -154,7 +154,7 @@ def diff(
     if is_annotated_true(new, REPLACE_UNREADY) and kind.id == "batch/v1/Job" and _is_unready(session, kind, recorded):
         replaces.append(f'.metadata.annotations["{REPLACE_UNREADY}"]')
     given_name = is_named(new) and not is_annotated_true(new, AUTONAMED)
-    same_name = given_name and id_of(new) == id_of(recorded.live)  # the old object stands in the way of the new one
+    same_name = given_name and id_of(new) == id_of(recorded.live)  # the new name is taken
     return ObjectDiff(changes, replaces, delete_first=bool(replaces) and same_name)
 
 
@@ -174,9 +174,9 @@ def _is_unready(session: KubernetesSession, kind: ObjectKind, recorded: Checkpoi
 
 
 def differences(old: JsonObject, new: JsonObject, replaced_by: Sequence[str]) -> list[ObjectPropertyChange]:
-    """The properties that differ between an object as it is and as it shall be.
+    """Return the property differences between two objects. `replaced_by` are paths whose changes require a replacement.
 
-    Lists are compared by position. A new map or list is one difference, at its own path.
+    Lists are compared by position. A new map or list counts as one difference, at its own path.
     """
     patterns = [tuple(text.replace("[*]", ".*").split(".")) for text in (*_ALWAYS_REPLACED_BY, *replaced_by)]
     return [
@@ -186,13 +186,13 @@ def differences(old: JsonObject, new: JsonObject, replaced_by: Sequence[str]) ->
 
 
 def replacing_fields(kind: ObjectKind, obj: JsonObject, flags: frozenset[str]) -> tuple[str, ...]:
-    """The paths whose change replaces the object, as the provider's options have it."""
+    """Return the paths whose change requires the object's replacement, given the provider's options."""
     is_mutable = kind.mutable_by in flags and obj.get("immutable") is not True
     return kind.replaced_by if is_mutable else (*kind.replaced_by, *kind.mutable)
 
 
 def without_ignored(changes: Sequence[ObjectPropertyChange], ignored: Sequence[str]) -> list[ObjectPropertyChange]:
-    """The differences that don't lie at or below an ignored path."""
+    """Return the differences that are neither at an ignored path nor below one."""
     return [
         difference
         for difference in changes
@@ -224,7 +224,7 @@ def _walk(path: Path, old: Any, new: Any) -> Iterator[tuple[Path, PropertyChange
 
 
 def _touches(pattern: Path, path: Path, value: object) -> bool:
-    """Tell whether the change at `path` reaches what the pattern names: at it, below it, or inside of a new value."""
+    """Tell whether a change affects a field that matches the pattern: the field, a part of it, or its parent."""
     steps = zip(pattern, path, strict=False)
     matched = all(isinstance(part, int) if step == "*" else step == part for step, part in steps)
     return matched and (len(path) >= len(pattern) or _has(value, pattern[len(path) :]))
@@ -241,7 +241,7 @@ def _has(value: Any, pattern: Path) -> bool:
 
 @dataclass(frozen=True)
 class WriteRequest:
-    """A write that the engine asks for."""
+    """Create or update request of the engine."""
 
     urn: str
     kind: ObjectKind
@@ -252,18 +252,22 @@ class WriteRequest:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """State for the engine to record. At preview the id is empty, and the state may be no more than the inputs."""
+    """Id and state for the engine to record. In a preview the id is empty; the state may be the inputs alone."""
 
     id: str
     state: dict[str, Tree]
 
 
 class _UnpredictableError(Exception):
-    """A result that only the real write can tell."""
+    """The result of a write can't be predicted by a dry run."""
 
 
 def create(session: KubernetesSession, request: WriteRequest) -> WriteResult:
-    """Create an object and wait until it is ready."""
+    """Create an object, wait until it is ready, and return its id and state.
+
+    Raises:
+        InitFailed: the object was created and didn't become ready.
+    """
     obj = to_object(request.inputs)
     if request.preview and (has_unknowns(obj) or not session.serves(request.kind)):
         return WriteResult("", request.inputs)
@@ -318,7 +322,7 @@ def _make(session: KubernetesSession, request: WriteRequest, obj: JsonObject, ma
 
 
 def _with_retries(make: Callable[[], JsonObject], session: KubernetesSession, request: WriteRequest) -> JsonObject:
-    """Create an object, trying for about a minute while its kind or namespace is missing; at preview, once."""
+    """Return the result of `make`; retry for a minute while kind or namespace don't exist, except in a preview."""
     ends_at = running_time.now() + (0 if request.preview else session.limits.missing_kind_s)
     while True:
         try:
@@ -333,7 +337,11 @@ def _with_retries(make: Callable[[], JsonObject], session: KubernetesSession, re
 def update(
     session: KubernetesSession, request: WriteRequest, state: dict[str, Tree], ignored: Sequence[str]
 ) -> WriteResult:
-    """Update an object and wait until it is ready; also one that was left unready and is unchanged."""
+    """Update an object, wait until it is ready, also if it is unchanged, and return its id and state.
+
+    Raises:
+        InitFailed: the API server refused the update, or the object didn't become ready.
+    """
     if not request.preview:
         session.for_write()
     obj = normalized(to_object(request.inputs), session.schemas)
@@ -412,7 +420,7 @@ def _apply(cluster: Cluster, obj: JsonObject, *, manager: str, force: bool, prev
 def _live_after(
     session: KubernetesSession, request: WriteRequest, recorded: Checkpoint, failure: Exception
 ) -> JsonObject:
-    """The object after an update that failed."""
+    """Return the live object after a failed update."""
     try:
         return session.for_write().get(request.kind, namespace_of(recorded.live), name_of(recorded.live))
     except ApiError as error:
@@ -422,7 +430,11 @@ def _live_after(
 
 
 def delete(session: KubernetesSession, kind: ObjectKind, id_: str, state: dict[str, Tree], timeout_s: float) -> None:
-    """Delete an object and wait until it is gone; one that is gone already is no error."""
+    """Delete an object and wait until it is gone; do nothing if the object doesn't exist.
+
+    Raises:
+        InitFailed: the object still exists at the time limit.
+    """
     if session.skips_unreachable:
         return
     cluster = session.for_delete()
@@ -445,7 +457,7 @@ def delete(session: KubernetesSession, kind: ObjectKind, id_: str, state: dict[s
 
 
 def _placed(session: KubernetesSession, kind: ObjectKind, obj: JsonObject) -> JsonObject:
-    """The object without a namespace where its kind knows none."""
+    """Return the object, without a namespace if its kind is cluster-scoped."""
     return obj if session.is_namespaced(kind) else with_metadata(obj, namespace=None)
 
 
@@ -454,14 +466,13 @@ def _asks_force(session: KubernetesSession, obj: JsonObject) -> bool:
 
 
 def manager_name(inputs: JsonObject, recorded: str) -> str:
-    """The field manager to write as: as annotated, as recorded, or a new one."""
+    """Return the field manager's name for a write: from the annotation, the recorded state, or else new."""
     return annotation(inputs, FIELD_MANAGER) or recorded or f"{FIRST_WRITER}-{secrets.token_hex(4)}"
 
 
 def must_force(live: JsonObject, *, preview: bool) -> bool:
-    """Tell whether to overrule other field managers without being asked to.
-
-    At preview, as long as a first writer's fields weren't taken over; always where nobody kept account of fields.
+    """Tell whether a server-side apply must override other field managers although the program doesn't ask for that: if
+    the object has no managed fields, or in a preview if its first writer's fields weren't taken over yet.
     """
     entries = _managed_fields(live)
     created = any(entry["manager"] in _FIRST_WRITERS and entry["operation"] == "Update" for entry in entries)
@@ -469,7 +480,7 @@ def must_force(live: JsonObject, *, preview: bool) -> bool:
 
 
 def take_over_fields(live: JsonObject, manager: str) -> list[JsonObject] | None:
-    """The object's managed fields once `manager` took over; None where there is nothing to take."""
+    """Return the managed fields after `manager` took over those of `_TAKEN_OVER`; None if there are none of these."""
     entries = _managed_fields(live)
     recorded = next((entry for entry in entries if entry["manager"] == manager and entry["operation"] == "Apply"), None)
     taken = [entry for entry in entries if entry is not recorded and _is_taken_over(entry)]
@@ -483,9 +494,8 @@ def take_over_fields(live: JsonObject, manager: str) -> list[JsonObject] | None:
 
 
 def without_foreign_fields(obj: JsonObject, live: JsonObject, manager: str, ignored: Sequence[str]) -> JsonObject:
-    """The object as `manager` may apply it: an ignored field stays with its owner, or keeps its live value.
-
-    Paths that go through lists are left alone.
+    """Return the object without ignored fields that another manager owns, and with live values of other ignored fields.
+    Ignored paths that pass through lists have no effect.
     """
     for path in ignored:
         keys = path.split(".")
@@ -506,7 +516,7 @@ def _managed_fields(live: JsonObject) -> list[JsonObject]:
 
 
 def _with(obj: JsonObject, keys: Sequence[str], value: object) -> JsonObject:
-    """A copy with the value at that path; None takes the field away."""
+    """Return a copy of the object with the value at the path set; None removes the field."""
     key, *rest = keys
     inside = _with(obj.get(key) or {}, rest, value) if rest else value
     return {**{name: item for name, item in obj.items() if name != key}, **({} if inside is None else {key: inside})}
@@ -526,12 +536,11 @@ def _union(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def read(
     session: KubernetesSession, kind: ObjectKind, id_: str, state: dict[str, Tree], inputs: dict[str, Tree]
 ) -> tuple[dict[str, Tree], dict[str, Tree]] | None:
-    """State and inputs of the live object, or None where there is none.
-
-    The inputs are only those fields that the program had; all of them where no program is known (get, import).
+    """Return state and inputs of the live object; None if the object doesn't exist. The inputs are limited to the
+    fields of the recorded inputs; without any (in `get` and `import`), all fields are inputs.
 
     Raises:
-        InitFailed: it is there and isn't ready.
+        InitFailed: the object exists and isn't ready.
     """
     if session.skips_unreachable:
         return None
@@ -570,7 +579,7 @@ def _as_inputs(live: JsonObject) -> JsonObject:
 
 
 def invoke(token: str, arguments: dict[str, Tree]) -> dict[str, Tree]:
-    """Functions; there is one, which reads YAML."""
+    """Return the result of `kubernetes:yaml:decode`, the only function."""
     if token != DECODE_YAML:
         raise OperationRefusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in has {DECODE_YAML}")
     documents = yaml.safe_load_all(str(arguments.get("text") or ""))
@@ -581,7 +590,7 @@ def invoke(token: str, arguments: dict[str, Tree]) -> dict[str, Tree]:
 
 
 def _members(document: JsonObject) -> Iterator[JsonObject]:
-    """A list's items, and theirs; anything else itself."""
+    """Yield the items of a Kubernetes List, recursively; yield any other object itself."""
     if str(document.get("kind", "")).endswith("List") and isinstance(document.get("items"), list):
         for item in document["items"]:
             yield from _members(item)

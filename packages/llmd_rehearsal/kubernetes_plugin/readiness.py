@@ -1,7 +1,7 @@
-"""Readiness of objects: a table of conditions by kind, at the end.
+"""Readiness of Kubernetes objects: one condition for each kind, and the table of kinds (`WAITS`).
 
-The conditions are those of pulumi-kubernetes 4.30.0, and so are the reasons for not being ready; its default of ten
-minutes too (https://github.com/pulumi/pulumi-kubernetes/tree/v4.30.0/provider/pkg/await).
+Conditions, reasons and the default limit of ten minutes are those of pulumi-kubernetes 4.30.0
+(https://github.com/pulumi/pulumi-kubernetes/tree/v4.30.0/provider/pkg/await).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +26,11 @@ _PULL_SUFFIX = ": manifest unknown"
 
 @dataclass(frozen=True)
 class ReadinessEvidence:
-    """Evidence by which an object is judged.
+    """Data from which an object's readiness is judged.
 
-    `live` is the object as it is, `previous` as it was before an update; `related` are other objects by the plural
-    name of their kind; `quiet_s` is how long nothing changed in a Service's endpoints, `settle_s` how long it must.
+    `live` is the present object and `previous` the object before an update (None after a create). `related` are other
+    objects by their kind's plural name. `quiet_s` is the number of seconds since a Service's endpoints last changed
+    (None if no change was seen), `settle_s` the required number.
     """
 
     live: JsonObject
@@ -39,16 +40,16 @@ class ReadinessEvidence:
     settle_s: float = 10
 
     def all(self, plural: str) -> Sequence[JsonObject]:
-        """The related objects of a kind."""
+        """Return the related objects of a kind, given by its plural name."""
         return self.related.get(plural, ())
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """Verdict on an object's readiness.
+    """Verdict on an object's readiness, with the reasons if the object isn't ready.
 
-    `failed`: it never will be. `passes_at_limit`: when the time is up it counts as ready all the same.
-    `look_again_s`: it may become ready by that time without any change.
+    `failed`: the object will never become ready. `passes_at_limit`: the object counts as ready when the wait's time
+    limit is reached. `look_again_s`: number of seconds after which the object may become ready without any change.
     """
 
     ready: bool = False
@@ -63,7 +64,7 @@ READY: Final = Readiness(ready=True)
 
 @dataclass(frozen=True)
 class WaitLimits:
-    """Limits of waits, in seconds, as the real plug-in has them."""
+    """Time limits of waits in seconds, with the defaults of the real plug-in."""
 
     ready_s: float = 600
     settle_s: float = 10
@@ -74,10 +75,11 @@ class WaitLimits:
 
 @dataclass(frozen=True)
 class Wait:
-    """Condition and limit of a kind's wait.
+    """Condition and time limit of a wait for objects of one kind.
 
-    `watched` are other collections whose changes matter; `evidence` those that explain a failure or a time-out.
-    `fixed_limit` holds whatever limit the program asks for. `checked_on_read`: a refresh reports one that isn't ready.
+    Changes in the collections `watched` may affect the condition; those in `evidence` are read only to explain a
+    failure or timeout. `fixed_limit` overrides the time limit that the program sets. With `checked_on_read`, a refresh
+    reports objects that aren't ready.
     """
 
     condition: Callable[[ReadinessEvidence], Readiness]
@@ -88,10 +90,11 @@ class Wait:
 
 
 def deployment(observation: ReadinessEvidence) -> Readiness:
-    """Judge a Deployment: its controller has seen the last change, and it and its newest ReplicaSet are available.
+    """Judge a Deployment: ready if its controller observed the latest generation, and if the Deployment, its newest
+    ReplicaSet and its volume claims are available.
 
-    Between a change of `replicas` and the rollout of a change that came with it, the old ReplicaSet still is the
-    newest: the count of updated replicas tells.
+    After a change of `replicas` together with the pod template, the old ReplicaSet is the newest until the rollout
+    begins, so that the number of updated replicas is compared too.
     """
     live = observation.live
     if dig(live, "status", "observedGeneration") != dig(live, "metadata", "generation"):
@@ -132,7 +135,9 @@ def _replicas_ready(replica_set: JsonObject | None) -> bool:
 
 
 def stateful_set(observation: ReadinessEvidence) -> Readiness:
-    """Judge a StatefulSet: its controller has seen the last change, and all replicas are ready and newest."""
+    """Judge a StatefulSet: ready if its controller observed the latest generation and all replicas are ready and up to
+    date.
+    """
     live = observation.live
     generation, status = dig(live, "metadata", "generation"), dig_map(live, "status")
     observed = (status.get("observedGeneration") or 0) >= generation
@@ -155,7 +160,9 @@ def stateful_set(observation: ReadinessEvidence) -> Readiness:
 
 
 def daemon_set(observation: ReadinessEvidence) -> Readiness:
-    """Judge a DaemonSet: its controller has seen the last change, and all nodes have a ready, newest pod."""
+    """Judge a DaemonSet: ready if its controller observed the latest generation and each node has a ready, up-to-date
+    pod.
+    """
     status = dig_map(observation.live, "status")
     desired = status.get("desiredNumberScheduled")
     observed = status.get("observedGeneration") == dig(observation.live, "metadata", "generation")
@@ -167,7 +174,7 @@ def daemon_set(observation: ReadinessEvidence) -> Readiness:
 
 
 def job(observation: ReadinessEvidence) -> Readiness:
-    """Started and complete; failed once it gave up."""
+    """Judge a Job: ready once complete; failed once its backoff limit or deadline is exceeded."""
     failure = condition(observation.live, "Failed")
     gave_up = dig(failure, "reason") in {"BackoffLimitExceeded", "DeadlineExceeded"}
     if failure and failure["status"] == "True" and gave_up:
@@ -179,16 +186,18 @@ def job(observation: ReadinessEvidence) -> Readiness:
 
 
 def pod(observation: ReadinessEvidence) -> Readiness:
-    """Scheduled, initialized, and ready or done."""
+    """Judge a pod: ready if scheduled, initialized, and either Ready or succeeded."""
     return READY if is_pod_ready(observation.live) else Readiness(reasons=tuple(pod_messages(observation.live)))
 
 
 def service(observation: ReadinessEvidence) -> Readiness:
-    """No pod behind it is unready, and that for `settle_s`; a load balancer has an address."""
+    """Judge a Service: ready if none of its pods was unready for `settle_s` seconds and a load balancer has an
+    address.
+    """
     name, spec = name_of(observation.live), dig_map(observation.live, "spec")
     balances = spec.get("type") == "LoadBalancer"
     has_address = not balances or bool(dig(observation.live, "status", "loadBalancer", "ingress"))
-    # Whether traffic to an address of its own goes to pods that it selects.
+    # Whether the Service has an IP address of its own and selects pods.
     selects = spec.get("type") != "ExternalName" and spec.get("clusterIP") != "None" and bool(spec.get("selector"))
     if has_address and not selects:
         return READY
@@ -214,7 +223,9 @@ def service(observation: ReadinessEvidence) -> Readiness:
 
 
 def claim(observation: ReadinessEvidence) -> Readiness:
-    """Bound; or, when its storage class waits for the first consumer, pending."""
+    """Judge a PersistentVolumeClaim: ready if bound, or if pending when its storage class waits for the first
+    consumer.
+    """
     phase, class_name = dig(observation.live, "status", "phase"), dig(observation.live, "spec", "storageClassName")
     if phase == "Bound" and observation.previous is not None:
         return READY
@@ -224,15 +235,18 @@ def claim(observation: ReadinessEvidence) -> Readiness:
 
 
 def secret(observation: ReadinessEvidence) -> Readiness:
-    """A service account token is filled in by its controller; anything else is ready at once."""
+    """Judge a Secret: a service account token is ready once its controller filled in the data; any other Secret is
+    ready.
+    """
     filled = observation.live.get("type") != "kubernetes.io/service-account-token" or bool(observation.live.get("data"))
     return Readiness(ready=filled)
 
 
 def awaited_condition(expression: str) -> Wait:
-    """The wait that the annotation `pulumi.com/waitFor` asks for: `condition=TYPE`, or `condition=TYPE=STATUS`.
+    """Return the wait for the annotation `pulumi.com/waitFor` with the value `condition=TYPE` or
+    `condition=TYPE=STATUS`.
 
-    The condition counts once its controller has seen the last change (`checkCondition` of the real plug-in).
+    The condition counts only if its controller observed the latest generation (`checkCondition` of the real plug-in).
     """
     type_, _, status = expression.removeprefix("condition=").partition("=")
     wanted = (status or "True").lower()
@@ -251,13 +265,13 @@ def awaited_condition(expression: str) -> Wait:
 
 
 def is_pod_ready(obj: JsonObject) -> bool:
-    """Scheduled, initialized, and ready or done."""
+    """Tell whether a pod is scheduled, initialized, and either Ready or succeeded."""
     done = dig(obj, "status", "phase") == "Succeeded"
     return _is_true(obj, "PodScheduled") and _is_true(obj, "Initialized") and (done or _is_true(obj, "Ready"))
 
 
 def pod_messages(obj: JsonObject) -> list[str]:
-    """One text for each condition of a pod that isn't met and says why."""
+    """Return one message for each of a pod's unmet conditions that has a message or failed containers."""
     messages: list[str] = []
     for type_ in ("Initialized", "Ready"):
         entry = condition(obj, type_)
@@ -324,4 +338,4 @@ WAITS: Final[Mapping[str, Wait]] = {
     "v1/Secret": Wait(secret, fixed_limit=lambda limits: limits.token_s, checked_on_read=False),
     "v1/Service": Wait(service, watched=(_ENDPOINTS,)),
 }
-"""Kinds that aren't here are ready as soon as the API server has them."""
+"""Waits by kind. Objects of other kinds are ready as soon as the API server has stored them."""

@@ -1,5 +1,5 @@
-"""The plug-in's gRPC server."""
-# The generated interface gives the methods their names, arguments and meaning.
+"""gRPC server of the stand-in Kubernetes plug-in."""
+# The generated gRPC interface defines the methods' names, arguments and meanings.
 # ruff: noqa: N802, ARG002, D102
 
 from collections.abc import Sequence
@@ -32,13 +32,17 @@ VERSION: Final = "4.30.0"
 
 
 def start(port: int = 0, limits: WaitLimits | None = None, helm: str = "") -> PluginServer:
-    """Serve on a port of 127.0.0.1, by default a free one. `helm` is its path; from PATH if empty."""
+    """Start the plug-in's server on a port of 127.0.0.1 (0: a free port) and return it. `helm` is Helm's path; if
+    empty, Helm is taken from PATH.
+    """
     sessions = Sessions(limits or WaitLimits())
     return serve(KubernetesServicer(sessions, Releases(helm)), port, sessions.cancel_all)
 
 
 class KubernetesServicer(PluginServicer):
-    """The methods that the engine calls; each only translates. Those that aren't here are unimplemented."""
+    """gRPC methods of the plug-in, which translate between messages and operations. All other methods are
+    unimplemented.
+    """
 
     package = "kubernetes"
     version = VERSION
@@ -144,7 +148,7 @@ def _write_request(request: Message, properties: Message) -> operations.WriteReq
 
 
 def _detailed(changes: Sequence[ObjectPropertyChange]) -> dict[str, Message]:
-    """The properties that change, by path."""
+    """Return the changes of properties as gRPC messages, by path."""
     return {
         item.name: property_diff(
             item.change, replaces=item.replaces, of_inputs=item.change is PropertyChangeKind.DELETE
@@ -154,7 +158,9 @@ def _detailed(changes: Sequence[ObjectPropertyChange]) -> dict[str, Message]:
 
 
 def _release_diff(changes: Sequence[ObjectPropertyChange]) -> Message:
-    """The real plug-in also names the properties at the top that change, and says nothing more where none do."""
+    """Return the gRPC answer for a release's changes. Like the real plug-in it also names the changed top-level
+    properties, and has nothing but `changes` if there are none.
+    """
     if not changes:
         return provider.DiffResponse(changes=diff_changes(False))
     return provider.DiffResponse(

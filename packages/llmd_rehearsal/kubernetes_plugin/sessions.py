@@ -1,4 +1,4 @@
-"""Configured provider instances: their options, and their connection to an API server."""
+"""Configured provider instances: their options, and their connections to API servers."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ from llmd_rehearsal.kubernetes_plugin.waits import Informers, Waiter
 from llmd_rehearsal.plugin_values import UNKNOWN, OperationRefusal, Tree, without_secrets
 
 SESSIONS: Final = 64
-"""Instances that are kept; an engine seldom has more than a few, and each run has its own."""
+"""Limit of remembered provider instances; an engine rarely has more than a few, and each run creates its own."""
 _WHICH_CLUSTER: Final = ("kubeconfig", "context", "cluster")
 _IDENTIFIER: Final = "clusterIdentifier"
 _DELETE_UNREACHABLE: Final = (
@@ -32,7 +32,7 @@ _DELETE_UNREACHABLE: Final = (
 
 @dataclass(frozen=True)
 class ProviderSettings:
-    """Options of one provider instance. `kubeconfig` is a path or a text."""
+    """Options of one provider instance. `kubeconfig` is a path or the text of a kubeconfig."""
 
     kubeconfig: str
     context: str = ""
@@ -42,7 +42,11 @@ class ProviderSettings:
 
     @classmethod
     def parse(cls, arguments: dict[str, Tree]) -> "ProviderSettings":
-        """The options of a Configure call; booleans arrive as texts. Refusal for what no rehearsal can do."""
+        """Return the options from the arguments of a Configure call, where booleans are texts.
+
+        Raises:
+            OperationRefusal: an option isn't supported in rehearsals.
+        """
         plain: dict[str, Any] = without_secrets({**arguments})
         flags = frozenset(key for key, value in plain.items() if str(value).lower() == "true")
         if str(plain.get("enableServerSideApply", "true")).lower() == "false":
@@ -60,22 +64,25 @@ class ProviderSettings:
         )
 
     def access(self) -> Access | None:
-        """API server and user; None where the kubeconfig names none. Raises Refusal for a text that isn't one."""
+        """Return the API server and credentials of the kubeconfig; None if the kubeconfig has no server.
+
+        Raises:
+            OperationRefusal: the text isn't a kubeconfig.
+        """
         return find_access(load(self.kubeconfig), self.context, self.cluster)
 
 
 @dataclass(frozen=True)
 class SettingsChange:
-    """Effect of an edit of the provider's options."""
+    """Changed options of a provider, and those of them that require the replacement of the provider."""
 
     changed: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
 
 
 def compare(olds: dict[str, Tree], news: dict[str, Tree]) -> SettingsChange:
-    """Compare options; the result says too whether they mean another cluster, on which everything has to be made again.
-
-    The same `clusterIdentifier` on both sides says that it is the same cluster, whatever else changed.
+    """Return the differences between a provider's old and new options; options that lead to another cluster require the
+    replacement of all resources. An equal `clusterIdentifier` in both says that the cluster is the same.
     """
     before, after = without_secrets({**olds}), without_secrets({**news})
     changed = tuple(sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key)))
@@ -105,7 +112,9 @@ def _active_cluster(options: dict[str, Any]) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class ApiServerConnection:
-    """Connection to one API server, with its schemas and informers; shared by all instances that use the server."""
+    """Connection to one API server, with its schemas and informers; shared by all provider instances that use the
+    server.
+    """
 
     cluster: Cluster
     schemas: Schemas
@@ -114,9 +123,8 @@ class ApiServerConnection:
 
 @dataclass(frozen=True)
 class KubernetesSession:
-    """One provider instance. `connection` is None where no API server answers; `unreachable` then says why.
-
-    `namespace` is where objects go that name none.
+    """Provider instance. `connection` is None if no API server answers; `unreachable` is then the reason. `namespace`
+    is the default namespace of objects.
     """
 
     settings: ProviderSettings
@@ -128,16 +136,18 @@ class KubernetesSession:
 
     @property
     def schemas(self) -> Schemas | None:
-        """Schemas to normalise inputs with."""
+        """Schemas for normalizing inputs; None without a connection."""
         return self.connection.schemas if self.connection else None
 
     @property
     def skips_unreachable(self) -> bool:
-        """Tell whether objects count as gone because no API server answers and the program said so."""
+        """Tell whether objects count as deleted because no API server answers and the program set
+        `deleteUnreachable`.
+        """
         return self.connection is None and "deleteUnreachable" in self.settings.flags
 
     def is_namespaced(self, kind: ObjectKind) -> bool:
-        """Tell whether objects of the kind lie in namespaces."""
+        """Tell whether objects of the kind are namespaced."""
         if kind.built_in or self.connection is None:
             return kind.namespaced
         return self.connection.cluster.is_namespaced(kind)
@@ -147,20 +157,36 @@ class KubernetesSession:
         return self.connection is not None and self.connection.cluster.serves(kind)
 
     def for_write(self) -> Cluster:
-        """The cluster, for a write. Raises Refusal where no API server answers."""
+        """Return the API server's client for a write.
+
+        Raises:
+            OperationRefusal: no API server answers.
+        """
         return self._connected(f"configured Kubernetes cluster is unreachable: {self.unreachable}").cluster
 
     def for_delete(self) -> Cluster:
-        """The cluster, for a delete."""
+        """Return the API server's client for a deletion.
+
+        Raises:
+            OperationRefusal: no API server answers.
+        """
         return self._connected(f"configured Kubernetes cluster is unreachable. {_DELETE_UNREACHABLE}").cluster
 
     def for_read(self) -> Cluster:
-        """The cluster, for a read."""
+        """Return the API server's client for a read.
+
+        Raises:
+            OperationRefusal: no API server answers.
+        """
         advice = f"failed to read resource state due to unreachable cluster. {_DELETE_UNREACHABLE}"
         return self._connected(advice).cluster
 
     def waiter(self) -> Waiter:
-        """Waiter on this instance's behalf."""
+        """Return a waiter whose waits end when this provider instance is cancelled.
+
+        Raises:
+            OperationRefusal: no API server answers.
+        """
         connection = self._connected(f"configured Kubernetes cluster is unreachable: {self.unreachable}")
         return Waiter(connection.cluster, connection.informers, self.limits, self.cancelled)
 
@@ -171,7 +197,7 @@ class KubernetesSession:
 
 
 class Sessions:
-    """All instances of one plug-in process, each known by the engine's connection for it."""
+    """Provider instances of one plug-in process, by the gRPC peer address of the engine's connection."""
 
     def __init__(self, limits: WaitLimits) -> None:
         self._limits = limits
@@ -181,7 +207,7 @@ class Sessions:
         self._latest: KubernetesSession | None = None
 
     def configure(self, peer: str, settings: ProviderSettings) -> None:
-        """Configure the instance behind a connection by its options."""
+        """Configure the provider instance of a gRPC connection."""
         session = self._session(settings)
         with self._lock:
             self._sessions[peer] = self._latest = session
@@ -189,7 +215,11 @@ class Sessions:
                 self._sessions.pop(next(iter(self._sessions)))
 
     def of(self, peer: str) -> KubernetesSession:
-        """The instance behind a connection; the latest for a connection made anew."""
+        """Return the provider instance of a gRPC connection; for an unknown connection, the latest configured instance.
+
+        Raises:
+            OperationRefusal: no instance was configured.
+        """
         with self._lock:
             session = self._sessions.get(peer) or self._latest
         if session is None:
@@ -197,14 +227,14 @@ class Sessions:
         return session
 
     def cancel(self, peer: str) -> None:
-        """End all waits of the instance behind a connection."""
+        """End all waits of the provider instance of a gRPC connection."""
         with self._lock:
             session = self._sessions.get(peer)
         if session is not None:
             session.cancelled.set()
 
     def cancel_all(self) -> None:
-        """End all waits of all instances."""
+        """End all waits of all provider instances."""
         with self._lock:
             for session in self._sessions.values():
                 session.cancelled.set()

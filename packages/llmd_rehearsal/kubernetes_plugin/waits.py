@@ -1,6 +1,6 @@
-"""Waiting until an object is ready, or gone.
+"""Readiness and deletion of Kubernetes objects: waits that all depend on shared informers.
 
-One list and watch of a collection, an informer, serves every wait that looks at it.
+One list and watch of a collection, an informer, serves all waits that depend on the collection.
 """
 
 import json
@@ -39,14 +39,15 @@ from llmd_rehearsal.kubernetes_plugin.readiness import (
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 POLL_S: Final = 1.0
-"""Seconds between two looks whether a wait was cancelled."""
+"""Seconds between two checks whether a wait was cancelled."""
 WATCH_LIMIT_S: Final = 20
-"""Seconds that one watch lasts; an informer without subscribers ends with its watch."""
+"""Seconds after which the API server ends a watch; an informer without subscribers ends with its watch."""
 RETRY_S: Final = 0.5
 GATHER_S: Final = 0.005
-"""For how long changes are gathered before a wait looks, for each wait of its collection: 64 waits that all looked at
-each change had a processor of their own for that."""
-# At a delete the real plug-in obeys skipAwait for these kinds only.
+"""Seconds, for each wait on a collection, for which changes are gathered before a wait evaluates them: 64 waits that
+each evaluated every change kept one processor fully busy.
+"""
+# At a deletion, the real plug-in honours skipAwait only for these kinds.
 _DELETE_OBEYS_SKIP: Final = frozenset(
     {"v1/Namespace", "v1/Pod", "apps/v1/DaemonSet", "apps/v1/Deployment", "apps/v1/StatefulSet", "batch/v1/Job"}
 )
@@ -55,7 +56,9 @@ _log = logging.getLogger(__name__)
 
 
 class ObjectNotReady(Exception):
-    """A wait that ended without what it waited for; `live` is the object as last seen, `reasons` say more."""
+    """A wait ended before the object was ready or gone; `live` is the object as last seen, and `reasons` explain the
+    failure.
+    """
 
     def __init__(self, live: JsonObject, text: str, reasons: Sequence[str] = ()) -> None:
         super().__init__(text)
@@ -64,7 +67,7 @@ class ObjectNotReady(Exception):
 
 
 class Informer:
-    """The objects of one collection, kept up to date by a thread of its own for as long as it has subscribers."""
+    """Local copy of one collection, updated by a thread as long as the informer has subscribers."""
 
     def __init__(self, cluster: Cluster, resource: ApiResource, namespace: str, changed: threading.Event) -> None:
         self._cluster = cluster
@@ -79,29 +82,31 @@ class Informer:
         threading.Thread(target=self._run, name=f"informer {resource.plural}", daemon=True).start()
 
     def subscribe(self, changed: threading.Event) -> bool:
-        """Set `changed` at every change from now on; False if the informer has ended."""
+        """Register an event that is set at every change of the collection; return False if the informer has ended."""
         with self._lock:
             if not self._ended:
                 self._subscribers.add(changed)
             return not self._ended
 
     def unsubscribe(self, changed: threading.Event) -> None:
-        """Stop setting `changed`, which `subscribe` began."""
+        """Remove an event that `subscribe` registered."""
         with self._lock:
             self._subscribers.discard(changed)
 
     def wait_listed(self, limit_s: float) -> None:
-        """Wait for the first answer of the API server."""
+        """Wait until the collection was listed once, at most `limit_s` seconds."""
         self._listed.wait(limit_s)
 
     def gather(self, changed: threading.Event, limit_s: float) -> None:
-        """Return some time after a change, or after the limit: the later the more others wait for changes too."""
+        """Wait for a change, at most `limit_s` seconds, and after a change for `GATHER_S` seconds times the number of
+        subscribers.
+        """
         if changed.wait(limit_s):
             time.sleep(GATHER_S * len(self._subscribers))
         changed.clear()
 
     def one(self, name: str) -> JsonObject | None:
-        """Return the object of that name, or None."""
+        """Return the object with this name; None if the collection has no such object."""
         with self._lock:
             return self._objects.get(name)
 
@@ -111,7 +116,7 @@ class Informer:
             return list(self._objects.values())
 
     def changed_at(self, name: str) -> float | None:
-        """Running time at which the object last changed; None for one never seen."""
+        """Return the running time in seconds at which the object last changed; None if no change was seen."""
         with self._lock:
             return self._changed_at.get(name)
 
@@ -144,7 +149,9 @@ class Informer:
         return response["metadata"]["resourceVersion"]
 
     def _watch(self, version: str) -> str:
-        """Follow one watch to its end and return the version to go on from, empty to list again."""
+        """Follow one watch to its end and return the resource version to continue from; empty if the collection must be
+        listed anew.
+        """
         for line in self._cluster.watch(self._resource, self._namespace, version, WATCH_LIMIT_S):
             event: Any = json.loads(line)
             if event["type"] == "ERROR":
@@ -169,7 +176,7 @@ class Informer:
 
 
 class Informers:
-    """The informers of one API server, each started when it is first subscribed to."""
+    """Informers of one API server, each started by its first subscription."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -180,7 +187,7 @@ class Informers:
     def subscribed(
         self, resources: tuple[ApiResource, ...], namespace: str, changed: threading.Event
     ) -> Generator[list[Informer]]:
-        """The informers of some collections; `changed` is set at every change in any of them."""
+        """Yield the informers of the collections; `changed` is set at every change in one of the collections."""
         with ExitStack() as stack:
             informers: list[Informer] = []
             for resource in resources:
@@ -201,7 +208,7 @@ class Informers:
 
 @dataclass(frozen=True)
 class _PendingWait:
-    """One wait under way. `since` is in running time."""
+    """Wait in progress, started at the running time `since` in seconds."""
 
     obj: JsonObject
     previous: JsonObject | None
@@ -214,7 +221,9 @@ class _PendingWait:
         return max(0.0, self.since + self.limit_s - running_time.now())
 
     def quiet_s(self, informers: Sequence[Informer]) -> float | None:
-        """Seconds since the object's namesakes in the collections last changed, as far as this wait saw."""
+        """Return the seconds since objects with the same name last changed in the collections, or since the wait's
+        start if that is later; None if no change was seen.
+        """
         changes = [informer.changed_at(name_of(self.obj)) for informer in informers]
         moments = [change for change in changes if change is not None]
         return running_time.now() - max(*moments, self.since) if moments else None
@@ -222,7 +231,7 @@ class _PendingWait:
 
 @dataclass(frozen=True)
 class Waiter:
-    """Waiter for objects of one cluster; `cancelled` ends all of its waits."""
+    """Waiter for objects of one API server; setting `cancelled` ends all of its waits."""
 
     cluster: Cluster
     informers: Informers
@@ -232,10 +241,13 @@ class Waiter:
     def until_ready(
         self, obj: JsonObject, inputs: JsonObject, previous: JsonObject | None, timeout_s: float
     ) -> JsonObject:
-        """The object once it is ready. Raises NotReady.
+        """Wait until an object is ready and return the live object.
 
-        `obj` is what the API server answered to the write that came before; a program asks for a limit by
-        `timeout_s` or by an annotation of its `inputs`.
+        `obj` is the API server's answer to the preceding write. The time limit in seconds is `timeout_s`, or, if 0, the
+        value of an annotation in `inputs`.
+
+        Raises:
+            ObjectNotReady: the object failed, the time limit passed, or the wait was cancelled.
         """
         expression = annotation(inputs, WAIT_FOR)
         wait = awaited_condition(expression) if expression else WAITS.get(kind_of_object(obj).id)
@@ -247,7 +259,11 @@ class Waiter:
         return self._ready(_PendingWait(obj, previous, wait, running_time.now(), limit_s))
 
     def check(self, live: JsonObject) -> None:
-        """Raise NotReady where a wait for the object wouldn't end now."""
+        """Check that an object is ready now.
+
+        Raises:
+            ObjectNotReady: the object isn't ready.
+        """
         wait = WAITS.get(kind_of_object(live).id)
         if wait is None or not wait.checked_on_read or is_annotated_true(live, SKIP_AWAIT):
             return
@@ -258,7 +274,11 @@ class Waiter:
             raise ObjectNotReady(live, f"Resource '{name_of(live)}' was created but failed to initialize", reasons)
 
     def until_gone(self, obj: JsonObject, inputs: JsonObject, timeout_s: float) -> None:
-        """Return once the object is gone. Raises NotReady."""
+        """Wait until the object is gone, or replaced by another object with the same name.
+
+        Raises:
+            ObjectNotReady: the object still exists at the time limit, or the wait was cancelled.
+        """
         kind, name = kind_of_object(obj), name_of(obj)
         if kind.id in _DELETE_OBEYS_SKIP and is_annotated_true(inputs, SKIP_AWAIT):
             return
@@ -311,7 +331,7 @@ class Waiter:
                 informers[0].gather(changed, min(POLL_S, pending.left_s, readiness.look_again_s or POLL_S))
 
     def _observation(self, pending: _PendingWait, informers: Sequence[Informer]) -> ReadinessEvidence | None:
-        """Evidence to judge an object by; None as long as the informer hasn't seen the last write."""
+        """Return the data to judge an object by; None as long as the informer hasn't seen the latest write."""
         informer, *others = informers
         obj = pending.obj
         live = informer.one(name_of(obj))
@@ -336,7 +356,7 @@ class Waiter:
         raise ObjectNotReady(observation.live, text, readiness.reasons)
 
     def _explained(self, wait: Wait, observation: ReadinessEvidence) -> Readiness:
-        """The readiness with what its evidence adds."""
+        """Return the verdict on readiness with additional reasons from the collections in `wait.evidence`."""
         evidence = self._related(wait.evidence, observation.live)
         return wait.condition(replace(observation, related={**observation.related, **evidence}))
 

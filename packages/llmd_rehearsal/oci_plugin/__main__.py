@@ -1,4 +1,4 @@
-"""`python -m llmd_rehearsal.oci_plugin --port PORT`: the simulated OCI plug-in, serving until SIGINT or SIGTERM."""
+"""Command `python -m llmd_rehearsal.oci_plugin --port PORT`: the stand-in OCI plug-in, until SIGINT or SIGTERM."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ from llmd_rehearsal.plugin_protocol import serve_until_signal
 
 
 def main() -> None:
-    """Serve on a port of 127.0.0.1 and log every call to standard error."""
+    """Serve the plug-in on a port of 127.0.0.1 and log every call to standard error."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.oci_plugin", description=__doc__)
     parser.add_argument("--port", type=int, required=True, help="the port on 127.0.0.1")
     parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")

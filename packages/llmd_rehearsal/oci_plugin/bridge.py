@@ -1,7 +1,7 @@
-"""The plug-in's part that knows no OCI: what the Terraform bridge makes of inputs, state and failures.
+"""Behaviour of the Terraform bridge, independent of OCI: typing of inputs, differences, preview states, error messages.
 
-Check brings inputs into their types, Diff says what changes, a preview shows the state to come, and a failed request is
-put into the words of terraform-provider-oci.
+`check` converts inputs to their types, `compare` finds changes, `preview_state` predicts a state, and `FailedRequest`
+gives failures the wording of terraform-provider-oci.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from llmd_rehearsal.plugin_values import (
 )
 
 DEFAULTS: Final = "__defaults"
-"""Where the plug-in records which inputs it filled in."""
+"""Key under which the plug-in records the names of the inputs that it filled in."""
 META: Final = "__meta"
 _SUFFIX_DIGITS: Final = 7
 _UNPLANNED: Final = frozenset({"definedTags"})
 _TIMEOUTS: Final = "e2bfb730-ecaa-11e6-8f88-34363bc7c4c0"
-"""Under this key the bridge to Terraform keeps a resource's timeouts (terraform-plugin-sdk, `TimeoutKey`)."""
+"""Key under which the Terraform bridge records a resource's timeouts (terraform-plugin-sdk, `TimeoutKey`)."""
 _NANOSECONDS: Final = 1_000_000_000
 PROVIDER_VERSION: Final = "8.23.0"
 """Version of terraform-provider-oci inside pulumi-oci 4.20.0."""
@@ -49,17 +49,17 @@ _OTHER_SUGGESTION: Final = "Please retry or contact support for help with servic
 
 @dataclass(frozen=True)
 class Checked:
-    """Inputs as the plug-in takes them, and what is wrong with them."""
+    """Typed inputs with the plug-in's defaults, and the messages about invalid inputs."""
 
     inputs: JsonObject
     failures: list[str] = field(default_factory=list[str])
 
 
 def check(resource: ResourceType, olds: JsonObject, news: JsonObject, naming: Naming) -> Checked:
-    """Bring inputs into their types and add the plug-in's defaults.
+    """Convert inputs to their properties' types, add the plug-in's defaults, and return them with the errors found.
 
     Raises:
-        OperationRefusal: a value can't be converted to its property's type.
+        OperationRefusal: a value can't be converted to its property's type, or automatic names are disabled.
     """
     inputs = {key: value for key, value in news.items() if key != DEFAULTS and value is not None}
     if resource.is_autonamed and "name" not in inputs:
@@ -76,7 +76,7 @@ def check(resource: ResourceType, olds: JsonObject, news: JsonObject, naming: Na
 
 
 def _autoname(naming: Naming) -> str:
-    """A name that no other resource has."""
+    """Return an automatic name that no other resource has."""
     if not naming.allowed:
         raise OperationRefusal(f"automatic naming is disabled but resource {naming.name!r} has no name")
     suffix = hashlib.sha256(naming.seed or naming.name.encode()).hexdigest()[:_SUFFIX_DIGITS]
@@ -107,7 +107,7 @@ def _typed(name: str, schema: Property | None, value: Any) -> Any:
 
 
 def _scalar(name: str, kind: str, value: Any) -> Any:
-    """The value as Go's strconv reads it."""
+    """Return the value converted to a property's type by the rules of Go's strconv."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     parser = {"boolean": "ParseBool", "integer": "ParseInt", "number": "ParseFloat"}.get(kind)
     try:
@@ -139,7 +139,7 @@ def _unknown_keys(fields: Mapping[str, Property], inputs: JsonObject, location: 
 def _missing(
     fields: Mapping[str, Property], inputs: JsonObject, prefix: str, location: str, *, in_list: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """The required arguments that aren't inputs, each with its location."""
+    """Yield the required arguments without a value, each with its location."""
     for key, schema in fields.items():
         value, argument = inputs.get(key), f"{prefix}{snake(key)}"
         if value is None and schema.required:
@@ -156,7 +156,7 @@ def _fields(schema: Property) -> Mapping[str, Property]:
 
 
 def _objects(schema: Property, value: Any) -> list[JsonObject]:
-    """The objects directly in a value: itself, or its items."""
+    """Return the objects that a value consists of: the value itself, or a list's items."""
     if schema.kind == "map":
         return []
     items: list[Any] = value if is_list(value) else [value]
@@ -164,7 +164,7 @@ def _objects(schema: Property, value: Any) -> list[JsonObject]:
 
 
 def without_defaults(value: Any) -> Any:
-    """Inputs without the plug-in's own records in them."""
+    """Return inputs without the plug-in's own records (`__defaults`), recursively."""
     if is_map(value):
         return {key: without_defaults(item) for key, item in value.items() if key != DEFAULTS}
     if is_list(value):
@@ -174,7 +174,7 @@ def without_defaults(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class ResourcePropertyChange:
-    """One property that changes. `computed`: only because OCI will give it a value."""
+    """Change of one property. `computed`: the property changes only because OCI will compute its value."""
 
     path: str
     change: PropertyChangeKind
@@ -183,32 +183,35 @@ class ResourcePropertyChange:
 
     @property
     def root(self) -> str:
-        """The input or output that it is in."""
+        """Name of the top-level input or output that contains the property."""
         return self.path.partition(".")[0].partition("[")[0]
 
 
 @dataclass(frozen=True)
 class ResourceDiff:
-    """Differences between a state and new inputs; none where nothing changes."""
+    """Differences between a recorded state and new inputs; empty if nothing changes. With `delete_first`, the old
+    resource must be deleted before its replacement is created.
+    """
 
     differences: tuple[ResourcePropertyChange, ...] = ()
     delete_first: bool = False
 
     @property
     def replaces(self) -> list[str]:
-        """The properties that the resource is made anew for, one for each difference."""
+        """Top-level properties whose changes require the resource's replacement, one for each difference."""
         return [difference.root for difference in self.differences if difference.replaces]
 
     @property
     def changed(self) -> list[str]:
-        """The properties that change."""
+        """Names of the changed top-level properties, sorted."""
         return sorted({difference.root for difference in self.differences})
 
 
 def compare(resource: ResourceType, state: JsonObject, news: JsonObject, ignored: frozenset[str]) -> ResourceDiff:
-    """Compare a state with new inputs. A computed part counts as a change only where something else changes too.
+    """Return the differences between a recorded state and new inputs, except at ignored paths.
 
-    A resource whose name the program fixed is deleted before its replacement is made: the names would collide.
+    Changes of computed properties count only if another property changes too. A resource with a name that the program
+    sets is deleted before its replacement is created, because the names would collide.
     """
     inputs = without_defaults(news)
     changes = [change for change in _differences(resource, state, inputs) if not _is_in(change.path, ignored)]
@@ -230,7 +233,9 @@ def _is_in(path: str, locations: frozenset[str]) -> bool:
 
 
 def _is_empty(value: Any, schema: Property) -> bool:
-    """Tell whether a value counts as none; terraform-provider-oci can't tell an empty value from none."""
+    """Tell whether a value counts as unset; terraform-provider-oci doesn't distinguish an empty value from an unset
+    one.
+    """
     return value is None or value in (schema.empty(), schema.planned)
 
 
@@ -246,7 +251,9 @@ def _differences(resource: ResourceType, state: JsonObject, inputs: JsonObject) 
 
 
 def _is_planned(name: str, schema: Property) -> bool:
-    """Tell whether a Diff has what the state lacks: a collection that OCI computes, or a fixed value."""
+    """Tell whether a property that the state lacks appears in a diff: a collection that OCI computes, or a fixed
+    planned value.
+    """
     if schema.is_scalar:
         return schema.planned is not None
     of_objects = schema.item is not None and bool(schema.item.fields)
@@ -275,7 +282,9 @@ def _between(path: str, schema: Property | None, old: Any, new: Any) -> Iterator
 
 
 def _covers(old: Any, new: Any) -> bool:
-    """Tell whether the state has all that the inputs say; whatever else it has is computed."""
+    """Tell whether the state contains everything that the inputs contain; additional parts of the state are
+    computed.
+    """
     if is_map(old) and is_map(new):
         return all(_covers(old.get(key), value) for key, value in new.items())
     if is_list(old) and is_list(new):
@@ -312,14 +321,14 @@ def _in_list(path: str, schema: Property | None, old: list[Any], new: list[Any])
 
 
 def meta(resource: ResourceType) -> str:
-    """Return the JSON that the bridge to Terraform keeps beside a resource's state: its timeouts."""
+    """Return the JSON text that the Terraform bridge records in a resource's state, with the resource's timeouts."""
     limit = int(resource.timeout_s * _NANOSECONDS)
     timeouts = {"create": limit, "delete": limit, "update": limit}
     return json.dumps({"_new_extra_shim": {}, _TIMEOUTS: timeouts}, separators=(",", ":"))
 
 
 def preview_state(resource: ResourceType, inputs: JsonObject, state: JsonObject | None = None) -> JsonObject:
-    """The state that a preview shows: of a new resource, or of one that has a state."""
+    """Return the state that a preview predicts, of a new resource or of one with the recorded `state`."""
     inputs = without_defaults(inputs)
     before = state or {}
     properties = {
@@ -330,7 +339,7 @@ def preview_state(resource: ResourceType, inputs: JsonObject, state: JsonObject 
 
 
 def _planned(schema: Property) -> Any:
-    """Return the preview's value of a property that neither the program nor the state gives."""
+    """Return a preview's value of a property that neither the inputs nor the state have."""
     if schema.planned is not None:
         return schema.planned
     return UNKNOWN if schema.computed else None
@@ -352,7 +361,7 @@ def _previewed(schema: Property | None, new: Any, old: Any) -> Any:
 
 
 def with_computed(schema: Property | None, value: Any, old: Any = None) -> Any:
-    """A value as OCI answers it once it knows the resource: nothing that it computes is missing."""
+    """Return a value as OCI answers it: with all computed parts, from the old value or empty."""
     if schema is None:
         return value if value is not None else old
     if value is None:
@@ -371,7 +380,9 @@ def with_computed(schema: Property | None, value: Any, old: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class FailedRequest:
-    """A request that failed, as the provider reports it; `operation` is `create`, `update` or `delete`."""
+    """Failed request, from which terraform-provider-oci's error messages are built; `operation` is `create`, `update`
+    or `delete`.
+    """
 
     resource: ResourceType
     operation: str
@@ -379,7 +390,7 @@ class FailedRequest:
 
     @property
     def service(self) -> str:
-        """Service and type as the provider writes them, such as `Core Vcn`."""
+        """Service and type in the provider's notation, for example `Core Vcn`."""
         return f"{_spaced(self.resource.service)} {_spaced(self.resource.name)}"
 
     @property
@@ -387,7 +398,7 @@ class FailedRequest:
         return f"{self.resource.service}.{self.resource.name}.{self.region}.oraclecloud.com".lower()
 
     def refusal(self, error: ServiceError) -> OperationRefusal:
-        """Return the provider's words for an error of the service."""
+        """Return the provider's error for an error response of the service."""
         advice = _SUGGESTIONS.get(error.code, _OTHER_SUGGESTION).format(service=self.service)
         name = self.resource.name
         page = "_".join([self.resource.service, *_spaced(name).split()]).lower()
@@ -406,12 +417,12 @@ class FailedRequest:
         )
 
     def unanswered(self) -> OperationRefusal:
-        """Return the provider's words for a request without an answer (net/http, Client.Timeout)."""
+        """Return the provider's error for a request that got no answer (net/http, Client.Timeout)."""
         verb = _VERBS[self.operation].title()
         return OperationRefusal(f'can not {self.operation} {self.service}: {verb} "https://{self._host}": {_LOST}')
 
     def failed_work(self, message: str) -> str:
-        """Return the provider's words for work that failed after OCI had accepted the request."""
+        """Return the provider's message for work that failed after OCI had accepted the request."""
         done = {"create": "CREATED", "update": "UPDATED", "delete": "DELETED"}[self.operation]
         entity = self.resource.name.lower()
         work = f"workId: ocid1.clustersworkrequest.oc1..{secrets.token_hex(16)}"

@@ -1,9 +1,9 @@
-"""OKE's add-on ClusterAutoscaler, simulated: nodes come for pods that find no room, and go once they are empty.
+"""Simulation of OKE's add-on ClusterAutoscaler: adds nodes for unschedulable pods and removes empty nodes.
 
-As the real one it changes the sizes of node pools at OCI, within the limits of the add-on's setting `nodes`, and tells
-what it does by events and in the ConfigMap `cluster-autoscaler-status`. It never drains nodes, because servers keep
-something on theirs (`skipNodesWithLocalStorage`), and waits for a node that has joined to show its GPUs, where the
-real one may add another.
+Like the real add-on it changes the sizes of node pools at OCI, within the limits of its setting `nodes`, and reports by
+events and in the ConfigMap `cluster-autoscaler-status`. It never drains nodes, because servers use local storage
+(`skipNodesWithLocalStorage`). It counts the GPUs of a joined node before the node advertises them, where the real
+add-on may add another node.
 """
 
 import json
@@ -33,7 +33,7 @@ ADD_ON: Final = "ClusterAutoscaler"
 STATUS_NAMESPACE: Final = "kube-system"
 STATUS_NAME: Final = "cluster-autoscaler-status"
 SHORTEST_PAUSE_S: Final = 0.25
-"""Wall time between two looks at the cluster, however fast its time passes."""
+"""Shortest wall time in seconds between two evaluations of the cluster, whatever the time scale."""
 _TAINT: Final = "ToBeDeletedByClusterAutoscaler"
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
@@ -41,7 +41,9 @@ _log = logging.getLogger(__name__)
 
 
 class AutoscalerDurations(Entry):
-    """`values/rehearsal/cluster-autoscaler.yaml`, in seconds: how often it looks, and how long OCI needs for a node."""
+    """Durations of `values/rehearsal/cluster-autoscaler.yaml` in seconds: scan interval, scale-down delays, and OCI's
+    time to provide a node.
+    """
 
     scan_interval_s: float
     scale_down_unneeded_s: float
@@ -51,13 +53,13 @@ class AutoscalerDurations(Entry):
 
 @cache
 def figures() -> AutoscalerDurations:
-    """Return the kit's own durations."""
+    """Return the durations of `values/rehearsal/cluster-autoscaler.yaml`."""
     return required_entry("rehearsal", "cluster-autoscaler", AutoscalerDurations)
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """A node pool by its OCID, with the fewest and the most nodes that it may have."""
+    """Node pool, identified by its OCID, with its smallest and largest permitted number of nodes."""
 
     pool_id: str
     least: int
@@ -66,7 +68,7 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class AutoscalerSettings:
-    """Settings in an add-on's configuration; times in seconds."""
+    """Settings from the add-on's configuration; durations in seconds."""
 
     groups: tuple[NodeGroup, ...]
     unneeded_s: float
@@ -74,7 +76,7 @@ class AutoscalerSettings:
 
 
 def read_settings(configurations: Mapping[str, str]) -> AutoscalerSettings:
-    """Return the settings of an add-on; those that it leaves out are the documented defaults."""
+    """Return the settings of an add-on's configuration, with the documented defaults for missing ones."""
     groups = [entry.strip().split(":", 2) for entry in configurations.get("nodes", "").split(",") if entry.strip()]
     return AutoscalerSettings(
         tuple(NodeGroup(pool_id, int(least), int(most)) for least, most, pool_id in groups),
@@ -84,13 +86,13 @@ def read_settings(configurations: Mapping[str, str]) -> AutoscalerSettings:
 
 
 def _duration_s(text: str | None) -> float:
-    """Go's notation of a duration, such as `1h30m`; 0 for none."""
+    """Return the seconds of a duration in Go's notation, such as `1h30m`; 0 for None."""
     return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)([hms])", text or ""))
 
 
 @dataclass(frozen=True)
 class PodRequest:
-    """A pod as far as it needs room: `node` is where it is bound, empty for one that waits."""
+    """Scheduling properties of a pod; `node` is empty for a pod that isn't bound yet."""
 
     namespace: str
     name: str
@@ -107,7 +109,7 @@ Room = dict[str, Decimal]
 
 
 def pods_of(objects: Iterable[JsonObject]) -> Iterator[PodRequest]:
-    """Return the pods that hold room on a node or wait for it."""
+    """Yield the pods that occupy resources of a node or wait for a node."""
     for pod in objects:
         if dig(pod, "status", "phase") in {"Succeeded", "Failed"}:
             continue
@@ -128,7 +130,7 @@ def pods_of(objects: Iterable[JsonObject]) -> Iterator[PodRequest]:
 
 
 def _requests(containers: Iterable[JsonObject]) -> Room:
-    """Return what all containers ask for; a limit without a request is one."""
+    """Return the sum of all containers' resource requests; a limit without a request counts as a request."""
     total: Room = {}
     for container in containers:
         asked = dig_map(container, "resources", "limits") | dig_map(container, "resources", "requests")
@@ -138,17 +140,20 @@ def _requests(containers: Iterable[JsonObject]) -> Room:
 
 
 def room_of(node: NodeConfig) -> Room:
-    """Return the amounts of a whole node, with the devices that it shows once their plug-in runs in the cluster."""
+    """Return the resources of an empty node, with the devices that the node advertises once their device plug-in
+    runs.
+    """
     return {resource: quantity(amount) for resource, amount in {**node.capacity, **node.devices}.items()}
 
 
 def without_room(
     pods: Iterable[PodRequest], node: NodeConfig, rooms: Sequence[Room], most: int
 ) -> tuple[int, list[PodRequest]]:
-    """Return how many nodes like that one are to be added for waiting pods, at most `most`, and for which of the pods.
+    """Return the number of nodes like `node` to add for unschedulable pods, at most `most`, and the pods that cause new
+    nodes.
 
-    Pods are placed largest first, each on the first node with room; `rooms` are the free amounts of nodes that are
-    there or on their way.
+    Pods are placed largest first, each on the first node with enough free resources; `rooms` are the free resources of
+    existing and arriving nodes.
     """
     free, new, served = [dict(room) for room in rooms], 0, list[PodRequest]()
     for pod in sorted(pods, key=lambda pod: max(pod.requests.values(), default=Decimal()), reverse=True):
@@ -166,7 +171,7 @@ def without_room(
 
 
 def waits_for(pods: Iterable[PodRequest], node: NodeConfig) -> bool:
-    """Tell whether any of the pods waits for room and would find it on a node like that one."""
+    """Tell whether one of the pods is unschedulable and would fit an empty node like `node`."""
     taints, whole = [taint.model_dump() for taint in node.taints], room_of(node)
     return any(
         pod.unschedulable
@@ -187,10 +192,10 @@ def _take(room: Room, pod: PodRequest) -> None:
 
 
 class ClusterView(Protocol):
-    """The autoscaler's requests to the API server."""
+    """Interface to the cluster's API server that the autoscaler needs."""
 
     def pods(self) -> list[PodRequest]:
-        """Return all pods that hold room on a node or wait for it."""
+        """Return all pods that occupy resources of a node or wait for a node."""
         ...
 
     def nodes(self) -> set[str]:
@@ -198,11 +203,11 @@ class ClusterView(Protocol):
         ...
 
     def taint(self, node: str, *, tainted: bool) -> None:
-        """Keep new pods from a node, or admit them again."""
+        """Add or remove the taint that keeps new pods from a node."""
         ...
 
     def tell_scale_up(self, pod: PodRequest, message: str) -> None:
-        """Record an event of a pod."""
+        """Create an event about a scale-up for a pod."""
         ...
 
     def tell_status(self, text: str) -> None:
@@ -212,8 +217,8 @@ class ClusterView(Protocol):
 
 @dataclass
 class _Pool:
-    """State of a pool: arrivals as (time, number of nodes), the time since when each empty node is empty, and the time
-    of the latest arrival.
+    """State of a pool: expected arrivals as (time in seconds, number of nodes), the time since which each empty node is
+    empty, and the time of the latest arrival.
     """
 
     arrivals: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
@@ -222,7 +227,7 @@ class _Pool:
 
 
 class ClusterAutoscalerAddOn:
-    """The add-on of one cluster. `time_scale` is wall seconds for a second of its own and of OCI's provisioning."""
+    """Cluster autoscaler of one cluster. `time_scale` is wall seconds for one second of its durations."""
 
     def __init__(self, records: Records, machines: Machines, cluster: ClusterView, time_scale: float = 1.0) -> None:
         self._records, self._machines, self._cluster = records, machines, cluster
@@ -235,7 +240,7 @@ class ClusterAutoscalerAddOn:
         self._ended = False
 
     def configure(self, configurations: Mapping[str, str]) -> None:
-        """Start to scale by an add-on's configuration, or continue by a changed one."""
+        """Start scaling with an add-on's configuration, or continue with a changed configuration."""
         with self._lock:
             self._settings = read_settings(configurations)
             if self._thread is None and not self._ended:
@@ -243,12 +248,12 @@ class ClusterAutoscalerAddOn:
                 self._thread.start()
 
     def remove(self) -> None:
-        """Stop scaling; all pools stay as they are."""
+        """Stop scaling; all pools keep their sizes."""
         with self._lock:
             self._settings = None
 
     def end(self) -> None:
-        """End the thread; the add-on can't be configured again."""
+        """Stop the thread; the add-on can't be configured afterwards."""
         self._ended = True
         self._changed.set()
 
@@ -261,11 +266,12 @@ class ClusterAutoscalerAddOn:
                 _log.warning("cluster autoscaler: %s", error)
 
     def look(self, now_s: float) -> None:
-        """Add and remove the nodes that the pods call for at a moment of the autoscaler's own time, in seconds.
+        """Evaluate the cluster once, at the time `now_s` in seconds of the autoscaler's own clock: add and remove nodes
+        as the pods require.
 
         Raises:
             ApiError: the API server refused a request.
-            Unreachable: it doesn't answer.
+            Unreachable: the API server doesn't answer.
             WorkRequestFailed: OCI didn't launch a node.
         """
         with self._lock:
@@ -283,7 +289,9 @@ class ClusterAutoscalerAddOn:
         self._cluster.tell_status(self._status(settings, nodes))
 
     def _let_arrive(self, group: NodeGroup, now_s: float) -> None:
-        """Launch the machines that are due. The pool's size at OCI counts also those that are still to come."""
+        """Launch the machines whose arrival is due. The pool's size at OCI already includes machines that are still to
+        arrive.
+        """
         pool = self._pools.setdefault(group.pool_id, _Pool())
         arrived = sum(count for at_s, count in pool.arrivals if at_s <= now_s)
         record = self._records.get(group.pool_id)
@@ -298,7 +306,9 @@ class ClusterAutoscalerAddOn:
         self._records.put(with_size(launched, size))
 
     def _grow(self, group: NodeGroup, record: ResourceRecord, pods: Sequence[PodRequest], now_s: float) -> bool:
-        """Request nodes for waiting pods; return whether any pod waits for this pool, so that none may be removed."""
+        """Request nodes for unschedulable pods; return whether a pod waits for this pool, so that no node may be
+        removed.
+        """
         pool, spec = self._pools[group.pool_id], machine_spec(record, self._records)
         if spec is None:
             return False
@@ -337,7 +347,7 @@ class ClusterAutoscalerAddOn:
                 self._take_away(group, name, joined[name])
 
     def _take_away(self, group: NodeGroup, node: str, machine_id: str) -> None:
-        """End the machine of a node, unless a pod was bound to the node before its taint kept others away."""
+        """Terminate the machine of a node, unless a pod was bound to the node before the taint took effect."""
         self._cluster.taint(node, tainted=True)
         if any(pod.node == node and not pod.of_daemon_set for pod in self._cluster.pods()):
             self._cluster.taint(node, tainted=False)
@@ -351,7 +361,9 @@ class ClusterAutoscalerAddOn:
         _log.info("cluster autoscaler: %s is gone from %s", node, group.pool_id)
 
     def _status(self, settings: AutoscalerSettings, nodes: set[str]) -> str:
-        """Return the status in the words of Kubernetes' own autoscaler (clusterstate/api), as JSON, which is YAML."""
+        """Return the status in the format of Kubernetes' cluster autoscaler (clusterstate/api), as JSON, which is valid
+        YAML.
+        """
         groups: list[JsonObject] = []
         for group in settings.groups:
             record, pool = self._records.get(group.pool_id), self._pools[group.pool_id]
@@ -372,18 +384,18 @@ class ClusterAutoscalerAddOn:
 
 
 def size_of(record: ResourceRecord) -> int:
-    """Return the number of nodes that a pool is to have."""
+    """Return the requested number of nodes of a pool."""
     return int(dig(record.state, "nodeConfigDetails", "size") or 0)
 
 
 def with_size(record: ResourceRecord, size: int) -> ResourceRecord:
-    """Return the pool with another number of nodes to have."""
+    """Return the pool's record with another requested number of nodes."""
     details = {**dig_map(record.state, "nodeConfigDetails"), "size": size}
     return replace(record, state={**record.state, "nodeConfigDetails": details})
 
 
 class ApiClusterView:
-    """Requests to the cluster's API server; `connect` returns a client, once there is a kubeconfig."""
+    """Requests of the autoscaler to the real API server; `connect` returns a client once a kubeconfig exists."""
 
     def __init__(self, connect: Callable[[], Cluster]) -> None:
         self._connect = connect
@@ -396,7 +408,7 @@ class ApiClusterView:
         return self._client
 
     def pods(self) -> list[PodRequest]:
-        """Return all pods that hold room on a node or wait for it."""
+        """Return all pods that occupy resources of a node or wait for a node."""
         return list(pods_of(self._items("/api/v1/pods")))
 
     def nodes(self) -> set[str]:
@@ -404,7 +416,7 @@ class ApiClusterView:
         return {node["metadata"]["name"] for node in self._items("/api/v1/nodes")}
 
     def taint(self, node: str, *, tainted: bool) -> None:
-        """Keep new pods from a node, or admit them again."""
+        """Add or remove the taint that keeps new pods from a node."""
         live: Any = self._cluster.get_path(f"/api/v1/nodes/{node}")
         others = [taint for taint in dig_list(live, "spec", "taints") if taint["key"] != _TAINT]
         own = [{"key": _TAINT, "value": str(int(time.time())), "effect": "NoSchedule"}] if tainted else []
@@ -412,7 +424,7 @@ class ApiClusterView:
         self._cluster.patch(kind, [{"op": "add", "path": "/spec/taints", "value": others + own}])
 
     def tell_scale_up(self, pod: PodRequest, message: str) -> None:
-        """Record an event of a pod."""
+        """Create an event about a scale-up for a pod."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         involved = {"kind": "Pod", "apiVersion": "v1", **document("namespace name uid", pod)}
         event = {

@@ -1,7 +1,7 @@
-"""Facts of the simulated region: types of resources, shapes, images, limits and durations.
+"""Fixed data of the simulated region: resource types, shapes, images, limits and durations.
 
-They come from `values/rehearsal/oci_plugin/` and the catalogue of shapes. The list of types is closed; their inputs
-and outputs are those of the real plug-in.
+The data are those of `values/rehearsal/oci_plugin/` and of the catalogue's shapes. The list of resource types is
+closed; their inputs and outputs are those of the real plug-in.
 """
 
 import re
@@ -17,7 +17,7 @@ from llmd_rehearsal.plugin_values import OperationRefusal
 
 DEFAULT_REGION: Final = "us-ashburn-1"
 DEFAULT_TIMEOUT_S: Final = 1200.0
-"""Limit of terraform-provider-oci's waits for most resources (`tfresource.DefaultTimeout`)."""
+"""Time limit in seconds of terraform-provider-oci's waits for most resources (`tfresource.DefaultTimeout`)."""
 _FLAGS: Final = frozenset({"required", "computed", "replaces"})
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 _DOMAINS: Final = 3
@@ -25,11 +25,13 @@ _DOMAINS: Final = 3
 
 @dataclass(frozen=True)
 class Property:
-    """One input or output. `kind` is `string`, `integer`, `number`, `boolean`, `map` (of texts), `object` or `list`.
+    """Schema of one input or output. `kind` is `string`, `integer`, `number`, `boolean`, `map` (of strings), `object`
+    or `list`.
 
-    `item` is what a list is made of, `fields` what an object is. `computed` says that OCI gives a value where the
-    program gives none, `replaces` that a change makes the resource anew, `whole` that a difference inside is one of
-    the whole. `default` is what the plug-in puts among the inputs, `planned` what it shows at preview.
+    `item` is the schema of a list's items, `fields` are those of an object. `computed`: OCI sets a value if the program
+    sets none. `replaces`: a change requires the resource's replacement. `whole`: a difference in a part is reported as
+    a difference of the whole property. `default` is the value that the plug-in adds to the inputs, `planned` the value
+    in a preview.
     """
 
     kind: str
@@ -44,11 +46,11 @@ class Property:
 
     @property
     def is_scalar(self) -> bool:
-        """True for a property without parts: no list, map or object."""
+        """Tell whether the property is neither a list nor a map nor an object."""
         return self.kind in _SCALARS
 
     def empty(self) -> Any:
-        """Return the value with which OCI answers for a property that isn't set."""
+        """Return the value that OCI answers for an unset property."""
         match self.kind:
             case "list":
                 return []
@@ -64,10 +66,10 @@ class Property:
 
 @dataclass(frozen=True)
 class ResourceType:
-    """A type of resource.
+    """Resource type of the OCI plug-in.
 
-    `timeout_s` is how long the plug-in waits for OCI. `replaced_through_meta` are paths whose change replaces the
-    resource, which the plug-in reports as a change of `__meta`.
+    `timeout_s` is the plug-in's time limit in seconds for operations at OCI. `replaced_through_meta` are paths whose
+    change requires a replacement that the plug-in reports as a change of `__meta`.
     """
 
     token: str
@@ -78,25 +80,25 @@ class ResourceType:
 
     @property
     def service(self) -> str:
-        """Service of the type, such as `Core`."""
+        """OCI service of the type, for example `Core`."""
         return self.token.split(":")[1].partition("/")[0]
 
     @property
     def name(self) -> str:
-        """Name of the type, such as `Vcn`."""
+        """Name of the type, for example `Vcn`."""
         return self.token.rpartition(":")[2]
 
     @property
     def is_autonamed(self) -> bool:
-        """True where the plug-in generates a name that the program doesn't give."""
+        """Tell whether the plug-in generates a name if the program sets none."""
         return "name" in self.inputs
 
 
 def resource_of(token: str) -> ResourceType:
-    """Return the type of resource with a token such as `oci:Core/vcn:Vcn`.
+    """Return the resource type of a token such as `oci:Core/vcn:Vcn`.
 
     Raises:
-        OperationRefusal: the rehearsal doesn't have the type; the message lists those that it has.
+        OperationRefusal: the rehearsal doesn't support the type; the message lists the supported types.
     """
     resource = resources().get(token)
     if resource is None:
@@ -107,7 +109,7 @@ def resource_of(token: str) -> ResourceType:
 
 @cache
 def resources() -> Mapping[str, ResourceType]:
-    """Return all types of resources by token."""
+    """Return all supported resource types by token."""
     folder = values_folder() / "rehearsal" / "oci_plugin"
     ways = read_yaml(folder / "ways.yaml")
     all_: dict[str, ResourceType] = {}
@@ -125,7 +127,9 @@ def resources() -> Mapping[str, ResourceType]:
 
 
 def _property(path: str, row: str | dict[str, Any], ways: dict[str, Any]) -> Property:
-    """Return a property from its line, such as `list object required`; `ways` are the type's own in `ways.yaml`."""
+    """Return the schema from a property's line, such as `list object required`; `ways` is the type's entry in
+    `ways.yaml`.
+    """
     text: str = row if isinstance(row, str) else row["is"]
     fields: dict[str, Any] = {} if isinstance(row, str) else row["fields"]
     words = text.split()
@@ -151,7 +155,7 @@ def snake(name: str) -> str:
 
 
 class RegionTenancy(Entry):
-    """The tenancy that the region belongs to."""
+    """Tenancy that the simulated region belongs to."""
 
     name: str
     home_region: str
@@ -159,7 +163,7 @@ class RegionTenancy(Entry):
 
 
 class ShapeFacts(Entry):
-    """Size of a shape; of a flexible one, the most that can be asked for."""
+    """Size of a shape; for a flexible shape, the largest size."""
 
     ocpus: int
     memory_gib: int
@@ -167,7 +171,7 @@ class ShapeFacts(Entry):
 
 
 class ImageFacts(Entry):
-    """A platform image, and the vendor of the GPUs that it has drivers for."""
+    """Platform image; `gpu` is the vendor of the GPUs whose drivers it contains, empty without drivers."""
 
     name: str
     os: str
@@ -176,21 +180,21 @@ class ImageFacts(Entry):
 
 
 class Service(Entry):
-    """A service behind the service gateway; `{key}` stands for the region's key."""
+    """Service behind the service gateway; `{key}` and `{KEY}` are placeholders for the region's key."""
 
     label: str
     name: str
 
 
 class AddOnCheck(Entry):
-    """Other add-ons that one needs, and its own setting that skips the look for them."""
+    """Dependencies of an add-on on other add-ons, and the add-on's setting that skips the check."""
 
     needs: tuple[str, ...]
     skipped_by: str
 
 
 class OciRegion(Entry):
-    """Fixed facts of the simulated region: tenancy, shapes, images, services, add-ons and limits."""
+    """Content of `region.yaml`: tenancy, shapes, images, services, add-ons and limits of the simulated region."""
 
     tenancy: RegionTenancy
     region_keys: Mapping[str, str]
@@ -211,7 +215,7 @@ class OciRegion(Entry):
     limits: Mapping[str, Mapping[str, int]]
 
     def key(self, region: str) -> str:
-        """Return the short key of a region, such as `IAD`."""
+        """Return the short key of a region, for example `IAD`."""
         return self.region_keys.get(region, region.partition("-")[2][:3].upper())
 
     def domains(self, region: str) -> list[str]:
@@ -219,7 +223,9 @@ class OciRegion(Entry):
         return [f"{self.availability_domain_prefix}{name}" for name in self._domain_names(region)]
 
     def has_domain(self, region: str, name: str) -> bool:
-        """Tell whether a region has that availability domain; every tenancy has a prefix of its own before the name."""
+        """Tell whether a region has this availability domain; the prefix of the name, which differs by tenancy, is
+        ignored.
+        """
         return name.rpartition(":")[2] in self._domain_names(region)
 
     def _domain_names(self, region: str) -> list[str]:
@@ -228,12 +234,12 @@ class OciRegion(Entry):
         return [f"{name}-AD-{number}" for number in range(1, count + 1)]
 
     def image_name(self, ocid: str | None, region: str) -> str:
-        """Return the name of a platform image, or an empty text for any other image."""
+        """Return the name of the platform image with this OCID; empty for any other image."""
         key = self.key(region)
         return next((image.name for image in self.images if image_id(image.name, key) == ocid), "")
 
     def vendor(self, shape: str) -> str:
-        """Return the vendor of a shape's GPUs, or an empty text for a shape without any."""
+        """Return the vendor of a shape's GPUs; empty for a shape without GPUs."""
         record = catalogue.shape(shape)
         if record is not None:
             return record.gpu.vendor
@@ -242,13 +248,13 @@ class OciRegion(Entry):
 
 @cache
 def region_facts() -> OciRegion:
-    """Return the facts of `values/rehearsal/oci_plugin/region.yaml`."""
+    """Return the content of `values/rehearsal/oci_plugin/region.yaml`."""
     return required_entry("rehearsal/oci_plugin", "region", OciRegion)
 
 
 @cache
 def lifecycles() -> Any:
-    """Return durations of operations, states, and the types that block a deletion, from `lifecycles.yaml`."""
+    """Return the content of `lifecycles.yaml`: durations of operations, states, and the types that block a deletion."""
     return read_yaml(values_folder() / "rehearsal" / "oci_plugin" / "lifecycles.yaml")
 
 

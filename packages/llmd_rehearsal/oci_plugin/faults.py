@@ -1,19 +1,19 @@
-"""Faults on request: a file says which requests fail, how, and how often.
+"""Fault injection: rules of a fault file say which requests to OCI fail, how, and how often.
 
 ```yaml
 faults:
   - resource: NodePool              # a type, or a pattern such as "*"
-    name: gpu*                      # the resource's name in the program or in OCI; every name if left out
+    name: gpu*                      # the resource's name in the program or at OCI; every name if left out
     operation: create               # create (if left out), update, delete or "*"
-    fault: out-of-host-capacity     # see Fault
-    times: 1                        # as often, then no more; each time if left out
-    nodes: 2                        # how many nodes it hits; all if left out
-    message: what OCI says          # for late-failure
-    state: NEEDS_ATTENTION          # of a creation that fails late: the state that the plug-in records; TERMINATED and
-                                    # DELETED have OCI take the resource back, whatever its type
+    fault: out-of-host-capacity     # one of the values of Fault
+    times: 1                        # number of requests that fail; all if left out
+    nodes: 2                        # number of nodes that are affected; all if left out
+    message: disk full              # OCI's error message, for late-failure
+    state: NEEDS_ATTENTION          # for a creation that fails late: the state that the plug-in records; with
+                                    # TERMINATED or DELETED, OCI deletes the resource, whatever its type
 ```
 
-The file is read again before every operation, so that it can be changed between two runs of the engine.
+The file is read before every operation, so that it can be changed between two runs of the engine.
 """
 
 import enum
@@ -34,55 +34,58 @@ from llmd_rehearsal.plugin_values import OperationRefusal
 
 
 class Fault(enum.StrEnum):
-    """Faults of a request, or of a node."""
+    """Kinds of faults that requests to OCI or simulated nodes can have."""
 
     TOO_MANY_REQUESTS = "too-many-requests"
-    """429, again and again as often as `times` says; the plug-in tries again as the real one does."""
+    """Status 429, `times` times in a row; the plug-in retries as the real one does."""
     INTERNAL_ERROR = "internal-error"
-    """500, at once."""
+    """Status 500, immediately."""
     OUT_OF_HOST_CAPACITY = "out-of-host-capacity"
-    """No machine is free: at once for an instance, after a while for a pool. A node pool that is being created goes
-    again with all its nodes; others are there without the missing ones."""
+    """No host capacity: immediately for an instance, later for a pool. A node pool whose creation fails is deleted with
+    all its nodes; other resources are kept without the missing nodes.
+    """
     NODE_NEVER_JOINS = "node-never-joins"
-    """Nodes are launched and never show up in the cluster."""
+    """Instances are launched and never join the cluster as nodes."""
     LATE_FAILURE = "late-failure"
-    """OCI accepts the request and gives up later; the resource is there, in state FAILED. A cluster, a node pool or an
-    add-on that is being created goes again."""
+    """OCI accepts the request and the work fails later; the resource is in state FAILED. A cluster, node pool or add-on
+    whose creation fails is deleted.
+    """
     SLOW = "slow"
     """The work takes five times as long as usual."""
     TIMEOUT = "timeout"
-    """The plug-in waits as long as it may and gives up; OCI goes on, and the resource is there and well."""
+    """The plug-in reaches its time limit and reports a failure; OCI finishes the work, and the resource is healthy."""
     ANSWER_LOST = "answer-lost"
-    """OCI accepts a request to create and its answer is lost; the plug-in asks again, with the same retry token, and
-    may get the answer to that. Where all are lost, the resource is there and the engine doesn't know its id. A request
-    to change or to delete is lost on its way to OCI."""
+    """OCI accepts a creation request and the answer is lost. The plug-in retries with the same retry token and may get
+    an answer. If all answers are lost, the resource exists and the engine doesn't know its id. A request to change or
+    delete a resource is lost before it reaches OCI.
+    """
 
     SLOW_LINK = "slow-link"
-    """Of a node: one RDMA port carries a quarter of its line rate."""
+    """Fault of a node: one RDMA port has a quarter of its line rate."""
     DEAD_GPU = "dead-gpu"
-    """Of a node: one GPU is not seen any more."""
+    """Fault of a node: one GPU isn't visible."""
     WRONG_GID = "wrong-gid"
-    """Of a node: one port's GID is of RoCE v1."""
+    """Fault of a node: one port's GID is of RoCE v1."""
     MISSING_VIRTUAL_FUNCTION = "missing-vf"
-    """Of a node: pods get one virtual function less than they ask for."""
+    """Fault of a node: pods get one virtual function less than they request."""
     SLOW_GPU = "slow-gpu"
-    """Of a node: one GPU copies and multiplies at a quarter of its usual rate."""
+    """Fault of a node: one GPU copies and multiplies at a quarter of its usual rate."""
     MISSING_DISK = "missing-disk"
-    """Of a node: the kernel has one NVMe disk less."""
+    """Fault of a node: one NVMe disk is missing."""
     MEMORY_ERRORS = "memory-errors"
-    """Of a node: one GPU's exporter tells of memory errors that can't be corrected."""
+    """Fault of a node: the GPU exporter reports uncorrectable memory errors of one GPU."""
     XGMI_ERRORS = "xgmi-errors"
-    """Of a node: one GPU's exporter tells of errors on its xGMI links."""
+    """Fault of a node: the GPU exporter reports errors on the xGMI links of one GPU."""
     HOT_GPU = "hot-gpu"
-    """Of a node: one GPU is at 105 degrees Celsius."""
+    """Fault of a node: one GPU has a temperature of 105 degrees Celsius."""
     LINK_DOWN = "link-down"
-    """Of a node: one RDMA port has no link, as node exporter tells it."""
+    """Fault of a node: node exporter reports one RDMA port without a link."""
     CONGESTION = "congestion"
-    """Of a node: one RDMA port waits to send, as node exporter tells it."""
+    """Fault of a node: node exporter reports that one RDMA port waits to send."""
 
 
 NODE = "Node"
-"""The resource of faults that are a node's own. They are met by pods that take all GPUs of it, or told by exporters."""
+"""Value of `resource` for faults of nodes. Pods that use all GPUs of the node, or the exporters, show these faults."""
 
 NODE_FAULTS = (
     *(Fault.SLOW_LINK, Fault.DEAD_GPU, Fault.WRONG_GID, Fault.MISSING_VIRTUAL_FUNCTION),
@@ -92,7 +95,7 @@ NODE_FAULTS = (
 
 
 class FaultRule(Entry):
-    """A fault and the requests that it hits, by type and name of the resource and by operation."""
+    """Rule that gives requests a fault, selected by type and name of the resource and by operation."""
 
     resource: str = "*"
     name: str = "*"
@@ -104,7 +107,7 @@ class FaultRule(Entry):
     state: str | None = None
 
     def matches(self, resource: str, names: Sequence[str], operation: str) -> bool:
-        """Tell whether the rule hits a request; `names` are the resource's in the program and in OCI."""
+        """Tell whether the rule applies to a request; `names` are the resource's names in the program and at OCI."""
         same_type = fnmatch.fnmatchcase(operation, self.operation) and fnmatch.fnmatchcase(resource, self.resource)
         return same_type and any(fnmatch.fnmatchcase(name, self.name) for name in names)
 
@@ -113,10 +116,10 @@ _RULE = re.compile(r"(?P<resource>[A-Za-z*?]+)(/(?P<name>[^:]+))?:(?P<fault>[a-z
 
 
 def parse_rule(text: str) -> FaultRule:
-    """Return the rule that a text such as `Cluster/prod:internal-error:1` (once) says; it hits all operations.
+    """Return the rule of a text such as `Cluster/prod:internal-error:1` (once); the rule applies to all operations.
 
     Raises:
-        KitError: the text is no fault; the message says what is.
+        KitError: the text isn't a valid rule; the message says what is valid.
     """
     match = _RULE.fullmatch(text)
     known = sorted({NODE, *(resource.name for resource in resources().values())})
@@ -142,7 +145,7 @@ def parse_rule(text: str) -> FaultRule:
 
 
 def write_rules(path: Path, rules: Sequence[FaultRule]) -> None:
-    """Write rules to a file, in place of those that it has."""
+    """Write rules to a file, replacing its content."""
     path.write_text(json.dumps({"faults": [rule.model_dump(mode="json") for rule in rules]}, indent=1) + "\n")
 
 
@@ -151,7 +154,7 @@ class _FaultsFile(Entry):
 
 
 class Faults:
-    """The faults of a file, which need not be there; counts how often each was taken."""
+    """Rules of a fault file, which may be missing, with a count of each rule's applications."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -159,10 +162,10 @@ class Faults:
         self._counts: dict[FaultRule, int] = {}
 
     def take(self, resource: str, names: Sequence[str], operation: str) -> FaultRule | None:
-        """Return the fault that hits a request now, or None; a returned fault counts as one of its `times`.
+        """Return the rule that applies to a request, None if no rule does; a returned rule has been applied once more.
 
         Raises:
-            OperationRefusal: the file can't be read as faults.
+            OperationRefusal: the fault file is invalid.
         """
         with self._lock:
             for rule in self._rules():

@@ -1,4 +1,4 @@
-"""The functions of the plug-in that a kit like this calls."""
+"""Functions (data sources) of the stand-in OCI plug-in."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from llmd_rehearsal.plugin_values import JsonObject, OperationRefusal, is_list, 
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A function call. `kubeconfig` is the file of the rehearsal's cluster."""
+    """Call of a function. `kubeconfig` is the path of the local cluster's kubeconfig."""
 
     arguments: JsonObject
     region: str
@@ -22,7 +22,7 @@ class FunctionCall:
 
     @property
     def facts(self) -> OciRegion:
-        """Fixed facts of the region."""
+        """Fixed data of the simulated region."""
         return region_facts()
 
     @property
@@ -32,10 +32,10 @@ class FunctionCall:
 
 
 def invoke(token: str, call: FunctionCall) -> JsonObject:
-    """Return the answer to a function call, which repeats the arguments as the real plug-in's does.
+    """Return the result of a function call, which repeats the arguments as the real plug-in's does.
 
     Raises:
-        OperationRefusal: the rehearsal doesn't have the function; the message lists those that it has.
+        OperationRefusal: the rehearsal doesn't have the function; the message lists the supported functions.
     """
     name = token.rpartition(":")[2]
     function = _FUNCTIONS.get(name)
@@ -52,7 +52,9 @@ def invoke(token: str, call: FunctionCall) -> JsonObject:
 
 
 def _passes(item: JsonObject, filter_: JsonObject) -> bool:
-    """Tell whether one filter, of a property or a pattern of its values, lets an item pass."""
+    """Tell whether an item matches one filter: its property has one of the filter's values, or matches one as a
+    pattern.
+    """
     name = "".join(part.title() if index else part for index, part in enumerate(filter_["name"].split("_")))
     value = str(item.get(name, ""))
     if filter_.get("regex"):
@@ -108,7 +110,7 @@ def _images(call: FunctionCall) -> JsonObject:
 
 
 def _vendor(call: FunctionCall, name: str) -> str:
-    """The vendor whose GPUs an image has drivers for, empty for none."""
+    """Return the vendor of the GPUs whose drivers an image contains; empty without drivers."""
     default = "AMD" if "AMD-ROCM" in name else ""
     return next((image.gpu for image in call.facts.images if image.name == name), default)
 

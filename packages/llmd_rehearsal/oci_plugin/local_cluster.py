@@ -1,4 +1,4 @@
-"""The simulated region's effects on the rehearsal's own cluster: its nodes, its add-ons and its objects."""
+"""Effects of the simulated region on the local cluster: nodes, add-ons, and the deletion of all objects."""
 
 import base64
 import json
@@ -28,9 +28,9 @@ from llmd_rehearsal.plugin_values import JsonObject, OperationRefusal
 AGENT_LIMIT_S: Final = 60.0
 ETCD_LIMIT_S: Final = 30.0
 DELETE_S: Final = 60
-"""Helm's limit to remove an add-on, in seconds."""
+"""Helm's time limit for uninstalling an add-on, in seconds."""
 RESTORE_ROUNDS: Final = 5
-"""Rounds of deletion, because controllers may make objects meanwhile."""
+"""Limit of deletion rounds; controllers may create objects between rounds."""
 RESTORE_PAUSE_S: Final = 0.2
 _OBJECTS: Final = "/registry/"
 _AFTER_OBJECTS: Final = "/registry0"
@@ -39,29 +39,37 @@ _log = logging.getLogger(__name__)
 
 
 class LocalNodeControl(Protocol):
-    """Control of the nodes that are registered in the cluster."""
+    """Interface for adding and removing the local cluster's nodes."""
 
     def add(self, nodes: Sequence[NodeConfig]) -> None:
-        """Register nodes; those that are there already stay as they are."""
+        """Register nodes; leave existing nodes unchanged."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a node; a node that isn't there is no error."""
+        """Remove a node; do nothing if it doesn't exist."""
         ...
 
 
 class AgentNodes:
-    """The control API of the cluster's node agent."""
+    """Client of the node agent's control API."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx2.Client(base_url=url, timeout=AGENT_LIMIT_S, trust_env=False)
 
     def add(self, nodes: Sequence[NodeConfig]) -> None:
-        """Register nodes. Raises WorkRequestFailed where the agent refuses or doesn't answer."""
+        """Register nodes; leave existing nodes unchanged.
+
+        Raises:
+            WorkRequestFailed: the node agent refuses or doesn't answer.
+        """
         self._request("POST", "/nodes", {"nodes": [node.model_dump(exclude_none=True) for node in nodes]})
 
     def remove(self, name: str) -> None:
-        """Remove a node. Raises WorkRequestFailed where the agent refuses or doesn't answer."""
+        """Remove a node; do nothing if it doesn't exist.
+
+        Raises:
+            WorkRequestFailed: the node agent refuses or doesn't answer.
+        """
         self._request("DELETE", f"/nodes/{name}", None)
 
     def _request(self, method: str, path: str, body: object) -> None:
@@ -74,7 +82,7 @@ class AgentNodes:
 
 
 class AddOnChart(Entry):
-    """A chart of `values/rehearsal/charts.yaml`."""
+    """Reference to a Helm chart of `values/rehearsal/charts.yaml`."""
 
     reference: str
     version: str
@@ -82,7 +90,7 @@ class AddOnChart(Entry):
 
 
 class AddOnContent(Entry):
-    """Chart and values that an add-on installs, `delay_s` seconds after it counts as active."""
+    """Helm chart and values of an add-on, installed `delay_s` seconds of OCI's time after the add-on becomes active."""
 
     chart: AddOnChart
     namespace: str
@@ -92,29 +100,29 @@ class AddOnContent(Entry):
 
 @cache
 def contents() -> dict[str, AddOnContent]:
-    """Return the add-ons that install something into the cluster, by name."""
+    """Return the add-ons that install a chart into the cluster, by name."""
     rows: dict[str, Any] = read_yaml(values_folder() / "rehearsal" / "add_ons.yaml")["add_ons"]
     return {name: AddOnContent.model_validate(row) for name, row in rows.items()}
 
 
 @dataclass(frozen=True)
 class LocalAddOns:
-    """The add-ons of one cluster. `helm` is its path; from PATH if empty."""
+    """Installation of add-ons in the local cluster. `helm` is Helm's path; if empty, Helm is taken from PATH."""
 
     kubeconfig: Path
     helm: str = ""
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def delay_s(self, name: str) -> float:
-        """Return the seconds between an add-on's being active and the begin of its installation."""
+        """Return the seconds between an add-on's becoming active and the start of its installation."""
         content = contents().get(name)
         return content.delay_s if content else 0
 
     def install(self, name: str, configurations: Mapping[str, str]) -> None:
-        """Install an add-on, or bring it to another configuration, without waiting for its pods, as OKE does.
+        """Install an add-on or change its configuration, without waiting for its pods, as OKE does.
 
         Raises:
-            KitError: Helm refuses it.
+            KitError: Helm failed.
         """
         content = contents().get(name)
         if content is None:
@@ -131,10 +139,10 @@ class LocalAddOns:
             raise KitError(f"The add-on {name} can't be installed: {error}") from error
 
     def remove(self, name: str) -> None:
-        """Uninstall an add-on, but for its CRDs; an add-on that isn't there is no error.
+        """Uninstall an add-on except for its CustomResourceDefinitions; do nothing if it isn't installed.
 
         Raises:
-            KitError: Helm can't delete it.
+            KitError: Helm failed.
         """
         content = contents().get(name)
         if content is None:
@@ -156,7 +164,9 @@ def _release_name(name: str) -> str:
 
 
 def _nested(configurations: Mapping[str, str]) -> dict[str, Any]:
-    """Return chart values from an add-on's configuration: `{"worker.tolerations": "[...]"}` is `{"worker": {...}}`."""
+    """Return chart values from an add-on's configuration with dotted keys: `{"worker.tolerations": "[...]"}` becomes
+    `{"worker": {"tolerations": [...]}}`.
+    """
     values: dict[str, Any] = {}
     for key, text in configurations.items():
         *path, last = key.split(".")
@@ -183,10 +193,10 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 class AddOnController(Protocol):
-    """An add-on that acts on OCI itself and installs nothing into the cluster."""
+    """Interface of an add-on that acts on OCI and installs nothing into the cluster."""
 
     def configure(self, configurations: Mapping[str, str]) -> None:
-        """Start to act by a configuration, or continue by a changed one."""
+        """Start acting with a configuration, or continue with a changed configuration."""
         ...
 
     def remove(self) -> None:
@@ -195,9 +205,8 @@ class AddOnController(Protocol):
 
 
 class ClusterAddOns:
-    """The add-ons of the rehearsal's cluster. As in OKE, an add-on counts as active before it is there.
-
-    `controllers` are those that act themselves, by the add-on's name.
+    """Add-ons of the local cluster. As in OKE, an add-on counts as active before it is installed. `controllers` are the
+    add-ons that act on OCI themselves, by name.
     """
 
     def __init__(
@@ -213,7 +222,7 @@ class ClusterAddOns:
         self._desired: dict[str, Mapping[str, str]] = {}
 
     def install(self, name: str, configurations: Mapping[str, str]) -> None:
-        """Begin to install an add-on, or to bring it to another configuration; failures are logged."""
+        """Start to install an add-on, or to change its configuration, in a thread; failures are logged."""
         if controller := self._controllers.get(name):
             controller.configure(configurations)
             return
@@ -222,7 +231,11 @@ class ClusterAddOns:
         threading.Thread(target=self._install, args=(name, configurations), name=f"add-on {name}", daemon=True).start()
 
     def remove(self, name: str) -> None:
-        """Remove an add-on; an absent one is no error. Raises WorkRequestFailed where Helm can't remove it."""
+        """Remove an add-on; do nothing if it isn't installed.
+
+        Raises:
+            WorkRequestFailed: Helm can't uninstall the add-on.
+        """
         if controller := self._controllers.get(name):
             controller.remove()
             return
@@ -234,7 +247,9 @@ class ClusterAddOns:
                 raise WorkRequestFailed(str(error)) from error
 
     def cancel_all(self) -> None:
-        """Wait for the installation that is under way and prevent others: the cluster is deleted with its add-ons."""
+        """Wait for the installation in progress and prevent further ones, because the cluster is deleted with its
+        add-ons.
+        """
         for controller in self._controllers.values():
             controller.remove()
         with self._lock:
@@ -251,7 +266,11 @@ class ClusterAddOns:
 
 
 def require_add_on_dependencies(record: ResourceRecord, records: Records) -> None:
-    """Raise WorkRequestFailed for an add-on that needs others which aren't active yet, as OKE checks it."""
+    """Check, as OKE does, that all add-ons are active that an add-on depends on.
+
+    Raises:
+        WorkRequestFailed: a required add-on isn't active.
+    """
     check = region_facts().add_on_checks.get(record.state.get("addonName", ""))
     if check is None or configurations_of(record.state).get(check.skipped_by) == "true":
         return
@@ -265,15 +284,15 @@ def require_add_on_dependencies(record: ResourceRecord, records: Records) -> Non
 
 
 def configurations_of(state: JsonObject) -> dict[str, str]:
-    """Return an add-on's configuration by key."""
+    """Return an add-on's configuration as a mapping."""
     return {entry["key"]: entry["value"] for entry in state.get("configurations") or ()}
 
 
 class EtcdStore:
-    """The cluster's etcd, by its JSON gateway, from which all objects go when OCI deletes the cluster.
+    """Client of the local cluster's etcd (JSON gateway) that deletes all objects when OCI deletes the cluster.
 
-    Objects are deleted without the API server, whose watches still report it. Deleted through the API server they
-    would wait for finalizers of controllers that went with the cluster.
+    Objects are deleted in etcd, and the API server's watches still report the deletions. Deleted through the API
+    server, objects would wait for finalizers of controllers that were deleted with the cluster.
     """
 
     def __init__(self, http: httpx2.Client, pause_s: float = RESTORE_PAUSE_S) -> None:
@@ -283,13 +302,13 @@ class EtcdStore:
         self._own: frozenset[str] | None = None
 
     def snapshot(self) -> None:
-        """Record the objects that are there before the first cluster: the API server's own."""
+        """Record the keys that exist before the first cluster is created: the API server's own objects."""
         with self._lock:
             if self._own is None:
                 self._own = frozenset(self._keys())
 
     def restore(self) -> None:
-        """Delete all objects that were not there before the first cluster.
+        """Delete all objects that `snapshot` didn't record.
 
         Raises:
             WorkRequestFailed: etcd doesn't answer.
@@ -319,7 +338,7 @@ class EtcdStore:
 
 
 def etcd_client(url: str) -> httpx2.Client:
-    """Return a client of an etcd on this machine."""
+    """Return an HTTP client for an etcd on this machine."""
     return httpx2.Client(base_url=url, timeout=ETCD_LIMIT_S, trust_env=False)
 
 

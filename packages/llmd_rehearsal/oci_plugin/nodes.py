@@ -1,4 +1,4 @@
-"""The machines of pools, cluster networks and instances, and the nodes of the cluster that they become."""
+"""Machines of node pools, cluster networks and instances, and the local cluster's nodes that they become."""
 
 import base64
 import binascii
@@ -30,11 +30,11 @@ from llmd_rehearsal.oci_plugin.region import (
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 GIB_PER_OCPU: Final = 16
-"""Memory of a flexible shape where none is asked for (OCI documentation, Flexible Shapes)."""
+"""Default memory of a flexible shape in GiB per OCPU (OCI documentation, Flexible Shapes)."""
 DISK: Final = "1Ti"
-"""Room for pods on a machine's disks, whatever they are."""
+"""Ephemeral storage for pods on every simulated machine."""
 MAX_PODS: Final = 110
-"""Pods on a node by default (kubelet's own)."""
+"""Default limit of pods on a node (kubelet's)."""
 _CYCLED_FOR = (
     "initialNodeLabels",
     "nodeShape",
@@ -42,8 +42,8 @@ _CYCLED_FOR = (
     "nodeConfigDetails.nsgIds",
     "nodeConfigDetails.isPvEncryptionInTransitEnabled",
 )
-"""Properties for which OKE replaces nodes, besides those that new boot volumes bring (terraform-oci-oke, guide,
-Workers: Node Cycle).
+"""Properties whose change makes OKE replace nodes, besides those that new boot volumes can apply (terraform-oci-oke,
+guide, Workers: Node Cycle).
 """
 _JOINING: Final = re.compile(r"\boke bootstrap\b|\boke[-_]init\b|\boke-install\.sh\b")
 _SELF_MANAGED_JOINING: Final = (
@@ -52,16 +52,18 @@ _SELF_MANAGED_JOINING: Final = (
     re.compile(r"(>|path:)\s*/etc/oke/oke-apiserver\b"),
     re.compile(r"(>|path:)\s*/etc/kubernetes/ca\.crt\b"),
 )
-"""Parts of a self-managed node's script (OCI documentation, Running Ubuntu on Worker Nodes Using Custom Images)."""
+"""Patterns that the boot script of a self-managed node must match (OCI documentation, Running Ubuntu on Worker Nodes
+Using Custom Images).
+"""
 _ARGUMENT: Final = r"--{}[= ]+[\"']?([^\s\"']+)"
 _TAINT: Final = re.compile(r"(?P<key>[^=:]+)(=(?P<value>[^:]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{64,}")
 
 
 class Machines:
-    """The machines of all resources, as many as these ask for.
+    """Machines of all resources, launched and ended to match the resources' sizes.
 
-    `control` adds their nodes to the rehearsal's cluster; without it, nodes are known to OCI only.
+    `control` adds the machines' nodes to the local cluster; if None, the machines exist only at OCI.
     """
 
     def __init__(self, records: Records, control: LocalNodeControl | None) -> None:
@@ -70,10 +72,12 @@ class Machines:
         self._lock = threading.Lock()
 
     def converge(self, record: ResourceRecord, region: str, fault: FaultRule | None) -> ResourceRecord:
-        """Launch and end machines until they are what a resource asks for, and store the record with them.
+        """Launch and end machines until their number is the resource's size; store the record with its machines and
+        return it.
 
         Raises:
-            WorkRequestFailed: machines are missing after it, because of a fault or a boot script that doesn't join.
+            WorkRequestFailed: machines are missing afterwards, because of a fault or because the boot script doesn't
+                join nodes.
         """
         spec = machine_spec(record, self._records)
         if spec is None:
@@ -103,12 +107,14 @@ class Machines:
         return stored
 
     def cycle(self, before: ResourceRecord, after: ResourceRecord, region: str) -> ResourceRecord:
-        """Replace the machines of a node pool, or their boot volumes, where its node cycling does so for the change.
+        """Replace the machines of a node pool, or their boot volumes, if the pool's node cycling requires that for the
+        change.
 
-        Machines with new boot volumes keep their names and OCIDs; replaced machines are missing in the record.
+        Machines with new boot volumes keep their names and OCIDs; replaced machines are removed from the returned
+        record.
 
         Raises:
-            WorkRequestFailed: new boot volumes aren't enough for the change.
+            WorkRequestFailed: the change can't be made with new boot volumes.
         """
         cycling: Any = after.state.get("nodePoolCyclingDetails") or {}
         spec = machine_spec(after, self._records)
@@ -136,7 +142,7 @@ class Machines:
         return after
 
     def detach(self, record: ResourceRecord, machine_id: str) -> None:
-        """End one machine of a resource, which has one less until `converge` is called again."""
+        """End one machine of a resource, which then has one machine less until `converge` is called."""
         self._remove([machine for machine in record.machines if machine["id"] == machine_id])
         with self._lock:
             now = self._records.get(record.id) or record
@@ -155,7 +161,7 @@ class Machines:
     def _launch(
         self, record: ResourceRecord, spec: "MachineSpec", running: list[JsonObject], count: int
     ) -> list[JsonObject]:
-        """Return new machines with the lowest free indexes; a suffix avoids names of another resource's machines."""
+        """Return new machines with the lowest free indexes; a suffix avoids the names of other resources' machines."""
         taken = {machine["name"] for other in self._records.with_machines(record.id) for machine in other.machines}
         first = spec.name if spec.alone else f"{spec.name}-0"
         base = spec.name if first not in taken else f"{spec.name}-{record.id[-5:]}"
@@ -175,8 +181,8 @@ class Machines:
 
 
 def _launched_from(record: ResourceRecord) -> JsonObject:
-    """Return the properties of its pool that a machine keeps from its launch: instance configuration, or version and
-    image.
+    """Return the pool's properties that a machine keeps from its launch: the instance configuration, or the Kubernetes
+    version and image.
     """
     pools: list[JsonObject] = record.state.get("instancePools") or []
     if pools:
@@ -187,7 +193,7 @@ def _launched_from(record: ResourceRecord) -> JsonObject:
 
 
 def _shares(spec: "MachineSpec", missing: int, fault: FaultRule | None) -> tuple[int, int]:
-    """Return how many of the missing machines are launched, and how many of these join the cluster."""
+    """Return how many of the missing machines are launched, and how many of the launched machines join the cluster."""
     hit = missing if fault is None or fault.nodes is None else min(fault.nodes, missing)
     kind = fault.fault if fault else None
     launched = missing - hit if kind is Fault.OUT_OF_HOST_CAPACITY else missing
@@ -197,7 +203,7 @@ def _shares(spec: "MachineSpec", missing: int, fault: FaultRule | None) -> tuple
 
 
 def _with_pool_nodes(record: ResourceRecord) -> ResourceRecord:
-    """Return the record with its machines among the outputs, where it is a node pool."""
+    """Return the record with its machines in the output `nodes`, if it is a node pool's."""
     if record.resource.name != "NodePool":
         return record
     placements: list[JsonObject] = record.state["nodeConfigDetails"]["placementConfigs"]
@@ -219,14 +225,16 @@ def _with_pool_nodes(record: ResourceRecord) -> ResourceRecord:
 
 
 def _fault_domain(index: int) -> str:
-    """Return the fault domain of the machine with that index; machines take turns over all of them."""
+    """Return the fault domain of the machine with this index; machines are spread round-robin over all fault
+    domains.
+    """
     domains = region_facts().fault_domains
     return domains[index % len(domains)]
 
 
 @dataclass(frozen=True)
 class BootConfig:
-    """Labels and taints with which a node registers; `joins` is False where its boot script doesn't make it join."""
+    """Labels and taints with which a node registers; `joins` is False if the boot script doesn't make the node join."""
 
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     taints: tuple[NodeTaint, ...] = ()
@@ -235,9 +243,9 @@ class BootConfig:
 
 @dataclass(frozen=True)
 class MachineSpec:
-    """Properties and number of a resource's machines.
+    """Number and properties of a resource's machines.
 
-    `alone`: the resource is the machine itself, whose node has the resource's name without a number.
+    `alone`: the resource is itself a machine, so that the node's name is the resource's name without a number.
     """
 
     name: str
@@ -252,7 +260,7 @@ class MachineSpec:
     alone: bool = False
 
     def node(self, name: str, index: int, region: str, instance_id: str) -> NodeConfig:
-        """Return the node that the machine with that index becomes."""
+        """Return the configuration of the node that the machine with this index becomes."""
         shape, facts = catalogue.shape(self.shape), region_facts().shapes.get(self.shape)
         domain = str(self.placements[index % len(self.placements)]["availabilityDomain"])
         labels = {
@@ -265,7 +273,7 @@ class MachineSpec:
             **self.boot.labels,
         }
         taints = [NodeTaint(**taint.model_dump()) for taint in shape.node.taints] if shape else []
-        devices: dict[str, str] = {}  # what is built in; the node shows it once the cluster has what gives it
+        devices: dict[str, str] = {}  # the shape's devices, which the node advertises once their plug-in runs
         if shape is None:
             ocpus = self.size.get("ocpus") or (facts.ocpus if facts else 1)
             memory_gib = self.size.get("memoryInGbs") or (facts.memory_gib if facts else ocpus * GIB_PER_OCPU)
@@ -287,7 +295,7 @@ class MachineSpec:
 
 
 def machine_spec(record: ResourceRecord, records: Records) -> MachineSpec | None:
-    """Return the machines that a resource asks for; None for a type without machines."""
+    """Return the number and properties of a resource's machines; None for a type without machines."""
     state = record.state
     match record.resource.name:
         case "NodePool":
@@ -322,7 +330,9 @@ def _of_pool(state: JsonObject) -> MachineSpec:
 
 
 def _self_managed(name: str, launch: JsonObject, placement: JsonObject, *, rdma: bool) -> MachineSpec | None:
-    """Return a machine that joins by its own script; None without user data, which makes it no node of a cluster."""
+    """Return the spec of a self-managed machine, which joins by its own boot script; None without user data, as such an
+    instance doesn't become a node.
+    """
     metadata: JsonObject = launch.get("metadata") or {}
     if not metadata.get("user_data"):
         return None
@@ -343,10 +353,10 @@ def _dns_label(name: str) -> str:
 
 
 def read_boot(metadata: Mapping[str, Any], *, self_managed: bool = False) -> BootConfig:
-    """Return labels and taints from an instance's metadata: its user data, and kubelet's arguments there.
+    """Return labels and taints from an instance's metadata: from user data and kubelet arguments.
 
-    A node of a pool knows from OKE where its cluster is, and runs OKE's own script if it has no user data. A
-    self-managed node knows nothing but what its metadata and its script say.
+    A node of a pool gets the cluster's address from OKE, and runs OKE's own script without user data. A self-managed
+    node must have both in its metadata and script.
     """
     user_data = metadata.get("user_data") or ""
     text = "\n".join((*_texts(user_data), str(metadata.get("kubelet-extra-args") or "")))
@@ -367,7 +377,9 @@ def read_boot(metadata: Mapping[str, Any], *, self_managed: bool = False) -> Boo
 
 
 def _knows_cluster(metadata: Mapping[str, Any]) -> bool:
-    """Tell whether it has the API server's address alone (OKE's programs put the ports behind it) and its authority."""
+    """Tell whether the metadata has the API server's IP address without a port (OKE's programs append the ports) and
+    its certificate authority.
+    """
     try:
         ipaddress.ip_address(str(metadata.get("apiserver_host")))
     except ValueError:
@@ -380,7 +392,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _texts(user_data: str) -> Iterator[str]:
-    """Return all texts in user data: the parts of a MIME archive, and files that a part carries in base64."""
+    """Yield all texts in user data: the parts of a MIME archive, and base64-encoded files inside each part."""
     plain = _decoded(user_data)
     if plain is None:
         return

@@ -1,4 +1,4 @@
-"""Create, Update, Delete and Read, as the real plug-in does them with OCI behind it."""
+"""Create, Update, Delete and Read of OCI resources, with the real plug-in's behaviour on a simulated region."""
 
 import re
 import secrets
@@ -46,21 +46,21 @@ from llmd_rehearsal.oci_plugin.rules import ServiceRequest, check_request, requi
 from llmd_rehearsal.plugin_values import InitFailed, JsonObject
 
 RETRY_S: Final = 600.0
-"""Limit of terraform-provider-oci's retries after `TooManyRequests` (`retry_duration_seconds`)."""
+"""Time limit in seconds of terraform-provider-oci's retries after `TooManyRequests` (`retry_duration_seconds`)."""
 RETRY_PAUSE_S: Final = 10.0
 NETWORK_RETRY_S: Final = 120.0
-"""Limit of its retries of requests without an answer (terraform-provider-oci, internal/tfresource/retry.go)."""
+"""Time limit in seconds of terraform-provider-oci's retries without an answer (internal/tfresource/retry.go)."""
 SLOW_FACTOR: Final = 5.0
-"""Factor on the duration of work that the fault `slow` hits."""
+"""Factor on the duration of work under the fault `slow`."""
 OCI_TAGS: Final = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
-"""The schema that an identity domain adds to each group (terraform-provider-oci,
+"""Schema that an identity domain adds to each group (terraform-provider-oci,
 identity_domains_dynamic_resource_group_test.go ignores `schemas`).
 """
 ENHANCED_UPGRADES: Final = 2
-"""Number of newer Kubernetes versions that a cluster names as upgrades."""
+"""Number of newer Kubernetes versions in a cluster's `availableKubernetesUpgrades`."""
 _DELETED_AFTER_FAILURE: Final = frozenset({"Cluster", "NodePool", "Addon"})
-"""Types that the plug-in deletes where their creation fails (terraform-provider-oci, `Create` of these resources).
-The engine knows the id by then, so that updates fail until a refresh finds the resource gone.
+"""Types that the plug-in deletes if their creation fails (terraform-provider-oci, `Create` of these resources). The
+engine has recorded the id by then, so that updates fail until a refresh finds the resource gone.
 """
 _WITH_NODES: Final = frozenset({"NodePool", "ClusterNetwork", "Instance"})
 _DURATION: Final = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
@@ -68,7 +68,9 @@ _DURATION: Final = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """A request of the engine. `timeout_s` 0 stands for the resource's own limit; `cancelled` ends its waits."""
+    """Request of the engine. `timeout_s` 0 means the resource type's own time limit; `cancelled` ends the request's
+    waits.
+    """
 
     resource: ResourceType
     name: str
@@ -80,22 +82,22 @@ class ResourceRequest:
 
     @property
     def limit_s(self) -> float:
-        """Limit of the operation in seconds of OCI's time."""
+        """Time limit of the operation in seconds of OCI's time."""
         return self.timeout_s or self.resource.timeout_s
 
     @property
     def plain_inputs(self) -> JsonObject:
-        """Inputs without the bridge's records in them."""
+        """Inputs without the Terraform bridge's own records."""
         inputs: JsonObject = without_defaults(self.inputs)
         return inputs
 
 
 @dataclass(frozen=True)
 class Operations:
-    """The plug-in's operations on resources, for use by many threads at once.
+    """Operations of the plug-in on resources, for concurrent use by many threads.
 
-    `api_server` returns the rehearsal's API server as host:port; `add_ons` and `store` act on its cluster, where there
-    is one.
+    `api_server` returns the address of the local cluster's API server as host:port. `add_ons` and `store` act on the
+    local cluster and are None without one.
     """
 
     records: Records
@@ -108,11 +110,11 @@ class Operations:
     _admission: threading.Lock = field(default_factory=threading.Lock)
 
     def create(self, request: ResourceRequest) -> JsonObject:
-        """Create a resource and wait until it is active; return its state, in which `id` is its id.
+        """Create a resource, wait until it is active, and return its state; `id` in the state is the OCID.
 
         Raises:
-            OperationRefusal: OCI refused; nothing was created.
-            InitFailed: OCI accepted the request, and its work failed.
+            OperationRefusal: OCI refused the request; nothing was created.
+            InitFailed: OCI accepted the request and the work failed.
         """
         resource = request.resource
         if request.preview:
@@ -134,7 +136,7 @@ class Operations:
         return self._settle(record, request, failed, fault)
 
     def _is_answered_later(self, request: ResourceRequest) -> bool:
-        """Tell whether one of the requests is answered that the plug-in sends once more, as many as it does."""
+        """Tell whether one of the plug-in's retries gets an answer."""
         for _ in range(round(NETWORK_RETRY_S / RETRY_PAUSE_S)):
             self.clock.wait(RETRY_PAUSE_S, request.cancelled)
             fault = self._fault_of(request, "create")
@@ -145,7 +147,7 @@ class Operations:
     def _admit(self, request: ResourceRequest) -> ResourceRecord:
         resource, inputs = request.resource, request.plain_inputs
         check_request(ServiceRequest(resource, inputs, None, self.records, request.region))
-        match resource.name:  # what has no OCID of its own
+        match resource.name:  # all types with other ids than OCIDs of their own
             case "Addon":
                 id_ = f"clusters/{inputs['clusterId']}/addons/{inputs['addonName']}"
             case "DefaultSecurityList":
@@ -160,11 +162,12 @@ class Operations:
         return record
 
     def update(self, id_: str, state: JsonObject, request: ResourceRequest) -> JsonObject:
-        """Change a resource, wait until it is active and return its state; one that failed before may be unchanged.
+        """Change a resource, wait until it is active, and return its state. The inputs may be unchanged after a failed
+        update.
 
         Raises:
-            OperationRefusal: OCI refused; nothing was changed.
-            InitFailed: OCI accepted the request, and its work failed.
+            OperationRefusal: OCI refused the request; nothing was changed.
+            InitFailed: OCI accepted the request and the work failed.
         """
         if request.preview:
             return preview_state(request.resource, request.inputs, state)
@@ -193,9 +196,9 @@ class Operations:
         fault: FaultRule | None,
         before: tuple[ResourceRecord, JsonObject] | None = None,
     ) -> JsonObject:
-        """Do the work that follows an accepted request, record its result and return the state for the engine.
+        """Do the work that follows an accepted request, record the result, and return the state for the engine.
 
-        `before` is, for an update, the resource's earlier record and the state that the engine knew.
+        For an update, `before` has the resource's earlier record and the state that the engine had recorded.
         """
         known = before[1] if before else None
         kind = fault.fault if fault else None
@@ -223,7 +226,9 @@ class Operations:
     def _after_failure(
         self, record: ResourceRecord, failed: FailedRequest, error: WorkRequestFailed, seen: str | None
     ) -> ResourceRecord:
-        """Return a resource whose work failed, as the plug-in saw it last, in state `seen` if a fault says so."""
+        """Return the record of a resource whose work failed, as the plug-in last saw it; `seen` is the state that a
+        fault sets.
+        """
         now = self.records.get(record.id) or record
         by_plug_in, by_oci = record.resource.name in _DELETED_AFTER_FAILURE, seen in oci_resources().gone
         if failed.operation == "create" and (by_plug_in or by_oci) and not isinstance(error, WaitEnded):
@@ -240,17 +245,17 @@ class Operations:
         try:
             return self.machines.converge(record, request.region, fault)
         except NodesNotJoined:
-            if record.resource.name != "NodePool":  # nobody waits for machines that join on their own account
+            if record.resource.name != "NodePool":  # OCI doesn't wait for self-managed nodes to join
                 return self.records.get(record.id) or record
             self.clock.wait(lifecycles()["register_timeout_s"], request.cancelled)
             raise
 
     def delete(self, id_: str, request: ResourceRequest) -> None:
-        """Delete a resource and wait until it is gone; a resource that is gone already is no error.
+        """Delete a resource and wait until it is gone; do nothing if it doesn't exist.
 
         Raises:
-            OperationRefusal: OCI refused, because another resource still needs this one.
-            InitFailed: OCI accepted the request, and its work failed.
+            OperationRefusal: OCI refused the request, because another resource depends on this one.
+            InitFailed: OCI accepted the request and the work failed.
         """
         record = self.records.get(id_)
         if record is None:
@@ -275,7 +280,7 @@ class Operations:
             raise InitFailed(id_, _recorded(remnant), [failed.failed_work(str(error))]) from None
 
     def _remove(self, record: ResourceRecord) -> None:
-        """Remove a resource with all that can't exist without it."""
+        """Remove a resource with all resources that can't exist without it."""
         name = record.resource.name
         if name in {"Cluster", "NetworkSecurityGroup"}:
             for other in self.records.referring_to(record.id):
@@ -295,9 +300,9 @@ class Operations:
         self.records.remove(record.id)
 
     def read(self, id_: str, inputs: JsonObject) -> tuple[JsonObject, JsonObject] | None:
-        """Return state and inputs of a resource as it is now; None where it is gone.
+        """Return the present state and inputs of a resource; None if it doesn't exist.
 
-        An identity domain answers a group's tags only to those who ask for them, which the plug-in does not
+        An identity domain returns a group's tags only on request, and the plug-in doesn't request them
         (terraform-provider-oci, issue 2418).
         """
         record = self.records.get(id_)
@@ -308,11 +313,11 @@ class Operations:
         return _recorded(record), inputs or record.inputs
 
     def _fault_of(self, request: ResourceRequest, operation: str) -> FaultRule | None:
-        """Return the fault that hits the request's work, or None, once the request has come through.
+        """Return the fault rule for a request's work, None without a fault; faults of the request itself are raised.
 
         Raises:
-            ServiceError: a fault refuses the request at once.
-            NoAnswerError: a fault loses the request on its way.
+            ServiceError: a fault refuses the request.
+            NoAnswerError: a fault loses the request before it reaches OCI.
         """
         type_, inputs = request.resource.name, request.plain_inputs
         names = [request.name, str(inputs.get("displayName") or inputs.get("name") or "")]
@@ -338,19 +343,19 @@ class Operations:
 
 
 def _in_state(record: ResourceRecord, state: str) -> ResourceRecord:
-    """Return the record with another `state`, where its type has that property."""
+    """Return the record with another `state`, or unchanged if the type doesn't have that property."""
     if "state" not in {**record.resource.outputs, **record.resource.inputs}:
         return record
     return replace(record, state={**record.state, "state": state})
 
 
 def _recorded(record: ResourceRecord) -> JsonObject:
-    """Return a resource's state as the engine records it."""
+    """Return a resource's state in the form that the engine records."""
     return {**record.state, META: meta(record.resource)}
 
 
 def active_state(resource: ResourceType) -> str:
-    """Return the state of a healthy resource of that type, such as `ACTIVE` or `AVAILABLE`."""
+    """Return the lifecycle state of a healthy resource of this type, for example `ACTIVE` or `AVAILABLE`."""
     type_ = resource.token.split("/")[1].partition(":")[0]
     words: Any = lifecycles()["states"]
     return next((word.upper() for word, types in words.items() if type_ in types), "ACTIVE")
@@ -358,7 +363,7 @@ def active_state(resource: ResourceType) -> str:
 
 @dataclass(frozen=True)
 class NewResource:
-    """A resource being created. `state` is made of its inputs; `api_server` is the rehearsal's, as host:port."""
+    """Resource in creation. `state` is built from its inputs; `api_server` is the local cluster's, as host:port."""
 
     resource: ResourceType
     id: str
@@ -368,17 +373,17 @@ class NewResource:
     api_server: str = ""
 
     def child_id(self, kind: str) -> str:
-        """Return an id for a resource of that kind that OCI creates with this one."""
+        """Return the OCID of a resource of this kind that OCI creates together with this one."""
         return f"ocid1.{kind}.oc1.{region_facts().key(self.region).lower()}.aaaaaaaa{self.id[-52:]}"
 
     def state_of(self, key: str) -> JsonObject:
-        """Return the state of the resource that an input names; empty for one from before the rehearsal."""
+        """Return the state of the resource that an input refers to; empty if it existed before the rehearsal."""
         record = self.records.get(self.state[key])
         return record.state if record else {}
 
 
 def first_state(new: NewResource, inputs: JsonObject) -> JsonObject:
-    """Return all outputs of a new resource."""
+    """Return all outputs of a new resource with these inputs."""
     resource = new.resource
     properties = {**resource.outputs, **resource.inputs}
     filled = {name: with_computed(schema, inputs.get(name)) for name, schema in properties.items()}
@@ -399,7 +404,7 @@ def first_state(new: NewResource, inputs: JsonObject) -> JsonObject:
 
 
 def next_state(resource: ResourceType, before: JsonObject, inputs: JsonObject) -> JsonObject:
-    """Return the outputs of a resource after a change to those inputs."""
+    """Return all outputs of a resource after a change to these inputs."""
     properties = {**resource.outputs, **resource.inputs}
     filled = {name: with_computed(schema, inputs.get(name), before.get(name)) for name, schema in properties.items()}
     dropped = {name for name, schema in resource.inputs.items() if not schema.computed and name not in inputs}
@@ -413,7 +418,7 @@ def next_state(resource: ResourceType, before: JsonObject, inputs: JsonObject) -
 
 
 def _reworded(resource: ResourceType, state: JsonObject) -> JsonObject:
-    """Return the properties that OCI answers in another form than the request's."""
+    """Return the properties that OCI returns in another form than the request's."""
     if resource.name == "DomainsDynamicResourceGroup":
         return {"schemas": sorted({*state["schemas"], OCI_TAGS})}
     settings: JsonObject | None = state.get("nodeEvictionNodePoolSettings")
@@ -424,7 +429,7 @@ def _reworded(resource: ResourceType, state: JsonObject) -> JsonObject:
 
 
 def _duration(text: str) -> str:
-    """Return an ISO 8601 duration in its largest units, as OCI answers it (Java, Duration.toString)."""
+    """Return an ISO 8601 duration in its largest units, as OCI returns it (Java, Duration.toString)."""
     parts = _DURATION.fullmatch(text)
     if parts is None:
         raise invalid(f"Invalid evictionGraceDuration: {text}")
@@ -547,4 +552,6 @@ _OUTPUTS: Final[Mapping[str, Callable[[NewResource], JsonObject]]] = {
         "domainOcid": new.child_id("domain"),
     },
 }
-"""What OCI adds to a new resource of a type: ids of what comes with it, addresses, endpoints."""
+"""Functions that return the outputs that OCI adds to a new resource, by type: ids of dependent resources, addresses,
+endpoints.
+"""

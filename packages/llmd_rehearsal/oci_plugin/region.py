@@ -1,6 +1,6 @@
-"""The simulated region: its resources, kept in memory and in a journal, its refusals, and its time.
+"""The simulated region: resources in memory and in a journal, error responses, and the scaled clock.
 
-What is fixed in it is in `facts`.
+The region's fixed data are in `facts`.
 """
 
 import json
@@ -15,13 +15,14 @@ from llmd_rehearsal.oci_plugin.facts import ResourceType, lifecycles, resource_o
 from llmd_rehearsal.plugin_values import JsonObject
 
 DEFAULT_TIME_SCALE: Final = 0.001
-"""Wall seconds for a second of OCI's: a cluster that takes seven minutes is there in less than half a second."""
+"""Wall seconds for one second of OCI's time: a cluster that takes seven minutes exists after less than half a second.
+"""
 _OCID: Final = re.compile(r"ocid1\.[a-z0-9]+\.[A-Za-z0-9.\-_]+")
 
 
 @dataclass(frozen=True)
 class ResourceRecord:
-    """A resource as OCI knows it: its outputs, the latest inputs, and the machines that are its nodes."""
+    """Resource as OCI stores it: outputs, latest inputs, and the machines that become nodes."""
 
     id: str
     token: str
@@ -36,12 +37,14 @@ class ResourceRecord:
 
     @property
     def display_name(self) -> str:
-        """Name that people know the resource by; its id where it has none."""
+        """Display name of the resource; its id if it has no name."""
         return self.state.get("displayName") or self.state.get("name") or self.id
 
 
 class Records:
-    """All records by id, for use by many threads at once. Each change is a line in the journal."""
+    """Resources of the region by id, for concurrent use by many threads. Each change is appended to the journal as a
+    line.
+    """
 
     def __init__(self, journal: Path | None = None) -> None:
         self._lock = threading.RLock()
@@ -61,38 +64,38 @@ class Records:
             self._journal.close()
 
     def get(self, id_: str) -> ResourceRecord | None:
-        """Return the record with that id, or None."""
+        """Return the record with this id; None if the region has no such resource."""
         with self._lock:
             return self._records.get(id_)
 
     def is_deleted(self, id_: str) -> bool:
-        """Tell whether a resource with that id was deleted."""
+        """Tell whether a resource with this id was deleted."""
         with self._lock:
             return id_ in self._deleted
 
     def all_of(self, name: str) -> list[ResourceRecord]:
-        """Return the records of a type, such as `Subnet`."""
+        """Return the records of a resource type, for example `Subnet`."""
         with self._lock:
             return list(self._by_type.get(name, {}).values())
 
     def referring_to(self, id_: str) -> list[ResourceRecord]:
-        """Return the records whose state names that id."""
+        """Return the records whose state contains this id, except the record itself."""
         with self._lock:
             return [self._records[user] for user in sorted(self._referring.get(id_, ())) if user != id_]
 
     def with_machines(self, but: str) -> list[ResourceRecord]:
-        """Return the records with machines, except the one with the id `but`."""
+        """Return the records that have machines, except the record with the id `but`."""
         with self._lock:
             return [record for record in self._records.values() if record.machines and record.id != but]
 
     def put(self, record: ResourceRecord) -> None:
-        """Add a record, or replace the one with its id."""
+        """Add a record, or replace the record with the same id."""
         with self._lock:
             self._set(record)
             self._write(asdict(record))
 
     def remove(self, id_: str) -> None:
-        """Remove a record; its id stays known as deleted."""
+        """Remove a record and remember its id as deleted."""
         with self._lock:
             self._unset(id_)
             self._deleted.add(id_)
@@ -133,9 +136,9 @@ class Records:
 
 
 def read_journal(journal: Path) -> list[JsonObject]:
-    """Return a journal's changes, oldest first: the rows that `Records` writes.
+    """Return the rows that `Records` wrote to a journal, oldest first.
 
-    A last line without a newline is left out: it is being written, or its writer was killed.
+    A last line without a newline is ignored: it is still being written, or its writer was killed.
     """
     rows: list[JsonObject] = [json.loads(line) for line in journal.read_text().split("\n")[:-1]]
     return rows
@@ -146,17 +149,17 @@ def _references(record: ResourceRecord) -> set[str]:
 
 
 def new_id(resource: ResourceType, key: str) -> str:
-    """Return an OCID that no other resource has; `key` is the region's, such as `IAD`."""
+    """Return a new unique OCID; `key` is the region's key, for example `IAD`."""
     return f"ocid1.{resource.name.lower()}.oc1.{key.lower()}.aaaaaaaa{secrets.token_hex(26)}"
 
 
 def request_id() -> str:
-    """Return an id as OCI gives it to every request."""
+    """Return a random request id in OCI's format."""
     return "/".join(secrets.token_hex(16).upper() for _ in range(3))
 
 
 class ServiceError(Exception):
-    """A request that an OCI service refused: HTTP status, code and message as the service gives them."""
+    """Error response of an OCI service, with HTTP status, code and message."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(f"{status}-{code}, {message}")
@@ -166,50 +169,56 @@ class ServiceError(Exception):
 
 
 class NoAnswerError(Exception):
-    """A request to which no answer came."""
+    """A request got no answer."""
 
 
 class WorkRequestFailed(Exception):
-    """Work that OCI accepted and did not get done: what was made of it so far is there."""
+    """Work that OCI had accepted failed; the resource may exist partly."""
 
 
 class NodesNotJoined(WorkRequestFailed):
-    """Machines that run without joining the cluster as nodes."""
+    """Machines were launched and didn't join the cluster as nodes."""
 
 
 class WaitEnded(WorkRequestFailed):
-    """Work that nobody waits for any longer, because it took too long or the engine cancelled it."""
+    """The wait for work ended before the work, because the time limit passed or the engine cancelled the operation."""
 
 
 def invalid(message: str) -> ServiceError:
-    """Return the error of a parameter that OCI refuses."""
+    """Return OCI's error response for an invalid parameter."""
     return ServiceError(400, "InvalidParameter", message)
 
 
 def limit_exceeded(name: str) -> ServiceError:
-    """Return the error of a request beyond the service limit of that name."""
+    """Return OCI's error response for a request beyond the service limit with this name."""
     advice = "Request a service limit increase from the service limits page in the console."
     return ServiceError(400, "LimitExceeded", f"The following service limits were exceeded: {name}. {advice}")
 
 
 def not_found(id_: str) -> ServiceError:
-    """Return the error of an id that OCI doesn't know, or that the caller may not see."""
+    """Return OCI's error response for an id that doesn't exist or that the caller may not see."""
     return ServiceError(404, "NotAuthorizedOrNotFound", f"Authorization failed or requested resource not found: {id_}")
 
 
 class RegionClock:
-    """OCI's time, which passes faster in a rehearsal. `scale` is wall seconds for a second of OCI's."""
+    """Clock of the simulated region, which runs faster than wall time. `scale` is wall seconds for one second of OCI's
+    time.
+    """
 
     def __init__(self, scale: float = DEFAULT_TIME_SCALE) -> None:
         self.scale = scale
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """End all waits that have no event of their own."""
+        """End all waits that were started without an event of their own."""
         self._cancelled.set()
 
     def wait(self, seconds: float, cancelled: threading.Event | None = None) -> None:
-        """Wait so many of OCI's seconds. Raises WaitEnded when cancelled meanwhile."""
+        """Wait `seconds` of OCI's time.
+
+        Raises:
+            WaitEnded: the wait was cancelled.
+        """
         if (cancelled or self._cancelled).wait(seconds * self.scale):
             raise WaitEnded("the operation was cancelled")
 
@@ -221,10 +230,10 @@ class RegionClock:
         cancelled: threading.Event | None = None,
         factor: float = 1.0,
     ) -> None:
-        """Wait as long as an operation takes, or `factor` times as long.
+        """Wait for the duration of an operation, multiplied by `factor`.
 
         Raises:
-            WaitEnded: the engine's limit is shorter, and has passed.
+            WaitEnded: the operation takes longer than `limit_s`, which has passed, or the wait was cancelled.
         """
         durations = lifecycles()["durations_s"]
         seconds = durations.get(resource.token, durations["default"])[operation] * factor
@@ -233,6 +242,6 @@ class RegionClock:
         self.wait(seconds, cancelled)
 
     def give_up(self, limit_s: float, cancelled: threading.Event | None = None) -> str:
-        """Wait until the limit is over, and return the provider's words for a timeout."""
+        """Wait `limit_s` seconds of OCI's time and return the provider's message about a timeout."""
         self.wait(limit_s, cancelled)
         return f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {limit_s / 60:.0f}m0s)"

@@ -1,7 +1,7 @@
-"""OCI's own REST API, as far as the kit calls it: lists of resources, and cluster networks while a stack is up.
+"""The part of OCI's REST API that the kit calls: lists of resources, and replacement of nodes while a stack is up.
 
 API reference of Compute Management: GetClusterNetwork, GetInstancePool, ListInstancePoolInstances,
-DetachInstancePoolInstance. It answers from the plug-in's records; nobody looks at signatures.
+DetachInstancePoolInstance. Answers come from the plug-in's records; request signatures aren't verified.
 """
 
 import json
@@ -36,7 +36,7 @@ _LIFECYCLE = "lifecycleState"
 
 
 class RestApi:
-    """Answers to requests. Machines that a pool lacks after a detachment are launched later, in a thread."""
+    """Handler of requests. Machines that a pool lacks after a detachment are launched later, in a thread."""
 
     def __init__(self, records: Records, machines: Machines, faults: Faults, clock: RegionClock) -> None:
         self._records = records
@@ -45,10 +45,11 @@ class RestApi:
         self._clock = clock
 
     def answer(self, method: str, path: str, query: Mapping[str, str], body: JsonObject) -> Any:
-        """Return the document at a path, such as `/20160918/instancePools/ocid1...`; lists have the matching items.
+        """Return the JSON document at a path, such as `/20160918/instancePools/ocid1...`; lists contain the items that
+        match `query`.
 
         Raises:
-            ServiceError: OCI refuses.
+            ServiceError: OCI refuses the request.
         """
         match method, path.strip("/").split("/")[1:]:
             case "GET", ["clusterNetworks", id_]:
@@ -97,7 +98,7 @@ class RestApi:
         return record
 
     def _machine(self, id_: str) -> JsonObject:
-        """A node's instance."""
+        """Return the document of an instance that is a node."""
         for record in self._records.with_machines(""):
             for machine in record.machines:
                 if machine["id"] == id_:
@@ -132,7 +133,7 @@ class RestApi:
         return {**summary, _LIFECYCLE: "DETACHING"}
 
     def _launch(self, id_: str) -> None:
-        """Launch missing machines as a pool does, trying again while no machine is free."""
+        """Launch a resource's missing machines as OCI does, with retries while there is no host capacity."""
         with suppress(ServiceError, WaitEnded):
             while True:
                 record = self._records.get(id_)
@@ -162,7 +163,7 @@ def _pool(record: ResourceRecord) -> JsonObject:
 
 
 def _instance(record: ResourceRecord, machine: JsonObject) -> JsonObject:
-    """Return an `InstanceSummary` of OCI's API."""
+    """Return a machine as an `InstanceSummary` of OCI's API."""
     return {
         "id": machine["id"],
         "displayName": machine["name"],
@@ -174,7 +175,9 @@ def _instance(record: ResourceRecord, machine: JsonObject) -> JsonObject:
 
 
 def serve_rest(api: RestApi, port: int) -> ThreadingHTTPServer:
-    """Serve on a port of 127.0.0.1, in threads of its own, until the returned server is shut down."""
+    """Serve the REST API on a port of 127.0.0.1, in background threads, and return the server, whose `shutdown` ends
+    it.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

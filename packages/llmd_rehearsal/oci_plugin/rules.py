@@ -1,8 +1,8 @@
 """Rules by which OCI's services refuse requests to create, change or delete a resource.
 
-The rules are those that Oracle has written down, which each function names, and those that follow from other
-resources: references, deletions that are blocked, and names that must be unique. Only the kit's requests are covered.
-One table at the end has the rule of each type; a type without a rule is never refused.
+The rules are those that Oracle documents, which each function cites, and those that follow from other resources:
+references, blocked deletions, and unique names. Only requests that the kit makes are covered. The table `_RULES` has
+the rule of each type; a request for a type without a rule is never refused.
 """
 
 import re
@@ -19,13 +19,14 @@ from llmd_rehearsal.plugin_values import JsonObject, dig
 
 LARGEST_PREFIX: Final = 16
 SMALLEST_PREFIX: Final = 30
-"""A VCN or subnet has from /16 to /30 (OCI documentation, VCNs and Subnets)."""
+"""Longest permitted prefix of a VCN or subnet; `LARGEST_PREFIX` is the shortest (OCI documentation, VCNs and Subnets).
+"""
 FLANNEL_PODS: Final = "10.244.0.0/16"
 SERVICES: Final = "10.96.0.0/16"
-"""OKE's own choices (OCI API, KubernetesNetworkConfig)."""
+"""OKE's default CIDR block of Services; `FLANNEL_PODS` is that of pods (OCI API, KubernetesNetworkConfig)."""
 _GATEWAYS: Final = frozenset({"InternetGateway", "NatGateway", "ServiceGateway"})
 _DNS_LABEL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9]{0,14}")
-# OCI documentation, Policy Syntax.
+# Syntax of policy statements (OCI documentation, Policy Syntax).
 _STATEMENT: Final = re.compile(
     r"allow\s+(any-user|any-group|(group|dynamic-group|service)\s+.+?)\s+to\s+"
     r"((inspect|read|use|manage)\s+[a-z0-9-]+|\{\s*[A-Z0-9_]+(\s*,\s*[A-Z0-9_]+)*\s*\})\s+"
@@ -39,7 +40,7 @@ _TENANCY: Final = "ocid1.tenancy."
 
 @dataclass(frozen=True)
 class ServiceRequest:
-    """A request to create (`before` is None) or to change a resource."""
+    """Request to create a resource (`before` is None) or to change one."""
 
     resource: ResourceType
     inputs: JsonObject
@@ -49,12 +50,12 @@ class ServiceRequest:
 
     @property
     def facts(self) -> OciRegion:
-        """Fixed facts of the region."""
+        """Fixed data of the simulated region."""
         return region_facts()
 
     @property
     def id(self) -> str:
-        """Id of the resource that is changed, or an empty text."""
+        """OCID of the resource to change; empty for a creation."""
         return self.before.id if self.before else ""
 
     def others(self, name: str | None = None) -> list[ResourceRecord]:
@@ -62,9 +63,8 @@ class ServiceRequest:
         return [record for record in self.records.all_of(name or self.resource.name) if record.id != self.id]
 
     def require(self, id_: Any, *names: str) -> ResourceRecord | None:
-        """Return the record that an input names, which must be of one of the types.
-
-        Return None for a resource from before the rehearsal, which is taken to be right.
+        """Return the record that an input refers to, which must be of one of the types `names`; None for a resource
+        that existed before the rehearsal, which is assumed to be valid, and for an empty input.
 
         Raises:
             ServiceError: the resource was deleted or has another type, or the input isn't an OCID.
@@ -82,26 +82,43 @@ class ServiceRequest:
         return record
 
     def require_domain(self, name: str | None) -> None:
-        """Raise ServiceError for an availability domain that the region hasn't."""
+        """Check that the region has an availability domain.
+
+        Raises:
+            ServiceError: the region has no such availability domain.
+        """
         if name and not self.facts.has_domain(self.region, name):
             raise invalid(f"Invalid availabilityDomain {name}: {self.region} has {self.facts.domains(self.region)}")
 
     def require_groups(self, ids: Any, vcn_id: str | None) -> None:
-        """Raise ServiceError for network security groups that don't exist or belong to another VCN."""
+        """Check that network security groups exist and belong to the VCN.
+
+        Raises:
+            ServiceError: a group doesn't exist or belongs to another VCN.
+        """
         for id_ in ids or ():
             group = self.require(id_, "NetworkSecurityGroup")
             if group is not None and vcn_id and group.state["vcnId"] != vcn_id:
                 raise invalid(f"NetworkSecurityGroup {id_} is not in VCN {vcn_id}")
 
     def require_subnet(self, id_: str | None, vcn_id: str | None = None) -> ResourceRecord | None:
-        """Return the subnet, which must be in the VCN; None for one from before the rehearsal."""
+        """Return a subnet's record after checking that the subnet is in the VCN; None for a subnet from before the
+        rehearsal.
+
+        Raises:
+            ServiceError: the subnet doesn't exist or is in another VCN.
+        """
         subnet = self.require(id_, "Subnet")
         if subnet is not None and vcn_id and subnet.state["vcnId"] != vcn_id:
             raise invalid(f"Subnet {id_} is not in VCN {vcn_id}")
         return subnet
 
     def refuse_same_name(self, key: str, code: str = "Conflict") -> None:
-        """Raise ServiceError where another resource of the type and compartment has the same name."""
+        """Check that no other resource of the same type and compartment has the same name.
+
+        Raises:
+            ServiceError: another resource has the name.
+        """
         name, compartment = self.inputs.get(key), self.inputs.get("compartmentId")
         for other in self.others():
             if name and other.state.get(key) == name and other.state.get("compartmentId") == compartment:
@@ -109,14 +126,22 @@ class ServiceRequest:
 
 
 def check_request(request: ServiceRequest) -> None:
-    """Raise ServiceError where OCI would refuse the request."""
+    """Check a request by the rule of its resource type.
+
+    Raises:
+        ServiceError: OCI would refuse the request.
+    """
     rule = _RULES.get(request.resource.name)
     if rule is not None:
         rule(request)
 
 
 def require_unused(record: ResourceRecord, records: Records) -> None:
-    """Raise ServiceError, in the words of OCI's services, where another resource still needs this one."""
+    """Check that no other resource depends on the resource to delete.
+
+    Raises:
+        ServiceError: another resource depends on the resource; the message is the OCI service's.
+    """
     blockers: Any = lifecycles()["blockers"].get(record.token, ())
     kind = record.resource.name
     for other in records.referring_to(record.id):
@@ -128,14 +153,14 @@ def require_unused(record: ResourceRecord, records: Records) -> None:
         if kind == "NetworkSecurityGroup":
             text = f"Network security group {record.id} cannot be deleted since it still has vnics attached to it."
             raise ServiceError(409, "IncorrectState", text)
-        # OCI names the network card in a subnet; whose it is helps more.
+        # OCI's message names the VNIC in a subnet; the VNIC's owner is more helpful.
         reference = f"VNIC of {other.id}" if kind == "Subnet" else f"{user} {other.id}"
         text = f"The {kind} {record.id} references the {reference}."
         raise ServiceError(409, "Conflict", f"{text} You must remove the reference to proceed with this operation.")
 
 
 def _network(text: Any) -> IPv4Network:
-    """Return a range from its CIDR notation."""
+    """Return an IP range from its CIDR notation."""
     try:
         return IPv4Network(text)
     except ValueError:
@@ -150,7 +175,7 @@ def _network_of_size(text: Any) -> IPv4Network:
 
 
 def _ranges_of(vcn: JsonObject) -> list[IPv4Network]:
-    """Return the ranges of a VCN."""
+    """Return the IP ranges of a VCN."""
     return [_network(text) for text in vcn.get("cidrBlocks") or filter(None, [vcn.get("cidrBlock")])]
 
 
@@ -168,11 +193,11 @@ def _in_subnet(request: ServiceRequest) -> None:
     request.require_groups(request.inputs.get("nsgIds"), subnet.state["vcnId"] if subnet else None)
 
 
-# Networks: ranges that contain each other and do not overlap, and what refers to what.
+# Networks: IP ranges and references between resources.
 
 
 def _vcn(request: ServiceRequest) -> None:
-    """Require disjoint ranges that contain the VCN's subnets (OCI documentation, VCNs and Subnets)."""
+    """Require disjoint IP ranges that contain the VCN's subnets (OCI documentation, VCNs and Subnets)."""
     _check_dns_label(request)
     ranges = [
         _network_of_size(text)
@@ -190,8 +215,8 @@ def _vcn(request: ServiceRequest) -> None:
 
 
 def _subnet(request: ServiceRequest) -> None:
-    """Require a range inside the VCN's and apart from other subnets, and a DNS label that is unique in the VCN (OCI
-    documentation, VCNs and Subnets).
+    """Require an IP range inside the VCN's that doesn't overlap other subnets, and a DNS label that is unique in the
+    VCN (OCI documentation, VCNs and Subnets).
     """
     inputs, vcn = request.inputs, request.require(request.inputs["vcnId"], "Vcn")
     request.require_domain(inputs.get("availabilityDomain"))
@@ -228,7 +253,7 @@ def _require_same_vcn(request: ServiceRequest, id_: str | None, *names: str) -> 
 
 
 def _gateway(request: ServiceRequest) -> None:
-    """Refuse a second gateway of its kind in a VCN (OCI documentation, Service Limits, VCN)."""
+    """Refuse a second gateway of the same type in a VCN (OCI documentation, Service Limits, VCN)."""
     _in_vcn(request)
     if any(other.state["vcnId"] == request.inputs["vcnId"] for other in request.others()):
         names = {"InternetGateway": "internet-gateway-count", "NatGateway": "nat-gateway-count"}
@@ -244,8 +269,8 @@ def _route_table(request: ServiceRequest) -> None:
 
 
 def _security_rule(request: ServiceRequest) -> None:
-    """Require that groups in a rule are of the same VCN, and limit the rules of a group (OCI documentation, Network
-    Security Groups).
+    """Require that security groups in a rule belong to the same VCN, and limit the number of rules of a group (OCI
+    documentation, Network Security Groups).
     """
     inputs = request.inputs
     group = request.require(inputs["networkSecurityGroupId"], "NetworkSecurityGroup")
@@ -259,11 +284,11 @@ def _security_rule(request: ServiceRequest) -> None:
         raise limit_exceeded("securityrules-per-networksecuritygroup-count")
 
 
-# File systems, what serves them, and the Bastion service.
+# File systems, mount targets and exports, and the Bastion service.
 
 
 def _export(request: ServiceRequest) -> None:
-    """Refuse a path that the export set has already (OCI API, CreateExportDetails)."""
+    """Refuse a path that the export set already has (OCI API, CreateExportDetails)."""
     inputs = request.inputs
     request.require(inputs["fileSystemId"], "FileSystem")
     for other in request.others():
@@ -275,11 +300,11 @@ def _bastion(request: ServiceRequest) -> None:
     request.require_subnet(request.inputs["targetSubnetId"])
 
 
-# Rights: statements that OCI can read, and groups whose names are theirs alone.
+# IAM: syntax of policy statements, and unique names.
 
 
 def _policy(request: ServiceRequest) -> None:
-    """Require a unique name (OCI API, CreatePolicyDetails) and statements of the documented syntax (OCI documentation,
+    """Require a unique name (OCI API, CreatePolicyDetails) and statements in the documented syntax (OCI documentation,
     Policy Syntax).
     """
     request.refuse_same_name("name", "PolicyAlreadyExists")
@@ -289,7 +314,7 @@ def _policy(request: ServiceRequest) -> None:
 
 
 def _dynamic_group(request: ServiceRequest) -> None:
-    """Require the tenancy as compartment, and a unique name (OCI API, CreateDynamicGroupDetails)."""
+    """Require the tenancy as the compartment, and a unique name (OCI API, CreateDynamicGroupDetails)."""
     request.refuse_same_name("name", "DynamicGroupAlreadyExists")
     if not request.inputs["compartmentId"].startswith(_TENANCY):
         raise invalid("Dynamic groups must be created in the root compartment of the tenancy")
@@ -297,23 +322,25 @@ def _dynamic_group(request: ServiceRequest) -> None:
 
 
 def _matching_rule(request: ServiceRequest) -> None:
-    """Require the documented syntax (OCI documentation, Writing Matching Rules to Define Dynamic Groups)."""
+    """Require the documented syntax of a matching rule (OCI documentation, Writing Matching Rules to Define Dynamic
+    Groups).
+    """
     rule = request.inputs["matchingRule"]
     if not _MATCHING.fullmatch(rule):
         raise invalid(f"Failed to parse the matching rule: {rule}")
 
 
-# Machines: sizes, images that fit, metadata, capacity, and the networks between them.
+# Instances: shapes, images, metadata, capacity, and cluster networks.
 
 
 def _require_shape(request: ServiceRequest, shape: str) -> None:
-    """Raise ServiceError for an unknown shape."""
+    """Refuse an unknown shape."""
     if shape not in request.facts.shapes and catalogue.shape(shape) is None:
         raise invalid(f"Invalid nodeShape: Node shape {shape} is not available in {request.region}")
 
 
 def _require_small_metadata(request: ServiceRequest, *metadata: JsonObject | None) -> None:
-    """Raise ServiceError for more metadata than an instance takes (OCI API, LaunchInstanceDetails)."""
+    """Refuse metadata above an instance's size limit (OCI API, LaunchInstanceDetails)."""
     size = sum(len(key) + len(str(value)) for part in metadata for key, value in (part or {}).items())
     if size > request.facts.metadata_limit_bytes:
         limit = request.facts.metadata_limit_bytes
@@ -336,7 +363,9 @@ def _instance(request: ServiceRequest) -> None:
 
 
 def _require_boot_metadata_unchanged(request: ServiceRequest) -> None:
-    """Refuse changes of metadata that an instance boots with (OCI API, UpdateInstanceDetails, `metadata`)."""
+    """Refuse changes of metadata that are only read at an instance's first boot (OCI API, UpdateInstanceDetails,
+    `metadata`).
+    """
     if request.before is None:
         return
     before: JsonObject = request.before.state.get("metadata") or {}
@@ -368,11 +397,11 @@ def _cluster_network(request: ServiceRequest) -> None:
         raise invalid(f"Shape {shape} is not supported in a cluster network")
 
 
-# OKE: versions, networks, add-ons and pools of nodes.
+# OKE: Kubernetes versions, networks, add-ons and node pools.
 
 
 def _version_of(text: str) -> tuple[int, ...]:
-    """Return a version such as `v1.34.2` as numbers."""
+    """Return a Kubernetes version such as `v1.34.2` as a tuple of numbers."""
     try:
         return tuple(int(part) for part in text.removeprefix("v").split("."))
     except ValueError:
@@ -394,8 +423,8 @@ def _cluster(request: ServiceRequest) -> None:
 
 
 def _version(request: ServiceRequest) -> None:
-    """Require a known version, at most one minor version up (OCI documentation, Upgrading Clusters to Newer Kubernetes
-    Versions).
+    """Require a supported Kubernetes version, and an upgrade by at most one minor version (OCI documentation, Upgrading
+    Clusters to Newer Kubernetes Versions).
     """
     version = request.inputs["kubernetesVersion"]
     known = request.facts.kubernetes_versions
@@ -410,7 +439,7 @@ def _version(request: ServiceRequest) -> None:
 
 
 def _ranges(inputs: JsonObject, vcn: list[IPv4Network]) -> None:
-    """Require disjoint ranges of VCN, services and pods (OCI documentation, CIDR Blocks and Kubernetes)."""
+    """Require disjoint IP ranges of VCN, Services and pods (OCI documentation, CIDR Blocks and Kubernetes)."""
     options: JsonObject = dig(inputs, "options", "kubernetesNetworkConfig") or {}
     services = _network(options.get("servicesCidr") or SERVICES)
     if any(services.overlaps(cidr) for cidr in vcn):
@@ -423,7 +452,7 @@ def _ranges(inputs: JsonObject, vcn: list[IPv4Network]) -> None:
 
 
 def _cni_of(cluster: JsonObject) -> str:
-    """The network plug-in of a cluster."""
+    """Return the CNI type of a cluster's pod network."""
     options: list[JsonObject] = cluster.get("clusterPodNetworkOptions") or [{}]
     return options[0].get("cniType") or "FLANNEL_OVERLAY"
 
@@ -447,7 +476,9 @@ def _node_pool(request: ServiceRequest) -> None:
 
 
 def _node_version(request: ServiceRequest, of_cluster: str | None) -> None:
-    """Require nodes that aren't ahead of their cluster or too far behind (Kubernetes, Version Skew Policy)."""
+    """Require a node version that isn't newer than the cluster's nor too many minor versions older (Kubernetes, Version
+    Skew Policy).
+    """
     version = request.inputs.get("kubernetesVersion")
     if not version or not of_cluster:
         return
@@ -460,8 +491,8 @@ def _node_version(request: ServiceRequest, of_cluster: str | None) -> None:
 
 
 def _image_version(request: ServiceRequest, of_cluster: str | None) -> None:
-    """Require the version that OKE's own image is for (on creation: oracle-devrel/terraform-oci-arch-ci-cd-devops,
-    issue 14; taken to be the same for changes).
+    """Require the Kubernetes version of OKE's own image (on creation: oracle-devrel/terraform-oci-arch-ci-cd-devops,
+    issue 14; assumed to hold for changes too).
     """
     name = request.facts.image_name(dig(request.inputs, "nodeSourceDetails", "imageId"), request.region)
     version = request.inputs.get("kubernetesVersion") or of_cluster
@@ -501,8 +532,8 @@ def _pool_compute_cluster(request: ServiceRequest, details: JsonObject, shape: s
 
 
 def _addon(request: ServiceRequest) -> None:
-    """Require an add-on of OKE, and an enhanced cluster that hasn't it yet (OCI documentation, Comparing Enhanced and
-    Basic Clusters).
+    """Require one of OKE's add-ons, and an enhanced cluster that doesn't have the add-on yet (OCI documentation,
+    Comparing Enhanced and Basic Clusters).
     """
     inputs, cluster = request.inputs, request.require(request.inputs["clusterId"], "Cluster")
     name: Any = inputs["addonName"]

@@ -1,5 +1,5 @@
-"""The plug-in's gRPC server."""
-# The generated interface gives the methods their names, arguments and meaning.
+"""gRPC server of the stand-in OCI plug-in."""
+# The generated gRPC interface defines the methods' names, arguments and meanings.
 # ruff: noqa: N802, ARG002, D102
 
 import threading
@@ -47,18 +47,20 @@ from llmd_rehearsal.plugin_protocol import (
 from llmd_rehearsal.plugin_values import InitFailed, JsonObject, OperationRefusal, without_secrets
 
 VERSION: Final = "4.20.0"
-"""Version with which the plug-in answers."""
+"""Version of pulumi-oci that the plug-in simulates."""
 SESSIONS: Final = 64
-"""Provider instances that are kept; an engine seldom has more than a few, and each run has its own."""
+"""Limit of remembered provider instances; an engine rarely has more than a few, and each run creates its own."""
 
 
 @dataclass(frozen=True)
 class PluginOptions:
-    """Options of the plug-in. `kubeconfig` is of the one cluster behind all of OKE's, `journal` keeps the records.
+    """Options of the plug-in.
 
-    `helm` is the path of Helm, which installs add-ons; without it they are known to OCI only. `etcd` is the address of
-    the cluster's etcd, whose objects go with an OKE cluster. On `rest_port` OCI's own API answers too.
-    `autoscaler_time_scale` is wall seconds for one of the cluster autoscaler's.
+    `kubeconfig` is the file of the local cluster, which stands for every OKE cluster. `journal` is the file in which
+    the region's resources are recorded, `faults` the fault file. `helm` is the path of Helm, which installs add-ons; if
+    empty, add-ons exist only at OCI. `etcd` is the base URL of the local cluster's etcd, whose objects are deleted with
+    an OKE cluster. `rest_port` is the port of OCI's REST API. `autoscaler_time_scale` is wall seconds for one second of
+    the cluster autoscaler's durations.
     """
 
     kubeconfig: Path | None = None
@@ -72,14 +74,18 @@ class PluginOptions:
     autoscaler_time_scale: float = 1.0
 
     def cluster(self) -> Cluster:
-        """Return a client of the cluster. Raises Unreachable where the kubeconfig names none."""
+        """Return a client of the local cluster's API server.
+
+        Raises:
+            Unreachable: the kubeconfig has no server.
+        """
         access = find_access(load(str(self.kubeconfig)))
         if access is None:
             raise Unreachable(str(self.kubeconfig), "it names no cluster")
         return Cluster(access)
 
     def api_server(self) -> str:
-        """Return the kubeconfig's API server as host:port, or an empty text without a kubeconfig."""
+        """Return the address of the kubeconfig's API server as host:port; empty without a kubeconfig."""
         if self.kubeconfig is None or not self.kubeconfig.exists():
             return ""
         config: Any = yaml.safe_load(self.kubeconfig.read_text())
@@ -88,21 +94,23 @@ class PluginOptions:
 
 
 def start(port: int = 0, options: PluginOptions | None = None) -> PluginServer:
-    """Serve on a port of 127.0.0.1, by default a free one."""
+    """Start the plug-in's server on a port of 127.0.0.1 (0: a free port) and return it."""
     servicer = OciServicer(options or PluginOptions())
     return serve(servicer, port, servicer.end)
 
 
 @dataclass(frozen=True)
 class OciSession:
-    """One provider instance: its region, and whether the engine is done with it."""
+    """Provider instance: its region, and an event that is set when the engine cancels the instance's operations."""
 
     region: str = DEFAULT_REGION
     cancelled: threading.Event = field(default_factory=threading.Event)
 
 
 class OciServicer(PluginServicer):
-    """The methods that the engine calls; each only translates. Those that aren't here are unimplemented."""
+    """gRPC methods of the plug-in, which translate between messages and operations. All other methods are
+    unimplemented.
+    """
 
     package = "oci"
     version = VERSION
@@ -128,7 +136,7 @@ class OciServicer(PluginServicer):
             ClusterAddOns(add_ons, self._clock, controllers) if add_ons else None,
             EtcdStore(etcd_client(options.etcd)) if options.etcd else None,
         )
-        for record in self._records.all_of("Addon"):  # of a plug-in that ended while the cluster stayed
+        for record in self._records.all_of("Addon"):  # after a restart of the plug-in, the journal has existing add-ons
             if add_ons and record.state.get("addonName") == ADD_ON:
                 self._autoscaler.configure(configurations_of(record.state))
         self._lock = threading.Lock()
@@ -136,14 +144,14 @@ class OciServicer(PluginServicer):
 
     @property
     def engine_version(self) -> str:
-        """Version of the Pulumi library for OCI; the engine warns where the plug-in answers another."""
+        """Version of the installed Pulumi library for OCI; the engine warns about any other answer."""
         try:
             return metadata.version("pulumi-oci")
         except metadata.PackageNotFoundError:
             return VERSION
 
     def end(self) -> None:
-        """End all operations that are under way, and stop serving OCI's own API."""
+        """Cancel all operations in progress, and stop serving OCI's REST API."""
         if self._rest is not None:
             self._rest.shutdown()
             self._rest.server_close()
@@ -155,7 +163,7 @@ class OciServicer(PluginServicer):
         self._records.close()
 
     def _session(self, context: Message) -> OciSession:
-        """Return the provider instance behind a connection; the latest one for a new connection."""
+        """Return the provider instance of a gRPC connection; for an unknown connection, the latest instance."""
         with self._lock:
             latest = next(reversed(self._sessions.values()), OciSession())
             return self._sessions.get(context.peer(), latest)
@@ -253,7 +261,7 @@ class OciServicer(PluginServicer):
 
 @contextmanager
 def _failures_of(operation: str, urn: str) -> Generator[None]:
-    """Name operation and resource in each InitFailed that the block raises, as the bridge of Terraform's providers does
+    """Add operation and resource to each InitFailed that the block raises, as the Terraform bridge does
     (pulumi-terraform-bridge, pkg/tfbridge/provider.go, `Create` and `Update`).
     """
     try:

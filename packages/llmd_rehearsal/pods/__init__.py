@@ -1,1 +1,1 @@
-"""The pod runner: what a kubelet and a container runtime do, with processes of this machine."""
+"""Pod runner: the work of a kubelet and a container runtime, done with processes of this machine."""

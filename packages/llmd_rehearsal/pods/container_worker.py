@@ -1,4 +1,4 @@
-"""One container of a pod: start, probes, restarts with back-off, end."""
+"""Life of one container of a pod: start, probes, restarts with back-off, and end."""
 
 import asyncio
 import logging
@@ -19,11 +19,11 @@ from llmd_rehearsal.pods.processes import start_task
 from llmd_rehearsal.pods.status import ContainerRecord, RunningContainer, Terminated, Waiting
 
 NOTICED_S = 6.0
-"""Within it everybody has noticed that a pod ends: two busy cores were seen to stall for 4.1 s."""
+"""Seconds within which all clients have noticed that a pod ends; stalls of 4.1 s were observed on two busy cores."""
 
 _log = logging.getLogger(__name__)
 _RETRY_START_S = 1.0
-_RESET_AFTER_S = 600.0  # kubelet forgets back-off after ten minutes of running
+_RESET_AFTER_S = 600.0  # kubelet resets the back-off after a container ran for ten minutes
 
 _STARTS_PER_PROCESSOR = 3
 _LONGEST_START_S = 20.0
@@ -31,29 +31,31 @@ _LONGEST_START_S = 20.0
 
 @dataclass(frozen=True)
 class BackOff:
-    """Seconds before the second and later restarts (the first is at once); each wait is twice the one before."""
+    """Delays in seconds before restarts: none before the first, then doubling from `first_s` to `longest_s`."""
 
     first_s: float = 10.0
     longest_s: float = 300.0
 
     def delay_s(self, restarts: int) -> float:
-        """Give the wait before restart number `restarts` + 1."""
+        """Return the delay in seconds before the next restart, given the number of previous restarts."""
         if restarts == 0:
             return 0.0
         return min(self.first_s * 2.0 ** min(restarts - 1, 30), self.longest_s)
 
 
 class Starts:
-    """The programs of a machine that start at the same time: few, so that each answers before its liveness probe gives
-    it up. All simulated nodes share that machine; 77 endpoint pickers that started together on two processors took
-    longer than their 35 s, were started again, and so on.
+    """Limit of programs that start at the same time on this machine, so that each answers before its liveness probe
+    fails.
+
+    All simulated nodes share the machine: 77 endpoint pickers that started together on two processors took longer than
+    their limit of 35 s and were restarted again and again.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self._free = asyncio.Semaphore(most or _STARTS_PER_PROCESSOR * len(os.sched_getaffinity(0)))
 
     async def turn(self, stopping: asyncio.Event) -> "Turn | None":
-        """Wait for a turn; None where the container is stopped before."""
+        """Wait until the program may start and return its turn; None if the container is stopped before."""
         taken, stopped = asyncio.create_task(self._free.acquire()), asyncio.create_task(stopping.wait())
         await asyncio.wait({taken, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -64,7 +66,7 @@ class Starts:
 
 
 class Turn:
-    """One program's start: over with its first good answer, its end, or after 20 s."""
+    """Permission for one program to start; ends at the first successful probe, at the program's end, or after 20 s."""
 
     def __init__(self, free: asyncio.Semaphore) -> None:
         self._free = free
@@ -72,7 +74,7 @@ class Turn:
         self._over = False
 
     def end(self) -> None:
-        """Let the next one start; nothing where that has happened."""
+        """Let the next program start; do nothing if the turn has ended before."""
         if not self._over:
             self._over = True
             self._limit.cancel()
@@ -81,17 +83,17 @@ class Turn:
 
 @dataclass(frozen=True)
 class ContainerOptions:
-    """Options of a container's runs."""
+    """Options and callbacks of a container's runs."""
 
     make: Callable[[], Container]
     restarts: Callable[[int], bool]
-    """Function that tells whether the container is started again after an exit code."""
+    """Function that tells whether the container is restarted after this exit code."""
     termination_message: Callable[[int], str | None]
-    """Function that returns the termination message after an exit code."""
+    """Function that returns the termination message after this exit code."""
     changed: Callable[[], None]
-    """Called after each change of its record."""
+    """Function that is called after each change of the container's record."""
     warn: Callable[[str, str], None]
-    """Called with reason and message of what a kubelet would report as an event."""
+    """Function that is called with reason and message of each warning event that a kubelet would create."""
     address: str
     probes: ProbeCount
     starts: Starts
@@ -101,15 +103,16 @@ class ContainerOptions:
 
 
 def pre_stop_sleep_s(seconds: float, time_scale: float) -> float:
-    """Seconds of a `preStop` sleep, multiplied by `time_scale`, but enough for clients to notice on a slow machine.
+    """Return the seconds of a `preStop` sleep multiplied by `time_scale`, but at least `NOTICED_S` (or the unscaled
+    sleep, if that is shorter), so that clients notice the end on a slow machine.
 
-    An endpoint picker that is stalled for longer sends requests to a server that is gone.
+    An endpoint picker that stalls for longer sends requests to a server that has ended.
     """
     return max(seconds * time_scale, min(seconds, NOTICED_S))
 
 
 class ContainerWorker:
-    """Keeper of one container's record; `started` is set when its startup probe has passed."""
+    """Worker that runs one container and keeps its record; `started` is set once the startup probe has succeeded."""
 
     def __init__(self, model: ContainerModel, record: ContainerRecord, options: ContainerOptions) -> None:
         self.record = record
@@ -123,11 +126,11 @@ class ContainerWorker:
 
     @property
     def time_scale(self) -> float:
-        """Wall seconds for a second of the container's own time; 1 where nothing runs."""
+        """Wall seconds for one second of the container's own time; 1 if no run is in progress."""
         return self._container.time_scale if self._container else 1.0
 
     async def run(self) -> None:
-        """Run until the container is over."""
+        """Run the container, with restarts, until it won't be restarted."""
         recent = 0
         while not self._stopping.is_set():
             started = datetime.now(UTC)
@@ -146,13 +149,13 @@ class ContainerWorker:
         self._options.changed()
 
     async def stop(self, grace_s: float) -> None:
-        """End the container for good: its preStop hook, SIGTERM, and SIGKILL after the grace period."""
+        """Stop the container without a restart: preStop hook, SIGTERM, and SIGKILL after the grace period."""
         self._stopping.set()
         if self._container is not None:
             await self._end(self._container, grace_s)
 
     async def _run_once(self) -> int | None:
-        """Run it from start to end; None when it couldn't be started."""
+        """Run the container from start to end and return the exit code; None if it couldn't be started."""
         container = await self._start()
         if container is None:
             return None
@@ -237,14 +240,14 @@ class ContainerWorker:
         if hook and hook.sleep:
             slept_s = pre_stop_sleep_s(hook.sleep.seconds, self._options.time_scale)
             await asyncio.sleep(slept_s)
-            if container.time_scale > 1:  # its requests need so much longer, too; without any, it need not wait
+            if container.time_scale > 1:  # requests take longer too; without requests, the container stops sooner
                 await container.finish_work(hook.sleep.seconds * container.time_scale - slept_s)
         elif hook and container.probed:
             question = Probe(exec=hook.exec, httpGet=hook.httpGet)
             await run_probe(question, self._model, container, self._options.address, grace_s)
 
     async def _probe(self, container: Container) -> None:
-        """Judge the container by its probes until cancelled."""
+        """Update the container's record by its probes until cancelled."""
         model = self._model if container.probed else ContainerModel(name=self._model.name)
         startup = model.startupProbe
         if startup and not await self._verdict(container, startup, Tally(startup)):
@@ -274,7 +277,7 @@ class ContainerWorker:
         self._kill(container, probe, "liveness")
 
     async def _verdict(self, container: Container, probe: Probe, tally: Tally) -> bool:
-        """Ask on the probe's schedule until the verdict turns, and give the new one."""
+        """Run a probe on its schedule until the verdict changes, and return the new verdict."""
         times = schedule(probe, self._options.time_scale)
         probes = self._options.probes
         pause_s = times.initial_delay_s if tally.fresh else times.period_of(tally, probes.running)
@@ -299,5 +302,5 @@ class ContainerWorker:
 
 
 def _answers(model: ContainerModel) -> bool:
-    """Tell whether a probe of the container can answer, so that there is a first good answer to wait for."""
+    """Tell whether the container has a probe, so that a first successful answer can be waited for."""
     return bool(model.startupProbe or model.readinessProbe or model.livenessProbe)

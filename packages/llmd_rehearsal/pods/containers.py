@@ -1,4 +1,4 @@
-"""Processes of containers: programs in a bubblewrap sandbox, servers of the simulated vLLM, or placeholders."""
+"""Implementations of containers: programs in a bubblewrap sandbox, servers of the simulated vLLM, and placeholders."""
 
 import asyncio
 import os
@@ -21,7 +21,8 @@ from llmd_rehearsal.pods.processes import ChildProcess, children_of, run
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SYSTEM_FILES = ("/etc/ssl", "/etc/ca-certificates", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf")
 _OWN_DEVICES = 'mount -t sysfs sysfs /sys && exec "$@"'
-"""Mount the devices that a process in this network namespace has, as ip-netns(8) does, and run a command there."""
+"""Shell command that mounts the devices of this network namespace at /sys, as ip-netns(8) does, and runs its arguments.
+"""
 
 _NOT_RUNNING = 126
 _STAND_BACK_PAUSE_S = 0.05
@@ -37,20 +38,22 @@ LONGEST_BYTES = 4096
 LONGEST_LOG_BYTES = 2048
 
 LONGEST_LOG_LINES = 80
-"""Limits of kubelet: https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/."""
+"""Limits of termination messages in kubelet:
+https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/.
+"""
 
 
 class Container(Protocol):
-    """One run of a container; a restart makes a new one."""
+    """Interface of one run of a container; each restart creates a new object."""
 
     @property
     def identity(self) -> str:
-        """Give the `containerID` shown in the pod's status."""
+        """The `containerID` for the pod's status."""
         ...
 
     @property
     def probed(self) -> bool:
-        """Tell whether there is something to probe; otherwise it counts as started and ready."""
+        """Tell whether probes can be run; a container without counts as started and ready."""
         ...
 
     @property
@@ -60,36 +63,44 @@ class Container(Protocol):
 
     @property
     def time_scale(self) -> float:
-        """Wall seconds for a second of its own time: above 1 where its requests take longer than on real machines."""
+        """Wall seconds for one second of the container's own time; above 1 if its requests take longer than on real
+        hardware.
+        """
         ...
 
     def processes(self) -> Sequence[int]:
-        """Give the processes that answer for it, by their ids here."""
+        """Return the ids, on this machine, of the processes that answer for the container."""
         ...
 
     async def start(self) -> None:
-        """Start; OSError or KitError when it can't be."""
+        """Start the container.
+
+        Raises:
+            OSError: the program can't be started.
+            KitError: a required tool is missing.
+            StartError: the container can't be created.
+        """
         ...
 
     async def wait(self) -> int:
-        """Give the exit code when it has ended."""
+        """Wait for the end and return the exit code."""
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """End it: politely first, by force after the grace period. Returns when it has ended."""
+        """Stop the container with SIGTERM, and SIGKILL after the grace period; return once it has ended."""
         ...
 
     async def finish_work(self, limit_s: float) -> None:
-        """Wait until no server that it works with has a request left, at most so long."""
+        """Wait until the servers that the container works with have no request left, at most `limit_s` seconds."""
         ...
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
-        """Run a command in it; give exit code and output."""
+        """Run a command in the container and return exit code and output."""
         ...
 
 
 class StartError(Exception):
-    """A container that can't be started; `reason` as in a status, the message says why."""
+    """A container can't be started; `reason` is the reason for the pod's status."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -98,7 +109,7 @@ class StartError(Exception):
 
 @dataclass(frozen=True)
 class Mount:
-    """A file or folder of the machine shown at a path of the container."""
+    """File or folder of this machine that is mounted at a path of the container."""
 
     source: Path
     target: str
@@ -107,8 +118,8 @@ class Mount:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Network, files and working folder of a container's program; `has_devices` lets it see the kernel's devices, those
-    of its own network among them, at `/sys`.
+    """Network namespace, mounts and working folder of a container's program. With `has_devices` the program sees the
+    kernel's devices at `/sys`, including the network devices of its own namespace.
     """
 
     network: Path
@@ -119,7 +130,9 @@ class Sandbox:
 
 
 class PlaceholderContainer:
-    """Container without a process; `completes` is true for containers that are expected to end, such as a Job's."""
+    """Container without a process. With `completes` it ends immediately with exit code 0, as a Job's container
+    would.
+    """
 
     probed = False
     own_program = False
@@ -132,19 +145,19 @@ class PlaceholderContainer:
         self.identity = f"simulated://{uuid4().hex}"
 
     def processes(self) -> Sequence[int]:
-        """Return no process."""
+        """Return no process ids."""
         return ()
 
     async def start(self) -> None:
         """Do nothing."""
 
     async def wait(self) -> int:
-        """Give 0 when it has been stopped, at once if it completes by itself."""
+        """Wait until the placeholder is stopped (not at all with `completes`) and return exit code 0."""
         await self._end_event.wait()
         return 0
 
     async def stop(self, grace_s: float) -> None:  # noqa: ARG002
-        """End the placeholder, which has no process."""
+        """End the placeholder."""
         self._end_event.set()
 
     async def finish_work(self, limit_s: float) -> None:
@@ -157,18 +170,18 @@ class PlaceholderContainer:
 
 @dataclass(frozen=True)
 class ProcessContainerSpec:
-    """All that a process container needs."""
+    """Arguments for starting a process container."""
 
     sandbox: Sandbox
     argv: Sequence[str]
     environment: Mapping[str, str]
     log: Path
     niceness: int = 0
-    """How far it stands back for what simulates servers, where both want a processor: 0 to 19, as of nice(1)."""
+    """Niceness (0 to 19, as of nice(1)) with which the program yields processors to the simulated servers."""
 
 
 class ProcessContainer:
-    """Container whose program runs by bubblewrap; its output goes straight to its log file."""
+    """Container whose program runs in bubblewrap and writes its output to the log file."""
 
     probed = True
     own_program = True
@@ -181,7 +194,9 @@ class ProcessContainer:
         self.identity = f"process://{uuid4().hex}"
 
     def processes(self) -> Sequence[int]:
-        """Processes of the sandbox, as far as each has started one other."""
+        """Return the ids of the sandbox's processes: one in each generation, down to the first generation of several
+        children.
+        """
         chain: list[int] = []
         children = [] if self._process is None else self._process.children()
         while len(children) == 1:
@@ -190,7 +205,12 @@ class ProcessContainer:
         return chain + children
 
     async def start(self) -> None:
-        """Start the program; FileNotFoundError when nsenter isn't installed."""
+        """Start the program.
+
+        Raises:
+            KitError: nsenter or bubblewrap isn't installed.
+            OSError: the program can't be started.
+        """
         self._spec.log.parent.mkdir(parents=True, exist_ok=True)
         niceness = self._spec.niceness
         argv = command(self._spec.sandbox, self._spec.argv, niceness)
@@ -200,11 +220,13 @@ class ProcessContainer:
             self._standing_back = asyncio.create_task(_stand_back(self._process, niceness))
 
     async def wait(self) -> int:
-        """Give the exit code, 128 + signal for a program that a signal ended."""
+        """Wait for the end and return the exit code; 128 + signal number if a signal ended the program."""
         return await self._started().wait()
 
     async def stop(self, grace_s: float) -> None:
-        """Send SIGTERM to the program, SIGKILL to all of its namespace after the grace period."""
+        """Send SIGTERM to the program, and SIGKILL to its PID namespace after the grace period; return once it has
+        ended.
+        """
         process = self._started()
         self._signal_program(signal.SIGTERM)
         try:
@@ -214,10 +236,12 @@ class ProcessContainer:
             await process.wait()
 
     async def finish_work(self, limit_s: float) -> None:
-        """Do nothing: what work a program has isn't known here."""
+        """Do nothing: the work of a program isn't known to the node agent."""
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
-        """Run a command beside the program."""
+        """Run a command in the program's namespaces and return exit code and output; 126 if the program isn't
+        running.
+        """
         program = self._started().children()
         if not program:
             return _NOT_RUNNING, "container isn't running"
@@ -229,7 +253,7 @@ class ProcessContainer:
         return self._process
 
     def _signal_program(self, number: signal.Signals) -> None:
-        """Signal process 1 of the sandbox; bubblewrap itself, its parent, passes no signals on."""
+        """Send a signal to process 1 of the sandbox, as its parent, bubblewrap itself, forwards no signals."""
         process = self._started()
         children = process.children()
         for pid in children:
@@ -240,10 +264,11 @@ class ProcessContainer:
 
 
 async def _stand_back(process: ChildProcess, niceness: int) -> None:
-    """Lower the sandbox's session as a whole: Linux groups processes by session, and niceness counts within a group.
+    """Lower the priority of the sandbox's whole session: Linux schedules by session, and niceness counts only within
+    one.
 
-    See sched(7), "The autogroup feature"; without that feature there is nothing to do. A session can be lowered once
-    the sandbox has made it, and users may do so ten times a second in all.
+    See sched(7), "The autogroup feature"; without that feature nothing needs to be done. A session exists once
+    bubblewrap has created it, and users may change autogroups ten times a second in total.
     """
     for _ in range(_STAND_BACK_ATTEMPTS):
         for pid in process.children():
@@ -261,7 +286,7 @@ def _lower_session(pid: int, niceness: int) -> None:
 
 @dataclass(frozen=True)
 class SimulatorSpec:
-    """All that a simulated server needs."""
+    """Arguments for starting a simulated model server."""
 
     network: Path
     argv: Sequence[str]
@@ -273,12 +298,12 @@ class SimulatorSpec:
 
 
 def simulator_client(url: str) -> httpx2.AsyncClient:
-    """A way to the simulator; each server keeps a connection, on which its end is waited for."""
+    """Return an HTTP client of the simulator; each server keeps one connection, on which its end is awaited."""
     return httpx2.AsyncClient(base_url=url, limits=httpx2.Limits(max_connections=None), trust_env=False)
 
 
 class SimulatorContainer:
-    """A simulated model server; its log is fetched when it ends."""
+    """Container that is a server in the simulator's process; its log is fetched when it ends."""
 
     probed = True
     own_program = False
@@ -292,11 +317,15 @@ class SimulatorContainer:
         self._simulator: tuple[int, ...] = ()
 
     def processes(self) -> Sequence[int]:
-        """The simulator, which is one process for all servers."""
+        """Return the id of the simulator's process, which serves all servers."""
         return self._simulator
 
     async def start(self) -> None:
-        """Ask for the server; StartError when the simulator refuses or isn't there."""
+        """Ask the simulator to start the server.
+
+        Raises:
+            StartError: the simulator refuses or doesn't answer.
+        """
         spec = self._spec
         body: dict[str, Any] = {
             "id": self._id,
@@ -309,14 +338,14 @@ class SimulatorContainer:
         try:
             response = await self._client.post("/servers", json=body, timeout=_START_LIMIT_S)
         except httpx2.HTTPError as error:
-            await self._forget(0)  # it may have been made all the same, and would keep the port
+            await self._forget(0)  # the server may have been started nevertheless, and would occupy the port
             raise StartError("CreateContainerError", f"simulated vLLM can't be reached: {error}") from error
         if response.status_code != _CREATED:
             raise StartError("CreateContainerError", f"simulated vLLM refused: {response.text}")
         self._simulator = (int(response.json()["process"]),)
 
     async def wait(self) -> int:
-        """Give the exit code; 137 when the simulator has forgotten the server or has gone itself."""
+        """Wait for the server's end and return its exit code; 137 if the simulator ended or doesn't know the server."""
         unanswered = 0
         while unanswered < _POLL_TRIES:
             try:
@@ -335,14 +364,16 @@ class SimulatorContainer:
         return _LOST
 
     async def stop(self, grace_s: float) -> None:
-        """End the server; running requests may end within the grace period."""
+        """End the server; requests in progress may finish within the grace period."""
         await self._fetch_log()
         await self._forget(grace_s)
 
     async def finish_work(self, limit_s: float) -> None:
-        """Wait until no simulated server has a request or a KV cache that others may fetch, at most so long.
+        """Wait until no simulated server has a request or a KV cache that another server may fetch, at most `limit_s`
+        seconds.
 
-        A sidecar may still wait for another server's prefill before it asks this one: so all of them count.
+        All servers count, because a sidecar may still wait for another server's prefill before it sends a request to
+        this one.
         """
         with suppress(TimeoutError, httpx2.HTTPError):
             async with asyncio.timeout(limit_s):
@@ -359,7 +390,7 @@ class SimulatorContainer:
             await self._client.delete(f"/servers/{self._id}", params={"grace_s": grace_s}, timeout=timeout)
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:  # noqa: ARG002
-        """Do nothing, successfully: a simulated server has no file system to run a command in."""
+        """Return exit code 0 without running anything: a simulated server has no file system."""
         return 0, ""
 
     async def _fetch_log(self) -> None:
@@ -371,9 +402,9 @@ class SimulatorContainer:
 
 
 def command(sandbox: Sandbox, argv: Sequence[str], niceness: int = 0) -> list[str]:
-    """Give the command line that runs `argv` in the sandbox as process 1 of its own process namespace.
+    """Return the command line that runs `argv` in the sandbox as process 1 of its own PID namespace.
 
-    It keeps no capabilities but binding low ports, and dies with the process that started it.
+    The program has no capabilities except CAP_NET_BIND_SERVICE, and is killed if the process that started it ends.
     """
     return [
         *((_program_path("nice"), "-n", str(niceness)) if niceness else ()),
@@ -394,7 +425,9 @@ def command(sandbox: Sandbox, argv: Sequence[str], niceness: int = 0) -> list[st
 
 
 def entering(process_id: int, argv: Sequence[str]) -> list[str]:
-    """Give the command line that runs `argv` beside process 1 of a sandbox, whose id outside is `process_id`."""
+    """Return the command line that runs `argv` in the namespaces of a sandbox; `process_id` is the id of the sandbox's
+    process 1 outside.
+    """
     return [
         _program_path("nsenter"),
         f"--target={process_id}",
@@ -410,7 +443,7 @@ def entering(process_id: int, argv: Sequence[str]) -> list[str]:
 
 @cache
 def _program_path(program: str) -> str:
-    """Give the program's path: the container's own PATH isn't for finding these."""
+    """Return the path of a program on this machine's PATH, which differs from the container's."""
     path = shutil.which(program)
     if path is None:
         raise KitError(f"{program} isn't installed", "Install the packages bubblewrap and util-linux.")
@@ -419,7 +452,9 @@ def _program_path(program: str) -> str:
 
 @cache
 def _system_options() -> tuple[str, ...]:
-    """Give the root's fixed part: the machine's /usr without /usr/local, read-only, and empty folders."""
+    """Return the bubblewrap options for the fixed part of the root file system: this machine's /usr without /usr/local,
+    read-only, and empty folders.
+    """
     options: list[str] = []
     for folder in _SYSTEM_FOLDERS:
         path = Path(folder)
@@ -451,12 +486,14 @@ def empty_file(path: Path) -> Path:
 
 
 def mount(model: ContainerModel, file: Path) -> Mount:
-    """Mount of the file at the path where the container expects it."""
+    """Return the mount of `file` at the path where the container writes its termination message."""
     return Mount(file, model.terminationMessagePath or DEFAULT_PATH)
 
 
 def termination_message(model: ContainerModel, code: int, file: Path, log: Path) -> str | None:
-    """The container's termination message; the end of its log if it failed without one and asks for that."""
+    """Return the container's termination message; None without one. If a failed container has none and its policy is
+    FallbackToLogsOnError, the end of its log is the message.
+    """
     message = _end(file, LONGEST_BYTES)
     if not message and code and model.terminationMessagePolicy == "FallbackToLogsOnError":
         message = "".join(_end(log, LONGEST_LOG_BYTES).splitlines(keepends=True)[-LONGEST_LOG_LINES:])

@@ -1,4 +1,6 @@
-"""A container's environment variables: ConfigMaps, Secrets, Services, fields of the downward API, expansion."""
+"""Environment variables of a container: from ConfigMaps, Secrets, Services and the downward API, with `$(NAME)`
+expanded.
+"""
 
 import base64
 import re
@@ -40,34 +42,37 @@ class PodFacts:
 
 
 class MissingConfigError(Exception):
-    """A ConfigMap, Secret or key that a container needs isn't there (yet); the message is shown in the pod's status."""
+    """A ConfigMap, Secret or key that a container needs doesn't exist (yet); the message is shown in the pod's
+    status.
+    """
 
 
 class Sources(Protocol):
-    """Readers of ConfigMaps and Secrets."""
+    """Interface for reading ConfigMaps and Secrets."""
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        """Give its data and binary data, None if there is no such ConfigMap."""
+        """Return a ConfigMap's data and binary data; None if there is no such ConfigMap."""
         ...
 
     def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        """Give its decoded data, None if there is no such Secret."""
+        """Return a Secret's decoded data; None if there is no such Secret."""
         ...
 
 
 def host_name(pod: Pod) -> str:
-    """Give the name that the pod calls itself."""
+    """Return the pod's host name."""
     return (spec_of(pod).hostname or identity(pod).name)[:63]
 
 
 def environment(
     pod: Pod, container: Container, facts: PodFacts, sources: Sources, links: Mapping[str, str]
 ) -> dict[str, str]:
-    """Give all variables, in the order in which Kubernetes lets them override each other.
+    """Return all environment variables of a container, in the order in which Kubernetes lets them override each other.
 
-    MissingSourceError names the ConfigMap, Secret or key that isn't there.
+    `links` are the variables of Services (see `service_links`), which all other variables override.
 
-    `links` are the variables of Services (see `service_links`), which everything else overrides.
+    Raises:
+        MissingConfigError: a required ConfigMap, Secret or key doesn't exist; the message names it.
     """
     values = {"PATH": DEFAULT_PATH, "HOME": "/root", "HOSTNAME": host_name(pod), **links}
     for source in container.envFrom or []:
@@ -111,10 +116,10 @@ def _value_from(pod: Pod, container: Container, facts: PodFacts, sources: Source
 def source_data(
     sources: Sources, kind: Literal["configmap", "secret"], namespace: str, name: str | None, *, optional: bool | None
 ) -> Mapping[str, bytes]:
-    """Give the data of a ConfigMap or Secret, nothing where it isn't there and is optional.
+    """Return the data of a ConfigMap or Secret; empty if the object doesn't exist and is optional.
 
     Raises:
-        MissingSourceError: it isn't there and isn't optional.
+        MissingConfigError: the object doesn't exist and isn't optional.
     """
     name = name or ""
     data = sources.config_map(namespace, name) if kind == "configmap" else sources.secret(namespace, name)
@@ -124,7 +129,9 @@ def source_data(
 
 
 def service_links(services: Iterable[ServiceModel], namespace: str, *, all_of_namespace: bool) -> dict[str, str]:
-    """Give the variables for the API server's Service and, if asked for, all Services of the namespace."""
+    """Return the environment variables of the API server's Service and, with `all_of_namespace`, of all Services of the
+    namespace.
+    """
     values: dict[str, str] = {}
     for service in services:
         service_id = identity(service)
@@ -166,7 +173,11 @@ def _docker_link(prefix: str, address: str, port: int, protocol: str) -> dict[st
 
 
 def field_value(pod: Pod, facts: PodFacts, path: str) -> str:
-    """Give the value of a fieldRef; MissingSourceError for a path that Kubernetes doesn't offer."""
+    """Return the value of a fieldRef.
+
+    Raises:
+        MissingConfigError: Kubernetes doesn't support the path.
+    """
     keyed = _KEYED.fullmatch(path)
     if keyed:
         return texts(metadata(pod), keyed[1]).get(keyed[2], "")
@@ -181,7 +192,9 @@ def field_value(pod: Pod, facts: PodFacts, path: str) -> str:
 
 
 def resource_value(pod: Pod, container: Container, facts: PodFacts, selector: ResourceFieldSelector) -> str:
-    """Give the value of a resourceFieldRef, rounded up to whole divisors; a limit not set is the node's allocatable."""
+    """Return the value of a resourceFieldRef, rounded up to whole divisors; a missing limit is the node's allocatable
+    quantity.
+    """
     spec = spec_of(pod)
     others = (
         other for other in [*(spec.initContainers or []), *spec.containers] if other.name == selector.containerName
@@ -200,7 +213,11 @@ def resource_value(pod: Pod, container: Container, facts: PodFacts, selector: Re
 
 
 def quantity(text: str) -> Decimal:
-    """Read a Kubernetes quantity such as `1500m` or `8Gi` in base units."""
+    """Return a Kubernetes quantity such as `1500m` or `8Gi` as a number.
+
+    Raises:
+        MissingConfigError: the text isn't a quantity.
+    """
     match = _QUANTITY.fullmatch(str(text))
     if match is None or match[2] not in _SUFFIXES:
         raise MissingConfigError(f"not a quantity: {text}")
@@ -223,7 +240,9 @@ def _plain_fields(pod: Pod, facts: PodFacts) -> dict[str, str]:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by its value; unknown names stay as they are and `$$` stands for `$`."""
+    """Return the text with each `$(NAME)` replaced by the variable's value; unknown names are kept, and `$$` becomes
+    `$`.
+    """
 
     def replaced(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -240,11 +259,13 @@ def resolve_argv(
     image_arguments: Sequence[str],
     environment: Mapping[str, str],
 ) -> list[str]:
-    """Give the argv: a command replaces the image's entry point and its arguments, arguments only the latter."""
+    """Return the command line: `command` replaces the image's entry point and arguments, `arguments` only the image's
+    arguments. Variables are expanded.
+    """
     argv = [*command, *(arguments or ())] if command else [*entrypoint, *(arguments or image_arguments)]
     return [expand(word, environment) for word in argv]
 
 
 def decoded(data: Mapping[str, str]) -> dict[str, bytes]:
-    """Decode base64 values."""
+    """Return the mapping with its base64 values decoded."""
     return {key: base64.b64decode(value) for key, value in data.items()}

@@ -1,7 +1,7 @@
-"""Simulated GPUs and RDMA ports of a pod's node: the kernel's folders, amd-smi, PyTorch and NIXL.
+"""Simulated GPUs and RDMA ports of a pod's node: files of /sys, amd-smi, and modules for PyTorch and NIXL.
 
-Only Python programs of images that have them find it, in containers that ask for all of a node's GPUs. Faults of a node
-are rules of the rehearsal's fault file (`resource: Node`).
+Only Python programs in images of vLLM get the simulated hardware, in containers that request all GPUs of a node. Faults
+of a node are rules of the rehearsal's fault file (`resource: Node`).
 """
 
 import json
@@ -29,32 +29,36 @@ ENVIRONMENT: Mapping[str, str] = {"PYTHONPATH": f"{FOLDER}/site"}
 FAULTY_PORT = 2
 FAULTY_GPU = 5
 USUAL_MEMORY_SHARE, USUAL_MATRIX_SHARE, USUAL_DISK_GB_PER_S = 0.8, 0.5, 12.0
-"""Shares of a GPU's peaks: 4.2 TB/s is what AMD's own acceptance asks of an MI300X; the others are assumed."""
+"""Shares of a GPU's peak memory bandwidth and matrix rate, and a disk's rate in GB/s, on a healthy node. AMD's
+acceptance requires 4.2 TB/s of an MI300X; the other figures are assumed.
+"""
 
 SLOW_SHARE = 0.25
-"""Share of the line rate that a slow link has."""
+"""Share of the nominal rate that a slow link or a slow GPU reaches."""
 
 USUAL_SHARE = 0.89
-"""Share of the line rate: 356 of 400 GB/s over eight ports, as published (oci-hpc-oke, manifests/rccl-tests)."""
+"""Share of the line rate that a healthy link reaches: 356 of 400 GB/s over eight ports, as published (oci-hpc-oke,
+manifests/rccl-tests).
+"""
 
 _GID = "0000:0000:0000:0000:0000:ffff:c0a8:{:04x}"
 _SOCKETS = 2
 
 
 def takes_node(container: Container, node: NodeConfig) -> bool:
-    """Tell whether a container asks for all GPUs of its node."""
+    """Tell whether a container requests all GPUs of its node."""
     shape = shape_of(node)
     return shape is not None and texts(container.resources, "limits").get(shape.gpu.resource) == str(shape.gpus)
 
 
 def shape_of(node: NodeConfig) -> Shape | None:
-    """The shape of a node; None where it has none of the catalogue."""
+    """Return the catalogue's shape of a node; None if the catalogue doesn't have the node's shape."""
     name = node.labels.get(INSTANCE_TYPE_LABEL)
     return catalogue.shape(name) if name else None
 
 
 def write_pci_functions(sysfs: Path, node: NodeConfig) -> None:
-    """Write the PCI functions of a node's GPUs into its `/sys`, by which operators find them."""
+    """Write the PCI functions of a node's GPUs into the node's `/sys`, where operators look for GPUs."""
     shape = shape_of(node)
     if shape is None:
         return
@@ -67,7 +71,7 @@ def write_pci_functions(sysfs: Path, node: NodeConfig) -> None:
 
 
 def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults) -> list[Mount]:
-    """Write the files of a container's hardware into `folder` and return their mounts."""
+    """Write the files of a container's simulated hardware into `folder` and return their mounts."""
     shape = shape_of(node)
     if shape is None:
         return []
@@ -85,7 +89,9 @@ def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults)
 
 
 def write(folder: Path, shape: Shape, ports: int, fault: Fault | None) -> None:
-    """The files of a node with that fault."""
+    """Write the files of a node's simulated hardware with this fault (None: without a fault) and this number of RDMA
+    ports.
+    """
     addresses = _gpu_addresses(shape)
     files: dict[str, object] = {
         f"sys/bus/pci/devices/{address}/numa_node": _socket(gpu, shape.gpus) for gpu, address in enumerate(addresses)

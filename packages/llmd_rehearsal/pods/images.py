@@ -1,4 +1,6 @@
-"""Programs of container images: a program, Python, the simulator or nothing, by `values/rehearsal/images.yaml`."""
+"""Programs that run for container images, by the table `values/rehearsal/images.yaml`: a program, Python, the
+simulator, or none.
+"""
 
 import shutil
 import sys
@@ -39,7 +41,7 @@ _CERTIFICATE_FOLDER = "/etc/llmd-oke-rehearsal"
 
 
 class ImageEntry(BaseModel):
-    """One row of the image table: image names and the program that runs for them."""
+    """Row of the image table: image names, and the program, interpreter or simulator that runs for these images."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,51 +50,55 @@ class ImageEntry(BaseModel):
     program: str | None = None
     """Name of the program in the agent's configuration."""
     path: str | None = None
-    """Where the program lies in the container."""
+    """Path of the program in the container."""
     python: Literal["bare", "packages"] | None = None
-    """Run by the machine's Python: with the standard library alone, or with the packages that the kit runs with."""
+    """Run with this machine's Python: `bare` with the standard library alone, `packages` with the kit's packages too.
+    """
     simulator: Literal["vllm"] | None = None
-    """Simulated by a process of the rehearsal instead of a program of its own."""
+    """Name of the simulator that serves the container in place of a program."""
     idle: bool = False
-    """Does nothing until it is ended, for which no process is needed."""
+    """The container's program does nothing until it is stopped, so that no process is started."""
     entrypoint: tuple[str, ...] = ()
-    """The image's own entry point, used when the container has no command."""
+    """The image's entry point, used if the container has no command."""
     arguments: tuple[str, ...] = ()
-    """The image's own arguments, used when the container has neither command nor arguments."""
+    """The image's arguments, used if the container has neither command nor arguments."""
     commands: tuple[str, ...] = ()
-    """The row is for these commands alone: base names of the first word, `*` matches any text."""
+    """Base names of the command's first word to which the row is limited; `*` matches any text. Empty: no limit."""
     words: tuple[str, ...] = ()
-    """The row is for commands with one of these words alone."""
+    """Words of which the command must have at least one. Empty: no limit."""
     unless: tuple[str, ...] = ()
-    """The row isn't for commands with one of these words, `*` matches any text."""
+    """Words that exclude a command that has one of them; `*` matches any text."""
 
     model_time: dict[str, float] = {}
-    """Flags of the program for times of its servers' work, with their defaults in seconds: they go with model time."""
+    """Flags for durations of the servers' work, with their defaults in seconds, which are multiplied by the time scale.
+    """
 
     flags: dict[str, str] = {}
-    """Flags that a manifest gives with another value, for a program that shares its machine with many of its like."""
+    """Flags whose values in a manifest are replaced, because the program shares the machine with many instances."""
 
     adds: dict[str, str] = {}
-    """Flags that the program gets with these values where a manifest doesn't give them."""
+    """Flags, with values, that the program gets if the manifest doesn't set them."""
 
     certificate_flag: str = ""
-    """Flag for a folder with `tls.crt` and `tls.key`, of a program that would make a key for itself."""
+    """Flag for a folder with `tls.crt` and `tls.key`, so that the program doesn't generate a certificate itself."""
 
     environment: dict[str, str] = {}
-    """Variables that make the program take less of a machine that it shares; a container's own come before them."""
+    """Variables that make the program use less of the shared machine; the container's own variables override them."""
 
     niceness: int = Field(default=0, ge=0, le=19)
-    """How far the program stands back for what simulates servers."""
+    """Niceness (0 to 19) with which the program yields processors to the simulated servers."""
 
     def with_flags(self, argv: Sequence[str]) -> list[str]:
-        """The program's arguments, with the values of `flags` for flags in `--flag value`, and with `adds`."""
+        """Return the program's arguments with replaced values of `flags` (in the form `--flag value`) and with the
+        flags of `adds`.
+        """
         before = ("", *argv)
         renamed = [self.flags.get(flag, word) for flag, word in zip(before, argv, strict=False)]
         return [*renamed, *(part for flag in _absent(self.adds, argv) for part in (flag, self.adds[flag]))]
 
     def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
-        """Flags that the program needs where its servers are slower than in real time; a flag of the manifest
-        stays as it is.
+        """Return the flags of `model_time`, except flags that the manifest sets, with values multiplied by
+        `time_scale`; empty if `time_scale` is at most 1.
         """
         if time_scale <= 1:
             return []
@@ -115,16 +121,15 @@ class _Table(BaseModel):
 
 @dataclass(frozen=True)
 class ImageTable:
-    """The rows, the first that matches wins."""
+    """Rows of the image table; the first matching row applies."""
 
     entries: Sequence[ImageEntry]
 
     def find(
         self, image: str, command: Sequence[str] | None = None, arguments: Sequence[str] | None = None
     ) -> ImageEntry | None:
-        """Give the row for an image reference such as `ghcr.io/llm-d/x:v1` and what the container wants it to run.
-
-        None when no program stands for that.
+        """Return the row for an image reference such as `ghcr.io/llm-d/x:v1` and the container's command and arguments;
+        None if no row matches.
         """
         name = repository(image)
         for entry in self.entries:
@@ -135,7 +140,11 @@ class ImageTable:
 
 
 def load(path: Path) -> ImageTable:
-    """Read a table; KitError when it can't be read or has the wrong shape."""
+    """Return the image table of a file.
+
+    Raises:
+        KitError: the file can't be read or is invalid.
+    """
     try:
         return ImageTable(_Table.model_validate(yaml.safe_load(path.read_text())).images)
     except (OSError, yaml.YAMLError, ValidationError) as error:
@@ -143,7 +152,7 @@ def load(path: Path) -> ImageTable:
 
 
 def repository(image: str) -> str:
-    """Give the image's full repository name: `envoyproxy/envoy:v1@sha256:…` is `docker.io/envoyproxy/envoy`."""
+    """Return the image's full repository name: `docker.io/envoyproxy/envoy` for `envoyproxy/envoy:v1@sha256:…`."""
     name = image.partition("@")[0]
     folder, slash, last = name.rpartition("/")
     name = f"{folder}{slash}{last.partition(':')[0]}"
@@ -156,12 +165,12 @@ def repository(image: str) -> str:
 
 
 def _is_named(name: str, pattern: str) -> bool:
-    """Tell whether a repository, or the original of its copy in a private registry, matches a pattern."""
+    """Tell whether a repository matches a pattern, or is a private registry's copy of one that does."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
 
 
 def _absent(flags: Iterable[str], argv: Sequence[str]) -> list[str]:
-    """Flags that a command line doesn't give, neither as `--flag value` nor as `--flag=value`."""
+    """Return the flags that a command line doesn't set, neither as `--flag value` nor as `--flag=value`."""
     present = {word.partition("=")[0] for word in argv}
     return [flag for flag in flags if flag not in present]
 
@@ -184,22 +193,24 @@ def _is_for(entry: ImageEntry, command: Sequence[str] | None, arguments: Sequenc
 
 @dataclass(frozen=True)
 class Python:
-    """An interpreter for pods. `environment` is what every program that it runs is told besides its own variables."""
+    """Python interpreter for pods. `environment` has the variables of all programs that the interpreter runs."""
 
     folder: Path
     environment: Mapping[str, str]
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """The command line with this interpreter for the container's own, wherever its image has that."""
+        """Return the command line with this interpreter in place of the container's own."""
         return [EXECUTABLE, *command[1:]]
 
     def variables(self, values: Mapping[str, str]) -> dict[str, str]:
-        """A container's variables, which win, with those of the interpreter: `python` is found on PATH."""
+        """Return the interpreter's variables, overridden by a container's own, with the interpreter's folder first on
+        PATH.
+        """
         merged = {**self.environment, **values}
         return {**merged, "PATH": f"{FOLDER}/bin:{merged.get('PATH', '')}"}
 
     def mounts(self, *, packages: bool) -> list[Mount]:
-        """Mounts of the interpreter in a container; `packages` are those that the kit runs with."""
+        """Return the mounts of the interpreter in a container, with the kit's packages if `packages` is set."""
         mounts = [Mount(self.folder, FOLDER, read_only=True)]
         if sys.base_prefix != _BOUND_ALREADY:
             mounts.append(Mount(Path(sys.base_prefix), sys.base_prefix, read_only=True))
@@ -210,9 +221,12 @@ class Python:
 
 
 def prepare(state_folder: Path, authority: Path | None, environment: Mapping[str, str] | None = None) -> Python:
-    """Create the interpreter's folder, without packages; OSError when it can't be written.
+    """Create the folder of the Python interpreter for pods, without packages, and return the interpreter.
 
-    Programs trust the certificates that `authority`, a PEM file, has signed, and are told what `environment` says.
+    Programs trust the certificate authority in the PEM file `authority`, and get the variables in `environment`.
+
+    Raises:
+        OSError: the folder can't be written.
     """
     folder = state_folder / "python"
     venv.EnvBuilder(clear=True, symlinks=True, with_pip=False).create(folder)
@@ -224,7 +238,7 @@ def prepare(state_folder: Path, authority: Path | None, environment: Mapping[str
 
 @dataclass(frozen=True)
 class ContainerContext:
-    """Surroundings of a container when it starts."""
+    """Network, files and variables with which a container starts."""
 
     network: Path
     host_name: str
@@ -232,16 +246,17 @@ class ContainerContext:
     environment: Mapping[str, str]
     log: Path
     termination_log: Path
-    """The file that the container's run may write its termination message to."""
+    """File on this machine for the termination message of the container's run."""
     completes: bool
-    """Whether it's expected to end by itself, if nothing runs for it."""
+    """Tells whether a container without a program is expected to end by itself."""
 
 
 class ContainerFactory:
-    """Factory of containers by the image table; `programs` are paths by name, `certificate` is one with its key.
+    """Factory of containers, by the image table.
 
-    With a `time_scale` above 1, programs whose intervals are the simulated servers' are told longer ones. `real_vllm`
-    has vLLM's own servers run in place of simulated ones.
+    `programs` are paths by name. `certificate` has the paths of a certificate and its key. With a `time_scale` above 1,
+    programs get longer durations of the simulated servers' work. With `real_vllm`, vLLM's own servers run in place of
+    simulated ones.
     """
 
     def __init__(
@@ -263,7 +278,7 @@ class ContainerFactory:
         self._real_vllm = real_vllm
 
     def is_simulated(self, model: ContainerModel) -> bool:
-        """Say whether nothing runs for this container, which on a real node would do something."""
+        """Tell whether no program runs for this container, although its image would do something on a real node."""
         entry = self._entry(model)
         if entry is None:
             return True
@@ -273,17 +288,23 @@ class ContainerFactory:
         return entry.simulator is not None and not (has_servers and starts_vllm)
 
     def needs_process(self, model: ContainerModel) -> bool:
-        """Say whether anything runs for this container."""
+        """Tell whether a process or a simulated server runs for this container."""
         entry = self._entry(model)
         return entry is not None and not entry.idle and not self.is_simulated(model)
 
     def runs_python(self, model: ContainerModel) -> bool:
-        """Say whether it's a Python program in an image of vLLM, which has ROCm's tools and libraries too."""
+        """Tell whether the container is a Python program in an image of vLLM, which also has ROCm's tools and
+        libraries.
+        """
         entry = self._entry(model)
         return entry is not None and entry.python == "packages"
 
     def make(self, model: ContainerModel, context: ContainerContext) -> Container:
-        """Make one run of a container; StartError when its image's program isn't on this machine."""
+        """Return a new run of a container.
+
+        Raises:
+            StartError: the image's program isn't on this machine.
+        """
         entry = self._entry(model)
         if entry is None or not self.needs_process(model):
             return PlaceholderContainer(completes=context.completes)
@@ -302,7 +323,7 @@ class ContainerFactory:
         if entry.python is not None:
             mounts = self._python.mounts(packages=entry.python == "packages")
             return _process(model, context, mounts, self._python.argv(argv), self._python.variables(environment))
-        if argv and "/" not in argv[0] and entry.path:  # which the image has on its PATH
+        if argv and "/" not in argv[0] and entry.path:  # a bare name, which the image would find on its PATH
             argv = [entry.path, *argv[1:]]
         argv = [*entry.with_flags(argv), *entry.in_model_time(argv, self._time_scale)]
         shared = {**entry.environment, **environment}

@@ -1,4 +1,4 @@
-"""NetworkPolicies of pods: who may connect to which, by the policies alone, and the packet filters that see to it."""
+"""NetworkPolicies: computation of each pod's permitted connections, and the packet filters that enforce them."""
 
 import asyncio
 import logging
@@ -26,12 +26,12 @@ _ENDED = {"Succeeded", "Failed"}
 _EVERY_PORT = (1, MAX_PORT)
 
 Openings = Mapping[str, PodOpenings]
-"""By address of a pod that some policy chooses; all others are open."""
+"""Permitted connections by the IP address of the pod; pods that no policy selects are unrestricted and left out."""
 
 
 @dataclass(frozen=True)
 class _PodAddress:
-    """A pod with an address of its own."""
+    """Pod with an IP address of its own."""
 
     pod: Pod
     address: str
@@ -41,7 +41,7 @@ class _PodAddress:
 
 
 class _Pods:
-    """Pods with addresses, which selectors find by their labels without a look at all of them."""
+    """Pods with IP addresses, indexed by label for selectors."""
 
     def __init__(self, pods: Iterable[Pod], addresses: Mapping[str, str], network: IPv4Network | None) -> None:
         self.network = network
@@ -57,7 +57,7 @@ class _Pods:
                 self._by_label.setdefault((key, None), []).append(pod)
 
     def selected(self, selector: LabelSelector | None) -> list[_PodAddress]:
-        """The pods that a selector chooses; all of them without one."""
+        """Return the pods that match a label selector; all pods without a selector."""
         chosen = selector or LabelSelector()
         present = [rule.key for rule in chosen.matchExpressions or [] if rule.operator in {"Exists", "In"}]
         required = [*texts(chosen, "matchLabels").items(), *((key, None) for key in present)]
@@ -72,12 +72,11 @@ def openings(
     addresses: Mapping[str, str] | None = None,
     network: IPv4Network | None = None,
 ) -> Openings:
-    """Give who may connect to the pods that policies choose, and whom these may connect to.
+    """Return the permitted incoming and outgoing connections of all pods that policies select.
 
-    `addresses` has addresses by uid that no status has yet. All pods have addresses of `network`, which stands for the
-    pods of all namespaces: each by itself would be too many.
-
-    Pods on their node's own network are left out, as Kubernetes leaves it open what policies do with them.
+    `addresses` has the IP addresses, by uid, of pods whose statuses don't have them yet. `network` contains all pods'
+    addresses and is used in place of the single addresses if a rule permits the pods of all namespaces. Pods on their
+    node's own network are left out, as Kubernetes leaves it undefined how policies apply to them.
     """
     addressed = _Pods(pods, addresses or {}, network)
     labels = {metadata(item).name or "": texts(metadata(item), "labels") for item in namespaces}
@@ -88,7 +87,7 @@ def openings(
         chosen = [pod for pod in addressed.selected(spec.podSelector) if pod.namespace == namespace]
         if not chosen:
             continue
-        # Where a policy names no types it is for incoming connections, and for outgoing ones if it has rules for them.
+        # A policy without types applies to incoming connections, and to outgoing ones if it has egress rules.
         types = spec.policyTypes or ["Ingress", *(["Egress"] if spec.egress else [])]
         if "Ingress" in types:
             come_in = [(rule.from_, rule.ports) for rule in spec.ingress or []]
@@ -113,7 +112,9 @@ def _frozen(openings: set[Opening] | None) -> frozenset[Opening] | None:
 
 @dataclass(frozen=True)
 class _Peer:
-    """The other end of connections: addresses, without some of them, and the pod that has one."""
+    """Other end of connections: an IP range without the excepted ranges, and the pod if the range is one pod's
+    address.
+    """
 
     network: IPv4Network
     excepted: tuple[IPv4Network, ...] = ()
@@ -129,7 +130,7 @@ def _peers(
     pods: _Pods,
     labels: Mapping[str, Mapping[str, str]],
 ) -> Sequence[_Peer]:
-    """Give whom a rule names; everybody if it names nobody."""
+    """Return the peers that a rule names; all addresses if it names none."""
     if not peers:
         return [_Peer(EVERYWHERE)]
     return [item for peer in peers for item in _resolved_peers(peer, namespace, pods, labels)]
@@ -155,7 +156,7 @@ def _resolved_peers(
 
 
 def _to_pod(rules: Iterable[_Rule], target: Pod) -> Iterable[Opening]:
-    """Give the connections to one pod; names of ports are its own."""
+    """Yield the permitted connections to one pod; named ports are that pod's."""
     for peers, ports in rules:
         for protocol, first, last in _ports(ports, target):
             for peer in peers:
@@ -163,7 +164,7 @@ def _to_pod(rules: Iterable[_Rule], target: Pod) -> Iterable[Opening]:
 
 
 def _to_peers(rules: Iterable[_Rule]) -> Iterable[Opening]:
-    """Give the connections to those that rules name; names of ports are those of each pod among them."""
+    """Yield the permitted connections to the rules' peers; named ports are those of each peer's pod."""
     for peers, ports in rules:
         for peer in peers:
             for protocol, first, last in _ports(ports, peer.pod):
@@ -193,7 +194,7 @@ def _named(pod: Pod, name: str, protocol: str) -> Iterable[int]:
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Tell whether a selector selects objects with these labels; an empty one selects all."""
+    """Tell whether a label selector matches these labels; an empty selector matches all."""
     if not texts(selector, "matchLabels").items() <= labels.items():
         return False
     for rule in selector.matchExpressions or []:
@@ -209,7 +210,7 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
 
 
 def address_of(pod: Pod, addresses: Mapping[str, str]) -> str:
-    """The pod's own address; empty where it has none, or no longer."""
+    """Return the pod's own IP address; empty if it has none or has ended."""
     status = pod.status or PodStatus()
     if (pod.spec and pod.spec.hostNetwork) or status.phase in _ENDED:
         return ""
@@ -217,9 +218,12 @@ def address_of(pod: Pod, addresses: Mapping[str, str]) -> str:
 
 
 class NetworkPolicyFilter:
-    """Filter of connections by pods, namespaces and policies. Connections from nodes are allowed, the API server's and
-    probes among it, as Kubernetes has it for a pod's own node. Every pod reaches nodes, the API server among them, and
-    the addresses of Services, whose proxy asks here on behalf of the pod.
+    """Enforcement of NetworkPolicies: updates packet filters when pods, namespaces or policies change, and answers the
+    Service proxy.
+
+    Connections from nodes, among them the API server's and probes, are always permitted, as Kubernetes permits them
+    from a pod's own node. Every pod may connect to nodes and to addresses of Services, whose proxy asks `allows` on the
+    pod's behalf.
     """
 
     def __init__(
@@ -245,7 +249,7 @@ class NetworkPolicyFilter:
         namespaces.subscribe(self._changes.note)
 
     def allows(self, source: str, target: SocketAddress) -> bool:
-        """Tell whether a connection from one address to another may be made on behalf of a pod."""
+        """Tell whether a TCP connection from the address `source` to `target` is permitted."""
         if source == target.ip:
             return True
         outgoing = self._openings.get(source, PodOpenings()).outgoing
@@ -255,7 +259,7 @@ class NetworkPolicyFilter:
         return goes_out and comes_in
 
     async def run(self) -> None:
-        """Follow changes until cancelled."""
+        """Update the packet filters after changes until cancelled."""
         self._networks.attached = self._attached
         await self._changes.follow(self._look)
 
@@ -266,9 +270,9 @@ class NetworkPolicyFilter:
         await asyncio.to_thread(self._apply, dict(self._networks.by_address))
 
     def _apply(self, networks: Mapping[str, Path]) -> None:
-        """Change what differs. Networks that are gone took their filters with them.
+        """Update the packet filters that differ. Deleted network namespaces lose their filters by themselves.
 
-        Not for the event loop's thread: the kernel takes some 10 ms for each, most of it waiting.
+        Not to be called in the event loop's thread: the kernel takes about 10 ms for each filter, mostly waiting.
         """
         self._applied = {path: of_pod for path, of_pod in self._applied.items() if path in networks.values()}
         for address, path in networks.items():

@@ -1,8 +1,8 @@
-"""A network namespace with an address of its own for each pod, one hop from all others, and sockets inside of it.
+"""Network namespaces of pods, each with an IP address of its own, one hop from all others, and sockets inside them.
 
-Each pod has a link of its own to the local cluster's namespace, which forwards: neighbours are known by one permanent
-entry at each end. With pods side by side on a bridge each pair that talks would take two entries of the kernel's table,
-which has room for 1,024 of all namespaces (`net.ipv4.neigh.default.gc_thresh3`), and a bridge has 1,024 ports.
+Each pod has a veth link to the local cluster's namespace, which forwards; neighbours are one permanent entry at each
+end. With pods on a bridge, each pair of communicating pods would use two entries of the kernel's neighbour table, which
+holds 1,024 for all namespaces (`net.ipv4.neigh.default.gc_thresh3`), and a bridge has 1,024 ports.
 """
 
 import asyncio
@@ -21,21 +21,26 @@ from llmd_rehearsal.pods.processes import run, run_checked
 NAMESPACES = Path("/run/netns")
 _PREFIX = "pod-"
 _MAC, _GATEWAY_MAC = "02:00:00:00:00:02", "02:00:00:00:00:01"
-"""Addresses of the two ends of each link, which has no others."""
+"""MAC addresses of the two ends of each veth link."""
 
 _NODES_PREFIX, _PODS_PREFIX = 22, 25
-"""The network of all nodes, and that of the pods of one: 110 pods are the most that a node of OKE may have."""
+"""Prefix lengths of the network of all nodes, and of the network of one node's pods, of which OKE permits at most 110.
+"""
 
 
 class AddressPool:
-    """Pod addresses: node number n (from 0) has the n+1st /25 of the pod network after that of the nodes."""
+    """Pool of pod IP addresses: the node with index n (from 0) has the (n+1)th /25 after the nodes' own network."""
 
     def __init__(self, pod_network: IPv4Interface) -> None:
         self._base = node_network(pod_network).broadcast_address + 1
         self._used: set[str] = set()
 
     def take(self, node_index: int, preferred: str | None = None) -> str:
-        """Give a free address, `preferred` if that is free; KitError when the node has no more."""
+        """Return an unused address of the node's range, `preferred` if that is unused.
+
+        Raises:
+            KitError: all addresses of the node are in use.
+        """
         if preferred is not None and preferred not in self._used:
             self._used.add(preferred)
             return preferred
@@ -48,32 +53,36 @@ class AddressPool:
         return free
 
     def give_back(self, address: str) -> None:
-        """Release an address."""
+        """Return an address to the pool."""
         self._used.discard(address)
 
 
 def node_network(pod_network: IPv4Interface) -> IPv4Network:
-    """Network of the nodes' addresses and the local cluster's own: the first /22 of the pod network."""
+    """Return the network of the nodes' and the local cluster's own addresses: the first /22 of the pod network."""
     return IPv4Network((pod_network.network.network_address, _NODES_PREFIX))
 
 
 class Networks:
-    """Network namespaces, made and removed by `ip`; names are the caller's, kept short by it."""
+    """Network namespaces, created and deleted with `ip`; callers choose short names."""
 
     def __init__(self, pod_network: IPv4Interface) -> None:
         self._gateway = pod_network.ip
         self._node_networks: dict[str, asyncio.Task[Path]] = {}
         self.by_address: dict[str, Path] = {}
-        """The namespaces of pods by their addresses."""
+        """Paths of pods' network namespaces by IP address."""
         self.by_owner: dict[str, str] = {}
-        """The addresses of pods by their uids, before their statuses have them."""
+        """IP addresses of pods by uid, known before the pods' statuses have them."""
         self.attached: Callable[[Path], Awaitable[None]] | None = None
-        """Awaited with each new one, before it is in `by_address` and before anything runs in it."""
+        """Function that is awaited for each new namespace, before it is in `by_address` and before a process runs in
+        it.
+        """
 
     async def attach(self, name: str, address: str, link: str, owner: str = "") -> Path:
-        """Make namespace `name` with `address` on its eth0, whose other end is `link`, for pod `owner`.
+        """Create the network namespace `name` with `address` on its eth0, whose peer is `link`, for the pod with the
+        uid `owner`; return its path.
 
-        KitError when that fails; what was made of it is gone then.
+        Raises:
+            KitError: a step failed; the namespace was deleted again.
         """
         try:
             path = await self._make(name, address, link)
@@ -106,7 +115,9 @@ class Networks:
         return NAMESPACES / f"{_PREFIX}{name}"
 
     async def attach_node(self, node: str, address: str) -> Path:
-        """Give the namespace that stands for a node's own network, made for the node's first host-network pod."""
+        """Return the network namespace that stands for a node's own network, created for the node's first host-network
+        pod.
+        """
         attachment = self._node_networks.get(node)
         if attachment is None or (attachment.done() and attachment.exception()):
             link = f"vethn{address.rpartition('.')[2]}"
@@ -114,7 +125,7 @@ class Networks:
         return await asyncio.shield(self._node_networks[node])
 
     async def detach(self, name: str, link: str) -> None:
-        """Remove the namespace and its link; not an error when there is none."""
+        """Delete the network namespace and its link; do nothing if they don't exist."""
         removed = NAMESPACES / f"{_PREFIX}{name}"
         self.by_address = {address: path for address, path in self.by_address.items() if path != removed}
         self.by_owner = {owner: address for owner, address in self.by_owner.items() if address in self.by_address}
@@ -123,7 +134,7 @@ class Networks:
             await run(["ip", "netns", "delete", f"{_PREFIX}{name}"])
 
     async def sweep(self) -> None:
-        """Remove what an agent that died has left: its processes died with it, their namespaces didn't."""
+        """Delete the network namespaces that a killed agent left behind; its processes ended with it."""
         output = await run_checked(["ip", "netns", "list"])
         names = [line.split()[0] for line in output.splitlines() if line.startswith(_PREFIX)]
         if names:
@@ -131,7 +142,7 @@ class Networks:
 
 
 async def route_services(services: IPv4Network) -> None:
-    """Make every Service address one of this machine's own, so that the proxy can listen on any of them."""
+    """Route all Service addresses to this network namespace, so that the Service proxy can listen on each."""
     await run_checked(["ip", "route", "replace", "local", str(services), "dev", "lo"])
 
 
@@ -144,10 +155,11 @@ _CLONE_NEWNET = 0x40000000
 
 
 def bound_socket(host: str, port: int, network_namespace: str | None) -> socket.socket:
-    """A TCP socket that is bound, but doesn't listen, in that network namespace (a path; None: the process's own).
+    """Return a TCP socket that is bound, but doesn't listen yet, in the network namespace at this path (None: the
+    process's own).
 
     Raises:
-        OSError: the namespace can't be entered, or the address is taken.
+        OSError: the namespace can't be entered, or the address is in use.
     """
 
     def make() -> socket.socket:
@@ -165,10 +177,11 @@ def bound_socket(host: str, port: int, network_namespace: str | None) -> socket.
 
 
 def in_namespace(make: Callable[[], socket.socket], network_namespace: str | None) -> socket.socket:
-    """A socket of that network namespace (a path; None: the process's own), which it belongs to for good.
+    """Return a socket created in the network namespace at this path (None: the process's own); it stays in that
+    namespace.
 
     Raises:
-        OSError: the namespace can't be entered, or the socket can't be made.
+        OSError: the namespace can't be entered, or the socket can't be created.
     """
     if network_namespace is None:
         return make()
@@ -183,13 +196,13 @@ def in_namespace(make: Callable[[], socket.socket], network_namespace: str | Non
             os.close(descriptor)
         return make()
 
-    # A network namespace belongs to a thread: this one's ends with it.
+    # setns changes the namespace of one thread, which is used for nothing else.
     with ThreadPoolExecutor(1, "network-namespace") as thread:
         return thread.submit(enter_and_make).result()
 
 
 def network_of(network_namespace: str | None) -> str | None:
-    """Identity of a network namespace: device and inode of its file."""
+    """Return an identifier of a network namespace: device and inode number of its file; None for None."""
     if network_namespace is None:
         return None
     status = Path(network_namespace).stat()

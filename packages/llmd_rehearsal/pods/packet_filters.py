@@ -1,7 +1,7 @@
-"""Packet filters of network namespaces, which let in what they are told and nothing else.
+"""Packet filters of network namespaces, which drop all connections but the permitted ones.
 
-The filter is nf_tables, asked over netlink, as no program for it need be there. Numbers are those of the kernel's
-`linux/netfilter/nf_tables.h` and `nfnetlink.h`.
+The filters are nf_tables rules, set over netlink, so that the program `nft` isn't needed. Numbers are those of the
+kernel's `linux/netfilter/nf_tables.h` and `nfnetlink.h`.
 """
 
 import errno
@@ -42,7 +42,7 @@ _TABLE = "policies"
 
 @dataclass(frozen=True)
 class _Direction:
-    """Packets of one direction: their chain, netfilter's hook, and where a header has the other end's address."""
+    """Direction of packets: chain name, netfilter hook, and the offset in the IP header of the other end's address."""
 
     chain: str
     hook: int
@@ -54,10 +54,11 @@ _INCOMING, _OUTGOING = _Direction("input", 1, 12), _Direction("output", 3, 16)
 
 @dataclass(frozen=True)
 class Opening:
-    """Connections that a pod may have: with whom, but for `excepted`, by which protocol, to which ports.
+    """Permitted connections: the other end's IP range without the `excepted` ranges, protocol, and range of destination
+    ports.
 
-    Of incoming ones `peer` is where they come from, of outgoing ones where they go. Without a protocol all of them and
-    all ports.
+    For incoming connections `peer` is the source, for outgoing ones the destination. Without a protocol, all protocols
+    and ports are permitted.
     """
 
     peer: IPv4Network
@@ -67,7 +68,7 @@ class Opening:
     last_port: int = MAX_PORT
 
     def allows(self, address: str, port: int) -> bool:
-        """Tell whether it allows a TCP connection with an address, to a port."""
+        """Tell whether a TCP connection is permitted, given the other end's IP address and the destination port."""
         ip = IPv4Address(address)
         named = ip in self.peer and not any(ip in network for network in self.excepted)
         return named and self.protocol in {"", "TCP"} and self.first_port <= port <= self.last_port
@@ -75,14 +76,16 @@ class Opening:
 
 @dataclass(frozen=True)
 class PodOpenings:
-    """Connections allowed to a pod by direction; a direction that is None is unrestricted."""
+    """Permitted connections of a pod by direction; None means unrestricted."""
 
     incoming: frozenset[Opening] | None = None
     outgoing: frozenset[Opening] | None = None
 
 
 def unsupported() -> str | None:
-    """Reason why this kernel can't filter for the caller; None where it can. The trial leaves no trace."""
+    """Return the reason why this kernel can't filter packets for this process; None if packets can be filtered. The
+    table of the test is deleted.
+    """
     try:
         trial = _chain(_INCOMING, [LOOPBACK], [Opening(LOOPBACK, (), "TCP", 1, 2)], _ACCEPT)
         _ask(None, [_table_message(_NEW_TABLE), *trial, _table_message(_DELETE_TABLE)])
@@ -97,23 +100,23 @@ def admit(
     always_in: Sequence[IPv4Network] = (),
     always_out: Sequence[IPv4Network] = (),
 ) -> None:
-    """Restrict a network namespace to these connections and answers to them.
+    """Restrict a network namespace to the permitted connections and the answers to them.
 
-    The kernel follows connections from the first call on: answers to those that are older would be kept out later.
+    The kernel tracks connections from the first call on; answers to older connections would be dropped later.
 
     Raises:
-        KitError: the kernel refuses.
+        KitError: the kernel refused the rules.
     """
     try:
         chains = [
             *_direction(_INCOMING, openings.incoming, always_in),
             *_direction(_OUTGOING, openings.outgoing, always_out),
         ]
-        # A table that isn't there can't be deleted, so it is made first; all of a batch happens at once.
+        # Deleting a missing table is an error, so that the table is created first; a batch is executed atomically.
         table = [_table_message(kind) for kind in (_NEW_TABLE, _DELETE_TABLE, _NEW_TABLE)]
         _ask(namespace, [*table, *chains])
     except OSError as error:
-        if error.errno != errno.ENOENT:  # the pod is gone
+        if error.errno != errno.ENOENT:  # ENOENT: the pod's namespace was deleted
             raise KitError(f"no packet filter in {namespace.name}: {error.strerror}") from error
 
 
@@ -214,7 +217,7 @@ def _framed(kind: int, flags: int, family: int, resource: int, body: bytes) -> b
 
 
 def _ask(namespace: Path | None, messages: Sequence[bytes]) -> None:
-    """Send messages that the kernel executes at once, or none of them; return when the kernel has answered."""
+    """Send messages that the kernel executes all or not at all, and return once the kernel has answered."""
     begin, end = (_framed(kind, 0, 0, _NF_TABLES, b"") for kind in (_BATCH_BEGIN, _BATCH_END))
     with in_namespace(_netlink, None if namespace is None else str(namespace)) as connection:
         connection.sendto(b"".join([begin, *messages, end]), (0, 0))

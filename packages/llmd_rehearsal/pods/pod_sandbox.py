@@ -1,4 +1,4 @@
-"""A pod's sandbox from its start to its end: its network namespace, its address, its folders."""
+"""Sandbox of a pod, from creation to removal: network namespace, IP address, folders and files."""
 
 import asyncio
 import logging
@@ -44,12 +44,13 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 _NO_NETWORK = NAMESPACES / "none"
-"""Network of pods without processes, such as of operators' DaemonSets: most pods of a large cluster."""
+"""Placeholder for the network of pods without processes, such as operators' DaemonSets: most pods of a large cluster.
+"""
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """The cluster's DNS server and domain."""
+    """Address of the cluster's DNS server, and the cluster's domain."""
 
     address: str
     domain: str
@@ -57,13 +58,13 @@ class Resolver:
 
 @dataclass(frozen=True)
 class StoredSources:
-    """ConfigMaps and Secrets as the watches last saw them."""
+    """ConfigMaps and Secrets from the agent's watches."""
 
     config_maps: ObjectStore[ConfigMap]
     secrets: ObjectStore[Secret]
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        """Give a ConfigMap's data and binary data."""
+        """Return a ConfigMap's data and binary data; None if there is no such ConfigMap."""
         source = self.config_maps.get(namespace, name)
         if source is None:
             return None
@@ -71,14 +72,14 @@ class StoredSources:
         return data | decoded(texts(source, "binaryData"))
 
     def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        """Give a Secret's decoded data."""
+        """Return a Secret's decoded data; None if there is no such Secret."""
         source = self.secrets.get(namespace, name)
         return None if source is None else decoded(texts(source, "data"))
 
 
 @dataclass(frozen=True)
 class AgentContext:
-    """Services of the agent to its pods, and settings that hold for all of them."""
+    """Services and settings of the node agent that all pods share."""
 
     client: AsyncClient
     fleet: NodeFleet
@@ -99,36 +100,36 @@ class AgentContext:
 
 @dataclass(frozen=True)
 class PodFolders:
-    """Folders of a pod's files and logs in the state folder."""
+    """Paths of a pod's folders and logs in the state folder."""
 
     state_folder: Path
     pod: ObjectIdentity
 
     @property
     def root(self) -> Path:
-        """Everything that goes with the pod."""
+        """Folder that is deleted with the pod."""
         return self.state_folder / "pods" / self.pod.uid
 
     @property
     def etc(self) -> Path:
-        """The pod's files of /etc."""
+        """Folder of the files that are mounted in the pod's /etc."""
         return self.root / "etc"
 
     def files_volume(self, name: str) -> Path:
-        """Give the folder of a volume whose files come from the API."""
+        """Return the folder of a volume whose files come from the API server."""
         return self.root / "volumes" / name
 
     def log(self, container: str) -> Path:
-        """Give a container's log; it outlives the pod."""
+        """Return the path of a container's log, which is kept after the pod's deletion."""
         return self.state_folder / "logs" / "pods" / self.pod.namespace / self.pod.name / f"{container}.log"
 
     def termination_log(self, container: str) -> Path:
-        """Give the file that a container's termination message is written to."""
+        """Return the path of the file for a container's termination message."""
         return self.root / "last-words" / container
 
 
 class PodFiles:
-    """A pod's volumes and files of /etc on disk; volumes are kept current."""
+    """Volumes and /etc files of a pod on disk; the volumes are updated when their sources change."""
 
     def __init__(self, context: AgentContext, node: NodeConfig, folders: PodFolders, facts: PodFacts) -> None:
         self._context = context
@@ -142,15 +143,20 @@ class PodFiles:
 
     @property
     def file_volumes(self) -> frozenset[str]:
-        """Names of the volumes whose files come from the API."""
+        """Names of the volumes whose files come from the API server."""
         return frozenset(self._written)
 
     def touch(self) -> None:
-        """Say that a source may have changed."""
+        """Request an update of the volumes, because a ConfigMap or Secret may have changed."""
         self._stale.set()
 
     async def write(self, pod: Pod) -> None:
-        """Write everything; MissingSourceError when something isn't there yet, ApiError when there's no token."""
+        """Write all volumes and files.
+
+        Raises:
+            MissingConfigError: a required ConfigMap, Secret or key doesn't exist yet.
+            ApiError: the API server issued no service account token.
+        """
         requests = volumes.token_requests(pod)
         if requests and not self._tokens:
             self._tokens = await request_tokens(self._context.client, pod, requests)
@@ -160,7 +166,7 @@ class PodFiles:
         self._write_volumes(pod)
 
     async def keep_current(self, pod: Pod) -> None:
-        """Rewrite volumes when their sources change or tokens near their end, until cancelled."""
+        """Update the volumes until cancelled, when sources change or tokens are near their expiry."""
         requests = volumes.token_requests(pod)
         while True:
             try:
@@ -175,7 +181,7 @@ class PodFiles:
                 _log.info("volumes of %s not refreshed: %s", self._folders.pod.name, error)
 
     def remove(self) -> None:
-        """Remove the pod's folders; logs and claims stay."""
+        """Delete the pod's folders; keep its logs and the volumes of claims."""
         shutil.rmtree(self._folders.root, ignore_errors=True)
 
     def _write_volumes(self, pod: Pod) -> None:
@@ -196,7 +202,7 @@ class PodFiles:
 
 
 class PodSandbox:
-    """Sandbox of one pod's containers; `facts` is None until it has its network."""
+    """Sandbox of one pod's containers; `facts` is None until the network is attached."""
 
     def __init__(self, context: AgentContext, pod: Pod) -> None:
         self._context = context
@@ -210,9 +216,10 @@ class PodSandbox:
         self.facts: PodFacts | None = None
 
     async def create(self, pod: Pod, warn: Callable[[str, str], None]) -> None:
-        """Make folders and then, like a kubelet, the network.
+        """Create the pod's folders and then, like a kubelet, its network.
 
-        Waits for ConfigMaps, Secrets and accounts that aren't there yet, and tries a network that fails again.
+        Waits for ConfigMaps, Secrets and service accounts that don't exist yet, and retries if the network can't be
+        created.
         """
         facts = self._claim(pod)
         files = self._files = PodFiles(self._context, self._context.fleet.config(facts.node_name), self._folders, facts)
@@ -236,16 +243,16 @@ class PodSandbox:
         self.facts = facts
 
     def touch(self) -> None:
-        """Say that a ConfigMap or Secret with files of the pod's volumes has changed."""
+        """Request an update of the pod's volumes, because a ConfigMap or Secret has changed."""
         self._changed.set()
         if self._files is not None:
             self._files.touch()
 
     def container_context(self, pod: Pod, container: Container) -> ContainerContext:
-        """Give what a container meets when it starts now, and set the log of its last run aside.
+        """Return the network, files and variables for a container that starts now; rename the log of its previous run.
 
         Raises:
-            MissingSourceError: its environment can't be made.
+            MissingConfigError: a ConfigMap, Secret or key that the environment needs doesn't exist.
         """
         files = self._files
         if self.facts is None or self._network is None or files is None:
@@ -273,12 +280,14 @@ class PodSandbox:
         )
 
     def termination_message(self, container: Container, code: int) -> str | None:
-        """Message of a container that ended with this exit code."""
+        """Return the termination message of a container that ended with this exit code; None without a message."""
         folders, name = self._folders, container.name
         return termination_message(container, code, folders.termination_log(name), folders.log(name))
 
     async def remove(self) -> None:
-        """Remove network and folders and give the address back; logs stay. `facts` stay for the last status."""
+        """Remove network and folders and return the IP address to the pool. Logs are kept, and `facts` for the last
+        status.
+        """
         if self._updating is not None:
             self._updating.cancel()
         if self._files is not None:
@@ -314,7 +323,7 @@ class PodSandbox:
         return await asyncio.shield(self._attaching)
 
     def _network_names(self) -> tuple[str, str]:
-        """Names of the network namespace and of its link."""
+        """Return the names of the pod's network namespace and its link."""
         pod = self._folders.pod
         return f"{pod.name[:63]}-{pod.uid[:8]}", f"veth{pod.uid.replace('-', '')[:11]}"
 
@@ -322,9 +331,10 @@ class PodSandbox:
 def container_mounts(
     container: Container, volumes: Mapping[str, Path], files: frozenset[str], environment: Mapping[str, str]
 ) -> list[Mount]:
-    """Give the container's volume mounts; `files` names the volumes that are read-only by nature.
+    """Return the container's volume mounts; `files` names the volumes with files from the API server, which are
+    read-only.
 
-    A volume gets a folder for each other one that is mounted inside it, as the kubelet makes them.
+    If one volume is mounted inside another, a folder for the mount point is created in the outer one, as kubelet does.
     """
     mounts = [
         Mount(
@@ -351,7 +361,7 @@ def _mount_source(mount: VolumeMount, folder: Path, environment: Mapping[str, st
 
 
 def etc_files(pod: Pod, pod_ip: str, resolver: Resolver) -> Mapping[str, str]:
-    """Give the few files of /etc that a program in a pod looks for: their contents by name."""
+    """Return the contents, by name, of the files of /etc that programs in a pod need."""
     name, spec, domain, namespace = host_name(pod), spec_of(pod), resolver.domain, identity(pod).namespace
     names = f"{name}.{spec.subdomain}.{namespace}.svc.{domain} {name}" if spec.subdomain else name
     hosts = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback", f"{pod_ip}\t{names}"]

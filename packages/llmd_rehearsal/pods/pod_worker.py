@@ -1,4 +1,4 @@
-"""The pods of the simulated nodes, each run from its binding to its removal: order of its containers, its end."""
+"""Pods of the simulated nodes, from binding to removal: start order of containers, termination, and status."""
 
 import asyncio
 import logging
@@ -37,12 +37,14 @@ _log = logging.getLogger(__name__)
 _MIN_SIDECAR_GRACE_S = 2.0
 _LOST_GRACE_S = 5.0
 _SANDBOX_S = 0.5
-"""A sandbox that is made more quickly, as most are, needs no status of its own before."""
+"""Seconds after which a pod's status is written although its sandbox isn't created yet; most sandboxes are created
+sooner.
+"""
 _END_PHASES = {"Succeeded", "Failed"}
 
 
 class PodRunner:
-    """The workers of all pods, by uid; each name has one at a time that isn't ending."""
+    """Workers of all pods, by uid. Of several pods with the same name, all but the latest are terminated."""
 
     def __init__(self, context: AgentContext, pods: ObjectStore[Pod]) -> None:
         self._context = context
@@ -53,19 +55,21 @@ class PodRunner:
         context.sources.secrets.subscribe(self._source_changed)
 
     async def stop(self, grace_s: float) -> None:
-        """End all pods' processes without touching their objects."""
+        """End the processes of all pods without changing the pod objects."""
         ends = [asyncio.create_task(worker.terminate(grace_s)) for worker in tuple(self._workers.values())]
         if ends:
             await asyncio.wait(ends, timeout=grace_s + _LOST_GRACE_S)
 
     def consider(self, pod: Pod) -> None:
-        """Take a pod, if it's bound to one of the nodes and has no worker yet: for nodes added later."""
+        """Start a pod that is bound to one of the nodes and has no worker yet, for a node that was added or started
+        later.
+        """
         self._pod_changed(pod, exists=True)
 
     async def cut_off(self, node: str) -> None:
-        """End all processes of a node's pods at once and take no more of its pods; their objects stay as they are.
+        """Kill all processes of a stopped node's pods; the pod objects stay unchanged.
 
-        Unlike on a real machine, what pods had in `emptyDir` volumes is gone when the node comes back.
+        Unlike on a real machine, the content of `emptyDir` volumes is gone when the node is started again.
         """
         uids = [uid for uid, worker in self._workers.items() if spec_of(worker.pod).nodeName == node]
         await asyncio.gather(*(self._workers.pop(uid).cut_off() for uid in uids))
@@ -109,10 +113,10 @@ class PodRunner:
 
 
 class PodWorker:
-    """One pod. `run` goes on until its containers are over; `terminate` ends it earlier."""
+    """Worker of one pod: runs the containers until all are over, or until `terminate`."""
 
     def __init__(self, context: AgentContext, pod: Pod, pods: Callable[[], int]) -> None:
-        """Prepare a worker of one pod; `pods` counts the pods of the machine."""
+        """Start the worker; `pods` returns the number of pods on this machine."""
         self.pod = pod
         self.identity = identity(pod)
         self.sources = source_names(pod)
@@ -137,12 +141,12 @@ class PodWorker:
 
     @property
     def grace_s(self) -> float:
-        """The grace period that the pod's spec asks for, in seconds."""
+        """Termination grace period of the pod's spec in seconds."""
         grace = spec_of(self.pod).terminationGracePeriodSeconds
         return DEFAULT_GRACE_S if grace is None else grace
 
     def update(self, pod: Pod) -> None:
-        """Take a new version of the object; one that is being deleted is terminated, once."""
+        """Process a new version of the pod object; begin the termination if the pod is being deleted."""
         self.pod = pod
         self._writer.seen(is_ready(pod))
         meta = metadata(pod)
@@ -152,15 +156,15 @@ class PodWorker:
             self._begin_end((DEFAULT_GRACE_S if grace is None else grace) * slowest, delete=True)
 
     def touch(self) -> None:
-        """Say that one of the pod's `sources` has changed."""
+        """Request an update of the pod's volumes, because one of its `sources` has changed."""
         self._sandbox.touch()
 
     async def terminate(self, grace_s: float) -> None:
-        """End the pod without touching its object: it's gone already, or the agent itself ends."""
+        """Terminate the pod without changing its object, which is deleted already or outlives the agent."""
         await asyncio.shield(self._end or self._begin_end(grace_s, delete=False))
 
     async def cut_off(self) -> None:
-        """End the pod as its node loses power: at once, and without a word to the API server."""
+        """Kill the pod's processes without writing its status, as if its node lost power."""
         self._writing.cancel()
         if self._end is not None:
             self._end.cancel()
@@ -178,7 +182,7 @@ class PodWorker:
             self._writer.changed()
             if await self._initialise():
                 mains = [self._begin(model, ContainerRole.MAIN) for model in spec_of(self.pod).containers]
-                await asyncio.wait(mains)  # which, other than gather, leaves them running when this is cancelled
+                await asyncio.wait(mains)  # unlike gather, doesn't cancel the containers if this task is cancelled
             await self._stop(reversed(self._names_with_role(ContainerRole.SIDECAR)), self.grace_s)
         except KitError as error:
             self._warn("FailedCreatePodSandBox", str(error))
@@ -187,7 +191,7 @@ class PodWorker:
         await self._sandbox.remove()
 
     async def _initialise(self) -> bool:
-        """Run init containers one after the other; False when one has failed for good."""
+        """Run the init containers in order; return False if one has failed and isn't restarted."""
         for model in spec_of(self.pod).initContainers or []:
             record = self._records[model.name]
             task = self._begin(model, record.role)
@@ -259,7 +263,7 @@ class PodWorker:
 
 
 def _simulated(factory: ContainerFactory, spec: PodSpec) -> dict[str, str]:
-    """Give the annotation that names the containers for which nothing runs, if there are any."""
+    """Return the annotation that names the containers without a program; empty if every container has a program."""
     containers = [*(spec.initContainers or []), *spec.containers]
     names = [container.name for container in containers if factory.is_simulated(container)]
     return {SIMULATED_ANNOTATION: ",".join(names)} if names else {}
@@ -275,7 +279,7 @@ def _restarts(policy: str, role: ContainerRole) -> Callable[[int], bool]:
 
 
 async def _log_failure(request: Coroutine[Any, Any, object]) -> None:
-    """Await a request whose failure doesn't keep the pod from going on."""
+    """Await a request and log its failure, so that the pod's termination continues."""
     try:
         await request
     except (ApiError, httpx2.HTTPError) as error:

@@ -1,4 +1,4 @@
-"""Probes: when a container is asked, how, and what its answers mean."""
+"""Probes of containers: schedule, requests, and verdicts."""
 
 import asyncio
 import ssl
@@ -16,19 +16,22 @@ from llmd_rehearsal.pods.containers import Container
 from llmd_rehearsal.running_time import within
 
 SETTLED_S = 1.0
-SHORTEST_S = 0.2  # below this, probing would cost more than it tells on two cores
+SHORTEST_S = 0.2  # more frequent probes would overload two cores
 SETTLED_PER_S = 40.0
-"""Questions in a second, of all probes whose answer is yes: a thousand of them each second kept half a core busy."""
+"""Limit of probes per second over all containers whose last probe succeeded: a thousand per second used half a core."""
 
 LONGEST_SETTLED_S = 10.0
-"""Seconds between two questions while the answer is yes, on a machine with many probes; Kubernetes' default."""
+"""Longest period in seconds of a succeeding probe, on a machine with many probes; Kubernetes' default period."""
 
 ANSWERS_PER_S = 100.0
-"""Answers in a second to count on while programs start, of all probes: with a thousand of them an answer has 10 s."""
+"""Rate of answers per second that may be expected while programs start, over all probes: with a thousand probes, each
+has 10 s for its answer.
+"""
 
 MIN_TIMEOUT_S = 5.0
-"""A machine that does other work too keeps a program waiting for longer than the second that most probes give: an
-endpoint picker under a benchmark was killed for it. What refuses connections fails at once all the same."""
+"""Shortest timeout of a probe in seconds. On a busy machine a program may wait longer than the second that most probes
+allow: an endpoint picker was killed under a benchmark. A refused connection still fails immediately.
+"""
 
 _AGENT = "kube-probe/rehearsal"
 _METHOD = "/grpc.health.v1.Health/Check"
@@ -39,22 +42,24 @@ _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)
 
 @dataclass(frozen=True)
 class Schedule:
-    """A probe's times, scaled, in seconds."""
+    """Delays, periods and timeout of a probe in wall seconds, after scaling."""
 
     initial_delay_s: float
     period_s: float
     settled_period_s: float
-    """Seconds between two questions while the answer is yes: shorter times than this gain nothing but load."""
+    """Period while the probe succeeds: a shorter one would only add load."""
     doubtful_period_s: float
-    """Seconds between two questions while a yes is in doubt: the probe's, so that load alone turns no verdict."""
+    """Period after a failure while the verdict is still success: the probe's own, so that load alone changes no
+    verdict.
+    """
     timeout_s: float
 
     def timeout_of(self, probes: int) -> float:
-        """Give the seconds that an answer may take, with so many `probes` on this machine, which is nobody's alone."""
+        """Return the timeout in seconds of a probe, given the number of probes on this machine."""
         return max(self.timeout_s, MIN_TIMEOUT_S, probes / ANSWERS_PER_S)
 
     def period_of(self, tally: "Tally", probes: int = 0) -> float:
-        """Give the seconds until the next question, with so many `probes` on this machine."""
+        """Return the seconds until the next probe, given the number of probes on this machine."""
         if tally.settled:
             longest_s = max(self.doubtful_period_s, LONGEST_SETTLED_S)
             return max(self.settled_period_s, min(longest_s, probes / SETTLED_PER_S))
@@ -62,9 +67,10 @@ class Schedule:
 
 
 def schedule(probe: Probe, time_scale: float) -> Schedule:
-    """Give a probe's times, multiplied by `time_scale` (1.0 is real time), a period at least 0.2 s.
+    """Return a probe's schedule with delay and period multiplied by `time_scale` (1.0 is real time); the period is at
+    least 0.2 s.
 
-    What only a machine that is slow makes longer, answers and the doubt in one that was yes, has the probe's own times.
+    The timeout, and the period after a first failure, aren't scaled, because a slow machine lengthens them anyway.
     """
     period_s = max((probe.periodSeconds or 10) * time_scale, SHORTEST_S)
     return Schedule(
@@ -78,13 +84,13 @@ def schedule(probe: Probe, time_scale: float) -> Schedule:
 
 @dataclass
 class ProbeCount:
-    """The probes of running containers, of all pods of an agent."""
+    """Number of probes of running containers, over all pods of an agent."""
 
     running: int = 0
 
     @contextmanager
     def counted(self, probes: int) -> Generator[None]:
-        """Count so many probes as running within the block."""
+        """Count `probes` more probes as running within the block."""
         self.running += probes
         try:
             yield
@@ -93,7 +99,7 @@ class ProbeCount:
 
 
 class Tally:
-    """Count of equal answers in a row, and the verdict that the thresholds give."""
+    """Count of equal results in a row, and the verdict by the probe's thresholds."""
 
     def __init__(self, probe: Probe, *, verdict: bool | None = None) -> None:
         self._needed = {True: probe.successThreshold or 1, False: probe.failureThreshold or 3}
@@ -103,21 +109,21 @@ class Tally:
 
     @property
     def fresh(self) -> bool:
-        """Tell whether no answer has been counted yet."""
+        """Tell whether no result has been recorded yet."""
         return self._last is None
 
     @property
     def doubtful(self) -> bool:
-        """Tell whether the verdict is yes and the last answer was not."""
+        """Tell whether the verdict is success and the last result was a failure."""
         return bool(self._verdict) and self._last is False
 
     @property
     def settled(self) -> bool:
-        """Tell whether all is well: the verdict is yes and the last answer was too."""
+        """Tell whether the verdict is success and the last result wasn't a failure."""
         return bool(self._verdict) and self._last is not False
 
     def record(self, *, passed: bool) -> bool | None:
-        """Count an answer; give the new verdict when this one turns it, None otherwise."""
+        """Record a result; return the new verdict if this result changes it, else None."""
         self._run = self._run + 1 if passed is self._last else 1
         self._last = passed
         if passed is self._verdict or self._run < self._needed[passed]:
@@ -127,9 +133,11 @@ class Tally:
 
 
 async def run_probe(probe: Probe, model: ContainerModel, container: Container, address: str, timeout_s: float) -> bool:
-    """Say whether the container passes within the time limit; a connection refused or lost is a failure.
+    """Tell whether the container passes the probe within `timeout_s` seconds; a refused or lost connection is a
+    failure.
 
-    Time in which this process stood still or the container's was starved of processors is not its own.
+    Time in which this process was suspended, or in which the container's processes waited for a processor, doesn't
+    count.
     """
     try:
         answer = _answer(probe, model, container, address, timeout_s)
@@ -139,7 +147,11 @@ async def run_probe(probe: Probe, model: ContainerModel, container: Container, a
 
 
 def port_number(port: int | str, model: ContainerModel) -> int:
-    """Give the number of a probe's port, which may be one of the container's port names; ValueError if it isn't."""
+    """Return the number of a probe's port, which may be the name of one of the container's ports.
+
+    Raises:
+        ValueError: the port is neither a number nor such a name.
+    """
     by_name = {
         container_port.name: container_port.containerPort for container_port in model.ports or [] if container_port.name
     }
@@ -174,7 +186,9 @@ def _request(action: HTTPGetAction, host: str, port: int) -> bytes:
 
 
 async def http_status(host: str, port: int, request: bytes, *, tls: bool) -> int:
-    """Send a request and give the status of the answer; certificates aren't checked, as a kubelet doesn't."""
+    """Send an HTTP request and return the status of the answer, 0 without a valid status line; like kubelet, don't
+    verify certificates.
+    """
     reader, writer = await asyncio.open_connection(host, port, ssl=_unverified() if tls else None)
     try:
         writer.write(request)
@@ -195,8 +209,10 @@ def _unverified() -> ssl.SSLContext:
 
 
 def request(service: str) -> bytes:
-    """Encode a HealthCheckRequest, `string service = 1`; ValueError for a service name longer than one length byte can
-    say.
+    """Return an encoded HealthCheckRequest (`string service = 1`).
+
+    Raises:
+        ValueError: the service name is longer than 127 bytes.
     """
     name = service.encode()
     if len(name) > _MAX_BYTES:
@@ -205,9 +221,9 @@ def request(service: str) -> bytes:
 
 
 async def grpc_serving(target: str, service: str) -> bool:
-    """Say whether the service at `host:port` answers SERVING to `grpc.health.v1.Health/Check`.
+    """Tell whether the service at `target` (`host:port`) answers SERVING to `grpc.health.v1.Health/Check`.
 
-    The two messages are written by hand: HealthCheckResponse is `enum status = 1` with SERVING = 1
+    The messages are encoded by hand: HealthCheckResponse is `enum status = 1` with SERVING = 1
     (https://github.com/grpc/grpc/blob/master/doc/health-checking.md).
     """
     async with aio.insecure_channel(target, options=_OPTIONS) as channel:

@@ -1,4 +1,4 @@
-"""Background work of the node agent: child processes without a thread for each, and tasks of its loop."""
+"""Background work of the node agent: child processes without a thread for each, and tasks of the event loop."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class ChildProcess:
-    """A started process, whose end is an event of the loop (pidfd); `wait` may be called by any number of tasks."""
+    """Child process whose end is an event of the event loop (pidfd); several tasks may call `wait`."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class ChildProcess:
         output: IO[bytes] | int = subprocess.DEVNULL,
         standard_input: IO[bytes] | int = subprocess.DEVNULL,
     ) -> None:
-        self._process = subprocess.Popen(  # its end is awaited by pidfd
+        self._process = subprocess.Popen(  # not asyncio's, which needs a thread for each child
             argv, env=environment, stdin=standard_input, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         self.pid = self._process.pid
@@ -41,26 +41,26 @@ class ChildProcess:
         self._ended.set_result(code if code >= 0 else 128 - code)
 
     async def wait(self) -> int:
-        """Give the exit code, 128 + signal for a process that a signal ended."""
+        """Wait for the end and return the exit code; 128 + signal number if a signal ended the process."""
         return await asyncio.shield(self._ended)
 
     @property
     def running(self) -> bool:
-        """Tell whether it hasn't ended."""
+        """Tell whether the process hasn't ended yet."""
         return not self._ended.done()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it still runs."""
+        """Send a signal to the process if it still runs."""
         if self.running:
             self._process.send_signal(number)
 
     def children(self) -> list[int]:
-        """Give the ids of its own children."""
+        """Return the ids of the process's direct children."""
         return children_of(self.pid)
 
 
 def children_of(pid: int) -> list[int]:
-    """The ids of a process's own children; none of one that has ended."""
+    """Return the ids of a process's direct children; empty if the process has ended."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
@@ -68,7 +68,9 @@ def children_of(pid: int) -> list[int]:
 
 
 async def run(argv: Sequence[str], stdin: str = "", timeout_s: float = 10.0) -> tuple[int, str]:
-    """Run a short command with `stdin` as its input; give exit code and output, 124 when it ran past the limit."""
+    """Run a command with `stdin` as its input and return exit code and output; 124 if it was killed after `timeout_s`
+    seconds.
+    """
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as reader:
         with os.fdopen(write_end, "wb") as writer, _input(stdin) as standard_input:
@@ -85,7 +87,11 @@ async def run(argv: Sequence[str], stdin: str = "", timeout_s: float = 10.0) -> 
 
 
 async def run_checked(argv: Sequence[str], stdin: str = "") -> str:
-    """Run a short command that must succeed; KitError with its output otherwise."""
+    """Run a command and return its output.
+
+    Raises:
+        KitError: the exit code isn't 0; the message has the output.
+    """
     code, output = await run(argv, stdin)
     if code:
         raise KitError(f"{' '.join(argv)} ended with {code}: {output.strip()}\n{stdin}".rstrip())
@@ -100,7 +106,7 @@ def _input(stdin: str) -> IO[bytes]:
 
 
 def start_task(work: Coroutine[Any, Any, None], purpose: str) -> asyncio.Task[None]:
-    """Run `work` as a task of its own; an error in it is logged, as nobody awaits most of what runs for a pod."""
+    """Run `work` as a task that logs its exception, because most tasks of a pod aren't awaited."""
     task = asyncio.create_task(work, name=purpose)
     task.add_done_callback(partial(_log_failure, purpose))
     return task

@@ -1,4 +1,4 @@
-"""A pod's status: computed from records of its containers alone, sent to the API server with events of its pod."""
+"""Status of a pod: computed from its containers' records, and written to the API server; warning events about pods."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ _SOURCE = "rehearsal-node-agent"
 
 
 class ContainerRole(Enum):
-    """Roles that a container has in its pod."""
+    """Role of a container in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -41,7 +41,7 @@ class ContainerRole(Enum):
 
 @dataclass(frozen=True)
 class Waiting:
-    """Not running, with the reason that `kubectl get pods` shows."""
+    """State of a container that isn't running, with the reason that `kubectl get pods` shows."""
 
     reason: str
     message: str | None = None
@@ -49,7 +49,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class RunningContainer:
-    """State of a container that runs since `since`."""
+    """State of a container that has been running since the time `since`."""
 
     since: datetime
 
@@ -68,10 +68,10 @@ class Terminated:
 
 @dataclass
 class ContainerRecord:
-    """History of one container.
+    """Record of one container's present state and history.
 
-    `started` is true once its startup probe (if any) has passed, `ready` while it may get traffic, `over` when it
-    won't run again in this pod.
+    `started` is true once the startup probe (if any) has succeeded, `ready` while the container may receive traffic,
+    and `over` once the container won't run again in this pod.
     """
 
     name: str
@@ -87,18 +87,18 @@ class ContainerRecord:
 
     @property
     def succeeded(self) -> bool:
-        """Tell whether its last run ended with exit code 0 and it's over."""
+        """Tell whether the container won't run again and its last exit code is 0."""
         return self.over and isinstance(self.state, Terminated) and self.state.exit_code == 0
 
     @property
     def failed(self) -> bool:
-        """Tell whether its last run ended with another exit code and it's over."""
+        """Tell whether the container won't run again and its last exit code isn't 0."""
         return self.over and not self.succeeded
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One of the pod's conditions before it has a transition time."""
+    """Condition of a pod, without its transition time."""
 
     name: str
     true: bool
@@ -109,9 +109,9 @@ class Condition:
 def pod_status(
     pod: Pod, facts: PodFacts | None, records: Sequence[ContainerRecord], start: datetime, now: datetime
 ) -> dict[str, Any]:
-    """Give the whole status; `facts` is None until the pod has its network.
+    """Return the whole status of a pod; `facts` is None until the pod's network is attached.
 
-    Conditions of other owners are kept, and transition times where a condition's status hasn't changed.
+    Conditions set by others are kept, and so are transition times of conditions whose status hasn't changed.
     """
     inits = [record for record in records if record.role is not ContainerRole.MAIN]
     mains = [record for record in records if record.role is ContainerRole.MAIN]
@@ -130,7 +130,9 @@ def pod_status(
 
 
 def phase(records: Sequence[ContainerRecord]) -> str:
-    """Give the pod's phase: it has ended only when all of its containers, sidecars too, have."""
+    """Return the pod's phase. A pod has succeeded or failed only once all its containers, sidecars included, have
+    ended.
+    """
     if any(record.role is ContainerRole.INIT and record.failed for record in records):
         return "Failed"
     mains = [record for record in records if record.role is ContainerRole.MAIN]
@@ -144,7 +146,7 @@ def phase(records: Sequence[ContainerRecord]) -> str:
 
 
 def container_status(record: ContainerRecord) -> dict[str, Any]:
-    """Give one entry of `containerStatuses`."""
+    """Return a container's entry of `containerStatuses`."""
     status = document(
         "name image ready started",
         record,
@@ -240,7 +242,9 @@ def _state(state: Waiting | RunningContainer | Terminated) -> dict[str, Any]:
 
 
 def initial_records(pod: Pod) -> dict[str, ContainerRecord]:
-    """Give a record for each container, init containers first, with the restarts that the pod has had already."""
+    """Return a new record for each container, init containers first, with the restarts that the pod's status counts
+    already.
+    """
     spec = spec_of(pod)
     inits = spec.initContainers or []
     waiting = Waiting("PodInitializing" if inits else "ContainerCreating")
@@ -256,7 +260,9 @@ def initial_records(pod: Pod) -> dict[str, ContainerRecord]:
 
 
 def _restarts_so_far(pod: Pod) -> dict[str, int]:
-    """Count a container that ran under an agent which is gone as restarted once more."""
+    """Return the restarts of a pod's containers by name; a container that ran under an earlier agent counts one restart
+    more.
+    """
     status = pod.status
     if status is None:
         return {}
@@ -265,16 +271,19 @@ def _restarts_so_far(pod: Pod) -> dict[str, int]:
 
 
 def gather_s(pods: int) -> float:
-    """Give the seconds for which changes of a status are gathered, with so many `pods` on this machine.
+    """Return the seconds for which changes of a status are gathered before it is written, given the number of pods on
+    this machine.
 
-    Whoever follows a namespace's pods, as each endpoint picker does, reads every one that is written.
+    Every client that watches a namespace's pods, such as each endpoint picker, must process each written status.
     """
     return min(max(_GATHER_S, (pods - _FEW_PODS) / _PODS_PER_S), _LONGEST_GATHER_S)
 
 
 class StatusWriter:
-    """The one owner of a pod's status, which it writes with `annotations`: one request for both, as the API server
-    takes them. What turns the readiness of a pod that serves, or ends the pod, is written at once.
+    """Writer of one pod's status, together with `annotations` in the same request.
+
+    Changes that affect the readiness of a pod that serves, and the pod's end, are written immediately; others are
+    gathered.
     """
 
     def __init__(
@@ -295,17 +304,19 @@ class StatusWriter:
         self._sent: dict[str, Any] | None = None
 
     def changed(self) -> None:
-        """Say that the status may have changed."""
+        """Request a write, because the status may have changed."""
         self._dirty.set()
 
-    def seen(self, ready: bool) -> None:  # the one fact that others may write
-        """Take note of the server's Ready condition: another controller (of an unreachable node) may have turned it."""
+    def seen(self, ready: bool) -> None:  # the only condition that others change
+        """Process the API server's Ready condition, which another controller sets to False if the node is unreachable;
+        if it differs from the written one, the status is written anew.
+        """
         if self._sent is not None and ready is not _says_ready(self._sent):
             self._sent = None
         self._dirty.set()
 
     async def run(self) -> None:
-        """Send changes until cancelled."""
+        """Write changes of the status until cancelled."""
         while True:
             await self._dirty.wait()
             await self._gather()
@@ -331,7 +342,9 @@ class StatusWriter:
         return (self._serves and _says_ready(status) is not was_ready) or status["phase"] in _ENDED
 
     async def send(self) -> bool:
-        """Send the status now, unless the server has it; False when that failed and is worth another try."""
+        """Write the status unless the API server has it already; return False if the write failed and should be
+        retried.
+        """
         status = self._compute()
         if self._sent is not None and _without_times(status) == _without_times(self._sent):
             return True
@@ -344,7 +357,7 @@ class StatusWriter:
             if error.status.code == _MISSING:
                 return True
             _log.warning("status of %s not written: %s", self._pod.name, error)
-            return error.status.code == 409  # another pod has this name by now
+            return error.status.code == 409  # conflict: another pod has this name now, so that a retry is pointless
         except httpx2.HTTPError as error:
             _log.warning("status of %s not written: %s", self._pod.name, error)
             return False
@@ -353,7 +366,9 @@ class StatusWriter:
 
 
 async def delete_object(client: AsyncClient, pod: ObjectIdentity) -> None:
-    """Take the pod's object away for good, the last thing that a kubelet does."""
+    """Delete the pod object immediately, the last step of a kubelet's pod termination; do nothing if it doesn't
+    exist.
+    """
     try:
         await client.delete(Pod, pod.name, namespace=pod.namespace, grace_period=0)
     except ApiError as error:
@@ -367,7 +382,7 @@ def _says_ready(status: dict[str, Any]) -> bool:
 
 
 def _without_times(status: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what changes with the time of computing alone."""
+    """Return the status without transition times, which depend on when the status is computed."""
     conditions: list[dict[str, Any]] = status["conditions"]
     timeless = [
         {key: value for key, value in condition.items() if key != "lastTransitionTime"} for condition in conditions
@@ -376,7 +391,7 @@ def _without_times(status: dict[str, Any]) -> dict[str, Any]:
 
 
 class EventRecorder:
-    """Recorder of events, which are written in the background; one that can't be written is only logged."""
+    """Recorder of warning events, written in the background; failed writes are only logged."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -384,7 +399,7 @@ class EventRecorder:
         self._writing: set[asyncio.Task[None]] = set()
 
     def warn(self, pod: Pod, reason: str, message: str) -> None:
-        """Report a warning about a pod."""
+        """Create a warning event about a pod, unless the same event was created before."""
         key = (identity(pod).uid, reason, message)
         if key in self._recorded:
             return
@@ -401,7 +416,7 @@ class EventRecorder:
             _log.debug("event not written: %s", error)
 
     def forget(self, uid: str) -> None:
-        """Forget what was told of a pod that is gone."""
+        """Forget the events of a pod that was deleted."""
         self._recorded = {key for key in self._recorded if key[0] != uid}
 
 

@@ -1,4 +1,4 @@
-"""A pod's volumes: files of ConfigMaps, Secrets, tokens and the downward API, or a folder."""
+"""Volumes of a pod: files from ConfigMaps, Secrets, tokens and the downward API, or folders."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from llmd_rehearsal.watches import identity, spec_of
 
 _DEFAULT_MODE = 0o644
 _DEFAULT_TOKEN_S = 3600
-RENEW_AT = 0.8  # of its life, as kubelet's token manager does
+RENEW_AT = 0.8  # fraction of a token's lifetime, as in kubelet's token manager
 _LONGEST_S = 24 * 3600.0
 _versions = count(1)
 
@@ -42,7 +42,7 @@ class File:
 
 @dataclass(frozen=True)
 class TokenRequest:
-    """A service account token that a projection asks for; no audience means the API server's own."""
+    """Service account token that a projected volume requests; audience None means the API server's own."""
 
     audience: str | None
     expiration_s: int
@@ -50,7 +50,7 @@ class TokenRequest:
 
 @dataclass(frozen=True)
 class VolumeSources:
-    """Sources of a volume's files: the pod, ConfigMaps and Secrets, and tokens."""
+    """Sources of a volume's files: pod facts, ConfigMaps and Secrets, and tokens."""
 
     facts: PodFacts
     sources: Sources
@@ -58,13 +58,13 @@ class VolumeSources:
 
 
 def token_requests(pod: Pod) -> set[TokenRequest]:
-    """Give every token that the pod's volumes need."""
+    """Return all service account tokens that the pod's volumes need."""
     projections = (projection for volume in spec_of(pod).volumes or [] for projection in _projections(volume))
     return {_token_request(projection) for projection in projections if projection.serviceAccountToken}
 
 
 def source_names(pod: Pod) -> frozenset[str]:
-    """Give the names of the ConfigMaps and Secrets whose files the pod's volumes have."""
+    """Return the names of the ConfigMaps and Secrets that the pod's volumes contain."""
     volumes = spec_of(pod).volumes or []
     projections = [part for volume in volumes for part in _projections(volume)]
     config_maps = [source.configMap.name for source in (*volumes, *projections) if source.configMap]
@@ -74,12 +74,18 @@ def source_names(pod: Pod) -> frozenset[str]:
 
 
 def has_files(volume: Volume) -> bool:
-    """Say whether the volume's files come from the API (see `files`), rather than being a folder of its own."""
+    """Tell whether the volume's files come from the API server (see `files`); otherwise it is a folder (see
+    `folder`).
+    """
     return bool(volume.configMap or volume.secret or volume.downwardAPI or volume.projected)
 
 
 def files(volume: Volume, pod: Pod, sources: VolumeSources) -> dict[str, File]:
-    """Give the volume's files by relative path; MissingSourceError for what isn't there and isn't optional."""
+    """Return the volume's files by relative path.
+
+    Raises:
+        MissingConfigError: a ConfigMap, Secret or key that isn't optional doesn't exist.
+    """
     namespace = identity(pod).namespace
     if volume.configMap:
         source = volume.configMap
@@ -99,10 +105,13 @@ def files(volume: Volume, pod: Pod, sources: VolumeSources) -> dict[str, File]:
 
 
 def folder(volume: Volume, pod: Pod, pod_folder: Path, state_folder: Path) -> Path:
-    """Give the folder of a volume without files of its own.
+    """Return the folder on this machine of a volume without files from the API server.
 
-    An emptyDir lies in the pod's folder, whatever its medium. A claim is one folder for all its pods. A hostPath
-    is an empty folder of the simulated node, never the path of the machine that runs the rehearsal.
+    An emptyDir is in the pod's folder, whatever its medium. A claim is one folder for all pods. A hostPath is an
+    initially empty folder of the simulated node, never the path on this machine.
+
+    Raises:
+        MissingConfigError: rehearsals don't support volumes of this kind.
     """
     namespace, node = identity(pod).namespace, spec_of(pod).nodeName or ""
     if volume.persistentVolumeClaim:
@@ -176,7 +185,9 @@ def _downward(
 
 
 def write_files(folder: Path, files: Mapping[str, File]) -> None:
-    """Make `folder` hold exactly `files`: a new generation is written beside the old and one link swapped."""
+    """Replace the content of `folder` by `files`: the new files are written beside the old ones, then one link is
+    replaced.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     current = folder / "..data"
     old = folder / current.readlink() if current.is_symlink() else None
@@ -191,7 +202,7 @@ def write_files(folder: Path, files: Mapping[str, File]) -> None:
     link.symlink_to(Path(new.name))
     link.replace(current)
     names = {path.partition("/")[0] for path in files}
-    links = (entry for entry in folder.iterdir() if entry.is_symlink())  # folders are for what is mounted inside
+    links = (entry for entry in folder.iterdir() if entry.is_symlink())  # folders are mount points of inner volumes
     present = {entry.name for entry in links if not entry.name.startswith("..")}
     for name in names - present:
         (folder / name).symlink_to(Path("..data") / name)
@@ -202,13 +213,17 @@ def write_files(folder: Path, files: Mapping[str, File]) -> None:
 
 
 def renewal_s(requests: Iterable[TokenRequest]) -> float | None:
-    """Give the seconds until the first of these tokens is to be renewed, None when there are none."""
+    """Return the seconds until the first of these tokens must be renewed; None if there are no tokens."""
     lives = [min(request.expiration_s * RENEW_AT, _LONGEST_S) for request in requests]
     return min(lives, default=None)
 
 
 async def request_tokens(client: AsyncClient, pod: Pod, requests: Iterable[TokenRequest]) -> Mapping[TokenRequest, str]:
-    """Ask for all tokens, bound to the pod; ApiError when the service account isn't there."""
+    """Return new service account tokens, bound to the pod.
+
+    Raises:
+        ApiError: the service account doesn't exist.
+    """
     distinct = list(requests)
     return dict(
         zip(distinct, await asyncio.gather(*(_request(client, pod, request) for request in distinct)), strict=True)

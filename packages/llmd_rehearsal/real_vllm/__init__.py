@@ -1,4 +1,4 @@
-"""vLLM itself, on a processor: its environment, tiny models, and what differs from the servers that a stack renders.
+"""vLLM itself on a processor: its environment, tiny models, and the differences to the servers that a stack renders.
 
-Nothing that it shows says anything of GPUs, ROCm or RDMA.
+Results say nothing about GPUs, ROCm or RDMA.
 """

@@ -1,4 +1,4 @@
-"""A model of a rehearsal with vLLM itself, as its checks reach it: its Service, its servers, and what they answer."""
+"""Access to one model of a rehearsal with vLLM itself, for the checks: its Service, servers, answers and metrics."""
 
 import random
 import time
@@ -16,7 +16,7 @@ from llmd_bench.queries import parse
 from llmd_tuner.latency import window_blocks
 
 TOKENS = 16
-"""Tokens of an answer."""
+"""Number of output tokens of an answer."""
 
 HANDED_OVER = "vllm:nixl_bytes_transferred_sum"
 RECEIVED = "vllm:external_prefix_cache_hits_total"
@@ -24,19 +24,21 @@ EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 RUNNING, CACHE = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
 
 REQUEST_LIMIT_S, SETTLE_LIMIT_S, LEASE_LIMIT_S, READY_LIMIT_S = 120.0, 20.0, 60.0, 240.0
-"""Limits of a request, of counters that settle, of a lease's end, and of a server's start."""
+"""Time limits in seconds: of a request, of counters reaching their final values, of a lease's end, and of a server's
+start.
+"""
 
 _PAUSE_S = 0.5
 _WORDS = ("hello", "world", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "one", "two", "three", "four")
 
 
 class CheckError(Exception):
-    """A check that fails; the message says what it found."""
+    """A check failed; the message has the evidence."""
 
 
 @dataclass(frozen=True)
 class ServerGroup:
-    """Servers of one role: the labels of their pods, and the port of vLLM."""
+    """Servers of one role: labels of their pods, and vLLM's port."""
 
     role: str
     selector: Mapping[str, str]
@@ -45,12 +47,12 @@ class ServerGroup:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model that is checked: its Service and those of its routers, its servers, and what is expected of its tiny one.
+    """Properties of a model that its checks need: Services, servers, and expectations of its tiny model.
 
-    Bytes are those of a block over all layers that see all tokens, and over those that see a window; `exact` is true
-    where prefill and decode servers round alike, in FP32 and with one tensor parallel size. `calls_by_schema` says that
-    vLLM holds the call of a named tool to its schema, which it does not in Harmony's format. `metrics` are names
-    without their endings.
+    `full_block_bytes` and `windowed_block_bytes` are the bytes of one KV cache block over all layers with full
+    attention, and over all layers with a sliding window. `exact` is true if prefill and decode servers round equally:
+    in FP32 and with the same tensor parallel size. `calls_by_schema`: vLLM enforces the schema of a named tool, which
+    it doesn't in the Harmony format. `metrics` are names without suffixes such as `_total`.
     """
 
     name: str
@@ -72,12 +74,12 @@ class ModelFacts:
 
     @property
     def disaggregated(self) -> bool:
-        """Tell whether KV cache is handed over."""
+        """Tell whether the model has prefill and decode servers, so that KV caches are handed over."""
         return {group.role for group in self.groups} >= {"prefill", "decode"}
 
     def handed_over_bytes(self, tokens: int) -> int:
-        """Return the bytes that a decode server reads of a prompt's KV cache: whole blocks, of windowed layers those
-        that the next token sees.
+        """Return the bytes of a prompt's KV cache that a decode server reads: whole blocks, and of layers with a
+        sliding window the blocks that the next token attends to.
         """
         whole = -(-tokens // self.block_size) * self.full_block_bytes
         if self.window_tokens is None:
@@ -87,7 +89,9 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of a model: its tokens, and logarithms of the probabilities of the first's likeliest ones."""
+    """Answer of a model: its tokens, the log probabilities of the likeliest first tokens, and the number of prompt
+    tokens.
+    """
 
     tokens: tuple[str, ...]
     first: Mapping[str, float]
@@ -95,13 +99,13 @@ class Answer:
     transfer: Mapping[str, Any] | None = None
 
     def apart(self, other: "Answer") -> str:
-        """Say how far another answer's first token is from the likeliest of this one."""
+        """Return a text on the difference in log probability between the first tokens of this answer and another."""
         difference = self.difference(other)
         return f"{difference:.2g} apart" if isfinite(difference) else "not among the likeliest"
 
     def difference(self, other: "Answer") -> float:
-        """Return how far another answer's first token is from the likeliest of this one; infinite if it isn't among
-        the likeliest there.
+        """Return the absolute difference between both answers' log probabilities of this answer's likeliest first
+        token; infinite if that isn't among the other answer's likeliest tokens.
         """
         likeliest = max(self.first, key=lambda token: self.first[token])
         return abs(self.first[likeliest] - other.first.get(likeliest, float("inf")))
@@ -109,7 +113,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class VllmPod:
-    """A pod of a server: the way to its vLLM, whether it is ready, and how often its containers were started again."""
+    """Pod of a server: HTTP client of its vLLM, readiness, and number of container restarts."""
 
     name: str
     client: httpx2.Client
@@ -119,7 +123,7 @@ class VllmPod:
 
 @dataclass
 class Stack:
-    """Ways to a model's Service and servers."""
+    """Clients of a model's Service, its servers and the cluster."""
 
     facts: ModelFacts
     cluster: Client
@@ -129,26 +133,26 @@ class Stack:
 
     @property
     def service(self) -> httpx2.Client:
-        """The model's Service, as its clients have it."""
+        """Client of the model's Service."""
         return self._service(self.facts.service)
 
     @property
     def entrances(self) -> list[httpx2.Client]:
-        """The model's Service, and those of its routers behind it."""
+        """Clients of the model's Service and of the Services of its routers."""
         return [self.service, *map(self._service, self.facts.routers)]
 
     def _service(self, name: str) -> httpx2.Client:
         return self.client(f"http://{name}.{self.facts.namespace}.svc.cluster.local")
 
     def client(self, url: str) -> httpx2.Client:
-        """Return a client of an address, the same for each address."""
+        """Return an HTTP client of a base URL; repeated calls return the same client."""
         if url not in self.clients:
             opened = httpx2.Client(base_url=url, timeout=REQUEST_LIMIT_S, trust_env=False)
             self.clients[url] = self.exits.enter_context(opened)
         return self.clients[url]
 
     def pods(self, role: str) -> list[VllmPod]:
-        """Return the pods of a role that have an address and are to stay."""
+        """Return the pods of a role that have an IP address and aren't being deleted."""
         group = self._group(role)
         found = self.cluster.list(Pod, namespace=self.facts.namespace, labels=dict(group.selector))
         return [
@@ -163,11 +167,11 @@ class Stack:
         ]
 
     def servers(self, *roles: str) -> list[httpx2.Client]:
-        """Return clients of vLLM in the pods of some roles, past sidecars and routers; of all if none is named."""
+        """Return clients of vLLM in the pods of these roles (by default all roles), bypassing sidecars and routers."""
         return [pod.client for role in roles or self.roles for pod in self.pods(role)]
 
     def end(self, pod: VllmPod) -> None:
-        """Delete a pod, which a Deployment replaces."""
+        """Delete a pod, which its Deployment replaces."""
         self.cluster.delete(Pod, pod.name, namespace=self.facts.namespace)
 
     @property
@@ -179,10 +183,10 @@ class Stack:
         return next(group for group in self.facts.groups if group.role == role)
 
     def complete(self, client: httpx2.Client, prompt: str | list[int], **more: Any) -> Answer:
-        """Return the greedy answer to a prompt.
+        """Return the answer to a prompt, with greedy decoding.
 
         Raises:
-            CheckError: it is refused.
+            CheckError: the request failed.
         """
         body = {
             "model": self.facts.repository,
@@ -204,15 +208,18 @@ class Stack:
         )
 
     def alone(self, prompt: str | list[int]) -> Answer:
-        """Return the answer of one decode server that computes all of it: no other request has its salt."""
+        """Return the answer of a single decode server that computes the whole prompt itself, as its cache salt is
+        unique.
+        """
         client = self.servers("decode" if self.facts.disaggregated else "aggregated")[0]
         return self.complete(client, prompt, cache_salt=f"{random.random()}")  # noqa: S311 - no secret
 
     def prefilled(self, prompt: list[int]) -> Mapping[str, Any]:
-        """Return by what a decode server finds the KV cache of a prompt that a prefill server has computed.
+        """Let a prefill server compute a prompt, and return the `kv_transfer_params` by which a decode server finds the
+        KV cache.
 
         Raises:
-            CheckError: the prefill server says nothing of it.
+            CheckError: the prefill server's answer has no `kv_transfer_params`.
         """
         asked = {"do_remote_decode": True, "do_remote_prefill": False}
         answer = self.complete(self.servers("prefill")[0], prompt, max_tokens=1, kv_transfer_params=asked)
@@ -221,25 +228,27 @@ class Stack:
         return answer.transfer
 
     def metric(self, name: str, *roles: str) -> float:
-        """Return the sum of a metric over all servers of some roles."""
+        """Return the sum of a metric over all servers of these roles (by default all roles)."""
         return sum(samples_of(client).get(name, 0.0) for client in self.servers(*roles))
 
     def grown(self, name: str, role: str, before: float, expected: float) -> float:
-        """Return by how much a counter has grown since, when it is as much as expected or time is over: vLLM counts
-        transfers with a later step.
+        """Return a counter's growth since its value `before`, once it is at least `expected` or the time limit passed:
+        vLLM counts transfers in a later engine step.
         """
         wait(lambda: self.metric(name, role) - before >= expected, SETTLE_LIMIT_S)
         return self.metric(name, role) - before
 
     def at_rest(self, limit_s: float = LEASE_LIMIT_S) -> bool:
-        """Wait until no server runs a request or keeps a block for one; return whether that came in time."""
+        """Wait until no server runs a request or keeps KV cache blocks; return whether that happened within `limit_s`
+        seconds.
+        """
         return wait(lambda: self.metric(RUNNING) == 0 and self.metric(CACHE) == 0, limit_s)
 
     def ready(self, role: str, count: int) -> None:
-        """Wait until as many pods of a role are ready.
+        """Wait until exactly `count` pods of a role exist and are ready.
 
         Raises:
-            CheckError: they are not in time.
+            CheckError: the pods aren't ready within the time limit.
         """
 
         def are_ready() -> bool:
@@ -250,15 +259,15 @@ class Stack:
             raise CheckError(f"not all {count} {role} servers were ready again within {READY_LIMIT_S:g} s")
 
     def restarts(self) -> int:
-        """Return how often containers of all servers have been started again."""
+        """Return the number of container restarts of all servers."""
         return sum(pod.restarts for role in self.roles for pod in self.pods(role))
 
 
 def posted(client: httpx2.Client, path: str, body: Mapping[str, Any]) -> httpx2.Response:
-    """Return the answer to a request of a client.
+    """Return the response to a POST request.
 
     Raises:
-        CheckError: there is none, or it is an error.
+        CheckError: the server doesn't answer, or answers with an error.
     """
     try:
         response = client.post(path, json=body)
@@ -270,7 +279,7 @@ def posted(client: httpx2.Client, path: str, body: Mapping[str, Any]) -> httpx2.
 
 
 def samples_of(client: httpx2.Client) -> dict[str, float]:
-    """Return all samples of a server's metrics by name, summed over labels; nothing where it doesn't answer."""
+    """Return all metrics of a server by name, summed over labels; empty if the server doesn't answer."""
     try:
         text = client.get("/metrics").text
     except httpx2.HTTPError:
@@ -279,7 +288,7 @@ def samples_of(client: httpx2.Client) -> dict[str, float]:
 
 
 def wait(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Wait until a condition holds; return whether it did in time."""
+    """Wait until a condition holds; return whether it did within `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
@@ -289,10 +298,10 @@ def wait(condition: Callable[[], bool], limit_s: float) -> bool:
 
 
 def random_text(words: int) -> str:
-    """Return words that no server has seen."""
+    """Return a text of a random number and `words` random words, which no server has cached."""
     return " ".join([f"{random.randrange(10**9)}", *random.choices(_WORDS, k=words)])  # noqa: S311 - no secret
 
 
 def token_ids(length: int, seed: int) -> list[int]:
-    """Return tokens of a prompt, the last of which is the same in all."""
+    """Return the token ids of a prompt, reproducible by `seed`; the last token is the same in all prompts."""
     return [*random.Random(seed).choices(range(10, 300), k=length - 1), 10]  # noqa: S311 - no secret

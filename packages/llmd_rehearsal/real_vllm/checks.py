@@ -1,4 +1,4 @@
-"""Checks of servers of vLLM itself in a rehearsal: what they answer and hand over, and what they survive.
+"""Checks of vLLM's own servers in a rehearsal: answers, KV cache transfers, and robustness.
 
 `python -m llmd_rehearsal.real_vllm.checks FACTS RESULTS` runs inside the rehearsal's network, with `KUBECONFIG` set.
 """
@@ -48,11 +48,11 @@ from llmd_rehearsal.real_vllm.checked_model import (
 )
 
 PROMPT_WORDS = (60, 400, 1500)
-"""Words of the prompts whose answers are compared."""
+"""Numbers of words of the prompts whose answers are compared."""
 
 TOLERANCE = 0.1
-"""Most that the logarithm of a first token's probability may differ where sums are rounded otherwise: in BF16, or with
-other tensor parallel sizes.
+"""Largest permitted difference in log probability of a first token if sums are rounded differently: in BF16, or with
+different tensor parallel sizes.
 """
 
 _TOOL: dict[str, Any] = {
@@ -69,7 +69,9 @@ _TOOL: dict[str, Any] = {
 }
 
 _END_OF_THOUGHT = "</think>"
-"""In a prompt it has a parser of reasoning take the answer for what comes after: schemas hold from there on."""
+"""Text that, at the end of a prompt, makes a reasoning parser treat the whole answer as final, so that schemas apply to
+it.
+"""
 
 _THOUGHTFUL_PROMPTS = 3
 _REFUSED = frozenset((400, 403, 404, 413, 422))
@@ -89,12 +91,12 @@ for server in servers:
         continue
     sys.exit(1)
 """
-"""Program of a pod: ends with 1 where a server answers at all."""
+"""Python program of a pod that ends with exit code 1 if a server answers."""
 
 
 @dataclass(frozen=True)
 class ServerCheck:
-    """Result of a check of one model; `evidence` says in words what it rests on."""
+    """Result of one check of one model; `evidence` describes the observations, `seconds` is the check's duration."""
 
     model: str
     check: str
@@ -104,7 +106,7 @@ class ServerCheck:
 
 
 def same_answers(stack: Stack) -> str:
-    """Answers by way of router, sidecar, prefill and decode server are those of one server that computes all of it."""
+    """Check that answers through router, sidecar, prefill and decode server equal the answers of a single server."""
     furthest, equal = 0.0, 0
     for words in PROMPT_WORDS:
         prompt = random_text(words)
@@ -125,7 +127,7 @@ def same_answers(stack: Stack) -> str:
 
 
 def handed_over_bytes(stack: Stack) -> str:
-    """Bytes that are handed over are those of the prompt's blocks, of windowed layers the last."""
+    """Check that the number of transferred bytes is that of the prompt's KV cache blocks."""
     said: list[str] = []
     for words in PROMPT_WORDS:
         before = stack.metric(HANDED_OVER, "decode")
@@ -139,7 +141,9 @@ def handed_over_bytes(stack: Stack) -> str:
 
 
 def swapped_prompts(stack: Stack) -> str:
-    """A decode server that is given another prompt's KV cache answers that prompt: it answers by what it is handed."""
+    """Check that a decode server that is given another prompt's KV cache answers that other prompt, so that it uses the
+    KV cache it was given.
+    """
     length = 3 * stack.facts.block_size
     one, other = token_ids(length, seed=1), token_ids(length, seed=2)
     given = stack.complete(stack.servers("decode")[0], one, kv_transfer_params=stack.prefilled(other))
@@ -151,9 +155,9 @@ def swapped_prompts(stack: Stack) -> str:
 
 
 def swapped_blocks(stack: Stack) -> str:
-    """A block that arrives in another's place changes the answer, so that the comparison of answers would see it.
+    """Check that a wrong KV cache block changes the answer, so that comparisons of answers detect wrong blocks.
 
-    Keys carry their positions, so that the order alone of the same blocks changes nothing.
+    The same blocks in another order would change nothing, because keys contain their positions.
     """
     prompt = token_ids(3 * stack.facts.block_size, seed=3)
     transfer = dict(stack.prefilled(prompt))
@@ -166,7 +170,7 @@ def swapped_blocks(stack: Stack) -> str:
 
 
 def apis(stack: Stack) -> str:
-    """All APIs of the model answer, whole and as streams."""
+    """Check that all APIs of the model answer, with and without streaming."""
     model, text = stack.facts.repository, random_text(40)
     messages = [{"role": "user", "content": text}]
     bodies = {
@@ -186,9 +190,11 @@ def apis(stack: Stack) -> str:
 
 
 def called_tools(stack: Stack) -> str:
-    """A call of a tool that a request names is written by the tool's schema; the choice may be left to the server.
+    """Check that the call of a tool that the request names follows the tool's schema, and that `tool_choice: auto` is
+    accepted.
 
-    Tokens are drawn and many, as a schema has room for blanks, which a model with random weights may never end.
+    Tokens are sampled, and many are allowed, because a schema permits blanks, which a model with random weights may
+    repeat endlessly.
     """
     message = {"role": "user", "content": f"{random_text(20)} {_END_OF_THOUGHT}"}
     asked = {"model": stack.facts.repository, "tools": [_TOOL], "messages": [message], "temperature": 1}
@@ -205,9 +211,9 @@ def called_tools(stack: Stack) -> str:
 
 
 def reasoning(stack: Stack) -> str:
-    """Thoughts of a model stand in a field of their own, the same whole and as a stream.
+    """Check that a model's reasoning is in a field of its own and is the same with and without streaming.
 
-    Random weights may end them at any token, the first too, so that several prompts are tried.
+    A model with random weights may end its reasoning at any token, even the first, so that several prompts are tried.
     """
     for _ in range(_THOUGHTFUL_PROMPTS):
         asked = {"model": stack.facts.repository, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
@@ -226,7 +232,7 @@ def reasoning(stack: Stack) -> str:
 
 
 def metrics(stack: Stack) -> str:
-    """Every metric that rules, dashboards, status and benchmarks read has that name."""
+    """Check that the servers expose every metric that rules, dashboards, `status` and benchmarks read."""
     for client in stack.servers():
         samples = samples_of(client)
         names = {name.removesuffix(end) for name in samples for end in ("", "_total", "_bucket", "_count", "_sum")}
@@ -240,11 +246,13 @@ HOSTILE: tuple[Mapping[str, Any], ...] = (
     {"do_remote_prefill": True, "do_remote_decode": True},
     {"do_remote_prefill": True, "remote_host": "169.254.169.254", "remote_port": 80, "remote_block_ids": [[1]]},
 )
-"""Values of `kv_transfer_params`; the first two end a server of vLLM 0.26 that gets them."""
+"""Values of `kv_transfer_params`; each of the first two crashes a vLLM 0.26 server that receives it."""
 
 
 def hostile_requests(stack: Stack) -> str:
-    """Requests that say where KV cache is to come from end no server, by way of the model's Service and of routers."""
+    """Check that requests with `kv_transfer_params`, sent through the model's Service and the routers, crash no
+    server.
+    """
     before, refused, sent = stack.restarts(), 0, 0
     for entrance in stack.entrances:
         for params in HOSTILE:
@@ -266,7 +274,7 @@ def hostile_requests(stack: Stack) -> str:
 
 
 def foreign_pods(stack: Stack) -> str:
-    """A pod of another namespace, which nothing keeps from saying where KV cache comes from, reaches no server."""
+    """Check that a pod of another namespace, whose requests no router would filter, reaches no server."""
     if not stack.facts.policies_enforced:
         return "not tried: this machine can't filter packets, so that NetworkPolicies are not enforced"
     servers = [str(client.base_url) for client in stack.servers()]
@@ -291,7 +299,7 @@ def foreign_pods(stack: Stack) -> str:
 
 
 def aborted_requests(stack: Stack) -> str:
-    """A client that goes in the middle of its answer leaves no request and no block behind."""
+    """Check that a client that disconnects during its answer leaves no running request and no KV cache blocks."""
     for _ in range(3):
         body = {"model": stack.facts.repository, "prompt": random_text(300), "max_tokens": 2000, "ignore_eos": True}
         with stack.service.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
@@ -303,7 +311,7 @@ def aborted_requests(stack: Stack) -> str:
 
 
 def ended_leases(stack: Stack) -> str:
-    """Blocks of a prompt that no decode server fetches are given back when their lease ends, and are counted."""
+    """Check that KV cache blocks that no decode server fetches are freed when their lease expires, and are counted."""
     before = stack.metric(EXPIRED, "prefill")
     stack.prefilled(token_ids(3 * stack.facts.block_size, seed=random.randrange(10**6)))  # noqa: S311 - no secret
     began = time.monotonic()
@@ -315,7 +323,7 @@ def ended_leases(stack: Stack) -> str:
 
 
 def restarted_prefill(stack: Stack) -> str:
-    """Decode servers that knew a prefill server go on with the one that takes its place."""
+    """Check that decode servers work with the replacement of a prefill server that they were connected to."""
     pods = stack.pods("prefill")
     stack.end(pods[0])
     began = time.monotonic()
@@ -324,7 +332,7 @@ def restarted_prefill(stack: Stack) -> str:
 
 
 def drained_server(stack: Stack) -> str:
-    """A server that is to end finishes the stream that it is at."""
+    """Check that a server whose pod is deleted finishes its stream."""
     role = "decode" if stack.facts.disaggregated else "aggregated"
     pods = stack.pods(role)
     body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": 2000, "ignore_eos": True}
@@ -374,7 +382,7 @@ OF_DISAGGREGATED: tuple[Check, ...] = (
 
 
 def check_all(models: Sequence[ModelFacts], cluster: Client, progress: Progress) -> Iterator[ServerCheck]:
-    """Yield what each check of each model found, one after the other."""
+    """Yield the result of each check of each model, one after the other."""
     for facts in models:
         with ExitStack() as exits:
             stack = Stack(facts, cluster, progress, exits)
@@ -395,7 +403,7 @@ def _result(stack: Stack, check: Check) -> ServerCheck:
 
 
 def main() -> int:
-    """Check the models of a file of facts, and write the results into another."""
+    """Check the models of the facts file, write the results file, and return 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.real_vllm.checks", description=__doc__)
     parser.add_argument("facts", type=Path, help="JSON file: a list of ModelFacts")
     parser.add_argument("results", type=Path, help="JSON file to write: a list of ServerCheck")

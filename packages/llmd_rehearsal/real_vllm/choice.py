@@ -1,4 +1,4 @@
-"""Choice between simulated servers and vLLM itself, and all that a rehearsal with vLLM itself needs."""
+"""Choice between simulated servers and vLLM itself, and the preparation of a rehearsal with vLLM itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from llmd_rehearsal.real_vllm.topologies import CutStack
 
 
 class VllmChoice(StrEnum):
-    """Choice of a rehearsal's servers."""
+    """Choice of a rehearsal's servers: simulated, or vLLM itself."""
 
     SIMULATED = "simulated"
     REAL = "real"
@@ -30,8 +30,8 @@ class VllmChoice(StrEnum):
 
 @dataclass(frozen=True)
 class RealRehearsal:
-    """A rehearsal with vLLM itself: its version and environment, the stack that fits, tiny models by repository, and
-    folders with their files and with published vocabularies.
+    """Prerequisites of a rehearsal with vLLM itself: version, environment, reduced stack, tiny models by repository,
+    and folders with the files of models and published vocabularies.
     """
 
     version: str
@@ -41,7 +41,9 @@ class RealRehearsal:
     files: Mapping[str, Path]
 
     def servers(self, authority: Path) -> RealServers:
-        """Return the servers as the node agent starts them; `authority` signs the certificates of hosts outside."""
+        """Return the settings with which the node agent starts servers; `authority` is the PEM file of the certificate
+        authority of hosts outside the cluster.
+        """
         values = {repository: model.server_values for repository, model in self.models.items()}
         return RealServers(
             folder=self.vllm.folder, authority=authority, encodings=self.files.get(ENCODINGS), values=values
@@ -49,10 +51,10 @@ class RealRehearsal:
 
 
 def real_version(config: StackConfig) -> str:
-    """Return the version of vLLM that a stack's release serves with.
+    """Return the version of vLLM in a stack's release.
 
     Raises:
-        KitError: it is none that can be installed.
+        KitError: the kit can't install this version.
     """
     release, known = used_release(config), real_vllm_data().versions
     tag = release.vllm.image.tag if release else "of an unknown release"
@@ -65,10 +67,10 @@ def real_version(config: StackConfig) -> str:
 
 
 def choose_stack(config: StackConfig, processors: float, available_gib: int) -> tuple[CutStack, dict[str, TinyModel]]:
-    """Return the stack that fits this machine, and its tiny models by repository.
+    """Return the stack reduced to this machine's memory, and its tiny models by repository.
 
     Raises:
-        KitError: it can't be rehearsed with vLLM itself; says why, before anything is installed.
+        KitError: the stack can't be rehearsed with vLLM itself; raised before anything is installed.
     """
     version = real_version(config)
     if ranked := [model.model for model in config.models if model.topology.data_parallel]:
@@ -88,10 +90,10 @@ def choose_stack(config: StackConfig, processors: float, available_gib: int) -> 
 
 
 def prepare(stack: CutStack, models: Mapping[str, TinyModel], progress: Progress) -> RealRehearsal:
-    """Install vLLM where it isn't yet, and make the tiny models.
+    """Install vLLM if it isn't installed yet, and create the tiny models.
 
     Raises:
-        KitError: it can't be installed on this machine.
+        KitError: vLLM can't be installed on this machine.
     """
     version = real_version(stack.asked)
     vllm = environment.ensure(version, progress)

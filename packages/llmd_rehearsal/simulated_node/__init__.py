@@ -1,6 +1,6 @@
-"""Simulated ROCm tools and libraries for pods with GPUs in a rehearsal, under their real names.
+"""Simulated ROCm tools and libraries, under their real names, for pods with GPUs in a rehearsal.
 
-The files of this folder are mounted into such pods, beside what `llmd_rehearsal.pods.hardware` writes of the node. What
-works takes model time: the clock that durations are measured by (`time.perf_counter`) goes on by what the work would
-take at the rates of the node's ports, and by nothing else.
+This folder's files are mounted into such pods, beside the files that `llmd_rehearsal.pods.hardware` writes about the
+node. Work takes model time: the clock for durations (`time.perf_counter`) advances only by the time that the work would
+take at the simulated rates.
 """

@@ -1,4 +1,4 @@
-"""A simulated amd-smi: `list --json` and `metric --ecc --json`, as ROCm/amdsmi documents them."""
+"""Simulated amd-smi: `list --json` and `metric --ecc --json`, in the formats that ROCm/amdsmi documents."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ NODE = Path("/opt/simulated-node/node.json")
 
 
 def main(arguments: list[str]) -> int:
-    """Print the information that the command line asks for."""
+    """Print the output for these command-line arguments; return 2 for unsupported ones."""
     gpus: list[str] = json.loads(NODE.read_text())["gpus"]
     if arguments == ["list", "--json"]:
         print(json.dumps([_entry(index, address) for index, address in enumerate(gpus)]))

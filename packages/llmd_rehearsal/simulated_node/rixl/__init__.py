@@ -1,1 +1,1 @@
-"""A simulated NIXL, under the name that vLLM's ROCm images install it by."""
+"""Simulated NIXL, under the package name in vLLM's ROCm images."""

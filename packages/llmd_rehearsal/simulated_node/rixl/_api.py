@@ -1,4 +1,6 @@
-"""A simulated NIXL API: reads take the model time of the slower of two ports, and ports count what comes in."""
+"""Simulated NIXL API: a read takes the model time of the slower of two ports, and increases the port's receive
+counter.
+"""
 
 import json
 from collections.abc import Sequence
@@ -13,21 +15,23 @@ Piece = tuple[int, int, int]
 
 
 class nixl_agent_config:  # noqa: N801 - NIXL's name
-    """Configuration of an agent."""
+    """Configuration of a NIXL agent."""
 
     def __init__(self, backends: Sequence[str] = ("UCX",)) -> None:
         self.backends = list(backends)
 
 
 class Transfer:
-    """A prepared read: whose buffer it fills with what, and the seconds that it takes."""
+    """Prepared read: the target buffer, the byte value that fills it, its length in bytes, and its duration in
+    seconds.
+    """
 
     def __init__(self, target: torch.Tensor, fill: int, length_bytes: int, seconds: float) -> None:
         self.target, self.fill, self.length_bytes, self.seconds = target, fill, length_bytes, seconds
 
 
 class nixl_agent:  # noqa: N801 - NIXL's name
-    """An agent with its registered buffers."""
+    """NIXL agent with its registered buffers."""
 
     def __init__(self, name: str, config: nixl_agent_config) -> None:
         del config
@@ -36,37 +40,37 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         self._peers: dict[str, dict[str, list[float]]] = {}
 
     def get_plugin_list(self) -> list[str]:
-        """Names of the agent's transports."""
+        """Return the names of the agent's transports."""
         return ["UCX"]
 
     def register_memory(self, regions: Sequence[tuple[int, int, int, str]], *, mem_type: str) -> Sequence[object]:
-        """Register buffers, given as address, length, device and name."""
+        """Register buffers, each given as address, length in bytes, device number and name."""
         del mem_type
         self._buffers += [torch.Tensor.by_address[address] for address, *_ in regions]
         return regions
 
     def deregister_memory(self, regions: Sequence[object]) -> None:
-        """Deregister buffers; the simulation keeps them."""
+        """Do nothing: the simulation keeps registered buffers."""
 
     def get_agent_metadata(self) -> bytes:
-        """Metadata for another agent, as JSON: fill and rate of each buffer."""
+        """Return the metadata for another agent as JSON: byte value and port rate in GB/s of each buffer."""
         rates = torch.port_rates()
         buffers = {str(item.data_ptr()): [item.fill, rates[item.get_device()]] for item in self._buffers}
         return json.dumps({"name": self._name, "buffers": buffers}).encode()
 
     def add_remote_agent(self, metadata: bytes) -> bytes:
-        """Add another agent by its metadata and return its name."""
+        """Register another agent by its metadata and return its name."""
         other = json.loads(metadata)
         self._peers[other["name"]] = other["buffers"]
         return other["name"].encode()
 
     def get_xfer_descs(self, pieces: Sequence[Piece], *, mem_type: str) -> Sequence[Piece]:
-        """Return descriptors of the pieces of memory, which are the pieces."""
+        """Return descriptors of pieces of memory, which are the pieces themselves in the simulation."""
         del mem_type
         return pieces
 
     def initialize_xfer(self, operation: str, local: Sequence[Piece], remote: Sequence[Piece], peer: str) -> Transfer:
-        """Prepare a read; its duration is in seconds of model time."""
+        """Return a prepared read, with its duration in seconds of model time."""
         del operation
         fill, rate = self._peers[peer][str(remote[0][0])]
         target = torch.Tensor.by_address[local[0][0]]
@@ -75,7 +79,7 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         return Transfer(target, int(fill), length_bytes, length_bytes / (slower * 1e9))
 
     def transfer(self, handle: Transfer) -> str:
-        """Read at once: fill the target and let the transfer's model time pass."""
+        """Execute a read: fill the target, advance the model time and the port's counter."""
         torch.model_time.now_s += handle.seconds
         handle.target.fill = handle.fill
         counter = PORTS / f"mlx5_{handle.target.get_device()}/ports/1/counters/port_rcv_data"
@@ -83,9 +87,9 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         return "DONE"
 
     def check_xfer_state(self, handle: Transfer) -> str:
-        """State of a transfer, which is always done."""
+        """Return the state of a transfer, which is always done."""
         del handle
         return "DONE"
 
     def release_xfer_handle(self, handle: Transfer) -> None:
-        """Release a transfer, which holds nothing in the simulation."""
+        """Do nothing: a transfer holds no resources in the simulation."""

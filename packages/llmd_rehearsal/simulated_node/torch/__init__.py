@@ -1,4 +1,4 @@
-"""A simulated PyTorch: as much of it as an acceptance uses. Buffers have one byte for all of theirs."""
+"""Simulated PyTorch with the functions that the acceptance uses. A buffer's bytes all have the same value."""
 
 import itertools
 import json
@@ -16,13 +16,13 @@ BYTES = {uint8: 1, float32: 4, bfloat16: 2}
 
 
 class ModelTime:
-    """Seconds of work, by which durations are measured."""
+    """Clock of model time, advanced by simulated work."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
 
     def __call__(self) -> float:
-        """Model seconds so far."""
+        """Return the model time in seconds."""
         return self.now_s
 
 
@@ -31,7 +31,7 @@ time.perf_counter = model_time
 
 
 class Tensor:
-    """A buffer on a GPU."""
+    """Buffer on a simulated GPU."""
 
     by_address: ClassVar[dict[int, "Tensor"]] = {}
     _addresses = itertools.count(1 << 20, 1 << 40)
@@ -43,28 +43,28 @@ class Tensor:
         self.by_address[self._address] = self
 
     def data_ptr(self) -> int:
-        """Address of the tensor's memory."""
+        """Return the address of the tensor's memory."""
         return self._address
 
     def numel(self) -> int:
-        """Number of the tensor's elements."""
+        """Return the number of the tensor's elements."""
         return self._count
 
     def get_device(self) -> int:
-        """Number of the tensor's GPU."""
+        """Return the number of the tensor's GPU."""
         return self._gpu
 
     def __getitem__(self, index: int) -> int:
         return self.fill
 
     def copy_(self, source: "Tensor") -> "Tensor":
-        """Let the model time of reading and writing that much of the GPU's memory pass."""
+        """Advance the model time by the duration of reading and writing both tensors' bytes; copy nothing."""
         model_time.now_s += (source.nbytes + self.nbytes) / (_node()["memory_gb_per_s"][self._gpu] * 1e9)
         return self
 
 
 def full(size: tuple[int, ...], fill_value: int, *, dtype: str, device: str) -> Tensor:
-    """A buffer full of a value."""
+    """Return a buffer filled with a value."""
     return Tensor(math.prod(size), fill_value, dtype, device)
 
 
@@ -74,7 +74,7 @@ def ones(count: int, *, dtype: str, device: str) -> Tensor:
 
 
 def mm(first: Tensor, second: Tensor, *, out: Tensor) -> Tensor:
-    """Let the model time of a product of two square matrices pass."""
+    """Advance the model time by the duration of multiplying two square matrices; compute nothing."""
     del second
     rows = math.isqrt(first.numel())
     model_time.now_s += 2 * rows**3 / (_node()["matrix_tflops"][first.get_device()] * 1e12)
@@ -86,7 +86,7 @@ def _node() -> dict[str, Any]:
 
 
 def port_rates() -> list[float]:
-    """GB/s of the node's ports."""
+    """Return the rates of the node's ports in GB/s."""
     return _node()["port_gb_per_s"]
 
 
@@ -100,7 +100,7 @@ def _read(_file: int, buffers: Sequence[bytearray], _offset: int) -> int:
     return count
 
 
-os.pwritev, os.preadv = _written, _read  # the node's disks, which nothing else of an acceptance asks so
+os.pwritev, os.preadv = _written, _read  # simulate the node's disks, for which alone the acceptance uses these calls
 
 
 def _nothing(gpu: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""A simulated `torch.distributed`: ranks meet by TCP as the real ones do; the slowest port sets the rate."""
+"""Simulated `torch.distributed`: ranks connect over TCP like the real ones; the slowest port determines the rate."""
 
 import json
 import socket
@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import torch
 
 ALONE_GB_PER_S = 320.0
-"""Bus bandwidth within a node, which has no network in it."""
+"""Bus bandwidth in GB/s within one node, where no network is used."""
 
 _group = {"ranks": 1, "gb_per_s": ALONE_GB_PER_S}
 
 
 def init_process_group(backend: str, *, init_method: str, rank: int, world_size: int, timeout: timedelta) -> None:
-    """Wait for all ranks, as the real one does."""
+    """Wait until all ranks have connected, like the real function, and agree on the bandwidth."""
     del backend
     rates = torch.port_rates()
     slowest = min(rates, default=0.0)
@@ -52,10 +52,10 @@ def _follow(address: tuple[str, int], slowest: float, limit_s: float) -> float:
 
 
 def all_reduce(buffer: torch.Tensor) -> None:
-    """Let the model time of an all-reduce pass."""
+    """Advance the model time by the duration of an all-reduce."""
     ranks = _group["ranks"]
     torch.model_time.now_s += buffer.nbytes / (_group["gb_per_s"] * 1e9) * 2 * (ranks - 1) / ranks
 
 
 def destroy_process_group() -> None:
-    """Leave the process group; the simulation keeps none."""
+    """Do nothing: the simulation keeps no process group."""
