@@ -14,7 +14,8 @@ from llmd_base.progress import Progress
 from llmd_base.records import document
 from llmd_oke import planning
 from llmd_oke.cli import console, options
-from llmd_oke.cli.check import plan_document, show_plan
+from llmd_oke.cli.check import plan_document, show_plan, shows_all
+from llmd_oke.cli.plan_summary import show_summary
 from llmd_oke.cli.rehearsals import Rehearsals
 from llmd_oke.config import require_project
 from llmd_oke.operations.drift import Drift
@@ -401,7 +402,8 @@ def rehearse(
     prepared = rehearsal.prepare(project, stack, settings, progress)
     _tell_release(prepared, progress)
     if not as_json:
-        show_plan(stack, prepared.plan, release=release_text(prepared.inventory.release))
+        show = show_plan if shows_all() else show_summary
+        show(stack, prepared.plan, release=release_text(prepared.inventory.release))
     rehearsal.ask_for_faults(prepared, faults)
     rehearsal.pre_scale_down(prepared, progress)
     progress.step("updating the stack with the real engine")

@@ -124,6 +124,24 @@ def api_key_signer(file: Path | None = None, profile: str | None = None) -> Sign
     return Signer("/".join(_value(values, name, where) for name in ("tenancy", "user", "fingerprint")), key)
 
 
+@dataclass(frozen=True)
+class ProfileHome:
+    """Tenancy and region of a profile, None where it names none."""
+
+    tenancy_id: str | None
+    region: str | None
+
+
+def profile_home(profile: str | None = None) -> ProfileHome:
+    """The tenancy and the region that a profile of OCI's configuration file names.
+
+    Raises:
+        KitError: the file or the profile can't be used.
+    """
+    values = _profile(config_file(), profile or profile_name())
+    return ProfileHome(values.get("tenancy"), values.get("region"))
+
+
 def load_key(pem: str, pass_phrase: str | None, where: str) -> RSAPrivateKey:
     """Return the RSA key in a PEM text; `where` names the key's source in messages.
 

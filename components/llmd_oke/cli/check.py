@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import InvalidStack
@@ -21,6 +21,7 @@ from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.shapes import SHAPES
 from llmd_oke.cli import console, options
 from llmd_oke.cli.console import problem_document
+from llmd_oke.cli.plan_summary import minutes, show_summary
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.config.schema import stack_file_schema
 from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
@@ -29,8 +30,18 @@ from llmd_oke.planning.container_images import chart_archives, images_of, tag_on
 from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, ServerStartForecast, bring_up, costs, server_start
 from llmd_oke.planning.model_plan import RolePlan
 
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="On a terminal too, all of the plan, its forecasts and advice; not one screen."),
+]
 
-def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
+
+def check(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    explain: Explain = False,
+    as_json: options.Json = False,
+) -> None:
     """Check a stack file without touching anything: all problems at once, or the plan and advice."""
     try:
         plan = _plan(project, stack)
@@ -39,14 +50,20 @@ def check(stack: options.Stack, project: options.Project = options.HERE, as_json
             raise
         _print({"stack": stack, "ok": False, "problems": [problem_document(problem) for problem in refused.problems]})
         raise typer.Exit(1) from refused
-    differences = forecast_differences(plan)
     if as_json:
-        deployed = plan_document(plan) | {"not_as_measured": differences}
+        deployed = plan_document(plan) | {"not_as_measured": forecast_differences(plan)}
         _print({"stack": stack, "ok": True, "problems": [], **deployed})
-        return
-    show_plan(stack, plan)
-    for name, texts in differences.items():
-        console.output().print(f"\n[dim]forecasts[/] {escape(name)}: not as measured: {escape('; '.join(texts))}")
+    elif shows_all(explain=explain):
+        show_plan(stack, plan)
+        for name, texts in forecast_differences(plan).items():
+            console.output().print(f"\n[dim]forecasts[/] {escape(name)}: not as measured: {escape('; '.join(texts))}")
+    else:
+        show_summary(stack, plan)
+
+
+def shows_all(*, explain: bool = False) -> bool:
+    """Tell whether all of a plan is shown: where it is asked for, and where output goes to no terminal."""
+    return explain or not console.output().is_terminal
 
 
 def _plan(project: Path, stack: str) -> Plan:
@@ -174,9 +191,9 @@ def _server_start_sentence(start: ServerStartForecast) -> str:
     """Say how long servers take to start where weights and image are there."""
     where = f"({start.source}; weights and image are there)"
     if start.again_s == start.first_s:
-        return f"{_minutes(start.first_s)} {where}: it compiles each time"
-    later = f"{_minutes(start.again_s)} with the code that another of its kind compiled on the node"
-    return f"{_minutes(start.first_s)}, {later} {where}"
+        return f"{minutes(start.first_s)} {where}: it compiles each time"
+    later = f"{minutes(start.again_s)} with the code that another of its kind compiled on the node"
+    return f"{minutes(start.first_s)}, {later} {where}"
 
 
 def _cents(usd: float | None) -> float | None:
@@ -233,20 +250,16 @@ def _bring_up(forecast: BringUp) -> Table:
     table.add_column("takes", justify="right")
     table.add_column("figure")
     for leg in forecast.legs:
-        takes = _minutes(leg.seconds)
+        takes = minutes(leg.seconds)
         longest = leg.name in critical
         cells = (
-            _minutes(starts[leg.name]),
+            minutes(starts[leg.name]),
             takes if longest else f"({takes})",
             leg.source if leg.source == ASSUMED else "published",
         )
         table.add_row(f"  {leg.name}", *cells, style=None if longest else "dim")
-    table.add_row("  all of it", "", _minutes(forecast.seconds), "")
+    table.add_row("  all of it", "", minutes(forecast.seconds), "")
     return table
-
-
-def _minutes(seconds: float) -> str:
-    return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
 
 
 def _room(role: RolePlan) -> str:

@@ -16,7 +16,7 @@ from llmd_oke.cli import console
 from llmd_oke.cli.loading import LoadingGroup
 
 _PANELS = {
-    "Plan": ("check", "preflight", "model", "images", "render", "rehearse", "schema"),
+    "Plan": ("init", "check", "explain", "diagram", "preflight", "model", "images", "render", "rehearse", "schema"),
     "Deploy": ("up", "destroy", "drift", "recover", "nodes", "pipeline", "tunnel", "token"),
     "See how it is": ("status", "support"),
     "Measure what is deployed": ("smoke", "bench", "eval", "passport", "accept"),

@@ -33,7 +33,7 @@ from llmd_oke.operations.previews import Preview, ResourceChange
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.redaction import compared, preview_project, without_secrets
 from llmd_oke.operations.updates import with_refresh
-from llmd_oke.planning import Plan
+from llmd_oke.planning import Plan, advice_of_update
 from llmd_oke.planning.pipeline_rights import pipeline_statements
 
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ def summarise(
         *_listed("Changed by hand", [_plain(str(drift)) for drift in by_hand]),
         *_listed("Before the update", [str(first)] if first else []),
         *_table(preview.effective),
-        *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in plan.advice]),
+        *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in advice_of_update(plan)]),
         f"{len(plan.nodes_at_first)} GPU nodes{scaled}, {plan.used_gpus} of {plan.gpus} GPUs used, "
         f"{plan.price_usd_per_hour:.2f} $/hour at list price.",
         *(

@@ -26,11 +26,13 @@ class _StackFileSchema(GenerateJsonSchema):
         return _part_name(super().normalize_name(name))
 
 
-def stack_file_schema(suggested: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
+def stack_file_schema(
+    suggested: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({}), *, with_texts: bool = True
+) -> dict[str, Any]:
     """The schema of `stacks/Pulumi.<stack>.yaml`: our object is described, everything else of Pulumi's is let through.
 
-    `suggested` are names that editors offer, by type and key. The schema says 2020-12 and uses nothing that a reader
-    of draft 7 doesn't know.
+    `suggested` are names that editors offer, by type and key; keys have no texts unless asked for `with_texts`. The
+    schema says 2020-12 and uses nothing that a reader of draft 7 doesn't know.
     """
     stack = StackConfig.model_json_schema(by_alias=True, schema_generator=_StackFileSchema)
     definitions = stack.pop("$defs")
@@ -39,7 +41,7 @@ def stack_file_schema(suggested: Mapping[tuple[str, str], Sequence[str]] = Mappi
     for part in (stack, *definitions.values()):  # titles of keys only repeat the keys with other capitals
         for described in part.get("properties", {}).values():
             described.pop("title", None)
-    for model in (StackConfig, *_parts(ConfigPart)):
+    for model in (StackConfig, *_parts(ConfigPart)) if with_texts else ():
         _describe(stack if model is StackConfig else definitions.get(_part_name(model.__name__), {}), model)
     for (part, key), names in suggested.items():
         described = stack if part == StackConfig.__name__ else definitions[part]

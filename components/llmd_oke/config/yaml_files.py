@@ -67,12 +67,12 @@ class YamlDocument:
         if path == "config":
             return _walk(self.root, ["config"])[1]
         node, line = _walk(self.root, ["config", CONFIG_KEY])
-        inner = None if node is None else _walk(node, _steps(path))[1]
+        inner = None if node is None else _walk(node, steps(path))[1]
         return inner or line
 
     def line_of_part(self, path: str) -> int | None:
         """Return the line of a path in a file that is not a stack's, whose paths start at its root."""
-        return None if self.root is None else _walk(self.root, _steps(path))[1]
+        return None if self.root is None else _walk(self.root, steps(path))[1]
 
     def problems(self) -> Iterator[Problem]:
         """Keys that an object has twice (YAML forbids them, and readers disagree about which one counts), endless
@@ -204,7 +204,8 @@ Loader.add_constructor(f"{_TAG}int", _construct_number)
 Loader.add_constructor(f"{_TAG}float", _construct_number)
 
 
-def _steps(path: str) -> list[str | int]:
+def steps(path: str) -> list[str | int]:
+    """The keys and indices that a path such as `models[0].topology` goes by."""
     return [int(match[1]) if match[1] else match[2] for match in _STEP.finditer(path)]
 
 

@@ -13,12 +13,12 @@ import pulumi
 from llmd_base.errors import InvalidStack, KitError, Problem
 from pulumi.runtime import mocks
 
-from llmd_oke.config import CONFIG_KEY, locate, setting_names, stack_file
+from llmd_oke.config import locate, setting_names, stack_file
 from llmd_oke.operations.guards import SERVERS
 from llmd_oke.planning import Plan, plan_stack_file
 from llmd_oke.planning.model_plan import UpdateWay
-from llmd_oke.program import program
 from llmd_oke.program.declare import COMPUTED, KUBECONFIG, ClusterMocks, Declared, declared
+from llmd_oke.program.deployment import deploy
 from llmd_oke.serving import labels
 
 UNKNOWN = "llmd-oke-unknown:"
@@ -164,7 +164,7 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
         raise KitError(f"{stack} takes nothing from another stack, so that outputs mean nothing.", "Leave them out.")
     if problems := list(_front_door_problems(plan)):
         raise InvalidStack(locate(problems, stack_file(project, stack)))
-    resources = _declarations(project, stack, plan, outputs or {})
+    resources = declarations(project, stack, plan, outputs or {})
     updates = tuple(
         ModelUpdates(model.name, model.update_way, model.update_note, tuple(unit.name for unit in model.units))
         for model in plan.models
@@ -205,21 +205,27 @@ def read_outputs(path: Path) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value)
 
 
-def _declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, Any]) -> tuple[Declared, ...]:
+def declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, Any]) -> tuple[Declared, ...]:
     """Run the program with mocks; return the declared resources, with placeholders for secrets and for values that only
     OCI knows.
+
+    Raises:
+        KitError: the program refuses it.
     """
-    config = plan.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     given = setting_names(project, stack)
     hidden = {f"llmd-oke:{name}": f"{_SECRET}{name}" for name in _SECRETS if f"llmd-oke:{name}" in given}
     pools = (*plan.pools, *plan.created.cpu_pools) if plan.created else ()
     links = {pool.name: _IMAGE_LINK for pool in pools}
-    values = {CONFIG_KEY: json.dumps(config), "llmd-oke:imageLinks": json.dumps(links), **hidden}
+    values = {"llmd-oke:imageLinks": json.dumps(links), **hidden}
     cloud = _Unmade([model.name for model in plan.models], outputs)
     try:
         name = stack.rsplit("/", 1)[-1]
         return declared(
-            lambda: program(project), config=values, secret_keys=tuple(hidden), cluster=cloud, stack=name
+            lambda: deploy(plan, pulumi.Config("llmd-oke")),
+            config=values,
+            secret_keys=tuple(hidden),
+            cluster=cloud,
+            stack=name,
         ).resources
     except pulumi.RunError as error:
         raise KitError(str(error)) from error

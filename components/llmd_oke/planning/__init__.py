@@ -12,7 +12,7 @@ from llmd_oke.planning.model_plan import (
     Rollout,
     UnitPlan,
 )
-from llmd_oke.planning.plan import Advice, Plan, merge_advice
+from llmd_oke.planning.plan import Advice, Plan, advice_of_update, limits_sentence, merge_advice
 from llmd_oke.planning.planner import plan, plan_object, plan_stack_file
 
 __all__ = [
@@ -26,6 +26,8 @@ __all__ = [
     "RolePlan",
     "Rollout",
     "UnitPlan",
+    "advice_of_update",
+    "limits_sentence",
     "merge_advice",
     "plan",
     "plan_object",

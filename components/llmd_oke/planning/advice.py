@@ -108,7 +108,9 @@ def _created_cluster(plan: Plan) -> Iterator[Advice]:
             yield Advice("cluster.network.bastionService.clientCidrs", text)
         else:
             way = "update from there, or with `llmd-oke up --tunnel`"
-            yield Advice("cluster.apiEndpoint.access", f"a private API endpoint is reached from its VCN only: {way}")
+            yield Advice(
+                "cluster.apiEndpoint.access", f"a private API endpoint is reached from its VCN only: {way}", "note"
+            )
     if not cluster.network.worker_internet:
         nfs = " and nfs-common" if isinstance(plan.config.storage.model_cache, FileStorage) else ""
         text = (
@@ -261,7 +263,7 @@ def _engine(plan: Plan, started: ServerSettings, path: str) -> Iterator[Advice]:
 def _known_faults(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     """Tell of faults of the release's own vLLM; an image of no release may have others."""
     for limit in way.limits if (way := model.settings.hand_over) else ():
-        yield Advice(f"{path}.engine.kvCache.connector", f"{limit.text} ({limit.source})")
+        yield Advice(f"{path}.engine.kvCache.connector", f"{limit.text} ({limit.source})", "limit")
     if (facts := vllm_facts(plan.config)) is not None:
         connected = model.settings.kv_cache.kv_connector
         spreads = [role.parallelism for role in model.units[0].roles]
@@ -277,10 +279,11 @@ def _model(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
             f"{path}.topology",
             "endpoint pickers read the counters of a server's first rank alone (llm-d-router v0.10.0, getLatestMetric);"
             " vLLM spreads requests over its ranks itself",
+            "limit",
         )
     if model.over_nodes:
         for limit in facts.limits if (facts := plan.release.vllm.over_nodes) else ():
-            yield Advice(f"{path}.topology", f"{limit.text} ({limit.source})")
+            yield Advice(f"{path}.topology", f"{limit.text} ({limit.source})", "limit")
     if model.topology.disaggregated:
         yield from _disaggregation(model, path)
     else:

@@ -7,7 +7,7 @@ from llmd_base.errors import Problem
 
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
 from llmd_oke.config.network_policies import LINK_LOCAL, NetworkPolicies
-from llmd_oke.planning.plan import Advice, Plan
+from llmd_oke.planning.plan import Advice, AdviceKind, Plan
 
 _PATH = "networkPolicies"
 
@@ -59,10 +59,11 @@ def network_policy_advice(plan: Plan) -> Iterator[Advice]:
             "policies keep commands away that ask servers and routers through the API server, because its addresses are"
             " unknown" + known
         )
+    kind: AdviceKind = "decision" if texts else "note"
     if plan.rdma:
         texts.append("KV cache over virtual functions is seen by no policy and unprotected")
     if texts:
-        yield Advice(_PATH if plan.network_policies.engine != "none" else "cluster", "; ".join(texts))
+        yield Advice(_PATH if plan.network_policies.engine != "none" else "cluster", "; ".join(texts), kind)
     for i, model in enumerate(plan.models):
         if not model.routed and plan.front_door is None:
             text = "no router refuses what is not for clients to say (ranks, priorities, cache salts)"

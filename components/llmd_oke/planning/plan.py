@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from llmd_pods.acceptance import CheckName, NodeRequirements
@@ -168,23 +168,48 @@ class TracingPlan:
     sampled_share: float
 
 
+AdviceKind = Literal["decision", "note", "limit"]
+"""Weight of advice: it calls for a decision, it is worth knowing, or it is a known limit of the release, which its page
+of the documentation has too.
+"""
+
+
 @dataclass(frozen=True)
 class Advice:
     """Something that can be deployed but may not be what is wanted. `path` is where in the stack file."""
 
     path: str
     text: str
+    kind: AdviceKind = "decision"
 
 
 def merge_advice(advice: Iterable[Advice]) -> list[Advice]:
     """Merge advice of the same text: a person reads it once, with the first place and how many more have it."""
-    paths: dict[str, list[str]] = {}
+    alike: dict[str, list[Advice]] = {}
     for item in advice:
-        paths.setdefault(item.text, []).append(item.path)
+        alike.setdefault(item.text, []).append(item)
     return [
-        Advice(places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1} more", text)
-        for text, places in paths.items()
+        first if not more else replace(first, path=f"{first.path} and {len(more)} more")
+        for first, *more in alike.values()
     ]
+
+
+LIMITS_PAGE = "docs/releases.md"
+"""Page of the documentation with the known limits of releases."""
+
+
+def limits_sentence(plan: "Plan") -> str:
+    """Say how many known limits of its release a plan meets, and where they stand; empty where it meets none."""
+    limits = sum(item.kind == "limit" for item in merge_advice(plan.advice))
+    known = "1 known limit" if limits == 1 else f"{limits} known limits"
+    return f"{known} of {plan.release.name} ({LIMITS_PAGE})" if limits else ""
+
+
+def advice_of_update(plan: "Plan") -> list[Advice]:
+    """Return what each update tells: all advice but the known limits, which it counts."""
+    told = [item for item in merge_advice(plan.advice) if item.kind != "limit"]
+    limits = limits_sentence(plan)
+    return [*told, *([Advice("release", limits, "limit")] if limits else [])]
 
 
 @dataclass(frozen=True)

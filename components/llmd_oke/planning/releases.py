@@ -365,7 +365,7 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
         lacking = (
             "" if model.profile == "token-load" else f", and endpoint picker {picker.version} can't go by token-load"
         )
-        yield Advice(f"{path}.router.profile", f"servers are chosen by load ({model.profile}): {why}{lacking}")
+        yield Advice(f"{path}.router.profile", f"servers are chosen by load ({model.profile}): {why}{lacking}", "note")
     if model.profile in {"prefix-affinity", "precise-prefix"} and model.router.peak_prefill_tokens_per_s is None:
         text = (
             f"{model.profile} goes by llm-d's figure for gpt-oss-120b on one H200 each, which nobody has measured on"
@@ -380,4 +380,4 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     for what, limit in [*limits, *((f"vLLM {vllm.image.tag}", limit) for limit in vllm.limits)]:
         concerns = model.topology.disaggregated or not limit.disaggregated
         if concerns and (limit.api is None or limit.api in model.model.apis):
-            yield Advice(path, f"{what}: {limit.text} ({limit.source})")
+            yield Advice(path, f"{what}: {limit.text} ({limit.source})", "limit")

@@ -203,7 +203,7 @@ def vocabulary_advice(plan: Plan) -> Iterator[Advice]:
     for i, model in enumerate(plan.models):
         if (vocabulary := model.model.vocabulary) is not None:
             text = f"each server fetches {vocabulary.url} as it starts; a pre-warm (storage) has it there already"
-            yield Advice(f"models[{i}].model", text)
+            yield Advice(f"models[{i}].model", text, "note")
 
 
 def revision_advice(plan: Plan) -> Iterator[Advice]:

@@ -52,7 +52,7 @@ _ANSWERS: dict[str, dict[str, Any]] = {
                 "imageId": f"ocid1.image.oc1..{version}",
                 "sourceType": "IMAGE",
             }
-            for version in ("1.33.1", "1.34.2", "1.36.1")
+            for version in (f"1.{minor}.{patch}" for minor in range(33, 37) for patch in range(10))
         ]
     },
     "oci:Core/getServices:getServices": {

@@ -17,7 +17,7 @@ from llmd_oke.config.base import HttpsUrl
 from llmd_oke.objects import after
 from llmd_oke.operators.crds import Crds
 from llmd_oke.operators.helm_operators import PrometheusStack
-from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
+from llmd_oke.planning import Advice, ModelPlan, Plan, advice_of_update, merge_advice
 from llmd_oke.planning.cluster_plan import ClusterPlan
 from llmd_oke.program.access import ClusterIdentity, existing_cluster, mirror_args
 from llmd_oke.program.addresses import declare_front_door, declare_routes
@@ -56,7 +56,7 @@ def program(project: Path | None = None) -> None:
     nodes_pull = not settings.get_bool("rehearsed")
     plan = planning.plan(config.validate(settings.require_object("stack")), nodes_pull=nodes_pull)
     updates = [Advice(model.name, model.update_note) for model in plan.models] if plan.layer != "cluster" else []
-    for advice in (*merge_advice(plan.advice), *merge_advice(updates)):
+    for advice in (*advice_of_update(plan), *merge_advice(updates)):
         pulumi.log.info(f"{advice.path}: {advice.text}")
     for name, value in deploy(plan, settings).items():
         pulumi.export(name, value)

@@ -1,13 +1,18 @@
 """`llmd-oke check`: what it tells of a plan."""
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_oke import planning
 from llmd_oke.catalogue.operations import bring_up_facts
+from llmd_oke.cli import console
 from llmd_oke.cli.main import app
-from stack_files import model, stack, write
+from llmd_oke.cli.plan_summary import MOST_DECISIONS
+from rich.console import Console
+from stack_files import PROJECT, model, stack, write
 from typer.testing import CliRunner
 
 NODE_DISK = {"storage": {"modelCache": {"kind": "node-disk"}}}
@@ -15,7 +20,7 @@ NODE_DISK = {"storage": {"modelCache": {"kind": "node-disk"}}}
 
 def check(project: Path, *options: str, **changes: Any) -> str:
     (project / "Pulumi.yaml").write_text("name: mine\n")
-    write(project, "s", stack(model("1p-tp8-1d-tp8"), **changes))
+    write(project, "s", {**stack(model("1p-tp8-1d-tp8")), **changes})
     return CliRunner().invoke(app, ["check", "--stack", "s", "--project", str(project), *options]).output
 
 
@@ -37,3 +42,53 @@ def test_a_plan_as_data_has_the_seconds_of_both_starts(tmp_path: Path):
     start = json.loads(check(tmp_path, "--json", **NODE_DISK))["server_start"]
     assert start["first_s"] - start["again_s"] == pytest.approx(bring_up_facts().server_start.compiling_seconds)
     assert start["source"] == "assumed"
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> StringIO:
+    """Output on a terminal of 80 columns and 40 lines."""
+    shown = StringIO()
+    terminal = Console(file=shown, force_terminal=True, color_system=None, width=80, height=40, highlight=False)
+    monkeypatch.setattr(console, "output", lambda: terminal)
+    return shown
+
+
+def models(count: int) -> list[dict[str, Any]]:
+    """Models of which each calls for decisions of its own."""
+    short = {"inputTokens": 100, "outputTokens": 10}
+    return [model("1p-tp1-1d-tp1", name=f"m{i}", workload=short, slo={"itlMs": 1}) for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_terminal_gets_one_screen_with_at_most_five_decisions(tmp_path: Path, screen: StringIO, count: int):
+    check(tmp_path, models=models(count))
+    lines = screen.getvalue().splitlines()
+    assert len(lines) <= 40
+    assert sum(line.startswith("  models[") for line in lines) <= MOST_DECISIONS
+    for fact in ("can be deployed", "$/hour", "to the first token", "llmd-oke check --stack s --explain"):
+        assert fact in screen.getvalue()
+
+
+def test_known_limits_of_the_release_are_counted_on_a_terminal_with_their_page(tmp_path: Path, screen: StringIO):
+    check(tmp_path)
+    assert "while no prefill server is ready" not in screen.getvalue()
+    assert "5 known limits of llm-d-0.9.0 (docs/releases.md)" in " ".join(screen.getvalue().split())
+
+
+def test_explain_shows_on_a_terminal_what_a_pipe_gets(tmp_path: Path, screen: StringIO):
+    check(tmp_path, "--explain")
+    text = " ".join(screen.getvalue().split())
+    for words in ("while no prefill server is ready", "updates of gpt-oss-120b", "cost at list price"):
+        assert words in text
+
+
+def test_data_say_which_advice_is_a_known_limit_of_the_release(tmp_path: Path):
+    kinds = [item["kind"] for item in json.loads(check(tmp_path, "--json"))["advice"]]
+    assert kinds.count("limit") == 5
+    assert "decision" in kinds
+
+
+def test_every_known_limit_that_is_told_stands_on_its_page():
+    page = (PROJECT / "docs" / "releases.md").read_text()
+    limits = [item.text for item in planning.plan_object(stack()).advice if item.kind == "limit"]
+    assert [text for text in limits if text.partition(": ")[2].rpartition(" (")[0] not in page] == []

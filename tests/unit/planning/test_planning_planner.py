@@ -29,11 +29,11 @@ def test_every_stack_of_the_project_has_a_plan(name: str):
 
 
 def test_what_comes_after_planning_reads_no_stack_file_by_the_plan():
-    """But for preflight, which asks OCI whether the stack file itself holds, and render, which runs it."""
+    """But for preflight, which asks OCI whether the stack file itself holds, and explain, which tries other ones."""
     sources = [path for folder in ("components", "packages") for path in (PROJECT / folder).rglob("*.py")]
     later = [path for path in sources if path.parent.name != "planning"]
     readers = sorted(path.name for path in later if re.search(r"\bplan\.config\b", path.read_text()))
-    assert readers == ["preflight.py", "rendering.py"]
+    assert readers == ["preflight.py", "probes.py"]
 
 
 def test_the_published_stacks_mean_what_was_published():

@@ -1,0 +1,169 @@
+"""`llmd-oke init`: a first stack file by a few questions or options, checked before it is written."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from llmd_base.errors import InvalidStack, KitError
+from llmd_base.row import Basis
+from llmd_bench.deployment import parse_short_form
+from llmd_bench.files import write_whole
+from rich.markup import escape
+
+from llmd_oke import catalogue
+from llmd_oke.cli import console, options
+from llmd_oke.cli.check import plan_document, show_plan, shows_all
+from llmd_oke.cli.first_answers import FirstAnswers, OciAccess, PlaceOptions, ServersOptions, first_answers
+from llmd_oke.cli.options import with_option_groups
+from llmd_oke.cli.plan_summary import show_summary
+from llmd_oke.cli.topology_search import FoundTopologies, FoundTopology, ServingNeeds, topology_search
+from llmd_oke.config import require_project, stack_file
+from llmd_oke.operations.first_stack import FirstStack, Target, checked
+from llmd_oke.planning import Plan
+
+_SPARE_NODES = 4
+"""Nodes beyond those that a topology's GPUs fill, before it is told why it doesn't fit."""
+
+
+@with_option_groups
+def init(
+    where: PlaceOptions,
+    servers: ServersOptions,
+    stack: Annotated[str | None, typer.Option("--stack", "-s", help="Name of the new stack.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a stack file that is there.")] = False,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+) -> None:
+    """Write a first stack file by a few questions or options, with comments, and checked before it is written.
+
+    What options don't say is asked for on a terminal, and is assumed or told as missing elsewhere. Where it can sign in
+    to OCI it offers what the tenancy has.
+    """
+    require_project(project)
+    if stack is not None:
+        _refuse_to_overwrite(stack_file(project, stack), force=force)
+    access = OciAccess(where.auth, where.profile)
+    answers = first_answers(where, servers, stack, access, asks=sys.stdin.isatty() and not as_json)
+    file = stack_file(project, answers.stack.name)
+    _refuse_to_overwrite(file, force=force)
+    written = _written(answers, schema=(file.parent / "schema.json").is_file())
+    file.parent.mkdir(exist_ok=True)
+    write_whole(file, written.text)
+    if as_json:
+        about = {"stack": written.stack.name, "ok": True, "file": str(file), "assumed": written.stack.assumptions}
+        typer.echo(json.dumps({**about, "chosen_by": written.stack.forecast, **plan_document(written.plan)}, indent=2))
+    else:
+        _show(file, written, access)
+
+
+def _refuse_to_overwrite(file: Path, *, force: bool) -> None:
+    if file.exists() and not force:
+        raise KitError(f"{file} is there already; nothing is written.", "Choose another --stack, or add --force.")
+
+
+@dataclass(frozen=True)
+class _Written:
+    stack: FirstStack
+    text: str
+    plan: Plan
+
+
+def _written(answers: FirstAnswers, *, schema: bool) -> _Written:
+    """The stack file by the answers: with the first of the topologies found that planning accepts.
+
+    Raises:
+        InvalidStack: it can't be deployed; carries every problem.
+        KitError: no topology meets what was asked for.
+    """
+    first = replace(answers.stack, assumptions=answers.assumptions)
+    if answers.needs is None:
+        return _Written(*_on_enough_nodes(first, schema=schema))
+    refusals: list[InvalidStack] = []
+    for candidate in _searched(first, answers.needs, assumed_limits=answers.assumed_limits):
+        try:
+            return _Written(*checked(candidate, schema=schema))
+        except InvalidStack as refused:
+            refusals.append(refused)
+    raise refusals[0]
+
+
+def _on_enough_nodes(first: FirstStack, *, schema: bool) -> tuple[FirstStack, str, Plan]:
+    """The stack with as few nodes as a named topology fits on: whole servers may need one more than their GPUs do."""
+    try:
+        roles = parse_short_form(first.topology).values()
+    except ValueError:
+        return checked(first, schema=schema)  # which tells what a topology is
+    gpus = first.copies * sum(
+        role["replicas"] * role["tensorParallelSize"] * role.get("dataParallelSize", 1) for role in roles
+    )
+    least = _nodes(gpus, first.shape)
+    for nodes in range(least, least + _SPARE_NODES):
+        try:
+            return checked(replace(first, nodes=nodes), schema=schema)
+        except InvalidStack:
+            continue
+    return checked(replace(first, nodes=least), schema=schema)
+
+
+def _nodes(gpus: int, shape: str) -> int:
+    known = catalogue.shape(shape)
+    return -(-gpus // (known.gpus if known else gpus))
+
+
+def _searched(first: FirstStack, needs: ServingNeeds, *, assumed_limits: bool) -> Iterator[FirstStack]:
+    """Yield the stack with each topology that the search finds, best first; without limits that nobody gave where
+    nothing meets them.
+    """
+    search = topology_search()
+    assumed = [f"--ttft {needs.ttft_ms:g} --itl {needs.itl_ms:g}: our choice"] if assumed_limits else []
+    try:
+        found = search(needs)
+    except KitError:
+        if not assumed_limits:
+            raise
+        assumed = ["no limits of latency: nothing meets those that the kit assumes (--ttft, --itl)"]
+        needs = replace(needs, ttft_ms=None, itl_ms=None)
+        found = search(needs)
+    assumptions = (*first.assumptions, *assumed)
+    first = replace(first, ttft_ms=needs.ttft_ms, itl_ms=needs.itl_ms, assumptions=assumptions)
+    for item in found.topologies:
+        yield replace(
+            first,
+            topology=item.topology,
+            copies=item.copies,
+            nodes=_nodes(item.gpus, first.shape),
+            purpose=f", for {needs.requests_per_s:g} requests per second" if needs.requests_per_s else "",
+            forecast=_forecast(item, needs, found),
+        )
+
+
+def _forecast(item: FoundTopology, needs: ServingNeeds, found: FoundTopologies) -> str:
+    """Say what a topology carries within its limits, and what that figure rests on."""
+    limits = {"mean TTFT": needs.ttft_ms, "mean ITL": needs.itl_ms}
+    within = " and ".join(f"{name} of {limit:g} ms" for name, limit in limits.items() if limit)
+    strength = "at most " if found.basis is Basis.BOUND else "about "
+    carried = f"carries {strength}{item.requests_per_s:.3g} requests/s{f' within a {within}' if within else ''}"
+    rests_on = found.sentence.partition(";")[0]
+    return f"{carried} ({rests_on}); `llmd-oke tune rank` says more, and compares others"
+
+
+def _show(file: Path, written: _Written, access: OciAccess) -> None:
+    name, out = written.stack.name, console.output()
+    out.print(f"[green]written[/] {escape(str(file))}", soft_wrap=True)
+    if access.refusals and written.stack.region is not None:
+        out.print(f"[dim]OCI does not tell: {escape('; '.join(access.refusals))}[/]")
+    for text in written.stack.assumptions:
+        out.print(f"[magenta]assumed[/] {escape(text)}")
+    if written.stack.forecast:
+        out.print(f"[dim]topology[/] {escape(written.stack.forecast)}")
+    out.print()
+    (show_plan if shows_all() else show_summary)(name, written.plan)
+    if written.stack.target is Target.REHEARSAL:
+        steps = [f"llmd-oke rehearse --stack {name}"]
+    else:
+        steps = [f"llmd-oke preflight --stack {name}", f"llmd-oke up --stack {name}"]
+    out.print(f"\n[dim]next[/] {', then '.join(f'[bold]{escape(step)}[/]' for step in steps)}")

@@ -1,0 +1,121 @@
+"""Plan of a stack on one screen: the verdict, what is deployed, its price, when it answers, and what to decide."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from llmd_oke.cli import console
+from llmd_oke.planning import Advice, ModelPlan, Plan, limits_sentence, merge_advice
+from llmd_oke.planning.estimates import bring_up, costs
+from llmd_oke.planning.model_plan import UpdateWay
+
+MOST_DECISIONS = 5
+"""Pieces of advice that one screen shows."""
+
+MOST_MODELS = 6
+"""Models that one screen lists."""
+
+LONGEST_LEGS = 2
+"""Legs of the way to the first token that one screen names."""
+
+_LEAST_LINES = 2
+"""Lines of a piece of advice before the rest of it is left out, however small the terminal."""
+
+_MARGIN = 4
+
+_UPDATES: Mapping[UpdateWay, str] = {
+    "rolling": "pod by pod",
+    "beside": "beside it",
+    "one by one": "unit by unit",
+    "outage": "by an outage",
+}
+"""Ways in which another version comes, behind `comes`."""
+
+
+def minutes(seconds: float) -> str:
+    """Return a time as minutes and seconds: `66:40`."""
+    return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
+
+
+def show_summary(stack: str, plan: Plan, release: str | None = None) -> None:
+    """Print a plan on one screen: at most five pieces of advice, those that call for a decision, and where the rest is;
+    `release` are words for it in place of its name.
+    """
+    output = console.output()
+    head = [Text.assemble((stack, "bold"), " can be deployed"), _facts(plan, release or plan.release.name), Text()]
+    for part in head:
+        output.print(part)
+    advice = merge_advice(plan.advice)
+    decisions = [item for item in advice if item.kind == "decision"]
+    rest = _rest(stack, plan, advice)
+    used = sum(len(output.render_lines(part, pad=False)) for part in (*head, rest)) + 3
+    shown = list(_fitting(output, decisions[:MOST_DECISIONS], output.height - used))
+    if shown:
+        number = f"{len(decisions)}" if len(shown) == len(decisions) else f"{len(shown)} of {len(decisions)}"
+        output.print(Text.assemble(("to decide", "magenta"), f" ({number})"))
+        for lines in shown:
+            output.print(lines)
+        output.print()
+    output.print(rest)
+
+
+def _facts(plan: Plan, release: str) -> Table:
+    table = Table.grid(padding=(0, 2))
+    rows = [("release", release), ("nodes", _nodes(plan)), *_models(plan.models)]
+    for name, text in [*rows, ("cost", _cost(plan)), ("time", _time(plan))]:
+        table.add_row(f"  [dim]{name}[/]", escape(text))
+    return table
+
+
+def _nodes(plan: Plan) -> str:
+    pools = ", ".join(f"{pool.size} x {pool.shape.name}" for pool in plan.pools)
+    return f"{pools}: {plan.gpus} GPUs, {plan.used_gpus} used"
+
+
+def _models(models: Sequence[ModelPlan]) -> Iterator[tuple[str, str]]:
+    for model in models[:MOST_MODELS]:
+        copies = f"{model.copies} x " if model.copies > 1 else ""
+        servers = f"{model.name}: {copies}{model.topology} on {model.gpus} GPUs"
+        yield "model", f"{servers}; another version comes {_UPDATES[model.update_way]}"
+    if more := len(models) - MOST_MODELS:
+        yield from [("", f"and {more} more")] if more > 0 else ()
+
+
+def _cost(plan: Plan) -> str:
+    known = costs(plan)
+    unknown = "" if all(part.usd_per_hour is not None for part in known.parts) else ", without parts of unknown price"
+    return f"{known.usd_per_hour:,.2f} $/hour (list prices of {known.as_of}{unknown})"
+
+
+def _time(plan: Plan) -> str:
+    forecast = bring_up(plan)
+    critical = (leg for leg in forecast.legs if leg.name in forecast.critical)
+    longest = sorted(critical, key=lambda leg: -leg.seconds)[:LONGEST_LEGS]
+    named = ", ".join(f"{leg.name} {minutes(leg.seconds)}" for leg in longest)
+    return f"{minutes(forecast.seconds)} from up to the first token (forecast); longest: {named}"
+
+
+def _fitting(output: Console, decisions: Sequence[Advice], room: int) -> Iterator[Text]:
+    """Yield as much advice as there is room for, in lines; the last one may be cut, and one is always there."""
+    for index, item in enumerate(decisions):
+        text = Text.assemble("  ", (item.path, "bold"), f": {item.text}")
+        lines = text.wrap(output, output.width - _MARGIN)
+        if len(lines) > room:
+            if index and room < _LEAST_LINES:
+                return
+            kept = max(room, _LEAST_LINES)
+            lines = lines[:kept]
+            lines[-1].append(" …")
+        room -= len(lines)
+        yield Text(f"\n{' ' * _MARGIN}").join(lines)
+
+
+def _rest(stack: str, plan: Plan, advice: Sequence[Advice]) -> Text:
+    """The last line: all that this screen leaves out, and the command that shows it."""
+    others = sum(item.kind != "limit" for item in advice)
+    parts = [f"{others} pieces of advice" if others else "", limits_sentence(plan), "tables of cost, memory and time"]
+    command = f"llmd-oke check --stack {stack} --explain"
+    return Text.assemble(("all of it", "dim"), f" ({'; '.join(filter(None, parts))}): ", (command, "bold"))

@@ -1,0 +1,249 @@
+"""Explanations of a rendered object or field, and of a key of the stack file."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from llmd_base.errors import KitError
+
+from llmd_oke import planning
+from llmd_oke.config.yaml_files import steps
+from llmd_oke.explain.fields import ObjectField, object_field
+from llmd_oke.explain.keys import StackKey, schema_nodes, value_at
+from llmd_oke.explain.probes import (
+    Objects,
+    Probe,
+    StackProbes,
+    Untried,
+    View,
+    comparable,
+    differences,
+    identity,
+    in_cluster,
+    of_unit,
+    same_plan,
+    whole,
+    without_digests,
+)
+from llmd_oke.explain.sources import CatalogueLine, catalogue_lines
+from llmd_oke.planning import Plan
+from llmd_oke.planning.estimates import costs
+from llmd_oke.program.declare import Declared
+
+
+@dataclass(frozen=True)
+class FieldExplanation:
+    """Origin of a rendered value: the keys that it changes with, each with the other value that was tried, lines of the
+    catalogue that have it, and the component that writes it. `untried` are keys that nothing else could be tried for.
+    """
+
+    field: ObjectField
+    value: object
+    origins: Sequence[Probe]
+    untried: Sequence[Untried]
+    catalogue: Sequence[CatalogueLine]
+    component: str
+
+
+def explain_field(project: Path, stack: str, text: str) -> FieldExplanation:
+    """Explain an object, or a field of it (`Deployment/NAME.spec.replicas`).
+
+    Raises:
+        InvalidStack: the stack can't be deployed; carries every problem.
+        KitError: it renders no such object or field.
+    """
+    probes = StackProbes(project, stack)
+    field, view, objects, component = _found(probes, text)
+    tried = [probe for probe in probes.probes if isinstance(probe, Probe)]
+    untried = [probe for probe in probes.probes if isinstance(probe, Untried)]
+    origins = list(_origins(probes, tried, field, view, objects))
+    larger = probes.with_more_nodes() if untried else None
+    if larger is not None:
+        again = [larger.probe(item.key) for item in untried]
+        on_more_nodes = [probe for probe in again if isinstance(probe, Probe)]
+        untried = [probe for probe in again if isinstance(probe, Untried)]
+        if on_more_nodes:
+            origins += _origins(larger, on_more_nodes, field, view, larger.rendered(view(larger.plan)))
+    untried += [*probes.refused, *(larger.refused if larger else ())]
+    value = field.of(objects)
+    return FieldExplanation(field, value, origins, untried, catalogue_lines(probes.plan, value), component)
+
+
+def _found(probes: StackProbes, text: str) -> tuple[ObjectField, View, Objects, str]:
+    """The field, and the smallest rendering that has it: as of a stack that only serves models, or the whole.
+
+    Raises:
+        KitError: neither has it, or the whole can't be rendered (files of other projects aren't to be had).
+    """
+    resources = probes.resources(in_cluster(probes.plan))
+    objects = {identity(item): item.inputs for item in resources}
+    try:
+        field = object_field(text, objects)
+    except KitError as not_there:
+        try:
+            resources = probes.resources(probes.plan)
+        except KitError as refused:
+            rest = f"The rest of the stack can't be rendered: {refused.message}"
+            raise KitError(not_there.message, f"{not_there.remedy}\n{rest}\n{refused.remedy or ''}") from refused
+        objects = {identity(item): item.inputs for item in resources}
+        field = object_field(text, objects)
+        return field, whole, objects, _component(resources, field)
+    component = _component(resources, field)
+    part = _of_its_unit(probes, field, objects) or _View(in_cluster, objects)
+    return field, part.view, part.objects, component
+
+
+class _View(NamedTuple):
+    view: View
+    objects: Objects
+
+
+def _of_its_unit(probes: StackProbes, field: ObjectField, objects: Objects) -> _View | None:
+    """The rendering of an object's unit alone, where there are others and the field is the same in it."""
+    units = [(unit.name, i, j) for i, model in enumerate(probes.plan.models) for j, unit in enumerate(model.units)]
+    own = [item for item in units if field.name.startswith(without_digests(item[0]))]
+    if len(units) == 1 or len(own) != 1:
+        return None
+    view = of_unit(*own[0][1:])
+    rendered = probes.rendered(view(probes.plan))
+    return _View(view, rendered) if field.of(rendered) == field.of(objects) else None
+
+
+def _component(resources: Sequence[Declared], field: ObjectField) -> str:
+    """Type and name of the component that declares an object; empty where the program itself does."""
+    parents = (item.parent for item in resources if identity(item) == (field.kind, field.name))
+    chain, _, name = next(parents, "").rpartition("::")
+    type_ = chain.rpartition("::")[2].rpartition("$")[2]
+    return f"{type_.rpartition(':')[2]} {name}" if type_.startswith("llmd-oke:") else ""
+
+
+def _origins(
+    probes: StackProbes, tried: Sequence[Probe], field: ObjectField, view: View, objects: Objects
+) -> Sequence[Probe]:
+    """The keys by which a field differs from what it is in a rendering."""
+    now = view(probes.plan)
+    before = comparable(field.of(objects))
+    digest = probes.plan.config_hash in repr(field.of(objects))
+    able = [probe for probe in tried if digest or not same_plan(view(probe.plan), now)]
+    likely = [probe for probe in able if _letters(steps(probe.key.path)[-1]) in _letters(field)]
+    return [
+        origin
+        for part in (
+            likely,
+            [probe for probe in able if probe not in likely],
+        )  # so that most of all is ruled out at once
+        for origin in probes.origins(
+            part, view, lambda rendered: comparable(field.in_other(rendered, objects)) != before
+        )
+    ]
+
+
+def _letters(text: object) -> str:
+    """Letters and digits of a name, in small ones: keys and fields write the same words in other ways."""
+    return "".join(filter(str.isalnum, str(text))).lower()
+
+
+@dataclass(frozen=True)
+class ObjectChange:
+    """Change of an object by another value of a key: `added`, `removed`, or its fields before and after."""
+
+    name: str
+    what: str
+    fields: Sequence[tuple[str, object, object]] = ()
+
+
+@dataclass(frozen=True)
+class KeyExplanation:
+    """Meaning of a key, its value, and what another value changes. `other` is None where none could be tried; `why`
+    says why then. With `on_more_nodes` both values were tried on
+    twice the GPU nodes. `inner` are the keys of an object.
+    """
+
+    key: StackKey
+    description: str
+    accepted: str
+    default: object
+    inner: Sequence[StackKey] = ()
+    other: object = None
+    on_more_nodes: bool = False
+    why: str = ""
+    changes: Sequence[ObjectChange] = ()
+    figures: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict[str, tuple[str, str]])
+
+
+def explain_key(project: Path, stack: str, path: str, others: Sequence[object] | None = None) -> KeyExplanation:
+    """Explain a key, with the one of other values that is given, or one that is chosen.
+
+    Raises:
+        InvalidStack: the stack can't be deployed as it is, or with the value that was given; carries every problem.
+        KitError: stack files have no such key.
+    """
+    nodes = schema_nodes(path)
+    probes = StackProbes(project, stack)
+    known = {key.path: key for key in probes.file.known_keys()}
+    written = value_at(probes.file.object, path)
+    key = known.get(path) or StackKey(path, written, probes.file.line(path))
+    about = KeyExplanation(
+        key,
+        description=next((str(node["description"]) for node in nodes if "description" in node), ""),
+        accepted=" or ".join(dict.fromkeys(_accepted(node) for node in nodes)),
+        default=next((node["default"] for node in nodes if "default" in node), None),
+        inner=[item for name, item in known.items() if name.startswith((f"{path}.", f"{path}["))],
+    )
+    if others is not None:
+        planning.plan_object(probes.file.with_values({path: others[0]}))
+    probe = probes.probe(key, others)
+    if isinstance(probe, Untried) and (larger := probes.with_more_nodes()) is not None:
+        probes = larger
+        probe = larger.probe(key)
+    if isinstance(probe, Untried):
+        return replace(about, why=probe.why)
+    figures = _figures(probes.plan, probe.plan)
+    return replace(
+        about,
+        other=probe.value,
+        on_more_nodes=probes.on_more_nodes,
+        changes=_changes(probes, probe.plan),
+        figures=figures,
+    )
+
+
+def _accepted(node: Mapping[str, Any]) -> str:
+    """The values that a schema takes, in words."""
+    if choices := [*node.get("enum", ()), *([node["const"]] if "const" in node else ())]:
+        return ", ".join(map(str, choices))
+    limits = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+    said = [f"{words} {node[name]}" for name, words in limits.items() if name in node]
+    keys = f" of {', '.join(node['properties'])}" if "properties" in node else ""
+    return " ".join([f"{node.get('type', 'any value')}{keys}", *said])
+
+
+def _changes(probes: StackProbes, plan: Plan) -> Sequence[ObjectChange]:
+    """The objects that differ; those whose digests alone differ are left out."""
+    if same_plan(plan, probes.plan):
+        return ()
+    before, after = probes.rendered(probes.plan), probes.rendered(plan)
+    changes: list[ObjectChange] = []
+    for kind, name in sorted({*before, *after}):
+        old, new = before.get((kind, name)), after.get((kind, name))
+        if old is None or new is None:
+            changes.append(ObjectChange(f"{kind}/{name}", "added" if old is None else "removed"))
+        elif fields := list(differences(comparable(old), comparable(new))):
+            changes.append(ObjectChange(f"{kind}/{name}", "changed", fields))
+    return changes
+
+
+def _figures(before: Plan, after: Plan) -> Mapping[str, tuple[str, str]]:
+    """Figures of the plan that differ, before and after."""
+    both = [
+        {
+            "GPUs": str(plan.gpus),
+            "GPUs used": str(plan.used_gpus),
+            "$/hour, list prices": f"{costs(plan).usd_per_hour:,.2f}",
+            "updates": ", ".join(f"{model.name}: {model.update_way}" for model in plan.models),
+        }
+        for plan in (before, after)
+    ]
+    return {name: (text, both[1][name]) for name, text in both[0].items() if text != both[1][name]}

@@ -1,0 +1,198 @@
+"""Keys of a stack file: their values, what the schema says of them, and other values to try."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from llmd_base.errors import KitError
+from llmd_bench.deployment import parse_short_form
+
+from llmd_oke import config
+from llmd_oke.catalogue.entries import names
+from llmd_oke.catalogue.models import MODELS
+from llmd_oke.catalogue.releases import RELEASES
+from llmd_oke.catalogue.shapes import SHAPES
+from llmd_oke.config import yaml_files
+from llmd_oke.config.schema import stack_file_schema
+from llmd_oke.config.yaml_files import CONFIG_KEY, steps
+
+Schema = Mapping[str, Any]
+
+_FIRST_VALUES: Mapping[str, Sequence[object]] = {"integer": (1, 16, 64), "number": (1.0, 0.5), "boolean": (True,)}
+"""Values to try of a key that has none, by the schema's type."""
+
+
+@dataclass(frozen=True)
+class StackKey:
+    """A key and its value; `line` is where the stack file has it, None where the value is a default."""
+
+    path: str
+    value: object
+    line: int | None
+
+
+class StackFile:
+    """A stack file as an object whose keys can be given other values."""
+
+    def __init__(self, project: Path, stack: str) -> None:
+        self.object: dict[str, Any] = _with_long_topologies(config.read(project, stack))
+        self._lines = yaml_files.read(config.stack_file(project, stack))
+
+    def known_keys(self) -> list[StackKey]:
+        """All keys that have a value, defaults too, in the order of the stack file's types."""
+        known = config.validate(self.object).model_dump(mode="json", by_alias=True, exclude_none=True)
+        return [StackKey(path, value, self.line(path)) for path, value in _leaves(known)]
+
+    def line(self, path: str) -> int | None:
+        """The line of a key; that of the key around it where this one is part of a short form."""
+        if value_at(self.object, path) is None:
+            return None
+        written = path.partition(".topology.")[0] + (".topology" if ".topology." in path else "")
+        return self._lines.line(f"config.{CONFIG_KEY}.{written}") or self._lines.line_of_part(
+            f"config.{CONFIG_KEY}.{written}"
+        )
+
+    def with_values(self, values: Mapping[str, object]) -> dict[str, Any]:
+        """The object with other values at these paths.
+
+        Raises:
+            KitError: a path is in an item of a list that isn't there.
+        """
+        changed = copy.deepcopy(self.object)
+        for path, value in values.items():
+            try:
+                _set(changed, path, value)
+            except (IndexError, KeyError, TypeError) as error:
+                raise KitError(f"The stack has no place for {path}.", "Name one of the list that it is in.") from error
+        return changed
+
+
+def value_at(document: object, path: str) -> object:
+    """The value at a path; None where there is none."""
+    for step in steps(path):
+        if isinstance(document, Mapping):
+            document = cast("Mapping[object, object]", document).get(step)
+        elif isinstance(document, list) and isinstance(step, int) and step < len(cast("list[object]", document)):
+            document = cast("list[object]", document)[step]
+        else:
+            return None
+    return document
+
+
+def other_values(path: str, value: object) -> Iterator[object]:
+    """Yield other values of a key, those that the schema names first; not all of them are allowed."""
+    nodes = schema_nodes(path, with_texts=False)
+    choices = [item for node in nodes for item in _choices(node)]
+    if choices:
+        yield from (choice for choice in choices if choice != value)
+        return
+    match value:
+        case bool():
+            yield not value
+        case int():
+            yield from (value * 2, value + 1, value - 1, value // 2)
+        case float():
+            yield from (value * 0.9, value * 2)
+        case None:
+            yield from (other for node in nodes for other in _FIRST_VALUES.get(str(node.get("type")), ()))
+        case str() if value:
+            last = value[-1]
+            other = str((int(last) + 1) % 10) if last.isdecimal() else "y" if last == "x" else "x"
+            yield from (value[:-1] + other, f"{value}-x")
+        case _:
+            pass
+
+
+def schema_nodes(path: str, *, with_texts: bool = True) -> list[Schema]:
+    """The schema of a key, one for each type that it may have, with the texts of keys unless that is asked without.
+
+    Raises:
+        KitError: stack files have no such key; names those that there are in its place.
+    """
+    nodes, definitions = _schema(with_texts=with_texts)
+    for step in steps(path):
+        inner = [found for node in nodes for found in _inner(node, step, definitions)]
+        if not inner:
+            known = sorted({key for node in nodes for key in node.get("properties", {})})
+            raise KitError(f"Stack files have no {path}.", f"In its place: {', '.join(known) or 'nothing'}.")
+        nodes = inner
+    return nodes
+
+
+@cache
+def _schema(*, with_texts: bool) -> tuple[list[Schema], Schema]:
+    folders = {
+        ("Model", "model"): MODELS.folder,
+        ("GpuPool", "shape"): SHAPES.folder,
+        ("StackConfig", "release"): RELEASES.folder,
+    }
+    schema = stack_file_schema({place: names(folder) for place, folder in folders.items()}, with_texts=with_texts)
+    return [schema["properties"]["config"]["properties"][CONFIG_KEY]], schema["$defs"]
+
+
+def _inner(node: Schema, step: str | int, definitions: Schema) -> Iterator[Schema]:
+    """Yield what a schema says of one step, with what stands beside a reference to it."""
+    properties: Schema = node.get("properties", {})
+    inner: Schema | None = node.get("items") if isinstance(step, int) else properties.get(step)
+    if inner is None and isinstance(step, str) and isinstance(node.get("additionalProperties"), dict):
+        inner = node["additionalProperties"]
+    if inner is not None:
+        yield from _resolved(inner, definitions)
+
+
+def _resolved(node: Schema, definitions: Schema) -> Iterator[Schema]:
+    said = {key: node[key] for key in ("description", "default") if key in node}
+    if "$ref" in node:
+        yield from _resolved({**definitions[node["$ref"].rpartition("/")[2]], **said}, definitions)
+        return
+    options: Sequence[Schema] = node.get("anyOf") or node.get("oneOf") or ()
+    for option in options:
+        yield from _resolved({**option, **said}, definitions)
+    if not options:
+        yield node
+
+
+def _choices(node: Schema) -> Sequence[object]:
+    return [*node.get("enum", ()), *([node["const"]] if "const" in node else ()), *node.get("examples", ())]
+
+
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, inner in cast("Mapping[str, object]", value).items():
+            yield from _leaves(inner, f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for index, inner in enumerate(cast("list[object]", value)):
+            yield from _leaves(inner, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def _set(document: dict[str, Any], path: str, value: object) -> None:
+    *before, last = steps(path)
+    place: Any = document
+    for step, following in zip(before, [*before[1:], last], strict=False):
+        if isinstance(step, str) and place.get(step) is None:
+            place[step] = {} if isinstance(following, str) else []
+        place = place[step]
+    if isinstance(last, int) and last == len(place):
+        place.append(value)
+    else:
+        place[last] = value
+
+
+def _with_long_topologies(value: Any) -> dict[str, Any]:
+    """The object with the long form of each topology, whose numbers are keys of their own.
+
+    Raises:
+        InvalidStack: its shape is wrong; carries every problem.
+    """
+    document: dict[str, Any] = copy.deepcopy(value)
+    config.validate(document)  # so that models are a list of objects
+    models: list[dict[str, Any]] = document.get("models", [])
+    for model in models:
+        if isinstance(topology := model["topology"], str):
+            model["topology"] = parse_short_form(topology)
+    return document

@@ -1,0 +1,63 @@
+"""Topologies for a stack file that is still to be written (`llmd-oke init`): the fewest nodes for a load, the best of
+some GPUs.
+"""
+
+import math
+from itertools import islice
+
+from llmd_base.errors import KitError
+from llmd_oke import config
+from llmd_oke.catalogue.latency_figures import known_figures
+from llmd_oke.catalogue.releases import default_release
+from llmd_oke.cli.topology_search import FoundTopologies, FoundTopology, ServingNeeds
+from llmd_oke.planning.conditions import deployed_conditions
+
+from llmd_tuner import confidence, search_inputs, workload
+from llmd_tuner.confidence import Confidence
+from llmd_tuner.ranking import rank
+from llmd_tuner.search import search
+from llmd_tuner.search_inputs import SearchInputs, Targets
+
+MOST_GPUS = 128
+"""GPUs that are searched for a load; as many as `tune rank` takes."""
+
+MOST_TOPOLOGIES = 12
+"""Topologies that are returned: the first of them that planning accepts is taken."""
+
+
+def topologies(needs: ServingNeeds) -> FoundTopologies:
+    """The topologies that meet the needs, best first.
+
+    With a load, GPUs are doubled until something carries it. Figures reach beyond what was measured, and say so.
+
+    Raises:
+        KitError: nothing meets the limits, or the catalogue has no such model or shape; says what would have to change.
+    """
+    model, shape = search_inputs.known_model(needs.model), search_inputs.known_shape(needs.shape)
+    started = deployed_conditions(default_release(), model, config.Engine())
+    figures = known_figures(model, shape.gpu)
+    load = workload.of_lengths(needs.input_tokens, needs.output_tokens)
+    ttft_s, itl_s = (None if limit is None else limit / 1000 for limit in (needs.ttft_ms, needs.itl_ms))
+    targets = Targets(ttft_s, itl_s, requests_per_s=needs.requests_per_s)
+    sizes = [needs.gpus] if needs.gpus else [shape.gpus << power for power in range(_doublings(shape.gpus) + 1)]
+
+    def question_of(gpus: int) -> tuple[SearchInputs, Confidence]:
+        asked = search_inputs.question_of(model, shape, figures, load, targets, gpus, started=started)
+        return confidence.confine(asked, figures, allow_extrapolation=True, started=started)
+
+    for gpus in sizes:
+        question, trust = question_of(gpus)
+        best = list(islice(search(question).feasible(), MOST_TOPOLOGIES))
+        if best:
+            found = [
+                FoundTopology(item.topology, item.copies, item.gpus_reserved, item.capacity_per_s) for item in best
+            ]
+            return FoundTopologies(found, trust.basis, trust.sentence)
+    remedies = rank(question_of(sizes[-1])[0], sensitivity=False).remedies
+    wanted = str(targets) or f"{load} at all"
+    remedy = f"One of: {'; '.join(remedies)}." if remedies else "Another model, shape, or more GPUs."
+    raise KitError(f"Up to {sizes[-1]} GPUs of {shape.name} don't serve {model.name} with {wanted}.", remedy)
+
+
+def _doublings(gpus_per_node: int) -> int:
+    return int(math.log2(MOST_GPUS / gpus_per_node))

@@ -1,0 +1,136 @@
+"""`llmd-oke explain`: origins of rendered values, and what keys change, by rendering with other values."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_base.errors import KitError
+from llmd_oke.cli.main import app
+from llmd_oke.explain.explanation import FieldExplanation, KeyExplanation, explain_field, explain_key
+from llmd_oke.explain.probes import StackProbes
+from stack_files import created_stack, model, stack, write
+from typer.testing import CliRunner
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("explained")
+    (folder / "Pulumi.yaml").write_text("name: mine\n")
+    write(folder, "small", stack(model("2p-tp1-1d-tp2"), nodes=1))
+    write(folder, "created", created_stack(models=[model(copies=2)]))
+    return folder
+
+
+def field(project: Path, text: str, stack_name: str = "small") -> FieldExplanation:
+    return explain_field(project, stack_name, text)
+
+
+def origins(found: FieldExplanation) -> list[str]:
+    return [probe.key.path for probe in found.origins]
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "catalogue"),
+    [
+        ("args[--max-num-seqs]", ["models[0].engine.maxNumSeqs"], "values/vllm/engine-settings.yaml"),
+        ("spec.replicas", ["models[0].topology.decode.replicas"], None),
+        ("containers[vllm].image", ["release"], "values/releases/llm-d-0.9.0.yaml"),
+        ("env[UCX_TLS]", ["rdma"], "values/shapes/BM.GPU.MI300X.8.yaml"),
+    ],
+)
+def test_a_field_has_the_keys_that_it_changes_with_and_lines_of_the_catalogue(
+    project: Path, text: str, keys: list[str], catalogue: str | None
+):
+    found = field(project, f"Deployment/gpt-oss-120b-decode.{text}")
+    assert origins(found) == keys
+    assert catalogue is None or catalogue in {line.file for line in found.catalogue}
+    assert found.component.startswith("PrefillDecodeUnit gpt-oss-120b")
+
+
+def test_sources_stand_beside_lines_of_the_catalogue(project: Path):
+    (line, *_) = field(project, "Deployment/gpt-oss-120b-decode.env[UCX_TLS]").catalogue
+    assert line.text.startswith("UCX_TLS: self,sm,rocm,rc # ")
+
+
+def test_a_key_that_needs_more_nodes_is_tried_on_more(project: Path):
+    found = field(project, "Deployment/gpt-oss-120b-decode.containers[vllm].args[--tensor-parallel-size]")
+    assert origins(found) == ["models[0].topology.decode.tensorParallelSize"]
+
+
+def test_fields_of_one_unit_of_a_created_stack_have_origins_too(project: Path):
+    found = field(project, "Deployment/gpt-oss-120b-1-decode.args[--gpu-memory-utilization]", "created")
+    assert origins(found) == ["models[0].engine.gpuMemoryUtilization"]
+
+
+def changed(known: KeyExplanation) -> dict[str, list[str]]:
+    return {change.name: [path for path, _, _ in change.fields] for change in known.changes}
+
+
+def test_a_key_names_what_another_value_changes_and_nothing_else(project: Path):
+    known = explain_key(project, "small", "models[0].engine.maxNumSeqs")
+    servers = {name: fields for name, fields in changed(known).items() if name.startswith("Deployment/")}
+    args = ["spec.template.spec.containers[0].args"]
+    assert servers == {f"Deployment/gpt-oss-120b-{role}": args for role in ("decode", "prefill")}
+    assert (known.key.value, known.other, known.accepted) == (256, 512, "integer from 1")
+    assert known.description.startswith("vLLM's `--max-num-seqs`")
+
+
+def test_a_key_of_prices_tells_the_figures_of_the_plan(project: Path):
+    known = explain_key(project, "small", "gpuPools[0].size", [2])
+    assert known.figures["$/hour, list prices"] == ("48.00", "96.00")
+
+
+def test_a_key_that_changes_nothing_rendered_says_so(project: Path):
+    known = explain_key(project, "small", "models[0].slo.ttftMs", [1000])
+    assert not any(name.startswith("Deployment/") for name in changed(known))
+
+
+def test_objects_in_oci_have_origins_too_and_keys_by_which_they_are_there(project: Path):
+    found = field(project, "NodePool/mi300x-node-pool.kubernetesVersion", "created")
+    assert origins(found) == ["cluster.kubernetesVersion", "gpuPools[0].launch"]
+
+
+def test_a_value_that_the_program_refuses_is_told_as_not_tried(project: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> Any:
+        raise KitError("OKE has no such image.")
+
+    monkeypatch.setattr(StackProbes, "rendered", refuse)
+    found = field(project, "Deployment/gpt-oss-120b-decode.spec.replicas")
+    why = {item.key.path: item.why for item in found.untried}
+    assert "OKE has no such image." in why["models[0].topology.decode.replicas"]
+    assert not found.origins
+
+
+def explained(project: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(app, ["explain", *arguments, "--stack", "small", "--project", str(project)])
+
+
+def test_data_have_what_was_tried_instead(project: Path):
+    told = json.loads(explained(project, "Deployment/gpt-oss-120b-decode.spec.replicas", "--json").stdout)
+    (key,) = told["keys"]
+    assert (key["path"], key["value"]) == ("models[0].topology.decode.replicas", 1)
+    assert key["tried"] != 1
+
+
+def test_people_read_the_value_with_its_key(project: Path):
+    words = " ".join(explained(project, "Deployment/gpt-oss-120b-decode.spec.replicas").stdout.split())
+    assert "models[0].topology.decode.replicas = 1" in words
+    assert "written by PrefillDecodeUnit gpt-oss-120b" in words
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("Deployment/nothing",),
+        ("models[0].nothing",),
+        ("models[7].copies",),
+        ("namespace", "--to", "{"),
+        ("namespace", "--to", "No Name"),
+        ("Deployment/gpt-oss-120b-decode", "--to", "1"),
+    ],
+)
+def test_what_cant_be_explained_ends_with_words_of_the_kits(project: Path, arguments: tuple[str, ...]):
+    result = explained(project, *arguments)
+    assert result.exit_code == 1
+    assert type(result.exception).__name__ in {"KitError", "InvalidStack"}

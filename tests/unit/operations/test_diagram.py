@@ -1,0 +1,98 @@
+"""Pictures of plans: what is drawn, and that it is well-formed, equal for equal plans, and quick."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from llmd_oke import planning
+from llmd_oke.cli.main import app
+from llmd_oke.operations.diagram import MOST_NODES, ROLES, diagram
+from stack_files import PROJECT, cluster_layer, created_stack, model, stack
+from typer.testing import CliRunner
+
+SVG = "{http://www.w3.org/2000/svg}"
+PICTURE = PROJECT / "docs" / "how-to" / "reference-stack.svg"
+
+
+def drawn(value: Mapping[str, Any], name: str = "prod") -> str:
+    return diagram(name, planning.plan_object(value))
+
+
+def elements(svg: str) -> list[ET.Element]:
+    return list(ET.fromstring(svg).iter())  # noqa: S314 - the kit's own
+
+
+def styles(svg: str) -> Counter[str]:
+    return Counter(part.get("class", "") for part in elements(svg))
+
+
+def texts(svg: str) -> list[str]:
+    return [part.text or "" for part in elements(svg) if part.tag == f"{SVG}text"]
+
+
+def test_each_server_lies_on_its_gpus_and_the_others_are_free():
+    counts = styles(drawn(stack(nodes=3)))
+    legend = 1
+    assert (counts["prefill"], counts["decode"], counts["free"]) == (8 + legend, 4 + legend, 8 + legend)
+    assert (counts["used"], counts["spare"]) == (16 + legend, 8 + legend)
+
+
+def test_a_server_of_a_whole_node_is_one_piece():
+    assert styles(drawn(stack(model("agg-tp8-1r"), nodes=1)))["aggregated"] == 2
+
+
+def test_network_pools_routers_and_price_are_named():
+    said = " ".join(texts(drawn(created_stack())))
+    for words in ("VCN 10.140.0.0/16 in us-ashburn-1", "subnet workers", "system: 3 x", "mi300x: 9 x", "OKE cluster"):
+        assert words in said
+    assert "router gpt-oss-120b" in said
+    assert "434.21" in said
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        cluster_layer(),
+        stack(model("agg-tp1dp16ep-1r", model="deepseek-r1"), nodes=3),
+        stack(frontDoor={"exposure": "internal", "host": "llm.example.com"}),
+        stack(model("agg-tp8-2r", router={"mode": "none"})),
+    ],
+    ids=["cluster", "over-nodes", "front-door", "no-router"],
+)
+def test_stacks_of_all_kinds_give_a_picture_that_is_well_formed(value: Mapping[str, Any]):
+    assert styles(drawn(value))["box"] > 0
+
+
+def test_names_are_text_and_no_markup():
+    assert "a <b> & c" in texts(drawn(stack(), "a <b> & c"))
+
+
+def test_light_and_dark_pages_have_colours_of_their_own():
+    svg = drawn(stack())
+    assert "@media (prefers-color-scheme:dark)" in svg
+    assert all(colour in svg for colour in ROLES.values())
+
+
+def test_many_nodes_are_counted_instead_of_drawn():
+    svg = drawn(stack(model(copies=60), nodes=200))
+    assert f"and {200 - MOST_NODES} more nodes" in texts(svg)
+
+
+def test_seventy_two_gpus_are_drawn_within_a_second_and_alike_each_time():
+    began_s = time.process_time()
+    first = drawn(created_stack())
+    assert time.process_time() - began_s < 1
+    assert first == drawn(created_stack())
+
+
+def test_the_command_writes_the_picture_that_the_documentation_shows(tmp_path: Path):
+    """`LLMD_OKE_UPDATE_GOLDEN=1` draws it anew."""
+    file = PICTURE if os.environ.get("LLMD_OKE_UPDATE_GOLDEN") else tmp_path / "picture.svg"
+    arguments = ["diagram", "--stack", "reference", "--project", str(PROJECT), "--output", str(file)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert file.read_text() == PICTURE.read_text()

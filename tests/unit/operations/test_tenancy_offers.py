@@ -1,0 +1,80 @@
+"""Offers of a tenancy to a new stack."""
+
+from typing import Any
+
+from llmd_oke.access.oci_client import OciError
+from llmd_oke.operations.tenancy_offers import TenancyOffers
+from oci_for_tests import FakeOci, Sequence
+
+SHAPE = "BM.GPU.MI300X.8"
+REPORT = "POST compute /computeCapacityReports"
+
+
+def report(status: str, count: int | None) -> dict[str, Any]:
+    return {"shapeAvailabilities": [{"availabilityStatus": status, "availableCount": count}]}
+
+
+def test_the_domain_with_most_capacity_comes_first_with_what_the_limit_leaves():
+    client = FakeOci(
+        {
+            "identity /availabilityDomains": [{"name": "AD-1"}, {"name": "AD-2"}],
+            REPORT: Sequence([report("OUT_OF_HOST_CAPACITY", None), report("AVAILABLE", 4)]),
+            "limits /services/compute/limits/gpu-mi300x-count/resourceAvailability": {"available": 32},
+        }
+    )
+    client.get = _without_taking(client)
+    first, second = TenancyOffers(client, "tenancy").availability_domains(SHAPE)
+    assert (first.value, first.label) == ("AD-2", f"4 x {SHAPE} free, limit leaves 32 GPUs")
+    assert "OUT_OF_HOST_CAPACITY" in second.label
+
+
+def _without_taking(client: FakeOci) -> Any:
+    """Answers that are plain lists are told each time."""
+    return lambda service, path, **_: client.answers[f"{service} {path}"]
+
+
+def test_shapes_with_capacity_come_once_where_most_of_them_is():
+    def rows(*counts: int) -> dict[str, Any]:
+        names = ("BM.GPU.MI300X.8", "BM.GPU.MI355X-v1.8")
+        return {
+            "shapeAvailabilities": [
+                {"instanceShape": name, "availabilityStatus": "AVAILABLE" if count else "OUT", "availableCount": count}
+                for name, count in zip(names, counts, strict=True)
+            ]
+        }
+
+    client = FakeOci({"identity /availabilityDomains": [], REPORT: Sequence([rows(2, 0), rows(5, 1)])})
+    client.get = lambda *_, **__: [{"name": "AD-1"}, {"name": "AD-2"}]
+    found = TenancyOffers(client, "tenancy").shapes()
+    assert [(offer.value, offer.label) for offer in found] == [
+        ("BM.GPU.MI300X.8", "5 free in AD-2"),
+        ("BM.GPU.MI355X-v1.8", "1 free in AD-2"),
+    ]
+
+
+def test_images_are_the_compartments_own_that_can_be_booted():
+    client = FakeOci({})
+    images = [
+        {"id": "a", "displayName": "gpu", "lifecycleState": "AVAILABLE", "compartmentId": "mine"},
+        {"id": "b", "displayName": "Oracle's", "lifecycleState": "AVAILABLE", "compartmentId": None},
+        {"id": "c", "displayName": "gpu", "lifecycleState": "IMPORTING", "compartmentId": "mine"},
+    ]
+    client.answers["compute /images"] = images
+    client.get = _without_taking(client)
+    assert [offer.value for offer in TenancyOffers(client, "tenancy").images("mine", SHAPE)] == ["a"]
+
+
+def test_what_oci_refuses_is_left_out_and_the_rest_asked():
+    client = FakeOci({"containerengine /clusterOptions/all": {"kubernetesVersions": ["v1.9.3", "v1.34.2"]}})
+    known = TenancyOffers(client, "tenancy")
+    assert known.compartments() == []
+    assert [offer.value for offer in known.kubernetes_versions("mine")] == ["v1.34.2", "v1.9.3"]
+    assert len(known.refusals) == 1
+
+
+def test_nothing_more_is_asked_where_nobody_answers():
+    client = FakeOci({"identity /compartments": OciError(0, "NoAnswer", "nobody answers")})
+    known = TenancyOffers(client, "tenancy")
+    assert [known.compartments(), known.clusters("mine"), known.availability_domains(SHAPE)] == [[], [], []]
+    assert known.refusals == ["nobody answers"]
+    assert len(client.asked) == 1
