@@ -302,7 +302,7 @@ def programs_in_pods(plan: Plan) -> tuple[str, ...]:
     return (
         *(*IN_PODS, *gateway),
         *(FOLLOWING if is_scaled(plan) else ()),
-        *(GROUPING if plan.over_nodes else ()),
+        *(GROUPING if plan.over_nodes or plan.installs_group_controller else ()),
         *(DISCOVERING if _has_charts(plan) else ()),
     )
 
@@ -355,7 +355,12 @@ def preinstalled_controller(plan: Plan) -> tuple[dict[str, Any], ...]:
     """Return the objects that a cluster must have before a stack with servers that span nodes is deployed: the
     LeaderWorkerSet controller with its webhooks. The tuple is empty if no server spans nodes.
     """
-    return required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts).objects if plan.over_nodes else ()
+    return required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts).objects if _has_groups(plan) else ()
+
+
+def _has_groups(plan: Plan) -> bool:
+    """Tell whether a stack counts on LeaderWorkerSets that it doesn't install."""
+    return plan.over_nodes and not plan.installs_group_controller
 
 
 def okes_definition() -> dict[str, Any]:
@@ -370,7 +375,7 @@ def preinstalled_definitions(plan: Plan) -> tuple[CrdFiles, ...]:
     """
     return (
         *([scaling().definitions, keda_parts().definitions] if is_scaled(plan) else []),
-        *([leader_worker_sets().definitions] if plan.over_nodes else []),
+        *([leader_worker_sets().definitions] if _has_groups(plan) else []),
         *(gateway_parts().definitions if plan.gateway else ()),
         *([monitoring().definitions] if _has_prometheus(plan) else []),
     )

@@ -530,11 +530,11 @@ def module_folder(module: str, version: str, progress: Progress | None = None) -
     if definition is None or version not in definition.versions:
         raise KitError(f"{module} {version} is not one of the pinned modules in values/rehearsal/modules.yaml")
     folder = user_cache.module_folder(module, version).resolve()
-    if folder.is_dir():
+    if not _missing_parts(folder, definition):
         return folder
     listener = progress or SilentProgress()
     with _locked(f"{module.replace('/', '-')}-{version}", listener, golang.DOWNLOAD_TIMEOUT_S):
-        if folder.is_dir():
+        if not (missing := _missing_parts(folder, definition)):
             return folder
         listener.step(f"downloading {module} {version}")
         with _temporary_folder() as temporary:
@@ -542,12 +542,16 @@ def module_folder(module: str, version: str, progress: Progress | None = None) -
             pinned = definition.versions[version]
             if checksum != pinned:
                 raise KitError(f"{module} {version} has the checksum {checksum}, pinned is {pinned}: it was changed")
-            copy = temporary / "copy"
-            for part in definition.folders:
-                golang.copy_files(source / part, copy / part)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            copy.replace(folder)
+            for part in missing:
+                golang.copy_files(source / part, temporary / "copy" / part)
+                (folder / part).parent.mkdir(parents=True, exist_ok=True)
+                (temporary / "copy" / part).replace(folder / part)
     return folder
+
+
+def _missing_parts(folder: Path, definition: ModuleDefinition) -> list[str]:
+    """Return the parts of a module that aren't kept yet; an earlier version of the kit may have needed fewer."""
+    return [part for part in definition.folders if not (folder / part).is_dir()]
 
 
 def cache_folder() -> Path:

@@ -156,6 +156,14 @@ def test_a_created_cluster_renders_its_operators_and_leaves_gates_to_updates(ren
     assert [item.name for item in result.objects if item.outlives and item.kind != "CustomResourceDefinition"] == []
 
 
+def test_the_controller_of_servers_over_nodes_goes_before_them(render: Render):
+    result = render(stack(model("agg-tp1dp16ep-1r"), leaderWorkerSets="install"))
+    (chart,) = result.charts
+    (servers,) = (item for item in result.objects if item.kind == "LeaderWorkerSet")
+    assert (chart.name, chart.version) == ("lws", "0.9.0")
+    assert chart.wave < servers.wave
+
+
 def test_a_file_system_that_is_still_to_be_created_is_refused(render: Render):
     with pytest.raises(InvalidStack) as refused:
         render(created(storage={"modelCache": {"kind": "file-storage", "availabilityDomain": "Uocm:US-ASHBURN-AD-1"}}))

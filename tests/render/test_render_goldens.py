@@ -76,6 +76,7 @@ COMPONENTS: dict[str, Choice] = {
 
 CREATED: dict[str, StackObject] = {
     "Acceptance": created_stack(),
+    "LeaderWorkerSetController": created_stack(leaderWorkerSets="install"),
     "PrometheusStack": created_stack(monitoring="install"),
 }
 """Components that stacks have which create their clusters, or what all stacks of a cluster share."""

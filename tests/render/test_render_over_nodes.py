@@ -3,9 +3,12 @@
 import jsonschema
 import pytest
 import yaml
+from llmd_oke import planning
 from llmd_oke.catalogue.serving import leader_worker_sets
 from llmd_oke.operations.guards import gpus_of
+from llmd_oke.planning.container_images import images_of
 from llmd_oke.values import module_folder
+from stack_files import created_stack, model
 from test_render_valid import without_unknown_fields
 
 TOPOLOGY = "1p-tp1dp16ep-1d-tp1dp16ep"
@@ -88,6 +91,29 @@ def test_pods_of_a_group_prefer_one_pool(wide):
     assert term["matchLabelKeys"] == ["leaderworkerset.sigs.k8s.io/group-key"]
     labels = template(wide)["metadata"]["labels"]
     assert term["labelSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_pods_of_a_group_have_one_pool_or_none_where_nodes_say_their_pool(rendered):
+    wide = rendered(created_stack(models=[model(topology=TOPOLOGY)]))
+    affinity = template(wide)["spec"]["affinity"]["podAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["matchLabelKeys"] == ["leaderworkerset.sigs.k8s.io/group-key"]
+
+
+def test_a_stack_that_installs_the_controller_has_it_before_its_servers(rendered):
+    stack = rendered(created_stack(models=[model(topology=TOPOLOGY)], leaderWorkerSets="install"))
+    names, kinds = ([getattr(item, name) for item in stack.resources] for name in ("name", "type"))
+    first = kinds.index("kubernetes:leaderworkerset.x-k8s.io/v1:LeaderWorkerSet")
+    release = stack.resources[names.index("leader-worker-sets-release")]
+    assert names.index(release.name) < first
+    assert release.inputs["chart"].startswith("oci://registry.k8s.io/lws/charts/lws")
+    assert f"v{release.inputs['version']}" == leader_worker_sets().definitions.version
+
+
+def test_a_private_registry_has_the_controllers_image_and_chart():
+    plan = planning.plan_object(created_stack(models=[model(topology=TOPOLOGY)], leaderWorkerSets="install"))
+    used = {image.image.repository: image.path for image in images_of(plan)}
+    assert {used["lws/lws"], used["lws/charts/lws"]} == {"leaderWorkerSets"}
 
 
 def test_pods_of_a_role_may_reach_each_other_where_servers_span_nodes(wide, varied):

@@ -7,6 +7,7 @@ from created_cluster import created
 from llmd_oke.catalogue.operations import pipeline_identities
 from llmd_oke.testing import Rendered
 from render_support import STACKS
+from stack_files import model, stack
 
 SPELLINGS = {"NetworkPolicy": "networkpolicies", "StorageClass": "storageclasses", "PriorityClass": "priorityclasses"}
 
@@ -16,11 +17,27 @@ def plural(kind: str) -> str:
     return SPELLINGS.get(kind, f"{kind.lower()}s")
 
 
+OTHERS = {
+    "created cluster": created(networkPolicies={"engine": "calico"}),
+    "servers over nodes": stack(model("agg-tp1dp16ep-1r")),
+    "behind agentgateway": stack(
+        model("2p-tp1-1d-tp1", router={"mode": "gateway", "route": {"hosts": ["gpt.example.com"]}}),
+        gateway={
+            "mode": "create",
+            "provider": "agentgateway",
+            "host": "gpt.example.com",
+            "tls": "certificate",
+            "uncheckedRequests": "accepted",
+        },
+    ),
+}
+
+
 @pytest.mark.parametrize("identity", ["drift", "preview"])
-@pytest.mark.parametrize("name", [*STACKS, "created cluster"])
+@pytest.mark.parametrize("name", [*STACKS, *OTHERS])
 def test_who_only_looks_may_read_every_kind_that_a_stack_deploys(rendered: Any, name: str, identity: str):
-    stack: Rendered = rendered(created(networkPolicies={"engine": "calico"}) if name == "created cluster" else name)
-    deployed = {(item["apiVersion"].rpartition("/")[0], plural(item["kind"])) for item in stack.manifests()}
+    known: Rendered = rendered(OTHERS.get(name, name))
+    deployed = {(item["apiVersion"].rpartition("/")[0], plural(item["kind"])) for item in known.manifests()}
     assert len(deployed) > 10
     if identity == "preview":
         deployed.discard(("", "secrets"))

@@ -22,12 +22,27 @@ Obstacle = Literal[
     "unequal-state-groups",
     "unequal-state-blocks",
     "data-parallel",
+    "other-groups",
     "released-image",
     "no-rdma",
 ]
 """Things that a connector may not work with: layers of the model, tensor parallel sizes between which KV heads would be
 split, or groups of a state space's heads, or of which one has copies of KV heads beside states while prefixes are
-cached, ranks, the image of the release, a stack without RDMA."""
+cached, ranks, roles over nodes that aren't one server each of equally many ranks, the image of the release, a stack
+without RDMA."""
+
+
+class RankHandOver(Entry):
+    """Hand-over between servers of several ranks, by images of the user's own: arguments of the routing sidecar.
+
+    `{data_parallel_size}` and `{data_parallel_size_local}` stand for the ranks of a server, and for those on each of
+    its nodes. Where servers span nodes the sidecar has `over_nodes` too, with `{prefill_hosts}` and `{decode_hosts}`:
+    names of the pods of the one prefill and the one decode server, in the order of their ranks, all of which must be
+    known to DNS before it starts; `$(POD_IP)` is the pod's own address.
+    """
+
+    sidecar_arguments: tuple[str, ...]
+    over_nodes: tuple[str, ...]
 
 
 class HandOver(Entry):
@@ -35,8 +50,9 @@ class HandOver(Entry):
 
     `connector` is its name, `extra_config` what it is told (`{vllm_port}` is where vLLM listens). Servers have
     `environment` and the address of their pod in `pod_ip_variables`; they listen at `ports`, each rank one further.
-    The routing sidecar has `sidecar_arguments`, with `{tensor_parallel_size}` of its own server. `refused` says with
-    what it doesn't work, and why; `limits` what it is known to do wrong.
+    The routing sidecar has `sidecar_arguments`, with `{tensor_parallel_size}` of its own server, and those of `ranks`
+    where servers have several. `refused` says with what it doesn't work, and why; what it says of ranks holds for the
+    release's images alone where there are `ranks`. `limits` is what it is known to do wrong.
     """
 
     connector: str
@@ -45,6 +61,7 @@ class HandOver(Entry):
     pod_ip_variables: tuple[EnvironmentName, ...] = ()
     ports: dict[str, int]
     sidecar_arguments: tuple[str, ...]
+    ranks: RankHandOver | None = None
     refused: dict[Obstacle, str] = Field(default={})
     limits: tuple[KnownLimit, ...] = ()
 

@@ -13,6 +13,7 @@ from llmd_oke.catalogue.container_images import LockedImage, envoy_image, locked
 from llmd_oke.catalogue.downloads import pinned_file
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.entries import EntryKind
+from llmd_oke.catalogue.expert_parallel import All2AllBackend
 from llmd_oke.catalogue.kv_connectors import KvConnector
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.config.engine import Engine, Flag
@@ -232,7 +233,7 @@ class Vllm(Entry):
     `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong,
     `traces` whether it is known to have the packages that it sends traces with, `adapters` whether it is known to read
     LoRA adapters from a folder while it runs. `over_nodes` is what servers that span nodes are started with beside
-    that; None where nobody knows how.
+    that; None where nobody knows how. `all2all` are the backends by which ranks may exchange tokens with experts.
     """
 
     image: LockedImage
@@ -249,6 +250,7 @@ class Vllm(Entry):
     quick_reduce: QuickReduceFormat | None = None
     traces: bool = False
     over_nodes: OverNodes | None = None
+    all2all: dict[str, All2AllBackend] = Field(default_factory=dict[str, All2AllBackend])
     kv_events: KvEvents | None = None
     adapters: bool = False
 

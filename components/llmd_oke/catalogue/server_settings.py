@@ -7,6 +7,7 @@ from typing import get_args
 
 from llmd_bench.deployment import Parallelism
 
+from llmd_oke.catalogue.expert_parallel import All2AllBackend
 from llmd_oke.catalogue.kv_connectors import HandOver
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import KvCacheSettings, Release
@@ -52,6 +53,8 @@ class ServerSettings:
         host_memory_gib: node's memory in which the server keeps KV cache, in GiB; 0 where it keeps none.
         offload_gib: host memory that this may take beside the server's own, in whole GiB.
         adapters: room for LoRA adapters; None where servers have none.
+        all2all: backend by which ranks exchange tokens with experts; None where the stack file names none, or the
+            server has nothing to exchange.
         table: values of the table's settings (`values/vllm/engine-settings.yaml`) that vLLM is given, by field.
         feature_arguments: arguments for features of the model, such as calls of tools.
         extra_args: the user's further arguments, which come last.
@@ -70,6 +73,7 @@ class ServerSettings:
     host_memory_gib: float
     offload_gib: int
     adapters: AdapterSlots | None
+    all2all: All2AllBackend | None
     table: Mapping[str, SettingValue]
     feature_arguments: tuple[str, ...]
     extra_args: tuple[str, ...]
@@ -140,6 +144,7 @@ def server_settings(
         host_memory_gib=kept_gib,
         offload_gib=math.ceil(kept_gib * connectors.offload_factor),
         adapters=engine.adapters,
+        all2all=vllm.all2all.get(engine.all2all_backend or "") if exchanges(parallelism) else None,
         table={"max_model_len": model.max_model_len, **engine.settings(), "block_size": kv_cache.block_size},
         feature_arguments=model.feature_arguments(engine.features),
         extra_args=tuple(arguments),
@@ -158,6 +163,11 @@ def virtual_functions(role: Role, parallelism: Parallelism, *, rdma: bool) -> in
     """
     used = role in HANDING_OVER or parallelism.nodes > 1
     return parallelism.gpus_per_node if rdma and used else 0
+
+
+def exchanges(parallelism: Parallelism) -> bool:
+    """Tell whether ranks of a server exchange tokens with each other's experts."""
+    return parallelism.data_parallel_size > 1 and parallelism.expert_parallel
 
 
 def reduced(quantization: QuickReduceFormat | None, most_gpus: int) -> QuickReduceFormat | None:

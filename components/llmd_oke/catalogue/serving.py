@@ -92,9 +92,12 @@ def scaling() -> ScalingFacts:
 
 
 class LeaderWorkerSetFacts(AwaitedDefinitions):
-    """The controller of LeaderWorkerSets: its definitions, and what is said where the cluster has none."""
+    """The controller of LeaderWorkerSets: its definitions, and what is said where the cluster has none. Since the minor
+    version `group_affinity_minor` of Kubernetes 1 pods of a group can be required to be near each other.
+    """
 
     definitions: CrdFiles
+    group_affinity_minor: int
 
 
 @cache

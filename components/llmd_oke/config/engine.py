@@ -267,6 +267,7 @@ class Engine(EngineRows):
         max_num_seqs: int = _BY_TABLE
         gpu_memory_utilization: float = _BY_TABLE
         block_size: int | None = _BY_TABLE
+        all2all_backend: str | None = _BY_TABLE
 
     features: Annotated[Items[FeatureName] | None, Field(exclude_if=is_absent)] = None
     """What servers do beside plain answers: `tool-calling`, calls of a request's tools, and `reasoning`, which stands
@@ -312,6 +313,14 @@ class Engine(EngineRows):
     def settings(self) -> dict[str, SettingValue]:
         """The settings that are given or have a default, by field."""
         return {name: value for name in EngineRows.model_fields if (value := getattr(self, name)) is not None}
+
+    def key_of(self, field: str, role: Role) -> str:
+        """Return the key of a model, by which the stack file gives a setting to the servers of a role: their own, else
+        the one of all.
+        """
+        own = self.roles().get(role)
+        part = f"engine.{role}" if own is not None and field in own.settings() else "engine"
+        return f"{part}.{to_camel(field)}"
 
     def argument(self, name: str) -> tuple[int, str] | None:
         """The value that `extraArgs` give an argument, and its position; of several the last, which wins."""

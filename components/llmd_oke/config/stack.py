@@ -305,6 +305,7 @@ class AcceptanceConfig(ConfigPart):
 
 
 Monitoring = Literal["none", "existing", "install"]
+LeaderWorkerSets = Literal["existing", "install"]
 
 
 class CanariesConfig(ConfigPart):
@@ -448,6 +449,10 @@ class StackConfig(ConfigPart):
 
     prometheus: Annotated[PrometheusConfig | None, Field(exclude_if=is_absent)] = None
     """The Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""
+
+    leader_worker_sets: Annotated[LeaderWorkerSets, Field(exclude_if=lambda way: way == "existing")] = "existing"
+    """The controller of LeaderWorkerSets, of which servers that span nodes are made. `existing`: it is in the cluster.
+    `install`: it comes with the cluster, from its chart. Not beside another one: two would take turns."""
 
     tags: Annotated[Tags | None, Field(exclude_if=is_absent)] = None
     """Tags of what this stack creates in OCI, instances included, beside the kit's own; none if left out."""

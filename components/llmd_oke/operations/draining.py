@@ -20,6 +20,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import Progress, Ticker
 
 from llmd_oke.catalogue.cluster import eviction
+from llmd_oke.serving.leader_worker_set import GROUP_LABEL
 
 CORDONED = "llmd-oke/cordoned"
 """Annotation of nodes that the kit has cordoned, so that a later run can uncordon the nodes of a killed run."""
@@ -104,6 +105,7 @@ class Drain:
                     self._patch(node, unschedulable=True)
             for name in [name for node, name in nodes if not _is_ready(node)]:
                 self.progress.step(f"{name} is not Ready: nothing there can end its pods in peace, they go with it")
+            self._tell_groups([_metadata(node.metadata).name for node, _ in nodes])
             self._empty([(node, name) for node, name in nodes if _is_ready(node)])
             yield _most(_devices(node) for node, _ in nodes)
         except BaseException:  # also KeyboardInterrupt
@@ -162,6 +164,26 @@ class Drain:
             self.client.patch(Node, _metadata(node.metadata).name, patch, patch_type=PatchType.MERGE)
         except _FAILURES as error:
             raise KitError(f"The node {_metadata(node.metadata).name} can't be changed: {error}") from error
+
+    def _tell_groups(self, names: Sequence[str]) -> None:
+        """Name the servers that span nodes of which these have a part: their controller ends all pods of a group where
+        one ends, and makes them anew together.
+        """
+        groups: dict[str, list[Pod]] = {}
+        try:
+            for pod in self.client.list(Pod, namespace="*", labels={GROUP_LABEL: None}):
+                groups.setdefault(_metadata(pod.metadata).labels[GROUP_LABEL], []).append(pod)
+        except _FAILURES as error:
+            self.progress.step(f"whether servers span nodes can't be told: {error}")
+        for pods in groups.values():
+            places = [(pod.spec.nodeName if pod.spec else None) or "no node yet" for pod in pods]
+            if set(places) & set(names):
+                others = ", ".join(sorted(set(places) - set(names)))
+                elsewhere = f"; it has pods on {others} too, which go with it" if others else ""
+                members = ", ".join(sorted(map(_full_name, pods)))
+                self.progress.step(
+                    f"a server that spans nodes ends as a whole and comes back as one ({members}){elsewhere}"
+                )
 
     def _empty(self, nodes: Sequence[tuple[Node, str]]) -> None:
         """Evict the pods of these nodes until none is left, with retries while a PodDisruptionBudget forbids an
@@ -227,6 +249,7 @@ class _Metadata:
     name: str
     namespace: str
     annotations: Mapping[str, str]
+    labels: Mapping[str, str]
     ending: bool
     controllers: Sequence[str]
 
@@ -236,7 +259,8 @@ def _metadata(meta: ObjectMeta | None) -> _Metadata:
     controllers = [owner.kind for owner in metadata.ownerReferences or () if owner.controller]
     ending = metadata.deletionTimestamp is not None
     annotations = cast("Mapping[str, str]", metadata.annotations or {})
-    return _Metadata(metadata.name or "", metadata.namespace or "", annotations, ending, controllers)
+    labels = cast("Mapping[str, str]", metadata.labels or {})
+    return _Metadata(metadata.name or "", metadata.namespace or "", annotations, labels, ending, controllers)
 
 
 def _full_name(pod: Pod) -> str:

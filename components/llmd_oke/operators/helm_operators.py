@@ -1,4 +1,6 @@
-"""Components for operators that Helm installs: cert-manager, Node Feature Discovery, AMD's GPU operator, Prometheus."""
+"""Components for operators that Helm installs: cert-manager, Node Feature Discovery, AMD's GPU operator, Prometheus, and
+the controller of LeaderWorkerSets.
+"""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -267,5 +269,30 @@ class PrometheusStack(pulumi.ComponentResource):
     def __init__(self, name: str, args: PrometheusStackArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:PrometheusStack", name, inputs(self, args), opts)
         facts = operator("kube-prometheus-stack").taken_from(registry_mirror(args))
+        self.namespace = namespace_of(declare_release(self, name, facts, []), facts)
+        self.register_outputs(outputs(self))
+
+
+class LeaderWorkerSetControllerArgs(TypedDict):
+    """Arguments of the controller of LeaderWorkerSets; its version and settings come from the catalogue."""
+
+    registry_mirror: NotRequired[RegistryMirrorArgs | None]
+    """Private registry that chart and images are taken from; those that publish them if left out."""
+
+
+class LeaderWorkerSetController(pulumi.ComponentResource):
+    """The controller of LeaderWorkerSets, of which servers that span nodes are made. Its definitions stay when it goes.
+
+    Not beside another one of the same cluster: two would take turns.
+    """
+
+    namespace: pulumi.Output[str]
+    """Namespace that it runs in; known once it is ready."""
+
+    def __init__(
+        self, name: str, args: LeaderWorkerSetControllerArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("llmd-oke:index:LeaderWorkerSetController", name, inputs(self, args), opts)
+        facts = operator("leader-worker-set").taken_from(registry_mirror(args))
         self.namespace = namespace_of(declare_release(self, name, facts, []), facts)
         self.register_outputs(outputs(self))

@@ -11,6 +11,7 @@ from llmd_oke.config import FileStorage, NodeDisk, StackConfig
 from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.planning.adapters import adapter_advice
 from llmd_oke.planning.container_images import registry_advice
+from llmd_oke.planning.expert_parallel import all2all_advice
 from llmd_oke.planning.front_door import cache_isolation_advice, token_budget_advice
 from llmd_oke.planning.gateway import gateway_advice
 from llmd_oke.planning.known_faults import met_faults
@@ -284,6 +285,7 @@ def _model(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     if model.over_nodes:
         for limit in facts.limits if (facts := plan.release.vllm.over_nodes) else ():
             yield Advice(f"{path}.topology", f"{limit.text} ({limit.source})", "limit")
+    yield from all2all_advice(model, path)
     if model.topology.disaggregated:
         yield from _disaggregation(model, path)
     else:

@@ -25,6 +25,9 @@ from llmd_oke.planning.plan import Advice, Plan
 
 _GPU_OPERATOR = "amd-gpu-operator"
 _OPERATORS = ("cert-manager", "node-feature-discovery", _GPU_OPERATOR)
+_GROUPS = "leader-worker-set"
+_PATHS = {MONITORING: "monitoring", _GROUPS: "leaderWorkerSets"}
+"""Places in the stack file that bring operators, but for those of `gpuStack`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def kit_images() -> tuple[ContainerImage, ...]:
     """All images that the kit's `values/` and the project's name, by their references."""
     releases = (item for name in release_names() if (item := release(name)))
     images = [used.image for item in releases for used in _of_release(item)]
-    images += [used.image for name in (*_OPERATORS, MONITORING) for used in images_of_operator(name)]
+    images += [used.image for name in (*_OPERATORS, *_PATHS) for used in images_of_operator(name)]
     images += [job_images().python, inference_perf().image, *operators.policy_engine().images]
     return tuple(sorted({image.reference: image for image in images}.values(), key=lambda image: image.reference))
 
@@ -190,6 +193,7 @@ def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
 def operators_of(plan: Plan) -> list[str]:
     """The operators that a stack installs by Helm, by their names in the catalogue."""
     own = [MONITORING] if plan.monitoring is not None and plan.monitoring.install else []
+    own += [_GROUPS] if plan.installs_group_controller else []
     if plan.config.created_cluster is None:
         return own
     return [*(name for name in _OPERATORS if name in plan.gpu_stack.components), *own]
@@ -197,7 +201,7 @@ def operators_of(plan: Plan) -> list[str]:
 
 def images_of_operator(name: str) -> Iterator[UsedImage]:
     """The images that an operator brings, with its chart where that is in a registry."""
-    path = "monitoring" if name == MONITORING else "gpuStack"
+    path = _PATHS.get(name, "gpuStack")
     if chart := operators.operator(name).chart.artifact:
         yield UsedImage(chart, f"{name} (chart)", path)
     devices = operators.device_config().images if name == _GPU_OPERATOR else ()

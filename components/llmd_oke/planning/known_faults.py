@@ -1,5 +1,6 @@
 """Settings by which vLLM is known to end or to answer wrongly, by `values/vllm/known-faults.yaml`."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from llmd_oke.catalogue import CatalogueModel, Gpu, Release
 from llmd_oke.config.base import EnvironmentName, HttpsUrl
-from llmd_oke.config.engine import Engine, argument_of, flag_of
+from llmd_oke.config.engine import ROLES, Engine, argument_of, engine_settings, flag_of
 from llmd_oke.values import Entry, required_entry
 
 
@@ -77,6 +78,9 @@ class KnownFault(Entry):
         for i, argument in enumerate(engine.extra_args):
             if flag_of(argument).removeprefix("--") in self.arguments:
                 return f"engine.extraArgs[{i}]", argument
+        for row, role in itertools.product(engine_settings().settings, ROLES):
+            if row.flag in self.arguments and (value := engine.of_role(role).settings().get(row.field)) is not None:
+                return engine.key_of(row.field, role), row.written(value)
         for name in self.environment:
             if name in engine.env:
                 return f"engine.env.{name}", variables[name]
@@ -131,6 +135,8 @@ def met_faults(
     its roles' servers over their GPUs.
     """
     given = [word for spread in spreads for word in spread.arguments]
+    backends = {engine.of_role(role).all2all_backend for role in ROLES} - {None}
+    given += [f"--all2all-backend={backend}" for backend in sorted(map(str, backends))]
     given += ["--kv-offloading-size"] if engine.kv_cache.host_memory_gib else []
     for fault in known_faults():
         if place := fault.met(release, model, gpu, engine, given, kv_connector=kv_connector):

@@ -4,20 +4,24 @@ from collections.abc import Iterator, Mapping
 
 from llmd_base.errors import Problem
 
-from llmd_oke.catalogue.kv_connectors import KvConnector, Obstacle
+from llmd_oke.catalogue.kv_connectors import HandOver, KvConnector, Obstacle
 from llmd_oke.catalogue.releases import Release, release, release_names
 from llmd_oke.config.engine import KvConnectorName, flag_of
 from llmd_oke.config.model import KEEPING
 from llmd_oke.planning.planned_model import PlannedModel
-from llmd_oke.planning.releases import used_override, used_release
+from llmd_oke.planning.releases import has_own_sidecar, has_own_vllm, used_override, used_release
 
 _HOST_MEMORY = "engine.kvCache.hostMemoryGib"
 
-_EQUAL: Mapping[Obstacle, str] = {
+_INSTEAD: Mapping[Obstacle, str] = {
+    "released-image": "override.vllmImage with it, or nixl",
+    "other-groups": "nixl, or a topology of one prefill and one decode server with as many ranks, and copies",
     "unequal-state-groups": "a topology whose servers have equal tensor parallel sizes",
     "unequal-state-blocks": "a topology whose servers have equal tensor parallel sizes, or --no-enable-prefix-caching",
 }
-"""What would be right where states stand between servers of different sizes."""
+"""What would be right in place of what a connector doesn't work with."""
+
+_OWN_IMAGES = "override.vllmImage and override.routingSidecarImage with images of your own, or nixl"
 
 USABLE_MEMORY = 0.95
 """Share of a node's memory that its servers may have: OKE keeps some 50 of 2,048 GiB (OCI documentation, Reserving
@@ -48,9 +52,9 @@ def _hand_over(context: PlannedModel, connectors: KvConnector) -> Iterator[Probl
         yield Problem(path, name, accepted, f"the kit knows of no {name} in {context.stack.release}")
         return
     for obstacle, why in way.refused.items():
-        if _meets(context, obstacle):
+        if _meets(context, way, obstacle):
             others = [each for each in connectors.hand_over if each != name]
-            instead = {"released-image": "override.vllmImage with it, or nixl", **_EQUAL}
+            instead = {**_INSTEAD, **({"data-parallel": _OWN_IMAGES} if way.ranks else {})}
             yield Problem(path, name, instead.get(obstacle) or " or ".join(others), why)
 
 
@@ -59,7 +63,7 @@ def _has(name: str, connector: KvConnectorName) -> bool:
     return known is not None and connector in known.vllm.kv_connector.hand_over
 
 
-def _meets(context: PlannedModel, obstacle: Obstacle) -> bool:
+def _meets(context: PlannedModel, way: HandOver, obstacle: Obstacle) -> bool:
     architecture, sizes = context.facts.architecture, [context.size(role) for role in context.model.topology.servers()]
     match obstacle:
         case "sliding-window":
@@ -76,12 +80,23 @@ def _meets(context: PlannedModel, obstacle: Obstacle) -> bool:
         case "unequal-state-blocks":
             copied = len(set(sizes)) > 1 and max(sizes) > architecture.key_value_heads
             return architecture.linear_attention is not None and copied and _caches_prefixes(context)
-        case "data-parallel":
-            return context.model.topology.data_parallel
+        case "data-parallel" | "other-groups":
+            return _meets_ranks(context, way, obstacle)
         case "released-image":
             return used_override(context.stack).vllm_image is None
         case "no-rdma":
             return context.stack.rdma == "none"
+
+
+def _meets_ranks(context: PlannedModel, way: HandOver, obstacle: Obstacle) -> bool:
+    servers = context.model.topology.servers()
+    if obstacle == "data-parallel":
+        own_images = has_own_vllm(context.stack) and has_own_sidecar(context.stack)
+        return context.model.topology.data_parallel and not (way.ranks is not None and own_images)
+    spreads = [context.parallelism(role) for role in servers]
+    alike = len({(spread.data_parallel_size, spread.nodes) for spread in spreads}) == 1
+    several = any(part.replicas > 1 for part in servers.values())
+    return any(spread.nodes > 1 for spread in spreads) and (several or not alike)
 
 
 def _caches_prefixes(context: PlannedModel) -> bool:

@@ -25,6 +25,7 @@ from llmd_oke.config import ModelConfig, Role, ServersScaling, StackConfig
 from llmd_oke.config.engine import Engine, RoleEngine, engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER, PrefillScaling
 from llmd_oke.planning.adapters import adapter_problems
+from llmd_oke.planning.expert_parallel import all2all_problems
 from llmd_oke.planning.known_faults import met_faults
 from llmd_oke.planning.kv_connectors import kv_cache_problems
 from llmd_oke.planning.model_plan import AnswerChange, Memory, ModelPlan, PlacedNode
@@ -76,6 +77,7 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
     yield from _settings_of_roles(context)
     yield from _catalogue_arguments(context)
     yield from kv_cache_problems(context)
+    yield from all2all_problems(context)
     yield from adapter_problems(context)
     yield from _attention_backend(context)
     yield from _attention_config(context)

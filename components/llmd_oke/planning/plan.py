@@ -11,9 +11,10 @@ from llmd_oke.catalogue import Release
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.entries import ProjectEntry
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
-from llmd_oke.catalogue.serving import GatewayProvider
+from llmd_oke.catalogue.serving import GatewayProvider, leader_worker_sets
 from llmd_oke.config import (
     Cluster,
+    CreateCluster,
     ExistingCluster,
     Layer,
     Smoke,
@@ -305,6 +306,20 @@ class Plan:
     def over_nodes(self) -> bool:
         """True if a server of any model spans nodes."""
         return any(model.over_nodes for model in self.models)
+
+    @property
+    def installs_group_controller(self) -> bool:
+        """True if the stack installs the controller of LeaderWorkerSets."""
+        return self.config.leader_worker_sets == "install"
+
+    @property
+    def keeps_to_pools(self) -> bool:
+        """True if pods of a server that spans nodes may be required to have nodes of one pool: in clusters that stacks
+        create, whose nodes have the label of their pool, of a version that knows pods of a group by themselves.
+        """
+        if not isinstance(self.cluster, CreateCluster):
+            return False
+        return int(self.cluster.kubernetes_version.split(".")[1]) >= leader_worker_sets().group_affinity_minor
 
     @property
     def nodes_at_first(self) -> Sequence[PlacedNode]:

@@ -71,6 +71,18 @@ def vllm_facts(config: StackConfig) -> Release | None:
     return base if override.vllm_image is None else release_of_vllm(override.vllm_image)
 
 
+def has_own_vllm(config: StackConfig) -> bool:
+    """Tell whether a stack has a vLLM image of its user's own, which no release has."""
+    image = used_override(config).vllm_image
+    return image is not None and release_of_vllm(image) is None
+
+
+def has_own_sidecar(config: StackConfig) -> bool:
+    """Tell whether a stack has a routing sidecar of its user's own, which no release has."""
+    image = used_override(config).routing_sidecar_image
+    return image is not None and release_of_router_image(image) is None
+
+
 def router_of(config: StackConfig) -> str:
     """The release whose router a stack runs."""
     return (config.override.router if config.override else None) or config.release

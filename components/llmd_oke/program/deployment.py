@@ -16,7 +16,7 @@ from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.config.base import HttpsUrl
 from llmd_oke.objects import after
 from llmd_oke.operators.crds import Crds
-from llmd_oke.operators.helm_operators import PrometheusStack
+from llmd_oke.operators.helm_operators import LeaderWorkerSetController, PrometheusStack
 from llmd_oke.planning import Advice, ModelPlan, Plan, advice_of_update, merge_advice
 from llmd_oke.planning.cluster_plan import ClusterPlan
 from llmd_oke.program.access import ClusterIdentity, existing_cluster, mirror_args
@@ -80,7 +80,7 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     if plan.layer != "serving":  # definitions outlive stacks, so that existing ones are adopted (`upsert`)
         of_cluster = pulumi.ResourceOptions(provider=access.provider("definitions", upsert=True))
         crds = Crds("crds", {"release": plan.release.name}, after(of_cluster, *access.ready))
-    access = declare_prometheus(plan, access)
+    access = declare_group_controller(plan, declare_prometheus(plan, access))
     if plan.layer == "cluster":
         return outputs
     return {**outputs, **_serve(plan, settings, access, crds)}
@@ -214,6 +214,15 @@ def declare_prometheus(plan: Plan, access: ClusterIdentity) -> ClusterIdentity:
     opts = after(access.options(access.provider("monitoring")), *access.ready)
     prometheus = PrometheusStack("prometheus", {"registry_mirror": mirror_args(plan)}, opts)
     return replace(access, ready=(*access.ready, prometheus))
+
+
+def declare_group_controller(plan: Plan, access: ClusterIdentity) -> ClusterIdentity:
+    """The controller of LeaderWorkerSets, where the stack installs it; models come after it."""
+    if not plan.installs_group_controller:
+        return access
+    opts = after(access.options(access.provider("groups")), *access.ready)
+    controller = LeaderWorkerSetController("leader-worker-sets", {"registry_mirror": mirror_args(plan)}, opts)
+    return replace(access, ready=(*access.ready, controller))
 
 
 def declare_monitoring(

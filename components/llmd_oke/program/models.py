@@ -275,6 +275,7 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
         inference_pool=None,
         engine=engine_args(model),
         kv_events=model.kv_events or None,
+        keeps_to_pools=(model.over_nodes and plan.keeps_to_pools) or None,
         gateway=_gateway_pods(plan, model),
         model_cache=None,
     )

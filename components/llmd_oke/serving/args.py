@@ -230,6 +230,9 @@ class UnitArgs(TypedDict):
     kv_events: NotRequired[bool | None]
     """Whether servers report on their KV cache to the unit's router, and make tokens of prompts for it; false if left
     out."""
+    keeps_to_pools: NotRequired[bool | None]
+    """Whether pods of a server that spans nodes have nodes of one pool or none at all, which takes nodes with the label
+    of their pool and Kubernetes 1.31; they prefer one pool if left out."""
     routed: NotRequired[bool | None]
     """Whether requests come through a router: only the kit's pods may reach the servers then; false if left out."""
     signed_in: NotRequired[bool | None]

@@ -15,7 +15,7 @@ from llmd_oke.serving.manifests import waiting_for
 API_VERSION = "leaderworkerset.x-k8s.io/v1"
 KIND = "LeaderWorkerSet"
 
-_GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
+GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-key"
 """Label of the pods of one group, which the controller gives them."""
 
 
@@ -26,6 +26,8 @@ def leader_worker_set(
     rollout: Rollout,
     template: Mapping[str, Any],
     selector: Mapping[str, str],
+    *,
+    keeps_to_pool: bool,
 ) -> Manifest:
     """The LeaderWorkerSet of so many servers, each with a pod by `template` on each of its nodes.
 
@@ -36,6 +38,7 @@ def leader_worker_set(
         rollout: servers that an update may add and take away at a time.
         template: of all pods; leaders are no different.
         selector: labels that all pods have, and no others.
+        keeps_to_pool: whether the pods of a group have nodes of one pool or none at all.
     """
     return {
         "apiVersion": API_VERSION,
@@ -58,20 +61,23 @@ def leader_worker_set(
                 "restartPolicy": "RecreateGroupOnPodRestart",
                 "workerTemplate": {
                     **template,
-                    "spec": {**template["spec"], "affinity": {"podAffinity": _in_one_pool(selector)}},
+                    "spec": {**template["spec"], "affinity": {"podAffinity": _in_one_pool(selector, keeps_to_pool)}},
                 },
             },
         },
     }
 
 
-def _in_one_pool(selector: Mapping[str, str]) -> Mapping[str, Any]:
+def _in_one_pool(selector: Mapping[str, str], required: bool) -> Mapping[str, Any]:
     """Keep the pods of a group on nodes of one pool, which have one RDMA network: each goes where others of its group
-    are. Where pools have no label, as in clusters that others made, all nodes count as one.
+    are, the first one anywhere. Where pools have no label, as in clusters that others made, all nodes count as one, and
+    with a requirement none would do.
     """
     term = {
         "labelSelector": {"matchLabels": selector},
-        "matchLabelKeys": [_GROUP_KEY],
+        "matchLabelKeys": [GROUP_LABEL],
         "topologyKey": POOL_LABEL,
     }
+    if required:
+        return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}

@@ -29,7 +29,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning import Rollout, placement
-from llmd_oke.serving import compiled_code, labels, network_policies, vllm
+from llmd_oke.serving import compiled_code, labels, network_policies, peer_names, vllm
 from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.leader_worker_set import leader_worker_set
 from llmd_oke.serving.manifests import (
@@ -207,7 +207,9 @@ def workload(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: S
     if spec.parallelism.nodes > 1:
         metadata = {"name": name, "namespace": args["namespace"], "labels": _labels(unit, args, spec)}
         selector = labels.role_selector(unit, spec.role)
-        return leader_worker_set(metadata, servers["replicas"], spec.parallelism.nodes, strategy, template, selector)
+        nodes, keeps = spec.parallelism.nodes, args.get("keeps_to_pools") or False
+        replicas = servers["replicas"]
+        return leader_worker_set(metadata, replicas, nodes, strategy, template, selector, keeps_to_pool=keeps)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -364,7 +366,31 @@ def init_containers(spec: ServerSpec, args: UnitArgs) -> list[dict[str, Any]]:
     """
     cached = containers(spec.model, spec.cache) if "prewarm" in spec.cache else []
     compiled = [compiled_code.container(vllm.compiled_key(spec), spec.user)] if spec.keeps_compiled_code else []
-    return [*cached, *compiled, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
+    awaited = [peer_names.waiting_container(spec)] if _names_peers(spec) else []
+    return [*cached, *compiled, *awaited, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
+
+
+def _names_peers(spec: ServerSpec) -> bool:
+    """Tell whether the routing sidecar is told the names of all pods that KV cache may come from or go to."""
+    way = spec.settings.hand_over
+    return spec.role == "decode" and spec.parallelism.nodes > 1 and way is not None and way.ranks is not None
+
+
+def _connector_arguments(spec: ServerSpec) -> list[str]:
+    """Return the routing sidecar's arguments of the connector by which KV cache is handed over."""
+    way, spread = spec.settings.hand_over, spec.parallelism
+    if way is None:
+        return []
+    ranks = way.ranks if spread.data_parallel_size > 1 else None
+    of_ranks = [*ranks.sidecar_arguments, *(ranks.over_nodes if spread.nodes > 1 else ())] if ranks else []
+    told = {
+        "tensor_parallel_size": spread.tensor_parallel_size,
+        "data_parallel_size": spread.data_parallel_size,
+        "data_parallel_size_local": spread.data_parallel_size_local,
+        "prefill_hosts": ",".join(peer_names.hosts("prefill", spread.nodes)),
+        "decode_hosts": ",".join(peer_names.hosts("decode", spread.nodes)),
+    }
+    return [argument.format(**told) for argument in (*way.sidecar_arguments, *of_ranks)]
 
 
 def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
@@ -373,22 +399,22 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
     Its own `/health` says nothing of vLLM, so that whether the pod is ready is asked of vLLM's own port too. It ends
     with 0 where its configuration is bad: the probes of its port keep such a pod from loading weights and being Ready.
     """
-    sidecar, pool, way = spec.release.routing_sidecar, protected_pool(spec, args), spec.settings.hand_over
+    sidecar, pool = spec.release.routing_sidecar, protected_pool(spec, args)
     ports = [f"--port={SERVER_PORT}", f"{sidecar.server_port_flag}={spec.settings.vllm_port}"]
-    size = spec.parallelism.tensor_parallel_size
-    connector = [argument.format(tensor_parallel_size=size) for argument in way.sidecar_arguments] if way else []
-    own = [*ports, *connector, *sidecar.arguments]
+    own = [*ports, *_connector_arguments(spec), *sidecar.arguments]
     # A pool without its namespace would be looked for in `default`.
     pool_flag = mapped(args["namespace"], lambda namespace: f"--inference-pool={namespace}/{pool}")
     protection = ["--enable-ssrf-protection", pool_flag] if pool else []
     traced = tracing_environment(f"{spec.model.name}-routing-proxy", spec.tracing)
+    variables = [{"name": name, "value": value} for name, value in traced.items()]
+    variables += peer_names.environment() if _names_peers(spec) else []
     return {
         "name": "routing-proxy",
         "image": sidecar.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
         "args": [*own, *protection, *(sidecar.tracing_arguments or () if traced else ())],
-        **({"env": [{"name": name, "value": value} for name, value in traced.items()]} if traced else {}),
+        **({"env": variables} if variables else {}),
         "ports": [{"name": "proxy", "containerPort": SERVER_PORT, "protocol": "TCP"}],
         "startupProbe": {"tcpSocket": {"port": "proxy"}, "periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": {

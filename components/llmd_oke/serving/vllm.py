@@ -159,8 +159,9 @@ def arguments(spec: ServerSpec) -> list[str]:
     release = [f"--attention-backend={settings.attention_backend}", *spec.release.vllm.arguments]
     reported = spec.reports.given(spec.model.repository, SERVER_PORT) if spec.reports else []
     traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
+    exchange = settings.all2all.arguments if settings.all2all else ()
     given = [*spec.model.arguments, *settings.feature_arguments, *settings.extra_args]
-    return [*own, *_transfer(settings), *release, *reported, *traced, *given]
+    return [*own, *_transfer(settings), *release, *exchange, *reported, *traced, *given]
 
 
 def _over_nodes_arguments(spec: ServerSpec) -> list[str]:
@@ -238,6 +239,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
     are compiled by as many jobs as the pod has processors; PyTorch would start one for each of the node's. The token of
     Hugging Face is for servers that download weights themselves.
     """
+    backend = spec.settings.all2all
     values = {
         **spec.release.vllm.environment,
         **(spec.release.vllm.compiled_code if spec.keeps_compiled_code else {}),
@@ -247,6 +249,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **_hand_over(spec),
         **(spec.shape.rdma.rccl if spec.on_rdma_network and spec.parallelism.gpus > 1 else {}),
         **_over_nodes_environment(spec),
+        **(backend.variables(spec.shape.rdma.rccl, rdma=spec.on_rdma_network) if backend else {}),
         **spec.model.environment,
         **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
         **(_offline(spec.model) if spec.prewarmed else {}),
@@ -323,9 +326,12 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
 
 
 def shared_memory_gib(spec: ServerSpec) -> int:
-    """Size of /dev/shm: 16 GiB as in the llm-d guides, 4 more for each further GPU, and KV cache that lies there."""
+    """Size of /dev/shm: 16 GiB as in the llm-d guides, 4 more for each further GPU, or what the exchange with experts
+    takes, and KV cache that lies there.
+    """
     offloaded = spec.settings.offload_gib if spec.release.vllm.kv_connector.offload_in_shared_memory else 0
-    return 16 + 4 * (spec.parallelism.gpus_per_node - 1) + offloaded
+    exchange = spec.settings.all2all.shared_memory_gib if spec.settings.all2all else 0
+    return max(16 + 4 * (spec.parallelism.gpus_per_node - 1), exchange) + offloaded
 
 
 def _plain(values: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -340,8 +346,8 @@ def hugging_face_token() -> dict[str, Any]:
 
 def _ports(spec: ServerSpec) -> list[dict[str, Any]]:
     numbers = {"vllm": spec.settings.vllm_port}
-    if way := spec.settings.hand_over:  # each rank has the port behind that of the one before
-        ranks = range(spec.parallelism.data_parallel_size)
+    if way := spec.settings.hand_over:  # each rank has the port behind that of the one before; names have 15 characters
+        ranks = range(1 if way.ranks else spec.parallelism.data_parallel_size)
         numbers |= {f"{name}-{n}" if n else name: port + n for name, port in way.ports.items() for n in ranks}
     if spec.reports:
         numbers["kv-events"] = spec.reports.port

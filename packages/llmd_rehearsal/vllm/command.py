@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 
 from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.releases import Release
-from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, quantization
+from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, exchanges, quantization
 from llmd_oke.config.engine import AdapterSlots, Flag, flags_by_name
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_pods.compiled_code.start import server_command
@@ -125,7 +125,8 @@ class CommandSettings:
 
     `group` is where it belongs to where the server spans nodes; None where it is all of its server.
     `host_bytes` of its node's memory keep KV cache (`cpu_bytes_to_use` of the OffloadingConnector), 0 none.
-    `calls_tools` says whether a model may decide by itself to call a request's tools.
+    `exchange_bytes` of each GPU, outside of vLLM's share, are for tokens that experts of other ranks get by MoRI, 0 by
+    another backend. `calls_tools` says whether a model may decide by itself to call a request's tools.
     `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
     """
 
@@ -154,6 +155,7 @@ class CommandSettings:
     keep_alive_s: float
     transfer: KeyValueTransfer | None
     host_bytes: int
+    exchange_bytes: int
     group: ServerNode | None
     hybrid: bool | None
     """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
@@ -236,6 +238,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         keep_alive_s=_number(environment, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 5),
         transfer=transfer,
         host_bytes=host_bytes,
+        exchange_bytes=_exchange_bytes(namespace, spread, environment),
         hybrid=_negated(namespace.disable_hybrid_kv_cache_manager),
         adapters=_adapters(namespace, environment),
     )
@@ -274,6 +277,12 @@ def _parallelism(
     address = namespace.data_parallel_address or namespace.master_addr or "127.0.0.1"
     wait_s = float(_number(environment, "VLLM_ENGINE_READY_TIMEOUT_S", 600))
     return spread, ServerNode(rank, address, namespace.data_parallel_rpc_port or _RPC_PORT, wait_s)
+
+
+def _exchange_bytes(namespace: argparse.Namespace, spread: Parallelism, environment: Mapping[str, str]) -> int:
+    """MoRI's heap on each GPU, 4 GiB unless the environment says otherwise."""
+    by_mori = str(namespace.all2all_backend).startswith("mori_")
+    return _number(environment, "MORI_SHMEM_HEAP_SIZE", 4 * 2**30) if by_mori and exchanges(spread) else 0
 
 
 def _adapters(namespace: argparse.Namespace, environment: Mapping[str, str]) -> AdapterSettings | None:

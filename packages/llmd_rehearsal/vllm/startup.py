@@ -155,12 +155,19 @@ def _available_gib(settings: CommandSettings, model: CatalogueModel, shape: Shap
             f"torch.OutOfMemoryError: HIP out of memory. GPU 0 has a total capacity of {shape.gpu.memory_gib:.2f} GiB; "
             f"the weights take {of_gpu_gib:.2f} GiB of each GPU.",
         )
+    share_gib, heap_gib = shape.gpu.memory_gib * settings.gpu_memory_utilization, settings.exchange_bytes / _GIB
+    if share_gib + heap_gib > shape.gpu.memory_gib:
+        raise StartRefusal(
+            1,
+            f"torch.OutOfMemoryError: HIP out of memory. MoRI's heap takes {heap_gib:.2f} GiB beside the"
+            f" {share_gib:.2f} GiB of vLLM on a GPU with {shape.gpu.memory_gib:.2f} GiB.",
+        )
     if settings.kv_cache_memory_bytes is not None:
         return settings.kv_cache_memory_bytes / _GIB
     room = settings.adapters.room if settings.adapters else None
     adapters_gib = slots_gib(model, room, settings.parallelism) / settings.parallelism.gpus
     beside_gib = model.activation_gib_per_gpu + adapters_gib
-    available_gib = shape.gpu.memory_gib * settings.gpu_memory_utilization - of_gpu_gib - beside_gib
+    available_gib = share_gib - of_gpu_gib - beside_gib
     if available_gib <= 0:
         raise StartRefusal(
             1,

@@ -1,4 +1,6 @@
-"""Servers over nodes: groups of pods by the real controller of LeaderWorkerSets, and a node of a group that dies."""
+"""Servers over nodes: groups of pods by the real controller of LeaderWorkerSets, which the stack installs by its chart,
+experts that exchange tokens by MoRI, a node of a group that dies, and what a DisaggregatedSet says of its servers.
+"""
 
 import json
 import subprocess
@@ -21,15 +23,46 @@ TOGETHER, APART = "1p-tp1dp16ep-1d-tp1dp16ep", "agg-tp1dp16ep-2r"
 REHEARSE = ("rehearse", "--stack", STACK, "--json", "--time-scale", TIME_SCALE)
 NODE_CONTROL = "http://127.0.0.1:9304/nodes"
 LIMIT_S = 300
+OWN_IMAGE = "docker.io/rocm/vllm:wide-ep"
+MORI = {
+    "gpuMemoryUtilization": 0.8,
+    "prefill": {"all2AllBackend": "mori_high_throughput"},
+    "decode": {"all2AllBackend": "mori_low_latency"},
+}
+DISAGGREGATED_SET = """
+import json, sys, time, lightkube
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.generic_resource import create_namespaced_resource
+
+limit_s, image = float(sys.argv[1]), sys.argv[2]
+client = lightkube.Client(KubeConfig.from_env(), namespace="llm-d", trust_env=False)
+Set = create_namespaced_resource("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets")
+Both = create_namespaced_resource("disaggregatedset.x-k8s.io", "v1", "DisaggregatedSet", "disaggregatedsets")
+container = {"name": "idle", "image": image, "command": ["python3", "-c", "import signal; signal.pause()"]}
+template = {"size": 1, "workerTemplate": {"spec": {"containers": [container]}}}
+roles = [{"name": name, "spec": {"replicas": 1, "leaderWorkerTemplate": template}} for name in ("prefill", "decode")]
+kind = {"apiVersion": "disaggregatedset.x-k8s.io/v1", "kind": "DisaggregatedSet"}
+client.create(Both.from_dict({**kind, "metadata": {"name": "pair"}, "spec": {"roles": roles}}))
+deadline_s, ready = time.monotonic() + limit_s, 0
+while ready < len(roles) and time.monotonic() < deadline_s:
+    time.sleep(1)
+    sets = client.list(Set, labels={"disaggregatedset.x-k8s.io/name": "pair"})
+    ready = sum((item.get("status") or {}).get("readyReplicas", 0) for item in sets)
+print(json.dumps({"ready": ready, "status": client.get(Both, "pair").get("status") or {}}))
+client.delete(Both, "pair")
+"""
+"""Makes a DisaggregatedSet, waits until servers of both roles are ready, and tells its status."""
+
 KNOWN_S = 20
 """Within this, Envoy and the endpoint picker send nothing to the pods of a group any more of which one is gone."""
 
 
 @pytest.fixture(scope="module")
 def rehearsed(project: Project) -> Ended:
-    models = [model(topology=APART), model(model="deepseek-r1", topology=TOGETHER, name="deepseek")]
+    models = [model(topology=APART), model(model="deepseek-r1", topology=TOGETHER, name="deepseek", engine=MORI)]
     pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 9}]
-    project.write(STACK, models=models, gpuPools=pools)
+    own = {"release": "llm-d-0.10.0", "override": {"vllmImage": OWN_IMAGE}, "leaderWorkerSets": "install"}
+    project.write(STACK, models=models, gpuPools=pools, **own)
     return project.command(*REHEARSE)
 
 
@@ -90,6 +123,13 @@ class Inside:
                 end.touch()
                 output, _ = sending.communicate(timeout=300)
         rows += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def test_a_disaggregated_set_says_nothing_of_its_servers(project: Project, rehearsed: Ended):
+    """Reason why stacks have none (docs/decisions/0136): an update would end before its servers are there."""
+    assert rehearsed.status == 0, rehearsed.errors
+    told = Inside(project).run(sys.executable, "-c", DISAGGREGATED_SET, str(LIMIT_S), OWN_IMAGE)
+    assert json.loads(told.splitlines()[-1]) == {"ready": 2, "status": {}}
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,19 @@ def test_pods_of_servers_over_nodes_are_started_as_vllm_takes_it(deployed: str) 
     assert problems(lines, RELEASES[deployed]) == [[], []]
 
 
+def test_experts_exchange_tokens_by_backends_that_vllm_has() -> None:
+    engine = {
+        "gpuMemoryUtilization": 0.8,
+        "kvCache": {"connector": "mori-io"},
+        "prefill": {"all2AllBackend": "mori_high_throughput"},
+        "decode": {"all2AllBackend": "mori_low_latency"},
+    }
+    own = {"vllmImage": "docker.io/acme/vllm:v0.30.0", "routingSidecarImage": "docker.io/acme/sidecar:wide-ep"}
+    servers_of = model("1p-tp1dp16ep-1d-tp1dp16ep", model="deepseek-v3", engine=engine)
+    lines = list(servers(render(stack(servers_of, nodes=4, release="llm-d-0.10.0", override=own))))
+    assert problems(lines, "0.30.0") == [[], []]
+
+
 @pytest.mark.parametrize("deployed", RELEASES)
 def test_room_for_adapters_is_made_as_vllm_takes_it(deployed: str) -> None:
     room = {"adapters": {"slots": 2, "maxRank": 64, "hostSlots": 8}}

@@ -89,6 +89,10 @@ class ClusterForTests:
                 return httpx2.Response(200, json={"items": self.nodes, "metadata": {}})
             case "GET", ["nodes", _]:
                 return httpx2.Response(404, json={"code": 404, "message": "not found"})
+            case "GET", ["pods"] if "labelSelector" in request.url.params:
+                label = request.url.params["labelSelector"]
+                items = [item for item in self.pods if label in item["metadata"].get("labels", {})]
+                return httpx2.Response(200, json={"items": items, "metadata": {}})
             case "GET", ["pods"]:
                 on = request.url.params["fieldSelector"].partition("=")[2]
                 items = [item for item in self.pods if item["spec"]["nodeName"] == on]

@@ -2,6 +2,7 @@ import pytest
 from cluster_for_tests import ClusterForTests, node, pod
 from llmd_base.errors import KitError
 from llmd_oke.operations.draining import CORDONED, JOIN_S
+from llmd_oke.serving.leader_worker_set import GROUP_LABEL
 
 INSTANCES = {"ocid1.instance.a": "mi300x-0"}
 
@@ -139,3 +140,16 @@ def test_an_api_server_that_can_not_be_reached_is_told():
     there.broken = True
     with pytest.raises(KitError, match="can't be reached: connection refused"):
         there.drain().require_cluster()
+
+
+def test_a_server_that_spans_nodes_is_named_with_the_pods_that_go_with_it():
+    there = cluster()
+    labels = {GROUP_LABEL: "1f"}
+    there.pods += [pod(f"decode-0{rest}", on, labels=labels) for rest, on in (("", "10.0.0.5"), ("-1", "10.0.0.6"))]
+    there.pods += [pod("decode-1", "10.0.0.7", labels={GROUP_LABEL: "2e"})]
+    with there.drain().drained(INSTANCES):
+        pass
+    (told,) = [step for step in there.progress.steps if "spans nodes" in step]
+    assert "ends as a whole and comes back as one (llm-d/decode-0, llm-d/decode-0-1)" in told
+    assert "it has pods on 10.0.0.6 too" in told
+    assert there.evicted == ["decode-0"]

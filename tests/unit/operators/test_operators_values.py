@@ -30,6 +30,7 @@ FREE_FORM: dict[str, set[str]] = {
     "cert-manager": {f"{image}.tag" for image in _OF_CERT_MANAGER},
     "node-feature-discovery": {"image.tag"},
     "amd-gpu-operator": set(),
+    "leader-worker-set": set(),
 }
 """Paths that the chart's values.yaml shows in a comment alone (`# tag: vX.Y.Z`), and that its templates read."""
 
@@ -63,7 +64,7 @@ def has(tree: Any, path: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
+@pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator", "leader-worker-set"])
 def test_every_value_is_one_of_the_charts_own(name):
     known = published_values(name)
     given = chart_values(operators.operator(name), WANTED)
@@ -94,7 +95,7 @@ def test_the_gpu_operator_installs_no_driver_no_discovery_no_second_device_confi
     assert given["remediation"]["enabled"] is False
 
 
-@pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
+@pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator", "leader-worker-set"])
 def test_charts_are_pinned(name):
     chart = operators.operator(name).chart
     assert chart.version.lstrip("v")[0].isdigit()

@@ -8,7 +8,8 @@ from llmd_oke.planning.known_faults import known_faults
 from project_entries import model_entry, write_entry
 from stack_files import model, plan, problems
 
-DBO = ["--enable-dbo", "--all2all-backend=deepep_high_throughput"]
+DBO = {"extraArgs": ["--enable-dbo"], "all2AllBackend": "deepep_high_throughput"}
+RANKS = "agg-tp1dp8ep-1r"
 SEGMENTS = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"}
 
 
@@ -17,13 +18,24 @@ def paths(topology: str, engine: dict[str, Any], release: str = "llm-d-0.10.0") 
 
 
 def test_a_fault_is_refused_where_all_that_it_takes_is_there():
-    assert paths("agg-tp1-1r", {"extraArgs": DBO}) == ["models[0].engine.extraArgs[0]"]
-    assert paths("agg-tp1-1r", {"extraArgs": DBO[:1]}) == []
-    assert paths("agg-tp1-1r", {"extraArgs": ["--enable-dbo", "--all2all-backend=mori_low_latency"]}) == []
+    assert paths(RANKS, DBO) == ["models[0].engine.extraArgs[0]"]
+    assert paths(RANKS, {"extraArgs": DBO["extraArgs"]}) == []
+    assert paths(RANKS, {**DBO, "all2AllBackend": "allgather_reducescatter"}) == []
+
+
+def test_a_fault_is_met_by_a_setting_of_one_role():
+    engine = {
+        "extraArgs": ["--enable-eplb"],
+        "gpuMemoryUtilization": 0.8,
+        "prefill": {"all2AllBackend": "mori_low_latency"},
+    }
+    servers = model("1p-tp1dp8ep-1d-tp1dp8ep", model="qwen3-235b-a22b-fp8", engine=engine)
+    told = [item for item in plan(servers, release="llm-d-0.10.0").advice if "EPLB" in item.text]
+    assert [item.path for item in told] == ["models[0].engine.extraArgs[0]"]
 
 
 def test_a_fault_of_another_release_is_none():
-    assert paths("agg-tp1-1r", {"extraArgs": DBO}, release="llm-d-0.9.0") == []
+    assert paths(RANKS, DBO, release="llm-d-0.9.0") == []
 
 
 def test_a_fault_of_servers_with_a_connector_is_none_of_others():

@@ -5,7 +5,7 @@ from llmd_base.errors import InvalidStack
 from llmd_oke import planning
 from llmd_oke.planning.model_plan import PlacedNode, PlacedServer
 from llmd_oke.planning.placement import place, pods
-from stack_files import existing_pool, model, stack
+from stack_files import created_stack, existing_pool, model, stack
 
 MIXTURE = "qwen3-235b-a22b-fp8"
 
@@ -99,3 +99,15 @@ def test_a_server_over_nodes_keeps_kv_cache_in_the_memory_of_each_node():
 def test_what_is_known_of_servers_over_nodes_is_told():
     assert any("span nodes" in item.text for item in plan("agg-tp1dp16ep-1r").advice)
     assert not any("span nodes" in item.text for item in plan("agg-tp1dp8ep-1r").advice)
+
+
+def test_acceptance_needs_a_node_for_each_pod_of_a_server():
+    (accepted,) = plan("agg-tp1dp16ep-2r", size=6).acceptance
+    assert accepted.needed == 4
+
+
+@pytest.mark.parametrize(("version", "keeps"), [("v1.34.2", True), ("v1.31.0", True), ("v1.30.1", False)])
+def test_pods_of_a_server_are_kept_to_a_pool_where_kubernetes_tells_groups_apart(version: str, keeps: bool):
+    given = created_stack(models=[model("agg-tp1dp16ep-1r", model=MIXTURE)], cluster={"kubernetesVersion": version})
+    assert planning.plan_object(given).keeps_to_pools is keeps
+    assert plan("agg-tp1dp16ep-1r").keeps_to_pools is False

@@ -7,15 +7,16 @@ from typing import Any, cast
 
 from lightkube.generic_resource import GenericNamespacedResource
 from lightkube.resources.apps_v1 import Deployment
-from lightkube.resources.core_v1 import Event, Pod
+from lightkube.resources.core_v1 import Event, Node, Pod
 from llmd_bench.deployment import EndpointRole
 
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.operations.status.reading import age_text, condition, container_statuses, ended, name_of
 from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped, some
-from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.program.models import unit_name
 from llmd_oke.serving import labels
+from llmd_oke.serving.leader_worker_set import GROUP_LABEL
 
 FRONT_DOOR = "front door"
 ROLES: Mapping[str, EndpointRole] = {"prefill": "prefill", "decode": "decode", "prefill-decode": "aggregated"}
@@ -73,12 +74,14 @@ def server_groups(
 
 def _planned(plan: Plan) -> dict[str, int | None]:
     """Return the planned number of servers by name of the Deployment; None if an autoscaler sets the number."""
-    return {
-        f"{unit_name(plan, model, unit)}-{role.role}": None if role.scaling else role.replicas
-        for model in plan.models
-        for unit in model.units
-        for role in unit.roles
-    }
+    return {name: None if role.scaling else role.replicas for name, role in _roles(plan)}
+
+
+def _roles(plan: Plan) -> Iterator[tuple[str, RolePlan]]:
+    """Yield the roles of all units, with the names of their Deployments or LeaderWorkerSets."""
+    for model in plan.models:
+        for unit in model.units:
+            yield from ((f"{unit_name(plan, model, unit)}-{role.role}", role) for role in unit.roles)
 
 
 def _group(item: Deployment, planned: Mapping[str, int | None]) -> DeploymentPods | None:
@@ -145,14 +148,32 @@ def server_symptoms(plan: Plan, stack: str, groups: Sequence[DeploymentPods]) ->
             yield Symptom(Severity.RISK, what, f"llmd-oke drift --stack {stack}")
 
 
+def group_symptoms(pods: Iterable[Pod], nodes: Iterable[Node]) -> Iterator[Symptom]:
+    """Find servers that span nodes and can't come back: a pod of theirs is to end on a node that isn't Ready, and its
+    name is taken until the node's object is gone.
+    """
+    lost = {name_of(node) for node in nodes if not condition(node, "Ready")[0]}
+    stuck = grouped(
+        (pod.spec.nodeName, name_of(pod))
+        for pod in pods
+        if pod.spec and pod.spec.nodeName in lost and _leaving(pod) and GROUP_LABEL in texts(metadata(pod), "labels")
+    )
+    for node, names in stuck.items():
+        what = f"{some(names)} can't end on {node}, which isn't Ready: until it is gone their server stays away"
+        remedy = f"llmd-oke nodes replace launches it anew; once its machine is gone: kubectl delete node {node}"
+        yield Symptom(Severity.DEGRADED, what, remedy)
+
+
 def shortages(plan: Plan, groups: Iterable[DeploymentPods], known: Sequence[Symptom]) -> Iterator[Symptom]:
     """Yield a symptom for each workload with fewer ready pods than desired, unless `known` has a
     symptom of its pods.
     """
+    spanning = {name for name, role in _roles(plan) if role.parallelism.nodes > 1}
     for group in groups:
         if group.ready < group.desired and not any(f"{group.name}-" in symptom.what for symptom in known):
             what = f"{group.name}: {group.ready} of {group.desired} ready"
-            yield Symptom(Severity.DEGRADED, what, f"kubectl -n {plan.namespace} describe deployment {group.name}")
+            kind = "leaderworkerset" if group.name in spanning else "deployment"
+            yield Symptom(Severity.DEGRADED, what, f"kubectl -n {plan.namespace} describe {kind} {group.name}")
 
 
 def _outages(plan: Plan, model: ModelPlan, own: Sequence[DeploymentPods]) -> Iterator[Symptom]:

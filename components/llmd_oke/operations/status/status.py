@@ -35,6 +35,7 @@ from llmd_oke.operations.status.reading import LIMIT_S, ClusterReading, Threaded
 from llmd_oke.operations.status.servers import (
     CountedProgram,
     DeploymentPods,
+    group_symptoms,
     pod_symptoms,
     programs,
     server_groups,
@@ -237,6 +238,7 @@ def _cluster_symptoms(
     warnings = () if isinstance(reading.warnings, Unread) else reading.warnings
     if not isinstance(reading.nodes, Unread):
         yield from node_symptoms(plan, reading.nodes, reading.taken)
+        yield from group_symptoms(own, reading.nodes)
     of_pods = list(pod_symptoms(plan, own, warnings, reading.taken))
     yield from of_pods
     if not isinstance(groups, Unread):

@@ -397,6 +397,16 @@ def test_a_module_is_downloaded_once(cache, go, path):
     assert programs.module_folder(GAIE, "v1.5.0") == first
 
 
+def test_a_part_that_an_earlier_version_did_not_keep_is_fetched(cache, go, monkeypatch):
+    go(pinned_modules()[GAIE].versions["v1.5.0"])
+    folder = programs.module_folder(GAIE, "v1.5.0")
+    more = pinned_modules()[GAIE].model_copy(update={"folders": ("config/crd", "config/charts")})
+    monkeypatch.setattr(programs, "pinned_modules", lambda: {GAIE: more})
+    assert programs.module_folder(GAIE, "v1.5.0") == folder
+    assert (folder / "config/charts/standalone/Chart.yaml").is_file()
+    assert (folder / "config/crd/bases/pools.yaml").is_file()
+
+
 def test_a_module_with_another_checksum_is_refused(cache, go):
     go("h1:changed=")
     with pytest.raises(KitError, match=r"has the checksum h1:changed=, pinned is h1:w9Aw"):

@@ -203,3 +203,15 @@ def test_a_server_over_nodes_has_the_ranks_of_its_number():
 )
 def test_a_server_over_nodes_that_can_not_be_spread_is_refused(flags, text):
     assert text in refusal(*flags).text
+
+
+def test_the_heap_of_mori_is_taken_where_ranks_exchange_tokens_by_it():
+    experts = ("--enable-expert-parallel", "--data-parallel-size=8")
+    heap = {"MORI_SHMEM_HEAP_SIZE": str(16 * 2**30)}
+    assert serve(*experts, "--all2all-backend=mori_low_latency", environment=heap).exchange_bytes == 16 * 2**30
+    assert serve(*experts, environment=heap).exchange_bytes == 0
+    assert serve("--all2all-backend=mori_low_latency", environment=heap).exchange_bytes == 0
+
+
+def test_a_backend_between_experts_that_vllm_does_not_know_is_refused():
+    assert "invalid choice: 'mori'" in refusal("--all2all-backend=mori").text

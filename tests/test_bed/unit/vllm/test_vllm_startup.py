@@ -139,6 +139,15 @@ def test_what_does_not_fit_is_refused_in_vllms_words(flags, words):
     assert words in error.text
 
 
+def test_a_heap_between_experts_that_does_not_fit_beside_vllms_share_ends_the_server():
+    flags = ("--enable-expert-parallel", "-dp", "8", "--all2all-backend=mori_low_latency", "--gpu-memory-utilization")
+    heap = {"MORI_SHMEM_HEAP_SIZE": str(16 * 2**30)}
+    node = shape("BM.GPU.MI300X.8")
+    with pytest.raises(StartRefusal, match="MoRI's heap takes"):
+        cache_size(serve(*flags, "0.95", environment=heap), model("gpt-oss-120b"), node)
+    assert cache_size(serve(*flags, "0.86", environment=heap), model("gpt-oss-120b"), node).tokens > 0
+
+
 def test_a_container_has_no_more_gpus_than_it_asked_for():
     """The pod runner may say how many these are."""
     assert "available GPUs (1)" in size_refusal("-tp", "2", gpus=1).text

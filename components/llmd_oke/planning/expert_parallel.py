@@ -1,0 +1,85 @@
+"""Requirements on the backends by which ranks exchange tokens with each other's experts (`engine.all2AllBackend`)."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from llmd_base.errors import Problem
+
+from llmd_oke.catalogue.endpoint_pickers import KnownLimit
+from llmd_oke.catalogue.expert_parallel import All2AllBackend
+from llmd_oke.catalogue.releases import release, release_names
+from llmd_oke.catalogue.server_settings import exchanges
+from llmd_oke.config import Role
+from llmd_oke.config.engine import DEFAULT_ENGINE
+from llmd_oke.planning.model_plan import ModelPlan, RolePlan
+from llmd_oke.planning.plan import Advice
+from llmd_oke.planning.planned_model import PlannedModel
+from llmd_oke.planning.releases import has_own_vllm, used_release
+
+_FIELD = "all2all_backend"
+
+
+def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
+    """Find backends that the release lacks, that have nothing to exchange, or that ask for what servers don't have."""
+    used, found = used_release(context.stack), dict[str, Problem]()
+    for role in context.model.topology.servers():
+        name = context.model.engine.of_role(role).all2all_backend
+        if name is None or used is None:
+            continue
+        path = f"{context.path}.{context.model.engine.key_of(_FIELD, role)}"
+        backend = used.vllm.all2all.get(name)
+        if backend is None:
+            having = [each for each in release_names() if _has(each, name)]
+            accepted = " or ".join([*used.vllm.all2all, *([f"release: {' or '.join(having)}"] if having else [])])
+            found[path] = Problem(path, name, accepted, f"the kit knows of no {name} in {used.name}")
+        elif not exchanges(context.parallelism(role)):
+            why = f"ranks of {role} servers have no experts that others send tokens to"
+            accepted = "nothing, or servers of several ranks with expertParallel, such as tp1dp8ep"
+            found[path] = Problem(path, name, accepted, why)
+        else:
+            found |= {problem.path: problem for problem in _of_backend(context, role, path, name, backend)}
+    yield from found.values()
+
+
+def all2all_advice(model: ModelPlan, path: str) -> Iterator[Advice]:
+    """Tell what is known against the backends of a model's servers, once each."""
+    limits = {
+        (model.engine.key_of(_FIELD, role.role), limit.text): limit.source
+        for role in model.units[0].roles
+        for limit in _limits(role)
+    }
+    for (key, text), source in limits.items():
+        yield Advice(f"{path}.{key}", f"{text} ({source})")
+
+
+def _limits(role: RolePlan) -> Sequence[KnownLimit]:
+    backend = role.settings.all2all
+    if backend is None:
+        return ()
+    of_nodes = [backend.over_nodes] if backend.over_nodes is not None and role.parallelism.nodes > 1 else []
+    return (*backend.limits, *of_nodes)
+
+
+def _of_backend(context: PlannedModel, role: Role, path: str, name: str, backend: All2AllBackend) -> Iterator[Problem]:
+    spread, engine = context.parallelism(role), context.model.engine
+    if spread.nodes > 1 and backend.over_nodes is not None and not has_own_vllm(context.stack):
+        accepted = "override.vllmImage with an image of your own, or allgather_reducescatter"
+        yield Problem(path, name, accepted, f"{backend.over_nodes.text} ({backend.over_nodes.source})")
+    share, most = engine.of_role(role).gpu_memory_utilization, _largest_share(context, backend)
+    if share > most:
+        why = f"{name} takes {backend.heap_gib} GiB of each GPU outside of vLLM's share"
+        key = f"{context.path}.{engine.key_of('gpu_memory_utilization', role)}"
+        yield Problem(key, f"{share:g}", f"at most {most:g}", why)
+
+
+def _largest_share(context: PlannedModel, backend: All2AllBackend) -> float:
+    """Return what vLLM may have of a GPU's memory beside the backend's heap: the kit's default has no more room left
+    than other things take.
+    """
+    share = DEFAULT_ENGINE.gpu_memory_utilization - backend.heap_gib / context.shape.gpu.memory_gib
+    return math.floor(share * 100) / 100 if backend.heap_gib else 1.0
+
+
+def _has(name: str, backend: str) -> bool:
+    known = release(name)
+    return known is not None and backend in known.vllm.all2all

@@ -1,0 +1,44 @@
+"""Names of the pods of a unit's servers that span nodes, for routing sidecars that are told all of them."""
+
+from importlib import resources
+from typing import Any
+
+from llmd_oke.catalogue.releases import POD_IP
+from llmd_oke.config import Role
+from llmd_oke.serving import bench_program, labels
+from llmd_oke.serving.vllm import ServerSpec
+
+_UNIT, _NAMESPACE = "LLMD_OKE_UNIT", "POD_NAMESPACE"
+
+
+def hosts(role: Role, nodes: int) -> list[str]:
+    """Return the names of the pods of a role's first server, in the order of their nodes, as its LeaderWorkerSet gives
+    them; Kubernetes fills unit and namespace in.
+    """
+    name = f"$({_UNIT})-{role}"
+    return [f"{name}-0{f'-{rank}' if rank else ''}.{name}.$({_NAMESPACE}).svc" for rank in range(nodes)]
+
+
+def environment() -> list[dict[str, Any]]:
+    """Return the variables that the names are made of, and the pod's own address."""
+    fields = {_NAMESPACE: "metadata.namespace", POD_IP: "status.podIP"}
+    plain = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    return [bench_program.from_label(_UNIT, labels.UNIT), *plain]
+
+
+def waiting_container(spec: ServerSpec) -> dict[str, Any]:
+    """Return the container that waits until all names are known for good: a sidecar that ends for want of one of them
+    would have its whole group started anew. It waits as long as a start may take.
+    """
+    names = [name for role in ("prefill", "decode") for name in hosts(role, spec.parallelism.nodes)]
+    return {
+        "name": "peer-names",
+        "image": spec.release.vllm.image.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-IBc", (resources.files("llmd_pods") / "peer_names.py").read_text(encoding="utf-8")],
+        "args": [f"--limit-s={spec.model.startup_budget_s}", f"--own=$({POD_IP})", *names],
+        "env": environment(),
+        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {**bench_program.CONTAINER_SECURITY, "runAsNonRoot": True, "runAsUser": 65534},
+    }

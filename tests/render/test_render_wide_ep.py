@@ -1,0 +1,102 @@
+"""Servers over nodes whose experts exchange tokens by MoRI: what their pods and routing sidecars are told."""
+
+import pytest
+
+NAME = "deepseek-v3"
+IMAGES = {"vllmImage": "registry.example/vllm:wide-ep", "routingSidecarImage": "registry.example/sidecar:wide-ep"}
+ENGINE = {
+    "gpuMemoryUtilization": 0.8,
+    "kvCache": {"connector": "mori-io"},
+    "prefill": {"all2AllBackend": "mori_high_throughput"},
+    "decode": {"all2AllBackend": "mori_low_latency"},
+}
+
+
+@pytest.fixture
+def wide(varied):
+    """The rehearsal's stack with a server of MoRI over two nodes for each role."""
+    return varied(
+        {"release": "llm-d-0.10.0", "override": IMAGES},
+        model=NAME,
+        topology="1p-tp1dp16ep-1d-tp1dp16ep",
+        engine=ENGINE,
+    )
+
+
+def pod(rendered, role):
+    found = rendered.kubernetes("LeaderWorkerSet", f"{NAME}-{role}")
+    return found["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+
+
+def variables(container):
+    return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+@pytest.mark.parametrize(
+    ("role", "backend", "graphs"),
+    [("prefill", "mori_high_throughput", "PIECEWISE"), ("decode", "mori_low_latency", "FULL_DECODE_ONLY")],
+)
+def test_each_role_exchanges_tokens_by_its_own_kernels(wide, role, backend, graphs):
+    words = pod(wide, role)["containers"][0]["args"]
+    assert f"--all2all-backend={backend}" in words
+    assert f'--compilation-config={{"cudagraph_mode": "{graphs}"}}' in words
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_pods_have_the_heap_and_the_traffic_class_of_the_network(wide, role):
+    told = variables(pod(wide, role)["containers"][0])
+    assert told["MORI_SHMEM_HEAP_SIZE"] == str(16 * 2**30)
+    assert (told["MORI_RDMA_TC"], told["MORI_RDMA_SL"]) == (told["NCCL_IB_TC"], told["NCCL_IB_SL"])
+    assert "MORI_IB_GID_INDEX" not in told
+
+
+def test_shared_memory_has_room_for_the_exchange(wide):
+    (memory,) = (
+        volume["emptyDir"]["sizeLimit"] for volume in pod(wide, "decode")["volumes"] if volume["name"] == "shm"
+    )
+    assert memory == "64Gi"
+
+
+def test_the_sidecar_is_told_the_pods_of_both_servers_in_the_order_of_their_ranks(wide):
+    sidecar = pod(wide, "decode")["initContainers"][-1]
+    names = dict(word.split("=", 1) for word in sidecar["args"] if "=" in word)
+    assert (names["--moriio-dp-size"], names["--moriio-dp-size-local"], names["--moriio-tp-size"]) == ("16", "8", "1")
+    for role, flag in (("prefill", "--moriio-remote-hosts"), ("decode", "--moriio-decode-hosts")):
+        of_set = f"$(LLMD_OKE_UNIT)-{role}"
+        assert names[flag].split(",") == [
+            f"{of_set}-0.{of_set}.$(POD_NAMESPACE).svc",
+            f"{of_set}-0-1.{of_set}.$(POD_NAMESPACE).svc",
+        ]
+    assert {"LLMD_OKE_UNIT", "POD_NAMESPACE", "POD_IP"} <= variables(sidecar).keys()
+
+
+def test_servers_of_both_backends_hand_over_to_each_other(wide):
+    versions = {
+        wide.kubernetes("LeaderWorkerSet", f"{NAME}-{role}")["metadata"]["labels"]["llmd-oke/version"]
+        for role in ("prefill", "decode")
+    }
+    assert len(versions) == 1
+
+
+def test_names_of_pods_are_those_of_the_sets(wide):
+    labels = wide.kubernetes("LeaderWorkerSet", f"{NAME}-decode")["metadata"]["labels"]
+    for role in ("prefill", "decode"):
+        assert wide.kubernetes("LeaderWorkerSet", f"{labels['llmd-oke/unit']}-{role}")
+
+
+def test_the_sidecar_waits_for_the_names_that_it_is_told(wide):
+    waits, sidecar = pod(wide, "decode")["initContainers"][-2:]
+    assert waits["name"] == "peer-names"
+    assert set(waits["args"][2:]) == {
+        name
+        for word in sidecar["args"]
+        if word.startswith(("--moriio-remote-hosts=", "--moriio-decode-hosts="))
+        for name in word.partition("=")[2].split(",")
+    }
+    assert [container["name"] for container in pod(wide, "prefill").get("initContainers", ())].count("peer-names") == 0
+
+
+def test_each_port_has_a_name_that_kubernetes_takes(wide):
+    names = [port["name"] for port in pod(wide, "decode")["containers"][0]["ports"]]
+    assert len(names) == len(set(names))
+    assert max(map(len, names)) <= 15
