@@ -1,5 +1,7 @@
-"""Components for operators that Helm installs: cert-manager, Node Feature Discovery, AMD's GPU operator, Prometheus, and
-the controller of LeaderWorkerSets.
+"""Components for operators that Helm installs.
+
+They are cert-manager, Node Feature Discovery, AMD's GPU operator, Prometheus' operator, and the controller of
+LeaderWorkerSets.
 """
 
 import copy
