@@ -1,4 +1,4 @@
-"""Typed access to the data in `values/`, the kit's and the open project's: shapes, models and releases."""
+"""Catalogue: typed access to the data in `values/`, both the kit's and the open project's."""
 
 from llmd_oke.catalogue.cluster import OracleImage, image, image_names
 from llmd_oke.catalogue.models import CatalogueModel, model, model_names, model_of_repository

@@ -1,4 +1,4 @@
-"""LoRA adapters: which models vLLM takes them for, and the memory that room for them takes."""
+"""LoRA adapters: the models for which vLLM supports them, and the memory that slots for adapters take."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -12,14 +12,14 @@ from llmd_oke.values import Entry, required_entry
 
 
 class AdaptedFamily(Entry):
-    """An architecture whose layers may have adapters, and where that was read."""
+    """Architecture whose layers vLLM supports adapters for, with the source."""
 
     source: HttpsUrl
 
 
 class AdapterFacts(Entry):
-    """Facts of LoRA adapters (`values/vllm/adapters.yaml`): architectures that take them, by `model_type`, and the
-    bytes of a number in the room that servers make for them.
+    """Facts about LoRA adapters (`values/vllm/adapters.yaml`): supported architectures by `model_type`, and the bytes
+    of one number in a slot.
     """
 
     name: str
@@ -27,20 +27,21 @@ class AdapterFacts(Entry):
     bytes_per_number: int
 
     def takes(self, model: CatalogueModel) -> bool:
-        """Tell whether vLLM is known to put adapters on a model's layers."""
+        """Tell whether vLLM is known to support adapters for a model."""
         return model.architecture.family in self.families and model.architecture.experts is None
 
 
 @cache
 def adapter_facts() -> AdapterFacts:
-    """The facts of adapters."""
+    """Return the facts about LoRA adapters."""
     return required_entry("vllm", "adapters", AdapterFacts)
 
 
 def slots_gib(model: CatalogueModel, room: AdapterSlots | None, parallelism: Parallelism) -> float:
-    """Memory of room for adapters over all GPUs of a server, in GiB, as vLLM makes it at its start: for each slot and
-    linear layer a matrix of the largest rank on each side. Of layers whose outputs are shared by GPUs each GPU has the
-    inner matrix whole, of those whose inputs are the outer one (vllm/lora/layers/base_linear.py).
+    """Return the memory of adapter slots in GiB, over all GPUs of a server; 0 if `room` is None. vLLM allocates it at
+    startup: for each slot and linear layer two matrices of the maximum rank. For a layer whose outputs are split over
+    GPUs each GPU has the whole inner matrix, for one whose inputs are split the whole outer matrix
+    (vllm/lora/layers/base_linear.py).
     """
     if room is None:
         return 0.0
@@ -51,7 +52,9 @@ def slots_gib(model: CatalogueModel, room: AdapterSlots | None, parallelism: Par
 
 
 def _widths(model: CatalogueModel, size: int) -> Iterator[int]:
-    """Sums of what goes into and comes out of the linear layers of a model, over the GPUs of a rank."""
+    """Yield, for each linear layer of the model, the sum of input and output widths over the GPUs of a rank, times the
+    number of such layers.
+    """
     sizes = model.architecture
     queries, keys = sizes.attention_heads * sizes.head_dim, sizes.key_value_heads * sizes.head_dim
     copies = max(1, size // sizes.key_value_heads)

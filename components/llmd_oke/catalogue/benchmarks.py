@@ -1,4 +1,4 @@
-"""Requests and limits of Jobs that benchmark inside a cluster, and the accuracy that models must keep."""
+"""Settings of Jobs that benchmark, evaluate and accept inside a cluster, and the accuracy that models must reach."""
 
 from functools import cache
 from typing import Literal
@@ -10,22 +10,22 @@ from llmd_oke.values import Entry, follows_project, read_yaml, required_entry, v
 
 
 class Amounts(Entry):
-    """Amounts of memory and processors in Kubernetes' notation."""
+    """Amounts of memory and CPU in Kubernetes' notation."""
 
     memory: str
     cpu: str | None = None
 
 
 class Resources(Entry):
-    """Resources of a container: what it asks of its node, and what it may have at most."""
+    """Resource requests and limits of a container."""
 
     requests: Amounts
     limits: Amounts
 
 
 class JobFacts(Entry):
-    """Facts of Jobs that benchmark and evaluate: Python packages that their programs may import beside the standard
-    library, the number of the user that they run as, and the resources of each kind.
+    """Settings of Jobs that benchmark and evaluate: Python packages that their programs import besides the standard
+    library, their user ID, and the resources of each kind of Job.
     """
 
     packages: tuple[str, ...]
@@ -37,13 +37,13 @@ class JobFacts(Entry):
 
 @cache
 def bench_jobs() -> JobFacts:
-    """The facts of `values/bench/jobs.yaml`."""
+    """Return the settings of `values/bench/jobs.yaml`."""
     return required_entry("bench", "jobs", JobFacts)
 
 
 class CanaryFacts(Entry):
-    """Facts of canaries, the known prompts that a pod asks each server all the time: their period and limit in seconds,
-    the figures that prompts are made of, and the pod's resources.
+    """Settings of canaries, the known prompts that a pod sends to each server continuously: interval and timeout in
+    seconds, parameters of the prompts, and the pod's resources.
     """
 
     name: str
@@ -55,12 +55,14 @@ class CanaryFacts(Entry):
 
 @cache
 def canaries() -> CanaryFacts:
-    """The figures of `values/bench/canaries.yaml`."""
+    """Return the settings of `values/bench/canaries.yaml`."""
     return required_entry("bench", "canaries", CanaryFacts)
 
 
 class InferencePerf(Entry):
-    """inference-perf's image and how it is run: a process for each `requests_per_worker` of a second's requests."""
+    """inference-perf's image and how it is run, with one worker process per `requests_per_worker` requests per
+    second.
+    """
 
     image: LockedImage
     command: str
@@ -74,13 +76,13 @@ class InferencePerf(Entry):
 
 @follows_project
 def inference_perf() -> InferencePerf:
-    """The facts of `values/bench/inference-perf.yaml`."""
+    """Return the settings of `values/bench/inference-perf.yaml`."""
     return required_entry("bench", "inference-perf", InferencePerf)
 
 
 class NodeFigures(Entry):
-    """Figures that a shape's nodes must reach: bus bandwidth of an all-reduce between two nodes and within one, in GB/s
-    (None where no threshold is published), and the MTU of the RDMA network.
+    """Thresholds of a shape's nodes: bus bandwidth of an all-reduce between two nodes and within one, in GB/s (None if
+    no threshold is published), and the MTU of the RDMA network.
     """
 
     all_reduce_gb_per_s: float | None
@@ -89,7 +91,7 @@ class NodeFigures(Entry):
 
 
 class AcceptanceFacts(Entry):
-    """Acceptance of GPU nodes before they serve, by shape, and how it is measured."""
+    """Acceptance test of GPU nodes: thresholds by shape, and parameters of the measurements."""
 
     shapes: dict[str, NodeFigures]
     least_link_share: float
@@ -116,75 +118,77 @@ class AcceptanceFacts(Entry):
 
 @cache
 def acceptance() -> AcceptanceFacts:
-    """The facts of `values/bench/acceptance.yaml`."""
+    """Return the settings of `values/bench/acceptance.yaml`."""
     return required_entry("bench", "acceptance", AcceptanceFacts)
 
 
 class KvPathFacts(Entry):
-    """Number of pieces of memory that a layer's KV cache is in, by llm-d release."""
+    """Number of memory regions of one layer's KV cache, by llm-d release."""
 
     regions_per_layer: dict[str, int]
 
 
 @cache
 def kv_path() -> KvPathFacts:
-    """The facts of `values/bench/kv-path.yaml`."""
+    """Return the facts of `values/bench/kv-path.yaml`."""
     return required_entry("bench", "kv-path", KvPathFacts)
 
 
 BUILTIN = "builtin"
-"""Name of the kit's own evaluation, a set of questions that it makes itself."""
+"""Name of the kit's own evaluation, whose questions it generates itself."""
 
 
 class Floor(Entry):
-    """Least score of a model in an evaluation, as a share of right answers from 0 to 1, and its public source."""
+    """Minimum score of a model in an evaluation, as a share of right answers from 0 to 1, with its public source."""
 
     score: float
     source: str
 
 
 class EvalPackage(Entry):
-    """A published evaluation, whose own Python package a Job runs."""
+    """Published evaluation, whose Python package runs in a Job."""
 
     requirements: str
-    """Hashed lock of the package and all it needs, a file beside this one."""
+    """File with the hashed lock of the package and its dependencies, in the same folder of `values/`."""
     reader: Literal["gpt-oss", "lm-eval"]
-    """Program whose format its result files have."""
+    """Program whose format the result files have."""
     program: tuple[str, ...]
-    """Words of the package's command; `{…}` is filled in from the deployment."""
+    """Command of the package; `{…}` are placeholders filled in from the deployment."""
     result_files: str
-    """Pattern (glob) of the names of its result files."""
+    """Glob pattern of the names of the result files."""
     questions: int
-    """Number of answers that it judges, for progress and cost."""
+    """Number of answers that are judged, for progress and cost."""
     source: str
 
 
 class Evals(Entry):
-    """Accuracy that models must keep (`values/evals/evals.yaml`): floors by evaluation and model, and the packages of
-    published evaluations by name.
+    """Accuracy that models must reach (`values/evals/evals.yaml`): floors by evaluation and model, and published
+    evaluations by name.
     """
 
     floors: dict[str, dict[str, Floor]]
     packages: dict[str, EvalPackage]
 
     def floor(self, name: str, model: str) -> Floor | None:
-        """The floor of a model in an evaluation, or None where the kit knows none."""
+        """Return the floor of a model in an evaluation, else the evaluation's floor for any model; None if there is
+        neither.
+        """
         floors = self.floors.get(name, {})
         return floors.get(model) or floors.get("any")
 
 
 @cache
 def evals() -> Evals:
-    """The figures of `values/evals/evals.yaml`."""
+    """Return the accuracy figures of `values/evals/evals.yaml`."""
     return required_entry("evals", "evals", Evals)
 
 
 def requirements(package: EvalPackage) -> str:
-    """The hashed lock that a package is installed from."""
+    """Return the text of the hashed lock that a package is installed from."""
     return (values_folder() / "evals" / package.requirements).read_text(encoding="utf-8")
 
 
 @cache
 def builtin_set() -> BuiltinSet:
-    """The figures of `values/evals/builtin.yaml`."""
+    """Return the parameters of the kit's own evaluation (`values/evals/builtin.yaml`)."""
     return BuiltinSet.model_validate(read_yaml(values_folder() / "evals" / "builtin.yaml"))

@@ -1,4 +1,4 @@
-"""Requests that clients may make of a model, and the fields and headers that are the router's alone."""
+"""Requests that clients may send to a model, and the fields and headers that are reserved for the router."""
 
 from functools import cache
 from typing import Literal
@@ -6,13 +6,14 @@ from typing import Literal
 from llmd_oke.values import Entry, required_entry
 
 Where = Literal["anywhere", "body", "place", "data-url"]
-"""Where a field is refused: at any depth, as a field of the body itself, at one place (names from the body's field to
-its own, with points), or there where its text isn't in the body (`data:…`)."""
+"""Position at which a field is refused: at any depth (`anywhere`), at the top level of the body (`body`), at one path
+with dots (`place`), or wherever its text isn't contained in the body as `data:…` (`data-url`).
+"""
 
 
 class ClientPath(Entry):
-    """A path that clients may ask. Its prefix cache can be `salted`, can't (`unsalted`), or isn't read (`uncached`);
-    `outputs` are fields that bound its answers, none where nothing is generated.
+    """Path that clients may request. Its prefix cache can be `salted`, can't be (`unsalted`), or isn't read
+    (`uncached`); `outputs` are the fields that limit the length of its answers, empty if it generates nothing.
     """
 
     path: str
@@ -23,7 +24,7 @@ class ClientPath(Entry):
 
 
 class RefusedFields(Entry):
-    """Fields of one kind: what they decide, and who reads them. A name's `*` at its end stands for any text."""
+    """Refused fields of one kind: what they control, and the source. A `*` at the end of a name matches any text."""
 
     where: Where
     names: tuple[str, ...]
@@ -32,8 +33,8 @@ class RefusedFields(Entry):
 
 
 class DroppedHeaders(Entry):
-    """Headers of one kind: what they decide, and who reads them. A name's `*` at its end stands for any text. Those
-    that name `sessions` stay where an endpoint picker goes by them.
+    """Removed headers of one kind: what they control, and the source. A `*` at the end of a name matches any text.
+    Headers that identify `sessions` are kept if an endpoint picker uses them.
     """
 
     names: tuple[str, ...]
@@ -43,8 +44,15 @@ class DroppedHeaders(Entry):
 
 
 class ClientRequests(Entry):
-    """The whole of `values/router/client-requests.yaml`. `deepest` are levels of objects and lists, `most_names`
-    names of fields at all levels, that a body may have, and `longest_name` the bytes of one as it is written.
+    """Rules of `values/router/client-requests.yaml`.
+
+    Attributes:
+        paths: permitted paths.
+        deepest: maximum nesting depth of objects and lists in a body.
+        most_names: maximum number of field names in a body, over all levels.
+        longest_name: maximum length in bytes of a field name as written.
+        fields: refused fields.
+        headers: removed headers.
     """
 
     paths: tuple[ClientPath, ...]
@@ -55,21 +63,21 @@ class ClientRequests(Entry):
     headers: tuple[DroppedHeaders, ...]
 
     def refused(self, where: Where) -> list[str]:
-        """Names of fields that are refused there."""
+        """Return the names of the fields that are refused at this position."""
         return [name for row in self.fields if row.where == where for name in row.names]
 
     @property
     def dropped(self) -> list[str]:
-        """Names of headers that are taken out of requests."""
+        """Names of the headers that are removed from requests."""
         return [name for row in self.headers for name in row.names]
 
     @property
     def sessions(self) -> frozenset[str]:
-        """Names of headers that may name a client's session."""
+        """Names of the headers that may identify a client's session."""
         return frozenset(name for row in self.headers if row.sessions for name in row.names)
 
 
 @cache
 def client_requests() -> ClientRequests:
-    """The facts of `values/router/client-requests.yaml`."""
+    """Return the rules of `values/router/client-requests.yaml`."""
     return required_entry("router", "client-requests", ClientRequests)

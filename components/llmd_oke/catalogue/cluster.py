@@ -1,4 +1,4 @@
-"""Parts of a created cluster beside shapes: its network, how its nodes boot, what its parts may do in OCI."""
+"""Catalogue of created clusters: network layout and rules, node boot scripts and images, cycling, and IAM policies."""
 
 from functools import cache
 from typing import Literal
@@ -19,7 +19,7 @@ SubnetRole = Literal[
     "storage",
     "lustre",
 ]
-"""What a subnet is for."""
+"""Purpose of a subnet."""
 
 GroupRole = Literal[
     "api",
@@ -32,7 +32,9 @@ GroupRole = Literal[
     "storage",
     "lustre",
 ]
-"""What a network security group is for: as subnets, but for the OCI Bastion service, whose endpoint can't be in one."""
+"""Purpose of a network security group: the same as for subnets, except the OCI Bastion service, whose endpoint can't be
+in a group.
+"""
 
 Outside = Literal[
     "oracle-services",
@@ -43,21 +45,21 @@ Outside = Literal[
     "bastion-host-cidrs",
     "public-load-balancer-cidrs",
 ]
-"""Peers of rules that are no group."""
+"""Peers of security rules that are not network security groups."""
 
 Direction = Literal["ingress", "egress"]
 Protocol = Literal["tcp", "udp", "icmp", "all"]
 
 
 class PrefixRange(Entry):
-    """Prefix lengths, both inclusive."""
+    """Range of prefix lengths of a network, both inclusive. `shortest` is the largest network."""
 
     shortest: int
     longest: int
 
 
 class FixedSubnet(Entry):
-    """A subnet whose size never changes: addresses from the VCN's first one, prefix length, DNS label."""
+    """Subnet whose size is fixed: offset of its addresses from the VCN's first address, prefix length, DNS label."""
 
     offset: int
     prefix: int
@@ -65,21 +67,21 @@ class FixedSubnet(Entry):
 
 
 class Block(Entry):
-    """A share of a VCN: the `netnum`th of the blocks that `newbits` more prefix bits make."""
+    """Block of a VCN's addresses: number `netnum` of the equal blocks that result from a prefix longer by `newbits`."""
 
     newbits: int
     netnum: int
 
 
 class GrowingSubnet(Entry):
-    """A subnet that grows with the pools: the blocks that it may have, smallest first."""
+    """Subnet whose size depends on the pools, with the blocks that it may have, smallest first."""
 
     dns_label: str
     blocks: tuple[Block, ...]
 
 
 class SubnetLayout(Entry):
-    """The layout of a VCN."""
+    """Layout of a VCN's subnets."""
 
     vcn_cidr: str
     vcn_prefixes: PrefixRange
@@ -90,12 +92,14 @@ class SubnetLayout(Entry):
     growing: dict[SubnetRole, GrowingSubnet]
 
     def dns_label(self, role: SubnetRole) -> str:
-        """The DNS label of a subnet."""
+        """Return the DNS label of a subnet."""
         return (self.fixed.get(role) or self.growing[role]).dns_label
 
 
 class RuleEntry(Entry):
-    """A row of the table of rules; it stands for each combination of its roles, directions, protocols and peers."""
+    """Row of the table of security rules; it stands for every combination of its roles, directions, protocols and
+    peers.
+    """
 
     roles: tuple[GroupRole, ...]
     directions: tuple[Direction, ...]
@@ -105,13 +109,13 @@ class RuleEntry(Entry):
     peers: tuple[GroupRole | Outside, ...]
     cni: Literal["vcn-native", "flannel"] | None = None
     needs: str | None = None
-    """What the network must have or allow: a field of `NetworkChoices`."""
+    """Name of a field of `NetworkChoices` that must be set for the rule to exist; None if the rule always exists."""
     description: str
     source: str
 
 
 class ReservedRange(Entry):
-    """A range that nodes use for themselves."""
+    """IP range that nodes use internally, with its use (`holds`)."""
 
     cidr: str
     holds: str
@@ -128,31 +132,33 @@ class _ReservedRanges(Entry):
 
 @cache
 def subnets() -> SubnetLayout:
-    """The layout of a VCN."""
+    """Return the layout of a VCN's subnets."""
     return required_entry("network", "subnets", SubnetLayout)
 
 
 @cache
 def security_rules() -> tuple[RuleEntry, ...]:
-    """Every row of the table of rules."""
+    """Return all rows of the table of security rules."""
     return required_entry("network", "security-rules", _Rules).rules
 
 
 @cache
 def reserved_ranges() -> tuple[ReservedRange, ...]:
-    """The ranges that nodes use for themselves."""
+    """Return the IP ranges that nodes use internally."""
     return required_entry("network", "reserved-ranges", _ReservedRanges).ranges
 
 
 class AgentPlugins(Entry):
-    """Plug-ins of the agent on self-managed instances."""
+    """Oracle Cloud Agent plug-ins to enable and to disable on self-managed instances."""
 
     enabled: tuple[str, ...]
     disabled: tuple[str, ...]
 
 
 class Bootstrap(Entry):
-    """Tries of a node to join: how many, and how long."""
+    """Retries of a node that joins the cluster: number of attempts, pause between them and timeout for the instance's
+    identity, in seconds.
+    """
 
     attempts: int
     pause_s: int
@@ -160,8 +166,8 @@ class Bootstrap(Entry):
 
 
 class Packages(Entry):
-    """Source of OKE's packages for images without them, and how long a node tries to install packages. `codenames` are
-    those of Ubuntu's versions.
+    """Source of OKE's packages for images without them, and retries of their installation in seconds. `codenames` maps
+    Ubuntu versions to codenames.
     """
 
     repositories: tuple[str, ...]
@@ -172,29 +178,35 @@ class Packages(Entry):
 
 
 class Raid(Entry):
-    """The file system over the local disks."""
+    """RAID over a node's local disks: chunk size in KiB and mount point of its file system."""
 
     chunk_kib: int
     mount: str
 
 
 class RdmaNamespaces(Entry):
-    """Trial of giving RDMA devices to one network namespace each: how long, and how often, in seconds."""
+    """Limit and interval in seconds of the retries of `rdma system set netns exclusive`, which gives each RDMA device
+    to one network namespace.
+    """
 
     timeout_s: int
     pause_s: int
 
 
 class NodeChecks(Entry):
-    """Checks of a node by itself: how often, and how long they may take, in seconds."""
+    """Interval and timeout in seconds of the checks that a node runs on itself."""
 
     interval_s: int
     timeout_s: int
 
 
 class KernelFault(Entry):
-    """A fault of the kernel by which a user of a node becomes root: the modules that have it, and the date from which
-    on images have a kernel without (ISO); None where there is none yet.
+    """Kernel vulnerability by which a user of a node becomes root.
+
+    Attributes:
+        name: name of the vulnerability.
+        modules: vulnerable kernel modules.
+        fixed: date (ISO) from which images have a fixed kernel; None if no fix exists.
     """
 
     name: str
@@ -203,7 +215,9 @@ class KernelFault(Entry):
 
 
 class CloudInit(Entry):
-    """Scripts that the nodes of each kind of pool (`gpu`, `cpu`) run at their first boot, in that order."""
+    """Scripts that nodes run at first boot by kind of pool (`gpu`, `cpu`), in the order in which they run, and the
+    settings of these scripts.
+    """
 
     scripts: dict[str, tuple[str, ...]]
     kernel_faults: tuple[KernelFault, ...]
@@ -219,18 +233,20 @@ class CloudInit(Entry):
 
 @cache
 def cloud_init() -> CloudInit:
-    """Read the scripts that nodes run at their first boot."""
+    """Return the first-boot scripts of nodes and their settings."""
     return required_entry("cloud-init", "node", CloudInit)
 
 
 @cache
 def script_template(name: str) -> str:
-    """The template of a script."""
+    """Return the Jinja template of a first-boot script."""
     return (values_folder() / "cloud-init" / f"{name}.sh.j2").read_text()
 
 
 class OracleImage(Entry):
-    """An image that Oracle publishes as a file. Its link changes, so that the stack file gives it."""
+    """Image that Oracle publishes as a file. The file's URL changes, so that the stack file has it instead of the
+    catalogue.
+    """
 
     name: str
     operating_system: str
@@ -246,23 +262,23 @@ IMAGES = EntryKind("images", OracleImage, key="name")
 
 @follows_project
 def image(name: str) -> OracleImage | None:
-    """The image of that name, or None."""
+    """Return the image with this name; None if the catalogue has none."""
     return entries.entry(IMAGES, name)
 
 
 def image_names() -> list[str]:
-    """All images of the catalogue."""
+    """Return the names of all images of the catalogue, sorted."""
     return entries.names(IMAGES.folder)
 
 
 class Eviction(Entry):
-    """Minutes that OKE drains a node of a managed pool; `cycling_grace_minutes` where GPU nodes replace each other."""
+    """Time in minutes that OKE drains a node of a managed pool; `cycling_grace_minutes` for GPU nodes with cycling."""
 
     grace_minutes: int
     cycling_grace_minutes: int
 
     def minutes(self, chosen: int | None, *, cycling: bool) -> int:
-        """The minutes of a pool for which some are chosen, or none."""
+        """Return the drain time in minutes of a pool: `chosen`, or the default if None."""
         if chosen is not None:
             return chosen
         return self.cycling_grace_minutes if cycling else self.grace_minutes
@@ -270,13 +286,14 @@ class Eviction(Entry):
 
 @cache
 def eviction() -> Eviction:
-    """Read how long nodes are drained before they go."""
+    """Return the drain times of nodes of managed pools."""
     return required_entry("node-pools", "eviction", Eviction)
 
 
 class NodeComparison(Entry):
-    """Inputs of a node pool by what a change of them does to nodes that OKE cycles: those that a new `boot_volume`
-    brings, those of the `pool` alone, and those of the `placement`, which no cycling takes. Others need other nodes.
+    """Inputs of a node pool by the effect of a change when OKE cycles the nodes: `boot_volume`, applied with a new boot
+    volume; `pool`, changes of the pool that leave nodes alone; `placement`, never applied by cycling. Changes of all
+    other inputs need new instances.
     """
 
     boot_volume: tuple[str, ...]
@@ -286,16 +303,16 @@ class NodeComparison(Entry):
 
 @cache
 def node_comparison() -> NodeComparison:
-    """Read what OKE compares the nodes of a pool by."""
+    """Return the classification of node pool inputs by the effect of their change."""
     return required_entry("node-pools", "cycling", NodeComparison)
 
 
 Group = Literal["nodes", "clusters"]
-"""The dynamic groups."""
+"""Dynamic groups that policies may need."""
 
 Phase = Literal["cluster", "nodes"]
 Scope = Literal["compartment", "network", "images", "keys", "reservations", "tags", "tenancy"]
-"""What a policy is attached to: compartments, or the tenancy's root."""
+"""Compartment (or the tenancy's root) that a policy is attached to."""
 
 Need = Literal[
     "cluster-encryption",
@@ -322,7 +339,7 @@ Need = Literal[
 
 
 class DynamicGroup(Entry):
-    """A dynamic group; `matching_rule` is a template, and so is `tagged_rule`, for members that have a defined tag."""
+    """Dynamic group; `matching_rule` is a template, as is `tagged_rule`, the rule for members with a defined tag."""
 
     description: str
     matching_rule: str
@@ -331,10 +348,10 @@ class DynamicGroup(Entry):
 
 
 class IamStatement(Entry):
-    """A policy statement, a template; repeated for each value of its `variable` if there is one.
+    """IAM policy statement as a template, repeated for each value of its `variable`, if it has one.
 
-    `scope` says which compartment its policy is attached to: the cluster's, that of the network, of images, of keys,
-    of capacity reservations or of tag namespaces, or the tenancy's root.
+    `scope` is the compartment that the policy is attached to: that of the cluster, network, images, keys, capacity
+    reservations or tag namespaces, or the tenancy's root.
     """
 
     scope: Scope = "compartment"
@@ -344,7 +361,7 @@ class IamStatement(Entry):
 
 
 class NeedEntry(Entry):
-    """Need for a right: why it is granted, when, and what."""
+    """Permissions for one purpose: the phase that needs them, the reason, and the policy statements."""
 
     phase: Phase
     why: str
@@ -352,8 +369,13 @@ class NeedEntry(Entry):
 
 
 class Policies(Entry):
-    """All that may be granted. `principals` are parts of conditions that many statements share; OCI acts on a policy
-    `delay_s` seconds after it was written, at the latest.
+    """Table of all IAM permissions that the kit may need.
+
+    Attributes:
+        delay_s: maximum time in seconds until OCI applies a new policy.
+        groups: dynamic groups.
+        needs: permissions by purpose.
+        principals: parts of conditions that many statements share.
     """
 
     delay_s: float
@@ -364,5 +386,5 @@ class Policies(Entry):
 
 @cache
 def policies() -> Policies:
-    """All that may be granted."""
+    """Return the table of all IAM permissions."""
     return required_entry("iam", "policies", Policies)

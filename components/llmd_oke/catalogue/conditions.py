@@ -1,5 +1,5 @@
-"""Conditions under which vLLM servers run, as far as times depend on them: of those that were measured, and of those
-that are deployed.
+"""Conditions under which vLLM servers run, as far as latencies depend on them, of measured servers and of deployed
+ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from llmd_oke.values import Entry, required_entry
 
 
 class Conditions(Entry):
-    """Conditions of servers of one kind; None where that is not told.
+    """Conditions of servers of one role; None for unknown conditions.
 
-    `release` is of the catalogue: vLLM of later ones hands a KV cache over in fewer pieces.
+    `release` is a release of the catalogue: vLLM of later ones transfers a KV cache in fewer pieces.
     """
 
     image: str | None = None
@@ -26,19 +26,19 @@ class Conditions(Entry):
 
     @property
     def started_told(self) -> bool:
-        """True if anything is told beside image and release."""
+        """True if any condition other than image and release is known."""
         return any((self.attention_backend, self.quick_reduce, self.block_size))
 
 
 UNKNOWN_CONDITIONS = Conditions()
-"""vLLM's own defaults, as far as they are known."""
+"""Conditions of servers about which nothing is known."""
 
 DEFAULT_BLOCK_SIZE = 16
-"""vLLM's own on AMD and NVIDIA GPUs, in tokens."""
+"""vLLM's default block size on AMD and NVIDIA GPUs, in tokens."""
 
 
 def conditions_of(row: Row) -> Conditions:
-    """Return the conditions of a row's servers, as far as it tells."""
+    """Return the conditions of the servers that a row was measured on, as far as the row has them."""
     return Conditions(
         image=row.image,
         release=row.release,
@@ -49,7 +49,9 @@ def conditions_of(row: Row) -> Conditions:
 
 
 def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[str]:
-    """Describe how servers that are deployed differ from those that were measured, with what is known of the effect."""
+    """Yield a description of each difference between deployed and measured servers, with its effect on latencies where
+    known. `measured` is None if the conditions of the measured servers are unknown.
+    """
     if measured and measured.image and deployed.image and measured.image != deployed.image:
         yield f"image {deployed.image}, measured {measured.image}: effect unknown"
     if measured is None or not measured.started_told:
@@ -63,7 +65,14 @@ def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[s
         names = f"attention backend {deployed.attention_backend}, measured {backend}"
         yield f"{names}: effect unknown, no source compares them on this GPU"
     if deployed.quick_reduce and measured.quick_reduce != deployed.quick_reduce:
-        yield _quick_reduce_difference(measured.quick_reduce, deployed.quick_reduce)
+        shares = all_reduce_shares(deployed.quick_reduce)
+        left = ", ".join(f"{share:g} (TP{size})" for size, share in shares) or "the whole"
+        known = f"all-reduces of prompts count {left} of their time in BF16, by measured kernels"
+        if measured.quick_reduce not in {None, "NONE"}:
+            saving = f"without what {measured.quick_reduce} saves"
+            known = f"{saving}, prompts of several GPUs take longer than measured: not counted"
+        names = f"quick-reduce {deployed.quick_reduce}, measured {measured.quick_reduce or 'with one that is not told'}"
+        yield f"{names}: {known}"
     if deployed.block_size and measured.block_size != deployed.block_size:
         yield (
             f"block size {deployed.block_size}, measured {measured.block_size or 'one that is not told'}: hand-over "
@@ -71,16 +80,10 @@ def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[s
         )
 
 
-def _quick_reduce_difference(measured: QuickReduceFormat | None, deployed: QuickReduceFormat) -> str:
-    left = ", ".join(f"{share:g} (TP{size})" for size, share in all_reduce_shares(deployed)) or "the whole"
-    known = f"all-reduces of prompts count {left} of their time in BF16, by measured kernels"
-    if measured not in {None, "NONE"}:
-        known = f"without what {measured} saves, prompts of several GPUs take longer than measured: not counted"
-    return f"quick-reduce {deployed}, measured {measured or 'with one that is not told'}: {known}"
-
-
 def common_first(texts_by_kind: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The texts of several kinds of servers: those of all first, the others with the name of their kind."""
+    """Yield the texts of several kinds of servers: those common to all kinds first, then the others prefixed with their
+    kind.
+    """
     common = [
         text
         for text in next(iter(texts_by_kind.values()), ())
@@ -91,7 +94,9 @@ def common_first(texts_by_kind: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 class QuickReduceTimes(Entry):
-    """`values/tuning/quick-reduce.yaml`: shares of the time of an all-reduce in BF16, by tensor parallel size."""
+    """Duration of quantized all-reduces (`values/tuning/quick-reduce.yaml`), and their bytes, as shares of those in
+    BF16; durations by tensor parallel size.
+    """
 
     bytes_share: dict[QuickReduceFormat, float]
     time_share: dict[QuickReduceFormat, dict[int, float]]
@@ -99,10 +104,12 @@ class QuickReduceTimes(Entry):
 
 @cache
 def quick_reduce_times() -> QuickReduceTimes:
-    """Read what is known of quantized all-reduce."""
+    """Return the durations of quantized all-reduces."""
     return required_entry("tuning", "quick-reduce", QuickReduceTimes)
 
 
 def all_reduce_shares(quantization: QuickReduceFormat) -> tuple[tuple[int, float], ...]:
-    """Return the share of an all-reduce's time that a quantization leaves, by tensor parallel size, ascending."""
+    """Return the duration of an all-reduce with this quantization as a share of that in BF16, as pairs of tensor
+    parallel size and share, by ascending size; empty if unknown.
+    """
     return tuple(sorted(quick_reduce_times().time_share.get(quantization, {}).items()))

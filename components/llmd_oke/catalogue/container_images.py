@@ -1,5 +1,6 @@
-"""Container images by name, tag and digest. Whoever decides on an image names it once, by registry, repository and tag
-(`values/releases`, `values/container-images/jobs.yaml` and others); the lock has the digest of each."""
+"""Container images by name, tag and digest. Each image is named in one file, by registry, repository and tag
+(`values/releases`, `values/container-images/jobs.yaml` and others); the lock has the digests.
+"""
 
 import re
 from fnmatch import fnmatchcase
@@ -13,7 +14,7 @@ from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.values import Entry, follows_project, required_entry, values_folder
 
 OCI_REGISTRY = ".ocir.io"
-"""How the names of OCI's registries end, to which nodes sign in with rights of their own."""
+"""Suffix of the host names of OCI's registries, to which nodes authenticate with their own IAM permissions."""
 
 PLATFORM = ("linux", "amd64")
 """Operating system and architecture of the nodes of all shapes of the catalogue."""
@@ -25,11 +26,13 @@ _REFERENCE = re.compile(
     r"/(?P<repository>[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)"
     rf":(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})(?:@(?P<digest>{DIGEST}))?"
 )
-"""The grammar of references (distribution, reference/regexp.go), with what it leaves open: registry and tag."""
+"""Grammar of image references (distribution, reference/regexp.go); registry and tag, which it leaves optional, are
+required.
+"""
 
 
 class ContainerImage(Entry):
-    """A container image. Without a `digest` what is pulled is whatever the registry has under the tag that day."""
+    """Container image. Without a `digest`, the registry's current image for the tag is pulled."""
 
     registry: str
     repository: str
@@ -38,32 +41,36 @@ class ContainerImage(Entry):
 
     @property
     def reference(self) -> str:
-        """Reference by tag, as reports, comparisons and the lock have it."""
+        """Reference with tag and without digest, as in reports, comparisons and the lock."""
         return f"{self.registry}/{self.repository}:{self.tag}"
 
     @property
     def pinned(self) -> str:
-        """Reference in manifests: tag and digest, where the digest is known."""
+        """Reference for manifests: tag and, if known, digest."""
         return f"{self.registry}/{self.repository}:{self.pinned_tag}"
 
     @property
     def pinned_tag(self) -> str:
-        """The tag with the digest, for charts that want an image in parts."""
+        """Tag with the digest, if known, for charts whose values have an image's parts in separate fields."""
         return self.tag if self.digest is None else f"{self.tag}@{self.digest}"
 
     def is_copied_by(self, reference: str) -> bool:
-        """Tell whether a reference is this image, or a mirror of it: the last part of the repository and the
-        tag agree.
+        """Tell whether a reference is this image or a mirrored copy: the last component of the repository and the tag
+        are equal.
         """
         name = self.repository.rpartition("/")[2]
         return reference.partition("@")[0].rpartition("/")[2] == f"{name}:{self.tag}"
 
 
 class LockedDigest(Entry):
-    """Entry of the lock for one image: its digest with its source, or None and the reason. One that is `gone` can't be
-    pulled any more, for that reason.
+    """Entry of the lock for one image.
 
-    `download_bytes` is the sum of its compressed layers for linux/amd64, None where no registry has told it.
+    Attributes:
+        digest: digest of the image; None if unknown.
+        source: source of the digest.
+        reason: reason why the digest is unknown, or why the image is `gone`.
+        gone: whether the image can't be pulled any more.
+        download_bytes: sum of the compressed layers for linux/amd64 in bytes; None if unknown.
     """
 
     digest: str | None
@@ -88,7 +95,7 @@ def _tagged(reference: str) -> str:
 
 
 class Lock(Entry):
-    """Digests by reference (`registry/repository:tag`)."""
+    """Digests of images by reference (`registry/repository:tag`)."""
 
     images: dict[Annotated[str, AfterValidator(_tagged)], LockedDigest]
 
@@ -102,27 +109,27 @@ def lock_file() -> Path:
 
 
 def project_lock() -> Lock:
-    """The digests of the open project's own lock; none where it has none."""
+    """Return the open project's own lock; an empty one if the project has none."""
     return entries.project_entry(LOCK, "lock") or Lock(images={})
 
 
 @follows_project
 def kit_lock() -> Lock:
-    """The digests of the kit's `values/container-images/lock.yaml`."""
+    """Return the kit's lock (`values/container-images/lock.yaml`)."""
     return required_entry(LOCK.folder, "lock", Lock)
 
 
 @follows_project
 def lock() -> Lock:
-    """The digests of the kit's lock, and those of the project's own beside them and in their place."""
+    """Return the digests of the kit's lock, extended and overridden by those of the project's own."""
     return Lock(images={**kit_lock().images, **project_lock().images})
 
 
 def parse_reference(reference: str) -> ContainerImage:
-    """The image of a reference as it is written.
+    """Return the image that a reference names, without looking up its digest.
 
     Raises:
-        ValueError: it isn't `registry/repository:tag`, with or without `@sha256:…`.
+        ValueError: the reference isn't `registry/repository:tag`, with or without `@sha256:…`.
     """
     match = _REFERENCE.fullmatch(reference)
     if match is None:
@@ -134,10 +141,10 @@ def parse_reference(reference: str) -> ContainerImage:
 
 
 def locked_image(reference: str) -> ContainerImage:
-    """The image of a reference, with the lock's digest where it has none of its own.
+    """Return the image that a reference names, with the lock's digest if the reference has none.
 
     Raises:
-        ValueError: the reference has the wrong form, or a digest that isn't the lock's.
+        ValueError: the reference has the wrong form, or a digest that differs from the lock's.
     """
     image = parse_reference(reference)
     known = lock().images.get(image.reference)
@@ -149,8 +156,8 @@ def locked_image(reference: str) -> ContainerImage:
 
 
 def removal_reason(image: ContainerImage) -> str | None:
-    """Return the reason why nobody can pull an image any more; None where nothing is known of that. A mirror has
-    another reference.
+    """Return the reason why an image can't be pulled any more; None if no such reason is known. A mirrored copy has its
+    own reference, and isn't affected.
     """
     known = lock().images.get(image.reference)
     return known.reason if known and known.gone else None
@@ -161,11 +168,11 @@ LockedImage = Annotated[
     BeforeValidator(lambda value: locked_image(value) if isinstance(value, str) else value),
     WithJsonSchema({"type": "string", "description": "registry/repository:tag, with @sha256:… where it is pinned"}),
 ]
-"""An image that a record of `values/` names by its reference, with its digest from the lock."""
+"""Image that a record of `values/` has as a reference, with the digest from the lock."""
 
 
 class PullLimit(Entry):
-    """Number of manifests that one address may pull from a registry without an account, in so many hours."""
+    """Maximum number of manifests that one IP address may pull anonymously from a registry, in so many hours."""
 
     pulls: int
     hours: int
@@ -173,20 +180,20 @@ class PullLimit(Entry):
 
 
 class Registries(Entry):
-    """Registries that bound pulls, by their names in references."""
+    """Registries that limit pulls, by host name."""
 
     pull_limits: dict[str, PullLimit]
 
 
 @follows_project
 def registries() -> Registries:
-    """Read what is known of registries (`values/container-images/registries.yaml`)."""
+    """Return the facts about registries (`values/container-images/registries.yaml`)."""
     return required_entry("container-images", "registries", Registries)
 
 
 class Publisher(Entry):
-    """Publisher that signs images: by a public `key` in PEM, whose signatures are over a `hash`, or as an `identity` of
-    Sigstore's certificates that an `issuer` vouches for, with `<tag>` in it for the image's tag.
+    """Publisher that signs images, either by a public `key` (PEM, signatures over a `hash`) or as an `identity` in
+    Sigstore's certificates from an `issuer`. `<tag>` in `identity` stands for the image's tag.
     """
 
     images: tuple[str, ...]
@@ -204,13 +211,13 @@ class Publisher(Entry):
 
 
 class Signatures(Entry):
-    """Publishers that sign, and images of those that don't, with the reason. `*` matches any text."""
+    """Publishers that sign images, and patterns of unsigned images with the reason. `*` matches any text."""
 
     publishers: tuple[Publisher, ...]
     unsigned: dict[str, str]
 
     def publisher(self, image: ContainerImage) -> Publisher | str | None:
-        """Return who signs an image, or why nobody does; None where nothing is known of that."""
+        """Return the publisher that signs an image, or the reason why it is unsigned; None if neither is known."""
         name = f"{image.registry}/{image.repository}"
         for publisher in self.publishers:
             if any(fnmatchcase(name, pattern) for pattern in publisher.images):
@@ -220,29 +227,29 @@ class Signatures(Entry):
 
 @follows_project
 def signatures() -> Signatures:
-    """Read who signs images (`values/container-images/signatures.yaml`)."""
+    """Return the publishers that sign images (`values/container-images/signatures.yaml`)."""
     return required_entry("container-images", "signatures", Signatures)
 
 
 class JobImages(Entry):
-    """Images of Jobs that several parts of the kit run."""
+    """Container images of Jobs that several parts of the kit run."""
 
     python: LockedImage
 
 
 @follows_project
 def job_images() -> JobImages:
-    """The images of `values/container-images/jobs.yaml`."""
+    """Return the images of `values/container-images/jobs.yaml`."""
     return required_entry("container-images", "jobs", JobImages)
 
 
 class EnvoyImage(Entry):
-    """The Envoy that routers and front doors run."""
+    """Envoy image of routers and front doors."""
 
     image: LockedImage
 
 
 @follows_project
 def envoy_image() -> ContainerImage:
-    """The image of `values/container-images/envoy.yaml`."""
+    """Return the image of `values/container-images/envoy.yaml`."""
     return required_entry("container-images", "envoy", EnvoyImage).image

@@ -1,4 +1,4 @@
-"""Files of other projects that are held to a SHA-256 of the catalogue: from this machine, else over HTTPS."""
+"""Files of other projects with a SHA-256 in the catalogue, read from a local copy or over HTTPS."""
 
 import hashlib
 from pathlib import Path
@@ -9,16 +9,16 @@ TIMEOUT_S = 60.0
 
 
 def pinned_file(url: str, sha256: str, cached: Path, local: Path | None = None) -> Path:
-    """Return a file that has the given SHA-256.
+    """Return the path of a file after verifying its SHA-256.
 
     Args:
-        url: where it is read from, if it isn't on this machine.
-        sha256: hexadecimal digits.
-        cached: where it lies once it was read.
-        local: where it may lie already, for example in a Go module.
+        url: URL to download the file from, if there is no local copy.
+        sha256: expected checksum in hexadecimal digits.
+        cached: path for the downloaded file, which is reused.
+        local: path of a copy that may exist, for example in a Go module.
 
     Raises:
-        KitError: the file can't be read, or has another SHA-256.
+        KitError: the file can't be read, or has a different SHA-256.
     """
     path = local if local is not None and local.is_file() else _downloaded(url, cached)
     actual = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,6 @@
-"""Endpoint pickers: what each version of llm-d's reads in its config, and the kit's scheduling profiles for it."""
+"""Versions of llm-d's endpoint picker: the configuration format of each version, and the kit's scheduling profiles for
+it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,7 +16,7 @@ from llmd_oke.config.model import Decider, RouterProfileName
 from llmd_oke.values import Entry, follows_project
 
 Api = Literal["completions", "chat", "responses", "messages"]
-"""The APIs of vLLM that answer prompts: `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/messages`."""
+"""vLLM's APIs that answer prompts: `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/messages`."""
 
 JsonType = Literal["string", "integer", "number", "boolean", "object", "array"]
 
@@ -36,14 +38,16 @@ EXPERIMENTAL = "--allow-experimental-plugins"
 _DISAGGREGATION = "disagg-profile-handler"
 _SESSION_PLUGINS = ("session-affinity-filter", "session-affinity-scorer")
 _SESSION_TOKEN, _SESSION_ID = "x-session-token", "x-session-id"
-"""Headers that they read where their parameters name none (llm-d-router v0.10.0, scheduling/util/sessionaffinity)."""
+"""Default headers of the session plugins (llm-d-router v0.10.0, scheduling/util/sessionaffinity)."""
 
 PickerConfig = dict[str, JsonValue]
-"""A config of the endpoint picker, as YAML has it."""
+"""Configuration of the endpoint picker, as parsed YAML."""
 
 
 class Plugin(Entry):
-    """A type of plugin: its parameters by their JSON types. `deprecated` says what does its work now."""
+    """Type of plugin, with the JSON type of each parameter. `deprecated` names the replacement of a deprecated
+    plugin.
+    """
 
     kind: Literal[
         "handler", "decider", "headers", "filter", "scorer", "picker", "producer", "source", "extractor", "parser",
@@ -57,8 +61,13 @@ class Plugin(Entry):
 
 @dataclass(frozen=True)
 class ReportingServers:
-    """Servers that report on their KV cache: the model by its served name, the address that makes tokens of prompts,
-    tokens in a block, and the port of reports.
+    """Servers that publish KV cache events.
+
+    Attributes:
+        model: served name of the model.
+        render_url: URL that tokenizes prompts.
+        block_size: number of tokens in a block.
+        events_port: port of the events.
     """
 
     model: str
@@ -68,12 +77,19 @@ class ReportingServers:
 
 
 class RouterProfile(Entry):
-    """The scorers of each kind of server with their weights, and plugins that bring what scorers and deciders read.
+    """Scheduling profile: scorers for each role with their weights, and the plugins that they depend on.
 
-    `filters` narrow the choice among servers that compute prompts; `parameters` are those of plugins in this profile.
-    `sessions` is the filter that keeps a session at its servers, one for each kind of them. With `kv_events` it goes by
-    what servers report of their KV cache, and texts of parameters such as `{block_size}` stand for fields of
-    `ReportingServers`; `sources` are data sources with their extractors.
+    Attributes:
+        prefill: weights of the scorers for prefill servers.
+        decode: weights of the scorers for decode servers.
+        aggregated: weights of the scorers for aggregated servers.
+        producers: plugins that produce the data that scorers and deciders read.
+        filters: plugins that narrow the choice among servers that compute prompts.
+        sessions: filter that keeps a session at its servers, used once per role; None if sessions aren't kept.
+        kv_events: whether the profile uses KV cache events; placeholders in parameters, such as `{block_size}`, then
+            stand for fields of `ReportingServers`.
+        sources: data sources with their extractors.
+        parameters: parameters of plugins in this profile.
     """
 
     prefill: dict[str, float]
@@ -88,7 +104,9 @@ class RouterProfile(Entry):
 
 
 class KnownLimit(Entry):
-    """Limit of a version: where servers are `disaggregated`, and, with `api`, for models used by that API."""
+    """Known limit of a version. It applies to disaggregated servers only if `disaggregated`, and with `api` to models
+    used by that API only.
+    """
 
     text: str
     source: str
@@ -97,9 +115,18 @@ class KnownLimit(Entry):
 
 
 class SilentFault(Entry):
-    """A config that loads and then does something else than it says: with `plugin`, `beside` another one or `lacking`
-    one, `without` a parameter of its own, in the `profile` of that name, where servers are `disaggregated`; each in any
-    case where it isn't given.
+    """Fault of a config that loads without error but behaves differently from what it says. Each condition applies only
+    if given.
+
+    Attributes:
+        plugin: plugin that the config has.
+        beside: other plugin that the config also has.
+        lacking: other plugin that the config lacks.
+        without: parameter that the plugin lacks.
+        profile: scheduling profile that references the plugin.
+        disaggregated: whether the fault occurs only with disaggregated servers.
+        why: consequence of the fault.
+        source: source that documents it.
     """
 
     plugin: str
@@ -112,25 +139,26 @@ class SilentFault(Entry):
     source: str
 
     def met(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> bool:
-        """Tell whether a config of servers that are disaggregated or not has it."""
+        """Tell whether a config has the fault, with disaggregated servers or not."""
         plugins = _mappings(config.get("plugins"))
         types = [plugin.get("type") for plugin in plugins]
         if self.disaggregated and not disaggregated:
             return False
         if (self.beside and self.beside not in types) or self.lacking in types:
             return False
-        named = None if self.profile is None else set(_references(config, self.profile))
+        profiles = [item for item in _mappings(config.get("schedulingProfiles")) if item.get("name") == self.profile]
+        named = {str(item.get("pluginRef")) for profile in profiles for item in _mappings(profile.get("plugins"))}
         return any(
             self.without is None or self.without not in _parameters(plugin)
             for plugin in plugins
             if plugin.get("type") == self.plugin
-            and (named is None or str(plugin.get("name", plugin.get("type"))) in named)
+            and (self.profile is None or str(plugin.get("name", plugin.get("type"))) in named)
         )
 
 
 class Metrics(Entry):
-    """Names of a version's counters of routing decisions and requests, and of its gauge of the servers that are ready;
-    None where it has no such gauge.
+    """Metric names of a version: counters of routing decisions and of requests, and the gauge of ready servers
+    (`ready_servers`, None if the version has no such gauge).
     """
 
     decisions: str
@@ -139,12 +167,24 @@ class Metrics(Entry):
 
 
 class EndpointPickerVersion(Entry):
-    """A version of the endpoint picker.
+    """Version of the endpoint picker.
 
-    `api_versions` are those that it reads, the first the one to write; `written_gates` are the feature gates that a
-    prefill/decode config must name, `always` the plugins that it needs, `parameters` those of plugins wherever a
-    profile has them. `disaggregating_apis` are the APIs whose prompts may be prefilled remotely. `silent_faults` are
-    refused of a user's own config. Without `flow_control` it holds no requests back.
+    Attributes:
+        version: version of the program.
+        api_versions: API versions of the config that it reads, the first of which the kit writes.
+        top_level: keys of the config.
+        feature_gates: names of feature gates.
+        unknown_parameters: what it does with unknown parameters of plugins.
+        plugins: types of plugins by name.
+        always: plugins that every prefill/decode config needs.
+        written_gates: feature gates that a prefill/decode config must have.
+        parameters: parameters of plugins in every profile.
+        profiles: scheduling profiles by name.
+        disaggregating_apis: APIs whose prompts may be prefilled remotely.
+        metrics: metric names.
+        limits: known limits.
+        silent_faults: faults for which a user's own config is refused.
+        flow_control: configuration format of flow control; None if the version has none.
     """
 
     version: Annotated[str, matching(r"^v[0-9]+\.[0-9]+\.[0-9]+$", "a version such as v0.10.0")]
@@ -164,7 +204,7 @@ class EndpointPickerVersion(Entry):
     flow_control: FlowControlDialect | None = None
 
     def nearest_profile(self, name: RouterProfileName) -> RouterProfileName:
-        """The profile of that name, or what comes nearest to it in this version."""
+        """Return the profile with this name, or the most similar one that this version supports."""
         if name in self.profiles:
             return name
         if name not in {"prefix", "running-requests"} and "token-load" in self.profiles:
@@ -182,11 +222,12 @@ class EndpointPickerVersion(Entry):
         flow_control: FlowControl | None = None,
         servers: ReportingServers | None = None,
     ) -> PickerConfig:
-        """The config of a router in the dialect of this version.
+        """Return the router's config in the format of this version.
 
-        `decider` says which prompts are prefilled remotely: those with at least `non_cached_tokens` that decode has not
-        cached, or all. `peak_prefill_tokens_per_s` takes the place of a profile's own, where it has one.
-        `flow_control` is one that this version can do. `servers` are what a profile goes by that has `kv_events`.
+        `decider` chooses the prompts that are prefilled remotely: those with at least `non_cached_tokens` tokens that
+        the decode server hasn't cached, or all. `peak_prefill_tokens_per_s` replaces the profile's own value, if the
+        profile has one. `flow_control` must be supported by this version. `servers` is needed for profiles with
+        `kv_events`.
         """
         scoring = self.profiles[profile]
         known = {**self.parameters, **scoring.parameters}
@@ -212,7 +253,7 @@ class EndpointPickerVersion(Entry):
             decision = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
             parameters: dict[str, JsonValue] = {"nonCachedTokens": non_cached_tokens}
             plugins.extend({"type": name} for name in ("prefill-filter", "decode-filter", "max-score-picker"))
-            # The decider comes before the handler: older versions look it up when the handler is made.
+            # The decider precedes the handler: older versions look it up when they create the handler.
             plugins.append({"type": decision, **({"parameters": parameters} if decider == "prefix" else {})})
             plugins.append({"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": decision}}})
         config: PickerConfig = {
@@ -244,7 +285,7 @@ class EndpointPickerVersion(Entry):
         return self.flow_control is not None and self.flow_control.gated(config.get("featureGates"))
 
     def session_headers(self, config: Mapping[str, JsonValue]) -> tuple[str, ...]:
-        """Return the headers of requests by which a config keeps sessions at their servers."""
+        """Return the HTTP headers, in lower case, by which a config keeps sessions at their servers."""
         found: dict[str, None] = {}
         for plugin in _mappings(config.get("plugins")):
             if plugin.get("type") not in _SESSION_PLUGINS:
@@ -260,21 +301,23 @@ class EndpointPickerVersion(Entry):
         return tuple(name.lower() for name in found)
 
     def own_config(self, asked: Mapping[str, JsonValue], servers: ReportingServers | None = None) -> PickerConfig:
-        """Complete a user's own config, with fields of servers that report in place of texts such as `{block_size}`."""
+        """Return the user's own config with `apiVersion` and `kind`, and with placeholders such as `{block_size}`
+        replaced by fields of `servers`.
+        """
         given = asked if servers is None else _filled(dict(asked), servers)
         return {"apiVersion": self.api_versions[0], "kind": "EndpointPickerConfig", **given}
 
     def reads_reports(self, config: Mapping[str, JsonValue]) -> bool:
-        """Tell whether a config goes by what servers report of their KV cache."""
+        """Tell whether a config uses the KV cache events that servers publish."""
         return any(plugin.get("type") == PRECISE_PREFIX for plugin in _mappings(config.get("plugins")))
 
     def experimental_plugins(self, config: Mapping[str, JsonValue]) -> list[str]:
-        """Return the types in a config for which this version takes `--allow-experimental-plugins`."""
+        """Return the plugin types in a config for which this version needs `--allow-experimental-plugins`."""
         types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
         return [name for name in types if (known := self.plugins.get(name)) is not None and known.experimental]
 
     def own_refusals(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> Iterator[str]:
-        """Explain why a user's own config would not do what it is for, for servers that are disaggregated or not."""
+        """Yield the reasons why a user's own config doesn't work with servers that are disaggregated or not."""
         yield from self._unread(config)
         types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
         known = [(name, plugin) for name in types if (plugin := self.plugins.get(name)) is not None]
@@ -296,8 +339,8 @@ class EndpointPickerVersion(Entry):
                 yield f"{fault.plugin}: {fault.why} ({fault.source})"
 
     def refusals(self, config: Mapping[str, JsonValue], *, experimental: bool = False) -> Iterator[str]:
-        """Explain why this version would not start with a config, or would leave a part of it unread without a word,
-        with the argument that allows experimental plugins or without.
+        """Yield the reasons why this version wouldn't start with a config, or would silently ignore a part of it;
+        `experimental` tells whether the argument for experimental plugins is set.
         """
         yield from self._unread(config)
         for name in [] if experimental else self.experimental_plugins(config):
@@ -330,7 +373,7 @@ class EndpointPickerVersion(Entry):
             type_ = known.parameters.get(key)
             if type_ is None:
                 yield f"plugin {name} has no parameter {key}: it would be {self.unknown_parameters}"
-            elif not _is(value, type_):
+            elif type_ != "boolean" if isinstance(value, bool) else not isinstance(value, _PYTHON_TYPES[type_]):
                 yield f"parameter {key} of plugin {name} is not of type {type_}"
 
 
@@ -341,7 +384,9 @@ def _scheduling(role: str, filters: Sequence[str], weights: Mapping[str, float])
 
 
 def _decider_refusals(parameters: Mapping[str, JsonValue], config: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Explain why a handler would prefill nothing remotely, or end the picker at its start."""
+    """Yield the reasons why a disaggregation handler would prefill nothing remotely, or make the picker exit at
+    startup.
+    """
     nested = _object(parameters.get("deciders")).get("prefill")
     decider = nested or parameters.get("prefillDeciderPluginName") or parameters.get("deciderPluginName")
     prefill_first = str(parameters.get("stageOrder", "")).lower().startswith("prefill")
@@ -355,20 +400,13 @@ def _decider_refusals(parameters: Mapping[str, JsonValue], config: Mapping[str, 
 
 
 def _filled(value: Any, servers: ReportingServers) -> Any:
-    """Put fields of the servers in place of the texts that stand for them."""
+    """Return the value with each placeholder replaced by the field of `servers` that it names."""
     if isinstance(value, dict):
         return {key: _filled(item, servers) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
         return [_filled(item, servers) for item in cast("list[Any]", value)]
     known = {f"{{{item.name}}}": item.name for item in fields(servers)}
     return getattr(servers, known[value]) if isinstance(value, str) and value in known else value
-
-
-def _references(config: Mapping[str, JsonValue], profile: str) -> Iterator[str]:
-    """Names of the plugins in a profile of a config."""
-    for own in _mappings(config.get("schedulingProfiles")):
-        if own.get("name") == profile:
-            yield from (str(item.get("pluginRef")) for item in _mappings(own.get("plugins")))
 
 
 def _parameters(plugin: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
@@ -383,25 +421,19 @@ def _mappings(value: JsonValue) -> Sequence[Mapping[str, JsonValue]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _is(value: JsonValue, type_: JsonType) -> bool:
-    if isinstance(value, bool):
-        return type_ == "boolean"
-    return isinstance(value, _PYTHON_TYPES[type_])
-
-
 ENDPOINT_PICKERS = EntryKind("endpoint-pickers", EndpointPickerVersion, key="version")
 
 
 @follows_project
 def endpoint_picker(version: str) -> EndpointPickerVersion:
-    """The endpoint picker of that version, which some release of the catalogue has."""
+    """Return the endpoint picker with this version, which must be in the catalogue."""
     return entries.required_entry(ENDPOINT_PICKERS, version)
 
 
 @follows_project
 def request_counters() -> tuple[str, ...]:
-    """The names under which endpoint pickers count requests, that of the newest version first: it counts under older
-    names too.
+    """Return the metric names under which endpoint pickers count requests, the newest version's first: it counts under
+    older names too.
     """
     versions = sorted(
         entries.names(ENDPOINT_PICKERS.folder),

@@ -1,7 +1,8 @@
-"""Entries by name: a project's own `values/` stand beside the kit's, and over those of their name.
+"""Catalogue entries by name: the entries in a project's own `values/` extend the kit's, and replace those with the same
+name.
 
-The kit's entries are held to their types by its tests; a project's are judged here, each with all that is wrong with
-it, its path and its line.
+Tests validate the kit's entries; this module validates a project's, and reports all problems of an entry with path and
+line.
 """
 
 import hashlib
@@ -23,12 +24,12 @@ from llmd_oke.config.yaml_files import CONFIG_KEY
 from llmd_oke.values import VALUES, EntryType, ProjectFile, follows_project, project_values
 
 MAX_BYTES = 256 * 2**10
-"""Of one file. The kit's largest, the lock of container images, has a fiftieth of it."""
+"""Maximum size in bytes of one file. The kit's largest file, the lock of container images, has a fiftieth of it."""
 
 VERDICT = "the project's values/ can't be used"
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""Of an entry, and of its file without `.yaml`."""
+"""Pattern of an entry's name, which is the file name without `.yaml`."""
 
 NAME_FORM = "letters, digits, dots, dashes and underscores, the first a letter or a digit"
 
@@ -37,9 +38,13 @@ SUFFIX = ".yaml"
 
 @dataclass(frozen=True)
 class EntryKind(Generic[EntryType]):
-    """The entries in one folder of `values/` that projects may have too.
+    """Kind of entries that projects may have too, which is one folder of `values/`.
 
-    Each has the name of its file; `key` is the field that says it again, None where the names are the kit's `files`.
+    Attributes:
+        folder: path inside `values/`.
+        type_: type of the entries.
+        key: field that repeats the file name; None for kinds whose names are fixed by `files`.
+        files: permitted names; empty if any name is permitted.
     """
 
     folder: str
@@ -50,8 +55,14 @@ class EntryKind(Generic[EntryType]):
 
 @dataclass(frozen=True)
 class ProjectEntry:
-    """An entry of a project's own: its file as seen from the project with its SHA-256, and whether the kit has one of
-    that name too. `kind` is its folder.
+    """Entry in a project's own `values/`.
+
+    Attributes:
+        kind: folder of the entry in `values/`.
+        name: name of the entry.
+        file: path of the file, relative to the project.
+        sha256: SHA-256 of the file.
+        replaces_kit: whether the kit has an entry with the same name.
     """
 
     kind: str
@@ -62,38 +73,38 @@ class ProjectEntry:
 
     @property
     def is_deployed(self) -> bool:
-        """True if what is deployed follows from the entry, and not only what is said of it."""
+        """True if the deployment depends on the entry; prices and latency figures affect only reports."""
         return self.kind.partition("/")[0] not in {"prices", "latency"}
 
 
 def names(folder: str) -> list[str]:
-    """The names of all entries in a folder of `values/`, the kit's and the project's own, sorted."""
+    """Return the names of all entries in a folder of `values/`, both the kit's and the project's, sorted."""
     return sorted({*values.names(folder), *_project_files(folder)})
 
 
 def entry(kind: EntryKind[EntryType], name: str) -> EntryType | None:
-    """The entry of that name, the project's before the kit's; None where neither has it.
+    """Return the entry with this name, the project's in preference to the kit's; None if neither has one.
 
     Raises:
-        InvalidStack: it is the project's, and something is wrong with it.
+        InvalidStack: the project's entry is invalid.
     """
     return project_entry(kind, name) or values.entry(kind.folder, name, kind.type_)
 
 
 def required_entry(kind: EntryKind[EntryType], name: str) -> EntryType:
-    """The same for a name that the kit has.
+    """Return the entry with this name, the project's in preference to the kit's, which must exist.
 
     Raises:
-        InvalidStack: it is the project's, and something is wrong with it.
+        InvalidStack: the project's entry is invalid.
     """
     return project_entry(kind, name) or values.required_entry(kind.folder, name, kind.type_)
 
 
 def project_entry(kind: EntryKind[EntryType], name: str) -> EntryType | None:
-    """The project's own entry of that name, or None.
+    """Return the project's own entry with this name; None if the project has none.
 
     Raises:
-        InvalidStack: something is wrong with it.
+        InvalidStack: the entry is invalid.
     """
     if name not in _project_files(kind.folder):
         return None
@@ -104,12 +115,12 @@ def project_entry(kind: EntryKind[EntryType], name: str) -> EntryType | None:
 
 
 def project_names(folder: str) -> list[str]:
-    """The names of the project's own entries in a folder of its `values/`, sorted."""
+    """Return the names of the project's own entries in a folder of its `values/`, sorted."""
     return sorted(_project_files(folder))
 
 
 def origin(folder: str, name: str) -> ProjectEntry | None:
-    """Return the project's file that an entry comes from, None where it is the kit's."""
+    """Return the project's file that defines an entry; None if the entry is the kit's."""
     file = _project_files(folder).get(name)
     if file is None:
         return None
@@ -119,7 +130,7 @@ def origin(folder: str, name: str) -> ProjectEntry | None:
 
 @follows_project
 def judged(kind: EntryKind[EntryType], name: str) -> tuple[EntryType | None, Sequence[Problem]]:
-    """A project's entry, and all that is wrong with it. There is none where its own shape is wrong."""
+    """Return a project's entry and all its problems. The entry is None if its file has wrong keys or types."""
     file = _project_files(kind.folder)[name]
     where = f"{VALUES}/{file.path}"
     if file.size_bytes > MAX_BYTES:
@@ -142,7 +153,9 @@ def judged(kind: EntryKind[EntryType], name: str) -> tuple[EntryType | None, Seq
 
 
 def _validated(kind: EntryKind[EntryType], document: yaml_files.YamlDocument) -> tuple[EntryType | None, list[Problem]]:
-    """The record of a document. It is read as JSON, which has lists for tuples and is strict about all else."""
+    """Return the record in a YAML document, and the document's problems; the record is None if there are any. The
+    document is validated as JSON, in which lists become tuples and all other types are strict.
+    """
     value = document.value
     if problems := list(document.problems()):
         return None, problems
@@ -157,7 +170,7 @@ def _validated(kind: EntryKind[EntryType], document: yaml_files.YamlDocument) ->
         return None, [Problem("", None, "texts and numbers as keys", str(error))]
     try:
         return kind.type_.model_validate_json(text, strict=True), []
-    except InvalidStack as refused:  # of an entry that this one names
+    except InvalidStack as refused:  # raised for another entry that this one names
         return None, list(refused.problems)
     except ValidationError as error:
         problems = shape_problems(error.errors(include_url=False), json.loads(text), kind.type_)
@@ -165,7 +178,7 @@ def _validated(kind: EntryKind[EntryType], document: yaml_files.YamlDocument) ->
 
 
 def _infinite(value: object, path: str) -> Iterator[Problem]:
-    """Numbers without an end, which no entry of a project's has."""
+    """Yield a problem for each number that is infinite or not a number, which a project's entry may not contain."""
     if isinstance(value, float) and not math.isfinite(value):
         yield Problem(path, value, "a finite number", "it has no end")
     elif isinstance(value, Mapping):
@@ -178,7 +191,7 @@ def _infinite(value: object, path: str) -> Iterator[Problem]:
 
 @follows_project
 def _project_files(folder: str) -> Mapping[str, ProjectFile]:
-    """The files of a folder that are entries by their names, by these."""
+    """Return the entry files of a folder by entry name."""
     return {
         stem: file
         for file in project_values().files

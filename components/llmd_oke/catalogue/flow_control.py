@@ -1,4 +1,6 @@
-"""Flow control of endpoint pickers: requests wait there while servers are saturated, and clients take turns."""
+"""Configuration of an endpoint picker's flow control: requests wait there while servers are saturated, and clients take
+turns.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +11,15 @@ from pydantic import JsonValue
 from llmd_oke.values import Entry
 
 Detector = Literal["utilization", "concurrency"]
-"""What servers are found saturated by: their own queue and KV cache, or requests that the picker has sent."""
+"""Signal by which servers count as saturated: their own queue and KV cache, or the requests that the picker has sent.
+"""
 
 FAIRNESS_KEY, ORDERING_KEY = "fairnessPolicyRef", "orderingPolicyRef"
 
 
 @dataclass(frozen=True)
 class PriorityBand:
-    """Room for requests of one priority that wait. None is the picker's own limit."""
+    """Queue limits for requests of one priority, in requests and MiB; None for the picker's default."""
 
     priority: int
     max_requests: int | None = None
@@ -25,8 +28,17 @@ class PriorityBand:
 
 @dataclass(frozen=True)
 class FlowControl:
-    """Flow control of one router. `request_ttl_s` is how long a request waits at most; thresholds that are None are the
-    picker's own.
+    """Flow control of one router.
+
+    Attributes:
+        detector: detector of saturated servers.
+        request_ttl_s: maximum time in seconds that a request waits.
+        bands: queue limits by priority.
+        max_concurrency: threshold of requests in flight per server; None for the picker's default, as for the other
+            thresholds.
+        queue_depth_threshold: threshold of waiting requests of a server.
+        kv_cache_util_threshold: threshold of the used share of a server's KV cache.
+        metrics_staleness_ms: age of a server's metrics in milliseconds from which the server counts as saturated.
     """
 
     detector: Detector
@@ -38,7 +50,7 @@ class FlowControl:
     metrics_staleness_ms: int | None = None
 
     def thresholds(self) -> dict[str, JsonValue]:
-        """The thresholds that are set, as parameters of the detector."""
+        """Return the thresholds that are set, as parameters of the detector in the picker's config."""
         stale = self.metrics_staleness_ms
         values: dict[str, JsonValue] = {
             "maxConcurrency": self.max_concurrency,
@@ -50,12 +62,19 @@ class FlowControl:
 
 
 class FlowControlDialect(Entry):
-    """Flow control as a version of the endpoint picker reads it.
+    """Configuration format of flow control in one version of the endpoint picker.
 
-    `detectors` are plugins by what they go by; None is no plugin: its thresholds stand in place of a plugin's name.
-    `detector_in` is the key of the config with that place, which is below `flowControl` or beside it. Bands are limited
-    by bytes, and by requests where it `counts_requests`. `objective_api` is the version of InferenceObjectives that the
-    release's definitions have, and the headers are those in which it reads an objective and whose turn is counted.
+    Attributes:
+        gate: feature gate that turns flow control on.
+        detectors: plugin of each detector; None if the version has no such plugin and reads the thresholds directly.
+        detector_in: object of the config that contains `saturationDetector`.
+        fairness: plugin that lets clients take turns.
+        ordering: plugin that orders the requests of one client.
+        counts_requests: whether queues can be limited by number of requests, not only by bytes.
+        objective_api: version of InferenceObjective in the release's definitions.
+        objective_header: HTTP header with the name of the request's InferenceObjective.
+        fairness_header: HTTP header with the client whose turn a request counts for.
+        source: source of these facts.
     """
 
     gate: str
@@ -75,7 +94,9 @@ class FlowControlDialect(Entry):
         return any(name == self.gate and value != "false" for name, _, value in names)
 
     def refusals(self, asked: FlowControl) -> dict[str, str]:
-        """Explain by the stack file's key what of flow control this version can't do."""
+        """Return the reasons why this version doesn't support the requested flow control, by the stack file's key;
+        empty if it does.
+        """
         found: dict[str, str] = {}
         if asked.detector not in self.detectors:
             found["detector"] = f"it has no {asked.detector} detector"
@@ -84,7 +105,7 @@ class FlowControlDialect(Entry):
         return found
 
     def applied(self, config: dict[str, JsonValue], asked: FlowControl) -> dict[str, JsonValue]:
-        """Complete a config of the kit's by flow control that this version can do."""
+        """Return the config with flow control added, which this version must support."""
         plugin, thresholds = self.detectors[asked.detector], asked.thresholds()
         detector: dict[str, JsonValue] = thresholds if plugin is None else {"pluginRef": plugin}
         flow: dict[str, JsonValue] = {

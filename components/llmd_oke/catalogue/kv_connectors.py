@@ -1,4 +1,4 @@
-"""vLLM's KV connectors: by which KV cache is handed over, and by which it is kept in the memory of nodes."""
+"""vLLM's KV connectors: those that transfer KV cache between servers, and those that keep it in the nodes' memory."""
 
 import json
 import math
@@ -26,19 +26,22 @@ Obstacle = Literal[
     "released-image",
     "no-rdma",
 ]
-"""Things that a connector may not work with: layers of the model, tensor parallel sizes between which KV heads would be
-split, or groups of a state space's heads, or of which one has copies of KV heads beside states while prefixes are
-cached, ranks, roles over nodes that aren't one server each of equally many ranks, the image of the release, a stack
-without RDMA."""
+"""Conditions under which a KV connector may not work: a sliding window or linear attention in the model; unequal tensor
+parallel sizes that would split KV heads, or groups of a state space's heads, or of which only one has copies of KV
+heads besides states while prefixes are cached; data parallelism; roles that span nodes but aren't one server each with
+equally many ranks; the image of the release; a stack without RDMA.
+"""
 
 
 class RankHandOver(Entry):
-    """Hand-over between servers of several ranks, by images of the user's own: arguments of the routing sidecar.
+    """Hand-over of KV cache between servers with several data-parallel ranks, by images of the user's own.
 
-    `{data_parallel_size}` and `{data_parallel_size_local}` stand for the ranks of a server, and for those on each of
-    its nodes. Where servers span nodes the sidecar has `over_nodes` too, with `{prefill_hosts}` and `{decode_hosts}`:
-    names of the pods of the one prefill and the one decode server, in the order of their ranks, all of which must be
-    known to DNS before it starts; `$(POD_IP)` is the pod's own address.
+    Attributes:
+        sidecar_arguments: arguments of the routing sidecar; `{data_parallel_size}` stands for the ranks of a server,
+            `{data_parallel_size_local}` for those on each of its nodes.
+        over_nodes: further arguments where servers span nodes; `{prefill_hosts}` and `{decode_hosts}` stand for the
+            host names of the pods of the one prefill and the one decode server, in the order of their ranks, which DNS
+            must know before the sidecar starts; `$(POD_IP)` is the address of the sidecar's own pod.
     """
 
     sidecar_arguments: tuple[str, ...]
@@ -46,13 +49,20 @@ class RankHandOver(Entry):
 
 
 class HandOver(Entry):
-    """One of vLLM's connectors by which prefill servers hand KV cache to decode servers, and what it takes.
+    """KV connector of vLLM by which prefill servers transfer KV cache to decode servers, with its requirements.
 
-    `connector` is its name, `extra_config` what it is told (`{vllm_port}` is where vLLM listens). Servers have
-    `environment` and the address of their pod in `pod_ip_variables`; they listen at `ports`, each rank one further.
-    The routing sidecar has `sidecar_arguments`, with `{tensor_parallel_size}` of its own server, and those of `ranks`
-    where servers have several. `refused` says with what it doesn't work, and why; what it says of ranks holds for the
-    release's images alone where there are `ranks`. `limits` is what it is known to do wrong.
+    Attributes:
+        connector: vLLM's name of the connector.
+        extra_config: `kv_connector_extra_config`; `{vllm_port}` stands for vLLM's port.
+        environment: environment variables of the servers.
+        pod_ip_variables: environment variables with the address of the pod.
+        ports: ports by name at which servers listen; each rank adds 1.
+        sidecar_arguments: arguments of the routing sidecar; `{tensor_parallel_size}` stands for that of its server.
+        ranks: further arguments of the sidecar where servers have several ranks; None if no image is known to take
+            such servers.
+        refused: conditions under which the connector doesn't work, with the reason; what it says of ranks applies to
+            the release's images alone where `ranks` is set.
+        limits: known faults of the connector.
     """
 
     connector: str
@@ -67,20 +77,27 @@ class HandOver(Entry):
 
 
 class KvConnector(Entry):
-    """vLLM's KV connectors: the kit's own, and those of a user's arguments.
+    """vLLM's KV connectors in one release: those that the kit configures, and those in a user's arguments.
 
-    `roles` is the `kv_role` of the servers that hand KV cache over. A server has a connector as soon as one of `flags`
-    is given; where several are, vLLM goes by one of them without a word. `further_flags` say more of such a connector.
-    `offload_flag` is that of `flags` whose value is a size in GiB, of which the pod's memory takes `offload_factor`,
-    and /dev/shm where it lies `offload_in_shared_memory`; above `max_offload_gib` servers are known not to start. Where
-    another of them has one of `offload_words` in its value, it keeps KV cache in host memory too. Connectors
-    `without_peers` pull KV cache from no server that a request names. `offload_connector` keeps KV cache in host memory
-    for stack files that ask for it, beside the one of `hand_over` that a stack file names; None where that isn't known
-    to work.
-    `hybrid_flag` keeps the hybrid KV cache manager on beside the kit's connector, with which layers with a sliding
-    window hand over their window alone; None where the release hands over every layer in full. `hybrid_flags` are all
-    that say something of it. `linear_attention_environment` are variables without which servers don't hand over the
-    states of layers with linear attention.
+    Attributes:
+        roles: `kv_role` of the servers that transfer KV cache.
+        flags: flags that each give a server a connector; of several, vLLM silently uses one.
+        further_flags: flags that configure such a connector.
+        offload_flag: the one of `flags` whose value is a size in GiB of host memory for KV cache.
+        offload_factor: memory that the pod needs per GiB of that size.
+        offload_in_shared_memory: whether that KV cache is in /dev/shm.
+        max_offload_gib: size above which servers are known not to start; None if no such size is known.
+        offload_words: words in the value of another of `flags` by which the connector keeps KV cache in host memory
+            too.
+        without_peers: connectors that never pull KV cache from servers that a request names.
+        offload_connector: connector that keeps KV cache in host memory for `kvCache.hostMemoryGib`, besides the one in
+            `hand_over`; None if that isn't known to work.
+        hand_over: connectors that transfer KV cache between servers, by name in the stack file.
+        hybrid_flag: flag that keeps the hybrid KV cache manager on besides the kit's connector, so that layers with a
+            sliding window transfer only their window; None if the release transfers every layer in full.
+        linear_attention_environment: environment variables without which servers don't transfer the states of layers
+            with linear attention.
+        hybrid_flags: all flags that turn the hybrid KV cache manager on or off.
     """
 
     roles: dict[Role, str]
@@ -99,8 +116,9 @@ class KvConnector(Entry):
     hybrid_flags: tuple[str, ...] = ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager")
 
     def config(self, asked: KvCache, role: Role, ranks: int, vllm_port: int) -> dict[str, object] | None:
-        """Return vLLM's `--kv-transfer-config` of the servers of a role with that many ranks on a node; None where the
-        kit gives them no connector. What fails to arrive fails the request, in place of a computation that hides it.
+        """Return vLLM's `--kv-transfer-config` for the servers of a role with that many ranks on a node; None if the
+        kit configures no connector for them. If a transfer fails, the request fails, rather than being recomputed,
+        which would hide the fault.
 
         Raises:
             KitError: the release has no such connector.
@@ -111,8 +129,10 @@ class KvConnector(Entry):
             told = {name: text.format(vllm_port=vllm_port) for name, text in way.extra_config.items()}
             children.append({"kv_connector": way.connector, "kv_role": kv_role, **_extra(told)})
         if asked.host_memory_gib and role in KEEPING:
+            if self.offload_connector is None:
+                raise KitError("The release isn't known to keep KV cache in the nodes' memory.", "Take a newer one.")
             told = {"cpu_bytes_to_use": asked.host_memory_gib * BYTES_PER_GIB // ranks}
-            children.append({"kv_connector": self._offload_connector, "kv_role": "kv_both", **_extra(told)})
+            children.append({"kv_connector": self.offload_connector, "kv_role": "kv_both", **_extra(told)})
         if len(children) == 1:
             (only,) = children
             names = {name: only.pop(name) for name in ("kv_connector", "kv_role")}
@@ -121,25 +141,19 @@ class KvConnector(Entry):
         return {**several, **_extra({"connectors": children})} if children else None
 
     def way(self, asked: KvCache) -> HandOver:
-        """Return the connector that a stack file asks for.
+        """Return the connector that a stack file chooses.
 
         Raises:
-            KitError: the release has none of that name.
+            KitError: the release has no connector with this name.
         """
         if (way := self.hand_over.get(asked.connector)) is None:
             raise KitError(f"The release has no connector {asked.connector}.", f"It has {', '.join(self.hand_over)}.")
         return way
 
-    @property
-    def _offload_connector(self) -> str:
-        if self.offload_connector is None:
-            raise KitError("The release isn't known to keep KV cache in the nodes' memory.", "Take a newer one.")
-        return self.offload_connector
-
     def hybrid_argument(self, model: CatalogueModel, arguments: Sequence[str]) -> str | None:
-        """The argument that keeps the hybrid KV cache manager on, for a model with sliding windows or linear attention;
-        None where the user's `arguments` say something of it, or have another connector, which may lack it and then
-        end vLLM.
+        """Return the argument that keeps the hybrid KV cache manager on, for a model with sliding windows or linear
+        attention. None for other models, and if the user's `arguments` set the manager themselves or configure another
+        connector, which may not support it and would then make vLLM exit.
         """
         told = {flag_of(argument) for argument in arguments} & {*self.flags, *self.hybrid_flags}
         architecture = model.architecture
@@ -147,11 +161,13 @@ class KvConnector(Entry):
         return self.hybrid_flag if is_hybrid and not told else None
 
     def given(self, arguments: Iterable[str]) -> list[str]:
-        """Return the `flags` that are among a user's arguments, in the order of the arguments, each once."""
+        """Return the `flags` among a user's arguments, in the order of the arguments, without repetitions."""
         return [flag for flag in dict.fromkeys(map(flag_of, arguments)) if flag in self.flags]
 
     def naming_peers(self, arguments: Sequence[str]) -> list[str]:
-        """Return those of `flags` among a user's arguments by which requests may name servers to pull KV cache from."""
+        """Return the `flags` among a user's arguments whose connector lets requests name servers to pull KV
+        cache from.
+        """
         return [
             flag for flag in self.given(arguments) if flag != self.offload_flag and not self._alone(flag, arguments)
         ]
@@ -165,8 +181,8 @@ class KvConnector(Entry):
         return isinstance(value, dict) and value.get("kv_connector") in self.without_peers
 
     def offload_by_object(self, arguments: Sequence[str]) -> int | None:
-        """The position of the first argument by which a connector keeps KV cache in host memory whose size is told by
-        something else than `offload_flag`; None where there is none.
+        """Return the index of the first argument whose connector keeps KV cache in host memory without `offload_flag`;
+        None if no argument does.
         """
         for i, argument in enumerate(arguments):
             if flag_of(argument) not in self.flags or flag_of(argument) == self.offload_flag:
@@ -177,8 +193,8 @@ class KvConnector(Entry):
         return None
 
     def offload_gib(self, arguments: Sequence[str]) -> float | None:
-        """GiB of host memory that a user's arguments have a server keep KV cache in; 0 where they don't, None where
-        the value is no positive number.
+        """Return the GiB of host memory in which a server keeps KV cache by a user's arguments; 0 without such an
+        argument, None if its value is no positive number.
         """
         if (given := argument_of(arguments, self.offload_flag)) is None:
             return 0.0

@@ -1,6 +1,7 @@
-"""The latency figures in `values/latency`: how fast servers of a model are on a GPU product, measured or bounded."""
+"""Latency figures (`values/latency`): factors of prefill, decode and KV transfer times of a model on a GPU product,
+measured or bounds.
+"""
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -21,30 +22,38 @@ from llmd_oke.values import VALUES, Entry, follows_project, read_yaml, required_
 
 
 class Fit(Entry):
-    """Fit of a section: what it was fitted to, and how well. Errors are mean absolute errors of a time, as shares of
-    it.
+    """Fit of the factors of one role: the measurements, and the errors of the fit. Errors are mean absolute percentage
+    errors as shares (0.1 is 10 %).
     """
 
     source: str
-    """Where the measurements are from."""
+    """Source of the measurements."""
     points: int
     tensor_parallel_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     most_sequences: float
-    """The largest batch, or concurrency of prompts, that was measured."""
+    """Largest measured batch, or concurrency of prompts."""
     most_tokens: float
-    """The longest prompt (prefill) or mean context (decode) that was measured."""
+    """Longest measured prompt (prefill) or mean context (decode), in tokens."""
     error: float
-    """Of the points themselves."""
+    """Error at the measured points."""
     unseen_load_error: float | None = None
-    """Of each load, predicted from the others; None where there are too few."""
+    """Error at each load when predicted from the other loads; None if there are too few loads."""
     unseen_size_error: float | None = None
-    """Of each tensor parallel size, predicted from the others; None where there are too few."""
+    """Error at each tensor parallel size when predicted from the other sizes; None if there are too few sizes."""
     conditions: Conditions | None = None
-    """What servers were started with when they were measured; None where the figures as a whole tell."""
+    """Conditions of the measured servers; None if `LatencyFigures.conditions` apply."""
 
 
 class PrefillFigures(Entry):
-    """Factors of a prefill."""
+    """Factors of the time of a prefill, relative to the GPUs' limits.
+
+    Attributes:
+        basis: basis of these figures.
+        overhead_s: constant time of a prompt in seconds.
+        compute_efficiency: share of the GPUs' peak rate of matrix products that is reached.
+        all_reduce_efficiency: share of the links' rate that all-reduces reach.
+        fit: fit to measurements; None if the figures are bounds or assumptions.
+    """
 
     basis: Basis
     overhead_s: NonNegativeFloat
@@ -54,7 +63,17 @@ class PrefillFigures(Entry):
 
 
 class DecodeFigures(Entry):
-    """Factors of a decode step."""
+    """Factors of the time of a decode step, relative to the GPUs' limits.
+
+    Attributes:
+        basis: basis of these figures.
+        layer_s: time of each layer in seconds.
+        bytes_factor: multiple of the time to read weights and KV cache at full bandwidth.
+        flops_factor: multiple of the time to compute at the peak rate of matrix products.
+        sequence_s: time of each sequence in seconds.
+        fixed_s: constant time in seconds, by tensor parallel size.
+        fit: fit to measurements; None if the figures are bounds or assumptions.
+    """
 
     basis: Basis
     layer_s: NonNegativeFloat
@@ -62,12 +81,19 @@ class DecodeFigures(Entry):
     flops_factor: NonNegativeFloat
     sequence_s: NonNegativeFloat
     fixed_s: dict[int, float] = Field(default_factory=dict[int, float])
-    """Beside the rest, by tensor parallel size."""
+    """Additional constant seconds per step, by tensor parallel size."""
     fit: Fit | None = None
 
 
 class TransferFigures(Entry):
-    """Factors of a KV transfer."""
+    """Factors of the time of a KV transfer.
+
+    Attributes:
+        basis: basis of these figures.
+        efficiency: share of the RDMA ports' rate that is reached.
+        descriptor_s: time in seconds of each descriptor, which is one block of one layer.
+        handshake_s: time in seconds of the first transfer between two servers.
+    """
 
     basis: Basis
     efficiency: PositiveFloat
@@ -77,42 +103,47 @@ class TransferFigures(Entry):
 
 @cache
 def assumed_transfer() -> TransferFigures:
-    """`values/tuning/transfer.yaml`, for figures that don't tell their own."""
+    """Return the factors of `values/tuning/transfer.yaml`, for figures without their own."""
     return required_entry("tuning", "transfer", TransferFigures)
 
 
 class LatencyFigures(Entry):
-    """One file of `values/latency`: a model on a GPU product. Sizes are the model's, limits the GPU's."""
+    """Latency figures of a model on a GPU product, one file of `values/latency`. Sizes are those of the model, limits
+    those of the GPU.
+    """
 
     model: str
     gpu: str
     image: str | None = None
-    """The vLLM image that was measured; None where figures of several are joined."""
+    """Measured vLLM image; None if the figures combine several images."""
     conditions: Conditions | None = None
-    """What servers were started with when they were measured, where the fit of a role doesn't tell its own; None where
-    nothing is told of it."""
+    """Conditions of the measured servers, unless the fit of a role has its own; None if unknown."""
     prefill: PrefillFigures
     decode: DecodeFigures
     transfer: TransferFigures = Field(default_factory=assumed_transfer)
 
     @property
     def basis(self) -> Basis:
-        """Basis of latencies by these figures: bounds where a role's are limits or assumptions."""
+        """Basis of latencies computed from these figures: a bound if the figures of prefill or decode are limits or
+        assumptions.
+        """
         return Basis.BOUND if Basis.BOUND in {self.prefill.basis, self.decode.basis} else Basis.CALIBRATED
 
     @property
     def measured(self) -> bool:
-        """True if a role was fitted to anything; else they are bounds or assumptions, all of them."""
+        """True if the figures of at least one role are fitted to measurements; otherwise all are bounds or
+        assumptions.
+        """
         return self.prefill.fit is not None or self.decode.fit is not None
 
     def measured_conditions(self) -> dict[str, Conditions | None]:
-        """Return the conditions of the servers that each fitted role was measured of."""
+        """Return the conditions under which each fitted role was measured; None for unknown conditions."""
         fits = {"prefill": self.prefill.fit, "decode": self.decode.fit}
         return {name: fit.conditions or self.conditions for name, fit in fits.items() if fit}
 
     def differences(self, deployed: Conditions) -> list[str]:
-        """Describe how servers that are deployed differ from those that were measured; nothing for figures without a
-        fit.
+        """Return descriptions of the differences between deployed servers and measured ones; empty for figures without
+        a fit.
         """
         measured = self.measured_conditions()
         return list(
@@ -121,40 +152,41 @@ class LatencyFigures(Entry):
 
 
 def latency_kind(gpu: str) -> EntryKind[LatencyFigures]:
-    """Return the kind of entry that has the figures of models on a GPU product."""
+    """Return the kind of catalogue entries with the latency figures of models on a GPU product."""
     return EntryKind(f"{LATENCY}/{gpu}", LatencyFigures, key="model")
 
 
 @follows_project
 def latency_figures(model_name: str, gpu: str) -> LatencyFigures | None:
-    """The catalogue's figures of a model on a GPU product, or None where it has none.
+    """Return the catalogue's latency figures of a model on a GPU product; None if it has none.
 
     Raises:
-        InvalidStack: they are the project's own, and something is wrong with them.
+        InvalidStack: the figures are the project's own, and invalid.
     """
     return entries.entry(latency_kind(gpu), model_name)
 
 
 def project_problems() -> list[Problem]:
-    """All that is wrong with the latency figures of the open project's own `values/`."""
-    return [problem for gpu, model in latency_files() for problem in _of_file(gpu, model)]
-
-
-def _of_file(gpu: str, model: str) -> Iterator[Problem]:
-    figures, problems = entries.judged(latency_kind(gpu), model)
-    yield from problems
-    if figures is not None and figures.gpu != gpu:
-        file = f"{VALUES}/{LATENCY}/{gpu}/{model}{SUFFIX}"
-        yield Problem("gpu", figures.gpu, gpu, "the folder is called so", file=file)
+    """Return all problems of the latency figures in the open project's `values/`."""
+    found = list[Problem]()
+    for gpu, model in latency_files():
+        figures, problems = entries.judged(latency_kind(gpu), model)
+        found += problems
+        if figures is not None and figures.gpu != gpu:
+            file = f"{VALUES}/{LATENCY}/{gpu}/{model}{SUFFIX}"
+            found.append(Problem("gpu", figures.gpu, gpu, "the folder is called so", file=file))
+    return found
 
 
 def known_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
-    """The catalogue's latency figures of a model on a GPU; bounds of the hardware where it has none."""
+    """Return the catalogue's latency figures of a model on a GPU; bounds of the hardware if it has none."""
     return latency_figures(model.name, gpu.product) or bound_figures(model, gpu)
 
 
 def bound_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
-    """Figures of servers that lose nothing to their hardware's limits: where a fit starts, and never a forecast."""
+    """Return the figures of ideal servers that reach their hardware's limits. A fit starts from them; they are never a
+    forecast.
+    """
     return LatencyFigures(
         model=model.name,
         gpu=gpu.product,
@@ -164,10 +196,10 @@ def bound_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
 
 
 def read_figures(path: Path) -> LatencyFigures:
-    """The figures of a file that `figures_text` wrote, or that has the form of those in `values/latency`.
+    """Return the figures in a file from `figures_text` or with the format of `values/latency`.
 
     Raises:
-        KitError: the file can't be read, or has another form.
+        KitError: the file can't be read, or has a different format.
     """
     try:
         require_bounded(path.read_text(encoding="utf-8"))
@@ -184,7 +216,7 @@ def read_figures(path: Path) -> LatencyFigures:
 
 
 def figures_text(figures: LatencyFigures) -> str:
-    """The figures as YAML, rounded to four digits."""
+    """Return the figures as YAML, rounded to four significant digits."""
     document = figures.model_dump(mode="json", exclude_none=True)
     return yaml.safe_dump(_rounded(document), sort_keys=False, width=120)
 

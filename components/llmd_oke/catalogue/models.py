@@ -1,4 +1,4 @@
-"""Models that the kit knows: their architecture, the memory that they take, and how vLLM is started for them."""
+"""Models of the catalogue: architecture, memory of weights and KV cache, and vLLM's arguments."""
 
 from collections.abc import Collection
 from typing import Annotated
@@ -17,14 +17,14 @@ from llmd_oke.values import Entry, follows_project
 
 
 class SlidingWindow(Entry):
-    """Layers that attend to the last tokens only."""
+    """Sliding-window attention: `layers` layers attend only to the last `tokens` tokens."""
 
     tokens: PositiveInt
     layers: PositiveInt
 
 
 class Experts(Entry):
-    """A mixture of experts: how many there are in a layer, how many a token uses, and the inner size of one."""
+    """Mixture of experts: experts per layer, experts that a token uses, and inner size of one expert."""
 
     count: PositiveInt
     active: PositiveInt
@@ -39,11 +39,15 @@ class LatentAttention(Entry):
 
 
 class LinearAttention(Entry):
-    """Layers that keep a state for each sequence instead of a KV cache, by linear attention or a state space, and its
-    bytes over all of them.
+    """Layers with linear attention or a state space, which keep a state per sequence instead of a KV cache.
 
-    `attention_layers` are those that have a KV cache, where they aren't all the others: a layer may have both, or
-    neither. `groups` are those of a state space's heads: a rank with more GPUs has copies of what a group shares.
+    Attributes:
+        layers: number of such layers.
+        state_bytes_per_sequence: bytes of one sequence's state over all these layers.
+        attention_layers: number of layers with a KV cache; None if these are all other layers. A layer may have both,
+            or neither.
+        groups: number of groups of a state space's heads; a rank with more GPUs has copies of the part that a group
+            shares.
     """
 
     layers: PositiveInt
@@ -53,9 +57,9 @@ class LinearAttention(Entry):
 
 
 class Architecture(Entry):
-    """Sizes from the model's config.json, and whether its attention has sinks, a learned weight for each head.
+    """Sizes in the model's config.json, and whether attention has sinks (a learned weight per head).
 
-    `family` is its `model_type`; `head_dim` is the mean of keys and values where they differ.
+    `family` is the `model_type`; `head_dim` is the mean of key and value sizes if they differ.
     """
 
     family: str | None = None
@@ -74,7 +78,7 @@ class Architecture(Entry):
 
     @property
     def attention_layers(self) -> int:
-        """Layers that have a KV cache, or read that of another."""
+        """Number of layers that have a KV cache, or read that of another layer."""
         linear = self.linear_attention
         if linear is None:
             return self.layers
@@ -82,17 +86,21 @@ class Architecture(Entry):
 
 
 class Parameters(Entry):
-    """Parameters in billions; `active_billions` are those that one token passes through."""
+    """Numbers of parameters in billions; `active_billions` are those that one token passes through."""
 
     total_billions: PositiveFloat
     active_billions: PositiveFloat
 
 
 class Weights(Entry):
-    """The published weights: their number format, and their size in GiB in the memory of servers.
+    """Published weights.
 
-    `stored_gib` is that of the files where servers don't load all of them. `block_size` are the weights of a row that
-    share a scale, where a matrix is scaled by blocks: what a GPU has of it are whole blocks.
+    Attributes:
+        format: number format.
+        gib: size in the memory of servers in GiB.
+        stored_gib: size of the files in GiB; None if servers load all of them.
+        block_size: number of weights in a row that share a scale, of which each GPU must have whole blocks; None if
+            matrices aren't scaled by blocks.
     """
 
     format: str
@@ -102,16 +110,16 @@ class Weights(Entry):
 
     @property
     def files_gib(self) -> float:
-        """Size of the files on a disk, in GiB."""
+        """Size of the files on disk in GiB."""
         return self.stored_gib or self.gib
 
 
 class ModelWork(Entry):
-    """Work of a token: the parameters that it passes through, in billions, and the weights that a decode step reads, in
+    """Work per token: the parameters that it passes through, in billions, and the weights that a decode step reads, in
     GB (10^9 bytes).
 
-    A prompt token passes through all but the head, which runs for the last one only. Of the experts a step reads those
-    that its tokens are routed to, of the dense weights all.
+    A prompt token passes through all parameters but the head, which runs only for the last token. A step reads all
+    dense weights, and the experts that its tokens are routed to.
     """
 
     prefill_parameters_billions: PositiveFloat
@@ -121,13 +129,13 @@ class ModelWork(Entry):
 
 
 class KeyValueCache(Entry):
-    """The KV cache of one token, over all layers, in bytes."""
+    """Size of one token's KV cache over all layers, in bytes."""
 
     bytes_per_token: PositiveInt
 
 
 class Vocabulary(Entry):
-    """A file beside the weights that a model's API needs to start, and the variable that names its folder."""
+    """Vocabulary file that a model's API needs at startup, and the environment variable with its directory."""
 
     variable: EnvironmentName
     file: Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "the name of a file without folders")]
@@ -137,7 +145,9 @@ class Vocabulary(Entry):
 
 
 class PassedEvaluation(Entry):
-    """An evaluation of `values/evals` that a model passed, with which release, and its score as a share of 1."""
+    """Evaluation of `values/evals` that a model passed, the release it ran with, and the score as a share (0.9 is 90
+    %).
+    """
 
     name: str
     release: str
@@ -145,8 +155,8 @@ class PassedEvaluation(Entry):
 
 
 class QuickReduce(Entry):
-    """Quantized all-reduce between a server's GPUs (vLLM's `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`): it changes answers,
-    so that no model has it without the evaluation that it passed.
+    """Quantized all-reduce between a server's GPUs (vLLM's `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`). It changes answers:
+    a model has it only with the evaluation that it passed.
     """
 
     quantization: QuantizedReduce
@@ -154,22 +164,22 @@ class QuickReduce(Entry):
 
 
 class Feature(Entry):
-    """Arguments of vLLM for a feature of a model's servers, and the page that has them."""
+    """vLLM's arguments for a feature of a model's servers, and the page that documents them."""
 
     arguments: tuple[str, ...]
     source: HttpsUrl
 
 
 class PublishedRecipe(Entry):
-    """The vLLM project's own recipe of a model: its page, and the GPUs that it says the recipe was verified on."""
+    """The vLLM project's own recipe of a model: its page, and the GPUs on which the recipe says it was verified."""
 
     source: HttpsUrl
     verified_on: tuple[str, ...] = ()
 
 
 class ComputedModel(Entry):
-    """Computed part of an entry, from a model's files (`llmd_oke.catalogue.model_configs`); `max_model_len` in
-    tokens.
+    """Part of a catalogue entry that is computed from a model's files (`llmd_oke.catalogue.model_configs`);
+    `max_model_len` is in tokens.
     """
 
     architecture: Architecture
@@ -181,12 +191,24 @@ class ComputedModel(Entry):
 
 
 class CatalogueModel(ComputedModel):
-    """A model of the catalogue: beside what is computed, what only sources and measurements can tell.
+    """Model of the catalogue: the computed part, and facts that only sources and measurements have.
 
-    `revision` is the commit of the repository that servers and pre-warming read, the head of `main` if left out; `apis`
-    are those that it is used by, the main one first; `startup_budget_s` in seconds, from the start of the container to
-    readiness. `expert_parallel` says that GPUs of a server have whole experts, unless a stack file says otherwise.
-    `quantized_from` is the name of the model whose weights those of this repository were quantized from.
+    Attributes:
+        name: name in the catalogue.
+        repository: repository on Hugging Face.
+        apis: APIs that the model is used by, the main one first.
+        activation_gib_per_gpu: memory of activations in GiB on each GPU.
+        startup_budget_s: maximum time in seconds from the start of the container to readiness.
+        expert_parallel: whether GPUs of a server have whole experts, unless a stack file says otherwise.
+        arguments: arguments of vLLM.
+        environment: environment variables of vLLM.
+        recipe: the vLLM project's own recipe; None if there is none.
+        features: features that vLLM needs arguments for.
+        quantized_from: name of the model whose weights were quantized to make this model's; None if the model isn't
+            derived so.
+        vocabulary: vocabulary file that servers need at startup; None if they need none.
+        quick_reduce: quantization of all-reduce that the model passed an evaluation with; None if none was.
+        revision: commit of the repository that servers and pre-warming read; None for the head of `main`.
     """
 
     name: str
@@ -206,16 +228,18 @@ class CatalogueModel(ComputedModel):
 
     @property
     def argument_lists(self) -> dict[str, tuple[str, ...]]:
-        """All arguments of vLLM that the entry has, by their path in its file."""
+        """All arguments of vLLM in the entry, by their path in the entry's file."""
         features = {f"features.{name}.arguments": feature.arguments for name, feature in self.features.items()}
         return {"arguments": self.arguments, **features}
 
     def chosen_features(self, names: Collection[FeatureName] | None) -> dict[FeatureName, Feature]:
-        """Return the features of those names that the model has; all of them where no names are given."""
+        """Return the model's features with these names; all of its features if `names` is None."""
         return {name: feature for name, feature in self.features.items() if names is None or name in names}
 
     def feature_arguments(self, names: Collection[FeatureName] | None) -> tuple[str, ...]:
-        """Return vLLM's arguments for the features of those names; for all of the model's where no names are given."""
+        """Return vLLM's arguments for the features with these names; for all of the model's features if `names` is
+        None.
+        """
         return tuple(word for feature in self.chosen_features(names).values() for word in feature.arguments)
 
 
@@ -224,17 +248,17 @@ MODELS = EntryKind("models", CatalogueModel, key="name")
 
 @follows_project
 def model(name: str) -> CatalogueModel | None:
-    """The model of that name, or None."""
+    """Return the model with this name; None if the catalogue has none."""
     return entries.entry(MODELS, name)
 
 
 def model_names() -> list[str]:
-    """All models of the catalogue."""
+    """Return the names of all models of the catalogue, sorted."""
     return entries.names(MODELS.folder)
 
 
 def model_of_repository(repository: str) -> CatalogueModel | None:
-    """The model with that Hugging Face repository, or None."""
+    """Return the model with this Hugging Face repository; None if the catalogue has none."""
     return next((item for name in model_names() if (item := model(name)) and item.repository == repository), None)
 
 
@@ -242,7 +266,9 @@ BYTES_PER_GIB = 2**30
 
 
 def weights_gib(model: CatalogueModel, parallelism: Parallelism) -> float:
-    """Weights over all GPUs of a server, in GiB: each rank has its own of all that is no expert."""
+    """Return the size of the weights over all GPUs of a server in GiB: each data-parallel rank has its own copy of
+    everything but the experts.
+    """
     further_ranks = parallelism.data_parallel_size - 1
     return model.weights.gib + further_ranks * model.work.dense_weight_gb * 1e9 / BYTES_PER_GIB
 
@@ -250,10 +276,10 @@ def weights_gib(model: CatalogueModel, parallelism: Parallelism) -> float:
 def key_value_gib(
     model: CatalogueModel, node: NodeHardware, parallelism: Parallelism, utilization: float, further_gib: float = 0.0
 ) -> float:
-    """Room for the KV cache over all GPUs of a server, in GiB; negative where not even the weights fit.
+    """Return the memory for KV cache over all GPUs of a server in GiB; negative if not even the weights fit.
 
-    KV cache = share of the GPUs' memory that vLLM may take, less weights, less activations, less `further_gib`, which
-    drafts and room for adapters take; `utilization` is vLLM's `--gpu-memory-utilization`.
+    It is the share of the GPUs' memory that vLLM may use (`utilization`, vLLM's `--gpu-memory-utilization`), less
+    weights, activations and `further_gib`, which drafts and adapter slots take.
     """
     gpu_gib = node.gpu.memory_gib * parallelism.gpus
     activation_gib = model.activation_gib_per_gpu * parallelism.gpus
@@ -263,10 +289,10 @@ def key_value_gib(
 def key_value_tokens(
     model: CatalogueModel, node: NodeHardware, parallelism: Parallelism, utilization: float, further_gib: float = 0.0
 ) -> int:
-    """Tokens whose KV cache fits one server beside weights and activations, over all of its ranks; a bound, as vLLM's
-    profiling run decides.
+    """Return the number of tokens whose KV cache fits one server besides weights and activations, over all its ranks; a
+    bound, as vLLM's profiling run decides.
 
-    A KV head that is on several GPUs of a rank (more GPUs than KV heads, or latent attention) is stored on each of
+    A KV head that is on several GPUs of a rank (more GPUs than KV heads, or latent attention) takes memory on each of
     them.
     """
     bytes_per_token = model.kv_cache.bytes_per_token * key_value_copies(model, parallelism.tensor_parallel_size)
@@ -275,30 +301,31 @@ def key_value_tokens(
 
 
 def host_key_value_tokens(model: CatalogueModel, parallelism: Parallelism, host_gib: float) -> int:
-    """Tokens whose KV cache one server keeps in so much of its node's memory, of all layers; a bound, as blocks are
-    kept whole.
+    """Return the number of tokens whose KV cache, of all layers, fits `host_gib` of a node's memory; a bound, as blocks
+    are kept whole.
     """
     copies = host_key_value_copies(model, parallelism.tensor_parallel_size)
     return int(host_gib * BYTES_PER_GIB / (model.kv_cache.bytes_per_token * copies))
 
 
 def host_key_value_copies(model: CatalogueModel, tensor_parallel_size: int) -> int:
-    """Count the GPUs of a rank that keep the same part of its KV cache in their node's memory: each GPU keeps its own
-    part; a latent cache, which all have alike, is kept once (vLLM 0.30, v1/kv_offload/cpu/spec.py: replicated_layout).
+    """Return the number of copies of one part of a rank's KV cache in the node's memory: each GPU keeps its own part,
+    but a latent cache, which is equal on all GPUs, is kept once (vLLM 0.30, v1/kv_offload/cpu/spec.py:
+    replicated_layout).
     """
     return 1 if model.architecture.latent_attention is not None else key_value_copies(model, tensor_parallel_size)
 
 
 def key_value_copies(model: CatalogueModel, tensor_parallel_size: int) -> int:
-    """Count the GPUs of a rank that hold the same part of its KV cache."""
+    """Return the number of GPUs of a rank that hold the same part of its KV cache."""
     if model.architecture.latent_attention is not None:
         return tensor_parallel_size
     return max(1, tensor_parallel_size // model.architecture.key_value_heads)
 
 
 def heads_allow(model: CatalogueModel, tensor_parallel_size: int) -> bool:
-    """Tell whether so many GPUs share the attention heads evenly, and each has whole KV heads; a latent cache is
-    copied.
+    """Tell whether this many GPUs can split the attention heads evenly with whole KV heads on each GPU; a latent cache
+    is copied to each.
     """
     sizes, gpus = model.architecture, tensor_parallel_size
     shared = sizes.key_value_heads % gpus == 0 or gpus % sizes.key_value_heads == 0
@@ -306,7 +333,9 @@ def heads_allow(model: CatalogueModel, tensor_parallel_size: int) -> bool:
 
 
 def shared_size(model: CatalogueModel, parallelism: Parallelism) -> int | None:
-    """The inner size of what a server's GPUs share: an expert's, or a dense layer's. None where experts are whole."""
+    """Return the inner size that a server's GPUs split: that of an expert, or of a dense layer. None if experts are
+    kept whole, or their size is unknown.
+    """
     experts = model.architecture.experts
     if experts is None:
         return model.architecture.intermediate_size
@@ -314,15 +343,16 @@ def shared_size(model: CatalogueModel, parallelism: Parallelism) -> int | None:
 
 
 def blocks_allow(model: CatalogueModel, parallelism: Parallelism) -> bool:
-    """Tell whether each GPU has whole blocks of weights that are scaled by blocks: vLLM starts with nothing else."""
+    """Tell whether each GPU has whole blocks of block-scaled weights; otherwise vLLM doesn't start."""
     inner, block = shared_size(model, parallelism), model.weights.block_size
     return block is None or inner is None or inner % (parallelism.gpus * block) == 0
 
 
 def state_tokens(model: CatalogueModel, tensor_parallel_size: int) -> int:
-    """Tokens whose KV cache takes as much room as the state of a sequence in layers of linear attention, rounded up.
+    """Return the number of tokens whose KV cache is as large as one sequence's state in layers with linear attention,
+    rounded up; 0 for models without such layers.
 
-    The state is split over all GPUs of a rank, its KV cache as `key_value_copies` says.
+    The state is split over all GPUs of a rank, the KV cache only over those without copies (`key_value_copies`).
     """
     linear = model.architecture.linear_attention
     if linear is None:
@@ -334,11 +364,13 @@ def state_tokens(model: CatalogueModel, tensor_parallel_size: int) -> int:
 
 
 def names_by_repository() -> dict[str, str]:
-    """The names of all models by their Hugging Face repositories."""
+    """Return the names of all models by Hugging Face repository."""
     models = (known for name in reversed(model_names()) if (known := model(name)))
     return {known.repository: known.name for known in models}
 
 
 def model_name(repository: str) -> str:
-    """Return what rows of results call a model: its key in the catalogue, or the repository where it has none."""
+    """Return the name of a model in rows of results: its name in the catalogue, or its repository if the catalogue has
+    none.
+    """
     return names_by_repository().get(repository, repository)

@@ -1,4 +1,6 @@
-"""Parts of monitoring: metrics with their sources, rules, alerts, dashboards, and where Prometheus is."""
+"""Catalogue of monitoring: metrics with their sources, recording rules, alerts, dashboards and the settings of
+Prometheus.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,15 +15,15 @@ from llmd_oke.values import Entry, follows_project, required_entry
 MetricKind = Literal["counter", "gauge", "histogram"]
 
 Need = Literal["disaggregated", "rdma", "slo", "leader", "price", "canaries"]
-"""What a stack must have for a rule to mean anything: prefill servers, RDMA, a target for the time to first token,
-routers with several endpoint pickers, of which one leads, a price of its GPUs, or canaries.
+"""Condition that a stack must meet for a rule to be useful: prefill servers, RDMA, a target for the time to first
+token, routers with several endpoint pickers of which one leads, a price of its GPUs, or canaries.
 """
 
 _Rule = TypeVar("_Rule", "Recording", "Alert")
 
 
 class MonitoringFacts(AwaitedDefinitions):
-    """The facts of `values/monitoring/prometheus.yaml`. `url` is the Prometheus where the stack file names none."""
+    """Settings of `values/monitoring/prometheus.yaml`. `url` is that of the Prometheus if the stack file has none."""
 
     definitions: CrdFiles
     url: str
@@ -35,7 +37,7 @@ class MonitoringFacts(AwaitedDefinitions):
 
 
 class MetricsProgram(Entry):
-    """The metrics of one program by their names, and where the program or its documents say so."""
+    """Metrics of one program by name, with the URL of the source code or documentation that defines them."""
 
     source: str = Field(pattern=r"^https://")
     metrics: dict[str, MetricKind]
@@ -46,7 +48,7 @@ class _Programs(Entry):
 
 
 class Recording(Entry):
-    """A series that Prometheus works out: `record` from `expression`."""
+    """Recording rule: Prometheus stores the result of `expression` as the series `record`."""
 
     record: str
     expression: str
@@ -54,7 +56,9 @@ class Recording(Entry):
 
 
 class Alert(Entry):
-    """An alert: what must hold (`expression`), for how long, and the `page` of docs/alerts with what to do."""
+    """Alert: fires after `expression` has held for the duration `hold`; `page` is the page of docs/alerts with
+    instructions.
+    """
 
     alert: str
     expression: str
@@ -66,14 +70,14 @@ class Alert(Entry):
 
 
 class Rules(Entry):
-    """The facts of `values/monitoring/rules.yaml`."""
+    """Rules of `values/monitoring/rules.yaml`."""
 
     recordings: tuple[Recording, ...]
     alerts: tuple[Alert, ...]
 
 
 class Panel(Entry):
-    """A diagram: its `queries` by their legends, in `unit` of Grafana."""
+    """Panel of a dashboard: PromQL `queries` by legend, in Grafana's `unit`."""
 
     title: str
     unit: str
@@ -82,7 +86,7 @@ class Panel(Entry):
 
 
 class Dashboard(Entry):
-    """A page of diagrams."""
+    """Dashboard of Grafana."""
 
     name: str
     title: str
@@ -90,7 +94,7 @@ class Dashboard(Entry):
 
 
 class Dashboards(Entry):
-    """The facts of `values/monitoring/dashboards.yaml`."""
+    """Dashboards of `values/monitoring/dashboards.yaml`."""
 
     dashboards: tuple[Dashboard, ...]
 
@@ -103,33 +107,33 @@ class Dashboards(Entry):
 
 @follows_project
 def monitoring() -> MonitoringFacts:
-    """Read where Prometheus is, and what its operator needs."""
+    """Return the settings of Prometheus and the definitions of its operator."""
     return required_entry("monitoring", "prometheus", MonitoringFacts)
 
 
 @follows_project
 def programs() -> dict[str, MetricsProgram]:
-    """All metrics that rules and dashboards may go by, by program."""
+    """Return the metrics that rules and dashboards may use, by program."""
     return required_entry("monitoring", "metrics", _Programs).programs
 
 
 @follows_project
 def rules() -> Rules:
-    """All recording rules and alerts."""
+    """Return all recording rules and alerts."""
     return required_entry("monitoring", "rules", Rules)
 
 
 @follows_project
 def dashboards() -> tuple[Dashboard, ...]:
-    """All dashboards."""
+    """Return all dashboards."""
     return required_entry("monitoring", "dashboards", Dashboards).dashboards
 
 
 @dataclass(frozen=True)
 class MonitoringRules:
-    """All rules and dashboards with the names that an endpoint picker gives its metrics.
+    """Rules and dashboards with the metric names of one endpoint picker.
 
-    `lacking` names the rules and panels that are left out, because it has no such metric.
+    `lacking` has the names of rules and panels that are left out because the endpoint picker lacks their metrics.
     """
 
     recordings: tuple[Recording, ...]
@@ -139,7 +143,7 @@ class MonitoringRules:
 
 
 def watch(picker: Metrics) -> MonitoringRules:
-    """Rules and dashboards of a release, by the metrics of its endpoint picker."""
+    """Return the rules and dashboards for an endpoint picker with these metrics."""
     names = {"<decisions>": picker.decisions, "<ready_servers>": picker.ready_servers}
     unknown = [placeholder for placeholder, name in names.items() if name is None]
 

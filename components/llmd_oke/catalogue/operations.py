@@ -1,4 +1,6 @@
-"""Facts for operating a stack: how OCI lists resources, remedies, durations, limits and list prices."""
+"""Catalogue of operations: OCI's list commands, remedies, durations of a bring-up, limits, permissions of pipelines and
+list prices.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,10 +14,10 @@ from llmd_oke.values import Entry, follows_project, required_entry
 
 
 class OciResource(Entry):
-    """A type of resource: where OCI lists it, and how OCI's command line calls it.
+    """Type of OCI resource: the API that lists resources of the type, and the commands of the OCI CLI for them.
 
-    `again` is the reason why one of them may be created a second time without harm; all else is None or unused then.
-    `held_by` are ways into what is listed, each to the id, or ids, of what it goes with.
+    `again` is the reason why creating a resource of the type twice is harmless; the other fields are then unused.
+    `held_by` has paths into a listed resource, each to the OCID, or OCIDs, of the resource that it belongs to.
     """
 
     service: str = ""
@@ -34,17 +36,17 @@ class OciResource(Entry):
     held_by: tuple[tuple[str, ...], ...] = ()
 
     def show_command(self, inputs: Mapping[str, str]) -> str:
-        """The command that lists what there is."""
+        """Return the command of the OCI CLI that lists resources of the type."""
         return f"oci {self.command} {self.list.format_map(_Known(inputs))}"
 
     def delete_command(self, identifier: str) -> str:
-        """Return the command that deletes one of them."""
+        """Return the command of the OCI CLI that deletes a resource."""
         return f"oci {self.command} {self.delete} --{self.command.rsplit(' ', 1)[-1]}-id {identifier}"
 
 
 class OciResources(Entry):
-    """All types; `gone` are the lifecycle states of what is no longer there, `created` those that nothing has while it
-    is being created, `under_way` those that become others by themselves.
+    """Types of OCI resources that the kit creates. `gone` are the lifecycle states of deleted resources, `created`
+    those that no resource has while it is being created, `under_way` those that change by themselves.
     """
 
     gone: tuple[str, ...]
@@ -60,12 +62,12 @@ class _Known(dict[str, str]):
 
 @cache
 def oci_resources() -> OciResources:
-    """The types that the kit creates."""
+    """Return the types of OCI resources that the kit creates."""
     return required_entry("operations", "oci-resources", OciResources)
 
 
 class Remedy(Entry):
-    """Remedy for a failure that says these words."""
+    """Remedy for failures whose message contains the text `says`."""
 
     says: str
     remedy: str
@@ -75,25 +77,23 @@ class _Remedies(Entry):
     remedies: tuple[Remedy, ...]
 
 
-@cache
-def _remedies() -> _Remedies:
-    return required_entry("operations", "remedies", _Remedies)
-
-
 def remedy_for(failure: str) -> str | None:
-    """Return what helps against a failure, None where nothing is known."""
-    return next((item.remedy for item in _remedies().remedies if item.says in failure), None)
+    """Return the remedy for a failure message; None if none is known."""
+    known = required_entry("operations", "remedies", _Remedies).remedies
+    return next((item.remedy for item in known if item.says in failure), None)
 
 
 class SourcedDuration(Entry):
-    """A time with its source; None where it is assumed."""
+    """Duration in seconds with its source; `source` is None if the duration is assumed."""
 
     seconds: float
     source: str | None
 
 
 class ImagePullFigures(Entry):
-    """The size of vLLM's image in GB (10^9 bytes, compressed) where the lock has none, and the rate of its pull."""
+    """Size of vLLM's image in GB (10^9 bytes, compressed), used if the lock has none, and the rate of its pull in MB
+    (10^6 bytes) per second.
+    """
 
     gigabytes: float
     megabytes_per_s: float
@@ -101,22 +101,22 @@ class ImagePullFigures(Entry):
 
 
 class DownloadRate(Entry):
-    """A node's rate of downloads, in MB (10^6 bytes) a second."""
+    """Download rate of a node in MB (10^6 bytes) per second."""
 
     megabytes_per_s: float
     source: str | None
 
 
 class WeightRates(Entry):
-    """Rates by the source of weights."""
+    """Download rates by origin of the weights."""
 
     hugging_face: DownloadRate = Field(alias="hugging-face")
     object_storage: DownloadRate = Field(alias="object-storage")
 
 
 class ServerStart(Entry):
-    """Start of a server: how fast it reads its weights, in MB a second, and what it takes besides, in seconds;
-    `compiling_seconds` of these are saved where the code that it compiles is there already.
+    """Durations of a vLLM server's start: the rate of reading weights in MB (10^6 bytes) per second, and the rest in
+    seconds, of which `compiling_seconds` are saved if compiled code is cached.
     """
 
     read_megabytes_per_s: float
@@ -126,7 +126,7 @@ class ServerStart(Entry):
 
 
 class BringUpFacts(Entry):
-    """Each leg's time, or what it follows from."""
+    """Duration of each leg of a bring-up, or the rates that it is computed from."""
 
     network: SourcedDuration
     control_plane: SourcedDuration
@@ -144,19 +144,19 @@ class BringUpFacts(Entry):
 
 @cache
 def bring_up_facts() -> BringUpFacts:
-    """The facts of `values/bring-up/legs.yaml`."""
+    """Return the durations of `values/bring-up/legs.yaml`."""
     return required_entry("bring-up", "legs", BringUpFacts)
 
 
 class ServiceLimit(Entry):
-    """A limit of a service, by the names that it goes by, the likelier first."""
+    """OCI service limit, with the names that it may have, the most likely first."""
 
     service: str
     names: tuple[str, ...]
 
 
 class ServiceLimits(Entry):
-    """The limits of clusters and of networks."""
+    """OCI service limits of clusters and networks."""
 
     cluster: ServiceLimit
     network: ServiceLimit
@@ -164,13 +164,13 @@ class ServiceLimits(Entry):
 
 @cache
 def limits() -> ServiceLimits:
-    """The limits of clusters and of networks."""
+    """Return the service limits of clusters and networks."""
     return required_entry("limits", "oci", ServiceLimits)
 
 
 class TagLimits(Entry):
-    """Limits of the tags of one resource of OCI (`bytes` are those of all as JSON), how much of it the kit and OCI use
-    themselves (`own_...`), the namespaces that OCI sets itself, and the tags that tenancies have by themselves.
+    """OCI's limits of the tags of one resource (`bytes` of all tags as JSON), the part that the kit and OCI use
+    themselves (`own_...`), the namespaces that only OCI sets, and the tags that tenancies add automatically.
     """
 
     freeform: int
@@ -185,13 +185,13 @@ class TagLimits(Entry):
 
 @cache
 def tag_limits() -> TagLimits:
-    """The limits of `values/limits/tags.yaml`."""
+    """Return the limits of `values/limits/tags.yaml`."""
     return required_entry("limits", "tags", TagLimits)
 
 
 class PipelineLimits(Entry):
-    """Minutes: of resources without a limit of their own, of what runs around the engine, and of GitHub's jobs, on
-    hosted runners and on one's own.
+    """Time limits in minutes of pipelines: of Kubernetes and OCI resources without a limit of their own, of the steps
+    around Pulumi's engine, and of GitHub's jobs on hosted and self-hosted runners.
     """
 
     kubernetes_minutes: int
@@ -203,7 +203,7 @@ class PipelineLimits(Entry):
 
 @cache
 def pipeline_limits() -> PipelineLimits:
-    """The limits of `values/limits/pipeline.yaml`."""
+    """Return the limits of `values/limits/pipeline.yaml`."""
     return required_entry("limits", "pipeline", PipelineLimits)
 
 
@@ -217,14 +217,15 @@ StackFeature = Literal[
     "reservations",
     "network-elsewhere",
 ]
-"""What a stack may use that needs more rights: dynamic groups and policies that it makes, a Lustre file system, keys of
-one's own, defined tags, image files in Object Storage, and images, reservations and a network in other compartments.
+"""Features of a stack that need additional permissions: created dynamic groups and policies, a Lustre file system,
+customer-managed keys, defined tags, image files in Object Storage, and images, reservations and a network in other
+compartments.
 """
 
 
 class PolicyStatement(Entry):
-    """A policy's statement, with `$group`, `$compartment_id` and what else a stack has left open, and where it is
-    documented; `when` is what a stack uses that needs it.
+    """IAM policy statement with placeholders such as `$group` and `$compartment_id`, and its documentation; `when` is
+    the feature that needs it, None if every stack does.
     """
 
     text: str
@@ -233,7 +234,7 @@ class PolicyStatement(Entry):
 
 
 class ClusterRule(Entry):
-    """A rule of a ClusterRole."""
+    """Rule of a Kubernetes ClusterRole."""
 
     api_groups: tuple[str, ...] = Field(alias="apiGroups")
     resources: tuple[str, ...]
@@ -241,7 +242,9 @@ class ClusterRule(Entry):
 
 
 class PipelineIdentity(Entry):
-    """Rights of an identity of continuous integration in OCI and, by `rules`, in the cluster."""
+    """Permissions of a CI pipeline's identity: policy statements for OCI, and `rules` of a ClusterRole for the
+    cluster.
+    """
 
     why: str
     statements: tuple[PolicyStatement, ...]
@@ -249,39 +252,41 @@ class PipelineIdentity(Entry):
 
 
 class PipelineIdentities(Entry):
-    """Identities of continuous integration, by name."""
+    """Permissions of the identities of CI pipelines, by name of the identity."""
 
     identities: dict[str, PipelineIdentity]
 
 
 @cache
 def pipeline_identities() -> dict[str, PipelineIdentity]:
-    """The identities of `values/iam/pipelines.yaml`."""
+    """Return the identities of `values/iam/pipelines.yaml`."""
     return required_entry("iam", "pipelines", PipelineIdentities).identities
 
 
 class FlexiblePrice(Entry):
-    """Price of a flexible shape by the hour, for each OCPU and each GB of memory."""
+    """Price per hour of a flexible shape, for each OCPU and for each GB of memory."""
 
     usd_per_ocpu_hour: NonNegativeFloat
     usd_per_gb_hour: NonNegativeFloat
 
 
 class BlockVolumePrice(Entry):
-    """Price of a block or boot volume by the month, for each GB, and for each performance unit (VPU) of each GB."""
+    """Price per month of a block or boot volume, for each GB, and for each performance unit (VPU) of each GB."""
 
     usd_per_gb_month: NonNegativeFloat
     usd_per_vpu_gb_month: NonNegativeFloat
     default_vpus_per_gb: NonNegativeInt
 
     def usd_per_gb_month_at(self, vpus_per_gb: int | None) -> float:
-        """The price of one GB with that many VPUs; OCI's default if None."""
+        """Return the price in US dollars per month of one GB with that many VPUs per GB; with OCI's default number if
+        None.
+        """
         vpus = self.default_vpus_per_gb if vpus_per_gb is None else vpus_per_gb
         return self.usd_per_gb_month + vpus * self.usd_per_vpu_gb_month
 
 
 class Prices(Entry):
-    """OCI's list prices in US dollars. `as_of` is their date, `not_included` what costs besides."""
+    """OCI's list prices in US dollars. `as_of` is their date, `not_included` names further costs."""
 
     as_of: str
     flexible_shapes: dict[str, FlexiblePrice]
@@ -296,5 +301,5 @@ PRICES = EntryKind("prices", Prices, files=("oci",))
 
 @follows_project
 def prices() -> Prices:
-    """The list prices of the catalogue, or what the project pays instead of them."""
+    """Return the list prices of the catalogue, or the project's own prices."""
     return entries.required_entry(PRICES, "oci")

@@ -1,4 +1,4 @@
-"""Operators that the kit installs: their charts, what they are told, and the custom resources that they act on."""
+"""Operators that the kit installs: charts, Helm values, and the custom resources that configure them."""
 
 from functools import cache
 from typing import Any, Literal, Self
@@ -17,9 +17,9 @@ _OCI = "oci://"
 
 
 class HelmChart(Entry):
-    """A published chart: an OCI reference, which the lock of container images pins like an image, or a name in a chart
-    repository with the SHA-256 of its archive, None with the reason. Helm holds what it fetches to the digest of a
-    reference (Helm, pkg/registry/client.go: ValidateReference), and archives of repositories to nothing.
+    """Published Helm chart: either an OCI reference, which the lock of container images pins like an image, or a name
+    in a chart repository with the SHA-256 of the archive (None with the `reason`). Helm verifies the digest of a
+    reference (Helm, pkg/registry/client.go: ValidateReference), but not archives of chart repositories.
     """
 
     reference: str
@@ -28,7 +28,7 @@ class HelmChart(Entry):
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     reason: str | None = None
     digest: str | None = None
-    """Of a copy in a private registry, which the lock doesn't have."""
+    """Digest of a copy in a private registry, which the lock doesn't have."""
 
     @model_validator(mode="after")
     def _explained(self) -> Self:
@@ -42,7 +42,7 @@ class HelmChart(Entry):
 
     @property
     def artifact(self) -> ContainerImage | None:
-        """Chart in a registry, with the lock's digest; None for a chart of a repository."""
+        """Chart in an OCI registry, with the lock's digest; None for a chart of a chart repository."""
         if self.repository is not None:
             return None
         image = locked_image(f"{self.reference.removeprefix(_OCI)}:{self.version.replace('+', '_')}")
@@ -50,7 +50,9 @@ class HelmChart(Entry):
 
     @property
     def published(self) -> ContainerImage:
-        """Chart as it is copied into a private registry, by the name that its registry or its repository gives it."""
+        """Chart under the name with which it is copied into a private registry, from its registry or chart
+        repository.
+        """
         if self.repository is None:
             assert self.artifact is not None  # noqa: S101 - a chart without a repository is in a registry
             return self.artifact
@@ -59,21 +61,27 @@ class HelmChart(Entry):
         return ContainerImage(registry=registry, repository=repository, tag=self.version.replace("+", "_"))
 
     def taken_from(self, mirror: MirrorRegistry) -> "HelmChart":
-        """The chart's copy in a private registry."""
+        """Return the chart's copy in a private registry."""
         copy = mirror.copy_of(self.published)
         return HelmChart(reference=f"{_OCI}{copy.registry}/{copy.repository}", version=self.version, digest=copy.digest)
 
     @property
     def pinned(self) -> str:
-        """Reference for Helm, with the digest where it is known."""
+        """Reference for Helm, with the digest if known."""
         digest = self.artifact.digest if self.artifact else None
         return f"{self.reference}@{digest}" if digest else self.reference
 
 
 class ImagePlace(Entry):
-    """Place of an image in values: in one text, or `in_parts` as a map of repository and tag. With `digest_key` the map
-    has registry and digest apart, the digest under that key: `sha` and `digest` with the name of its algorithm,
-    `sha-without-algorithm` as `sha` without.
+    """Position of an image in Helm values.
+
+    Attributes:
+        at: path of keys in the values.
+        image: image at this position.
+        in_parts: whether the value is a map of repository and tag instead of one text.
+        digest_key: key of the digest if the value is a map with separate registry and digest: `sha` and `digest`
+            include the name of the digest's algorithm, `sha-without-algorithm` is `sha` without it. None if the value
+            has no separate digest.
     """
 
     at: tuple[str, ...]
@@ -83,7 +91,7 @@ class ImagePlace(Entry):
 
     @property
     def value(self) -> str | dict[str, str]:
-        """Value at the place."""
+        """Value for this position."""
         image = self.image
         if self.digest_key is not None:
             key, _, without_algorithm = self.digest_key.partition("-")
@@ -96,15 +104,21 @@ class ImagePlace(Entry):
 
 
 class Operator(Entry):
-    """A Helm release. `values` are the chart's, and `images` what of them is an image, its own defaults included.
-    `tolerations_at` is their list that tolerates the GPU nodes' taints, `pull_secrets_at` that of the Secrets that
-    pods pull with.
+    """Operator that the kit installs as a Helm release.
 
-    `images_of` is the version of the chart that brings these images, where their own tags don't show it: another chart
-    needs another look at them.
-
-    `timeout_s` is how long Helm may wait for all of it to be ready, in seconds; `oldest_minor` the oldest minor version
-    of Kubernetes 1 that the chart accepts.
+    Attributes:
+        name: name of the operator.
+        release: name of the Helm release.
+        namespace: namespace of the release.
+        chart: Helm chart.
+        timeout_s: maximum time in seconds that Helm waits for readiness.
+        values: Helm values.
+        images: all images in the values, including the chart's defaults.
+        oldest_minor: oldest minor version of Kubernetes 1 that the chart accepts.
+        tolerations_at: path in the values of the tolerations for GPU nodes.
+        pull_secrets_at: path in the values of the image pull Secrets.
+        images_of: version of the chart whose images these are, needed if their tags don't contain it, so that a new
+            chart version forces a review of the images.
     """
 
     name: str
@@ -128,7 +142,7 @@ class Operator(Entry):
         return self
 
     def taken_from(self, mirror: MirrorRegistry | None) -> "Operator":
-        """The operator with its chart and images from a private registry; as it is if None."""
+        """Return the operator with its chart and images from a private registry; unchanged if `mirror` is None."""
         if mirror is None:
             return self
         values = _with_pull_secret(self.values, self.pull_secrets_at, mirror.pull_secret)
@@ -137,14 +151,14 @@ class Operator(Entry):
 
 
 class PublishedManifest(Entry):
-    """A file of Kubernetes objects that a project publishes."""
+    """File of Kubernetes objects that a project publishes, with its SHA-256."""
 
     url: str
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class PolicyEngineNode(Entry):
-    """Changes of the DaemonSet `name` beside OKE's network."""
+    """Changes of the DaemonSet `name` for its use with OKE's own pod network."""
 
     name: str
     removed_environment: tuple[str, ...]
@@ -153,8 +167,8 @@ class PolicyEngineNode(Entry):
 
 
 class PolicyEngine(Entry):
-    """Engine that enforces network policies: its manifest, without the objects of `left_out` (`Kind/name`), and the
-    images of what is left. `timeout_s` is how long each object may take to be ready, in seconds.
+    """Engine that enforces NetworkPolicies: its manifest, without the objects of `left_out` (`Kind/name`), and the
+    images of the remaining objects. `timeout_s` is the maximum time in seconds for each object to become ready.
     """
 
     name: str
@@ -167,10 +181,11 @@ class PolicyEngine(Entry):
 
 
 class NodeOperations(Entry):
-    """Rules by which OKE acts on a node that somebody labels: their kind, and their actions by the label's value.
+    """Custom resources by which OKE reboots or repairs a node after somebody labels it: their kind, and the actions by
+    the label's value.
 
-    `definition_timeout_s` is the limit of the wait for the kind's definition, in seconds; `max_parallelism` how many
-    nodes one rule acts on at a time.
+    `definition_timeout_s` is the limit in seconds of the wait for the kind's definition; `max_parallelism` is the
+    maximum number of nodes that one resource acts on at a time.
     """
 
     api_version: str
@@ -183,8 +198,8 @@ class NodeOperations(Entry):
 
 
 class DeviceConfig(Entry):
-    """The AMD GPU operator's custom resource. `images` belong into its `spec`; `tolerations_at` are the lists that
-    tolerate the GPU nodes' taints, `pull_secrets_at` is that of the Secrets that pods pull with.
+    """Custom resource of the AMD GPU operator. The `images` are inserted into its `spec`; `tolerations_at` are the
+    paths in `spec` of the tolerations for GPU nodes, `pull_secrets_at` is that of the image pull Secrets.
     """
 
     name: str
@@ -196,7 +211,7 @@ class DeviceConfig(Entry):
     pull_secrets_at: tuple[str, ...]
 
     def taken_from(self, mirror: MirrorRegistry | None) -> "DeviceConfig":
-        """The resource with its images from a private registry; as it is if None."""
+        """Return the resource with its images from a private registry; unchanged if `mirror` is None."""
         if mirror is None:
             return self
         spec = _with_pull_secret(self.spec, self.pull_secrets_at, mirror.pull_secret)
@@ -208,7 +223,9 @@ def _copies(places: tuple[ImagePlace, ...], mirror: MirrorRegistry) -> tuple[Ima
 
 
 def _with_pull_secret(tree: dict[str, Any], at: tuple[str, ...], secret: str | None) -> dict[str, Any]:
-    """A copy of a tree with the Secret that pods pull with in its list, where there is one."""
+    """Return a copy of a tree with the image pull Secret in the list at the path `at`; the tree itself if `secret` is
+    None.
+    """
     if secret is None:
         return tree
     first, *further = at
@@ -217,14 +234,16 @@ def _with_pull_secret(tree: dict[str, Any], at: tuple[str, ...], secret: str | N
 
 
 class PoolConfig(Entry):
-    """Limit of nodes that are drained at a time while virtual functions are made: a number or a percentage."""
+    """Maximum number, or percentage, of nodes that the SR-IOV operator drains at a time while it creates virtual
+    functions.
+    """
 
     name: str
     max_unavailable: str
 
 
 class IpPool(Entry):
-    """The addresses of virtual functions; `per_node_block_size` is how many of them each node gives out."""
+    """Address pool of virtual functions; `per_node_block_size` is the number of addresses per node."""
 
     name: str
     subnet: str
@@ -233,7 +252,7 @@ class IpPool(Entry):
 
 
 class FunctionPolicy(Entry):
-    """Split of ports into virtual functions. `mtu` in bytes."""
+    """Split of ports into virtual functions; `mtu` in bytes."""
 
     device_type: str
     mtu: int
@@ -242,18 +261,18 @@ class FunctionPolicy(Entry):
 
 
 class FunctionNames(Entry):
-    """Names by which pods ask for virtual functions: the resource, and the network that gives a pod one of them."""
+    """Names of virtual functions for pods: the resource, and the NetworkAttachmentDefinition that adds one to a pod."""
 
     resource: str
     network_attachment: NetworkAttachment
 
 
 class RdmaByFunctions(Entry):
-    """RDMA for pods by virtual functions: all that doesn't depend on the shape.
+    """Settings of RDMA by virtual functions that don't depend on the shape.
 
-    `names` are those of clusters that others made, by who did. `definitions` have to be there first;
-    `definitions_timeout_s` is the limit of that wait, in seconds. `node_states` is the definition of what the operator
-    tells of each node.
+    `names` are those of clusters made by others, by maker. `definitions` must be installed first;
+    `definitions_timeout_s` is the limit in seconds of the wait for them. `node_states` is the definition of the
+    resource in which the operator reports the state of each node.
     """
 
     namespace: str
@@ -269,13 +288,15 @@ class RdmaByFunctions(Entry):
 
     @property
     def node_states_resource(self) -> tuple[str, str]:
-        """The plural and the API group of what the operator tells of each node."""
+        """Plural name and API group of the resource in which the operator reports the state of each node."""
         resource, _, group = self.node_states.partition(".")
         return resource, group
 
 
 class GpuStack(Entry):
-    """Needs of one choice in the stack file: add-ons and the kit's components, in order, and labels of GPU nodes."""
+    """Requirements of one choice in the stack file: OKE add-ons and the kit's components, in order, and labels of GPU
+    nodes.
+    """
 
     node_labels: dict[str, str] = Field(default_factory=dict[str, str])
     add_ons: tuple[AddOn, ...] = ()
@@ -283,21 +304,25 @@ class GpuStack(Entry):
 
 
 class NodeAllowance(Entry):
-    """Allowance of each node for all that isn't a router: processors (hardware threads) and memory."""
+    """Capacity of each node reserved for everything but routers: CPUs (hardware threads) and memory."""
 
     cpus: int
     memory_gib: int
 
 
 class SystemNodes(Entry):
-    """Nodes without GPUs, which routers share with controllers."""
+    """Capacity of nodes without GPUs: hardware threads per OCPU, and the capacity reserved for everything but
+    routers.
+    """
 
     cpus_per_ocpu: int
     allowance: NodeAllowance
 
 
 class GpuStacks(Entry):
-    """All choices. `replaces` says which component an add-on takes the place of."""
+    """Requirements of all choices of `gpuStack` and `rdma`. `replaces` maps an add-on to the component that it
+    replaces.
+    """
 
     gpu_stacks: dict[str, GpuStack]
     rdma: dict[str, GpuStack]
@@ -305,10 +330,10 @@ class GpuStacks(Entry):
 
 
 class ClusterAutoscaler(Entry):
-    """OKE's add-on that changes the sizes of pools.
+    """OKE's cluster autoscaler add-on.
 
-    `follows` are those of its settings that follow from the stack file; `provision_minutes` is how long a node without
-    GPUs may take to join; `oldest_minor` the oldest minor version of Kubernetes 1 that has it.
+    `follows` are the settings that are derived from the stack file; `provision_minutes` is the maximum time for a node
+    without GPUs to join; `oldest_minor` the oldest minor version of Kubernetes 1 that has the add-on.
     """
 
     name: str
@@ -320,7 +345,7 @@ class ClusterAutoscaler(Entry):
 
 @follows_project
 def operator(name: str) -> Operator:
-    """The operator of that name.
+    """Return the operator with this name.
 
     Raises:
         KitError: the catalogue has no such operator.
@@ -332,33 +357,34 @@ def operator(name: str) -> Operator:
 
 @follows_project
 def policy_engine() -> PolicyEngine:
-    """Return what enforces network policies where the kit installs it."""
+    """Return the NetworkPolicy engine that the kit can install."""
     return required_entry("operators", "calico", PolicyEngine)
 
 
 @cache
 def node_operations() -> NodeOperations:
-    """Return what has OKE act on single nodes."""
+    """Return the custom resources by which OKE acts on single nodes."""
     return required_entry("operators", "node-repair", NodeOperations)
 
 
 @follows_project
 def device_config() -> DeviceConfig:
-    """The DeviceConfig of AMD GPU nodes."""
+    """Return the DeviceConfig of AMD GPU nodes."""
     return required_entry("operators", "device-config", DeviceConfig)
 
 
 @cache
 def rdma() -> RdmaByFunctions:
-    """RDMA by virtual functions."""
+    """Return the settings of RDMA by virtual functions."""
     return required_entry("operators", "rdma", RdmaByFunctions)
 
 
 def with_function_names(shape: Shape, maker: str | None) -> Shape:
-    """The shape with the names that virtual functions have where someone else made them; as it is if None.
+    """Return the shape with the names of virtual functions that another cluster's maker chose; unchanged if `maker` is
+    None.
 
     Raises:
-        KitError: the catalogue doesn't know that maker's names.
+        KitError: the catalogue doesn't have this maker's names.
     """
     if maker is None:
         return shape
@@ -371,17 +397,17 @@ def with_function_names(shape: Shape, maker: str | None) -> Shape:
 
 @cache
 def cluster_autoscaler() -> ClusterAutoscaler:
-    """OKE's add-on that changes the sizes of pools."""
+    """Return the settings of OKE's cluster autoscaler add-on."""
     return required_entry("operators", "cluster-autoscaler", ClusterAutoscaler)
 
 
 @cache
 def gpu_stacks() -> GpuStacks:
-    """Read what each choice of `gpuStack` and `rdma` needs."""
+    """Return the requirements of each choice of `gpuStack` and `rdma`."""
     return required_entry("operators", "gpu-stacks", GpuStacks)
 
 
 @cache
 def system_nodes() -> SystemNodes:
-    """Read what nodes without GPUs have for routers."""
+    """Return the capacity of nodes without GPUs for routers."""
     return required_entry("operators", "system-nodes", SystemNodes)

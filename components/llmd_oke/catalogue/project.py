@@ -1,4 +1,4 @@
-"""A project's own `values/` as a whole: what may lie there, and all that is wrong with it."""
+"""Validation of a project's own `values/` as a whole: permitted folders and files, and all problems of its entries."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -10,7 +10,7 @@ from llmd_oke.catalogue.cluster import IMAGES
 from llmd_oke.catalogue.container_images import LOCK
 from llmd_oke.catalogue.endpoint_pickers import ENDPOINT_PICKERS
 from llmd_oke.catalogue.entries import NAME, NAME_FORM, SUFFIX, EntryKind, judged, names, project_names
-from llmd_oke.catalogue.models import MODELS, CatalogueModel, model
+from llmd_oke.catalogue.models import MODELS, model
 from llmd_oke.catalogue.operations import PRICES
 from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.shapes import GPUS, SHAPES
@@ -18,19 +18,21 @@ from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.values import VALUES, ProjectFile, follows_project, project_values, values_folder
 
 KINDS: tuple[EntryKind[Any], ...] = (MODELS, SHAPES, GPUS, RELEASES, ENDPOINT_PICKERS, IMAGES, PRICES, LOCK)
-"""What a project may have in folders of their names."""
+"""Kinds of entries that a project may have."""
 
 LATENCY = "latency"
-"""The folder of latency figures, `latency/<GPU>/<model>.yaml`. The tuner reads and judges them."""
+"""Folder of latency figures, `latency/<GPU>/<model>.yaml`. The tuner reads and validates them."""
 
 _FOLDERS = tuple(sorted((*(kind.folder for kind in KINDS), LATENCY)))
 _BESIDE = frozenset(("README.md",))
-"""Files that may lie in any folder; so may those whose names begin with a dot."""
+"""Files that may be in any folder; so may files whose names begin with a dot."""
 
 
 @follows_project
 def project_problems() -> Sequence[Problem]:
-    """All that is wrong with the values of the open project but its latency figures; nothing where it has none."""
+    """Return all problems of the open project's `values/`, except those of latency figures; empty if the project has no
+    `values/`.
+    """
     files = [file for file in project_values().files if not _is_beside(file)]
     broken: list[Problem] = []
     entries = ((kind, name) for kind in KINDS for name in project_names(kind.folder))
@@ -42,7 +44,7 @@ def project_problems() -> Sequence[Problem]:
 
 
 def latency_files() -> Iterator[tuple[str, str]]:
-    """GPU and model of each file of latency figures that the project has."""
+    """Yield GPU and model of each file of latency figures in the project."""
     for file in project_values().files:
         folder, _, rest = file.path.partition("/")
         gpu, _, name = rest.partition("/")
@@ -57,7 +59,7 @@ def _is_beside(file: ProjectFile) -> bool:
 
 
 def _misplaced(file: ProjectFile) -> Iterator[Problem]:
-    """Find what is wrong with a path: folders and files that mean nothing, and links that lead elsewhere."""
+    """Yield the problem of a path: unknown folders, unknown files, and links that point outside the project."""
     where = f"{VALUES}/{file.path}".rstrip("/")
     folder, _, rest = file.path.partition("/")
     if file.outside:
@@ -75,7 +77,7 @@ def _misplaced(file: ProjectFile) -> Iterator[Problem]:
 
 
 def _accepted(folder: str, rest: str, is_folder: bool) -> str | None:
-    """Return what would be right in the place of a path within a folder; None where it is right."""
+    """Describe what a path within a folder should be; None if the path is correct."""
     if folder == LATENCY:
         gpu, _, name = rest.partition("/")
         if not name:
@@ -87,7 +89,7 @@ def _accepted(folder: str, rest: str, is_folder: bool) -> str | None:
 
 
 def _file(name: str, known: Sequence[str], is_folder: bool) -> str | None:
-    """The same for a file, whose name is any where none are `known`."""
+    """Describe what a file's name should be; None if the name is correct. Any name is permitted if `known` is empty."""
     stem, dot, suffix = name.rpartition(".")
     if is_folder:
         return "a file for each entry, and no folder"
@@ -99,13 +101,16 @@ def _file(name: str, known: Sequence[str], is_folder: bool) -> str | None:
 
 
 def _repositories() -> Iterator[Problem]:
-    """Models of one repository: rows of results go by it, and so does a rehearsal."""
+    """Yield a problem for each model of the project whose repository another model has too: results and rehearsals
+    identify a model by the repository.
+    """
     if not (own := project_names(MODELS.folder)):
         return
     others = [name for name in names(MODELS.folder) if name not in own]
     first: dict[str, str] = {}
     for name in (*others, *own):
-        known = _known_model(name)
+        known = model(name)
+        assert known is not None  # noqa: S101 - it is one of the names
         other = first.setdefault(known.repository, name)
         if other != name:
             accepted = "another repository" if other in own else f"another repository, or the name {other} for the file"
@@ -115,14 +120,8 @@ def _repositories() -> Iterator[Problem]:
             )
 
 
-def _known_model(name: str) -> CatalogueModel:
-    known = model(name)
-    assert known is not None  # noqa: S101 - it is one of the names
-    return known
-
-
 def _endpoint_pickers() -> Iterator[Problem]:
-    """Releases whose endpoint picker nobody knows."""
+    """Yield a problem for each release of the project whose endpoint picker is not in the catalogue."""
     known = names(ENDPOINT_PICKERS.folder)
     for name in project_names(RELEASES.folder):
         record, _ = judged(RELEASES, name)

@@ -1,4 +1,6 @@
-"""Recipes of the vLLM project in a checkout of vllm-project/recipes, beside those that entries of models come from."""
+"""Comparison of the vLLM project's recipes in a checkout of vllm-project/recipes with the recipes that the catalogue's
+models are based on.
+"""
 
 import io
 import re
@@ -15,7 +17,7 @@ from llmd_base.errors import KitError
 from llmd_oke.catalogue.models import CatalogueModel
 
 AMD_GPUS = ("mi300x", "mi325x", "mi355x")
-"""GPUs of AMD, as recipes call them."""
+"""Names of AMD's GPUs in recipes."""
 
 _SOURCE = re.compile(
     r"https://github\.com/vllm-project/recipes/blob/(?P<commit>[0-9a-f]{7,40})/(?P<path>models/[\w./-]+)"
@@ -30,14 +32,16 @@ _WORDS = (
     "related_recipes",
     "note",
 )
-"""Keys that say nothing of how a model is served."""
+"""Keys of a recipe that don't affect how a model is served."""
 
 _GIT_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
 class RecipeDifference:
-    """A key of a model's recipe that differs from the version that its entry names; None where it is absent."""
+    """Key of a model's recipe whose value differs from the version that the catalogue entry cites; a value is None if
+    the key is missing.
+    """
 
     model: str
     path: str
@@ -47,9 +51,14 @@ class RecipeDifference:
 
 @dataclass(frozen=True)
 class RecipeNews:
-    """Changes of recipes since entries were written: differences, and recipes verified on GPUs of AMD without an entry.
+    """Changes of recipes since the catalogue entries were written.
 
-    `gone` are models whose recipe is no longer there, `unknown` those whose recipe's version the checkout hasn't.
+    Attributes:
+        commit: commit of the checkout.
+        differences: changed keys.
+        further: repositories of models without an entry whose recipe is verified on AMD GPUs.
+        gone: models whose recipe doesn't exist any more.
+        unknown: models whose cited version of the recipe is missing in the checkout.
     """
 
     commit: str
@@ -60,10 +69,10 @@ class RecipeNews:
 
 
 def recipe_news(checkout: Path, models: Iterable[CatalogueModel]) -> RecipeNews:
-    """Compare the recipes of a checkout with the versions that models' entries name.
+    """Return the differences between the recipes of a checkout and the versions that the models' entries cite.
 
     Raises:
-        KitError: the folder is no checkout of recipes, or a recipe can't be read.
+        KitError: the directory is no checkout of vllm-project/recipes, or a recipe can't be read.
     """
     commit, known = _git(checkout, "rev-parse", "--short", "HEAD").decode().strip(), list(models)
     texts = _texts(checkout)
@@ -77,7 +86,9 @@ def recipe_news(checkout: Path, models: Iterable[CatalogueModel]) -> RecipeNews:
         elif (before := _version(checkout, source["commit"], source["path"])) is None:
             unknown.append(model.name)
         elif before != after:
-            differences += _differences(model.name, *(_recipe(text, source["path"]) for text in (before, after)))
+            old, new = (dict(_leaves(_recipe(text, source["path"]), "")) for text in (before, after))
+            changed = [path for path in dict.fromkeys([*old, *new]) if old.get(path) != new.get(path)]
+            differences += [RecipeDifference(model.name, path, old.get(path), new.get(path)) for path in changed]
     repositories = {model.repository for model in known}
     of_amd = [(path, text) for path, text in sorted(texts.items()) if any(gpu in text for gpu in AMD_GPUS)]
     further = [name for path, text in of_amd if (name := _verified(_recipe(text, path))) is not None]
@@ -91,7 +102,7 @@ def recipe_news(checkout: Path, models: Iterable[CatalogueModel]) -> RecipeNews:
 
 
 def _texts(checkout: Path) -> dict[str, str]:
-    """Return all recipes of a checkout by their paths."""
+    """Return the texts of all recipes of a checkout by path."""
     if not _git(checkout, "ls-tree", "HEAD", "models"):
         raise KitError(f"{checkout} has no recipes.", "A clone of https://github.com/vllm-project/recipes.")
     with tarfile.open(fileobj=io.BytesIO(_git(checkout, "archive", "--format=tar", "HEAD", "models"))) as archive:
@@ -99,7 +110,7 @@ def _texts(checkout: Path) -> dict[str, str]:
 
 
 def _version(checkout: Path, commit: str, path: str) -> str | None:
-    """Return the text of a recipe in the version of a commit; None where the checkout hasn't that."""
+    """Return the text of a recipe at a commit; None if the checkout lacks that commit or file."""
     try:
         return _git(checkout, "show", f"{commit}:{path}").decode()
     except KitError:
@@ -115,7 +126,7 @@ def _recipe(text: str, path: str) -> Mapping[str, object]:
 
 
 def _verified(recipe: Mapping[str, object]) -> str | None:
-    """Return the repository of a recipe that is verified on a GPU of AMD, None of others."""
+    """Return the Hugging Face repository of a recipe that is verified on an AMD GPU; None for other recipes."""
     leaves = dict(_leaves(recipe, ""))
     if not any(leaves.get(f"meta.hardware.{gpu}") == "verified" for gpu in AMD_GPUS):
         return None
@@ -123,15 +134,8 @@ def _verified(recipe: Mapping[str, object]) -> str | None:
     return str(name) if name else None
 
 
-def _differences(model: str, before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[RecipeDifference]:
-    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
-    for path in dict.fromkeys([*old, *new]):
-        if old.get(path) != new.get(path):
-            yield RecipeDifference(model, path, old.get(path), new.get(path))
-
-
 def _leaves(value: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
-    """Yield what a recipe says by its path, lists as a whole, but for words."""
+    """Yield the path and value of each scalar or list of a recipe, without the keys in `_WORDS`."""
     for key, item in value.items():
         if key in _WORDS:
             continue

@@ -1,4 +1,6 @@
-"""A private registry with copies of everything that a stack pulls, and what is pulled from it instead."""
+"""Private registry with copies of all images and charts that a stack pulls, and the replacement of references by those
+copies.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +13,11 @@ _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 @dataclass(frozen=True)
 class MirrorRegistry:
-    """A registry with a path in it (`prefix`), and the Secret that pods pull with; None where nodes sign in themselves.
+    """Private registry with a path in it (`prefix`), and the image pull Secret of pods; None if nodes authenticate
+    themselves.
 
-    A copy is named by the prefix and the whole name of what it is a copy of, registry included, as `skopeo sync
-    --scoped` names copies. Digests stay.
+    A copy's name is the prefix followed by the full name of the original, registry included, as `skopeo sync --scoped`
+    names copies. Digests are equal.
     """
 
     prefix: str
@@ -22,21 +25,21 @@ class MirrorRegistry:
 
     @property
     def registry(self) -> str:
-        """The registry without the path."""
+        """Host of the registry, without the path."""
         return self.prefix.partition("/")[0]
 
     def copy_of(self, image: ContainerImage) -> ContainerImage:
-        """The copy of an image or chart. What is in this registry already has no other."""
+        """Return the copy of an image or chart. Images that are already in this registry are returned unchanged."""
         if image.registry == self.registry:
             return image
         path = self.prefix.partition("/")[2]
-        source = image.registry.lower().replace(":", "-")  # a repository's name has no colon
+        source = image.registry.lower().replace(":", "-")  # repository names can't contain colons
         repository = "/".join(part for part in (path, source, image.repository) if part)
         return image.model_copy(update={"registry": self.registry, "repository": repository})
 
     def in_manifest(self, manifest: Any) -> Any:
-        """A manifest, or a part of one, with the images of all its pods taken from here, and the Secret that they are
-        pulled with. Values that aren't known yet stay what they are.
+        """Return a manifest, or a part of one, with the images of all its pods replaced by their copies, and with the
+        image pull Secret. Values that Pulumi doesn't know yet are returned unchanged.
         """
         if isinstance(manifest, Mapping):
             part = {key: self.in_manifest(value) for key, value in cast("Mapping[str, Any]", manifest).items()}
@@ -46,12 +49,13 @@ class MirrorRegistry:
         return manifest
 
     def _pod(self, spec: dict[str, Any]) -> dict[str, Any]:
-        changed = {key: [self._container(item) for item in spec[key]] for key in _CONTAINERS if key in spec}
+        changed = {
+            key: [{**item, "image": self.copy_of(parse_reference(item["image"])).pinned} for item in spec[key]]
+            for key in _CONTAINERS
+            if key in spec
+        }
         if self.pull_secret is None:
             return {**spec, **changed}
         secrets: list[dict[str, str]] = spec.get("imagePullSecrets", [])
         own = {"name": self.pull_secret}
         return {**spec, **changed, "imagePullSecrets": secrets if own in secrets else [*secrets, own]}
-
-    def _container(self, container: dict[str, Any]) -> dict[str, Any]:
-        return {**container, "image": self.copy_of(parse_reference(container["image"])).pinned}

@@ -1,9 +1,10 @@
-"""llm-d releases: the versions that belong together, the dialect that they speak, and their CRDs."""
+"""llm-d releases: versions that were released together, their configuration formats, and their custom resource
+definitions.
+"""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field
@@ -22,26 +23,26 @@ from llmd_oke.values import Entry, cache_folder, follows_project, module_folder,
 
 
 class ImageProgram(Entry):
-    """The program inside an image, by the name and version that the rehearsal looks it up with."""
+    """Program inside an image, by the name and version under which rehearsals look it up."""
 
     name: str
     version: str
 
 
 def _tagged_program(name: str) -> Any:
-    """A field for the program of a record's image, of the version that the image's tag says unless the record does."""
+    """Return a field for the program in a record's image; its version defaults to the image's tag."""
     return Field(default_factory=lambda record: ImageProgram(name=name, version=record["image"].tag))
 
 
 class Requests(Entry):
-    """Requests of a container to its node: processors (hardware threads) and memory."""
+    """Resource requests of a container: CPUs (hardware threads) and memory."""
 
     cpus: int
     memory_gib: int
 
 
 class EndpointPicker(Entry):
-    """The endpoint picker (EPP)."""
+    """Endpoint picker (EPP) of a release."""
 
     image: LockedImage
     program: ImageProgram = _tagged_program("epp")
@@ -50,21 +51,28 @@ class EndpointPicker(Entry):
 
     @property
     def dialect(self) -> EndpointPickerVersion:
-        """Fields that this version reads, counters that it has, and limits."""
+        """Configuration format, metrics and known limits of this version."""
         return endpoint_picker(self.program.version)
 
 
 class RouterDialect(Entry):
-    """Dialect of a release's upstream chart for the objects of a router, where releases differ.
+    """Differences between releases in the objects of a router.
 
-    `chart` is the one that the kit's own objects are held to. `mode_label` marks a router's pods as upstream does.
-    `replicas` is how many of them run: several where an endpoint picker that doesn't lead knows the servers too, so
-    that it can stand in at once. `picker_arguments` are the picker's beside those that say which pool and which config,
-    `objective_groups` the API groups of objectives and rewrites that it reads, and the protocols what Service and
-    InferencePool say of their ports, if anything. `traces` says whether the picker is known to send traces.
-    `rewrites` is the API version of InferenceModelRewrite in the release's definitions, None where its picker isn't
-    known to read it. `largest_body_mib` is what a request may have: the picker gets it in one message, whole, once it
-    is checked.
+    Attributes:
+        chart: upstream chart that tests compare the kit's objects with.
+        mode_label: label of a router's pods, as upstream has it.
+        proxy_container: name of the proxy's container.
+        replicas: number of router pods; more than one if an endpoint picker that isn't the leader also watches servers,
+            so that it can take over at once.
+        picker_arguments: arguments of the endpoint picker besides those for pool and config.
+        objective_groups: API groups of objectives and rewrites that the picker reads.
+        picker_protocol: `appProtocol` of the Service's port; None if the Service has none.
+        pool_protocol: `appProtocol` of the InferencePool; None if it has none.
+        traces: whether the picker is known to export traces.
+        rewrites: API version of InferenceModelRewrite in the release's definitions; None if the picker isn't known to
+            read it.
+        largest_body_mib: maximum size of a request's body in MiB; the picker gets the whole body in one message after
+            it was checked.
     """
 
     chart: str
@@ -83,7 +91,7 @@ class RouterDialect(Entry):
 class CrdFiles(Entry):
     """Custom resource definitions: files of a Go module, each with its SHA-256.
 
-    `repository` serves the same files over HTTPS.
+    `repository` is the base URL of the same files over HTTPS.
     """
 
     module: str
@@ -94,8 +102,8 @@ class CrdFiles(Entry):
 
 
 class AwaitedDefinitions(Entry):
-    """Custom resource definitions that somebody else installs and that a stack counts on: their `names`
-    (`plural.group`), how long they are waited for in seconds, and what to do where they don't come.
+    """Custom resource definitions that others install and that a stack depends on: their `names` (`plural.group`), the
+    limit in seconds of the wait for them, and the remedy if they are missing.
     """
 
     names: tuple[str, ...]
@@ -104,7 +112,7 @@ class AwaitedDefinitions(Entry):
 
 
 class RouterProxy(Entry):
-    """The Envoy beside the endpoint picker; the kit's own unless a release names another one."""
+    """Envoy proxy next to the endpoint picker; the kit's own image unless the release has one."""
 
     image: LockedImage = Field(default_factory=envoy_image)
     arguments: tuple[str, ...]
@@ -113,11 +121,16 @@ class RouterProxy(Entry):
 
 
 class RoutingSidecar(Entry):
-    """The proxy in front of each decode server.
+    """Routing sidecar: the proxy in front of each decode server.
 
-    `server_port_flag` names vLLM's port to it. `ssrf_protection` says whether it can refuse to send a prompt anywhere
-    but to pods of an InferencePool (v1), for which it looks them up. With `tracing_arguments` it sends traces; None
-    where that isn't known.
+    Attributes:
+        image: container image.
+        program: program in the image.
+        arguments: arguments of the sidecar.
+        server_port_flag: flag for vLLM's port.
+        ssrf_protection: whether it can restrict the targets of prompts to pods of an InferencePool (v1), for which it
+            reads these from the API server.
+        tracing_arguments: arguments that export traces; None if none are known.
     """
 
     image: LockedImage
@@ -129,14 +142,20 @@ class RoutingSidecar(Entry):
 
 
 class AttentionBackend(Entry):
-    """vLLM's attention backends: of servers that have a KV connector, and of all others.
+    """vLLM's attention backends.
 
-    Not every backend's layout of the KV cache can be handed over: vLLM doesn't start with a KV connector and one of
-    `refused_with_kv_connector`. Only those of `split_by_heads` can be handed over between servers of different tensor
-    parallel sizes; with another one answers are garbage. Those `without_sinks` don't run models with attention sinks.
-    Models with latent attention run with `latent` alone, whether or not they hand their cache over. Those of
-    `heads_by_sixteen` run where the attention heads of each GPU are a multiple or a divisor of 16. No model has been
-    evaluated with those of `evaluated_by_updates` in this very version: each update evaluates one that runs with them.
+    Attributes:
+        default: backend of servers without a KV connector.
+        kv_connector: backend of servers with a KV connector.
+        latent: the only backend of models with latent attention, with or without a KV connector.
+        refused_with_kv_connector: backends with which vLLM doesn't start if it has a KV connector, because their KV
+            cache layout can't be transferred.
+        split_by_heads: the only backends whose KV cache can be transferred between servers of different tensor parallel
+            sizes; with others answers are garbage.
+        without_sinks: backends that don't support attention sinks.
+        heads_by_sixteen: backends that need a number of attention heads per GPU that is a multiple or divisor of 16.
+        evaluated_by_updates: backends with which no model was evaluated in this version; each update evaluates models
+            that use them.
     """
 
     default: str
@@ -150,20 +169,20 @@ class AttentionBackend(Entry):
 
     @property
     def named(self) -> frozenset[str]:
-        """The backends of which something is known."""
+        """Backends about which facts are known."""
         chosen = (self.default, self.kv_connector, self.latent)
         return frozenset((*chosen, *self.refused_with_kv_connector, *self.split_by_heads))
 
     def chosen(self, model: CatalogueModel, *, kv_connector: bool) -> str:
-        """Return the connector or backend of a model's servers, with or without a KV connector."""
+        """Return the backend of a model's servers, with or without a KV connector."""
         if model.architecture.latent_attention is not None:
             return self.latent
         return self.kv_connector if kv_connector else self.default
 
 
 class BlockSize(Entry):
-    """vLLM's `--block-size` in tokens: of servers that have a KV connector, and of all others, where the size that
-    their attention backend prefers wins over `default`.
+    """vLLM's `--block-size` in tokens: of servers with a KV connector, and of all others, where the size preferred by
+    their attention backend overrides `default`.
     """
 
     default: int
@@ -172,16 +191,16 @@ class BlockSize(Entry):
 
 
 class KvEvents(Entry):
-    """Reports of a server on what is in its KV cache: the port where it publishes them, and what it takes to be asked
-    for a prompt's tokens beside.
+    """Events about the KV cache that a server publishes: the port, and the arguments by which the server also tokenizes
+    prompts on request.
     """
 
     port: int
     arguments: tuple[str, ...]
 
     def given(self, model: str, server_port: int) -> list[str]:
-        """Return vLLM's arguments for servers of a model that endpoint pickers know by this port; Kubernetes puts the
-        pod's address in place of `POD_IP`.
+        """Return vLLM's arguments for servers of a model that the endpoint picker reaches at `server_port`. Kubernetes
+        replaces `$(POD_IP)` by the pod's address.
         """
         events = {
             "enable_kv_cache_events": True,
@@ -194,13 +213,13 @@ class KvEvents(Entry):
 
 KV_EVENTS_FLAG = "--kv-events-config"
 POD_IP = "POD_IP"
-"""Variable with the pod's address, of servers that report on their KV cache."""
+"""Environment variable with the pod's address, for servers that publish KV cache events."""
 
 
 @dataclass(frozen=True)
 class KvCacheSettings:
-    """KV cache settings of servers of one kind: whether they have a connector, the attention backend, and the size of
-    blocks in tokens.
+    """KV cache settings of the servers of one role: whether they have a KV connector, the attention backend, and the
+    block size in tokens.
     """
 
     kv_connector: bool
@@ -209,11 +228,14 @@ class KvCacheSettings:
 
 
 class OverNodes(Entry):
-    """Start of the pods of a server that spans nodes, by which they find each other, and what is known of it.
+    """Start of the pods of a server that spans nodes.
 
-    `arguments` and `environment` are added to those of a server of one node; `{nodes}` and `{data_parallel_size_local}`
-    stand for the nodes of a server and its ranks on each, `$(…)` for variables that the LeaderWorkerSet's controller
-    gives each pod. Pods wait for each other as long as `wait_variable` says, in seconds.
+    Attributes:
+        arguments: additional arguments; `{nodes}` and `{data_parallel_size_local}` stand for the number of nodes of a
+            server and its ranks on each, `$(…)` for variables that the LeaderWorkerSet controller sets.
+        environment: additional environment variables, with the same placeholders.
+        wait_variable: environment variable with the time in seconds that pods wait for each other.
+        limits: known faults.
     """
 
     arguments: tuple[str, ...]
@@ -223,17 +245,27 @@ class OverNodes(Entry):
 
 
 class Vllm(Entry):
-    """The vLLM image and what every server of it is started with.
+    """vLLM image of a release, and the settings of all its servers.
 
-    `other_images` have the same vLLM and are not used, each with the reason.
-    `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
-    `kv_events` is how servers report on their KV cache, None where that isn't known.
-    `compiled_code` are variables of the folders that it compiles to, with paths in the first of `scratch_folders`, for
-    servers that keep the code on their node; empty where a next server would not find it.
-    `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong,
-    `traces` whether it is known to have the packages that it sends traces with, `adapters` whether it is known to read
-    LoRA adapters from a folder while it runs. `over_nodes` is what servers that span nodes are started with beside
-    that; None where nobody knows how. `all2all` are the backends by which ranks may exchange tokens with experts.
+    Attributes:
+        image: container image.
+        other_images: references of images with the same vLLM that are not used, with the reason.
+        arguments: arguments of every server.
+        block_size: block size of KV cache.
+        attention_backend: attention backends.
+        kv_connector: KV connectors.
+        environment: environment variables of every server.
+        scratch_folders: directories that servers write to.
+        scratch_gib: space in GiB on a node's disk that a server may fill besides weights: compiled kernels and logs.
+        compiled_code: environment variables with the directories for compiled code, inside the first of
+            `scratch_folders`, for servers that keep it on their node; empty if a later server wouldn't find it.
+        limits: known faults of this vLLM.
+        quick_reduce: the user's override of the all-reduce format; None in the catalogue.
+        traces: whether the image is known to have the packages for exporting traces.
+        over_nodes: start of servers that span nodes; None if unknown.
+        all2all: backends by name with which ranks can exchange tokens with experts.
+        kv_events: publication of KV cache events; None if unknown.
+        adapters: whether this vLLM is known to load LoRA adapters from a directory at run time.
     """
 
     image: LockedImage
@@ -255,9 +287,7 @@ class Vllm(Entry):
     adapters: bool = False
 
     def kv_cache_settings(self, model: CatalogueModel, engine: Engine, *, hands_over: bool) -> KvCacheSettings:
-        """Decide what a model's servers are started with for their KV cache, whether or not they hand it over: as
-        `engine` asks, else as this vLLM has it.
-        """
+        """Return the KV cache settings of a model's servers: those that `engine` has, else those of this vLLM."""
         connected = hands_over or bool(self.kv_connector.given(engine.extra_args) or engine.kv_cache.host_memory_gib)
         named = engine.argument("--attention-backend")
         backend = named[1].upper() if named else self.attention_backend.chosen(model, kv_connector=connected)
@@ -266,15 +296,17 @@ class Vllm(Entry):
         return KvCacheSettings(connected, backend, engine.block_size or usual)
 
     def runs(self, reference: str) -> bool:
-        """Tell whether that image has this vLLM: the record's own, a mirror of it, or one of the others."""
+        """Tell whether an image has this vLLM: the record's own image, a mirrored copy of it, or one of
+        `other_images`.
+        """
         return any(image.is_copied_by(reference) for image in (self.image, *map(parse_reference, self.other_images)))
 
 
 class Release(Entry):
-    """An llm-d release: versions that belong together, by one source.
+    """llm-d release: versions that were released together, with their source.
 
-    `order` says which releases are near each other, `former_names` what the kit called it before. One of all is the
-    `default`, which is proposed to stacks and goes where nothing names another.
+    `order` sorts releases by age, `former_names` are earlier names of the release in the kit. `default` marks releases
+    that may be proposed for stacks without one; the newest of them is used.
     """
 
     name: str
@@ -290,19 +322,19 @@ class Release(Entry):
     vllm: Vllm
 
     def has_flag(self, flag: Flag) -> bool:
-        """Tell whether the vLLM of the release has a flag of vLLM's command line."""
+        """Tell whether the vLLM of the release has a flag."""
         first, last = (release(name) if name else None for name in (flag.since, flag.until))
         return (first is None or first.order <= self.order) and (last is None or self.order <= last.order)
 
     @property
     def images_gone(self) -> Mapping[str, str]:
-        """Images that can't be pulled any more, by reference, and why."""
+        """Images of the release that can't be pulled any more, by reference, with the reason."""
         parts = (self.endpoint_picker, self.proxy, self.routing_sidecar, self.vllm)
         return {part.image.reference: why for part in parts if (why := removal_reason(part.image))}
 
     @property
     def router_requests(self) -> Requests:
-        """Requests of a router's pod to its node: endpoint picker and Envoy."""
+        """Resource requests of a router's pod: endpoint picker and Envoy."""
         picker, proxy = self.endpoint_picker.requests, self.proxy.requests
         return Requests(cpus=picker.cpus + proxy.cpus, memory_gib=picker.memory_gib + proxy.memory_gib)
 
@@ -311,20 +343,19 @@ Part = TypeVar("Part", EndpointPicker, RouterProxy, RoutingSidecar, Vllm)
 
 
 def with_override(base: Release, override: Override) -> Release:
-    """A release with what the user put in place of its parts, by full references of images; a router of a release that
-    isn't known is left out.
+    """Return a release with the user's replacements of its parts; a router of an unknown release is ignored.
 
-    A vLLM image that another release has, or a mirror of it, is started as that release starts it: arguments,
+    A vLLM image of another release, or a mirrored copy of it, is started as that release starts it: arguments,
     environment and backends belong to the image.
 
     Raises:
-        ValueError: an image has the wrong form, or a digest that isn't the lock's.
+        ValueError: an image reference has the wrong form, or a digest that differs from the lock's.
     """
     router = (release(override.router) if override.router else None) or base
-    source = vllm_release(base, override)
+    source = (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
     vllm = _with_image(source.vllm, override.vllm_image)
     if source is base and vllm.image != base.vllm.image:
-        vllm = vllm.model_copy(update={"limits": ()})  # known of the release's own image
+        vllm = vllm.model_copy(update={"limits": ()})  # the limits are those of the release's own image
     if backend := override.attention_backend:
         replaced: dict[str, str] = dict.fromkeys(("default", "kv_connector", "latent"), backend)
         vllm = vllm.model_copy(update={"attention_backend": vllm.attention_backend.model_copy(update=replaced)})
@@ -343,66 +374,60 @@ def _with_image(part: Part, image: str | None) -> Part:
     return part if image is None else part.model_copy(update={"image": locked_image(image)})
 
 
-def vllm_release(base: Release, override: Override) -> Release:
-    """The release whose facts of vLLM hold: that of the overriding image, else the base."""
-    return (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
-
-
 RELEASES = EntryKind("releases", Release, key="name")
 
 
 @follows_project
 def release(name: str) -> Release | None:
-    """The release of that name, or None."""
+    """Return the release with this name; None if the catalogue has none."""
     return entries.entry(RELEASES, name)
 
 
 def _releases() -> list[Release]:
-    """All releases of the catalogue, oldest first."""
+    """Return all releases of the catalogue, oldest first."""
     return sorted(
         (item for name in entries.names(RELEASES.folder) if (item := release(name))), key=lambda item: item.order
     )
 
 
 def release_names() -> list[str]:
-    """All releases of the catalogue, oldest first."""
+    """Return the names of all releases of the catalogue, oldest first."""
     return [item.name for item in _releases()]
 
 
 def default_release() -> Release:
-    """The release that is proposed to stacks, and goes where nothing names another: the newest that says so."""
+    """Return the release for stacks and programs that name none: the newest one marked as default."""
     return [item for item in _releases() if item.default][-1]
 
 
 def release_of_vllm(image: str) -> Release | None:
-    """The release that has the vLLM of that image, pinned or not; None where there is none."""
+    """Return the release with the vLLM of an image, pinned or not; None if no release has it."""
     return next((item for item in _releases() if item.vllm.runs(image)), None)
 
 
 def release_of_router_image(image: str) -> Release | None:
-    """The release whose endpoint picker or routing sidecar that image is, or a mirror of it; None where none is."""
+    """Return the release whose endpoint picker or routing sidecar an image is, or a mirrored copy of it; None if no
+    release has it.
+    """
     parts = ((item, part) for item in _releases() for part in (item.endpoint_picker, item.routing_sidecar))
     return next((item for item, part in parts if part.image.is_copied_by(image)), None)
 
 
 def release_of_former_name(name: str) -> Release | None:
-    """The release that the kit once called so, or None."""
+    """Return the release with this former name; None if no release has it."""
     return next((item for item in _releases() if name in item.former_names), None)
 
 
 def crd_manifests(crds: CrdFiles) -> list[dict[str, Any]]:
-    """The custom resource definitions of a release.
+    """Return the custom resource definitions of a release.
 
-    Each file comes from the release's Go module where that is on the machine, otherwise over HTTPS, and is held
-    to its SHA-256.
+    Each file is read from the release's Go module if that is on the machine, otherwise over HTTPS, and its SHA-256 is
+    verified.
 
     Raises:
-        KitError: a file can't be had, or isn't the one that the release names.
+        KitError: a file can't be read, or has a different SHA-256.
     """
-    return [read_yaml(_definition_file(crds, name, sha256)) for name, sha256 in crds.files.items()]
-
-
-def _definition_file(crds: CrdFiles, name: str, sha256: str) -> Path:
-    url = f"{crds.repository}/{crds.version}/{crds.folder}/{name}"
-    cached = cache_folder() / "crds" / crds.version / name
-    return pinned_file(url, sha256, cached, module_folder(crds.module, crds.version) / crds.folder / name)
+    url = f"{crds.repository}/{crds.version}/{crds.folder}"
+    cached, local = cache_folder() / "crds" / crds.version, module_folder(crds.module, crds.version) / crds.folder
+    files = (pinned_file(f"{url}/{name}", sha256, cached / name, local / name) for name, sha256 in crds.files.items())
+    return [read_yaml(file) for file in files]

@@ -1,4 +1,4 @@
-"""Settings of a vLLM server: each is decided here, for its plan, its pod, reports and forecasts."""
+"""Settings of a vLLM server, resolved once here for plans, pods, reports and forecasts."""
 
 import math
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from llmd_oke.config.model import HANDING_OVER, KEEPING
 from llmd_oke.config.stack import QuickReduceFormat
 
 QUICK_REDUCE_VARIABLE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
-"""The environment variable with the number format of all-reduce."""
+"""Environment variable with vLLM's number format of all-reduce."""
 
 SERVER_PORT = 8000
-"""Where clients and the endpoint picker reach every model server."""
+"""Port at which clients and the endpoint picker reach every model server."""
 
 BEHIND_SIDECAR_PORT = 8200
-"""Where vLLM listens when the routing sidecar has 8000 (llm-d guides)."""
+"""Port at which vLLM listens when the routing sidecar listens at 8000 (llm-d guides)."""
 
 QUANTIZATIONS: tuple[QuickReduceFormat, ...] = get_args(QuickReduceFormat)
 
@@ -30,35 +30,36 @@ _QUANTIZATIONS: dict[str, QuickReduceFormat] = {str(each): each for each in QUAN
 
 
 def quantization(text: str) -> QuickReduceFormat | None:
-    """The quantization of that name, or None."""
+    """Return the quick all-reduce format with this name; None if vLLM has no such format."""
     return _QUANTIZATIONS.get(text)
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The final settings of the servers of one role of a model.
+    """Resolved settings of the servers of one role of a model.
 
     Attributes:
-        role: what the servers do.
-        parallelism: spread of each server over its GPUs.
-        virtual_functions: devices of the RDMA network that each pod of a server has.
-        kv_cache: connector, attention backend and block size.
-        kv_transfer: vLLM's `--kv-transfer-config` with the kit's KV connectors; None for servers that have none.
-        hand_over: the connector by which KV cache is handed over, with what it takes; None for servers that hand none
-            over.
+        role: role of the servers.
+        parallelism: parallelism of each server.
+        virtual_functions: number of virtual functions of the RDMA network in each pod of a server.
+        kv_cache: whether the servers have a KV connector, attention backend and block size.
+        kv_transfer: vLLM's `--kv-transfer-config` with the kit's KV connectors; None if the servers have no such
+            connector.
+        hand_over: connector that transfers KV cache between servers, with its requirements; None if the servers
+            transfer none.
         vllm_port: port at which vLLM itself listens.
-        hybrid_argument: the argument that keeps the hybrid KV cache manager on; None where there is none.
-        quick_reduce: number format of all-reduce between the GPUs of a server, as its environment has it; None where
-            the environment says nothing, which is vLLM's NONE.
-        host_memory_gib: node's memory in which the server keeps KV cache, in GiB; 0 where it keeps none.
-        offload_gib: host memory that this may take beside the server's own, in whole GiB.
-        adapters: room for LoRA adapters; None where servers have none.
-        all2all: backend by which ranks exchange tokens with experts; None where the stack file names none, or the
-            server has nothing to exchange.
-        table: values of the table's settings (`values/vllm/engine-settings.yaml`) that vLLM is given, by field.
-        feature_arguments: arguments for features of the model, such as calls of tools.
-        extra_args: the user's further arguments, which come last.
-        env: the user's further environment variables, which win over all others.
+        hybrid_argument: argument that keeps the hybrid KV cache manager on; None if it is not needed or not permitted.
+        quick_reduce: number format of all-reduce between the GPUs of a server; None if its environment variable is
+            unset, which vLLM treats as NONE.
+        host_memory_gib: memory of the node in which the server keeps KV cache, in GiB; 0 if it keeps none there.
+        offload_gib: host memory that this KV cache can take besides the server's own, in whole GiB.
+        adapters: slots for LoRA adapters; None if the servers have none.
+        all2all: backend by which ranks exchange tokens with experts; None if the stack file names none, or the server
+            has nothing to exchange.
+        table: values of the table of settings (`values/vllm/engine-settings.yaml`) by field.
+        feature_arguments: arguments for features of the model, such as tool calling.
+        extra_args: the user's additional arguments, which come last.
+        env: the user's additional environment variables, which override all others.
     """
 
     role: Role
@@ -81,37 +82,37 @@ class ServerSettings:
 
     @property
     def hands_over(self) -> bool:
-        """True if KV cache is handed over between servers."""
+        """True if the servers transfer KV cache between each other."""
         return self.role in HANDING_OVER
 
     @property
     def attention_backend(self) -> str:
-        """vLLM's `--attention-backend`."""
+        """Value of vLLM's `--attention-backend`."""
         return self.kv_cache.attention_backend
 
     @property
     def block_size(self) -> int:
-        """Tokens in a block of KV cache."""
+        """Number of tokens in a block of KV cache."""
         return self.kv_cache.block_size
 
     @property
     def max_model_len(self) -> int:
-        """Tokens that one sequence may have."""
+        """Maximum number of tokens in a sequence."""
         return int(self.table["max_model_len"])
 
     @property
     def max_num_seqs(self) -> int:
-        """Sequences that a server runs at a time, over all of its ranks."""
+        """Maximum number of sequences that a server runs at a time, over all its data-parallel ranks."""
         return int(self.table["max_num_seqs"]) * self.parallelism.data_parallel_size
 
     @property
     def gpu_memory_utilization(self) -> float:
-        """Share of the memory of each GPU that vLLM may take."""
+        """Share of each GPU's memory that vLLM may use."""
         return float(self.table["gpu_memory_utilization"])
 
     @property
     def table_arguments(self) -> list[str]:
-        """vLLM's arguments for the settings of the table, in its order."""
+        """Arguments of vLLM for the settings of the table, in the table's order."""
         rows = (row for row in engine_settings().settings if row.field in self.table)
         return [row.argument(self.table[row.field]) for row in rows]
 
@@ -119,10 +120,10 @@ class ServerSettings:
 def server_settings(
     release: Release, model: CatalogueModel, engine: Engine, role: Role, parallelism: Parallelism, *, rdma: bool
 ) -> ServerSettings:
-    """Decide each setting of the servers of one role: as `engine` asks of it, else of all roles, else as model or
-    release have it.
+    """Return the settings of the servers of one role. A value comes from `engine`'s settings of the role, else from
+    those for all roles, else from the model or the release.
 
-    `rdma` says whether KV cache is handed over by the RDMA network.
+    `rdma` tells whether KV cache is transferred over the RDMA network.
     """
     engine = engine.of_role(role)
     vllm, arguments = release.vllm, engine.extra_args
@@ -153,13 +154,13 @@ def server_settings(
 
 
 def vllm_port(role: str) -> int:
-    """Return the port at which vLLM itself listens: behind the routing sidecar for servers that decode."""
+    """Return the port at which vLLM itself listens: for decode servers, the port behind the routing sidecar."""
     return BEHIND_SIDECAR_PORT if role == "decode" else SERVER_PORT
 
 
 def virtual_functions(role: Role, parallelism: Parallelism, *, rdma: bool) -> int:
-    """Count the virtual functions of one pod of a server: one for each GPU where KV cache is handed over by RDMA, and
-    where the server spans nodes, else none.
+    """Return the number of virtual functions of one pod of a server: with `rdma`, one per GPU of servers that transfer
+    KV cache or span nodes; otherwise 0.
     """
     used = role in HANDING_OVER or parallelism.nodes > 1
     return parallelism.gpus_per_node if rdma and used else 0
@@ -171,16 +172,18 @@ def exchanges(parallelism: Parallelism) -> bool:
 
 
 def reduced(quantization: QuickReduceFormat | None, most_gpus: int) -> QuickReduceFormat | None:
-    """The number format of all-reduce that servers of up to `most_gpus` GPUs use: one GPU alone reduces nothing."""
+    """Return the number format of all-reduce for servers with up to `most_gpus` GPUs; None for a single GPU, which
+    needs no all-reduce.
+    """
     return quantization if most_gpus > 1 else None
 
 
 def _quick_reduce(
     release: Release, model: CatalogueModel, engine: Engine, tensor_parallel_size: int
 ) -> QuickReduceFormat | None:
-    """Return the quantization of all-reduce: the user's override, or that of a model that an evaluation has passed with
-    it, as it changes answers. What the environment of the user or the model says is passed to the server whatever its
-    size.
+    """Return the quantization of all-reduce: that in the environment variables of the user or the model, else the
+    user's override, else the model's, which an evaluation has passed because quantization changes answers; None without
+    quantization. Environment variables apply whatever the server's size; the others only to more than one GPU.
     """
     environment = {**model.environment, **engine.env}
     if (written := environment.get(QUICK_REDUCE_VARIABLE)) is not None:

@@ -1,6 +1,4 @@
-"""Facts for serving beside releases: storage drivers, scaling by load, servers over nodes, what servers may differ in,
-Gateways.
-"""
+"""Catalogue of serving besides releases: storage drivers, scaling, LeaderWorkerSets, vLLM's handshake, and Gateways."""
 
 from functools import cache
 
@@ -12,14 +10,14 @@ from llmd_oke.values import Entry, entry, names, required_entry
 
 
 class CacheRequests(Entry):
-    """Requests of a container that prepares a cache to its node."""
+    """Resource requests of a container that prepares a cache."""
 
     cpu: str
     memory: str
 
 
 class FileStorageDriver(Entry):
-    """Driver by which pods mount File Storage."""
+    """CSI driver for File Storage volumes."""
 
     driver: str
     mount_options: tuple[str, ...]
@@ -27,7 +25,7 @@ class FileStorageDriver(Entry):
 
 
 class LustreDriver(Entry):
-    """Driver by which pods mount File Storage with Lustre."""
+    """CSI driver for File Storage with Lustre volumes."""
 
     driver: str
     mount_options: tuple[str, ...]
@@ -35,9 +33,9 @@ class LustreDriver(Entry):
 
 
 class CompiledCodeFacts(Entry):
-    """Bounds of compiled code on a node's disk, for each stack: folders that no server has started with for
-    `unused_days`, and the longest unused of more than `most_folders`, are removed. `requests` are of the container that
-    does it.
+    """Limits of compiled code on a node's disk, for each stack. Directories that no server has used for `unused_days`
+    are removed, and the least recently used of more than `most_folders`. `requests` are those of the container that
+    removes them.
     """
 
     requests: CacheRequests
@@ -46,7 +44,9 @@ class CompiledCodeFacts(Entry):
 
 
 class ModelCacheFacts(Entry):
-    """Programs that fill caches, bounds of compiled code, and the drivers of shared caches."""
+    """Settings of model caches: containers that fill them, limits of compiled code, and drivers of shared file
+    systems.
+    """
 
     requests: CacheRequests
     compiled_code: CompiledCodeFacts
@@ -56,14 +56,12 @@ class ModelCacheFacts(Entry):
 
 @cache
 def model_cache() -> ModelCacheFacts:
-    """The facts of `values/storage/model-cache.yaml`."""
+    """Return the settings of `values/storage/model-cache.yaml`."""
     return required_entry("storage", "model-cache", ModelCacheFacts)
 
 
 class ScalingRate(Entry):
-    """Rate at which servers come or go: `pods` in each `period_s`, and only for what held for all of `window_s`;
-    seconds.
-    """
+    """Scaling rate: at most `pods` per `period_s`, after the condition has held for `window_s`; in seconds."""
 
     pods: int
     period_s: int
@@ -71,9 +69,9 @@ class ScalingRate(Entry):
 
 
 class ScalingFacts(AwaitedDefinitions):
-    """Everything that a ScaledObject says beside what the stack file does.
+    """Settings of a KEDA ScaledObject that don't come from the stack file.
 
-    `queries` are PromQL by the threshold's name, with `<selector>` for the pods.
+    `queries` maps each threshold's name to PromQL, with `<selector>` as placeholder for the pods' selector.
     """
 
     definitions: CrdFiles
@@ -87,13 +85,15 @@ class ScalingFacts(AwaitedDefinitions):
 
 @cache
 def scaling() -> ScalingFacts:
-    """The facts of `values/scaling/keda.yaml`."""
+    """Return the settings of `values/scaling/keda.yaml`."""
     return required_entry("scaling", "keda", ScalingFacts)
 
 
 class LeaderWorkerSetFacts(AwaitedDefinitions):
-    """The controller of LeaderWorkerSets: its definitions, and what is said where the cluster has none. Since the minor
-    version `group_affinity_minor` of Kubernetes 1 pods of a group can be required to be near each other.
+    """Resource definitions of LeaderWorkerSets, and the error message if the cluster lacks them.
+
+    `group_affinity_minor` is the first minor version of Kubernetes 1 in which affinity between the pods of one group
+    can be required.
     """
 
     definitions: CrdFiles
@@ -102,25 +102,29 @@ class LeaderWorkerSetFacts(AwaitedDefinitions):
 
 @cache
 def leader_worker_sets() -> LeaderWorkerSetFacts:
-    """The facts of `values/serving/leader-worker-set.yaml`."""
+    """Return the facts of `values/serving/leader-worker-set.yaml`."""
     return required_entry("serving", "leader-worker-set", LeaderWorkerSetFacts)
 
 
 class Handshake(Entry):
-    """Arguments and environment variables that vLLM's handshake before a transfer does not go by; all others count."""
+    """Arguments and environment variables that vLLM's handshake before a KV transfer doesn't compare; it compares all
+    others.
+    """
 
     arguments: frozenset[str]
     environment: frozenset[str]
 
     def ignores(self, flag: str) -> bool:
-        """Tell whether servers may differ in a flag, or in a key of its object, whichever of its forms stands there."""
+        """Tell whether paired servers may differ in a flag, or a key of its JSON object, in any of the flag's
+        spellings.
+        """
         named = flag_of(flag)
         return named in self.arguments or named in _ignored_words()
 
 
 @cache
 def _ignored_words() -> frozenset[str]:
-    """All words that stand for a flag that the handshake does not go by."""
+    """Return all spellings of the flags that the handshake doesn't compare."""
     known = flags_by_word()
     ignored = [known[flag] for flag in handshake().arguments if flag in known]
     return frozenset(word for word, flag in known.items() if any(flag is other for other in ignored))
@@ -128,14 +132,15 @@ def _ignored_words() -> frozenset[str]:
 
 @cache
 def handshake() -> Handshake:
-    """The facts of `values/vllm/handshake.yaml`."""
+    """Return the facts of `values/vllm/handshake.yaml`."""
     return required_entry("vllm", "handshake", Handshake)
 
 
 class Repositories(Entry):
-    """Flags and variables by which vLLM reads a repository beside its model's own; flags by where their values name it.
+    """Flags and variables by which vLLM reads another repository than its model's own. `flags` maps each flag to the
+    position of the repository in its value.
 
-    `other_values` are those of a flag that name none.
+    `other_values` are values of a flag that name no repository.
     """
 
     name: str
@@ -146,13 +151,13 @@ class Repositories(Entry):
 
 @cache
 def repositories() -> Repositories:
-    """The facts of `values/vllm/repositories.yaml`."""
+    """Return the facts of `values/vllm/repositories.yaml`."""
     return required_entry("vllm", "repositories", Repositories)
 
 
 class WithoutRdma(Entry):
-    """Hand-over of KV cache between servers of one node without the RDMA network: the variables that they are given,
-    and rates in GB (10^9 bytes) per second, as others measured or reported them.
+    """Transfer of KV cache between servers of one node without the RDMA network: environment variables, and published
+    rates in GB (10^9 bytes) per second.
     """
 
     name: str
@@ -164,12 +169,12 @@ class WithoutRdma(Entry):
 
 @cache
 def without_rdma() -> WithoutRdma:
-    """The facts of `values/vllm/without-rdma.yaml`."""
+    """Return the facts of `values/vllm/without-rdma.yaml`."""
     return required_entry("vllm", "without-rdma", WithoutRdma)
 
 
 class ObjectTemplate(Entry):
-    """An object of an implementation's own; its spec has marks such as `<gateway>`."""
+    """Template of a custom resource of a Gateway implementation; its spec has placeholders such as `<gateway>`."""
 
     api_version: str
     kind: str
@@ -177,17 +182,25 @@ class ObjectTemplate(Entry):
 
 
 class GatewayProvider(Entry):
-    """An implementation of the Gateway API.
+    """Implementation of the Gateway API.
 
-    `inference_pools` says in words what it needs to know InferencePools, `pools_per_route` how many of them requests of
-    one route may be shared over, any number if None. `service` is the Service before the pods of a
-    Gateway, None where its name can't be told beforehand, and `created_service` that of a Gateway with `parameters`;
-    Service and pods are in `namespace`, or in the Gateway's.
-    `parameters` is the object that a Gateway names in `infrastructure`, and which says how its Service is; without one
-    annotations do, `gateway_annotations` among them. `picker_policy` is how each endpoint picker is spoken to, where it
-    has to be told. Requests are held to what clients may ask (`values/router/client-requests.yaml`) by the
-    `route_policies` of each model's routes, or by the `gateway_policies` of a Gateway that the stack makes, which bound
-    its connections too.
+    Attributes:
+        name: name of the implementation.
+        source: URL of the documentation.
+        class_name: GatewayClass in the documentation.
+        controller: name of the controller.
+        inference_pools: description of what the implementation needs to support InferencePools.
+        pools_per_route: maximum number of InferencePools per route; None for no limit.
+        service: Service of a Gateway's pods; None if its name is unknown before the Gateway exists.
+        created_service: Service of a Gateway with `parameters`.
+        namespace: namespace of Service and pods; None for the Gateway's own.
+        pod_labels: labels of the Gateway's pods.
+        gateway_annotations: annotations of the Gateway.
+        parameters: object that a Gateway references in `infrastructure` to configure its Service; None if annotations
+            configure it.
+        picker_policy: object that configures the connection to each endpoint picker; None if not needed.
+        route_policies: objects that restrict requests of each model's routes (`values/router/client-requests.yaml`).
+        gateway_policies: objects that restrict requests of a created Gateway and limit its connections.
     """
 
     name: str
@@ -208,10 +221,10 @@ class GatewayProvider(Entry):
 
 
 def gateway_provider(name: str) -> GatewayProvider | None:
-    """The implementation of that name, or None."""
+    """Return the implementation with this name; None if the catalogue has none."""
     return entry("gateways", name, GatewayProvider)
 
 
 def gateway_provider_names() -> list[str]:
-    """All implementations of the catalogue."""
+    """Return the names of all implementations in the catalogue, sorted."""
     return names("gateways")

@@ -1,4 +1,4 @@
-"""Shapes of OCI and their GPUs: what a node has, how its pods ask for it, and the limits that nothing on it exceeds."""
+"""OCI shapes and their GPUs: hardware of a node, resource names for pods, and peak rates."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -13,34 +13,38 @@ from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.values import Entry, follows_project, required_entry
 
 POOL_LABEL = "oke.oraclecloud.com/pool.name"
-"""The label that says which pool a node is of."""
+"""Node label with the name of the node's pool."""
 
 
 INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
-"""The label that says which shape a node has; only the cloud's own controller sets it."""
+"""Node label with the name of the node's shape; only OCI's cloud controller sets it."""
 
 
 class Link(Entry):
-    """Connection of a node's GPUs: GB/s in one direction, to each other GPU, or to all together if `switched`."""
+    """Link between a node's GPUs: rate in GB/s in one direction, to each other GPU, or to all together if
+    `switched`.
+    """
 
     gb_per_s: PositiveFloat
     switched: bool
 
 
 class DenseTflops(Entry):
-    """Peak rates of matrix units by number format, without sparsity; None for a format that they don't have."""
+    """Peak rates of matrix products in TFLOPS by number format, without sparsity; None for a format that the GPU
+    doesn't support.
+    """
 
     bf16: PositiveFloat
     fp8: PositiveFloat | None = None
     mxfp4: PositiveFloat | None = None
 
     def of(self, number_format: str) -> float:
-        """The rate for weights in that format; that of BF16 where matrix units lack it, so that it is only stored."""
+        """Return the rate for weights in a number format; that of BF16 if the GPU only stores the format."""
         return getattr(self, number_format, None) or self.bf16
 
 
 class OtherNode(Entry):
-    """The nodes of a GPU without a shape in the catalogue; no price where OCI's public list has none."""
+    """Node with a GPU that has no shape in the catalogue; the price is None if OCI's public list has none."""
 
     gpus: PositiveInt
     port_gbit_per_s: PositiveFloat
@@ -48,8 +52,8 @@ class OtherNode(Entry):
 
 
 class Gpu(Entry):
-    """One GPU. Memory in GiB, bandwidth in GB/s; `resource` is how pods ask for it. `host_link_gb_per_s` is the peak
-    rate between its memory and its node's, in one direction; that of PCIe 5.0 x16 if left out.
+    """One GPU. Memory is in GiB, bandwidth in GB/s; `resource` is the Kubernetes resource name. `host_link_gb_per_s` is
+    the peak rate in one direction between GPU memory and host memory, by default that of PCIe 5.0 x16.
     """
 
     product: str
@@ -69,17 +73,17 @@ GPUS = EntryKind("gpus", Gpu, key="product")
 
 @follows_project
 def gpu(product: str) -> Gpu | None:
-    """The GPU of that product, or None."""
+    """Return the GPU with this product name; None if the catalogue has none."""
     return entries.entry(GPUS, product)
 
 
 def gpu_names() -> list[str]:
-    """All GPU products of the catalogue."""
+    """Return the product names of all GPUs of the catalogue, sorted."""
     return entries.names(GPUS.folder)
 
 
 def _known_gpu(product: object) -> object:
-    """The GPU that a shape names."""
+    """Return the GPU whose product name a shape has; other values are returned unchanged for pydantic's validation."""
     if not isinstance(product, str):
         return product
     if (known := gpu(product)) is None:
@@ -92,28 +96,28 @@ KnownGpu = Annotated[
     BeforeValidator(_known_gpu),
     WithJsonSchema({"type": "string", "description": "a GPU of values/gpus"}),
 ]
-"""A GPU that a shape names by its product."""
+"""GPU of the catalogue, written as its product name."""
 
 
 class NetworkAttachment(Entry):
-    """The NetworkAttachmentDefinition that gives a pod one virtual function."""
+    """NetworkAttachmentDefinition that gives a pod one virtual function."""
 
     name: str
     namespace: str
 
 
 class SriovPorts(Entry):
-    """The ports that virtual functions are made of: PCI vendor, and PCI addresses of the physical functions."""
+    """Ports that are split into virtual functions: PCI vendor, and PCI addresses of the physical functions."""
 
     vendor: str
     ports: tuple[str, ...]
 
 
 class RdmaPorts(Entry):
-    """The RDMA ports of a node, and the environments that UCX and RCCL need to use them.
+    """RDMA ports of a node, and the environment variables by which UCX and RCCL use them.
 
-    `adapters` are the host channel adapters by name, in the order of the GPUs. `sriov` is None for a shape whose ports
-    nobody is known to have split.
+    `adapters` are the names of the host channel adapters, in the order of the GPUs. `sriov` is None for a shape whose
+    ports aren't known to support virtual functions.
     """
 
     virtual_functions: NonNegativeInt
@@ -127,7 +131,7 @@ class RdmaPorts(Entry):
 
 
 class LocalDisks(Entry):
-    """A node's own disks; each of that many TB (10^12 bytes)."""
+    """Local disks of a node, each with that many TB (10^12 bytes)."""
 
     count: PositiveInt
     terabytes: PositiveFloat
@@ -141,15 +145,15 @@ class NodeDefaults(Entry):
 
 
 class ServerRequests(Entry):
-    """Requests of a server to the node for each of its GPUs."""
+    """Resource requests of a server for each of its GPUs."""
 
     cpus: PositiveInt
     memory_gib: PositiveInt
 
 
 class Shape(Entry):
-    """A bare-metal GPU shape. `cpus` counts hardware threads, `memory_gib` is host memory. `limit` is the service limit
-    that counts the GPUs of its nodes, None where its name is not published.
+    """Bare-metal GPU shape. `cpus` are hardware threads, `memory_gib` is host memory. `limit` is the service limit for
+    GPUs of the shape; None if its name isn't published.
     """
 
     name: str
@@ -166,17 +170,17 @@ class Shape(Entry):
 
     @property
     def port_gbit_per_s(self) -> float:
-        """Rate of one RDMA port."""
+        """Rate of one RDMA port in Gbit/s."""
         return self.rdma.port_gbit_per_s
 
     def devices(self, *, rdma: bool) -> dict[str, int]:
-        """Return what pods ask of a node by resource: GPUs, and with `rdma` virtual functions."""
+        """Return the allocatable devices of a node by resource name: GPUs, and with `rdma` virtual functions."""
         functions = {self.rdma.resource: self.rdma.virtual_functions} if rdma and self.rdma.virtual_functions else {}
         return {self.gpu.resource: self.gpus, **functions}
 
     @property
     def price_usd_per_gpu_hour(self) -> float:
-        """List price of a node, for each of its GPUs."""
+        """List price in US dollars per hour of a node, divided by its number of GPUs."""
         return self.price_usd_per_hour / self.gpus
 
 
@@ -185,26 +189,26 @@ SHAPES = EntryKind("shapes", Shape, key="name")
 
 @follows_project
 def shape(name: str) -> Shape | None:
-    """The shape of that name, or None."""
+    """Return the shape with this name; None if the catalogue has none."""
     return entries.entry(SHAPES, name)
 
 
 def shape_names() -> list[str]:
-    """All shapes of the catalogue."""
+    """Return the names of all shapes of the catalogue, sorted."""
     return entries.names(SHAPES.folder)
 
 
 class NodeHardware(Protocol):
-    """A node with `gpus` equal GPUs and a port for each of them. The price is None where no list has it."""
+    """Node with `gpus` equal GPUs and one port for each of them."""
 
     @property
     def name(self) -> str:
-        """The shape, or the GPU's product."""
+        """Name of the shape, or the GPU's product name."""
         ...
 
     @property
     def gpu(self) -> Gpu:
-        """One of its GPUs."""
+        """Type of the node's GPUs."""
         ...
 
     @property
@@ -214,18 +218,18 @@ class NodeHardware(Protocol):
 
     @property
     def port_gbit_per_s(self) -> float:
-        """Rate of one port."""
+        """Rate of one port in Gbit/s."""
         ...
 
     @property
     def price_usd_per_gpu_hour(self) -> float | None:
-        """List price of the node, for each GPU."""
+        """List price in US dollars per hour and GPU; None if no price list has it."""
         ...
 
 
 @dataclass(frozen=True)
 class GpuNode:
-    """A node that is known by its GPU alone."""
+    """Node of a GPU without a shape in the catalogue."""
 
     name: str
     gpu: Gpu
@@ -235,7 +239,7 @@ class GpuNode:
 
 
 def node_of_gpu(product: str) -> NodeHardware | None:
-    """The first shape with that GPU, else the nodes that it comes in elsewhere; None for an unknown product."""
+    """Return the first shape with that GPU, else the node in the GPU's own entry; None if the catalogue has neither."""
     shapes = (item for name in shape_names() if (item := shape(name)) and item.gpu.product == product)
     if (node := next(shapes, None)) is not None:
         return node
@@ -247,26 +251,21 @@ def node_of_gpu(product: str) -> NodeHardware | None:
 
 
 class ShapeLimits(Entry):
-    """The service limits of OCPUs and of GB of memory, each by the names that it goes by, the likelier first."""
+    """Service limits for OCPUs and for memory in GB, each with the names that it may have, the most likely first."""
 
     ocpus: tuple[str, ...]
     memory_gb: tuple[str, ...]
 
 
 class FlexibleShape(Entry):
-    """The most OCPUs and memory of a node, and the least and the most memory for each OCPU; memory in GB. What is
-    infinite is not known, and neither are limits that are None.
+    """Limits of a flexible shape: maximum OCPUs and memory of a node, and minimum and maximum memory per OCPU; memory
+    in GB. Infinite values are unknown; `limits` is None if the names of the service limits are unknown.
     """
 
     ocpus: float
     memory_gb: float
     memory_gb_per_ocpu: tuple[float, float]
     limits: ShapeLimits | None = None
-
-    def memory_gb_with(self, ocpus: float) -> tuple[float, float]:
-        """The least and the most memory of a node with that many OCPUs, in GB."""
-        least, most = self.memory_gb_per_ocpu
-        return least * ocpus, min(most * ocpus, self.memory_gb)
 
 
 class _FlexibleShapes(Entry):
@@ -280,5 +279,7 @@ def _all() -> _FlexibleShapes:
 
 
 def flexible_shape(name: str) -> FlexibleShape | None:
-    """The limits of a flexible shape, those of `others` where it has no public figures; None for any other shape."""
+    """Return the limits of a flexible shape, those of `others` if no figures are published; None if the shape isn't
+    flexible.
+    """
     return _all().shapes.get(name, _all().others if name.endswith(".Flex") else None)

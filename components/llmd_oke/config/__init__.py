@@ -1,4 +1,6 @@
-"""The stack file: its shape and its types. What it means is judged by `planning`."""
+"""Types of the stack file: its keys, their value types and their forms. Module `planning` checks whether the values fit
+each other.
+"""
 
 from llmd_oke.config.base import ConfigPart
 from llmd_oke.config.cluster import AddOn, Cluster, CreateCluster, ExistingCluster, IamConfig, NetworkConfig, Oidc

@@ -1,4 +1,4 @@
-"""Base class of the stack file's parts, and the forms of names."""
+"""Base class of the stack file's parts, and string types with patterns for names, OCIDs, addresses and checksums."""
 
 import re
 from typing import Annotated, TypeVar
@@ -9,17 +9,18 @@ from pydantic.alias_generators import to_camel
 
 Item = TypeVar("Item")
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
-"""A list in the stack file. (`strict` would want a Python tuple; the items themselves stay strict.)"""
+"""List in the stack file as a tuple. `strict=False` lets the tuple be made from a YAML list; the items stay strict."""
 
 
 class ConfigPart(BaseModel):
-    """A part of the stack file: camelCase keys, no unknown keys, no value taken for another type, never changed.
+    """Base class of the stack file's objects: camelCase keys, no unknown keys, no conversion of values to other types,
+    immutable.
 
-    Code may give the fields under their Python names; a stack file may not (`load.validate`).
+    Python code may pass fields by their Python names; a stack file may not (`load.validate`).
     """
 
     model_config = ConfigDict(
-        defer_build=True,  # the whole stack file's is made once, and not one for each of its parts besides
+        defer_build=True,  # build one validator for the whole stack file, rather than also one per part
         alias_generator=to_camel,
         populate_by_name=True,
         extra="forbid",
@@ -30,35 +31,22 @@ class ConfigPart(BaseModel):
 
 
 def is_absent(value: object) -> bool:
-    """Tell whether a stack file doesn't say a key. It then leaves no trace in `Plan.config_hash`, which
-    results have.
+    """Tell whether an optional key is missing in the stack file. `Plan.config_hash` then leaves the key out, so that
+    the hash in earlier results still matches.
     """
     return value is None
 
 
-def is_zero(value: object) -> bool:
-    """Tell whether a number has its default of 0. It then leaves no trace in `Plan.config_hash`."""
-    return value == 0
-
-
-def is_one(value: object) -> bool:
-    """Tell whether a number has its default of 1. It then leaves no trace in `Plan.config_hash`."""
-    return value == 1
-
-
-def is_none(value: object) -> bool:
-    """Tell whether a choice has its default `none`. It then leaves no trace in `Plan.config_hash`."""
-    return value == "none"
-
-
 def matching(pattern: str, in_words: str, max_length: int | None = None) -> StringConstraints:
-    """The constraints of a text that matches a pattern, and how a problem says so."""
+    """Return pydantic's constraints for a text that matches `pattern`. Errors describe the pattern by `in_words`;
+    `max_length` is in characters.
+    """
     PATTERNS_IN_WORDS[pattern] = in_words
     return StringConstraints(pattern=pattern, max_length=max_length)
 
 
 Commit = Annotated[str, matching(r"^[0-9a-f]{40}$", "a commit of 40 hexadecimal digits; branches and tags move")]
-"""A commit, whole."""
+"""Full commit hash of Git."""
 
 Repository = Annotated[
     str,
@@ -66,20 +54,20 @@ Repository = Annotated[
         r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$", "a repository of Hugging Face such as owner/model"
     ),
 ]
-"""A repository of Hugging Face."""
+"""Repository on Hugging Face, as owner/name."""
 
 _DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 DNS_LABEL_FORM = "lower-case letters, digits and dashes, the first a letter and the last no dash"
 DNS_LABEL_LENGTH = 36
 
 DnsLabel = Annotated[str, matching(_DNS_LABEL, DNS_LABEL_FORM, max_length=DNS_LABEL_LENGTH)]
-"""A DNS label (RFC 1035, as Services want it), short enough that a unit's number, a version and a role still fit the 63
-characters of a Service's name.
+"""DNS label (RFC 1035, as for names of Services) of at most 36 characters: a Service's name has 63 and appends a unit's
+number, a version and a role.
 """
 
 
 def is_dns_label(name: str) -> bool:
-    """Tell whether a name that nobody wrote is such a label."""
+    """Tell whether a name that the kit derived, rather than read from the stack file, is a `DnsLabel`."""
     return len(name) <= DNS_LABEL_LENGTH and re.fullmatch(_DNS_LABEL, name) is not None
 
 
@@ -91,7 +79,7 @@ HostName = Annotated[
         max_length=253,
     ),
 ]
-"""A name in the DNS with at least one dot."""
+"""DNS name with at least one dot."""
 
 EnvironmentName = Annotated[
     str, matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits and underscores, the first no digit")
@@ -123,16 +111,16 @@ Ocid = Annotated[
         max_length=255,
     ),
 ]
-"""An Oracle Cloud identifier."""
+"""Oracle Cloud identifier (OCID)."""
 
 Region = Annotated[str, matching(r"^[a-z]+-[a-z]+-[0-9]+$", "a region such as us-ashburn-1")]
-"""A region's identifier."""
+"""Identifier of an OCI region."""
 
 KubernetesVersion = Annotated[str, matching(r"^v1\.[0-9]+\.[0-9]+$", "a Kubernetes version such as v1.34.2")]
-"""A version of Kubernetes as OKE writes it."""
+"""Kubernetes version as OKE writes it."""
 
 Cidr = Annotated[str, matching(r"^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+/[0-9]+$", "an IPv4 range such as 10.0.0.0/16")]
-"""An IPv4 range; whether it is a network of its own and large enough is judged by planning."""
+"""IPv4 range in CIDR notation. `planning` checks its host bits and its size."""
 
 AvailabilityDomain = Annotated[
     str,
@@ -141,13 +129,15 @@ AvailabilityDomain = Annotated[
         "the whole name of an availability domain, such as Uocm:US-ASHBURN-AD-1",
     ),
 ]
-"""An availability domain. Its prefix is the tenancy's own, so that it can't be made up from the region."""
+"""Full name of an availability domain. The prefix differs between tenancies, so the name doesn't follow from the
+region.
+"""
 
 FaultDomain = Annotated[str, matching(r"^FAULT-DOMAIN-[1-3]$", "FAULT-DOMAIN-1, FAULT-DOMAIN-2 or FAULT-DOMAIN-3")]
-"""A fault domain of an availability domain."""
+"""Fault domain within an availability domain."""
 
 HttpsUrl = Annotated[str, matching(r"^https://", "an address that begins with https://")]
-"""An address that is reached by HTTPS only."""
+"""URL with the scheme https."""
 
 Checksum = Annotated[
     str,
@@ -156,4 +146,4 @@ Checksum = Annotated[
         "md5: or sha256: and the checksum in lower-case hexadecimal digits",
     ),
 ]
-"""The checksum of a file."""
+"""Checksum of a file, with its algorithm."""

@@ -1,4 +1,4 @@
-"""vLLM's settings: the one table of them, and the stack file's `engine`, whose keys are its rows."""
+"""Table of vLLM's settings (`values/vllm`), and the stack file's `engine`, whose keys are rows of that table."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,10 +19,16 @@ _TYPES: Mapping[str, type[SettingValue]] = {"integer": int, "number": float, "te
 
 
 class Flag(Entry):
-    """One flag of `vllm serve`; `boolean` has a --no- form, `switch` has none, `optional` may stand without a value.
+    """Definition of one flag of `vllm serve`, keyed by the flag's name without dashes.
 
-    `size` is an integer that may end in k, K, m, M, g or G. `default` is vLLM's own, `since` and `until` are the
-    first and the last release of llm-d whose vLLM has the flag, where not all have.
+    Attributes:
+        kind: type of the value. `boolean` has a --no- form, `switch` takes no value, `optional` may stand without its
+            value, `size` is an integer that may end in k, K, m, M, g or G.
+        aliases: other spellings of the flag.
+        default: vLLM's default.
+        choices: accepted values; None if any value of `kind` is accepted.
+        since: first release of llm-d whose vLLM has the flag; None if the first known release has it.
+        until: last release of llm-d whose vLLM has the flag; None if the latest release has it.
     """
 
     kind: Literal["text", "integer", "size", "number", "boolean", "switch", "json", "json-list", "list", "optional"]
@@ -33,17 +39,27 @@ class Flag(Entry):
     until: str | None = None
 
     def forms(self, name: str) -> tuple[str, ...]:
-        """The words that stand for the flag of that name on vLLM's command line."""
+        """Return all spellings on vLLM's command line of the flag with this name: `--name`, `--no-name` and aliases."""
         return (f"--{name}", *([f"--no-{name}"] if self.kind == "boolean" else []), *self.aliases)
 
 
 class EngineSetting(Entry):
-    """A setting of the stack file's `engine`, by the name of vLLM's `flag` without its dashes.
+    """Definition of a key of the stack file's `engine`, which corresponds to one flag of vLLM.
 
-    Values are of `kind`, at least `minimum`, more than `above`, at most `maximum`, or one of `choices`. `default` is
-    the kit's own, `since` the first release that has the flag. One without a default leaves no trace in
-    `Plan.config_hash` where a stack file leaves it out, unless it is `hashed_if_absent`, as in results that are there.
-    Servers of each role may have a value of their own where it is `by_role`.
+    Attributes:
+        flag: name of vLLM's flag without leading dashes.
+        text: description of the key, for the schema and the reference.
+        kind: type of the value.
+        minimum: smallest accepted number.
+        above: exclusive lower limit of the number.
+        maximum: largest accepted number.
+        choices: accepted values; empty if the limits alone apply.
+        default: the kit's default; None if vLLM's default applies.
+        since: first release of llm-d whose vLLM has the flag; None if all known releases have it.
+        hashed_if_absent: whether `Plan.config_hash` contains the key even where the stack file omits it, which keeps
+            the hash of earlier results.
+        by_role: whether servers of one role may have a different value (`engine.prefill` and so on).
+        vllm: vLLM's definition of the flag; None if it follows from `kind`.
     """
 
     flag: str
@@ -61,37 +77,39 @@ class EngineSetting(Entry):
 
     @property
     def field(self) -> str:
-        """The field of `Engine` and of `EngineArgs`."""
+        """Name of the field in `Engine` and `EngineArgs`."""
         return self.flag.replace("-", "_")
 
     @property
     def path(self) -> str:
-        """Path in a model of the stack file."""
+        """Path of the key inside an entry of `models`."""
         return f"engine.{to_camel(self.field)}"
 
     def written(self, value: SettingValue) -> str:
-        """A value as text."""
+        """Return the value as text, as vLLM's command line has it."""
         if isinstance(value, bool):
             return "true" if value else "false"
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def read(self, text: str) -> SettingValue:
-        """The value that a text says, as `written` writes it.
+        """Return the value that a text from `written` stands for.
 
         Raises:
-            ValueError: it is no number where the setting's value is one.
+            ValueError: the setting is a number and the text is not.
         """
         return text == "true" if self.kind == "boolean" else _TYPES[self.kind](text)
 
     def argument(self, value: SettingValue) -> str:
-        """The argument that gives vLLM a value."""
+        """Return vLLM's command-line argument that sets this value."""
         if self.kind == "boolean":
             return f"--{self.flag}" if value else f"--no-{self.flag}"
         return f"--{self.flag}={self.written(value)}"
 
 
 class ReservedFlag(Entry):
-    """A flag of vLLM that users may not give: `instead` names the key of the stack file that says the same."""
+    """Flag of vLLM that `extraArgs` may not contain because the kit sets it; `instead` names the stack file's key with
+    the same effect.
+    """
 
     flag: str
     instead: str
@@ -99,33 +117,33 @@ class ReservedFlag(Entry):
 
 
 class EngineSettings(Entry):
-    """The table of vLLM's settings (`values/vllm/engine-settings.yaml`), and of flags that are not for users. Servers
-    get the arguments of settings in the table's order.
+    """Table of vLLM's settings (`values/vllm/engine-settings.yaml`), with the flags that users may not pass. Servers
+    get the arguments in the table's order.
     """
 
     settings: tuple[EngineSetting, ...]
     reserved: tuple[ReservedFlag, ...]
 
     def flags(self) -> dict[str, Flag]:
-        """Flags of settings and reserved ones, as vLLM's command line has them, by name without dashes."""
+        """Return vLLM's flags for the settings and the reserved flags, by flag name without dashes."""
         of_settings = {row.flag: row.vllm or Flag(kind=row.kind) for row in self.settings}
         return of_settings | {row.flag: row.vllm for row in self.reserved}
 
     def taken(self) -> dict[str, str]:
-        """Return what the stack file has in place of an argument, by the argument's name in all its forms."""
+        """Return the stack file's key that replaces an argument, by each spelling of the argument."""
         instead = {row.flag: row.path for row in self.settings} | {row.flag: row.instead for row in self.reserved}
         return {form: instead[name] for name, flag in self.flags().items() for form in flag.forms(name)}
 
 
 @cache
 def engine_settings() -> EngineSettings:
-    """The table of engine settings."""
+    """Return the table of engine settings."""
     return required_entry("vllm", "engine-settings", EngineSettings)
 
 
 class FurtherFlags(Entry):
-    """The table of all other flags of vLLM (`values/vllm/flags.yaml`), in groups and by name: those that are neither
-    settings nor reserved.
+    """Table of all flags of vLLM that are neither settings nor reserved (`values/vllm/flags.yaml`), by group and flag
+    name.
     """
 
     name: str
@@ -134,26 +152,26 @@ class FurtherFlags(Entry):
 
 @cache
 def further_flags() -> dict[str, Flag]:
-    """The flags of vLLM's command line beside those of the table of engine settings, by name."""
+    """Return the flags of vLLM that are neither settings nor reserved, by flag name."""
     groups = required_entry("vllm", "flags", FurtherFlags).groups.values()
     return {name: flag for group in groups for name, flag in group.items()}
 
 
 @cache
 def flags_by_name() -> Mapping[str, Flag]:
-    """The flags of vLLM's command line that the kit knows, settings and all others, by name."""
+    """Return all flags of vLLM that the kit knows, by flag name without dashes."""
     return engine_settings().flags() | further_flags()
 
 
 @cache
 def flags_by_word() -> Mapping[str, Flag]:
-    """The flags of vLLM's command line that the kit knows, by each word that stands for one."""
+    """Return all flags of vLLM that the kit knows, by each spelling on the command line."""
     return {word: flag for name, flag in flags_by_name().items() for word in flag.forms(name)}
 
 
 def full_names(flag: str) -> list[str]:
-    """Return the flags that vLLM could take a shortened flag for, sorted; none where it is a flag itself, or begins
-    none.
+    """Return the full spellings that a shortened flag could stand for, sorted; empty if `flag` is a full flag or no
+    flag begins with it.
     """
     known = flags_by_word()
     if not flag.startswith("-") or flag in known:
@@ -162,7 +180,9 @@ def full_names(flag: str) -> list[str]:
 
 
 def _definition(setting: EngineSetting, *, of_role: bool = False) -> Any:
-    """A row as pydantic's type and field; of a role without a default, as the setting of all roles holds then."""
+    """Return the pydantic type and field of a setting. In `engine.ROLE` (`of_role`) the field has no default: without
+    it, the setting of all roles applies.
+    """
     literal: Any = Literal
     type_: Any = literal[setting.choices] if setting.choices else _TYPES[setting.kind]
     type_ = Annotated[type_, Field(ge=setting.minimum, gt=setting.above, le=setting.maximum)]
@@ -175,14 +195,15 @@ def _definition(setting: EngineSetting, *, of_role: bool = False) -> Any:
 EngineRows = create_model(
     "EngineRows", __base__=ConfigPart, **{setting.field: _definition(setting) for setting in engine_settings().settings}
 )
-"""Keys of the stack file's `engine` that are rows of the table of settings, as fields of pydantic."""
+"""Base class of `Engine` with a pydantic field for each row of the table of settings."""
 
 RoleRows = create_model(
     "RoleRows",
     __base__=ConfigPart,
     **{row.field: _definition(row, of_role=True) for row in engine_settings().settings if row.by_role},
 )
-"""Keys of `engine.prefill`, `engine.decode` and `engine.aggregated` that are rows of that table, as fields."""
+"""Base class of `RoleEngine` with a pydantic field for each row of the table of settings that may differ between roles.
+"""
 
 _BY_TABLE: Any = None
 
@@ -191,68 +212,80 @@ GroupId = Annotated[int, Field(ge=0, le=2_147_483_647)]
 
 
 class EngineUser(ConfigPart):
-    """A user that servers run as, in place of the image's, which is root."""
+    """User and groups that vLLM's containers run as, in place of the image's default user, root."""
 
     id: Annotated[int, Field(ge=1, le=2_147_483_647)]
-    """Number of the user; the image needs none of that number."""
+    """Numeric user ID (UID). The image's `/etc/passwd` needs no entry for it."""
 
     groups: Annotated[Items[GroupId], Field(max_length=16)] = ()
-    """Numbers of the groups that `/dev/kfd` and `/dev/dri/renderD*` belong to on the nodes (`stat -c %g`), which differ
-    from image to image. Without them a server sees no GPU, unless the nodes' runtime gives devices to a pod's user."""
+    """Numeric IDs of the groups that own `/dev/kfd` and `/dev/dri/renderD*` on the nodes (`stat -c %g`); they depend on
+    the nodes' image. Without these groups a server can't open the GPUs, unless the container runtime gives the devices
+    to the pod's user.
+    """
 
 
 KvConnectorName = Literal["nixl", "mori-io", "mooncake"]
-"""Libraries by which KV cache is handed over; `values/releases` says which release has which, and what it takes."""
+"""Library that transfers KV cache between servers; `values/releases` lists those of each release, with their
+requirements.
+"""
 
 
 class KvCache(ConfigPart):
-    """Ways that KV cache takes between servers, and where it stays beside the memory of their GPUs."""
+    """Transfer of KV cache between servers, and KV cache in the nodes' memory."""
 
     connector: Annotated[KvConnectorName, Field(exclude_if=lambda name: name == "nixl")] = "nixl"
-    """By what prefill servers hand KV cache to decode servers."""
+    """Library (vLLM's KV connector) by which prefill servers transfer KV cache to decode servers."""
 
     host_memory_gib: Annotated[int | None, Field(ge=1, le=16384, exclude_if=is_absent)] = None
-    """GiB of its node's memory in which each prefill or aggregated server keeps KV cache of prompts, so that those that
-    begin as earlier ones did aren't computed anew once the GPUs' memory has no room for it. Decode servers have none:
-    they get prompts from prefill servers."""
+    """Host memory in GiB in which each prefill or aggregated server keeps the KV cache of earlier prompts, so that a
+    prompt with the same beginning isn't computed again after the cache in GPU memory was evicted; none if left out.
+    Decode servers keep none: they receive their prompts' KV cache from prefill servers.
+    """
 
 
 AdapterRank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
-"""Ranks that vLLM makes room for (vllm/config/lora.py: MaxLoRARanks)."""
+"""LoRA ranks for which vLLM can reserve memory (vllm/config/lora.py: MaxLoRARanks)."""
 
 
 class AdapterSlots(ConfigPart):
-    """Room for LoRA adapters in each server. Servers are started with it, so that another one replaces them; which
-    adapters there are is `adapters` of the model, which changes without."""
+    """Memory for LoRA adapters in each server. A change restarts the servers; a change of the adapters themselves
+    (`adapters` of the model) doesn't.
+    """
 
     slots: Annotated[int, Field(ge=1, le=64)] = 4
-    """Adapters whose requests a server computes at a time (vLLM's `--max-loras`). Each takes memory of the GPUs, used
-    or not."""
+    """Number of adapters whose requests a server computes in the same step (vLLM's `--max-loras`). Each slot reserves
+    GPU memory, used or not.
+    """
 
     max_rank: AdapterRank = 16
-    """The largest rank of an adapter (vLLM's `--max-lora-rank`), which each slot has room for."""
+    """Largest rank of an adapter (vLLM's `--max-lora-rank`). Each slot reserves memory for this rank."""
 
     host_slots: Annotated[int | None, Field(ge=1, le=1024, exclude_if=is_absent)] = None
-    """Adapters that a server keeps in its node's memory (vLLM's `--max-cpu-loras`), from where they get to a slot; as
-    many as `slots` if left out. Others are read from the model cache again."""
+    """Number of adapters that a server keeps in its node's memory, from which they are loaded into a slot (vLLM's
+    `--max-cpu-loras`); equal to `slots` if left out. Other adapters are read from the model cache again when a request
+    needs them.
+    """
 
 
 FeatureName = Literal["tool-calling", "reasoning"]
-"""Features of models that vLLM is started with arguments for; `values/models` says which model has them, and how."""
+"""Model feature that vLLM needs start arguments for; `values/models` lists the features of each model, with their
+arguments.
+"""
 
 
 class RoleEngine(RoleRows):
-    """vLLM settings of the servers of one role, in place of those of all roles or beside them."""
+    """vLLM settings for the servers of one role, which replace or extend those for all roles."""
 
     extra_args: Items[str] = ()
-    """Further vLLM arguments of these servers, after those of all; none that servers must agree on to hand KV cache
-    over."""
+    """Additional vLLM arguments for these servers, after the `extraArgs` for all roles. Arguments that prefill and
+    decode servers must agree on for the transfer of KV cache are refused.
+    """
 
     env: dict[EnvironmentName, str] = Field(default_factory=dict[str, str])
-    """Further environment variables of these servers; they win over those of all."""
+    """Additional environment variables for these servers; they override those for all roles."""
 
     def settings(self) -> dict[str, SettingValue]:
-        """The settings that are given, by field."""
+        """Return the settings of this role that the stack file has, by field name."""
         return {name: value for name in RoleRows.model_fields if (value := getattr(self, name)) is not None}
 
 
@@ -260,9 +293,9 @@ OfRole = Annotated[RoleEngine | None, Field(exclude_if=is_absent)]
 
 
 class Engine(EngineRows):
-    """vLLM settings that planning depends on, and a way to pass others."""
+    """vLLM settings that planning depends on, and additional arguments and environment variables."""
 
-    if TYPE_CHECKING:  # of the table's fields those that code reads by name
+    if TYPE_CHECKING:  # the table's fields that code accesses by name
         max_model_len: int | None = _BY_TABLE
         max_num_seqs: int = _BY_TABLE
         gpu_memory_utilization: float = _BY_TABLE
@@ -270,39 +303,45 @@ class Engine(EngineRows):
         all2all_backend: str | None = _BY_TABLE
 
     features: Annotated[Items[FeatureName] | None, Field(exclude_if=is_absent)] = None
-    """What servers do beside plain answers: `tool-calling`, calls of a request's tools, and `reasoning`, which stands
-    in a field of its own in answers. All that the catalogue knows of the model if left out; none with an empty list."""
+    """Features of the servers besides plain completions: `tool-calling` parses the model's tool calls, `reasoning`
+    returns the reasoning text in a separate field of the response. If left out, all features that the catalogue lists
+    for the model; with an empty list, none.
+    """
 
     adapters: Annotated[AdapterSlots | None, Field(exclude_if=is_absent)] = None
-    """Room for LoRA adapters in each server; none if left out."""
+    """Memory for LoRA adapters in each server; none if left out."""
 
     kv_cache: Annotated[KvCache, Field(exclude_if=lambda own: own == KvCache())] = KvCache()
-    """Hand-over of KV cache, and KV cache in the nodes' memory."""
+    """Transfer of KV cache between servers, and KV cache in the nodes' memory."""
 
     extra_args: Items[str] = ()
-    """Further vLLM arguments, passed as they are to every server of the model; none that the kit sets itself."""
+    """Additional vLLM arguments, passed unchanged to every server of the model. Arguments that the kit sets itself are
+    refused.
+    """
 
     env: dict[EnvironmentName, str] = Field(default_factory=dict[str, str])
-    """Further environment variables of every server; they win over the kit's own."""
+    """Additional environment variables of every server; they override those that the kit sets."""
 
     user: Annotated[EngineUser | None, Field(exclude_if=is_absent)] = None
-    """A user that servers run as; the image's own, root, if left out."""
+    """User and groups that vLLM's containers run as; the image's default user, root, if left out."""
 
     prefill: OfRole = None
-    """Settings of prefill servers alone."""
+    """Settings for prefill servers only."""
 
     decode: OfRole = None
-    """Settings of decode servers alone."""
+    """Settings for decode servers only."""
 
     aggregated: OfRole = None
-    """Settings of aggregated servers alone."""
+    """Settings for aggregated servers only."""
 
     def roles(self) -> dict[Role, RoleEngine]:
-        """The roles that have settings of their own."""
+        """Return the settings of each role that has its own, by role."""
         return {role: own for role in ROLES if (own := getattr(self, role)) is not None}
 
     def of_role(self, role: Role) -> "Engine":
-        """The settings of the servers of one role: those of all, with its own in their place or beside them."""
+        """Return the settings that apply to one role's servers: those for all roles, with the role's own settings
+        replacing or extending them.
+        """
         whole = self.model_copy(update=dict.fromkeys(ROLES))
         own = self.roles().get(role)
         if own is None:
@@ -311,7 +350,7 @@ class Engine(EngineRows):
         return whole.model_copy(update={**own.settings(), **beside})
 
     def settings(self) -> dict[str, SettingValue]:
-        """The settings that are given or have a default, by field."""
+        """Return the settings that the stack file has or that have a default, by field name."""
         return {name: value for name in EngineRows.model_fields if (value := getattr(self, name)) is not None}
 
     def key_of(self, field: str, role: Role) -> str:
@@ -323,12 +362,16 @@ class Engine(EngineRows):
         return f"{part}.{to_camel(field)}"
 
     def argument(self, name: str) -> tuple[int, str] | None:
-        """The value that `extraArgs` give an argument, and its position; of several the last, which wins."""
+        """Return the index in `extraArgs` and the value of an argument; of several, the last, which takes effect. None
+        if `extraArgs` doesn't contain the argument.
+        """
         return argument_of(self.extra_args, name)
 
 
 def argument_of(arguments: Sequence[str], name: str) -> tuple[int, str] | None:
-    """The value that a list of arguments gives to one of them, and its position; of several the last, which wins."""
+    """Return the index and the value of an argument in a list of arguments; of several, the last, which takes effect.
+    None if the list doesn't contain the argument.
+    """
     last = None
     for i, argument in enumerate(arguments):
         key, mark, value = argument.partition("=")
@@ -338,11 +381,12 @@ def argument_of(arguments: Sequence[str], name: str) -> tuple[int, str] | None:
 
 
 def flag_of(argument: str) -> str:
-    """The flag that an argument names, without its value and without the key of an object: `--kv-transfer-config` of
-    `--kv_transfer_config.kv_role=kv_both`. Another word than a flag stays as it is.
+    """Return the flag that an argument sets, without its value and without the key of a JSON object:
+    `--kv-transfer-config` for `--kv_transfer_config.kv_role=kv_both`. An argument that is no flag is returned
+    unchanged.
     """
     return argument.partition("=")[0].partition(".")[0].replace("_", "-") if argument.startswith("-") else argument
 
 
 DEFAULT_ENGINE = Engine()
-"""The settings of a stack file that says nothing of them."""
+"""Settings of a model whose stack file has no `engine`."""

@@ -1,4 +1,6 @@
-"""The front door of a stack: one address for all its models, who may ask, how much, and what share a unit gets."""
+"""Front door of a stack: one address for all models, with TLS, authentication, limits for clients, and weights of
+units.
+"""
 
 from typing import Annotated, Literal
 
@@ -16,7 +18,7 @@ ConcurrentRequests = Annotated[int, Field(ge=2, le=100_000)]
 Weight = Annotated[int, Field(ge=0, le=100)]
 
 CLIENT_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-"""Names of clients; they stand in headers and access logs."""
+"""Pattern of client names, which appear in HTTP headers and access logs."""
 
 ClientName = Annotated[
     str, matching(CLIENT_PATTERN, "at most 63 letters, digits, dashes, dots and underscores", max_length=63)
@@ -24,25 +26,26 @@ ClientName = Annotated[
 
 
 class ConfigCertificate(ConfigPart):
-    """Certificate that is a secret of the stack's config."""
+    """TLS certificate from secrets of the stack's config."""
 
     kind: Literal["config"]
-    """`config`: certificate chain and private key (PEM) are `llmd-oke:frontDoorCertificate.chain` and
-    `llmd-oke:frontDoorCertificate.key`, set with `pulumi config set --secret --path`."""
+    """`config`: certificate chain and private key (PEM) are the secrets `llmd-oke:frontDoorCertificate.chain` and
+    `llmd-oke:frontDoorCertificate.key`, set with `pulumi config set --secret --path`.
+    """
 
 
 class SecretCertificate(ConfigPart):
-    """Certificate in a Secret that something else makes and renews."""
+    """TLS certificate from a Secret that another tool creates and renews."""
 
     kind: Literal["secret"]
-    """`secret`: a Secret of type kubernetes.io/tls in the namespace of the models."""
+    """`secret`: a Secret of type kubernetes.io/tls in the models' namespace."""
 
     name: DnsLabel
     """Name of the Secret."""
 
 
 class IssuerCertificate(ConfigPart):
-    """cert-manager, which must be in the cluster, gets and renews the certificate."""
+    """TLS certificate that cert-manager, which must be installed in the cluster, requests and renews."""
 
     kind: Literal["issuer"]
     """`issuer`: an issuer of cert-manager."""
@@ -51,18 +54,19 @@ class IssuerCertificate(ConfigPart):
     """Name of the issuer."""
 
     scope: Literal["Issuer", "ClusterIssuer"] = "ClusterIssuer"
-    """`ClusterIssuer`, or an `Issuer` of the namespace of the models."""
+    """Kind of the issuer: `ClusterIssuer`, or an `Issuer` in the models' namespace."""
 
 
 Tls = Annotated[ConfigCertificate | SecretCertificate | IssuerCertificate, Field(discriminator="kind")]
 
 
 class ApiKeys(ConfigPart):
-    """Clients send a key of their own: `Authorization: Bearer KEY`."""
+    """Authentication by API key: each client sends its own as `Authorization: Bearer KEY`."""
 
     kind: Literal["api-keys"]
-    """`api-keys`: the secrets `llmd-oke:frontDoorKeys.CLIENT`, one for each client, set with
-    `pulumi config set --secret --path`."""
+    """`api-keys`: the keys are the secrets `llmd-oke:frontDoorKeys.CLIENT`, one for each client, set with `pulumi
+    config set --secret --path`.
+    """
 
 
 JwksUri = Annotated[
@@ -76,135 +80,150 @@ JwksUri = Annotated[
 
 
 class Jwt(ConfigPart):
-    """Clients send a token (JWT) that an identity provider has signed: `Authorization: Bearer TOKEN`."""
+    """Authentication by a token (JWT) that an identity provider has signed, sent as `Authorization: Bearer TOKEN`."""
 
     kind: Literal["jwt"]
-    """`jwt`: the public keys of the provider are fetched from `jwksUri`, or are `llmd-oke:frontDoorKeySet`, a JSON Web
-    Key Set."""
+    """`jwt`: the provider's public keys are fetched from `jwksUri`, or are the config value `llmd-oke:frontDoorKeySet`,
+    a JSON Web Key Set.
+    """
 
     issuer: HttpsUrl
-    """Issuer that tokens must name (`iss`)."""
+    """Issuer that tokens must have (`iss`)."""
 
     jwks_uri: Annotated[JwksUri | None, Field(exclude_if=is_absent)] = None
-    """Where the provider publishes its keys: each Envoy fetches them every five minutes. Envoy trusts the authorities
-    of its image."""
+    """URL of the provider's JSON Web Key Set, which each Envoy fetches every five minutes. Envoy verifies the URL's TLS
+    certificate with the certificate authorities in its image.
+    """
 
     audiences: Annotated[Items[str], Field(min_length=1)]
-    """Audiences of which tokens must name one (`aud`)."""
+    """Accepted audiences; a token must have at least one of them (`aud`)."""
 
 
 Authentication = Annotated[ApiKeys | Jwt, Field(discriminator="kind")]
 
 
 class ClientLimit(ConfigPart):
-    """Limits of one client. What is left out is as for all clients."""
+    """Limits for one client. A limit that is left out is that for all clients."""
 
     requests_per_minute: Annotated[RequestsPerMinute | None, Field(exclude_if=is_absent)] = None
-    """Requests in a minute."""
+    """Maximum number of requests per minute."""
 
     tokens_per_minute: Annotated[TokensPerMinute | None, Field(exclude_if=is_absent)] = None
-    """Tokens in a minute."""
+    """Maximum number of tokens per minute."""
 
     concurrent_requests: Annotated[ConcurrentRequests | None, Field(exclude_if=is_absent)] = None
-    """Requests under way at a time, at each model."""
+    """Maximum number of concurrent requests to each model."""
 
     models: Annotated[Items[DnsLabel] | None, Field(exclude_if=is_absent)] = None
-    """Models that it may use, by the names of their objects."""
-
-
-def _from_number(value: object) -> object:
-    number = isinstance(value, int) and not isinstance(value, bool)
-    return {"requestsPerMinute": value} if number else value
+    """Models that the client may use, by the names of their objects."""
 
 
 ClientLimitOrNumber = Annotated[
-    ClientLimit, BeforeValidator(_from_number, json_schema_input_type=RequestsPerMinute | ClientLimit)
+    ClientLimit,
+    BeforeValidator(
+        lambda value: {"requestsPerMinute": value} if type(value) is int else value,
+        json_schema_input_type=RequestsPerMinute | ClientLimit,
+    ),
 ]
-"""A number is `requestsPerMinute`."""
+"""Limits for one client; a bare number is `requestsPerMinute`."""
 
 
 class Limits(ConfigPart):
-    """Limits of each client for all models together. Each of the two Envoys allows half of it."""
+    """Limits for each client, over all models together. Each of the two Envoys enforces half of each limit."""
 
     requests_per_minute: Annotated[RequestsPerMinute | None, Field(exclude_if=is_absent)] = None
-    """Requests of one client in a minute; any number if left out."""
+    """Maximum number of requests per minute of one client; unlimited if left out."""
 
     tokens_per_minute: Annotated[TokensPerMinute | None, Field(exclude_if=is_absent)] = None
-    """Tokens that requests of one client may take in a minute, counted as they come: a quarter of the body's bytes, and
-    the tokens that it lets servers generate (`max_tokens`, or the model's longest sequence where it says none, for each
-    prompt and each of `n`). What an answer doesn't use is not given back."""
+    """Maximum number of tokens per minute of one client; unlimited if left out. Tokens are estimated when a request
+    arrives: a quarter of the body's bytes, plus the tokens that the request lets servers generate (`max_tokens`, or the
+    model's maximum sequence length if the request has none, for each prompt and each of `n`). Tokens that the answer
+    doesn't use are not credited back.
+    """
 
     concurrent_requests: Annotated[ConcurrentRequests | None, Field(exclude_if=is_absent)] = None
-    """Requests of one client under way at a time, at each model; any number if left out. Each of the two threads of an
-    Envoy allows a quarter of it, which is all that a client gets by one connection; a number in `clients` is counted by
-    the Envoy as a whole."""
+    """Maximum number of concurrent requests of one client to each model; unlimited if left out. Each of the two threads
+    of an Envoy enforces a quarter, which is also the limit over a single connection; a limit in `clients` is enforced
+    by each Envoy as a whole.
+    """
 
     models: Annotated[Items[DnsLabel] | None, Field(exclude_if=is_absent)] = None
-    """Models that clients may use, by the names of their objects; all if left out. With an empty list only `clients`
-    with models of their own may use any."""
+    """Models that clients may use, by the names of their objects; all if left out. With an empty list, only clients
+    with `models` of their own in `clients` may use any.
+    """
 
     clients: dict[ClientName, ClientLimitOrNumber] = Field(default_factory=dict[str, ClientLimit])
-    """Other limits for single clients, by the name of their key or the subject (`sub`) of their token. A number is
-    `requestsPerMinute`."""
+    """Different limits for single clients, by the name of their key or the subject (`sub`) of their token. A bare
+    number is `requestsPerMinute`.
+    """
 
 
 class LoadBalancer(ConfigPart):
-    """Place of OCI's load balancer. What is left out is that of the stack's own network, or else the cluster's."""
+    """OCI load balancer of the front door. A setting that is left out is taken from the stack's own network, or else
+    from the cluster.
+    """
 
     subnet_id: Ocid | None = None
-    """Subnet."""
+    """Subnet of the load balancer."""
 
     security_group_ids: Items[Ocid] = ()
-    """Network security groups."""
+    """Network security groups of the load balancer."""
 
 
 class FrontDoorConfig(ConfigPart):
     """One address for all models of the stack.
 
-    A request goes to the model that its host (`hosts`), its path (`/models/NAME/v1/…`, where NAME is that of the
-    model's objects) or the `model` of its body names.
+    A request is routed to the model named by its host (`hosts`), its path (`/models/NAME/v1/…`, where NAME is the name
+    of the model's objects) or the `model` of its body.
     """
 
     exposure: Exposure = "cluster"
-    """Who reaches it. `cluster`: pods. `internal`: the VCN and what is joined to it, through a network load balancer of
-    OCI. `public`: the internet too; it needs `tls` and `authentication`."""
+    """Clients that can reach the front door. `cluster`: pods. `internal`: hosts of the VCN and connected networks,
+    through an OCI network load balancer. `public`: also the internet; needs `tls` and `authentication`.
+    """
 
     host: HostName | None = None
-    """Its name in the DNS, which you point to it; needed with `tls`."""
+    """DNS name of the front door, whose record you create; needed with `tls`."""
 
     tls: Annotated[Tls | None, Field(exclude_if=is_absent)] = None
-    """Its certificate; plain HTTP if left out. A renewed one is taken without a restart."""
+    """TLS certificate; plain HTTP if left out. A renewed certificate is loaded without a restart."""
 
     authentication: Annotated[Authentication | None, Field(exclude_if=is_absent)] = None
-    """Who may ask; everybody who reaches it if left out."""
+    """Authentication of clients; if left out, everybody who can reach the front door may send requests."""
 
     unchecked_pods: Annotated[Literal["accepted"] | None, Field(exclude_if=is_absent)] = None
-    """`accepted`: pods of the cluster are trusted to ask the models, and to read who asks for what, without a key.
-    Needed with `authentication` where nothing enforces NetworkPolicies (`networkPolicies.engine: none`)."""
+    """`accepted`: pods of the cluster are trusted to send requests to the models, and to read which client sends which
+    requests, without a key. Needed with `authentication` where nothing enforces NetworkPolicies
+    (`networkPolicies.engine: none`).
+    """
 
     limits: Annotated[Limits | None, Field(exclude_if=is_absent)] = None
-    """How much each client may ask; only with `authentication`."""
+    """Limits for each client; only with `authentication`."""
 
     priorities: Annotated[dict[ClientName, Priority], Field(exclude_if=lambda clients: not clients)] = Field(
         default_factory=dict[ClientName, Priority]
     )
-    """Priority of single clients, by the name of their key or the subject (`sub`) of their token; others have 0. While
-    servers are saturated, requests of higher priority go first, and those below 0 wait for all others. Only with
-    `authentication`, and with `router.flowControl` of all models."""
+    """Priority of single clients, by the name of their key or the subject (`sub`) of their token; all others have 0.
+    While servers are saturated, requests with higher priority go first, and those below 0 wait for all others. Only
+    with `authentication`, and with `router.flowControl` of all models.
+    """
 
     cache_isolation: CacheIsolation = "none"
-    """Whose prompts share prefix cache. `none`: those of all clients, so that the time to the first token tells one
-    client whether another asked for the same beginning. `client`: those of one client alone, by a `cache_salt` that the
-    front door writes into requests; it needs `authentication` and the secret `llmd-oke:frontDoorCacheSecret`."""
+    """Isolation of the prefix cache between clients. `none`: all clients share the prefix cache, so that one client can
+    tell from the time to first token whether another sent a prompt with the same beginning. `client`: each client has
+    its own, by a `cache_salt` that the front door adds to requests; needs `authentication` and the secret
+    `llmd-oke:frontDoorCacheSecret`.
+    """
 
     hosts: dict[HostName, DnsLabel] = Field(default_factory=dict[str, str])
-    """Further names in the DNS, each of which leads to one model (by the name of its objects)."""
+    """Additional DNS names, each of which routes to one model (by the name of its objects)."""
 
     weights: dict[DnsLabel, Weight] = Field(default_factory=dict[str, int])
-    """Percent of the requests that name a model by the body, for each unit that serves it (copies, and other entries of
-    `models` with the same model), by the names of the units: `gpt-oss-120b`, or `gpt-oss-120b-0` and so on where there
-    are copies. They add up to 100 for each model; a model without weights is spread by least load. They move while
-    requests flow."""
+    """Percentage of requests for each unit that serves a model, among requests that name the model in the body. Units
+    are copies, and other entries of `models` with the same model; keys are their names: `gpt-oss-120b`, or
+    `gpt-oss-120b-0` and so on with copies. The weights of each model add up to 100; without weights, requests go to the
+    least loaded unit. Weights can change while requests are in flight.
+    """
 
     load_balancer: LoadBalancer = LoadBalancer()
-    """The load balancer of an `internal` or `public` front door."""
+    """Load balancer of an `internal` or `public` front door."""

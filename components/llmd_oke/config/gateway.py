@@ -1,4 +1,4 @@
-"""The Gateway (Gateway API) that models with `router.mode: gateway` are behind, and the route of each."""
+"""Gateway (Gateway API) for models with `router.mode: gateway`, and the route of each model."""
 
 from typing import Annotated, Literal
 
@@ -22,93 +22,100 @@ UncheckedRequests = Annotated[Literal["accepted"] | None, Field(exclude_if=is_ab
 
 
 class GatewayService(ConfigPart):
-    """The Service before a Gateway's pods."""
+    """Service in front of a Gateway's pods."""
 
     name: DnsLabel
-    """Its name."""
+    """Name of the Service."""
 
     namespace: DnsLabel | None = None
-    """Its namespace, and that of the pods; where the provider has them if left out."""
+    """Namespace of the Service and of the pods; the provider's default if left out."""
 
 
 class ExistingGateway(ConfigPart):
-    """A Gateway that somebody else has made. It must take routes from the namespace of the models."""
+    """Existing Gateway that this stack doesn't manage. It must accept routes from the models' namespace."""
 
     mode: Literal["existing"]
-    """`existing`: a Gateway of the cluster."""
+    """`existing`: a Gateway that already exists in the cluster."""
 
     provider: str
-    """What implements it: agentgateway, istio or envoy-gateway."""
+    """Implementation of the Gateway: agentgateway, istio or envoy-gateway."""
 
     name: DnsLabel
     """Name of the Gateway."""
 
     namespace: DnsLabel | None = None
-    """Its namespace; that of the models if left out."""
+    """Namespace of the Gateway; that of the models if left out."""
 
     listener: DnsLabel | None = None
-    """Listener that clients come to; any that takes the routes if left out."""
+    """Listener for clients; if left out, any listener that accepts the routes."""
 
     cluster_listener: DnsLabel | None = None
-    """Listener without TLS on port 80, to which the models' own Services lead pods of the cluster and benchmarks; any
-    that takes the routes if left out."""
+    """Listener on port 80 without TLS, to which the models' own Services route pods of the cluster and benchmarks; if
+    left out, any listener that accepts the routes.
+    """
 
     service: Annotated[GatewayService | None, Field(exclude_if=is_absent)] = None
-    """The Service before its pods; the one that the provider makes if left out."""
+    """Service in front of the Gateway's pods; if left out, the one that the provider creates."""
 
     unchecked_requests: UncheckedRequests = None
-    """`accepted`: whoever reaches the Gateway is trusted with fields and headers that are the router's alone.
-    Needed with providers that refuse none at a Gateway that is there: agentgateway and istio."""
+    """`accepted`: everybody who can reach the Gateway is trusted not to send the fields and headers that are reserved
+    for the router. Needed with providers that can't reject them at an existing Gateway: agentgateway and istio.
+    """
 
 
 class CreatedGateway(ConfigPart):
-    """A Gateway of this stack's own, in the namespace of the models. Its implementation must be in the cluster."""
+    """Gateway that this stack creates in the models' namespace. Its implementation must be installed in the cluster."""
 
     mode: Literal["create"]
-    """`create`: a Gateway of this stack."""
+    """`create`: this stack creates the Gateway."""
 
     provider: str
-    """What implements it: agentgateway, istio or envoy-gateway."""
+    """Implementation of the Gateway: agentgateway, istio or envoy-gateway."""
 
     name: DnsLabel = "inference-gateway"
     """Name of the Gateway."""
 
     class_name: DnsLabel | None = None
-    """Its GatewayClass; the one that the provider's own documents have if left out."""
+    """GatewayClass; if left out, the one in the provider's documentation."""
 
     exposure: Literal["cluster", "internal"] = "cluster"
-    """Who reaches it. `cluster`: pods. `internal`: the VCN and what is joined to it, through a network load balancer of
-    OCI."""
+    """Clients that can reach the Gateway. `cluster`: pods. `internal`: hosts of the VCN and connected networks, through
+    an OCI network load balancer.
+    """
 
     host: HostName | None = None
-    """Its name in the DNS, which you point to it; needed with `tls`."""
+    """DNS name of the Gateway, whose record you create; needed with `tls`."""
 
     port: Port | None = None
-    """Port for clients; 443 with `tls`, otherwise 80, if left out."""
+    """Port for clients; if left out 443 with `tls`, otherwise 80."""
 
     tls: Annotated[DnsLabel | None, Field(exclude_if=is_absent)] = None
-    """A Secret of type kubernetes.io/tls in the namespace of the models; plain HTTP if left out. The models' own
-    Services lead to port 80, which has no TLS."""
+    """Name of a Secret of type kubernetes.io/tls in the models' namespace; plain HTTP if left out. The models' own
+    Services use port 80, which has no TLS.
+    """
 
     unchecked_requests: UncheckedRequests = None
-    """`accepted`: whoever reaches the Gateway is trusted with fields and headers that are the router's alone.
-    Needed with a provider that refuses none: agentgateway."""
+    """`accepted`: everybody who can reach the Gateway is trusted not to send the fields and headers that are reserved
+    for the router. Needed with a provider that can't reject them: agentgateway.
+    """
 
 
 Gateway = Annotated[ExistingGateway | CreatedGateway, Field(discriminator="mode")]
 
 
 class Route(ConfigPart):
-    """Requests at the Gateway that are for this model. All conditions must be met."""
+    """Conditions for requests at the Gateway that are routed to this model. All of them must be met."""
 
     hosts: Items[HostName] = ()
     """Host names; any if left out."""
 
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict[str, str])
-    """Headers with their values; none if left out."""
+    """Required HTTP headers with their values; none if left out."""
 
     path: Annotated[str, matching(r"^/[-A-Za-z0-9_./]*$", "a path such as /v1", max_length=1024)] = "/v1"
-    """What the path begins with. It reaches servers as it is, so that it is part of their API's."""
+    """Prefix of the path. It isn't removed before the request reaches servers, and must be a prefix of their API's
+    paths.
+    """
 
     timeout_s: Annotated[int, Field(ge=0, le=86_400)] = 300
-    """Limit of a whole request in seconds, streamed answers too; 0 for none."""
+    """Maximum duration of a whole request in seconds, streamed answers included; 0 for no limit."""

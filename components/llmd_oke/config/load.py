@@ -1,4 +1,4 @@
-"""Reading of a stack file: a StackConfig, or all problems of its shape at once."""
+"""Loader of stack files: returns a StackConfig, or raises an error with all problems of types and keys at once."""
 
 import re
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from llmd_oke.config.yaml_files import CONFIG_KEY
 from llmd_oke.values import open_project
 
 _NAME = re.compile(r"(?:\w[\w.-]*/){0,2}\w[\w.-]*", re.ASCII)
-"""Of a stack, with organization and project before it where they are given."""
+"""Name of a stack, optionally preceded by organization and project."""
 
 
 def stack_file(project: Path, stack: str) -> Path:
-    """The file of a stack: `stacks/Pulumi.<stack>.yaml`. Organization and project before the name are let go.
+    """Return the path of a stack's file, `stacks/Pulumi.<stack>.yaml`. Organization and project in `stack` are ignored.
 
     Raises:
-        KitError: that is no name of a stack.
+        KitError: `stack` is no valid name of a stack.
     """
     if not _NAME.fullmatch(stack):
         known = ", ".join(stacks(project)) or "none"
@@ -30,15 +30,15 @@ def stack_file(project: Path, stack: str) -> Path:
 
 
 def stacks(project: Path) -> list[str]:
-    """The stacks that have a file, sorted."""
+    """Return the names of the stacks that have a file, sorted."""
     return sorted(path.name[len("Pulumi.") : -len(".yaml")] for path in (project / "stacks").glob("Pulumi.*.yaml"))
 
 
 def require_project(project: Path) -> None:
-    """Make sure that a folder is that of a project.
+    """Check that a directory contains a project.
 
     Raises:
-        KitError: it has no Pulumi.yaml.
+        KitError: the directory has no Pulumi.yaml.
     """
     if not (project / "Pulumi.yaml").is_file():
         remedy = "Go to the project's folder, or name it: --project FOLDER, or LLMD_OKE_PROJECT in the environment."
@@ -46,10 +46,10 @@ def require_project(project: Path) -> None:
 
 
 def project_name(project: Path) -> str:
-    """The name that Pulumi.yaml gives the project.
+    """Return the project's name in Pulumi.yaml.
 
     Raises:
-        KitError: there is no such file, it is not YAML, or it has no name.
+        KitError: Pulumi.yaml doesn't exist, is not YAML, or has no name.
     """
     require_project(project)
     name = _mapping(yaml_files.read(project / "Pulumi.yaml").value).get("name")
@@ -59,11 +59,11 @@ def project_name(project: Path) -> str:
 
 
 def load(project: Path, stack: str) -> StackConfig:
-    """The config of a stack.
+    """Return the config of a stack.
 
     Raises:
-        KitError: there is no such file, or it is not YAML.
-        InvalidStack: its shape is wrong; carries every problem, with lines.
+        KitError: the stack file doesn't exist, or is not YAML.
+        InvalidStack: the stack file has wrong keys or types; contains all problems, with lines.
     """
     path = stack_file(project, stack)
     try:
@@ -73,12 +73,12 @@ def load(project: Path, stack: str) -> StackConfig:
 
 
 def read(project: Path, stack: str) -> Any:
-    """The object of a stack's file under `llmd-oke:stack`, not judged yet. Opens the project: what its `values/` have
-    counts from now on.
+    """Return the object `llmd-oke:stack` of a stack's file, unvalidated. Also opens the project: from then on the
+    catalogue includes the project's `values/`.
 
     Raises:
-        KitError: there is no such file, or it is not YAML.
-        InvalidStack: the object is not there, or has a key twice.
+        KitError: the stack file doesn't exist, or is not YAML.
+        InvalidStack: the object is missing, or a key is repeated.
     """
     path = stack_file(project, stack)
     open_project(project)
@@ -94,7 +94,8 @@ def read(project: Path, stack: str) -> Any:
 
 
 def settings(project: Path, stack: str) -> dict[str, str]:
-    """The plain texts of a stack's file beside the object, by key (`oci:configFileProfile`). Secrets are left out.
+    """Return the plain-text config values of a stack's file by key (`oci:configFileProfile`). Objects and secrets are
+    left out.
 
     Raises:
         KitError: the file is not YAML, or can't be read.
@@ -103,7 +104,7 @@ def settings(project: Path, stack: str) -> dict[str, str]:
 
 
 def setting_names(project: Path, stack: str) -> frozenset[str]:
-    """The keys of a stack's file, those of secrets too.
+    """Return the config keys of a stack's file, including those of secrets.
 
     Raises:
         KitError: the file is not YAML, or can't be read.
@@ -118,19 +119,19 @@ def _settings(project: Path, stack: str) -> Mapping[str, Any]:
 
 
 def parse(document: Any) -> StackConfig:
-    """The config in a stack file's document.
+    """Return the config in the parsed content of a stack file.
 
     Raises:
-        InvalidStack: its shape is wrong; carries every problem.
+        InvalidStack: the content has wrong keys or types; contains all problems.
     """
     return validate(stack_object(document))
 
 
 def stack_object(document: Any) -> Any:
-    """The object under `llmd-oke:stack` in a stack file's document.
+    """Return the object `llmd-oke:stack` in the parsed content of a stack file.
 
     Raises:
-        InvalidStack: it is not there.
+        InvalidStack: the object is missing.
     """
     config = _mapping(_mapping(document).get("config"))
     if CONFIG_KEY not in config:
@@ -139,10 +140,10 @@ def stack_object(document: Any) -> Any:
 
 
 def validate(value: Any) -> StackConfig:
-    """The config that an object spells.
+    """Return the config that an object of the stack file stands for.
 
     Raises:
-        InvalidStack: its shape is wrong; carries every problem.
+        InvalidStack: the object has wrong keys or types; contains all problems.
     """
     try:
         return StackConfig.model_validate(value, by_alias=True, by_name=False)

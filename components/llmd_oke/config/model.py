@@ -1,49 +1,57 @@
-"""A model and how it is served: its topology, router, scaling and limits."""
+"""A model of the stack file: its topology, router, scaling and vLLM settings."""
 
 from typing import Annotated, Any, Literal, Self, get_args
 
 from llmd_bench.deployment import Parallelism, aggregated_short_form, disaggregated_short_form, parse_short_form
 from pydantic import Field, JsonValue, ModelWrapValidatorHandler, model_validator
 
-from llmd_oke.config.base import Commit, ConfigPart, DnsLabel, Items, Repository, is_absent, is_one, is_zero, matching
+from llmd_oke.config.base import Commit, ConfigPart, DnsLabel, Items, Repository, is_absent, matching
 from llmd_oke.config.engine import ROLES, Engine, Role
 from llmd_oke.config.flow_control import FlowControlConfig
 from llmd_oke.config.gateway import Route
 
 HANDING_OVER: frozenset[Role] = frozenset({"prefill", "decode"})
-"""Roles whose servers hand KV cache over: they alone have a KV connector of the kit's, and virtual functions."""
+"""Roles whose servers transfer KV cache between each other. Only their servers have a KV connector for that transfer,
+and virtual functions of the RDMA network.
+"""
 
 KEEPING: frozenset[Role] = frozenset({"prefill", "aggregated"})
-"""Roles whose servers may keep KV cache in their node's memory: decode servers would write there what they never read,
-as they get prompts from prefill servers first (vLLM's MultiConnector loads from the first connector that has any)."""
+"""Roles whose servers may keep KV cache in their node's memory. A decode server would write to that memory and never
+read from it: prompts come from prefill servers first, and vLLM's MultiConnector loads from the first connector that has
+the prompt.
+"""
 
 
 class Servers(ConfigPart):
-    """Equal vLLM servers of one role."""
+    """Identical vLLM servers of one role."""
 
     replicas: Annotated[int, Field(ge=1, le=1024)]
     """Number of servers."""
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)]
-    """GPUs that share each layer of a server, or of each of its ranks, which never span nodes: a node's GPUs are the
-    limit."""
+    """Number of GPUs that share each layer of the model, in a server or in each of its data-parallel ranks. A rank
+    never spans nodes: at most the GPUs of one node.
+    """
 
-    data_parallel_size: Annotated[int, Field(ge=1, le=512, exclude_if=is_one)] = 1
-    """Ranks of each server, with `tensorParallelSize` GPUs, attention weights, KV cache and requests of their own;
-    experts are shared by all ranks. Above 1 for mixtures of experts only. With more GPUs than a node has, a server
-    spans whole nodes, as a LeaderWorkerSet."""
+    data_parallel_size: Annotated[int, Field(ge=1, le=512, exclude_if=lambda ranks: ranks == 1)] = 1
+    """Number of data-parallel ranks of each server. Each rank has `tensorParallelSize` GPUs and its own attention
+    weights, KV cache and requests; all ranks share the experts. More than 1 only for mixture-of-experts models. A
+    server with more GPUs than a node has spans whole nodes, as a LeaderWorkerSet.
+    """
 
     expert_parallel: Annotated[bool | None, Field(exclude_if=is_absent)] = None
-    """Whether GPUs have whole experts, in place of a part of each; as the model's recipe has it if left out."""
+    """Whether each GPU holds whole experts instead of a slice of every expert; the default of the model's recipe if
+    left out.
+    """
 
     @property
     def gpus(self) -> int:
-        """GPUs of one server."""
+        """Number of GPUs of one server."""
         return self.tensor_parallel_size * self.data_parallel_size
 
     def parallelism(self, *, expert_parallel: bool, node_gpus: int | None = None) -> Parallelism:
-        """Return how a server is spread over its GPUs, and over whole nodes with `node_gpus` each where those are more
-        than a node has; `expert_parallel` is what the model has if nothing is said.
+        """Return the parallelism of a server. `expert_parallel` is the model's default, which the stack file's own
+        value overrides; with `node_gpus`, a server with more GPUs than that is spread over whole nodes.
         """
         experts = expert_parallel if self.expert_parallel is None else self.expert_parallel
         spread = Parallelism(self.tensor_parallel_size, self.data_parallel_size, experts)
@@ -51,19 +59,19 @@ class Servers(ConfigPart):
 
 
 class Topology(ConfigPart):
-    """Either prefill and decode servers, or aggregated servers, of one unit.
+    """Servers of one unit: either prefill and decode servers, or aggregated servers.
 
     The short form is one string: `8p-tp1-4d-tp2` or `agg-tp1-16r`; with data and expert parallelism `agg-tp1dp8ep-2r`.
     """
 
     prefill: Servers | None = None
-    """Servers that compute prompts and hand their KV cache over."""
+    """Servers that compute prompts and transfer the KV cache to decode servers."""
 
     decode: Servers | None = None
     """Servers that generate tokens."""
 
     aggregated: Servers | None = None
-    """Servers that do both."""
+    """Servers that compute prompts and generate tokens."""
 
     _source_text: str | None = None
 
@@ -78,17 +86,19 @@ class Topology(ConfigPart):
 
     @property
     def source_text(self) -> str | None:
-        """The text of the short form, where the stack file has that; problems then name the topology as a whole."""
+        """Text of the short form; None if the stack file has the long form. Errors about a short form name the whole
+        topology instead of one of its keys.
+        """
         return self._source_text
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the servers are equal, in whichever form they were written."""
+        """Tell whether the servers are equal, whether written in short or in long form."""
         return isinstance(other, Topology) and self.servers() == other.servers()
 
     __hash__ = ConfigPart.__hash__
 
     def servers(self) -> dict[Role, Servers]:
-        """The roles that the unit has, in the order prefill, decode, aggregated."""
+        """Return the servers of each role that the unit has, in the order prefill, decode, aggregated."""
         return {role: servers for role in ROLES if (servers := getattr(self, role)) is not None}
 
     @property
@@ -98,16 +108,16 @@ class Topology(ConfigPart):
 
     @property
     def data_parallel(self) -> bool:
-        """True if a server has more than one rank."""
+        """True if any server has more than one data-parallel rank."""
         return any(servers.data_parallel_size > 1 for servers in self.servers().values())
 
     @property
     def gpus(self) -> int:
-        """GPUs of one unit."""
+        """Number of GPUs of one unit."""
         return sum(servers.replicas * servers.gpus for servers in self.servers().values())
 
     def __str__(self) -> str:
-        """The short form where there is one (`8p-tp1-4d-tp2`), otherwise the roles one by one."""
+        """Return the short form (`8p-tp1-4d-tp2`), or a list of the roles if the topology has no short form."""
         servers = self.servers()
         each = {role: part.parallelism(expert_parallel=False) for role, part in servers.items()}
         if all(part.expert_parallel is not False for part in servers.values()):
@@ -122,12 +132,12 @@ class Topology(ConfigPart):
 MAX_COPIES = 64
 
 Decider = Literal["prefix", "always"]
-"""Which prompts are prefilled remotely."""
+"""Rule for which prompts are prefilled remotely."""
 
 RouterProfileName = Literal[
     "prefix", "prefix-affinity", "precise-prefix", "session-affinity", "lora-affinity", "token-load", "running-requests"
 ]
-"""How servers are chosen; `values/endpoint-pickers` says with which scorers."""
+"""Rule by which the endpoint picker chooses servers; `values/endpoint-pickers` has the scorers of each profile."""
 
 PROFILE_NAMES: tuple[RouterProfileName, ...] = get_args(RouterProfileName)
 Count = Annotated[int, Field(ge=1, le=1024)]
@@ -139,49 +149,60 @@ class RouterConfig(ConfigPart):
     """Router in front of the model servers."""
 
     mode: Literal["standalone", "gateway", "none"] = "standalone"
-    """`standalone`: endpoint picker with an Envoy beside it. `gateway`: endpoint picker that the stack's `gateway`
-    asks. `none`: a plain Service that spreads connections (the published baseline)."""
+    """`standalone`: an endpoint picker with an Envoy proxy of its own. `gateway`: an endpoint picker that the stack's
+    `gateway` calls. `none`: a plain Service that balances connections (the baseline of published benchmarks).
+    """
 
     route: Annotated[Route, Field(exclude_if=lambda route: route == Route())] = Route()
-    """With `mode: gateway`: which requests at the Gateway are for this model."""
+    """With `mode: gateway`: conditions on the requests at the Gateway that go to this model."""
 
     non_cached_tokens: Annotated[int, Field(ge=1)] = 16
-    """Prompts with at least this many tokens that decode has not cached are prefilled remotely; shorter ones stay on
-    decode. Never 0: the endpoint picker takes that for "never remotely"."""
+    """Minimum number of prompt tokens missing in the decode server's cache for the prompt to be prefilled remotely; the
+    decode server computes prompts with fewer. Never 0: the endpoint picker interprets 0 as "never remotely".
+    """
 
     decider: Annotated[Decider, Field(exclude_if=lambda decider: decider == "prefix")] = "prefix"
-    """Which prompts are prefilled remotely: `prefix`, those with `nonCachedTokens` uncached tokens; `always`, all."""
+    """Prompts that are prefilled remotely: `prefix`, those with at least `nonCachedTokens` uncached tokens; `always`,
+    all.
+    """
 
     profile: Annotated[RouterProfileName | None, Field(exclude_if=is_absent)] = None
-    """How servers are chosen. `prefix`: by cached prefixes and waiting requests. `token-load`: by the tokens and
-    requests that the picker has sent and that are not answered yet. `prefix-affinity`: likewise, among the prefill
-    servers that have most of the prompt cached unless they are much busier, as in llm-d's P/D guide. `precise-prefix`:
-    the same by what servers report of their KV cache, in place of what they were sent. `session-affinity`: as
-    `token-load`, but requests with a header `x-session-id` go to the servers of their session before. `lora-affinity`:
-    by the adapters that servers have loaded, and waiting requests. `running-requests`: by running and waiting requests
-    as servers report them. If left out, `prefix` where `workload.sharedPrefixTokens` are a good part of a prompt,
-    otherwise by load as the release can."""
+    """Rule by which the endpoint picker chooses servers. `prefix`: by cached prefixes and waiting requests.
+    `token-load`: by the tokens and requests that the picker has sent to a server and that are unanswered.
+    `prefix-affinity`: like `token-load`, but among the prefill servers that have cached most of the prompt, unless they
+    are much busier, as in llm-d's P/D guide. `precise-prefix`: like `prefix-affinity`, but the cached prefixes are
+    those that servers report, not those estimated from earlier requests. `session-affinity`: like `token-load`, but
+    requests with a header `x-session-id` go to the servers that answered their session before. `lora-affinity`: by
+    loaded LoRA adapters and waiting requests. `running-requests`: by running and waiting requests as servers report
+    them. If left out: `prefix` where `workload.sharedPrefixTokens` are a large part of a prompt, otherwise the
+    load-based profile that the release supports.
+    """
 
     peak_prefill_tokens_per_s: Annotated[float | None, Field(gt=0, exclude_if=is_absent)] = None
-    """With `profile: prefix-affinity` or `precise-prefix`: prompt tokens that a prefill server computes in a second at
-    most, by which the picker judges how long tokens under way take. llm-d's figure if left out: of gpt-oss-120b on an
-    H200."""
+    """With `profile: prefix-affinity` or `precise-prefix`: maximum rate in tokens per second at which a prefill server
+    computes prompts, from which the picker estimates how long unfinished prompts still take. If left out, llm-d's
+    figure, which is for gpt-oss-120b on an H200.
+    """
 
     config: Annotated[dict[str, JsonValue] | None, Field(exclude_if=is_absent)] = None
-    """The endpoint picker's own config (an EndpointPickerConfig, `apiVersion` and `kind` left out), in place of what
-    `profile` and `decider` stand for. It is checked by what the release's endpoint picker reads."""
+    """Complete configuration of the endpoint picker (an EndpointPickerConfig without `apiVersion` and `kind`), in place
+    of the one made from `profile` and `decider`. It is checked against the fields that the release's endpoint picker
+    accepts.
+    """
 
     flow_control: Annotated[FlowControlConfig | None, Field(exclude_if=is_absent)] = None
-    """Has requests wait in the endpoint picker while servers are saturated, those of clients with priority
-    (`frontDoor.priorities`) less long; if left out they wait in servers, in the order in which they came."""
+    """Flow control: while servers are saturated, requests wait in the endpoint picker, and those of clients with higher
+    priority (`frontDoor.priorities`) go first. If left out, requests wait in the servers in the order of their arrival.
+    """
 
     replicas: Annotated[int | None, Field(ge=1, exclude_if=is_absent)] = None
-    """With `mode: standalone`: pods of the router, one of whose endpoint pickers leads. As many as the release has if
-    left out, which is the most."""
+    """With `mode: standalone`: number of router pods, of which one holds the leader lease of the endpoint pickers. If
+    left out, the release's number, which is also the maximum.
+    """
 
 
 class WorkloadConfig(ConfigPart):
-    """The lengths that the deployment is planned and benchmarked for."""
+    """Prompt and output lengths that the deployment is planned and benchmarked for."""
 
     input_tokens: Annotated[int, Field(ge=1)]
     """Prompt length (ISL) in tokens."""
@@ -189,12 +210,14 @@ class WorkloadConfig(ConfigPart):
     output_tokens: Annotated[int, Field(ge=1)]
     """Output length (OSL) in tokens."""
 
-    shared_prefix_tokens: Annotated[int, Field(ge=0, exclude_if=is_zero)] = 0
-    """Tokens that prompts begin with and share with others, such as a system prompt or a conversation so far."""
+    shared_prefix_tokens: Annotated[int, Field(ge=0, exclude_if=lambda tokens: tokens == 0)] = 0
+    """Number of leading prompt tokens shared with other prompts, such as a system prompt or earlier turns of a
+    conversation.
+    """
 
 
 class Slo(ConfigPart):
-    """Promises to users."""
+    """Latency targets (service level objectives)."""
 
     ttft_ms: Annotated[float, Field(gt=0)] | None = None
     """Time to first token in milliseconds."""
@@ -204,65 +227,73 @@ class Slo(ConfigPart):
 
 
 class ServersScaling(ConfigPart):
-    """Limits and thresholds of one role in each unit. A server is added while any threshold is exceeded on average."""
+    """Limits and thresholds for the number of servers of one role in each unit. A server is added while the average
+    over the servers exceeds any threshold.
+    """
 
     min_replicas: Count
-    """Servers that stay, whatever the load."""
+    """Minimum number of servers."""
 
     max_replicas: Count
-    """Servers at the highest load. The GPU pools must have room for all of them at once."""
+    """Maximum number of servers. The GPU pools must have room for this many of every role at once."""
 
     requests: Threshold | None = None
-    """Requests, running and waiting, of one server."""
+    """Threshold: running and waiting requests of one server."""
 
     def thresholds(self) -> dict[str, float]:
-        """The thresholds that are set, by their names."""
+        """Return the thresholds that are set, by field name."""
         return self.model_dump(exclude={"min_replicas", "max_replicas"}, exclude_none=True)
 
 
 class PrefillScaling(ServersScaling):
-    """Prefill servers."""
+    """Limits and thresholds for prefill servers."""
 
     prompt_tokens_per_s: Threshold | None = None
-    """Prompt tokens for one server in a second: those that it computes, and its queue, to be done in half a minute."""
+    """Threshold: prompt tokens per second of one server, counted as those that it computes plus its queue divided by
+    half a minute.
+    """
 
 
 class DecodeScaling(ServersScaling):
-    """Decode servers."""
+    """Limits and thresholds for decode servers."""
 
     kv_cache_usage: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of one server's KV cache that is in use."""
+    """Threshold: used share of one server's KV cache; 1 is the whole cache."""
 
 
 class AggregatedScaling(PrefillScaling, DecodeScaling):
-    """Aggregated servers, which do both."""
+    """Limits and thresholds for aggregated servers."""
 
 
 class Scaling(ConfigPart):
-    """Servers come and go with the load, by KEDA, which must be in the cluster. They start as the topology says, and
-    where both prefill and decode are scaled they keep its proportion."""
+    """Scaling of the number of servers with the load by KEDA, which must be installed in the cluster. The topology
+    gives the initial numbers; where both prefill and decode servers are scaled, they keep the topology's ratio.
+    """
 
     prometheus: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = None
-    """Address of the Prometheus that has vLLM's metrics; the one of the llm-d guides if left out,
-    `http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090`."""
+    """URL of the Prometheus that collects vLLM's metrics; if left out, that of the llm-d guides,
+    `http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090`.
+    """
 
     prefill: PrefillScaling | None = None
-    """Prefill servers of each unit; their number stays if left out."""
+    """Scaling of each unit's prefill servers; their number is fixed if left out."""
 
     decode: DecodeScaling | None = None
-    """Decode servers of each unit; their number stays if left out."""
+    """Scaling of each unit's decode servers; their number is fixed if left out."""
 
     aggregated: AggregatedScaling | None = None
-    """Aggregated servers of each unit; their number stays if left out."""
+    """Scaling of each unit's aggregated servers; their number is fixed if left out."""
 
     scale_up_window_s: WindowSeconds | None = None
-    """Seconds that more load must last before a server is added (Kubernetes' stabilization window); 0 if left out."""
+    """Time in seconds that higher load must last before a server is added (Kubernetes' stabilization window); 0 if left
+    out.
+    """
 
     scale_down_window_s: WindowSeconds | None = None
-    """Seconds that less load must last before a server is taken away; 300 if left out."""
+    """Time in seconds that lower load must last before a server is removed; 300 if left out."""
 
     def servers(self) -> dict[Role, ServersScaling]:
-        """The roles that are scaled."""
+        """Return the scaling of each role that is scaled, by role."""
         return {role: servers for role in ROLES if (servers := getattr(self, role)) is not None}
 
 
@@ -277,63 +308,67 @@ AdapterName = Annotated[
 
 
 class Adapter(ConfigPart):
-    """A LoRA adapter of a model. Another revision, another adapter or one fewer replaces no server."""
+    """LoRA adapter of a model. Adding, changing or removing an adapter restarts no server."""
 
     name: AdapterName
-    """Name by which requests ask for it, as their `model`."""
+    """Name of the adapter, which requests give as their `model`."""
 
     repository: Repository
-    """Repository of Hugging Face; the folder of that name in the bucket where `storage.prewarm` reads from one."""
+    """Repository on Hugging Face. Where `storage.prewarm` reads from a bucket, the prefix of that name in the bucket.
+    """
 
     revision: Commit
-    """Commit of the repository, or of a bucket's files: servers know each revision by a name of its own, so that what
-    they have cached of one is never taken for another's."""
+    """Commit of the repository, or the revision of the bucket's files. Servers load each revision under a separate
+    name, so that KV cache of one revision is never used for another.
+    """
 
     @property
     def served_name(self) -> str:
-        """The name that servers know this revision by."""
+        """Name under which servers load this revision of the adapter."""
         return f"{self.name}-{self.revision[:12]}"
 
 
 class ModelConfig(ConfigPart):
-    """A model, its topology and its router."""
+    """A model with its topology, router, workload and vLLM settings."""
 
     model: str
-    """Key in the catalogue, for example `gpt-oss-120b`."""
+    """Name of the model in the catalogue, for example `gpt-oss-120b`."""
 
     name: DnsLabel | None = None
-    """Name of its objects in the cluster; the key with dots made dashes if left out."""
+    """Name of the model's Kubernetes objects; if left out, `model` in lower case with dashes for dots."""
 
     topology: Topology
     """Servers of one unit, in short form (`8p-tp1-4d-tp2`, `agg-tp1-16r`) or in long form."""
 
     copies: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1
-    """Units side by side. KV cache is handed over inside a unit only."""
+    """Number of identical units. KV cache is transferred only within a unit."""
 
     router: RouterConfig = RouterConfig()
-    """Endpoint picker and proxy, or none."""
+    """Endpoint picker and proxy in front of the servers."""
 
     workload: WorkloadConfig
-    """Lengths that memory, advice and benchmark go by."""
+    """Prompt and output lengths on which memory estimates, advice and the benchmark are based."""
 
     slo: Slo | None = None
-    """Targets that advice goes by."""
+    """Latency targets for the advice on the topology."""
 
     engine: Engine = Engine()
     """vLLM settings."""
 
     adapters: Annotated[Items[Adapter], Field(exclude_if=lambda adapters: not adapters)] = ()
-    """LoRA adapters that its servers have beside the model itself; `engine.adapters` makes room for them."""
+    """LoRA adapters that the servers offer besides the model itself; needs `engine.adapters`, which reserves memory for
+    them.
+    """
 
     scaling: Annotated[Scaling | None, Field(exclude_if=is_absent)] = None
-    """Limits and thresholds between which the number of servers follows the load; it stays if left out."""
+    """Scaling of the number of servers with the load; the number is fixed if left out."""
 
     @property
     def object_name(self) -> str:
-        """The prefix of the names of all its objects."""
+        """Prefix of the names of all Kubernetes objects of the model."""
         return self.name or self.model.lower().replace(".", "-").replace("_", "-")
 
     def most_replicas(self, role: Role) -> int:
-        """The most servers of a role that one unit may ever have."""
+        """Return the maximum number of servers of a role that one unit can have, with scaling."""
         scaled = self.scaling.servers().get(role) if self.scaling else None
         return scaled.max_replicas if scaled else self.topology.servers()[role].replicas

@@ -1,4 +1,4 @@
-"""The JSON Schema of a stack file, for editors. `python -m llmd_oke.config.schema` prints it."""
+"""JSON Schema of the stack file, for editors. `python -m llmd_oke.config.schema` prints it."""
 
 import ast
 import inspect
@@ -19,26 +19,27 @@ from llmd_oke.config.yaml_files import CONFIG_KEY
 
 
 class _StackFileSchema(GenerateJsonSchema):
-    """Names parts as the documentation does: `GpuPool` for `GpuPoolConfig`."""
+    """Generator of the schema, which names definitions as the documentation does: `GpuPool` for `GpuPoolConfig`."""
 
     def normalize_name(self, name: str) -> str:
-        """Return a definition's name."""
+        """Return the name of a definition in the schema."""
         return _part_name(super().normalize_name(name))
 
 
 def stack_file_schema(
     suggested: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({}), *, with_texts: bool = True
 ) -> dict[str, Any]:
-    """The schema of `stacks/Pulumi.<stack>.yaml`: our object is described, everything else of Pulumi's is let through.
+    """Return the JSON Schema of `stacks/Pulumi.<stack>.yaml`. It describes the object `llmd-oke:stack`, and accepts all
+    other keys of Pulumi.
 
-    `suggested` are names that editors offer, by type and key; keys have no texts unless asked for `with_texts`. The
-    schema says 2020-12 and uses nothing that a reader of draft 7 doesn't know.
+    `suggested` has names that editors offer, by class name and key. Keys have descriptions only `with_texts`. The
+    schema declares draft 2020-12 but uses no keyword that draft 7 lacks.
     """
     stack = StackConfig.model_json_schema(by_alias=True, schema_generator=_StackFileSchema)
     definitions = stack.pop("$defs")
     for name, definition in definitions.items():
         definition["title"] = name
-    for part in (stack, *definitions.values()):  # titles of keys only repeat the keys with other capitals
+    for part in (stack, *definitions.values()):  # pydantic's titles only repeat the keys
         for described in part.get("properties", {}).values():
             described.pop("title", None)
     for model in (StackConfig, *_parts(ConfigPart)) if with_texts else ():
@@ -59,7 +60,7 @@ def stack_file_schema(
 
 
 def schema_text() -> str:
-    """The content of `stacks/schema.json`."""
+    """Return the content of `stacks/schema.json`."""
     return json.dumps(stack_file_schema(), indent=2) + "\n"
 
 
@@ -74,9 +75,10 @@ def _parts(root: type[ConfigPart]) -> Iterator[type[ConfigPart]]:
 
 
 def _describe(described: dict[str, Any], model: type[BaseModel]) -> None:
-    """Give each key the description that stands below its field in the code.
+    """Set the description of each key to the docstring below its field in the code.
 
-    Pydantic can do so itself (`use_attribute_docstrings`), but reads all sources whenever it loads the classes: 45 ms.
+    Pydantic can do this itself (`use_attribute_docstrings`), but then parses all sources whenever the classes are
+    loaded: 45 ms.
     """
     keys = {name: field.alias or name for name, field in model.model_fields.items()}
     written = (
@@ -84,19 +86,14 @@ def _describe(described: dict[str, Any], model: type[BaseModel]) -> None:
         for base in reversed(model.__mro__)
         if issubclass(base, ConfigPart) and base not in (ConfigPart, EngineRows, RoleRows)
     )
+    properties: dict[str, Any] = described.get("properties", {})
     for owner in written:
-        for name, text in _docstrings(owner):
-            properties: dict[str, Any] = described.get("properties", {})
-            if (key := keys[name]) in properties:
-                properties[key] = dict(sorted({**properties[key], "description": text}.items()))
-
-
-def _docstrings(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Names of fields with the texts below them."""
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    for field, text in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            yield field.target.id, inspect.cleandoc(ast.literal_eval(text.value))
+        (definition,) = ast.parse(inspect.getsource(owner)).body
+        for field, text in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+                description = inspect.cleandoc(ast.literal_eval(text.value))
+                if (key := keys[field.target.id]) in properties:
+                    properties[key] = dict(sorted({**properties[key], "description": description}.items()))
 
 
 if __name__ == "__main__":

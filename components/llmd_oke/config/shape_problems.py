@@ -1,4 +1,4 @@
-"""Errors of shape as problems in the words of the stack file: its paths, its values, what would be accepted."""
+"""Conversion of pydantic's errors to problems with paths, values and accepted values as in the stack file."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from llmd_oke.config.yaml_files import CONFIG_KEY
 Location = tuple[int | str, ...]
 
 Nodes = Callable[[Location], list[dict[str, Any]]]
-"""The parts of a JSON Schema that describe a location."""
+"""Function that returns the parts of a JSON Schema that describe a location."""
 
 _KINDS = {"string": "text", "integer": "a whole number", "number": "a number", "array": "a list", "object": "an object"}
 
@@ -37,17 +37,19 @@ _WHY: dict[str, str] = {
     "too_short": "there are too few",
     "too_long": "there are too many",
 }
-"""Of other errors the reason is the kind of value that was found."""
+"""Reasons by pydantic's error type; for other types the reason is the kind of the value found."""
 
 
 def problems(errors: Iterable[ErrorDetails], document: Any, root: type[BaseModel] = StackConfig) -> list[Problem]:
-    """The problems that pydantic found in a document of the type `root`, told without pydantic's own names."""
+    """Return a problem for each error that pydantic found in a document of type `root`, without pydantic's own names.
+    Errors that only follow from others are left out.
+    """
     nodes = partial(_nodes, root)
     return [_problem(details, document, nodes) for details in errors if not _follows_from_others(details)]
 
 
 def did_you_mean(written: str, known: Iterable[str], likeliest: str | None = None) -> str:
-    """The names to choose from, the likeliest first where one is closest."""
+    """Return the accepted names as text, the likeliest first if one is similar to `written`."""
     names = list(known)
     if not names:
         return "none"
@@ -59,7 +61,9 @@ def did_you_mean(written: str, known: Iterable[str], likeliest: str | None = Non
 
 
 def closest(written: str, known: Iterable[str]) -> str | None:
-    """The one name that is much like what was written, or that begins like it; its case doesn't matter."""
+    """Return the known name that is most similar to `written`, or that begins with it, ignoring case; None if there is
+    none.
+    """
     by_lower_case = {name.lower(): name for name in known}
     wanted = written.lower()
     close = get_close_matches(wanted, by_lower_case, n=1)
@@ -95,7 +99,9 @@ def _problem(details: ErrorDetails, document: Any, nodes: Nodes) -> Problem:
 
 
 def _location_in(document: Any, location: Location) -> Location:
-    """The location in the words of the document: without the names that pydantic gives to choices and keys."""
+    """Return the location in the document: pydantic's location without the names that it adds for union members and
+    keys.
+    """
     parts: list[int | str] = []
     current = document
     for i, part in enumerate(location):
@@ -109,7 +115,7 @@ def _location_in(document: Any, location: Location) -> Location:
 
 
 def _short_form(document: Any, location: Location) -> tuple[Location, str] | None:
-    """Return the path and text of a short form that the location leads into; None where it leads into none."""
+    """Return the path and text of a short form that the location points into; None if it points into none."""
     current = document
     for i, part in enumerate(location):
         if isinstance(current, str):
@@ -143,7 +149,9 @@ def _accepted(location: Location, details: ErrorDetails, nodes: Nodes) -> str:
 
 @dataclass(frozen=True)
 class _Choice:
-    """One of the forms that an object may have: its keys, and the key and value that tell it from others."""
+    """One of the object types that a location accepts: its keys, the key and value that distinguish it from the others,
+    and whether the document has that value.
+    """
 
     keys: tuple[str, ...]
     mark: tuple[str, str] | None
@@ -151,7 +159,9 @@ class _Choice:
 
 
 def _choices(nodes: Iterable[dict[str, Any]], written: Any) -> list[_Choice]:
-    """The forms of an object; those that are meant have the mark that is written, or none."""
+    """Return the object types that a location accepts; `is_meant` is true for those whose distinguishing value the
+    document has, and for those without one.
+    """
     choices: list[_Choice] = []
     for node in nodes:
         if properties := node.get("properties"):
@@ -162,7 +172,7 @@ def _choices(nodes: Iterable[dict[str, Any]], written: Any) -> list[_Choice]:
 
 
 def _extra(location: Location, value: Any, choices: Sequence[_Choice]) -> Problem:
-    """A key that its object does not have, though another form of it may."""
+    """Return the problem of a key that the object doesn't have, naming the other object type that has the key."""
     written = str(location[-1])
     intended = [choice for choice in choices if choice.is_meant]
     keys = sorted({key for choice in intended or choices for key in choice.keys})
@@ -177,7 +187,9 @@ def _extra(location: Location, value: Any, choices: Sequence[_Choice]) -> Proble
 
 
 def _expected(location: Location, nodes: Nodes) -> str:
-    """Describe the values that a location may have: the keys of an object, or the kind of value and what it is for."""
+    """Describe the values that a location accepts: the keys of an object, the choices, or the kind of value with its
+    description.
+    """
     if location and location[-1] == "topology":
         return SHORT_FORMS
     if keys := sorted({key for node in nodes(location) for key in node.get("properties", {})}):
@@ -194,7 +206,7 @@ def _expected(location: Location, nodes: Nodes) -> str:
 
 
 def _nodes(root: type[BaseModel], location: Location) -> list[dict[str, Any]]:
-    """The parts of the JSON Schema that describe a location: more than one where there is a choice."""
+    """Return the parts of the JSON Schema that describe a location; several if the location accepts several types."""
     schema = _schema(root)
     nodes = _resolved(schema, schema)
     for part in location:

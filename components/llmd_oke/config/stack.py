@@ -1,4 +1,6 @@
-"""The stack file's one object, with what belongs to the whole stack: release, storage and smoke benchmark."""
+"""Root object of the stack file, with the parts that concern the whole stack: release, storage, smoke benchmark,
+acceptance and monitoring.
+"""
 
 from typing import Annotated, Literal
 
@@ -13,7 +15,6 @@ from llmd_oke.config.base import (
     LabelKey,
     LabelValue,
     is_absent,
-    is_none,
     matching,
 )
 from llmd_oke.config.cluster import Cluster, CreateCluster
@@ -28,46 +29,51 @@ Layer = Literal["cluster", "serving", "all"]
 Rdma = Literal["sriov-vf", "none"]
 
 GpuStack = Literal["helm-operator", "oke-plugin", "oke-operator-addon", "present"]
-"""One choice, not switches: two owners of `amd.com/gpu` would take turns."""
+"""Installer of the GPU device plugin. It is one choice rather than several switches: two installed device plugins would
+both register `amd.com/gpu` and conflict.
+"""
 
 QuantizedReduce = Literal["FP", "INT8", "INT6", "INT4"]
-"""Number formats in which vLLM's quick all-reduce on ROCm sends less than BF16, and so changes answers."""
+"""Number formats to which vLLM's quick all-reduce on ROCm quantizes BF16 before sending; all of them change answers."""
 
 QuickReduceFormat = Literal["NONE", QuantizedReduce]
 """Values of `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`."""
 
 
 class Override(ConfigPart):
-    """Replacements of what the release has. Versions that llm-d has not released together are nobody's but yours to
-    prove: plan, passport and reports show them.
+    """Replacements for parts of the release. llm-d hasn't tested the resulting combination of versions; plan, passport
+    and reports show every replacement.
     """
 
     router: str | None = None
-    """Release whose endpoint picker, proxy and routing sidecar run in place of the release's own."""
+    """Release whose endpoint picker, proxy and routing sidecar run in place of this release's."""
 
     vllm_image: str | None = None
-    """Image of vLLM, as registry/repository:tag, with @sha256:… behind it where it is to be pinned. Another release's,
-    or a mirror of it, is started as that release starts it."""
+    """Image of vLLM, as registry/repository:tag, optionally pinned by @sha256:…. The image of another release, or a
+    mirrored copy of it, is started with that release's arguments.
+    """
 
     endpoint_picker_image: str | None = None
     """Image of the endpoint picker, of a version that reads the same config."""
 
     routing_sidecar_image: str | None = None
-    """Image of the routing sidecar, of a version that knows the same flags."""
+    """Image of the routing sidecar, of a version that has the same flags."""
 
     proxy_image: str | None = None
     """Image of Envoy."""
 
     attention_backend: str | None = None
-    """vLLM's `--attention-backend` for all servers, for example `ROCM_AITER_UNIFIED_ATTN`. Another than the release's
-    changes answers, which the benchmark of each update then evaluates (`smoke.thresholds.minAccuracy`)."""
+    """vLLM's `--attention-backend` for all servers, for example `ROCM_AITER_UNIFIED_ATTN`. A backend other than the
+    release's changes answers: the benchmark after each update then evaluates them (`smoke.thresholds.minAccuracy`).
+    """
 
     quick_reduce: QuickReduceFormat | None = None
-    """Number format of all-reduce between the GPUs of a server (`VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`). All but `NONE`
-    change answers, which the benchmark of each update then evaluates (`smoke.thresholds.minAccuracy`)."""
+    """Number format of all-reduce between the GPUs of a server (`VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`). All formats but
+    `NONE` change answers: the benchmark after each update then evaluates them (`smoke.thresholds.minAccuracy`).
+    """
 
     def replacements(self) -> dict[str, str]:
-        """Return what is replaced, by its field's name."""
+        """Return the replacements that are set, by field name."""
         return self.model_dump(exclude_none=True)
 
 
@@ -79,7 +85,7 @@ FolderPath = Annotated[
         max_length=255,
     ),
 ]
-"""An absolute path without a slash at its end."""
+"""Absolute path without a slash at its end."""
 
 IpAddress = Annotated[str, matching(r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$", "an IPv4 address")]
 LustreName = Annotated[str, matching(r"^[a-z0-9]{1,8}$", "one to eight lower-case letters and digits")]
@@ -89,121 +95,126 @@ LustreTier = Literal["MBPS_PER_TB_125", "MBPS_PER_TB_250", "MBPS_PER_TB_500", "M
 
 
 class NoModelCache(ConfigPart):
-    """Every server downloads its weights into a folder of its own pod."""
+    """No cache: every server downloads the weights into a volume of its own pod."""
 
     kind: Literal["none"]
-    """`none`: no cache; weights are downloaded at each start of a server."""
+    """`none`: no cache; each server downloads the weights when it starts."""
 
 
 class NodeDisk(ConfigPart):
-    """A folder on each node's own disks, the fastest place for weights."""
+    """Cache in a directory on each node's local disks, which read weights fastest."""
 
     kind: Literal["node-disk"]
-    """`node-disk`: the nodes' own NVMe disks."""
+    """`node-disk`: the nodes' local NVMe disks."""
 
     path: FolderPath = "/mnt/nvme/models"
-    """Folder on the nodes; it is made where it isn't there."""
+    """Directory on the nodes; it is created if missing."""
 
     capacity_gib: Annotated[int, Field(ge=1)] | None = None
-    """Room for weights on each node in GiB; half of the shape's NVMe disks (RAID 10) if left out."""
+    """Space for weights on each node in GiB; if left out, half of the shape's NVMe capacity (RAID 10)."""
 
     compiled_code: Literal["none"] | FolderPath | None = None
-    """Folder on the nodes for the code that servers compile as they start, so that the next start on a node finds it;
-    `none` keeps none. If left out, the folder of weights with `-compiled` behind its name."""
+    """Directory on the nodes for code that vLLM compiles at startup, so that the next server on the node reuses it;
+    `none` disables this. If left out, the directory for weights with the suffix `-compiled`.
+    """
 
 
 class ExistingFileSystem(ConfigPart):
-    """A File Storage file system that is there already."""
+    """File Storage file system that already exists."""
 
     file_system_id: Annotated[str, StringConstraints(min_length=1)]
     """OCID of the file system."""
 
     mount_target_ip: IpAddress
-    """Address of its mount target."""
+    """IP address of the mount target."""
 
     export_path: FolderPath
-    """Path of its export. User 65532 has to be able to write there: the export maps all users to the folder's owner
-    (squash all), or the folder is that user's."""
+    """Path of the export. User 65532 must be able to write to it: either the export maps all users to the directory's
+    owner (squash all), or that user owns the directory.
+    """
 
 
 class FileStorage(ConfigPart):
-    """One OCI File Storage file system for all nodes. It grows by itself."""
+    """Cache on one OCI File Storage file system that all nodes mount. Its capacity grows automatically."""
 
     kind: Literal["file-storage"]
     """`file-storage`: OCI File Storage, over NFS."""
 
     existing: ExistingFileSystem | None = None
-    """A file system that is there already; nothing is created then."""
+    """File system that already exists; none is created then."""
 
     availability_domain: str | None = None
-    """Availability domain of a file system to create, that of the GPU pools for example."""
+    """Availability domain of the file system to create, for example that of the GPU pools."""
 
     export_path: FolderPath = "/models"
-    """Path of the export of a file system to create."""
+    """Export path of the file system to create."""
 
 
 class ExistingLustre(ConfigPart):
-    """A Lustre file system that is there already."""
+    """Lustre file system that already exists."""
 
     management_ip: IpAddress
-    """Address of its management service."""
+    """IP address of the file system's management service (MGS)."""
 
     file_system_name: LustreName
-    """Its Lustre name."""
+    """Lustre name of the file system."""
 
 
 class Lustre(ConfigPart):
-    """One OCI File Storage with Lustre file system for all nodes."""
+    """Cache on one OCI File Storage with Lustre file system that all nodes mount."""
 
     kind: Literal["lustre"]
     """`lustre`: OCI File Storage with Lustre."""
 
     existing: ExistingLustre | None = None
-    """A file system that is there already; nothing is created then."""
+    """File system that already exists; none is created then."""
 
     availability_domain: str | None = None
-    """Availability domain of a file system to create."""
+    """Availability domain of the file system to create."""
 
     capacity_gb: Annotated[int, Field(ge=SMALLEST_LUSTRE_GB)] = SMALLEST_LUSTRE_GB
-    """Size of a file system to create, or of the existing one, in GB."""
+    """Capacity in GB of the file system to create, or of the existing one."""
 
     performance_tier: LustreTier = "MBPS_PER_TB_125"
-    """Throughput of a file system to create in MB/s for each TB."""
+    """Throughput of the file system to create, in MB/s per TB of capacity."""
 
 
 ModelCache = Annotated[NoModelCache | NodeDisk | FileStorage | Lustre, Field(discriminator="kind")]
 
 
 class Prewarm(ConfigPart):
-    """Download of weights into the cache before servers start, which then read nothing else."""
+    """Download of weights into the model cache before servers start. The servers then read weights only from
+    the cache.
+    """
 
     source: Literal["hugging-face", "object-storage", "none"] = "hugging-face"
-    """`hugging-face`: the model's repository. `object-storage`: a bucket that the pre-authenticated request in the
-    secret `llmd-oke:modelSourceUrl` may list and read, with the files of each model under the name of its repository.
-    `none`: the first server downloads what it needs.
+    """Origin of the weights. `hugging-face`: the model's repository. `object-storage`: a bucket whose pre-authenticated
+    request, in the secret `llmd-oke:modelSourceUrl`, permits listing and reading; the prefix of each model's files is
+    the name of its repository. `none`: no pre-warming; the first server downloads the weights.
     """
 
     revisions: dict[str, Commit] = Field(default_factory=dict[str, str])
-    """Commits of repositories by the models' keys in the catalogue, which has commits of its own for Hugging Face. For
-    `object-storage` it is the one that pre-warming names as it ends, made of names, sizes and checksums. Without any it
-    is what lies there at the time of the download, which may differ between nodes that were filled on different days.
+    """Commits of the models' repositories, by the name of the model in the catalogue; for Hugging Face the catalogue
+    has default commits. For `object-storage`, the revision is the one that pre-warming prints when it ends, computed
+    from names, sizes and checksums of the files. Without a revision, the files in the bucket at the time of the
+    download are used, which may differ between nodes that were filled on different days.
     """
 
     connections: Annotated[int, Field(ge=1, le=64)] = 8
-    """Files that one download reads at a time."""
+    """Number of files that one download reads in parallel."""
 
     timeout_s: Annotated[int, Field(ge=60, le=86_400)] = 7200
-    """Longest that filling the cache with one model may take in seconds."""
+    """Maximum duration in seconds of filling the cache with one model."""
 
 
 class StorageConfig(ConfigPart):
-    """Storage of a stack beside that of Kubernetes."""
+    """Storage for weights."""
 
     model_cache: ModelCache = NoModelCache(kind="none")
-    """Where weights are kept."""
+    """Cache of the models' weights."""
 
     prewarm: Prewarm = Prewarm()
-    """How weights get there. It has no meaning without a cache."""
+    """Download of weights into the cache. It has no effect with a cache of kind `none`."""
 
 
 Milliseconds = Annotated[float, Field(gt=0)]
@@ -211,97 +222,103 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SmokeThresholds(ConfigPart):
-    """Thresholds of the smoke benchmark; a figure that is left out is not judged."""
+    """Thresholds of the smoke benchmark; a metric without a threshold is not judged."""
 
     max_failures: Annotated[int, Field(ge=0)] = 0
-    """Requests that may fail."""
+    """Maximum number of failed requests."""
 
     min_remote_prefill_share: Share = 0.95
-    """Share of uncached prompts that prefill servers must have computed. Judged for disaggregated models behind a
-    router only."""
+    """Minimum share of uncached prompts that prefill servers computed (0.95 is 95 %). Judged only for disaggregated
+    models behind a router.
+    """
 
     max_ttft_p95_ms: Milliseconds | None = None
-    """95th percentile of the time to first token in milliseconds."""
+    """Maximum 95th percentile of the time to first token in milliseconds."""
 
     max_itl_p95_ms: Milliseconds | None = None
-    """95th percentile of the inter-token latency in milliseconds."""
+    """Maximum 95th percentile of the inter-token latency in milliseconds."""
 
     max_e2e_p95_ms: Milliseconds | None = None
-    """95th percentile of the whole request in milliseconds."""
+    """Maximum 95th percentile of the duration of a whole request in milliseconds."""
 
     min_accuracy: Annotated[Share | None, Field(exclude_if=is_absent)] = None
-    """Share of the kit's own questions with known answers (those of `llmd-oke eval`) that are answered right. If left
-    out, they are asked only where something changes answers (`override.quickReduce`, another attention backend), and
-    held against the kit's floor."""
+    """Minimum share of right answers (0.9 is 90 %) to the kit's questions with known answers (those of `llmd-oke
+    eval`). If left out, the questions are asked only where a setting changes answers (`override.quickReduce`, another
+    attention backend), and the kit's default minimum applies.
+    """
 
     min_output_tokens_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Output tokens per second of the whole model."""
+    """Minimum output tokens per second of the whole model."""
 
 
 class Smoke(ConfigPart):
-    """A short closed-loop benchmark of every model, with the lengths of its workload."""
+    """Short closed-loop benchmark of every model, with the prompt and output lengths of its workload."""
 
     where: Literal["cluster", "client", "none"] = "cluster"
-    """`cluster`: a Job is part of the deployment, runs when what it measures has changed, and fails the update where a
-    threshold is missed. `client`: the command benchmarks from its own machine after each update. `none`: only
-    `llmd-oke smoke` does."""
+    """Program that runs the benchmark. `cluster`: a Job of the deployment, which runs when something that it measures
+    has changed, and fails the update if a threshold is missed. `client`: the command `llmd-oke` itself, on the machine
+    it runs on, after each update. `none`: no benchmark after updates; only `llmd-oke smoke` runs one.
+    """
 
     requests: Annotated[int, Field(ge=1, le=100_000)] = 64
-    """Measured requests."""
+    """Number of measured requests."""
 
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 8
-    """Requests in flight."""
+    """Number of requests in flight."""
 
     timeout_s: Annotated[int, Field(ge=1)] = 600
-    """Limit of the whole benchmark of one model in seconds."""
+    """Maximum duration in seconds of the benchmark of one model."""
 
     thresholds: SmokeThresholds = SmokeThresholds()
-    """What makes the benchmark, and with it the command, fail."""
+    """Thresholds at which the benchmark fails, and the command with it."""
 
 
 class AcceptanceThresholds(ConfigPart):
-    """Thresholds of nodes, in place of the shape's figures (`values/bench/acceptance.yaml`)."""
+    """Thresholds for GPU nodes, in place of the defaults for their shape (`values/bench/acceptance.yaml`)."""
 
     min_link_gb_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Least rate of a read from GPU to GPU over one RDMA port, in GB (10^9 bytes) per second."""
+    """Minimum rate of reads from GPU to GPU over one RDMA port, in GB (10^9 bytes) per second."""
 
     min_all_reduce_gb_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Least bus bandwidth of an all-reduce between all GPUs of two nodes, in GB per second."""
+    """Minimum bus bandwidth of an all-reduce between all GPUs of two nodes, in GB (10^9 bytes) per second."""
 
     min_memory_gb_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Least rate of a copy within a GPU's memory, what is read and what is written together, in GB per second."""
+    """Minimum rate of a copy within one GPU's memory, bytes read plus bytes written, in GB (10^9 bytes) per second."""
 
     min_matrix_tflops: Annotated[float, Field(gt=0)] | None = None
-    """Least rate of matrix products of BF16 on a GPU, in 10^12 operations per second."""
+    """Minimum rate of BF16 matrix products on one GPU, in TFLOPS (10^12 operations per second)."""
 
     min_disk_gb_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Least rate of reading the file system of a node's NVMe disks, in GB per second."""
+    """Minimum rate of reads from the file system on a node's NVMe disks, in GB (10^9 bytes) per second."""
 
 
 class AcceptanceConfig(ConfigPart):
-    """Acceptance of GPU nodes before models are served on them."""
+    """Acceptance test of GPU nodes before models are served on them."""
 
     when: Literal["new-nodes", "by-command"] = "new-nodes"
-    """`new-nodes`: each update tests the nodes of created pools that have not passed yet, before it goes on to models;
-    `by-command`: only `llmd-oke accept` does. Pools that the cluster autoscaler sizes, and nodes that were there
-    before, are tested by the command alone."""
+    """Event that starts the test. `new-nodes`: each update tests the nodes of created pools that haven't passed yet,
+    before it deploys models. `by-command`: only `llmd-oke accept` tests nodes. Pools that the cluster autoscaler sizes,
+    and existing nodes, are always tested by the command only.
+    """
 
     on_failure: Literal["spares", "hold"] = "spares"
-    """What becomes of serving when nodes fail, which are tainted in any case. `spares`: it goes on where the other
-    nodes of the pool suffice for the models; `hold`: it waits until all nodes pass."""
+    """Effect of failed nodes on serving; failed nodes are tainted in any case. `spares`: models are deployed if the
+    pool's other nodes suffice; `hold`: models are not deployed until all nodes pass.
+    """
 
     checks: Annotated[Items[CheckName], Field(min_length=1)] = CHECKS
-    """`gpus`: amd-smi sees all, without memory errors that can't be corrected; `memory` and `matrix-products`: each GPU
-    copies its memory and multiplies matrices fast enough; `disks`: all NVMe disks are there, and read fast enough where
-    they are a file system; `rdma`: all virtual functions are up,
-    with the right GID and MTU; `locality`: each socket has as many ports as GPUs; `links`: reads from GPU to GPU of
-    another node over each port; `all-reduce`: RCCL between all GPUs of two nodes."""
+    """Checks to run. `gpus`: amd-smi lists all GPUs, without uncorrectable memory errors. `memory` and
+    `matrix-products`: each GPU copies memory and multiplies matrices fast enough. `disks`: all NVMe disks are present,
+    and fast enough where they have a file system. `rdma`: all virtual functions are up, with the right GID and MTU.
+    `locality`: each socket has as many ports as GPUs. `links`: reads between GPUs of different nodes over each port.
+    `all-reduce`: RCCL between all GPUs of two nodes.
+    """
 
     thresholds: AcceptanceThresholds = AcceptanceThresholds()
-    """What nodes must reach, where not what is published of the shape."""
+    """Thresholds for the nodes; a threshold that is left out has the default for the shape."""
 
     limit_minutes: Annotated[int, Field(ge=5, le=240)] = 60
-    """Longest that the acceptance of a pool may take, in minutes, with the pull of vLLM's image."""
+    """Maximum duration in minutes of the acceptance test of one pool, including the pull of vLLM's image."""
 
 
 Monitoring = Literal["none", "existing", "install"]
@@ -309,39 +326,46 @@ LeaderWorkerSets = Literal["existing", "install"]
 
 
 class CanariesConfig(ConfigPart):
-    """Known prompts, greedy answers to which are held to the first ones of the model's servers."""
+    """Probe of each server with known prompts: the greedy answers are compared with the first answers of the model's
+    servers.
+    """
 
     every_seconds: Annotated[int, Field(ge=1, le=300)] = 30
-    """Seconds from one prompt of each server to the next."""
+    """Interval in seconds between two prompts to the same server."""
 
 
 class PrometheusConfig(ConfigPart):
-    """The Prometheus of the cluster, with its operator."""
+    """Existing Prometheus of the cluster, with the Prometheus Operator."""
 
     url: Annotated[str, matching(r"^https?://[^\s/@]+(/[^\s@]*)?$", "an address that begins with http:// or https://")]
-    """Address of its HTTP API, for example `http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090`. Inside
-    the cluster it has to be in the namespace `llm-d-monitoring`: network policies let no other read metrics."""
+    """URL of Prometheus' HTTP API, for example `http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090`. A
+    Prometheus inside the cluster must be in the namespace `llm-d-monitoring`: network policies let no other namespace
+    read metrics.
+    """
 
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict[str, str])
-    """Labels of monitors and rules, where it takes only those that have them (`release: kube-prometheus-stack` by
-    default of that chart)."""
+    """Labels for monitors and rules, if Prometheus selects them by label (`release: kube-prometheus-stack` by default
+    of that chart).
+    """
 
 
 class Tracing(ConfigPart):
-    """Target of traces of requests (OpenTelemetry, OTLP over gRPC)."""
+    """Export of request traces (OpenTelemetry, OTLP over gRPC)."""
 
     endpoint: Annotated[
         str, matching(r"^http://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?:[0-9]{1,5}$", "http://, a host and a port")
     ]
-    """Address of a collector that takes OTLP over gRPC without TLS, such as `http://otel-collector:4317`; a name
-    without namespace is one of the stack's own. The endpoint picker speaks no TLS to it."""
+    """URL of a collector that accepts OTLP over gRPC without TLS, such as `http://otel-collector:4317`; a host name
+    without namespace is resolved in the stack's own namespace. The endpoint picker doesn't support TLS to the
+    collector.
+    """
 
     sampled_share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Share of the requests that are traced, of those that don't come with a decision of their client's."""
+    """Share of requests to trace (0.1 is 10 %), out of those whose client sends no sampling decision."""
 
 
 class RegistryMirrorConfig(ConfigPart):
-    """A private registry with copies of every image and chart that the stack pulls (`llmd-oke images copy-list`)."""
+    """Private registry with copies of every image and chart that the stack pulls (`llmd-oke images copy-list`)."""
 
     prefix: Annotated[
         str,
@@ -353,9 +377,10 @@ class RegistryMirrorConfig(ConfigPart):
             max_length=128,
         ),
     ]
-    """Registry and path in it. The whole name of what is copied comes behind it: with `iad.ocir.io/ai/mirror`,
-    `iad.ocir.io/ai/mirror/docker.io/library/python` is the copy of `docker.io/library/python`. What is in the same
-    registry already is pulled from where it is."""
+    """Registry and path prefix of the copies, followed by the full name of the original: with `iad.ocir.io/ai/mirror`,
+    `iad.ocir.io/ai/mirror/docker.io/library/python` is the copy of `docker.io/library/python`. Images whose original is
+    in the same registry are pulled from the original.
+    """
 
     pull_secret: (
         Annotated[
@@ -368,102 +393,115 @@ class RegistryMirrorConfig(ConfigPart):
         ]
         | None
     ) = None
-    """Name of the Secret (`kubernetes.io/dockerconfigjson`) that all pods pull with; it has to be in each namespace.
-    Left out where nodes sign in by themselves, as they do to OCI's registry with `cluster.iam.grants: ocir`."""
+    """Name of the image pull Secret (`kubernetes.io/dockerconfigjson`) of all pods; it must exist in each namespace.
+    Not needed where nodes authenticate by themselves, as with `cluster.iam.grants: ocir` to OCI's registry.
+    """
 
 
 class StackConfig(ConfigPart):
-    """Everything that one stack deploys. It stands under `llmd-oke:stack` in `stacks/Pulumi.<stack>.yaml`."""
+    """Everything that one stack deploys: the value of `llmd-oke:stack` in `stacks/Pulumi.<stack>.yaml`."""
 
     layer: Layer = "all"
-    """What of it this stack deploys: `cluster`, network, cluster, pools and operators; `serving`, the models, into a
-    cluster that is there; `all`, both. Each needs a way to the API server from where the update runs.
+    """Part of the stack file that this stack deploys: `cluster`, the network, cluster, pools and operators; `serving`,
+    the models, into an existing cluster; `all`, both. Each layer needs access to the API server from the machine that
+    runs the update.
     """
 
     cluster: Cluster | None = None
-    """The cluster to deploy to. Left out only where `clusterStack` says which."""
+    """Cluster to deploy to; needed unless `clusterStack` names the stack of the cluster."""
 
     cluster_stack: str | None = None
-    """With `layer: serving`: the stack whose `layer: cluster` made the cluster, as organization/project/stack."""
+    """With `layer: serving`: stack with `layer: cluster` that created the cluster, as organization/project/stack."""
 
     gpu_pools: Annotated[Items[GpuPoolConfig], Field(min_length=1)]
-    """The pools of GPU nodes that the models are placed on."""
+    """Pools of GPU nodes for the models."""
 
     system_pool: SystemPoolConfig = SystemPoolConfig()
-    """The nodes of a created cluster that controllers and routers run on."""
+    """Nodes of a created cluster for controllers and routers."""
 
     cpu_pools: Items[CpuPoolConfig] = ()
-    """Further pools without GPUs of a created cluster."""
+    """Additional pools without GPUs in a created cluster."""
 
     gpu_stack: GpuStack | None = None
-    """What gives nodes their `amd.com/gpu`. `helm-operator`: AMD's GPU operator from its chart, with OKE's own plug-in
-    kept away. `oke-plugin`: OKE's add-on AmdGpuPlugin. `oke-operator-addon` (experimental): OKE's add-on
-    AmdGpuOperator. `present`: it is there already. If left out, `helm-operator` for a cluster that is created and
-    `present` for an existing one."""
+    """Installer of the device plugin that offers `amd.com/gpu`. `helm-operator`: AMD's GPU operator from its Helm
+    chart, with OKE's own plug-in disabled. `oke-plugin`: OKE's add-on AmdGpuPlugin. `oke-operator-addon`
+    (experimental): OKE's add-on AmdGpuOperator. `present`: a device plugin is already installed. If left out,
+    `helm-operator` for a created cluster and `present` for an existing one.
+    """
 
     rdma: Rdma = "sriov-vf"
-    """How pods reach the RDMA network: `sriov-vf`, one virtual function for each GPU of a prefill or decode server;
-    `none`, no RDMA (one node only)."""
+    """Access of pods to the RDMA network: `sriov-vf`, one virtual function for each GPU of a prefill or decode server;
+    `none`, no RDMA (one node only).
+    """
 
     release: str
-    """llm-d release: the versions of endpoint picker, sidecar, charts, CRDs and vLLM that belong together, for example
-    `llm-d-0.9.0`."""
+    """llm-d release, which fixes the versions of endpoint picker, sidecar, charts, CRDs and vLLM, for example
+    `llm-d-0.9.0`.
+    """
 
     override: Annotated[Override | None, Field(exclude_if=is_absent)] = None
-    """Parts of the release that are replaced by your own choice."""
+    """Replacements for parts of the release."""
 
     namespace: DnsLabel = "llm-d"
     """Namespace of all models of this stack."""
 
     acceptance: Annotated[AcceptanceConfig | None, Field(exclude_if=is_absent)] = None
-    """What GPU nodes must show before models are served on them; all checks, on new nodes of created pools, if left
-    out."""
+    """Acceptance test that GPU nodes must pass before models are served on them; if left out, all checks on new nodes
+    of created pools.
+    """
 
     models: Annotated[Items[ModelConfig], Field(min_length=1)] = ()
-    """The models to serve. Only `layer: cluster` can do without."""
+    """Models to serve; may be empty only with `layer: cluster`."""
 
     front_door: Annotated[FrontDoorConfig | None, Field(exclude_if=is_absent)] = None
-    """One address for all models of this stack; each has only one of its own if left out."""
+    """One address for all models of this stack; if left out, each model has only its own address."""
 
     gateway: Annotated[Gateway | None, Field(exclude_if=is_absent)] = None
-    """The Gateway (Gateway API) that models with `router.mode: gateway` are behind; needed where there is one."""
+    """Gateway (Gateway API) for models with `router.mode: gateway`; needed if there is such a model."""
 
     storage: StorageConfig = StorageConfig()
-    """Where the weights of models are kept."""
+    """Cache for the models' weights."""
 
     smoke: Smoke = Smoke()
-    """The benchmark that runs after each update."""
+    """Benchmark that runs after each update."""
 
     network_policies: Annotated[NetworkPolicies | None, Field(exclude_if=is_absent)] = None
-    """What enforces the NetworkPolicies that the kit declares, and what they open beside the kit's own needs; nothing
-    and nothing if left out."""
+    """Engine that enforces the NetworkPolicies that the kit declares, and additional destinations of pods; if left out,
+    no engine is installed and no destinations are added.
+    """
 
-    monitoring: Annotated[Monitoring, Field(exclude_if=is_none)] = "none"
-    """`install`: Prometheus, Grafana and exporters come with the cluster, from the chart kube-prometheus-stack.
-    `existing`: a Prometheus with its operator is there. Both add monitors, rules, alerts and dashboards for what the
-    stack deploys; `none` adds nothing."""
+    monitoring: Annotated[Monitoring, Field(exclude_if=lambda value: value == "none")] = "none"
+    """Prometheus and what it collects. `install`: Prometheus, Grafana and exporters are installed with the cluster,
+    from the chart kube-prometheus-stack. `existing`: a Prometheus with its operator is already installed. Both add
+    monitors, rules, alerts and dashboards for the deployed models; `none` adds nothing.
+    """
 
     canaries: Annotated[CanariesConfig | None, Field(exclude_if=is_absent)] = None
-    """Known prompts that each server is asked all the time, with `monitoring`, whose alerts tell of answers that become
-    others; none if left out, `{}` for the kit's."""
+    """Known prompts that are sent to each server continuously, with `monitoring`; alerts fire when answers change. None
+    if left out; `{}` for the defaults.
+    """
 
     prometheus: Annotated[PrometheusConfig | None, Field(exclude_if=is_absent)] = None
-    """The Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""
+    """Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""
 
     leader_worker_sets: Annotated[LeaderWorkerSets, Field(exclude_if=lambda way: way == "existing")] = "existing"
     """The controller of LeaderWorkerSets, of which servers that span nodes are made. `existing`: it is in the cluster.
     `install`: it comes with the cluster, from its chart. Not beside another one: two would take turns."""
 
     tags: Annotated[Tags | None, Field(exclude_if=is_absent)] = None
-    """Tags of what this stack creates in OCI, instances included, beside the kit's own; none if left out."""
+    """Tags for the resources that this stack creates in OCI, instances included, besides the kit's own tag; none if
+    left out.
+    """
 
     tracing: Annotated[Tracing | None, Field(exclude_if=is_absent)] = None
-    """Where endpoint pickers, routing sidecars and vLLM send traces of requests; nowhere if left out."""
+    """Export of request traces from endpoint pickers, routing sidecars and vLLM; none if left out."""
 
     registry_mirror: Annotated[RegistryMirrorConfig | None, Field(exclude_if=is_absent)] = None
-    """Where images and charts are taken from in place of the registries that publish them; from those if left out."""
+    """Registry from which images and charts are pulled in place of their public registries; the public registries if
+    left out.
+    """
 
     @property
     def created_cluster(self) -> CreateCluster | None:
-        """The cluster that this stack creates; None where it is there already or another stack's."""
+        """Cluster that this stack creates; None if the cluster exists already or another stack creates it."""
         return self.cluster if isinstance(self.cluster, CreateCluster) and self.layer != "serving" else None

@@ -1,4 +1,4 @@
-"""Tags of what a stack creates in OCI: what costs are attributed by, and what tenancies ask for."""
+"""OCI tags of the stack's resources, for the attribution of costs and for tags that a tenancy requires."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 from llmd_oke.config.base import ConfigPart, Items, Ocid, matching
 
 TagName = Annotated[str, matching(r"^[!-\-/-~]+$", "printable ASCII without blanks and dots", max_length=100)]
-"""A key, or a namespace of defined tags."""
+"""Tag key, or namespace of defined tags."""
 
 TagValue = Annotated[str, StringConstraints(max_length=256)]
 
@@ -17,20 +17,25 @@ DefinedTagName = Annotated[
 
 
 class Tags(ConfigPart):
-    """Tags of all that this stack creates in OCI and of what OKE creates for it: instances, volumes, load balancers."""
+    """OCI tags of all resources that this stack creates and that OKE creates for it: instances, volumes, load
+    balancers.
+    """
 
     freeform: dict[TagName, TagValue] = Field(default_factory=dict[str, str])
-    """Free-form tags by key, beside the kit's own `llmd-oke/stack`."""
+    """Free-form tags by key, besides the kit's own `llmd-oke/stack`."""
 
     defined: dict[TagName, dict[TagName, TagValue]] = Field(default_factory=dict[str, dict[str, str]])
-    """Defined tags by namespace and key, which an administrator has set up, such as `{Operations: {CostCenter: "42"}}`:
-    those that a tenancy requires, and those that costs are tracked by.
+    """Defined tags by namespace and key, which must exist, such as `{Operations: {CostCenter: "42"}}`: tags that a
+    tenancy requires, and cost-tracking tags.
     """
 
     ignored: Items[DefinedTagName] = ()
-    """Defined tags that others add, such as tag defaults of a compartment, as `Namespace.Key`: updates leave them
-    alone, as they do `Oracle-Tags.CreatedBy` and `CreatedOn`. Without `defined` ones all are left alone.
+    """Defined tags, as `Namespace.Key`, that others add to resources, such as tag defaults of a compartment. Updates
+    don't change them, nor `Oracle-Tags.CreatedBy` and `CreatedOn`. If `defined` is empty, updates don't change any
+    defined tag.
     """
 
     namespace_compartment_id: Ocid | None = None
-    """Compartment of the namespaces, where the cluster gets the right to use them; the tenancy's root if left out."""
+    """Compartment of the tag namespaces, in which the cluster gets permission to use them; the tenancy's root
+    compartment if left out.
+    """

@@ -1,8 +1,10 @@
-"""YAML files as Pulumi reads them, with the lines of their parts, and as they are written with their comments.
+"""Reader and writer of YAML files: parses numbers and texts exactly as Pulumi does, finds the line of each key, and
+keeps comments.
 
-Pulumi reads stack files with Go's yaml.v3, which takes `1e6` and `0o17` for numbers, and `yes`, `on` and `12:30` for
-texts; PyYAML, by YAML 1.1, does neither. Objects reach the program as JSON, which has one kind of number: `2.0` arrives
-as 2. `check` has to see what the program will see. Source: https://github.com/go-yaml/yaml/blob/v3/resolve.go
+Pulumi reads stack files with Go's yaml.v3, which parses `1e6` and `0o17` as numbers, and `yes`, `on` and `12:30` as
+texts; PyYAML, which follows YAML 1.1, does neither. Pulumi passes objects to the program as JSON, which has one type of
+number: `2.0` arrives as 2. `check` must see the same values as the program. Source:
+https://github.com/go-yaml/yaml/blob/v3/resolve.go
 """
 
 import difflib
@@ -23,7 +25,7 @@ from yaml.reader import ReaderError
 CONFIG_KEY = "llmd-oke:stack"
 
 MAX_LEVELS = 50
-"""Of objects and lists inside each other; a stack has fewer than ten."""
+"""Maximum nesting depth of objects and lists; a stack file has fewer than ten levels."""
 
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -35,7 +37,9 @@ _SPECIAL = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$")
 _DATE: re.Pattern[str] = yaml.SafeLoader.timestamp_regexp
 
 _EXPONENT = 1e21
-"""From here on numbers are written to JSON with an exponent, as floats; below it whole ones look like integers."""
+"""Absolute value from which Go's JSON writes numbers with an exponent, so that they arrive as floats; smaller whole
+numbers arrive as integers.
+"""
 
 _LARGEST = int(sys.float_info.max)
 
@@ -55,13 +59,15 @@ for _name, _pattern, _firsts in (
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """The content of a YAML file. `root` is None where the file is empty."""
+    """Content of a YAML file, with its syntax tree. `root` is None if the file is empty."""
 
     value: Any
     root: yaml.Node | None
 
     def line(self, path: str) -> int | None:
-        """The line of a path of our object (`models[0].topology`), or of the nearest part around it that is there."""
+        """Return the line of a path inside `llmd-oke:stack` (`models[0].topology`), or of the nearest parent that
+        exists. None if the file is empty or has no key `config`.
+        """
         if self.root is None:
             return None
         if path == "config":
@@ -71,22 +77,24 @@ class YamlDocument:
         return inner or line
 
     def line_of_part(self, path: str) -> int | None:
-        """Return the line of a path in a file that is not a stack's, whose paths start at its root."""
+        """Return the line of a path in a file that is not a stack file, whose paths start at the root; None if the file
+        is empty.
+        """
         return None if self.root is None else _walk(self.root, steps(path))[1]
 
     def problems(self) -> Iterator[Problem]:
-        """Keys that an object has twice (YAML forbids them, and readers disagree about which one counts), endless
-        aliases, and more levels than anyone means.
+        """Return an iterator over problems: repeated keys (YAML forbids them, and parsers disagree about which one
+        counts), aliases that contain themselves, and nesting deeper than `MAX_LEVELS`.
         """
         return _scan(self.root, "", (), set()) if self.root is not None else iter(())
 
 
 def read(path: Path, most_values: float = math.inf) -> YamlDocument:
-    """The content of a YAML file; with its aliases it may stand for `most_values`. Without a limit they stay shared,
-    and `problems` looks at each once.
+    """Return the content of a YAML file. With `most_values`, files that have more values after their aliases are
+    expanded are refused; without it, expanded values share objects, and `problems` visits each node once.
 
     Raises:
-        KitError: it can't be read, or it is not YAML.
+        KitError: the file can't be read, or is not YAML.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -96,14 +104,14 @@ def read(path: Path, most_values: float = math.inf) -> YamlDocument:
         return YamlDocument(None if root is None else loader.construct_document(root), root)
     except OSError as error:
         raise KitError(f"{path} can't be read: {error.strerror}.") from error
-    # The YAML library lets some errors of values through as they are, a date with a 13th month for example.
+    # PyYAML doesn't wrap some errors of values, such as a date with a 13th month.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise _yaml_error(path, error) from error
 
 
 def locate(problems: Iterable[Problem], path: Path) -> list[Problem]:
-    """The problems with their lines in a stack file, in the order of the lines; those of other files first, as they
-    are.
+    """Return the problems with their lines in a stack file, sorted by line; problems of other files come first,
+    unchanged.
     """
     document = read(path)
     located = [
@@ -114,12 +122,12 @@ def locate(problems: Iterable[Problem], path: Path) -> list[Problem]:
 
 
 def text_of(document: Any) -> str:
-    """A document as YAML from which Pulumi reads the same."""
+    """Return the document as YAML text from which Pulumi reads the same values."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False)
 
 
 def load(text: str) -> Any:
-    """The content of a YAML text, to be changed and given to `dump`.
+    """Return the content of a YAML text with its comments and layout, to be changed and passed to `dump`.
 
     Raises:
         KitError: ruamel.yaml is not installed.
@@ -128,14 +136,14 @@ def load(text: str) -> Any:
 
 
 def dump(document: Any, text: str) -> str:
-    """The text of a changed document, laid out as `text`, which it was loaded from."""
+    """Return the YAML text of a changed document, in the layout of `text`, from which it was loaded."""
     stream = StringIO()
     _round_trip(text).dump(document, stream)
     return stream.getvalue()
 
 
 def new_map(values: Mapping[str, object]) -> Any:
-    """A map to be put into a document, a line for each key."""
+    """Return a mapping for insertion into a document, written with one line per key."""
     from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415 - an extra; `load` has asked for it
 
     result = CommentedMap(values)
@@ -144,7 +152,7 @@ def new_map(values: Mapping[str, object]) -> Any:
 
 
 def plain(text: str) -> Any:
-    """The content of a YAML text as plain data."""
+    """Return the content of a YAML text as plain dicts, lists and scalars."""
     return _yaml(typ="safe").load(text)
 
 
@@ -155,7 +163,7 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def _yaml_error(path: Path, error: Exception) -> KitError:
-    """Return the error of a file that was read as YAML, with its line."""
+    """Return the error for a file that failed to parse as YAML, with the line."""
     if isinstance(error, UnicodeDecodeError):
         line = bytes(error.object)[: error.start].count(b"\n") + 1
         return KitError(f"{path}:{line} is not YAML: it has a byte that is not UTF-8.", "Save the file as UTF-8.")
@@ -169,19 +177,19 @@ def _yaml_error(path: Path, error: Exception) -> KitError:
 
 
 class Loader(_Fast):
-    """Loader of a stack file."""
+    """PyYAML loader for stack files, with the scalar types of Go's yaml.v3."""
 
     yaml_implicit_resolvers: ClassVar[Any] = _RESOLVERS
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that quotes the texts that would be read as something else."""
+    """PyYAML dumper that quotes texts that Go's yaml.v3 would parse as other types."""
 
     yaml_implicit_resolvers: ClassVar[Any] = _RESOLVERS
 
 
 def number(text: str) -> int | float | str:
-    """The number that a plain text spells; the text itself where that is too large."""
+    """Return the number that a plain scalar stands for; the text itself if the number is too large for a float."""
     if _SPECIAL.match(text):
         return float(text.replace(".", ""))
     plain = text.replace("_", "")
@@ -210,7 +218,9 @@ def steps(path: str) -> list[str | int]:
 
 
 def _walk(node: yaml.Node, steps: Iterable[str | int]) -> tuple[yaml.Node | None, int | None]:
-    """The node at the end of the steps, if there is one, and the line of the last step that is there."""
+    """Return the node at the end of the steps, None if the path doesn't exist, and the line of the last step that
+    exists.
+    """
     line: int | None = None
     current: yaml.Node | None = node
     for step in steps:
@@ -232,7 +242,9 @@ def _child(node: yaml.Node | None, step: str | int) -> tuple[yaml.Node, int] | N
 
 
 def _scan(node: yaml.Node, path: str, around: tuple[yaml.Node, ...], done: set[int]) -> Iterator[Problem]:
-    """Problems of a node and all inside it. `around` are the nodes that it is in; nodes of `done` were looked at."""
+    """Yield the problems of a node and its descendants. `around` are the node's ancestors; `done` has the ids of nodes
+    already visited.
+    """
     if node in around:
         yield Problem(path, None, "something else", "the alias contains itself", node.start_mark.line + 1)
     elif len(around) > MAX_LEVELS:
@@ -273,7 +285,7 @@ def _value_text(node: yaml.Node) -> str:
 
 
 def _key_path(path: str, key: yaml.Node) -> str:
-    """The path of a key. Paths of our object start at the object."""
+    """Return the path of a key. Paths inside `llmd-oke:stack` start at that object."""
     inner = f"{path}.{key.value}" if path else str(key.value)
     return "" if inner == f"config.{CONFIG_KEY}" else inner
 
@@ -294,7 +306,9 @@ def _marked_error(path: Path, error: yaml.MarkedYAMLError) -> KitError:
 
 
 def _round_trip(text: str) -> Any:
-    """A YAML that writes lists indented as the file has them."""
+    """Return a ruamel.yaml parser that keeps comments and quotes, and writes lists with the indentation that `text`
+    has.
+    """
     yaml = _yaml(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = 4096
@@ -308,7 +322,7 @@ def _round_trip(text: str) -> Any:
 
 
 def _null(representer: Any, _value: None) -> Any:
-    """Write None as `null`, which says more than an empty value."""
+    """Represent None as `null` rather than as an empty value."""
     return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
@@ -322,10 +336,11 @@ def _yaml(typ: str) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that readers find whole, before and after; a link is replaced, not followed.
+    """Replace a file atomically: readers see the whole old or the whole new text. A symbolic link is replaced, not
+    followed.
 
     Raises:
-        OSError: its folder can't be made or written to.
+        OSError: the directory can't be created or written to.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name.removeprefix('.')}.unfinished")

@@ -1,5 +1,5 @@
-"""Placement, memory, rollout and advice that follow from a stack's config: a Plan, or all that is wrong. Pure
-Python.
+"""Planning: turns a stack's config into a Plan (placement, memory, rollout, advice), or reports all problems. Pure
+Python without I/O to OCI or Kubernetes.
 """
 
 from llmd_oke.planning.model_plan import (

@@ -1,4 +1,6 @@
-"""Checks and limits that nodes of GPU pools must pass before they serve, and how many such nodes the models need."""
+"""Plan and checks of the acceptance test of GPU nodes: checks, thresholds, and the number of nodes that the models
+need.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +19,7 @@ from llmd_oke.planning.plan import PoolAcceptance
 
 GID_VARIABLE = "UCX_IB_GID_INDEX"
 TESTED_GPUS = "amd.com/gpu"
-"""The tools are those of ROCm."""
+"""Resource name of the GPUs that can be tested: the test uses ROCm's tools."""
 
 _PATH = "acceptance"
 
@@ -25,7 +27,7 @@ _PATH = "acceptance"
 def pool_acceptance(
     config: StackConfig, pools: Sequence[PlannedPool], nodes: Sequence[PlacedNode]
 ) -> tuple[PoolAcceptance, ...]:
-    """The acceptance of each pool with GPUs of AMD."""
+    """Return the acceptance test of each pool with AMD GPUs."""
     settings = config.acceptance or AcceptanceConfig()
     created = config.created_cluster is not None and settings.when == "new-nodes"
     return tuple(
@@ -46,7 +48,9 @@ def pool_acceptance(
 
 
 def _checks(settings: AcceptanceConfig, shape: Shape, *, rdma: bool) -> tuple[CheckName, ...]:
-    """Leave out checks between nodes where there is no RDMA, and those without a threshold."""
+    """Return the checks to run, without checks between nodes if there is no RDMA, and without checks that have no
+    threshold.
+    """
     left_out = (
         set[CheckName]() if rdma and shape.rdma.virtual_functions else {"rdma", "locality", "links", "all-reduce"}
     )
@@ -84,19 +88,19 @@ def _limits(settings: AcceptanceConfig, shape: Shape, *, rdma: bool) -> NodeRequ
 
 
 def _disk_folder(config: StackConfig, pool: PlannedPool) -> str | None:
-    """The file system of the local disks, where the kit makes it."""
+    """Return the mount point of the local disks' file system, if the kit creates it; None otherwise."""
     made = config.created_cluster is not None and not pool.exists
     kept = any(item.name == pool.name and item.nvme != "none" for item in config.gpu_pools)
     return cloud_init().raid.mount if made and kept and pool.shape.disks else None
 
 
 def line_rate_gb_per_s(shape: Shape) -> float:
-    """Return the most that one RDMA port carries (bound), in GB (10^9 bytes) per second."""
+    """Return the maximum rate of one RDMA port in GB (10^9 bytes) per second; a bound."""
     return shape.rdma.port_gbit_per_s / 8
 
 
 def acceptance_problems(config: StackConfig) -> Iterator[Problem]:
-    """Thresholds that no node can reach, or that nothing is held against; checks that a stack can't do."""
+    """Yield a problem for thresholds that no node can reach or that no check uses, and for repeated checks."""
     settings = config.acceptance
     if settings is None:
         return

@@ -1,4 +1,4 @@
-"""Requirements on LoRA adapters: the room that servers have for them, their names, and what brings and routes them."""
+"""Checks of LoRA adapters: slots in servers, names, support by release, model and router, and pre-warming."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from llmd_oke.planning.storage import is_prewarmed
 
 
 def adapter_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Find what is wrong with one model's adapters, and with the room for them."""
+    """Yield the problems of one model's adapters and adapter slots."""
     room, path = context.model.engine.adapters, f"{context.path}.engine.adapters"
     if room is None:
         if context.model.adapters:
@@ -31,11 +31,12 @@ def adapter_problems(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _support(context: PlannedModel, path: str) -> Iterator[Problem]:
-    """Releases, models and routers that can't have adapters."""
+    """Yield a problem if the release, the model or the router doesn't support adapters."""
     release, facts, router = used_release(context.stack), context.facts, context.model.router
     if release is not None and not release.vllm.adapters:
         why = f"of vLLM in {release.name} it isn't known that it reads adapters while it runs"
-        accepted = " or ".join(name for name in catalogue.release_names() if _has_adapters(name))
+        known = ((name, catalogue.release(name)) for name in catalogue.release_names())
+        accepted = " or ".join(name for name, other in known if other and other.vllm.adapters)
         yield Problem(path, "given", f"nothing, or release {accepted}", why)
     if not adapter_facts().takes(facts):
         families = ", ".join(adapter_facts().families)
@@ -52,13 +53,10 @@ def _support(context: PlannedModel, path: str) -> Iterator[Problem]:
         yield Problem(f"{context.path}.router.mode", "gateway", "standalone, or no engine.adapters", why)
 
 
-def _has_adapters(name: str) -> bool:
-    release = catalogue.release(name)
-    return release is not None and release.vllm.adapters
-
-
 def adapter_name_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find adapters of a stack whose name something else has: requests go by names alone."""
+    """Yield a problem for each adapter whose name another model or adapter of the stack has: requests select by name
+    only.
+    """
     owners: dict[str, str] = {}
     for i, model in enumerate(config.models):
         facts = catalogue.model(model.model)
@@ -76,7 +74,7 @@ def adapter_name_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def adapter_advice(plan: Plan) -> Iterator[Advice]:
-    """Tell what room for adapters takes, and what is not known beforehand."""
+    """Yield advice on the memory that adapter slots take, and on adapters that don't fit a server's memory at once."""
     for i, model in enumerate(plan.models):
         room, path = model.engine.adapters, f"models[{i}].engine.adapters"
         if room is None:

@@ -1,4 +1,4 @@
-"""Advice on what can be deployed but may not pay. Advice never refuses."""
+"""Advice on settings that can be deployed but may not pay off. Advice never refuses a stack."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,27 +27,37 @@ from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabula
 from llmd_oke.planning.tags import tag_advice
 
 SHORT_PROMPT_TOKENS = 1000
-"""The llm-d guide recommends P/D for long prompts, 10k in and 1k out rather than 200 and 200; the line is ours."""
+"""Prompt length in tokens below which P/D is advised against. The llm-d guide recommends P/D for long prompts, 10k in
+and 1k out rather than 200 and 200; the threshold is ours.
+"""
 
 SMALL_MODEL_BILLIONS = 20.0
-"""The llm-d guide recommends P/D for medium and large models such as gpt-oss-120b; the line is ours."""
+"""Model size in billions of parameters below which P/D is advised against. The llm-d guide recommends P/D for medium
+and large models such as gpt-oss-120b; the threshold is ours.
+"""
 
 LONG_PROMPT_TOKENS = 4000
-"""llm-d.ai blog of 2026-05-22: with prompts of 4096 tokens P/D was ahead by 10 to 38 %; the line is ours."""
+"""Prompt length in tokens from which P/D is advised. In llm-d.ai's blog of 2026-05-22 P/D was ahead by 10 to 38 % with
+prompts of 4096 tokens; the threshold is ours.
+"""
 
 LARGE_MODEL_BILLIONS = 100.0
-"""The llm-d guide recommends P/D for large models with sparse experts, gpt-oss-120b among them; the line is ours."""
+"""Model size in billions of parameters above which P/D is advised. The llm-d guide recommends P/D for large models with
+sparse experts, gpt-oss-120b among them; the threshold is ours.
+"""
 
 SLOW_TOKENS_PER_S_PER_USER = 20.0
 
 FAST_TOKENS_PER_S_PER_USER = 100.0
-"""llm-d.ai blog of 2026-05-22, gpt-oss-120b on MI300X: aggregated servers win below 20 and above 100 tokens/s/user."""
+"""Range of output rates in tokens per second and user within which P/D is better than aggregated servers (llm-d.ai blog
+of 2026-05-22, gpt-oss-120b on MI300X).
+"""
 
 _PLACEHOLDER = re.compile(r"ocid1\..*\.example[0-9]*")
 
 
 def advice(plan: Plan) -> tuple[Advice, ...]:
-    """All advice on a plan, in the order of the stack file."""
+    """Return all advice on a plan, in the order of the stack file."""
     return (
         *placeholder_advice(plan.config),
         *release_advice(plan),
@@ -76,7 +86,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
 
 
 def placeholder_advice(config: StackConfig) -> Iterator[Advice]:
-    """One piece of advice for all of them, at the first."""
+    """Yield advice on OCIDs that are an example's placeholders, in one item with all their paths."""
     paths = list(_paths(config.model_dump(mode="json", by_alias=True), ""))
     if paths:
         others = f", as at {' and '.join(paths[1:])}" if paths[1:] else ""
@@ -96,8 +106,9 @@ def _paths(value: Any, path: str) -> Iterator[str]:
 
 
 def _created_cluster(plan: Plan) -> Iterator[Advice]:
-    """The way to a private endpoint, which whoever updates the cluster needs; nodes that reach no package repository
-    (`values/cloud-init`); a right that no node may use, because only self-managed ones are told to publish metrics.
+    """Yield advice on access to a private API endpoint, which updates need; on nodes without access to package
+    repositories (`values/cloud-init`); and on the grant for OCI metrics if no node can use it, because only
+    self-managed nodes can enable them.
     """
     cluster = plan.config.created_cluster
     if cluster is None:
@@ -126,8 +137,8 @@ def _created_cluster(plan: Plan) -> Iterator[Advice]:
 
 
 def _nodes_by_tag(plan: Plan) -> Iterator[Advice]:
-    """Every instance of the compartment can join where nodes join by themselves and have no tag of their own, or one
-    that no group of the stack goes by.
+    """Yield advice on restricting which instances join the cluster: without a node tag that a dynamic group of the
+    stack checks, every instance of the compartment can join by itself.
     """
     cluster = plan.config.created_cluster
     if cluster is None:
@@ -148,7 +159,7 @@ def _nodes_by_tag(plan: Plan) -> Iterator[Advice]:
 
 
 def _kernels(plan: Plan) -> Iterator[Advice]:
-    """Imported images with faults of the kernel that later ones don't have."""
+    """Yield advice on imported images with kernel vulnerabilities that later images don't have."""
     for i, pool in enumerate(plan.created.gpu_pools if plan.created else ()):
         image = pool.image_import
         for fault in kernel_faults(image.name) if image else ():
@@ -159,7 +170,7 @@ def _kernels(plan: Plan) -> Iterator[Advice]:
 
 
 def _cycling(plan: Plan) -> Iterator[Advice]:
-    """GPU nodes that are returned before there are others."""
+    """Yield advice on cycling that may return GPU nodes before their replacements exist."""
     for i, pool in enumerate(plan.created.gpu_pools if plan.created else ()):
         cycling = pool.cycling
         if cycling is not None and cycling.mode == "replace-node" and cycling.shrinks:
@@ -171,7 +182,9 @@ def _cycling(plan: Plan) -> Iterator[Advice]:
 
 
 def _without_rdma(plan: Plan) -> Iterator[Advice]:
-    """Forecast how long handing KV cache over takes where there is no RDMA network, by figures of other machines."""
+    """Yield advice on the time that KV cache transfer takes without RDMA, forecast from rates measured on
+    other hardware.
+    """
     known = without_rdma()
     for model in plan.models if not plan.rdma else ():
         if model.topology.disaggregated:
@@ -187,7 +200,9 @@ def _without_rdma(plan: Plan) -> Iterator[Advice]:
 
 
 def _cache_of_scaled_nodes(plan: Plan) -> Iterator[Advice]:
-    """Weights that each node has to itself, where nodes come while servers wait for them."""
+    """Yield advice on node-local caches in autoscaled pools, where each new node downloads the weights while
+    servers wait.
+    """
     if isinstance(plan.config.storage.model_cache, NodeDisk) and any(pool.autoscaled for pool in plan.pools):
         text = (
             "each node that the cluster autoscaler adds downloads the weights before its servers start; a shared cache"
@@ -197,7 +212,7 @@ def _cache_of_scaled_nodes(plan: Plan) -> Iterator[Advice]:
 
 
 def _unused(plan: Plan) -> Iterator[Advice]:
-    """Nodes that serve nothing; GPUs that stay free on nodes in use, where they add up to a node or more."""
+    """Yield advice on nodes without servers, and on free GPUs on nodes in use if these add up to a node or more."""
     idle = plan.idle_nodes
     if idle:
         price = sum(pool.shape.price_usd_per_hour for node in idle for pool in plan.pools if pool.name == node.pool)
@@ -224,8 +239,8 @@ def _use_of_idle_nodes(plan: Plan) -> str:
 
 
 def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
-    """Count how many further units of a model find room beside everything else on the nodes that are there at first,
-    and how many nodes are idle then.
+    """Return how many further units of a model fit the free GPUs of the initial nodes, and how many nodes then stay
+    idle.
     """
     at_first = plan.nodes_at_first
     free = sum(node.free_gpus for node in at_first)
@@ -245,7 +260,7 @@ def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
 
 
 def _engine(plan: Plan, started: ServerSettings, path: str) -> Iterator[Advice]:
-    """Settings that servers start with, and that cost time."""
+    """Yield advice on vLLM settings that cost time at startup or in transfers."""
     if (folder := started.env.get("AITER_JIT_DIR")) is not None:
         text = (
             f"AITER takes kernels from {folder} alone, and compiles what the image has prebuilt elsewhere, for minutes"
@@ -262,7 +277,7 @@ def _engine(plan: Plan, started: ServerSettings, path: str) -> Iterator[Advice]:
 
 
 def _known_faults(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
-    """Tell of faults of the release's own vLLM; an image of no release may have others."""
+    """Yield advice on known faults of the release's own vLLM. Other images may have other faults."""
     for limit in way.limits if (way := model.settings.hand_over) else ():
         yield Advice(f"{path}.engine.kvCache.connector", f"{limit.text} ({limit.source})", "limit")
     if (facts := vllm_facts(plan.config)) is not None:
@@ -316,8 +331,8 @@ def _disaggregation(model: ModelPlan, path: str) -> Iterable[Advice]:
 
 
 def _aggregation(model: ModelPlan, path: str) -> Iterator[Advice]:
-    """Advise P/D where sources say that it pays: for large models with sparse experts, long prompts, several
-    servers.
+    """Yield advice to use P/D where published results recommend it: large models with sparse experts, long prompts,
+    several servers.
     """
     facts, workload = model.model, model.workload
     large = facts.parameters.total_billions > LARGE_MODEL_BILLIONS and facts.architecture.experts is not None

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a stack, found in one go."""
+"""All checks of a stack, which report all problems at once."""
 
 from collections.abc import Iterator, Sequence
 
@@ -45,14 +45,14 @@ from llmd_oke.planning.tags import tag_problems
 
 
 def problems(config: StackConfig) -> list[Problem]:
-    """All problems of a stack."""
+    """Return all problems of a stack."""
     of_topologies = topology_problems_by_model(config)
     placeable = [model for i, model in enumerate(config.models) if not of_topologies.get(i)]
     return [*problems_of_parts(config), *_capacity(config, placeable), *router_problems(config)]
 
 
 def problems_of_parts(config: StackConfig) -> list[Problem]:
-    """The problems that each part of a stack has by itself, whatever is beside it."""
+    """Return the problems of each part of a stack that don't depend on the capacity of the nodes."""
     of_topologies = topology_problems_by_model(config)
     of_models = [
         problem
@@ -87,7 +87,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
 
 
 def layer_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find keys that don't go together with the stack's layer."""
+    """Yield a problem for keys that contradict the stack's layer."""
     cluster = config.cluster
     if config.layer == "serving":
         if isinstance(cluster, CreateCluster):
@@ -115,7 +115,7 @@ def layer_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _kubeconfig(text: str) -> Iterator[Problem]:
-    """Find what is wrong with a kubeconfig. Its text is never shown, for it may hold credentials."""
+    """Yield the problems of a kubeconfig. Its text is never shown, because it may contain credentials."""
     path, accepted = "cluster.lookupResults.kubeconfig", "the kubeconfig that OKE gives for the cluster, as text"
     try:
         user = read_kubeconfig(text).user
@@ -130,12 +130,14 @@ def _kubeconfig(text: str) -> Iterator[Problem]:
 
 
 def topology_problems_by_model(config: StackConfig) -> dict[int, list[Problem]]:
-    """The problems of each model's servers; models and shapes that the catalogue doesn't know are left out."""
+    """Return the problems of each model's servers, by index of the model; models and shapes that aren't in the
+    catalogue are left out.
+    """
     return {i: list(topology_problems(context)) for i, context in model_contexts(config).items()}
 
 
 def pools(config: StackConfig) -> tuple[PlannedPool, ...]:
-    """The pools whose shape the catalogue has."""
+    """Return the plans of the GPU pools whose shape is in the catalogue."""
     shapes = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
     owner = virtual_functions_owner(config)
     return tuple(
@@ -153,7 +155,9 @@ def pools(config: StackConfig) -> tuple[PlannedPool, ...]:
 
 
 def model_contexts(config: StackConfig) -> dict[int, PlannedModel]:
-    """The models that can be judged. Pools have one shape, so the first that is known stands for all."""
+    """Return the models that are in the catalogue, by index. Pools have one shape: the first known one is used for all
+    models.
+    """
     known_pools = pools(config)
     return {
         i: PlannedModel(config, model, f"models[{i}]", facts, known_pools[0].shape)
@@ -163,8 +167,8 @@ def model_contexts(config: StackConfig) -> dict[int, PlannedModel]:
 
 
 def min_accuracy(context: PlannedModel) -> float | None:
-    """The share of right answers that a model's benchmark must find: what the stack file says, or the kit's floor where
-    something changes answers; None where nothing is asked, or no floor is known.
+    """Return the minimum share of right answers in a model's benchmark: the stack file's, or the kit's floor if a
+    setting changes answers; None if no questions are asked, or no floor is known.
     """
     threshold = context.stack.smoke.thresholds.min_accuracy
     return _floor(context) if threshold is None and any(answer_changes(context)) else threshold
@@ -176,8 +180,8 @@ def _floor(context: PlannedModel) -> float | None:
 
 
 def _evaluation_problems(config: StackConfig) -> Iterator[Problem]:
-    """Require that settings that change answers are evaluated by each update's benchmark, by no lower floor than the
-    kit's.
+    """Yield a problem unless settings that change answers are evaluated by each update's benchmark, with no lower
+    threshold than the kit's floor.
     """
     for context in model_contexts(config).values() if config.layer != "cluster" else ():
         change = next(answer_changes(context), None)
@@ -194,7 +198,7 @@ def _evaluation_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _names(config: StackConfig) -> Iterator[Problem]:
-    """Names that the catalogue doesn't have, and names that are given twice."""
+    """Yield a problem for names that aren't in the catalogue, for invalid names and for repeated names."""
     for i, pool in enumerate(config.gpu_pools):
         if catalogue.shape(pool.shape) is None:
             yield _unknown(f"gpuPools[{i}].shape", pool.shape, catalogue.shape_names())
@@ -214,7 +218,7 @@ def _names(config: StackConfig) -> Iterator[Problem]:
     for i, model in enumerate(config.models):
         units = unit_names(model)
         pickers = [f"{unit}-epp" for unit in units if model.router.mode != "none"]
-        objects = sorted({model.object_name, *units, *pickers})  # what its Services and Deployments are called by
+        objects = sorted({model.object_name, *units, *pickers})  # name prefixes of its Services and Deployments
         if taken := [name for name in objects if name in owners]:
             key = "model" if model.name is None else "name"
             why = f"models[{owners[taken[0]]}] has objects of the name {taken[0]} already"
@@ -235,11 +239,13 @@ def _shapes(config: StackConfig) -> Iterator[Problem]:
 
 
 def _capacity(config: StackConfig, models: Sequence[ModelConfig]) -> Iterator[Problem]:
-    """Find servers that the nodes have no room for, and units that hand KV cache over without a network."""
+    """Yield a problem for servers that don't fit the nodes, and for units whose KV cache transfer needs RDMA that the
+    stack lacks.
+    """
     known_pools = pools(config)
     if len(known_pools) < len(config.gpu_pools) or len({pool.shape.name for pool in known_pools}) > 1:
         return
-    impossible = lacks_virtual_functions(config, known_pools[0].shape)  # GPUs are counted all the same
+    impossible = lacks_virtual_functions(config, known_pools[0].shape)  # still check the number of GPUs
     counted = config.model_copy(update={"rdma": "none"}) if impossible else config
     nodes, left = place(servers(counted, models), empty_nodes(known_pools))
     if left:
@@ -247,7 +253,7 @@ def _capacity(config: StackConfig, models: Sequence[ModelConfig]) -> Iterator[Pr
         yield from of_scaling or [_too_few_nodes(known_pools, list(servers(counted, models)), left)]
     elif any(pool.autoscaled for pool in known_pools):
         at_first, left = place_at_first(counted, models, known_pools)
-        if left:  # the autoscaler would have to add nodes while an update waits for the servers on them
+        if left:  # the update would wait for servers before the autoscaler adds their nodes
             started = [*(server for node in at_first for server in node.servers), *left]
             yield _too_few_nodes([pool.at_first() for pool in known_pools], started, left)
     yield from pod_disk_problems(counted, nodes)

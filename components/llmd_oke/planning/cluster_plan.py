@@ -1,4 +1,6 @@
-"""Plan of what a stack creates beside models: network, rights, pools, add-ons and storage. Pure data."""
+"""Plan of everything that a stack creates besides models: network, IAM policies, pools, add-ons and storage.
+Pure data.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,13 +21,13 @@ class GpuStackPlan:
     """Operators, add-ons, labels and taints by which pods of a cluster get GPUs and RDMA.
 
     Attributes:
-        kind: the choice in the stack file, or the default for the cluster.
-        add_ons: OKE cluster add-ons, in the order in which they are to be made.
-        components: the kit's own, in that order: `cert-manager`, `node-feature-discovery`, `amd-gpu-operator`,
-            `rdma-network`.
-        node_labels: labels that GPU nodes need from their start.
-        gpu_selector: labels by which the AMD GPU operator finds its nodes.
-        tolerations: of the GPU nodes' taints, those of the shapes and those of the pools.
+        kind: the stack file's `gpuStack`, or the default for the cluster.
+        add_ons: OKE cluster add-ons, in the order of their creation.
+        components: the kit's own components, in the order of their creation: `cert-manager`, `node-feature-discovery`,
+            `amd-gpu-operator`, `rdma-network`.
+        node_labels: labels that GPU nodes need when they register.
+        gpu_selector: labels by which the AMD GPU operator selects its nodes.
+        tolerations: taints of GPU nodes, from shapes and pools, that operators tolerate.
     """
 
     kind: GpuStack
@@ -38,7 +40,9 @@ class GpuStackPlan:
 
 @dataclass(frozen=True)
 class IamNeeds:
-    """Rights needed before the cluster and before its pools, and the OCIDs that statements are repeated for."""
+    """IAM permissions needed before the cluster and before its pools, and the OCIDs that statements are
+    repeated for.
+    """
 
     cluster: tuple[Need, ...]
     nodes: tuple[Need, ...]
@@ -47,7 +51,7 @@ class IamNeeds:
 
 @dataclass(frozen=True)
 class NodeTag:
-    """The defined tag that nodes are known by, `Namespace.Key`, and its value."""
+    """Defined tag that identifies nodes, as `Namespace.Key`, and its value."""
 
     name: str
     value: str
@@ -55,10 +59,10 @@ class NodeTag:
 
 @dataclass(frozen=True, kw_only=True)
 class IamPlan(IamNeeds):
-    """The dynamic groups and policies of a created cluster, in the tenancy's home region.
+    """Dynamic groups and policies of a created cluster, in the tenancy's home region.
 
-    Compartments are the cluster's where they are None. `unique_name` is the beginning of all names: clusters of other
-    regions and compartments have groups and policies in the same region.
+    Compartments that are None are the cluster's. `unique_name` is the prefix of all names, as groups and policies of
+    all regions and compartments are in the same region.
     """
 
     unique_name: str
@@ -86,13 +90,18 @@ class PrewarmPlan:
 
 @dataclass(frozen=True)
 class ModelCachePlan:
-    """Place where the weights of all models are kept.
+    """Cache for the weights of all models.
 
-    `path` is a folder on nodes' own disks, `capacity_gib` the size of a Lustre file system, `volume_handle` what the
-    storage driver knows a file system by that is there already. The first server downloads what it needs where nothing
-    pre-warms the cache; where something does, `revisions` are commits by the models' names. `timeout_s` is the limit
-    for one model. `compiled_path` is the stack's folder on nodes' own disks for code that servers compile as they
-    start; None where it is kept nowhere.
+    Attributes:
+        kind: kind of storage.
+        path: directory on the nodes' local disks; None for a shared file system.
+        capacity_gib: capacity of a Lustre file system in GiB.
+        volume_handle: volume handle of an existing file system for the CSI driver; None if it doesn't exist yet.
+        timeout_s: maximum time in seconds of filling the cache with one model.
+        prewarm: pre-warming; None if the first server downloads the weights.
+        revisions: commits by model; None without pre-warming.
+        compiled_path: stack's directory on the nodes' local disks for code that servers compile at startup; None if it
+            isn't kept.
     """
 
     kind: Literal["node-disk", "file-storage", "lustre"]
@@ -107,8 +116,8 @@ class ModelCachePlan:
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """A file system that is created for the model cache. Nodes that mount it are `anywhere` in the VCN where pools are
-    there already. File Storage has an `export_path`, Lustre a capacity in GB and a tier.
+    """File system that is created for the model cache. Nodes that mount it may be `anywhere` in the VCN if some pools
+    exist already. File Storage has an `export_path`, Lustre a capacity in GB and a performance tier.
     """
 
     kind: Literal["file-storage", "lustre"]
@@ -121,9 +130,9 @@ class StoragePlan:
 
 @dataclass(frozen=True)
 class TagsPlan:
-    """Tags of what a stack creates in OCI: free-form ones by key, defined ones by `Namespace.Key`, whose namespaces are
-    in the root compartment where none is given. `ignored` are defined ones of others that updates leave alone; without
-    own ones they leave all alone.
+    """OCI tags of a stack's resources: free-form ones by key, defined ones by `Namespace.Key`. The tag namespaces are
+    in the root compartment if `namespace_compartment_id` is None. `ignored` are defined tags set by others, which
+    updates don't change; if `defined` is empty, updates change no defined tags.
     """
 
     freeform: Mapping[str, str]
@@ -142,23 +151,35 @@ class CyclingPlan:
 
     @property
     def grows(self) -> bool:
-        """True if nodes may be added meanwhile."""
+        """True if nodes may be added during the replacement."""
         return self.max_surge not in {"0", "0%"}
 
     @property
     def shrinks(self) -> bool:
-        """True if nodes may be missing meanwhile."""
+        """True if nodes may be missing during the replacement."""
         return self.max_unavailable not in {"0", "0%"}
 
 
 @dataclass(frozen=True)
 class NodesPlan:
-    """The nodes of a pool of a created cluster, with GPUs or without: `size` of them at first, and as few and as many
-    as `limits` says later, where the cluster autoscaler decides (`autoscaled`).
+    """Pool of nodes of a created cluster, with GPUs or without.
 
-    `image_id` is an image that is there, `image_import` the one that is imported instead; with neither, OCI is asked
-    for OKE's newest. `options` are what a node pool takes as the stack file says it, by the component's arguments:
-    nothing of it depends on anything else.
+    Attributes:
+        name: name of the pool.
+        shape: OCI shape.
+        size: initial number of nodes.
+        limits: minimum and maximum number of nodes.
+        autoscaled: whether the cluster autoscaler decides the number of nodes.
+        kubernetes_version: version of the nodes.
+        image_id: existing image; None if an image is imported or OKE's newest one is used.
+        image_import: image to import; None if there is none.
+        max_pods: maximum number of pods on a node.
+        labels: labels of the nodes.
+        taints: taints of the nodes.
+        cycling: replacement of nodes after changes; None if existing nodes are not changed.
+        ssh_public_key: SSH key that may sign in to nodes.
+        protect: whether deletion and replacement are refused.
+        options: settings passed unchanged from the stack file to the component, by the component's arguments.
     """
 
     name: str
@@ -180,12 +201,16 @@ class NodesPlan:
 
 @dataclass(frozen=True)
 class GpuPoolPlan(NodesPlan):
-    """A GPU pool of a created cluster; one that is there already (`pool_id`) has no image and may have no availability
-    domain.
+    """GPU pool of a created cluster. An existing pool (`pool_id`) has no image and may have no availability domain.
 
-    `file_storage` says that nodes mount the file system of the model cache over NFS, `rdma_in_pods` that pods have RDMA
-    devices of their own. Nodes are in any of the fault domains where those are None. Before a node goes it is drained
-    for `drain_minutes` at most.
+    Attributes:
+        pool_id: existing pool; None if the pool is created.
+        availability_domain: availability domain of the nodes.
+        fault_domains: fault domains of the nodes; None for any.
+        topology_manager_policy: kubelet's Topology Manager policy.
+        file_storage: whether nodes mount the model cache's file system over NFS.
+        rdma_in_pods: whether pods have RDMA devices of their own.
+        drain_minutes: maximum time in minutes that a node is drained before its termination.
     """
 
     pool_id: str | None
@@ -199,20 +224,22 @@ class GpuPoolPlan(NodesPlan):
 
 @dataclass(frozen=True)
 class CpuPoolPlan(NodesPlan):
-    """A pool without GPUs of a created cluster. OCI is asked for `availability_domains` where there are none."""
+    """Pool without GPUs of a created cluster. If `availability_domains` is empty, OCI is asked for those of
+    the region.
+    """
 
     availability_domains: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """Everything that a stack creates beside models: network, rights, pools, add-ons, storage, and who changes pools'
-    sizes.
+    """Everything that a stack creates besides models: network, IAM policies, pools, add-ons, storage and cluster
+    autoscaler.
 
-    The first of `cpu_pools` is the system pool. `cluster_id` is that of a cluster that is there already, which OCI is
-    asked for the `kubeconfig` of where that is None; pods have addresses of the VCN where `pods_cidr` is None.
-    `storage` is None where no file system is created; `autoscaler` is the add-on that changes the size of pools, None
-    where it changes none, and `node_repair` says whether OKE repairs a GPU node that somebody labels.
+    The first of `cpu_pools` is the system pool. `cluster_id` is that of an existing cluster, whose `kubeconfig` is
+    requested from OCI if None. Pods have addresses of the VCN if `pods_cidr` is None. `storage` is None if no file
+    system is created; `autoscaler` is the cluster autoscaler add-on, None if no pool is autoscaled; `node_repair` tells
+    whether OKE repairs GPU nodes on request by a label.
     """
 
     cluster_name: str
@@ -248,11 +275,11 @@ class ClusterPlan:
 
     @property
     def autoscaled(self) -> tuple[GpuPoolPlan | CpuPoolPlan, ...]:
-        """The pools whose number of nodes is the cluster autoscaler's."""
+        """Pools whose number of nodes the cluster autoscaler decides."""
         return tuple(pool for pool in self.pools if pool.autoscaled)
 
     def without_protection(self) -> "ClusterPlan":
-        """Return a copy of the plan whose cluster, network and pools an update may delete and replace."""
+        """Return a copy of the plan in which an update may delete and replace cluster, network and pools."""
         return replace(
             self,
             protect=False,

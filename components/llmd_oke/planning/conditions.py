@@ -1,4 +1,4 @@
-"""Conditions under which the vLLM servers of a stack run, as far as times depend on them."""
+"""Conditions under which the vLLM servers of a stack run, as far as latencies depend on them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,15 @@ from llmd_oke.values import Entry
 
 
 class DeployedConditions(Entry):
-    """Conditions of servers of several GPUs: of those that hand KV caches over, and of aggregated ones."""
+    """Conditions of servers with several GPUs: of those that transfer KV cache, and of aggregated ones."""
 
     handing_over: Conditions = UNKNOWN_CONDITIONS
     aggregated: Conditions = UNKNOWN_CONDITIONS
 
     def of(self, topology: str | None) -> Conditions:
-        """Return the conditions of a topology in short form; without one, of servers that hand KV caches over."""
+        """Return the conditions of servers with a topology in short form; without a topology, those of servers that
+        transfer KV cache.
+        """
         own = self.aggregated if topology is not None and topology.startswith("agg-") else self.handing_over
         sizes = [int(size) for size in re.findall(r"tp(\d+)", topology or "")]
         if own.quick_reduce is None or not sizes:
@@ -35,11 +37,11 @@ class DeployedConditions(Entry):
 
 
 VLLM_DEFAULTS = DeployedConditions()
-"""Nothing is set."""
+"""Conditions of servers about which nothing is known."""
 
 
 def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine) -> DeployedConditions:
-    """Return the conditions of servers with these settings, whatever their topology is."""
+    """Return the conditions of servers with these settings, for any topology."""
 
     def of_role(role: Role) -> Conditions:
         return _conditions(release, [server_settings(release, model, engine, role, Parallelism(2), rdma=False)])
@@ -53,7 +55,9 @@ def planned_conditions(plan: Plan, model: ModelPlan) -> Conditions:
 
 
 def _conditions(release: Release, roles: Sequence[ServerSettings]) -> Conditions:
-    """The conditions of servers that work together; of quantized all-reduce, as soon as those of one role use it."""
+    """Return the conditions of servers that work together. Quantized all-reduce counts if the servers of any role use
+    it.
+    """
     used: list[QuickReduceFormat] = [role.quick_reduce for role in roles if role.quick_reduce]
     return Conditions(
         image=release.vllm.image.reference,
@@ -65,13 +69,15 @@ def _conditions(release: Release, roles: Sequence[ServerSettings]) -> Conditions
 
 
 def bound_models(plan: Plan) -> tuple[str, ...]:
-    """The models, by repository, whose simulated servers take times that are bounds."""
+    """Return the repositories of models whose simulated servers have latencies that are bounds, sorted."""
     figures = {model.model.repository: known_figures(model.model, plan.pools[0].shape.gpu) for model in plan.models}
     return tuple(sorted(repository for repository, known in figures.items() if known.basis is Basis.BOUND))
 
 
 def forecast_differences(plan: Plan) -> Mapping[str, Sequence[str]]:
-    """Return, by model, how its servers differ from those that the kit's latency figures were measured of."""
+    """Return, by model, the differences between its servers and those on which the kit's latency figures were measured;
+    models without differences are left out.
+    """
     by_model: dict[str, list[str]] = {}
     for model in plan.models:
         figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product) if plan.pools else None

@@ -1,5 +1,6 @@
-"""The container images that the pods of a stack run, and all that the kit can deploy. OKE's add-ons bring further ones,
-which are Oracle's matter."""
+"""Container images and charts that a stack pulls, or that the kit can deploy at all. Images of OKE's add-ons are not
+included: OKE pulls them from Oracle's registries.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ _PATHS = {MONITORING: "monitoring", _GROUPS: "leaderWorkerSets"}
 
 @dataclass(frozen=True)
 class UsedImage:
-    """An image or a chart, who runs it, and the place in the stack file that brings it."""
+    """Image or chart, the program that uses it, and the key of the stack file that causes it to be pulled."""
 
     image: ContainerImage
     used_by: str
@@ -41,8 +42,8 @@ class UsedImage:
 
 @dataclass(frozen=True)
 class Copy:
-    """One copy into a private registry: of an image, of a chart of a registry, or of the `archive` of a chart of a
-    repository (None for others). `destination` has the digest of `source`, except where an archive becomes one.
+    """Copy of an image or chart into a private registry. `archive` is the chart if it comes from a chart repository,
+    None otherwise. `destination` has the digest of `source`, except for such an archive.
     """
 
     source: ContainerImage
@@ -51,7 +52,7 @@ class Copy:
 
 
 def images_of(plan: Plan) -> tuple[UsedImage, ...]:
-    """The images that an update of a stack pulls, each once."""
+    """Return the images and charts that an update of a stack pulls, without repetitions."""
     first: dict[str, UsedImage] = {}
     for used in (*_of_cluster(plan), *(_of_serving(plan) if plan.layer != "cluster" else ())):
         first.setdefault(used.image.reference, used)
@@ -59,22 +60,25 @@ def images_of(plan: Plan) -> tuple[UsedImage, ...]:
 
 
 def pulled_images(plan: Plan) -> tuple[UsedImage, ...]:
-    """Return the images of an update by what nodes and Helm pull: copies where there is a private registry."""
+    """Return the images and charts of an update as nodes and Helm pull them: copies if the stack has a private
+    registry.
+    """
     return tuple(replace(used, image=plan.pulled(used.image)) for used in images_of(plan))
 
 
 def copies(plan: Plan, mirror: MirrorRegistry) -> tuple[Copy, ...]:
-    """Return what a private registry must have before a stack pulls from it, with the Jobs of benchmarks and
-    evaluations; what is there already needs no copy.
+    """Return the copies that a private registry must have before a stack pulls from it, including images of benchmark
+    and evaluation Jobs; images that are in that registry already are left out.
     """
-    sources = {used.image.reference: used.image for used in (*images_of(plan), *_of_commands(plan))}
+    of_jobs = [job_images().python, *([inference_perf().image] if plan.layer != "cluster" else [])]
+    sources = {image.reference: image for image in (*(used.image for used in images_of(plan)), *of_jobs)}
     of_images = [Copy(image, mirror.copy_of(image)) for _, image in sorted(sources.items())]
     charts = [Copy(chart.published, mirror.copy_of(chart.published), chart) for chart in chart_archives(plan)]
     return tuple(copy for copy in (*of_images, *charts) if copy.source != copy.destination)
 
 
 def kit_images() -> tuple[ContainerImage, ...]:
-    """All images that the kit's `values/` and the project's name, by their references."""
+    """Return all images in the `values/` of the kit and the project, sorted by reference."""
     releases = (item for name in release_names() if (item := release(name)))
     images = [used.image for item in releases for used in _of_release(item)]
     images += [used.image for name in (*_OPERATORS, *_PATHS) for used in images_of_operator(name)]
@@ -83,8 +87,8 @@ def kit_images() -> tuple[ContainerImage, ...]:
 
 
 def project_images() -> tuple[ContainerImage, ...]:
-    """The images that the lock of the open project is to have: those that the kit's lock knows no digest of, and those
-    that it has already.
+    """Return the images for the lock of the open project: those without digest in the kit's lock, and those already in
+    the project's.
     """
     own = {reference: parse_reference(reference) for reference in project_lock().images}
     known = {reference for reference, digest in kit_lock().images.items() if digest.digest is not None}
@@ -93,13 +97,13 @@ def project_images() -> tuple[ContainerImage, ...]:
 
 
 def chart_archives(plan: Plan) -> tuple[operators.HelmChart, ...]:
-    """The charts of a stack that come from chart repositories, and so from no registry."""
+    """Return the charts of a stack that come from chart repositories rather than from an OCI registry."""
     charts = (operators.operator(name).chart for name in operators_of(plan))
     return tuple(chart for chart in charts if chart.repository is not None)
 
 
 def not_mirrored(plan: Plan) -> Iterator[str]:
-    """Describe the parts of a stack that a private registry has no say in."""
+    """Yield a description of each part of a stack that isn't pulled from the private registry."""
     if plan.created is not None:
         yield "OKE's control plane, node software and add-ons come from Oracle's own registries"
     if plan.gateway is not None:
@@ -107,8 +111,8 @@ def not_mirrored(plan: Plan) -> Iterator[str]:
 
 
 def registry_advice(plan: Plan) -> Iterator[Advice]:
-    """Advise on what a private registry needs or leaves out; without one, on pulls that may meet a public registry's
-    limit.
+    """Yield advice on the requirements and gaps of a private registry; without one, on public registries whose pull
+    limit may be exceeded.
     """
     mirror = plan.registry_mirror
     if mirror is None:
@@ -124,7 +128,7 @@ def registry_advice(plan: Plan) -> Iterator[Advice]:
         yield Advice("registryMirror.prefix", text)
     if mirror.pull_secret is not None:
         namespaces = [operators.operator(name).namespace for name in operators_of(plan)]
-        namespaces += ["kube-system"] if plan.created is not None else []  # gates
+        namespaces += ["kube-system"] if plan.created is not None else []  # namespace of the gates
         namespaces += [ACCEPTANCE_NAMESPACE] if any(pool.in_update for pool in plan.acceptance) else []
         namespaces += [plan.namespace] if plan.layer != "cluster" else []
         text = f"pods wait until the Secret {mirror.pull_secret} is in {', '.join(dict.fromkeys(namespaces))}"
@@ -132,7 +136,9 @@ def registry_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def _pull_limit_advice(plan: Plan) -> Iterator[Advice]:
-    """Nodes behind one address that pull everything anew. A bound: each node, each image."""
+    """Yield advice on public registries whose pull limit is exceeded if all nodes, behind one IP address, pull every
+    image. A bound.
+    """
     nodes = sum(pool.limits.most for pool in plan.pools)
     if plan.created is not None:
         nodes += sum(pool.size for pool in plan.created.cpu_pools)
@@ -148,7 +154,7 @@ def _pull_limit_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def unchecked_archives_sentence(charts: tuple[operators.HelmChart, ...]) -> str | None:
-    """Describe charts whose archive is held to no checksum; None where there is none."""
+    """Return a sentence about charts whose archive isn't verified by a checksum; None if there are none."""
     unknown = [
         f"{chart.reference} {chart.version} of {chart.repository} ({chart.reason})"
         for chart in charts
@@ -160,7 +166,7 @@ def unchecked_archives_sentence(charts: tuple[operators.HelmChart, ...]) -> str 
 
 
 def tag_only_sentence(images: tuple[UsedImage, ...]) -> str | None:
-    """Describe images without a digest; None where all have one."""
+    """Return a sentence about images without a digest; None if all have one."""
     unpinned = [used for used in images if used.image.digest is None]
     if not unpinned:
         return None
@@ -168,13 +174,6 @@ def tag_only_sentence(images: tuple[UsedImage, ...]) -> str | None:
         f"{len(unpinned)} of {len(images)} container images and charts are named by tag alone, so that something else"
         " may be pulled another day: `llmd-oke images update` asks the registries for their digests"
     )
-
-
-def _of_commands(plan: Plan) -> Iterator[UsedImage]:
-    """Images of Jobs that commands start in a cluster, beside those that an update pulls."""
-    yield UsedImage(job_images().python, "acceptance and evaluations", "")
-    if plan.layer != "cluster":
-        yield UsedImage(inference_perf().image, "inference-perf", "")
 
 
 def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
@@ -191,7 +190,7 @@ def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
 
 
 def operators_of(plan: Plan) -> list[str]:
-    """The operators that a stack installs by Helm, by their names in the catalogue."""
+    """Return the names of the operators that a stack installs with Helm."""
     own = [MONITORING] if plan.monitoring is not None and plan.monitoring.install else []
     own += [_GROUPS] if plan.installs_group_controller else []
     if plan.config.created_cluster is None:
@@ -200,7 +199,7 @@ def operators_of(plan: Plan) -> list[str]:
 
 
 def images_of_operator(name: str) -> Iterator[UsedImage]:
-    """The images that an operator brings, with its chart where that is in a registry."""
+    """Yield the images of an operator, and its chart if that is in an OCI registry."""
     path = _PATHS.get(name, "gpuStack")
     if chart := operators.operator(name).chart.artifact:
         yield UsedImage(chart, f"{name} (chart)", path)
@@ -233,7 +232,7 @@ _OVERRIDES = {
     _PROXY: "proxy_image",
     _SIDECAR: "routing_sidecar_image",
 }
-"""What in the stack file's `override` takes the place of each image of a release."""
+"""Key of the stack file's `override` that replaces each image of a release."""
 
 
 def _of_release(release_: Release) -> Iterator[UsedImage]:

@@ -1,4 +1,4 @@
-"""Lists of what is to be copied into a private registry: plain text, commands of `crane` and Helm, or skopeo's YAML."""
+"""Lists of the copies for a private registry, as plain text, as commands of `crane` and Helm, or as skopeo's YAML."""
 
 import shlex
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from llmd_oke.planning.container_images import Copy
 
 
 class CopyForm(StrEnum):
-    """Form of a list of copies."""
+    """Format of a list of copies."""
 
     PLAIN = "plain"
     CRANE = "crane"
@@ -19,7 +19,9 @@ class CopyForm(StrEnum):
 
 
 def as_copy(copy: Copy) -> dict[str, Any]:
-    """A copy as plain data. The archive of a chart of a repository is known by its SHA-256, all else by its digest."""
+    """Return a copy as plain data: the archive of a chart repository's chart with its SHA-256, everything else with its
+    digest.
+    """
     plain = {
         "kind": "image or chart" if copy.archive is None else "chart archive",
         "source": copy.source.reference,
@@ -34,7 +36,7 @@ def as_copy(copy: Copy) -> dict[str, Any]:
 
 
 def copy_text(copies: Sequence[Copy], prefix: str, form: CopyForm) -> str:
-    """The list in a form, for copies into a registry with that prefix."""
+    """Return the list of copies in a format; `prefix` is that of the private registry."""
     if form is CopyForm.CRANE:
         return "\n".join(["set -eu", *(_commands(copy) for copy in copies)])
     if form is CopyForm.SKOPEO:
@@ -47,7 +49,7 @@ def copy_text(copies: Sequence[Copy], prefix: str, form: CopyForm) -> str:
 
 
 def _commands(copy: Copy) -> str:
-    """Return the commands of a copy. `crane` copies all platforms of an index, so that its digest stays."""
+    """Return the commands of a copy. `crane` copies all platforms of an image index, which keeps the digest."""
     if copy.archive is None:
         return shlex.join(["crane", "copy", copy.source.pinned, copy.destination.reference])
     chart, folder = copy.archive, copy.destination.repository.rpartition("/")[0]
@@ -61,8 +63,8 @@ def _commands(copy: Copy) -> str:
 
 
 def _skopeo(copies: Sequence[Copy], prefix: str) -> str:
-    """Write skopeo's list, by tag; `preflight` compares the digests with the lock. Charts of repositories are no
-    images, and come as comments.
+    """Return skopeo's list, by tag; `preflight` compares the digests with the lock. Charts of chart repositories are no
+    images, and appear as commands in comments.
     """
     registries: dict[str, dict[str, dict[str, list[str]]]] = {}
     for copy in copies:

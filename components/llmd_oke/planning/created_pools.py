@@ -1,4 +1,4 @@
-"""The pools of a created cluster with everything that the stack file leaves out decided."""
+"""Plans of a created cluster's pools, with all values that the stack file leaves out."""
 
 from llmd_base.records import record
 
@@ -10,12 +10,13 @@ from llmd_oke.planning.network import max_pods_of
 from llmd_oke.planning.pools import SYSTEM_POOL, planned_cycling
 
 DECIDED = frozenset({"image", "scaling", "ready_timeout_minutes"})
-"""What the stack file says of a pool that components know under other names: which image, who decides its size, and how
-long its gate waits."""
+"""Fields of a pool that components don't have under the same name: image, scaling, and the time that the gate waits."""
 
 
 def planned_gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPoolConfig) -> GpuPoolPlan:
-    """A GPU pool. With RDMA the kubelet gives a pod GPUs and network devices of one socket where it can."""
+    """Return the plan of a GPU pool. With RDMA, the default Topology Manager policy gives pods GPUs and network devices
+    of one socket if possible.
+    """
     rdma = config.rdma == "sriov-vf"
     image, cycling = None if pool.pool_id else pool.image, planned_cycling(pool)
     return record(
@@ -38,7 +39,9 @@ def planned_gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPoolC
 
 
 def planned_cpu_pool(cluster: CreateCluster, pool: SystemPoolConfig) -> CpuPoolPlan:
-    """The system pool, which never changes its size and has no taints, or another pool without GPUs."""
+    """Return the plan of the system pool, which is never autoscaled and has no taints, or of another pool
+    without GPUs.
+    """
     image = pool.image
     return record(
         CpuPoolPlan,
@@ -56,6 +59,6 @@ def planned_cpu_pool(cluster: CreateCluster, pool: SystemPoolConfig) -> CpuPoolP
 
 
 def _options(pool: GpuPoolConfig | SystemPoolConfig, kind: type[NodesPlan]) -> dict[str, object]:
-    """Return the options of a pool's component that the stack file gives as they are."""
+    """Return the options of a pool's component that are passed unchanged from the stack file."""
     decided = DECIDED | kind.__dataclass_fields__.keys()
     return {name: getattr(pool, name) for name in type(pool).model_fields if name not in decided}

@@ -1,4 +1,4 @@
-"""Cost of a stack by the hour at list price, and time from `up` to the first token."""
+"""Estimates of a stack's cost per hour at list price, and of the time from `up` to the first token."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from llmd_oke.config import NoModelCache
 from llmd_oke.planning.plan import Plan
 
 ASSUMED = "assumed"
-"""The source of a figure that has none."""
+"""Source of figures that have no published source."""
 
 BYTES_PER_GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One part of a stack and its list price in US dollars by the hour; None where no public price is known."""
+    """Part of a stack and its list price in US dollars per hour; None if no public price is known."""
 
     part: str
     usd_per_hour: float | None
@@ -25,7 +25,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """All parts, and in words what is not among them. List prices are no quotation."""
+    """List prices of all parts of a stack, and descriptions of costs that are not included."""
 
     parts: tuple[Cost, ...]
     not_included: tuple[str, ...]
@@ -33,12 +33,12 @@ class Costs:
 
     @property
     def usd_per_hour(self) -> float:
-        """The sum of all prices that are known."""
+        """Sum of all known prices in US dollars per hour."""
         return sum(part.usd_per_hour or 0.0 for part in self.parts)
 
 
 def costs(plan: Plan) -> Costs:
-    """Return the costs of a plan: of GPU nodes in any case, of the rest where the stack creates it."""
+    """Return the costs of a plan: of the GPU nodes, and, if the stack creates the cluster, of the other resources."""
     facts = prices()
     parts = [Cost(f"{pool.name}: {pool.size} x {pool.shape.name}", pool.price_usd_per_hour) for pool in plan.pools]
     created = plan.config.created_cluster is not None
@@ -82,7 +82,7 @@ def _boot_volumes(plan: Plan) -> Cost:
 
 @dataclass(frozen=True)
 class Leg:
-    """One part of the way: it begins when all of `after` have ended. `source` says where its time is from."""
+    """Step of a bring-up, which begins when all steps in `after` have ended. `source` is the source of its duration."""
 
     name: str
     seconds: float
@@ -92,24 +92,26 @@ class Leg:
 
 @dataclass(frozen=True)
 class BringUp:
-    """The legs, each behind those that it waits for."""
+    """Bring-up of a stack as steps, each listed after those that it waits for."""
 
     legs: tuple[Leg, ...]
 
     @property
     def seconds(self) -> float:
-        """Seconds from the beginning to the end of the last leg."""
+        """Time in seconds from the start to the end of the last step."""
         return max(self._ends().values(), default=0.0)
 
     @property
     def starts(self) -> dict[str, float]:
-        """Second at which each leg begins, by name."""
+        """Time in seconds at which each step starts, by name."""
         ends = self._ends()
         return {leg.name: ends[leg.name] - leg.seconds for leg in self.legs}
 
     @property
     def critical(self) -> tuple[str, ...]:
-        """The legs that all others fit beside: a second less on one of them is a second less in all."""
+        """Names of the steps on the critical path: shortening one of them by a second shortens the bring-up by a
+        second.
+        """
         ends, legs = self._ends(), {leg.name: leg for leg in self.legs}
         name = max(ends, key=lambda leg: ends[leg], default=None)
         path: list[str] = []
@@ -126,9 +128,10 @@ class BringUp:
 
 
 def bring_up(plan: Plan) -> BringUp:
-    """The way of a stack that is new: to the first token, or to a cluster with its GPUs where it has no models.
+    """Return the bring-up of a new stack up to the first token, or, for a stack without models, up to a cluster with
+    its GPUs.
 
-    Nodes that are there are taken to have neither image nor weights.
+    Existing nodes are assumed to have neither vLLM's image nor weights.
     """
     legs = list(_cluster_legs(plan))
     if plan.layer != "cluster":
@@ -137,7 +140,7 @@ def bring_up(plan: Plan) -> BringUp:
 
 
 def _cluster_legs(plan: Plan) -> Iterator[Leg]:
-    """The last of them is what models wait for."""
+    """Yield the steps of a cluster's bring-up; models wait for the last of them."""
     facts, cluster = bring_up_facts(), plan.config.created_cluster
     if cluster is None:
         return
@@ -181,8 +184,8 @@ def _serving_legs(plan: Plan, before: tuple[str, ...]) -> Iterator[Leg]:
 
 @dataclass(frozen=True)
 class ServerStartForecast:
-    """Seconds that a server of the largest model takes to start, its weights and image being there: the first of its
-    kind on a node, and a later one, which is no faster where compiled code is kept nowhere.
+    """Duration in seconds of the start of a server of the largest model with its weights and image on the node: of the
+    first server on a node, and of later ones, which are faster only if compiled code is kept.
     """
 
     first_s: float
@@ -191,7 +194,7 @@ class ServerStartForecast:
 
 
 def server_start(plan: Plan) -> ServerStartForecast | None:
-    """Forecast how long servers take to start; None where the stack has none."""
+    """Return the forecast of a server's start; None if the stack has no servers."""
     if not plan.models or plan.layer == "cluster":
         return None
     start = bring_up_facts().server_start
@@ -202,7 +205,7 @@ def server_start(plan: Plan) -> ServerStartForecast | None:
 
 
 def _image_pull(plan: Plan, after: tuple[str, ...]) -> Leg:
-    """The registry's own figure of the size wins."""
+    """Return the step of pulling vLLM's image; the size in the lock is preferred to the catalogue's figure."""
     facts = bring_up_facts().image
     locked = lock().images.get(plan.release.vllm.image.reference)
     size = locked.download_bytes if locked else None
@@ -211,7 +214,9 @@ def _image_pull(plan: Plan, after: tuple[str, ...]) -> Leg:
 
 
 def _weights(plan: Plan, after: tuple[str, ...], *, prewarmed: bool) -> Leg:
-    """Each node's own downloads share its rate: one of each model into a cache, one for each server without."""
+    """Return the step of downloading weights. Downloads of one node share its rate: one per model into a cache, or one
+    per server without a cache.
+    """
     facts, prewarm = bring_up_facts().weights, plan.config.storage.prewarm
     rate = facts.object_storage if prewarmed and prewarm.source == "object-storage" else facts.hugging_face
     by_unit = {unit.name: model.model for model in plan.models for unit in model.units}

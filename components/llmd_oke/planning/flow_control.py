@@ -1,4 +1,6 @@
-"""Flow control of a model's routers: priorities of the front door's clients, their bands, and what is wrong there."""
+"""Plan and checks of flow control in a model's router: priorities of the front door's clients and their queue
+limits.
+"""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -16,17 +18,19 @@ _THRESHOLDS: dict[Detector, tuple[str, ...]] = {
     "utilization": ("queue_depth_threshold", "kv_cache_util_threshold", "metrics_staleness_ms"),
     "concurrency": ("max_concurrency",),
 }
-"""Settings of each detector, which the other doesn't read."""
+"""Settings that only one of the detectors reads, by detector."""
 
 
 def priorities(config: StackConfig) -> tuple[int, ...]:
-    """The priorities of the front door's clients other than 0, which whoever has none has, from high to low."""
+    """Return the distinct priorities of the front door's clients other than the default 0, from high to low."""
     given = config.front_door.priorities.values() if config.front_door else ()
     return tuple(sorted({priority for priority in given if priority}, reverse=True))
 
 
 def flow_control(config: StackConfig, model: ModelConfig) -> FlowControl | None:
-    """The flow control of a model's routers, with a band for each priority; None without, or by a config of its own."""
+    """Return the flow control of a model's router with a queue for each priority; None if `router.flowControl` is left
+    out.
+    """
     asked = model.router.flow_control
     if asked is None:
         return None
@@ -43,7 +47,7 @@ def flow_control(config: StackConfig, model: ModelConfig) -> FlowControl | None:
 
 
 def holds_back(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
-    """Tell whether a model's routers hold requests back while servers are saturated."""
+    """Tell whether a model's router has flow control, by the stack file or by the router's own config."""
     own = model.router.config
     return model.router.flow_control is not None or (own is not None and picker.holds_back(own))
 
@@ -51,7 +55,7 @@ def holds_back(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
 def flow_control_problems(
     config: StackConfig, model: ModelConfig, path: str, picker: EndpointPickerVersion
 ) -> Iterator[Problem]:
-    """Everything that is wrong with the flow control of a model with a router, and with the lack of it."""
+    """Yield the problems of the flow control of a model with a router, or of its absence."""
     clients = config.front_door is not None and bool(config.front_door.priorities)
     asked, place = model.router.flow_control, f"{path}.router.flowControl"
     if clients and not holds_back(model, picker):
@@ -91,7 +95,9 @@ def _detector_problems(asked: FlowControlConfig, place: str) -> Iterator[Problem
 
 
 def _band_problems(config: StackConfig, asked: FlowControlConfig, place: str) -> Iterator[Problem]:
-    """Refuse bands that nothing can be in, and a second one of a priority, which the endpoint picker ends on."""
+    """Yield a problem for queues of priorities that no client has, and for a second queue of one priority, which makes
+    the endpoint picker exit.
+    """
     known, seen = {0, *priorities(config)}, set[int]()
     for i, band in enumerate(asked.priority_bands):
         path = f"{place}.priorityBands[{i}].priority"
@@ -105,7 +111,7 @@ def _band_problems(config: StackConfig, asked: FlowControlConfig, place: str) ->
 
 
 def priority_problems(config: StackConfig) -> Iterator[Problem]:
-    """Priorities of clients that can't be told apart, and of models that no router stands before."""
+    """Yield a problem for client priorities without authentication, and for those with a model without router."""
     door = config.front_door
     if door is None or not door.priorities:
         return

@@ -1,4 +1,4 @@
-"""The front door of a stack: what it leads to, with which weights, and what is wrong with it."""
+"""Plan and checks of the front door of a stack: models and units behind it, weights, limits and access."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,13 +16,15 @@ from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_THREADS,
 from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
 
 NAME = "front-door"
-"""Name of its objects in the cluster."""
+"""Name of the front door's Kubernetes objects."""
 
 _PATH = "frontDoor"
 
 
 def front_door(config: StackConfig) -> FrontDoorPlan | None:
-    """The front door of a stack whose models the catalogue has; None where it has none."""
+    """Return the plan of the front door of a stack whose models are in the catalogue; None if the stack has no front
+    door.
+    """
     door = config.front_door
     if door is None:
         return None
@@ -56,7 +58,7 @@ def _model(door: FrontDoorConfig, model: ModelConfig) -> FrontDoorModel:
 
 
 def _adapters(model: ModelConfig) -> tuple[str, ...]:
-    """Names by which requests ask for a model's adapters."""
+    """Return the names by which requests select a model's adapters."""
     return tuple(adapter.name for adapter in model.adapters)
 
 
@@ -70,7 +72,7 @@ def _units(model: ModelConfig) -> list[str]:
 
 
 def front_door_problems(config: StackConfig) -> Iterator[Problem]:
-    """Everything that is wrong with the front door of a stack, as far as its secrets aren't needed to see it."""
+    """Yield the problems of the front door of a stack that don't depend on its secrets."""
     door = config.front_door
     if door is None:
         return
@@ -100,8 +102,8 @@ def _name_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Probl
 
 
 def _access_problems(door: FrontDoorConfig, *, enforced: bool) -> Iterator[Problem]:
-    """Require a host where there is a certificate, encryption where keys travel, and a way to sign in on the
-    internet.
+    """Yield a problem for a certificate without host, for keys without encryption, and for access from the internet
+    without authentication; also for pods that could bypass authentication.
     """
     if door.tls is not None and door.host is None:
         yield Problem(f"{_PATH}.host", None, "the name that the certificate is for", "the key is missing")
@@ -123,7 +125,9 @@ def _access_problems(door: FrontDoorConfig, *, enforced: bool) -> Iterator[Probl
 
 
 def cache_isolation_advice(door: FrontDoorPlan | None) -> Iterator[Advice]:
-    """Advise on the cost of prefix caches that clients don't share, or on what sharing tells of them."""
+    """Yield advice on the cost of separate prefix caches per client, or on the information that a shared prefix
+    cache leaks.
+    """
     if door is None or door.authentication is None:
         return
     if door.cache_isolation == "client":
@@ -142,7 +146,9 @@ def cache_isolation_advice(door: FrontDoorPlan | None) -> Iterator[Advice]:
 
 
 def token_budget_advice(door: FrontDoorPlan | None, models: Sequence[ModelPlan]) -> Iterator[Advice]:
-    """Requests that a limit of tokens never lets pass: those without `max_tokens` count as the longest sequence."""
+    """Yield advice on token limits that always refuse requests without `max_tokens`, which count as the model's maximum
+    sequence length.
+    """
     if door is None:
         return
     path = f"{_PATH}.limits"
@@ -186,7 +192,9 @@ def _models_problems(path: str, limits: Limits | ClientLimit, known: Sequence[st
 
 
 def _share_problems(path: str, limits: Limits | ClientLimit) -> Iterator[Problem]:
-    """Each Envoy allows its share, and of requests at a time that all clients may have each of its threads."""
+    """Yield a problem for each limit that isn't a multiple of the number of Envoys, or, for concurrent requests of all
+    clients, of the number of their threads: each enforces an equal share.
+    """
     envoys, threads = FRONT_DOOR_REPLICAS, FRONT_DOOR_THREADS if isinstance(limits, Limits) else 1
     allowing = f"{envoys} Envoys" if threads == 1 else f"the {threads} threads of {envoys} Envoys"
     numbers = (
@@ -200,8 +208,8 @@ def _share_problems(path: str, limits: Limits | ClientLimit) -> Iterator[Problem
 
 
 def _load_balancer_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:
-    """Require to know where a public load balancer goes; OKE takes the subnet of internal ones where nothing
-    is said.
+    """Yield a problem if the subnet of a public load balancer is unknown: OKE would use the subnet of internal ones by
+    default.
     """
     balancer, path = door.load_balancer, f"{_PATH}.loadBalancer"
     if door.exposure == "cluster":

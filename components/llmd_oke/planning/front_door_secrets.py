@@ -1,12 +1,12 @@
-"""The secrets of a front door, from the stack's config: keys of clients, an identity provider's keys, a certificate.
+"""Secrets of a front door from the stack's config: clients' API keys, an identity provider's keys, a TLS certificate.
 
-They are read when the program runs, before anything is declared. What is wrong with them is told without any of them.
+The program reads them before it declares resources. Errors never contain secrets.
 """
 
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -21,24 +21,26 @@ from llmd_oke.planning.plan import FrontDoorPlan
 
 KEYS, KEY_SET, CERTIFICATE = "frontDoorKeys", "frontDoorKeySet", "frontDoorCertificate"
 CACHE_SECRET = "frontDoorCacheSecret"  # noqa: S105 - the name of one
-"""Keys of the stack's config, below `llmd-oke:`."""
+"""Keys of the stack's config, without the prefix `llmd-oke:`."""
 
 _SHORTEST_KEY = 20
-"""Characters; ours. With letters and digits by chance these are 119 bits."""
+"""Minimum length of an API key in characters; our choice. Random letters and digits of this length have 119 bits."""
 
 _MIN_BITS = 56
-"""What a key must be able to have by chance, counted from its own characters; ours."""
+"""Minimum entropy of an API key in bits, estimated from its own characters; our choice."""
 
 _CACHE_SECRET = r"[0-9A-Za-z]{32,128}"  # noqa: S105 - what one looks like
 _MIN_CACHE_BITS = 96
-"""What the secret of cache salts must be able to have by chance; ours. vLLM's documentation has salts of 256 bits."""
+"""Minimum entropy in bits of the secret from which cache salts are derived; our choice. vLLM's documentation uses salts
+of 256 bits.
+"""
 
 _TEXTS = TypeAdapter(dict[str, str])
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Certificates, the host's own first, and their private key: PEM."""
+    """Certificate chain, the host's own certificate first, and private key, as PEM."""
 
     chain: str
     key: str
@@ -46,8 +48,8 @@ class Certificate:
 
 @dataclass(frozen=True)
 class FrontDoorSecrets:
-    """Secrets of a front door; None where the stack has no use for one. `keys` are those of clients by their names,
-    `key_set` is a JSON Web Key Set, and `cache_secret` what salts of clients are made of.
+    """Secrets of a front door; None for each that the stack doesn't need. `keys` are the API keys by client, `key_set`
+    is a JSON Web Key Set, `cache_secret` is the secret from which cache salts are derived.
     """
 
     keys: Mapping[str, str] | None = None
@@ -59,10 +61,10 @@ class FrontDoorSecrets:
 def read_secrets(
     door: FrontDoorPlan, settings: Mapping[str, str | None], now: datetime | None = None
 ) -> FrontDoorSecrets:
-    """The secrets that a front door needs, of `settings`: JSON texts by their keys.
+    """Return the secrets that a front door needs. `settings` has the config values by key, objects as JSON.
 
     Raises:
-        InvalidStack: one is missing or can't be used; carries every problem, without the secrets.
+        InvalidStack: a secret is missing or invalid; contains all problems, without the secrets.
     """
     authentication = door.authentication.kind if door.authentication else None
     keys = _texts(settings.get(KEYS)) if authentication == "api-keys" else None
@@ -91,7 +93,9 @@ def _cache_secret_problems(text: str) -> Iterator[Problem]:
 
 
 def _texts(text: str | None) -> dict[str, str]:
-    """An object of texts; empty where it is none, so that what is missing is told."""
+    """Return the strings of a JSON object by key; an empty dict if the text is no JSON object of strings, so that
+    missing keys are reported.
+    """
     try:
         return _TEXTS.validate_json(text or "{}")
     except ValidationError:
@@ -127,8 +131,8 @@ def _key_problems(keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Prob
 
 
 def _chance_bits(key: str) -> float:
-    """Bound how many bits of a key are by chance: characters that go on with a count, or with what was there before,
-    are none.
+    """Return an upper bound of a key's entropy in bits. Characters that continue a count, or repeat an earlier
+    sequence, count as zero.
     """
     each = math.log2(len(set(key)))
     counted = 0
@@ -161,14 +165,14 @@ def certificate_problems(
     now: datetime | None = None,
     names: tuple[str, str] = ("chain", "key"),
 ) -> Iterator[Problem]:
-    """Find what is wrong with a certificate for hosts.
+    """Yield the problems of a certificate for hosts.
 
     Args:
-        pair: certificates, the host's own first, and their private key, as PEM, by `names`.
-        path: where the pair is.
-        hosts: names in the DNS that it must be for.
-        now: the time that it must be valid at.
-        names: of the two in the pair.
+        pair: certificate chain, the host's own certificate first, and private key, as PEM, under the keys in `names`.
+        path: path of the pair in the stack's config.
+        hosts: DNS names that the certificate must cover.
+        now: time at which the certificate must be valid; the current time if None.
+        names: keys of chain and private key in `pair`.
     """
     now = now or datetime.now(UTC)
     chain_name, key_name = names
@@ -191,7 +195,7 @@ def certificate_problems(
     yield from _time_problems(f"{path}.{chain_name}", chain, now)
     covered = _host_names(own)
     for host in hosts:
-        if not _covers(covered, host):
+        if not {host, f"*.{host.partition('.')[2]}"} & covered:
             why = f"it is for {', '.join(sorted(covered)) or 'no host'}, not for {host}"
             yield Problem(f"{path}.{chain_name}", None, f"a certificate for {host}", why)
 
@@ -220,8 +224,3 @@ def _host_names(certificate: x509.Certificate) -> set[str]:
     value = extension.value
     names = value.get_values_for_type(x509.DNSName) if isinstance(value, x509.SubjectAlternativeName) else []
     return {name.lower() for name in names}
-
-
-def _covers(names: Collection[str], host: str) -> bool:
-    """Tell whether a certificate is for a host: by its name, or with `*` for the first label."""
-    return host in names or f"*.{host.partition('.')[2]}" in names

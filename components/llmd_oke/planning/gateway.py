@@ -1,6 +1,6 @@
-"""The Gateway that models are behind: which one it is, which requests go to which model, and what is wrong with it."""
+"""Plan and checks of the Gateway in front of models, and of the models' routes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from llmd_base.errors import Problem
 
@@ -11,17 +11,18 @@ from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.plan import Advice, GatewayPlan, Plan
 
 CLIENTS, CLUSTER = "clients", "cluster"
-"""Listeners of a Gateway that the stack creates."""
+"""Names of the listeners of a Gateway that the stack creates."""
 
 LOAD_BALANCER_IDLE_S = 360
-"""After so many seconds OCI's network load balancer forgets a TCP connection that says nothing (Oracle, "Network Load
-Balancer: Listeners")."""
+"""Time in seconds after which OCI's network load balancer drops an idle TCP connection (Oracle, "Network Load Balancer:
+Listeners").
+"""
 
 _PATH = "gateway"
 
 
 def gateway(config: StackConfig) -> GatewayPlan | None:
-    """The Gateway of a stack whose provider the catalogue has; None where no model is behind one."""
+    """Return the plan of a stack's Gateway; None if the stack has none, or its provider is not in the catalogue."""
     asked = config.gateway
     provider = gateway_provider(asked.provider) if asked else None
     if asked is None or provider is None:
@@ -29,7 +30,7 @@ def gateway(config: StackConfig) -> GatewayPlan | None:
     if isinstance(asked, CreatedGateway):
         service = provider.created_service or provider.service
         namespace, service_namespace = config.namespace, None
-        plain_on_80 = asked.tls is None and asked.port in {None, 80}  # where the models' own Services lead
+        plain_on_80 = asked.tls is None and asked.port in {None, 80}  # the models' own Services use port 80
         listener, cluster_listener = CLIENTS, CLIENTS if plain_on_80 else CLUSTER
     else:
         service = asked.service.name if asked.service else provider.service
@@ -49,7 +50,7 @@ def gateway(config: StackConfig) -> GatewayPlan | None:
 
 
 def gateway_problems(config: StackConfig) -> Iterator[Problem]:
-    """Everything that is wrong with the Gateway of a stack and with the routes of its models."""
+    """Yield the problems of a stack's Gateway and of its models' routes."""
     behind = {i: model for i, model in enumerate(config.models) if model.router.mode == "gateway"}
     for i, model in enumerate(config.models):
         if model.router.mode != "gateway" and model.router.route != Route():
@@ -71,11 +72,14 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
     elif isinstance(asked, ExistingGateway) and asked.service is None and provider.service is None:
         why = f"what {provider.name} calls the Service of a Gateway can't be told beforehand"
         yield Problem(f"{_PATH}.service", None, "name of the Service before the Gateway's pods", why)
-    if provider is not None and not _checks(provider, created=isinstance(asked, CreatedGateway)):
-        yield from _unchecked_problems(asked, provider)
+    created = isinstance(asked, CreatedGateway)
+    if provider is not None and not asked.unchecked_requests and not _checks(provider, created=created):
+        why = f"{provider.name} lets all that clients say pass to pickers and servers at a Gateway of mode {asked.mode}"
+        accepted = "accepted, where trusted clients alone reach it; another provider; or router.mode: standalone"
+        yield Problem(f"{_PATH}.uncheckedRequests", None, accepted, why)
     if isinstance(asked, CreatedGateway):
         yield from _listener_problems(asked)
-        for i, model in enumerate(config.models):  # providers call Deployment and Service as the Gateway
+        for i, model in enumerate(config.models):  # providers name Deployment and Service after it
             if asked.name == model.object_name:
                 yield Problem(f"{_PATH}.name", asked.name, "another name", f"objects of models[{i}] have it")
     if config.front_door is not None:
@@ -86,15 +90,8 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _checks(provider: GatewayProvider, *, created: bool) -> bool:
-    """Tell whether a Gateway refuses what isn't a client's to say."""
+    """Tell whether a Gateway rejects fields and headers that are reserved for the router."""
     return bool(provider.route_policies) or (created and bool(provider.gateway_policies))
-
-
-def _unchecked_problems(asked: ExistingGateway | CreatedGateway, provider: GatewayProvider) -> Iterator[Problem]:
-    if asked.unchecked_requests is None:
-        why = f"{provider.name} lets all that clients say pass to pickers and servers at a Gateway of mode {asked.mode}"
-        accepted = "accepted, where trusted clients alone reach it; another provider; or router.mode: standalone"
-        yield Problem(f"{_PATH}.uncheckedRequests", None, accepted, why)
 
 
 def _listener_problems(created: CreatedGateway) -> Iterator[Problem]:
@@ -109,22 +106,26 @@ def _listener_problems(created: CreatedGateway) -> Iterator[Problem]:
 
 
 def _route_problems(behind: dict[int, ModelConfig]) -> Iterator[Problem]:
-    """Find two routes for the same requests: a Gateway takes the older one, so that a model would get none."""
+    """Yield a problem for two routes with the same conditions: a Gateway uses the older one, and the other model gets
+    no requests.
+    """
     first: dict[tuple[object, ...], int] = {}
     for i, model in behind.items():
         route = model.router.route
         yield from _repetitions(f"models[{i}].router.route", route)
         for host in route.hosts or (None,):
             headers = tuple(sorted((name.lower(), value) for name, value in route.headers.items()))
-            key = (host, headers, route.path.rstrip("/"))  # a prefix means the same with and without its last slash
+            key = (host, headers, route.path.rstrip("/"))  # a final slash doesn't change a path prefix
             if (other := first.setdefault(key, i)) != i:
                 why = f"the same requests are for models[{other}] already"
-                yield Problem(f"models[{i}].router.route", _words(route), "hosts or headers of its own", why)
+                named = [f"{name}: {value}" for name, value in route.headers.items()]
+                shown = ", ".join([*(route.hosts or ("any host",)), *named, f"path {route.path}"])
+                yield Problem(f"models[{i}].router.route", shown, "hosts or headers of its own", why)
                 break
 
 
 def _repetitions(path: str, route: Route) -> Iterator[Problem]:
-    """Hosts of one route that are given twice, and headers, whose names mean the same in capital and small letters."""
+    """Yield a problem for repeated hosts of a route, and for headers whose names differ only in case."""
     for j, host in enumerate(route.hosts):
         if (first := route.hosts.index(host)) < j:
             yield Problem(f"{path}.hosts[{j}]", host, "each host once", f"hosts[{first}] is the same")
@@ -135,7 +136,9 @@ def _repetitions(path: str, route: Route) -> Iterator[Problem]:
 
 
 def provider_limit_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find settings that the provider of a Gateway doesn't support. In rehearsals another one runs, which does."""
+    """Yield a problem for settings that the Gateway's provider doesn't support. Rehearsals use a different provider,
+    which does.
+    """
     provider = gateway_provider(config.gateway.provider) if config.gateway else None
     most = provider.pools_per_route if provider else None
     if provider is None or most is None:
@@ -146,14 +149,10 @@ def provider_limit_problems(config: StackConfig) -> Iterator[Problem]:
             yield Problem(f"models[{i}].copies", model.copies, f"{most}, or another provider", why)
 
 
-def _words(route: Route) -> str:
-    hosts: Sequence[str] = route.hosts or ("any host",)
-    headers = [f"{name}: {value}" for name, value in route.headers.items()]
-    return ", ".join([*hosts, *headers, f"path {route.path}"])
-
-
 def _silence_advice(plan: Plan, door: GatewayPlan) -> Iterator[Advice]:
-    """Tell which answers a load balancer may cut, where nothing of the kit's has a Gateway probe silent connections."""
+    """Yield advice on long answers that a load balancer may cut, if nothing makes the Gateway probe idle
+    connections.
+    """
     if door.created is not None and door.provider.gateway_policies:
         return
     for i, model in enumerate(plan.models):
@@ -167,7 +166,7 @@ def _silence_advice(plan: Plan, door: GatewayPlan) -> Iterator[Advice]:
 
 
 def gateway_advice(plan: Plan) -> Iterator[Advice]:
-    """Advise on what must be there beside the stack, and on what a Gateway doesn't hold off."""
+    """Yield advice on requirements of the Gateway's provider, and on requests that the Gateway doesn't reject."""
     door = plan.gateway
     if door is None:
         return

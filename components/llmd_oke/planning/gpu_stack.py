@@ -1,7 +1,7 @@
-"""Operators and add-ons that give a stack's nodes their GPUs and RDMA network, with the labels and taints that they
-take.
+"""Plan and checks of the GPU stack: operators and add-ons for GPUs and the RDMA network, with the labels and taints of
+nodes.
 
-Each piece of software has one owner: OKE, this kit, or whoever made an existing cluster.
+Each piece of software has one owner: OKE, this kit, or the maker of an existing cluster.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +25,7 @@ FOR_CREATED_CLUSTERS: GpuStack = "helm-operator"
 
 
 def gpu_stack(config: StackConfig) -> GpuStackPlan:
-    """Plan the GPU stack for a stack's choices of `gpuStack` and `rdma`; it is empty where the cluster is there
-    already.
-    """
+    """Return the GPU stack for a stack's choices of `gpuStack` and `rdma`; an empty one for an existing cluster."""
     kind = gpu_stack_kind(config)
     if kind == PRESENT:
         return GpuStackPlan(kind)
@@ -50,27 +48,27 @@ def gpu_stack(config: StackConfig) -> GpuStackPlan:
 
 
 def gpu_stack_kind(config: StackConfig) -> GpuStack:
-    """The stack file's `gpuStack`; if left out, what suits the cluster."""
+    """Return the stack file's `gpuStack`, or the default for the cluster."""
     if config.gpu_stack is not None:
         return config.gpu_stack
     return FOR_CREATED_CLUSTERS if _is_created(config) else PRESENT
 
 
 def virtual_functions_owner(config: StackConfig) -> str | None:
-    """Return the prefix of the names of virtual functions, where it is not the kit's own."""
+    """Return the naming scheme of virtual functions; None for the kit's own."""
     return config.cluster.virtual_functions if isinstance(config.cluster, ExistingCluster) else None
 
 
 def tolerations(taints: tuple[Taint, ...]) -> list[dict[str, str]]:
-    """The tolerations of taints, one by one."""
+    """Return a toleration for each taint, as in a pod's spec."""
     return [document("key operator value effect", taint, operator="Equal") for taint in taints]
 
 
 def add_ons(config: StackConfig, cluster: CreateCluster) -> list[AddOn]:
-    """The add-ons that the GPU stack needs, then the others of the stack file.
+    """Return the add-ons that the GPU stack needs, followed by the stack file's others.
 
-    What the file says of a needed one is added to its settings, so that a pinned version doesn't lose tolerations. An
-    autoscaler of the stack's pools comes later, because it must know their OCIDs.
+    Settings of a needed add-on in the stack file are merged into the kit's, so that pinning a version doesn't remove
+    tolerations. The cluster autoscaler isn't included: it is added after the pools, because it needs their OCIDs.
     """
     add_ons = {add_on.name: add_on for add_on in gpu_stack(config).add_ons}
     later = cluster_autoscaler().name if autoscaled_pools(config) else None
@@ -82,7 +80,7 @@ def add_ons(config: StackConfig, cluster: CreateCluster) -> list[AddOn]:
 
 
 def gpu_stack_problems(config: StackConfig) -> Iterator[Problem]:
-    """Choices that contradict the cluster or the shapes."""
+    """Yield the problems of GPU stack settings that contradict the cluster or the shapes."""
     kind, created = gpu_stack_kind(config), _is_created(config)
     if created and kind == PRESENT:
         accepted = [name for name in operators.gpu_stacks().gpu_stacks if name != PRESENT]
@@ -101,7 +99,7 @@ def gpu_stack_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def add_on_problems(config: StackConfig) -> Iterator[Problem]:
-    """Add-ons that are asked for twice, or that would own what something else owns."""
+    """Yield a problem for add-ons that are listed twice, and for those whose objects something else owns."""
     cluster = config.created_cluster
     if cluster is None:
         return
@@ -116,7 +114,7 @@ def add_on_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def registration_problems(config: StackConfig) -> Iterator[Problem]:
-    """Labels that would take the place of the kit's own, and taints that keep kubelets from starting."""
+    """Yield a problem for node labels that override the kit's own, and for taints that keep kubelets from starting."""
     if config.created_cluster is None:
         return
     stack_labels = dict(gpu_stack(config).node_labels)
@@ -132,17 +130,21 @@ def registration_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _is_created(config: StackConfig) -> bool:
-    """A stack without a cluster of its own (layer `serving`) has one that another stack made."""
+    """Tell whether this stack's cluster is one that it creates. A stack without `cluster` (layer `serving`) uses
+    another stack's.
+    """
     return config.cluster is not None and config.cluster.mode == "create"
 
 
 def _chart_versions(config: StackConfig) -> Iterator[Problem]:
-    """A chart that would refuse the cluster's version, an hour after the cluster was asked for."""
+    """Yield a problem for charts that would refuse the cluster's Kubernetes version, which otherwise fails an hour
+    after the cluster's creation.
+    """
     if (cluster := config.created_cluster) is None:
         return
     version = cluster.kubernetes_version
     for name in gpu_stack(config).components:
-        if name == "rdma-network":  # custom resources of an add-on, no chart
+        if name == "rdma-network":  # has no chart: it creates custom resources of an add-on
             continue
         oldest = operators.operator(name).oldest_minor
         if int(version.split(".")[1]) < oldest:
@@ -151,7 +153,9 @@ def _chart_versions(config: StackConfig) -> Iterator[Problem]:
 
 
 def _virtual_functions(config: StackConfig, *, created: bool) -> Iterator[Problem]:
-    """Shapes whose pods get no virtual functions, and those whose ports this stack would not know how to split."""
+    """Yield a problem for shapes whose pods can't get virtual functions, and for those whose ports the kit can't split
+    into them.
+    """
     for i, pool in enumerate(config.gpu_pools):
         shape, accepted = catalogue.shape(pool.shape), f"none, or another shape in gpuPools[{i}]"
         if shape is None:
@@ -165,10 +169,10 @@ def _virtual_functions(config: StackConfig, *, created: bool) -> Iterator[Proble
 
 
 def _gpu_selector(components: tuple[str, ...], shapes: list[Shape]) -> dict[str, str]:
-    """Select GPU nodes by what the kit's own discovery found in them, where it runs; otherwise by the shape, which is
-    certain.
+    """Return the labels that select GPU nodes: those from node feature discovery if the kit installs it, otherwise the
+    shape's name, which is always set.
 
-    Nodes of several shapes are found by the labels that all of them have.
+    Nodes of several shapes are selected by the labels that all these shapes have.
     """
     if "node-feature-discovery" in components or not shapes:
         return operators.device_config().selector

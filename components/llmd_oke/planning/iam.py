@@ -1,4 +1,4 @@
-"""Rights that a created cluster's parts need by the stack's choices, and the policy statements for them."""
+"""IAM permissions that a created cluster needs for the stack's settings, and the policy statements that grant them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from llmd_oke.planning.tags import planned_tags, unique_name
 
 @dataclass(frozen=True)
 class Variables:
-    """Values that fill in statements: OCIDs, names of the dynamic groups in policies, and OCIDs to repeat statements
-    for.
+    """Values of the placeholders in statements: OCIDs, names of the dynamic groups, and OCIDs for which statements are
+    repeated.
     """
 
     values: Mapping[str, str]
@@ -30,7 +30,7 @@ class Variables:
 
 
 def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
-    """Return the rights that a stack's choices need; none where an administrator grants them."""
+    """Return the permissions that a stack's settings need; none if an administrator grants them."""
     if not cluster.iam.create:
         return IamNeeds((), ())
     pools = [pool for pool in config.gpu_pools if pool.pool_id is None]
@@ -76,7 +76,7 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
 
 
 def planned_iam(config: StackConfig, cluster: CreateCluster) -> IamPlan:
-    """The groups and policies of the cluster that a stack creates."""
+    """Return the dynamic groups and policies of the cluster that a stack creates."""
     tags, node_tag = planned_tags(config), cluster.iam.node_tag
     return record(
         IamPlan,
@@ -92,16 +92,16 @@ def planned_iam(config: StackConfig, cluster: CreateCluster) -> IamPlan:
 
 
 def _has_load_balancer(config: StackConfig) -> bool:
-    """Tell whether a front door or a Gateway of the stack has a load balancer with security groups."""
+    """Tell whether a front door or Gateway of the stack has a load balancer with security groups."""
     door = config.front_door is not None and config.front_door.exposure != "cluster"
     return door or (isinstance(config.gateway, CreatedGateway) and config.gateway.exposure != "cluster")
 
 
 def statements(needs: Iterable[Need], variables: Variables) -> dict[Scope, list[str]]:
-    """The statements that serve these needs, by where their policy is attached.
+    """Return the policy statements for these needs, by the compartment that the policy is attached to.
 
     Raises:
-        KitError: a statement has a variable that is not given, such as the cluster's OCID.
+        KitError: a placeholder of a statement has no value, such as the cluster's OCID.
     """
     by_scope: dict[Scope, list[str]] = {}
     for need in needs:
@@ -111,14 +111,14 @@ def statements(needs: Iterable[Need], variables: Variables) -> dict[Scope, list[
 
 
 def groups_of(needs: Iterable[Need]) -> list[Group]:
-    """The dynamic groups that the statements for these needs speak of."""
+    """Return the dynamic groups that the statements for these needs name."""
     texts = [statement.text for need in needs for statement in facts.policies().needs[need].statements]
     return [group for group in facts.policies().groups if any(f"${group} " in text for text in texts)]
 
 
 def matching_rule(group: Group, compartment_id: str, node_tag: tuple[str, str] | None = None) -> str:
-    """Return the matching rule of a dynamic group; `node_tag` is a defined tag of nodes, by `Namespace.Key`, and its
-    value.
+    """Return the matching rule of a dynamic group; `node_tag` is the key, as `Namespace.Key`, and value of the defined
+    tag of nodes.
     """
     rules = facts.policies().groups[group]
     if node_tag is None or rules.tagged_rule is None:
@@ -128,7 +128,7 @@ def matching_rule(group: Group, compartment_id: str, node_tag: tuple[str, str] |
 
 
 def iam_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find what is wrong with groups and policies, where this stack creates the cluster."""
+    """Yield the problems of dynamic groups and policies, if this stack creates the cluster."""
     cluster = config.created_cluster
     if cluster is None:
         return

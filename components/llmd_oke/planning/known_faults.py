@@ -1,4 +1,4 @@
-"""Settings by which vLLM is known to end or to answer wrongly, by `values/vllm/known-faults.yaml`."""
+"""Settings with which vLLM is known to exit or to answer wrongly (`values/vllm/known-faults.yaml`)."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,13 +15,20 @@ from llmd_oke.values import Entry, required_entry
 
 
 class KnownFault(Entry):
-    """A fault of vLLM, and all that it takes to meet it.
+    """Fault of vLLM, with the conditions that must all be met for it to occur.
 
-    `releases` are those whose vLLM has it, all if left out. `arguments` and `environment` are what servers are given,
-    by flag and variable: a part of the value, or None for any. `families` are models by `model_type`, `number_formats`
-    those of their weights, and `gpus` architectures of GPUs; `quantized` says that it takes weights that were quantized
-    from those of another entry. `kv_connector` says that it takes a KV connector. Settings are refused where something
-    else would be `accepted`, else told of.
+    Attributes:
+        text: consequence of the fault.
+        source: source that documents it.
+        releases: releases whose vLLM has it; empty for all.
+        arguments: arguments by flag; a part of the value, or None for any value.
+        environment: environment variables; a part of the value.
+        families: models by `model_type`; empty for all.
+        number_formats: number formats of the weights; empty for all.
+        gpus: architectures of the GPUs; empty for all.
+        quantized: whether the weights must have been quantized from those of another entry.
+        kv_connector: whether servers must have a KV connector.
+        accepted: alternative in the error about the setting; None if advice is given instead of an error.
     """
 
     text: str
@@ -46,8 +53,8 @@ class KnownFault(Entry):
         *,
         kv_connector: bool,
     ) -> tuple[str, str] | None:
-        """Return the key of a model in a stack file by which its servers meet the fault, and the value there; None
-        where they don't. `given` are vLLM's arguments that follow from other keys.
+        """Return the key inside a model of the stack file that causes the fault, and its value; None if the fault
+        doesn't occur. `given` are vLLM's arguments that follow from other keys.
         """
         if (self.releases and release.name not in self.releases) or (self.kv_connector and not kv_connector):
             return None
@@ -63,7 +70,7 @@ class KnownFault(Entry):
         return self._place(engine, variables)
 
     def _is_of(self, model: CatalogueModel, gpu: Gpu) -> bool:
-        """Tell whether a model and the GPUs of its servers are among those that have the fault."""
+        """Tell whether the fault concerns this model and GPU."""
         named = (
             (self.families, model.architecture.family),
             (self.number_formats, model.weights.format),
@@ -74,7 +81,9 @@ class KnownFault(Entry):
         )
 
     def _place(self, engine: Engine, variables: Mapping[str, str]) -> tuple[str, str]:
-        """Return the first of the settings that the stack file has; the model itself where all are the catalogue's."""
+        """Return the first setting in the stack file that causes the fault; the key `model` if all are in the
+        catalogue's entry.
+        """
         for i, argument in enumerate(engine.extra_args):
             if flag_of(argument).removeprefix("--") in self.arguments:
                 return f"engine.extraArgs[{i}]", argument
@@ -89,26 +98,28 @@ class KnownFault(Entry):
 
 @dataclass(frozen=True)
 class MetFault:
-    """A fault that servers of a model meet, the key of the model in the stack file by which, and the value there."""
+    """Fault that a model's servers meet, with the key inside the model and its value that cause it."""
 
     fault: KnownFault
     key: str
     value: str
 
     def __str__(self) -> str:
-        """Say what happens, and by which source that is known."""
+        """Return the fault's consequence with its source."""
         return f"{self.fault.text} ({self.fault.source})"
 
 
 class KnownFaults(Entry):
-    """Faults of vLLM that are known, as `values/vllm/known-faults.yaml` has them."""
+    """Table of known faults of vLLM (`values/vllm/known-faults.yaml`)."""
 
     name: str
     faults: tuple[KnownFault, ...]
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:
-    """Return all that arguments say of a flag, keys of its object too; None where it isn't given."""
+    """Return all values of a flag in a list of arguments, including keys of its JSON object, joined by spaces; None if
+    the flag is missing.
+    """
     values = [word for word in words if flag_of(word) == f"--{flag}"]
     if not values:
         return None
@@ -118,7 +129,7 @@ def _value(words: Sequence[str], flag: str) -> str | None:
 
 @cache
 def known_faults() -> tuple[KnownFault, ...]:
-    """All known faults."""
+    """Return all known faults of vLLM."""
     return required_entry("vllm", "known-faults", KnownFaults).faults
 
 
@@ -131,8 +142,8 @@ def met_faults(
     *,
     kv_connector: bool,
 ) -> Iterator[MetFault]:
-    """Find the faults of a release's vLLM that the servers of a model meet on GPUs of a product; `spreads` are those of
-    its roles' servers over their GPUs.
+    """Yield the faults of a release's vLLM that a model's servers meet on a GPU; `spreads` has the parallelism of each
+    role.
     """
     given = [word for spread in spreads for word in spread.arguments]
     backends = {engine.of_role(role).all2all_backend for role in ROLES} - {None}

@@ -1,4 +1,4 @@
-"""Requirements on KV connectors: those that hand KV cache over, and those that keep it in the memory of nodes."""
+"""Checks of KV connectors: those that transfer KV cache, and those that keep it in the nodes' memory."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ from llmd_base.errors import Problem
 
 from llmd_oke.catalogue.kv_connectors import HandOver, KvConnector, Obstacle
 from llmd_oke.catalogue.releases import Release, release, release_names
-from llmd_oke.config.engine import KvConnectorName, flag_of
+from llmd_oke.config.engine import flag_of
 from llmd_oke.config.model import KEEPING
 from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import has_own_sidecar, has_own_vllm, used_override, used_release
@@ -19,17 +19,18 @@ _INSTEAD: Mapping[Obstacle, str] = {
     "unequal-state-groups": "a topology whose servers have equal tensor parallel sizes",
     "unequal-state-blocks": "a topology whose servers have equal tensor parallel sizes, or --no-enable-prefix-caching",
 }
-"""What would be right in place of what a connector doesn't work with."""
+"""Accepted alternatives in errors about models with states whose servers have unequal sizes."""
 
 _OWN_IMAGES = "override.vllmImage and override.routingSidecarImage with images of your own, or nixl"
 
 USABLE_MEMORY = 0.95
-"""Share of a node's memory that its servers may have: OKE keeps some 50 of 2,048 GiB (OCI documentation, Reserving
-Resources for Kubernetes and OS), and daemons take the rest; ours."""
+"""Share of a node's memory that its servers may use: OKE reserves some 50 of 2,048 GiB (OCI documentation, Reserving
+Resources for Kubernetes and OS), and daemons use the rest; our assumption.
+"""
 
 
 def kv_cache_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Find what is wrong with the KV connectors of one model, those of `engine.kvCache` and those of arguments."""
+    """Yield the problems of one model's KV connectors, in `engine.kvCache` and in arguments."""
     release = used_release(context.stack)
     if release is None:
         return
@@ -40,14 +41,17 @@ def kv_cache_problems(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _hand_over(context: PlannedModel, connectors: KvConnector) -> Iterator[Problem]:
-    """A connector that there is nothing to hand over by, that the release lacks, or that something else rules out."""
+    """Yield a problem for a connector without disaggregated servers, for one that the release lacks, and for one that
+    doesn't work with the stack's other settings.
+    """
     name, path = context.model.engine.kv_cache.connector, f"{context.path}.engine.kvCache.connector"
     if not context.model.topology.disaggregated:
         if name != "nixl":
             yield Problem(path, name, "nothing", "aggregated servers hand no KV cache over")
         return
     if (way := connectors.hand_over.get(name)) is None:
-        having = [each for each in release_names() if _has(each, name)]
+        known = ((each, release(each)) for each in release_names())
+        having = [each for each, other in known if other and name in other.vllm.kv_connector.hand_over]
         accepted = " or ".join([*connectors.hand_over, *([f"release: {' or '.join(having)}"] if having else [])])
         yield Problem(path, name, accepted, f"the kit knows of no {name} in {context.stack.release}")
         return
@@ -56,11 +60,6 @@ def _hand_over(context: PlannedModel, connectors: KvConnector) -> Iterator[Probl
             others = [each for each in connectors.hand_over if each != name]
             instead = {**_INSTEAD, **({"data-parallel": _OWN_IMAGES} if way.ranks else {})}
             yield Problem(path, name, instead.get(obstacle) or " or ".join(others), why)
-
-
-def _has(name: str, connector: KvConnectorName) -> bool:
-    known = release(name)
-    return known is not None and connector in known.vllm.kv_connector.hand_over
 
 
 def _meets(context: PlannedModel, way: HandOver, obstacle: Obstacle) -> bool:
@@ -100,14 +99,16 @@ def _meets_ranks(context: PlannedModel, way: HandOver, obstacle: Obstacle) -> bo
 
 
 def _caches_prefixes(context: PlannedModel) -> bool:
-    """Tell whether servers cache prefixes, as vLLM does unless it is told not to; prefill and decode do so alike."""
+    """Tell whether servers cache prefixes, which is vLLM's default and the same for prefill and decode servers."""
     engine = context.model.engine
     given = [*context.facts.arguments, *context.facts.feature_arguments(engine.features), *engine.extra_args]
     return "--no-enable-prefix-caching" not in map(flag_of, given)
 
 
 def _host_memory(context: PlannedModel, used: Release) -> Iterator[Problem]:
-    """KV cache in host memory that the release can't have, the model can't, or a full node has no room for."""
+    """Yield a problem for KV cache in host memory that the release or the model doesn't support, or that exceeds a
+    node's memory.
+    """
     gib, path = context.model.engine.kv_cache.host_memory_gib, f"{context.path}.{_HOST_MEMORY}"
     if gib is None:
         return
@@ -122,7 +123,9 @@ def _host_memory(context: PlannedModel, used: Release) -> Iterator[Problem]:
 
 
 def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str, times: int = 1) -> Iterator[Problem]:
-    """KV cache in host memory, so many times in each server, that the servers of a full node don't have."""
+    """Yield a problem if the servers of a full node don't have enough host memory for `times` KV caches of `gib` GiB
+    each.
+    """
     shape = context.shape
     gpus = max(context.parallelism(role).gpus_per_node for role in context.model.topology.servers() if role in KEEPING)
     room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
@@ -140,8 +143,8 @@ def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str,
 
 
 def _arguments(context: PlannedModel, connectors: KvConnector) -> Iterator[Problem]:
-    """Arguments that bring a KV connector: none beside the kit's own, and one for aggregated servers, whose host memory
-    a node must have.
+    """Yield a problem for arguments that configure a KV connector besides the kit's own, for more than one on
+    aggregated servers, and for host memory that exceeds a node's.
     """
     arguments, path = context.model.engine.extra_args, f"{context.path}.engine.extraArgs"
     places = {flag: i for i, argument in reversed(list(enumerate(arguments))) if (flag := flag_of(argument))}
@@ -169,14 +172,10 @@ def _arguments(context: PlannedModel, connectors: KvConnector) -> Iterator[Probl
         why = f"a pod's memory is planned by {known.partition(',')[0]} alone, and a pod that takes more is ended"
         yield Problem(f"{path}[{i}]", arguments[i], known, why)
     if connectors.offload_flag in given:
-        yield from _offload_size(context, connectors, f"{path}[{places[connectors.offload_flag]}]")
-
-
-def _offload_size(context: PlannedModel, connectors: KvConnector, path: str) -> Iterator[Problem]:
-    size, argument = connectors.offload_gib(context.model.engine.extra_args), connectors.offload_flag
-    if size is None:
-        why = f"{argument} is the host memory of one server's KV cache"
-        yield Problem(path, argument, "a size in GiB above 0", why)
-    else:
-        ranks = max(context.parallelism(role).data_parallel_size_local for role in context.model.topology.servers())
-        yield from _room(context, connectors, size, path, ranks)  # each of them takes as much
+        path = f"{path}[{places[connectors.offload_flag]}]"
+        if (size := connectors.offload_gib(arguments)) is None:
+            why = f"{connectors.offload_flag} is the host memory of one server's KV cache"
+            yield Problem(path, connectors.offload_flag, "a size in GiB above 0", why)
+        else:
+            ranks = max(context.parallelism(role).data_parallel_size_local for role in context.model.topology.servers())
+            yield from _room(context, connectors, size, path, ranks)  # each rank takes this size

@@ -1,4 +1,4 @@
-"""Plan of one model: memory, roles, units, and where its servers are placed. Pure data."""
+"""Plan of one model: memory, roles, units, and the placement of servers. Pure data."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -25,9 +25,17 @@ from llmd_oke.config.pools import Taint
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of one server of a role, in GiB over all of its GPUs; `key_value_tokens` is a bound, not a measurement.
-    `state_tokens` are those whose room the state of a sequence takes, in layers of linear attention. Each of the data
-    parallel `ranks` has as much of it. `adapters_gib` is room for LoRA adapters.
+    """Memory of one server of a role, in GiB over all of its GPUs.
+
+    Attributes:
+        gpu_gib: memory of the GPUs.
+        weights_gib: weights.
+        activation_gib: activations.
+        key_value_gib: memory left for KV cache.
+        key_value_tokens: number of tokens whose KV cache fits; a bound, not a measurement.
+        state_tokens: number of tokens whose KV cache is as large as one sequence's state in layers of linear attention.
+        ranks: number of data-parallel ranks, which share these amounts equally.
+        adapters_gib: slots for LoRA adapters.
     """
 
     gpu_gib: float
@@ -40,33 +48,43 @@ class Memory:
     adapters_gib: float = 0.0
 
     def sequences(self, tokens: int) -> int:
-        """Sequences of that many tokens that the KV cache holds at a time, each in one rank."""
+        """Return the number of sequences with this many tokens that fit the KV cache at a time, each within
+        one rank.
+        """
         return self.key_value_tokens // self.ranks // (tokens + self.state_tokens) * self.ranks
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """Replacement of a Deployment's pods: counts of pods."""
+    """Rollout of a Deployment, as numbers of pods."""
 
     max_surge: int
     max_unavailable: int
 
 
 UpdateWay = Literal["rolling", "beside", "one by one", "outage"]
-"""How servers of another version, or of another tensor parallel size, take the place of the old ones.
+"""Strategy by which new servers replace old ones after a change of version or tensor parallel size.
 
-`beside`: as another unit, which gets the requests when it is ready, before the old one goes. Where there is no room for
-all servers twice: `rolling`, pod by pod, if servers work alone; if they hand KV cache over, the old ones of a unit go
-before the new ones come, `one by one` of several units or else with an `outage`.
+`beside`: as a second unit, which takes over the requests when it is ready, before the old one is removed. Without room
+for all servers twice: `rolling`, pod by pod, for aggregated servers; for servers that transfer KV cache, each unit is
+removed before its successor is created, `one by one` for several units, otherwise with an `outage`.
 """
 
 
 @dataclass(frozen=True)
 class RolePlan:
-    """The servers of one role in one unit, each started with `settings`. Timeouts in seconds.
+    """Servers of one role in one unit.
 
-    With `scaling`, `replicas` is what is started with. `host_key_value_tokens` are those whose KV cache a server keeps
-    in its node's memory, a bound.
+    Attributes:
+        settings: settings of the servers.
+        replicas: number of servers; the initial number with `scaling`.
+        memory: memory of one server.
+        rollout: rollout of the Deployment.
+        startup_budget_s: maximum time in seconds of a server's start.
+        create_timeout_s: maximum time in seconds to create the servers.
+        update_timeout_s: maximum time in seconds to update the servers.
+        scaling: scaling of the number of servers; None if it is fixed.
+        host_key_value_tokens: number of tokens whose KV cache a server keeps in its node's memory; a bound.
     """
 
     settings: ServerSettings
@@ -86,12 +104,12 @@ class RolePlan:
 
     @property
     def parallelism(self) -> Parallelism:
-        """Spread of each server over its GPUs."""
+        """Parallelism of each server."""
         return self.settings.parallelism
 
     @property
     def virtual_functions(self) -> int:
-        """Virtual functions of each pod of a server."""
+        """Number of virtual functions of each pod of a server."""
         return self.settings.virtual_functions
 
     @property
@@ -101,37 +119,35 @@ class RolePlan:
 
     @property
     def most_replicas(self) -> int:
-        """The most servers that there may ever be."""
+        """Maximum number of servers, with scaling."""
         return self.scaling.max_replicas if self.scaling else self.replicas
 
     @property
     def gpus(self) -> int:
-        """GPUs of all servers of the role."""
+        """Number of GPUs of all servers of the role."""
         return self.replicas * self.parallelism.gpus
 
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """One unit of a model: its servers, behind a router of their own."""
+    """Unit of a model: servers with a router of their own."""
 
     name: str
     roles: tuple[RolePlan, ...]
 
     @property
     def gpus(self) -> int:
-        """GPUs of the unit."""
+        """Number of GPUs of the unit."""
         return sum(role.gpus for role in self.roles)
 
     def role(self, role: Role) -> RolePlan | None:
-        """The plan of that role, or None where the unit has none."""
+        """Return the plan of a role; None if the unit doesn't have the role."""
         return next((plan for plan in self.roles if plan.role == role), None)
 
 
 @dataclass(frozen=True)
 class AnswerChange:
-    """Setting by which a model answers otherwise than it was evaluated to: `path` in the stack file, and `what` in
-    words.
-    """
+    """Setting that changes a model's answers without an evaluation: `path` in the stack file, and a description."""
 
     path: str
     what: str
@@ -139,17 +155,32 @@ class AnswerChange:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """A model with all its units. `profile` is what its routers choose servers by, `router_replicas` how many pods each
-    of them has. `engine` is what the stack file asks for, from which other stack files are made: `RolePlan.settings` is
-    what servers are started with.
+    """Model with all its units.
 
-    `flow_control` is that of the routers whose config is the kit's. `holds_back` says that they hold requests back, by
-    it or by a config of the stack's own; `priorities` are those other than 0 that they know requests by, and
-    `session_headers` those of requests by which they keep sessions at their servers. With `kv_events` servers report to
-    them on their KV cache.
-
-    `min_accuracy` is the share of the kit's own questions (`values/evals/builtin.yaml`) that the benchmark of each
-    update must find answered right; None where it asks none. It always asks where something changes answers.
+    Attributes:
+        name: name of the model's objects.
+        model: catalogue entry.
+        topology: servers of one unit.
+        router: router in the stack file.
+        profile: profile by which the routers choose servers.
+        router_replicas: number of pods of each router.
+        workload: prompt and output lengths.
+        slo: latency targets; None if there are none.
+        engine: vLLM settings in the stack file, from which other stack files are derived; `RolePlan.settings` has the
+            resolved settings.
+        units: units.
+        update_way: strategy by which new servers replace old ones.
+        scaling: scaling; None if all numbers are fixed.
+        adapters: LoRA adapters.
+        answer_changes: settings that change answers.
+        min_accuracy: minimum share of right answers to the kit's own questions (`values/evals/builtin.yaml`) in the
+            benchmark after each update; None if it asks none. It always asks if a setting changes answers.
+        flow_control: flow control in the routers' config; None if there is none, or the stack file has the picker's own
+            config.
+        holds_back: whether the routers have flow control, by `flow_control` or by the picker's own config.
+        priorities: priorities of requests other than 0.
+        session_headers: HTTP headers by which routers keep sessions at their servers.
+        kv_events: whether servers publish KV cache events to the routers.
     """
 
     name: str
@@ -175,33 +206,33 @@ class ModelPlan:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all units."""
+        """Number of GPUs of all units."""
         return sum(unit.gpus for unit in self.units)
 
     @property
     def settings(self) -> ServerSettings:
-        """Settings of the servers of its first role; what isn't a matter of roles is the same for all."""
+        """Settings of the servers of the first role, for settings that are equal for all roles."""
         return self.units[0].roles[0].settings
 
     @property
     def max_model_len(self) -> int:
-        """Tokens that one sequence may have."""
+        """Maximum number of tokens of a sequence."""
         return self.settings.max_model_len
 
     @property
     def max_num_seqs(self) -> int:
-        """Sequences that a server runs at a time: one that decodes, where others prefill."""
+        """Maximum number of sequences that a server runs at a time: a decode server if prefill is separate."""
         return self.units[0].roles[-1].settings.max_num_seqs
 
     @property
     def block_size(self) -> int:
-        """Tokens in a block of KV cache."""
+        """Number of tokens in a block of KV cache."""
         return self.settings.block_size
 
     @property
     def router_profile(self) -> str:
-        """Name of what its routers choose servers by, for reports: `own` where the stack file has the picker's config,
-        `none` without a router.
+        """Name of the router profile for reports: `own` if the stack file has the picker's config, `none` without a
+        router.
         """
         return "none" if not self.routed else "own" if self.router.config is not None else self.profile
 
@@ -212,22 +243,24 @@ class ModelPlan:
 
     @property
     def routed(self) -> bool:
-        """True if requests come through endpoint pickers."""
+        """True if requests pass through endpoint pickers."""
         return self.router.mode != "none"
 
     @property
     def behind_gateway(self) -> bool:
-        """True if a Gateway asks the endpoint pickers, and no Envoy of the kit."""
+        """True if a Gateway, rather than an Envoy of the kit, calls the endpoint pickers."""
         return self.router.mode == "gateway"
 
     @property
     def copies(self) -> int:
-        """Units side by side."""
+        """Number of units."""
         return len(self.units)
 
     @property
     def update_note(self) -> str:
-        """Cost of another version, in words. Minutes are a bound: the start-up budget of the slowest servers."""
+        """Sentence about the effect of a new version on serving. The minutes are a bound: the start-up budget of the
+        slowest servers.
+        """
         minutes = -(-max(role.startup_budget_s for role in self.units[0].roles) // 60)
         changes = "another image, block size, KV cache type, attention backend or tensor parallel size"
         if self.update_way == "beside":
@@ -247,11 +280,18 @@ class ModelPlan:
 
 @dataclass(frozen=True)
 class PlannedPool:
-    """A pool of equal GPU nodes: `size` of them at first, and as few and as many as `limits` says later, where the
-    cluster autoscaler decides (`autoscaled`).
+    """Pool of equal GPU nodes.
 
-    `taints` are those that the shape doesn't have, `pod_disk_gib` is what the pods of a node may fill, `exists` says
-    that nothing of it is created, `ready_timeout_s` how long its gate waits for new nodes.
+    Attributes:
+        name: name of the pool.
+        shape: shape of the nodes.
+        size: initial number of nodes.
+        limits: minimum and maximum number of nodes.
+        autoscaled: whether the cluster autoscaler decides the number of nodes.
+        taints: taints other than the shape's.
+        pod_disk_gib: disk space in GiB that the pods of a node may fill.
+        exists: whether the pool exists already, so that nothing of it is created.
+        ready_timeout_s: maximum time in seconds that the pool's gate waits for new nodes.
     """
 
     name: str
@@ -265,29 +305,29 @@ class PlannedPool:
     ready_timeout_s: int
 
     def at_first(self) -> "PlannedPool":
-        """The pool without what the cluster autoscaler may do to it."""
+        """Return the pool with its initial size as fixed size."""
         return replace(self, limits=SizeLimits(self.size, self.size), autoscaled=False)
 
     @property
     def gpus(self) -> int:
-        """GPUs of the pool."""
+        """Number of GPUs of the pool."""
         return self.size * self.shape.gpus
 
     @property
     def virtual_functions(self) -> int:
-        """Virtual functions of the pool."""
+        """Number of virtual functions of the pool."""
         return self.size * self.shape.rdma.virtual_functions
 
     @property
     def price_usd_per_hour(self) -> float:
-        """List price of all its nodes."""
+        """List price of all nodes in US dollars per hour."""
         return self.size * self.shape.price_usd_per_hour
 
 
 @dataclass(frozen=True)
 class PlacedServer:
-    """One pod of a server to be placed, with its GPUs and virtual functions; it is the whole server unless that spans
-    `nodes`, of which it has the one of number `node_rank`.
+    """Pod of a server for placement, with its GPUs and virtual functions. It is the whole server unless the server
+    spans `nodes`, of which it occupies number `node_rank`.
     """
 
     unit: str
@@ -301,9 +341,7 @@ class PlacedServer:
 
 @dataclass(frozen=True)
 class PlacedNode:
-    """A node with the servers that fit it. Kubernetes decides where a pod really goes; this shows that all of them can
-    be placed.
-    """
+    """Node with the pods placed on it. Kubernetes decides the actual placement; this one shows that all pods fit."""
 
     pool: str
     index: int
@@ -313,10 +351,10 @@ class PlacedNode:
 
     @property
     def free_gpus(self) -> int:
-        """GPUs that no server uses."""
+        """Number of GPUs that no server uses."""
         return self.gpus - sum(server.gpus for server in self.servers)
 
     @property
     def free_virtual_functions(self) -> int:
-        """Virtual functions that no server uses."""
+        """Number of virtual functions that no server uses."""
         return self.virtual_functions - sum(server.virtual_functions for server in self.servers)

@@ -1,4 +1,4 @@
-"""Requirements on a model's config: on its servers, memory, arguments and scaling, alone and among all others."""
+"""Checks of a model's config: servers, memory, arguments, variables and scaling."""
 
 import math
 import re
@@ -46,17 +46,17 @@ _OWN_VARIABLES = {
     ),
     "VLLM_API_KEY": ("nothing", _KEYLESS),
 }
-"""Environment variables that would contradict what the kit gives every server: what is right instead, and why."""
+"""Environment variables that contradict the kit's own settings, with the accepted alternative and the reason."""
 
 _SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|SECRET|CREDENTIALS?|API_KEY|ACCESS_KEY)$")
 _MAX_NAMES = 3
-"""Of arguments that a shortened one may stand for, which are told by name."""
+"""Maximum number of full flag names that an error about a shortened flag lists."""
 
 _ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
 
 
 def topology_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Find what is wrong with the servers of one model."""
+    """Yield the problems of one model's servers."""
     yield from _roles(context)
     for role in context.model.topology.servers():
         spread = [*_without_experts(context, role)] or [*_parallelism(context, role)]
@@ -66,7 +66,7 @@ def topology_problems(context: PlannedModel) -> Iterator[Problem]:
 
 
 def other_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Find what is wrong with one model beside its servers."""
+    """Yield the problems of one model other than those of its servers' sizes."""
     yield from _lengths(context)
     yield from _later_settings(context)
     yield from _features(context)
@@ -87,7 +87,7 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
 
 
 def scaling_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
-    """Find what is wrong with the limits and thresholds of one model."""
+    """Yield the problems of one model's scaling limits and thresholds."""
     scaled = model.scaling.servers() if model.scaling else {}
     if model.scaling and not scaled:
         yield Problem(f"{path}.scaling", None, " or ".join(model.topology.servers()), "it names no role to scale")
@@ -96,9 +96,9 @@ def scaling_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
 
 
 def room_problems(config: StackConfig, models: Sequence[ModelConfig], nodes: Sequence[PlacedNode]) -> Iterator[Problem]:
-    """Find models that the nodes have room for at first but not at the most servers that they may have.
+    """Yield a problem for models whose initial servers fit the nodes but whose maximum number of servers doesn't.
 
-    Each role that could be smaller is named, with the most that fits beside all others at their most.
+    Each role that could be smaller is named, with the maximum that fits besides all others at their maximum.
     """
     if not _fits(config, [model.model_copy(update={"scaling": None}) for model in models], nodes):
         return
@@ -109,7 +109,7 @@ def room_problems(config: StackConfig, models: Sequence[ModelConfig], nodes: Seq
 
 
 def scaling_advice(model: ModelPlan, shape: catalogue.Shape, path: str) -> Iterator[Advice]:
-    """Advise on scaling that may not pay, and on thresholds that the servers of the topology don't reach."""
+    """Yield advice on scaling that may not pay off, and on thresholds that the topology's servers never reach."""
     if model.scaling is None:
         return
     scaled = model.scaling.servers()
@@ -125,7 +125,9 @@ def scaling_advice(model: ModelPlan, shape: catalogue.Shape, path: str) -> Itera
 
 
 def answer_changes(context: PlannedModel) -> Iterator[AnswerChange]:
-    """Find settings by which a model answers in a way that nobody has evaluated; none of those that only move data."""
+    """Yield the settings that change a model's answers without an evaluation; not those that only affect the movement
+    of data.
+    """
     base, release = catalogue.release(context.stack.release), used_release(context.stack)
     if base is None or release is None:
         return
@@ -134,20 +136,20 @@ def answer_changes(context: PlannedModel) -> Iterator[AnswerChange]:
 
 
 def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
-    """Tensor parallel sizes that the model's heads and blocks and the node's GPUs and virtual functions allow, each
-    rank of a server having as many GPUs.
+    """Return the tensor parallel sizes that the model's heads and blocks, and the node's GPUs and virtual functions,
+    permit with the server's number of ranks.
     """
     sizes = range(1, context.shape.gpus + 1)
     sizes = [size for size in sizes if heads_allow(context.facts, size) and _blocks_allow(context, role, size)]
     spreads = {size: spread for size in sizes if (spread := spread_over_nodes(context, role, size))}
-    if lacks_virtual_functions(context.stack, context.shape):  # `rdma` is refused for that, once
+    if lacks_virtual_functions(context.stack, context.shape):  # reported once, as a problem of `rdma`
         return list(spreads)
     most = context.shape.rdma.virtual_functions
     return [size for size, spread in spreads.items() if virtual_functions(context.stack, role, spread) <= most]
 
 
 def fitting_sizes(context: PlannedModel, role: Role) -> list[int]:
-    """Return the possible sizes whose memory holds at least one sequence of full length."""
+    """Return the possible sizes whose memory holds at least one sequence of maximum length."""
     sizes = possible_sizes(context, role)
     return [size for size in sizes if context.memory(role, size).sequences(context.max_model_len)]
 
@@ -166,7 +168,7 @@ def _roles(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _without_experts(context: PlannedModel, role: Role) -> Iterator[Problem]:
-    """Find data and expert parallelism of a model that has no experts."""
+    """Yield a problem for data or expert parallelism of a model without experts."""
     if context.facts.architecture.experts is not None:
         return
     servers, name = context.model.topology.servers()[role], context.facts.name
@@ -208,7 +210,7 @@ def _blocks_allow(context: PlannedModel, role: Role, size: int) -> bool:
 
 
 def _split_blocks(context: PlannedModel, size: int) -> str:
-    """Explain the refusal of a size that would split blocks (vllm issue 17569)."""
+    """Explain why a size is refused that would split blocks of scaled weights (vllm issue 17569)."""
     experts = context.facts.architecture.experts is not None
     what, way = ("an expert", "; expertParallel keeps experts whole") if experts else ("a layer", "")
     inner = shared_size(context.facts, Parallelism(size))
@@ -236,12 +238,14 @@ def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
 
 
 def _beside_weights(fit: Memory) -> str:
-    """Name what lies beside the weights, where anything does."""
+    """Return the text about adapter slots in an error about memory; empty if there are none."""
     return f", {fit.adapters_gib:.1f} GiB of room for adapters" if fit.adapters_gib else ""
 
 
 def _room_needed(context: PlannedModel, role: Role) -> str:
-    """Describe what would hold a model and one sequence of full length that no server of a node holds."""
+    """Describe the hardware or weights that would hold the model and one sequence of maximum length, if no server on
+    one node does.
+    """
     facts, shape = context.facts, context.shape
     share = context.model.engine.of_role(role).gpu_memory_utilization
     sequence_gib = context.max_model_len * facts.kv_cache.bytes_per_token / BYTES_PER_GIB
@@ -261,7 +265,9 @@ def _room_needed(context: PlannedModel, role: Role) -> str:
 
 
 def _narrower(model: catalogue.CatalogueModel) -> str:
-    """Name the models of the catalogue whose weights were quantized from those of one."""
+    """Return the names of models whose weights were quantized from this one's, as text for an error; empty if there are
+    none.
+    """
     known = (catalogue.model(name) for name in catalogue.model_names())
     names = [each.name for each in known if each and each.quantized_from == model.name]
     return f" (model: {' or '.join(names)})" if names else ""
@@ -282,8 +288,8 @@ def _transfer(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _split(context: PlannedModel, prefill: int) -> Iterator[Problem]:
-    """A KV cache that can't be split by heads gives garbage answers. Of an overriding backend that nobody has looked at
-    the user is told, not refused.
+    """Yield a problem if the KV cache can't be split by heads between unequal servers, which gives garbage answers. For
+    an overriding backend about which nothing is known, advice is given instead.
     """
     release, facts = used_release(context.stack), vllm_facts(context.stack)
     if release is None:
@@ -297,7 +303,7 @@ def _split(context: PlannedModel, prefill: int) -> Iterator[Problem]:
     if unknown or backend in (
         *backends.split_by_heads,
         *unusable,
-    ):  # those that can't be used are a problem of their own
+    ):  # other checks report unusable backends
         return
     others = [name for name in backends.split_by_heads if name not in unusable]
     accepted = f"{prefill}, as prefill has, or " + (" or ".join(others) or "another release")
@@ -313,7 +319,7 @@ def _split(context: PlannedModel, prefill: int) -> Iterator[Problem]:
 
 
 def _without_sinks(context: PlannedModel, backends: AttentionBackend) -> tuple[str, ...]:
-    """Backends that the model can't use."""
+    """Return the attention backends that the model can't use because it has attention sinks."""
     return backends.without_sinks if context.facts.architecture.attention_sinks else ()
 
 
@@ -334,7 +340,9 @@ def _lengths(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _later_settings(context: PlannedModel) -> Iterator[Problem]:
-    """Settings that the vLLM of the release doesn't know yet; an image that no release has may know anything."""
+    """Yield a problem for settings that the release's vLLM doesn't have yet. An image of no known release may
+    have any.
+    """
     facts = vllm_facts(context.stack)
     for setting in engine_settings().settings if facts else ():
         since = catalogue.release(setting.since) if setting.since else None
@@ -345,7 +353,7 @@ def _later_settings(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _features(context: PlannedModel) -> Iterator[Problem]:
-    """Find features that the catalogue doesn't know how to start vLLM with for the model."""
+    """Yield a problem for features without arguments in the model's catalogue entry."""
     known = context.facts.features
     for i, name in enumerate(context.model.engine.features or ()):
         if name not in known:
@@ -355,7 +363,7 @@ def _features(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _known_faults(context: PlannedModel) -> Iterator[Problem]:
-    """Find settings by which the release's vLLM is known to end or to answer wrongly."""
+    """Yield a problem for settings with which the release's vLLM is known to exit or to answer wrongly."""
     release, facts = used_release(context.stack), vllm_facts(context.stack)
     if release is not None and facts is not None:
         connected = kv_cache_settings(release, context).kv_connector
@@ -367,14 +375,14 @@ def _known_faults(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _engine_parts(context: PlannedModel) -> dict[str, Engine | RoleEngine]:
-    """The settings of all servers of a model and those of single roles, by their paths in the stack file."""
+    """Return the settings for all servers of a model and those of single roles, by path in the stack file."""
     engine, path = context.model.engine, f"{context.path}.engine"
     return {path: engine, **{f"{path}.{role}": own for role, own in engine.roles().items()}}
 
 
 def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
-    """Arguments that the stack file has other keys for, those that the release's vLLM doesn't know, and shortened ones,
-    which no check would know.
+    """Yield a problem for arguments that other keys of the stack file replace, for those that the release's vLLM
+    doesn't have, and for shortened ones, which checks can't recognize.
     """
     facts = vllm_facts(context.stack)
     for argument, path in (
@@ -401,7 +409,9 @@ def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _settings_of_roles(context: PlannedModel) -> Iterator[Problem]:
-    """Find settings of a role that isn't there, and those that all servers must have alike to hand KV cache over."""
+    """Yield a problem for settings of roles that the topology lacks, and for settings that must be equal on all servers
+    for the transfer of KV cache.
+    """
     engine, roles, alike = context.model.engine, context.model.topology.servers(), handshake()
     why = "servers that hand KV cache over must have it alike (values/vllm/handshake.yaml)"
     for role, own in engine.roles().items():
@@ -418,7 +428,9 @@ def _settings_of_roles(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _catalogue_arguments(context: PlannedModel) -> Iterator[Problem]:
-    """Find arguments and variables of the model's own entry in the catalogue that a stack's plan goes by."""
+    """Yield a problem for arguments and variables in the model's catalogue entry that planning reads from the stack
+    file only.
+    """
     release, facts = used_release(context.stack), context.facts
     flags = {*engine_settings().taken(), "--attention-backend", "--attention-config", "-ac", "--api-key"}
     if release is not None:
@@ -437,7 +449,9 @@ def _catalogue_arguments(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _attention_backend(context: PlannedModel) -> Iterator[Problem]:
-    """A backend that vLLM doesn't start with: beside a KV connector, or with what the model needs."""
+    """Yield a problem for an attention backend with which vLLM doesn't start: one that is incompatible with a KV
+    connector or with the model.
+    """
     release = used_release(context.stack)
     if release is None:
         return
@@ -458,7 +472,7 @@ def _attention_backend(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _head_counts(context: PlannedModel, backend: str) -> Iterator[Problem]:
-    """Servers on whose GPUs the attention heads of a model are a number that the backend has no kernel for."""
+    """Yield a problem for servers whose number of attention heads per GPU the backend has no kernel for."""
     for part in context.model.topology.servers().values():
         heads = context.facts.architecture.attention_heads / part.tensor_parallel_size
         if heads % 16 and 16 % heads:
@@ -468,14 +482,14 @@ def _head_counts(context: PlannedModel, backend: str) -> Iterator[Problem]:
 
 
 def _backend_argument(model: ModelConfig) -> tuple[int, str]:
-    """The attention backend among the user's arguments, and its position; empty if there is none."""
+    """Return the index and the attention backend among the user's arguments; 0 and an empty text if there is none."""
     i, name = model.engine.argument("--attention-backend") or (0, "")
     return i, name.upper()
 
 
 def _attention_config(context: PlannedModel) -> Iterator[Problem]:
-    """A backend inside `--attention-config`: vLLM ends where `--attention-backend` says one too
-    (`create_engine_config`, vllm/engine/arg_utils.py), and every server is given that.
+    """Yield a problem for a backend inside `--attention-config`: vLLM exits if `--attention-backend`, which every
+    server has, is given too (`create_engine_config`, vllm/engine/arg_utils.py).
     """
     arguments = context.model.engine.extra_args
     for i, argument in enumerate(arguments):
@@ -489,11 +503,11 @@ def _attention_config(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _variables(context: PlannedModel) -> Iterator[Problem]:
-    """Environment variables that contradict what was planned, change answers, or hold secrets, which aren't shown here:
-    values of a stack file are read by all who may read it, the stack's state, or pods.
+    """Yield a problem for environment variables that contradict planned settings, change answers, or contain secrets.
+    Their values are not shown: everybody who can read the stack file, the stack's state, or pods can read them.
     """
     variables, path = context.model.engine.env, f"{context.path}.engine.env"
-    layout = variables.get(_LAYOUT, "HND")  # vLLM's NHD has the heads of a token side by side
+    layout = variables.get(_LAYOUT, "HND")  # in vLLM's NHD layout a token's heads are adjacent
     sizes = {servers.tensor_parallel_size for servers in context.model.topology.servers().values()}
     latent = context.facts.architecture.latent_attention is not None
     if layout != "HND" and len(sizes) > 1 and not latent:
@@ -507,7 +521,7 @@ def _variables(context: PlannedModel) -> Iterator[Problem]:
 
 
 def _refused_variables(variables: Mapping[str, str], path: str) -> Iterator[Problem]:
-    """Find variables that no servers may be given by a stack file, of all roles or of one."""
+    """Yield a problem for environment variables that a stack file may not set, for all roles or for one."""
     for name, (accepted, why) in _OWN_VARIABLES.items():
         if name in variables:
             yield Problem(f"{path}.{name}", "given", accepted, why)
@@ -524,7 +538,9 @@ def _refused_variables(variables: Mapping[str, str], path: str) -> Iterator[Prob
 
 
 def _changed_reduction(context: PlannedModel) -> Iterator[AnswerChange]:
-    """A model's own number format has been evaluated with one release, and its image."""
+    """Yield a change of answers by quantized all-reduce: by the user's override, or by the model's own number format
+    with a release or image other than the evaluated one.
+    """
     if all(servers.tensor_parallel_size == 1 for servers in context.model.topology.servers().values()):
         return
     override, own = used_override(context.stack), context.facts.quick_reduce
@@ -538,8 +554,8 @@ def _changed_reduction(context: PlannedModel) -> Iterator[AnswerChange]:
 
 
 def _changed_backend(context: PlannedModel, base: AttentionBackend, started: KvCacheSettings) -> Iterator[AnswerChange]:
-    """Another backend than the release's, one that is named and whose KV cache can't be split where it has to be, and
-    one that no evaluation is known of.
+    """Yield a change of answers by the attention backend: one other than the release's, an overriding one whose KV
+    cache can't be split although it must be, or one without a known evaluation.
     """
     i, argument = _backend_argument(context.model)
     connected, used = started.kv_connector, started.attention_backend
@@ -580,7 +596,9 @@ def _role(model: ModelConfig, role: Role, limits: ServersScaling, path: str) -> 
 def _too_many(
     config: StackConfig, models: Sequence[ModelConfig], nodes: Sequence[PlacedNode], model: ModelConfig, role: Role
 ) -> Iterator[Problem]:
-    """The most servers of a role that the nodes don't have room for, though they have for those that start."""
+    """Yield a problem for a scaled role whose maximum number of servers doesn't fit the nodes, though its initial
+    number does.
+    """
     scaling_of_model, start = model.scaling, model.topology.servers()[role].replicas
     assert scaling_of_model  # noqa: S101 - only scaled roles are judged
     limits = scaling_of_model.servers()[role]
@@ -611,7 +629,7 @@ def _fits(config: StackConfig, models: Sequence[ModelConfig], nodes: Sequence[Pl
 
 
 def _out_of_reach(model: ModelPlan, role: Role, shape: catalogue.Shape, path: str) -> Iterator[Advice]:
-    """Thresholds beyond what a server of the role can do, by its settings, its memory and its GPUs' peak rate."""
+    """Yield advice on thresholds beyond a server's capacity, by its settings, its memory or its GPUs' peak rate."""
     servers = model.units[0].role(role)
     if servers is None or servers.scaling is None:
         return
@@ -641,7 +659,9 @@ def _out_of_reach(model: ModelPlan, role: Role, shape: catalogue.Shape, path: st
 
 
 def _proportions(model: ModelPlan, path: str) -> Iterator[Advice]:
-    """Prefill for each decode server at the least and at the most, against what the topology has."""
+    """Yield advice on ratios of prefill to decode servers, at their minimum and maximum, that differ much from the
+    topology's.
+    """
     prefill, decode = model.units[0].role("prefill"), model.units[0].role("decode")
     if not (prefill and prefill.scaling and decode and decode.scaling):
         return

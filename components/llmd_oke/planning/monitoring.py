@@ -1,4 +1,4 @@
-"""Monitoring of a stack: its Prometheus and what it is for, the target of traces, and what of that is impossible."""
+"""Plan and checks of a stack's monitoring and tracing."""
 
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
@@ -18,14 +18,16 @@ from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, TracingPlan
 from llmd_oke.planning.releases import used_release
 
 NODE_CHECKS = "/var/lib/node_exporter/textfile_collector"
-"""Where nodes write what they find of themselves (`values/cloud-init/node-checks.sh.j2`)."""
+"""Directory on GPU nodes in which node checks write their results for the node exporter
+(`values/cloud-init/node-checks.sh.j2`).
+"""
 
 OPERATOR = "kube-prometheus-stack"
-"""The entry of `values/operators` that `monitoring: install` installs."""
+"""Name of the operator in `values/operators` that `monitoring: install` installs."""
 
 
 def monitoring(config: StackConfig, pools: Sequence[PlannedPool]) -> MonitoringPlan | None:
-    """Plan the monitoring of a stack with these pools; None where it isn't watched."""
+    """Return the plan of the monitoring of a stack with these pools; None with `monitoring: none`."""
     if config.monitoring == "none":
         return None
     return MonitoringPlan(
@@ -45,8 +47,8 @@ def monitoring(config: StackConfig, pools: Sequence[PlannedPool]) -> MonitoringP
 
 
 def monitoring_advice(plan: Plan) -> Iterator[Advice]:
-    """Advise on rules and panels that are missing because the release has no such metric, and on what others
-    must read.
+    """Yield advice on rules and panels that are left out because the release lacks their metrics, and on the
+    configuration that an existing node exporter needs.
     """
     picker = plan.release.endpoint_picker.dialect
     if plan.monitoring is not None and (lacking := watch(picker.metrics).lacking):
@@ -61,7 +63,7 @@ def monitoring_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def monitoring_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find settings that don't go together with the layer, or with each other."""
+    """Yield the problems of monitoring settings that contradict the layer or each other."""
     mode = config.monitoring
     if mode == "install" and config.layer == "serving":
         why = "what all stacks of a cluster share belongs to the stack of its cluster layer"
@@ -90,19 +92,21 @@ def monitoring_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _namespace(url: str) -> str | None:
-    """The namespace of a Service's address in the cluster (`service.namespace.svc…`); None for another address."""
+    """Return the namespace in the URL of a Service in the cluster (`service.namespace.svc…`); None for any
+    other URL.
+    """
     parts = (urlsplit(url).hostname or "").split(".")
     return parts[1] if parts[2:3] == ["svc"] else None
 
 
 def tracing(config: StackConfig) -> TracingPlan | None:
-    """Plan where traces go; None where nothing is traced."""
+    """Return the plan of tracing; None if the stack file has none."""
     asked = config.tracing
     return None if asked is None else record(TracingPlan, asked)
 
 
 def tracing_problems(config: StackConfig) -> Iterator[Problem]:
-    """Programs of which it isn't known that they can send traces."""
+    """Yield a problem if programs of the release aren't known to export traces."""
     release = used_release(config)
     if config.tracing is None or release is None:
         return

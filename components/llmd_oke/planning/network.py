@@ -1,4 +1,4 @@
-"""The network of a created cluster: its parts, its subnets, its security rules, and what is wrong with it."""
+"""Plan and checks of a created cluster's network: subnets, gateways and security rules."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,16 +18,19 @@ from llmd_oke.config.base import ConfigPart
 from llmd_oke.config.pools import MAX_PODS
 
 SURGE = 0.25
-"""Nodes that an update may add to a pool beside its size: OKE's own default of 25 % (oci-hpc-oke)."""
+"""Share of a pool's size that an update may add in nodes: OKE's default of 25 % (oci-hpc-oke)."""
 
 BROADEST_ALLOWED_PREFIX = 8
-"""The shortest prefix of an allow list: no organization has more addresses, and two halves of the internet are one."""
+"""Shortest prefix length in an allow list: no organization has a larger range, and two /1 ranges would be the whole
+internet.
+"""
 
 PROTOCOL_NUMBERS: Mapping[Protocol, str] = {"tcp": "6", "udp": "17", "icmp": "1", "all": "all"}
-"""IANA's protocol numbers, as OCI wants them."""
+"""IANA protocol numbers, as OCI's API expects them."""
 
 PATH_DISCOVERY = (3, 4)
-"""ICMP type and code of "fragmentation needed", the only ICMP that rules let through (terraform-oci-oke, rules.tf)."""
+"""ICMP type and code of "fragmentation needed", the only ICMP messages that rules permit (terraform-oci-oke, rules.tf).
+"""
 
 ANYWHERE = "0.0.0.0/0"
 _PATH = "cluster.network"
@@ -41,13 +44,15 @@ _CHOICES_OF_ROLES: Mapping[str, str] = {
     "storage": "file_storage",
     "lustre": "lustre",
 }
-"""The choices that subnets and groups are there by, by their roles; the others are always there, or by the CNI."""
+"""Field of `NetworkChoices` that enables the subnet or group of a role. Other roles are always enabled, except pods,
+which depend on the CNI.
+"""
 
 
 @dataclass(frozen=True)
 class NetworkChoices:
-    """Choices that decide which subnets, gateways, groups and rules a network has. Rows of the table of rules name its
-    fields (`needs`), and arguments of the component `Network` have the same names.
+    """Settings that determine which subnets, gateways, groups and rules a network has. The table of rules refers to
+    these fields (`needs`), and arguments of the component `Network` have the same names.
     """
 
     cni: str = "vcn-native"
@@ -62,17 +67,17 @@ class NetworkChoices:
     pod_internet: bool = True
 
     def with_existing(self, roles: Collection[str]) -> "NetworkChoices":
-        """The choices of a network where subnets or groups of these roles are there already."""
+        """Return the settings with the subnets or groups of these roles, which exist already, enabled."""
         return replace(self, **{choice: True for role, choice in _CHOICES_OF_ROLES.items() if role in roles})
 
     @property
     def flannel(self) -> bool:
-        """True if pods are in an overlay instead of the VCN."""
+        """True if pods are in an overlay network instead of the VCN."""
         return self.cni == "flannel"
 
     @property
     def subnet_roles(self) -> tuple[SubnetRole, ...]:
-        """The subnets that the network has."""
+        """Roles of the network's subnets."""
         return tuple(role for role in get_args(SubnetRole) if self._has(role))
 
     def _has(self, role: SubnetRole) -> bool:
@@ -82,28 +87,28 @@ class NetworkChoices:
 
     @property
     def group_roles(self) -> tuple[GroupRole, ...]:
-        """The network security groups that the network has."""
+        """Roles of the network's security groups."""
         return tuple(cast("GroupRole", role) for role in self.subnet_roles if role in get_args(GroupRole))
 
     @property
     def public_roles(self) -> tuple[SubnetRole, ...]:
-        """The subnets whose machines may have public addresses."""
+        """Roles of the subnets whose instances may have public addresses."""
         public = {"public_load_balancers", "bastion_host", *(["api"] if self.public_endpoint else [])}
         return tuple(role for role in self.subnet_roles if role in public)
 
     def created(self, existing: Collection[str]) -> tuple[SubnetRole, ...]:
-        """The subnets that are not there already."""
+        """Return the roles of the subnets to create, which are those not in `existing`."""
         return tuple(role for role in self.subnet_roles if not any(role == other for other in existing))
 
     @property
     def nat(self) -> bool:
-        """True if anything in a private subnet may open connections to the internet."""
+        """True if any private subnet may open connections to the internet, so that a NAT gateway is needed."""
         return self.worker_internet or self.operator or (self.pod_internet and not self.flannel)
 
 
 @dataclass(frozen=True)
 class PoolSize:
-    """Nodes of one pool, and how many pods each of them may run."""
+    """Number of nodes of a pool, and maximum number of pods on each."""
 
     nodes: int
     max_pods: int
@@ -111,11 +116,11 @@ class PoolSize:
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """The network of a created cluster: its parts, the pools that its subnets have room for, and the OCIDs of what is
-    there already, by role.
+    """Network of a created cluster: its settings, the pools for which its subnets have room, and the OCIDs of existing
+    parts by role.
 
-    The range of a VCN that is created is the catalogue's where `cidr` is None. The bastion is that of `bastion_id`, or
-    is made for `bastion_client_cidrs`.
+    If `cidr` is None, a created VCN has the catalogue's range. The bastion is the existing one, `bastion_id`, or is
+    created for `bastion_client_cidrs`.
     """
 
     choices: NetworkChoices
@@ -141,7 +146,9 @@ class NetworkPlan:
 
 @dataclass(frozen=True)
 class TooSmall:
-    """A subnet that finds no room in the VCN: how many addresses it needs, and how many the VCN has for it."""
+    """Subnet that doesn't fit the VCN: the number of addresses that it needs, and the number that the VCN has
+    for it.
+    """
 
     role: SubnetRole
     needed: int
@@ -151,7 +158,7 @@ class TooSmall:
 
 @dataclass(frozen=True)
 class Layout:
-    """The subnets of a VCN by role, and those that found no room."""
+    """Subnets of a VCN by role, and those that don't fit."""
 
     vcn: IPv4Network
     subnets: Mapping[SubnetRole, IPv4Network]
@@ -160,7 +167,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Ports:
-    """A range of ports, both ends inclusive."""
+    """Range of ports, both ends inclusive."""
 
     first: int
     last: int
@@ -171,7 +178,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class RulePeer:
-    """The other side of a rule: another group, a range of addresses, or (neither) all Oracle services of the region."""
+    """Peer of a security rule: another group, an IP range, or, if both are None, all Oracle services of the region."""
 
     group: GroupRole | None = None
     cidr: str | None = None
@@ -182,7 +189,7 @@ class RulePeer:
 
 @dataclass(frozen=True)
 class SecurityRule:
-    """One rule of a group. Without ports it is for all of them."""
+    """Security rule of one group; `ports` of None permits all ports."""
 
     group: GroupRole
     direction: Direction
@@ -194,7 +201,7 @@ class SecurityRule:
 
     @property
     def key(self) -> str:
-        """A name for the rule, unique among its group's and the same as long as the rule is."""
+        """Name of the rule, unique within its group and stable as long as the rule doesn't change."""
         peer = "anywhere" if self.peer.cidr == ANYWHERE else str(self.peer).translate(str.maketrans("._/", "---"))
         ports = [str(self.ports)] if self.ports else []
         source_ports = [f"from-{self.source_ports}"] if self.source_ports else []
@@ -202,7 +209,7 @@ class SecurityRule:
 
 
 def planned_network(config: StackConfig, cluster: CreateCluster) -> NetworkPlan:
-    """The network of the cluster that a stack creates."""
+    """Return the plan of the network of the cluster that a stack creates."""
     network, bastion = cluster.network, cluster.network.bastion_service
     return record(
         NetworkPlan,
@@ -225,7 +232,7 @@ def planned_network(config: StackConfig, cluster: CreateCluster) -> NetworkPlan:
 
 
 def network_choices(config: StackConfig, cluster: CreateCluster) -> NetworkChoices:
-    """The choices of a stack. What is there already, by its OCID, is part of the network whatever else is chosen."""
+    """Return the network settings of a stack. Existing parts, given by OCID, are always enabled."""
     network, cache = cluster.network, config.storage.model_cache
     chosen = record(
         NetworkChoices,
@@ -240,9 +247,8 @@ def network_choices(config: StackConfig, cluster: CreateCluster) -> NetworkChoic
 
 
 def control_plane_cidrs(config: StackConfig) -> list[str] | None:
-    """Return the addresses from which the API server speaks to pods: those that the stack file gives of a cluster that
-    is there already; the endpoint's subnet of a created one, where pods have addresses of the VCN. None where they
-    can't be known beforehand.
+    """Return the IP ranges from which the API server connects to pods: those in the stack file for an existing cluster,
+    the endpoint's subnet for a created one with VCN-native pods. None if unknown at planning.
     """
     cluster = config.cluster
     if isinstance(cluster, ExistingCluster):
@@ -258,22 +264,25 @@ def control_plane_cidrs(config: StackConfig) -> list[str] | None:
 
 
 def network_pools(config: StackConfig) -> list[PoolSize]:
-    """The pools whose nodes need addresses of the network; not those that are there already."""
+    """Return the sizes of the pools whose nodes need addresses of the network; existing pools are left out."""
     gpu_pools = [PoolSize(pool.limits.most, pool.max_pods) for pool in config.gpu_pools if pool.pool_id is None]
     cpu_pools = (config.system_pool, *config.cpu_pools)
     return [*gpu_pools, *(PoolSize(pool.limits.most, max_pods_of(pool)) for pool in cpu_pools)]
 
 
 def max_pods_of(pool: SystemPoolConfig) -> int:
-    """The most pods of a node without GPUs: what the stack file says, or what the nodes' VNICs carry."""
+    """Return the maximum number of pods on a node without GPUs: the stack file's value, or the number that the nodes'
+    VNICs support.
+    """
     return pool.max_pods or carried_pods(pool.shape, pool.ocpus)
 
 
 def carried_pods(shape: str, ocpus: float) -> int:
-    """The pods that the VNICs of a node carry in a VCN-native network, at most Kubernetes' own limit.
+    """Return the number of pods that the VNICs of a node support in a VCN-native network, at most Kubernetes' own
+    limit.
 
-    A flexible shape has a VNIC for each OCPU, at least two, one of them the node's own (oci-hpc-oke); others have
-    enough for the limit, and have OCPUs of their own, whatever `ocpus` says.
+    A flexible shape has one VNIC per OCPU, at least two, one of which is the node's own (oci-hpc-oke). Other shapes
+    have enough VNICs for the limit, whatever `ocpus` is.
     """
     if not shape.endswith(".Flex"):
         return MAX_PODS
@@ -281,22 +290,24 @@ def carried_pods(shape: str, ocpus: float) -> int:
 
 
 def ocids(part: ConfigPart) -> dict[str, str]:
-    """The OCIDs that are given of a part of the stack file, by role."""
+    """Return the OCIDs that are set in a part of the stack file, by role."""
     return part.model_dump(exclude_none=True)
 
 
 def addresses(network: IPv4Network) -> int:
-    """Addresses of a subnet that can be given to machines."""
+    """Return the number of usable addresses of a subnet."""
     return max(0, network.num_addresses - facts.subnets().reserved_addresses)
 
 
 def nodes_with_surge(pools: Sequence[PoolSize]) -> int:
-    """Nodes that there may be at a time while pools are updated."""
+    """Return the maximum number of nodes during updates of pools."""
     return sum(pool.nodes + ceil(pool.nodes * SURGE) for pool in pools)
 
 
 def pod_addresses(pools: Sequence[PoolSize]) -> int:
-    """Addresses that the pods of VCN-native nodes take: whole VNICs, of which one address each is the VNIC's own."""
+    """Return the number of addresses that the pods of VCN-native nodes take: whole VNICs, each with one address of its
+    own.
+    """
     layout = facts.subnets()
     return sum(
         nodes_with_surge([pool]) * ceil(pool.max_pods / layout.pods_per_vnic) * layout.addresses_per_vnic
@@ -305,7 +316,9 @@ def pod_addresses(pools: Sequence[PoolSize]) -> int:
 
 
 def layout(vcn: IPv4Network, roles: Collection[SubnetRole], pools: Sequence[PoolSize]) -> Layout:
-    """Cut a VCN into the subnets of these roles: those of fixed size in its first quarter, then those that grow."""
+    """Return the layout of a VCN with subnets of these roles: those of fixed size in the VCN's first quarter, then
+    those that grow with the pools.
+    """
     subnets: dict[SubnetRole, IPv4Network] = {}
     too_small: list[TooSmall] = []
     room = vcn.num_addresses // 4
@@ -338,7 +351,9 @@ def layout(vcn: IPv4Network, roles: Collection[SubnetRole], pools: Sequence[Pool
 
 
 def _block(vcn: IPv4Network, entry: GrowingSubnet, start: int, needed: int) -> IPv4Network | None:
-    """The first block behind the small subnets that is large enough, or else the largest of them."""
+    """Return the first block after the fixed subnets that is large enough, else the largest of them; None if there is
+    none.
+    """
     networks: list[IPv4Network] = []
     for block in entry.blocks:
         prefix = vcn.prefixlen + block.newbits
@@ -351,10 +366,10 @@ def _block(vcn: IPv4Network, entry: GrowingSubnet, start: int, needed: int) -> I
 
 
 def security_rules(choices: NetworkChoices, cidrs: Mapping[str, Sequence[str]]) -> list[SecurityRule]:
-    """All rules of all groups that are there, in the order of the table, none twice.
+    """Return all security rules of the network's groups, in the order of the table, without repetitions.
 
-    `cidrs` has the ranges of each peer outside of groups but `internet` and `oracle-services`; a peer without ranges
-    (an empty allow list, no bastion subnet) has no rules.
+    `cidrs` has the IP ranges of each peer that is no group, except `internet` and `oracle-services`; a peer without
+    ranges (an empty allow list, no bastion subnet) has no rules.
     """
     rows = [row for row in facts.security_rules() if row.cni in (None, choices.cni)]
     rows = [row for row in rows if row.needs is None or getattr(choices, row.needs)]
@@ -376,7 +391,7 @@ def _rules(
 def _peers(
     named: GroupRole | Outside, groups: Collection[GroupRole], cidrs: Mapping[str, Sequence[str]]
 ) -> list[RulePeer]:
-    """Resolve the peer of a row: none where it is not there, several ranges for an allow list."""
+    """Return the peers that a row of the table names: none if the peer doesn't exist, several for an allow list."""
     if named == "oracle-services":
         return [RulePeer()]
     if named == "internet":
@@ -394,7 +409,7 @@ def _ports(text: str | None) -> Ports | None:
 
 @dataclass(frozen=True)
 class _Range:
-    """A range of the stack file and where it stands."""
+    """IP range with its path in the stack file and its use."""
 
     path: str
     network: IPv4Network
@@ -402,7 +417,7 @@ class _Range:
 
 
 def network_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find what is wrong with the network, where this stack creates it."""
+    """Yield the problems of the network, if this stack creates it."""
     cluster = config.created_cluster
     if cluster is None:
         return
@@ -505,7 +520,7 @@ def _allow_list(cidrs: Sequence[str], path: str, what: str) -> Iterator[Problem]
 
 
 def _ranges(cluster: CreateCluster) -> Iterator[tuple[str, str, str]]:
-    """The ranges that must not meet: where they stand, the text, and what they hold."""
+    """Yield the IP ranges that must not overlap: path, range and use."""
     network = cluster.network
     yield "cluster.servicesCidr", cluster.services_cidr, "Services"
     if cluster.cni == "flannel":
@@ -525,7 +540,7 @@ def _network_of(cidr: str, path: str) -> IPv4Network | Problem:
 
 
 def _created_layout(config: StackConfig, cluster: CreateCluster, vcn: IPv4Network) -> Layout:
-    """The subnets that are created; those that are there already take no part of the range."""
+    """Return the layout of the subnets to create; existing subnets take no part of the range."""
     existing = cluster.network.subnets.model_dump(exclude_none=True)
     return layout(vcn, network_choices(config, cluster).created(existing), network_pools(config))
 

@@ -1,4 +1,4 @@
-"""NetworkPolicies of a stack: the engine that enforces them, and what they don't keep away."""
+"""Engine and checks of a stack's NetworkPolicies, and advice on traffic that they don't block."""
 
 from collections.abc import Iterator
 from ipaddress import IPv4Network
@@ -13,12 +13,12 @@ _PATH = "networkPolicies"
 
 
 def network_policies(config: StackConfig) -> NetworkPolicies:
-    """Return the engine that enforces policies and what they open; none where the stack file doesn't name one."""
+    """Return the stack file's `networkPolicies`; the defaults, without an engine, if left out."""
     return config.network_policies or NetworkPolicies()
 
 
 def network_policy_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find settings that don't go together with the cluster, and blocks that are none."""
+    """Yield the problems of settings that contradict the cluster, and of invalid IP ranges."""
     chosen, cluster = network_policies(config), config.created_cluster
     path = f"{_PATH}.engine"
     if chosen.engine == "calico" and cluster is None:
@@ -40,9 +40,9 @@ def network_policy_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def network_policy_advice(plan: Plan) -> Iterator[Advice]:
-    """Advise on what policies don't keep away. OKE's plug-ins enforce none by themselves, neither VCN-native nor
-    flannel (Oracle, "Pod Networking" and "Installing Calico and Setting Up Network Policies"), and virtual functions of
-    the RDMA network are beside the interface that an engine watches.
+    """Yield advice on traffic that policies don't block. OKE's pod networks, VCN-native and flannel, enforce none by
+    themselves (Oracle, "Pod Networking" and "Installing Calico and Setting Up Network Policies"), and an engine doesn't
+    control the interfaces of RDMA virtual functions.
     """
     if plan.config.layer == "cluster":
         return

@@ -1,4 +1,4 @@
-"""Servers that are larger than a node: groups of pods, each with a whole node and as many of the server's ranks."""
+"""Checks of servers with more GPUs than a node: groups of pods, each with a whole node and an equal number of ranks."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,15 +14,17 @@ from llmd_oke.planning.releases import used_release
 
 
 def spread_over_nodes(context: PlannedModel, role: Role, size: int) -> Parallelism | None:
-    """Return the spread of a role's servers with that tensor parallel size over GPUs and nodes; None where a rank or a
-    part of a node would be left, or the release has no servers that span nodes.
+    """Return the parallelism of a role's servers with tensor parallel size `size`, spread over nodes; None if ranks
+    don't fill whole nodes, or the release doesn't support servers that span nodes.
     """
     spread = replace(context.parallelism(role), tensor_parallel_size=size).over_nodes(context.shape.gpus)
     return None if spread is None or (spread.nodes > 1 and _facts(context) is None) else spread
 
 
 def over_nodes_problem(context: PlannedModel, role: Role) -> Problem | None:
-    """Find that the ranks of a role's servers are more than a node's GPUs, and not those of whole nodes either."""
+    """Return a problem if the ranks of a role's servers need more GPUs than a node has, but not those of whole nodes;
+    None otherwise.
+    """
     spread, shape = context.parallelism(role), context.shape
     size, ranks = spread.tensor_parallel_size, spread.data_parallel_size
     if ranks == 1 or spread.gpus <= shape.gpus or spread_over_nodes(context, role, size) is not None:
@@ -44,7 +46,7 @@ def over_nodes_problem(context: PlannedModel, role: Role) -> Problem | None:
 
 
 def over_nodes_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Find what servers that span nodes can't be combined with."""
+    """Yield the problems of settings that servers spanning nodes don't support."""
     roles: list[Role] = [role for role in context.model.topology.servers() if context.parallelism(role).nodes > 1]
     if not roles or _facts(context) is None:
         return

@@ -1,4 +1,4 @@
-"""Rights in OCI that the identities of continuous integration need by the choices of a stack."""
+"""IAM permissions of CI pipelines' identities for the settings of a stack."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from string import Template
@@ -9,13 +9,13 @@ from llmd_oke.config import CreateCluster, Lustre, StackConfig
 from llmd_oke.planning.tags import planned_tags
 
 UNKNOWN_COMPARTMENT = "COMPARTMENT_OF_THE_CLUSTER"
-"""In statements about a cluster that is there already."""
+"""Placeholder of the compartment in statements for an existing cluster."""
 
 Values = Mapping[str, str]
 
 
 def pipeline_statements(identity: PipelineIdentity, config: StackConfig, group: str) -> list[str]:
-    """Return the policy statements that an identity's group needs for a stack, each once."""
+    """Return the policy statements that an identity's group needs for a stack, without repetitions."""
     cluster = config.created_cluster
     known = {"group": group, "compartment_id": UNKNOWN_COMPARTMENT if cluster is None else cluster.compartment_id}
     used: Mapping[StackFeature, Sequence[Values]] = {} if cluster is None else _features(config, cluster)
@@ -57,7 +57,9 @@ def _features(config: StackConfig, cluster: CreateCluster) -> Mapping[StackFeatu
 
 
 def _buckets(uri: str | None) -> Iterator[str]:
-    """The bucket of a file in Object Storage, by its address: `/n/NAMESPACE/b/BUCKET/o/OBJECT`."""
+    """Yield the bucket in the URL of an Object Storage file (`/n/NAMESPACE/b/BUCKET/o/OBJECT`); nothing for
+    other URLs.
+    """
     parts = urlsplit(uri or "").path.split("/")
     if "b" in parts[:-1]:
         yield parts[parts.index("b") + 1]

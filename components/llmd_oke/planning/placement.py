@@ -1,7 +1,7 @@
-"""Room for pods: for servers on GPU nodes, first and when they roll, and for routers on the nodes without GPUs.
+"""Placement of pods: servers on GPU nodes, initially and during rollouts, and routers on nodes without GPUs.
 
-Servers are packed first fit, largest first. The GPUs and virtual functions of a pod are all on one node; the pods of a
-server that spans nodes are on nodes of one pool, which alone share an RDMA network for sure.
+Servers are placed by first-fit decreasing. The GPUs and virtual functions of a pod are all on one node. The pods of a
+server that spans nodes are all in one pool: only the nodes of one pool are sure to share an RDMA network.
 """
 
 from collections import Counter
@@ -19,44 +19,48 @@ from llmd_oke.planning.model_plan import PlacedNode, PlacedServer, PlannedPool, 
 from llmd_oke.planning.releases import router_replicas, used_release
 
 DRAIN_S = 15
-"""How long a pod that ends still takes requests, until no router sends it any (llm-d's graceful-shutdown component)."""
+"""Time in seconds that a terminating pod still accepts requests, until routers stop sending it any (llm-d's
+graceful-shutdown component).
+"""
 
 TERMINATION_GRACE_S = 90
-"""llm-d guides: pods get 90 s, `DRAIN_S` and vLLM's own `--shutdown-timeout` of 60 s are within them."""
+"""Termination grace period of server pods in seconds, as in the llm-d guides; includes `DRAIN_S` and vLLM's
+`--shutdown-timeout` of 60 s.
+"""
 
 SCHEDULING_S = 600
-"""Time to schedule pods and pull a large image; ours."""
+"""Time in seconds to schedule pods and pull a large image; our assumption."""
 
 FRONT_DOOR_REPLICAS = 2
-"""Envoys in front of the routers of a model, or of all models of a stack; ours."""
+"""Number of Envoys in front of the routers of a model, or of all models of a stack; our choice."""
 
 FRONT_DOOR_THREADS = 2
-"""Of each of them, that take requests; ours."""
+"""Number of worker threads of each such Envoy; our choice."""
 
 FRONT_DOOR_REQUESTS = Requests(cpus=1, memory_gib=1)
-"""What each of them asks of its node; ours. They pass bytes on, and each request's body once."""
+"""Resource requests of each such Envoy; our choice. It streams responses, and buffers the body of each request once."""
 
 
 def unit_names(model: ModelConfig) -> list[str]:
-    """The names of a model's units: the model's own name if there is one unit only."""
+    """Return the names of a model's units: the model's object name if it has only one unit."""
     name = model.object_name
     return [name] if model.copies == 1 else [f"{name}-{i}" for i in range(model.copies)]
 
 
 def virtual_functions(config: StackConfig, role: Role, spread: Parallelism) -> int:
-    """Count the virtual functions of one pod of a server of a stack."""
+    """Return the number of virtual functions of one pod of a server."""
     return server_settings.virtual_functions(role, spread, rdma=config.rdma == "sriov-vf")
 
 
 def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:
-    """Tell whether pods would ask for virtual functions of a shape that has none: a matter of `rdma`, not of
-    servers.
+    """Tell whether the stack has `rdma: sriov-vf` but the shape has no virtual functions. A problem is then reported
+    for `rdma`, not for the servers.
     """
     return config.rdma == "sriov-vf" and not shape.rdma.virtual_functions
 
 
 def servers(config: StackConfig, models: Iterable[ModelConfig]) -> Iterator[PlacedServer]:
-    """The pods of all servers that some models of a stack may ever have at a time."""
+    """Yield the pods of all servers that these models can have at the same time, with scaling at its maximum."""
     shape = next((known for pool in config.gpu_pools if (known := shape_of_name(pool.shape))), None)
     for model in models:
         for role, part in model.topology.servers().items():
@@ -68,13 +72,13 @@ def servers(config: StackConfig, models: Iterable[ModelConfig]) -> Iterator[Plac
 
 
 def pods(unit: str, role: Role, index: int, spread: Parallelism, functions: int) -> list[PlacedServer]:
-    """The pods of one server, each with that many virtual functions."""
+    """Return the pods of one server, each with this number of virtual functions."""
     ranks = range(spread.nodes)
     return [PlacedServer(unit, role, index, spread.gpus_per_node, functions, spread.nodes, rank) for rank in ranks]
 
 
 def empty_nodes(pools: Iterable[PlannedPool]) -> list[PlacedNode]:
-    """The most nodes that the pools may have, without servers."""
+    """Return the maximum number of nodes of all pools, without servers."""
     return [
         PlacedNode(pool.name, index, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
         for pool in pools
@@ -83,15 +87,15 @@ def empty_nodes(pools: Iterable[PlannedPool]) -> list[PlacedNode]:
 
 
 def place(servers: Iterable[PlacedServer], nodes: Sequence[PlacedNode]) -> tuple[list[PlacedNode], list[PlacedServer]]:
-    """The nodes with the pods of servers that fit, and the pods that don't.
+    """Return the nodes with the pods that fit, and the pods that don't fit.
 
-    Largest first fills nodes without waste whenever the sizes are powers of two, as tensor parallel sizes on 8-GPU
-    nodes are. Servers with virtual functions go before those without, because they have the smaller choice; those that
-    span nodes go first of all, as each needs whole nodes of one pool.
+    Placing the largest first fills nodes without waste if all sizes are powers of two, as tensor parallel sizes on
+    8-GPU nodes are. Servers with virtual functions precede those without, because fewer nodes fit them. Servers that
+    span nodes come first of all, as each needs whole nodes of one pool.
     """
     added: list[list[PlacedServer]] = [[] for _ in nodes]
     free = [(node.free_gpus, node.free_virtual_functions) for node in nodes]
-    first_candidates: dict[tuple[int, int], int] = {}  # room only shrinks, so the search for a size never goes back
+    first_candidates: dict[tuple[int, int], int] = {}  # room only shrinks: a search resumes here
     left: list[PlacedServer] = []
     groups: dict[tuple[str, Role, int], list[PlacedServer]] = {}
     single: list[PlacedServer] = []
@@ -128,7 +132,9 @@ def place(servers: Iterable[PlacedServer], nodes: Sequence[PlacedNode]) -> tuple
 
 
 def _one_pool(group: Sequence[PlacedServer], nodes: Sequence[PlacedNode], free: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the positions of nodes of one pool that have room for a pod of a server each; none where no pool has."""
+    """Return the indices of nodes of one pool that each have room for one pod of the group; empty if no pool has
+    enough.
+    """
     gpus, functions = group[0].gpus, group[0].virtual_functions
     by_pool: dict[str, list[int]] = {}
     for position, (node, room) in enumerate(zip(nodes, free, strict=True)):
@@ -143,32 +149,30 @@ def _one_pool(group: Sequence[PlacedServer], nodes: Sequence[PlacedNode], free: 
 def place_at_first(
     config: StackConfig, models: Iterable[ModelConfig], pools: Iterable[PlannedPool]
 ) -> tuple[list[PlacedNode], list[PlacedServer]]:
-    """The nodes that are there at first with the servers that are started with, and the servers that don't fit: before
-    an autoscaler has changed the number of either.
-    """
+    """Return the initial nodes with the initial servers, before any autoscaling, and the servers that don't fit."""
     start = [model.model_copy(update={"scaling": None}) for model in models]
     return place(servers(config, start), empty_nodes(pool.at_first() for pool in pools))
 
 
 def sure_room(spare: int, size: int, mixed_nodes: int) -> int:
-    """Count the servers of a size that find room among spare GPUs (or virtual functions), wherever Kubernetes put the
-    others.
+    """Return the number of servers of a size that fit the spare GPUs (or virtual functions), however Kubernetes placed
+    the other servers.
 
-    Only nodes with servers of other sizes can have room that is too small, at most `size - 1` on each of
-    `mixed_nodes`; all other spare GPUs lie together.
+    Only nodes with servers of other sizes can have unusable spare GPUs, at most `size - 1` on each of `mixed_nodes`;
+    all other spare GPUs are contiguous.
     """
     at_worst = -((mixed_nodes * (size - 1) - spare) // size)
     return max(0, min(spare // size, at_worst))
 
 
 def room_beside(nodes: Sequence[PlacedNode]) -> bool:
-    """Tell whether all servers are sure to find room a second time, wherever Kubernetes put those that are there.
+    """Tell whether all servers fit a second time, however Kubernetes placed the existing ones.
 
-    Larger servers come first, as they do by their priority; servers with virtual functions have these for each GPU.
+    Larger servers are placed first, as their priority class ensures; servers with virtual functions need one per GPU.
     """
     servers = [server for node in nodes for server in node.servers]
     if any(server.nodes > 1 for server in servers) and len({node.pool for node in nodes}) > 1:
-        return False  # what is spare may lie in pools of which none has room for a whole server
+        return False  # perhaps no pool alone has room for a whole server
     gpus = sum(node.free_gpus for node in nodes)
     functions = sum(node.free_virtual_functions for node in nodes)
     connected = {server.virtual_functions for server in servers} - {0}
@@ -182,32 +186,34 @@ def room_beside(nodes: Sequence[PlacedNode]) -> bool:
 
 
 def rollout(replicas: int, room: int) -> Rollout:
-    """Surge pods where `room` for some is sure, otherwise one pod at a time goes before its successor comes."""
+    """Return the rollout with as many surge pods as are sure to have room; without such room, pods are replaced one at
+    a time, the old one first.
+    """
     surge = min(replicas, room)
     return Rollout(max_surge=surge, max_unavailable=0) if surge else Rollout(max_surge=0, max_unavailable=1)
 
 
 def create_timeout_s(startup_budget_s: int, download_s: int = 0) -> int:
-    """All pods start at the same time, so one start-up budget and the time to schedule and pull; `download_s` is what
-    weights may take on nodes that lack them.
+    """Return the maximum time in seconds to create servers. All pods start at the same time: one start-up budget, plus
+    the time to schedule and pull, plus `download_s` for weights on nodes that lack them.
     """
     return startup_budget_s + SCHEDULING_S + download_s
 
 
 def update_timeout_s(startup_budget_s: int, replicas: int, rollout: Rollout, download_s: int = 0) -> int:
-    """Return the longest that an update may take, in seconds. Pods are replaced in waves of surge plus unavailable
-    pods, each of which ends old pods and starts new ones. Most take the place of an old one, on a node with the
-    weights, so that `download_s` counts once.
+    """Return the maximum time in seconds of an update. Pods are replaced in waves of surge plus unavailable pods, each
+    of which terminates old pods and starts new ones. `download_s` counts only once, as most pods start on nodes that
+    have the weights.
     """
     waves = -(-replicas // (rollout.max_surge + rollout.max_unavailable))
     return waves * (startup_budget_s + TERMINATION_GRACE_S) + SCHEDULING_S + download_s
 
 
 def router_problems(config: StackConfig) -> Iterator[Problem]:
-    """Routers that would stay Pending, where this stack creates both routers and nodes.
+    """Yield a problem if routers would stay Pending, for a stack that creates both routers and nodes.
 
-    Routers tolerate no taint; those behind a Gateway have no Envoy of their own, and are counted as if they had where
-    others have one. A pool whose shape isn't flexible says nothing of its size, and is taken to be enough.
+    Routers tolerate no taints. Routers behind a Gateway have no Envoy of their own, but are counted with one if other
+    models' routers have one. Pools whose shape isn't flexible are assumed to be large enough.
     """
     release = used_release(config)
     if config.created_cluster is None or config.layer != "all" or release is None:
@@ -223,14 +229,14 @@ def router_problems(config: StackConfig) -> Iterator[Problem]:
         return
     requests = release.router_requests if standalone else release.endpoint_picker.requests
     doors = FRONT_DOOR_REPLICAS * (len(standalone) if config.front_door is None else 1)
-    on_node = -(-doors // sum(pool.size for pool in pools))  # they spread
+    on_node = -(-doors // sum(pool.size for pool in pools))  # a topology spread constraint distributes the Envoys
     places = sum(pool.size * places_on_node(pool, requests, on_node) for pool in pools)
     if places < routers:
         yield _too_few(config.system_pool, requests, routers, places, on_node)
 
 
 def places_on_node(pool: SystemPoolConfig, requests: Requests, doors: int) -> int:
-    """Routers that one node of a flexible shape holds beside that many Envoys of front doors."""
+    """Return the number of routers that fit one node of a flexible shape besides `doors` Envoys of front doors."""
     facts, reserved = operators.system_nodes(), _reservation(doors)
     cpus = int(pool.ocpus * facts.cpus_per_ocpu) - reserved.cpus
     return max(0, min(cpus // requests.cpus, int(pool.memory_gib - reserved.memory_gib) // requests.memory_gib))
@@ -242,7 +248,9 @@ def _reservation(doors: int) -> Requests:
 
 
 def _too_few(pool: SystemPoolConfig, requests: Requests, routers: int, places: int, doors: int) -> Problem:
-    """Told of the system pool, which every cluster has; where its nodes hold no router, larger nodes are the remedy."""
+    """Return the problem of too few or too small nodes, as a problem of the system pool, which every cluster has; if
+    the nodes of that pool hold no router at all, the remedy is larger nodes.
+    """
     on_node, facts = places_on_node(pool, requests, doors), operators.system_nodes()
     reserved = _reservation(doors)
     why = (

@@ -1,4 +1,4 @@
-"""The plan of a stack: what the config means, worked out and checked. Pure data."""
+"""Plan of a stack: the resolved and checked values of its config. Pure data."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,9 +40,17 @@ from llmd_oke.planning.model_plan import (
 
 @dataclass(frozen=True)
 class GatewayPlan:
-    """A Gateway that routes are attached to: for clients those of `listener`, for the models' own Services those of
-    `cluster_listener`; None for any listener. Both `service`, on port 80, and the pods behind it are in
-    `service_namespace`. `created` is what the stack makes; None where the Gateway is there.
+    """Gateway that routes are attached to.
+
+    Attributes:
+        provider: implementation of the Gateway.
+        name: name of the Gateway.
+        namespace: namespace of the Gateway.
+        listener: listener for clients; None for any listener.
+        cluster_listener: listener on port 80 for the models' own Services; None for any listener.
+        service: Service in front of the Gateway's pods.
+        service_namespace: namespace of the Service and the pods.
+        created: Gateway that the stack creates; None if the Gateway exists already.
     """
 
     provider: GatewayProvider
@@ -56,20 +64,25 @@ class GatewayPlan:
 
     @property
     def service_host(self) -> str:
-        """Host name of the Service."""
+        """Host name of the Gateway's Service."""
         return f"{self.service}.{self.service_namespace}.svc.cluster.local"
 
     @property
     def pod_labels(self) -> dict[str, str]:
-        """Labels of the pods."""
+        """Labels of the Gateway's pods."""
         return {key: value.replace("<gateway>", self.name) for key, value in self.provider.pod_labels.items()}
 
 
 @dataclass(frozen=True)
 class FrontDoorModel:
-    """A model behind the front door: the `name` of its objects, the `served_name` that requests say in their body, the
-    hosts that lead to it alone, and its `units`: where servers have no routers, all of them together are one. Requests
-    for its `adapters` say their names.
+    """Model behind the front door.
+
+    Attributes:
+        name: name of the model's objects.
+        served_name: `model` in the body of requests.
+        hosts: hosts that route to this model only.
+        units: units of the model; servers without router count as one unit.
+        adapters: names by which requests select the model's adapters.
     """
 
     name: str
@@ -81,8 +94,13 @@ class FrontDoorModel:
 
 @dataclass(frozen=True)
 class ClientLimitsPlan:
-    """Limits of one client at one Envoy: requests and tokens in a minute, requests at a time at each model, and models
-    by their served names. None is the limit of all clients, or no limit.
+    """Limits of one client at one Envoy; None for the limit of all clients, or for no limit.
+
+    Attributes:
+        requests_per_minute: requests per minute.
+        tokens_per_minute: tokens per minute.
+        concurrent_requests: concurrent requests to each model.
+        models: permitted models by served name.
     """
 
     requests_per_minute: int | None
@@ -93,9 +111,20 @@ class ClientLimitsPlan:
 
 @dataclass(frozen=True)
 class FrontDoorPlan:
-    """One address for all models. `weights` has percents by the names of units; units of models that have none are
-    missing. `limits` are those of each client, `clients` have other ones by their names, and `priorities` are those of
-    clients that have one.
+    """Front door: one address for all models.
+
+    Attributes:
+        exposure: clients that can reach it.
+        host: DNS name.
+        tls: TLS certificate; None for plain HTTP.
+        authentication: authentication of clients; None if there is none.
+        limits: limits of each client.
+        clients: different limits by client.
+        priorities: priorities by client.
+        cache_isolation: isolation of prefix caches between clients.
+        models: models behind the front door.
+        weights: percentages by name of the unit; units of models without weights are missing.
+        load_balancer: OCI load balancer.
     """
 
     exposure: Exposure
@@ -112,16 +141,23 @@ class FrontDoorPlan:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """All its names in the DNS: its own, and those that lead to one model."""
+        """All DNS names of the front door: its own, and those that route to one model."""
         return (*([self.host] if self.host else []), *(host for model in self.models for host in model.hosts))
 
 
 @dataclass(frozen=True)
 class PoolAcceptance:
-    """Acceptance of a pool's nodes before they serve: `checks` with their `limits`, within `limit_s`.
+    """Acceptance test of a pool's nodes before they serve.
 
-    `in_update` says that updates test new nodes. `needed` nodes suffice for the models; with `on_failure` `hold` all
-    nodes must pass. `disk_folder` is where nodes have the file system of their local disks, None where there is none.
+    Attributes:
+        pool: pool of the nodes.
+        in_update: whether updates test new nodes.
+        needed: number of nodes that suffice for the models.
+        on_failure: effect of failed nodes; with `hold` all nodes must pass.
+        checks: checks to run.
+        limits: thresholds of the checks.
+        limit_s: maximum duration of the test in seconds.
+        disk_folder: mount point of the local disks' file system on the nodes; None if they have none.
     """
 
     pool: PlannedPool
@@ -135,21 +171,28 @@ class PoolAcceptance:
 
     @property
     def price_usd(self) -> float:
-        """List price of the nodes for the whole limit, in USD: a bound."""
+        """List price in US dollars of the nodes for the maximum duration: a bound."""
         return self.pool.price_usd_per_hour * self.limit_s / 3600
 
     @property
     def cost_sentence(self) -> str:
-        """Cost of testing the nodes, in words."""
+        """Sentence about the cost of the test."""
         time = f"{', '.join(self.checks)} within {self.limit_s / 60:.0f} minutes"
         return f"of {self.pool.name}: {time}, at most {self.price_usd:,.0f} US dollars of nodes (list price, bound)"
 
 
 @dataclass(frozen=True)
 class MonitoringPlan:
-    """Monitoring of a stack. `url` is the Prometheus as pods of the cluster reach it, `labels` what monitors and rules
-    carry, `slo_ttft_s` the targets for the time to first token in seconds by the models' names, `usd_per_gpu_hour` the
-    list price of a GPU, `canaries_every_s` how often servers are asked known prompts; None where there are none.
+    """Monitoring of a stack.
+
+    Attributes:
+        install: whether the stack installs Prometheus.
+        url: URL of Prometheus for pods of the cluster.
+        labels: labels of monitors and rules.
+        disaggregated: whether a model has prefill servers.
+        slo_ttft_s: targets for the time to first token in seconds by model; None if no model has one.
+        usd_per_gpu_hour: list price of a GPU.
+        canaries_every_s: interval in seconds between canary prompts; None without canaries.
     """
 
     install: bool
@@ -163,7 +206,7 @@ class MonitoringPlan:
 
 @dataclass(frozen=True)
 class TracingPlan:
-    """Target of traces, and the share of requests that are traced."""
+    """Export of traces: URL of the collector, and the share of requests that are traced."""
 
     endpoint: str
     sampled_share: float
@@ -177,7 +220,7 @@ of the documentation has too.
 
 @dataclass(frozen=True)
 class Advice:
-    """Something that can be deployed but may not be what is wanted. `path` is where in the stack file."""
+    """Advice on a setting that can be deployed but may be unintended. `path` is its path in the stack file."""
 
     path: str
     text: str
@@ -185,7 +228,7 @@ class Advice:
 
 
 def merge_advice(advice: Iterable[Advice]) -> list[Advice]:
-    """Merge advice of the same text: a person reads it once, with the first place and how many more have it."""
+    """Return the advice with equal texts merged into one item, which has the first path and the number of others."""
     alike: dict[str, list[Advice]] = {}
     for item in advice:
         alike.setdefault(item.text, []).append(item)
@@ -215,15 +258,35 @@ def advice_of_update(plan: "Plan") -> list[Advice]:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a stack deploys. `config` is the stack file, for planning's own advice and the hash of it.
+    """Plan of everything that a stack deploys.
 
-    `override` is what the user put in place of the release's parts, `router_release` the release whose router runs.
-    `model_cache` is None where servers keep weights in their pods. `virtual_functions_owner` says whose names virtual
-    functions have, where not the kit's own. `created` is None where the cluster is there already or another stack's.
-    `control_plane_cidrs` are the addresses that the API server speaks to pods from, None where they can't be known
-    beforehand. `acceptance` has the pools whose nodes can be tested. `registry_mirror` is the private registry that
-    everything is pulled from, where there is one. `project_entries` are those that come from the project's own
-    `values/`.
+    Attributes:
+        config: stack file, for advice and the hash.
+        cluster: cluster in the stack file; None if another stack creates it.
+        namespace: namespace of the models.
+        pools: GPU pools.
+        rdma: whether pods use the RDMA network.
+        release: release with the user's replacements.
+        override: replacements of the release's parts.
+        router_release: name of the release whose router runs.
+        models: models.
+        nodes: GPU nodes with the servers placed on them.
+        model_cache: model cache; None if servers keep weights in their pods.
+        smoke: smoke benchmark.
+        virtual_functions_owner: naming scheme of virtual functions; None for the kit's own.
+        gpu_stack: operators and add-ons for GPUs and RDMA.
+        created: cluster that the stack creates; None if it exists already or another stack creates it.
+        control_plane_cidrs: IP ranges from which the API server connects to pods; None if unknown at planning.
+        network_policies: engine and destinations of NetworkPolicies.
+        front_door: front door; None if the stack has none.
+        gateway: Gateway; None if the stack has none.
+        acceptance: acceptance tests of the pools whose nodes can be tested.
+        monitoring: monitoring; None if the stack has none.
+        tracing: export of traces; None if the stack has none.
+        registry_mirror: private registry that everything is pulled from; None if the stack has none.
+        tags: OCI tags.
+        advice: advice on the plan.
+        project_entries: catalogue entries from the project's own `values/`.
     """
 
     config: StackConfig
@@ -255,8 +318,8 @@ class Plan:
 
     @property
     def config_hash(self) -> str:
-        """Digest of what is deployed: equal for stack files that say the same, whatever benchmark and tags they ask
-        for, with equal entries of the project's own.
+        """Hash of the deployed configuration: equal for stack files with the same settings and equal project entries,
+        whatever their smoke benchmark, tags and weights of the front door.
         """
         left_out: Any = {"smoke": True, "tags": True, "front_door": {"weights"}}
         text = self.config.model_dump_json(by_alias=True, exclude=left_out)
@@ -265,41 +328,43 @@ class Plan:
 
     @property
     def signed_in(self) -> bool:
-        """True if clients sign in at the front door."""
+        """True if clients must authenticate at the front door."""
         return self.front_door is not None and self.front_door.authentication is not None
 
     @property
     def taints(self) -> tuple[Taint, ...]:
-        """The taints of all GPU pools that their shapes don't have, each once; the pods of all models tolerate them."""
+        """Taints of all GPU pools other than those of their shapes, without repetitions; the pods of all models
+        tolerate them.
+        """
         return tuple(dict.fromkeys(taint for pool in self.pools for taint in pool.taints))
 
     def pulled(self, image: ContainerImage) -> ContainerImage:
-        """Return the image that nodes pull: its copy where the stack has a private registry."""
+        """Return the image that nodes pull: its copy if the stack has a private registry."""
         return image if self.registry_mirror is None else self.registry_mirror.copy_of(image)
 
     @property
     def layer(self) -> Layer:
-        """Part of the program that the stack deploys."""
+        """Layer that the stack deploys."""
         return self.config.layer
 
     @property
     def cluster_stack(self) -> str | None:
-        """The stack that made the cluster, as organization/project/stack; None where it is not another stack's."""
+        """Stack that created the cluster, as organization/project/stack; None unless another stack did."""
         return self.config.cluster_stack
 
     @property
     def kubeconfig_context(self) -> str | None:
-        """The context of the user's kubeconfig that leads to an existing cluster; its current one if None."""
+        """Context of the user's kubeconfig for an existing cluster; None for the current context."""
         return self.cluster.kubeconfig_context if isinstance(self.cluster, ExistingCluster) else None
 
     @property
     def gpus(self) -> int:
-        """GPUs of all pools."""
+        """Number of GPUs of all pools."""
         return sum(pool.gpus for pool in self.pools)
 
     @property
     def used_gpus(self) -> int:
-        """GPUs of all models."""
+        """Number of GPUs of all models."""
         return sum(model.gpus for model in self.models)
 
     @property
@@ -323,17 +388,17 @@ class Plan:
 
     @property
     def nodes_at_first(self) -> Sequence[PlacedNode]:
-        """The nodes before a cluster autoscaler has changed anything."""
+        """Nodes that exist before a cluster autoscaler changes any pool."""
         sizes = {pool.name: pool.size for pool in self.pools}
         return [node for node in self.nodes if node.index < sizes[node.pool]]
 
     @property
     def idle_nodes(self) -> Sequence[PlacedNode]:
-        """Nodes without any server that are sure to be there."""
+        """Nodes without servers that exist even if the autoscaler shrinks every pool to its minimum."""
         least = {pool.name: pool.limits.least for pool in self.pools}
         return [node for node in self.nodes if not node.servers and node.index < least[node.pool]]
 
     @property
     def price_usd_per_hour(self) -> float:
-        """List price of all pools."""
+        """List price of all pools in US dollars per hour."""
         return sum(pool.price_usd_per_hour for pool in self.pools)

@@ -1,4 +1,4 @@
-"""A model of a stack as it is planned: with what the catalogue knows of it, and the shape of its nodes."""
+"""A model of the stack file together with its catalogue entry and the shape of its nodes, as checks need them."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ from llmd_oke.planning.model_plan import Memory
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A model of a stack, its path in the stack file, what the catalogue knows of it, and the shape of its nodes."""
+    """Model of a stack, with its path in the stack file, its catalogue entry (`facts`), and the shape of its nodes."""
 
     stack: StackConfig
     model: ModelConfig
@@ -26,30 +26,34 @@ class PlannedModel:
 
     @property
     def max_model_len(self) -> int:
-        """Tokens that one sequence may have; what is asked for above the model's context is a problem of its own."""
+        """Maximum number of tokens of a sequence, at most the model's own maximum; another check reports a larger
+        `maxModelLen`.
+        """
         return min(self.model.engine.max_model_len or self.facts.max_model_len, self.facts.max_model_len)
 
     def parallelism(self, role: Role) -> Parallelism:
-        """The spread of a role's servers over their GPUs, and over whole nodes where these are more than a node has."""
+        """Return the parallelism of a role's servers, spread over whole nodes if a server has more GPUs than a node."""
         servers = self.model.topology.servers()[role]
         return servers.parallelism(expert_parallel=self.facts.expert_parallel, node_gpus=self.shape.gpus)
 
     def size(self, role: Role) -> int:
-        """The tensor parallel size of a role."""
+        """Return the tensor parallel size of a role's servers."""
         return self.parallelism(role).tensor_parallel_size
 
     def memory(self, role: Role, size: int) -> Memory:
-        """The memory of one server of a role with that tensor parallel size."""
+        """Return the memory of one server of a role with tensor parallel size `size`."""
         spread = replace(self.parallelism(role), tensor_parallel_size=size, nodes=1)
         engine = self.model.engine.of_role(role)
         return memory(self.facts, self.shape, spread, engine.gpu_memory_utilization, engine.adapters)
 
     def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
-        """A problem with the tensor parallel size of a role, at the place where the stack file has it."""
+        """Return a problem with the tensor parallel size of a role, at the key of the stack file that has it."""
         return self.servers_problem(role, "tensorParallelSize", self.size(role), accepted, why)
 
     def servers_problem(self, role: Role, key: str, value: object, accepted: str, why: str) -> Problem:
-        """A problem with a key of the servers of a role, at the place where the stack file has it."""
+        """Return a problem with a key of a role's servers, at that key, or at the whole topology if it is in short
+        form.
+        """
         topology = self.model.topology
         if topology.source_text is not None:
             spread = topology.servers()[role].parallelism(expert_parallel=False)
@@ -65,7 +69,9 @@ def memory(
     utilization: float,
     adapters: AdapterSlots | None = None,
 ) -> Memory:
-    """The memory of one server, of which vLLM may take the share `utilization`, with room for adapters."""
+    """Return the memory of one server with adapter slots; `utilization` is the share of GPU memory that vLLM
+    may use.
+    """
     adapters_gib = slots_gib(model, adapters, parallelism)
     return Memory(
         gpu_gib=shape.gpu.memory_gib * parallelism.gpus,
@@ -80,6 +86,6 @@ def memory(
 
 
 def kv_cache_settings(release: catalogue.Release, context: PlannedModel) -> KvCacheSettings:
-    """Return the KV cache settings that a model's servers are started with."""
+    """Return the KV cache settings of a model's servers."""
     hands_over = context.model.topology.disaggregated
     return release.vllm.kv_cache_settings(context.facts, context.model.engine, hands_over=hands_over)

@@ -1,4 +1,4 @@
-"""The way from a stack's config to its plan, or to everything that is wrong with it."""
+"""Planner: makes the plan of a stack from its config, or reports all problems."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -67,12 +67,12 @@ from llmd_oke.planning.tags import planned_tags
 
 
 def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
-    """The plan of a stack's file; `router` is the release whose router runs, where that is not the release's own, and
-    `nodes_pull` says that real nodes pull its images, so that those that are gone are problems.
+    """Return the plan of a stack's file. `router` is the release whose router runs, None for the stack file's own
+    choice. `nodes_pull` tells whether real nodes pull the images, so that images that can't be pulled are problems.
 
     Raises:
-        KitError: there is no such file, or it is not YAML.
-        InvalidStack: the stack can't be deployed; carries every problem, with lines.
+        KitError: the stack file doesn't exist, or is not YAML.
+        InvalidStack: the stack can't be deployed; contains all problems, with lines.
     """
     try:
         written = plan_object(read(project, stack), nodes_pull=nodes_pull)
@@ -82,10 +82,10 @@ def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nod
 
 
 def plan_object(value: Any, *, nodes_pull: bool = False) -> Plan:
-    """The plan of the object under `llmd-oke:stack`; see `plan_stack_file`.
+    """Return the plan of the object `llmd-oke:stack`; `nodes_pull` as for `plan_stack_file`.
 
     Raises:
-        InvalidStack: the stack can't be deployed; carries every problem.
+        InvalidStack: the stack can't be deployed; contains all problems.
     """
     try:
         config = validate(value)
@@ -96,11 +96,11 @@ def plan_object(value: Any, *, nodes_pull: bool = False) -> Plan:
 
 
 def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
-    """The plan of a stack. Where real nodes pull its images, those that are gone are problems (`nodes_pull`), and so is
-    what a gateway's provider can't do.
+    """Return the plan of a config. With `nodes_pull`, real nodes pull the images: images that can't be pulled, and
+    settings that a Gateway's provider doesn't support, are then problems.
 
     Raises:
-        InvalidStack: the stack can't be deployed; carries every problem that was found.
+        InvalidStack: the stack can't be deployed; contains all problems.
     """
     real = [*pull_problems(config), *provider_limit_problems(config)] if nodes_pull else []
     problems = project_problems() or [*checks.problems(config), *real]
@@ -167,7 +167,7 @@ def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
 
 @dataclass(frozen=True)
 class _Room:
-    """Spare capacity of the nodes beside all servers. Units and roles may roll at the same time, so each has an equal
+    """Spare capacity of the nodes besides all servers. Units and roles may roll at the same time: each has an equal
     share.
     """
 
@@ -176,7 +176,9 @@ class _Room:
     nodes: list[PlacedNode]
 
     def surges(self, role: Role, spread: Parallelism) -> int:
-        """Count the further servers of a role that are sure to find room: none where nodes come and go."""
+        """Return the number of further servers of a role that are sure to fit; 0 if the autoscaler changes the
+        nodes.
+        """
         if any(pool.autoscaled for pool in self.pools):
             return 0
         size = spread.gpus_per_node
@@ -187,7 +189,7 @@ class _Room:
         return 0 if in_several_pools else pods // spread.nodes
 
     def update_way(self, model: ModelConfig) -> UpdateWay:
-        """Return how another version of a model comes."""
+        """Return the strategy by which new servers of a model replace old ones."""
         if model.router.mode == "none":
             return "rolling"
         if not any(pool.autoscaled for pool in self.pools) and placement.room_beside(self.nodes):
@@ -199,7 +201,7 @@ class _Room:
     def _surges(self, spare: int, size: int) -> int:
         parts = sum(len(model.topology.servers()) * model.copies for model in self.config.models)
         others = sum(bool(server.gpus % size) for node in self.nodes for server in node.servers)
-        mixed_nodes = min(len(self.nodes), 2 * others)  # each of the others may be there twice while it rolls too
+        mixed_nodes = min(len(self.nodes), 2 * others)  # others may exist twice during their own rollout
         return placement.sure_room(spare // parts, size, mixed_nodes)
 
 
@@ -247,8 +249,8 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
 
 
 def _problems_of_other_parts(value: Any, problems: Iterable[Problem]) -> list[Problem]:
-    """Find what is wrong in meaning with those parts whose shape is right. Nothing here may follow from a
-    wrong shape.
+    """Return the problems in meaning of those parts of the object that have valid keys and types; none that only follow
+    from an invalid part.
     """
     if not isinstance(value, dict):
         return []
@@ -258,12 +260,12 @@ def _problems_of_other_parts(value: Any, problems: Iterable[Problem]) -> list[Pr
 
 
 def _part(path: str) -> str:
-    """The part that a path is in: a model or pool of the stack (`models[0]`), or another key at the top."""
+    """Return the part of the stack file that a path is in: one model or pool (`models[0]`), or a top-level key."""
     return path.split(".", 1)[0]
 
 
 def _with_placeholders(value: dict[str, Any], wrong: set[str]) -> StackConfig:
-    """The object with a harmless placeholder for each part whose shape is wrong."""
+    """Return the config with a valid placeholder for each part with wrong keys or types."""
 
     def part(key: str, default: object) -> Any:
         return default if key in wrong else value.get(key, default)
@@ -288,13 +290,15 @@ def _with_placeholders(value: dict[str, Any], wrong: set[str]) -> StackConfig:
 
 
 def _replaced(items: list[Any], key: str, wrong: set[str], placeholder: dict[str, Any]) -> list[Any]:
-    """The items of a list, with a placeholder of its own name for each wrong one; one of them where there is none."""
+    """Return the items of a list with a placeholder for each invalid one; one placeholder if the list is empty."""
     named = [{"name": f"placeholder-{i}", **placeholder} for i in range(max(1, len(items)))]
     return [named[i] if f"{key}[{i}]" in wrong else item for i, item in enumerate(items)] or named
 
 
 def _of_cluster(value: dict[str, Any], wrong: set[str]) -> dict[str, Any]:
-    """The cluster and what is judged by it; nothing where its own shape, or that of the network in it, is wrong."""
+    """Return the cluster and the parts that are checked against it; empty if the cluster itself has wrong keys or
+    types.
+    """
     if not isinstance(value.get("cluster"), dict) or wrong & {"cluster", "rdma", "layer"}:
         return {}
     parts = {key: value[key] for key in ("cluster", "systemPool", "gpuStack") if key in value and key not in wrong}
@@ -303,13 +307,13 @@ def _of_cluster(value: dict[str, Any], wrong: set[str]) -> dict[str, Any]:
 
 
 def project_entries(plan: Plan) -> tuple[ProjectEntry, ...]:
-    """The project's own entries that a plan and its forecasts go by, each once."""
+    """Return the project's own catalogue entries that a plan and its forecasts use, without repetitions."""
     origins = (origin(folder, name) for folder, name in dict.fromkeys(_used(plan)))
     return tuple(item for item in origins if item is not None)
 
 
 def _used(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Folders and names of all entries that a plan goes by."""
+    """Yield folder and name of all catalogue entries that a plan uses."""
     gpus = dict.fromkeys(pool.shape.gpu.product for pool in plan.pools)
     for model in plan.models:
         yield MODELS.folder, model.model.name

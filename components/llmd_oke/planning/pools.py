@@ -1,4 +1,4 @@
-"""Pools of a created cluster: how their nodes are launched, what is wrong with one, what the autoscaler is told."""
+"""Checks of a created cluster's pools, their cycling, and the settings of the cluster autoscaler add-on."""
 
 import json
 import re
@@ -32,34 +32,40 @@ from llmd_oke.planning.placement import place_at_first
 from llmd_oke.planning.plan import Plan
 
 SYSTEM_POOL = "system"
-"""Name of the pool that controllers and the cluster autoscaler run on."""
+"""Name of the pool for controllers and the cluster autoscaler."""
 
 RDMA_LAUNCHES: tuple[Launch, ...] = ("managed-compute-cluster", "cluster-network", "compute-cluster-instances")
-"""Those whose nodes are in the RDMA network."""
+"""Launch modes whose nodes are in the RDMA network."""
 
 SELF_MANAGED_LAUNCHES: tuple[Launch, ...] = ("cluster-network", "compute-cluster-instances")
-"""Those whose nodes join the cluster by themselves, not as a node pool of OKE."""
+"""Launch modes whose nodes join the cluster by themselves rather than through a node pool of OKE."""
 
 MANAGED_LAUNCHES: tuple[Launch, ...] = ("managed-compute-cluster", "plain")
-"""Those whose nodes are a node pool of OKE."""
+"""Launch modes whose nodes are a node pool of OKE."""
 
 MINOR_VERSIONS_OF_SKEW = 3
-"""Kubernetes' version skew policy: a kubelet may be up to three minor versions behind the API server, never ahead."""
+"""Maximum number of minor versions that a kubelet may be behind the API server, by Kubernetes' version skew policy; it
+may never be ahead.
+"""
 
 SELF_MANAGED_MINIMUM = {"vcn-native": (1, 27, 10), "flannel": (1, 25, 0)}
-"""OCI documentation, Prerequisites for Self-Managed Node Creation."""
+"""Minimum Kubernetes version for self-managed nodes (OCI documentation, Prerequisites for Self-Managed Node Creation).
+"""
 
 _SECRET_LINK = re.compile(r"^https://[^/]*@|/p/[^/]+/|[?#]")
-"""An address with a user, a pre-authenticated request in its path, or a signature in its query."""
+"""Pattern of URLs that contain a secret: a user, a pre-authenticated request in the path, or a signature in the query.
+"""
 
 _REGION_PART = re.compile(r"^[^:]+:(?P<region>.+)-AD-[1-9]$")
 
 _REGION_KEYS = {"PHX": "us-phoenix"}
-"""Names with a region's key in place of its words: OCI documentation, Regions and Availability Domains."""
+"""Regions whose availability domains have a region key in their names instead of the region's name (OCI documentation,
+Regions and Availability Domains).
+"""
 
 
 def pool_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find what is wrong with the pools, where this stack creates them."""
+    """Yield the problems of the pools, if this stack creates them."""
     cluster = config.created_cluster
     if cluster is None:
         return
@@ -172,16 +178,18 @@ def _names(config: StackConfig) -> Iterator[Problem]:
 
 
 def newest_oke_image(names: Collection[str], version: str) -> str | None:
-    """The newest of OKE's images for a version of Kubernetes, x86 and without GPU software; None without any."""
+    """Return the newest OKE image name for a Kubernetes version, x86 and without GPU software; None if there
+    is none.
+    """
     part = f"-OKE-{version.removeprefix('v')}-"
     fit = [name for name in names if part in name and "aarch64" not in name and "GPU" not in name]
     return max(fit, key=_date_and_build, default=None)
 
 
 def kernel_faults(image: str) -> list[KernelFault]:
-    """The faults of the kernel that are fixed in later images than this one, by the dates in its name; none where it
-    tells no date. Oracle's names have the day of the system's own build, and at their end that of the image:
-    `Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-...-AMD-ROCM-724-2026.07.13-0`.
+    """Return the kernel vulnerabilities that are fixed in images later than this one, by the date in its name; empty if
+    the name has no date. Oracle's names contain the date of the operating system's build, and at their end that of the
+    image: `Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-...-AMD-ROCM-724-2026.07.13-0`.
     """
     dates = re.findall(r"(?<![0-9.])(20[0-9]{2})\.([01][0-9])\.([0-3][0-9])(?![0-9.])", image)
     if not dates:
@@ -191,7 +199,9 @@ def kernel_faults(image: str) -> list[KernelFault]:
 
 
 def _date_and_build(name: str) -> list[str]:
-    """Return date and build of a name such as `Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1234`, which sort as text."""
+    """Return date and build number of an image name such as `Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1234`, in a form
+    that sorts as text.
+    """
     parts = name.split("-")
     dated = [part for part in parts if part.count(".") == 2 and part[:2] == "20"]
     return [*dated[:1], parts[-1].zfill(8)]
@@ -214,11 +224,14 @@ _LAUNCHES_OF_OPTIONS: Mapping[str, tuple[tuple[Launch, ...], str]] = {
     "boot_volume_vpus_per_gb": (SELF_MANAGED_LAUNCHES, "node pools of OKE don't say how fast boot volumes are"),
     "cycling": (MANAGED_LAUNCHES, "OKE doesn't replace self-managed nodes"),
 }
-"""The launch modes that carry a field of a pool, and why the others don't. What OCI would silently drop is refused."""
+"""Launch modes that support a field of a pool, and the reason why others don't. OCI would silently ignore such a field.
+"""
 
 
 def launch_problems(pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
-    """The options that the pool's launch mode can't carry, and options that contradict each other."""
+    """Yield a problem for options that the pool's launch mode doesn't support, and for options that contradict each
+    other.
+    """
     for field, (launches, why) in _LAUNCHES_OF_OPTIONS.items():
         value = getattr(pool, field)
         if value in (None, ()) or pool.launch in launches:
@@ -238,8 +251,8 @@ def launch_problems(pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
 
 
 def planned_cycling(pool: GpuPoolConfig | SystemPoolConfig) -> CyclingPlan | None:
-    """Plan how OKE replaces a pool's nodes. A GPU node that is returned may be had by somebody else before another one
-    is launched, so that what the stack file leaves out never does so.
+    """Return the cycling of a pool, or None if it has none. Another customer may get a returned GPU instance before its
+    replacement is launched: the defaults never return one.
     """
     cycling = pool.cycling
     if cycling is None:
@@ -263,7 +276,7 @@ def _cycling(pool: GpuPoolConfig | SystemPoolConfig, path: str) -> Iterator[Prob
 
 
 def size_problems(pool: SystemPoolConfig, path: str) -> Iterator[Problem]:
-    """OCPUs and memory that no node of the pool's shape can have."""
+    """Yield a problem for OCPUs and memory that nodes of the pool's shape can't have."""
     limits = flexible_shape(pool.shape)
     if limits is None:
         return
@@ -271,9 +284,9 @@ def size_problems(pool: SystemPoolConfig, path: str) -> Iterator[Problem]:
         why = f"nodes of {pool.shape} have at most {limits.ocpus:g} OCPUs"
         yield Problem(f"{path}.ocpus", pool.ocpus, f"at most {limits.ocpus:g}, or another shape", why)
         return
-    least, most = limits.memory_gb_with(pool.ocpus)
+    low, high = limits.memory_gb_per_ocpu
+    least, most = low * pool.ocpus, min(high * pool.ocpus, limits.memory_gb)
     if not least <= pool.memory_gib <= most:
-        low, high = limits.memory_gb_per_ocpu
         whole = f" and at most {limits.memory_gb:g} GB" if isfinite(limits.memory_gb) else ""
         of_shape = f"nodes of {pool.shape} have {low:g} to {high:g} GB for each OCPU{whole}"
         why = f"{of_shape}, so {least:g} to {most:g} with {pool.ocpus:g} OCPUs"
@@ -281,7 +294,7 @@ def size_problems(pool: SystemPoolConfig, path: str) -> Iterator[Problem]:
 
 
 def availability_domain_problems(config: StackConfig) -> Iterator[Problem]:
-    """Availability domains of another region, where this stack creates what is in them."""
+    """Yield a problem for availability domains of a different region, if this stack creates resources in them."""
     cluster = config.created_cluster
     if cluster is None:
         return
@@ -293,7 +306,8 @@ def availability_domain_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def region_words(availability_domain: str) -> str | None:
-    """The region that the name of an availability domain tells, with or without its number; None where it tells none.
+    """Return the region in the name of an availability domain, with or without the region's number; None if the name
+    has no region.
 
     `Uocm:US-ASHBURN-AD-1` is in us-ashburn, `TGjA:CA-TORONTO-1-AD-1` in ca-toronto-1, `Uocm:PHX-AD-1` in us-phoenix.
     """
@@ -319,7 +333,7 @@ def _domains(config: StackConfig, cluster: CreateCluster) -> Iterator[tuple[str,
 
 
 def autoscaled_pools(config: StackConfig) -> list[GpuPoolConfig | CpuPoolConfig]:
-    """The pools of a stack that it creates and whose sizes it leaves to the autoscaler."""
+    """Return the pools that the stack creates and that the cluster autoscaler sizes."""
     if config.created_cluster is None:
         return []
     pools: list[GpuPoolConfig | CpuPoolConfig] = [*config.gpu_pools, *config.cpu_pools]
@@ -327,9 +341,9 @@ def autoscaled_pools(config: StackConfig) -> list[GpuPoolConfig | CpuPoolConfig]
 
 
 def awaited_nodes(plan: Plan) -> dict[str, int]:
-    """Return how many nodes of each pool the first servers need, by the pool's name: all of a fixed pool; of one that
-    the autoscaler changes those that hold servers at first, at least the fewest. Where the models are another stack's,
-    nothing tells which hold servers, so all that it starts with.
+    """Return the number of nodes that the first servers need, by name of the pool: all nodes of a fixed pool; of an
+    autoscaled one, those with initial servers, at least its minimum. If another stack has the models, the initial size
+    of each pool.
     """
     if not plan.models or not any(pool.autoscaled for pool in plan.pools):
         return {pool.name: pool.size for pool in plan.pools}
@@ -339,7 +353,9 @@ def awaited_nodes(plan: Plan) -> dict[str, int]:
 
 
 def autoscaler_add_on(config: StackConfig) -> AddOn:
-    """OKE's add-on for the pools of a stack, but for `nodes`; what the stack file says of the add-on is added."""
+    """Return OKE's cluster autoscaler add-on without its setting `nodes`, merged with the add-on's settings in the
+    stack file.
+    """
     facts = cluster_autoscaler()
     minutes = [pool.ready_timeout_minutes for pool in autoscaled_pools(config) if isinstance(pool, GpuPoolConfig)]
     follows = {
@@ -353,12 +369,14 @@ def autoscaler_add_on(config: StackConfig) -> AddOn:
 
 
 def autoscaler_nodes(pools: Iterable[NodesPlan], pool_ids: Mapping[str, str]) -> str:
-    """The add-on's setting `nodes`: limits and OCID of each pool; `pool_ids` are the OCIDs by the pools' names."""
+    """Return the add-on's setting `nodes`: limits and OCID of each pool; `pool_ids` has the OCIDs by name of
+    the pool.
+    """
     return ", ".join(f"{pool.limits.least}:{pool.limits.most}:{pool_ids[pool.name]}" for pool in pools)
 
 
 def node_scaling_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find what is wrong with the limits of pools, and pools that the autoscaler can't change."""
+    """Yield a problem for invalid limits of pools, and for pools that the autoscaler can't change."""
     paths: dict[str, GpuPoolConfig | CpuPoolConfig] = {
         f"gpuPools[{i}]": pool for i, pool in enumerate(config.gpu_pools)
     }

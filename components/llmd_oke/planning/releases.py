@@ -1,4 +1,4 @@
-"""Versions that a stack runs: its release with the user's overrides, and how the picker of each model chooses."""
+"""Release of a stack with the user's overrides, and the endpoint picker's profile and config for each model."""
 
 from collections.abc import Iterator
 
@@ -34,38 +34,40 @@ from llmd_oke.planning.model_plan import ModelPlan
 from llmd_oke.planning.plan import Advice, Plan
 
 SHARED_PREFIX_SHARE = 0.25
-"""From this share of a prompt on, a cached prefix is taken to save more than an even load; the line is ours."""
+"""Minimum share of shared tokens in a prompt from which prefix caching is assumed to save more than an even load; the
+threshold is ours.
+"""
 
 
 _UNREPORTED = {
     KV_EVENTS_FLAG: "the kit's own says where and under which name servers report",
     "--no-enable-prefix-caching": "servers without a prefix cache have nothing to report",
 }
-"""Arguments with which a server reports nothing that its endpoint picker reads, and why."""
+"""Arguments with which a server publishes no KV cache events that its endpoint picker can use, with the reason."""
 
 
 def used_override(config: StackConfig) -> Override:
-    """The overrides of a stack."""
+    """Return the overrides of a stack; an empty one if it has none."""
     return config.override or Override()
 
 
 def override_words(override: Override) -> dict[str, str]:
-    """Return what runs instead of the release's own, by the names of the stack file's `override`."""
+    """Return the overriding values, by key of the stack file's `override`."""
     return {to_camel(name): value for name, value in override.replacements().items()}
 
 
 def used_release(config: StackConfig) -> Release | None:
-    """The release of a stack with its overrides; None where the catalogue has no such release."""
+    """Return the release of a stack with its overrides; None if the catalogue has no such release."""
     base = catalogue.release(config.release)
     try:
         return None if base is None else with_override(base, used_override(config))
-    except ValueError:  # an image that is a problem of its own
+    except ValueError:  # another check reports the image
         return base
 
 
 def vllm_facts(config: StackConfig) -> Release | None:
-    """The release whose facts of vLLM hold for a stack, whatever it overrides of them; None where no release has
-    its image.
+    """Return the release whose facts about vLLM apply to a stack, without the overrides; None if no release has the
+    overriding image.
     """
     base, override = catalogue.release(config.release), used_override(config)
     return base if override.vllm_image is None else release_of_vllm(override.vllm_image)
@@ -84,12 +86,14 @@ def has_own_sidecar(config: StackConfig) -> bool:
 
 
 def router_of(config: StackConfig) -> str:
-    """The release whose router a stack runs."""
+    """Return the name of the release whose router a stack runs."""
     return (config.override.router if config.override else None) or config.release
 
 
 def with_router(config: StackConfig, router: str) -> StackConfig:
-    """The config with the router of that release, as an override; unchanged where it is the release's own."""
+    """Return the config with the router of this release as an override; unchanged if the config has that router
+    already.
+    """
     if router == router_of(config):
         return config
     override = used_override(config)
@@ -97,14 +101,16 @@ def with_router(config: StackConfig, router: str) -> StackConfig:
 
 
 def router_replicas(model: ModelConfig, release: Release) -> int:
-    """Pods of each router of a model: those asked for, or the release's; one behind a Gateway, which asks one."""
+    """Return the number of pods of each router: the stack file's, or the release's; 1 behind a Gateway, which calls
+    only one.
+    """
     if model.router.mode != "standalone":
         return 1
     return model.router.replicas or release.router.replicas
 
 
 def router_profile(model: ModelConfig, picker: EndpointPickerVersion) -> RouterProfileName:
-    """The profile that a model's router goes by: the one asked for, or what comes nearest to it in this version."""
+    """Return the profile of a model's router: the stack file's, or the most similar one that this version supports."""
     if model.router.profile is not None:
         return picker.nearest_profile(model.router.profile)
     shared = model.workload.shared_prefix_tokens / model.workload.input_tokens
@@ -112,7 +118,7 @@ def router_profile(model: ModelConfig, picker: EndpointPickerVersion) -> RouterP
 
 
 def reports_kv_cache(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
-    """Tell whether a model's servers report on their KV cache to its routers."""
+    """Tell whether a model's servers publish KV cache events to its routers."""
     if model.router.mode == "none":
         return False
     if (own := model.router.config) is not None:
@@ -121,7 +127,7 @@ def reports_kv_cache(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
 
 
 def session_headers(model: ModelConfig, picker: EndpointPickerVersion) -> tuple[str, ...]:
-    """Headers of requests by which a model's routers keep sessions at their servers."""
+    """Return the HTTP headers by which a model's routers keep sessions at their servers."""
     if model.router.mode == "none":
         return ()
     own = model.router.config
@@ -136,12 +142,12 @@ def _profile_config(model: ModelConfig, picker: EndpointPickerVersion, flow: Flo
         non_cached_tokens=model.router.non_cached_tokens,
         peak_prefill_tokens_per_s=model.router.peak_prefill_tokens_per_s,
         flow_control=flow,
-        servers=ReportingServers("model", "http://render", 64, 5556),  # whichever they are: it is the same config
+        servers=ReportingServers("model", "http://render", 64, 5556),  # placeholders, which don't affect the checks
     )
 
 
 def release_problems(config: StackConfig) -> Iterator[Problem]:
-    """Releases that the catalogue doesn't have, overrides that name nothing, and routers that a release can't have."""
+    """Yield a problem for unknown releases, invalid overrides, and router settings that the release doesn't support."""
     base = catalogue.release(config.release)
     if base is None:
         yield _unknown("release", config.release)
@@ -168,7 +174,9 @@ def _unknown(path: str, name: str) -> Problem:
 
 
 def pull_problems(config: StackConfig) -> Iterator[Problem]:
-    """Images that nodes can't pull any more. Rehearsals pull none, and a private registry may have copies."""
+    """Yield a problem for images that nodes can't pull any more. Not used for rehearsals, which pull none; a private
+    registry may have copies.
+    """
     release, override = used_release(config), used_override(config)
     if release is None or config.layer == "cluster" or config.registry_mirror is not None:
         return
@@ -193,7 +201,7 @@ def pull_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _right_image(image: str) -> str:
-    """Describe what a text that is no image, or an image with another digest than the lock's, ought to be."""
+    """Describe the correct form of an image reference that is invalid, or whose digest differs from the lock's."""
     try:
         image_ = parse_reference(image)
     except ValueError:
@@ -241,7 +249,9 @@ def _router_problems(config: StackConfig, model: ModelConfig, path: str, release
     if model.router.mode == "gateway" and (headers := session_headers(model, picker)):
         why = f"a Gateway takes {', '.join(headers)} out of requests, so that no session would be kept"
         yield Problem(f"{path}.router.mode", "gateway", "standalone, or routing without sessions", why)
-    yield from _adapter_problems(model, path)
+    if model.router.profile == "lora-affinity" and model.engine.adapters is None:
+        why = "its servers have no adapters, so that the profile would tell none from another"
+        yield Problem(f"{path}.router.profile", "lora-affinity", "another profile, or engine.adapters", why)
     yield from _report_problems(model, path, picker, release)
     if model.router.config is not None:
         yield from _own_config_problems(model, f"{path}.router", picker)
@@ -273,7 +283,9 @@ def _router_problems(config: StackConfig, model: ModelConfig, path: str, release
 def _report_problems(
     model: ModelConfig, path: str, picker: EndpointPickerVersion, release: Release
 ) -> Iterator[Problem]:
-    """Find what would leave the endpoint picker without reports on KV cache, or with others than it takes them for."""
+    """Yield a problem for settings with which the endpoint picker would get no KV cache events, or would misinterpret
+    them.
+    """
     if not reports_kv_cache(model, picker):
         return
     profile, place = "precise-prefix", f"{path}.router.profile"
@@ -292,26 +304,18 @@ def _report_problems(
     if facts is not None and facts.architecture.linear_attention is not None:
         why = "blocks of models with linear attention aren't of --block-size: prompts would never match"
         yield Problem(place, profile, "prefix-affinity", f"{why} (https://github.com/vllm-project/vllm/issues/40696)")
-    arguments = [*(facts.arguments if facts else ()), *_extra_args(model)]
+    arguments = list(facts.arguments if facts else ())
+    for role in model.topology.servers():
+        arguments += model.engine.of_role(role).extra_args
     for flag, why in _UNREPORTED.items():
         if argument_of(arguments, flag) is not None:
             yield Problem(place, profile, f"prefix-affinity, or servers without {flag}", why)
 
 
-def _extra_args(model: ModelConfig) -> list[str]:
-    """Return the user's arguments of all servers of a model, one role's after the other's."""
-    return [word for role in model.topology.servers() for word in model.engine.of_role(role).extra_args]
-
-
-def _adapter_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
-    if model.router.profile == "lora-affinity" and model.engine.adapters is None:
-        why = "its servers have no adapters, so that the profile would tell none from another"
-        accepted = "another profile, or engine.adapters"
-        yield Problem(f"{path}.router.profile", "lora-affinity", accepted, why)
-
-
 def _own_config_problems(model: ModelConfig, path: str, picker: EndpointPickerVersion) -> Iterator[Problem]:
-    """Find what the endpoint picker would not read of a user's own config, and settings that it takes the place of."""
+    """Yield a problem for parts of the user's own picker config that the endpoint picker wouldn't read, and for
+    settings that this config replaces.
+    """
     own, router = model.router.config or {}, model.router
     for name in ("profile", "decider", "non_cached_tokens", "peak_prefill_tokens_per_s"):
         if (value := getattr(router, name)) != type(router).model_fields[name].default:
@@ -322,7 +326,9 @@ def _own_config_problems(model: ModelConfig, path: str, picker: EndpointPickerVe
 
 
 def release_advice(plan: Plan) -> Iterator[Advice]:
-    """Advise on what of the release can't be pulled, is replaced, or can't do what a model is used for."""
+    """Yield advice on images of the release that can't be pulled, on replaced parts, and on limits that
+    concern a model.
+    """
     for image, because in plan.release.images_gone.items() if plan.registry_mirror is None else ():
         yield Advice("release", f"nodes can't pull {image}: {because}")
     override, facts = used_override(plan.config), vllm_facts(plan.config)
@@ -344,7 +350,7 @@ def release_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def _evaluation_advice(plan: Plan, model: ModelPlan) -> Iterator[Advice]:
-    """Tell who evaluates settings that change answers."""
+    """Yield advice on who evaluates settings that change answers."""
     judge = "each update" if plan.smoke.where == "cluster" else "`llmd-oke up`, and no plain `pulumi up`,"
     for change in model.answer_changes:
         text = (
@@ -355,7 +361,9 @@ def _evaluation_advice(plan: Plan, model: ModelPlan) -> Iterator[Advice]:
 
 
 def _split_advice(plan: Plan) -> Iterator[Advice]:
-    """An attention backend of the user's own choice whose KV cache servers of different sizes can't share."""
+    """Yield advice on a user's attention backend whose KV cache may not be transferable between servers of
+    unequal sizes.
+    """
     backend, backends = used_override(plan.config).attention_backend, plan.release.vllm.attention_backend
     for model in plan.models:
         sizes = {role.parallelism.tensor_parallel_size for role in model.units[0].roles}

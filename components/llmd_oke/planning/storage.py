@@ -1,4 +1,4 @@
-"""The model cache of a stack: whether all models' weights fit it, and whether the stack can have it."""
+"""Checks and plan of the model cache of a stack, and of the disk space of pods."""
 
 import json
 import math
@@ -33,16 +33,20 @@ from llmd_oke.values import VALUES
 PATH = "storage.modelCache"
 
 SPARE_SHARE = 0.05
-"""What is left free beside the weights: tokenizers, partial downloads, the file system itself; ours."""
+"""Share of the cache kept free besides weights, for tokenizers, partial downloads and the file system itself; our
+assumption.
+"""
 
 POD_SHARE = 0.9
-"""The kubelet evicts pods where less than a tenth of its file system is free (`nodefs.available<10%`, its default)."""
+"""Share of a node's file system that pods may fill: the kubelet evicts pods if less than a tenth is free
+(`nodefs.available<10%`, its default).
+"""
 
 GIB_PER_GB = 10**9 / 2**30
 
 
 def storage_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find what is wrong with a stack's storage."""
+    """Yield the problems of a stack's storage."""
     cache = config.storage.model_cache
     if isinstance(cache, NodeDisk):
         yield from _node_disk(config, cache)
@@ -77,8 +81,9 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _other_repositories(model: ModelConfig, path: str) -> Iterator[Problem]:
-    """Repositories beside the model's own, such as those of draft models and adapters: servers that read a pre-warmed
-    cache ask nobody (HF_HUB_OFFLINE), and pre-warming fetches the models of the stack.
+    """Yield a problem for each repository other than the model's own that vLLM would read, such as those of draft
+    models and adapters. Servers with a pre-warmed cache are offline (HF_HUB_OFFLINE), and pre-warming fetches only the
+    models of the stack.
     """
     facts = catalogue.model(model.model)
     accepted = "nothing, a folder of the image or the cache, or storage.prewarm.source: none"
@@ -97,8 +102,8 @@ def _other_repositories(model: ModelConfig, path: str) -> Iterator[Problem]:
 
 
 def _named_repositories(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Repositories and folders that arguments name, each with the position of its flag. What is no JSON where vLLM
-    wants some is left to vLLM, which ends over it.
+    """Yield the index of the flag and the name for each repository or directory that arguments name. Invalid JSON in
+    arguments is left to vLLM, which exits on it.
     """
     known = repositories().flags
     for i, argument in enumerate(arguments):
@@ -115,7 +120,7 @@ def _named_repositories(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def _names(kind: str, key: str, word: str) -> Iterator[str]:
-    """Return the names in one word of a flag, or in the value of one `key` of its object."""
+    """Yield the names in one value of a flag, or in the value of one `key` of the flag's JSON object."""
     if key:
         yield from [word] if kind in {"values", key} else []
     elif kind == "value" or (kind == "adapters" and "=" in word and "," not in word):
@@ -129,21 +134,23 @@ def _names(kind: str, key: str, word: str) -> Iterator[str]:
 
 
 def weights_gib(config: StackConfig) -> float:
-    """Room in GiB that the weights of all models of the catalogue take in a cache, each model once."""
+    """Return the space in GiB that the weights of all models in the catalogue take in a cache, each model once."""
     models = (catalogue.model(name) for name in {model.model for model in config.models})
     return sum(model.weights.files_gib for model in models if model is not None) * (1 + SPARE_SHARE)
 
 
 def server_disk_gib(release: catalogue.Release, model: catalogue.CatalogueModel, *, own_weights: bool) -> int:
-    """Room in GiB that a server may fill on its node's disk: compiled kernels and logs, and weights of its own where
-    there is no model cache.
+    """Return the space in GiB that a server may fill on its node's disk: compiled kernels and logs, and, if there is no
+    model cache, its own weights.
     """
     weights = model.weights.files_gib * (1 + SPARE_SHARE) if own_weights else 0.0
     return release.vllm.scratch_gib + math.ceil(weights)
 
 
 def node_disk_gib(pool: GpuPoolConfig) -> float | None:
-    """Room in GiB on a node's own disks; None where the catalogue doesn't know them."""
+    """Return the capacity in GiB of the file system on a node's local disks; None if the catalogue doesn't have the
+    disks.
+    """
     shape = catalogue.shape(pool.shape)
     if shape is None or shape.disks is None:
         return None
@@ -152,14 +159,16 @@ def node_disk_gib(pool: GpuPoolConfig) -> float | None:
 
 
 def pod_disk_gib(pool: GpuPoolConfig) -> float:
-    """Room in GiB that the pods of a node may fill: its own disks where they became one file system, else its boot
-    volume, less what the kubelet keeps free.
+    """Return the space in GiB that the pods of a node may fill: the node's local disks if they are one file system,
+    else its boot volume, less the kubelet's reserve.
     """
     return (node_disk_gib(pool) or pool.boot_volume_gib) * POD_SHARE
 
 
 def pod_disk_problems(config: StackConfig, nodes: Sequence[PlacedNode]) -> Iterator[Problem]:
-    """Nodes whose servers may fill more than their disks hold. Disks of nodes that are there already aren't known."""
+    """Yield a problem for each created pool whose servers may write more than the disks of a node hold. The disks of
+    existing nodes are unknown.
+    """
     release = catalogue.release(config.release)
     if release is None or not isinstance(config.cluster, CreateCluster):
         return
@@ -176,7 +185,7 @@ def pod_disk_problems(config: StackConfig, nodes: Sequence[PlacedNode]) -> Itera
 
 
 def pod_disk_advice(plan: Plan) -> Iterator[Advice]:
-    """Advise on what servers ask of the disks of nodes that are there already, by the fullest node of each pool."""
+    """Yield advice on the disk space that servers of existing nodes request, for the fullest node of each pool."""
     if plan.layer == "cluster":
         return
     of_unit = _disk_of_units(plan.config, plan.release)
@@ -197,7 +206,7 @@ def pod_disk_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def vocabulary_advice(plan: Plan) -> Iterator[Advice]:
-    """Advise on what each server fetches as it starts, although weights may be near."""
+    """Yield advice on vocabulary files that each server downloads at startup because the cache isn't pre-warmed."""
     if is_prewarmed(plan.config) or plan.layer == "cluster":
         return
     for i, model in enumerate(plan.models):
@@ -207,7 +216,7 @@ def vocabulary_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def revision_advice(plan: Plan) -> Iterator[Advice]:
-    """Models whose weights are whatever lies at their source when a node downloads them."""
+    """Yield advice on models whose weights have no pinned revision, so that nodes may download different ones."""
     if plan.layer == "cluster":
         return
     prewarm = plan.config.storage.prewarm
@@ -225,7 +234,7 @@ def revision_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def is_prewarmed(config: StackConfig) -> bool:
-    """Tell whether weights, and a vocabulary beside them, are there before any server starts."""
+    """Tell whether weights, and a vocabulary file, are downloaded before any server starts."""
     return not _own_weights(config) and config.storage.prewarm.source != "none"
 
 
@@ -234,7 +243,7 @@ def _own_weights(config: StackConfig) -> bool:
 
 
 def _disk_of_units(config: StackConfig, release: catalogue.Release) -> dict[str, int]:
-    """Return what a server of each unit may write, in GiB."""
+    """Return the disk space in GiB that one server of each unit may fill, by name of the unit."""
     models = [(model, facts) for model in config.models if (facts := catalogue.model(model.model))]
     return {
         unit: server_disk_gib(release, facts, own_weights=_own_weights(config))
@@ -244,8 +253,8 @@ def _disk_of_units(config: StackConfig, release: catalogue.Release) -> dict[str,
 
 
 def download_limit_s(config: StackConfig) -> int:
-    """Return how long a server may wait for weights, in seconds, on a node that the cluster autoscaler added after the
-    nodes' own disks were filled; 0 where weights are there before any server.
+    """Return the time in seconds that a server may wait for weights on a node that the cluster autoscaler added after
+    pre-warming; 0 if weights are always downloaded before servers start.
     """
     prewarm = config.storage.prewarm
     later = any(pool.autoscaled for pool in config.gpu_pools)
@@ -254,7 +263,7 @@ def download_limit_s(config: StackConfig) -> int:
 
 
 def model_cache(config: StackConfig) -> ModelCachePlan | None:
-    """The model cache of a stack; None where every server keeps weights in its own pod."""
+    """Return the plan of the model cache; None if every server keeps weights in its own pod."""
     cache, prewarm = config.storage.model_cache, config.storage.prewarm
     if isinstance(cache, NoModelCache):
         return None
@@ -275,9 +284,9 @@ def model_cache(config: StackConfig) -> ModelCachePlan | None:
 
 
 def compiled_path(config: StackConfig) -> str | None:
-    """Return the stack's folder on the nodes for code that servers compile as they start; None where there is none.
+    """Return the stack's directory on the nodes for code that servers compile at startup; None if it isn't kept.
 
-    What lies there is run by whoever reads it, so that each stack has one of its own, and none is shared by nodes.
+    Servers execute the code in this directory: each stack has a directory of its own, and nodes share none.
     """
     cache, release = config.storage.model_cache, catalogue.release(config.release)
     if not isinstance(cache, NodeDisk) or cache.compiled_code == "none":
@@ -288,7 +297,7 @@ def compiled_path(config: StackConfig) -> str | None:
 
 
 def _existing_handle(cache: NodeDisk | FileStorage | Lustre) -> str | None:
-    """Return what the storage driver knows an existing file system by; None where there is none."""
+    """Return the volume handle of the CSI driver for an existing file system; None if the cache has none."""
     if isinstance(cache, FileStorage) and cache.existing:
         existing = cache.existing
         return f"{existing.file_system_id}:{existing.mount_target_ip}:{existing.export_path}"
@@ -298,7 +307,9 @@ def _existing_handle(cache: NodeDisk | FileStorage | Lustre) -> str | None:
 
 
 def created_storage(config: StackConfig) -> StoragePlan | None:
-    """The file system that is created with the cluster for the model cache; None where there is none."""
+    """Return the plan of the file system that is created with the cluster for the model cache; None if none is
+    created.
+    """
     cache = config.storage.model_cache
     if not isinstance(cache, FileStorage | Lustre) or cache.existing is not None:
         return None
@@ -327,7 +338,7 @@ def _node_disk(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
 
 
 def _shared_file_system(config: StackConfig, cache: FileStorage | Lustre) -> Iterator[Problem]:
-    """Require that a shared file system is either there, or created by this stack together with a cluster."""
+    """Yield a problem unless a shared file system exists already or this stack creates it together with the cluster."""
     if cache.existing is not None:
         if cache.availability_domain is not None:
             why = "the file system is there already"
@@ -344,7 +355,7 @@ def _shared_file_system(config: StackConfig, cache: FileStorage | Lustre) -> Ite
 
 
 def _way_of_weights(config: StackConfig) -> Iterator[Problem]:
-    """Pods without a way to the internet have weights and vocabularies from a bucket in OCI, or not at all."""
+    """Yield a problem if pods have no internet access and their weights don't come from a bucket in OCI."""
     cluster = config.cluster
     if not isinstance(cluster, CreateCluster) or config.layer != "all" or not config.models:
         return

@@ -1,4 +1,4 @@
-"""Tags of what a stack creates in OCI: what OCI takes, and as what components pass them on."""
+"""Plan and checks of the OCI tags of a stack's resources."""
 
 import hashlib
 import json
@@ -14,14 +14,16 @@ from llmd_oke.planning.cluster_plan import TagsPlan
 from llmd_oke.planning.plan import Advice, Plan
 
 STACK_TAG = "llmd-oke/stack"
-"""Freeform tag of all that the kit creates in OCI, with the name of the project and of the stack: `llmd-oke/prod`."""
+"""Free-form tag of all resources that the kit creates in OCI; the value is the project's and the stack's name:
+`llmd-oke/prod`.
+"""
 
 CHECKSUM_TAG = "llmd-oke-checksum"
-"""Freeform tag of imported images: the checksum of the file that they were imported from."""
+"""Free-form tag of imported images; the value is the checksum of the imported file."""
 
 
 def planned_tags(config: StackConfig) -> TagsPlan:
-    """The tags of a stack, defined ones by `Namespace.Key`, with the one that its nodes are known by."""
+    """Return the tags of a stack, defined ones as `Namespace.Key`, including the tag that identifies its nodes."""
     tags, cluster = config.tags or Tags(), config.created_cluster
     defined = {f"{space}.{key}": value for space, keys in tags.defined.items() for key, value in keys.items()}
     if cluster is not None and cluster.iam.node_tag is not None:
@@ -31,13 +33,15 @@ def planned_tags(config: StackConfig) -> TagsPlan:
 
 
 def unique_name(cluster: CreateCluster) -> str:
-    """A name that no cluster of another region or compartment of the tenancy has."""
+    """Return a name that is unique among clusters of all regions and compartments of the tenancy."""
     compartment = hashlib.sha256(cluster.compartment_id.encode()).hexdigest()[:6]
     return f"{cluster.name}-{cluster.region}-{compartment}"
 
 
 def tag_problems(config: StackConfig) -> Iterator[Problem]:
-    """Tags that OCI refuses, sets itself, or that are the kit's own; more of them than a resource can have."""
+    """Yield a problem for tags that OCI refuses or sets itself, for the kit's own, and for more than a resource can
+    have.
+    """
     tags, limits = config.tags or Tags(), tag_limits()
     yield from _node_tag_problems(config, tags)
     for key in tags.freeform:
@@ -67,7 +71,9 @@ def tag_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _node_tag_problems(config: StackConfig, tags: Tags) -> Iterator[Problem]:
-    """A tag of nodes that OCI sets itself, or that the stack file gives another value."""
+    """Yield a problem if the tag that identifies nodes is one that OCI sets itself, or has a different value in the
+    stack file.
+    """
     node_tag = config.created_cluster.iam.node_tag if config.created_cluster else None
     if node_tag is None:
         return
@@ -82,7 +88,7 @@ def _node_tag_problems(config: StackConfig, tags: Tags) -> Iterator[Problem]:
 
 
 def _limit_problems(tags: Tags, planned: TagsPlan) -> Iterator[Problem]:
-    """More tags than a resource can have."""
+    """Yield a problem for more tags than a resource can have."""
     limits = tag_limits()
     counts = {
         "freeform": (len(planned.freeform), limits.freeform - limits.own_freeform),
@@ -99,7 +105,7 @@ def _limit_problems(tags: Tags, planned: TagsPlan) -> Iterator[Problem]:
 
 
 def tag_advice(plan: Plan) -> Iterator[Advice]:
-    """Tags for a stack that creates little or nothing in OCI."""
+    """Yield advice on tags in a stack that creates few resources in OCI, or none."""
     doors = (plan.front_door, plan.gateway and plan.gateway.created)
     balanced = any(door is not None and door.exposure != "cluster" for door in doors)
     if plan.config.tags is None or plan.created is not None:

@@ -1,17 +1,16 @@
-"""The computed part of a model's catalogue entry, from its config.json and the index of its weights.
+"""Computation of a model's catalogue entry from its config.json and the index of its weights.
 
-A pure function of these files. What an architecture leaves to its code is in `values/architectures`; of one without a
-row there it is assumed, and `bounds` says so.
+Facts that a config.json leaves to the model's code are in `values/architectures`; for an architecture without a row
+there they are assumed, and `bounds` lists the assumptions.
 """
 
 from collections.abc import Mapping
 
 from llmd_oke.catalogue.model_configs.architectures import families
 from llmd_oke.catalogue.model_configs.attention import Mamba2Config
-from llmd_oke.catalogue.model_configs.config_file import TransformerConfig
 from llmd_oke.catalogue.model_configs.quantization import HALF_BYTES
 from llmd_oke.catalogue.model_configs.reading import bounds, read_model_files
-from llmd_oke.catalogue.model_configs.weights import ModelFiles, total_parameters, weights_in_memory, work_of_a_token
+from llmd_oke.catalogue.model_configs.weights import ModelFiles, weights_in_memory, work_of_a_token
 from llmd_oke.catalogue.models import (
     Architecture,
     ComputedModel,
@@ -31,26 +30,30 @@ def compute_model(config: Mapping[str, object], index: Mapping[str, object] | No
     given.
 
     Raises:
-        InvalidStack: the architecture or number format is unknown, or something is missing or of another form. Each
+        InvalidStack: the architecture or number format is unknown, or a key is missing or has a wrong type. Each
             problem has its path in the file.
     """
     files = read_model_files(config, index)
     parts = [part for layer in range(files.config.num_hidden_layers) for part in files.layer(layer)]
     work = work_of_a_token(files, parts)
-    total = total_parameters(files, parts)
+    total = sum(part.parameters for part in parts) + files.config.hidden_size + files.embedding_parameters
+    # the last layers may read the KV cache of earlier ones
+    caching = range(files.config.num_hidden_layers - files.config.num_kv_shared_layers)
+    cached_numbers = sum(part.cached_numbers for layer in caching for part in files.attention(layer))
     active = work.decode_parameters_billions if files.experts else total / 1e9
     return ComputedModel(
         architecture=_architecture(files),
         parameters=Parameters(total_billions=round(total / 1e9, 2), active_billions=round(active, 2)),
         weights=weights_in_memory(files, parts),
         work=work,
-        kv_cache=_key_value_cache(files),
+        kv_cache=KeyValueCache(bytes_per_token=HALF_BYTES * cached_numbers),
         max_model_len=files.config.max_position_embeddings,
     )
 
 
 def _architecture(files: ModelFiles) -> Architecture:
     config, experts, latent = files.config, files.experts, files.latent
+    windowed = len(config.windowed_layers)
     mean_head = (latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim) // 2 if latent else 0
     return Architecture(
         family=config.model_type,
@@ -61,7 +64,9 @@ def _architecture(files: ModelFiles) -> Architecture:
         head_dim=mean_head or config.query_head_size,
         intermediate_size=config.intermediate_size,
         vocabulary_size=config.vocab_size,
-        sliding_window=_sliding_window(config),
+        sliding_window=SlidingWindow(tokens=config.sliding_window, layers=windowed)
+        if config.sliding_window and windowed
+        else None,
         experts=experts
         and Experts(count=experts.count, active=experts.active, intermediate_size=experts.intermediate_size),
         latent_attention=latent
@@ -69,11 +74,6 @@ def _architecture(files: ModelFiles) -> Architecture:
         linear_attention=_linear_attention(files),
         attention_sinks=files.family.attention_sinks,
     )
-
-
-def _sliding_window(config: TransformerConfig) -> SlidingWindow | None:
-    layers = len(config.windowed_layers)
-    return SlidingWindow(tokens=config.sliding_window, layers=layers) if config.sliding_window and layers else None
 
 
 def _linear_attention(files: ModelFiles) -> LinearAttention | None:
@@ -88,12 +88,3 @@ def _linear_attention(files: ModelFiles) -> LinearAttention | None:
         attention_layers=None if caching == len(layers) - len(states) else caching,
         groups=files.state_space.groups if isinstance(files.state_space, Mamba2Config) else None,
     )
-
-
-def _key_value_cache(files: ModelFiles) -> KeyValueCache:
-    """Return the bytes of a token's KV cache over all layers that have one, in BF16: none of layers of linear
-    attention, and of those that read an earlier layer's.
-    """
-    layers = range(files.config.num_hidden_layers - files.config.num_kv_shared_layers)
-    numbers = sum(part.cached_numbers for i in layers for part in files.attention(i))
-    return KeyValueCache(bytes_per_token=HALF_BYTES * numbers)

@@ -1,4 +1,4 @@
-"""Facts of architectures that a config.json leaves to the code of its models (`values/architectures`)."""
+"""Facts about architectures that a config.json leaves to the model's code (`values/architectures`)."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -8,14 +8,20 @@ from llmd_oke.values import Entry, required_entry
 
 
 class ArchitectureFamily(Entry):
-    """Facts of an architecture that its config.json leaves to the code of the model.
+    """Facts about an architecture that its config.json leaves to the model's code.
 
-    `attention` is the kind of attention that its file must have the sizes of; of others the sizes tell the kind.
-    `shared_experts` are those that each token passes through beside the ones that it is routed to, `plain_mlp` says
-    that a dense layer, or an expert, has two matrices and not three, `tied_embeddings` that the head is the embeddings
-    unless the file says otherwise, and `experts_beside_dense` that layers have a dense part beside experts.
-    `float32_states` says that vLLM keeps the states of sequences in 32 bits unless the file says otherwise, and
-    `attention_beside_states` that each layer has attention and a state space side by side.
+    Attributes:
+        source: source of the facts.
+        attention: kind of attention whose sizes config.json must have; None if the sizes alone determine the kind.
+        attention_sinks: whether attention has sinks.
+        expert_biases: whether experts have biases.
+        query_gate: whether queries have a gate.
+        shared_experts: number of experts that every token passes through, besides the routed ones.
+        plain_mlp: whether a dense layer or an expert has two matrices instead of three.
+        tied_embeddings: whether the head shares the embeddings' weights, unless config.json says otherwise.
+        experts_beside_dense: whether layers have a dense part besides experts.
+        float32_states: whether vLLM keeps the states of sequences in 32 bits, unless config.json says otherwise.
+        attention_beside_states: whether each layer has both attention and a state space.
     """
 
     source: str
@@ -32,7 +38,7 @@ class ArchitectureFamily(Entry):
 
 
 UNKNOWN_FAMILY = ArchitectureFamily(source="")
-"""What is assumed of an architecture whose code nobody looked at."""
+"""Assumptions about an architecture that has no row in `values/architectures`."""
 
 
 class _Families(Entry):
@@ -41,5 +47,5 @@ class _Families(Entry):
 
 @cache
 def families() -> Mapping[str, ArchitectureFamily]:
-    """The architectures whose code was looked at, by the `model_type` of their text model in config.json."""
+    """Return the facts about architectures by the `model_type` of the text model in config.json."""
     return required_entry("architectures", "families", _Families).families

@@ -1,4 +1,4 @@
-"""Kinds of attention: the parameters of a layer's, and what a server keeps of each token or sequence for it."""
+"""Kinds of attention: a layer's parameters, KV cache per token and state per sequence."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,10 +11,13 @@ from llmd_oke.catalogue.model_configs.quantization import HALF_BYTES
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of one layer, or what the layer has in its place.
+    """Attention of one layer, or the layer's linear attention or state space.
 
-    `module` is its name in the weights, `parameters` are those of its matrices, `cached_numbers` the numbers that the
-    KV cache has of each token, and `state_bytes` what is kept of a sequence, however long it is.
+    Attributes:
+        module: name of the module in the weights.
+        parameters: number of parameters of its matrices.
+        cached_numbers: numbers per token in the KV cache.
+        state_bytes: bytes per sequence, whatever the sequence's length.
     """
 
     module: str
@@ -25,7 +28,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Heads:
-    """Attention heads of a layer: of queries, of keys and values, and the sizes of one of each."""
+    """Attention heads of a layer: numbers of query heads and of key-value heads, and the sizes of a key and a value."""
 
     queries: int
     key_values: int
@@ -34,7 +37,7 @@ class Heads:
 
 
 def heads_of_layer(config: TransformerConfig, layer: int) -> Heads:
-    """Return the attention heads of a layer, which may differ between layers with and without a window."""
+    """Return the attention heads of a layer, which may differ between layers with and without sliding window."""
     windowed = layer in config.windowed_layers
     if windowed and config.swa_head_dim is not None:
         return Heads(
@@ -51,10 +54,10 @@ def heads_of_layer(config: TransformerConfig, layer: int) -> Heads:
 
 
 def grouped_query_attention(config: TransformerConfig, layer: int, *, query_gate: bool) -> Attention:
-    """Return a layer's attention with heads of queries, keys and values.
+    """Return a layer's grouped-query attention.
 
-    Its parameters are hidden (queries + keys + values) + heads value_size hidden, with a gate as large as the queries
-    where `query_gate` says so.
+    The number of parameters is hidden (queries + keys + values) + heads value_size hidden, plus a gate of the queries'
+    size if `query_gate`.
     """
     heads = heads_of_layer(config, layer)
     queries, keys = heads.queries * heads.key_size, heads.key_values * heads.key_size
@@ -78,10 +81,11 @@ class LatentConfig(ModelFileKeys):
     q_lora_rank: Size | None = None
 
     def attention(self, config: TransformerConfig) -> Attention:
-        """Return the attention of each layer, whose cache has the rank and the rotated part of keys once for all heads.
+        """Return the attention of each layer, whose KV cache has the latent vector and the rotated part of the keys
+        once for all heads.
 
-        Its parameters are h q_rank + q_rank heads (nope + rope) + h (rank + rope) + rank heads (nope + v) + heads v h,
-        where h is the hidden size.
+        The number of parameters is h q_rank + q_rank heads (nope + rope) + h (rank + rope) + rank heads (nope + v) +
+        heads v h, where h is the hidden size.
         """
         hidden, heads = config.hidden_size, config.num_attention_heads
         query = heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
@@ -104,11 +108,11 @@ class DeltaNetConfig(ModelFileKeys):
     mamba_ssm_dtype: NumberType | None = None
 
     def attention(self, hidden: int) -> Attention:
-        """Return what a layer has in place of attention.
+        """Return the linear attention of a layer.
 
-        Its parameters are hidden (2 key + 2 value + 2 value_heads) + kernel (2 key + value) + value hidden; its state
-        is (kernel - 1) (2 key + value) numbers in BF16, and value_heads key_dim value_dim in the state's number format,
-        where key and value are sizes over all heads.
+        The number of parameters is hidden (2 key + 2 value + 2 value_heads) + kernel (2 key + value) + value hidden;
+        the state has (kernel - 1) (2 key + value) numbers in BF16, and value_heads key_dim value_dim numbers in the
+        state's number format, where key and value are sizes over all heads.
         """
         key = self.linear_num_key_heads * self.linear_key_head_dim
         value = self.linear_num_value_heads * self.linear_value_head_dim
@@ -122,7 +126,7 @@ class DeltaNetConfig(ModelFileKeys):
         )
 
     def layers(self, config: TransformerConfig) -> frozenset[int]:
-        """Return the layers of linear attention."""
+        """Return the indices of the layers with linear attention."""
         if config.layer_types is not None:
             return config.layers_with_state
         every = self.full_attention_interval or 1
@@ -130,7 +134,7 @@ class DeltaNetConfig(ModelFileKeys):
 
 
 class StateSpaceConfig(ModelFileKeys):
-    """Sizes of state space layers in config.json, and which layers have one."""
+    """Sizes of state space layers in config.json, and the indices of these layers."""
 
     kernel: Size = Field(default=4, validation_alias=AliasChoices("conv_kernel", "mamba_d_conv"))
     expand: Size = Field(default=2, validation_alias=AliasChoices("expand", "mamba_expand"))
@@ -141,8 +145,8 @@ class StateSpaceConfig(ModelFileKeys):
     attn_layer_offset: Count = 0
 
     def layers(self, config: TransformerConfig, *, in_all: bool) -> frozenset[int] | None:
-        """Return the layers that have a state space, all of them where `in_all` says so; None where the file doesn't
-        say which.
+        """Return the indices of the layers with a state space; all layers if `in_all`, None if config.json doesn't list
+        them.
         """
         layers = range(config.num_hidden_layers)
         if in_all:
@@ -157,16 +161,16 @@ class StateSpaceConfig(ModelFileKeys):
 
 
 class MambaConfig(StateSpaceConfig):
-    """Sizes of state spaces without heads, those of Mamba."""
+    """Sizes of state spaces without heads (Mamba)."""
 
     step_rank: Size | Literal["auto"] = Field(default="auto", validation_alias="mamba_dt_rank")
 
     def attention(self, hidden: int, *, float32_states: bool) -> Attention:
-        """Return what a layer has in place of attention.
+        """Return the state space of a layer.
 
-        With inner = expand hidden its parameters are 2 hidden inner + inner (kernel + step_rank + 2 state) + step_rank
-        inner + inner state + inner hidden; its state is (kernel - 1) inner numbers in BF16, and inner state numbers in
-        the state's number format.
+        With inner = expand hidden, the number of parameters is 2 hidden inner + inner (kernel + step_rank + 2 state) +
+        step_rank inner + inner state + inner hidden; the state has (kernel - 1) inner numbers in BF16, and inner state
+        numbers in the state's number format.
         """
         inner = self.expand * hidden
         rank = -(-hidden // 16) if self.step_rank == "auto" else self.step_rank
@@ -179,7 +183,7 @@ class MambaConfig(StateSpaceConfig):
 
 
 class Mamba2Config(StateSpaceConfig):
-    """Sizes of state spaces with heads, those of Mamba 2."""
+    """Sizes of state spaces with heads (Mamba 2)."""
 
     heads: Size = Field(validation_alias=AliasChoices("mamba_num_heads", "mamba_n_heads"))
     head_size: Size | Literal["auto"] = Field(
@@ -189,11 +193,11 @@ class Mamba2Config(StateSpaceConfig):
     inner_size: Size | None = Field(default=None, validation_alias="mamba_d_ssm")
 
     def attention(self, hidden: int, *, float32_states: bool) -> Attention:
-        """Return what a layer has in place of attention, or beside it.
+        """Return the state space of a layer.
 
-        With inner = heads head_size and convolved = inner + 2 groups state its parameters are hidden (inner + convolved
-        + heads) + kernel convolved + inner hidden; its state is (kernel - 1) convolved numbers in BF16, and inner state
-        numbers in the state's number format.
+        With inner = heads head_size and convolved = inner + 2 groups state, the number of parameters is hidden (inner +
+        convolved + heads) + kernel convolved + inner hidden; the state has (kernel - 1) convolved numbers in BF16, and
+        inner state numbers in the state's number format.
         """
         alike = self.inner_size or self.expand * hidden
         inner = alike if self.head_size == "auto" else self.heads * self.head_size
@@ -207,5 +211,5 @@ class Mamba2Config(StateSpaceConfig):
 
 
 def _number_bytes(type_: NumberType | None, *, float32: bool = False) -> int:
-    """Return the bytes of a number of a type; where none is named of 32 bits if `float32` says so, and of 16 if not."""
+    """Return the bytes of one number of a type; if the type is None, 4 if `float32`, else 2."""
     return 4 if type_ == "float32" or (type_ is None and float32) else HALF_BYTES

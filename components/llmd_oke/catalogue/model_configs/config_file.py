@@ -1,4 +1,4 @@
-"""The keys of a model's config.json, and of the index of its weights, that the kit reads."""
+"""Keys of a model's config.json, and of the index of its weights, that the kit reads."""
 
 from functools import cached_property
 from typing import Annotated, Literal
@@ -17,14 +17,14 @@ _FEED_FORWARD_KINDS = frozenset({"mlp", "moe"})
 _ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention"})
 
 LAYER_KINDS = (*sorted(_ATTENTION_KINDS), *sorted(_STATE_KINDS), *sorted(_FEED_FORWARD_KINDS))
-"""Kinds of layers whose parameters, caches and states are known."""
+"""Kinds of layers whose parameters, KV caches and states can be computed."""
 
 EXPERT_COUNTS = ("num_experts", "n_routed_experts", "num_local_experts")
-"""Names that architectures give the number of experts in a layer."""
+"""Keys of config.json that have the number of experts in a layer, which differ between architectures."""
 
 
 class ModelFileKeys(BaseModel):
-    """Base of records of a JSON file of a model, whose other keys are passed over."""
+    """Base class of records of a model's JSON files; unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -44,9 +44,14 @@ class QuantizedGroup(ModelFileKeys):
 
 
 class QuantizationConfig(ModelFileKeys):
-    """Quantization as a config.json says it: the method that weights are quantized by, ModelOpt's name of their number
-    format in `quant_algo`, the sizes of blocks or groups that share a scale, and in `unquantized` the names or patterns
-    of modules that keep two bytes a weight.
+    """Quantization in config.json.
+
+    Attributes:
+        quant_method: method of quantization.
+        quant_algo: ModelOpt's name of the number format.
+        weight_block_size: sizes of the blocks that share a scale.
+        config_groups: groups of modules by name, with the number format of each.
+        unquantized: names or patterns of modules that keep two bytes per weight.
     """
 
     quant_method: str
@@ -59,13 +64,15 @@ class QuantizationConfig(ModelFileKeys):
 
 
 class StoredConfig(ModelFileKeys):
-    """Form in which a model's weights are stored."""
+    """Part of config.json about the format of the stored weights."""
 
     quantization_config: QuantizationConfig | None = None
 
 
 class TransformerConfig(StoredConfig):
-    """Keys of config.json that all architectures have, and those of windows and of layers that differ."""
+    """Keys of config.json that all architectures have, and those about sliding windows and different kinds of
+    layers.
+    """
 
     model_type: str
     hidden_size: Size
@@ -104,39 +111,37 @@ class TransformerConfig(StoredConfig):
 
     @property
     def query_head_size(self) -> int:
-        """Numbers in one attention head's query: `head_dim`, or the hidden size divided by the number of heads."""
+        """Size of a query head: `head_dim`, or the hidden size divided by the number of heads."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def key_value_head_count(self) -> int:
-        """Heads of keys and values in a layer: `num_key_value_heads`, or as many as attention heads where the file has
-        none.
+        """Number of key-value heads in a layer: `num_key_value_heads`, or the number of attention heads if the file
+        lacks the key.
         """
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
     def has_single_parts(self) -> bool:
-        """True if each layer is either attention, or in its place a state, or a feed-forward part, and not both."""
+        """True if each layer is either attention (or a state space) or a feed-forward part, and not both."""
         return self.layer_types is not None and not _FEED_FORWARD_KINDS.isdisjoint(self.layer_types)
 
-    def has_attention(self, layer: int) -> bool:
-        """Tell whether a layer has attention, or a state in its place."""
-        return self.layer_types is None or self.layer_types[layer] not in _FEED_FORWARD_KINDS
-
     def feed_forward_kind(self, layer: int) -> str | None:
-        """Return `mlp` or `moe` of a layer that is a feed-forward part alone; None of others."""
+        """Return `mlp` or `moe` for a layer that is a feed-forward part only; None for other layers."""
         kind = None if self.layer_types is None else self.layer_types[layer]
         return kind if kind in _FEED_FORWARD_KINDS else None
 
     @cached_property
     def layers_with_state(self) -> frozenset[int]:
-        """The layers that the file says keep a state of a sequence in place of a KV cache."""
+        """Indices of the layers that, by `layer_types`, keep a state per sequence instead of a KV cache."""
         kinds = enumerate(self.layer_types or ())
         return frozenset(i for i, kind in kinds if kind in _STATE_KINDS)
 
     @cached_property
     def windowed_layers(self) -> frozenset[int]:
-        """The layers that see a window: as the file lists them, all but each nth, or those from `max_window_layers`."""
+        """Indices of the layers with a sliding window: as config.json lists them, all but each nth, or those from
+        `max_window_layers`.
+        """
         layers = range(self.num_hidden_layers)
         if not self.sliding_window or not self.use_sliding_window:
             return frozenset()
@@ -150,7 +155,7 @@ class TransformerConfig(StoredConfig):
 
 
 class ExpertsConfig(ModelFileKeys):
-    """A mixture of experts, by the names that architectures give its sizes."""
+    """Sizes of a mixture of experts, whose keys in config.json differ between architectures."""
 
     count: Size = Field(validation_alias=AliasChoices(*EXPERT_COUNTS))
     active: Size = Field(validation_alias=AliasChoices("num_experts_per_tok", "experts_per_token", "top_k_experts"))
@@ -173,12 +178,12 @@ class ExpertsConfig(ModelFileKeys):
     expert_layer_offset: Count = 0
 
     def shared_size(self, family: ArchitectureFamily) -> int:
-        """Return the inner size of all experts together that every token passes through."""
+        """Return the inner size of all shared experts together, which every token passes through."""
         shared = self.n_shared_experts or family.shared_experts
         return self.shared_intermediate_size or shared * self.intermediate_size
 
     def in_layer(self, layer: int) -> bool:
-        """Tell whether a layer has experts, not one dense part."""
+        """Tell whether a layer has experts instead of one dense part."""
         if self.expert_layer_period is not None:
             return layer % self.expert_layer_period == self.expert_layer_offset
         if isinstance(self.moe_layer_freq, tuple):
@@ -192,6 +197,6 @@ class _IndexMetadata(ModelFileKeys):
 
 
 class WeightsIndex(ModelFileKeys):
-    """The bytes of all files of weights together, which `model.safetensors.index.json` says."""
+    """Index of the weights (`model.safetensors.index.json`), of which only the total size in bytes is read."""
 
     metadata: _IndexMetadata

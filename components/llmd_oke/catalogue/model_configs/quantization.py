@@ -1,4 +1,4 @@
-"""Bytes of a model's weights by how they are quantized, and the modules that are not."""
+"""Number formats of a model's weights, from its quantization config, and the modules that stay unquantized."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,8 +15,12 @@ HALF_BYTES = 2
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """Number format of weights: its name, the bits of one weight with its share of scales, and in `block` how many
-    weights of a row share a scale where a matrix is scaled by blocks.
+    """Number format of weights.
+
+    Attributes:
+        name: name of the format.
+        bits: bits per weight, including the weight's share of scales.
+        block: number of weights in a row that share a scale; None if a matrix isn't scaled by blocks.
     """
 
     name: str
@@ -32,8 +36,8 @@ _MODELOPT: Mapping[str | None, NumberFormat] = {"FP8": NumberFormat("fp8", 8), "
 
 
 def number_format(quantization: QuantizationConfig | None) -> NumberFormat | Problem:
-    """Return the number format of weights, or what is not known of it. Scales of a tensor or channel, less than a
-    thousandth, are left out; those of blocks and groups are not.
+    """Return the number format of weights, or a Problem if it is unknown. Scales per tensor or channel are ignored, as
+    they are less than a thousandth; scales per block or group are counted.
     """
     if quantization is None:
         return UNQUANTIZED
@@ -66,11 +70,11 @@ def _group_format(weights: QuantizedWeights) -> NumberFormat | Problem:
 
 
 _NESTED = re.compile(r"\)[*+?{]|[*+}][*+{]")
-"""Repeated groups in a regular expression, which some names would take forever to be held against."""
+"""Pattern of nested repetition in a regular expression, which can take exponential time to match."""
 
 
 def pattern_problems(quantization: QuantizationConfig | None) -> Iterator[Problem]:
-    """Find patterns of unquantized modules that names can't be held against in a short time."""
+    """Yield a problem for each pattern of unquantized modules that is invalid or could take too long to match."""
     patterns = (quantization and quantization.unquantized) or ()
     for i, pattern in enumerate(patterns):
         if pattern.startswith("re:"):
@@ -84,13 +88,13 @@ def pattern_problems(quantization: QuantizationConfig | None) -> Iterator[Proble
 
 
 def is_unquantized(module: str, quantization: QuantizationConfig | None) -> bool:
-    """Tell whether a module's weights keep two bytes, because a pattern of unquantized modules is meant for it."""
+    """Tell whether a module's weights stay at two bytes, because a pattern of unquantized modules matches its name."""
     return any(_matches(pattern, module) for pattern in (quantization and quantization.unquantized) or ())
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Tell whether a pattern is meant for a module of a text model, which may be a part of another: by its name, its
-    parents', a glob or `re:`.
+    """Tell whether a pattern matches a module of the text model: by its name, a parent's name, a glob or `re:`. The
+    prefix of the text model inside a larger model is ignored.
     """
     pattern = pattern.replace("language_model.", "", 1)
     if pattern.startswith("re:"):

@@ -1,4 +1,6 @@
-"""A model's files as they are read: all problems at once, and what of a computed entry is a bound."""
+"""Reader of a model's config.json and weights index: reports all problems at once, and lists the assumptions of a
+computed entry.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeVar, cast
@@ -23,7 +25,7 @@ from llmd_oke.catalogue.model_configs.weights import ModelFiles
 _VERDICT = "the model's entry can't be computed"
 
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""Kinds of layers by their letters in `hybrid_override_pattern`."""
+"""Kinds of layers by letter in `hybrid_override_pattern`."""
 
 _STATE_SPACE_HEADS = ("mamba_num_heads", "mamba_n_heads")
 _STATE_SPACE_KEYS = (*_STATE_SPACE_HEADS, "mamba_d_state")
@@ -36,10 +38,10 @@ KeysType = TypeVar("KeysType", bound=ModelFileKeys)
 
 
 def read_model_files(config: Mapping[str, object], index: Mapping[str, object] | None) -> ModelFiles:
-    """Read a config.json, and `model.safetensors.index.json` if given.
+    """Return the contents of a config.json, and of `model.safetensors.index.json` if given.
 
     Raises:
-        InvalidStack: something is missing, of another form or unknown. Each problem has its path in the file.
+        InvalidStack: a key is missing, has a wrong type or an unknown value. Each problem has its path in the file.
     """
     text, prefix = _text_model(config)
     family = families().get(str(text.get("model_type")), UNKNOWN_FAMILY)
@@ -53,7 +55,8 @@ def read_model_files(config: Mapping[str, object], index: Mapping[str, object] |
             return None
 
     general = read(TransformerConfig, text)
-    experts = read(ExpertsConfig, text) if _has_experts(text) else None
+    has_experts = any(isinstance(count := text.get(name), int) and count > 1 for name in EXPERT_COUNTS)
+    experts = read(ExpertsConfig, text) if has_experts else None
     latent = read(LatentConfig, text) if family.attention == "latent" or text.get("kv_lora_rank") else None
     gated = family.attention == "gated-delta-net" or text.get("linear_num_key_heads")
     delta_net = read(DeltaNetConfig, text) if gated else None
@@ -68,7 +71,7 @@ def read_model_files(config: Mapping[str, object], index: Mapping[str, object] |
         problems.append(Problem(f"{prefix}layer_types", None, "the kind of each layer", _NO_KINDS))
     if general and isinstance(stored, NumberFormat) and not problems:
         files = ModelFiles(family, general, stored, experts, latent, delta_net, state_space, weights)
-        if files.has_key_value_cache:
+        if any(part.cached_numbers for layer in range(general.num_hidden_layers) for part in files.attention(layer)):
             return files
         problems.append(Problem(f"{prefix}layer_types", None, "some layers with attention", _NO_ATTENTION))
     problems += [stored] if isinstance(stored, Problem) else []
@@ -76,7 +79,7 @@ def read_model_files(config: Mapping[str, object], index: Mapping[str, object] |
 
 
 def bounds(config: Mapping[str, object], index: Mapping[str, object] | None = None) -> list[str]:
-    """Return in words what of a model's computed entry is assumed, and not known by its files."""
+    """Return descriptions of the assumptions in a model's computed entry that its files don't confirm."""
     text, _ = _text_model(config)
     told: list[str] = []
     if str(text.get("model_type")) not in families():
@@ -93,7 +96,7 @@ def bounds(config: Mapping[str, object], index: Mapping[str, object] | None = No
 
 
 def _text_model(config: Mapping[str, object]) -> tuple[Mapping[str, object], str]:
-    """Return the part of config.json about the text model, and its path."""
+    """Return the part of config.json about the text model, and the prefix of its keys' paths."""
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         return _with_layer_kinds(config), ""
@@ -103,8 +106,8 @@ def _text_model(config: Mapping[str, object]) -> tuple[Mapping[str, object], str
 
 
 def _with_layer_kinds(text: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a text model's keys with `layer_types`, whichever way the file lists kinds of layers, and their number
-    where the list alone tells it.
+    """Return a text model's keys with `layer_types`, whichever key lists the kinds of layers, and with
+    `num_hidden_layers` counted from that list if missing.
     """
     pattern, kinds = text.get("hybrid_override_pattern"), text.get("layer_types") or text.get("layers_block_type")
     if isinstance(pattern, str) and not kinds:
@@ -115,13 +118,8 @@ def _with_layer_kinds(text: Mapping[str, object]) -> Mapping[str, object]:
     return {"num_hidden_layers": len(listed), **text, "layer_types": listed}
 
 
-def _has_experts(text: Mapping[str, object]) -> bool:
-    counts = [value for name in EXPERT_COUNTS if isinstance(value := text.get(name), int)]
-    return any(count > 1 for count in counts)
-
-
 def _unknown_layers(text: Mapping[str, object], prefix: str) -> Iterator[Problem]:
-    """Find layers of kinds whose parameters and states aren't known, such as short convolutions."""
+    """Yield a problem for kinds of layers whose parameters and states can't be computed, such as short convolutions."""
     why = "layers of a kind that is not known: neither their parameters nor their states can be computed"
     half_told = ("ssm_state_size",) if not any(text.get(name) for name in _STATE_SPACE_KEYS) else ()
     for name in (*_UNKNOWN_LAYERS, *half_told):
@@ -146,7 +144,7 @@ def _problems(error: ValidationError, prefix: str) -> Iterator[Problem]:
 
 
 def _contradictions(config: TransformerConfig, experts: ExpertsConfig | None) -> Iterator[Problem]:
-    """Find sizes that don't go together."""
+    """Yield a problem for sizes that contradict each other."""
     heads, shared = config.num_attention_heads, config.key_value_head_count
     if heads % shared:
         yield Problem("num_key_value_heads", shared, f"a divisor of {heads}", f"there are {heads} attention heads")

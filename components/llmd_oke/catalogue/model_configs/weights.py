@@ -1,4 +1,4 @@
-"""Parameters, weights and work of a model, layer by layer, by its files."""
+"""Parameters, weights and work per token of a model, computed layer by layer from its files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,10 +20,14 @@ from llmd_oke.catalogue.models import BYTES_PER_GIB, ModelWork, Weights
 
 @dataclass(frozen=True)
 class Matrices:
-    """Matrices of a layer, or vectors where `matrices` is false.
+    """Matrices of a layer, or vectors if `matrices` is false.
 
-    `module` is their name in the weights, empty where they are never quantized; `used` are the parameters that one
-    token passes through, `routed` says that it passes through those of some experts.
+    Attributes:
+        module: name of the module in the weights; empty for matrices that are never quantized.
+        parameters: number of parameters.
+        used: number of parameters that one token passes through.
+        routed: whether a token passes only through the parameters of some experts.
+        matrices: whether the parameters are matrices, which count as work.
     """
 
     module: str
@@ -35,7 +39,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Files of a model that were read, each checked."""
+    """Validated contents of a model's files."""
 
     family: ArchitectureFamily
     config: TransformerConfig
@@ -48,16 +52,16 @@ class ModelFiles:
 
     @property
     def tied_embeddings(self) -> bool:
-        """Tell whether the head is the embeddings."""
+        """True if the head shares the weights of the embeddings."""
         said = self.config.tie_word_embeddings
         return self.family.tied_embeddings if said is None else said
 
     def attention(self, layer: int) -> tuple[Attention, ...]:
-        """Return the attention of a layer and what it has in place of it or beside it; nothing of a layer that is a
-        feed-forward part alone.
+        """Return the attention of a layer, and its linear attention or state space; empty for a layer that only has a
+        feed-forward part.
         """
         config, family = self.config, self.family
-        if not config.has_attention(layer):
+        if config.feed_forward_kind(layer) is not None:
             return ()
         if self.delta_net is not None and layer in self.delta_net.layers(config):
             return (self.delta_net.attention(config.hidden_size),)
@@ -70,15 +74,9 @@ class ModelFiles:
             return (self.latent.attention(config), *states)
         return (grouped_query_attention(config, layer, query_gate=family.query_gate), *states)
 
-    @property
-    def has_key_value_cache(self) -> bool:
-        """Tell whether any layer has a KV cache."""
-        layers = range(self.config.num_hidden_layers)
-        return any(part.cached_numbers for layer in layers for part in self.attention(layer))
-
     @cached_property
     def state_space_layers(self) -> frozenset[int]:
-        """The layers that have a state space."""
+        """Indices of the layers with a state space."""
         space = self.state_space
         found = space.layers(self.config, in_all=self.family.attention_beside_states) if space else None
         return found or frozenset()
@@ -98,7 +96,7 @@ class ModelFiles:
             yield from self._experts(f"{name}.mlp", experts)
 
     def _feed_forward(self, layer: int) -> tuple[bool, ExpertsConfig | None]:
-        """Return whether a layer has a dense feed-forward part, and its experts."""
+        """Return whether a layer has a dense feed-forward part, and its experts (None if it has none)."""
         experts, kind = self.experts, self.config.feed_forward_kind(layer)
         if self.config.has_single_parts:
             return kind == "mlp", experts if kind == "moe" else None
@@ -108,14 +106,14 @@ class ModelFiles:
 
     @property
     def _matrices_of_expert(self) -> int:
-        """Matrices of a feed-forward part: up and down, and a gate where it has one."""
+        """Number of matrices of a feed-forward part: up, down, and, if the architecture has one, a gate."""
         return 2 if self.family.plain_mlp else 3
 
     def _experts(self, name: str, experts: ExpertsConfig) -> Iterator[Matrices]:
         hidden, matrices = self.config.hidden_size, self._matrices_of_expert
         one = matrices * (experts.latent_size or hidden) * experts.intermediate_size
         shared = matrices * hidden * experts.shared_size(self.family)
-        if experts.latent_size is not None:  # to the smaller size that experts work in, and back
+        if experts.latent_size is not None:  # projections to the experts' smaller size and back
             latent = 2 * hidden * experts.latent_size
             yield Matrices(f"{name}.fc1_latent_proj", latent, latent)
         yield Matrices(f"{name}.experts.0.gate_proj", experts.count * one, experts.active * one, routed=True)
@@ -126,29 +124,24 @@ class ModelFiles:
             yield Matrices("", experts.count * biases, 0, routed=True, matrices=False)
 
     def stored_bytes(self, part: Matrices) -> float:
-        """Return the bytes that matrices take in memory and files."""
+        """Return the bytes of the matrices in memory and in files."""
         plain = not part.module or is_unquantized(part.module, self.config.quantization_config)
         return part.parameters * (UNQUANTIZED if plain else self.number_format).bits / 8
 
     @property
     def head_parameters(self) -> int:
-        """Parameters of the head, or of the embeddings."""
+        """Number of parameters of the head, equal to that of the embeddings."""
         return self.config.vocab_size * self.config.hidden_size
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters of embeddings and head, which may be the same."""
+        """Number of parameters of embeddings and head together, which may share their weights."""
         return self.head_parameters if self.tied_embeddings else 2 * self.head_parameters
 
 
-def total_parameters(files: ModelFiles, parts: list[Matrices]) -> int:
-    """Count all parameters of a model without further towers, the last norm among them."""
-    return sum(part.parameters for part in parts) + files.config.hidden_size + files.embedding_parameters
-
-
 def work_of_a_token(files: ModelFiles, parts: list[Matrices]) -> ModelWork:
-    """Return the work of a token by matrices alone: norms and biases are less than a thousandth. The head is stored in
-    BF16.
+    """Return the work per token from the matrices alone: norms and biases are less than a thousandth. The head is
+    stored in BF16.
     """
     matrices, head = [part for part in parts if part.matrices], files.head_parameters
     prefill = sum(part.used for part in matrices)
@@ -163,14 +156,14 @@ def work_of_a_token(files: ModelFiles, parts: list[Matrices]) -> ModelWork:
 
 
 def weights_in_memory(files: ModelFiles, parts: list[Matrices]) -> Weights:
-    """Return the weights in a server's memory; layers that predict further tokens (`num_nextn_predict_layers`) are in
-    the files alone.
+    """Return the size of the weights in a server's memory. Layers that predict further tokens
+    (`num_nextn_predict_layers`) count only in the size of the files.
     """
     config = files.config
     loaded = sum(files.stored_bytes(part) for part in parts)
     loaded += HALF_BYTES * (files.embedding_parameters + config.hidden_size)
     last = sum(files.stored_bytes(part) for part in files.layer(config.num_hidden_layers - 1))
-    # A layer like the last one, the matrix that joins two tokens, and embeddings and a head of its own.
+    # Each such layer has the parts of the last layer, a matrix that joins two tokens, embeddings and a head.
     further = last + HALF_BYTES * 2 * config.hidden_size * (config.hidden_size + config.vocab_size)
     predicting = config.num_nextn_predict_layers or 0
     stored = files.index.metadata.total_size if files.index else loaded + predicting * further
