@@ -33,7 +33,7 @@ from llmd_bench.plots.drawing import ChartPoint, ChartSeries
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_tuner.confidence import confine
 from llmd_tuner.families import capacities_of, fleet_of_counts
-from llmd_tuner.search import Candidate, families, search
+from llmd_tuner.search import Candidate, kind_named, search
 from llmd_tuner.search_inputs import SearchInputs, known_model, known_shape, parse_targets, question_of
 from llmd_tuner.stack_file_edit import RoleThresholds, thresholds
 from llmd_tuner.workload import of_lengths
@@ -176,9 +176,9 @@ class Capacities:
     """Maximum load within the latency targets for each number of servers, by the tuner's latency figures."""
 
     def __init__(self, question: SearchInputs, most: Size) -> None:
-        family = next(item for item in families(question) if item.name == FAMILY)
+        family, kind = kind_named(question, FAMILY)
         sizes = [Size(*counts) for counts in product(range(1, most.prefill + 1), range(1, most.decode + 1))]
-        fleet = fleet_of_counts((size.prefill, size.decode, 1) for size in sizes)
+        fleet = fleet_of_counts(((size.prefill, size.decode, 1) for size in sizes), kind)
         capacities = capacities_of(question, family, fleet)
         carried = [(size, float(capacity)) for size, capacity in zip(sizes, capacities, strict=True)]
         self._fewest_first = sorted(carried, key=lambda item: (item[0].gpus, -item[1]))

@@ -76,20 +76,20 @@ def measured() -> list[TunerFigure]:
     figures = known_figures(model, shape.gpu)
     targets = parse_targets("ttft=2000,itl=25,qps=45")
     question = search_inputs.question_of(model, shape, figures, of_lengths(4096, 256), targets, 16)
-    question, trust = confine(question, figures, allow_extrapolation=True)
+    known, trust = confine(question, figures, allow_extrapolation=True)
 
     def full() -> None:
-        charts.html(charts.picture(model.name, question, trust, ranking.rank(question)))
+        charts.html(charts.picture(model.name, known, trust, ranking.rank(known)))
 
     scored = [deployment for deployment in search(question).deployments() if deployment.copies == 1]
-    points = len(LOADS) * len(scored)  # what a frontier scores
+    points = len(LOADS) * len(scored)  # what a frontier scores: tensor and data parallel sizes, experts, nodes, counts
     first = list(search(question).deployments(10))
     scored_s = _best(lambda: frontier_of(question))
     full_s = _best(full)
     simulated_s = _cpu_s(lambda: list(ranking.simulate_finalists(question, model, shape, first)))
     memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return [
-        TunerFigure("configurations scored", points / scored_s, "per s", 10_000, least=True),
+        TunerFigure("configurations scored", points / scored_s, "per s", 100_000, least=True),
         TunerFigure("full search, sensitivity and plots, 16 GPUs", full_s, "s", 1.0),
         TunerFigure("  of which search alone", _best(lambda: search(question)), "s"),
         TunerFigure("  beside it, once: import of matplotlib", matplotlib_s, "s"),

@@ -141,6 +141,12 @@ class Row(_Part):
     copies: Positive = 1
     tensor_parallel_size: Positive | None = None
     """Tensor parallel size of the server, if `subject` is one role."""
+    data_parallel_size: Positive | None = None
+    """Data-parallel ranks of the server, if `subject` is one role; a row without it means 1."""
+    expert_parallel: bool | None = None
+    """Whether each GPU of the server holds whole experts, if `subject` is one role; a row without it means false."""
+    nodes: Positive | None = None
+    """Nodes that the server spans, if `subject` is one role; a row without it means 1."""
     gpus_counted: Positive
     """Number of GPUs that servers use, the divisor of rates per GPU."""
     gpus_reserved: Count | None = None

@@ -14,6 +14,7 @@ _COUNT = "([1-9][0-9]{0,3})"
 _PARALLELISM = f"tp{_COUNT}(?:dp{_COUNT})?(ep)?"
 _DISAGGREGATED = re.compile(f"{_COUNT}p-{_PARALLELISM}-{_COUNT}d-{_PARALLELISM}")
 _AGGREGATED = re.compile(f"agg-{_PARALLELISM}-{_COUNT}r")
+_SERVER_KIND = re.compile(f"{_PARALLELISM}(?:-{_COUNT}n)?")
 
 SHORT_FORMS = (
     "{x}p-tp{p}-{y}d-tp{d} such as 8p-tp1-4d-tp2, or agg-tp{t}-{n}r such as agg-tp1-16r; servers of mixtures of experts"
@@ -72,6 +73,11 @@ class Parallelism:
         ranks = [f"--data-parallel-size={self.data_parallel_size}"] if self.data_parallel_size > 1 else []
         experts = ["--enable-expert-parallel"] if self.expert_parallel else []
         return [f"--tensor-parallel-size={self.tensor_parallel_size}", *ranks, *experts]
+
+    @property
+    def kind(self) -> str:
+        """The short form with the nodes that a server spans, such as `tp1dp16ep-2n`."""
+        return f"{self}-{self.nodes}n" if self.nodes > 1 else str(self)
 
     def __str__(self) -> str:
         """Return the short form, such as `tp8` or `tp1dp8ep`."""
@@ -145,6 +151,20 @@ def disaggregated_short_form(
 def aggregated_short_form(parallelism: Parallelism, replicas: int) -> str:
     """Return the short form of a topology of `replicas` aggregated servers."""
     return f"agg-{parallelism}-{replicas}r"
+
+
+def parse_server_kind(text: str) -> Parallelism:
+    """Return the spread of servers that `Parallelism.kind` tells.
+
+    Raises:
+        ValueError: the text is no kind of server.
+    """
+    match = _SERVER_KIND.fullmatch(text)
+    if match is None:
+        msg = f"{text!r} is no kind of server, such as tp8, tp1dp8ep or tp1dp16ep-2n"
+        raise ValueError(msg)
+    tensor, data, expert, nodes = match.groups()
+    return Parallelism(int(tensor), int(data or 1), expert is not None, int(nodes or 1))
 
 
 def parse_short_form(text: str) -> dict[str, dict[str, int | bool]]:

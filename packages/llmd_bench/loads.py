@@ -7,6 +7,8 @@ from typing import TypeVar
 from llmd_base.errors import KitError
 from llmd_base.row import Arrival, Row
 
+from llmd_bench.deployment import Parallelism
+
 ARRIVALS: Mapping[Arrival, str] = {
     "closed": "closed loop",
     "constant": "constant rate",
@@ -73,8 +75,10 @@ def deployment(row: Row) -> str:
     """
     if row.topology:
         return row.topology if row.copies == 1 else f"{row.copies} x {row.topology}"
-    size = row.tensor_parallel_size
-    return f"tp{size}" if size else f"{row.gpus_counted} GPUs"
+    if row.tensor_parallel_size is None:
+        return f"{row.gpus_counted} GPUs"
+    ranks, nodes = row.data_parallel_size or 1, row.nodes or 1
+    return Parallelism(row.tensor_parallel_size, ranks, bool(row.expert_parallel), nodes).kind
 
 
 def grouped(rows: Iterable[Row], *, by_deployment: bool) -> list[tuple[RequestedLoad, list[Row]]]:

@@ -2,8 +2,9 @@
 
 The model is linear in its factors, so each column of a fit is the model itself with one factor at 1 and the others at
 0. Points weigh by relative error, and no factor is negative: no part of a time can be less than nothing. A decode step
-gets a fixed time for each tensor parallel size that was measured, launches of layers included, because sizes differ by
-more than bytes and operations explain: on the published points that halves the error, in sample and for unseen loads.
+gets a fixed time for each spread of servers over GPUs that was measured, launches of layers and the exchange of experts
+included, because spreads differ by more than bytes and operations explain: on the published points, of tensor parallel
+sizes alone, that halves the error, in sample and for unseen loads.
 A prompt alone takes its GPU time t and the overhead o. Of C in flight, those b that fit a step go on together, and hide
 their overheads behind the steps of the others as far as there are others: a prompt takes max(t, (b t + o) / C). The
 efficiency of all-reduce is kept as it was: prompts of one length can't tell it from computing.
@@ -17,13 +18,14 @@ from typing import Any
 import numpy as np
 from llmd_base.errors import KitError
 from llmd_base.row import Basis, Row
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue import CatalogueModel, NodeHardware
 from llmd_oke.catalogue.conditions import Conditions, conditions_of
 from llmd_oke.catalogue.latency_figures import Fit, LatencyFigures
 from numpy.typing import NDArray
 
 from llmd_tuner.latency import LatencyModel
-from llmd_tuner.latency_models import latency_model_of
+from llmd_tuner.latency_models import key_of, latency_model_of
 from llmd_tuner.measurements import StepTime, decode_points, prefill_points
 from llmd_tuner.servers import TOKEN_BUDGET
 
@@ -68,12 +70,12 @@ def fit_decode(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
         replace(base, factors=replace(none, **{name: 1.0}))
         for name in ("decode_bytes_factor", "decode_flops_factor", "decode_sequence_s")
     ]
-    sizes = sorted({point.tensor_parallel_size for point in points})
+    spreads = spreads_of(points)
     solution = _solve(
         points,
         lambda point: [
             *(decode_s(model, point) for model in alone),
-            *(float(point.tensor_parallel_size == size) for size in sizes),
+            *(float(point.parallelism == spread) for spread in spreads),
         ],
     )
     factors = replace(
@@ -81,7 +83,7 @@ def fit_decode(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
         decode_bytes_factor=solution[0],
         decode_flops_factor=solution[1],
         decode_sequence_s=solution[2],
-        decode_fixed_s=tuple(zip(sizes, solution[3:], strict=True)),
+        decode_fixed_s=tuple(zip(spreads, solution[3:], strict=True)),
     )
     return replace(base, factors=factors)
 
@@ -132,7 +134,7 @@ def _fit_prefill(points: Sequence[StepTime], busy: Sequence[bool], base: Latency
 
 def decode_s(model: LatencyModel, point: StepTime) -> float:
     """Return the predicted time of a decode step at a point, in seconds."""
-    return model.server(point.tensor_parallel_size).decode_step_s(point.sequences, point.tokens)
+    return model.server(point.parallelism).decode_step_s(point.sequences, point.tokens)
 
 
 def prefill_s(model: LatencyModel, point: StepTime) -> float:
@@ -147,7 +149,7 @@ def _together(point: StepTime) -> int:
 
 
 def _gpu_s(model: LatencyModel, point: StepTime) -> float:
-    return model.server(point.tensor_parallel_size).prefill_s(round(point.tokens))
+    return model.server(point.parallelism).prefill_s(round(point.tokens))
 
 
 DECODE = CalibratedRole("decode", decode_points, fit_decode, decode_s)
@@ -234,9 +236,15 @@ def by_load(point: StepTime) -> Hashable:
     return point.sequences, point.tokens
 
 
-def by_size(point: StepTime) -> Hashable:
-    """Return the tensor parallel size of a point, to group points by."""
-    return point.tensor_parallel_size
+def by_spread(point: StepTime) -> Hashable:
+    """Return the spread of a point's server over GPUs and nodes, to group points by."""
+    return point.parallelism
+
+
+def spreads_of(points: Iterable[StepTime]) -> list[Parallelism]:
+    """Return the spreads of the servers of points, each once, by their GPUs."""
+    spreads = {point.parallelism for point in points}
+    return sorted(spreads, key=lambda spread: (spread.gpus, spread.tensor_parallel_size, spread.kind))
 
 
 def leave_out(role: CalibratedRole, points: Sequence[StepTime], base: LatencyModel, group: Group) -> HeldOut | None:
@@ -323,19 +331,21 @@ def _with_role(
     image: str | None,
 ) -> LatencyFigures:
     """Return the figures with factors of a role that are fitted to the points of some rows."""
-    fitted = role.fit(points, base)
+    fitted, spreads = role.fit(points, base), spreads_of(points)
     own = errors(role, fitted, points)
+    alone = all(spread == Parallelism(spread.tensor_parallel_size) for spread in spreads)
     tools, bases = (", ".join(sorted(set(names))) for names in ((r.origin.tool for r in rows), (r.basis for r in rows)))
     fit = Fit(
         source=f"{tools} ({bases})",
         conditions=_one_kind(rows, image),
         points=len(points),
-        tensor_parallel_sizes=tuple(sorted({point.tensor_parallel_size for point in points})),
+        tensor_parallel_sizes=tuple(sorted({spread.tensor_parallel_size for spread in spreads})),
+        servers=() if alone else tuple(spread.kind for spread in spreads),
         most_sequences=max(point.sequences for point in points),
         most_tokens=max(point.tokens for point in points),
         error=sum(map(abs, own)) / len(own),
         unseen_load_error=_mean(leave_out(role, points, base, by_load)),
-        unseen_size_error=_mean(leave_out(role, points, base, by_size)),
+        unseen_size_error=_mean(leave_out(role, points, base, by_spread)),
     )
     section = getattr(figures, role.name)
     return figures.model_copy(update={role.name: section.model_copy(update={**_factors(role, fitted), "fit": fit})})
@@ -351,7 +361,7 @@ def _factors(role: CalibratedRole, fitted: LatencyModel) -> dict[str, object]:
             "bytes_factor": factors.decode_bytes_factor,
             "flops_factor": factors.decode_flops_factor,
             "sequence_s": factors.decode_sequence_s,
-            "fixed_s": dict(factors.decode_fixed_s),
+            "fixed_s": {key_of(spread): fixed_s for spread, fixed_s in factors.decode_fixed_s},
         }
     return {"basis": Basis.CALIBRATED, **new}
 
@@ -361,13 +371,13 @@ def _mean(held_out: HeldOut | None) -> float | None:
 
 
 def left_out_models(rows: Sequence[Row], base: LatencyModel) -> Iterator[tuple[Row, LatencyModel]]:
-    """Yield each row with a model that was fitted to the rows of other loads, or of other tensor parallel sizes where
+    """Yield each row with a model that was fitted to the rows of other loads, or of other spreads of servers where
     all have the same load; a role with too few points yields none.
     """
     for role in ROLES:
         pairs = [(row, point) for row in rows for point in role.points([row])]
         group = next(
-            (key for key in (by_load, by_size) if _enough(list(map(key, (point for _, point in pairs))))), None
+            (key for key in (by_load, by_spread) if _enough(list(map(key, (point for _, point in pairs))))), None
         )
         models: dict[Hashable, LatencyModel] = {}
         for row, point in pairs if group else ():

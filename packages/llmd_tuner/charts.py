@@ -62,7 +62,7 @@ def scatter(picture: Picture) -> list[ChartSeries]:
             )
             for place, deployment in enumerate(curve)
         ]
-        series.append(ChartSeries(deployment_name(curve[0]), points, basis))
+        series.append(ChartSeries(deployment_name(curve[0]), points, _basis(picture, curve[0])))
     shown = _thinned(picture.frontier, MAX_POINTS)
     step = -(-len(shown) // MAX_NAMES)  # names stand at even distances
     best = [
@@ -114,17 +114,21 @@ def html(picture: Picture) -> str:
 
 
 def _latency(picture: Picture, label: str, field: str) -> str:
-    basis = picture.confidence.basis
     series = [
         ChartSeries(
             deployment_name(curve[0]),
             [ChartPoint(deployment.requests_per_s, getattr(deployment, field) * 1000) for deployment in curve],
-            basis,
+            _basis(picture, curve[0]),
         )
         for curve in picture.curves
         if curve
     ]
     return lines_svg(series, title=label.split(",", maxsplit=1)[0], x_label="requests/s", y_label=label)
+
+
+def _basis(picture: Picture, deployment: Candidate) -> Basis:
+    """Return what a deployment's figures are: a bound where nothing was measured of its servers."""
+    return Basis.BOUND if deployment.bound else picture.confidence.basis
 
 
 def _thinned(frontier: Sequence[Candidate], most: int) -> Sequence[Candidate]:

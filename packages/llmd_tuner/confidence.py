@@ -5,12 +5,16 @@ from dataclasses import dataclass, replace
 
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.conditions import common_first
 from llmd_oke.catalogue.latency_figures import Fit, LatencyFigures
 from llmd_oke.planning.conditions import DeployedConditions
 
 from llmd_tuner.latency_models import Reach, Unphysical, unphysical
 from llmd_tuner.search_inputs import SearchInputs
+
+MAX_NAMES = 6
+"""Of servers that are told by name in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,9 @@ def confine(
 
     `started` is what the servers are started with that the answer is for; None where that is not known.
 
-    Tensor parallel sizes beyond the fit are left out, and batches held to the largest that was measured, unless
-    extrapolation is allowed. Where a factor of the fit is not physical it is not, whatever is allowed.
+    Servers beyond the fit are left out, and batches held to the largest that was measured, unless extrapolation is
+    allowed. Where a factor of the fit is not physical it is not, whatever is allowed. The model is extrapolated along
+    tensor parallel sizes; ranks, whole experts and nodes that were not measured are bounds beside what was.
 
     Raises:
         KitError: no answer stays within the fit, and extrapolation is not allowed or has nothing to go by.
@@ -81,9 +86,9 @@ def confine(
         raise KitError(f"The latency figures don't reach that far:\n{listed}", remedy)
     held = {"sizes", "batches"} if not allow_extrapolation else {fault.reach for fault in faults}
     question = _within(question, figures, sizes="sizes" in held, batches="batches" in held)
-    if not question.sizes:
-        remedy = "Measure sizes that both roles share, or add --allow-extrapolation: all results will say so."
-        raise KitError("No tensor parallel size was measured for prefill and decode both.", remedy)
+    if not question.choices.spreads:
+        remedy = "Measure servers that both roles share, or add --allow-extrapolation: all results will say so."
+        raise KitError("No servers that can be deployed were measured for prefill and decode both.", remedy)
     return question, Confidence(
         basis=figures.basis,
         prefill_error=_error(figures.prefill.fit),
@@ -139,31 +144,60 @@ def _beyond(question: SearchInputs, figures: LatencyFigures) -> Iterator[_Beyond
 
 
 def _choices_beyond(question: SearchInputs, figures: LatencyFigures) -> Iterator[str]:
-    """Yield which choices of the search leave the fits; none where extrapolation was not allowed."""
+    """Yield which choices of the search leave the fits; none where extrapolation was not allowed. Servers that are
+    bounds are told with each deployment.
+    """
     for name, fit in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
-        sizes = [str(size) for size in question.sizes if fit and not _covers(fit, size)]
-        if fit and sizes:
-            measured = ", ".join(map(str, fit.tensor_parallel_sizes))
-            yield f"{name}: tensor parallel sizes {', '.join(sizes)}, measured {measured}"
+        alike = (spread for spread in question.choices.spreads if not question.is_bound(spread))
+        left = [spread.kind for spread in alike if fit and not _covers(fit, spread, question)]
+        if fit and left:
+            measured = ", ".join(spread.kind for spread in fit.parallelisms)
+            yield f"{name}: servers {shortened(left)}, measured {measured}"
     most = figures.decode.fit and figures.decode.fit.most_sequences
     if most and question.room.max_num_seqs > most:
         yield f"decode: batches up to {question.room.max_num_seqs}, measured up to {most:g}"
 
 
 def _within(question: SearchInputs, figures: LatencyFigures, *, sizes: bool, batches: bool) -> SearchInputs:
-    """Hold the question to the sizes and the batches that were measured, or to one of them."""
+    """Hold the question to the servers and the batches that were measured, or to one of them, and tell which servers
+    are bounds.
+    """
     fits = [fit for fit in (figures.prefill.fit, figures.decode.fit) if fit]
     if sizes:
-        covered = tuple(size for size in question.sizes if all(_covers(fit, size) for fit in fits))
-        question = replace(question, sizes=covered)
+        covered = question.choices.among(lambda spread: all(_covers(fit, spread, question) for fit in fits))
+        question = replace(question, choices=covered)
+    if fits:
+        known = [spread for spread in question.choices.spreads if all(_alike(fit, spread, question) for fit in fits)]
+        question = replace(question, measured=frozenset(known) or None)
     if batches and figures.decode.fit:
         most = min(question.room.max_num_seqs, round(figures.decode.fit.most_sequences))
         question = replace(question, room=replace(question.room, max_num_seqs=most))
     return question
 
 
-def _covers(fit: Fit, size: int) -> bool:
-    return min(fit.tensor_parallel_sizes) <= size <= max(fit.tensor_parallel_sizes)
+def _covers(fit: Fit, spread: Parallelism, question: SearchInputs) -> bool:
+    """Tell whether servers are among those that were measured, or between two of them in their tensor parallel size."""
+    sizes = _alike(fit, spread, question)
+    return bool(sizes) and min(sizes) <= spread.tensor_parallel_size <= max(sizes)
+
+
+def _alike(fit: Fit, spread: Parallelism, question: SearchInputs) -> list[int]:
+    """Return the tensor parallel sizes of measured servers that differ from others in nothing else. Figures that don't
+    tell of experts are of servers as their model has them: whole on GPUs where no others are to choose from.
+    """
+    whole = not fit.servers and all(other.expert_parallel for other in question.choices.spreads if other.gpus > 1)
+    return [
+        other.tensor_parallel_size
+        for other in fit.parallelisms
+        if (other.data_parallel_size, other.nodes) == (spread.data_parallel_size, spread.nodes)
+        and (spread.gpus == 1 or (whole or other.expert_parallel) == spread.expert_parallel)
+    ]
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Join names, of many the first few with how many there are."""
+    few = ", ".join(names[:MAX_NAMES])
+    return few if len(names) <= MAX_NAMES else f"{few} and {len(names) - MAX_NAMES} more"
 
 
 def _error(fit: Fit | None) -> float | None:

@@ -1,24 +1,25 @@
-"""All deployments of the same kinds of servers, scored together: arrays of counts in, arrays of latencies out.
+"""Deployments of all kinds of servers, scored together: arrays of kinds and counts in, arrays of latencies out.
 
 All of it is the steady state in closed form; nothing is simulated and nothing iterates. Requests arrive at random
-(Poisson); a router spreads those of a unit, as well as its profile can (`loose`), copies are separate.
+(Poisson); a router spreads those of a unit, as well as its profile can (`loose`), copies are separate. A server's data
+parallel ranks are taken for servers of their own, though it is vLLM that chooses among them.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Final, Protocol
 
 import numpy as np
+from llmd_bench.deployment import Parallelism, aggregated_short_form, disaggregated_short_form
 from numpy.typing import NDArray
 
 from llmd_tuner.search_inputs import SearchInputs
-from llmd_tuner.servers import TOKEN_BUDGET, DecodeServer, PrefillServer
+from llmd_tuner.servers import TOKEN_BUDGET, Counts, DecodeServer, PrefillServer, ServerCurves
 from llmd_tuner.waits import Looseness, routed_waits_s, waits_s
 from llmd_tuner.workload import WorkloadClasses
 
 Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 CONSTRAINTS: Final = ("prefill", "decode", "KV transfer", "TTFT", "ITL", "E2E")
 """What can bind, in the order of `ScoredFleet.ratios`."""
@@ -35,25 +36,26 @@ MAX_COPIES = 64
 
 @dataclass(frozen=True)
 class DeploymentCounts:
-    """Counts of deployments: servers of each role in a unit, and units.
+    """Deployments of one family: places of their kinds in it, servers of each role in a unit, and units.
 
     Aggregated servers stand under `decode`, with no `prefill`.
     """
 
+    kind: Counts
     prefill: Counts
     decode: Counts
     copies: Counts
 
     def at(self, places: "NDArray[np.int64]") -> "DeploymentCounts":
         """Return the deployments at some places."""
-        return DeploymentCounts(self.prefill[places], self.decode[places], self.copies[places])
+        return DeploymentCounts(self.kind[places], self.prefill[places], self.decode[places], self.copies[places])
 
 
 @dataclass(frozen=True)
 class Scores:
     """Steady states of deployments under loads.
 
-    Loads of roles are shares of what they sustain; latencies are means, in seconds.
+    Loads of roles are shares of what they sustain; `batch` is that of a rank; latencies are means, in seconds.
     """
 
     prefill_load: Array
@@ -67,23 +69,30 @@ class Scores:
 
 
 class DeploymentFamily(Protocol):
-    """Deployments that differ in counts only."""
+    """Deployments that work alike, of several kinds of servers."""
 
     @property
-    def name(self) -> str:
-        """Kinds of servers: `p-tp1-d-tp2`, `agg-tp4`."""
+    def kinds(self) -> int:
+        """Number of kinds of servers."""
         ...
 
-    @property
-    def generating(self) -> DecodeServer:
-        """Servers that generate tokens."""
+    def name(self, kind: int) -> str:
+        """Return the name of a kind of servers: `p-tp1-d-tp2`, `agg-tp4`, `agg-tp1dp8ep`."""
+        ...
+
+    def generating(self, kind: int) -> DecodeServer:
+        """Return the servers of a kind that generate tokens."""
+        ...
+
+    def spreads(self, kind: int) -> Sequence[Parallelism]:
+        """Return how the servers of a kind are spread over GPUs and nodes."""
         ...
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
         """Return the GPUs of all servers."""
         ...
 
-    def topology(self, prefill: int, decode: int) -> str:
+    def topology(self, kind: int, prefill: int, decode: int) -> str:
         """Return the topology of a unit in short form."""
         ...
 
@@ -96,61 +105,92 @@ class DeploymentFamily(Protocol):
         ...
 
 
+class _PrefillFigures:
+    """Figures of several kinds of prefill servers, as arrays."""
+
+    def __init__(self, servers: Sequence[PrefillServer]) -> None:
+        self.ranks: Counts = np.array([server.parallelism.data_parallel_size for server in servers], dtype=np.int64)
+        self.service_s: Array = np.array([server.service_s for server in servers])
+        self.scv: Array = np.array([server.service_scv for server in servers])
+        self.overhead_s: Array = np.array([server.overhead_s for server in servers])
+        self.transfer_s: Array = np.array([server.transfer_s for server in servers])
+
+
 @dataclass(frozen=True)
 class Disaggregated:
-    """Prefill servers that hand over to decode servers."""
+    """Prefill servers that hand over to decode servers, a pair of servers for each kind."""
 
-    prefill: PrefillServer
-    decode: DecodeServer
+    pairs: Sequence[tuple[PrefillServer, DecodeServer]]
     workload: WorkloadClasses
     loose: Looseness
 
     @property
-    def name(self) -> str:
-        """Kinds of servers."""
-        return f"p-tp{self.prefill.tensor_parallel_size}-d-tp{self.decode.tensor_parallel_size}"
+    def kinds(self) -> int:
+        """Number of pairs."""
+        return len(self.pairs)
 
-    @property
-    def generating(self) -> DecodeServer:
-        """Decode servers."""
-        return self.decode
+    def name(self, kind: int) -> str:
+        """Return the name of a pair: `p-tp1-d-tp2`."""
+        prefill, decode = self.pairs[kind]
+        return f"p-{prefill.parallelism}-d-{decode.parallelism}"
+
+    def generating(self, kind: int) -> DecodeServer:
+        """Return the decode servers of a kind."""
+        return self.pairs[kind][1]
+
+    def spreads(self, kind: int) -> Sequence[Parallelism]:
+        """Return the spreads of a kind's prefill and decode servers."""
+        return [server.parallelism for server in self.pairs[kind]]
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
         """Return the GPUs of all servers."""
-        unit = fleet.prefill * self.prefill.tensor_parallel_size + fleet.decode * self.decode.tensor_parallel_size
-        return fleet.copies * unit
+        prefill, decode = self._gpus
+        return fleet.copies * (fleet.prefill * prefill[fleet.kind] + fleet.decode * decode[fleet.kind])
 
-    def topology(self, prefill: int, decode: int) -> str:
+    def topology(self, kind: int, prefill: int, decode: int) -> str:
         """Return the topology of a unit in short form."""
-        sizes = self.prefill.tensor_parallel_size, self.decode.tensor_parallel_size
-        return f"{prefill}p-tp{sizes[0]}-{decode}d-tp{sizes[1]}"
+        first, second = self.pairs[kind]
+        return disaggregated_short_form(prefill, first.parallelism, decode, second.parallelism)
+
+    @cached_property
+    def _gpus(self) -> Counts:
+        """GPUs of one prefill and of one decode server of each kind."""
+        return np.array([[server.parallelism.gpus for server in pair] for pair in self.pairs], dtype=np.int64).T
+
+    @cached_property
+    def _prefill(self) -> _PrefillFigures:
+        return _PrefillFigures([prefill for prefill, _ in self.pairs])
+
+    @cached_property
+    def _curves(self) -> ServerCurves:
+        return ServerCurves([decode for _, decode in self.pairs])
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
         """Return the request rate that the slower role sustains."""
-        decode = fleet.decode * self.decode.most_requests_per_s
-        slower: Array = np.minimum(fleet.prefill / self.prefill.service_s, decode)
-        return fleet.copies * slower
+        kind, prefill, curves = fleet.kind, self._prefill, self._curves
+        decoded = fleet.decode * (curves.ranks * curves.most_requests_per_s)[kind]
+        prefilled = fleet.prefill * (prefill.ranks / prefill.service_s)[kind]
+        slower: Array = np.minimum(prefilled, decoded)
+        return slower * fleet.copies
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
         """Return the steady state under loads.
 
         TTFT = overhead + wait + prefill + hand-over + first step; the wait for a port is that of M/D/1.
         """
-        load = requests_per_s / fleet.copies
-        utilization = load * self.prefill.service_s / fleet.prefill
-        server_load = load / fleet.decode
-        batch = np.interp(server_load, self.decode.requests_per_s, self.decode.batches)
-        itl_s = np.interp(batch, self.decode.batches, self.decode.itl_s)
-        wait_s = routed_waits_s(
-            fleet.prefill, utilization, self.prefill.service_s, self.prefill.service_scv, self.loose.disaggregated
-        )
-        transfer_load = load * self.prefill.transfer_s / fleet.prefill
+        kind, prefill, curves = fleet.kind, self._prefill, self._curves
+        load, ranks = requests_per_s / fleet.copies, fleet.prefill * prefill.ranks[kind]
+        service_s, transfer_s = prefill.service_s[kind], prefill.transfer_s[kind]
+        utilization, transfer_load = load * service_s / ranks, load * transfer_s / ranks
+        rank_load = load / (fleet.decode * curves.ranks[kind])
+        batch, itl_s, _ = curves.at(kind, rank_load)
+        wait_s = routed_waits_s(ranks, utilization, service_s, prefill.scv[kind], self.loose.disaggregated)
         one_port = np.ones(load.shape, dtype=np.int64)
-        hand_over_s = self.prefill.transfer_s + waits_s(one_port, transfer_load, self.prefill.transfer_s, 0.0)
-        ttft_s = self.prefill.overhead_s + wait_s + self.prefill.service_s + hand_over_s + itl_s
+        hand_over_s = transfer_s + waits_s(one_port, transfer_load, transfer_s, 0.0)
+        ttft_s = prefill.overhead_s[kind] + wait_s + service_s + hand_over_s + itl_s
         return Scores(
             prefill_load=utilization,
-            decode_load=server_load / self.decode.most_requests_per_s,
+            decode_load=rank_load / curves.most_requests_per_s[kind],
             transfer_load=transfer_load,
             batch=batch,
             wait_s=wait_s,
@@ -162,35 +202,54 @@ class Disaggregated:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """Servers that prefill and decode, with chunked prefill."""
+    """Servers that prefill and decode, with chunked prefill: for each kind what it is as either."""
 
-    prefill: PrefillServer
-    server: DecodeServer
+    servers: Sequence[tuple[PrefillServer, DecodeServer]]
     workload: WorkloadClasses
     loose: Looseness
 
     @property
-    def name(self) -> str:
-        """Kind of server."""
-        return f"agg-tp{self.server.tensor_parallel_size}"
+    def kinds(self) -> int:
+        """Number of kinds of servers."""
+        return len(self.servers)
 
-    @property
-    def generating(self) -> DecodeServer:
-        """All servers of the deployment."""
-        return self.server
+    def name(self, kind: int) -> str:
+        """Return the name of a kind: `agg-tp1dp8ep`."""
+        return f"agg-{self.generating(kind).parallelism}"
+
+    def generating(self, kind: int) -> DecodeServer:
+        """Return the servers of a kind."""
+        return self.servers[kind][1]
+
+    def spreads(self, kind: int) -> Sequence[Parallelism]:
+        """Return the spread of a kind's servers."""
+        return [self.generating(kind).parallelism]
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
         """Return the GPUs of all servers."""
-        return fleet.copies * fleet.decode * self.server.tensor_parallel_size
+        return fleet.copies * fleet.decode * self._gpus[fleet.kind]
 
-    def topology(self, prefill: int, decode: int) -> str:  # noqa: ARG002 - as all families
+    def topology(self, kind: int, prefill: int, decode: int) -> str:  # noqa: ARG002 - as all families
         """Return the topology of a unit in short form."""
-        return f"agg-tp{self.server.tensor_parallel_size}-{decode}r"
+        return aggregated_short_form(self.generating(kind).parallelism, decode)
+
+    @cached_property
+    def _gpus(self) -> Counts:
+        """GPUs of one server of each kind."""
+        return np.array([server.parallelism.gpus for _, server in self.servers], dtype=np.int64)
+
+    @cached_property
+    def _prefill(self) -> _PrefillFigures:
+        return _PrefillFigures([prefill for prefill, _ in self.servers])
+
+    @cached_property
+    def _curves(self) -> ServerCurves:
+        return ServerCurves([server for _, server in self.servers])
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
         """Return the request rate at the largest batch."""
-        most: Array = fleet.copies * fleet.decode * np.float64(self.server.most_requests_per_s)
-        return most
+        each: Array = self._curves.most_requests_per_s * self._curves.ranks
+        return each[fleet.kind] * (fleet.copies * fleet.decode)
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
         """Return the steady state under loads.
@@ -198,20 +257,21 @@ class Aggregated:
         A prompt is served in steps that it shares with the batch, after the step that runs when it comes. Its service
         is its prefill and its share of such steps: ISL of the tokens of a step that the batch leaves.
         """
-        server_load = requests_per_s / (fleet.copies * fleet.decode)
-        batch = np.interp(server_load, self.server.requests_per_s, self.server.batches)
-        step_s = np.interp(batch, self.server.batches, self.server.step_s)
-        itl_s = np.interp(batch, self.server.batches, self.server.itl_s)
+        kind, prefill, curves = fleet.kind, self._prefill, self._curves
+        ranks = fleet.decode * curves.ranks[kind]
+        rank_load = requests_per_s / (fleet.copies * ranks)
+        batch, itl_s, step_s = curves.at(kind, rank_load)
         share = self.workload.input_tokens / np.maximum(TOKEN_BUDGET - batch, 1)
-        service_s = self.prefill.service_s + step_s * share
-        utilization = server_load * service_s
-        loose_share = np.minimum(fleet.decode * self.loose.aggregated_each, self.loose.aggregated_most)
-        wait_s = routed_waits_s(fleet.decode, utilization, service_s, self.prefill.service_scv, loose_share)
-        ttft_s = self.prefill.overhead_s + wait_s + step_s / 2 + self.prefill.service_s + step_s * np.ceil(share)
+        prefill_s = prefill.service_s[kind]
+        service_s = prefill_s + step_s * share
+        utilization = rank_load * service_s
+        loose_share = np.minimum(ranks * self.loose.aggregated_each, self.loose.aggregated_most)
+        wait_s = routed_waits_s(ranks, utilization, service_s, prefill.scv[kind], loose_share)
+        ttft_s = prefill.overhead_s[kind] + wait_s + step_s / 2 + prefill_s + step_s * np.ceil(share)
         return Scores(
             prefill_load=utilization,
-            decode_load=server_load / self.server.most_requests_per_s,
-            transfer_load=np.zeros_like(server_load),
+            decode_load=rank_load / curves.most_requests_per_s[kind],
+            transfer_load=np.zeros_like(rank_load),
             batch=batch,
             wait_s=wait_s,
             ttft_s=ttft_s,
@@ -256,14 +316,20 @@ def score_fleet(
 
 
 def capacities_of(question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts) -> Array:
-    """Return the most requests per second within all targets, by halving: every ratio rises with load."""
-    high = family.most_requests_per_s(fleet)
-    low = np.zeros_like(high)
+    """Return the most requests per second within all targets, by halving: every ratio rises with load. So many copies
+    of a unit carry so many times as much.
+    """
+    most = np.int64(1 + max(fleet.prefill.max(initial=0), fleet.decode.max(initial=0)))
+    units = (fleet.kind * most + fleet.prefill) * most + fleet.decode
+    _, firsts, places = np.unique(units, return_index=True, return_inverse=True)
+    single = replace(fleet.at(firsts), copies=np.ones_like(firsts))
+    high = family.most_requests_per_s(single)
+    low: Array = np.zeros_like(high)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        fine = score_fleet(question, family, fleet, middle).worst <= 1
+        fine = score_fleet(question, family, single, middle).worst <= 1
         low, high = np.where(fine, middle, low), np.where(fine, high, middle)
-    return low
+    return low[places] * fleet.copies
 
 
 def _share(values: Array, limit: float | None) -> Array:
@@ -279,18 +345,34 @@ def fleet_of(family: DeploymentFamily, gpus: int) -> DeploymentCounts:
     Aggregated servers have one unit: copies of them would only split their queue.
     """
     if isinstance(family, Aggregated):
-        return fleet_of_counts((0, count, 1) for count in range(1, gpus // family.server.tensor_parallel_size + 1))
-    assert isinstance(family, Disaggregated)  # noqa: S101 - there are these two
-    prefill_size, decode_size = family.prefill.tensor_parallel_size, family.decode.tensor_parallel_size
-    return fleet_of_counts(
+        tables = [_alone(server.parallelism.gpus, gpus) for _, server in family.servers]
+    else:
+        assert isinstance(family, Disaggregated)  # noqa: S101 - there are these two
+        tables = [_together(first.parallelism.gpus, second.parallelism.gpus, gpus) for first, second in family.pairs]
+    kinds = np.repeat(np.arange(len(tables), dtype=np.int64), [len(table) for table in tables])
+    return DeploymentCounts(kinds, *np.concatenate([np.zeros((0, 3), dtype=np.int64), *tables]).T)
+
+
+@lru_cache(maxsize=64)
+def _alone(server_gpus: int, gpus: int) -> Counts:
+    """Return the counts of aggregated servers with so many GPUs each: prefill, decode, copies."""
+    counts = np.arange(1, gpus // server_gpus + 1, dtype=np.int64)
+    return np.stack([np.zeros_like(counts), counts, np.ones_like(counts)], axis=1)
+
+
+@lru_cache(maxsize=256)
+def _together(prefill_gpus: int, decode_gpus: int, gpus: int) -> Counts:
+    """Return the counts of prefill and decode servers with so many GPUs each: prefill, decode, copies."""
+    counts = [
         (prefill, decode, copies)
-        for prefill in range(1, (gpus - decode_size) // prefill_size + 1)
-        for decode in range(1, (gpus - prefill * prefill_size) // decode_size + 1)
-        for copies in range(1, min(gpus // (prefill * prefill_size + decode * decode_size), MAX_COPIES) + 1)
-    )
+        for prefill in range(1, (gpus - decode_gpus) // prefill_gpus + 1)
+        for decode in range(1, (gpus - prefill * prefill_gpus) // decode_gpus + 1)
+        for copies in range(1, min(gpus // (prefill * prefill_gpus + decode * decode_gpus), MAX_COPIES) + 1)
+    ]
+    return np.array(counts, dtype=np.int64).reshape(-1, 3)
 
 
-def fleet_of_counts(counts: Iterable[tuple[int, int, int]]) -> DeploymentCounts:
-    """Return deployments from their prefill servers, decode servers and copies."""
+def fleet_of_counts(counts: Iterable[tuple[int, int, int]], kind: int = 0) -> DeploymentCounts:
+    """Return deployments of one kind from their prefill servers, decode servers and copies."""
     table = np.array(list(counts), dtype=np.int64).reshape(-1, 3)
-    return DeploymentCounts(table[:, 0], table[:, 1], table[:, 2])
+    return DeploymentCounts(np.full(len(table), kind, dtype=np.int64), *table.T)

@@ -15,6 +15,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import Progress, SilentProgress, Ticker
 from llmd_base.row import Basis, Row
 from llmd_bench.comparison import ForecastError, forecast_errors
+from llmd_bench.deployment import aggregated_short_form
 from llmd_bench.loads import RequestedLoad
 from llmd_bench.loads import deployment as deployment_of
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE, Conditions, conditions_of
@@ -28,6 +29,7 @@ from llmd_oke.values import Entry, required_entry
 from llmd_tuner.calibration import left_out_models
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
+from llmd_tuner.measurements import parallelism_of
 from llmd_tuner.published_claims import Throughput, check_claims, published_claims
 from llmd_tuner.row_filters import Inspection, Rule, place
 from llmd_tuner.search_inputs import known_shape
@@ -268,7 +270,8 @@ def _window(row: Row) -> Window:
 
 
 def _servers(row: Row, simulator: Simulator, policy: Policy) -> SimulatedDeployment:
-    topology = row.topology if row.subject == "end-to-end" else f"agg-tp{row.tensor_parallel_size}-1r"
+    alone = parallelism_of(row)
+    topology = row.topology if row.subject == "end-to-end" else alone and aggregated_short_form(alone, 1)
     return deployment(
         simulator.model,
         simulator.node,

@@ -30,6 +30,9 @@ class Sizes:
     """Weights of all experts; a step reads those that its tokens are routed to."""
     experts: int = 0
     active_experts: int = 0
+    expert_parameters: float = 0.0
+    """Parameters of the experts that a token is routed to; shared experts, which all tokens pass through, count as
+    dense layers: each rank has its own."""
     key_value_bytes_per_token: float = 0.0
     """KV cache of a token over all layers."""
     key_value_parts: int = 0
@@ -92,11 +95,14 @@ class Factors:
     handshake_s: float
     transfer_descriptor_s: float = 0.0
     """What each piece of a KV cache that is handed over takes beside its bytes."""
-    decode_fixed_s: tuple[tuple[int, float], ...] = ()
-    """What each step of a server takes beside the rest, by tensor parallel size; other sizes take the mean of these."""
+    decode_fixed_s: tuple[tuple[Parallelism, float], ...] = ()
+    """What each step of a server takes beside the rest, by its spread; other spreads take that of their tensor parallel
+    size alone, or the mean of all."""
     all_reduce_shares: tuple[tuple[int, float], ...] = ()
     """What quantization leaves of the time of a prompt's all-reduces, by tensor parallel size, ascending; other sizes
     take the next smaller one's. Empty without quantization."""
+    expert_imbalance: float = 1.0
+    """Tokens that the busiest GPU's experts get over the mean, where GPUs have whole experts."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +171,8 @@ class ServerLatency:
     are computed once.
 
     Ranks hand the activations of all their tokens to all others before experts, and get back what these made of them
-    (vLLM's default `allgather_reducescatter`), with the efficiency of all-reduce; experts are chosen equally often.
-    Both are bounds: nobody has measured them on MI300X.
+    (vLLM's default `allgather_reducescatter`), with the efficiency of all-reduce. Where GPUs have whole experts all
+    wait for the busiest one. Both are bounds: nobody has measured them on MI300X.
     """
 
     model: LatencyModel
@@ -181,7 +187,8 @@ class ServerLatency:
         """Return the GPU time of a prompt chunk, in seconds.
 
         t = F / (tp x efficiency x peak) + all-reduce + exchange between ranks, where
-        F = 2 n parameters + 4 heads head_dim (L_full (n context + n^2 / 2) + L_window min(window, context + n) n).
+        F = 2 n (dense + imbalance experts)
+          + 4 heads head_dim (L_full (n context + n^2 / 2) + L_window min(window, context + n) n).
         """
         sizes = self.model.sizes
         full = sizes.full_layers * tokens * (context_tokens + tokens / 2)
@@ -194,16 +201,30 @@ class ServerLatency:
         in seconds.
 
         t = a1 layers + fixed(tp) + a2 bytes / bandwidth + a3 flops / peak + a4 batch + exchange between ranks, where
-        bytes = (dense + experts (1 - (1 - k/E)^(dp batch)) / dp + batch (copies KV + 2 state)) / tp and
-        flops = 2 batch parameters / tp.
+        bytes = (dense + experts min(1, imbalance (1 - (1 - k/E)^(dp batch))) / dp + batch (copies KV + 2 state)) / tp
+        and flops = 2 batch (dense + imbalance experts) / tp.
         """
-        sizes = self.model.sizes
-        start_s, dense_s, experts_s, sequence_s, key_value_s = self._step_terms
+        alone_s, experts_s, imbalance, missed = self.step_terms
+        read = min(1.0, imbalance * (1.0 - missed**batch))
+        return alone_s + experts_s * read + batch * self.sequence_s(context_tokens)
+
+    @cached_property
+    def step_terms(self) -> tuple[float, float, float, float]:
+        """Parts of a step that its batch has no part in: seconds of what is there without any sequence and of reading
+        all experts, how much more of them the busiest GPU reads, and the share that a sequence of each rank leaves out.
+        """
+        sizes, ranks = self.model.sizes, self.parallelism.data_parallel_size
+        alone_s = self.model.factors.decode_layer_s * sizes.layers + self._fixed_s + sizes.dense_bytes * self._byte_s
         missed = 1.0 - sizes.active_experts / sizes.experts if sizes.experts else 1.0
-        weights_s = dense_s + experts_s * (1.0 - missed ** (batch * self.parallelism.data_parallel_size))
+        return alone_s, sizes.expert_bytes * self._byte_s / ranks, self._imbalance, missed**ranks
+
+    def sequence_s(self, context_tokens: float) -> float:
+        """Return the seconds that each sequence of a batch adds to a step, with so much context."""
+        sizes = self.model.sizes
+        sequence_s, key_value_s = self._sequence_terms
         full = sizes.full_layers * context_tokens
         window = sizes.window_layers * min(context_tokens, sizes.window_tokens)
-        return start_s + weights_s + batch * (sequence_s + (full + window) * key_value_s)
+        return sequence_s + (full + window) * key_value_s
 
     def host_load_s(self, tokens: int) -> float:
         """Return the time in which the KV cache of `tokens` comes from the node's memory, in seconds: a bound, at the
@@ -213,12 +234,24 @@ class ServerLatency:
         rate = self.model.hardware.host_bytes_per_s * gpus / sizes.key_value_copies(gpus)
         return tokens * sizes.key_value_bytes_per_token / rate
 
+    @property
+    def _imbalance(self) -> float:
+        """Work of the GPU with the busiest experts over the mean: 1 where each GPU has a part of all experts."""
+        whole = self.parallelism.expert_parallel and self.parallelism.gpus > 1
+        return self.model.factors.expert_imbalance if whole else 1.0
+
+    @property
+    def _parameters_in_wait(self) -> float:
+        """Parameters of a token beyond its own that a GPU waits for while the busiest one computes."""
+        return (self._imbalance - 1.0) * self.model.sizes.expert_parameters
+
     @cached_property
     def _prefill_terms(self) -> tuple[float, float]:
         """Seconds of each prompt token, and of its attention to each other token in each layer."""
         sizes, factors = self.model.sizes, self.model.factors
         flops = self.tensor_parallel_size * factors.prefill_compute_efficiency * self.model.hardware.flops
-        token_s = 2 * sizes.prefill_parameters / flops + self._all_reduce_token_s + self._exchange_token_s
+        parameters = sizes.prefill_parameters + self._parameters_in_wait
+        token_s = 2 * parameters / flops + self._all_reduce_token_s + self._exchange_token_s
         return token_s, 4 * sizes.attention_heads * sizes.head_dim / flops
 
     @cached_property
@@ -252,24 +285,31 @@ class ServerLatency:
         between_s = outside / (hardware.port_bytes_per_s * spread.gpus_per_node * efficiency)
         return 2 * sizes.layers * sizes.hidden_size * 2 * (inside_s + between_s)
 
+    @property
+    def _fixed_s(self) -> float:
+        """Seconds of each step that neither bytes nor operations explain."""
+        fixed = dict(self.model.factors.decode_fixed_s)
+        mean_s = sum(fixed.values()) / len(fixed) if fixed else 0.0
+        return fixed.get(self.parallelism, fixed.get(Parallelism(self.tensor_parallel_size), mean_s))
+
     @cached_property
-    def _step_terms(self) -> tuple[float, float, float, float, float]:
-        """Seconds of a step before any work, of reading dense weights and those of all experts, of each sequence, and
-        of the KV cache of one token of context in one layer that has one.
-        """
+    def _byte_s(self) -> float:
+        """Seconds of reading a byte that the GPUs of a rank share."""
+        factor, rate = self.model.factors.decode_bytes_factor, self.model.hardware.memory_bytes_per_s
+        return factor / rate / self.tensor_parallel_size
+
+    @cached_property
+    def _sequence_terms(self) -> tuple[float, float]:
+        """Seconds of each sequence, and of the KV cache of one token of context in one layer that has one."""
         sizes, factors, hardware = self.model.sizes, self.model.factors, self.model.hardware
-        fixed = dict(factors.decode_fixed_s)
-        other_s = sum(fixed.values()) / len(fixed) if fixed else 0.0
-        start_s = factors.decode_layer_s * sizes.layers + fixed.get(self.tensor_parallel_size, other_s)
-        byte_s = factors.decode_bytes_factor / hardware.memory_bytes_per_s / self.tensor_parallel_size
-        compute = 2 * sizes.decode_parameters / hardware.flops / self.tensor_parallel_size
+        byte_s = self._byte_s
+        compute = 2 * (sizes.decode_parameters + self._parameters_in_wait) / hardware.flops / self.tensor_parallel_size
         state_s = 2 * sizes.state_bytes * byte_s
         sequence_s = factors.decode_sequence_s + factors.decode_flops_factor * compute + state_s
         sequence_s += self._exchange_token_s
         copies = sizes.key_value_copies(self.tensor_parallel_size)
         cached = copies * sizes.key_value_bytes_per_token / max(1, sizes.layers - sizes.layers_without_attention)
-        experts_s = sizes.expert_bytes * byte_s / self.parallelism.data_parallel_size
-        return start_s, sizes.dense_bytes * byte_s, experts_s, sequence_s, cached * byte_s
+        return sequence_s, cached * byte_s
 
 
 @lru_cache(maxsize=256)

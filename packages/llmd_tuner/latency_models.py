@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from llmd_bench.deployment import Parallelism, parse_server_kind
 from llmd_oke.catalogue.benchmarks import kv_path
 from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, all_reduce_shares
 from llmd_oke.catalogue.latency_figures import DecodeFigures, Fit, LatencyFigures, PrefillFigures, latency_figures
@@ -73,6 +74,7 @@ def _sizes(model: CatalogueModel, key_value_bytes_per_token: float, regions: int
         expert_bytes=work.expert_weight_gb * 1e9,
         experts=experts.count if experts else 0,
         active_experts=experts.active if experts else 0,
+        expert_parameters=_expert_parameters(model),
         key_value_bytes_per_token=key_value_bytes_per_token,
         key_value_parts=1 if architecture.latent_attention else architecture.key_value_heads,
         key_value_regions=regions,
@@ -82,6 +84,17 @@ def _sizes(model: CatalogueModel, key_value_bytes_per_token: float, regions: int
         window_layers=window.layers if window else 0,
         windows_alone=windows_alone,
     )
+
+
+def _expert_parameters(model: CatalogueModel) -> float:
+    """Return the parameters of the experts that a token is routed to. All parameters are dense ones and those of
+    experts, of which a token passes through `active` of `count`.
+    """
+    experts, parameters = model.architecture.experts, model.parameters
+    if experts is None or experts.active == experts.count:
+        return 0.0
+    share = experts.active / experts.count
+    return (parameters.total_billions - parameters.active_billions) * 1e9 * share / (1 - share)
 
 
 def _hardware(model: CatalogueModel, node: NodeHardware) -> GpuLimits:
@@ -108,9 +121,21 @@ def _factors(figures: LatencyFigures, quick_reduce: QuickReduceFormat) -> Factor
         transfer_efficiency=figures.transfer.efficiency,
         handshake_s=figures.transfer.handshake_s,
         transfer_descriptor_s=figures.transfer.descriptor_s,
-        decode_fixed_s=tuple(sorted(figures.decode.fixed_s.items())),
+        decode_fixed_s=tuple((kind_of(key), fixed_s) for key, fixed_s in figures.decode.fixed_s.items()),
         all_reduce_shares=all_reduce_shares(quick_reduce),
+        expert_imbalance=figures.experts.imbalance,
     )
+
+
+def kind_of(key: int | str) -> Parallelism:
+    """Return the spread of servers that a key of `fixed_s` stands for: a tensor parallel size alone, or a kind."""
+    return Parallelism(key) if isinstance(key, int) else parse_server_kind(key)
+
+
+def key_of(spread: Parallelism) -> int | str:
+    """Return the key of `fixed_s` for a spread of servers."""
+    alone = spread == Parallelism(spread.tensor_parallel_size)
+    return spread.tensor_parallel_size if alone else spread.kind
 
 
 class Physical(Entry):
@@ -177,9 +202,9 @@ def _decode(figures: DecodeFigures, fit: Fit) -> Iterator[Unphysical]:
         remedy = "`llmd-oke tune run --grid full`: more batches of each size"
         yield Unphysical("decode", "flops_factor and sequence_s 0", data, consequence, remedy, "batches")
     # Sizes whose steps have no part that is there without any work.
-    fixed_s = {size: figures.layer_s + figures.fixed_s.get(size, 0.0) for size in fit.tensor_parallel_sizes}
-    if free := [size for size, start_s in fixed_s.items() if start_s < _NOTHING]:
-        factor = f"layer_s and fixed_s of TP{', TP'.join(map(str, free))} 0"
+    starts_s = {spread: figures.layer_s + figures.fixed_s.get(key_of(spread), 0.0) for spread in fit.parallelisms}
+    if free := [spread.kind.upper() for spread, start_s in starts_s.items() if start_s < _NOTHING]:
+        factor = f"layer_s and fixed_s of {', '.join(free)} 0"
         consequence = "a step takes nothing for its layers, so that small batches and other sizes come out too fast"
         remedy = "`llmd-oke tune run --grid full`: small batches of these sizes"
         yield Unphysical("decode", factor, data, consequence, remedy, "sizes")

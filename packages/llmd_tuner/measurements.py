@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from llmd_base.row import Basis, Origin, Quantiles, Row, Scope
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions
-from llmd_oke.catalogue.shapes import gpu_names
+from llmd_oke.catalogue.shapes import gpu_names, node_of_gpu
+from llmd_oke.config import Topology
 from llmd_oke.values import Entry, entry, names
 from pydantic import Field
 
@@ -21,10 +23,11 @@ ByLoad = dict[int, dict[int, float]]
 @dataclass(frozen=True)
 class StepTime:
     """The time of one step with `sequences` in the batch and `tokens` of mean context each, or that of one prompt of
-    `tokens` with `sequences` prompts in flight, in seconds.
+    `tokens` with `sequences` prompts in flight, in seconds. Sequences and prompts are those of one rank, which all have
+    as many.
     """
 
-    tensor_parallel_size: int
+    parallelism: Parallelism
     sequences: int
     tokens: float
     seconds: float
@@ -49,8 +52,32 @@ def requests_per_s(row: Row) -> float | None:
     return row.output_tokens_per_s / row.output_tokens if row.output_tokens_per_s else None
 
 
+def parallelism_of(row: Row) -> Parallelism | None:
+    """Return the spread of the single server of a row, None where the row doesn't tell. What its fields leave out is in
+    its topology: rows had no fields for ranks and experts at first, and other tools have none.
+    """
+    known = _of_topology(row)
+    size = row.tensor_parallel_size or (known.tensor_parallel_size if known else None)
+    if size is None:
+        return None
+    known = known if known and known.tensor_parallel_size == size else Parallelism(size)
+    ranks = row.data_parallel_size or known.data_parallel_size
+    whole = known.expert_parallel if row.expert_parallel is None else row.expert_parallel
+    return Parallelism(size, ranks, whole and size * ranks > 1, row.nodes or known.nodes)
+
+
+def _of_topology(row: Row) -> Parallelism | None:
+    """Return the spread of the servers of a row's topology, over nodes of its GPU; None of a whole deployment."""
+    if row.subject == "end-to-end" or row.topology is None:
+        return None
+    node, parts = node_of_gpu(row.gpu), Topology.model_validate(row.topology).servers().values()
+    spreads = [part.parallelism(expert_parallel=False, node_gpus=node.gpus if node else None) for part in parts]
+    return spreads[0] if len(spreads) == 1 else None
+
+
 def _decode_point(row: Row) -> StepTime | None:
-    if not row.tensor_parallel_size or not row.concurrency:
+    spread = parallelism_of(row)
+    if spread is None or not row.concurrency:
         return None
     if row.tpot_ms.mean:
         step_s = row.tpot_ms.mean / 1000
@@ -59,17 +86,22 @@ def _decode_point(row: Row) -> StepTime | None:
     else:
         return None
     context_tokens = row.input_tokens + row.output_tokens / 2
-    return StepTime(row.tensor_parallel_size, max(1, round(row.concurrency)), context_tokens, step_s)
+    return StepTime(spread, _of_rank(row.concurrency, spread), context_tokens, step_s)
+
+
+def _of_rank(concurrency: float, spread: Parallelism) -> int:
+    """Return the requests of each rank of a server that has so many in flight."""
+    return max(1, round(concurrency / spread.data_parallel_size))
 
 
 def _prefill_point(row: Row) -> StepTime | None:
-    rate = requests_per_s(row)
-    if not row.tensor_parallel_size or not row.concurrency or rate is None:
+    rate, spread = requests_per_s(row), parallelism_of(row)
+    if spread is None or not row.concurrency or rate is None:
         return None
-    computed = rate * (1 - (row.prefix_cache_hit_share or 0.0))
+    computed = rate / spread.data_parallel_size * (1 - (row.prefix_cache_hit_share or 0.0))
     if computed <= 0:
         return None
-    return StepTime(row.tensor_parallel_size, max(1, round(row.concurrency)), row.input_tokens, 1 / computed)
+    return StepTime(spread, _of_rank(row.concurrency, spread), row.input_tokens, 1 / computed)
 
 
 class DecodePoints(Entry):

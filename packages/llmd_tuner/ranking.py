@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from llmd_base.row import Origin, Quantiles, Row
+from llmd_base.row import Basis, Origin, Quantiles, Row
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue import CatalogueModel, NodeHardware
+from llmd_oke.config import Topology
 from llmd_oke.planning.conditions import DeployedConditions
 
 from llmd_tuner.confidence import Confidence
@@ -114,10 +116,26 @@ def binding_text(deployment: Candidate, question: SearchInputs) -> str:
 def _why_lost(deployment: Candidate, best: Candidate | None, question: SearchInputs) -> str:
     if not deployment.feasible or best is None:
         return binding_text(deployment, question)
+    if deployment.bound and not best.bound:
+        sizes = " ".join(f"--size {kind}" for kind in unmeasured_kinds(deployment, question))
+        return f"bound: {deployment.capacity_per_s:.1f} requests/s at most; `llmd-oke tune run {sizes}` would tell"
     if deployment.gpus_reserved > best.gpus_reserved:
         return f"needs whole nodes of {deployment.gpus_reserved} GPUs instead of {best.gpus_reserved}"
     less = 1 - deployment.capacity_per_s / best.capacity_per_s
     return f"carries {deployment.capacity_per_s:.1f} requests/s within the targets, {less:.0%} less"
+
+
+def spreads_of(deployment: Candidate, question: SearchInputs) -> tuple[Parallelism, ...]:
+    """Return how the servers of a deployment are spread over GPUs and nodes, in the order of its roles."""
+    node_gpus = question.hardware.gpus_per_node
+    servers = Topology.model_validate(deployment.topology).servers().values()
+    return tuple(part.parallelism(expert_parallel=False, node_gpus=node_gpus) for part in servers)
+
+
+def unmeasured_kinds(deployment: Candidate, question: SearchInputs) -> list[str]:
+    """Return those kinds of a deployment's servers of which nothing was measured, where others were."""
+    spreads = dict.fromkeys(spreads_of(deployment, question))
+    return [str(spread) for spread in spreads if question.is_bound(spread)]
 
 
 def _together(result: Search) -> Iterator[str]:
@@ -127,7 +145,7 @@ def _together(result: Search) -> Iterator[str]:
         best = search(replace(question, targets=Targets(requests_per_s=load))).best()
         if best is not None:
             latencies = f"ttft={math.ceil(best.ttft_s * 1000)} and itl={math.ceil(best.itl_s * 1000)}"
-            yield f"qps={math.floor(best.requests_per_s * 10) / 10:g}{note} with {latencies}: {deployment_name(best)}"
+            yield f"qps={math.floor(best.requests_per_s * 10) / 10:g}{note} with {latencies}: {name_with_basis(best)}"
             return
 
 
@@ -139,7 +157,7 @@ def _looser_latencies(result: Search) -> Iterator[str]:
         other = search(replace(question, targets=replace(targets, **{field: None})))
         if nearest := min(other.feasible(), key=attrgetter(field), default=None):
             reached_ms = math.ceil(getattr(nearest, field) * 1000)
-            yield f"{name}={reached_ms} instead of {getattr(targets, field) * 1000:g}: {deployment_name(nearest)}"
+            yield f"{name}={reached_ms} instead of {getattr(targets, field) * 1000:g}: {name_with_basis(nearest)}"
 
 
 def _less_load(result: Search) -> Iterator[str]:
@@ -148,15 +166,20 @@ def _less_load(result: Search) -> Iterator[str]:
     most = next(search(replace(question, targets=replace(targets, requests_per_s=None))).deployments(1), None)
     if rate is None or most is None or most.capacity_per_s <= 0:
         return
-    yield f"qps={math.floor(most.capacity_per_s * 10) / 10:g} instead of {rate:g}: {deployment_name(most)}"
+    yield f"qps={math.floor(most.capacity_per_s * 10) / 10:g} instead of {rate:g}: {name_with_basis(most)}"
     copies = math.ceil(rate / most.capacity_per_s)
     more = replace(most, copies=copies * most.copies)
-    yield f"{copies * most.gpus_reserved} GPUs instead of {question.hardware.gpus}: {deployment_name(more)}"
+    yield f"{copies * most.gpus_reserved} GPUs instead of {question.hardware.gpus}: {name_with_basis(more)}"
 
 
 def deployment_name(deployment: Candidate) -> str:
     """Return the topology of a deployment and how many copies of it."""
     return deployment.topology if deployment.copies == 1 else f"{deployment.copies} copies of {deployment.topology}"
+
+
+def name_with_basis(deployment: Candidate) -> str:
+    """Return the name of a deployment, with `a bound` where nothing was measured of its servers beside others."""
+    return f"{deployment_name(deployment)}, a bound" if deployment.bound else deployment_name(deployment)
 
 
 def _model(question: SearchInputs, change: Callable[[LatencyModel], LatencyModel]) -> SearchInputs:
@@ -235,7 +258,7 @@ def simulate_finalists(
 ) -> Iterator[SimulatedFinalist]:
     """Simulate deployments one by one, each with `duration_s` seconds of requests."""
     workload = question.workload
-    cached_share = workload.prefix_cache_hit_share + workload.host_hit_share  # which the simulation loads in no time
+    cached_share = workload.prefix_cache_hit_share + workload.host_hit_share
     for finalist in deployments:
         block_size = question.room.block_size if finalist.prefill else question.room.aggregated_block_size
         servers = simulated_deployment(
@@ -254,6 +277,7 @@ def simulate_finalists(
                 round(lengths.output_tokens),
                 lengths.weight,
                 round(lengths.input_tokens * cached_share / block_size) * block_size,
+                host_tokens=round(lengths.input_tokens * workload.host_hit_share),
             )
             for lengths in workload.classes
         ]
@@ -278,7 +302,7 @@ def forecast_row(
     usd = question.hardware.price_usd_per_hour
     return Row(
         subject="end-to-end",
-        basis=confidence.basis,
+        basis=Basis.BOUND if deployment.bound else confidence.basis,
         model=model,
         gpu=gpu,
         origin=Origin(tool="llmd-oke tune"),

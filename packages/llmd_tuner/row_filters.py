@@ -10,15 +10,14 @@ from llmd_base.row import Row
 from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.latency_figures import bound_figures
-from llmd_oke.catalogue.models import key_value_tokens
 from llmd_oke.config import Topology
 from llmd_oke.config.engine import DEFAULT_ENGINE
+from llmd_oke.planning.planned_model import memory
 from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner.latency import LatencyModel, ideal, least_step_s
 from llmd_tuner.latency_models import latency_model_of
-from llmd_tuner.measurements import decode_points, requests_per_s
-from llmd_tuner.search_inputs import sizes_of
+from llmd_tuner.measurements import decode_points, parallelism_of, requests_per_s
 
 RowVerdict = Literal["rejected", "flagged"]
 
@@ -52,10 +51,10 @@ class RowFinding:
 
 @dataclass(frozen=True)
 class RowLimits:
-    """Limits of rows of one model on one GPU. `key_value_tokens` is by tensor parallel size."""
+    """Limits of rows of one model on one GPU. `key_value_tokens` are those of a server, over all of its ranks."""
 
     model: LatencyModel | None = None
-    key_value_tokens: Mapping[int, int] = field(default_factory=dict[int, int])
+    key_value_tokens: Mapping[Parallelism, int] = field(default_factory=dict[Parallelism, int])
 
 
 @dataclass(frozen=True)
@@ -105,25 +104,27 @@ def place(row: Row) -> str:
     """Return the file and line that a row is from, or its servers and load where its file is not known."""
     if row.origin.file:
         return row.origin.file if row.origin.line is None else f"{row.origin.file}:{row.origin.line}"
-    size = f" TP{row.tensor_parallel_size}" if row.tensor_parallel_size else ""
+    spread = parallelism_of(row)
+    size = f" {spread.kind.upper()}" if spread else ""
     load = f" concurrency {row.concurrency:g}" if row.concurrency else ""
     return f"{row.subject}{size}{load}"
 
 
 def _hardware_bound(row: Row, limits: RowLimits) -> Iterator[RowFinding]:
-    if limits.model is None or row.tensor_parallel_size is None:
+    spread = parallelism_of(row)
+    if limits.model is None or spread is None:
         return
     rate = requests_per_s(row)
     if row.subject == "prefill" and rate is not None:
         tokens_per_s = rate * row.input_tokens
-        # At the peak rate of the GPUs' matrix units, with nothing else to do.
+        # At the peak rate of the GPUs' matrix units, with nothing else to do; ranks compute prompts side by side.
         prompt = round(row.input_tokens)
-        most = prompt / ideal(limits.model).server(row.tensor_parallel_size).prefill_s(prompt)
+        most = prompt * spread.data_parallel_size / ideal(limits.model).server(spread).prefill_s(prompt)
         if tokens_per_s > most:
             why = f"{tokens_per_s:,.0f} prompt tokens/s, at most {most:,.0f} can be computed: a cache answered"
             yield RowFinding(row, Rule.HARDWARE_BOUND, "rejected", why)
     for point in decode_points([row]):
-        least_s = least_step_s(limits.model, point.sequences, point.tokens, point.tensor_parallel_size)
+        least_s = least_step_s(limits.model, point.sequences, point.tokens, spread)
         if point.seconds < least_s:
             why = f"a step of {point.seconds * 1000:.2f} ms; reading the weights alone takes {least_s * 1000:.2f} ms"
             yield RowFinding(row, Rule.HARDWARE_BOUND, "rejected", why)
@@ -141,15 +142,18 @@ def _max_num_seqs(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     if not row.concurrency or not row.max_num_seqs or row.subject == "prefill":
         return
     servers = Topology.model_validate(row.topology).servers() if row.topology else {}
-    generating = sum(part.replicas for role, part in servers.items() if role != "prefill")
-    most = row.max_num_seqs * row.copies * (generating if row.topology else 1)
+    ranks = [part.replicas * part.data_parallel_size for role, part in servers.items() if role != "prefill"]
+    alone = parallelism_of(row)
+    generating = sum(ranks) if ranks else alone.data_parallel_size if alone else 1
+    most = row.max_num_seqs * row.copies * generating  # each rank has its own limit
     if row.concurrency > most:
         why = f"{row.concurrency:g} in flight, {most} at a time: the rest waited"
         yield RowFinding(row, Rule.MAX_NUM_SEQS, "rejected" if row.subject == "decode" else "flagged", why)
 
 
 def _key_value_cache(row: Row, limits: RowLimits) -> Iterator[RowFinding]:
-    tokens = limits.key_value_tokens.get(row.tensor_parallel_size or 0)
+    spread = parallelism_of(row)
+    tokens = limits.key_value_tokens.get(spread) if spread else None
     if tokens is None or not row.concurrency or row.subject != "decode":
         return
     fit = int(tokens / (row.input_tokens + row.output_tokens))
@@ -217,20 +221,21 @@ def inspect_by_model(rows: list[Row]) -> Inspection:
     accepted: list[Row] = []
     findings: list[RowFinding] = []
     for key in dict.fromkeys((row.model, row.gpu) for row in rows):
-        inspection = inspect([row for row in rows if (row.model, row.gpu) == key], _limits(*key))
+        own = [row for row in rows if (row.model, row.gpu) == key]
+        inspection = inspect(own, _limits(*key, {spread for row in own if (spread := parallelism_of(row))}))
         accepted += inspection.accepted
         findings += inspection.findings
     return Inspection(tuple(accepted), tuple(findings))
 
 
-def _limits(name: str, gpu: str) -> RowLimits:
-    """Return the limits of a model on a GPU; none where the catalogue lacks either."""
+def _limits(name: str, gpu: str, spreads: Iterable[Parallelism]) -> RowLimits:
+    """Return the limits of a model on a GPU, with the room of servers of these spreads; none where the catalogue lacks
+    either.
+    """
     model = catalogue.model(name) or catalogue.model_of_repository(name)
     node = catalogue.node_of_gpu(gpu)
     if model is None or node is None:
         return RowLimits()
-    room = {
-        size: key_value_tokens(model, node, Parallelism(size), DEFAULT_ENGINE.gpu_memory_utilization)
-        for size in sizes_of(model, node)
-    }
+    share = DEFAULT_ENGINE.gpu_memory_utilization
+    room = {spread: memory(model, node, spread, share).key_value_tokens for spread in spreads}
     return RowLimits(latency_model_of(bound_figures(model, node.gpu), model, node), room)

@@ -1,11 +1,13 @@
 """All deployments for some GPUs, scored in closed form and put in order; their frontier of throughput against speed."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from llmd_bench.deployment import Parallelism
 from llmd_bench.loads import frontier
+from llmd_oke.config import Role
 from numpy.typing import NDArray
 
 from llmd_tuner.families import (
@@ -21,12 +23,18 @@ from llmd_tuner.families import (
     score_fleet,
 )
 from llmd_tuner.search_inputs import SearchInputs, Targets
-from llmd_tuner.servers import aggregated_server, decode_server, prefill_server
+from llmd_tuner.servers import PrefillServer, aggregated_server, decode_server, prefill_server
 from llmd_tuner.waits import LOOSENESS
 
 Array = NDArray[np.float64]
 
 _IDLE_PER_S = 1e-6
+
+_TOGETHER = 2048
+"""Units that are scored together at all loads: as many as a processor's caches hold."""
+
+FEWEST_SEQUENCES = 2
+"""A rank that holds fewer of the workload's requests is no candidate."""
 
 LOADS = np.linspace(0.02, 1.0, 40)
 """Shares of a deployment's capacity at which it is scored."""
@@ -50,6 +58,7 @@ class Candidate:
     decode_load: float
     transfer_load: float
     batch: float
+    """Of each rank."""
     wait_s: float
     ttft_s: float
     itl_s: float
@@ -62,7 +71,9 @@ class Candidate:
     ratio: float
     """What that constraint has over what it allows."""
     max_num_seqs: int
-    """The largest batch within the target for ITL, as far as the KV cache holds it."""
+    """The largest batch of a rank within the target for ITL, as far as the KV cache holds it."""
+    bound: bool = False
+    """Whether latencies of its servers are bounds beside those of others, which were measured."""
 
     @property
     def feasible(self) -> bool:
@@ -89,16 +100,17 @@ def deployment_of(question: SearchInputs, scored: ScoredFleet, capacity: float, 
     """Return one of the scored deployments as a candidate. `capacity` is NaN where it was not computed."""
     scores, hardware = scored.scores, question.hardware
     prefill, decode = int(scored.fleet.prefill[place]), int(scored.fleet.decode[place])
-    gpus = scored.family.gpus(scored.fleet)[place]
+    (gpus,) = scored.family.gpus(scored.fleet.at(np.array([place])))
     held = int(reserved(gpus, hardware.gpus_per_node))
     load = float(scored.requests_per_s[place])
     tokens_per_s = load * question.workload.output_tokens
     usd, binding = hardware.price_usd_per_hour, int(scored.ratios[:, place].argmax())
-    server, itl_limit_s = scored.family.generating, question.targets.itl_s
+    kind = int(scored.fleet.kind[place])
+    server, itl_limit_s = scored.family.generating(kind), question.targets.itl_s
     largest = server.batches[-1] if itl_limit_s is None else np.count_nonzero(server.itl_s <= itl_limit_s)
     return Candidate(
-        family=scored.family.name,
-        topology=scored.family.topology(prefill, decode),
+        family=scored.family.name(kind),
+        topology=scored.family.topology(kind, prefill, decode),
         copies=int(scored.fleet.copies[place]),
         prefill=prefill,
         decode=decode,
@@ -119,6 +131,7 @@ def deployment_of(question: SearchInputs, scored: ScoredFleet, capacity: float, 
         binding=CONSTRAINTS[binding],
         ratio=float(scored.ratios[binding, place]),
         max_num_seqs=max(1, int(largest)),
+        bound=question.is_bound(*scored.family.spreads(kind)),
     )
 
 
@@ -149,10 +162,12 @@ class Search:
         return next(self.feasible(), None)
 
     def best_of_families(self) -> list[Candidate]:
-        """Return the best of each family, in order."""
+        """Return the best of each kind of servers, in order."""
+        kinds = np.concatenate([np.zeros(0, dtype=np.int64), *(fleet.fleet.kind for fleet in self.scored)])
         starts = np.cumsum([0, *(len(fleet.worst) for fleet in self.scored)])
-        families = np.searchsorted(starts, self.order, side="right") - 1
-        _, firsts = np.unique(families, return_index=True)
+        for place, start in enumerate(starts[1:-1], 1):  # kinds of a family come after those of the ones before it
+            kinds[start:] += self.scored[place - 1].family.kinds
+        _, firsts = np.unique(kinds[self.order], return_index=True)
         return [self.deployment(int(self.order[place]), whole=False) for place in sorted(firsts)]
 
     def deployment(self, place: int, whole: bool = True) -> Candidate:
@@ -173,7 +188,8 @@ def search(question: SearchInputs) -> Search:
     """Score all deployments at the load that is asked for, or each at its own capacity where none is.
 
     With a load, the fewest nodes come first and, of equally many, the deployment with the most room left; without one,
-    the one that carries the most within the targets. Those that miss a target come last, by how far they miss it.
+    the one that carries the most within the targets. Those whose servers nobody has measured come behind those that
+    were, as bounds promise more than servers keep. Those that miss a target come last, by how far they miss it.
     """
     scored: list[ScoredFleet] = []
     capacities: list[Array] = []
@@ -196,30 +212,57 @@ def search(question: SearchInputs) -> Search:
 
 
 def families(question: SearchInputs) -> list[DeploymentFamily]:
-    """Return all kinds of deployments that fit the GPUs' memory."""
-    model, workload, room = question.model, question.workload, question.room
-    shared = {size: room.sequences(size, workload, aggregated=True) for size in question.sizes}
-    apart = {size: room.sequences(size, workload, aggregated=False) for size in question.sizes}
-    decode = {size: decode_server(model, workload, size, batch) for size, batch in apart.items() if batch >= 2}
-    loose = LOOSENESS[question.profile]
+    """Return all deployments that fit the GPUs' memory: those of servers that do both, and those that hand over."""
+    loose, choices, gpus = LOOSENESS[question.profile], question.choices, question.hardware.gpus
+    shared = _held(question, "aggregated", choices.aggregated)
+    apart = _held(question, "decode", (decode for _, decode in choices.disaggregated))
+    generating = {
+        spread: decode_server(question.model, question.workload, spread, batch) for spread, batch in apart.items()
+    }
+    pairs = [(first, second) for first, second in choices.disaggregated if first.gpus + second.gpus <= gpus]
+    alone = [(prefill_server(question.model, question.workload, spread), batch) for spread, batch in shared.items()]
+    both = [
+        (server, aggregated_server(question.model, question.workload, server, batch))
+        for server, batch in alone
+        if server.parallelism.gpus <= gpus
+    ]
+    handing = [
+        (_handing_over(question, first, second), generating[second]) for first, second in pairs if second in generating
+    ]
     result: list[DeploymentFamily] = []
-    for prefill_size in question.sizes:
-        if shared[prefill_size] >= 2:
-            prefill = prefill_server(model, workload, prefill_size)
-            server = aggregated_server(model, workload, prefill, shared[prefill_size])
-            result.append(Aggregated(prefill, server, workload, loose))
-        for decode_size in decode if prefill_size in decode else ():
-            rails = min(prefill_size, decode_size)
-            prefill = prefill_server(model, workload, prefill_size, rails, room.block_size)
-            result.append(Disaggregated(prefill, decode[decode_size], workload, loose))
+    if both:
+        result.append(Aggregated(both, question.workload, loose))
+    if handing:
+        result.append(Disaggregated(handing, question.workload, loose))
     return result
+
+
+def _held(question: SearchInputs, role: Role, spreads: Iterable[Parallelism]) -> dict[Parallelism, int]:
+    """Return the sequences that a rank of each kind of server holds, of those that hold at least two."""
+    memory, room = question.choices.memory[role], question.room
+    held = {
+        spread: room.sequences(memory[spread], question.workload, aggregated=role == "aggregated")
+        for spread in dict.fromkeys(spreads)
+    }
+    return {spread: sequences for spread, sequences in held.items() if sequences >= FEWEST_SEQUENCES}
+
+
+def _handing_over(question: SearchInputs, prefill: Parallelism, decode: Parallelism) -> PrefillServer:
+    rails = min(prefill.tensor_parallel_size, decode.tensor_parallel_size)
+    return prefill_server(question.model, question.workload, prefill, rails, question.room.block_size)
+
+
+def kind_named(question: SearchInputs, name: str) -> tuple[DeploymentFamily, int]:
+    """Return the family that has a kind of servers, such as `p-tp1-d-tp2`, and the kind's place in it."""
+    kinds = ((family, kind) for family in families(question) for kind in range(family.kinds))
+    return next((family, kind) for family, kind in kinds if family.name(kind) == name)
 
 
 def at_loads(question: SearchInputs, deployment: Candidate, loads: Sequence[float]) -> list[Candidate]:
     """Return one deployment at several loads."""
-    family = next(candidate for candidate in families(question) if candidate.name == deployment.family)
+    family, kind = kind_named(question, deployment.family)
     counts = [(deployment.prefill, deployment.decode, deployment.copies)] * len(loads)
-    scored = score_fleet(question, family, fleet_of_counts(counts), np.array(loads))
+    scored = score_fleet(question, family, fleet_of_counts(counts, kind), np.array(loads))
     return [deployment_of(question, scored, deployment.capacity_per_s, place) for place in range(len(loads))]
 
 
@@ -233,7 +276,13 @@ def _order(question: SearchInputs, scored: Sequence[ScoredFleet], capacities: Se
     nodes = reserved(gpus, question.hardware.gpus_per_node)
     price = nodes if question.targets.requests_per_s is not None else np.zeros_like(gpus)
     how_far = np.where(misses, worst, 0.0)
-    return np.lexsort((gpus, -np.round(capacity, 6), np.where(misses, 0, price), how_far))
+    bound = np.concatenate([bounds_of(question, fleet.family)[fleet.fleet.kind] for fleet in scored])
+    return np.lexsort((gpus, -np.round(capacity, 6), np.where(misses, 0, price), bound, how_far))
+
+
+def bounds_of(question: SearchInputs, family: DeploymentFamily) -> "NDArray[np.bool_]":
+    """Return for each kind of servers whether its latencies are bounds beside those of others."""
+    return np.array([question.is_bound(*family.spreads(kind)) for kind in range(family.kinds)])
 
 
 def frontier_of(question: SearchInputs) -> list[Candidate]:
@@ -256,20 +305,21 @@ def frontier_of(question: SearchInputs) -> list[Candidate]:
 def curve_of(question: SearchInputs, deployment: Candidate, points: int = 16) -> list[Candidate]:
     """Return one deployment from little load up to what the shares of `headroom` allow."""
     free = replace(question, targets=Targets())
-    family = next(candidate for candidate in families(free) if candidate.name == deployment.family)
-    fleet = fleet_of_counts([(deployment.prefill, deployment.decode, deployment.copies)])
+    family, kind = kind_named(free, deployment.family)
+    fleet = fleet_of_counts([(deployment.prefill, deployment.decode, deployment.copies)], kind)
     most = float(capacities_of(free, family, fleet)[0])
     return at_loads(free, deployment, [most * share for share in np.linspace(0.05, 1.0, points)])
 
 
 def _units_at_loads(question: SearchInputs) -> Iterator[ScoredFleet]:
-    """Yield each family at all loads, as one flat fleet of single units: copies of one are no better for a GPU or a
-    user.
+    """Yield single units at all loads, some of a family at a time: copies of one are no better for a GPU or a user.
+    Kinds of servers that are bounds are left out where others aren't.
     """
     for family in families(question):
-        whole = fleet_of(family, question.hardware.gpus)
-        fleet = whole.at(np.flatnonzero(whole.copies == 1))
-        if fleet.copies.size:
+        whole, bound = fleet_of(family, question.hardware.gpus), bounds_of(question, family)
+        places = np.flatnonzero((whole.copies == 1) & ~bound[whole.kind])
+        for start in range(0, places.size, _TOGETHER):
+            fleet = whole.at(places[start : start + _TOGETHER])
             repeated = fleet.at(np.repeat(np.arange(fleet.copies.size), LOADS.size))
             loads = (capacities_of(question, family, fleet)[:, None] * LOADS).ravel()
             yield score_fleet(question, family, repeated, loads)

@@ -11,10 +11,10 @@ from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.catalogue.latency_figures import LatencyFigures
-from llmd_oke.catalogue.models import blocks_allow, heads_allow, key_value_tokens, state_tokens
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
+from llmd_oke.planning.server_choices import ServerChoices, possible_servers
 from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner.latency import LatencyModel
@@ -72,11 +72,17 @@ class SearchInputs:
     targets: Targets
     hardware: GpuInventory
     room: Room
-    sizes: tuple[int, ...]
-    """Tensor parallel sizes to try."""
+    choices: ServerChoices
+    """Kinds of servers to try, and their memory."""
     headroom: Headroom = field(default_factory=headroom)
     profile: RouterProfileName = "token-load"
     """How routers choose servers."""
+    measured: frozenset[Parallelism] | None = None
+    """Servers that latencies were measured of, where others are bounds; None where all are alike."""
+
+    def is_bound(self, *spreads: Parallelism) -> bool:
+        """Tell whether latencies of servers are bounds beside those of others, which were measured."""
+        return self.measured is not None and not self.measured.issuperset(spreads)
 
 
 def parse_targets(text: str) -> Targets:
@@ -159,15 +165,6 @@ def checked_figures(figures: LatencyFigures, model: CatalogueModel, node: NodeHa
     return figures
 
 
-def sizes_of(model: CatalogueModel, node: NodeHardware) -> tuple[int, ...]:
-    """Return the tensor parallel sizes, powers of two, that heads and blocks of weights allow within a node."""
-    powers = (1 << power for power in range(node.gpus.bit_length()))
-    sizes = (size for size in powers if size <= node.gpus and heads_allow(model, size))
-    return tuple(
-        size for size in sizes if blocks_allow(model, Parallelism(size, expert_parallel=model.expert_parallel))
-    )
-
-
 def question_of(
     model: CatalogueModel,
     node: NodeHardware,
@@ -177,28 +174,25 @@ def question_of(
     gpus: int,
     *,
     max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs,
-    gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization,
+    choices: ServerChoices | None = None,
     started: DeployedConditions = VLLM_DEFAULTS,
     profile: RouterProfileName = "token-load",
 ) -> SearchInputs:
     """Ask which deployment of `gpus` GPUs serves the workload within the targets.
 
-    `started` is what its servers are started with, `profile` how its routers choose among them.
+    `choices` are the servers that a stack may have, all that the model's sizes and memory allow where there is none;
+    `started` is what they are started with, `profile` how their routers choose among them.
     """
-    sizes = sizes_of(model, node)
-    room = {size: key_value_tokens(model, node, Parallelism(size), gpu_memory_utilization) for size in sizes}
     return SearchInputs(
         model=latency_model_of(figures, model, node, started.handing_over),
         workload=workload,
         targets=targets,
         hardware=GpuInventory(gpus, node.gpus, node.price_usd_per_gpu_hour),
         room=Room(
-            room,
             max_num_seqs,
             started.handing_over.block_size or DEFAULT_BLOCK_SIZE,
             started.aggregated.block_size or DEFAULT_BLOCK_SIZE,
-            {size: state_tokens(model, size) for size in sizes},
         ),
-        sizes=sizes,
+        choices=choices or possible_servers(model, node, gpus, DEFAULT_ENGINE.gpu_memory_utilization),
         profile=profile,
     )

@@ -1,16 +1,20 @@
-"""Curves of one server under a workload, at each batch, in which loads are looked up.
+"""Curves of one rank of a server under a workload, at each batch, in which loads are looked up.
 
-A server is described by what it sustains at a batch, because that needs no iteration: a load is turned into its batch
-by looking it up in a rising curve. Requests arrive at random, so a sequence sees itself beside the mean of the others:
-in a batch of B, which takes t(B) for a step, the others are the (B - 1) = rate x OSL x t(B) of Little's law.
+A rank is described by what it sustains at a batch, because that needs no iteration: a load is turned into its batch by
+looking it up in a rising curve. Requests arrive at random, so a sequence sees itself beside the mean of the others: in
+a batch of B, which takes t(B) for a step, the others are the (B - 1) = rate x OSL x t(B) of Little's law. A server has
+one rank, or several of data parallelism, among which requests are spread as among servers.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.config.engine import DEFAULT_ENGINE
+from llmd_oke.planning import Memory
 from numpy.typing import NDArray
 
 from llmd_tuner.latency import LatencyModel
@@ -18,6 +22,7 @@ from llmd_tuner.waits import scv
 from llmd_tuner.workload import WorkloadClasses
 
 Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 TOKEN_BUDGET = 8192
 """vLLM's default `--max-num-batched-tokens` of a server on GPUs with this much memory: tokens of one step."""
@@ -25,44 +30,39 @@ TOKEN_BUDGET = 8192
 
 @dataclass(frozen=True)
 class Room:
-    """Room for sequences on a server. `key_value_tokens` is by tensor parallel size, without sizes that don't fit the
-    model's weights.
-    """
+    """Room for sequences on servers, whose memory is planning's."""
 
-    key_value_tokens: Mapping[int, int]
     max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs
+    """Sequences that each rank runs at a time, whatever its KV cache holds."""
     block_size: int = DEFAULT_BLOCK_SIZE
     """Tokens of a KV block of servers that hand caches over."""
     aggregated_block_size: int = DEFAULT_BLOCK_SIZE
     """Tokens of a KV block of servers that do both."""
-    state_tokens: Mapping[int, int] = field(default_factory=dict[int, int])
-    """Tokens whose room the state of a sequence takes, by tensor parallel size, where layers keep one."""
 
-    def sequences(self, tensor_parallel_size: int, workload: WorkloadClasses, *, aggregated: bool) -> int:
-        """Return how many sequences of the workload fit a server of that size, each in whole blocks."""
-        tokens = self.key_value_tokens.get(tensor_parallel_size, 0)
+    def sequences(self, memory: Memory, workload: WorkloadClasses, *, aggregated: bool) -> int:
+        """Return how many sequences of the workload fit a rank of a server with that memory, each in whole blocks."""
         block_size = self.aggregated_block_size if aggregated else self.block_size
-        kept = workload.kept_tokens(block_size) + self.state_tokens.get(tensor_parallel_size, 0)
-        return min(self.max_num_seqs, int(tokens // kept))
+        held = memory.sequences(math.ceil(workload.kept_tokens(block_size))) // memory.ranks
+        return min(self.max_num_seqs, held)
 
 
 @dataclass(frozen=True)
 class PrefillServer:
-    """A server that prefills: its mean service time and how much that varies."""
+    """A server that prefills: the mean service time of a rank and how much that varies."""
 
-    tensor_parallel_size: int
+    parallelism: Parallelism
     service_s: float
     service_scv: float
     overhead_s: float
     transfer_s: float
-    """Hand-over of the mean prompt's KV cache through one port for each GPU that both servers have."""
+    """Hand-over of the mean prompt's KV cache through one port for each GPU that the ranks of both servers have."""
 
 
 @dataclass(frozen=True)
 class DecodeServer:
-    """A server that generates, at batches of 1, which is idle but for one sequence, to its largest."""
+    """A server that generates, at batches of a rank of 1, which is idle but for one sequence, to its largest."""
 
-    tensor_parallel_size: int
+    parallelism: Parallelism
     batches: Array
     step_s: Array
     """One token for each sequence, without what is not decoding."""
@@ -72,23 +72,52 @@ class DecodeServer:
 
     @property
     def most_requests_per_s(self) -> float:
-        """Request rate at the largest batch."""
+        """Request rate of a rank at the largest batch."""
         return float(self.requests_per_s[-1])
+
+
+class ServerCurves:
+    """Curves of several kinds of servers, one behind the other, so that loads of all kinds are looked up together.
+
+    A kind's position is twice its place, and the share of its largest rate: positions of all kinds rise.
+    """
+
+    def __init__(self, servers: Sequence[DecodeServer]) -> None:
+        self.ranks: Counts = np.array([server.parallelism.data_parallel_size for server in servers], dtype=np.int64)
+        self.most_requests_per_s: Array = np.array([server.most_requests_per_s for server in servers])
+        lengths = [len(server.batches) for server in servers]
+        self._starts: Counts = np.cumsum([0, *lengths])[:-1].astype(np.int64)
+        self._lasts: Counts = self._starts + np.array(lengths, dtype=np.int64) - 2
+        self._batches = np.concatenate([server.batches for server in servers])
+        self._positions = np.concatenate(
+            [2 * place + server.requests_per_s / server.most_requests_per_s for place, server in enumerate(servers)]
+        )
+        self._times_s = np.concatenate([np.stack([server.itl_s, server.step_s]) for server in servers], axis=1)
+
+    def at(self, kind: Counts, requests_per_s: Array) -> tuple[Array, Array, Array]:
+        """Return the batches of ranks of some kinds under loads, and there `itl_s` and `step_s`."""
+        share = np.minimum(requests_per_s / self.most_requests_per_s[kind], 1.0)
+        batch = np.interp(2 * kind + share, self._positions, self._batches)
+        low = np.minimum(self._starts[kind] + batch.astype(np.int64) - 1, self._lasts[kind])
+        part = batch - self._batches[low]
+        below, above = self._times_s[:, low], self._times_s[:, low + 1]
+        itl_s, step_s = below + part * (above - below)
+        return batch, itl_s, step_s
 
 
 def prefill_server(
     model: LatencyModel,
     workload: WorkloadClasses,
-    tensor_parallel_size: int,
+    parallelism: Parallelism,
     rails: int = 1,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> PrefillServer:
     """Return a prefill server under a workload; a cached prefix is context that costs no computing but attention.
 
-    Each prompt waits for what comes from the node's memory, beside which others are computed: the server does no more
+    Each prompt waits for what comes from the node's memory, beside which others are computed: a rank does no more
     prompts in a second than can be loaded.
     """
-    server = model.server(tensor_parallel_size)
+    server = model.server(parallelism)
     times: list[tuple[float, float]] = []
     loads_s: list[float] = []
     for lengths in workload.classes:
@@ -98,7 +127,7 @@ def prefill_server(
         prefill_s = server.prefill_s(max(1, round(lengths.input_tokens) - cached), cached)
         times.append((lengths.weight, max(prefill_s, loads_s[-1])))
     return PrefillServer(
-        tensor_parallel_size=tensor_parallel_size,
+        parallelism=parallelism,
         service_s=workload.mean(time_s for _, time_s in times),
         service_scv=scv(times),
         overhead_s=model.factors.prefill_overhead_s + workload.mean(loads_s),
@@ -106,28 +135,27 @@ def prefill_server(
     )
 
 
-def decode_server(
-    model: LatencyModel, workload: WorkloadClasses, tensor_parallel_size: int, batch: int
-) -> DecodeServer:
-    """Return a decode server with room for `batch` sequences."""
-    batches, step_s = _steps(model, workload, tensor_parallel_size, batch)
-    return DecodeServer(tensor_parallel_size, batches, step_s, step_s, _rates(workload, batches, step_s))
+def decode_server(model: LatencyModel, workload: WorkloadClasses, parallelism: Parallelism, batch: int) -> DecodeServer:
+    """Return a decode server with room for `batch` sequences in each rank."""
+    batches, step_s = _steps(model, workload, parallelism, batch)
+    return DecodeServer(parallelism, batches, step_s, step_s, _rates(workload, batches, step_s))
 
 
 def aggregated_server(
     model: LatencyModel, workload: WorkloadClasses, prefill: PrefillServer, batch: int
 ) -> DecodeServer:
     """Return a server that prefills and decodes: between two tokens of a request it also prefills others that begin."""
-    size = prefill.tensor_parallel_size
-    batches, step_s = _steps(model, workload, size, batch)
+    batches, step_s = _steps(model, workload, prefill.parallelism, batch)
     itl_s = step_s + (batches - 1) / workload.output_tokens * prefill.service_s
-    return DecodeServer(size, batches, step_s, itl_s, _rates(workload, batches, itl_s))
+    return DecodeServer(prefill.parallelism, batches, step_s, itl_s, _rates(workload, batches, itl_s))
 
 
-def _steps(model: LatencyModel, workload: WorkloadClasses, size: int, batch: int) -> tuple[Array, Array]:
-    server, context_tokens = model.server(size), workload.context_tokens
-    batches = range(1, batch + 1)
-    return np.array(batches, dtype=np.float64), np.array([server.decode_step_s(b, context_tokens) for b in batches])
+def _steps(model: LatencyModel, workload: WorkloadClasses, parallelism: Parallelism, batch: int) -> tuple[Array, Array]:
+    """Return the batches of a rank up to `batch`, and the time of a step of each (`ServerLatency.decode_step_s`)."""
+    server, batches = model.server(parallelism), np.arange(1, batch + 1, dtype=np.float64)
+    alone_s, experts_s, imbalance, missed = server.step_terms
+    read = np.minimum(1.0, imbalance * (1.0 - missed**batches))
+    return batches, alone_s + experts_s * read + batches * server.sequence_s(workload.context_tokens)
 
 
 def _rates(workload: WorkloadClasses, batches: Array, itl_s: Array) -> Array:

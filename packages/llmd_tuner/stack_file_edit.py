@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
-from llmd_oke.config import CONFIG_KEY, yaml_files
+from llmd_oke.config import CONFIG_KEY, Topology, yaml_files
 from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner.search import Candidate, at_loads
@@ -54,7 +54,8 @@ def thresholds(question: SearchInputs, best: Candidate, tag: str) -> Mapping[str
     """
     (full,) = at_loads(question, best, [best.capacity_per_s])
     most = f"at {best.capacity_per_s:.1f} requests/s, the most within {question.targets}"
-    requests = _threshold("requests", full.batch, f"{tag}: {full.batch:.1f} {most}")
+    carried = full.batch * _ranks(best)
+    requests = _threshold("requests", carried, f"{tag}: {carried:.1f} {most}")
     cache = Threshold("kvCacheUsage", scaling_share(), "a KV cache that is full has requests computed anew")
     generating = RoleThresholds(best.decode, (requests, cache))
     if not best.prefill:
@@ -62,6 +63,11 @@ def thresholds(question: SearchInputs, best: Candidate, tag: str) -> Mapping[str
     tokens_per_s = best.capacity_per_s * question.workload.input_tokens / (best.prefill * best.copies)
     prompts = _threshold("promptTokensPerS", tokens_per_s, f"{tag}: {tokens_per_s:.0f} {most}")
     return {"prefill": RoleThresholds(best.prefill, (prompts,)), "decode": generating}
+
+
+def _ranks(best: Candidate) -> int:
+    """Return the data parallel ranks of servers that generate tokens."""
+    return list(Topology.model_validate(best.topology).servers().values())[-1].data_parallel_size
 
 
 def _threshold(key: str, carried: float, basis: str) -> Threshold:

@@ -122,7 +122,11 @@ LOOSENESS = {
 
 
 def routed_waits_s(
-    servers: "NDArray[np.int64]", utilization: Array, service_s: Array | float, scv: float, loose_share: Array | float
+    servers: "NDArray[np.int64]",
+    utilization: Array,
+    service_s: Array | float,
+    scv: Array | float,
+    loose_share: Array | float,
 ) -> Array:
     """Return the mean wait behind a router that can't quite tell which server is free first.
 
@@ -134,7 +138,9 @@ def routed_waits_s(
     return waits_s(servers, utilization, service_s, scv) + loose
 
 
-def waits_s(servers: "NDArray[np.int64]", utilization: Array, service_s: Array | float, service_scv: float) -> Array:
+def waits_s(
+    servers: "NDArray[np.int64]", utilization: Array, service_s: Array | float, service_scv: Array | float
+) -> Array:
     """Return the mean wait in one queue before `servers` servers (M/G/c), in seconds; infinite where they are
     overloaded.
     """

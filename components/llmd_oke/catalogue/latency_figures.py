@@ -10,7 +10,8 @@ import yaml
 from llmd_base.documents import explain, require_bounded
 from llmd_base.errors import KitError, Problem
 from llmd_base.row import Basis
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+from llmd_bench.deployment import Parallelism, parse_server_kind
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.conditions import Conditions, common_first, differences
@@ -19,6 +20,14 @@ from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.project import LATENCY, latency_files
 from llmd_oke.catalogue.shapes import Gpu
 from llmd_oke.values import VALUES, Entry, follows_project, read_yaml, required_entry
+
+
+def _server_kind(text: str) -> str:
+    return parse_server_kind(text).kind
+
+
+ServerKind = Annotated[str, AfterValidator(_server_kind)]
+"""Kind of server in text: `tp1dp16ep-2n` has 16 ranks that share whole experts, on 2 nodes."""
 
 
 class Fit(Entry):
@@ -30,8 +39,11 @@ class Fit(Entry):
     """Source of the measurements."""
     points: int
     tensor_parallel_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+    servers: tuple[ServerKind, ...] = ()
+    """Kinds of servers that were measured, such as `tp1dp16ep-2n`; empty where all have tensor parallelism alone, or
+    what their model has beside it."""
     most_sequences: float
-    """Largest measured batch, or concurrency of prompts."""
+    """Largest measured batch, or concurrency of prompts, of a rank."""
     most_tokens: float
     """Longest measured prompt (prefill) or mean context (decode), in tokens."""
     error: float
@@ -42,6 +54,12 @@ class Fit(Entry):
     """Error at each tensor parallel size when predicted from the other sizes; None if there are too few sizes."""
     conditions: Conditions | None = None
     """Conditions of the measured servers; None if `LatencyFigures.conditions` apply."""
+
+    @property
+    def parallelisms(self) -> tuple[Parallelism, ...]:
+        """Spreads of the servers that were measured."""
+        alone = (Parallelism(size) for size in self.tensor_parallel_sizes)
+        return tuple(map(parse_server_kind, self.servers)) or tuple(alone)
 
 
 class PrefillFigures(Entry):
@@ -80,8 +98,10 @@ class DecodeFigures(Entry):
     bytes_factor: NonNegativeFloat
     flops_factor: NonNegativeFloat
     sequence_s: NonNegativeFloat
-    fixed_s: dict[int, float] = Field(default_factory=dict[int, float])
-    """Additional constant seconds per step, by tensor parallel size."""
+    fixed_s: dict[PositiveInt | ServerKind, float] = Field(default_factory=dict[int | str, float])
+    """Additional constant seconds per step, by tensor parallel size, or by kind of server if that has ranks or spans
+    nodes.
+    """
     fit: Fit | None = None
 
 
@@ -107,6 +127,19 @@ def assumed_transfer() -> TransferFigures:
     return required_entry("tuning", "transfer", TransferFigures)
 
 
+class ExpertFigures(Entry):
+    """Work of experts that are whole on GPUs: `imbalance` is what the busiest GPU has over the mean."""
+
+    basis: Basis
+    imbalance: Annotated[float, Field(ge=1.0)]
+
+
+@cache
+def assumed_experts() -> ExpertFigures:
+    """`values/tuning/experts.yaml`, for figures that don't tell their own."""
+    return required_entry("tuning", "experts", ExpertFigures)
+
+
 class LatencyFigures(Entry):
     """Latency figures of a model on a GPU product, one file of `values/latency`. Sizes are those of the model, limits
     those of the GPU.
@@ -121,6 +154,7 @@ class LatencyFigures(Entry):
     prefill: PrefillFigures
     decode: DecodeFigures
     transfer: TransferFigures = Field(default_factory=assumed_transfer)
+    experts: ExpertFigures = Field(default_factory=assumed_experts)
 
     @property
     def basis(self) -> Basis:

@@ -64,7 +64,7 @@ class PlannedModel:
 
 def memory(
     model: catalogue.CatalogueModel,
-    shape: catalogue.Shape,
+    node: catalogue.NodeHardware,
     parallelism: Parallelism,
     utilization: float,
     adapters: AdapterSlots | None = None,
@@ -74,11 +74,11 @@ def memory(
     """
     adapters_gib = slots_gib(model, adapters, parallelism)
     return Memory(
-        gpu_gib=shape.gpu.memory_gib * parallelism.gpus,
+        gpu_gib=node.gpu.memory_gib * parallelism.gpus,
         weights_gib=weights_gib(model, parallelism),
         activation_gib=model.activation_gib_per_gpu * parallelism.gpus,
-        key_value_gib=key_value_gib(model, shape, parallelism, utilization, adapters_gib),
-        key_value_tokens=key_value_tokens(model, shape, parallelism, utilization, adapters_gib),
+        key_value_gib=key_value_gib(model, node, parallelism, utilization, adapters_gib),
+        key_value_tokens=key_value_tokens(model, node, parallelism, utilization, adapters_gib),
         state_tokens=state_tokens(model, parallelism.tensor_parallel_size),
         ranks=parallelism.data_parallel_size,
         adapters_gib=adapters_gib,

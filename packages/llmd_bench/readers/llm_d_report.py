@@ -8,6 +8,7 @@ from llmd_base.config_maps import NO_ENTRIES
 from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
 from llmd_base.row import CONDITIONS, Arrival, Origin, Quantiles, Row
 
+from llmd_bench.deployment import Parallelism, aggregated_short_form, disaggregated_short_form
 from llmd_bench.files import Hints
 from llmd_bench.readers.source import SourceDocument, SourceFile, UnreadableError, to_row
 
@@ -62,22 +63,27 @@ def arrival_of(config: SourceDocument) -> Arrival | None:
     return ARRIVALS.get(config.part("load").text("type") or config.text("shape") or "")
 
 
-def topology_of(servers: Iterable[tuple[str | None, int | None, int | None]]) -> str | None:
-    """Return the short form of servers given as role, replicas and tensor parallel size; None if it can't be
-    determined.
-    """
-    sizes: dict[str, tuple[int, int]] = {}
-    for role, replicas, size in servers:
-        if role is None or replicas is None or size is None or sizes.get(role, (0, size))[1] != size:
+def topology_of(servers: Iterable[tuple[str | None, int | None, Parallelism | None]]) -> str | None:
+    """Return the short form of servers given as role, replicas and parallelism; None if it can't be determined."""
+    known: dict[str, tuple[int, Parallelism]] = {}
+    for role, replicas, spread in servers:
+        if role is None or replicas is None or spread is None or known.get(role, (0, spread))[1] != spread:
             return None
-        sizes[role] = (sizes.get(role, (0, size))[0] + replicas, size)
-    match sorted(sizes):
+        known[role] = (known.get(role, (0, spread))[0] + replicas, spread)
+    match sorted(known):
         case ["decode", "prefill"]:
-            return "{}p-tp{}-{}d-tp{}".format(*sizes["prefill"], *sizes["decode"])
+            return disaggregated_short_form(*known["prefill"], *known["decode"])
         case ["replica"]:
-            return "agg-tp{1}-{0}r".format(*sizes["replica"])
+            replicas, spread = known["replica"]
+            return aggregated_short_form(spread, replicas)
         case _:
             return None
+
+
+def _spread(parallelism: SourceDocument) -> Parallelism | None:
+    """Return how a report's servers are spread over GPUs; None where their tensor parallel size isn't told."""
+    size, ranks, experts = (parallelism.whole(name) for name in ("tp", "dp", "ep"))
+    return None if size is None else Parallelism(size, ranks or 1, (experts or 1) > 1)
 
 
 def own_facts(own: SourceDocument) -> dict[str, Any]:
@@ -138,13 +144,13 @@ def _hosts(host: SourceDocument) -> dict[str, Any]:
     """
     accelerators = host.parts("accelerator")
     roles: list[object] = list(host.content.get("type") or ())
-    sizes = [accelerator.part("parallelism").whole("tp") for accelerator in accelerators]
+    spreads = [_spread(accelerator.part("parallelism")) for accelerator in accelerators]
     counts = [accelerator.whole("count") for accelerator in accelerators]
     products = {accelerator.text("model") for accelerator in accelerators}
     return {
         "gpu": products.pop() if len(products) == 1 else None,
         "gpus_counted": sum(filter(None, counts)) if counts and None not in counts else None,
-        "topology": topology_of((str(role), 1, size) for role, size in zip(roles, sizes, strict=False)),
+        "topology": topology_of((str(role), 1, spread) for role, spread in zip(roles, spreads, strict=False)),
     }
 
 
@@ -218,9 +224,9 @@ def _engines(scenario: SourceDocument) -> dict[str, Any]:
         return {}
     products = {engine.part("accelerator").text("model") for engine in engines}
     counts = [(engine.whole("replicas") or 0) * (engine.part("accelerator").whole("count") or 0) for engine in engines]
-    sizes = [engine.part("accelerator", "parallelism").whole("tp") for engine in engines]
     servers = [
-        (engine.text("role"), engine.whole("replicas"), size) for engine, size in zip(engines, sizes, strict=True)
+        (engine.text("role"), engine.whole("replicas"), _spread(engine.part("accelerator", "parallelism")))
+        for engine in engines
     ]
     return {
         "model": engines[0].part("model").text("name"),

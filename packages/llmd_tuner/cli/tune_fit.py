@@ -226,7 +226,7 @@ def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
             table.add_row(name, "too few: as before", "", "", "", "")
             continue
         errors = (fit_.error, fit_.unseen_load_error, fit_.unseen_size_error)
-        sizes = ", ".join(f"TP{size}" for size in fit_.tensor_parallel_sizes)
+        sizes = ", ".join(spread.kind.upper() for spread in fit_.parallelisms)
         shown = ("-" if error is None else f"{error:.1%}" for error in errors)
         table.add_row(name, str(fit_.points), sizes, *shown)
     console.errors().print(FittingTable(table))

@@ -36,8 +36,12 @@ Grid = Annotated[
     GridName, typer.Option(help="`full` measures the published method's points, `adaptive` the few that a fit needs.")
 ]
 Size = Annotated[
-    list[int] | None,
-    typer.Option("--size", help="Only this tensor parallel size; several times. The grid's choice if left out."),
+    list[str] | None,
+    typer.Option(
+        "--size",
+        help="Only servers of this tensor parallel size, or of this kind: 8, tp1dp8ep, or tp1dp16ep over nodes; several"
+        " times. The grid's choice if left out.",
+    ),
 ]
 Model = Annotated[str | None, typer.Option("--model", help="Another model of the catalogue than the stack's.")]
 MaxNumSeqs = Annotated[
@@ -73,11 +77,12 @@ def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
     base = config.load(selection.project, selection.stack)
     shape = search_inputs.known_shape(base.gpu_pools[0].shape)
     servers = _servers(selection, base, shape, rehearsed=run.rehearsed)
-    most = run.gpus or (shape.gpus if run.rehearsed else preparation.free_gpus(base, shape))
-    gpus = min(most, shape.gpus) if most > 0 else shape.gpus  # none free: `prepare_recipe` says what to do
-    recipe = tuning_recipe(servers, selection.grid, tuple(selection.size or ()), gpus)
-    simulated_node = shape.gpus if run.rehearsed else None
-    run = replace(run, gpus=run.gpus or simulated_node)
+    kinds = [servers.kind(text) for text in selection.size or ()]
+    whole = max([shape.gpus, *(kind.gpus for kind in kinds)])  # a node, or those that the largest server spans
+    most = run.gpus or (whole if run.rehearsed else preparation.free_gpus(base, shape))
+    gpus = min(most, whole) if most > 0 else whole  # none free: `prepare_recipe` says what to do
+    recipe = tuning_recipe(servers, selection.grid, kinds, gpus)
+    run = replace(run, gpus=run.gpus or (whole if run.rehearsed else None))
     return preparation.prepare_recipe(selection.project, NAME, recipe, selection.stack, run)
 
 

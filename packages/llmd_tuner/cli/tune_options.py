@@ -17,6 +17,7 @@ from llmd_oke.cli import console, options
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions, deployed_conditions
+from llmd_oke.planning.server_choices import ServerChoices, accepted_servers
 
 from llmd_tuner import confidence, search_inputs, workload
 from llmd_tuner.calibration import calibrate
@@ -120,6 +121,8 @@ class SearchContext:
     question: SearchInputs
     confidence: Confidence
     started: DeployedConditions
+    host_memory_gib: int | None = None
+    """Memory of nodes in which each server that prefills keeps KV cache, where a stack has that."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,8 @@ class _Defaults:
     workload: WorkloadClasses
     targets: Targets
     gpus: int
-    gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization
+    choices: ServerChoices | None = None
+    host_memory_gib: int | None = None
     started: DeployedConditions = VLLM_DEFAULTS
     profile: RouterProfileName = "token-load"
 
@@ -161,12 +165,12 @@ def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
         known.targets,
         search.gpus or known.gpus,
         max_num_seqs=search.max_num_seqs,
-        gpu_memory_utilization=known.gpu_memory_utilization,
+        choices=known.choices,
         started=known.started,
         profile=known.profile,
     )
     question, trust = confidence.confine(question, figures, search.allow_extrapolation, known.started)
-    return SearchContext(known.model, known.node, question, trust, known.started)
+    return SearchContext(known.model, known.node, question, trust, known.started, known.host_memory_gib)
 
 
 def announce(context: SearchContext) -> None:
@@ -218,16 +222,19 @@ def _of_stack(where: ModelOptions, search: SearchOptions) -> _Defaults:
     if where.shape or where.gpu:
         raise KitError("A stack says itself which GPUs it has.", STACK_OR_GPU)
     plan = planning.plan_stack_file(where.project, where.stack or "")
-    chosen = plan.models[model_index([model.name for model in plan.models], search.name)]
+    index = model_index([model.name for model in plan.models], search.name)
+    chosen = plan.models[index]
     slo = chosen.slo or config.Slo()
     load = _workload(search) or workload.of_lengths(chosen.workload.input_tokens, chosen.workload.output_tokens)
+    gpus = chosen.gpus + plan.gpus - plan.used_gpus  # those that the model has, and those that none has
     return _Defaults(
         chosen.model,
         plan.pools[0].shape,
         load,
         _targets(search, load, Targets(slo.ttft_ms and slo.ttft_ms / 1000, slo.itl_ms and slo.itl_ms / 1000)),
-        chosen.gpus + plan.gpus - plan.used_gpus,  # those that the model has, and those that none has
-        chosen.engine.gpu_memory_utilization,
+        gpus,
+        accepted_servers(plan, index, search.gpus or gpus),
+        chosen.engine.kv_cache.host_memory_gib,
         deployed_conditions(plan.release, chosen.model, chosen.engine),
         chosen.profile,
     )

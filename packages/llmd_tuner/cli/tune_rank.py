@@ -12,7 +12,6 @@ import typer
 from llmd_base.errors import KitError
 from llmd_base.records import document
 from llmd_base.row import Basis
-from llmd_bench.deployment import parse_short_form
 from llmd_bench.files import read_rows, write_rows, write_whole
 from llmd_oke import config, planning
 from llmd_oke.catalogue import Shape
@@ -32,12 +31,29 @@ from llmd_tuner.cli.tune_options import (
     model_index,
     search_context,
 )
+from llmd_tuner.confidence import shortened
 from llmd_tuner.experiments.records import applied_file, keep_applied
-from llmd_tuner.ranking import Ranking, SimulatedFinalist, Swing, deployment_name, forecast_row
+from llmd_tuner.ranking import (
+    Loser,
+    Ranking,
+    SimulatedFinalist,
+    Swing,
+    deployment_name,
+    forecast_row,
+    name_with_basis,
+    spreads_of,
+    unmeasured_kinds,
+)
 from llmd_tuner.search import Candidate, frontier_of
 from llmd_tuner.stack_file_edit import StackFileChange, thresholds
 
 MAX_FRONTIER = 8
+
+MAX_LOSERS = 12
+"""Kinds of servers that are told why they lost; JSON has all."""
+
+_ALIKE = 0.01
+"""Share by which loads that servers carry may differ and count as equal."""
 
 Svg = Annotated[Path | None, typer.Option("--svg", help="Write the picture to this file.", dir_okay=False)]
 
@@ -114,12 +130,16 @@ def show_ranking(
     for difference in context.confidence.conditions:
         output.print(f"[dim]not as measured: {escape(difference)}[/]", soft_wrap=True)
     output.print(f"[dim]assumed: {escape(_assumed(context))}[/]", soft_wrap=True)
-    output.print(f"[dim]bound: {escape(_host_memory(context, result))}[/]\n", soft_wrap=True)
+    for text in (*_unmeasured(context, result), *_host_memory(context, result)):
+        output.print(f"[dim]bound: {escape(text)}[/]", soft_wrap=True)
+    output.print()
     columns = ("deployment", "GPUs", "most qps", "TTFT ms", "ITL ms", "TPSU", "TPSG", "$/1M")
     table = _table(columns, "of limit")
     for deployment in result.first:
         colour = "green" if deployment.feasible else "red"
-        table.add_row(*_cells(deployment), f"[{colour}]{escape(deployment.binding)} {deployment.ratio:.0%}[/]")
+        basis = ", a bound" if deployment.bound else ""
+        limit = f"[{colour}]{escape(deployment.binding)} {deployment.ratio:.0%}{basis}[/]"
+        table.add_row(*_cells(deployment), limit)
     output.print(FittingTable(table))
     for title, table in _parts(context, result, frontier, finalists):
         output.print(f"\n[bold]{escape(title)}[/]")
@@ -161,7 +181,8 @@ def _headline(context: SearchContext, result: Ranking) -> str:
     question = context.question
     question_text = f"{context.model.name}, {question.workload}, {question.hardware.gpus} GPUs ({context.node.name})"
     targets = f", {question.targets}" if str(question.targets) else ""
-    best = "best as far as bounds tell" if context.confidence.basis is Basis.BOUND else "best"
+    bound = context.confidence.basis is Basis.BOUND or (result.best is not None and result.best.bound)
+    best = "best as far as bounds tell" if bound else "best"
     verdict = (
         f"{best}: {deployment_name(result.best)}" if result.best else "nothing meets the targets; the nearest misses"
     )
@@ -184,26 +205,66 @@ def _assumed(context: SearchContext) -> str:
     )
 
 
+def _unmeasured(context: SearchContext, result: Ranking) -> Iterator[str]:
+    """Tell what is a bound of servers with ranks, whole experts or several nodes, as far as any are shown."""
+    question = context.question
+    shown = [*result.first, *(item.deployment for item in _losers(result)[0])]
+    spreads = {spread for deployment in shown for spread in spreads_of(deployment, question)}
+    if any(spread.data_parallel_size > 1 for spread in spreads):
+        yield (
+            "ranks hand tokens to all GPUs' experts and back in each layer, inside nodes at "
+            f"{question.model.factors.all_reduce_efficiency:.0%} of their links' rate and between nodes of their ports'"
+        )
+    if any(spread.expert_parallel for spread in spreads):
+        imbalance = question.model.factors.expert_imbalance
+        yield f"where GPUs have whole experts, all wait for the busiest, with {imbalance:g} times the mean's tokens"
+    if names := sorted({str(spread) for spread in spreads if question.is_bound(spread)}):
+        yield f"nothing is measured of {shortened(names)}: such deployments come behind those that were measured"
+
+
 def _host_times_ms(context: SearchContext, result: Ranking) -> tuple[float, float]:
     """Times in which a server of the best deployment has a whole prompt out of its node's memory, and computes it."""
     shown, question = result.best or result.first[0], context.question
-    roles = parse_short_form(shown.topology)
-    server = question.model.server((roles.get("prefill") or roles["aggregated"])["tensorParallelSize"])
+    server = question.model.server(spreads_of(shown, question)[0])
     tokens = round(question.workload.input_tokens)
     return server.host_load_s(tokens) * 1000, server.prefill_s(tokens) * 1000
 
 
-def _host_memory(context: SearchContext, result: Ranking) -> str:
-    """Tell what KV cache in the nodes' memory is worth: times of a whole prompt, and the best deployment without it."""
-    question, (load_ms, prefill_ms) = context.question, _host_times_ms(context, result)
+def _host_memory(context: SearchContext, result: Ranking) -> Iterator[str]:
+    """Tell whether KV cache in the nodes' memory pays, where a stack has it or it is asked for: times of a whole
+    prompt, and what servers carry with and without it.
+    """
+    question, share = context.question, context.question.workload.host_hit_share
+    if not share and context.host_memory_gib is None:
+        return
+    load_ms, prefill_ms = _host_times_ms(context, result)
     loaded = f"a prompt of {question.workload.input_tokens:.0f} tokens is loaded from the node's memory"
     text = f"{loaded} in {load_ms:.0f} ms, and computed in {prefill_ms:.0f}"
-    if not question.workload.host_hit_share:
-        return f"{text}; --host-hits ranks with a share of prompts from there"
+    if not share:
+        pays = "pays where prompts come back" if load_ms < prefill_ms else "never pays"
+        yield f"{text}: it {pays}; --host-hits ranks with a share of prompts from there"
+        return
     alone = replace(question, workload=replace(question.workload, host_hit_share=0.0))
-    if (other := ranking.rank(alone, sensitivity=False).best) is None:
-        return f"{text}; without it nothing meets the targets"
-    return f"{text}; without it the best is {deployment_name(other)}, for {other.capacity_per_s:.1f} requests/s at most"
+    yield f"{text}; {_pays(result.best, ranking.rank(alone, sensitivity=False).best, share)}"
+
+
+def _pays(kept: Candidate | None, alone: Candidate | None, share: float) -> str:
+    """Compare the best deployments with and without a share of prompts from the nodes' memory, which costs nothing:
+    nodes are rented whole.
+    """
+    if kept is None:
+        return "nothing meets the targets with it" + ("" if alone else " or without it")
+    if alone is None:
+        return f"with {share:.0%} of prompt tokens from there it pays: without it nothing meets the targets"
+    fewer, more = alone.gpus_reserved - kept.gpus_reserved, kept.capacity_per_s / alone.capacity_per_s - 1
+    sooner_ms = (alone.ttft_s - kept.ttft_s) * 1000
+    pays = fewer > 0 or (fewer == 0 and (more > _ALIKE or sooner_ms > 0))
+    return (
+        f"with {share:.0%} of prompt tokens from there it {'pays' if pays else 'does not pay'}: without it the best is "
+        f"{deployment_name(alone)}, for {alone.capacity_per_s:.1f} instead of {kept.capacity_per_s:.1f} requests/s at "
+        f"most on {alone.gpus_reserved} instead of {kept.gpus_reserved} GPUs, TTFT {alone.ttft_s * 1000:.0f} instead"
+        f" of {kept.ttft_s * 1000:.0f} ms"
+    )
 
 
 def _cells(deployment: Candidate) -> list[str]:
@@ -227,7 +288,9 @@ def _parts(
         yield "what would have to change, one of these", _grid([escape(remedy)] for remedy in result.remedies)
     if finalists:
         yield "by event simulation, at the same load", _simulated(finalists)
-    yield "why others lost", _grid([_short(item.deployment), f"[dim]{escape(item.why)}[/]"] for item in result.losers)
+    losers, left = _losers(result)
+    rows = [[_short(item.deployment), f"[dim]{escape(item.why)}[/]"] for item in losers]
+    yield "why others lost", _grid([*rows, *([[f"[dim]and {left} more kinds[/]"]] if left else [])])
     if result.swings:
         yield "with each input 10 % lower or higher", _sensitivity(result.swings)
     table = _table(("  TPSU", "TPSG", "qps", "TTFT ms", "ITL ms"), "deployment")
@@ -236,6 +299,14 @@ def _parts(
         latencies = (_number(deployment.ttft_s * 1000, 0), _number(deployment.itl_s * 1000, 1))
         table.add_row(*cells, *latencies, _short(deployment))
     yield f"frontier without targets  ({context.confidence.tag})", table
+
+
+def _losers(result: Ranking) -> tuple[list[Loser], int]:
+    """Return the first losers and the first of them that is a bound beside others, and how many more there are."""
+    first = result.losers[:MAX_LOSERS]
+    bound = next((item for item in result.losers if item.deployment.bound), None)
+    shown = [*first, *([bound] if bound is not None and bound not in first else [])]
+    return shown, len(result.losers) - len(shown)
 
 
 def _grid(rows: Iterable[Sequence[str]]) -> Table:
@@ -249,7 +320,7 @@ def _sensitivity(swings: Sequence[Swing]) -> Table:
     changed = [swing for swing in swings if swing.changes]
     rows: list[Sequence[str]] = []
     for swing in changed:
-        winner = deployment_name(swing.winner) if swing.winner else "nothing meets the targets"
+        winner = name_with_basis(swing.winner) if swing.winner else "nothing meets the targets"
         rows.append((f"{swing.name} {swing.factor - 1:+.0%}", winner))
     if unchanged := sorted({swing.name for swing in swings} - {swing.name for swing in changed}):
         rows.append(("[dim]the same wins[/]", f"[dim]{', '.join(unchanged)}[/]"))
@@ -345,6 +416,11 @@ def apply(
     best = ranking.rank(context.question, sensitivity=False).best
     if best is None:
         raise KitError("Nothing meets the targets.", "`llmd-oke tune rank` shows what would have to change.")
+    if kinds := unmeasured_kinds(best, context.question):
+        message = (
+            f"No servers that were measured meet the targets; {deployment_name(best)} would, as far as bounds tell."
+        )
+        raise KitError(message, f"Measure: `llmd-oke tune run {' '.join(f'--size {kind}' for kind in kinds)}`.")
     models = config.load(project, stack).models
     index = model_index([model.object_name for model in models], search.name)
     path = config.stack_file(project, stack)

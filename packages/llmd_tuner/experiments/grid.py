@@ -5,19 +5,19 @@ Servers only prefill, or only decode. Prompts of a benchmark are never repeated,
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, cast
 
 import yaml
 from llmd_base.errors import KitError
-from llmd_bench.deployment import Parallelism
+from llmd_bench.deployment import Parallelism, aggregated_short_form, parse_server_kind
 from llmd_oke import catalogue, config
-from llmd_oke.catalogue.models import key_value_tokens, state_tokens
 from llmd_oke.config import Role
+from llmd_oke.planning.planned_model import memory
+from llmd_oke.planning.server_choices import divided_spreads
 from llmd_oke.values import Entry, required_entry
 
-from llmd_tuner import search_inputs
 from llmd_tuner.experiments.recipes import Recipe, RecipeDeployment, RecipeLoad, RehearsalScale
 from llmd_tuner.servers import Room
 from llmd_tuner.workload import WorkloadClasses, of_lengths
@@ -26,7 +26,7 @@ NAME = "tuning"
 """What its runs are stored under."""
 
 FEWEST_SEQUENCES = 2
-"""A size whose KV cache holds fewer of the workload's requests is not measured."""
+"""A server whose ranks' KV caches hold fewer of the workload's requests is not measured."""
 
 GridName = Literal["adaptive", "full"]
 
@@ -75,19 +75,19 @@ def grids() -> Grids:
     return required_entry("tuning", "grids", Grids)
 
 
-def sizes_of_grid(name: GridName, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the tensor parallel sizes that a grid measures: all, or the smallest and the largest."""
-    return tuple(sizes) if name == "full" else tuple(sorted({min(sizes), max(sizes)}))
+def kinds_of_grid(name: GridName, kinds: Sequence[Parallelism]) -> tuple[Parallelism, ...]:
+    """Return the kinds of servers that a grid measures of those in order of their GPUs: all, or both ends."""
+    return tuple(kinds) if name == "full" else tuple(dict.fromkeys((kinds[0], kinds[-1])))
 
 
 def prefill_levels(name: GridName, most: int) -> tuple[int, ...]:
-    """Return the prompts in flight at one server that prefills, of which `most` fit it."""
+    """Return the prompts in flight at one rank that prefills, of which `most` fit it."""
     levels = grids().full.prefill if name == "full" else grids().adaptive.prefill
     return _at_most(levels, most)
 
 
 def decode_levels(name: GridName, tensor_parallel_size: int, most: int) -> tuple[int, ...]:
-    """Return the sequences in flight at one server that decodes, of which `most` fit it.
+    """Return the sequences in flight at one rank that decodes, of which `most` fit it.
 
     The largest batch is among them, because no forecast goes beyond what was measured.
     """
@@ -116,25 +116,44 @@ class MeasuredServers:
     rehearsed: bool = False
     """Whether they are simulated, so that few requests are enough."""
 
-    def sizes(self, gpus: int) -> tuple[int, ...]:
-        """Return the tensor parallel sizes within so many GPUs that have room for the workload."""
-        sizes = (size for size in search_inputs.sizes_of(self.model, self.shape) if size <= gpus)
-        return tuple(size for size in sizes if self.most_decoding(size) >= FEWEST_SEQUENCES)
+    def kinds(self, gpus: int) -> tuple[Parallelism, ...]:
+        """Return the kinds of servers within so many GPUs that have room for the workload, in order of their GPUs."""
+        kinds = divided_spreads(self.model, self.shape.gpus, gpus)
+        return tuple(kind for kind in kinds if self.most_decoding(kind) >= FEWEST_SEQUENCES)
 
-    def most_decoding(self, size: int) -> int:
-        """Return the sequences that one server decodes at a time: its limit, or what its KV cache holds."""
-        return self._room("decode", size).sequences(size, self.workload, aggregated=False)
+    def kind(self, text: str) -> Parallelism:
+        """Return the kind of server that a text tells: a tensor parallel size alone, with experts as the model has them
+        if nothing is said, or a form such as `tp1dp8ep`.
 
-    def most_prefilling(self, size: int) -> int:
-        """Return the prompts that one server holds at a time."""
-        return self._room("prefill", size).sequences(
-            size, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True
-        )
+        Raises:
+            KitError: the text has another form.
+        """
+        try:
+            spread = Parallelism(int(text)) if text.isdigit() else parse_server_kind(text)
+        except ValueError as error:
+            raise KitError(
+                f"{text!r} is no kind of server.", "Accepted: 8, tp8, tp8ep, tp1dp8ep and the like."
+            ) from error
+        if text.isdigit() and spread.gpus > 1:
+            spread = replace(spread, expert_parallel=self.model.expert_parallel)
+        return spread.over_nodes(self.shape.gpus) or spread
 
-    def _room(self, role: Role, size: int) -> Room:
+    def alone(self, kind: Parallelism) -> bool:
+        """Tell whether a kind has one rank, and experts as the model has them if nothing is said."""
+        return kind.data_parallel_size == 1 and kind.expert_parallel == (self.model.expert_parallel and kind.gpus > 1)
+
+    def most_decoding(self, kind: Parallelism) -> int:
+        """Return the sequences that a rank of a server decodes at a time: its limit, or what its KV cache holds."""
+        return self._sequences("decode", kind, self.workload, aggregated=False)
+
+    def most_prefilling(self, kind: Parallelism) -> int:
+        """Return the prompts that a rank of a server holds at a time."""
+        return self._sequences("prefill", kind, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True)
+
+    def _sequences(self, role: Role, kind: Parallelism, workload: WorkloadClasses, *, aggregated: bool) -> int:
         engine = self.engine.of_role(role)
-        tokens = key_value_tokens(self.model, self.shape, Parallelism(size), engine.gpu_memory_utilization)
-        return Room({size: tokens}, engine.max_num_seqs, state_tokens={size: state_tokens(self.model, size)})
+        room = memory(self.model, self.shape, kind, engine.gpu_memory_utilization)
+        return Room(engine.max_num_seqs).sequences(room, workload, aggregated=aggregated)
 
 
 def handing_over(engine: config.Engine, release: catalogue.Release, model: catalogue.CatalogueModel) -> config.Engine:
@@ -150,20 +169,24 @@ def handing_over(engine: config.Engine, release: catalogue.Release, model: catal
     return engine.model_copy(update={"block_size": started.block_size, "extra_args": arguments})
 
 
-def tuning_recipe(servers: MeasuredServers, grid: GridName, sizes: Sequence[int], gpus: int) -> Recipe:
-    """Return the measurements of a grid. `sizes` are those to choose from, within `gpus` GPUs; none for all that fit.
+def tuning_recipe(servers: MeasuredServers, grid: GridName, kinds: Sequence[Parallelism], gpus: int) -> Recipe:
+    """Return the measurements of a grid. `kinds` are the servers to measure, within `gpus` GPUs; none for the grid's
+    own choice of those that fit.
 
     Raises:
-        KitError: a size can't be measured, or none can.
+        KitError: a kind of server can't be measured, or none can.
     """
-    chosen = _chosen(servers, grid, sizes, gpus)
-    prefill = {size: prefill_levels(grid, servers.most_prefilling(size)) for size in chosen}
-    decode = {size: decode_levels(grid, size, servers.most_decoding(size)) for size in chosen}
+    chosen = _chosen(servers, grid, kinds, gpus)
+    prefill = {kind: _of_ranks(kind, prefill_levels(grid, servers.most_prefilling(kind))) for kind in chosen}
+    decode = {
+        kind: _of_ranks(kind, decode_levels(grid, kind.tensor_parallel_size, servers.most_decoding(kind)))
+        for kind in chosen
+    }
     deployments = [
-        *(_deployment(servers, size, "prefill", _name("prefill", prefill, size)) for size in chosen),
-        *(_deployment(servers, size, "decode", _name("decode", decode, size)) for size in chosen),
+        *(_deployment(servers, kind, "prefill", _name("prefill", prefill, kind)) for kind in chosen),
+        *(_deployment(servers, kind, "decode", _name("decode", decode, kind)) for kind in chosen),
     ]
-    listed = ", ".join(f"TP{size}" for size in chosen)
+    listed = ", ".join(kind.kind.upper() for kind in chosen)
     longest, output_tokens = math.ceil(servers.workload.longest_input_tokens), math.ceil(servers.workload.output_tokens)
     # Lengths of decode loads have the workload's mean context.
     input_tokens = max(1, math.ceil(servers.workload.context_tokens - output_tokens / 2))
@@ -189,35 +212,49 @@ def recipe_text(recipe: Recipe) -> str:
     return yaml.safe_dump(document, sort_keys=False, width=120)
 
 
-def _chosen(servers: MeasuredServers, grid: GridName, sizes: Sequence[int], gpus: int) -> tuple[int, ...]:
-    possible = servers.sizes(gpus)
-    listed = ", ".join(map(str, possible)) or "none"
-    if wrong := [str(size) for size in sizes if size not in possible]:
+def _of_ranks(kind: Parallelism, levels: Sequence[int]) -> tuple[int, ...]:
+    """Return the requests in flight at a server all of whose ranks have as many."""
+    return tuple(level * kind.data_parallel_size for level in levels)
+
+
+def _chosen(
+    servers: MeasuredServers, grid: GridName, kinds: Sequence[Parallelism], gpus: int
+) -> tuple[Parallelism, ...]:
+    possible = servers.kinds(gpus)
+    if wrong := [kind.kind for kind in kinds if kind not in possible]:
         what = f"{servers.model.name} on {gpus} GPUs of {servers.shape.name} with {servers.workload}"
-        raise KitError(f"Tensor parallel size {', '.join(wrong)} can't be measured: {what}.", f"Possible: {listed}.")
+        listed = ", ".join(kind.kind for kind in possible) or "none"
+        raise KitError(f"Servers {', '.join(wrong)} can't be measured: {what}.", f"Possible: {listed}.")
     if not possible:
         raise KitError(
             f"No server of {servers.model.name} fits {gpus} GPUs with {servers.workload}.", "Give more GPUs."
         )
-    return tuple(sorted(set(sizes))) if sizes else sizes_of_grid(grid, possible)
+    if kinds:
+        return tuple(kind for kind in possible if kind in kinds)
+    return kinds_of_grid(grid, list(filter(servers.alone, possible)) or possible)
 
 
-def _deployment(servers: MeasuredServers, size: int, role: Role, load: str) -> RecipeDeployment:
+def _deployment(servers: MeasuredServers, kind: Parallelism, role: Role, load: str) -> RecipeDeployment:
     """Return a server that works alone, with the settings of its role."""
-    topology, subject = config.Topology.model_validate(f"agg-tp{size}-1r"), cast("Any", f"{role}-only")
+    topology = config.Topology.model_validate(aggregated_short_form(kind, 1))
+    subject = cast("Any", f"{role}-only")
     return RecipeDeployment(topology=topology, subject=subject, engine=servers.engine.of_role(role), loads=(load,))
 
 
-def _name(role: str, levels: Mapping[int, tuple[int, ...]], size: int) -> str:
-    """Return the name of a size's load: one for all sizes, or one for each where their levels differ."""
-    return role if len(set(levels.values())) == 1 else f"{role}-tp{size}"
+def _name(role: str, levels: Mapping[Parallelism, tuple[int, ...]], kind: Parallelism) -> str:
+    """Return the name of a kind's load: one for all kinds, or one for each where their levels differ."""
+    return role if len(set(levels.values())) == 1 else f"{role}-{kind}"
 
 
 def _loads(
-    servers: MeasuredServers, role: str, levels: Mapping[int, tuple[int, ...]], input_tokens: int, output_tokens: int
+    servers: MeasuredServers,
+    role: str,
+    levels: Mapping[Parallelism, tuple[int, ...]],
+    input_tokens: int,
+    output_tokens: int,
 ) -> list[RecipeLoad]:
     requests = grids().rehearsal.requests if servers.rehearsed else grids().requests
-    named = {_name(role, levels, size): concurrencies for size, concurrencies in levels.items()}
+    named = {_name(role, levels, kind): concurrencies for kind, concurrencies in levels.items()}
     return [
         RecipeLoad(
             name=name,

@@ -17,7 +17,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import Progress, Ticker
 from llmd_base.records import collected
 from llmd_base.row import Row
-from llmd_bench.deployment import Snapshot, change
+from llmd_bench.deployment import Parallelism, Snapshot, change
 from llmd_bench.evidence import VLLM_COUNTERS
 from llmd_bench.files import REQUESTS_FILE, write_whole
 from llmd_bench.load.generator import GeneratedLoad, introduce, run_load, wait_for_answer
@@ -284,7 +284,7 @@ def measure_file(file: Path, progress: Progress) -> int:
 def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -> Row:
     """Return the row of one stage of a deployment."""
     row = smoke_row(result, model=model_name(result.plan.model))
-    size = result.plan.topology.servers[0].parallelism.tensor_parallel_size
+    spread = result.plan.topology.servers[0].parallelism
     # The share that a prefix cache answered is by the servers' own counters.
     cached = change(result.before, result.after, "aggregated", VLLM_COUNTERS.cached_tokens).value
     prompt_tokens = sum(record.input_tokens for record in result.records if record.succeeded)
@@ -297,7 +297,7 @@ def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -
     named = {
         "subject": _SUBJECTS[assignment.subject],
         "origin": row.origin.model_copy(update=origin),
-        "tensor_parallel_size": None if assignment.subject == "end-to-end" else size,
+        **({} if assignment.subject == "end-to-end" else _of_server(spread)),
         "gpus_reserved": row.gpus_reserved or row.gpus_counted,
         "offered_requests_per_s": None if stage.concurrency else stage.level,
         "prefix_cache_hit_share": cached / prompt_tokens if counted and cached is not None else None,
@@ -305,6 +305,17 @@ def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -
     }
     keys = (*named, "arrival", "seed", "max_num_seqs", "price_usd_per_hour")
     return row.model_copy(update=collected("row", keys, (stage, assignment), named))
+
+
+def _of_server(spread: Parallelism) -> dict[str, int | bool]:
+    """Return the fields of a row that tell how a single server is spread over GPUs; ranks, experts and nodes only of
+    those that have them.
+    """
+    told: dict[str, int | bool] = {"tensor_parallel_size": spread.tensor_parallel_size}
+    if spread != Parallelism(spread.tensor_parallel_size):
+        told |= {"data_parallel_size": spread.data_parallel_size, "expert_parallel": spread.expert_parallel}
+        told |= {"nodes": spread.nodes}
+    return told
 
 
 def _goodput_share(result: SmokeResult, assignment: DeploymentRun) -> float | None:

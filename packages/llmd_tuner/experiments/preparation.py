@@ -100,46 +100,61 @@ def bench_duration(
     time_scale: float,
 ) -> WallDuration:
     """Return how long the measurements of a deployment take."""
-    facts = catalogue.model(deployment.model or recipe.model)
-    model = latency_model(facts, shape) if facts else None
-    if model is None:
+    latencies = server_latencies(deployment.model or recipe.model, shape)
+    if latencies is None:
         known = all(stage.arrival != "closed" for stage in stages)
         seconds = sum(_open_s(stage) for stage in stages if stage.arrival != "closed")
         return WallDuration(seconds * time_scale, "assumed" if known else "at least, closed loops not counted")
-    seconds = durations().settle_s + sum(stage_s(model, deployment, stage) for stage in stages)
+    seconds = durations().settle_s + sum(latencies.stage_s(deployment, stage) for stage in stages)
     return WallDuration(seconds * time_scale, "calibrated")
 
 
-def stage_s(model: LatencyModel, deployment: RecipeDeployment, stage: RecipeStage) -> float:
-    """Return the seconds of model time from the first request of a stage to the last token."""
-    return max(_open_s(stage), stage.requests * _request_s(model, deployment, stage))
+@dataclass(frozen=True)
+class ServerLatencies:
+    """Latency of the servers of a model on nodes of a shape, as far as both are known."""
+
+    facts: catalogue.CatalogueModel
+    shape: catalogue.Shape
+    model: LatencyModel
+
+    def stage_s(self, deployment: RecipeDeployment, stage: RecipeStage) -> float:
+        """Return the seconds of model time from the first request of a stage to the last token."""
+        return max(_open_s(stage), stage.requests * self._request_s(deployment, stage))
+
+    def _request_s(self, deployment: RecipeDeployment, stage: RecipeStage) -> float:
+        """Return the busiest ranks' time for one request: those of prefill one after the other, those of decode in
+        batches.
+
+        A closed loop also waits for its own users: a request takes a user the whole of its latency.
+        """
+        roles = list(deployment.topology.servers().values())
+        first, last = (
+            role.parallelism(expert_parallel=self.facts.expert_parallel, node_gpus=self.shape.gpus)
+            for role in (roles[0], roles[-1])
+        )
+        prefilling = roles[0].replicas * first.data_parallel_size * deployment.copies
+        decoding = roles[-1].replicas * last.data_parallel_size * deployment.copies
+        computed = deployment.subject != "decode-only"
+        prefill_s = self.model.prefill_s(stage.input_tokens, 0, first) if computed else 0.0
+        users = stage.concurrency or stage.requests
+        batch = max(1, min(users // decoding, deployment.engine.max_num_seqs))
+        context = stage.input_tokens + stage.output_tokens / 2
+        decode_s = stage.output_tokens * self.model.decode_step_s(batch, context, last)
+        prefill_share_s, decode_share_s = prefill_s / prefilling, decode_s / batch / decoding
+        if not deployment.topology.disaggregated:
+            return prefill_share_s + decode_share_s
+        return max(prefill_share_s, decode_share_s, (prefill_s + decode_s) / users)
+
+
+def server_latencies(name: str, shape: catalogue.Shape) -> ServerLatencies | None:
+    """Return the latency of a model's servers by the kit's own figures; None where it has none."""
+    facts = catalogue.model(name)
+    model = latency_model(facts, shape) if facts else None
+    return ServerLatencies(facts, shape, model) if facts and model else None
 
 
 def _open_s(stage: RecipeStage) -> float:
     return 0.0 if stage.arrival == "closed" else stage.requests / stage.level
-
-
-def _request_s(model: LatencyModel, deployment: RecipeDeployment, stage: RecipeStage) -> float:
-    """Return the busiest servers' time for one request: prefill servers one after the other, decode servers in batches.
-
-    A closed loop also waits for its own users: a request takes a user the whole of its latency.
-    """
-    roles = deployment.topology.servers()
-    first, last = next(iter(roles.values())), list(roles.values())[-1]
-    prefill_s = (
-        0.0
-        if deployment.subject == "decode-only"
-        else model.prefill_s(stage.input_tokens, 0, first.tensor_parallel_size)
-    )
-    users = stage.concurrency or stage.requests
-    batch = max(1, min(users // (last.replicas * deployment.copies), deployment.engine.max_num_seqs))
-    context = stage.input_tokens + stage.output_tokens / 2
-    decode_s = stage.output_tokens * model.decode_step_s(batch, context, last.tensor_parallel_size)
-    prefill_share_s = prefill_s / (first.replicas * deployment.copies)
-    decode_share_s = decode_s / batch / (last.replicas * deployment.copies)
-    if not deployment.topology.disaggregated:
-        return prefill_share_s + decode_share_s
-    return max(prefill_share_s, decode_share_s, (prefill_s + decode_s) / users)
 
 
 def of(seconds: Mapping[str, float], key: str, assumed_s: float) -> WallDuration:
@@ -262,13 +277,12 @@ def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options
 
 def _time_scale(recipe: Recipe, chosen: Sequence[RecipeDeployment], shape: catalogue.Shape, gpus: int) -> float:
     """Return a time scale at which this machine keeps up with the heaviest load of all that is up at the same time."""
-    facts = catalogue.model(recipe.model)
-    latency = latency_model(facts, shape) if facts else None
+    latencies = server_latencies(recipe.model, shape)
 
     def tokens_per_s(deployment: RecipeDeployment, stage: RecipeStage) -> float:
-        if latency is None:
+        if latencies is None:
             return 0.0 if stage.arrival == "closed" else stage.level * stage.output_tokens
-        return stage.requests * stage.output_tokens / stage_s(latency, deployment, stage)
+        return stage.requests * stage.output_tokens / latencies.stage_s(deployment, stage)
 
     together = pack(chosen, lambda deployment: deployment.gpus, gpus, lambda _: True)
     scales: list[float] = []

@@ -7,15 +7,13 @@ from datetime import UTC, datetime
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
-from llmd_oke import catalogue
 from llmd_oke.operations.locks import file_lock
 
 from llmd_tuner.experiments import deployer
 from llmd_tuner.experiments.deployer import Deployed, Deployer
-from llmd_tuner.experiments.preparation import Experiment, stage_s
+from llmd_tuner.experiments.preparation import Experiment, server_latencies
 from llmd_tuner.experiments.recipes import RecipeDeployment
 from llmd_tuner.experiments.runs import DeploymentRun, DeploymentState, RunFolder, RunState, measure_command
-from llmd_tuner.latency_models import latency_model
 
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for another program that runs the same experiment."""
@@ -122,12 +120,11 @@ class Runner:
 
     def _limits_s(self, deployment: RecipeDeployment) -> dict[str, float]:
         """Return the limit of each stage, in wall time."""
-        facts = catalogue.model(deployment.model or self._experiment.recipe.model)
-        model = latency_model(facts, self._experiment.shape) if facts else None
+        latencies = server_latencies(deployment.model or self._experiment.recipe.model, self._experiment.shape)
         scale = max(1.0, self._experiment.settings.time_scale)
         return {
             stage.name: scale
-            * (MIN_LIMIT_S + LIMIT_FACTOR * stage_s(model, deployment, stage) if model else UNKNOWN_LIMIT_S)
+            * (MIN_LIMIT_S + LIMIT_FACTOR * latencies.stage_s(deployment, stage) if latencies else UNKNOWN_LIMIT_S)
             for stage in self._folder.deployments()[deployment.object_name]
         }
 

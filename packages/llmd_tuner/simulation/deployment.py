@@ -181,6 +181,9 @@ class RequestClass:
     """Tokens that prompts begin with and share with others of one of `prefixes` groups, each as likely. A server has
     them once it has computed such a prompt, and never loses them; `cached_tokens` are on every server."""
     prefixes: int = 0
+    host_tokens: int = 0
+    """Those of `cached_tokens` that are in the memory of the prefill server's node: the prompt waits until they are
+    loaded, one prompt of a server after the other, while others are computed."""
 
 
 Workload = Sequence[RequestClass]

@@ -158,7 +158,8 @@ class EngineSimulation:
     requests that a router sent here and that are under way, `assigned_tokens` those tokens of their prompts that gave
     no first token yet; `sent_prefixes` are what the router has sent here before. `waiting` are requests that are here
     and in no batch yet, as vLLM's `num_requests_waiting` counts them; `busy_s` are the seconds in which a step ran,
-    `sequence_s` is the integral of the batch over time.
+    `sequence_s` is the integral of the batch over time. Its port and its link to the node's memory have something to do
+    until `port_free_s` and `link_free_s`.
     """
 
     def __init__(
@@ -179,9 +180,10 @@ class EngineSimulation:
         self.busy_s = 0.0
         self.sequence_s = 0.0
         self.port_free_s = 0.0
+        self.link_free_s = 0.0
+        self.latency = latency
         self.block_size = limits.block_size
         self._calendar = calendar
-        self._latency = latency
         self._limits = limits
         self._gaps = gaps
         self._ended = ended
@@ -277,7 +279,7 @@ class EngineSimulation:
                 return
         self._busy = bool(batch)
         if batch:  # decode alone, until the first sequence ends or something comes
-            run = DecodeRun(self._latency, now_s, len(batch), self._context_tokens, batch[0][0] - self._steps)
+            run = DecodeRun(self.latency, now_s, len(batch), self._context_tokens, batch[0][0] - self._steps)
             self._run = run
             self._calendar.at(run.end_s, self._finish_run, (run, run.steps))
 
@@ -308,7 +310,7 @@ class EngineSimulation:
 
     def _begin_mixed(self, now_s: float, chunks: list[tuple[Request, int]]) -> None:
         """Begin one step with prompts in it."""
-        latency, batch = self._latency, len(self._batch)
+        latency, batch = self.latency, len(self._batch)
         prefill_s = sum([latency.prefill_s(tokens, request.computed) for request, tokens in chunks])
         if batch:
             duration_s = prefill_s + latency.decode_step_s(batch, self._context_tokens / batch)

@@ -204,7 +204,18 @@ class System:
         first.assigned_tokens += sent_tokens
         now_s = self.calendar.now_s
         request = Request(now_s, size, first, decode or first, prefix, sent_tokens)
-        self.calendar.at(now_s + self._delay_s, first.submit, request)
+        if size.host_tokens:
+            self.calendar.at(now_s + self._delay_s, self._load, (request, size.host_tokens))
+        else:
+            self.calendar.at(now_s + self._delay_s, first.submit, request)
+
+    def _load(self, waiting: tuple[Request, int]) -> None:
+        """Load what the memory of the prefill server's node has of a prompt, behind what is loaded already."""
+        request, tokens = waiting
+        engine, now_s = request.prefill, self.calendar.now_s
+        loaded_s = max(now_s, engine.link_free_s) + engine.latency.host_load_s(tokens)
+        engine.link_free_s = loaded_s
+        self.calendar.at(loaded_s, engine.submit, request)
 
     def _unit(self) -> SimulatedUnit:
         if "aggregated" in self._deployment.limits:

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_bench.deployment import Parallelism
+from llmd_bench.files import read_rows
+from llmd_tuner.measurements import parallelism_of
 from user_project import TIME_SCALE, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 HERE = Path(__file__).parent
 STACK, DEAD = "groups", "mi300x-3"
+ALONE = "alone"
 TOGETHER, APART = "1p-tp1dp16ep-1d-tp1dp16ep", "agg-tp1dp16ep-2r"
 REHEARSE = ("rehearse", "--stack", STACK, "--json", "--time-scale", TIME_SCALE)
 NODE_CONTROL = "http://127.0.0.1:9304/nodes"
@@ -79,6 +83,17 @@ def test_servers_over_two_nodes_pass_their_benchmarks(smoke: dict[str, dict[str,
 
 def test_prompts_go_from_prefill_to_decode_servers_that_span_nodes(smoke: dict[str, dict[str, Any]]):
     assert smoke[TOGETHER]["remote_prefill"]["share"] == pytest.approx(1.0)
+
+
+def test_a_server_over_nodes_is_measured_alone_and_told_by_its_kind(project: Project):
+    pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
+    project.write(ALONE, models=[model(model="deepseek-v3", topology="agg-tp8ep-1r")], gpuPools=pools)
+    words = ("--rehearse", "--size", "tp1dp16ep", "--max-num-seqs", "4", "--workload", "512/8")
+    ended = project.command("tune", "run", "--stack", ALONE, *words)
+    assert ended.status == 0, ended.errors
+    rows = read_rows(project.folder / "reports" / ALONE / "tuning" / "rows.jsonl")
+    assert {row.subject for row in rows} == {"prefill", "decode"}
+    assert {parallelism_of(row) for row in rows} == {Parallelism(1, 16, expert_parallel=True, nodes=2)}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 import pytest
 import yaml
 from llmd_base.errors import KitError
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue, config
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_tuner import search_inputs
@@ -11,9 +12,9 @@ from llmd_tuner.experiments.grid import (
     decode_levels,
     grids,
     handing_over,
+    kinds_of_grid,
     prefill_levels,
     recipe_text,
-    sizes_of_grid,
     tuning_recipe,
 )
 from llmd_tuner.experiments.recipes import DECODE_BENCH, recipe_problems
@@ -27,7 +28,8 @@ LATENCY = latency_model_of(known_figures(MODEL, SHAPE.gpu), MODEL, SHAPE)
 
 
 def test_the_adaptive_grid_has_the_least_the_most_and_one_between():
-    assert sizes_of_grid("adaptive", (1, 2, 4, 8)) == (1, 8)
+    kinds = [Parallelism(size) for size in (1, 2, 4, 8)]
+    assert kinds_of_grid("adaptive", kinds) == (kinds[0], kinds[-1])
     assert decode_levels("adaptive", 8, 256) == (4, 32, 256)
 
 
@@ -58,7 +60,7 @@ def kept_points(role: CalibratedRole) -> list[StepTime]:
 )
 def test_the_adaptive_points_predict_the_published_others_as_well_as_it_is_said(role, levels, error):
     points = kept_points(role)
-    known = [item for item in points if item.tensor_parallel_size in {1, 8} and item.sequences in levels]
+    known = [item for item in points if item.parallelism.tensor_parallel_size in {1, 8} and item.sequences in levels]
     unseen = [item for item in points if item not in known]
     assert predict(role, known, unseen, LATENCY).mean == pytest.approx(error, abs=0.001)
 
@@ -83,7 +85,8 @@ def servers(model="gpt-oss-120b", workload="4096/256", rehearsed=False, **engine
 
 
 def recipe(grid="adaptive", sizes=(), gpus=8, **asked):
-    return tuning_recipe(servers(**asked), grid, sizes, gpus)
+    measured = servers(**asked)
+    return tuning_recipe(measured, grid, [measured.kind(str(size)) for size in sizes], gpus)
 
 
 def levels(result, name):
@@ -149,7 +152,7 @@ def test_the_text_of_a_recipe_is_read_back_equal():
 
 
 def test_sizes_that_can_not_be_measured_are_refused_with_those_that_can():
-    with pytest.raises(KitError, match=r"size 3, 8 can't be measured.*\n.*Possible: 1, 2, 4"):
+    with pytest.raises(KitError, match=r"tp3, tp8 can't be measured.*\n.*Possible: tp1, tp1dp2, tp1dp2ep, tp2"):
         recipe(sizes=(1, 3, 8), gpus=4)
 
 

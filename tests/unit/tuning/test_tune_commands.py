@@ -7,10 +7,12 @@ import sys
 
 import pytest
 from llmd_base.errors import InvalidStack, KitError
+from llmd_bench.deployment import Parallelism
 from llmd_bench.files import read_rows, write_rows
+from llmd_oke import planning
 from llmd_tuner.cli.tune import app
 from llmd_tuner.measurements import published_points
-from tuning_for_tests import row, tpot
+from tuning_for_tests import LATENCY, row, tpot
 from typer.testing import CliRunner
 
 GPT = ["--model", "gpt-oss-120b", "--allow-extrapolation"]
@@ -209,14 +211,67 @@ def test_other_commands_start_without_numpy():
 
 def test_rank_tells_what_host_memory_is_worth_and_ranks_with_a_share_of_it():
     words = ["rank", *GPT, "--slo", "ttft=2000,itl=25,qps=20", "--gpus", "32"]
-    plain = run(*words)
-    assert "--host-hits ranks with a share of prompts from there" in plain.output
+    assert "the node's memory" not in run(*words).output
     kept = run(*words, "--host-hits", "0.5")
     assert "50% from the nodes' memory" in kept.output
-    assert "without it the best is" in kept.output
+    assert "of prompt tokens from there it pays: without it the best is" in kept.output
     told = json.loads(run(*words, "--host-hits", "0.5", "--json").stdout)
     assert told["prompt_ms"]["from_host_memory"] < told["prompt_ms"]["computed"]
     assert told["best"]["capacity_per_s"] > json.loads(run(*words, "--json").stdout)["best"]["capacity_per_s"]
+
+
+def test_rank_of_a_stack_with_host_memory_says_what_a_prompt_takes_from_there(project):
+    with_memory = STACK.replace("release: llm-d-0.9.0", "release: llm-d-0.10.0")
+    with_memory += "        engine: {kvCache: {hostMemoryGib: 64}}\n"
+    (project / "stacks" / "Pulumi.kept.yaml").write_text(with_memory)
+    words = ["rank", "--project", str(project), "--allow-extrapolation"]
+    kept = run(*words, "--stack", "kept").output
+    assert "--host-hits ranks with a share of prompts from there" in kept
+    assert "the node's memory" not in run(*words, "--stack", "small").output
+
+
+def test_servers_that_nobody_measured_are_marked_and_not_applied(project):
+    words = ["--project", str(project), "--stack", "small", "--allow-extrapolation"]
+    shown = run("rank", *words, "--slo", "qps=40").output
+    assert "nothing is measured of" in shown
+    assert re.search(r"bound: [\d.]+ requests/s at most; `llmd-oke tune run\s+--size", shown)
+    result = json.loads(run("rank", *words, "--slo", "qps=40", "--json").stdout)
+    assert not result["best"]["bound"]
+    assert any(item["deployment"]["bound"] for item in result["lost"])
+    only_bounds = run("rank", *words, "--slo", "ttft=2000,itl=25,qps=55").output
+    assert "best as far as bounds tell" in only_bounds
+    error = run("apply", *words, "--slo", "ttft=2000,itl=25,qps=55").exception
+    assert isinstance(error, KitError)
+    assert "No servers that were measured meet the targets" in str(error)
+
+
+def measured(spread, slower=1.0):
+    """Return rows of a single server that prefills and decodes as the kit's figures have it, or slower."""
+    server, ranks = LATENCY.server(spread), spread.data_parallel_size
+    told = {"tensor_parallel_size": spread.tensor_parallel_size, "gpus_counted": spread.gpus}
+    told |= {"data_parallel_size": ranks, "expert_parallel": spread.expert_parallel, "nodes": spread.nodes}
+    for tokens in (1024, 2048, 4096):
+        rate = ranks / (slower * server.prefill_s(tokens))
+        lengths = {"input_tokens": tokens, "output_tokens": 1}
+        yield row("prefill", **told, **lengths, concurrency=8 * ranks, achieved_requests_per_s=rate)
+    for batch in (4, 32, 256):
+        lengths = {"input_tokens": 4096, "output_tokens": 256}
+        sequences, step_s = batch * ranks, slower * server.decode_step_s(batch, 4224)
+        yield row(**told, **lengths, concurrency=sequences, output_tokens_per_s=sequences / step_s)
+
+
+def test_measured_servers_with_ranks_are_ranked_and_written_into_the_stack_file(project, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    whole = Parallelism(1, 8, expert_parallel=True)
+    write_rows([*measured(Parallelism(1), slower=4.0), *measured(whole)], rows)
+    words = ["--project", str(project), "--stack", "small", "--slo", "itl=30,ttft=3000", "--measurements", str(rows)]
+    best = json.loads(run("rank", *words, "--json").stdout)["best"]
+    assert not best["bound"]
+    assert "tp1dp8ep" in best["topology"]
+    assert run("apply", *words).exit_code == 0
+    (planned,) = planning.plan_stack_file(project, "small").models
+    assert str(planned.topology) == best["topology"]
+    assert {role.parallelism for role in planned.units[0].roles} <= {whole, Parallelism(1)}
 
 
 def test_no_more_than_all_prompt_tokens_are_cached():

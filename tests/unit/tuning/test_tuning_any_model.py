@@ -3,13 +3,15 @@
 import json
 
 import pytest
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.latency_figures import bound_figures, latency_figures
 from llmd_oke.catalogue.models import LinearAttention
+from llmd_oke.planning.server_choices import divided_spreads
 from llmd_tuner.cli.tune import app
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search import Targets
-from llmd_tuner.search_inputs import question_of, sizes_of
+from llmd_tuner.search_inputs import question_of
 from llmd_tuner.workload import of_lengths
 from typer.testing import CliRunner
 
@@ -47,8 +49,11 @@ def test_a_table_without_leave_to_show_bounds_is_refused_in_words():
 
 
 def test_sizes_that_would_split_blocks_of_weights_are_not_ranked():
-    assert sizes_of(known("qwen3-235b-a22b-fp8"), NODE) == (1, 2, 4)
-    assert sizes_of(known("deepseek-r1"), NODE) == (1, 2, 4, 8)  # its experts stay whole
+    def sizes(name: str) -> set[int]:
+        return {each.gpus for each in divided_spreads(known(name), 8, 8) if not each.expert_parallel}
+
+    assert sizes("qwen3-235b-a22b-fp8") == {1, 2, 4}
+    assert sizes("deepseek-r1") == {1}  # its experts stay whole
 
 
 def test_a_latent_cache_is_read_whole_by_each_gpu():
@@ -95,10 +100,8 @@ def test_the_state_of_a_sequence_leaves_room_for_fewer():
     architecture = dense.architecture.model_copy(update={"linear_attention": linear})
     hybrid = dense.model_copy(update={"architecture": architecture})
     load, targets = of_lengths(4096, 256), Targets()
+    asked = [question_of(model, NODE, bound_figures(model, NODE.gpu), load, targets, 8) for model in (dense, hybrid)]
     fitting = [
-        question_of(model, NODE, bound_figures(model, NODE.gpu), load, targets, 8).room.sequences(
-            1, load, aggregated=True
-        )
-        for model in (dense, hybrid)
+        each.room.sequences(each.choices.memory["aggregated"][Parallelism(1)], load, aggregated=True) for each in asked
     ]
     assert fitting[1] == pytest.approx(fitting[0] / 2, abs=1)

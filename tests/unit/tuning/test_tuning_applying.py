@@ -192,9 +192,10 @@ def test_thresholds_are_a_share_of_what_the_targets_allow(asked, best):
     (full,) = at_loads(asked, best, [best.capacity_per_s])
     assert full.feasible
     prompts = best.capacity_per_s * 4096 / best.prefill
+    assert best.topology.endswith("-1d-tp2dp2")
     assert values(result) == {
         "promptTokensPerS": int(prompts * scaling_share()),
-        "requests": int(full.batch * scaling_share()),
+        "requests": int(full.batch * 2 * scaling_share()),  # of both ranks
         "kvCacheUsage": scaling_share(),
     }
 

@@ -15,7 +15,7 @@ from llmd_tuner.calibration import (
     DECODE,
     PREFILL,
     by_load,
-    by_size,
+    by_spread,
     calibrate,
     leave_out,
     left_out_models,
@@ -56,7 +56,7 @@ def test_each_concurrency_is_predicted_from_the_others(kept):
 
 @BOTH
 def test_each_tensor_parallel_size_is_predicted_from_the_others(kept):
-    result = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_size)
+    result = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_spread)
     assert result is not None
     assert result.mean <= TOLERANCES["decode_each_size"]
 
@@ -69,13 +69,13 @@ def test_each_tensor_parallel_size_is_predicted_from_the_others(kept):
 )
 def test_two_sizes_alone_miss_the_others_by_a_known_amount(kept, sizes, tolerance):
     points = decode_points(rows(kept))
-    known = [point for point in points if point.tensor_parallel_size in sizes]
-    unseen = [point for point in points if point.tensor_parallel_size not in sizes]
+    known = [point for point in points if point.parallelism.tensor_parallel_size in sizes]
+    unseen = [point for point in points if point.parallelism.tensor_parallel_size not in sizes]
     assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES[tolerance]
 
 
 def test_each_size_of_prefill_is_predicted_from_the_others():
-    result = leave_out(PREFILL, prefill_points(rows(True)), LATENCY, by_size)
+    result = leave_out(PREFILL, prefill_points(rows(True)), LATENCY, by_spread)
     assert result is not None
     assert result.mean <= TOLERANCES["prefill_each_size"]
 
@@ -279,7 +279,7 @@ def test_too_few_points_give_no_model():
     assert list(left_out_models(ROWS[:3], LATENCY)) == []
 
 
-def test_points_of_one_load_are_left_out_by_size():
+def test_points_of_one_load_are_left_out_by_spread():
     def prefill(size):
         return row(
             "prefill",

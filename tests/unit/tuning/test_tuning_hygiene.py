@@ -1,11 +1,12 @@
 """Rows that can't be right are rejected with the reason; rows to be careful with are flagged."""
 
 import pytest
+from llmd_bench.deployment import Parallelism
 from llmd_tuner.measurements import published_points
 from llmd_tuner.row_filters import RowLimits, Rule, inspect
 from tuning_for_tests import LATENCY, row, tpot
 
-LIMITS = RowLimits(LATENCY, {2: 4_000_000})
+LIMITS = RowLimits(LATENCY, {Parallelism(2): 4_000_000})
 
 
 def verdicts(*rows, limits=LIMITS):

@@ -82,7 +82,7 @@ def test_figures_that_are_assumptions_are_bounds():
     assert trust.basis is Basis.BOUND
     assert trust.tag == "bound"
     assert "decode ±2% in sample, prefill not measured" in trust.sentence
-    assert "decode: tensor parallel sizes 1, 2, 4, measured 8" in trust.beyond
+    assert "decode: servers tp1, tp2, tp4, measured tp8" in trust.beyond
 
 
 def test_targets_are_read_in_milliseconds_and_requests_per_second():

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmd_tuner.families import DeploymentCounts, Disaggregated, fleet_of, fleet_of_counts, score_fleet
+from llmd_bench.deployment import Parallelism
+from llmd_tuner.families import Disaggregated, fleet_of, fleet_of_counts, score_fleet
 from llmd_tuner.ranking import simulate_finalists
 from llmd_tuner.search import at_loads, curve_of, families, frontier_of, search
 from llmd_tuner.servers import decode_server, prefill_server
 from llmd_tuner.waits import LOOSENESS, mdc_wait_s, waits_s
 from llmd_tuner.workload import of_lengths
-from tuning_for_tests import LATENCY, MODEL, SHAPE, question, tuning_values
+from tuning_for_tests import LATENCY, MODEL, SHAPE, question, tuning_values, with_tokens
 
 WORKLOAD = of_lengths(4096, 256)
 TOLERANCES = tuning_values("tolerances")
@@ -25,8 +26,8 @@ SHARES = st.floats(0.05, 0.95)
 
 
 def test_prompts_from_host_memory_are_waited_for_and_computed_in_part():
-    plain = prefill_server(LATENCY, WORKLOAD, 2)
-    kept = prefill_server(LATENCY, replace(WORKLOAD, host_hit_share=0.5), 2)
+    plain = prefill_server(LATENCY, WORKLOAD, Parallelism(2))
+    kept = prefill_server(LATENCY, replace(WORKLOAD, host_hit_share=0.5), Parallelism(2))
     server = LATENCY.server(2)
     assert kept.service_s == pytest.approx(server.prefill_s(2048, 2048))
     assert kept.overhead_s - plain.overhead_s == pytest.approx(server.host_load_s(2048))
@@ -35,12 +36,13 @@ def test_prompts_from_host_memory_are_waited_for_and_computed_in_part():
 def test_a_server_computes_no_faster_than_its_links_load():
     slow = replace(LATENCY, hardware=replace(LATENCY.hardware, host_bytes_per_s=1e6))
     all_kept = replace(WORKLOAD, host_hit_share=1.0)
-    assert prefill_server(slow, all_kept, 1).service_s == pytest.approx(slow.server(1).host_load_s(4096))
+    assert prefill_server(slow, all_kept, Parallelism(1)).service_s == pytest.approx(slow.server(1).host_load_s(4096))
 
 
 def disaggregated(prefill_size=1, decode_size=2):
-    prefill = prefill_server(LATENCY, WORKLOAD, prefill_size)
-    return Disaggregated(prefill, decode_server(LATENCY, WORKLOAD, decode_size, 256), WORKLOAD, LOOSENESS["token-load"])
+    prefill = prefill_server(LATENCY, WORKLOAD, Parallelism(prefill_size))
+    decode = decode_server(LATENCY, WORKLOAD, Parallelism(decode_size), 256)
+    return Disaggregated([(prefill, decode)], WORKLOAD, LOOSENESS["token-load"])
 
 
 def scored(family, prefill, decode, copies, load):
@@ -142,15 +144,14 @@ def test_fewer_nodes_come_before_more_room():
 
 
 def test_decode_batches_stay_within_the_kv_cache():
-    room = replace(question().room, key_value_tokens={1: 10 * 4352, 2: 40 * 4352})
-    result = search(replace(question("ttft=9000", gpus=8), room=room))
+    result = search(with_tokens(question("ttft=9000", gpus=8), {1: 10 * 4352, 2: 40 * 4352}))
     assert all(item.batch <= (10 if item.topology.endswith("d-tp1") else 40) for item in result.deployments(50))
 
 
 def test_sizes_that_do_not_hold_the_model_are_no_candidates():
-    room = replace(question().room, key_value_tokens={1: 0, 2: 1_000_000})
-    names = {family.name for family in families(replace(question(), room=room))}
-    assert names == {"agg-tp2", "p-tp2-d-tp2"}
+    fitting = families(with_tokens(question(), {1: 0, 2: 1_000_000}))
+    names = {family.name(kind) for family in fitting for kind in range(family.kinds)}
+    assert names == {"agg-tp2", "p-tp1-d-tp2", "p-tp2-d-tp2"}
 
 
 def test_the_frontier_rises_as_users_slow_down_and_no_curve_lies_far_beyond_it():
@@ -214,12 +215,11 @@ def _itl_tolerance(topology, profile):
     return "closed_form_itl_token_load" if profile in BY_TOKENS else "closed_form_itl"
 
 
-def test_ten_thousand_operating_points_are_scored_in_a_second():
+def test_a_hundred_thousand_operating_points_of_all_kinds_are_scored_in_a_second():
     asked = question("", gpus=16)
-    family = next(item for item in families(asked) if item.name == "p-tp1-d-tp2")
+    (family,) = (item for item in families(asked) if isinstance(item, Disaggregated))
     fleet = fleet_of(family, 16)
-    places = np.resize(np.arange(fleet.copies.size), 10_000)
-    many = DeploymentCounts(fleet.prefill[places], fleet.decode[places], fleet.copies[places])
+    many = fleet.at(np.resize(np.arange(fleet.copies.size), 100_000))
     start = time.process_time()
-    score_fleet(asked, family, many, np.linspace(1, 40, 10_000))
+    score_fleet(asked, family, many, np.linspace(1, 40, 100_000))
     assert time.process_time() - start < 1

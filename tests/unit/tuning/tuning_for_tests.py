@@ -1,8 +1,10 @@
 """Questions, rows and tolerances for tests of the tuner."""
 
+from dataclasses import replace
 from typing import Any
 
 from llmd_base.row import Basis, Origin, Quantiles, Row
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.values import read_yaml, values_folder
 from llmd_tuner import search_inputs
@@ -28,6 +30,16 @@ def tuning_values(name: str) -> Any:
 
 def question(targets: str = "ttft=2000,itl=25,qps=45", gpus: int = 16, workload: str = "4096/256") -> SearchInputs:
     return search_inputs.question_of(MODEL, SHAPE, FIGURES, parse(workload), parse_targets(targets), gpus)
+
+
+def with_tokens(asked: SearchInputs, tokens: dict[int, int]) -> SearchInputs:
+    """Return a question about servers of these tensor parallel sizes alone, with room for so many tokens each."""
+    known = asked.choices.memory["decode"]
+    memory = {
+        Parallelism(size): replace(known[Parallelism(size)], key_value_tokens=room) for size, room in tokens.items()
+    }
+    choices = asked.choices.among(lambda spread: spread in memory)
+    return replace(asked, choices=replace(choices, memory=dict.fromkeys(("prefill", "decode", "aggregated"), memory)))
 
 
 def row(subject: str = "decode", **changes: object) -> Row:

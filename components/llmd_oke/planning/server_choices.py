@@ -1,0 +1,139 @@
+"""Servers that a model may have: each spread over GPUs and nodes that planning takes, alone and in pairs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from llmd_bench.deployment import Parallelism
+
+from llmd_oke.catalogue.models import CatalogueModel, blocks_allow, heads_allow, shared_size
+from llmd_oke.catalogue.shapes import NodeHardware
+from llmd_oke.config import Role, Topology
+from llmd_oke.config.model import Servers
+from llmd_oke.planning import checks
+from llmd_oke.planning.model_plan import Memory
+from llmd_oke.planning.models import other_problems, topology_problems
+from llmd_oke.planning.plan import Plan
+from llmd_oke.planning.planned_model import PlannedModel, memory
+
+Pair = tuple[Parallelism, Parallelism]
+"""Prefill and decode servers."""
+
+
+@dataclass(frozen=True)
+class ServerChoices:
+    """Kinds of servers to choose from: those that do both, pairs of prefill and decode servers, and the memory of one
+    server of each kind by its role.
+    """
+
+    aggregated: tuple[Parallelism, ...]
+    disaggregated: tuple[Pair, ...]
+    memory: Mapping[Role, Mapping[Parallelism, Memory]]
+
+    @property
+    def spreads(self) -> tuple[Parallelism, ...]:
+        """All kinds of servers, each once."""
+        pairs = (spread for pair in self.disaggregated for spread in pair)
+        return tuple(dict.fromkeys([*self.aggregated, *pairs]))
+
+    def among(self, accepted: Callable[[Parallelism], bool]) -> "ServerChoices":
+        """Return the choices all of whose servers are accepted."""
+        return replace(
+            self,
+            aggregated=tuple(filter(accepted, self.aggregated)),
+            disaggregated=tuple(pair for pair in self.disaggregated if all(map(accepted, pair))),
+        )
+
+
+def divided_spreads(model: CatalogueModel, node_gpus: int, most_gpus: int) -> Iterator[Parallelism]:
+    """Yield the spreads that a model's heads, experts and blocks of weights can be divided by: over 1, 2, 4 and so on
+    of a node's GPUs, or over whole nodes. Dense models have tensor parallelism alone.
+    """
+    powers = [1 << power for power in range(node_gpus.bit_length())]
+    inside = [gpus for gpus in powers if gpus <= most_gpus]
+    over = range(2 * node_gpus, most_gpus + 1, node_gpus)
+    for gpus in (*inside, *over):
+        for size in (size for size in powers if heads_allow(model, size)):
+            for whole in (False, True):
+                spread = Parallelism(size, gpus // size, whole).over_nodes(node_gpus)
+                if spread is not None and spread.gpus == gpus and _experts_allow(model, spread):
+                    yield spread
+
+
+def _experts_allow(model: CatalogueModel, spread: Parallelism) -> bool:
+    """Tell whether GPUs have equally many whole experts, or equal parts of each. Where a model's GPUs have whole
+    experts unless a stack file says otherwise, parts can't be told in the short form of a topology.
+    """
+    experts = model.architecture.experts
+    if spread.gpus == 1 or experts is None:
+        return spread.data_parallel_size == 1 and not spread.expert_parallel and blocks_allow(model, spread)
+    if spread.expert_parallel:
+        return experts.count % spread.gpus == 0
+    inner = shared_size(model, spread)
+    return not model.expert_parallel and (inner is None or inner % spread.gpus == 0) and blocks_allow(model, spread)
+
+
+def possible_servers(model: CatalogueModel, node: NodeHardware, most_gpus: int, utilization: float) -> ServerChoices:
+    """Return the servers of a model that no stack file has: what heads, experts and memory allow. KV cache goes from
+    prefill servers to those with at least their tensor parallel size, a latent one to any.
+    """
+    spreads = tuple(divided_spreads(model, node.gpus, most_gpus))
+    latent = model.architecture.latent_attention is not None
+    pairs = tuple(
+        (prefill, decode)
+        for prefill in spreads
+        for decode in spreads
+        if prefill.gpus + decode.gpus <= most_gpus
+        and (latent or prefill.tensor_parallel_size <= decode.tensor_parallel_size)
+    )
+    each = {spread: memory(model, node, spread, utilization) for spread in spreads}
+    return ServerChoices(spreads, pairs, {"prefill": each, "decode": each, "aggregated": each})
+
+
+def accepted_servers(plan: Plan, index: int, most_gpus: int) -> ServerChoices:
+    """Return the servers that planning takes of `models[index]` of a planned stack in the place of its own, whose other
+    keys stay; scaling follows what is chosen, and rules out servers that span nodes.
+    """
+    context = checks.model_contexts(plan.config)[index]
+    spreads = list(divided_spreads(context.facts, context.shape.gpus, most_gpus))
+    if context.model.scaling is not None:
+        spreads = [spread for spread in spreads if spread.nodes == 1]
+    parts = {spread: _servers(spread) for spread in spreads}
+    aggregated = tuple(spread for spread in spreads if _accepted(context, index, Topology(aggregated=parts[spread])))
+    pairs = tuple(
+        (prefill, decode)
+        for prefill in spreads
+        for decode in spreads
+        if prefill.gpus + decode.gpus <= most_gpus
+        and _accepted(context, index, Topology(prefill=parts[prefill], decode=parts[decode]))
+    )
+    return ServerChoices(
+        aggregated,
+        pairs,
+        {
+            "prefill": {spread: _memory(context, "prefill", spread) for spread, _ in pairs},
+            "decode": {spread: _memory(context, "decode", spread) for _, spread in pairs},
+            "aggregated": {spread: _memory(context, "aggregated", spread) for spread in aggregated},
+        },
+    )
+
+
+def _servers(spread: Parallelism) -> Servers:
+    size, ranks = spread.tensor_parallel_size, spread.data_parallel_size
+    whole = True if spread.expert_parallel else None
+    return Servers(replicas=1, tensor_parallel_size=size, data_parallel_size=ranks, expert_parallel=whole)
+
+
+def _accepted(context: PlannedModel, index: int, topology: Topology) -> bool:
+    """Tell whether planning takes one unit of a topology, first by what costs the least to look at."""
+    model = context.model.model_copy(update={"topology": topology, "copies": 1, "scaling": None})
+    changed = replace(context, model=model)
+    for problems in (topology_problems, other_problems):
+        if next(problems(changed), None) is not None:
+            return False
+    models = [model if i == index else other for i, other in enumerate(context.stack.models)]
+    return not checks.problems(context.stack.model_copy(update={"models": models}))
+
+
+def _memory(context: PlannedModel, role: Role, spread: Parallelism) -> Memory:
+    engine = context.model.engine.of_role(role)
+    return memory(context.facts, context.shape, spread, engine.gpu_memory_utilization, engine.adapters)

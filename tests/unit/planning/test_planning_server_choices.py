@@ -1,0 +1,120 @@
+"""Servers that a search chooses from: all that planning takes, and nothing that it refuses."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llmd_base.errors import InvalidStack
+from llmd_bench.deployment import Parallelism, aggregated_short_form, disaggregated_short_form
+from llmd_oke import catalogue, planning
+from llmd_oke.config import Topology
+from llmd_oke.planning.server_choices import ServerChoices, accepted_servers, divided_spreads, possible_servers
+from stack_files import StackObject, existing_pool, model, stack
+
+SHAPE = catalogue.shape("BM.GPU.MI300X.8")
+assert SHAPE is not None
+MIXTURES = ("gpt-oss-120b", "deepseek-v3", "qwen3-235b-a22b-fp8", "kimi-k2-instruct", "mixtral-8x7b")
+NODES = 4
+
+
+def document(name: str, topology: object, **changes: object) -> StackObject:
+    return stack(model(topology, model=name, **changes), gpuPools=[existing_pool(size=NODES)])
+
+
+def choices(name: str, topology: object = "agg-tp8ep-1r", gpus: int = 8 * NODES, **changes: object) -> ServerChoices:
+    return accepted_servers(planning.plan_object(document(name, topology, **changes)), 0, gpus)
+
+
+def taken(name: str, topology: str, **changes: object) -> bool:
+    try:
+        planning.plan_object(document(name, topology, **changes))
+    except InvalidStack:
+        return False
+    return True
+
+
+def known(name: str) -> catalogue.CatalogueModel:
+    entry = catalogue.model(name)
+    assert entry is not None
+    return entry
+
+
+@pytest.fixture(scope="module")
+def by_model() -> dict[str, ServerChoices]:
+    dense = "llama-3.3-70b-instruct-fp8-dynamic"
+    return {**{name: choices(name) for name in MIXTURES}, dense: choices(dense, "agg-tp8-1r")}
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_chosen_is_planned_with_the_servers_that_it_names(
+    by_model: dict[str, ServerChoices], data: st.DataObject
+):
+    name = data.draw(st.sampled_from(sorted(by_model)))
+    prefill, decode = data.draw(st.sampled_from(by_model[name].disaggregated))
+    (planned,) = planning.plan_object(document(name, disaggregated_short_form(1, prefill, 1, decode))).models
+    roles = {role.role: role for role in planned.units[0].roles}
+    assert [roles["prefill"].parallelism.nodes, roles["decode"].parallelism.nodes] == [prefill.nodes, decode.nodes]
+    assert [roles["prefill"].gpus, roles["decode"].gpus] == [prefill.gpus, decode.gpus]
+    assert roles["decode"].memory == by_model[name].memory["decode"][decode]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_what_is_left_out_is_refused_by_planning(by_model: dict[str, ServerChoices], data: st.DataObject):
+    name = data.draw(st.sampled_from(sorted(by_model)))
+    spreads = list(divided_spreads(known(name), 8, 8 * NODES))
+    pair = data.draw(st.sampled_from([(first, second) for first in spreads for second in spreads]))
+    topology = disaggregated_short_form(1, pair[0], 1, pair[1])
+    assert (pair in by_model[name].disaggregated) == taken(name, topology)
+
+
+@pytest.mark.parametrize("name", catalogue.model_names())
+def test_spreads_are_told_apart_by_their_names_and_read_back_equal(name: str):
+    entry = known(name)
+    spreads = list(divided_spreads(entry, 8, 32))
+    assert len({spread.kind for spread in spreads}) == len(spreads)
+    for spread in spreads:
+        (servers,) = Topology.model_validate(aggregated_short_form(spread, 1)).servers().values()
+        assert servers.parallelism(expert_parallel=spread.expert_parallel, node_gpus=8) == spread
+
+
+@pytest.mark.parametrize("name", catalogue.model_names())
+def test_dense_models_have_tensor_parallelism_alone_and_all_ranks_stay_in_nodes(name: str):
+    entry = known(name)
+    spreads = list(divided_spreads(entry, 8, 32))
+    assert all(spread.tensor_parallel_size <= 8 and spread.gpus_per_node <= 8 for spread in spreads)
+    assert (entry.architecture.experts is not None) == any(spread.data_parallel_size > 1 for spread in spreads)
+
+
+def test_mixtures_of_experts_span_whole_nodes():
+    assert Parallelism(1, 16, True, 2) in choices("deepseek-v3").aggregated
+    assert (Parallelism(1, 16, True, 2), Parallelism(1, 16, True, 2)) in choices("deepseek-v3").disaggregated
+
+
+def test_servers_over_nodes_are_no_choice_without_rdma_or_with_scaling():
+    over = [spread for spread in choices("deepseek-v3").aggregated if spread.nodes > 1]
+    assert over
+    scaled = {"aggregated": {"minReplicas": 1, "maxReplicas": 2, "requests": 10}}
+    assert all(spread.nodes == 1 for spread in choices("deepseek-v3", scaling=scaled).spreads)
+    without = document("deepseek-v3", "agg-tp8-1r")
+    without["rdma"] = "none"
+    assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(without), 0, 32).spreads)
+
+
+def test_kv_cache_goes_to_no_smaller_tensor_parallel_size_unless_it_is_latent():
+    pairs = possible_servers(known("gpt-oss-120b"), SHAPE, 16, 0.95).disaggregated
+    assert all(prefill.tensor_parallel_size <= decode.tensor_parallel_size for prefill, decode in pairs)
+    latent = possible_servers(known("deepseek-v3"), SHAPE, 16, 0.95).disaggregated
+    assert (Parallelism(8, expert_parallel=True), Parallelism(1, 8, True)) in latent
+
+
+def test_no_pair_has_more_gpus_than_there_are():
+    assert all(first.gpus + second.gpus <= 16 for first, second in choices("gpt-oss-120b", gpus=16).disaggregated)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in catalogue.release_names() if not catalogue.release(name).vllm.over_nodes]
+)
+def test_a_release_that_knows_no_servers_over_nodes_offers_none(name: str):
+    older = {**document("gpt-oss-120b", "agg-tp1-1r"), "release": name}
+    assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(older), 0, 32).spreads)
