@@ -31,7 +31,7 @@ class Case(Entry):
     see: Literal["error", "fields", "values", "events", "counts", "metric"]
     vllm: dict[str, Any]
     source: str
-    server: Literal["plain", "nixl", "uncached"] = "plain"
+    server: Literal["plain", "nixl", "uncached", "drafting"] = "plain"
     request: Request | None = None
     metric: str | None = None
     fields: tuple[str, ...] = ()

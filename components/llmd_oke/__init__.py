@@ -78,7 +78,13 @@ if TYPE_CHECKING:
     )
     from llmd_oke.serving.gateway import Gateway, GatewayArgs, GatewayListenerArgs, ModelRoute, ModelRouteArgs
     from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
-    from llmd_oke.serving.model_cache import AdaptedModelArgs, AdapterArgs, ModelCache, ModelCacheArgs
+    from llmd_oke.serving.model_cache import (
+        AdaptedModelArgs,
+        AdapterArgs,
+        ModelCache,
+        ModelCacheArgs,
+        ModelDraftArgs,
+    )
     from llmd_oke.serving.monitoring import ModelMonitoring, ModelMonitoringArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
     from llmd_oke.serving.picker_config import RouterArgs
@@ -230,6 +236,7 @@ REGISTRY = {
         "AdapterArgs",
         "ModelCache",
         "ModelCacheArgs",
+        "ModelDraftArgs",
     ),
     "llmd_oke.serving.monitoring": (
         "ModelMonitoring",
@@ -324,6 +331,7 @@ __all__ = [
     "ModelCache",
     "ModelCacheArgs",
     "ModelCacheMountArgs",
+    "ModelDraftArgs",
     "ModelEndpoint",
     "ModelEndpointArgs",
     "ModelMonitoring",

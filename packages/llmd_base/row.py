@@ -5,7 +5,7 @@ is None if its source doesn't state the value; values are never guessed.
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
@@ -19,7 +19,7 @@ Arrival = Literal["closed", "constant", "poisson", "trace"]
 trace.
 """
 
-CONDITIONS = ("image", "release", "attention_backend", "quick_reduce", "block_size", "router_profile")
+CONDITIONS = ("image", "release", "attention_backend", "quick_reduce", "block_size", "router_profile", "draft_tokens")
 """Fields of a row that describe the deployment apart from its topology."""
 
 
@@ -32,6 +32,8 @@ class ConditionFacts(TypedDict):
     quick_reduce: str | None
     block_size: int
     router_profile: str
+    draft_tokens: NotRequired[int]
+    """Left out where servers draft nothing."""
 
 
 class Basis(StrEnum):
@@ -136,6 +138,8 @@ class Row(_Part):
     """Tokens per block of KV cache."""
     router_profile: Name | None = None
     """Value of `router.profile` in the stack file; `none` if there was no router."""
+    draft_tokens: int | None = None
+    """Tokens that servers draft for each sequence in a step; None without speculative decoding, or if unknown."""
     topology: Name | None = None
     """Short form of the topology of one unit, such as `8p-tp1-4d-tp2`."""
     copies: Positive = 1

@@ -67,6 +67,12 @@ VLLM_COUNTERS = ServerCounters(
 )
 """Counters of vLLM and of its NIXL connector by their names in Prometheus text (vllm/v1/metrics/loggers.py)."""
 
+DRAFTED_TOKENS = Counter(("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens"))
+"""Tokens that drafts proposed (vllm/v1/spec_decode/metrics.py); servers without drafts have no such counter."""
+
+ACCEPTED_TOKENS = Counter(("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens"))
+"""Those of them that the model accepted."""
+
 
 @dataclass(frozen=True)
 class Sent:

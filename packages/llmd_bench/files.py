@@ -72,6 +72,7 @@ class Hints:
     quick_reduce: str | None = None
     block_size: int | None = None
     router_profile: str | None = None
+    draft_tokens: int | None = None
     subject: Scope | None = None
     arrival: Arrival | None = None
     input_tokens: float | None = None

@@ -84,6 +84,7 @@ class StageFacts(TypedDict, total=False):
     quick_reduce: str | None
     block_size: int | None
     router_profile: str | None
+    draft_tokens: int
     max_num_seqs: int | None
     price_usd_per_hour: float | None
 

@@ -28,6 +28,8 @@ from llmd_bench.deployment import (
 )
 from llmd_bench.evals import BuiltinResult, BuiltinSet
 from llmd_bench.evidence import (
+    ACCEPTED_TOKENS,
+    DRAFTED_TOKENS,
     VLLM_COUNTERS,
     AdapterAnswers,
     ApiAnswer,
@@ -418,6 +420,7 @@ def remarks(
         *_about_load(concurrency, performance, warmup),
         *_about_lengths(input_tokens, performance, records),
         *_about_caches(performance, *snapshots),
+        *about_drafts(*snapshots),
         *about_simulation(*snapshots),
     )
 
@@ -452,6 +455,16 @@ def _about_caches(performance: Performance, before: Snapshot, after: Snapshot) -
         cached = change(before, after, role, VLLM_COUNTERS.cached_tokens).value or 0.0
         if cached > CACHED_SHARE * performance.input_tokens:
             yield f"{role} servers found {cached:.0f} of {performance.input_tokens} prompt tokens in their prefix cache"
+
+
+def about_drafts(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Yield the share of drafted tokens that was accepted, by which forecasts count drafts."""
+    roles: tuple[EndpointRole, ...] = ("decode", "aggregated")
+    for role in roles:
+        drafted = change(before, after, role, DRAFTED_TOKENS).value
+        accepted = change(before, after, role, ACCEPTED_TOKENS).value
+        if drafted and accepted is not None:
+            yield f"{role} servers accepted {accepted / drafted:.1%} of {drafted:.0f} drafted tokens (acceptedShare)"
 
 
 def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:

@@ -42,7 +42,10 @@ class ModelSources:
 
     @property
     def _repositories(self) -> list[str]:
-        return [model.repository for model in self._models()]
+        """Repositories of models, and of what drafts for them."""
+        models = self._models()
+        drafts = [model.draft.repository for model in models if model.draft and model.draft.repository]
+        return [*(model.repository for model in models), *drafts]
 
     @property
     def _vocabularies(self) -> dict[str, int]:

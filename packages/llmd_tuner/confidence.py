@@ -79,6 +79,7 @@ def confine(
     faults = unphysical(figures)
     beyond = tuple(_beyond(question, figures))
     fits = {"prefill": figures.prefill.fit, "decode": figures.decode.fit}
+    drafts = started is not None and started.handing_over.draft_tokens is not None  # of which nobody has figures
     _refuse_blind(beyond, faults)
     if beyond and not allow_extrapolation:
         listed = "\n".join(f"  {item.text}" for item in beyond)
@@ -90,7 +91,7 @@ def confine(
         remedy = "Measure servers that both roles share, or add --allow-extrapolation: all results will say so."
         raise KitError("No servers that can be deployed were measured for prefill and decode both.", remedy)
     return question, Confidence(
-        basis=figures.basis,
+        basis=Basis.BOUND if drafts else figures.basis,
         prefill_error=_error(figures.prefill.fit),
         decode_error=_error(figures.decode.fit),
         fitted_errors=tuple(name for name, fit in fits.items() if fit and not _held_out(fit)),

@@ -47,6 +47,10 @@ class Sizes:
     """Layers without a KV cache: of linear attention, or of something else alone."""
     state_bytes: float = 0.0
     """State of a sequence over all layers that keep one, which each step reads and writes."""
+    draft_bytes: float = 0.0
+    """Weights that each drafted token of a step reads, where anything drafts for the model, but for experts."""
+    draft_expert_bytes: float = 0.0
+    """Weights of all experts of a draft, of which as many tokens use as of the model's."""
 
     @property
     def full_layers(self) -> int:
@@ -106,12 +110,23 @@ class Factors:
 
 
 @dataclass(frozen=True)
+class Drafting:
+    """Speculative decoding: tokens that are drafted at each step, and the share of them that is accepted."""
+
+    tokens: int
+    accepted_share: float
+
+
+@dataclass(frozen=True)
 class LatencyModel:
-    """Latency of servers of one model on one kind of GPU."""
+    """Latency of servers of one model on one kind of GPU. With `drafting` a decode step is one of those that give a
+    token, so much shorter.
+    """
 
     sizes: Sizes
     hardware: GpuLimits
     factors: Factors
+    drafting: Drafting | None = None
 
     def prefill_s(self, tokens: int, context_tokens: int = 0, parallelism: Parallelism | int = 1) -> float:
         """Return the GPU time of a prompt chunk of `tokens` behind `context_tokens` that are computed already, in
@@ -202,16 +217,33 @@ class ServerLatency:
 
         t = a1 layers + fixed(tp) + a2 bytes / bandwidth + a3 flops / peak + a4 batch + exchange between ranks, where
         bytes = (dense + experts min(1, imbalance (1 - (1 - k/E)^(dp batch))) / dp + batch (copies KV + 2 state)) / tp
-        and flops = 2 batch (dense + imbalance experts) / tp.
+        and flops = 2 batch (dense + imbalance experts) / tp. With drafting it is the mean time of a token: that of a
+        step which checks drafts, over its own token and those that are accepted.
         """
-        alone_s, experts_s, imbalance, missed = self.step_terms
-        read = min(1.0, imbalance * (1.0 - missed**batch))
-        return alone_s + experts_s * read + batch * self.sequence_s(context_tokens)
+        if (drafting := self.model.drafting) is None:
+            return self.checked_step_s(batch, context_tokens, 0)
+        tokens = 1.0 + drafting.tokens * drafting.accepted_share
+        return self.checked_step_s(batch, context_tokens, drafting.tokens) / tokens
+
+    def checked_step_s(self, batch: int, context_tokens: float, drafted: int) -> float:
+        """Return the time of a step that checks `drafted` tokens of each sequence beside its next one, and drafts as
+        many anew, in seconds. A bound: nobody has measured drafts on MI300X.
+
+        Each drafted token is computed as a sequence of its own, but reads no KV cache; each pass of the draft takes one
+        layer's start and reads its weights.
+        """
+        alone_s, experts_s, _, _ = self.step_terms
+        step_s = alone_s + experts_s * self._routed(batch * (1 + drafted)) + batch * self.sequence_s(context_tokens)
+        if not drafted:
+            return step_s
+        return step_s + drafted * (batch * self._sequence_terms[0] + self._draft_pass_s(batch))
 
     @cached_property
     def step_terms(self) -> tuple[float, float, float, float]:
-        """Parts of a step that its batch has no part in: seconds of what is there without any sequence and of reading
-        all experts, how much more of them the busiest GPU reads, and the share that a sequence of each rank leaves out.
+        """Terms of a step that don't depend on its batch.
+
+        They are the seconds of a step without any sequence, the seconds of reading all experts, the bytes that the
+        busiest GPU reads over the mean, and the share of experts that one sequence of each rank leaves out.
         """
         sizes, ranks = self.model.sizes, self.parallelism.data_parallel_size
         alone_s = self.model.factors.decode_layer_s * sizes.layers + self._fixed_s + sizes.dense_bytes * self._byte_s
@@ -219,12 +251,23 @@ class ServerLatency:
         return alone_s, sizes.expert_bytes * self._byte_s / ranks, self._imbalance, missed**ranks
 
     def sequence_s(self, context_tokens: float) -> float:
-        """Return the seconds that each sequence of a batch adds to a step, with so much context."""
+        """Return the seconds that each sequence with a context of `context_tokens` adds to a step."""
         sizes = self.model.sizes
         sequence_s, key_value_s = self._sequence_terms
         full = sizes.full_layers * context_tokens
         window = sizes.window_layers * min(context_tokens, sizes.window_tokens)
         return sequence_s + (full + window) * key_value_s
+
+    def _routed(self, tokens: int) -> float:
+        """Return the share of its experts that the busiest GPU reads for `tokens` of each rank."""
+        _, _, imbalance, missed = self.step_terms
+        return min(1.0, imbalance * (1.0 - missed**tokens))
+
+    def _draft_pass_s(self, batch: int) -> float:
+        """Return the time in which a draft proposes one token for each sequence, in seconds."""
+        sizes = self.model.sizes
+        routed = sizes.draft_expert_bytes / self.parallelism.data_parallel_size * self._routed(batch)
+        return self.model.factors.decode_layer_s + (sizes.draft_bytes + routed) * self._byte_s
 
     def host_load_s(self, tokens: int) -> float:
         """Return the time in which the KV cache of `tokens` comes from the node's memory, in seconds: a bound, at the

@@ -13,13 +13,13 @@ from llmd_bench.deployment import Parallelism, parse_server_kind
 from llmd_oke.catalogue.benchmarks import kv_path
 from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, all_reduce_shares
 from llmd_oke.catalogue.latency_figures import DecodeFigures, Fit, LatencyFigures, PrefillFigures, latency_figures
-from llmd_oke.catalogue.models import CatalogueModel
+from llmd_oke.catalogue.models import BYTES_PER_GIB, CatalogueModel
 from llmd_oke.catalogue.releases import default_release, release
 from llmd_oke.catalogue.shapes import NodeHardware
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.values import Entry, required_entry
 
-from llmd_tuner.latency import Factors, GpuLimits, LatencyModel, Sizes
+from llmd_tuner.latency import Drafting, Factors, GpuLimits, LatencyModel, Sizes
 
 Reach = Literal["contexts", "batches", "sizes", "prompts"]
 """What is not extrapolated: longer contexts, larger batches, other tensor parallel sizes, other lengths of prompts."""
@@ -57,12 +57,20 @@ def latency_model_of(
     known = None if conditions.release is None else release(conditions.release)
     windows_alone = known is not None and known.vllm.kv_connector.hybrid_flag is not None
     sizes = _sizes(model, cached, regions, windows_alone=windows_alone)
-    return LatencyModel(sizes, _hardware(model, node), _factors(figures, conditions.quick_reduce or "NONE"))
+    factors = _factors(figures, conditions.quick_reduce or "NONE")
+    return LatencyModel(sizes, _hardware(model, node), factors, _drafting(conditions))
+
+
+def _drafting(conditions: Conditions) -> Drafting | None:
+    """Return the drafts that times count: those of which it is told how many tokens are accepted."""
+    tokens, share = conditions.draft_tokens, conditions.accepted_share
+    return None if tokens is None or share is None else Drafting(tokens, share)
 
 
 def _sizes(model: CatalogueModel, key_value_bytes_per_token: float, regions: int, *, windows_alone: bool) -> Sizes:
     architecture, work = model.architecture, model.work
     experts, window, linear = architecture.experts, architecture.sliding_window, architecture.linear_attention
+    drafts = model.draft.weights if model.draft else None
     return Sizes(
         layers=architecture.layers,
         hidden_size=architecture.hidden_size,
@@ -83,6 +91,8 @@ def _sizes(model: CatalogueModel, key_value_bytes_per_token: float, regions: int
         window_tokens=window.tokens if window else 0,
         window_layers=window.layers if window else 0,
         windows_alone=windows_alone,
+        draft_bytes=(drafts.gib - drafts.expert_gib) * BYTES_PER_GIB if drafts else 0.0,
+        draft_expert_bytes=drafts.expert_gib * BYTES_PER_GIB if drafts else 0.0,
     )
 
 

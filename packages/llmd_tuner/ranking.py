@@ -306,7 +306,7 @@ def forecast_row(
         model=model,
         gpu=gpu,
         origin=Origin(tool="llmd-oke tune"),
-        **own.model_dump(),
+        **own.model_dump(exclude={"accepted_share"}),
         router_profile=question.profile,
         topology=deployment.topology,
         copies=deployment.copies,

@@ -34,6 +34,7 @@ class Rule(StrEnum):
     RESERVED = "GPUs reserved but not counted"
     FILL = "filling of the KV cache counted as decode"
     FAILURES = "failed requests"
+    DRAFTS = "tokens of drafts"
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,12 @@ def _prefix_cache(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
         yield RowFinding(row, Rule.PREFIX_CACHE, verdict, f"{share:.0%} of the prompts were cached{used}")
 
 
+def _drafts(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
+    if row.draft_tokens and row.subject != "prefill":
+        why = f"servers drafted {row.draft_tokens} tokens at each step, which gives more than one token"
+        yield RowFinding(row, Rule.DRAFTS, "rejected", why)
+
+
 def _max_num_seqs(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     if not row.concurrency or not row.max_num_seqs or row.subject == "prefill":
         return
@@ -206,6 +213,7 @@ def _failures(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
 _RULES: Sequence[Callable[[Row, RowLimits], Iterator[RowFinding]]] = (
     _hardware_bound,
     _prefix_cache,
+    _drafts,
     _max_num_seqs,
     _key_value_cache,
     _waves,

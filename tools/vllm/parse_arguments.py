@@ -5,12 +5,14 @@ of what is wrong with each, as JSON.
 """
 
 import contextlib
+import dataclasses
 import io
 import json
 import sys
 
+from pydantic import TypeAdapter, ValidationError
 from vllm import envs
-from vllm.config import KVTransferConfig
+from vllm.config import KVTransferConfig, SpeculativeConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -19,7 +21,7 @@ try:
 except ModuleNotFoundError:  # before 0.30
     from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
 
-CONNECTORS = "--kv-transfer-config="
+CONNECTORS, DRAFTS = "--kv-transfer-config=", "--speculative-config="
 
 
 def problems(args: list[str], env: dict[str, str]) -> list[str]:
@@ -37,6 +39,22 @@ def problems(args: list[str], env: dict[str, str]) -> list[str]:
     for argument in args:
         if argument.startswith(CONNECTORS):
             found += connector_problems(json.loads(argument.removeprefix(CONNECTORS)))
+        if argument.startswith(DRAFTS):
+            found += draft_problems(json.loads(argument.removeprefix(DRAFTS)))
+    return found
+
+
+def draft_problems(config: dict) -> list[str]:
+    """Return the keys of a speculative configuration that vLLM doesn't have, or not with such a value. What it makes
+    of the draft's own files isn't asked.
+    """
+    types = {field.name: field.type for field in dataclasses.fields(SpeculativeConfig)}
+    found = [f"unknown key {name}" for name in config if name not in types]
+    for name in config.keys() & types.keys():
+        try:
+            TypeAdapter(types[name]).validate_python(config[name])
+        except ValidationError as error:
+            found.append(f"{name}: {error.errors()[0]['msg']}")
     return found
 
 

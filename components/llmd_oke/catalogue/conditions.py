@@ -15,7 +15,9 @@ from llmd_oke.values import Entry, required_entry
 class Conditions(Entry):
     """Conditions of servers of one role; None for unknown conditions.
 
-    `release` is a release of the catalogue: vLLM of later ones transfers a KV cache in fewer pieces.
+    `release` is a release of the catalogue: vLLM of later ones transfers a KV cache in fewer pieces. `draft_tokens` is
+    the number of tokens drafted for each sequence in a step, `accepted_share` the share of them (0 to 1) that is
+    accepted; both are None without speculative decoding, `accepted_share` also if it is unknown.
     """
 
     image: str | None = None
@@ -23,6 +25,8 @@ class Conditions(Entry):
     attention_backend: str | None = None
     quick_reduce: QuickReduceFormat | None = None
     block_size: int | None = None
+    draft_tokens: int | None = None
+    accepted_share: float | None = None
 
     @property
     def started_told(self) -> bool:
@@ -45,6 +49,7 @@ def conditions_of(row: Row) -> Conditions:
         attention_backend=row.attention_backend,
         quick_reduce=quantization(row.quick_reduce or ""),
         block_size=row.block_size,
+        draft_tokens=row.draft_tokens,
     )
 
 
@@ -52,6 +57,7 @@ def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[s
     """Yield a description of each difference between deployed and measured servers, with its effect on latencies where
     known. `measured` is None if the conditions of the measured servers are unknown.
     """
+    yield from draft_differences(deployed)
     if measured and measured.image and deployed.image and measured.image != deployed.image:
         yield f"image {deployed.image}, measured {measured.image}: effect unknown"
     if measured is None or not measured.started_told:
@@ -78,6 +84,21 @@ def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[s
             f"block size {deployed.block_size}, measured {measured.block_size or 'one that is not told'}: hand-over "
             "and part blocks are counted (bound), its effect on steps is unknown"
         )
+
+
+def draft_differences(deployed: Conditions) -> Iterator[str]:
+    """Yield a description of how drafted tokens are counted, if servers draft; no measured figures are of such
+    servers.
+    """
+    if deployed.draft_tokens is None:
+        return
+    share = deployed.accepted_share
+    counted = (
+        "neither what they save nor what they cost is counted, as nobody says how many are accepted (acceptedShare)"
+        if share is None
+        else f"{share:.0%} of them are counted as accepted, and what drafts and checks take by the GPU's limits (bound)"
+    )
+    yield f"drafted tokens of a step {deployed.draft_tokens}: {counted}"
 
 
 def common_first(texts_by_kind: Mapping[str, Sequence[str]]) -> Iterator[str]:

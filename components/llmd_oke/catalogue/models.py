@@ -10,8 +10,9 @@ from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.endpoint_pickers import Api
 from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.catalogue.shapes import NodeHardware
+from llmd_oke.catalogue.speculation import Draft, ServerDraft
 from llmd_oke.config.base import Commit, EnvironmentName, HttpsUrl, Repository, matching
-from llmd_oke.config.engine import FeatureName
+from llmd_oke.config.engine import FeatureName, Speculation
 from llmd_oke.config.stack import QuantizedReduce
 from llmd_oke.values import Entry, follows_project
 
@@ -204,6 +205,7 @@ class CatalogueModel(ComputedModel):
         environment: environment variables of vLLM.
         recipe: the vLLM project's own recipe; None if there is none.
         features: features that vLLM needs arguments for.
+        draft: module that drafts tokens for the model in speculative decoding; None if no public source names one.
         quantized_from: name of the model whose weights were quantized to make this model's; None if the model isn't
             derived so.
         vocabulary: vocabulary file that servers need at startup; None if they need none.
@@ -221,6 +223,7 @@ class CatalogueModel(ComputedModel):
     environment: dict[EnvironmentName, str]
     recipe: PublishedRecipe | None = None
     features: dict[FeatureName, Feature] = Field(default_factory=dict[FeatureName, Feature])
+    draft: Draft | None = None
     quantized_from: str | None = None
     vocabulary: Vocabulary | None = None
     quick_reduce: QuickReduce | None = None
@@ -230,7 +233,19 @@ class CatalogueModel(ComputedModel):
     def argument_lists(self) -> dict[str, tuple[str, ...]]:
         """All arguments of vLLM in the entry, by their path in the entry's file."""
         features = {f"features.{name}.arguments": feature.arguments for name, feature in self.features.items()}
-        return {"arguments": self.arguments, **features}
+        drafts = {"draft.arguments": self.draft.arguments} if self.draft else {}
+        return {"arguments": self.arguments, **features, **drafts}
+
+    def server_draft(self, asked: Speculation | None) -> ServerDraft | None:
+        """Return what drafts tokens in servers of a stack file that asks for it; None where nothing does."""
+        if asked is None or self.draft is None:
+            return None
+        return ServerDraft(self.draft, asked.tokens or self.draft.tokens, asked.revision)
+
+    def files_gib(self, draft: ServerDraft | None) -> float:
+        """Size of its files on a disk, and of those of a draft that has a repository of its own, in GiB."""
+        beside = draft.draft.weights.gib if draft is not None and draft.draft.repository else 0.0
+        return self.weights.files_gib + beside
 
     def chosen_features(self, names: Collection[FeatureName] | None) -> dict[FeatureName, Feature]:
         """Return the model's features with these names; all of its features if `names` is None."""
@@ -287,25 +302,38 @@ def key_value_gib(
 
 
 def key_value_tokens(
-    model: CatalogueModel, node: NodeHardware, parallelism: Parallelism, utilization: float, further_gib: float = 0.0
+    model: CatalogueModel,
+    node: NodeHardware,
+    parallelism: Parallelism,
+    utilization: float,
+    further_gib: float = 0.0,
+    draft: ServerDraft | None = None,
 ) -> int:
     """Return the number of tokens whose KV cache fits one server besides weights and activations, over all its ranks; a
     bound, as vLLM's profiling run decides.
 
-    A KV head that is on several GPUs of a rank (more GPUs than KV heads, or latent attention) takes memory on each of
-    them.
+    A KV head that is on several GPUs of a rank (more GPUs than KV heads, or latent attention) is stored on each of
+    them. Layers of a draft have their own.
     """
-    bytes_per_token = model.kv_cache.bytes_per_token * key_value_copies(model, parallelism.tensor_parallel_size)
+    copies = key_value_copies(model, parallelism.tensor_parallel_size)
+    bytes_per_token = key_value_bytes_per_token(model, draft) * copies
     rank_gib = key_value_gib(model, node, parallelism, utilization, further_gib) / parallelism.data_parallel_size
     return max(0, int(rank_gib * BYTES_PER_GIB / bytes_per_token)) * parallelism.data_parallel_size
 
 
-def host_key_value_tokens(model: CatalogueModel, parallelism: Parallelism, host_gib: float) -> int:
+def key_value_bytes_per_token(model: CatalogueModel, draft: ServerDraft | None) -> int:
+    """Return the bytes of one token's KV cache in BF16, over all layers of a model and of its draft."""
+    return model.kv_cache.bytes_per_token + (draft.draft.key_value_bytes_per_token if draft else 0)
+
+
+def host_key_value_tokens(
+    model: CatalogueModel, parallelism: Parallelism, host_gib: float, draft: ServerDraft | None = None
+) -> int:
     """Return the number of tokens whose KV cache, of all layers, fits `host_gib` of a node's memory; a bound, as blocks
     are kept whole.
     """
     copies = host_key_value_copies(model, parallelism.tensor_parallel_size)
-    return int(host_gib * BYTES_PER_GIB / (model.kv_cache.bytes_per_token * copies))
+    return int(host_gib * BYTES_PER_GIB / (key_value_bytes_per_token(model, draft) * copies))
 
 
 def host_key_value_copies(model: CatalogueModel, tensor_parallel_size: int) -> int:
@@ -348,19 +376,19 @@ def blocks_allow(model: CatalogueModel, parallelism: Parallelism) -> bool:
     return block is None or inner is None or inner % (parallelism.gpus * block) == 0
 
 
-def state_tokens(model: CatalogueModel, tensor_parallel_size: int) -> int:
+def state_tokens(model: CatalogueModel, tensor_parallel_size: int, draft: ServerDraft | None = None) -> int:
     """Return the number of tokens whose KV cache is as large as one sequence's state in layers with linear attention,
     rounded up; 0 for models without such layers.
 
-    The state is split over all GPUs of a rank, the KV cache only over those without copies (`key_value_copies`).
+    The state is split over all GPUs of a rank, the KV cache only over those without copies (`key_value_copies`). With a
+    draft there is one state more for each drafted token (vLLM, v1/kv_cache_interface.py: num_speculative_blocks).
     """
     linear = model.architecture.linear_attention
     if linear is None:
         return 0
-    return -(
-        -linear.state_bytes_per_sequence
-        // (model.kv_cache.bytes_per_token * key_value_copies(model, tensor_parallel_size))
-    )
+    states_bytes = linear.state_bytes_per_sequence * (1 + (draft.tokens if draft else 0))
+    copies = key_value_copies(model, tensor_parallel_size)
+    return -(-states_bytes // (key_value_bytes_per_token(model, draft) * copies))
 
 
 def names_by_repository() -> dict[str, str]:

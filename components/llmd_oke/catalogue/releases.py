@@ -17,6 +17,7 @@ from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.catalogue.expert_parallel import All2AllBackend
 from llmd_oke.catalogue.kv_connectors import KvConnector
 from llmd_oke.catalogue.models import CatalogueModel
+from llmd_oke.catalogue.speculation import DraftMethod
 from llmd_oke.config.engine import Engine, Flag
 from llmd_oke.config.stack import Override, QuickReduceFormat
 from llmd_oke.values import Entry, cache_folder, follows_project, module_folder, read_yaml
@@ -266,6 +267,7 @@ class Vllm(Entry):
         all2all: backends by name with which ranks can exchange tokens with experts.
         kv_events: publication of KV cache events; None if unknown.
         adapters: whether this vLLM is known to load LoRA adapters from a directory at run time.
+        drafts: methods of speculative decoding that this vLLM is known to have.
     """
 
     image: LockedImage
@@ -285,6 +287,7 @@ class Vllm(Entry):
     all2all: dict[str, All2AllBackend] = Field(default_factory=dict[str, All2AllBackend])
     kv_events: KvEvents | None = None
     adapters: bool = False
+    drafts: tuple[DraftMethod, ...] = ()
 
     def kv_cache_settings(self, model: CatalogueModel, engine: Engine, *, hands_over: bool) -> KvCacheSettings:
         """Return the KV cache settings of a model's servers: those that `engine` has, else those of this vLLM."""

@@ -11,6 +11,7 @@ from llmd_oke.catalogue.expert_parallel import All2AllBackend
 from llmd_oke.catalogue.kv_connectors import HandOver
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import KvCacheSettings, Release
+from llmd_oke.catalogue.speculation import ServerDraft
 from llmd_oke.config.engine import AdapterSlots, Engine, Role, SettingValue, engine_settings
 from llmd_oke.config.model import HANDING_OVER, KEEPING
 from llmd_oke.config.stack import QuickReduceFormat
@@ -56,6 +57,7 @@ class ServerSettings:
         adapters: slots for LoRA adapters; None if the servers have none.
         all2all: backend by which ranks exchange tokens with experts; None if the stack file names none, or the server
             has nothing to exchange.
+        draft: module that drafts tokens; None without speculative decoding.
         table: values of the table of settings (`values/vllm/engine-settings.yaml`) by field.
         feature_arguments: arguments for features of the model, such as tool calling.
         extra_args: the user's additional arguments, which come last.
@@ -75,6 +77,7 @@ class ServerSettings:
     offload_gib: int
     adapters: AdapterSlots | None
     all2all: All2AllBackend | None
+    draft: ServerDraft | None
     table: Mapping[str, SettingValue]
     feature_arguments: tuple[str, ...]
     extra_args: tuple[str, ...]
@@ -146,6 +149,7 @@ def server_settings(
         offload_gib=math.ceil(kept_gib * connectors.offload_factor),
         adapters=engine.adapters,
         all2all=vllm.all2all.get(engine.all2all_backend or "") if exchanges(parallelism) else None,
+        draft=model.server_draft(engine.speculation),
         table={"max_model_len": model.max_model_len, **engine.settings(), "block_size": kv_cache.block_size},
         feature_arguments=model.feature_arguments(engine.features),
         extra_args=tuple(arguments),

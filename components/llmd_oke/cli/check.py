@@ -203,7 +203,8 @@ def _cents(usd: float | None) -> float | None:
 def _model(model: ModelPlan) -> dict[str, Any]:
     spread_keys = "tensor_parallel_size data_parallel_size expert_parallel"
     role_keys = (
-        f"role replicas {spread_keys} key_value_tokens host_key_value_tokens adapters_gib max_surge max_unavailable"
+        f"role replicas {spread_keys} key_value_tokens host_key_value_tokens adapters_gib draft_gib"
+        " max_surge max_unavailable"
     )
     return document(
         "name model topology copies gpus router updates max_model_len roles",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import Field, create_model
 from pydantic.alias_generators import to_camel
 
-from llmd_oke.config.base import ConfigPart, EnvironmentName, Items, is_absent
+from llmd_oke.config.base import Commit, ConfigPart, EnvironmentName, Items, is_absent
 from llmd_oke.values import Entry, required_entry
 
 SettingValue = bool | int | float | str
@@ -267,6 +267,21 @@ class AdapterSlots(ConfigPart):
     """
 
 
+class Speculation(ConfigPart):
+    """Speculative decoding: a draft proposes tokens, which the model checks in one step (`--speculative-config`).
+    Servers of all roles have it alike, or they would hand no KV cache over."""
+
+    tokens: Annotated[int | None, Field(ge=1, le=16, exclude_if=is_absent)] = None
+    """Tokens that are drafted for each sequence at each step; as many as the catalogue's source has if left out."""
+
+    revision: Annotated[Commit | None, Field(exclude_if=is_absent)] = None
+    """Commit of the draft's repository, or of a bucket's files; the catalogue's if left out."""
+
+    accepted_share: Annotated[float | None, Field(ge=0, le=1, exclude_if=is_absent)] = None
+    """Share of the drafted tokens that the model accepts, as measured with such requests; forecasts count drafts by it,
+    and not at all if left out. Servers don't depend on it."""
+
+
 FeatureName = Literal["tool-calling", "reasoning"]
 """Model feature that vLLM needs start arguments for; `values/models` lists the features of each model, with their
 arguments.
@@ -310,6 +325,10 @@ class Engine(EngineRows):
 
     adapters: Annotated[AdapterSlots | None, Field(exclude_if=is_absent)] = None
     """Memory for LoRA adapters in each server; none if left out."""
+
+    speculation: Annotated[Speculation | None, Field(exclude_if=is_absent)] = None
+    """Speculative decoding by what the catalogue knows to draft for the model (`draft` in `values/models`); none if
+    left out."""
 
     kv_cache: Annotated[KvCache, Field(exclude_if=lambda own: own == KvCache())] = KvCache()
     """Transfer of KV cache between servers, and KV cache in the nodes' memory."""

@@ -11,7 +11,14 @@ from statistics import fmean
 
 from llmd_base.row import Basis
 from llmd_bench.deployment import STARTED, Counter, CounterIncrease, EndpointRole, Reading, Snapshot, change
-from llmd_bench.evidence import VLLM_COUNTERS, EvidenceSettings, Sent, prove_remote_prefill
+from llmd_bench.evidence import (
+    ACCEPTED_TOKENS,
+    DRAFTED_TOKENS,
+    VLLM_COUNTERS,
+    EvidenceSettings,
+    Sent,
+    prove_remote_prefill,
+)
 
 from llmd_oke.catalogue.endpoint_pickers import request_counters
 from llmd_oke.operations import observations as figures
@@ -29,12 +36,15 @@ _HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
 }
 
 ANSWERED, PREFILLED, PREEMPTIONS, CACHED, QUERIED = "answered", "prefilled", "preemptions", "cached", "queried"
+DRAFTED, ACCEPTED = "drafted", "accepted"
 _COUNTERS: Mapping[str, Counter] = {
     ANSWERED: VLLM_COUNTERS.requests,
     PREFILLED: VLLM_COUNTERS.prompt_tokens,
     PREEMPTIONS: Counter(("vllm:num_preemptions_total", "vllm:num_preemptions")),
     CACHED: VLLM_COUNTERS.cached_tokens,
     QUERIED: Counter(("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries")),
+    DRAFTED: DRAFTED_TOKENS,
+    ACCEPTED: ACCEPTED_TOKENS,
 }
 
 ASKED = "asked"
@@ -192,6 +202,7 @@ def observation(counted: CounterWindow, moments: Sequence[Moment], basis: Basis)
     answered = counted.of(generating, ANSWERED)
     decoding_s = counted.of(generating, f"{ITL} sum")  # for Little's law: the times of all requests
     queried = counted.of(prefilling, QUERIED)
+    drafted = counted.of(generating, DRAFTED)
     return CountedObservation(
         basis=basis,
         duration_s=counted.seconds,
@@ -200,6 +211,7 @@ def observation(counted: CounterWindow, moments: Sequence[Moment], basis: Basis)
         input_tokens=counted.mean(generating, PROMPTS),
         output_tokens=counted.mean(generating, OUTPUTS),
         prefix_cache_hit_share=(counted.of(prefilling, CACHED) or 0.0) / queried if queried else None,
+        accepted_share=(counted.of(generating, ACCEPTED) or 0.0) / drafted if drafted else None,
         ttft_ms=_ttft_ms(counted, prefilling, generating),
         itl_ms=_ms(counted.mean(generating, ITL)),
         running=_rate(decoding_s, counted.server_seconds),

@@ -12,6 +12,7 @@ from typing import Literal
 from llmd_base.row import Basis
 
 from llmd_oke.operations.observations import (
+    ACCEPTED,
     ITL,
     KV_CACHE_USAGE,
     MAX_RUNNING,
@@ -45,6 +46,7 @@ class Tolerances(Entry):
 
     load_share: float
     prefix_cache_share: float
+    accepted_share: float
     sigmas: float
     latency_requests: int
     silence_s: float
@@ -195,3 +197,6 @@ def model_limits(plan: Plan, model: ModelPlan) -> Iterator[Assumption]:
     """Yield the limits of a model beyond which forecasts don't hold."""
     remote = model.topology.disaggregated and model.routed
     yield from limits(model.max_num_seqs, plan.smoke.thresholds.min_remote_prefill_share if remote else None)
+    if (asked := model.engine.speculation) is not None and (share := asked.accepted_share) is not None:
+        tolerance = tolerances().accepted_share
+        yield Assumption(ACCEPTED, AssumptionKind.LIMIT, share, "given", "at least", tolerance)

@@ -88,6 +88,8 @@ class CountedObservation:
     """Mean output length in tokens of the requests that ended (OSL)."""
     prefix_cache_hit_share: float | None = None
     """Share (0 to 1) of the prompt tokens of prefill or aggregated servers that were found in the prefix cache."""
+    accepted_share: float | None = None
+    """Share (0 to 1) of the drafted tokens that were accepted."""
     ttft_ms: float | None = None
     """Mean time from a request's arrival at a server to its first token; with prefill servers, the sum of the means of
     prefill and decode servers."""
@@ -136,6 +138,9 @@ OUTPUT_TOKENS = Figure("output_tokens", "output tokens (OSL)", ".0f", lambda see
 
 
 HITS = Figure("prefix_cache_hit_share", "prefix cache hits", ".1%", lambda seen: seen.prefix_cache_hit_share)
+
+
+ACCEPTED = Figure("accepted_share", "drafted tokens accepted", ".1%", lambda seen: seen.accepted_share)
 
 
 TTFT = Figure("ttft_ms", "TTFT mean, ms", ".4g", lambda seen: seen.ttft_ms)

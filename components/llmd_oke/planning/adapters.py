@@ -9,7 +9,7 @@ from llmd_oke.catalogue.adapters import adapter_facts
 from llmd_oke.config import StackConfig
 from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.planning.planned_model import PlannedModel
-from llmd_oke.planning.releases import used_release
+from llmd_oke.planning.releases import router_of, used_release
 from llmd_oke.planning.storage import is_prewarmed
 
 
@@ -38,6 +38,10 @@ def _support(context: PlannedModel, path: str) -> Iterator[Problem]:
         known = ((name, catalogue.release(name)) for name in catalogue.release_names())
         accepted = " or ".join(name for name, other in known if other and other.vllm.adapters)
         yield Problem(path, "given", f"nothing, or release {accepted}", why)
+    elif release is not None and release.router.rewrites is None:
+        router_release = router_of(context.stack)
+        why = f"the endpoint picker of {router_release} isn't known to write the names of adapters' revisions"
+        yield Problem(path, "given", "nothing, or the router of a release that is", why)
     if not adapter_facts().takes(facts):
         families = ", ".join(adapter_facts().families)
         why = f"{facts.name} is of {facts.architecture.family}, whose layers aren't known to take adapters on ROCm"

@@ -23,6 +23,7 @@ from llmd_oke.planning.placement import place, pods
 from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, kernel_faults
 from llmd_oke.planning.releases import release_advice, vllm_facts
+from llmd_oke.planning.speculation import speculation_advice
 from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabulary_advice
 from llmd_oke.planning.tags import tag_advice
 
@@ -78,6 +79,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *revision_advice(plan),
         *pod_disk_advice(plan),
         *adapter_advice(plan),
+        *speculation_advice(plan),
         *_unused(plan),
         *(item for i, model in enumerate(plan.models) for item in _engine(plan, model.settings, f"models[{i}].engine")),
         *(item for i, model in enumerate(plan.models) for item in _known_faults(plan, model, f"models[{i}]")),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from llmd_base.row import Basis
 from llmd_bench.deployment import Parallelism
 
-from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions
+from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, draft_differences
 from llmd_oke.catalogue.latency_figures import known_figures, latency_figures
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import Release
@@ -44,20 +44,22 @@ def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine)
     """Return the conditions of servers with these settings, for any topology."""
 
     def of_role(role: Role) -> Conditions:
-        return _conditions(release, [server_settings(release, model, engine, role, Parallelism(2), rdma=False)])
+        settings = server_settings(release, model, engine, role, Parallelism(2), rdma=False)
+        return _conditions(release, [settings], engine)
 
     return DeployedConditions(handing_over=of_role("decode"), aggregated=of_role("aggregated"))
 
 
 def planned_conditions(plan: Plan, model: ModelPlan) -> Conditions:
     """Return the conditions of a planned model's servers."""
-    return _conditions(plan.release, [role.settings for role in model.units[0].roles])
+    return _conditions(plan.release, [role.settings for role in model.units[0].roles], model.engine)
 
 
-def _conditions(release: Release, roles: Sequence[ServerSettings]) -> Conditions:
+def _conditions(release: Release, roles: Sequence[ServerSettings], engine: Engine) -> Conditions:
     """Return the conditions of servers that work together. Quantized all-reduce counts if the servers of any role use
     it.
     """
+    draft = roles[0].draft
     used: list[QuickReduceFormat] = [role.quick_reduce for role in roles if role.quick_reduce]
     return Conditions(
         image=release.vllm.image.reference,
@@ -65,6 +67,8 @@ def _conditions(release: Release, roles: Sequence[ServerSettings]) -> Conditions
         attention_backend=roles[0].attention_backend,
         quick_reduce=used[0] if used else "NONE",
         block_size=roles[0].block_size,
+        draft_tokens=draft.tokens if draft else None,
+        accepted_share=engine.speculation.accepted_share if draft and engine.speculation else None,
     )
 
 
@@ -81,6 +85,9 @@ def forecast_differences(plan: Plan) -> Mapping[str, Sequence[str]]:
     by_model: dict[str, list[str]] = {}
     for model in plan.models:
         figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product) if plan.pools else None
-        if figures is not None:
-            by_model[model.name] = figures.differences(planned_conditions(plan, model))
+        deployed = planned_conditions(plan, model)
+        if figures is not None and figures.measured:
+            by_model[model.name] = figures.differences(deployed)
+        else:
+            by_model[model.name] = list(draft_differences(deployed))
     return {name: texts for name, texts in by_model.items() if texts}

@@ -219,14 +219,12 @@ def _weights(plan: Plan, after: tuple[str, ...], *, prewarmed: bool) -> Leg:
     """
     facts, prewarm = bring_up_facts().weights, plan.config.storage.prewarm
     rate = facts.object_storage if prewarmed and prewarm.source == "object-storage" else facts.hugging_face
-    by_unit = {unit.name: model.model for model in plan.models for unit in model.units}
+    by_unit = {unit.name: model for model in plan.models for unit in model.units}
     if prewarmed:
-        gib = sum(
-            model.weights.files_gib for model in {model.model.name: model.model for model in plan.models}.values()
-        )
+        gib = sum({model.model.name: model.model.files_gib(model.settings.draft) for model in plan.models}.values())
     else:
         servers = (Counter(by_unit[server.unit].name for server in node.servers) for node in plan.nodes_at_first)
-        sizes = {model.name: model.weights.files_gib for model in by_unit.values()}
+        sizes = {model.name: model.model.files_gib(model.settings.draft) for model in by_unit.values()}
         gib = max((sum(sizes[name] * count for name, count in node.items()) for node in servers), default=0.0)
     seconds = gib * BYTES_PER_GIB / (rate.megabytes_per_s * 1e6)
     return Leg("weights", seconds, rate.source or ASSUMED, after)

@@ -87,6 +87,8 @@ class KnownFault(Entry):
         for i, argument in enumerate(engine.extra_args):
             if flag_of(argument).removeprefix("--") in self.arguments:
                 return f"engine.extraArgs[{i}]", argument
+        if engine.speculation is not None and "speculative-config" in self.arguments:
+            return "engine.speculation", "given"
         for row, role in itertools.product(engine_settings().settings, ROLES):
             if row.flag in self.arguments and (value := engine.of_role(role).settings().get(row.field)) is not None:
                 return engine.key_of(row.field, role), row.written(value)
@@ -149,6 +151,8 @@ def met_faults(
     backends = {engine.of_role(role).all2all_backend for role in ROLES} - {None}
     given += [f"--all2all-backend={backend}" for backend in sorted(map(str, backends))]
     given += ["--kv-offloading-size"] if engine.kv_cache.host_memory_gib else []
+    if draft := model.server_draft(engine.speculation):
+        given += [f"--speculative-config={draft.draft.method}", *draft.draft.arguments]
     for fault in known_faults():
         if place := fault.met(release, model, gpu, engine, given, kv_connector=kv_connector):
             yield MetFault(fault, *place)

@@ -36,6 +36,7 @@ class Memory:
         state_tokens: number of tokens whose KV cache is as large as one sequence's state in layers of linear attention.
         ranks: number of data-parallel ranks, which share these amounts equally.
         adapters_gib: slots for LoRA adapters.
+        draft_gib: weights of the module that drafts tokens.
     """
 
     gpu_gib: float
@@ -46,6 +47,7 @@ class Memory:
     state_tokens: int = 0
     ranks: int = 1
     adapters_gib: float = 0.0
+    draft_gib: float = 0.0
 
     def sequences(self, tokens: int) -> int:
         """Return the number of sequences with this many tokens that fit the KV cache at a time, each within

@@ -34,6 +34,7 @@ from llmd_oke.planning.placement import lacks_virtual_functions, place, servers,
 from llmd_oke.planning.plan import Advice
 from llmd_oke.planning.planned_model import PlannedModel, kv_cache_settings
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
+from llmd_oke.planning.speculation import speculation_problems
 from llmd_oke.values import VALUES
 
 _KEYLESS = "probes, endpoint picker and benchmarks ask servers without a key, and would get 401"
@@ -79,6 +80,7 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
     yield from kv_cache_problems(context)
     yield from all2all_problems(context)
     yield from adapter_problems(context)
+    yield from speculation_problems(context)
     yield from _attention_backend(context)
     yield from _attention_config(context)
     yield from _variables(context)
@@ -238,8 +240,9 @@ def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
 
 
 def _beside_weights(fit: Memory) -> str:
-    """Return the text about adapter slots in an error about memory; empty if there are none."""
-    return f", {fit.adapters_gib:.1f} GiB of room for adapters" if fit.adapters_gib else ""
+    """Return the text about adapter slots and a draft in an error about memory; empty if there are none."""
+    adapters = f", {fit.adapters_gib:.1f} GiB of room for adapters" if fit.adapters_gib else ""
+    return f"{adapters}, {fit.draft_gib:.1f} GiB of a draft" if fit.draft_gib else adapters
 
 
 def _room_needed(context: PlannedModel, role: Role) -> str:
@@ -251,6 +254,8 @@ def _room_needed(context: PlannedModel, role: Role) -> str:
     sequence_gib = context.max_model_len * facts.kv_cache.bytes_per_token / BYTES_PER_GIB
     taken_gib = sequence_gib * key_value_copies(facts, shape.gpus) / shape.gpus + facts.activation_gib_per_gpu
     taken_gib += slots_gib(facts, context.model.engine.adapters, Parallelism(shape.gpus)) / shape.gpus
+    if draft := facts.server_draft(context.model.engine.speculation):
+        taken_gib += draft.gib(Parallelism(shape.gpus)) / shape.gpus
     each_gib = (facts.weights.gib / shape.gpus + taken_gib) / share
     usable_gib = share * shape.gpu.memory_gib - taken_gib
     narrower = f"narrower weights{_narrower(facts)}"

@@ -9,6 +9,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.adapters import slots_gib
 from llmd_oke.catalogue.models import key_value_gib, key_value_tokens, state_tokens, weights_gib
 from llmd_oke.catalogue.releases import KvCacheSettings
+from llmd_oke.catalogue.speculation import ServerDraft
 from llmd_oke.config import ModelConfig, Role, StackConfig
 from llmd_oke.config.engine import AdapterSlots
 from llmd_oke.planning.model_plan import Memory
@@ -44,7 +45,8 @@ class PlannedModel:
         """Return the memory of one server of a role with tensor parallel size `size`."""
         spread = replace(self.parallelism(role), tensor_parallel_size=size, nodes=1)
         engine = self.model.engine.of_role(role)
-        return memory(self.facts, self.shape, spread, engine.gpu_memory_utilization, engine.adapters)
+        share, draft = engine.gpu_memory_utilization, self.facts.server_draft(engine.speculation)
+        return memory(self.facts, self.shape, spread, share, engine.adapters, draft)
 
     def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
         """Return a problem with the tensor parallel size of a role, at the key of the stack file that has it."""
@@ -68,20 +70,24 @@ def memory(
     parallelism: Parallelism,
     utilization: float,
     adapters: AdapterSlots | None = None,
+    draft: ServerDraft | None = None,
 ) -> Memory:
-    """Return the memory of one server with adapter slots; `utilization` is the share of GPU memory that vLLM
-    may use.
+    """Return the memory of one server with adapter slots and a draft; `utilization` is the share of GPU memory that
+    vLLM may use.
     """
     adapters_gib = slots_gib(model, adapters, parallelism)
+    draft_gib = draft.gib(parallelism) if draft else 0.0
+    further_gib = adapters_gib + draft_gib
     return Memory(
         gpu_gib=node.gpu.memory_gib * parallelism.gpus,
         weights_gib=weights_gib(model, parallelism),
         activation_gib=model.activation_gib_per_gpu * parallelism.gpus,
-        key_value_gib=key_value_gib(model, node, parallelism, utilization, adapters_gib),
-        key_value_tokens=key_value_tokens(model, node, parallelism, utilization, adapters_gib),
-        state_tokens=state_tokens(model, parallelism.tensor_parallel_size),
+        key_value_gib=key_value_gib(model, node, parallelism, utilization, further_gib),
+        key_value_tokens=key_value_tokens(model, node, parallelism, utilization, further_gib, draft),
+        state_tokens=state_tokens(model, parallelism.tensor_parallel_size, draft),
         ranks=parallelism.data_parallel_size,
         adapters_gib=adapters_gib,
+        draft_gib=draft_gib,
     )
 
 

@@ -236,7 +236,7 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
     return RolePlan(
         settings=settings,
         replicas=part.replicas,
-        memory=memory(facts, context.shape, spread, settings.gpu_memory_utilization, settings.adapters),
+        memory=memory(facts, context.shape, spread, settings.gpu_memory_utilization, settings.adapters, settings.draft),
         rollout=rollout,
         startup_budget_s=facts.startup_budget_s,
         create_timeout_s=placement.create_timeout_s(facts.startup_budget_s, download_s),
@@ -244,7 +244,7 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
             facts.startup_budget_s, model.most_replicas(role), rollout, download_s
         ),
         scaling=model.scaling.servers().get(role) if model.scaling else None,
-        host_key_value_tokens=host_key_value_tokens(facts, spread, settings.host_memory_gib),
+        host_key_value_tokens=host_key_value_tokens(facts, spread, settings.host_memory_gib, settings.draft),
     )
 
 

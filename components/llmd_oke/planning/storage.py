@@ -13,6 +13,7 @@ from llmd_base.records import record
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import MODELS
 from llmd_oke.catalogue.serving import repositories
+from llmd_oke.catalogue.speculation import ServerDraft
 from llmd_oke.config import (
     CreateCluster,
     FileStorage,
@@ -134,16 +135,26 @@ def _names(kind: str, key: str, word: str) -> Iterator[str]:
 
 
 def weights_gib(config: StackConfig) -> float:
-    """Return the space in GiB that the weights of all models in the catalogue take in a cache, each model once."""
-    models = (catalogue.model(name) for name in {model.model for model in config.models})
-    return sum(model.weights.files_gib for model in models if model is not None) * (1 + SPARE_SHARE)
-
-
-def server_disk_gib(release: catalogue.Release, model: catalogue.CatalogueModel, *, own_weights: bool) -> int:
-    """Return the space in GiB that a server may fill on its node's disk: compiled kernels and logs, and, if there is no
-    model cache, its own weights.
+    """Return the space in GiB that the weights of all models in the catalogue, and of their drafts, take in a cache,
+    each model once.
     """
-    weights = model.weights.files_gib * (1 + SPARE_SHARE) if own_weights else 0.0
+    models = [(facts, model) for model in config.models if (facts := catalogue.model(model.model))]
+    sizes = {facts.name: facts.weights.files_gib for facts, _ in models}
+    drafts = {
+        facts.name: facts.files_gib(draft) - facts.weights.files_gib
+        for facts, model in models
+        if (draft := facts.server_draft(model.engine.speculation))
+    }
+    return (sum(sizes.values()) + sum(drafts.values())) * (1 + SPARE_SHARE)
+
+
+def server_disk_gib(
+    release: catalogue.Release, model: catalogue.CatalogueModel, draft: ServerDraft | None, *, own_weights: bool
+) -> int:
+    """Return the space in GiB that a server may fill on its node's disk: compiled kernels and logs, and, if there is no
+    model cache, its own weights and those of its draft.
+    """
+    weights = model.files_gib(draft) * (1 + SPARE_SHARE) if own_weights else 0.0
     return release.vllm.scratch_gib + math.ceil(weights)
 
 
@@ -246,7 +257,9 @@ def _disk_of_units(config: StackConfig, release: catalogue.Release) -> dict[str,
     """Return the disk space in GiB that one server of each unit may fill, by name of the unit."""
     models = [(model, facts) for model in config.models if (facts := catalogue.model(model.model))]
     return {
-        unit: server_disk_gib(release, facts, own_weights=_own_weights(config))
+        unit: server_disk_gib(
+            release, facts, facts.server_draft(model.engine.speculation), own_weights=_own_weights(config)
+        )
         for model, facts in models
         for unit in unit_names(model)
     }

@@ -31,6 +31,7 @@ from llmd_oke.serving.model_cache import (
     AdapterArgs,
     ModelCache,
     ModelCacheArgs,
+    ModelDraftArgs,
     adapters_name,
     mount,
 )
@@ -47,7 +48,7 @@ from llmd_oke.serving.units import (
     ScaledServersArgs,
     server_spec,
 )
-from llmd_oke.serving.vllm import ServerSpec, revision, version
+from llmd_oke.serving.vllm import ServerSpec, draft_revision, revision, version
 
 NAME = "model-cache"
 
@@ -296,7 +297,9 @@ def engine_args(model: ModelPlan) -> EngineArgs:
     }
     others = {name: value for name, value in model.engine.settings().items() if name not in EngineArgs.__annotations__}
     given = {**dict.fromkeys(ROLES), **roles}
-    return arguments(EngineArgs, model.engine, settings=_texts(others) or None, **given)
+    asked = model.engine.speculation
+    drafts = None if asked is None else asked.model_copy(update={"accepted_share": None})  # servers don't depend on it
+    return arguments(EngineArgs, model.engine, settings=_texts(others) or None, speculation=drafts, **given)
 
 
 def _texts(settings: Mapping[str, SettingValue]) -> dict[str, str]:
@@ -385,10 +388,25 @@ def model_cache_args(
         nodes=sum(awaited_nodes(plan).values()),
         models=sorted({model.model.name for model in plan.models}),
         adapted_models=[_adapted_model(model) for model in plan.models if model.engine.adapters] or None,
+        drafts=_drafts(plan, cache) or None,
         volume_handle=cache.volume_handle or created_handle,
         volume_name=f"{plan.namespace}-{NAME}",
         source_url=source_url,
     )
+
+
+def _drafts(plan: Plan, cache: ModelCachePlan) -> list[ModelDraftArgs]:
+    """Return the repositories of drafts that pre-warming brings, each once for a model."""
+    source = cache.prewarm.source if cache.prewarm else None
+    drafts = ((model.model.name, draft) for model in plan.models if (draft := model.settings.draft))
+    places = {
+        (name, repository, draft_revision(draft, source))
+        for name, draft in drafts
+        if (repository := draft.draft.repository)
+    }
+    return [
+        ModelDraftArgs(model=name, repository=place, revision=commit) for name, place, commit in sorted(places, key=str)
+    ]
 
 
 def _adapted_model(model: ModelPlan) -> AdaptedModelArgs:

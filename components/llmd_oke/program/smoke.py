@@ -105,8 +105,11 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
 
 
 def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
-    """Return the conditions of a model's deployment for rows."""
-    return arguments(ConditionFacts, planned_conditions(plan, model), model)
+    """Return the conditions of a model's deployment for rows, apart from its topology."""
+    told = arguments(ConditionFacts, planned_conditions(plan, model), model)
+    if told.get("draft_tokens") is None:
+        told.pop("draft_tokens", None)
+    return told
 
 
 def measured(plan: Plan, model: ModelPlan) -> str:

@@ -91,6 +91,15 @@ class AdapterSlotsArgs(TypedDict):
     """Adapters that a server keeps in its node's memory; as many as `slots` if left out."""
 
 
+class SpeculationArgs(TypedDict):
+    """Speculative decoding by what the catalogue knows to draft for the model."""
+
+    tokens: NotRequired[int | None]
+    """Tokens that are drafted for each sequence at each step; the catalogue's if left out."""
+    revision: NotRequired[str | None]
+    """Commit of the draft's repository; the catalogue's if left out."""
+
+
 class RoleEngineArgs(TypedDict):
     """vLLM settings of the servers of one role, in place of those of all roles or beside them."""
 
@@ -122,6 +131,8 @@ class EngineArgs(TypedDict):
     out."""
     adapters: NotRequired[AdapterSlotsArgs | None]
     """Room for LoRA adapters, which a pre-warmed model cache has; none if left out."""
+    speculation: NotRequired[SpeculationArgs | None]
+    """Speculative decoding; none if left out."""
     kv_cache: NotRequired[KvCacheArgs | None]
     """Hand-over of KV cache, and KV cache in the nodes' memory."""
     extra_args: NotRequired[list[str]]
@@ -153,6 +164,15 @@ class PrewarmArgs(TypedDict):
     File Storage maps all users to one by its export, which is what is assumed if left out."""
 
 
+class DraftFilesArgs(TypedDict):
+    """Files of a draft that has a repository of its own."""
+
+    repository: str
+    """Repository of Hugging Face, or folder of the bucket."""
+    revision: NotRequired[str | None]
+    """Commit of it; what lies there at the time of the download if left out."""
+
+
 class ModelCacheMountArgs(TypedDict):
     """A cache that is on each node (`path`) or shared by all of them (`claim`)."""
 
@@ -167,6 +187,8 @@ class ModelCacheMountArgs(TypedDict):
     """How weights get there before servers start; servers download them themselves if left out."""
     adapters: NotRequired[str]
     """Name of the ConfigMap with the list of the model's LoRA adapters; servers have none if left out."""
+    drafts: NotRequired[list[DraftFilesArgs]]
+    """Repositories of drafts for the model, which come beside its weights; none if left out."""
 
 
 class GatewayPodsArgs(TypedDict):

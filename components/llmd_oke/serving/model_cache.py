@@ -25,7 +25,7 @@ from llmd_oke.objects import (
 )
 from llmd_oke.planning import placement
 from llmd_oke.serving import bench_program, compiled_code, vllm
-from llmd_oke.serving.args import ModelCacheMountArgs, NodeTaintArgs, PrewarmArgs
+from llmd_oke.serving.args import DraftFilesArgs, ModelCacheMountArgs, NodeTaintArgs, PrewarmArgs
 from llmd_oke.serving.manifests import declare, object_metadata, timeouts, tolerations
 from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token, pinned_revision
 
@@ -74,6 +74,17 @@ class AdaptedModelArgs(TypedDict):
     """Adapters to keep beside it."""
 
 
+class ModelDraftArgs(TypedDict):
+    """A draft for a model that has a repository of its own."""
+
+    model: ModelRef
+    """Model of the catalogue."""
+    repository: str
+    """Repository of Hugging Face, or folder of the bucket."""
+    revision: NotRequired[str | None]
+    """Commit of it; what lies there at the time of the download if left out."""
+
+
 class ModelCacheArgs(TypedDict):
     """Arguments of a model cache."""
 
@@ -93,6 +104,8 @@ class ModelCacheArgs(TypedDict):
     """Models of the catalogue to keep."""
     adapted_models: NotRequired[list[AdaptedModelArgs] | None]
     """Models whose servers have room for LoRA adapters, which come beside their weights; none if left out."""
+    drafts: NotRequired[list[ModelDraftArgs] | None]
+    """Drafts for models, which come beside their weights; none if left out."""
     path: NotRequired[str | None]
     """Folder on the nodes, for `node-disk`; `/mnt/nvme/models` if left out."""
     compiled_path: NotRequired[str | None]
@@ -197,6 +210,10 @@ def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> Mo
     if revision := (args.get("revisions") or {}).get(model_name) or settings.get("revision"):
         prewarm["revision"] = revision
     place["prewarm"] = prewarm
+    if drafts := [draft for draft in args.get("drafts") or [] if resolve_model(draft["model"]).name == model_name]:
+        place["drafts"] = [
+            DraftFilesArgs(repository=draft["repository"], revision=draft.get("revision")) for draft in drafts
+        ]
     return place
 
 
@@ -398,6 +415,7 @@ def _prewarm_container(
             f"--source={prewarm['source']}",
             f"--connections={prewarm.get('connections', 8)}",
             *([f"--vocabulary={vocabulary}"] if vocabulary else []),
+            *(f"--draft={draft['repository']}@{draft.get('revision') or 'main'}" for draft in cache.get("drafts", [])),
             *([f"--adapters={adapters}"] if adapters else []),
         ],
         "env": [_source_url() if prewarm["source"] == "object-storage" else hugging_face_token()],

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from llmd_base.errors import KitError
@@ -17,8 +18,18 @@ from llmd_oke.catalogue.kv_connectors import HandOver
 from llmd_oke.catalogue.releases import POD_IP, KvEvents
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, SERVER_PORT, ServerSettings, server_settings
 from llmd_oke.catalogue.serving import handshake, without_rdma
+from llmd_oke.catalogue.speculation import ServerDraft
 from llmd_oke.config import Role
-from llmd_oke.config.engine import ROLES, AdapterSlots, Engine, KvCache, RoleEngine, SettingValue, engine_settings
+from llmd_oke.config.engine import (
+    ROLES,
+    AdapterSlots,
+    Engine,
+    KvCache,
+    RoleEngine,
+    SettingValue,
+    Speculation,
+    engine_settings,
+)
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.objects import present
 from llmd_oke.planning import placement
@@ -154,6 +165,8 @@ def arguments(spec: ServerSpec) -> list[str]:
         own.append(f"--revision={revision}")
     if (room := settings.adapters) is not None:
         own += _room_arguments(room)
+    if (draft := settings.draft) is not None:
+        own += _draft_arguments(spec, draft)
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
     release = [f"--attention-backend={settings.attention_backend}", *spec.release.vllm.arguments]
@@ -194,10 +207,14 @@ def engine_of(args: EngineArgs) -> Engine:
         KitError: the table of engine settings has no such setting, or not with such a value.
     """
     roles = {role: RoleEngine.model_construct(None, **_engine_fields(own)) for role in ROLES if (own := args.get(role))}
-    kv_cache = KvCache.model_construct(None, **present(args.get("kv_cache") or {}))
     room = args.get("adapters")
-    slots = None if room is None else AdapterSlots.model_construct(None, **present(room))
-    return Engine.model_construct(None, **{**_engine_fields(args), **roles, "kv_cache": kv_cache, "adapters": slots})
+    drafts = args.get("speculation")
+    own = {
+        "kv_cache": KvCache.model_construct(None, **present(args.get("kv_cache") or {})),
+        "adapters": None if room is None else AdapterSlots.model_construct(None, **present(room)),
+        "speculation": None if drafts is None else Speculation.model_construct(None, **present(drafts)),
+    }
+    return Engine.model_construct(None, **{**_engine_fields(args), **roles, **own})
 
 
 def _engine_fields(args: EngineArgs | RoleEngineArgs) -> dict[str, Any]:
@@ -292,6 +309,28 @@ def _room_arguments(room: AdapterSlots) -> list[str]:
     return ["--enable-lora", f"--max-loras={room.slots}", f"--max-lora-rank={room.max_rank}", *host]
 
 
+def _draft_arguments(spec: ServerSpec, draft: ServerDraft) -> list[str]:
+    """Arguments of speculative decoding. A draft of its own repository is read from the folder of its commit in a
+    filled cache, by which vLLM asks nobody. Layers of the model's own files are read at the model's commit, which vLLM
+    doesn't go by for a draft; offline it has their folder.
+    """
+    facts, prewarm = draft.draft, spec.cache.get("prewarm")
+    if facts.repository is None:
+        commit = None if prewarm else pinned_revision(spec.model, spec.cache)
+        return [draft.argument(None, commit), *facts.arguments]
+    place, commit = facts.repository, draft_revision(draft, prewarm["source"] if prewarm else None)
+    if prewarm and commit:
+        place, commit = str(places.CacheFolder(Path(CACHE_FOLDER), place, commit).snapshot(commit)), None
+    return [draft.argument(place, commit), *facts.arguments]
+
+
+def draft_revision(draft: ServerDraft, source: str | None) -> str | None:
+    """The commit that a draft's own repository is read at: the stack file's, else the catalogue's, which means nothing
+    to a bucket; `source` is that of pre-warming, None without. None is what lies there at the time of the download.
+    """
+    return draft.revision or (draft.draft.revision if source in {None, "hugging-face"} else None)
+
+
 def _adapters(spec: ServerSpec) -> dict[str, str]:
     """Variables by which vLLM reads an adapter from the cache when a request first asks for it
     (vllm/plugins/lora_resolvers/filesystem_resolver.py), in each server that is there or comes later.
@@ -318,7 +357,7 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
     if spec.on_rdma_network:
         devices[spec.shape.rdma.resource] = str(spec.settings.virtual_functions)
     memory = f"{spec.shape.server_requests_per_gpu.memory_gib * gpus + spec.settings.offload_gib}Gi"
-    disk = f"{server_disk_gib(spec.release, spec.model, own_weights=not spec.cache)}Gi"
+    disk = f"{server_disk_gib(spec.release, spec.model, spec.settings.draft, own_weights=not spec.cache)}Gi"
     return {
         "limits": {**devices, "memory": memory},
         "requests": {**devices, "cpu": str(spec.cpus), "memory": memory, "ephemeral-storage": disk},

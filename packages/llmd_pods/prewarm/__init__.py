@@ -10,7 +10,8 @@ network access. Interrupted downloads are resumed. If several programs share a c
 wait.
 
 A model may need a vocabulary from another source, which is stored in the cache's directory `encodings`. LoRA adapters
-of a model are stored in the directory `adapters`, in which vLLM looks for them.
+of a model are stored in the directory `adapters`, in which vLLM looks for them. The module that drafts tokens for a
+model may be a repository of its own, which is stored like the model's.
 """
 
 import threading

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--source", choices=["hugging-face", "object-storage"], default="hugging-face")
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--vocabulary", type=_vocabulary, help="JSON: file, url, sha256 and bytes of a vocabulary")
+    parser.add_argument("--draft", action="append", default=[], help="repository and revision of a draft, with an @")
     parser.add_argument("--adapters", help="JSON: name, maxRank and adapters; or @ and the path of a file with it")
     options = parser.parse_args(argv)
     place = CacheFolder(options.cache, options.repository, options.revision)
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from . import fill  # noqa: PLC0415 - most runs find a complete cache, and this import takes longer
 
             fill.run(place, options)
+        for draft in options.draft:
+            _fetch(CacheFolder(options.cache, *draft.rsplit("@", 1)), options)
         if options.adapters:
             _place_adapters(place, options)
         say(f"{place.repository}: complete in {place.folder}, commit {place.commit}")
@@ -55,13 +58,17 @@ def _place_adapters(base: CacheFolder, options: argparse.Namespace) -> None:
     for adapter in room.adapters:
         if adapters.is_placed(base, room, adapter):
             continue
-        source = CacheFolder(base.cache, adapter.repository, adapter.revision)
-        if not source.is_complete():
-            from . import fill  # noqa: PLC0415 - see above
-
-            own = {"repository": adapter.repository, "revision": adapter.revision, "vocabulary": None}
-            fill.run(source, argparse.Namespace(**{**vars(options), **own}))
+        _fetch(CacheFolder(base.cache, adapter.repository, adapter.revision), options)
         adapters.place(base, room, adapter)
+
+
+def _fetch(source: CacheFolder, options: argparse.Namespace) -> None:
+    """Put a repository beside the model's own into the cache."""
+    if not source.is_complete():
+        from . import fill  # noqa: PLC0415 - see above
+
+        own = {"repository": source.repository, "revision": source.revision, "vocabulary": None}
+        fill.run(source, argparse.Namespace(**{**vars(options), **own}))
 
 
 def _vocabulary(text: str) -> RemoteFile:

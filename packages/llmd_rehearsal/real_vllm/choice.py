@@ -85,6 +85,11 @@ def choose_stack(config: StackConfig, processors: float, available_gib: int) -> 
             "Leave engine.kvCache.hostMemoryGib out in the stack file that is rehearsed so, or rehearse with simulated "
             "servers.",
         )
+    if drafting := [model.model for model in config.models if model.engine.speculation]:
+        raise KitError(
+            f"{', '.join(drafting)}: tiny models have nothing that drafts for them.",
+            "Leave engine.speculation out in the stack file that is rehearsed so, or rehearse with simulated servers.",
+        )
     tiny = {model.repository: tiny_models.tiny_model(model, version) for model in _models(config)}
     return topologies.cut(config, available_gib, processors), tiny
 

@@ -130,7 +130,8 @@ class Stream(ChoiceAnswer):
 
     def emit(self, sequence: Sequence) -> None:
         """Send the engine's new token, or the end."""
-        word = ENCODED_WORDS[(sequence.generated + self.shift) % len(WORDS) - 1]
+        generated = range(sequence.generated - sequence.latest, sequence.generated)
+        word = b"".join(ENCODED_WORDS[(index + self.shift) % len(WORDS)] for index in generated)
         if self._transport is None:
             self._pending.append(self.events(sequence, word))
             if not self.started.done():
@@ -153,8 +154,11 @@ class Stream(ChoiceAnswer):
         self._transport = transport
 
     def chunk(self, word: bytes) -> bytes:
-        """The event of a token that is neither first nor last, as a chunk of a chunked body."""
-        return self._chunk_head + word + self._chunk_tail
+        """The event of a step's tokens that are neither first nor last, as a chunk of a chunked body."""
+        if len(word) == len(ENCODED_WORDS[0]):
+            return self._chunk_head + word + self._chunk_tail
+        event = self._head + word + self._tail
+        return b"%x\r\n%b\r\n" % (len(event), event)
 
     def events(self, sequence: Sequence, word: bytes) -> bytes:
         """The events of one call of the engine; the first of a chat names the role before anything else."""

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, cast
 from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.releases import Release
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, exchanges, quantization
-from llmd_oke.config.engine import AdapterSlots, Flag, flags_by_name
+from llmd_oke.config.engine import AdapterSlots, Flag, flag_of, flags_by_name
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_pods.compiled_code.start import server_command
 
@@ -27,9 +27,19 @@ OFFLOADING_CONNECTOR = "OffloadingConnector"
 MULTI_CONNECTOR = "MultiConnector"
 CORRUPTED_PERCENT = "LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT"
 IGNORED_ADAPTERS = "LLMD_OKE_REHEARSED_IGNORED_ADAPTERS"
+ACCEPTED_PERCENT = "LLMD_OKE_REHEARSED_ACCEPTED_PERCENT"
 FAILED_PREFILL_PERCENT = "LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT"
 CRASH_AFTER_PREFILL_RESTART = "LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART"
 _LEASE_S = 30
+_ACCEPTED_PERCENT = 60
+"""Of drafted tokens; ours, between those of the drafts that public sources measured."""
+
+_MTP = re.compile(r"(.+_)?mtp")
+"""Names of vLLM for multi-token prediction; those of single architectures are older ones."""
+
+_DRAFTING = ("mtp", "eagle3", "eagle", "draft_model")
+"""Methods of drafts that are simulated: by layers or a model of their own."""
+
 _ROLES = ("kv_producer", "kv_consumer", "kv_both")
 _KNOWN_CONNECTORS = {
     *(*NIXL_CONNECTORS, DECODE_BENCH_CONNECTOR, "NixlPushConnector", "MultiConnector", "MoRIIOConnector"),
@@ -120,6 +130,26 @@ class AdapterSettings:
 
 
 @dataclass(frozen=True)
+class DraftSettings:
+    """Speculative decoding: vLLM's method, the repository or folder of the draft (None for the model's own files) with
+    its revision, the tokens of a step, and how many of 100 the simulated model accepts.
+    """
+
+    method: str
+    model: str | None
+    revision: str | None
+    tokens: int
+    accepted_percent: int
+
+    def accepted(self, drafts: int) -> int:
+        """Return how many tokens of a sequence's next draft are accepted after as many `drafts`: over many of them the
+        share that is stated.
+        """
+        drafted = self.tokens * self.accepted_percent
+        return drafted * (drafts + 1) // 100 - drafted * drafts // 100
+
+
+@dataclass(frozen=True)
 class CommandSettings:
     """Settings in a container's command and environment. `max_model_len` is None for the model's own length.
 
@@ -160,6 +190,7 @@ class CommandSettings:
     hybrid: bool | None
     """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
     adapters: AdapterSettings | None = None
+    draft: DraftSettings | None = None
 
     @property
     def ranks(self) -> range:
@@ -205,10 +236,12 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         raise StartRefusal(
             1, f"ValueError: GPU memory utilization must be less than 1.0. Got {namespace.gpu_memory_utilization}."
         )
-    if namespace.max_num_batched_tokens < namespace.max_num_seqs:
+    max_model_len = _max_model_len(namespace.max_model_len)
+    batched = _batched_tokens(namespace, argv, max_model_len)
+    if batched < namespace.max_num_seqs:
         raise StartRefusal(
             1,
-            f"ValueError: max_num_batched_tokens ({namespace.max_num_batched_tokens}) must be greater than or equal to "
+            f"ValueError: max_num_batched_tokens ({batched}) must be greater than or equal to "
             f"max_num_seqs ({namespace.max_num_seqs}).",
         )
     return CommandSettings(
@@ -219,7 +252,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         port=namespace.port,
         parallelism=spread,
         group=group,
-        max_model_len=_max_model_len(namespace.max_model_len),
+        max_model_len=max_model_len,
         allow_long_max_model_len=environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") == "1",
         block_size=namespace.block_size,
         gpu_memory_utilization=namespace.gpu_memory_utilization,
@@ -228,7 +261,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         kv_cache_dtype=namespace.kv_cache_dtype,
         enable_prefix_caching=namespace.enable_prefix_caching,
         enable_chunked_prefill=namespace.enable_chunked_prefill,
-        max_num_batched_tokens=namespace.max_num_batched_tokens,
+        max_num_batched_tokens=batched,
         max_num_seqs=namespace.max_num_seqs,
         prompt_tokens_details=bool(namespace.enable_prompt_tokens_details),
         calls_tools=bool(namespace.enable_auto_tool_choice),
@@ -241,6 +274,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         exchange_bytes=_exchange_bytes(namespace, spread, environment),
         hybrid=_negated(namespace.disable_hybrid_kv_cache_manager),
         adapters=_adapters(namespace, environment),
+        draft=_draft(namespace, environment),
     )
 
 
@@ -300,8 +334,38 @@ def _adapters(namespace: argparse.Namespace, environment: Mapping[str, str]) -> 
     return AdapterSettings(room, folder, updates, environment.get(IGNORED_ADAPTERS) == "1")
 
 
+def _draft(namespace: argparse.Namespace, environment: Mapping[str, str]) -> DraftSettings | None:
+    """Speculative decoding, as vllm/config/speculative.py checks it."""
+    if namespace.speculative_config is None:
+        return None
+    values = _object(namespace.speculative_config, "speculative-config")
+    model, tokens = values.get("model"), values.get("num_speculative_tokens")
+    method = str(values.get("method") or "draft_model")
+    if _MTP.fullmatch(method):
+        method = "mtp"
+    if method not in _DRAFTING:
+        raise StartRefusal(1, f"llmd-oke rehearsal: drafts by {method} aren't simulated.")
+    if not isinstance(tokens, int):
+        raise StartRefusal(1, "ValueError: num_speculative_tokens must be provided with speculative model.")
+    if tokens < 1:
+        raise StartRefusal(1, "ValidationError: num_speculative_tokens: Input should be greater than 0")
+    if model is None and method != "mtp":
+        raise StartRefusal(1, "ValueError: num_speculative_tokens was provided but without speculative model.")
+    percent = min(100, max(0, _number(environment, ACCEPTED_PERCENT, _ACCEPTED_PERCENT)))
+    return DraftSettings(method, model, values.get("revision"), tokens, percent)
+
+
 def _negated(value: bool | None) -> bool | None:
     return None if value is None else not value
+
+
+def _batched_tokens(namespace: argparse.Namespace, argv: Sequence[str], max_model_len: int | None) -> int:
+    """Tokens of a step: where prompts aren't computed in chunks and nothing is given, at least those of a prompt
+    (vllm/engine/arg_utils.py).
+    """
+    given = any(flag_of(word) == "--max-num-batched-tokens" for word in argv)
+    whole = 0 if given or namespace.enable_chunked_prefill else max_model_len or 0
+    return max(namespace.max_num_batched_tokens, whole)
 
 
 def _max_model_len(text: str | None) -> int | None:

@@ -3,8 +3,8 @@
 Batching is continuous, with chunked prefill, prefix cache, preemption and KV hand-over.
 
 The engine is driven by its clock alone: a step is planned, takes the time that the latency model says, and then emits
-one token for each sequence whose prompt is computed. Steps follow each other by their deadlines, so that late timers
-don't add up.
+one token for each sequence whose prompt is computed, or several where a draft proposed some. Steps follow each other by
+their deadlines, so that late timers don't add up.
 """
 
 from collections.abc import Callable
@@ -42,6 +42,7 @@ class SimulatedEngine:
         self._crash = crash
         self._overhead_s = latency.factors.prefill_overhead_s
         self._server = latency.server(settings.parallelism)
+        self._draft = settings.draft
         self._scheduler = Scheduler(settings, cache, metrics)
         sizes = latency.sizes  # of windows a server offers one block more than may be needed (vLLM, `blocks_per_sw`)
         offers = sizes.windows_alone and sizes.window_layers
@@ -164,7 +165,8 @@ class SimulatedEngine:
         decodes = len(step.decodes)
         if not decodes:
             return max(prefill_s, self._server.decode_step_s(len(step.prefills), 0.0))
-        return prefill_s + self._server.decode_step_s(decodes, step.context_tokens / decodes)
+        drafted = self._draft.tokens if self._draft else 0
+        return prefill_s + self._server.checked_step_s(decodes, step.context_tokens / decodes, drafted)
 
     def _finish_step(self, step: SchedulerStep, deadline_s: float) -> None:
         resume_s = self.clock.resume_at(deadline_s)
@@ -178,21 +180,36 @@ class SimulatedEngine:
         self._begin(resume_s)
 
     def _emit_decodes(self, decodes: list[Sequence], now_s: float) -> None:
-        """One token each; nearly all waited equally long for it, which the histogram takes as one observation."""
+        """One token each, and those of its draft that are accepted; nearly all waited equally long, which the histogram
+        takes as one observation.
+        """
         waits: dict[float, int] = {}
+        tokens = 0
         for sequence in decodes:
             if sequence.finish is not None:
                 continue
-            sequence.computed += 1
             if sequence.generated == 0:
+                sequence.computed += 1
                 self._emit_first(sequence, now_s)
                 continue
             wait_s = now_s - sequence.last_token_s
             waits[wait_s] = waits.get(wait_s, 0) + 1
-            self._emit(sequence, now_s)
+            count = min(1 + self._accepted(sequence), sequence.max_tokens - sequence.generated)
+            sequence.computed += count
+            tokens += count
+            self._emit(sequence, now_s, count)
         for wait_s, times in waits.items():
             self.metrics.between_tokens.observe(wait_s, times)
-        self.metrics.generation_tokens += sum(waits.values())
+        self.metrics.generation_tokens += tokens
+
+    def _accepted(self, sequence: Sequence) -> int:
+        """Count the tokens of a sequence's draft that are accepted in a step; 0 without a draft."""
+        if self._draft is None:
+            return 0
+        accepted = self._draft.accepted(sequence.drafts)
+        sequence.drafts += 1
+        self.metrics.count_draft(accepted)
+        return accepted
 
     def _emit_first(self, sequence: Sequence, now_s: float) -> None:
         """A token out of a prefill: the first, or the next one after a preemption."""
@@ -205,9 +222,10 @@ class SimulatedEngine:
         self.metrics.generation_tokens += 1
         self._emit(sequence, now_s)
 
-    def _emit(self, sequence: Sequence, now_s: float) -> None:
+    def _emit(self, sequence: Sequence, now_s: float, tokens: int = 1) -> None:
         sequence.last_token_s = now_s
-        sequence.generated += 1
+        sequence.generated += tokens
+        sequence.latest = tokens
         if sequence.generated >= sequence.max_tokens:
             self._end(sequence, sequence.end)
         else:
@@ -260,6 +278,8 @@ class SimulatedEngine:
 
     def _end(self, sequence: Sequence, finish: Finish) -> None:
         sequence.finish = finish
+        if finish in {Finish.ABORT, Finish.ERROR}:
+            sequence.latest = 0
         self._scheduler.forget(sequence)
         self.metrics.finished[finish.value] += 1
         if finish in {Finish.LENGTH, Finish.STOP}:

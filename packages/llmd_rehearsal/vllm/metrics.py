@@ -37,6 +37,11 @@ _HOST_MEMORY = (
     ("loaded_bytes", "vllm:kv_offload_load_bytes_total", "counter", "Total bytes loaded from offload storage to GPU."),
     ("stored_bytes", "vllm:kv_offload_store_bytes_total", "counter", "Total bytes stored from GPU to offload storage."),
 )
+_DRAFTS = (
+    ("drafts", "vllm:spec_decode_num_drafts_total", "counter", "Number of spec decoding drafts."),
+    ("drafted_tokens", "vllm:spec_decode_num_draft_tokens_total", "counter", "Number of draft tokens."),
+    ("accepted_tokens", "vllm:spec_decode_num_accepted_tokens_total", "counter", "Number of accepted tokens."),
+)
 _LAG = (
     ("recent_s", "llmd_oke_simulator_lag_seconds", "gauge", "Greatest lateness of the last seconds, wall time."),
     ("steps", "llmd_oke_simulator_steps_total", "counter", "Engine steps of the whole process."),
@@ -99,7 +104,7 @@ class ServerMetrics:
     """The metrics of one engine, a server's only one or its data parallel rank. Plain numbers are gauges and counters.
 
     Those of the simulator itself, about `lag`, stand with the first rank alone. `host_block_bytes` are those of a block
-    that the node's memory keeps, 0 where it keeps none.
+    that the node's memory keeps, 0 where it keeps none, `drafted` the tokens of a draft, 0 without drafts.
     """
 
     def __init__(
@@ -111,6 +116,7 @@ class ServerMetrics:
         lag: Lag,
         rank: int = 0,
         host_block_bytes: float = 0.0,
+        drafted: int = 0,
     ) -> None:
         labels = f'engine="{rank}",model_name="{model_name}"'
         self.running = 0
@@ -128,6 +134,9 @@ class ServerMetrics:
         self.expired_transfers = 0
         self.loaded_blocks = 0
         self.stored_blocks = 0
+        self.drafts = 0
+        self.accepted_tokens = 0
+        self._accepted_by_position = [0] * drafted
         self._host_block_bytes = host_block_bytes
         self.finished: dict[str, int] = dict.fromkeys(Finish, 0)
         self._lag = lag if rank == 0 else None
@@ -141,6 +150,7 @@ class ServerMetrics:
         self._head = _cache_config_text(cache_config, rank) + _template(_ENGINE, labels) + "".join(finished)
         self._connector_template, self._lag_template = _template(_CONNECTOR, labels), _template(_LAG, labels)
         self._host_template = _template(_HOST_MEMORY, labels)
+        self._drafts_template = _drafts_template(labels, drafted) if drafted else ""
 
     @property
     def loaded_bytes(self) -> float:
@@ -152,6 +162,18 @@ class ServerMetrics:
         """Bytes of KV cache that were written to the node's memory."""
         return self.stored_blocks * self._host_block_bytes
 
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens of all drafts that were checked."""
+        return self.drafts * len(self._accepted_by_position)
+
+    def count_draft(self, accepted: int) -> None:
+        """Count a draft that was checked, of whose tokens the first ones were accepted."""
+        self.drafts += 1
+        self.accepted_tokens += accepted
+        for position in range(accepted):
+            self._accepted_by_position[position] += 1
+
     def text(self) -> str:
         """Text of all metrics in Prometheus's format."""
         parts = [self._head % (*_values(self, _ENGINE), *self.finished.values())]
@@ -161,6 +183,9 @@ class ServerMetrics:
             parts += [self.transfer.text(), self.transferred.text()]
         if self._host_block_bytes:
             parts.append(self._host_template % _values(self, _HOST_MEMORY))
+        if self._drafts_template:
+            counts = (float(count) for count in self._accepted_by_position)
+            parts.append(self._drafts_template % (*_values(self, _DRAFTS), *counts))
         if self._lag is not None:
             parts.append(self._lag_template % _values(self._lag, _LAG))
         return "".join(parts)
@@ -210,6 +235,14 @@ def _values(holder: object, rows: Sequence[tuple[str, str, str, str]]) -> tuple[
 def _template(rows: Sequence[tuple[str, str, str, str]], labels: str) -> str:
     return "".join(
         f"# HELP {name} {help_}\n# TYPE {name} {kind}\n{name}{{{labels}}} %r\n" for _, name, kind, help_ in rows
+    )
+
+
+def _drafts_template(labels: str, drafted: int) -> str:
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    lines = "".join(f'{name}{{{labels},position="{position}"}} %r\n' for position in range(drafted))
+    return (
+        f"{_template(_DRAFTS, labels)}# HELP {name} Accepted tokens per draft position.\n# TYPE {name} counter\n{lines}"
     )
 
 

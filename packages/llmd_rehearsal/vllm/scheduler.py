@@ -126,11 +126,13 @@ class HostCache:
 class SchedulerStep:
     """Work of the GPU's next step: one token for each of `decodes`, and a chunk of the prompt for each of `prefills`.
 
-    `pulls` are sequences that got their blocks and now wait aside for the KV cache of a prefill server, `loads` those
-    that wait for what their node's memory has of it.
+    With a draft each of `decodes` has as many `drafted` tokens beside it. `pulls` are sequences that got their blocks
+    and now wait aside for the KV cache of a prefill server, `loads` those that wait for what their node's memory has of
+    it.
     """
 
     budget: int
+    drafted: int = 0
     decodes: list[Sequence] = field(default_factory=list[Sequence])
     prefills: list[tuple[Sequence, int]] = field(default_factory=list[tuple[Sequence, int]])
     pulls: list[Sequence] = field(default_factory=list[Sequence])
@@ -147,6 +149,7 @@ class SchedulerStep:
         self.budget -= tokens
         if tokens == 1 and sequence.computed + 1 == sequence.tokens:
             self.decodes.append(sequence)
+            self.budget -= self.drafted
             self.context_tokens += sequence.computed
         else:
             self.prefills.append((sequence, tokens))
@@ -160,7 +163,9 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._settings = settings
         self._block_size = cache.block_size
+        self._drafted = settings.draft.tokens if settings.draft else 0
         self._metrics = metrics
+        self._longest = cache.max_model_len
         self._pool = BlockPool(cache.blocks)
         self._host = HostCache(cache.host_blocks)
         self._decode_bench = settings.transfer is not None and settings.transfer.decode_bench
@@ -172,7 +177,7 @@ class Scheduler:
 
     def plan(self, now_s: float) -> SchedulerStep:
         """Decide the next step; where somebody lost blocks for it, nobody new is admitted."""
-        step = SchedulerStep(self._settings.max_num_batched_tokens)
+        step = SchedulerStep(self._settings.max_num_batched_tokens, self._drafted)
         if not self._continue_running(step):
             self._admit(step, now_s)
         return step
@@ -208,9 +213,8 @@ class Scheduler:
             sequence = self.running[index]
             tokens = min(sequence.tokens - sequence.computed, step.budget)
             # Checked here and not in _grow, because it is for each token of each sequence.
-            while sequence.computed + tokens > len(sequence.blocks) * self._block_size and not self._grow(
-                sequence, tokens
-            ):
+            room = min(tokens + self._drafted, self._longest - sequence.computed)
+            while sequence.computed + room > len(sequence.blocks) * self._block_size and not self._grow(sequence, room):
                 preempted = True
                 if self._preempt_last() is sequence:
                     return True

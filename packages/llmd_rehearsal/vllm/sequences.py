@@ -100,7 +100,8 @@ class Sequence:
     `computed` counts tokens that are in the KV cache, `generated` tokens that were emitted, `cached_blocks` blocks that
     are in the prefix cache, `loading_blocks` those that come from the node's memory, `cached_tokens` the hits of its
     prompt (-1: not looked up yet). `emit` is called for every
-    token, and once more without a new one where the sequence ends by abort or error; `finish` is set at the last call.
+    step with its `latest` tokens, and once more without one where the sequence ends by abort or error; `finish` is set
+    at the last call. `drafts` counts those that were checked.
     `corrupted` says that the KV cache of its prompt came damaged, which only its text can show.
     """
 
@@ -116,6 +117,8 @@ class Sequence:
     blocks: list[int] = field(default_factory=list[int])
     computed: int = 0
     generated: int = 0
+    latest: int = 0
+    drafts: int = 0
     cached_blocks: int = 0
     cached_tokens: int = -1
     loading_blocks: int = 0

@@ -43,6 +43,7 @@ from llmd_rehearsal.vllm.startup import (
     cache_size,
     catalogue_model,
     check_backend,
+    read_draft,
     read_model,
     splits_by_heads,
 )
@@ -267,6 +268,9 @@ class SimulatedServer:
         if container.environment.get("HF_HUB_OFFLINE") == "1":
             base = folder = read_model(model, container.environment, files, options.revision)
             self._write(f"INFO Loaded config, tokenizer and index of weights from {folder}")
+            if options.draft is not None and options.draft.model is not None:
+                folder = read_draft(options.draft, container.environment, files)
+                self._write(f"INFO Loaded the draft's config and weights from {folder}")
         cache = cache_size(options, model, shape, container.gpus)
         release = release_of_vllm(container.image)
         conditions = Conditions(
@@ -301,7 +305,13 @@ class SimulatedServer:
         name = options.served_model_names[0]
         block_bytes = cache.bytes_per_token * cache.block_size if cache.host_blocks else 0.0
         metrics = ServerMetrics(
-            name, config, connector=transfer is not None, lag=lag, rank=rank, host_block_bytes=block_bytes
+            name,
+            config,
+            connector=transfer is not None,
+            lag=lag,
+            rank=rank,
+            host_block_bytes=block_bytes,
+            drafted=options.draft.tokens if options.draft else 0,
         )
         engine = SimulatedEngine(
             options, cache, latency, metrics, simulation.clock, simulation.network, self._write, self._crash

@@ -15,12 +15,13 @@ from typing import Any, cast
 
 from llmd_oke.catalogue import CatalogueModel, model_names
 from llmd_oke.catalogue.adapters import slots_gib
-from llmd_oke.catalogue.models import host_key_value_copies, weights_gib
+from llmd_oke.catalogue.models import host_key_value_copies, key_value_bytes_per_token, weights_gib
 from llmd_oke.catalogue.models import model as model_of_name
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.catalogue.shapes import Shape
+from llmd_oke.catalogue.speculation import ServerDraft
 
-from llmd_rehearsal.vllm.command import CommandSettings, StartRefusal
+from llmd_rehearsal.vllm.command import CommandSettings, DraftSettings, StartRefusal
 
 _GIB = 2**30
 _NO_SNAPSHOT = (
@@ -99,7 +100,8 @@ def cache_size(settings: CommandSettings, model: CatalogueModel, shape: Shape, g
         )
     max_model_len = _max_model_len(settings, model)
     available_gib = _available_gib(settings, model, shape)
-    bytes_per_token = model.kv_cache.bytes_per_token * (0.5 if settings.kv_cache_dtype.startswith("fp8") else 1.0)
+    whole = key_value_bytes_per_token(model, known_draft(settings, model))
+    bytes_per_token = whole * (0.5 if settings.kv_cache_dtype.startswith("fp8") else 1.0)
     # Over how many GPUs a token's KV cache is split: too few heads, and a latent cache, are replicated.
     latent = architecture.latent_attention is not None
     shards = 1 if latent else min(tensor_parallel_size, architecture.key_value_heads)
@@ -147,8 +149,18 @@ def _max_model_len(settings: CommandSettings, model: CatalogueModel) -> int:
     return length
 
 
+def known_draft(settings: CommandSettings, model: CatalogueModel) -> ServerDraft | None:
+    """Return what the catalogue knows of a server's draft; None where there is none, or another one."""
+    draft = settings.draft
+    if draft is None or model.draft is None or draft.method != model.draft.method:
+        return None
+    return ServerDraft(model.draft, draft.tokens, draft.revision)
+
+
 def _available_gib(settings: CommandSettings, model: CatalogueModel, shape: Shape) -> float:
-    of_gpu_gib = weights_gib(model, settings.parallelism) / settings.parallelism.gpus
+    draft = known_draft(settings, model)
+    loaded_gib = weights_gib(model, settings.parallelism) + (draft.gib(settings.parallelism) if draft else 0.0)
+    of_gpu_gib = loaded_gib / settings.parallelism.gpus
     if of_gpu_gib > shape.gpu.memory_gib:
         raise StartRefusal(
             1,
@@ -244,17 +256,7 @@ def read_model(
     Raises:
         Refusal: vLLM would not start: something is missing, or is another model's.
     """
-    home = environment.get("HF_HOME") or f"{environment.get('HOME', '')}/.cache/huggingface"
-    hub = environment.get("HF_HUB_CACHE") or f"{home}/hub"
-    repository = f"{hub}/models--{model.repository.replace('/', '--')}"
-    try:
-        commit = revision or files.read(f"{repository}/refs/main").decode().strip()
-    except StartRefusal:
-        raise StartRefusal(1, _NO_SNAPSHOT) from None
-    folder = f"{repository}/snapshots/{commit}"
-    local_folder = files.place(folder)
-    if local_folder is None or not local_folder.is_dir():
-        raise StartRefusal(1, _NO_SNAPSHOT)
+    folder = _snapshot(model.repository, environment, files, revision)
     config = _object(files, f"{folder}/config.json")
     sizes = {"num_hidden_layers": model.architecture.layers, "hidden_size": model.architecture.hidden_size}
     for name, size in sizes.items():
@@ -270,6 +272,39 @@ def read_model(
         encodings = environment.get(vocabulary.variable)
         if encodings is None or len(files.read(f"{encodings}/{vocabulary.file}")) != vocabulary.bytes:
             raise StartRefusal(1, _NO_VOCABULARY)
+    return folder
+
+
+def read_draft(draft: DraftSettings, environment: Mapping[str, str], files: ContainerFiles) -> str:
+    """Read the files of a draft, in its folder or in the cache, and return where they were.
+
+    Raises:
+        Refusal: vLLM would not start: something is missing.
+    """
+    name = draft.model or ""
+    folder = name if name.startswith("/") else _snapshot(name, environment, files, draft.revision)
+    _object(files, f"{folder}/config.json")
+    _check_weights(files, folder)
+    return folder
+
+
+def _snapshot(repository: str, environment: Mapping[str, str], files: ContainerFiles, revision: str | None) -> str:
+    """The folder of a repository in Hugging Face's cache, at a commit or at the cache's head of `main`.
+
+    Raises:
+        Refusal: it isn't there.
+    """
+    home = environment.get("HF_HOME") or f"{environment.get('HOME', '')}/.cache/huggingface"
+    hub = environment.get("HF_HUB_CACHE") or f"{home}/hub"
+    place = f"{hub}/models--{repository.replace('/', '--')}"
+    try:
+        commit = revision or files.read(f"{place}/refs/main").decode().strip()
+    except StartRefusal:
+        raise StartRefusal(1, _NO_SNAPSHOT) from None
+    folder = f"{place}/snapshots/{commit}"
+    local_folder = files.place(folder)
+    if local_folder is None or not local_folder.is_dir():
+        raise StartRefusal(1, _NO_SNAPSHOT)
     return folder
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -17,6 +18,8 @@ from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_server import ModelSources
 from llmd_rehearsal.model_sources import source_hosts
+from llmd_rehearsal.vllm.command import settings
+from llmd_rehearsal.vllm.startup import ContainerFiles, read_draft
 
 REPOSITORY = "openai/gpt-oss-120b"
 MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if model and model.vocabulary)
@@ -51,6 +54,23 @@ async def test_the_pre_warm_program_fills_a_cache_from_hugging_face(address: str
     assert done.returncode == 0, done.stderr
     assert "259.0 KiB of 259.0 KiB (100 %)" in done.stdout
     assert _kept(tmp_path) == set(source_hosts().files)
+
+
+@pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
+async def test_a_simulated_server_finds_the_draft_that_pre_warming_brought(
+    address: str, tmp_path: Path, source: str
+) -> None:
+    assert MODEL.draft is not None
+    draft = MODEL.draft.repository
+    places = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + source_hosts().bucket}
+    done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", f"--draft={draft}@main", **places)
+    assert done.returncode == 0, done.stderr
+    config = json.dumps({"method": "eagle3", "model": draft, "num_speculative_tokens": 2})
+    asked = settings(["vllm", "serve", REPOSITORY, "--speculative-config", config], {}).draft
+    assert asked is not None
+    files = ContainerFiles({"/model-cache": str(tmp_path)})
+    folder = read_draft(asked, {"HF_HOME": "/model-cache"}, files)
+    assert read_draft(replace(asked, model=folder), {}, files) == folder
 
 
 async def test_the_pre_warm_program_fills_a_cache_from_a_bucket(address: str, tmp_path: Path) -> None:

@@ -74,17 +74,19 @@ def server(
     model: TinyModel = TINY,
     before: Callable[[str], list[str]] | None = None,
     more: Mapping[str, str] | None = None,
+    files: Path | None = None,
 ) -> Generator[tuple[str, subprocess.Popen[bytes]]]:
     """A server of a tiny model that starts, by its address; `wait_for` its `/health` tells that it is ready.
 
-    `before` gives words that stand before its command, from its address; `more` is added to its environment.
+    `before` gives words that stand before its command, from its address; `more` is added to its environment; `files` is
+    the folder of the model, where it isn't the tiny model's own.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     place = ("--host", "127.0.0.1", "--port", str(port))
     own = ("--served-model-name", MODEL, "--max-model-len", str(CONTEXT))
-    files = str(tiny_models.ensure_files(vllm, model, SilentProgress()))
-    argv = on_processor([str(vllm.programs / "vllm"), "serve", files, *place, *own, *flags], model.server_values)
+    files = files or tiny_models.ensure_files(vllm, model, SilentProgress())
+    argv = on_processor([str(vllm.programs / "vllm"), "serve", str(files), *place, *own, *flags], model.server_values)
     variables = environment_on_processor({"PYTHONPATH": ""}, {"authority": "", "encodings": ""})
     own_variables = {
         **variables,

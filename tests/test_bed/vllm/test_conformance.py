@@ -3,6 +3,7 @@
 The list is `values/rehearsal/conformance.yaml`; docs/simulated-vllm.md shows it.
 """
 
+import json
 import socket
 import subprocess
 import sys
@@ -16,16 +17,20 @@ from typing import Any
 import httpx2
 import pytest
 from conformance_client import MODEL, seen
+from llmd_base.progress import SilentProgress
 from llmd_rehearsal.programs import locate
-from real_servers import READY_S, free_port, process, wait_for
+from llmd_rehearsal.real_vllm.tiny_models import ensure_files
+from real_servers import READY_S, TINY, free_port, process, wait_for
 from real_servers import server as server_of
 from real_vllm_for_tests import need_real_vllm
+from tiny_drafts import eagle3_draft
 from vllm_conformance import NEWER_SERVERS, SERVERS, Server, conformance
 
 pytestmark = pytest.mark.rehearsal
 
 REPOSITORY = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+DRAFT = {"method": "eagle3", "num_speculative_tokens": 2}
 CONTEXT = "4096"
 
 
@@ -55,12 +60,15 @@ def newer_ours(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def _simulated(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory, version: str) -> dict[str, str]:
-    """The address of a simulated vLLM, and of one with the NIXL connector; model time passes a hundred times faster."""
+    """The addresses of a simulated vLLM, of one with the NIXL connector and of one with a draft; model time passes a
+    hundred times faster.
+    """
     log, control = tmp_path_factory.mktemp("ours") / "log", f"127.0.0.1:{free_port()}"
     argv = [sys.executable, "-m", "llmd_rehearsal.vllm", "--listen", control, "--time-scale", "0.01"]
     processes.enter_context(process([*argv, "--startup-seconds", "0"], log, f"http://{control}/healthz"))
     addresses: dict[str, str] = {}
-    for name, flags in (("plain", []), ("nixl", ["--kv-transfer-config", NIXL])):
+    drafting = ["--speculative-config", json.dumps({**DRAFT, "model": "any/draft"})]
+    for name, flags in (("plain", []), ("nixl", ["--kv-transfer-config", NIXL]), ("drafting", drafting)):
         port = str(free_port())
         own = ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", port, "--max-model-len", CONTEXT]
         container = {"id": name, "argv": ["vllm", "serve", REPOSITORY, *own, *flags], "image": f"vllm:{version}"}
@@ -84,7 +92,7 @@ def other(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dic
         addresses[name] = f"http://127.0.0.1:{port}"
         argv = [str(program.path), *own, *flags]
         processes.enter_context(process(argv, log, f"{addresses[name]}/health", POD_IP="127.0.0.1"))
-    return {**addresses, "nixl": addresses["plain"]}
+    return {**addresses, "nixl": addresses["plain"], "drafting": addresses["plain"]}
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +106,17 @@ def newer_real(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def _on_processor(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory, version: str) -> dict[str, str]:
-    """The addresses of vLLM on a processor, and of one with the NIXL connector."""
+    """The addresses of vLLM on a processor, of one with the NIXL connector and of one with a draft."""
     vllm = need_real_vllm(version.removeprefix("v"))
     addresses: dict[str, str] = {}
     waiting: list[tuple[Path, subprocess.Popen[bytes]]] = []
-    for name, flags in (("plain", []), ("nixl", ["--kv-transfer-config", NIXL])):
+    draft = eagle3_draft(ensure_files(vllm, TINY, SilentProgress()), tmp_path_factory.mktemp("draft") / "files")
+    # Its KV cache has room for the model's layers alone.
+    drafting = ["--speculative-config", json.dumps({**DRAFT, "model": str(draft)}), "--max-model-len", "2048"]
+    kinds = [("plain", []), ("nixl", ["--kv-transfer-config", NIXL])]
+    if version == conformance().release:  # the newer one does not draft on a processor: see test_real_drafts
+        kinds.append(("drafting", drafting))
+    for name, flags in kinds:
         folder = tmp_path_factory.mktemp(name)
         addresses[name], running = processes.enter_context(server_of(vllm, folder, *flags))
         waiting.append((folder / "log", running))
@@ -138,6 +152,8 @@ def test_a_server_answers_as_vllm_does_or_as_the_list_says(
     name: str, asked: Asked, clients: dict[str, httpx2.Client]
 ) -> None:
     case = conformance().cases[name]
+    if case.server not in clients:
+        pytest.skip("vLLM of that version does not draft on a processor")
     expected = case.expected(asked.server, newer=asked.newer)
     streams = case.request is not None and bool((case.request.body or {}).get("stream"))
     # vLLM joins tokens of a stream that it makes faster than it writes, as it does those of a tiny model at times.

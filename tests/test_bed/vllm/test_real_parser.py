@@ -7,6 +7,7 @@ import pytest
 from llmd_base.errors import InvalidStack
 from llmd_oke import planning
 from llmd_oke.catalogue import default_release, release
+from llmd_oke.catalogue import model as catalogue_model
 from llmd_oke.config import stacks
 from llmd_oke.program.declare import Rendered, render
 from llmd_oke.values import names
@@ -104,6 +105,27 @@ def test_room_for_adapters_is_made_as_vllm_takes_it(deployed: str) -> None:
     document = stack(servers_of, release=deployed, storage={"modelCache": {"kind": "node-disk"}})
     lines = list(servers(render(document)))
     assert problems(lines, RELEASES[deployed]) == [[]] * len(lines)
+
+
+@pytest.mark.parametrize("deployed", RELEASES)
+def test_every_draft_is_asked_for_as_vllm_takes_it(deployed: str) -> None:
+    lines: list[CommandLine] = []
+    for known in (known for name in names("models") if (known := catalogue_model(name)) and known.draft):
+        servers_of = (model(topology, model=known.name, engine={"speculation": {}}) for topology in TOPOLOGIES)
+        stores = ({}, {"modelCache": {"kind": "node-disk"}})
+        documents = [stack(entry, release=deployed, storage=store) for entry in servers_of for store in stores]
+        fitting = [document for document in documents if _fits(document)]
+        assert fitting, f"{known.name} drafts in none of {', '.join(TOPOLOGIES)}"
+        lines += [line for document in fitting for line in servers(render(document))]
+    assert all(any(word.startswith("--speculative-config=") for word in line["args"]) for line in lines)
+    assert problems(lines, RELEASES[deployed]) == [[]] * len(lines)
+
+
+def test_a_method_of_drafts_that_vllm_lacks_is_told() -> None:
+    config = '--speculative-config={"method": "no_such", "num_speculative_tokens": 1, "no_such_key": 1}'
+    (found,) = problems([{"args": ["m", config], "env": {}}])
+    assert any("no_such_key" in problem for problem in found)
+    assert any(problem.startswith("method: ") for problem in found)
 
 
 def test_a_flag_that_vllm_lacks_and_an_unknown_variable_are_told() -> None:

@@ -2,6 +2,7 @@
 
 import array
 import json
+import math
 import os
 import random
 import shutil
@@ -22,15 +23,15 @@ REPOSITORY, COMMIT = "rehearsal/tiny", "c" * 40
 LIST, RANK = "tiny-adapters", 8
 
 
-def weights(path: Path, matrices: Mapping[str, tuple[int, int]], scale: float, seed: int) -> None:
-    """Write random matrices in the format of safetensors."""
+def weights(path: Path, matrices: Mapping[str, tuple[int, ...]], scale: float, seed: int) -> None:
+    """Write random numbers of those shapes in the format of safetensors."""
     drawn = random.Random(seed)  # noqa: S311 - weights, no secret
     header: dict[str, object] = {}
     content = b""
-    for name, (rows, columns) in matrices.items():
-        numbers = array.array("f", (drawn.gauss(0, scale) for _ in range(rows * columns)))
+    for name, shape in matrices.items():
+        numbers = array.array("f", (drawn.gauss(0, scale) for _ in range(math.prod(shape))))
         ends = [len(content), len(content) + len(numbers) * numbers.itemsize]
-        header[name] = {"dtype": "F32", "shape": [rows, columns], "data_offsets": ends}
+        header[name] = {"dtype": "F32", "shape": [*shape], "data_offsets": ends}
         content += numbers.tobytes()
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + content)

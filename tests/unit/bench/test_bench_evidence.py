@@ -5,6 +5,7 @@ from fake_deployment import DECISIONS
 from llmd_bench.deployment import MetricsEndpoint, Reading, ServerPod, Snapshot
 from llmd_bench.evidence import EvidenceSettings, Sent, prove_remote_prefill
 from llmd_bench.queries import parse
+from llmd_bench.smoke import about_drafts
 
 SENT = Sent(requests=10, prompt_tokens=10_000, attempted=10)
 SETTINGS = EvidenceSettings(DECISIONS, decode_tensor_parallel_size=2)
@@ -194,3 +195,14 @@ def test_failed_prefills_are_unknown_where_a_server_has_come_since():
     pods = (ServerPod("prefill", "p-0"), ServerPod("prefill", "p-1"))
     after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))), pods)
     assert prove_remote_prefill(replace(started(), servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None
+
+
+def test_the_share_of_drafted_tokens_that_was_accepted_is_remarked():
+    def counted(drafted: int, accepted: int) -> Snapshot:
+        names = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
+        text = "".join(f"{name} {value}\n" for name, value in zip(names, (drafted, accepted), strict=True))
+        return Snapshot((read("decode", text),))
+
+    (remark,) = about_drafts(counted(100, 50), counted(1100, 800))
+    assert remark == "decode servers accepted 75.0% of 1000 drafted tokens (acceptedShare)"
+    assert list(about_drafts(started(), started())) == []

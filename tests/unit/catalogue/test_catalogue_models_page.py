@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.speculation import Draft
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 _NONE = "none"
@@ -12,7 +13,7 @@ MODELS = [known for name in catalogue.model_names() if (known := catalogue.model
 
 HEADINGS = (
     *("model", "repository", "parameters, billions (of a token)", "weights", "KV cache of a token", "context"),
-    *("features", "quantized as", "verified"),
+    *("features", "drafts", "quantized as", "verified"),
 )
 HEAD = f"""# Models
 
@@ -20,12 +21,19 @@ The models that the catalogue has (`values/models`; each figure there has its so
 servers have unless a stack chooses others
 ([how](how-to/change-model-servers.md#calls-of-tools-and-reasoning-in-a-field-of-its-own)). *Verified* names the GPUs
 that the vLLM project says its recipe of the model was verified on, alone and without llm-d; the kit has verified none
-on GPUs. *Quantized as* names the models whose weights were made of a model's: a stack chooses one by its name. Any
-other model of a known architecture is [one command](how-to/add-a-model.md) away.
+on GPUs. *Drafts* is what speculative decoding drafts tokens by, and how many at each step, where a stack asks for it
+([how](how-to/draft-tokens.md)), with the GPUs that its source ran it on, where it says so. *Quantized as* names the
+models whose weights were made of a model's: a stack chooses one by its name. Any other model of a known architecture is
+[one command](how-to/add-a-model.md) away.
 
 | {" | ".join(HEADINGS)} |
 |{"---|" * len(HEADINGS)}
 """
+
+
+def draft_text(draft: Draft) -> str:
+    text = f"[{draft.method}, {draft.tokens}]({draft.source})"
+    return f"{text}, run on {', '.join(draft.verified_on)}" if draft.verified_on else text
 
 
 def rows() -> Iterator[str]:
@@ -45,6 +53,7 @@ def rows() -> Iterator[str]:
             cache,
             f"{known.max_model_len:,}",
             features or _NONE,
+            draft_text(known.draft) if known.draft else _NONE,
             ", ".join(each.name for each in MODELS if each.quantized_from == known.name) or _NONE,
             verified,
         ]
@@ -59,10 +68,13 @@ def test_the_page_of_models_is_what_the_catalogue_has():
 
 
 def test_recipes_were_verified_on_gpus_of_the_catalogue():
-    assert {gpu for known in MODELS if known.recipe for gpu in known.recipe.verified_on} <= set(catalogue.gpu_names())
+    verified = {gpu for known in MODELS if known.recipe for gpu in known.recipe.verified_on}
+    verified |= {gpu for known in MODELS if known.draft for gpu in known.draft.verified_on}
+    assert verified <= set(catalogue.gpu_names())
 
 
 def test_features_and_recipes_are_read_at_a_fixed_version():
     sources = [feature.source for known in MODELS for feature in known.features.values()]
     sources += [known.recipe.source for known in MODELS if known.recipe]
+    sources += [known.draft.source for known in MODELS if known.draft]
     assert [source for source in sources if "/main/" in source or "/latest/" in source] == []

@@ -62,6 +62,11 @@ def test_a_release_that_is_not_known_to_read_adapters_is_refused():
     assert "llm-d-0.7.0" in refused(llama(SQL, room={}), release="llm-d-0.7.0")["models[0].engine.adapters"]
 
 
+def test_a_router_that_is_not_known_to_write_names_is_refused():
+    problem = refused(llama(SQL, room={}), override={"router": "llm-d-0.6.0"})["models[0].engine.adapters"]
+    assert "endpoint picker of llm-d-0.6.0" in problem
+
+
 def test_servers_without_an_endpoint_picker_have_no_adapters():
     assert "endpoint picker" in refused(llama(SQL, room={}, router={"mode": "none"}))["models[0].router.mode"]
 

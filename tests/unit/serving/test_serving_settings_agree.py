@@ -5,7 +5,7 @@ Pods are read by the simulated vLLM, which parses a command and its environment 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -48,6 +48,7 @@ ENGINE = st.fixed_dictionaries(
         "extraArgs": EXTRA_ARGS,
         "kvCache": KV_CACHE,
         "env": st.just({"VLLM_LOGGING_LEVEL": "DEBUG"}),
+        "speculation": st.sampled_from(({}, {"tokens": 2})),
     },
 )
 OVERRIDE = st.fixed_dictionaries(
@@ -157,7 +158,10 @@ def compare_with_pods(made: planning.Plan, planned: planning.ModelPlan, read: Se
     size = vllm.parallelism.gpus_per_node
     host_gib = shape.server_requests_per_gpu.memory_gib * size + own.offload_gib
     assert resources["requests"]["memory"] == resources["limits"]["memory"] == f"{host_gib}Gi"
-    assert role.memory == memory(planned.model, shape, vllm.parallelism, vllm.gpu_memory_utilization)
+    drafted = vllm.draft.tokens if vllm.draft else None
+    assert (own.draft.tokens if own.draft else None) == drafted
+    share = vllm.gpu_memory_utilization
+    assert role.memory == memory(planned.model, shape, vllm.parallelism, share, None, own.draft)
     assert spec["replicas"] == role.replicas
     if role.parallelism.nodes == 1:
         assert spec["progressDeadlineSeconds"] == role.create_timeout_s
@@ -170,7 +174,8 @@ def compare_with_pods(made: planning.Plan, planned: planning.ModelPlan, read: Se
 
 def compare_with_reports(made: planning.Plan, planned: planning.ModelPlan, read: list[Servers]) -> None:
     row, told = conditions(made, planned), planned_conditions(made, planned)
-    assert row == {**told.model_dump(), "router_profile": planned.profile}
+    drafts = {"accepted_share", *(["draft_tokens"] if told.draft_tokens is None else [])}
+    assert row == {**told.model_dump(exclude=drafts), "router_profile": planned.profile}
     assert row.items() <= facts("stack", made, planned).items()
     assert row["image"] == made.release.vllm.image.reference
     for _, _, vllm in read:
@@ -183,6 +188,9 @@ def compare_with_reports(made: planning.Plan, planned: planning.ModelPlan, read:
         item = reported[role.role]
         again = read_command(["vllm", "serve", *item.args["args"]], {"VLLM_NIXL_SIDE_CHANNEL_HOST": "", **item.env})
         different = {key for key, value in asdict(again).items() if value != asdict(vllm)[key]}
+        if again.draft and vllm.draft:  # its files lie elsewhere
+            assert replace(again.draft, model=None, revision=None) == replace(vllm.draft, model=None, revision=None)
+            different -= {"draft"}
         assert different <= {"revision", "served_model_names", "transfer"}  # the cache's, and the pod's own address
         assert item.replicas == role.replicas * planned.copies
         version = manifest["metadata"]["labels"][labels.VERSION]

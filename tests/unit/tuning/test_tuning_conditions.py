@@ -1,12 +1,14 @@
 import itertools
 
 import pytest
+from llmd_base.row import Basis
 from llmd_bench.deployment import Parallelism
 from llmd_oke import config
 from llmd_oke.catalogue.conditions import Conditions, differences
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
 from llmd_oke.catalogue.releases import default_release, release
+from llmd_oke.config.engine import Speculation
 from llmd_oke.planning.conditions import deployed_conditions
 from llmd_oke.serving import vllm
 from llmd_oke.serving.vllm import ServerSpec
@@ -101,3 +103,19 @@ def test_forecasts_for_mi300x_name_each_kind_of_servers_that_differs():
 def test_bounds_differ_from_no_measurement():
     bounds = known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)
     assert list(condition_differences(bounds, deployed_conditions(NEW, MODEL, config.Engine()))) == []
+
+
+def test_drafts_are_told_as_counted_or_not():
+    (uncounted,) = differences(Conditions(block_size=16), Conditions(draft_tokens=3))
+    assert "neither what they save nor what they cost" in uncounted
+    (counted,) = differences(Conditions(block_size=16), Conditions(draft_tokens=3, accepted_share=0.8))
+    assert "80% of them are counted" in counted
+
+
+def test_a_stack_that_drafts_forecasts_by_its_accepted_share():
+    asked = config.Engine(speculation=Speculation(tokens=2, accepted_share=0.7))
+    started = deployed_conditions(NEW, MODEL, asked).handing_over
+    assert (started.draft_tokens, started.accepted_share) == (2, 0.7)
+    _, trust = confine(question(), FIGURES, allow_extrapolation=True, started=deployed_conditions(NEW, MODEL, asked))
+    assert trust.basis is Basis.BOUND
+    assert any(item.startswith("drafted tokens of a step 2: 70%") for item in trust.conditions)

@@ -40,6 +40,10 @@ def test_prefix_cache_hits_are_flagged_or_rejected_by_their_share(share, verdict
     assert verdicts(hit) == [(Rule.PREFIX_CACHE, verdict)]
 
 
+def test_servers_that_drafted_are_no_measure_of_a_step():
+    assert verdicts(row(output_tokens_per_s=2000, draft_tokens=3)) == [(Rule.DRAFTS, "rejected")]
+
+
 def test_more_in_flight_than_the_server_runs_is_no_batch():
     assert verdicts(row(output_tokens_per_s=2000, max_num_seqs=32)) == [(Rule.MAX_NUM_SEQS, "rejected")]
 

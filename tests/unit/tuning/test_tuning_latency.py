@@ -282,3 +282,22 @@ def test_what_ranks_of_other_nodes_exchange_comes_by_the_ports_of_a_node_once():
     sent = 1000 * sizes.layers * 2 * 8 * sizes.hidden_size * 2
     inside_s = sent / (hardware.link_bytes_per_s * (1 if hardware.switched else 7) * efficiency)
     assert more_s - inside_s == pytest.approx(sent / (hardware.port_bytes_per_s * 8 * efficiency))
+
+
+def test_a_step_that_checks_drafts_takes_longer_and_less_for_each_token():
+    plain = latency_of("gpt-oss-120b")
+    conditions = Conditions(draft_tokens=3, accepted_share=0.8)
+    drafting = latency_of("gpt-oss-120b", conditions=conditions)
+    checked = plain.server(1).checked_step_s(8, 1000, 3)
+    assert checked > plain.decode_step_s(8, 1000)
+    assert drafting.decode_step_s(8, 1000) == pytest.approx(checked / (1 + 3 * 0.8))
+    assert drafting.decode_step_s(1, 1000) < plain.decode_step_s(1, 1000)
+
+
+def test_drafts_of_which_none_is_accepted_make_tokens_slower():
+    none = latency_of("gpt-oss-120b", conditions=Conditions(draft_tokens=1, accepted_share=0.0))
+    assert none.decode_step_s(16, 1000) > latency_of("gpt-oss-120b").decode_step_s(16, 1000)
+
+
+def test_drafts_without_an_accepted_share_change_no_forecast():
+    assert latency_of("gpt-oss-120b", conditions=Conditions(draft_tokens=3)).drafting is None

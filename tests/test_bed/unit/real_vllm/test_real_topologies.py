@@ -71,6 +71,7 @@ def test_a_stack_that_scales_by_load_is_refused() -> None:
     [
         (model("agg-tp8-1r", model="deepseek-v3"), "no multi-head latent attention on processors"),
         (model("agg-tp1dp2-1r", model="qwen3-30b-a3b"), "NotImplementedError of all_gatherv"),
+        (model("agg-tp1-1r", model="gpt-oss-20b", engine={"speculation": {}}), "nothing that drafts for them"),
         (model("1p-tp1-1d-tp1", release="llm-d-0.7.0"), "this kit has vLLM 0.26.0, 0.30.0 itself"),
     ],
 )

@@ -107,7 +107,8 @@ def serve_fixture(clock: VirtualClock, network: TransferNetwork) -> Callable[...
         assert latency is not None
         if options.hybrid is not None:
             latency = replace(latency, sizes=replace(latency.sizes, windows_alone=options.hybrid))
-        metrics = ServerMetrics("m", {}, connector=options.transfer is not None, lag=Lag())
+        drafted = options.draft.tokens if options.draft else 0
+        metrics = ServerMetrics("m", {}, connector=options.transfer is not None, lag=Lag(), drafted=drafted)
         log: list[str] = []
         engine = SimulatedEngine(
             options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed")

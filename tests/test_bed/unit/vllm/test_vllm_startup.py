@@ -129,7 +129,10 @@ def test_an_fp8_kv_cache_holds_twice_as_many_tokens():
         (["--max-model-len", "200000"], "greater than the derived max_model_len (max_position_embeddings=131072"),
         (["--gpu-memory-utilization", "0.3"], "No available memory for the cache blocks"),
         (["--gpu-memory-utilization", "0.37"], "the estimated maximum model length is"),
-        (["--no-enable-chunked-prefill", "--max-model-len", "10000"], "is smaller than max_model_len (10000)"),
+        (
+            ["--no-enable-chunked-prefill", "--max-model-len", "10000", "--max-num-batched-tokens", "8192"],
+            "is smaller than max_model_len (10000)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_vllms_words(flags, words):

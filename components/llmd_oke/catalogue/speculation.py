@@ -1,0 +1,74 @@
+"""Speculative decoding: drafts for models, the memory that they take, and how vLLM is told of them."""
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from llmd_bench.deployment import Parallelism
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from llmd_oke.config.base import Commit, HttpsUrl, Repository
+from llmd_oke.values import Entry
+
+DraftMethod = Literal["mtp", "eagle3"]
+"""Methods of vLLM's `--speculative-config`. Names such as `deepseek_mtp` and `qwen3_next_mtp` are older ones of `mtp`
+(vllm/config/speculative.py of 0.26 and 0.30).
+"""
+
+DRAFT_TENSOR_PARALLEL_SIZE = "draft_tensor_parallel_size"
+
+
+class DraftWeights(Entry):
+    """Weights of a draft in GiB, of which `expert_gib` are experts, that all ranks of a server share."""
+
+    gib: PositiveFloat
+    expert_gib: NonNegativeFloat = 0.0
+
+
+class Draft(Entry):
+    """A draft for a model, by vLLM's `method`, which proposes so many `tokens` at each step.
+
+    `repository` has its weights, at the commit `revision`; without one they are layers of the model's own files, which
+    servers load for speculation alone. `key_value_bytes_per_token` is the KV cache of its own layers, in BF16, before
+    copies. `options` are further keys of `--speculative-config`, `arguments` what its source starts vLLM with beside
+    it. `verified_on` are GPUs that the source says it was run on, not the model alone.
+    """
+
+    method: DraftMethod
+    tokens: PositiveInt
+    repository: Repository | None = None
+    revision: Commit | None = None
+    weights: DraftWeights
+    key_value_bytes_per_token: NonNegativeInt
+    options: dict[str, str | int] = Field(default_factory=dict[str, str | int])
+    arguments: tuple[str, ...] = ()
+    source: HttpsUrl
+    verified_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServerDraft:
+    """A draft as servers of a stack have it: the `tokens` of a step, and the commit of its repository that was asked
+    for, None for the catalogue's.
+    """
+
+    draft: Draft
+    tokens: int
+    revision: str | None
+
+    def gib(self, parallelism: Parallelism) -> float:
+        """Memory of its weights over all GPUs of a server, in GiB: each rank has its own of all that is no expert. With
+        a tensor parallel size of 1 each GPU is taken to have it whole, a bound.
+        """
+        weights = self.draft.weights
+        whole = self.draft.options.get(DRAFT_TENSOR_PARALLEL_SIZE) == 1
+        copies = parallelism.tensor_parallel_size if whole else 1
+        own_gib = (weights.gib - weights.expert_gib) * parallelism.data_parallel_size * copies
+        return weights.expert_gib + own_gib
+
+    def argument(self, model: str | None, revision: str | None) -> str:
+        """Return vLLM's argument, with the repository or folder of the draft's files; None for the model's own."""
+        place = {"model": model, "revision": revision}
+        given = {name: value for name, value in place.items() if value is not None}
+        config = {"method": self.draft.method, **given, "num_speculative_tokens": self.tokens, **self.draft.options}
+        return f"--speculative-config={json.dumps(config)}"

@@ -1,0 +1,59 @@
+"""LoRA adapters beside a model whose servers draft: asked for by name, through front door, picker and sidecar."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asked_adapters import TOKENS
+from user_project import Project, model
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
+
+STACK = "adapters"
+ADDRESS = "http://front-door.llm-d.svc.cluster.local"
+ASKED = Path(__file__).with_name("asked_adapters.py")
+BASE = "meta-llama/Llama-3.1-8B-Instruct"
+ADAPTERS = [
+    {"name": "sql", "repository": "acme/llama-sql", "revision": "a" * 40},
+    {"name": "legal", "repository": "acme/llama-legal", "revision": "b" * 40},
+]
+
+
+@pytest.fixture(scope="module")
+def seen(project: Project) -> dict[str, Any]:
+    engine = {"adapters": {"slots": 2, "maxRank": 16}, "speculation": {"tokens": 3, "revision": "c" * 40}}
+    models = [model(model="llama-3.1-8b-instruct", topology="2p-tp1-1d-tp2", engine=engine, adapters=ADAPTERS)]
+    storage = {"modelCache": {"kind": "node-disk"}}
+    project.write(STACK, models=models, storage=storage, frontDoor={}, smoke={"where": "none"})
+    done = project.command("rehearse", "--stack", STACK, "--time-scale", "0.5", "--no-benchmark")
+    if "isn't known to write the names of adapters" in " ".join(done.errors.split()):
+        pytest.skip("no endpoint picker of the release can be had here, and the nearest writes no names of adapters")
+    assert done.status == 0, done.errors
+    asked = (sys.executable, str(ASKED), ADDRESS, BASE, "sql", "legal", "nobody")
+    sent = project.command("rehearse", "run", "--stack", STACK, "--", *asked)
+    project.command("rehearse", "down", "--stack", STACK)
+    assert sent.status == 0, sent.errors
+    return json.loads(sent.output.splitlines()[-1])
+
+
+def test_each_name_is_answered_by_its_own_adapter(seen: dict[str, Any]) -> None:
+    """Servers know each revision by a name of its own, and no `sql`: the picker has written theirs."""
+    answers = [seen["answers"][name] for name in (BASE, "sql", "legal")]
+    assert [answer["status"] for answer in answers] == [200, 200, 200]
+    assert len({answer["text"] for answer in answers}) == 3
+    assert seen["again"]["sql"] == seen["answers"]["sql"]["text"]
+
+
+def test_answers_say_the_name_that_was_asked_for(seen: dict[str, Any]) -> None:
+    assert [seen["answers"][name]["model"] for name in (BASE, "sql", "legal")] == [BASE, "sql", "legal"]
+
+
+def test_the_front_door_lists_adapters_and_refuses_other_names(seen: dict[str, Any]) -> None:
+    assert {BASE, "sql", "legal"} <= set(seen["listed"])
+    assert seen["answers"]["nobody"]["status"] == 404
+
+
+def test_servers_that_draft_give_several_tokens_at_a_step(seen: dict[str, Any]) -> None:
+    assert seen["events"] < TOKENS / 2

@@ -1,0 +1,40 @@
+"""Drafts that are put beside a model's weights, against a loopback stand-in for those who have them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub
+from llmd_pods.prewarm import __main__ as program
+from llmd_pods.prewarm import web
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Answer with a model's files at each revision: the stand-in has one repository."""
+    served = Hub()
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(web, "pause_s", lambda attempt: 0.0)
+    yield served
+    served.close()
+
+
+def run(cache: Path, *drafts: str) -> int:
+    given = [f"--draft={draft}" for draft in drafts]
+    return program.main([f"--cache={cache}", f"--repository={REPOSITORY}", f"--revision={COMMIT}", *given])
+
+
+def test_a_draft_is_brought_beside_the_model_and_asked_for_once(hub: Hub, tmp_path: Path):
+    assert run(tmp_path, f"{REPOSITORY}@main") == 0
+    record = tmp_path / ".llmd-oke" / "models--owner--model@main.json"
+    assert record.is_file()
+    snapshot = tmp_path / "hub" / "models--owner--model" / "snapshots" / COMMIT
+    assert (snapshot / "model-1.safetensors").read_bytes() == FILES["model-1.safetensors"]
+    hub.close()
+    assert run(tmp_path, f"{REPOSITORY}@main") == 0
+
+
+def test_a_draft_that_is_not_there_is_an_error(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(tmp_path, f"owner/none@{COMMIT}") == 1
+    assert "owner/none" in capsys.readouterr().err
