@@ -1,1 +1,1 @@
-"""The command `llmd-oke`: one module for each group of commands, thin."""
+"""The command `llmd-oke`: one thin module for each group of commands."""

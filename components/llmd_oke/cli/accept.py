@@ -1,4 +1,4 @@
-"""`llmd-oke accept`: GPU nodes are tested again, as before they served for the first time."""
+"""`llmd-oke accept`: another acceptance test of GPU nodes, after the one before they served for the first time."""
 
 import json
 from collections.abc import Iterable
@@ -31,9 +31,9 @@ def accept(
 ) -> None:
     """Test GPU nodes: GPUs, RDMA ports, reads over each port and an all-reduce between nodes.
 
-    A pod takes all GPUs of a node, so that nodes that serve are left alone: drain one first. Nodes that fail get the
-    taint `llmd-oke/acceptance=failed:NoSchedule`, nodes that pass lose it; what was found is kept in the namespace
-    `llmd-oke-acceptance`. **Not run on hardware yet.** Ends with exit code 1 where a node that was tested fails.
+    A test pod takes all GPUs of a node, so that nodes with model servers are skipped: drain a node first. Nodes that
+    fail get the taint `llmd-oke/acceptance=failed:NoSchedule`, nodes that pass lose it. Results are stored in the
+    namespace `llmd-oke-acceptance`. **Not run on hardware yet.** Ends with exit code 1 if a tested node fails.
     """
     from llmd_oke.operations import acceptance  # noqa: PLC0415 - loads Pulumi, --help does without
 

@@ -1,6 +1,6 @@
 """`llmd-oke bench`: load on a deployed model or a URL, from this machine, from pods, or by another tool.
 
-Experiments are imported where pods or a stack are loaded: they load Pulumi, which a URL does without.
+Modules that load Pulumi are imported only where pods or a stack are loaded, since a load on a URL doesn't need them.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 300.0
 MODELS_TIMEOUT_S = 10.0
 GRACE_S = 300.0
-"""Time for stages to end beyond their durations, where no limit is given."""
+"""Seconds for the run beyond the stages' durations, if no limit is given."""
 
 TOKEN_VARIABLE = "LLMD_OKE_BENCH_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -109,7 +109,7 @@ Rows = Annotated[Path | None, typer.Option(help="File for a row per stage (JSON 
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The options that say what is loaded."""
+    """Options for the target of the load."""
 
     stack: Stack = None
     url: Url = None
@@ -123,7 +123,7 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class LoadFlags:
-    """The options that say which load is sent."""
+    """Options for the load."""
 
     load: Shapes
     requests: Requests = None
@@ -138,19 +138,19 @@ class LoadFlags:
     seed: Seed = 0
 
     def stages(self) -> list[LoadStage]:
-        """One for each value of each shape.
+        """Return one stage for each value of each shape.
 
         Raises:
-            KitError: a shape can't be read.
+            KitError: a shape is malformed.
         """
         shapes = [shape for text in self.load for shape in read_shapes(text, self.seed)]
         return [LoadStage(shape, self.requests, self.duration) for shape in shapes]
 
     def workload(self, input_tokens: str, output_tokens: str) -> RequestWorkload:
-        """Return the requests to the model; the lengths are for options that are left out.
+        """Return the workload of requests. The arguments are the lengths in tokens for options that are left out.
 
         Raises:
-            KitError: a text can't be read.
+            KitError: an option's value is malformed.
         """
         return RequestWorkload(
             read_length(self.input_tokens or input_tokens),
@@ -161,21 +161,17 @@ class LoadFlags:
         )
 
     def conditions(self, clock: "ClockOptions") -> StageConditions:
-        """Return the conditions of a stage.
+        """Return the conditions of all stages.
 
         Raises:
-            KitError: the trim can't be read.
+            KitError: the value of --trim is malformed.
         """
         return StageConditions(clock.time_scale, read_trim(self.trim), self.rest, clock.request_timeout)
-
-    def whole_limit_s(self, stages: int, time_scale: float) -> float:
-        """Wall seconds after which the whole run ends."""
-        return self.limit or stages * ((self.duration or 0.0) * time_scale + self.rest) + GRACE_S
 
 
 @dataclass(frozen=True)
 class ClockOptions:
-    """The options that say in which time."""
+    """Options for timeouts and simulated time."""
 
     request_timeout: RequestTimeout = REQUEST_TIMEOUT_S
     time_scale: options.TimeScale = 1.0
@@ -184,7 +180,7 @@ class ClockOptions:
 
 @dataclass(frozen=True)
 class SenderOptions:
-    """The options that say who sends it."""
+    """Options for the processes or pods that send the load."""
 
     processes: Processes = 1
     in_cluster: InCluster = False
@@ -200,7 +196,7 @@ class SenderOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """The options that say where results go."""
+    """Options for the results' files and format."""
 
     output: Output = None
     rows: Rows = None
@@ -213,11 +209,12 @@ class OutputOptions:
 def bench(
     target: TargetOptions, load: LoadFlags, clock: ClockOptions, sender: SenderOptions, output: OutputOptions
 ) -> None:
-    """Load a model and tell its latencies and rates, what went wrong, and how well the generator itself did.
+    """Load a model and report its latencies and rates, failed requests, and how well the load generator kept its
+    schedule.
 
-    A stage of which not all could be sent is tried again once; if that falls short too, it has no row, and the exit
-    code is 1, as it is where no request succeeded. Ctrl-C ends the run and keeps what was measured until then: rows of
-    whole stages, and all requests. A token for --url or --through-gateway is taken from LLMD_OKE_BENCH_TOKEN.
+    A stage with too few sent requests is repeated once; if the second try falls short too, it gets no row, and the exit
+    code is 1, as it is if no request succeeded. Ctrl-C ends the run and keeps what was measured until then: rows of
+    complete stages, and all requests. The token for --url or --through-gateway is read from LLMD_OKE_BENCH_TOKEN.
     """
     if sender.pods:
         unfit = {
@@ -260,9 +257,10 @@ def _required_stack(target: TargetOptions) -> str:
 class BenchTarget:
     """Target of a load.
 
-    `input_tokens` and `output_tokens` are for options that are left out; `facts` belong into rows, None where not
-    enough is known for any; `simulated_basis` is what figures of simulated servers are; the files are where its results
-    are kept by default, and `servers` lists the pods of its servers.
+    `input_tokens` and `output_tokens` are the defaults of options that are left out. `facts` are the fields of rows
+    about the deployment; None if too few of them are known to write rows. `simulated_basis` is the basis of figures of
+    simulated servers. Results are written to `requests_file` and `rows_file` unless options name other files. `servers`
+    lists the pods of the model's servers.
     """
 
     target: CompletionsTarget
@@ -276,7 +274,7 @@ class BenchTarget:
 
 
 Way = Callable[["ClusterAccess", Plan, ModelPlan], HttpEndpoint]
-"""How a model of a stack is reached."""
+"""Function that returns the endpoint of a model of a stack."""
 
 
 def _service_way(access: "ClusterAccess", plan: Plan, model: ModelPlan) -> HttpEndpoint:
@@ -293,10 +291,11 @@ def _gateway_way(target: TargetOptions) -> Way:
 def target_of_stack(
     project: Path, stack: str, name: str | None, api: Api, reports: Path | None, way_to: Way = _service_way
 ) -> BenchTarget:
-    """A model of a deployed stack, with the way to it from here: its Service's, or `way_to`.
+    """Return a model of a deployed stack as a target, at the endpoint that `way_to` returns: by default that of its
+    Service.
 
     Raises:
-        KitError: the stack has no such model, or it is not there.
+        KitError: the stack has no such model, or the stack isn't deployed.
     """
     from llmd_oke.catalogue.latency_figures import known_figures  # noqa: PLC0415
     from llmd_oke.operations.cluster_access import ClusterAccess  # noqa: PLC0415
@@ -323,10 +322,10 @@ def target_of_stack(
 
 
 def target_of_url(target: TargetOptions) -> BenchTarget:
-    """Return the target at --url; without --model the only model that it serves.
+    """Return the target at --url. Without --model it is the only model that the URL serves.
 
     Raises:
-        KitError: it can't be asked, or serves several models; the address or the token is none.
+        KitError: the URL doesn't answer or serves several models, or the URL or the token is malformed.
     """
     url, token = target.url or "", _token()
     if "@" in urlsplit(url).netloc:
@@ -349,10 +348,10 @@ def _token() -> str:
 
 
 def _choose_model(models: Sequence[ModelPlan], name: str | None) -> ModelPlan:
-    """The model of that name, or the only one.
+    """Return the model of that name; the only model if `name` is None.
 
     Raises:
-        KitError: there is none, or there are several.
+        KitError: no model has this name, or several match.
     """
     matches = [model for model in models if name in {None, model.name}]
     if len(matches) != 1:
@@ -400,7 +399,7 @@ def _only_model(url: str, headers: Mapping[str, str], verify: ssl.SSLContext | b
 
 
 def run_here(target: BenchTarget, load: LoadFlags, clock: ClockOptions, processes: int, output: OutputOptions) -> None:
-    """Load, keep and show; ends with the exit code that belongs to the result.
+    """Run the load from this machine, write and show the results, and end with the exit code for them.
 
     Raises:
         KitError: the load can't be run, or a file can't be written.
@@ -418,7 +417,7 @@ def run_here(target: BenchTarget, load: LoadFlags, clock: ClockOptions, processe
             target.target,
             stages,
             workload,
-            limit_s=load.whole_limit_s(len(stages), clock.time_scale),
+            limit_s=load.limit or len(stages) * ((load.duration or 0.0) * clock.time_scale + load.rest) + GRACE_S,
             processes=processes,
             on_progress=watch,
             on_records=lines,
@@ -430,9 +429,15 @@ def run_here(target: BenchTarget, load: LoadFlags, clock: ClockOptions, processe
     if any(result.second_try_because for result in results) and requests_file and requests_file.is_file():
         write_file(requests_file, *(result.records for result in results))  # without those of first tries
     basis = target.simulated_basis if clock.simulated else Basis.MEASURED
-    rows = _rows(results, target, basis, load.seed, workload.run)
+    rows = [
+        stage_row(result, **target.facts, basis=basis, seed=load.seed, run=workload.run)
+        for result in results
+        if target.facts is not None and not result.shortfall
+    ]
     if output.as_json:
-        typer.echo(_json(results, rows, basis))
+        summaries = [bench_view.summary(result) for result in results]
+        dumped = [row.model_dump(mode="json", exclude_defaults=True) for row in rows]
+        typer.echo(json.dumps({"basis": basis, "stages": summaries, "rows": dumped}, indent=2))
     else:
         console.output().print(FittingTable(bench_view.table(results, basis)))
     if rows_file and rows:
@@ -441,19 +446,6 @@ def run_here(target: BenchTarget, load: LoadFlags, clock: ClockOptions, processe
     short = [*unmeasured(results), *(f"{stage.name}: not begun" for stage in stages[len(results) :])]
     bench_view.show_unmeasured(short)
     _exit(results, failed=bool(short))
-
-
-def _rows(results: Sequence[StageResult], target: BenchTarget, basis: Basis, seed: int, run: str) -> list[Row]:
-    if target.facts is None:
-        return []
-    whole = (result for result in results if not result.shortfall)
-    return [stage_row(result, **target.facts, basis=basis, seed=seed, run=run) for result in whole]
-
-
-def _json(results: Sequence[StageResult], rows: Sequence[Row], basis: Basis) -> str:
-    stages = [bench_view.summary(result) for result in results]
-    dumped = [row.model_dump(mode="json", exclude_defaults=True) for row in rows]
-    return json.dumps({"basis": basis, "stages": stages, "rows": dumped}, indent=2)
 
 
 def _show_files(
@@ -476,8 +468,8 @@ def _exit(results: Sequence[StageResult], *, failed: bool) -> None:
 
 
 class _RequestsFile:
-    """File of requests, which are written as they end; a file that can't be written any more ends the writing, not the
-    run.
+    """File of requests, to which each request is written when it ends. If writing fails, a note is shown and the run
+    continues without the file.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -498,7 +490,7 @@ class _RequestsFile:
             self._file.close()
 
     def __call__(self, stage: int, records: Sequence[RequestRecord]) -> None:
-        """Write these down."""
+        """Write the records of a stage."""
         if self._file is None:
             return
         try:
@@ -517,7 +509,7 @@ def run_in_pods(
     sender: SenderOptions,
     output: OutputOptions,
 ) -> None:
-    """Load a model of a stack from pods, keep the result in the stack's reports and show it.
+    """Load a model of a stack from pods, store the result in the stack's reports and show it.
 
     Raises:
         KitError: the load can't be run, or the Job fails.
@@ -591,5 +583,5 @@ def _figure(value: float | None) -> str:
 
 
 def as_yaml(manifests: Sequence[object]) -> str:
-    """Manifests as YAML documents, each whole: where they share a part, it is written again instead of an alias."""
+    """Return manifests as YAML documents without aliases: parts that several manifests share are written in each."""
     return yaml.safe_dump_all(json.loads(json.dumps(manifests)), sort_keys=False)

@@ -11,7 +11,6 @@ from llmd_base.row import Basis, Quantiles
 from llmd_bench.load.records import classify
 from llmd_bench.load.stages import Live, StageResult
 from llmd_bench.rows import quantiles_ms
-from rich.console import RenderableType
 from rich.live import Live as LiveDisplay
 from rich.markup import escape
 from rich.table import Table
@@ -19,11 +18,13 @@ from rich.table import Table
 from llmd_oke.cli import console
 
 PLAIN_INTERVAL_S = 10.0
-"""Between two lines where there is no terminal."""
+"""Seconds between two lines if standard error isn't a terminal."""
 
 
 class BenchProgressView:
-    """Display of a run's progress: a table that changes on a terminal, a line now and then elsewhere."""
+    """Display of a run's progress: a table that is updated in place on a terminal, otherwise a line every
+    ten seconds.
+    """
 
     def __init__(self) -> None:
         self._display = LiveDisplay(console=console.errors(), auto_refresh=False, transient=True)
@@ -41,9 +42,12 @@ class BenchProgressView:
         self._display.stop()
 
     def __call__(self, live: Live) -> None:
-        """Show one look at the run."""
+        """Show the present state of the run."""
         if self._is_terminal:
-            self._display.update(_live_table(live), refresh=True)
+            fields = (f"[dim]{name}[/] {text}" for name, text in _live_fields(live))
+            table = Table.grid(padding=(0, 3))
+            table.add_row(f"[bold]{escape(live.label)}[/]", *fields)
+            self._display.update(table, refresh=True)
             return
         if live.stage != self._stage:
             self._stage, self._said_s = live.stage, -math.inf
@@ -51,12 +55,6 @@ class BenchProgressView:
         if live.elapsed_s - self._said_s >= PLAIN_INTERVAL_S:
             self._said_s = live.elapsed_s
             self._progress.detail(", ".join(f"{name} {text}" for name, text in _live_fields(live)))
-
-
-def _live_table(live: Live) -> RenderableType:
-    table = Table.grid(padding=(0, 3))
-    table.add_row(f"[bold]{escape(live.label)}[/]", *(f"[dim]{name}[/] {text}" for name, text in _live_fields(live)))
-    return table
 
 
 def _live_fields(live: Live) -> Iterator[tuple[str, str]]:
@@ -71,7 +69,7 @@ def _live_fields(live: Live) -> Iterator[tuple[str, str]]:
 
 
 def table(results: Sequence[StageResult], basis: Basis) -> Table:
-    """All stages; latencies are means and 99th percentiles in milliseconds."""
+    """Return the table of all stages; latencies are means and 99th percentiles in milliseconds."""
     stages = Table(title=f"[bold]{basis}[/]; latencies in ms, mean and p99", box=None, title_justify="left")
     for column in ("load", "requests", "failed", "req/s", "tok/s", "TTFT", "p99", "ITL", "p99", "E2E", "p99"):
         stages.add_column(column, justify="left" if column == "load" else "right", no_wrap=column != "load")
@@ -98,8 +96,8 @@ def _two(quantiles: Quantiles) -> tuple[str, str]:
 
 
 def remarks(results: Sequence[StageResult]) -> Iterator[str]:
-    """Yield what a reader has to know: failures with an example of each kind, what was left out, what spoiled
-    a stage.
+    """Yield remarks about the stages: failures with an example of each kind, requests that aren't counted, and problems
+    of the load generator.
     """
     for result in results:
         name = result.stage.name
@@ -114,7 +112,7 @@ def remarks(results: Sequence[StageResult]) -> Iterator[str]:
 
 
 def show_unmeasured(stages: Sequence[str]) -> None:
-    """Show the stages that are no measurement, each with the reason."""
+    """Show the stages without a valid measurement, each with the reason."""
     if stages:
         remedy = (
             "Requests were kept, rows were not. Has this machine time to spare, the model time to answer, and do its"
@@ -124,7 +122,7 @@ def show_unmeasured(stages: Sequence[str]) -> None:
 
 
 def summary(result: StageResult) -> dict[str, Any]:
-    """A stage as JSON."""
+    """Return a stage as plain data for JSON."""
     good = [record for record in result.counted if record.succeeded]
     return document(
         "load requests planned interrupted shortfall started window achieved_requests_per_s output_tokens_per_s"

@@ -1,4 +1,4 @@
-"""`llmd-oke check` and `schema`: whether a stack file is right, what it would deploy, and the schema for editors."""
+"""`llmd-oke check` and `schema`: the problems of a stack file or its plan, and the JSON Schema for editors."""
 
 import json
 from dataclasses import asdict
@@ -28,7 +28,6 @@ from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
 from llmd_oke.planning.conditions import forecast_differences
 from llmd_oke.planning.container_images import chart_archives, images_of, tag_only_sentence, unchecked_archives_sentence
 from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, ServerStartForecast, bring_up, costs, server_start
-from llmd_oke.planning.model_plan import RolePlan
 
 Explain = Annotated[
     bool,
@@ -42,7 +41,7 @@ def check(
     explain: Explain = False,
     as_json: options.Json = False,
 ) -> None:
-    """Check a stack file without touching anything: all problems at once, or the plan and advice."""
+    """Check a stack file without contacting anything: show all problems at once, or the plan and advice."""
     try:
         plan = _plan(project, stack)
     except InvalidStack as refused:
@@ -62,12 +61,16 @@ def check(
 
 
 def shows_all(*, explain: bool = False) -> bool:
-    """Tell whether all of a plan is shown: where it is asked for, and where output goes to no terminal."""
+    """Return True if the whole plan is shown: with --explain, and if standard output is no terminal."""
     return explain or not console.output().is_terminal
 
 
 def _plan(project: Path, stack: str) -> Plan:
-    """The plan of a stack, whose project has no wrong latency figures either."""
+    """Return the plan of a stack.
+
+    Raises:
+        InvalidStack: the stack file has problems, or the project's latency figures have.
+    """
     try:
         plan = planning.plan_stack_file(project, stack, nodes_pull=True)
     except InvalidStack as refused:
@@ -82,8 +85,8 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def schema(project: options.Project = options.HERE) -> None:
-    """Print the JSON Schema of stack files (committed as stacks/schema.json). With it, editors suggest the names of a
-    project's own entries too.
+    """Print the JSON Schema of stack files (committed as stacks/schema.json). With it, editors also suggest the names
+    of a project's own entries.
     """
     del project  # its option has opened it
     folders = {
@@ -96,7 +99,7 @@ def schema(project: options.Project = options.HERE) -> None:
 
 
 def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
-    """Print a plan and its advice; `release` are words for it in place of its name."""
+    """Print a plan and its advice. `release` is shown instead of the release's name if given."""
     console.output().print(f"[bold]{escape(stack)}[/] can be deployed")
     cost, forecast = costs(plan), bring_up(plan)
     published = [f"{leg.name}: {leg.source}" for leg in forecast.legs if leg.source != ASSUMED]
@@ -134,7 +137,7 @@ def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """A plan as plain data.
+    """Return a plan as plain data.
 
     Prices are list prices in US dollars, `price_usd_per_hour` that of the GPU nodes; `key_value_tokens` and
     `host_key_value_tokens` are bounds.
@@ -188,7 +191,7 @@ def _bring_up_document(forecast: BringUp) -> dict[str, Any]:
 
 
 def _server_start_sentence(start: ServerStartForecast) -> str:
-    """Say how long servers take to start where weights and image are there."""
+    """Return the sentence on how long a server takes to start when its node has weights and image."""
     where = f"({start.source}; weights and image are there)"
     if start.again_s == start.first_s:
         return f"{minutes(start.first_s)} {where}: it compiles each time"
@@ -231,7 +234,7 @@ def _cluster(plan: Plan, release: str) -> Table:
 
 
 def _costs(cost: Costs) -> Table:
-    """Every part with its price, and the sum."""
+    """Return the table of all parts with their prices, and the sum."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=True)
     table.add_column(f"  cost at list price, {cost.as_of}")
     table.add_column("$/hour", justify="right")
@@ -243,7 +246,7 @@ def _costs(cost: Costs) -> Table:
 
 
 def _bring_up(forecast: BringUp) -> Table:
-    """Each leg with its time; those in brackets end while a longer one beside them still goes on."""
+    """Return the table of the phases with their times. Phases in brackets aren't on the critical path."""
     starts, critical = forecast.starts, forecast.critical
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("  from up to the first token, forecast")
@@ -263,18 +266,17 @@ def _bring_up(forecast: BringUp) -> Table:
     return table
 
 
-def _room(role: RolePlan) -> str:
-    kept = f", {role.host_key_value_tokens:,} in the node's memory" if role.host_key_value_tokens else ""
-    return f"{role.role} {role.memory.key_value_tokens:,}{kept}"
-
-
 def _models(plan: Plan) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("  model", "topology", "copies", "GPUs", "router"):
         table.add_column(name, justify="right" if name in {"copies", "GPUs"} else "left")
     table.add_column("KV tokens per server (bound)", justify="right")
     for model in plan.models:
-        room = "\n".join(map(_room, model.units[0].roles))
+        room = "\n".join(
+            f"{role.role} {role.memory.key_value_tokens:,}"
+            + (f", {role.host_key_value_tokens:,} in the node's memory" if role.host_key_value_tokens else "")
+            for role in model.units[0].roles
+        )
         cells = (str(model.topology), str(len(model.units)), str(model.gpus), model.router.mode, room)
         table.add_row(f"  {model.name}", *cells)
     return table

@@ -21,25 +21,27 @@ from rich.markup import escape
 from rich.segment import Segment
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
+"""Exit code after Ctrl-C: 128 plus the number of SIGINT."""
 
 
 class ChildExit(SystemExit):
-    """The end of a command whose work another process did, with its exit code: that one has said how it ended."""
+    """End of a command whose work a child process did, with the child's exit code. The child has shown its errors
+    already.
+    """
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""What a terminal obeys instead of showing it, and what changes the order of what it shows."""
+"""Characters that a terminal executes instead of showing, and characters that change the order of the text."""
 
 
 def visible(text: str) -> str:
-    """A text with a picture in place of each character that a terminal would obey."""
+    """Return a text with a visible symbol in place of each control character."""
     return _UNSEEN.sub(lambda match: chr(0x2400 + ord(match[0])) if match[0] < " " else "\ufffd", text)
 
 
 @dataclass(frozen=True)
 class Visible:
-    """Text without what names in it would have a terminal do. Rich's own codes are no part of its texts."""
+    """Renderable whose texts contain no control characters from names or files. Rich's own control codes are kept."""
 
     shown: ConsoleRenderable
 
@@ -49,7 +51,7 @@ class Visible:
 
 
 class _VisibleOnly(RenderHook):
-    """Hook by which everything that a console shows goes through `Visible`, whoever prints it."""
+    """Render hook that wraps everything a console shows in `Visible`."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [part if isinstance(part, Control) else Visible(part) for part in renderables]
@@ -63,13 +65,13 @@ def _console(*, stderr: bool) -> Console:
 
 @cache
 def output() -> Console:
-    """Results."""
+    """Return the console for results: standard output."""
     return _console(stderr=False)
 
 
 @cache
 def errors() -> Console:
-    """Progress and errors."""
+    """Return the console for progress and errors: standard error."""
     return _console(stderr=True)
 
 
@@ -78,7 +80,7 @@ _MARGIN = 13
 
 
 def show_error(error: KitError) -> None:
-    """Show an error of the kit, and what would put it right."""
+    """Show an error of the kit and its remedy."""
     if isinstance(error, InvalidStack):
         show_problems(error.problems, error.verdict)
         return
@@ -88,7 +90,7 @@ def show_error(error: KitError) -> None:
 
 
 def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
-    """Show all problems of a file, and what they mean."""
+    """Show all problems of a file after the verdict on the file."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     errors().print(f"[red bold]error[/] {escape(verdict)}: {count}")
     for problem in problems:
@@ -105,17 +107,17 @@ def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
 
 
 class ConsoleProgress:
-    """Steps and details, each with the time since the command began."""
+    """Progress with steps and details, each with the seconds since the command began."""
 
     def __init__(self, started_s: float) -> None:
         self._started_s = started_s
 
     def step(self, text: str) -> None:
-        """A line for each step."""
+        """Print a line for a step."""
         self._print(escape(text))
 
     def detail(self, text: str) -> None:
-        """A dim line for news of a step."""
+        """Print a dim line for a detail of the step."""
         self._print(f"[dim]  {escape(text)}[/]")
 
     def _print(self, text: str) -> None:
@@ -123,13 +125,13 @@ class ConsoleProgress:
 
 
 def progress() -> Progress:
-    """Coloured on a terminal, plain lines elsewhere."""
+    """Return the progress display: coloured on a terminal, plain lines elsewhere."""
     return ConsoleProgress(_started_s()) if errors().is_terminal else PlainProgress(started_s=_started_s())
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return the variables by which a command that this one runs looks like a part of it: the terminal, and when it all
-    began.
+    """Return the environment variables by which the output of a child process continues that of this command: the
+    terminal's properties, and the start time of the command.
     """
     look = {name: os.environ[name] for name in ("TERM", "COLORTERM", "COLUMNS", "NO_COLOR") if name in os.environ}
     return {**look, _BEGAN: str(_started_s())}
@@ -140,7 +142,9 @@ _BEGAN = "LLMD_OKE_BEGAN_S"
 
 @cache
 def _started_s() -> float:
-    """Return when it all began, on the clock that all processes of a machine share (`CLOCK_MONOTONIC`)."""
+    """Return the start time of the first command, in seconds of the clock that all processes
+    share (`CLOCK_MONOTONIC`).
+    """
     return float(os.environ.get(_BEGAN) or time.monotonic())
 
 
@@ -148,7 +152,7 @@ _AS_JSON: ContextVar[bool] = ContextVar("as_json", default=False)
 
 
 def remember_json(as_json: bool) -> bool:
-    """Keep in mind whether the command has --json."""
+    """Store whether the command has --json, for its error output."""
     _AS_JSON.set(as_json)
     return as_json
 
@@ -160,7 +164,7 @@ def print_json_error(error: KitError) -> None:
 
 
 def error_document(error: KitError) -> dict[str, Any]:
-    """An error as plain data; with all problems where a file was refused."""
+    """Return an error as plain data, with all problems if a file was refused."""
     if isinstance(error, InvalidStack):
         return {
             "error": error.verdict,
@@ -171,12 +175,12 @@ def error_document(error: KitError) -> dict[str, Any]:
 
 
 def problem_document(problem: Problem) -> dict[str, Any]:
-    """One problem of a file as plain data."""
+    """Return one problem of a file as plain data."""
     return document("file path line value accepted why", problem, value=_plain(problem))
 
 
 def _plain(problem: Problem) -> object:
-    """The value itself where it is one that JSON has, a short text of any other."""
+    """Return the value of a problem if JSON can represent it, otherwise a short text of it."""
     value = problem.value
     if isinstance(value, float):
         return value if isfinite(value) else problem.short_value

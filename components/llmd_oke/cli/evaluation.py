@@ -1,4 +1,4 @@
-"""`llmd-oke eval`: whether the deployment answers as well as the model should."""
+"""`llmd-oke eval`: questions with known answers, by which the answers of a deployment are judged."""
 
 import json
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ Limit = Annotated[float, options.time_option(about="Time after which the whole e
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """One model's result, its judgement, and the file of the result."""
+    """Result of one model, its judgement, and the path of the result's file."""
 
     result: EvalResult
     judgement: EvaluationJudgement
@@ -59,11 +59,11 @@ def evaluate(
     simulated: options.Simulated = None,
     rehearse: options.Rehearse = False,
 ) -> None:
-    """Ask every model of a deployed stack questions with known answers, and hold the score against a floor.
+    """Ask every model of a deployed stack questions with known answers, and compare the score with a floor.
 
-    Fails closed: an unanswered question is wrong, an unknown floor is a failure. With --against, the same questions
-    are compared one by one with those of another stack of the same model and image (the aggregated one, say), and a
-    loss that chance does not explain fails too.
+    An unanswered question counts as wrong, and an unknown floor as a failure. With --against, the answers are also
+    compared question by question with those of another stack of the same model and image (the aggregated one, say); a
+    statistically significant loss fails.
     """
     known = [evaluations.BUILTIN, *evaluations.evals().packages]
     if set_ not in known:

@@ -1,4 +1,4 @@
-"""`llmd-oke explain`: where a rendered value comes from, and what a key of the stack file changes."""
+"""`llmd-oke explain`: the origin of a rendered value, and the effect of a key of the stack file."""
 
 import json
 import logging
@@ -23,10 +23,10 @@ MOST_CHANGES = 15
 """Changes that are shown to people; `--json` has all."""
 
 MOST_NAMES = 4
-"""Names of objects that are listed beside a change."""
+"""Names of objects listed with a change."""
 
 LONGEST = 90
-"""Characters of a value that are shown to people."""
+"""Characters of a value shown in text output."""
 
 What = Annotated[
     str,
@@ -49,10 +49,10 @@ def explain(
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:
-    """Explain a rendered object or field: the keys of the stack file that it changes with, lines of the catalogue with
-    their sources, the component that writes it. Explain a key: its meaning, and what another value changes.
+    """Explain a rendered object or field: the keys of the stack file that change it, lines of the catalogue with their
+    sources, and the component that renders it. Explain a key: its meaning, and the effect of another value.
 
-    It plans and renders with other values, and needs neither engine nor cluster.
+    It plans and renders with other values, without the Pulumi engine and without a cluster.
     """
     from llmd_oke.explain import explanation  # noqa: PLC0415 - it loads Pulumi
 
@@ -142,7 +142,7 @@ def _show_key(known: "KeyExplanation") -> None:
 
 
 def _changed(changes: "Sequence[ObjectChange]") -> list[str]:
-    """Lines that say what changes, equal changes of several objects together."""
+    """Return lines that describe the changes; equal changes of several objects are listed together."""
     places: dict[str, list[str]] = {}
     for change in changes:
         if change.what != "changed":

@@ -1,4 +1,4 @@
-"""Questions of `llmd-oke init`: the options that answer them, what the tenancy offers, and what is assumed."""
+"""Questions of `llmd-oke init`: the options with the same answers, the tenancy's offers, and the assumed defaults."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -29,14 +29,14 @@ TTFT_MS, ITL_MS = 2000.0, 50.0
 """Limits of mean latencies that are assumed; the choice is ours."""
 
 KUBERNETES_VERSION = "v1.34.2"
-"""Version of a new cluster where OCI isn't asked: that of `stacks/Pulumi.reference.yaml`."""
+"""Kubernetes version of a new cluster if OCI can't be asked: the one in `stacks/Pulumi.reference.yaml`."""
 
 _EXAMPLE = "an example's, which OCI doesn't have: put in yours"
 _LENGTHS = re.compile(r"([1-9][0-9]{0,6})/([1-9][0-9]{0,6})")
 
 
 class ClusterChoice(StrEnum):
-    """Cluster that models are served in: one that the stack creates, or one that is there."""
+    """Choice between a cluster that the stack creates and an existing one."""
 
     NEW = "new"
     EXISTING = "existing"
@@ -77,7 +77,7 @@ _GPUS = Question("--gpus", "GPUs to use", lambda text: None if text.isdecimal() 
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """Options that say where a stack is deployed."""
+    """Options for the deployment's target: cluster, region and tenancy."""
 
     target: Annotated[Target | None, typer.Option("--target", help="OCI, or rehearsals on this machine.")] = None
     cluster: Annotated[ClusterChoice | None, typer.Option("--cluster", help="Create a cluster, or use one.")] = None
@@ -103,7 +103,7 @@ class PlaceOptions:
 
 @dataclass(frozen=True)
 class ServersOptions:
-    """Options that say what is served, and how much of it."""
+    """Options for the model, its load, and its servers."""
 
     model: Annotated[str | None, typer.Option("--model", help=f"Model of the catalogue; {MODEL} if left out.")] = None
     shape: Annotated[str | None, typer.Option("--shape", help=f"Shape of the GPU nodes; {SHAPE} if left out.")] = None
@@ -125,7 +125,9 @@ class ServersOptions:
 
 
 class OciAccess:
-    """Tenancy that options and OCI's configuration lead to; `refusals` say why what isn't known."""
+    """Access to the tenancy that the options and OCI's configuration name. `refusals` are the reasons why parts of the
+    tenancy can't be read.
+    """
 
     def __init__(self, auth: Auth | None, profile: str | None) -> None:
         self.refusals: list[str] = []
@@ -138,7 +140,7 @@ class OciAccess:
             self._refuse(error)
 
     def offers(self, region: str, tenancy_id: str) -> TenancyOffers | None:
-        """Offers of the tenancy in a region; None where it can't be signed in to."""
+        """Return the tenancy's offers in a region; None if signing in fails."""
         place = region, tenancy_id
         if not all(place):
             return None
@@ -158,9 +160,11 @@ class OciAccess:
 
 @dataclass(frozen=True)
 class FirstAnswers:
-    """A first stack as far as answers say it, what its topology is searched by, and what was assumed.
+    """Answers about a first stack: the stack without a topology if it must be searched, the needs for the search, and
+    the assumed defaults as text.
 
-    `needs` is None where a topology is named; its limits are `assumed_limits` where nobody gave them.
+    `needs` is None if the user named a topology. `assumed_limits` is true if the latency limits in `needs` are the
+    kit's defaults.
     """
 
     stack: FirstStack
@@ -172,11 +176,11 @@ class FirstAnswers:
 def first_answers(
     where: PlaceOptions, servers: ServersOptions, stack: str | None, access: OciAccess, *, asks: bool
 ) -> FirstAnswers:
-    """Return the answers: from options alone where they suffice, else by asking for what they leave out.
+    """Return the answers: from options alone if these suffice, otherwise also from questions on the terminal.
 
     Raises:
-        InvalidStack: answers that can't be; carries every problem.
-        KitError: answers are missing, and nobody can be asked.
+        InvalidStack: answers are invalid; contains all problems.
+        KitError: answers are missing, and there is no terminal.
     """
     answers = Answers(asks=False)
     result = _collected(answers, where, servers, stack, access)
@@ -223,7 +227,7 @@ def _collected(
 
 
 def _size(answers: Answers, servers: ServersOptions) -> dict[str, Any]:
-    """The load to carry, or the GPUs to use, as fields of `ServingNeeds`."""
+    """Return the requests per second or the number of GPUs, as fields of `ServingNeeds`."""
     if servers.load is None and servers.gpus is None and not answers.asks:
         answers.missing.append("--load or --gpus")
         return {}
@@ -235,14 +239,16 @@ def _size(answers: Answers, servers: ServersOptions) -> dict[str, Any]:
 
 
 def _shape(answers: Answers, servers: ServersOptions, offers: TenancyOffers | None) -> str:
-    """Ask for the shape of the GPU nodes, with those that a tenancy has capacity for where somebody may choose."""
+    """Return the shape of the GPU nodes. A question on the terminal lists the shapes that the tenancy has
+    capacity for.
+    """
     question = Question("--shape", "Shape of the GPU nodes", _one_of(catalogue.shape_names()))
     listed = _asked(offers if answers.asks else None, TenancyOffers.shapes)
     return answers.answer(question, servers.shape, SHAPE, offers=listed)
 
 
 def _cluster(answers: Answers, where: PlaceOptions, servers: ServersOptions, access: OciAccess) -> dict[str, Any]:
-    """The fields of a first stack that say its cluster, on OCI."""
+    """Return the fields of a first stack about its cluster on OCI."""
     guess, why = ("existing", "") if where.cluster_id else ("new", "no --cluster-id is given")
     choice = answers.answer(_CLUSTER, where.cluster, guess, why)
     tenancy = where.tenancy or access.home.tenancy_id or ""

@@ -46,7 +46,7 @@ Moved = Annotated[
 
 @app.command("list")
 def list_images(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
-    """The images that an update of a stack pulls, with their digests and where these are known from."""
+    """List the images that an update of a stack pulls, with their digests and the digests' sources."""
     plan = plan_stack_file(project, stack)
     images = images_of(plan)
     if as_json:
@@ -78,8 +78,8 @@ def copy_list(
     ] = CopyForm.PLAIN,
     as_json: options.Json = False,
 ) -> None:
-    """List what must be copied into a private registry before a stack pulls from it: each source with its digest, and
-    where it goes. What no registry of yours can have is told on standard error.
+    """List the images to copy into a private registry before a stack pulls from it: each source with its digest, and
+    its destination. Images that a private registry can't provide are listed on standard error.
     """
     plan = plan_stack_file(project, stack)
     destination = plan.registry_mirror if mirror is None else _mirror(mirror)
@@ -102,8 +102,8 @@ def sbom(
     project: options.Project = options.HERE,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File; standard output if left out.")] = None,
 ) -> None:
-    """A bill of materials in CycloneDX 1.6 (JSON): images and charts with digests, models with commits, node images,
-    OKE's add-ons, plug-ins and the Python packages of the kit. What is inside an image is not listed.
+    """Write a bill of materials in CycloneDX 1.6 (JSON): images and charts with digests, models with commits, node
+    images, OKE's add-ons, plug-ins and the Python packages of the kit. The content of images is not listed.
     """
     from llmd_oke.operations.sbom import bill_of_materials  # noqa: PLC0415 - other commands need no Pulumi
 
@@ -117,8 +117,8 @@ def sbom(
 
 @app.command("verify")
 def verify(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
-    """Check that images and charts of a stack are signed by those who publish them, at the registries that publish
-    them. Publishers that sign nothing are told. Ends with 1 where a signature is missing or another's.
+    """Check that images and charts of a stack are signed by their publishers, at the publishers' registries. Publishers
+    that don't sign are listed. Ends with 1 if a signature is missing or of another signer.
     """
     from llmd_oke.cli.preflight import print_findings  # noqa: PLC0415 - other commands ask no registry
     from llmd_oke.operations.findings import exit_code  # noqa: PLC0415
@@ -133,12 +133,13 @@ def verify(stack: options.Stack, project: options.Project = options.HERE, as_jso
 def update(
     project: options.Project = options.HERE, dry_run: DryRun = False, check: Check = False, moved: Moved = False
 ) -> None:
-    """Ask the registries of all images that the kit deploys for digests, and write the lock. A project has one of its
-    own, `values/container-images/lock.yaml`, with what the kit's lock has no digest of; without a project, and in a
-    checkout of the kit, it is the kit's.
+    """Query the registries of all images that the kit deploys for digests, and write the lock. A project has a lock of
+    its own, `values/container-images/lock.yaml`, for images that the kit's lock lacks; without a project, and in a
+    checkout of the kit, the kit's lock is written.
 
-    Comments and order of the file stay. A tag that names another image than the lock has is told and not taken without
-    `--moved`. Ends with 1 where such a tag was found, or a registry gave no answer; the rest is written all the same.
+    Comments and order of the file stay. If a tag has another digest than in the lock, the change is shown, and written
+    only with `--moved`. Ends with 1 if there was such a tag or a registry didn't answer; other digests are written all
+    the same.
     """
     from llmd_oke.access.registry import query_registries, stored_image  # noqa: PLC0415 - other commands ask no registry
     from llmd_oke.operations.registries import lock_update, new_lock  # noqa: PLC0415
@@ -164,7 +165,7 @@ def update(
 
 
 def as_plain(used: UsedImage) -> dict[str, Any]:
-    """An image of a stack as plain data."""
+    """Return an image of a stack as plain data."""
     known = lock().images.get(used.image.reference)
     return document(
         "image tag digest digest_source no_digest_because used_by path",

@@ -1,4 +1,4 @@
-"""`llmd-oke init`: a first stack file by a few questions or options, checked before it is written."""
+"""`llmd-oke init`: a first stack file from a few questions or options, checked before it is written."""
 
 import json
 import sys
@@ -26,7 +26,8 @@ from llmd_oke.operations.first_stack import FirstStack, Target, checked
 from llmd_oke.planning import Plan
 
 _SPARE_NODES = 4
-"""Nodes beyond those that a topology's GPUs fill, before it is told why it doesn't fit."""
+"""Additional nodes to try, beyond those that the topology's GPUs fill, until its placement is reported
+as impossible."""
 
 
 @with_option_groups
@@ -38,10 +39,10 @@ def init(
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:
-    """Write a first stack file by a few questions or options, with comments, and checked before it is written.
+    """Write a first stack file from a few questions or options, with comments, and checked before it is written.
 
-    What options don't say is asked for on a terminal, and is assumed or told as missing elsewhere. Where it can sign in
-    to OCI it offers what the tenancy has.
+    Values without an option are asked for on a terminal; without a terminal they are assumed or reported as missing. If
+    signing in to OCI succeeds, the tenancy's own values are offered.
     """
     require_project(project)
     if stack is not None:
@@ -73,11 +74,11 @@ class _Written:
 
 
 def _written(answers: FirstAnswers, *, schema: bool) -> _Written:
-    """The stack file by the answers: with the first of the topologies found that planning accepts.
+    """Return the stack file for the answers, with the first of the found topologies that planning accepts.
 
     Raises:
-        InvalidStack: it can't be deployed; carries every problem.
-        KitError: no topology meets what was asked for.
+        InvalidStack: the stack can't be deployed; contains all problems.
+        KitError: no topology meets the needs.
     """
     first = replace(answers.stack, assumptions=answers.assumptions)
     if answers.needs is None:
@@ -92,7 +93,9 @@ def _written(answers: FirstAnswers, *, schema: bool) -> _Written:
 
 
 def _on_enough_nodes(first: FirstStack, *, schema: bool) -> tuple[FirstStack, str, Plan]:
-    """The stack with as few nodes as a named topology fits on: whole servers may need one more than their GPUs do."""
+    """Return the stack with the least number of nodes on which the named topology can be placed. Whole servers may need
+    one node more than their number of GPUs.
+    """
     try:
         roles = parse_short_form(first.topology).values()
     except ValueError:
@@ -115,8 +118,8 @@ def _nodes(gpus: int, shape: str) -> int:
 
 
 def _searched(first: FirstStack, needs: ServingNeeds, *, assumed_limits: bool) -> Iterator[FirstStack]:
-    """Yield the stack with each topology that the search finds, best first; without limits that nobody gave where
-    nothing meets them.
+    """Yield the stack with each topology that the search finds, best first. If no topology meets the assumed latency
+    limits, the search is repeated without limits.
     """
     search = topology_search()
     assumed = [f"--ttft {needs.ttft_ms:g} --itl {needs.itl_ms:g}: our choice"] if assumed_limits else []
@@ -142,7 +145,7 @@ def _searched(first: FirstStack, needs: ServingNeeds, *, assumed_limits: bool) -
 
 
 def _forecast(item: FoundTopology, needs: ServingNeeds, found: FoundTopologies) -> str:
-    """Say what a topology carries within its limits, and what that figure rests on."""
+    """Return the sentence on the load that a topology carries within its limits, and on the basis of this figure."""
     limits = {"mean TTFT": needs.ttft_ms, "mean ITL": needs.itl_ms}
     within = " and ".join(f"{name} of {limit:g} ms" for name, limit in limits.items() if limit)
     strength = "at most " if found.basis is Basis.BOUND else "about "

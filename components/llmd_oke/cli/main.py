@@ -25,14 +25,14 @@ _PANELS = {
 """Headings in `--help` with their commands, in this order; commands of other packages follow without a heading."""
 
 UNREAD = 141
-"""Exit code where nobody reads the output any more: 128 and the number of SIGPIPE."""
+"""Exit code after a broken pipe: 128 plus the number of SIGPIPE."""
 
 TERMINATED = 128 + signal.SIGTERM
 """Exit code after SIGTERM."""
 
 
 def _places() -> dict[str, str]:
-    """The commands of all packages that are installed, by their entry points."""
+    """Return the entry points of the commands of all installed packages, by name, in the order of `--help`."""
     installed = {entry.name: entry.value for entry in metadata.entry_points(group="llmd_oke.commands")}
     ordered = [name for names in _PANELS.values() for name in names if name in installed]
     return {name: installed[name] for name in dict.fromkeys([*ordered, *sorted(installed)])}
@@ -72,8 +72,8 @@ def _kit(version: Version = False) -> None:
 def main() -> None:
     """Run the command.
 
-    Errors of the kit and of the system end it with their own words and exit code 1, Ctrl-C with 130, SIGTERM with 143,
-    and a reader that wants no more of its output with 141.
+    Errors of the kit and of the operating system are shown without a traceback and end the command with exit code 1.
+    Ctrl-C ends it with 130, SIGTERM with 143, a broken pipe with 141.
     """
     with _sigterm_as_interrupt() as signals:
         code = _run()
@@ -106,7 +106,7 @@ def _failed(error: KitError) -> int:
 
 
 def _exit_code(end: SystemExit) -> int:
-    """The exit code of a command that ended itself."""
+    """Return the exit code of a command that raised SystemExit."""
     if isinstance(end.__context__, BrokenPipeError):
         _discard_output()
         return UNREAD
@@ -117,7 +117,7 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _discard_output() -> None:
-    """Discard what could not be written, so that Python doesn't try it again as it ends."""
+    """Discard buffered output that can't be written, so that Python doesn't try to write it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -126,8 +126,8 @@ def _discard_output() -> None:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Generator[list[int]]:
-    """Let SIGTERM (of a service manager, a cancelled job, `timeout`) interrupt what runs in the block as Ctrl-C does,
-    so that children end as that ends them. Yields the signals that came.
+    """Handle SIGTERM (of a service manager, a cancelled job, `timeout`) like Ctrl-C during the block, so that child
+    processes end in the same way. Yields the list of received signals.
     """
     signals: list[int] = []
 

@@ -1,4 +1,4 @@
-"""`llmd-oke model`: entries of the catalogue for further models."""
+"""`llmd-oke model`: catalogue entries for further models."""
 
 import json
 import re
@@ -46,7 +46,7 @@ _ASSUMED: Mapping[str, tuple[Any, str]] = {
     "arguments": ([], "to be filled in: what vLLM's or AMD's documents start this model with"),
     "environment": ({}, "to be filled in, likewise"),
 }
-"""What no file of a model says: the value that an entry has at first, and why."""
+"""Fields of an entry that a model's files don't contain: their initial value, and the reason for it."""
 
 _INSTEAD = (
     "the kit has {name} too; in a project this entry stands in its place. Arguments, environment and budgets of the"
@@ -56,7 +56,7 @@ _INSTEAD = (
 
 @dataclass(frozen=True)
 class ComputedEntry:
-    """An entry, the files that it was computed from, and its text with a source beside each figure."""
+    """A computed catalogue entry, the files that it was computed from, and its YAML text with the figures' sources."""
 
     model: "CatalogueModel"
     files: "tuple[ModelFile, ...]"
@@ -76,10 +76,10 @@ def add(
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:
-    """Compute the entry of a model from its config.json, and print or write it.
+    """Compute the catalogue entry of a model from its config.json, and print or write it.
 
-    From a repository of Hugging Face, or of a mirror that HF_ENDPOINT names, with HF_TOKEN for one that isn't public;
-    or from files on this machine. What can't be computed is assumed, and said to be.
+    The source is a repository of Hugging Face, or of a mirror that HF_ENDPOINT names, with HF_TOKEN for gated ones; or
+    files on this machine. Values that can't be computed are assumed, and marked so.
     """
     files, repository, revision = _files(source, index, repository, revision)
     entry = computed_entry(files, repository, revision, name)
@@ -103,10 +103,10 @@ def add(
 
 @app.command("recipes")
 def recipes(checkout: Checkout, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
-    """Show what has changed in the vLLM project's recipes since the catalogue's entries were written.
+    """Show changes in the vLLM project's recipes since the catalogue's entries were written.
 
-    CHECKOUT is a clone of https://github.com/vllm-project/recipes. Entries change by hand: what they were verified with
-    stands beside each figure.
+    CHECKOUT is a clone of https://github.com/vllm-project/recipes. Entries are changed by hand: each figure names the
+    version of the recipe that it was verified with.
     """
     from llmd_oke.catalogue import model, model_names, open_project  # noqa: PLC0415
     from llmd_oke.catalogue.recipes import recipe_news  # noqa: PLC0415
@@ -140,10 +140,10 @@ def _said(value: object) -> str:
 def computed_entry(
     files: "tuple[ModelFile, ...]", repository: str, revision: str | None, name: str | None
 ) -> ComputedEntry:
-    """The entry that follows from config.json and the index, if that is there.
+    """Return the entry computed from config.json, and from the weights' index if there is one.
 
     Raises:
-        KitError: a file is no JSON object, can't be understood, or the name is none.
+        KitError: a file is no JSON object or is unsupported, or the name is invalid.
     """
     from llmd_oke.catalogue.model_configs import bounds, compute_model  # noqa: PLC0415
     from llmd_oke.catalogue.models import CatalogueModel  # noqa: PLC0415
@@ -216,7 +216,7 @@ def _checked_name(name: str | None, repository: str) -> str:
 def _text(
     model: "CatalogueModel", own: Mapping[str, str], files: "tuple[ModelFile, ...]", assumed: Iterable[str]
 ) -> str:
-    """The entry as YAML, in the order of the kit's own: what is named, what is computed, what is assumed."""
+    """Return the entry as YAML in the order of the kit's entries: names, computed values, assumed values."""
     plain = model.model_dump(mode="json", exclude_defaults=True)
     told = f"{files[0].address}, sha256 {files[0].sha256}"
     sources = {
@@ -272,7 +272,9 @@ def _summary(entry: ComputedEntry, path: Path | None) -> Iterator[str]:
 
 
 def _kit_file(entry: ComputedEntry) -> Path | None:
-    """The kit's own entry of that name, in whose place this one stands once it is in a project."""
+    """Return the path of the kit's entry with the same name, which this one would replace in a project; None if there
+    is none.
+    """
     file = values_folder() / "models" / f"{entry.model.name}.yaml"
     return file if file.is_file() else None
 

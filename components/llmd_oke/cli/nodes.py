@@ -1,4 +1,4 @@
-"""`llmd-oke nodes`: GPU nodes of a stack, another size or launched anew."""
+"""`llmd-oke nodes`: replacement of a stack's GPU nodes, and other sizes of its pools."""
 
 import sys
 from contextlib import nullcontext
@@ -43,11 +43,11 @@ def replace(
     through_tunnel: tunnel.OfCommand = False,
     rehearse: options.Rehearse = False,
 ) -> None:
-    """Launch GPU nodes anew, one after the other, in every launch mode.
+    """Replace GPU nodes one after the other, in every launch mode.
 
-    Without names those that the stack file has changed since; of OKE's own pools, those with another version of
-    Kubernetes or another image than their pool. A node that can't be drained in time takes pods again,
-    and the command ends; interrupted, the next run goes on with those that are left.
+    Without names, replaces the nodes whose settings in the stack file have changed; in OKE's node pools, those with
+    another version of Kubernetes or another image than their pool. If a node can't be drained in time, it is
+    uncordoned, and the command ends. After an interruption the next run continues with the remaining nodes.
     """
     if rehearse:
         limit_s = drain_limit if drained else None
@@ -69,10 +69,11 @@ def replace(
 
 
 def _drain(plan: Plan, limit_s: float, *, force: bool, asks: bool) -> Drain | None:
-    """Return what drains nodes; None where the API server can't be reached and the user says that they go all the same.
+    """Return the drain of nodes. None if the API server can't be reached and the user agrees to end nodes without
+    draining.
 
     Raises:
-        KitError: it can't be reached, and nobody is there to ask, or says no.
+        KitError: the API server can't be reached, and the user can't be asked or doesn't agree.
     """
     try:
         drain = Drain(cluster_client(plan.kubeconfig_context), console.progress(), limit_s, force=force)
@@ -94,9 +95,9 @@ def scale(
     project: options.Project = options.HERE,
     yes: options.Yes = False,
 ) -> None:
-    """Give a pool of GPU nodes another size without an update, 0 so that it costs nothing while it can't be used.
+    """Change the size of a pool of GPU nodes without an update; with 0 the pool costs nothing while it can't be used.
 
-    The next `up` brings the size of the stack file back, but for pools that the cluster autoscaler sizes.
+    The next `up` restores the size in the stack file, except for pools that the cluster autoscaler sizes.
     """
     plan = planning.plan_stack_file(project, stack)
     known = {item.name: item for item in plan.pools}

@@ -1,4 +1,4 @@
-"""Options that several commands have, alone or as the fields of a dataclass, and those whose value is a time."""
+"""Options that several commands share, alone or as fields of dataclasses, and options whose value is a duration."""
 
 import functools
 import inspect
@@ -24,7 +24,7 @@ _TIME = re.compile(r"(\d{1,9}(?:\.\d+)?)([smh]?)")
 
 
 def _opened(project: Path) -> Path:
-    """The project, with its own entries of `values/` open."""
+    """Make the project's entries of `values/` available; return the project's path."""
     open_project(project)
     return project
 
@@ -103,9 +103,10 @@ Unprotect = Annotated[bool, typer.Option("--unprotect", help="Destroy protected 
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as Typer reads it: a parameter whose type is a dataclass stands for an option for each field.
+    """Return a command for Typer in which each parameter whose type is a dataclass is replaced by one option for each
+    field.
 
-    Fields have the annotations and the defaults that parameters would have.
+    Fields have the annotations and defaults that parameters would have.
     """
     signature = inspect.signature(command, eval_str=True)
     groups = {name: item.annotation for name, item in signature.parameters.items() if is_dataclass(item.annotation)}
@@ -136,19 +137,23 @@ def _options(parameter: Parameter) -> Iterator[Parameter]:
 def time_option(
     *names: str, about: str, least_s: float = 0.001, most_s: float = math.inf, default_s: float | None = None
 ) -> Any:
-    """An option whose value is a time such as `10m`; its parameter gets seconds. `default_s` is for the help text."""
+    """Return an option whose value is a duration such as `10m`; its parameter gets seconds. `default_s` is used in the
+    help text only.
+    """
     text = f"{about}." if default_s is None else f"{about}; {time_text(default_s)} if left out."
     return typer.Option(*names, help=text, parser=_time_parser(least_s, most_s), metavar="TIME", show_default=False)
 
 
 def time_text(time_s: float) -> str:
-    """A time as these options take it, in its largest unit without a fraction."""
+    """Return a duration in the format of these options, in the largest unit that gives a whole number."""
     unit = next((unit for unit, length_s in _UNITS_S.items() if time_s >= length_s and not time_s % length_s), "s")
     return f"{time_s / _UNITS_S[unit]:g}{unit}"
 
 
 def _time_parser(least_s: float, most_s: float) -> Callable[[str | float], float]:
-    """Seconds of a text; the parser gets defaults as well, which are seconds already."""
+    """Return the parser of a duration, which returns seconds. It also accepts seconds as a number, since Typer passes
+    defaults through it.
+    """
     least = time_text(least_s)
     limits = f"of {least} or more" if math.isinf(most_s) else f"from {least} to {time_text(most_s)}"
 

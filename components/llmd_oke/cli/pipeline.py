@@ -1,4 +1,6 @@
-"""`llmd-oke pipeline`: what continuous integration calls, with its summary for pull requests and its time limit."""
+"""`llmd-oke pipeline`: the commands for continuous integration: preview with a summary, deployment, rights,
+time limit.
+"""
 
 import html
 import json
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 
 MARK = "<!-- llmd-oke preview of {stack} -->"
-"""The first line of a comment, by which the next run finds it."""
+"""First line of a comment on a pull request, by which the next run finds the comment."""
 
 
 MAX_ROWS = 60
@@ -66,13 +68,15 @@ _VERSION = "kubernetesVersion"
 
 
 ORGANIZATION, LIFETIME = "LLMD_OKE_PULUMI_ORGANIZATION", "LLMD_OKE_PULUMI_TOKEN_LIFETIME"
-"""Variables: the organization of Pulumi Cloud that trusts the job's token, and how long its own is to live (`6h`)."""
+"""Environment variables: the organization of Pulumi Cloud that trusts the job's token, and the lifetime of Pulumi's
+access token (`6h`)."""
 
 _MAY_BE_EMPTY = (
     *("PULUMI_ACCESS_TOKEN", "PULUMI_BACKEND_URL", PASSPHRASE, "OCI_AUTH"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"),
 )
-"""What a workflow passes empty where the repository has no such variable or secret; an empty passphrase is one too."""
+"""Environment variables that a workflow sets to an empty string if the repository lacks the variable or secret. They
+are unset then, since Pulumi would use an empty passphrase, for example."""
 
 
 app = typer.Typer(help="Preview and deploy a stack as continuous integration does.", no_args_is_help=True)
@@ -110,9 +114,9 @@ def preview(
     states: States = None,
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
-    """Preview an update and write a Markdown summary. Ends with 1 where the update would be refused.
+    """Preview an update and write a Markdown summary. Ends with 1 if the update would be refused.
 
-    With --states no backend is asked and no secret is known: changes by hand and changed secrets are not told.
+    With --states the command uses no backend and no secrets: changes by hand and changed secrets are not detected.
     """
     _require_stack_file(project, stack)
     plan = planning.plan_stack_file(project, stack, nodes_pull=True)
@@ -148,11 +152,13 @@ def drift(
     summary: Summary = None,
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
-    """Look for changes by hand and write a Markdown summary. Ends as `llmd-oke drift` does: 3 where there are some."""
+    """Look for changes by hand and write a Markdown summary. Ends with 3 if there are any, as `llmd-oke drift` does."""
     _require_stack_file(project, stack)
     with nullcontext() if rehearse else signed_in():
         changes = changes_by_hand(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
-    _write(drift_summary(stack, changes), summary)
+    title = "nothing was changed by hand" if not changes else f"changed by hand: {len(changes)}"
+    parts = [f"### `{stack}`: {title}", *_listed("Changes", [_plain(str(change)) for change in changes])]
+    _write("\n\n".join(parts) + "\n", summary)
     if changes:
         raise typer.Exit(DRIFTED)
 
@@ -166,7 +172,7 @@ def deploy(
     scale_to_zero_on_failure: options.ScaleToZeroOnFailure = False,
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
-    """Update a stack without questions, then run the smoke benchmark, which decides how this ends."""
+    """Update a stack without questions, then run the smoke benchmark, which determines the exit code."""
     _require_stack_file(project, stack)
     if not rehearse:
         with signed_in():
@@ -190,9 +196,9 @@ def state(
     output: Annotated[Path, typer.Option("--output", help="File for the state.", dir_okay=False)],
     project: options.Project = options.HERE,
 ) -> None:
-    """Write a stack's state without its secrets, which previews of pull requests go by (`pipeline preview --states`).
+    """Write a stack's state without its secrets, for previews of pull requests (`pipeline preview --states`).
 
-    It has all else that the state has, such as OCIDs, addresses and boot scripts.
+    It contains everything else in the state, such as OCIDs, addresses and boot scripts.
     """
     _require_stack_file(project, stack)
     with signed_in(oci=False):
@@ -209,9 +215,9 @@ def rights(
     group_id: Annotated[str, typer.Option(help="OCID of the group, by which the cluster knows it.")],
     project: options.Project = options.HERE,
 ) -> None:
-    """Print what an identity of continuous integration may do: statements of a policy, and objects for the cluster.
+    """Print the rights of an identity of continuous integration: policy statements, and RBAC objects for the cluster.
 
-    The statements belong into a policy of the root compartment. `kubectl apply -f -` takes the output as it is.
+    The statements belong into a policy of the root compartment. `kubectl apply -f -` accepts the output.
     """
     known = pipeline_identities()
     if identity not in known:
@@ -242,9 +248,10 @@ def limit(
         bool, typer.Option("--own-runner", help="The job runs on a runner of one's own, not on one that GitHub hosts.")
     ] = False,
 ) -> None:
-    """Print the minutes that a job may take which updates this stack: the kit's own limits, at most GitHub's.
+    """Print the time limit in minutes of a CI job that updates this stack: the sum of the kit's own limits, at most
+    GitHub's.
 
-    What they are made of, and whether GitHub's is less, goes to standard error.
+    The parts of the sum, and whether GitHub's limit is lower, are shown on standard error.
     """
 
     _require_stack_file(project, stack)
@@ -263,11 +270,11 @@ def limit(
 
 @contextmanager
 def signed_in(*, oci: bool = True, backend: bool = True) -> Generator[None]:
-    """Sign a job in by its own token where its environment says so: to OCI, and to Pulumi Cloud. Variables that a
-    workflow passes empty say nothing.
+    """Sign in with the job's own token during the block, to OCI and to Pulumi Cloud, if environment variables configure
+    it. Variables that are empty count as missing.
 
     Raises:
-        KitError: the environment says it in part, or somebody refuses the token.
+        KitError: the configuration is incomplete, or OCI or Pulumi Cloud refuses the token.
     """
     empty = {name: None for name in _MAY_BE_EMPTY if os.environ.get(name) == ""}
     organization = os.environ.get(ORGANIZATION) if backend else None
@@ -296,12 +303,12 @@ def _write(markdown: str, summary: Path | None) -> None:
 
 
 def _require_stack_file(project: Path, stack: str) -> None:
-    """A pipeline deploys the stacks that have a file, by the names of these files.
+    """Check that the stack has a stack file of this name.
 
-    Approval and locks go by the name, and `organization/project/stack` would be another name of the same.
+    Approvals and locks use the name, and `organization/project/stack` would be a second name of the same stack.
 
     Raises:
-        KitError: it is none of them.
+        KitError: no stack file has this name.
     """
     known = stacks(project)
     if stack not in known:
@@ -310,7 +317,7 @@ def _require_stack_file(project: Path, stack: str) -> None:
 
 @dataclass(frozen=True)
 class PreviewSummary:
-    """A preview and what speaks against it."""
+    """Summary of a preview as Markdown, and the reasons against the update."""
 
     markdown: str
     refusals: Sequence[str]
@@ -325,8 +332,8 @@ def summarise(
     allow_replace: bool = False,
     not_compared: int = 0,
 ) -> PreviewSummary:
-    """The comment, with what was changed by hand, and the reasons for which an update is refused. `not_compared` is how
-    many resources have secrets that the preview doesn't know.
+    """Return the comment on a pull request, and the reasons to refuse the update. `by_hand` are changes by hand to
+    list, `not_compared` is the number of resources with secrets that the preview doesn't know.
     """
     lost = [] if allow_replace else [guards.describe(change) for change in guards.losses(preview)]
     refusals = [*preview.errors, *lost]
@@ -352,22 +359,16 @@ def summarise(
     return PreviewSummary("\n\n".join(parts) + "\n", refusals)
 
 
-def drift_summary(stack: str, by_hand: Sequence[Drift]) -> str:
-    """Write what was changed by hand in a stack, as Markdown."""
-    title = "nothing was changed by hand" if not by_hand else f"changed by hand: {len(by_hand)}"
-    return (
-        "\n\n".join([f"### `{stack}`: {title}", *_listed("Changes", [_plain(str(drift)) for drift in by_hand])]) + "\n"
-    )
-
-
 def headline(counts: Mapping[str, int]) -> str:
-    """`2 to create, 1 to replace, 5 unchanged`. The parts of a replacement count as one."""
+    """Return the counts of a preview: `2 to create, 1 to replace, 5 unchanged`. The steps of a replacement count as
+    one.
+    """
     known = [f"{counts[kind]} to {kind}" for kind in _ORDER if counts.get(kind)]
     return ", ".join([*known, f"{counts.get('same', 0)} unchanged"]) if known else "no changes"
 
 
 def _exists(change: ResourceChange) -> bool:
-    """Components, providers and the stack itself have no existence of their own."""
+    """Tell whether a resource exists outside the state, which components, providers and the stack itself don't."""
     return not change.type.startswith(_WITHOUT_EXISTENCE)
 
 
@@ -391,7 +392,7 @@ def _row(change: ResourceChange) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown, and the HTML that is made of it, take as it is: one line, no marks, links or tags."""
+    """Return a text on one line with Markdown and HTML escaped."""
     return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
 
 
@@ -402,8 +403,9 @@ def _listed(title: str, items: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """The longest that an update may take, in minutes: the longest way of resources that wait for each other, each as
-    long as its limit, then `upgraded`, those that only an upgrade of Kubernetes has one after the other, and `around`.
+    """Longest duration of an update in minutes. `path` is the longest chain of dependent resources with each resource's
+    timeout, `upgraded` are the further resources that only an upgrade of Kubernetes changes, one after the other, and
+    `around` is the time before and after the update.
     """
 
     path: tuple[tuple[str, float], ...]
@@ -412,11 +414,11 @@ class TimeLimit:
 
     @property
     def minutes(self) -> int:
-        """Time of all of it, in whole minutes."""
+        """Sum of all parts, rounded up to whole minutes."""
         return ceil(sum(minutes for _, minutes in (*self.path, *self.upgraded)) + self.around)
 
     def lines(self) -> Iterator[str]:
-        """Yield the parts that take more than seconds."""
+        """Yield a line for each part that takes more than seconds."""
         for name, minutes in self.path:
             if minutes:
                 yield f"{minutes:5.0f} min  {name}"
@@ -426,7 +428,7 @@ class TimeLimit:
 
 
 def time_limit(project: Path, stack: str, plan: Plan) -> TimeLimit:
-    """The limit of a stack, from what its program declares without an engine.
+    """Return the time limit of a stack, from the resources that its program declares without the Pulumi engine.
 
     Raises:
         InvalidStack: the stack can't be deployed.
@@ -444,7 +446,7 @@ def time_limit(project: Path, stack: str, plan: Plan) -> TimeLimit:
 
 
 def time_limit_of(resources: Sequence["Declared"], known: PipelineLimits, around: float) -> TimeLimit:
-    """The limit of what a program declares."""
+    """Return the time limit for declared resources."""
     by_urn = {resource.urn: resource for resource in resources}
     own = {resource.urn: _minutes(resource, known) for resource in resources}
     path = [by_urn[urn] for urn in _longest(by_urn, own)]
@@ -457,7 +459,7 @@ def time_limit_of(resources: Sequence["Declared"], known: PipelineLimits, around
 
 
 def _longest(by_urn: Mapping[str, "Declared"], own: Mapping[str, float]) -> list[str]:
-    """The longest way through resources that wait for each other, the first one first."""
+    """Return the URNs of the longest chain of dependent resources, first to last."""
     ends: dict[str, float] = {}
     before: dict[str, str | None] = {}
 
@@ -478,7 +480,9 @@ def _longest(by_urn: Mapping[str, "Declared"], own: Mapping[str, float]) -> list
 
 
 def _minutes(resource: "Declared", known: PipelineLimits) -> float:
-    """The longest that the engine waits for one resource; what is deleted first is waited for twice."""
+    """Return the longest time in minutes that the engine waits for one resource; the times of deletion and creation add
+    up if a replacement deletes first.
+    """
     if resource.type.startswith(("llmd-oke:", "pulumi:")):
         return 0.0
     default = known.oci_minutes if resource.type.startswith("oci:") else known.kubernetes_minutes
@@ -488,7 +492,7 @@ def _minutes(resource: "Declared", known: PipelineLimits) -> float:
 
 
 def _limit_minutes(text: str | None, default: float) -> float:
-    """Minutes of a limit as Pulumi writes it: `90m`, `1h30m`, `600s`."""
+    """Return the minutes of a timeout in Pulumi's format: `90m`, `1h30m`, `600s`."""
     if text is None:
         return default
     return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(text)) / 60

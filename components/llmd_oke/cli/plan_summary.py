@@ -1,4 +1,4 @@
-"""Plan of a stack on one screen: the verdict, what is deployed, its price, when it answers, and what to decide."""
+"""Plan of a stack on one screen: verdict, servers, price, time until it serves, and advice that needs a decision."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -19,10 +19,10 @@ MOST_MODELS = 6
 """Models that one screen lists."""
 
 LONGEST_LEGS = 2
-"""Legs of the way to the first token that one screen names."""
+"""Number of the longest phases before the first token that the screen names."""
 
 _LEAST_LINES = 2
-"""Lines of a piece of advice before the rest of it is left out, however small the terminal."""
+"""Least number of lines of a piece of advice before it is truncated, however small the terminal is."""
 
 _MARGIN = 4
 
@@ -32,17 +32,17 @@ _UPDATES: Mapping[UpdateWay, str] = {
     "one by one": "unit by unit",
     "outage": "by an outage",
 }
-"""Ways in which another version comes, behind `comes`."""
+"""Descriptions of the ways to update, which follow the word `comes`."""
 
 
 def minutes(seconds: float) -> str:
-    """Return a time as minutes and seconds: `66:40`."""
+    """Return a duration in minutes and seconds: `66:40`."""
     return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
 
 
 def show_summary(stack: str, plan: Plan, release: str | None = None) -> None:
-    """Print a plan on one screen: at most five pieces of advice, those that call for a decision, and where the rest is;
-    `release` are words for it in place of its name.
+    """Print a plan on one screen: at most five pieces of advice that need a decision, and the command that shows the
+    rest. `release` is shown instead of the release's name if given.
     """
     output = console.output()
     head = [Text.assemble((stack, "bold"), " can be deployed"), _facts(plan, release or plan.release.name), Text()]
@@ -99,7 +99,7 @@ def _time(plan: Plan) -> str:
 
 
 def _fitting(output: Console, decisions: Sequence[Advice], room: int) -> Iterator[Text]:
-    """Yield as much advice as there is room for, in lines; the last one may be cut, and one is always there."""
+    """Yield pieces of advice that fit into `room` lines. The last piece may be truncated; the first is always shown."""
     for index, item in enumerate(decisions):
         text = Text.assemble("  ", (item.path, "bold"), f": {item.text}")
         lines = text.wrap(output, output.width - _MARGIN)
@@ -114,7 +114,7 @@ def _fitting(output: Console, decisions: Sequence[Advice], room: int) -> Iterato
 
 
 def _rest(stack: str, plan: Plan, advice: Sequence[Advice]) -> Text:
-    """The last line: all that this screen leaves out, and the command that shows it."""
+    """Return the last line: the parts of the plan that the screen omits, and the command that shows them."""
     others = sum(item.kind != "limit" for item in advice)
     parts = [f"{others} pieces of advice" if others else "", limits_sentence(plan), "tables of cost, memory and time"]
     command = f"llmd-oke check --stack {stack} --explain"

@@ -1,4 +1,6 @@
-"""`llmd-oke preflight`: has the tenancy what a stack needs, and can its nodes pull their images?"""
+"""`llmd-oke preflight`: checks that the tenancy provides what a stack needs, and that its nodes can pull
+their images.
+"""
 
 import json
 from collections.abc import Sequence
@@ -30,10 +32,10 @@ def preflight(
     profile: token.Profile = None,
     region: options.Region = None,
 ) -> None:
-    """Ask OCI for limits, capacity, node images, policies, networks and versions, registries for container images
-    and charts, and the cluster for certificates and its Prometheus.
+    """Query OCI for limits, capacity, node images, policies, networks and versions, registries for container images and
+    charts, and the cluster for certificates and its Prometheus.
 
-    Ends with 1 where there is a problem.
+    Ends with 1 if there is a problem.
 
     Nothing is changed. The stack file itself is checked first.
     """
@@ -56,7 +58,7 @@ def preflight(
 
 
 def print_findings(stack: str, findings: Sequence[Finding], *, as_json: bool) -> None:
-    """Print what was found of a stack, for people or as JSON."""
+    """Print the findings about a stack, as text or as JSON."""
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [finding.as_json() for finding in findings]}, indent=2))
         return
@@ -68,7 +70,9 @@ def print_findings(stack: str, findings: Sequence[Finding], *, as_json: bool) ->
 
 
 def _image_link(project: Path, stack: str, pool: str) -> str | None:
-    """The secret link of a pool's image, which the Pulumi CLI decrypts; None where there is none, or no CLI."""
+    """Return the secret URI of a pool's image, which the Pulumi CLI decrypts; None if the stack has none, or without
+    the CLI.
+    """
     try:
         return pulumi_cli(project, stack).secret(f"llmd-oke:imageLinks.{pool}")
     except KitError:

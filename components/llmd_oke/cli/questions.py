@@ -1,4 +1,6 @@
-"""Answers of a command: by an option, on a terminal, or assumed; what is missing or wrong is told all at once."""
+"""Answers of a command, from options, from a terminal, or assumed; missing and wrong answers are reported all
+at once.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +15,14 @@ from llmd_oke.cli import console
 from llmd_oke.operations.tenancy_offers import Offer
 
 MOST_OFFERS = 9
-"""Offers that a question lists."""
+"""Largest number of offers that a question lists."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Question and the `option` that answers it too. `accepts` returns what is wrong with an answer, or None."""
+    """Question with the command's option for the same answer. `accepts` returns a description of valid answers if the
+    answer is invalid, otherwise None.
+    """
 
     option: str
     text: str
@@ -26,7 +30,7 @@ class Question:
 
 
 def form_of(type_: Any) -> Callable[[str], str | None]:
-    """Return a check of texts against a type of stack files, whose words a user gets."""
+    """Return a function for `Question.accepts` that checks answers against a type of stack files."""
     adapter: TypeAdapter[str] = TypeAdapter(type_)
 
     def check(text: str) -> str | None:
@@ -42,8 +46,8 @@ def form_of(type_: Any) -> Callable[[str], str | None]:
 
 @dataclass
 class Answers:
-    """Answers of one run. `asks` says that a terminal is there to ask on; `assumptions` are defaults that nobody chose,
-    in words.
+    """Answers of one run of a command. `asks` tells whether questions may be asked on the terminal; `assumptions` are
+    the defaults that the user didn't choose, as text.
     """
 
     asks: bool
@@ -61,9 +65,10 @@ class Answers:
         *,
         is_example: bool = False,
     ) -> str:
-        """Return what was given, else the answer on the terminal, else the first offer or the default, which is
-        assumed because of `why`. Without any of them the option is `missing`, and the answer empty. A default that
-        `is_example` is told as assumed on a terminal too.
+        """Return the answer: the option's value, otherwise the answer on the terminal, otherwise the first offer or the
+        default, which is recorded as assumed for the reason `why`. If there is none, the option is recorded as missing,
+        and the answer is empty. With `is_example` the default is recorded as assumed even if it was accepted on the
+        terminal.
         """
         if given is not None:
             self._judge(question, given)
@@ -84,11 +89,11 @@ class Answers:
         return default or ""
 
     def require(self) -> None:
-        """End where something is missing or wrong.
+        """Check that no answer is missing or invalid.
 
         Raises:
-            InvalidStack: answers that can't be; carries every problem.
-            KitError: answers are missing; names their options.
+            InvalidStack: answers are invalid; contains all problems.
+            KitError: answers are missing; the message names their options.
         """
         if self.problems:
             raise InvalidStack(self.problems, "no stack file is written")

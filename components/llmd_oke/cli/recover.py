@@ -1,4 +1,6 @@
-"""`llmd-oke drift` and `llmd-oke recover`: what is not as the stack's state has it, by hand or by an engine's end."""
+"""`llmd-oke drift` and `llmd-oke recover`: differences between the stack's state and its resources, by changes by hand
+or by a killed engine.
+"""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery, State
 from llmd_oke.operations.tenancy import StackTenancy
 
 DRIFTED = 3
-"""Exit code where something was changed by hand: 1 is an error, and 2 a command line that can't be understood."""
+"""Exit code if something was changed by hand; 1 is an error, 2 an invalid command line."""
 
 Unlock = Annotated[
     bool, typer.Option("--unlock", help="Take the lock of the killed engine away first; no other one may be running.")
@@ -44,10 +46,10 @@ def drift(
     through_tunnel: tunnel.OfCommand = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show what somebody has changed by hand in what the stack has deployed, in OCI and in its cluster.
+    """Show changes by hand in what the stack has deployed, in OCI and in its cluster.
 
-    Nothing is changed, the stack's state neither. Ends with 0 where all is as the last update left it, with 3 where
-    something is not, and with 1 where it can't be seen.
+    Nothing is changed, not even the stack's state. Ends with 0 if everything is as the last update left it, with 3 if
+    there are changes by hand, and with 1 if they can't be detected.
     """
     changes = changes_by_hand(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
     if as_json:
@@ -61,7 +63,7 @@ def drift(
 
 
 def changes_by_hand(project: Path, stack: str, *, rehearse: bool, through_tunnel: bool) -> Sequence[Drift]:
-    """Return what was changed by hand in a stack, or in its rehearsal.
+    """Return the changes by hand in a stack, or in its rehearsal.
 
     Raises:
         KitError: the state, OCI or the cluster can't be read, or the rehearsal isn't up.
@@ -81,11 +83,11 @@ def recover(
     take: Take = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show what an engine that was killed left behind, and with --yes settle it.
+    """Show what a killed engine left behind, and with --yes settle it.
 
-    Pending operations are what it had begun: `up` and `destroy` settle them too. Orphans are resources of OCI that
-    carry the stack's tag and are not in its state; they are shown with the command that deletes them, and never
-    touched. Ends with 1 while anything is left to settle.
+    Pending operations are operations that the engine had begun: `up` and `destroy` settle them too. Orphans are
+    resources of OCI with the stack's tag that the state doesn't contain; they are shown with the command that deletes
+    them, and never changed. Ends with 1 while anything is left to settle.
     """
     if unlock and not yes:
         raise KitError("--unlock changes the stack.", "Add --yes once no other engine runs.")
@@ -108,7 +110,9 @@ def recover(
 
 
 def client_for(project: Path, stack: str) -> ClientOf:
-    """Give a client of OCI that signs in as the stack's `oci:` config says, in the cluster's region."""
+    """Return a function that creates a client of OCI, signed in by the stack's `oci:` config, for the
+    cluster's region.
+    """
 
     def client() -> OciClient:
         return token.client_of(token.sign_in_of(settings(project, stack)), region_of(load(project, stack)))
@@ -125,8 +129,8 @@ def _choices(take: Sequence[str]) -> dict[str, str]:
 
 
 def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State, result: Recovery) -> list[Orphan]:
-    """Find orphans. Only a stack that creates its cluster makes resources of OCI, and what the state takes is no
-    orphan.
+    """Return the orphans of a stack. Only stacks that create their cluster can have any. Resources that the recovery
+    adopts into the state are not orphans.
     """
     cluster = config.cluster
     if not isinstance(cluster, CreateCluster):

@@ -1,4 +1,6 @@
-"""Rehearsals as the kit's commands meet them: found by an entry point, as the kit doesn't import what is above it."""
+"""Interface of rehearsals for the kit's commands. The implementation is found by an entry point, since `llmd_oke`
+doesn't import packages above it.
+"""
 
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -17,16 +19,16 @@ if TYPE_CHECKING:  # `check` loads no Pulumi CLI
 
 
 class Rehearsals(Protocol):
-    """Stacks as they are rehearsed on this machine (`llmd_oke.rehearsals`). Each method raises a KitError where the
-    stack's rehearsal is not up, but for `preview`, which starts it.
+    """Rehearsals of stacks on this machine (entry point `llmd_oke.rehearsals`). Each method raises a KitError if the
+    stack's rehearsal is not up, except `preview`, which starts it.
     """
 
     def drift(self, project: Path, stack: str, progress: "Progress") -> "Sequence[Drift]":
-        """Return what was changed by hand in a rehearsed stack."""
+        """Return the changes by hand in a rehearsed stack."""
         ...
 
     def preview(self, project: Path, stack: str, progress: "Progress") -> "Preview":
-        """Return what an update of a rehearsed stack would do."""
+        """Return the preview of an update of a rehearsed stack."""
         ...
 
     def replace_nodes(
@@ -40,11 +42,11 @@ class Rehearsals(Protocol):
         drain_limit_s: float | None,
         force: bool,
     ) -> None:
-        """Launches nodes of a rehearsed stack anew, drained unless `drain_limit_s` is None."""
+        """Replace nodes of a rehearsed stack, drained unless `drain_limit_s` is None."""
         ...
 
     def time_scale(self, project: Path, stack: str) -> float:
-        """Wall seconds for a second of model time in a rehearsal."""
+        """Return the time scale of a rehearsal: wall seconds for a second of model time."""
         ...
 
     def run_inside(
@@ -57,17 +59,17 @@ class Rehearsals(Protocol):
         measures: bool = True,
         interruptible: bool = False,
     ) -> int:
-        """Run `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; return its exit
-        code. A command that measures is told what is not real. An interruptible one ends by itself after Ctrl-C.
+        """Run `llmd-oke COMMAND` inside a stack's rehearsal, with the rehearsed stack file; return its exit code. With
+        `measures` the command gets the list of what is simulated. An interruptible command ends by itself after Ctrl-C.
         """
         ...
 
 
 def rehearsals() -> Rehearsals:
-    """The rehearsals of this installation.
+    """Return the rehearsals of this installation.
 
     Raises:
-        KitError: it has none, or they need an extra.
+        KitError: the installation has none, or they need an extra that isn't installed.
     """
     entry = next(iter(entry_points(group="llmd_oke.rehearsals")), None)
     if entry is None:

@@ -42,8 +42,8 @@ def render(
     outputs: Outputs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write what a stack deploys into its cluster as YAML, in the order of `kubectl apply`. It needs neither engine nor
-    cluster. Secrets are not written; what creates them is said.
+    """Write the objects that a stack deploys into its cluster as YAML, in the order of `kubectl apply`, without the
+    Pulumi engine and without a cluster. Secrets are not written; the commands that create them are shown.
     """
     from llmd_oke.gitops import manifests, rendering  # noqa: PLC0415 - they load Pulumi
 
@@ -66,7 +66,7 @@ def render(
 def _document(
     rendered: "Rendering", output: str, changes: "FolderChanges | None", replaced: Sequence[str], *, argo_cd: bool
 ) -> dict[str, Any]:
-    """The rendering as plain data. `replaced` are the units whose servers this update replaces where they are."""
+    """Return the rendering as plain data. `replaced` are the units whose servers this update replaces in place."""
     from llmd_oke.gitops.manifests import FolderChanges, helm_command  # noqa: PLC0415
 
     charts = rendered.charts if not argo_cd else ()
@@ -94,7 +94,7 @@ def _document(
 def _show(
     rendered: "Rendering", output: str, changes: "FolderChanges | None", replaced: Sequence[str], *, argo_cd: bool
 ) -> None:
-    """Show what was written, and what is left to do: on standard error, because a stream has standard output."""
+    """Show the written files and the remaining steps, on standard error, since a stream uses standard output."""
     document = _document(rendered, output, changes, replaced, argo_cd=argo_cd)
     lines = [f"{document['objects']} objects of {rendered.stack} in {document['waves']} waves"]
     if changes:

@@ -1,4 +1,4 @@
-"""`llmd-oke compare`, `llmd-oke history`: results that were kept, of one stack over time or of two runs."""
+"""`llmd-oke compare`, `llmd-oke history`: stored results, of one stack over time or of two runs."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ def compare(
 ) -> None:
     """Compare results load by load: deployments, configurations, or one configuration at two times.
 
-    Runs of the same load count as repeats, from which follows how sure a change is.
+    Runs of the same load count as repeats, which determine the certainty of a change.
     """
 
     gates = comparison.parse_gates(fail_on or ())
@@ -148,7 +148,7 @@ def list_runs(
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:
-    """The newest runs of a stack with their main figures: smoke benchmarks, and loads of `bench`, stage by stage."""
+    """List the newest runs of a stack with their main figures: smoke benchmarks, and stages of `bench`."""
     items = _runs(history_address(history, project), stack)
     if config_hash:
         items = [run for run in items if any(digest.startswith(config_hash) for digest in run.config_hashes)]
@@ -163,7 +163,7 @@ def show(
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:
-    """One run whole: each of its rows, with all figures."""
+    """Show one run in full: each of its rows, with all figures."""
 
     mark = ":" if run.endswith("Z") else "@"
     name = runs.stack_folder(stack)
@@ -184,7 +184,7 @@ def push(
     history: History = None,
     project: options.Project = options.HERE,
 ) -> None:
-    """Copy the runs of a stack that another history lacks to it."""
+    """Copy the runs of a stack to another history that lacks them."""
 
     progress = console.progress()
     progress.step(f"copying the runs of {stack} to {to}")
@@ -215,7 +215,9 @@ def _print(items: Sequence[StoredRun], *, as_json: bool) -> None:
     rows = [(run, row) for run in items for row in run.rows]
     show_rejected([rejected for run in items for rejected in run.found.rejected])
     several = len({row.model for _, row in rows}) > 1
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=Text(_title(rows)), title_justify="left")
+    names = [*dict.fromkeys(run.stack for run, _ in rows), *dict.fromkeys(row.model for _, row in rows)]
+    title = Text(", ".join(names) if len(names) == 2 else names[0] if names else "no such run")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
     table.add_column("run", no_wrap=True)
     table.add_column("config", no_wrap=True)
     table.add_column("deployment")
@@ -224,21 +226,13 @@ def _print(items: Sequence[StoredRun], *, as_json: bool) -> None:
         table.add_column(column, justify="right")
     table.add_column("figures", no_wrap=True)
     for run, row in rows:
-        table.add_row(*plain_cells(run.time, (row.origin.config_hash or "-")[:8], *_cells(row, several=several)))
+        values = (row.ttft_ms.p95, row.itl_ms.p95, row.output_tokens_per_s)
+        figures = ["-" if value is None else number(value) for value in values]
+        what = f"{row.model} {deployment(row)}" if several else deployment(row)
+        table.add_row(
+            *plain_cells(run.time, (row.origin.config_hash or "-")[:8], what, pace(row), *figures, row.basis.value)
+        )
     console.output().print(FittingTable(table))
-
-
-def _title(rows: Sequence[tuple[StoredRun, Row]]) -> str:
-    """The stack, and the model where it is one."""
-    names = [*dict.fromkeys(run.stack for run, _ in rows), *dict.fromkeys(row.model for _, row in rows)]
-    return ", ".join(names) if len(names) == 2 else names[0] if names else "no such run"
-
-
-def _cells(row: Row, *, several: bool) -> list[str]:
-    values = (row.ttft_ms.p95, row.itl_ms.p95, row.output_tokens_per_s)
-    figures = ["-" if value is None else number(value) for value in values]
-    what = f"{row.model} {deployment(row)}" if several else deployment(row)
-    return [what, pace(row), *figures, row.basis.value]
 
 
 def _figures(row: Row) -> Table:
@@ -256,15 +250,15 @@ def _figures(row: Row) -> Table:
 
 
 def history_address(history: str | None, project: Path) -> str:
-    """Return the address of earlier results."""
+    """Return the path or URL of stored results."""
     return history or str(project / "reports")
 
 
 def parse_hints(texts: Iterable[str]) -> Hints:
-    """The hints of texts such as `gpus=16`.
+    """Return the hints in texts such as `gpus=16`.
 
     Raises:
-        KitError: a name is none, or a value is impossible.
+        KitError: a name is unknown, or a value is invalid.
     """
     known = [field.name for field in fields(Hints) if field.name != "notes"]
     values: dict[str, str] = {}
@@ -280,7 +274,7 @@ def parse_hints(texts: Iterable[str]) -> Hints:
 
 
 def show_rejected(rejected: Sequence[Rejection]) -> None:
-    """Say what was not read, by file and line."""
+    """Show the rows that could not be read, by file and line."""
     for item in rejected[:MAX_REJECTED]:
         console.errors().print(f"[magenta]not read[/] {escape(str(item))}", soft_wrap=True)
     if len(rejected) > MAX_REJECTED:

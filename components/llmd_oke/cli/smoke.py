@@ -1,6 +1,6 @@
-"""`llmd-oke smoke`, `llmd-oke passport`: a short benchmark of what is deployed, and the evidence that it is right.
+"""`llmd-oke smoke`, `llmd-oke passport`: a short benchmark of a deployed stack, and a passport with its evidence.
 
-Experiments are imported where they are needed: they load Pulumi, which `--help` and `bench` do without.
+Modules that load Pulumi are imported where they are needed, since `--help` and `bench` don't need them.
 """
 
 import json
@@ -48,9 +48,9 @@ def smoke(
     router: options.Router = None,
     rehearse: options.Rehearse = False,
 ) -> None:
-    """Benchmark every model of a deployed stack, hold it against the stack's thresholds and store a report.
+    """Benchmark every model of a deployed stack, compare it with the stack's thresholds and store a report.
 
-    Ends with exit code 1, and says why, where a threshold is not met.
+    Ends with exit code 1, and shows the reasons, if a threshold is missed.
     """
     if rehearse:
         scale = ["--time-scale", str(rehearsals().time_scale(project, stack))]
@@ -74,8 +74,8 @@ def smoke(
 
 @dataclass(frozen=True)
 class UpdateBenchmark:
-    """Smoke benchmark of an update: the summary of each model, the passports' files, why the update is not as good as
-    it has to be, and why there is no benchmark where it could not be run or read.
+    """Smoke benchmark of an update: the summary of each model and the passports' paths. `failure` is the error if the
+    update misses a threshold, `error` the reason if there is no benchmark because it could not be run or read.
     """
 
     summaries: Sequence[Mapping[str, Any]] = ()
@@ -85,10 +85,11 @@ class UpdateBenchmark:
 
 
 def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) -> UpdateBenchmark:
-    """Show the benchmark that belongs to an update, or run it where it belongs to the client; `as_json` leaves the
-    tables out. After a failed update it is the benchmark only if that is what failed.
+    """Show the benchmark of an update, or run it if the stack file says so (`smoke.where: client`). `as_json` omits the
+    tables. After a failed update the benchmark is shown only if it is the cause of the failure.
 
-    One that can't be run or read fails the update where it is the client's. The cluster's the update itself waited for.
+    A client's benchmark that can't be run or read fails the update. The update itself waits for the cluster's
+    benchmark.
     """
     by_client = plan.smoke.where == "client"
     if plan.smoke.where == "none" or not plan.models or (failed and by_client):
@@ -116,7 +117,7 @@ def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) 
 
 
 def _show_failed(stack: str, plan: Plan, reports: Path) -> None:
-    """Show what the benchmark in the cluster found, if an update failed by that; its error comes after."""
+    """Show the result of the benchmark in the cluster if it failed; the update's error follows."""
     with suppress(KitError):
         outcomes = _fetched(stack, plan, reports)
         if not all(outcome.passed for outcome in outcomes):
@@ -131,7 +132,7 @@ def _show_tables(outcomes: Sequence["SmokeOutcome"]) -> None:
 
 
 def _show(outcomes: Sequence["SmokeOutcome"], *, tables: bool) -> None:
-    """Show results where tables are wanted, and in any case what was not passed."""
+    """Show the tables if wanted, and in any case the missed thresholds."""
     if tables:
         _show_tables(outcomes)
     for outcome in outcomes:
@@ -156,10 +157,10 @@ def _measured(stack: str, plan: Plan, how: RunContext, reports: Path) -> list["S
 
 
 def run_context(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> RunContext:
-    """Return what a benchmark from this machine must know; `ran` has the versions of programs, NAME=VERSION.
+    """Return the context of a benchmark from this machine. `ran` are versions of programs as NAME=VERSION.
 
     Raises:
-        KitError: one of these is no version.
+        KitError: an element of `ran` contains no `=`.
     """
     if wrong := [text for text in ran if "=" not in text]:
         raise KitError(f"--ran {wrong[0]!r} says no version.", "Give NAME=VERSION.")
@@ -176,10 +177,10 @@ def passport(
     reports: options.Reports = None,
     rehearse: options.Rehearse = False,
 ) -> None:
-    """Show the passport of each model of a deployed stack, made anew from its last benchmark and evaluation.
+    """Show the passport of each model of a deployed stack, renewed from its last benchmark and evaluation.
 
-    It has the configuration's hash, image digests, topology, proof of remote prefill, smoke benchmark, accuracy, price
-    of a million tokens and cold-start time. Updates and evaluations write it beside the report.
+    It contains the configuration's hash, image digests, topology, proof of remote prefill, smoke benchmark, accuracy,
+    price of a million tokens and cold-start time. Updates and evaluations write it beside the report.
     """
     if rehearse:
         words = ["passport", *(["--json"] if as_json else [])]
@@ -202,7 +203,9 @@ def passport(
 
 
 def write_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
-    """Write the passports after a benchmark or an evaluation and say where; a cluster that is gone fails nothing."""
+    """Write the passports after a benchmark or an evaluation and show their paths. If the cluster can't be read, a
+    message is shown and no passport is written. Returns the paths.
+    """
     from llmd_oke.operations.passport import issue_passports  # noqa: PLC0415
 
     try:

@@ -1,6 +1,6 @@
-"""`llmd-oke status`: how a deployed stack is, on one screen.
+"""`llmd-oke status`: the state of a deployed stack on one screen.
 
-What reads it is imported where it is needed: it loads Pulumi, which `--help` does without.
+Modules that load Pulumi are imported where they are needed, since `--help` doesn't need them.
 """
 
 import json
@@ -63,11 +63,11 @@ def status(
     simulated: options.Simulated = None,
     ran: smoke.Ran = None,
 ) -> None:
-    """Show how a deployed stack is: what is wrong first, then nodes, servers, load, versions, changes and alerts.
+    """Show the state of a deployed stack: problems first, then nodes, servers, load, versions, changes and alerts.
 
-    It reads the cluster of the kubeconfig, the counters of its servers and its Prometheus, and changes nothing. What
-    gives no answer is said so in its place. Ends with 0 where the stack is healthy, with 1 where something is wrong,
-    and with 2 where that could not be seen.
+    It reads the cluster of the kubeconfig, the metrics of its servers and its Prometheus, and changes nothing. Parts
+    that can't be read are shown with the reason. Ends with 0 if the stack is healthy, with 1 if there is a problem, and
+    with 2 if that could not be determined.
     """
     del reports  # rehearsals name them to every command
     if watch and once:
@@ -89,7 +89,9 @@ def status(
 
 
 def exit_code(status: "StackStatus") -> int:
-    """Return the exit code of a status: something is wrong, all is well, or that could not be seen."""
+    """Return the exit code of a status: 1 if there are symptoms, otherwise 0 if all parts could be read,
+    otherwise 2.
+    """
     if status.symptoms:
         return WRONG
     return HEALTHY if status.seen else UNSEEN
@@ -115,8 +117,8 @@ def _reader(
 def _watch(
     read: "Callable[[], StackStatus]", every_s: float, show: "Callable[[StackStatus], None]", *, live: bool
 ) -> NoReturn:
-    """Look until Ctrl-C: `live` in one place of the terminal, where the last look stays, otherwise one after
-    the other.
+    """Show the status repeatedly until Ctrl-C: with `live` on a separate screen, after which the last status stays on
+    the terminal, otherwise one status below the other.
     """
     from llmd_oke.cli.status_view import screen  # noqa: PLC0415
 
@@ -149,7 +151,7 @@ def _show_json(status: "StackStatus") -> None:
 
 
 def _inside(project: Path, stack: str, *, watch: bool, every: float, url: str | None, as_json: bool) -> int:
-    """The same from inside a rehearsal; gives the exit code."""
+    """Run the command inside a rehearsal; return its exit code."""
     words = ["status", "--every", str(every), "--time-scale", str(rehearsals().time_scale(project, stack))]
     words += [*["--watch"] * watch, *["--json"] * as_json, *(["--prometheus", url] if url else [])]
     return rehearsals().run_inside(project, stack, words, interruptible=True)

@@ -1,4 +1,4 @@
-"""The status of a stack for people, on a screen of 80 columns, and as plain data."""
+"""The status of a stack as text for a terminal of 80 columns, and as plain data."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -29,21 +29,20 @@ _NONE = "-"
 
 
 def screen(status: StackStatus) -> RenderableType:
-    """Return the whole screen; what is wrong comes first."""
-    parts: list[RenderableType] = [_header(status), _verdict(status)]
+    """Return the status as a renderable; symptoms come first."""
+    reading = status.reading
+    kubernetes = "" if isinstance(reading.kubernetes, Unread) else f"  Kubernetes {reading.kubernetes}"
+    taken = f"{reading.taken:%Y-%m-%d %H:%M:%S} UTC"
+    parts: list[RenderableType] = [
+        Text.assemble((status.stack, "bold"), f"  {status.cluster}{kubernetes}  {status.release}  {taken}"),
+        _verdict(status),
+    ]
     if status.symptoms:
         parts += ["", _symptoms(status.symptoms)]
     if status.reading.silent is None:
         parts += ["", *_nodes(status), "", *_units(status), "", *_loads(status), ""]
         parts += [_facts(status)]
     return Lines(*parts)
-
-
-def _header(status: StackStatus) -> Text:
-    reading = status.reading
-    kubernetes = "" if isinstance(reading.kubernetes, Unread) else f"  Kubernetes {reading.kubernetes}"
-    taken = f"{reading.taken:%Y-%m-%d %H:%M:%S} UTC"
-    return Text.assemble((status.stack, "bold"), f"  {status.cluster}{kubernetes}  {status.release}  {taken}")
 
 
 def _verdict(status: StackStatus) -> Text:
@@ -145,7 +144,7 @@ def _loads(status: StackStatus) -> Iterator[RenderableType]:
 
 
 def _held(load: ModelLoad, figure: Figure) -> Text:
-    """A figure with the limit that it is held to, `211 / 2000`."""
+    """Return a figure with its limit, such as `211 / 2000`."""
     judged = next((item for item in load.judgements if item.assumption.figure is figure), None)
     value = figure.of(load.observation)
     shown = _NONE if value is None else figure.text(value)
@@ -156,7 +155,7 @@ def _held(load: ModelLoad, figure: Figure) -> Text:
 
 
 def _facts(status: StackStatus) -> Table:
-    """Return the table of what runs, what changed last, and which alerts fire."""
+    """Return the table of running versions, last changes and firing alerts."""
     table = Table.grid(padding=(0, 2, 0, 0))
     rows = [
         *(("versions" if place == 0 else "", text) for place, text in enumerate(_versions(status))),
@@ -178,7 +177,9 @@ def _versions(status: StackStatus) -> Iterator[str]:
 
 
 def _version(container: str, tags: str, ran: Mapping[str, str]) -> str:
-    """A container's version: by the tag of its image, or by the program that runs in place of it."""
+    """Return a container's version: the tag of its image, or the version of the program that runs instead of
+    the image.
+    """
     version = ran.get(container)
     return f"{container} {tags}" if version is None or version in tags else f"{container} {version} (not {tags})"
 

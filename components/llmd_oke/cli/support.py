@@ -1,4 +1,4 @@
-"""`llmd-oke support`: one archive for those who are to help."""
+"""`llmd-oke support`: one archive with the state of a stack for people who help with it."""
 
 import json
 from datetime import UTC, datetime
@@ -43,10 +43,10 @@ def support(
     time_scale: options.TimeScale = 1.0,
     simulated: options.Simulated = None,
 ) -> None:
-    """Pack what tells how a stack is into one archive: status, objects, logs, versions, reports and the plan.
+    """Pack the state of a stack into one archive: status, objects, logs, versions, reports and the plan.
 
-    Secrets are taken out, sizes and times are bounded. Its `manifest.json` says what is in it, and what could not be
-    had. Look into it before you send it. Ends with 0 where it is written, however much is missing.
+    Secrets are removed; sizes and times are limited. The archive's `manifest.json` lists its content and what could not
+    be read. Inspect the archive before you send it. Ends with 0 if it was written, even if parts are missing.
     """
     from llmd_oke.operations import support as packing  # noqa: PLC0415 - loads Pulumi, --help does without
 
@@ -76,7 +76,7 @@ def support(
 
 
 def _add_status(archive: "Archive", stack: str, plan: Plan, how: RunContext, url: str | None) -> None:
-    """The status, and what it was read from.
+    """Add the status and the data that it was made from to the archive.
 
     Raises:
         KitError: there is no kubeconfig, or its user can't sign in.

@@ -1,4 +1,4 @@
-"""Tables whose figures are never cut: in a narrow terminal headings are broken, or rows become paragraphs."""
+"""Tables whose figures are never truncated: in a narrow terminal headings are wrapped, or rows become paragraphs."""
 
 from collections.abc import Iterable, Iterator
 from copy import copy
@@ -17,22 +17,26 @@ _INDENT = 4
 
 
 def plain_cells(*cells: str | Text) -> list[Text]:
-    """Cells as they are written: names from files and clusters are no markup."""
+    """Return cells as Rich texts without markup, since names from files and clusters may contain brackets."""
     return [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
 
 
 @dataclass(frozen=True)
 class FittingTable:
-    """A table where there is room for its cells; a paragraph for each row otherwise."""
+    """A table if its cells fit the width; otherwise a paragraph for each row."""
 
     table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the parts that Rich shows."""
+        """Yield the renderables for the width of the console."""
         if _widest(console, options, self.table) <= options.max_width:
             yield self.table
             return
-        narrow = _narrowed(console, self.table)
+        narrow = copy(self.table)  # columns as wide as their cells, or as the longest words of their headings
+        narrow.columns = [
+            replace(column, width=max(_words_of(console, column), default=1), no_wrap=False)
+            for column in self.table.columns
+        ]
         if _widest(console, options, narrow) <= options.max_width:
             yield narrow
             return
@@ -45,17 +49,8 @@ def _widest(console: Console, options: ConsoleOptions, table: Table) -> int:
     return Measurement.get(console, options.update(max_width=_WIDEST), table).maximum
 
 
-def _narrowed(console: Console, table: Table) -> Table:
-    """The same with columns as wide as their cells, or the longest words of their headings."""
-    narrow = copy(table)
-    narrow.columns = [
-        replace(column, width=max(_words_of(console, column), default=1), no_wrap=False) for column in table.columns
-    ]
-    return narrow
-
-
 def _words_of(console: Console, column: Column) -> Iterator[int]:
-    """The widths of what is not to be broken."""
+    """Yield the widths of a column's parts that must not be wrapped."""
     yield from (cell_len(word) for word in _text(console, column.header).plain.split())
     yield from (line.cell_len for cell in column.cells for line in _text(console, cell).split())
 
@@ -74,7 +69,7 @@ def _paragraphs(console: Console, table: Table, width: int) -> Iterator[Renderab
 
 
 def _lines(pairs: Iterable[Text], width: int) -> Iterator[Text]:
-    """Write as many names with their figures on each line as it has room for."""
+    """Yield lines, each with as many pairs of name and figure as fit the width."""
     line: list[Text] = []
     for pair in pairs:
         if line and _BETWEEN.join([*line, pair]).cell_len > width:

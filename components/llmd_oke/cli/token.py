@@ -1,4 +1,4 @@
-"""`llmd-oke token`: credentials for a cluster, as kubectl's credential programs give them."""
+"""`llmd-oke token`: tokens for a cluster's API server, as a credential plug-in of kubectl."""
 
 import json
 import os
@@ -33,16 +33,16 @@ def token(
     auth: AuthOption = None,
     profile: Profile = None,
 ) -> None:
-    """Print a token for a cluster's API server, valid for four minutes. Kubeconfigs ask for it by themselves."""
+    """Print a token for a cluster's API server, valid for four minutes. Kubeconfigs call this command automatically."""
     credential = signing.exec_credential(signer_of(auth, profile), cluster_id, region)
     typer.echo(json.dumps(credential))
 
 
 def signer_of(auth: Auth | None, profile: str | None) -> RequestSigner:
-    """The signer that a user asked for.
+    """Return the signer of requests for a way to sign in.
 
     Raises:
-        KitError: it can't be had; says why.
+        KitError: the signer can't be created; the message says why.
     """
     auth = auth or _of_environment()
     if auth is Auth.API_KEY:
@@ -53,10 +53,10 @@ def signer_of(auth: Auth | None, profile: str | None) -> RequestSigner:
 
 
 def sign_in_of(settings: Mapping[str, str], auth: Auth | None = None, profile: str | None = None) -> SignIn:
-    """Sign in as asked for, or else as the `oci:` config of a stack says.
+    """Return the way to sign in: that of the arguments, otherwise that of the stack's `oci:` config.
 
     Raises:
-        KitError: the stack's way to sign in is none that the kit has.
+        KitError: the kit doesn't support the way to sign in of the stack's config.
     """
     if auth or profile:
         return SignIn(auth, profile)
@@ -64,10 +64,10 @@ def sign_in_of(settings: Mapping[str, str], auth: Auth | None = None, profile: s
 
 
 def client_of(who: SignIn, region: str) -> SignedOciClient:
-    """A client for a region.
+    """Return a client of OCI for a region.
 
     Raises:
-        KitError: that sign-in can't be had; says why.
+        KitError: the way to sign in isn't available; the message says why.
     """
     return SignedOciClient(signer_of(who.auth, who.profile), region)
 

@@ -1,4 +1,6 @@
-"""Search of topologies as the kit's commands meet it: found by an entry point, as the kit doesn't import the tuner."""
+"""Interface of the topology search for the kit's commands. The implementation is found by an entry point, since
+`llmd_oke` doesn't import the tuner.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +15,8 @@ from llmd_oke.cli.loading import load
 
 @dataclass(frozen=True)
 class ServingNeeds:
-    """Demand on a model's servers: lengths of requests in tokens, limits of mean latencies in milliseconds, and either
-    the requests per second to carry or the GPUs to use.
+    """Needs of a model's users: lengths of requests in tokens, limits of mean latencies in milliseconds, and either the
+    requests per second to carry or the number of GPUs to use.
     """
 
     model: str
@@ -29,7 +31,9 @@ class ServingNeeds:
 
 @dataclass(frozen=True)
 class FoundTopology:
-    """One topology and its copies: the GPUs of whole nodes, and the most requests per second within the limits."""
+    """A topology with its number of copies, the GPUs of the whole nodes that it uses, and the highest requests per
+    second within the latency limits.
+    """
 
     topology: str
     copies: int
@@ -39,7 +43,7 @@ class FoundTopology:
 
 @dataclass(frozen=True)
 class FoundTopologies:
-    """Topologies that meet the needs, best first; `basis` and `sentence` say what their figures rest on."""
+    """Topologies that meet the needs, best first, with the basis of their figures, and a sentence about it."""
 
     topologies: Sequence[FoundTopology]
     basis: Basis
@@ -47,18 +51,20 @@ class FoundTopologies:
 
 
 class TopologySearch(Protocol):
-    """Search of an installation (`llmd_oke.topology_searches`)."""
+    """Search of topologies in this installation (entry point `llmd_oke.topology_searches`)."""
 
     def __call__(self, needs: ServingNeeds) -> FoundTopologies:
-        """Return the topologies that meet the needs. Raises a KitError where none does, with what would."""
+        """Return the topologies that meet the needs. Raises a KitError if none does; its remedy names needs that can be
+        met.
+        """
         ...
 
 
 def topology_search() -> TopologySearch:
-    """The search of this installation.
+    """Return the search of this installation.
 
     Raises:
-        KitError: it has none, or it needs an extra.
+        KitError: the installation has none, or it needs an extra that isn't installed.
     """
     entry = next(iter(entry_points(group="llmd_oke.topology_searches")), None)
     if entry is None:

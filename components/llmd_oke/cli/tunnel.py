@@ -1,6 +1,6 @@
 """`llmd-oke tunnel`: a private API endpoint, reachable from this machine through the OCI Bastion service.
 
-`up` and `destroy` have a tunnel of their own with `--tunnel`.
+With `--tunnel`, `up` and `destroy` open a tunnel of their own.
 """
 
 import shutil
@@ -60,9 +60,9 @@ def tunnel(
     profile: token.Profile = None,
     region: options.Region = None,
 ) -> None:
-    """Make the cluster's private API endpoint answer at https://127.0.0.1:PORT until interrupted.
+    """Forward https://127.0.0.1:PORT to the cluster's private API endpoint until interrupted.
 
-    Waits for a cluster and a bastion that are still to be made. Sessions and their key are this command's own.
+    Waits for a cluster and a bastion that don't exist yet. The command creates its own sessions and SSH key.
     """
     _require_ssh()
     own = _cluster_stack(project, stack)
@@ -74,11 +74,11 @@ def tunnel(
 
 @contextmanager
 def during(project: Path, stack: str, progress: Progress) -> Generator[None]:
-    """A tunnel where the stack's objects look for the API server, open before the block where the cluster is there
-    already, and otherwise as soon as it is.
+    """Keep a tunnel open during the block, at the local port that the stack's objects use for the API server. It opens
+    before the block if the cluster exists already, otherwise as soon as the cluster exists.
 
     Raises:
-        KitError: the stack's objects don't go through a tunnel, or it can't be opened.
+        KitError: the stack's objects don't use a tunnel, or the tunnel can't be opened.
     """
     _require_ssh()
     own = _cluster_stack(project, stack)
@@ -98,8 +98,8 @@ def during(project: Path, stack: str, progress: Progress) -> Generator[None]:
 
 
 def api_server_access(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
-    """The way to the API server during a command: through a tunnel of the command's own, or as the stack has it. Says
-    where the stack's objects go through a tunnel and none is open.
+    """Return the context in which the API server is reachable during a command: a tunnel of the command, or nothing to
+    open. In the latter case a note is shown if the stack's objects need a tunnel and none is open.
     """
     if through_tunnel:
         return during(project, stack, console.progress())
@@ -111,10 +111,10 @@ def api_server_access(project: Path, stack: str, through_tunnel: bool) -> Abstra
 
 
 def _local_port(address: str | None) -> int | None:
-    """The port of an address on this machine; None for any other.
+    """Return the port of an address on this machine; None for addresses elsewhere.
 
     Raises:
-        KitError: it is no address.
+        KitError: the address is malformed.
     """
     host, port = host_and_port(address) if address else ("", None)
     return port if host in {tunnels.LOCALHOST, "localhost"} else None
@@ -122,7 +122,7 @@ def _local_port(address: str | None) -> int | None:
 
 @dataclass(frozen=True)
 class _ClusterStack:
-    """The stack that has the cluster: this one, or the one that made it."""
+    """The stack whose file describes the cluster: the stack itself, or the one named by `clusterStack`."""
 
     stack: str
     config: StackConfig
@@ -130,10 +130,10 @@ class _ClusterStack:
 
     @property
     def port(self) -> int:
-        """Port at which the stack's objects look for the API server.
+        """Local port that the stack's objects use for the API server.
 
         Raises:
-            KitError: not on this machine.
+            KitError: the stack's objects use an address that isn't on this machine.
         """
         address = self.settings.get(API_SERVER)
         if address is None and isinstance(self.config.cluster, ExistingCluster):
@@ -148,13 +148,13 @@ class _ClusterStack:
 
 
 class _Steps:
-    """Progress of steps alone: details would break into what the engine shows."""
+    """Progress that shows steps only, since details would interrupt the engine's display."""
 
     def __init__(self, progress: Progress) -> None:
         self.step = progress.step
 
     def detail(self, text: str) -> None:
-        """Drop it."""
+        """Ignore a detail."""
 
 
 def _cluster_stack(project: Path, stack: str) -> _ClusterStack:
@@ -167,10 +167,10 @@ def _cluster_stack(project: Path, stack: str) -> _ClusterStack:
 def tunnel_options_of(
     stack: StackConfig, cluster_id: str | None = None, bastion_id: str | None = None
 ) -> TunnelOptions:
-    """Return the cluster and bastion of a tunnel; what is given takes the place of what the stack has.
+    """Return the cluster and bastion of a tunnel; the arguments override those of the stack.
 
     Raises:
-        KitError: the stack does not say which cluster it is.
+        KitError: neither the argument nor the stack file has the OCID of the cluster.
     """
     cluster = stack.cluster
     if isinstance(cluster, CreateCluster):
@@ -189,7 +189,7 @@ def tunnel_options_of(
 
 
 def _finder(tunnel_options: TunnelOptions, region: str, who: SignIn) -> Find:
-    """Signs in anew each time: tunnels outlive some tokens."""
+    """Return a function that finds the tunnel's target. It signs in at each call, since tunnels outlive some tokens."""
 
     def find() -> tuple[OciClient, TunnelTarget]:
         client = token.client_of(who, region)

@@ -1,4 +1,4 @@
-"""`llmd-oke up` and `llmd-oke destroy`: the real Pulumi CLI, with a look at what it would do before it does it."""
+"""`llmd-oke up` and `llmd-oke destroy`: updates by the real Pulumi CLI, after a check of the preview."""
 
 import json
 import sys
@@ -77,15 +77,17 @@ def up(
 
 @dataclass(frozen=True)
 class _Offers:
-    """Tell whether somebody may be asked about nodes that can't be used, and whether these are given back unasked."""
+    """Treatment of nodes that can't be used after a failed update: `asks` tells whether the user may be asked, `scales`
+    whether their pools are scaled to zero without a question.
+    """
 
     asks: bool
     scales: bool
 
 
 def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, offers: _Offers) -> str:
-    """Tell, after an update that failed, what the nodes of pools cost whose gate nobody has passed, and the commands
-    that give them back, unless they were given back; return the remedy, empty where nothing is left to give back.
+    """Show, after a failed update, the costs of the pools whose gate or acceptance isn't passed, and scale them to zero
+    if wanted. Return the remedy with the commands for the remaining pools; empty if none remain.
     """
     try:
         pools = unready_pools(pulumi.resources(), plan)
@@ -114,10 +116,10 @@ def _ask_passphrase(new: bool) -> str:
 
 
 def _refuse_unevaluated(plan: Plan) -> None:
-    """Refuse a client's update without its benchmark where that alone evaluates what changes answers.
+    """Refuse an update without the client's benchmark if only this benchmark evaluates changed answers.
 
     Raises:
-        KitError: something changes answers, and this command is what evaluates them.
+        KitError: the stack file contains a change of answers, and this command would evaluate it.
     """
     change = next((change for model in plan.models for change in model.answer_changes), None)
     if change and plan.smoke.where == "client":
@@ -135,7 +137,7 @@ def destroy(
     through_tunnel: tunnel.OfCommand = False,
     as_json: options.Json = False,
 ) -> None:
-    """Destroy a stack for real. Where clusters or pools are protected it is refused without --unprotect."""
+    """Destroy a stack for real. Refused without --unprotect if clusters or pools are protected."""
     pulumi = pulumi_cli(project, stack, aside=as_json)
     account = _Account(pulumi, yes=yes) if as_json else None
     with tunnel.api_server_access(project, stack, through_tunnel):
@@ -145,7 +147,7 @@ def destroy(
 
 
 def _end(status: int, error: KitError | None, account: "_Account | None", benchmark: UpdateBenchmark) -> None:
-    """Print the account with --json, and end with the exit code that belongs to the operation."""
+    """Print the result with --json, and end with the exit code of the operation."""
     if account:
         typer.echo(json.dumps(account.document(benchmark, error), indent=2))
     if error:
@@ -153,12 +155,12 @@ def _end(status: int, error: KitError | None, account: "_Account | None", benchm
 
 
 class _Account:
-    """Account of an operation of the Pulumi CLI on a stack, as one JSON object.
+    """Result of an operation of the Pulumi CLI on a stack, as one JSON object.
 
-    It begins before the operation, so that changes and duration are its own.
+    It is created before the operation, so that it covers only the changes and the duration of the operation.
 
     Raises:
-        KitError: nobody could be asked and --yes is not given, or the stack's history can't be read.
+        KitError: --yes is missing, or the stack's history can't be read.
     """
 
     def __init__(self, pulumi: PulumiCli, *, yes: bool) -> None:
@@ -169,9 +171,9 @@ class _Account:
         self._started_s = time.monotonic()
 
     def document(self, benchmark: UpdateBenchmark, error: KitError | None) -> dict[str, Any]:
-        """The operation as plain data: how many resources were created, updated and so on; the stack's outputs (secret
-        ones masked); the summary of each model's benchmark, and why there is none where it could not be run or read;
-        the passports' files; why it failed, if it did.
+        """Return the operation as plain data: counts of created, updated and otherwise changed resources; the stack's
+        outputs (secret ones masked); the summary of each model's benchmark, or the reason if it could not be run or
+        read; the passports' paths; the error if the operation failed.
 
         Raises:
             KitError: the stack's history or outputs can't be read.
@@ -192,7 +194,7 @@ class _Account:
 
 
 def _failure(operation: str, status: int, remedy: str = "Standard error says why.") -> KitError | None:
-    """Return the error for the Pulumi CLI's exit code, None where all went well."""
+    """Return the error for the Pulumi CLI's exit code; None for 0."""
     if not status:
         return None
     return KitError(f"`pulumi {operation}` ended with exit code {status}.", remedy)

@@ -308,16 +308,13 @@ def _after_decode_servers(resources: Sequence[Declared], units: Collection[str])
     deployments = {
         (found[labels.UNIT], found[labels.ROLE]): resource.urn
         for resource in resources
-        if resource.type in SERVERS and {labels.UNIT, labels.ROLE} <= (found := _labels(resource)).keys()
+        if resource.type in SERVERS
+        and {labels.UNIT, labels.ROLE} <= (found := resource.inputs["metadata"].get("labels", {})).keys()
     }
     decode = {unit: urn for (unit, role), urn in deployments.items() if role == "decode" and unit in units}
     waiting = {urn: decode[unit] for (unit, role), urn in deployments.items() if role == "prefill" and unit in decode}
     pools = [resource for resource in resources if resource.inputs.get("kind") == "InferencePool"]
     return {**waiting, **{pool.urn: decode[name] for pool in pools if (name := _name(pool)) in decode}}
-
-
-def _labels(resource: Declared) -> Mapping[str, str]:
-    return resource.inputs["metadata"].get("labels", {})
 
 
 def _name(resource: Declared) -> str:

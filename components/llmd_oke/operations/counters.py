@@ -83,9 +83,8 @@ class CounterWindow:
 
     def __add__(self, other: "CounterWindow") -> "CounterWindow":
         """Return the sum of two consecutive windows. A counter that is missing in one of them counts as 0 there."""
-        grown = {
-            key: _sum(self.grown.get(key, 0.0), other.grown.get(key, 0.0)) for key in {**self.grown, **other.grown}
-        }
+        pairs = {key: (self.grown.get(key, 0.0), other.grown.get(key, 0.0)) for key in {**self.grown, **other.grown}}
+        grown = {key: None if a is None or b is None else a + b for key, (a, b) in pairs.items()}
         buckets = {
             key: _added(self.buckets.get(key, {}), other.buckets.get(key, {}))
             for key in {**self.buckets, **other.buckets}
@@ -171,20 +170,11 @@ def _changes(before: Snapshot, after: Snapshot) -> Iterator[tuple[Key, CounterIn
 
 def _buckets(before: Snapshot, after: Snapshot, role: EndpointRole, name: str) -> dict[float, float]:
     names = tuple(f"{item}_bucket" for item in _HISTOGRAMS[name])
-    changes = {
-        bound: change(before, after, role, Counter(names, {"le": (bound,)})) for bound in _bounds(after, role, names)
-    }
-    return {float(bound): item.value for bound, item in changes.items() if item.value is not None}
-
-
-def _bounds(snapshot: Snapshot, role: EndpointRole, names: tuple[str, ...]) -> set[str]:
-    readings = [reading for reading in snapshot.readings if reading.endpoint.role == role]
+    readings = [reading for reading in after.readings if reading.endpoint.role == role]
     shown = (series for reading in readings for name in names for series in reading.series.get(name, ()))
-    return {series.labels["le"] for series in shown if "le" in series.labels}
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second
+    bounds = {series.labels["le"] for series in shown if "le" in series.labels}
+    changes = {bound: change(before, after, role, Counter(names, {"le": (bound,)})) for bound in bounds}
+    return {float(bound): item.value for bound, item in changes.items() if item.value is not None}
 
 
 def _added(first: Mapping[float, float], second: Mapping[float, float]) -> dict[float, float]:
@@ -203,6 +193,10 @@ def observation(counted: CounterWindow, moments: Sequence[Moment], basis: Basis)
     decoding_s = counted.of(generating, f"{ITL} sum")  # for Little's law: the times of all requests
     queried = counted.of(prefilling, QUERIED)
     drafted = counted.of(generating, DRAFTED)
+    # Each prompt passes one server of each role, so that the means of prefill and decode servers add up.
+    means = [counted.mean(role, TTFT) for role in dict.fromkeys((prefilling, generating))]
+    counts = [counted.of(role, PREEMPTIONS) for role in SERVER_ROLES]
+    known = [count for count in counts if count is not None]
     return CountedObservation(
         basis=basis,
         duration_s=counted.seconds,
@@ -212,24 +206,16 @@ def observation(counted: CounterWindow, moments: Sequence[Moment], basis: Basis)
         output_tokens=counted.mean(generating, OUTPUTS),
         prefix_cache_hit_share=(counted.of(prefilling, CACHED) or 0.0) / queried if queried else None,
         accepted_share=(counted.of(generating, ACCEPTED) or 0.0) / drafted if drafted else None,
-        ttft_ms=_ttft_ms(counted, prefilling, generating),
+        ttft_ms=None if None in means else _ms(sum(mean for mean in means if mean is not None)),
         itl_ms=_ms(counted.mean(generating, ITL)),
         running=_rate(decoding_s, counted.server_seconds),
         most_running=max((item.most_running for item in moments), default=None),
         waiting=fmean(item.waiting for item in moments) if moments else None,
         kv_cache_usage=fmean(item.kv_cache_usage for item in moments) if moments else None,
-        preemptions=_preemptions(counted),
+        preemptions=sum(known) if known else None,
         percentiles_ms=dict(_percentiles(counted)),
         standard_errors=dict(_standard_errors(counted, prefilling, generating)),
     )
-
-
-def _ttft_ms(counted: CounterWindow, prefilling: EndpointRole, generating: EndpointRole) -> float | None:
-    """Return the mean time to first token in milliseconds; None if unknown. With prefill servers it is the sum of the
-    means of prefill and decode servers, as each prompt passes one of each.
-    """
-    means = [counted.mean(role, TTFT) for role in dict.fromkeys((prefilling, generating))]
-    return None if None in means else _ms(sum(mean for mean in means if mean is not None))
 
 
 def _standard_errors(
@@ -250,12 +236,6 @@ def _standard_errors(
         scatter = sum(variance(counted.buckets.get((role, name), {})) for role in roles)
         if answered:
             yield figure.name, scale * sqrt(scatter / answered)
-
-
-def _preemptions(counted: CounterWindow) -> float | None:
-    counts = [counted.of(role, PREEMPTIONS) for role in SERVER_ROLES]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
 
 
 def _percentiles(counted: CounterWindow) -> Iterator[tuple[str, dict[str, Percentile]]]:

@@ -471,8 +471,9 @@ def in_oci(client: ClientOf) -> Find:
             return Unmatched(pending, reason, kind.show_command(inputs))
         candidates = [
             item
-            for item in _list_resources(client(), kind, inputs)
-            if _has_name(item, kind, pending)
+            for item in _listed(client(), kind, inputs)
+            if not _is_gone(item)
+            and _has_name(item, kind, pending)
             and (not kind.tagged or _tag(item) == _tag(pending.inputs))
             and str(item.get("id")) not in known
         ]
@@ -499,11 +500,6 @@ def _match(pending: Pending, find: Find, known: Set[str]) -> str | Unmatched | N
 
 def _is_gone(item: Mapping[str, Any]) -> bool:
     return item.get("lifecycleState") in oci_resources().gone
-
-
-def _list_resources(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> list[Mapping[str, Any]]:
-    """Return the resources of a type that OCI lists for these inputs, without deleted ones."""
-    return [item for item in _listed(client, kind, inputs) if not _is_gone(item)]
 
 
 def _listed(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> list[Mapping[str, Any]]:

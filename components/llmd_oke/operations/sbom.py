@@ -11,7 +11,7 @@ from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_oke.catalogue.operators import HelmChart, operator
+from llmd_oke.catalogue.operators import operator
 from llmd_oke.planning import Plan
 from llmd_oke.planning.cluster_plan import GpuPoolPlan
 from llmd_oke.planning.container_images import images_of, images_of_operator, operators_of
@@ -133,7 +133,11 @@ def _charts(plan: Plan) -> Iterator[SbomComponent]:
         if chart.artifact is not None:
             yield _image(plan, chart.artifact, "application", {"used-by": name}, needs)
         else:
-            yield _archive(chart, needs)
+            checksum = f"checksum=sha256:{chart.sha256}&" if chart.sha256 else ""
+            source = quote(chart.repository or "", safe="/")
+            purl = f"pkg:generic/{chart.reference}@{quote(chart.version, safe='')}?{checksum}repository_url={source}"
+            facts = {"repository": chart.repository or ""}
+            yield SbomComponent("application", chart.reference, chart.version, purl, purl, chart.sha256, facts, needs)
 
 
 def image_purl(image: ContainerImage) -> str:
@@ -142,14 +146,6 @@ def image_purl(image: ContainerImage) -> str:
     version = f"@{quote(image.digest, safe='')}" if image.digest else ""
     place = quote(f"{image.registry}/{image.repository}".lower(), safe="/")
     return f"pkg:oci/{name}{version}?repository_url={place}&tag={quote(image.tag, safe='')}"
-
-
-def _archive(chart: HelmChart, needs: tuple[str, ...]) -> SbomComponent:
-    checksum = f"checksum=sha256:{chart.sha256}&" if chart.sha256 else ""
-    source = quote(chart.repository or "", safe="/")
-    purl = f"pkg:generic/{chart.reference}@{quote(chart.version, safe='')}?{checksum}repository_url={source}"
-    facts = {"repository": chart.repository or ""}
-    return SbomComponent("application", chart.reference, chart.version, purl, purl, chart.sha256, facts, needs)
 
 
 def _models(plan: Plan) -> Iterator[SbomComponent]:

@@ -136,7 +136,11 @@ def fetch(stack: str, plan: Plan, reports: Path) -> list[SmokeOutcome]:
     for model in plan.models:
         result, job = results[model.name], jobs[model.name]
         if result is None:
-            outcomes.append(_from_words(reader, model, job))
+            words = _parsed(reader.last_words(name_of(job)) or why_failed(job) or "")
+            passed = ended(job) and words.get("passed") is True
+            failed: tuple[str, ...] = () if passed else tuple(words.get("failed") or ["no measurement"])
+            text = Text(str(words["message"]) or f"{name_of(job)} left no result and no last words", style="bold")
+            outcomes.append(SmokeOutcome(model.name, failed, {**words, "model": model.model.repository}, text, None))
             continue
         stored = store_result(result, reports, stack, started, plan, model)
         outcomes.append(outcome(model, result, stored))
@@ -159,14 +163,6 @@ def _result(reader: JobReader, model: str, job: str) -> SmokeResult | None:
     if content is None or content.annotations.get(JOB_ANNOTATION) != job or RESULT_KEY not in content.data:
         return None
     return unpack(content.data[RESULT_KEY])
-
-
-def _from_words(reader: JobReader, model: ModelPlan, job: Job) -> SmokeOutcome:
-    words = _parsed(reader.last_words(name_of(job)) or why_failed(job) or "")
-    passed = ended(job) and words.get("passed") is True
-    failed: tuple[str, ...] = () if passed else tuple(words.get("failed") or ["no measurement"])
-    text = Text(str(words["message"]) or f"{name_of(job)} left no result and no last words", style="bold")
-    return SmokeOutcome(model.name, failed, {**words, "model": model.model.repository}, text, None)
 
 
 def _parsed(words: str) -> Mapping[str, Any]:

@@ -80,11 +80,6 @@ class RdmaNetwork(pulumi.ComponentResource):
         return resources
 
 
-def label_of(shape: Shape) -> str:
-    """Return a shape's name as a Kubernetes object name: `bm-gpu-mi300x-8`."""
-    return shape.name.lower().replace(".", "-")
-
-
 def pool_config(shapes: list[Shape]) -> Manifest:
     """Return the SriovNetworkPoolConfig, which limits the number of nodes that the operator drains at a time while it
     creates virtual functions.
@@ -122,7 +117,7 @@ def policy(shape: Shape) -> Manifest:
         "priority": facts.policy.priority,
         "resourceName": resource_name(shape, facts),
     }
-    return _object(_SRIOV, "SriovNetworkNodePolicy", label_of(shape), spec)
+    return _object(_SRIOV, "SriovNetworkNodePolicy", shape.name.lower().replace(".", "-"), spec)
 
 
 def network(shape: Shape) -> Manifest:

@@ -124,9 +124,11 @@ def create_cluster(
     provider = region_provider("oci", created.region, created.tags.ignored)
     waits = [] if rehearsed or not is_update() else [wait_for_policies()]
     opts = pulumi.ResourceOptions(providers=[provider], transformations=waits)
-    network = _network(created, opts)
+    planned, tags = created.network, _tags(created.tags)
+    network = Network("network", arguments(NetworkArgs, planned, planned.choices, tags), opts)
     rights = _rights("cluster-iam", created, created.iam.cluster, None, opts)
-    oke = _oke(created, network, api_server, after(opts, network, *rights))
+    args = arguments(OkeClusterArgs, created, tags, network=network, api_server=api_server)
+    oke = OkeCluster("oke", args, after(opts, network, *rights))  # one name, so that the cluster's changes in place
     node_rights = _rights("nodes-iam", created, created.iam.nodes, oke, opts)
     ready = after(opts, network, *rights, *node_rights)
     access = ClusterIdentity(
@@ -146,11 +148,6 @@ def create_cluster(
     if storage is not None:
         access = replace(access, model_cache_handle=storage.volume_handle)
     return CreatedCluster(provider, oke, network, access, inside, cpu_pools, cluster_add_ons, gpu_pools)
-
-
-def _network(created: ClusterPlan, opts: pulumi.ResourceOptions) -> Network:
-    network = created.network
-    return Network("network", arguments(NetworkArgs, network, network.choices, _tags(created.tags)), opts)
 
 
 def _load_balancers(network: Network) -> dict[str, LoadBalancerNetwork]:
@@ -184,14 +181,6 @@ def _rights(
         provider_is_home=None,
     )
     return [Iam(name, args, opts)]
-
-
-def _oke(created: ClusterPlan, network: Network, api_server: str | None, opts: pulumi.ResourceOptions) -> OkeCluster:
-    """Declare the cluster. The component's name is constant, so that a new cluster name changes the
-    cluster in place.
-    """
-    args = arguments(OkeClusterArgs, created, _tags(created.tags), network=network, api_server=api_server)
-    return OkeCluster("oke", args, opts)
 
 
 def _cpu_pools(

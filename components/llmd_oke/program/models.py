@@ -90,16 +90,12 @@ def declare_units(
             own.append(Router(f"{name}-router", router_args(plan, model, unit), needed))
         if model.adapters:
             there = after(prepared, servers, *([crds] if crds else []))
-            own.append(AdapterNames(f"{name}-adapters", adapter_names_args(plan, model, name), there))
+            served_names = {adapter.name: adapter.served_name for adapter in model.adapters}
+            args = arguments(AdapterNamesArgs, common_args(plan), unit=name, adapters=served_names)
+            own.append(AdapterNames(f"{name}-adapters", args, there))
         declared += own
         turn = _next_unit_opts(served, own)
     return declared
-
-
-def adapter_names_args(plan: Plan, model: ModelPlan, unit: str) -> AdapterNamesArgs:
-    """Return the arguments for the names of a model's adapters in a unit; `unit` is the name of the unit's objects."""
-    names = {adapter.name: adapter.served_name for adapter in model.adapters}
-    return arguments(AdapterNamesArgs, common_args(plan), unit=unit, adapters=names)
 
 
 def declare_address(

@@ -1,6 +1,5 @@
-"""Components that serve a model: routers, model servers, and the units that they make up.
+"""Components of the models' namespace: routers, model servers, units, front doors, caches, Jobs, monitoring.
 
-Here belongs everything that runs in the namespace of the models. Manifests are made by plain functions in Kubernetes'
-own words (`vllm`, `units`, `router`), components declare them. Nothing here reads the stack file: `llmd_oke.program`
-turns it into arguments.
+Plain functions return Kubernetes manifests (`vllm`, `units`, `router`), and components declare them. No module here
+reads the stack file: `llmd_oke.program` converts it into the components' arguments.
 """

@@ -1,7 +1,7 @@
-"""GPU nodes are tested before they serve: a Job for each pool, and the accounts of its pods.
+"""Acceptance of GPU nodes before they serve: the Job of each pool, its ConfigMap, accounts and roles.
 
-The Job of a pool leads: it starts a pod on each node that has not passed yet, which takes all of its devices, judges
-what they tell, keeps it, and taints nodes that fail. `llmd-oke accept` runs the same Job again.
+The Job of a pool starts a test pod on each node that has not passed yet. The test pod takes all devices of its node.
+The Job judges the measured figures, stores them and taints nodes that fail. `llmd-oke accept` runs the same Job again.
 """
 
 import json
@@ -38,99 +38,101 @@ LEADER, NODE = "acceptance", "acceptance-node"
 LEADER_PROGRAM, NODE_PROGRAM = "llmd_pods.acceptance_run", "llmd_pods.acceptance_node"
 REQUEST_FILE = "request.json"
 SLACK_S = 600
-"""What the Job's pod may take to be placed, to pull its own image and to tell its end."""
+"""Seconds that the Job's pod may take beyond the tests: to be scheduled, to pull its image and to end."""
 
 USER_ID = 65532
 BYTES_PER_GIB = 2**30
 DISK_FOLDER = "/local-disks"
-"""Where a node's pod finds the file system of the node's local disks."""
+"""Mount path, in the test pods, of the file system of the node's local disks."""
 
 _LABELS = {**PART_OF, "app.kubernetes.io/name": LEADER}
 _NODE_LABELS = {**_LABELS, "app.kubernetes.io/component": NODE}
 
 
 class NodeLimitsArgs(TypedDict):
-    """Limits of each node, in GB (10^9 bytes) per second."""
+    """Properties that each node must have. GB are 10^9 bytes."""
 
     gpus: int
-    """GPUs."""
+    """Number of GPUs."""
     virtual_functions: int
-    """RDMA virtual functions; 0 without RDMA."""
+    """Number of RDMA virtual functions; 0 without RDMA."""
     gid_index: int
     """Index of the GID that UCX and RCCL use."""
     mtu_bytes: int
     """MTU of the RDMA network."""
     link_gb_per_s: float
-    """A read from GPU to GPU over one port."""
+    """Least bandwidth of a read between two GPUs through one RDMA port, in GB/s."""
     all_reduce_gb_per_s: float
-    """Bus bandwidth of an all-reduce between two nodes."""
+    """Least bus bandwidth of an all-reduce between two nodes, in GB/s."""
     all_reduce_alone_gb_per_s: float
-    """The same within one node."""
+    """Least bus bandwidth of an all-reduce within one node, in GB/s."""
     least_carried_share: float
-    """Share of what is read that RDMA ports must have counted."""
+    """Share of the bytes read between GPUs that the counters of the RDMA ports must show; 0.9 is 90 %."""
     memory_gb_per_s: NotRequired[float]
-    """A copy within a GPU's memory, reading and writing together; not judged if left out."""
+    """Least bandwidth of a copy within a GPU's memory, in GB/s, reads and writes added; not tested if left out."""
     matrix_tflops: NotRequired[float]
-    """Matrix products of BF16 on a GPU, in 10^12 operations per second; not judged if left out."""
+    """Least rate of BF16 matrix products on one GPU, in 10^12 operations per second; not tested if left out."""
     disks: NotRequired[int]
-    """NVMe disks; not judged if left out."""
+    """Number of NVMe disks; not tested if left out."""
     disk_bytes: NotRequired[int]
-    """Size of each NVMe disk at least."""
+    """Least size of each NVMe disk, in bytes."""
     disk_gb_per_s: NotRequired[float]
-    """Reads of the file system of all NVMe disks; not judged if left out."""
+    """Least rate of reads from the file system over all NVMe disks, in GB/s; not tested if left out."""
 
 
 class AcceptedPoolArgs(TypedDict):
-    """A pool whose nodes are tested."""
+    """Pool of GPU nodes to test."""
 
     name: str
     """Name of the pool of GPU nodes."""
     shape: ShapeRef
     """OCI shape of the nodes, from the catalogue."""
     pool_id: pulumi.Input[str]
-    """OCID of the pool: another pool is tested again."""
+    """OCID of the pool. The nodes of a pool with another OCID are tested again."""
     nodes: int
-    """Nodes of the pool: where there are more, the new ones are tested."""
+    """Number of the pool's nodes. When the number grows, the new nodes are tested."""
     needed: int
-    """Nodes that suffice for what is served."""
+    """Number of nodes that the planned servers need."""
     on_failure: str
-    """`spares`: go on where enough nodes pass; `hold`: only where all do."""
+    """`spares`: pass if at least `needed` nodes pass; `hold`: pass only if all nodes pass."""
     checks: list[str]
-    """`gpus`, `memory`, `matrix-products`, `disks`, `rdma`, `locality`, `links`, `all-reduce`."""
+    """Tests to run: `gpus`, `memory`, `matrix-products`, `disks`, `rdma`, `locality`, `links`, `all-reduce`."""
     limits: NodeLimitsArgs
-    """What nodes must reach."""
+    """Properties that each node must have."""
     limit_s: int
-    """Longest that all of it may take, in seconds."""
+    """Limit of the pool's acceptance in seconds."""
     node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of the nodes beside those of their shape; none if left out."""
     disk_folder: NotRequired[str | None]
-    """Folder on the nodes that is the file system of their local disks; not read if left out."""
+    """Directory on the nodes where the file system of their local disks is mounted; not read if left out."""
 
 
 class AcceptanceArgs(TypedDict):
-    """Pools whose nodes are tested, and the image that tests them."""
+    """Arguments of the acceptance: pools of GPU nodes, and the image of the test pods."""
 
     pools: list[AcceptedPoolArgs]
-    """The pools whose nodes are tested."""
+    """Pools of GPU nodes to test."""
     image: str
-    """Image of vLLM: it has amd-smi, PyTorch with RCCL, and NIXL, and is what servers run."""
+    """Image of vLLM for the test pods: the one that servers run. It contains amd-smi, PyTorch with RCCL, and NIXL."""
     system_pool_name: NotRequired[str | None]
-    """Name of the pool that the Jobs run on; any node if left out."""
+    """Name of the pool on whose nodes the Jobs run; any node if left out."""
     registry_mirror: NotRequired[RegistryMirrorArgs | None]
-    """Private registry that the image is taken from; the one that publishes it if left out."""
+    """Private registry from which the image is pulled; the registry in the image's name if left out."""
 
 
 class Acceptance(pulumi.ComponentResource):
-    """Test of the GPU nodes of pools before models come: GPUs, RDMA ports, their places, reads over each port and an
-    all-reduce between nodes. A node that fails is tainted and named; the update fails where the others don't suffice.
+    """Test of the GPU nodes of pools before model servers are declared: GPUs, RDMA ports, their locality, reads over
+    each port, and an all-reduce between nodes. Nodes that fail are tainted and named in the Job's result; the update
+    fails if too few nodes pass.
 
-    A Job runs again when its pool or what is asked of it changes, and after it failed; nodes that have passed are not
-    tested again. What it may do ends with it: a Job that has passed takes its account out of its bindings, one that has
-    not passed deletes them, and the next update makes them again (`llmd-oke up`, or `pulumi up --refresh`).
+    A pool's Job runs again when the pool or the requested tests change, and after a failure; nodes that have passed are
+    not tested again. The Job's rights end with the Job: a Job that passes removes the ServiceAccount from its role
+    bindings, a Job that fails deletes them. The next update with a refresh (`llmd-oke up`, or `pulumi up --refresh`)
+    recreates the deleted bindings.
     """
 
     passed: pulumi.Output[str]
-    """Known once all pools have passed: their names."""
+    """Names of the pools, joined by commas; known once all pools have passed."""
 
     def __init__(self, name: str, args: AcceptanceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Acceptance", name, inputs(self, args), opts)
@@ -152,7 +154,7 @@ class Acceptance(pulumi.ComponentResource):
         shared: list[pulumi.Resource],
         inside: pulumi.ResourceOptions,
     ) -> KubernetesObject:
-        """The request of a pool and its Job, whose name has a digest of it."""
+        """Declare a pool's request and its Job, whose name contains a digest of the request."""
         name = f"{LEADER}-{pool['name']}"
         metadata = {"name": name, "namespace": NAMESPACE, "labels": _LABELS}
         asked = request(pool, args["image"], registry_mirror(args))
@@ -187,17 +189,19 @@ class Acceptance(pulumi.ComponentResource):
 
 
 def namespace_manifest() -> Manifest:
-    """The namespace of all acceptances. Pods on nodes lock memory for RDMA, as servers do, which pod security allows at
-    its `privileged` level only.
+    """Return the namespace of all acceptances. Its pod security level is `privileged`, since test pods lock memory for
+    RDMA, as servers do.
     """
     labels = {**_LABELS, "pod-security.kubernetes.io/enforce": "privileged"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
 
 
 def shared_manifests() -> dict[str, Manifest]:
-    """Accounts, roles, policies and the program of nodes' pods; all acceptances share them. By the end of their names.
+    """Return the objects that all acceptances share: ServiceAccounts, Roles, network policies and the ConfigMap with
+    the test pods' program, by the suffixes of their resource names.
 
-    Nodes' pods meet each other on any port (NIXL, UCX and RCCL take those that are free); nobody else reaches any.
+    Test pods may connect to each other on any port (NIXL, UCX and RCCL use free ones); other pods can't connect to
+    them.
     """
     leader = {"name": LEADER, "namespace": NAMESPACE, "labels": _LABELS}
     node = {**leader, "name": NODE}
@@ -225,7 +229,7 @@ def shared_manifests() -> dict[str, Manifest]:
 
 
 def _once_named(key: str, right: Manifest, job_metadata: pulumi.Output[dict[str, Any]]) -> Manifest:
-    """One of a Job's rights, with the fields of the Job's name once that is known."""
+    """Return one object of `rights_of`, with fields that resolve once the Job's name is known."""
 
     def field_of(field: str) -> pulumi.Output[Any]:
         return job_metadata.apply(lambda metadata: rights_of(metadata["name"])[key][field])
@@ -234,11 +238,11 @@ def _once_named(key: str, right: Manifest, job_metadata: pulumi.Output[dict[str,
 
 
 def rights_of(job: str) -> dict[str, Manifest]:
-    """Return the rights of one Job: to start pods in its namespace, to taint nodes, and to give both up. By the end of
-    their names.
+    """Return the roles and bindings of one Job, which may start pods in its namespace, taint nodes, and remove its own
+    bindings, by the suffixes of their resource names.
 
     Args:
-        job: name of the Job, which is that of its bindings (`llmd_pods.acceptance.binding_names`).
+        job: name of the Job; the bindings have the same name (`llmd_pods.acceptance.binding_names`).
     """
     in_namespace, of_cluster = binding_names(job)
     account = [{"kind": "ServiceAccount", "name": LEADER, "namespace": NAMESPACE}]
@@ -264,14 +268,16 @@ def rights_of(job: str) -> dict[str, Manifest]:
 
 
 def program_manifest(metadata: dict[str, Any], asked: dict[str, Any]) -> Manifest:
-    """The program of a Job, with what it is asked."""
+    """Return the ConfigMap with a Job's program and its request as JSON."""
     data = {REQUEST_FILE: json.dumps(asked, sort_keys=True)}
     binary = bench_program.binary_data(LEADER_PROGRAM)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data, "binaryData": binary}
 
 
 def request(pool: AcceptedPoolArgs, image: str, mirror: MirrorRegistry | None = None) -> dict[str, Any]:
-    """Return the request to a Job (`llmd_pods.acceptance_run.RunRequest`)."""
+    """Return the request to a Job (`llmd_pods.acceptance_run.RunRequest`), with images from `mirror` if there
+    is one.
+    """
     asked = _request(pool, image)
     return mirror.in_manifest(asked) if mirror else asked
 
@@ -304,8 +310,8 @@ def _request(pool: AcceptedPoolArgs, image: str) -> dict[str, Any]:
 
 
 def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) -> dict[str, Any]:
-    """Return the pod that runs on a node: it takes all of its devices, as servers do. A node that failed before is
-    tested again.
+    """Return the test pod for a node. Like a server, the pod takes all devices of the node. It tolerates the taint of
+    nodes that failed an earlier acceptance, so that these are tested again.
     """
     known = facts()
     devices = {name: str(count) for name, count in shape.devices(rdma=rdma).items()}
@@ -361,7 +367,7 @@ def _environment(shape: Shape, *, rdma: bool) -> list[dict[str, Any]]:
 
 
 def job_spec(config_map: pulumi.Input[str], limit_s: int, system_pool_name: str | None) -> dict[str, Any]:
-    """The Job that leads the acceptance of a pool."""
+    """Return the specification of the Job that runs the acceptance of a pool."""
     container = {
         "name": LEADER,
         "image": job_images().python.pinned,

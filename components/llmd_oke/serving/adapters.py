@@ -1,7 +1,8 @@
-"""The names of a unit's LoRA adapters: its endpoint picker writes into each request the name of the revision.
+"""Names of a unit's LoRA adapters: the rules by which its endpoint picker replaces an adapter's name in a request by
+the served name of the adapter's revision.
 
-Servers know each revision by a name of its own. vLLM tells cached prefixes of adapters apart by name alone
-(vllm/v1/core/kv_cache_utils.py), so that another revision under the same name would go on with what the last one left.
+Each revision has a served name of its own. vLLM distinguishes cached prefixes of adapters by name alone
+(vllm/v1/core/kv_cache_utils.py), so that another revision under the same name would reuse the prefixes of the old one.
 """
 
 from typing import Any, NotRequired, TypedDict
@@ -22,22 +23,24 @@ from llmd_oke.serving.router import POOL_GROUP
 
 
 class AdapterNamesArgs(TypedDict):
-    """Arguments of the names of a unit's adapters."""
+    """Arguments of `AdapterNames`."""
 
     release: ReleaseRef
     """llm-d release of the catalogue."""
     override: NotRequired[OverrideArgs | None]
-    """Parts of the release that others take the place of; none if left out."""
+    """Replacements for parts of the release; none if left out."""
     namespace: pulumi.Input[str]
     """Namespace of the unit."""
     unit: str
-    """Unit whose servers have the adapters."""
+    """Name of the unit whose servers load the adapters."""
     adapters: dict[str, str]
-    """Names by which servers know the adapters, by those that requests say. At least one."""
+    """Served names of the adapters, by the names in requests. At least one."""
 
 
 class AdapterNames(pulumi.ComponentResource):
-    """The InferenceModelRewrite of a unit. Declare it after the model cache, which has the adapters, and the unit."""
+    """The InferenceModelRewrite of a unit. Declare it after the unit and after the model cache, which holds the
+    adapters.
+    """
 
     rewrite: pulumi.Output[str]
     """Name of the InferenceModelRewrite."""
@@ -51,7 +54,8 @@ class AdapterNames(pulumi.ComponentResource):
 
 
 def model_rewrite(args: AdapterNamesArgs) -> Manifest:
-    """The InferenceModelRewrite: one rule for each adapter.
+    """Return the InferenceModelRewrite of a unit, with one rule for each adapter.
+
 
     Raises:
         KitError: the catalogue has no such release.

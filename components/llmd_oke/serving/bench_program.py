@@ -1,6 +1,6 @@
-"""Programs of our own in pods: their modules in a ConfigMap, and what pods of the bench have in common.
+"""Programs of this project that run in pods: their modules as ConfigMaps, and parts of manifests that their pods share.
 
-The image brings Python and what vLLM itself depends on (`values/bench/jobs.yaml`).
+The pods' image provides Python and the dependencies of vLLM (`values/bench/jobs.yaml`).
 """
 
 import base64
@@ -20,7 +20,7 @@ from llmd_oke.objects import Manifest
 from llmd_oke.serving.manifests import object_metadata
 
 PACKAGES = ("llmd_base", "llmd_bench", "llmd_pods")
-"""Packages of our own, whose modules go into a program's file."""
+"""Python packages of this project whose modules a program's archive may contain."""
 
 FOLDER = "/opt/llmd-oke"
 FILE = "program.pyz"
@@ -29,23 +29,25 @@ VOLUME = "program"
 _IMPORT = re.compile(
     r"^ *(?:import (?P<module>[\w.]+)|from (?P<package>[\w.]+) import (?P<names>\([^)]*\)|.*))", re.MULTILINE
 )
-"""A statement that imports, as this kit's style has it: absolute names, one module to an `import`. Every preview looks
-for them; parsing the sources would take it 40 ms."""
+"""An import statement in this project's style: absolute names, one module for each `import`. Each preview searches the
+sources for them; parsing the sources instead would take 40 ms."""
 
 CONTAINER_SECURITY = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
 }
-"""What Kubernetes' `restricted` pod security standard asks of a container, and a root that nothing is written to."""
+"""Security context of a container by Kubernetes' `restricted` pod security standard, with a read-only root file system.
+"""
 
 
 @cache
 def modules(program: str) -> Mapping[str, str]:
-    """The sources that a program needs by module name, `llmd_bench.load.generator` for example. Packages come empty.
+    """Return the sources of the modules that a program imports, directly or not, by module name, for example
+    `llmd_bench.load.generator`. The `__init__` of a package has an empty source.
 
     Args:
-        program: the module that is run.
+        program: name of the module to run.
     """
     sources: dict[str, str] = {}
     pending = [program]
@@ -62,8 +64,8 @@ def modules(program: str) -> Mapping[str, str]:
 
 @cache
 def archive(program: str) -> bytes:
-    """The modules as one file that Python runs. Stored, not compressed: other versions of zlib would make other bytes,
-    and so another Job.
+    """Return a program's modules as a zip file that Python can run. Its entries are stored without compression: the
+    bytes of compressed entries depend on zlib's version, and other bytes would mean another Job.
     """
     sources = {
         f"{name.replace('.', '/')}{'/__init__' if _is_package(name) else ''}.py": source
@@ -78,67 +80,71 @@ def archive(program: str) -> bytes:
 
 
 def binary_data(program: str) -> dict[str, str]:
-    """A program as the binary data of a ConfigMap."""
+    """Return the `binaryData` of a ConfigMap with a program's archive."""
     return {FILE: base64.b64encode(archive(program)).decode()}
 
 
 def volume(config_map: str) -> dict[str, Any]:
-    """The volume with a program and what lies beside it in its ConfigMap."""
+    """Return the pod's volume with the ConfigMap of a program."""
     return {"name": VOLUME, "configMap": {"name": config_map}}
 
 
 def command() -> list[str]:
-    """The command that runs the program of the volume."""
+    """Return the command that runs the program in the volume."""
     return ["python3", "-B", f"{FOLDER}/{FILE}"]
 
 
 def mount() -> dict[str, Any]:
-    """Return the mount of the program's volume."""
+    """Return the volume mount of the program."""
     return {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
 
 
 def from_label(name: str, label: str) -> dict[str, Any]:
-    """An environment variable with the value of a label of the pod."""
+    """Return an environment variable whose value is that of a label of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
 
 
 def pod_security(how: JobFacts) -> dict[str, Any]:
-    """Return what Kubernetes' `restricted` pod security standard asks of a pod."""
+    """Return the security context of a pod by Kubernetes' `restricted` pod security standard."""
     return {"runAsNonRoot": True, "runAsUser": how.user_id, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def rather_on(shape: str) -> dict[str, Any]:
-    """Nodes of the shape if there is room: they have vLLM's image, which others would have to pull."""
+    """Return a node affinity that prefers nodes of a shape, which have vLLM's image already."""
     term = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [shape]}
     preferred = {"weight": 100, "preference": {"matchExpressions": [term]}}
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
 
 
 def digest(parts: object) -> str:
-    """A short name of any plain data."""
+    """Return the first 10 hexadecimal digits of the SHA-256 of plain data."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
 
 
 @cache
 def files(package: str) -> dict[str, str]:
-    """The files of a program that is a package of `llmd_pods` and needs no other module, by name."""
+    """Return the Python files of a package of `llmd_pods` that imports no other module of this project, by
+    file name.
+    """
     folder = resources.files("llmd_pods") / package
     return {file.name: file.read_text() for file in sorted(folder.iterdir(), key=str) if file.name.endswith(".py")}
 
 
 def files_name(package: str) -> str:
-    """The name of such a program's ConfigMap. It says the content, so that another program restarts what runs it."""
+    """Return the name of the ConfigMap with such a package. The name contains a digest of the files, so that changed
+    files restart the pods.
+    """
     return f"{package.replace('_', '-')}-{digest(files(package))}"
 
 
 def files_config_map(package: str, namespace: Any) -> Manifest:
-    """The ConfigMap that pods run such a program from."""
+    """Return the ConfigMap from which pods run such a package."""
     metadata = object_metadata(files_name(package), namespace)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files(package)}
 
 
 def files_volume(package: str, name: str) -> dict[str, Any]:
-    """The volume of that name with such a program."""
+    """Return a volume named `name` with the ConfigMap of such a package."""
     return {"name": name, "configMap": {"name": files_name(package)}}
 
 
@@ -158,7 +164,9 @@ def _folder(package: str) -> Traversable:
 
 
 def _imports(source: str) -> Iterator[str]:
-    """Modules that a source imports; of `from package import name` the module `package.name`, if that is one."""
+    """Yield the names of the modules that a source imports. `from package import name` yields `package`, and
+    `package.name` if that is a module of this project.
+    """
     for match in _IMPORT.finditer(source):
         if match["module"]:
             yield match["module"]

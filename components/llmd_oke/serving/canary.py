@@ -1,4 +1,4 @@
-"""Canaries of a model: a pod that asks each of its servers a few known prompts all the time."""
+"""Canary of a model: a pod that sends known prompts to each of the model's servers at regular intervals."""
 
 from typing import Any
 
@@ -26,15 +26,16 @@ REQUEST_FILE = "request.json"
 
 
 class CanaryArgs(BenchPodArgs):
-    """Arguments of a model's canaries."""
+    """Arguments of a model's canary."""
 
     request: str
-    """Whom to ask what: the JSON text of `llmd_bench.canary_request.CanaryRequest`."""
+    """Prompts and servers, as the JSON text of `llmd_bench.canary_request.CanaryRequest`."""
 
 
 class Canary(pulumi.ComponentResource):
-    """Canaries of one model: known prompts for each of its servers, and metrics of how their answers are beside the
-    first ones. Declare it after the servers; alerts are those of the stack's monitoring.
+    """Canary of one model: a pod that sends known prompts to each of the model's servers and exports metrics of the
+    differences between the answers and the first answers. Declare it after the servers; the alerts on these metrics
+    belong to the stack's monitoring.
     """
 
     name: pulumi.Output[str]
@@ -51,13 +52,13 @@ class Canary(pulumi.ComponentResource):
 
 
 def object_name(args: CanaryArgs) -> str:
-    """Name of all objects of the canaries."""
+    """Return the name of all objects of a canary."""
     return f"canary-{args['model']}"
 
 
 def canary_manifests(args: CanaryArgs) -> list[Manifest]:
-    """All objects; the Deployment is the last of them."""
-    metadata, known = _metadata(args), canaries()
+    """Return all objects of a canary; the Deployment is the last of them."""
+    metadata, known = object_metadata(object_name(args), args["namespace"], _labels(args)), canaries()
     program = bench_program.digest([bench_program.archive(PROGRAM), args["request"]])
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
     return [
@@ -89,12 +90,8 @@ def canary_manifests(args: CanaryArgs) -> list[Manifest]:
 
 
 def _labels(args: CanaryArgs) -> dict[str, str]:
-    """Labels of the pod, by one of which network policies let it reach servers as pods that measure."""
+    """Return the labels of the pod. Network policies admit the pod to servers by the label of measuring pods."""
     return {**labels.canary(args["model"]), PART_LABEL: object_name(args)}
-
-
-def _metadata(args: CanaryArgs) -> dict[str, Any]:
-    return object_metadata(object_name(args), args["namespace"], _labels(args))
 
 
 def _pod(args: CanaryArgs, known: CanaryFacts) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Clients' access to a front door, and how much of its memory one client may take: filters in Envoy's Lua.
+"""Authentication and limits of clients at a front door, as Envoy's Lua filters.
 
-Envoy's project counts its Lua filter as robust against untrusted clients, and as stable; its own filter for keys is
-`alpha`, says at each start that it is work in progress, and compares keys as they are.
+Envoy's project rates its Lua filter as stable and robust against untrusted clients. Its API key filter is `alpha`, logs
+at each start that it is work in progress, and compares keys in plain text.
 """
 
 import hashlib
@@ -20,32 +20,37 @@ from llmd_oke.serving.client_requests import (
 from llmd_oke.serving.envoy_bounds import bounds
 
 CLIENT_HEADER = "x-llmd-oke-client"
-"""Says routers and servers who asks: the name of the key, or the subject of the token. Clients can't set it."""
+"""Header with the client's name, for routers and servers: the name of the API key, or the subject of the token. The
+front door removes the header from requests of clients."""
 
 PRIORITY_HEADER = "x-llmd-oke-priority"
-"""Says routers a client's priority where it isn't 0. Clients can't set it."""
+"""Header with a client's priority for routers, if it isn't 0. The front door removes the header from requests of
+clients."""
 
 BODIES_FILTER, RIGHTS_FILTER, TOKENS_FILTER = "bodies-in-flight", "client-rights", "client-tokens"
 """Names of filters."""
 
 SERVED = "served"
-"""What a route says of itself, below the name of the filter of rights: the model that it leads to, or, where it lists
-models, the entry whose host it is."""
+"""Key of a route's metadata for the filter of rights: the served name of the route's model, or, on a route that lists
+models, the name of the entry whose host it belongs to."""
 
 Config = dict[str, Any]
 
 
 def key_digest(key: str) -> str:
-    """Return what is kept of a key: its SHA-256. Keys are too long and too much by chance for anybody to find one by
-    it.
+    """Return the SHA-256 of an API key as hexadecimal digits, which is stored instead of the key. Keys are long and
+    random, so that no key can be guessed from its digest.
     """
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def keys_filter(digests: Mapping[str, str]) -> Config:
-    """Tell clients by digests of their keys, which are given by the clients' names; refuse all others.
+    """Return the filter that authenticates clients by the digests of their API keys and refuses other requests.
 
-    Of an address that was refused too often in a minute, what isn't known is refused with 429.
+    The filter answers 429 to unknown keys from an address that had too many refusals in a minute.
+
+    Args:
+        digests: SHA-256 of the keys, by the clients' names.
     """
     clients = {digest: client for client, digest in sorted(digests.items())}
     per_minute = bounds().refusals_per_minute
@@ -53,8 +58,9 @@ def keys_filter(digests: Mapping[str, str]) -> Config:
 
 
 def tokens_filter() -> Config:
-    """Answers 429 to a token that was refused too often in a minute, before it is verified once more, and to those that
-    haven't passed before, while too many are refused.
+    """Return the filter that limits the verification of tokens: it answers 429 to a token that was refused too often in
+    a minute before the token is verified again, and, while too many tokens are refused, to tokens that have never
+    passed.
     """
     return {
         "name": TOKENS_FILTER,
@@ -68,7 +74,9 @@ def tokens_filter() -> Config:
 
 
 def bodies_filter() -> Config:
-    """Refuse a request where those of its client whose answers haven't begun are too large beside those of others."""
+    """Return the filter that refuses a request if the bodies of its client's requests without an answer yet use too
+    much of the memory for bodies, compared with those of other clients.
+    """
     most = bounds()
     thread_bytes = most.bodies_mib * 1024 * 1024 // FRONT_DOOR_THREADS
     return {
@@ -86,7 +94,9 @@ def bodies_filter() -> Config:
 
 @dataclass(frozen=True)
 class ConcurrentRequests:
-    """Requests that a client may have under way at each model at a time, other than those that clusters count."""
+    """Limit on a client's requests under way at each model. `counted_by_clusters` names the clients whose requests
+    Envoy's clusters count instead of the filter.
+    """
 
     most: int
     counted_by_clusters: Sequence[str]
@@ -97,16 +107,17 @@ def rights_filter(
     lists: Mapping[str, Mapping[str, str]],
     concurrent_requests: ConcurrentRequests | None,
 ) -> Config:
-    """Make the filter that lets clients use some models only, and have so many requests under way at each.
+    """Return the filter that limits the models that clients may use, and a client's requests under way at each model.
 
-    Clusters count exactly, but only for clients whose names are known when Envoy starts; those of tokens are not. The
-    filter has a state for each of Envoy's threads, so that each thread allows its share: a client that opens few
-    connections may be at one of them alone.
+    Clusters count exactly, but only for clients whose names are known when Envoy starts, which the names of tokens are
+    not. The filter's state belongs to one thread of Envoy, so that each thread allows its share of the limit: a client
+    with few connections may be on one thread only.
 
     Args:
-        rights: served names of models by the names of clients; all others have those of "", or all where it is missing.
-        lists: what `/v1/models` answers, by client and by what its route says of itself.
-        concurrent_requests: of clients at one Envoy; any number if None.
+        rights: served names of models by the names of clients; all other clients have those of the key "", or may use
+            all models if that key is missing.
+        lists: answers to `/v1/models` as JSON text, by client and by the value of `SERVED` in the route's metadata.
+        concurrent_requests: limit of clients at one Envoy; no limit if None.
     """
     most = concurrent_requests
     return {
@@ -127,7 +138,11 @@ def rights_filter(
 
 
 def priorities_filter(priorities: Mapping[str, int]) -> Config:
-    """Tell routers the priorities of clients, which are given by their names; all others have 0."""
+    """Return the filter that sets the header with the client's priority, 0 for clients without one.
+
+    Args:
+        priorities: priorities by the clients' names.
+    """
     texts = {client: str(priority) for client, priority in sorted(priorities.items()) if priority}
     return {
         "name": "client-priorities",

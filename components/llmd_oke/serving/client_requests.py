@@ -1,8 +1,9 @@
-"""Checks of clients' requests by an Envoy, before anybody else reads them.
+"""Checks of clients' requests in an Envoy, before any other filter or server reads them.
 
-Headers and fields that are the router's alone are dropped and refused (`values/router/client-requests.yaml`) by Envoy's
-Lua filter, which its project counts as robust against untrusted clients (extensions_metadata.yaml of v1.40.0:
-`robust_to_untrusted_downstream`, `stable`; `header_mutation` is `unknown`, `json_to_metadata` is `alpha`).
+Headers that only the router may set are removed, and fields that only the router may set are refused
+(`values/router/client-requests.yaml`), both by Envoy's Lua filter, which Envoy's project rates as robust against
+untrusted clients (extensions_metadata.yaml of v1.40.0: `robust_to_untrusted_downstream`, `stable`; `header_mutation` is
+`unknown`, `json_to_metadata` is `alpha`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,19 +16,20 @@ from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.values import values_folder
 
 LARGEST_BODY_MIB = bounds().body_mib
-"""Of a request to a front door, which is held until it is whole."""
+"""Largest body of a request to a front door, in MiB. Envoy buffers the whole body."""
 
 MODEL_NAMESPACE, MODEL_KEY, REFUSED_KEY = "llmd-oke", "model", "refused"
-"""Where Envoy finds what the body says, and the field or the kind of what was refused (dynamic metadata)."""
+"""Namespace and keys of the dynamic metadata with the body's `model`, and with the field or kind of what was refused.
+"""
 
 TOKENS_NAMESPACE = "llmd-oke.tokens"
-"""Where Envoy finds how many tokens a request may take, by the key of its model."""
+"""Namespace of the dynamic metadata with the number of tokens that a request may take, under `MODEL_KEY`."""
 
 BODIES_FILTER = "client-bodies"
 """Name of the filter that checks bodies."""
 
 _PATH_PREFIX = "^/models/[^/]+"
-"""Of paths at a stack's front door that lead to one model."""
+"""Lua pattern of the prefix of paths that lead to one model at a stack's front door."""
 
 _FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
 
@@ -36,7 +38,7 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True)
 class LongestSequences:
-    """Tokens that one sequence may have, by what leads to a model: hosts, entries of paths, and models of bodies."""
+    """Longest sequences in tokens, by the host name, by the entry's name in the path, and by the body's `model`."""
 
     hosts: Mapping[str, int]
     entries: Mapping[str, int]
@@ -45,9 +47,9 @@ class LongestSequences:
 
 @dataclass(frozen=True)
 class ClientObjectives:
-    """Headers in which an endpoint picker reads what a request is part of: an InferenceObjective, and whose turn it
-    counts for. `client_header` and `priority_header` are those in which a front door says both, `objectives` pairs of a
-    priority and the name of its InferenceObjective.
+    """Headers from which an endpoint picker reads a request's InferenceObjective (`objective_header`) and the client
+    for fairness (`fairness_header`). A front door sends `client_header` and `priority_header`, from which the former
+    are made; `objectives` are pairs of a priority and the name of its InferenceObjective.
     """
 
     client_header: str
@@ -64,13 +66,14 @@ def filters(
     objectives: ClientObjectives | None = None,
     sessions: Sequence[str] = (),
 ) -> list[Config]:
-    """Return the filters of an Envoy that everybody may ask: clean headers, and requests that are whole and checked.
+    """Return the filters of an Envoy that untrusted clients can reach: they remove the router's headers, buffer
+    requests and check bodies.
 
     Args:
-        largest_body_mib: of a request.
-        salted: a body may have a `cache_salt`, which a front door writes into it; nobody else knows those of clients.
-        objectives: how an endpoint picker is told of clients that a front door knows; not at all if left out.
-        sessions: headers by which an endpoint picker keeps a client's session at its server.
+        largest_body_mib: largest body of a request in MiB.
+        salted: whether a body may have a `cache_salt`. Only a front door that writes salts may send requests then.
+        objectives: headers for the endpoint picker about clients that a front door has authenticated; none if None.
+        sessions: headers by which an endpoint picker keeps a client's session at one server.
     """
     tables, files, steps = _header_tables(kept=sessions), ["router/client-headers"], ["clean(handle)"]
     if sessions:
@@ -92,11 +95,12 @@ def filters(
 
 
 def gateway_program(kept: Mapping[str, Iterable[str]] | None = None) -> str:
-    """The Lua of all that `filters` have, for a Gateway that holds requests back until they are whole before it.
+    """Return the Lua program with all checks of `filters`, for a Gateway whose proxy buffers requests before the
+    program runs.
 
     Args:
-        kept: headers by which its routes tell models apart, with their values: they stay, since routes may be chosen
-            anew behind it, and a client says no other value by them.
+        kept: headers by which the Gateway's routes choose a model, with their values. The program doesn't remove them
+            if they have one of these values, since a route may be chosen again after the program.
     """
     values = {name.lower(): dict.fromkeys(texts, True) for name, texts in (kept or {}).items()}
     tables = {**_header_tables(), **_body_tables(salted=False), "Salt": None, "Kept": values}
@@ -105,19 +109,20 @@ def gateway_program(kept: Mapping[str, Iterable[str]] | None = None) -> str:
 
 
 def cleaning_filter(*more: str, kept: Sequence[str] = ()) -> Config:
-    """Take the router's headers out of requests but for those `kept`, and `more` of them, before it is asked who the
-    client is.
+    """Return the filter that removes the router's headers but those in `kept`, and the headers `more`, before the
+    client is authenticated.
     """
     tables = _header_tables(more, kept=kept)
     return _lua("client-headers", tables, ("router/client-headers",), "clean(handle)")
 
 
 def choosing_filters(longest: LongestSequences, salting: Config | None = None) -> list[Config]:
-    """Checks requests whose headers are clean, writes the body's `model` down, and has the route chosen anew by it.
+    """Return the filters that check requests whose headers are already cleaned, store the body's `model` as dynamic
+    metadata, and have Envoy choose the route again.
 
     Args:
-        longest: what a sequence is counted with of which the request doesn't say how long it may be.
-        salting: a filter that says where the one of `salting_filter` is found, where clients have salts.
+        longest: length in tokens that counts for a sequence whose request doesn't limit it.
+        salting: filter that reads the filter of `salting_filter` from a file, if clients have salts.
     """
     tables = _header_tables((), _PATH_PREFIX, salting=salting is not None)
     admitted = _lua("client-paths", tables, ("router/client-headers",), "admit(handle)")
@@ -125,12 +130,14 @@ def choosing_filters(longest: LongestSequences, salting: Config | None = None) -
 
 
 def salting_filter(longest: LongestSequences, secret: str) -> Config:
-    """Make the last of `choosing_filters`, with a `cache_salt` for each client, of a secret of the stack."""
+    """Return the last of `choosing_filters`, which also adds a `cache_salt` for each client, made from the stack's
+    secret.
+    """
     return _bodies(_CHOOSE, longest=longest, secret=secret)
 
 
 _MAX_TOKENS = 10**9
-"""That a request is counted with: as many as a limit may be."""
+"""Upper bound on the tokens counted for one request: the largest possible limit."""
 
 _CHOOSE = f"""local model, read, sequences, most = check(handle)
   if model then handle:streamInfo():dynamicMetadata():set("{MODEL_NAMESPACE}", "{MODEL_KEY}", model) end
@@ -138,7 +145,7 @@ _CHOOSE = f"""local model, read, sequences, most = check(handle)
   local counted = math.ceil(math.max(1, math.min(tokens, {_MAX_TOKENS})))
   handle:streamInfo():dynamicMetadata():set("{TOKENS_NAMESPACE}", "{MODEL_KEY}", counted)
   handle:clearRouteCache()"""
-"""No filter of Envoy's own chooses the route anew."""
+"""Lua statements of the last choosing filter; Envoy has no filter of its own that clears the route cache."""
 
 
 def _bodies(
@@ -156,7 +163,7 @@ def _bodies(
 
 
 def _buffer(largest_mib: int) -> Config:
-    """Hold a request back until it is whole, or refuse it (413)."""
+    """Return the filter that buffers whole requests and refuses larger ones with 413."""
     config = {"@type": f"{_FILTERS}.buffer.v3.Buffer", "max_request_bytes": largest_mib * 2**20}
     return {"name": "envoy.filters.http.buffer", "typed_config": config}
 
@@ -167,7 +174,7 @@ def _lua(name: str, tables: Config, files: Iterable[str], do: str) -> Config:
 
 
 def _program(tables: Config, files: Iterable[str], do: str) -> str:
-    """Tables, functions, and what is done with each request."""
+    """Return a Lua program: tables, functions, and the statements `do` that run for each request."""
     head = "".join(f"local {table} = {lua_literal(value)}\n" for table, value in tables.items())
     body = "".join(lua_functions(file) for file in files)
     return (
@@ -177,7 +184,7 @@ def _program(tables: Config, files: Iterable[str], do: str) -> str:
 
 @cache
 def lua_functions(file: str) -> str:
-    """Return a Lua program of `values/`, by folder and name, without its comments."""
+    """Return the text of a Lua file of `values/`, named by its path without `.lua`, without comment lines."""
     lines = (values_folder() / f"{file}.lua").read_text().splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("--"))
 
@@ -190,8 +197,8 @@ def _header_tables(
     counted: bool = False,
     kept: Iterable[str] = (),
 ) -> Config:
-    """Return the tables of headers. Where clients have salts, a path whose requests read the prefix cache without one
-    is none of theirs.
+    """Return the tables about headers and paths. If clients have salts, the paths whose requests would use the prefix
+    cache without a salt are left out.
     """
     facts = client_requests()
     paths = [path for path in facts.paths if not (salting and path.cache == "unsalted")]
@@ -233,13 +240,13 @@ def _body_tables(*, salted: bool) -> Config:
 
 
 def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Whole names, and beginnings of names."""
+    """Return the whole names, and the prefixes (names that end with `*`, without it)."""
     listed = list(names)
     return [name for name in listed if not name.endswith("*")], [name[:-1] for name in listed if name.endswith("*")]
 
 
 def _mark(places: dict[str, Any], name: str, mark: str) -> None:
-    """Write what is refused at a place into the tree of places."""
+    """Set a mark at a dotted name in the tree of the body's fields."""
     node = places
     for part in name.split("."):
         node = node.setdefault("fields", {}).setdefault(part, {})
@@ -247,7 +254,7 @@ def _mark(places: dict[str, Any], name: str, mark: str) -> None:
 
 
 def lua_literal(value: Any) -> str:
-    """A value as Lua writes it. Texts have no line ends."""
+    """Return a value as a Lua literal. Strings must not contain line breaks."""
     if isinstance(value, dict):
         pairs = cast("dict[str, Any]", value).items()
         return f"{{{', '.join(f'[{lua_literal(key)}] = {lua_literal(part)}' for key, part in pairs)}}}"

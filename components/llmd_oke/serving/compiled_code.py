@@ -1,4 +1,6 @@
-"""Code that servers compile as they start, kept in a folder of their node: the program, its container and volumes."""
+"""Directory on a node for code that servers compile at their start: the program that manages it, its container and
+volumes.
+"""
 
 from typing import Any
 
@@ -9,44 +11,48 @@ from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import ModelCacheMountArgs
 
 FOLDER = "/compiled"
-"""Where the folder of servers of one kind is in their pods, and the folder of all kinds in the one that makes it."""
+"""Mount path of the directory: in servers that of one key, in the container that creates it that of all keys."""
 
 VOLUME = "compiled-code"
 PROGRAM = "compiled_code"
-"""Package of `llmd_pods` that makes the folders and starts servers with them."""
+"""Package of `llmd_pods` that creates the directories and starts servers with links to them."""
 
 PROGRAM_VOLUME = "compiled-code-program"
 PROGRAM_FOLDER = "/opt/llmd-oke/compiled_code"
 
 
 def is_kept(release: Release, place: ModelCacheMountArgs) -> bool:
-    """Tell whether a server keeps the code that it compiles: its stack has a folder, and its vLLM finds the code."""
+    """Tell whether a server's compiled code is stored on the node: the stack has a directory for it, and the release's
+    vLLM can reuse the code.
+    """
     return bool(release.vllm.compiled_code and place.get("compiled_path"))
 
 
 def command(release: Release, port: int, startup_budget_s: int, own: list[str]) -> list[str]:
-    """Return the command by which a server keeps what it compiles: the program, then the server's `own` command."""
+    """Return the command of a server whose compiled code is stored: the program, then `own`, the command of vLLM."""
     links = [f"--link={path}" for path in release.vllm.compiled_code.values()]
     health = [f"--health=http://127.0.0.1:{port}/health", f"--limit-s={startup_budget_s}"]
     return ["python3", "-IB", f"{PROGRAM_FOLDER}/start.py", f"--folder={FOLDER}", *links, *health, "--", *own]
 
 
 def mounts(key: str) -> list[dict[str, Any]]:
-    """Return the mounts of a server's container; `key` names the folder of its kind."""
+    """Return the volume mounts of a server's container; `key` is the name of the server's subdirectory
+    (`vllm.compiled_key`).
+    """
     return [{"name": VOLUME, "mountPath": FOLDER, "subPath": key}, _program_mount()]
 
 
 def volumes(place: ModelCacheMountArgs) -> list[dict[str, Any]]:
-    """Return the volumes of a server's pod: the stack's folder on the node, and the program."""
+    """Return the volumes of a server's pod: the stack's directory on the node, and the program's ConfigMap."""
     folder = {"path": place.get("compiled_path"), "type": "DirectoryOrCreate"}
     return [{"name": VOLUME, "hostPath": folder}, bench_program.files_volume(PROGRAM, PROGRAM_VOLUME)]
 
 
 def container(key: str, user: int) -> dict[str, Any]:
-    """Return the container that makes the folder for servers of one kind and removes old ones.
+    """Return the container that creates the subdirectory `key` and removes old ones.
 
-    Root, because the folder above is root's, and able to change owners: folders belong to the user that servers run as.
-    It asks nobody and has no secret.
+    It runs as root with the capability CHOWN: root owns the parent directory, and the subdirectory must belong to
+    `user`, whose ID servers run as. It makes no connections and reads no secrets.
     """
     bounds = facts().compiled_code
     capabilities = {"drop": ["ALL"], "add": ["CHOWN"]}

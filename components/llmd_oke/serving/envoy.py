@@ -1,4 +1,6 @@
-"""The Envoy of a router: it asks the endpoint picker where each request goes, and takes it there."""
+"""Bootstrap of a router's Envoy, which asks the endpoint picker for the server of each request and forwards the request
+to this server.
+"""
 
 import json
 from collections.abc import Mapping
@@ -10,28 +12,29 @@ from llmd_oke.serving.client_requests import ClientObjectives
 from llmd_oke.serving.envoy_bounds import chain_bounds, listener_bounds, manager_bounds, process_bounds
 
 REQUESTS_PORT = 8081
-"""Where Envoy takes requests."""
+"""Port on which Envoy accepts requests."""
 
 METRICS_PORT = 19001
-"""Where Envoy says that it is ready (`/ready`) and gives its metrics (`/stats/prometheus`)."""
+"""Port of Envoy's readiness (`/ready`) and metrics (`/stats/prometheus`)."""
 
 PICKER_PORT = 9002
-"""Where an endpoint picker is asked (ext_proc)."""
+"""Port of the endpoint picker's ext_proc service."""
 
 CONFIG_FILE = "envoy.yaml"
 
 PICKER_HEALTH_PORT = 9003
-"""Where an endpoint picker says whether it is alive and whether it leads (grpc.health.v1)."""
+"""Port of the endpoint picker's health service (grpc.health.v1), with one status for liveness and one for leadership.
+"""
 
 DESTINATION_HEADER = "x-gateway-destination-endpoint"
-"""The header in which the endpoint picker names the server of a request; Envoy dials what it says."""
+"""Header in which the endpoint picker returns the address of a request's server, which Envoy connects to."""
 
 _ADMIN_PORT = 19000
 _ANY = "0.0.0.0"  # noqa: S104 - in the pod
 _LONGEST_REQUEST = "86400s"
 _LONGEST_CONNECTION = "60s"
-"""A client that keeps its connection is asked to open another one after this time, so that it leaves a pod that ends
-within that pod's grace."""
+"""Longest time that a client may keep a connection open. It is shorter than the grace period of a pod, so that clients
+leave a terminating pod in time."""
 _API = "type.googleapis.com/envoy"
 
 _Config = dict[str, Any]
@@ -47,38 +50,32 @@ def bootstrap(
     objectives: ClientObjectives | None = None,
     sessions: tuple[str, ...] = (),
 ) -> str:
-    """Envoy's config as text: JSON, which is YAML too.
+    """Return Envoy's bootstrap as JSON, which is valid YAML.
 
     Args:
-        largest_body_mib: of a request.
-        pickers: name in the DNS of all endpoint pickers, of which the one that leads is asked; the picker in the same
-            pod if left out.
-        salted: requests may have a `cache_salt`.
-        memory_limit_mib: of its container; where it has none, memory is not bounded here either.
-        objectives: how the picker is told of clients that a front door knows; not at all if left out.
-        sessions: headers by which the picker keeps a client's session at its server.
+        largest_body_mib: largest body of a request in MiB.
+        pickers: DNS name of the headless Service of all endpoint pickers, of which Envoy asks the leader; the picker in
+            the same pod if left out.
+        salted: whether requests may have a `cache_salt`.
+        memory_limit_mib: memory limit of the container; Envoy's memory isn't limited if None.
+        objectives: headers for the picker about clients that a front door has authenticated; none if None.
+        sessions: headers by which the picker keeps a client's session at one server.
     """
     checks = client_requests.filters(largest_body_mib, salted=salted, objectives=objectives, sessions=sessions)
+    unknown = {**_access_log("/dev/stdout", _ACCESS), "filter": {"response_flag_filter": {"flags": ["NR"]}}}
+    requests = listener("vllm", _ANY, REQUESTS_PORT, _requests_manager(checks), {"name": "vllm"})
     config = {
         **process_bounds(memory_limit_mib),
         "admin": {"address": socket_address("127.0.0.1", _ADMIN_PORT), "access_log": [_access_log("/dev/null")]},
         "static_resources": {
             "listeners": [
                 _metrics_listener(),
-                _requests_listener(checks),
+                {**requests, "access_log": [unknown]},
             ],
             "clusters": [_admin_cluster(), _servers_cluster(), _pickers_cluster(pickers)],
         },
     }
     return json.dumps(config, indent=1)
-
-
-def _requests_listener(checks: list[_Config]) -> _Config:
-    unknown = {**_access_log("/dev/stdout", _ACCESS), "filter": {"response_flag_filter": {"flags": ["NR"]}}}
-    return {
-        **listener("vllm", _ANY, REQUESTS_PORT, _requests_manager(checks), {"name": "vllm"}),
-        "access_log": [unknown],
-    }
 
 
 def _requests_manager(checks: list[_Config]) -> _Config:
@@ -116,9 +113,10 @@ def _route() -> _Config:
 
 
 def _endpoint_picker_filter() -> _Config:
-    """Each request goes to the endpoint picker and back, and so does its answer. Without a picker it fails.
+    """Return the filter that sends each request and its response through the endpoint picker. Requests fail without a
+    picker.
 
-    A picker that can't be reached is tried again, or another one, for some half a minute, in which one starts.
+    Envoy retries an unreachable picker, or another one, for about 30 s, in which a picker starts.
     """
     return http_filter(
         "ext_proc",
@@ -178,7 +176,7 @@ def _admin_cluster() -> _Config:
 
 
 def _servers_cluster() -> _Config:
-    """The model servers, by the address that the endpoint picker names."""
+    """Return the cluster of the model servers, addressed by the header that the endpoint picker sets."""
     return {
         "name": "original_destination_cluster",
         "type": "ORIGINAL_DST",
@@ -229,8 +227,9 @@ def _local_picker() -> _Config:
 
 
 def _leading_picker(pickers: str) -> _Config:
-    """All pickers, of which only the leader is healthy. While there is none, those that can be reached are asked: they
-    know the servers too, and guess less well until one of them leads."""
+    """Return the cluster settings for several pickers, of which only the leader reports to be healthy. While there is
+    no leader, all reachable pickers are asked: they know the servers too, but choose less well until one of them leads.
+    """
     check = {
         "timeout": "1s",
         "interval": "2s",
@@ -272,8 +271,8 @@ def _picker_endpoint(endpoint: _Config) -> _Config:
 
 
 def _tls() -> _Config:
-    """Return the TLS settings towards the picker, whose certificate is made by itself at its start, so that there is
-    nothing to hold it to.
+    """Return the TLS settings for connections to the picker. The picker's certificate isn't verified, since the picker
+    creates a self-signed one at its start.
     """
     kind = f"{_SOCKETS}.tls.v3.UpstreamTlsContext"
     return {
@@ -283,7 +282,7 @@ def _tls() -> _Config:
 
 
 def previous_hosts() -> _Config:
-    """Another try goes to a host that wasn't tried yet."""
+    """Return the retry predicate that rejects hosts already tried for the same request."""
     kind = f"{_API}.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
     return {"name": "envoy.retry_host_predicates.previous_hosts", "typed_config": {"@type": kind}}
 
@@ -301,7 +300,7 @@ def _access_log(path: str, line: str | None = None) -> _Config:
 
 
 def connection_manager(**settings: Any) -> _Config:
-    """Return the manager of a listener's HTTP connections, within the bounds of all listeners."""
+    """Return the HTTP connection manager of a listener: `settings`, merged into the limits of all listeners."""
     kind = f"{_API}.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
     bounded = manager_bounds()
     for name, value in settings.items():
@@ -313,19 +312,19 @@ def connection_manager(**settings: Any) -> _Config:
 def listener(
     name: str, host: str, port: int, manager: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> _Config:
-    """Return a listener within the bounds of all listeners; `settings` are of its only filter chain."""
+    """Return a listener with the limits of all listeners; `settings` extend its only filter chain."""
     chain = {"filters": [manager], **chain_bounds(), **(settings or {})}
     return {"name": name, "address": socket_address(host, port), **listener_bounds(), "filter_chains": [chain]}
 
 
 def http_filter(name: str, package: str, kind: str, **settings: Any) -> _Config:
-    """A filter that requests go through, with its settings."""
+    """Return an HTTP filter with its settings, by Envoy's names for filter, package and message."""
     config = {"@type": f"{_API}.extensions.filters.http.{package}.v3.{kind}", **settings}
     return {"name": f"envoy.filters.http.{name}", "typed_config": config}
 
 
 def socket_address(host: str, port: int) -> _Config:
-    """Return the address of a listener or an upstream."""
+    """Return the socket address of a listener or an upstream."""
     return {"socket_address": {"address": host, "port_value": port}}
 
 

@@ -1,7 +1,7 @@
-"""Bounds on what clients may take of an Envoy: those of Envoy's guide for proxies at an edge, and its memory.
+"""Limits on the resources of an Envoy that clients may use, after Envoy's guide for edge proxies, and its memory limit.
 
-Figures are those of `values/serving/envoy-bounds.yaml`. How much memory an Envoy's container has follows from what
-clients may take: no attack is to need more than `attack_share` of it.
+The figures are in `values/serving/envoy-bounds.yaml`. The memory limit of an Envoy's container follows from the other
+limits: the most memory that clients can use is `attack_share` of it.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Literal
 from llmd_oke.values import Entry, required_entry
 
 Config = dict[str, object]
-"""A message of Envoy's API."""
+"""A message of Envoy's API as a dict."""
 
 _API = "type.googleapis.com/envoy"
 _HEAP = "envoy.resource_monitors.fixed_heap"
@@ -19,8 +19,8 @@ _CONNECTIONS = "envoy.resource_monitors.global_downstream_max_connections"
 
 
 class Pressure(Entry):
-    """Shares of the memory limit from which Envoy does something; of a pair from the first a little, from the second
-    all that it can.
+    """Shares of the memory limit at which Envoy's overload actions start (0.9 is 90 %). A pair is the share at which an
+    action starts, and the share at which it acts in full.
     """
 
     shrink_heap: float
@@ -32,7 +32,7 @@ class Pressure(Entry):
 
 
 class EnvoyBounds(Entry):
-    """Bounds of one Envoy; times in seconds, sizes as their names say."""
+    """Limits of one Envoy. Suffixes of the names are the units."""
 
     headers_kib: int
     headers: int
@@ -76,19 +76,19 @@ class EnvoyBounds(Entry):
 
     @property
     def memory_limit_mib(self) -> int:
-        """Memory of an Envoy's container: what the bounds add up to is `attack_share` of it."""
+        """Memory limit of an Envoy's container in MiB, of which the other limits add up to `attack_share`."""
         needed = self.idle_mib + self.connections * self.idle_connection_kib / 1024 + self.bodies_mib * self.copies
         return math.ceil(needed / self.attack_share / 64) * 64
 
 
 @cache
 def bounds() -> EnvoyBounds:
-    """The bounds of `values/serving/envoy-bounds.yaml`."""
+    """Return the limits from `values/serving/envoy-bounds.yaml`."""
     return required_entry("serving", "envoy-bounds", EnvoyBounds)
 
 
 def manager_bounds() -> Config:
-    """Return the bounds of a connection's requests, as settings of a connection manager."""
+    """Return the limits of the requests on a connection, as settings of an HTTP connection manager."""
     most = bounds()
     return {
         "request_headers_timeout": _seconds(most.headers_timeout_s),
@@ -122,7 +122,7 @@ def manager_bounds() -> Config:
 
 
 def listener_bounds() -> Config:
-    """Return the bounds of a connection, and what keeps one alive that waits, as settings of a listener."""
+    """Return the limits of a connection and its TCP keepalive, as settings of a listener."""
     most = bounds()
     probes = {"keepalive_time": most.keepalive_s, "keepalive_interval": most.keepalive_answer_s, "keepalive_probes": 3}
     return {
@@ -133,38 +133,38 @@ def listener_bounds() -> Config:
 
 
 def answers_bounds() -> Config:
-    """Return the bound of the kernel's part of an answer that a client doesn't read, as settings of a cluster."""
+    """Return the limit of the kernel's receive buffer for responses that a client doesn't read, as settings of a
+    cluster.
+    """
     return {"upstream_bind_config": {"socket_options": [_socket_bytes("SO_RCVBUF", bounds().socket_kib)]}}
 
 
 def _socket_bytes(option: Literal["SO_SNDBUF", "SO_RCVBUF"], kib: int) -> Config:
-    """Return a socket option in bytes, by Linux' numbers (asm-generic/socket.h); the kernel keeps twice as much for its
-    own data.
+    """Return a socket option with a size in bytes, by Linux's numbers (asm-generic/socket.h). The kernel doubles the
+    size for its own bookkeeping.
     """
     number = {"SO_SNDBUF": 7, "SO_RCVBUF": 8}[option]
     return {"description": option, "level": 1, "name": number, "int_value": kib * 1024}
 
 
 def chain_bounds() -> Config:
-    """Return the bounds of a connection's beginning, as settings of a filter chain."""
+    """Return the limit of a connection's TLS handshake, as settings of a filter chain."""
     return {"transport_socket_connect_timeout": _seconds(bounds().handshake_timeout_s)}
 
 
 def process_bounds(memory_limit_mib: int | None) -> Config:
-    """Settings of an Envoy's bootstrap that bound all its connections together.
+    """Return the settings of an Envoy's bootstrap that limit all connections together.
 
-    While memory is scarce, connections that wait for nothing end first, then those with the largest requests; requests
-    and connections are refused last.
+    When memory runs short, Envoy first closes idle connections, then resets the requests that use the most memory, and
+    last refuses requests and connections.
 
     Args:
-        memory_limit_mib: of its container; memory is not bounded where it is None.
+        memory_limit_mib: memory limit of the container; memory isn't limited if None.
     """
     most, pressure = bounds(), bounds().pressure
     connections: Config = {"max_active_downstream_connections": most.connections}
-    shorter = [
-        {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "1s"},
-        {"timer": "TRANSPORT_SOCKET_CONNECT", "min_timeout": "1s"},
-    ]
+    timers = ("HTTP_DOWNSTREAM_CONNECTION_IDLE", "TRANSPORT_SOCKET_CONNECT")
+    scaled: Config = {"timer_scale_factors": [{"timer": timer, "min_timeout": "1s"} for timer in timers]}
     monitors = [_monitor(_CONNECTIONS, "downstream_connections.v3.DownstreamConnectionsConfig", connections)]
     overload: Config = {"refresh_interval": "0.25s", "resource_monitors": monitors}
     if memory_limit_mib is not None:
@@ -174,7 +174,7 @@ def process_bounds(memory_limit_mib: int | None) -> Config:
         overload["actions"] = [
             _action("shrink_heap", pressure.shrink_heap),
             _action("reduce_timeouts", pressure.shorter_timeouts)
-            | {"typed_config": _typed("overload.v3.ScaleTimersOverloadActionConfig", timer_scale_factors=shorter)},
+            | {"typed_config": {"@type": f"{_API}.config.overload.v3.ScaleTimersOverloadActionConfig", **scaled}},
             _action("disable_http_keepalive", pressure.no_keepalive),
             _action("reset_high_memory_stream", pressure.reset_streams),
             _action("stop_accepting_requests", pressure.no_requests),
@@ -208,10 +208,6 @@ def _action(name: str, pressure: float | tuple[float, float]) -> Config:
     else:
         trigger = {"threshold": {"value": pressure}}
     return {"name": f"envoy.overload_actions.{name}", "triggers": [{"name": _HEAP, **trigger}]}
-
-
-def _typed(kind: str, **settings: object) -> Config:
-    return {"@type": f"{_API}.config.{kind}", **settings}
 
 
 def _seconds(number: int) -> str:

@@ -1,8 +1,8 @@
-"""The one address of a model: a front door of Envoys where its units have routers, otherwise a plain Service.
+"""The address of one model: Envoys before the routers of its units, or a plain Service if there are no routers.
 
-A Service spreads connections, so that a client that keeps one open would use one unit; the Envoys spread requests over
-the units by load. Field names of their bootstrap are those of Envoy's API v3; the whole is read by the real Envoy in a
-test.
+A Service balances connections, so that a client with one connection would use one unit; the Envoys balance requests
+over the units by load. Field names of the bootstrap are those of Envoy's API v3; a test loads the bootstrap into the
+real Envoy.
 """
 
 import hashlib
@@ -32,38 +32,42 @@ from llmd_oke.serving.envoy_bounds import answers_bounds, bounds, process_bounds
 from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
 
 Config = dict[str, object]
-"""A message of Envoy's API."""
+"""A message of Envoy's API as a dict."""
 
 REQUEST_PORT = 8081
 READY_PORT = 19001
-"""Answers `/ready` and `/stats/prometheus`."""
+"""Port of `/ready` and `/stats/prometheus`."""
 
 DRAIN_PORT = 19002
-"""Answers `/drain` when the last request has its answer; for the kubelet, before it ends the pod."""
+"""Port of `/drain`, which answers once no request is under way; the kubelet calls it before the pod's termination."""
 
 ADMIN_PORT = 19000
-"""Envoy's own interface, inside the pod only."""
+"""Port of Envoy's admin interface, which listens on the pod's loopback address only."""
 
 DRAIN_LIMIT_S = 300
-"""How long requests may still take when their pod is told to end; ours. 256 tokens of the slowest target take 13 s."""
+"""Longest time in seconds that requests may take after the pod's termination has begun; chosen by this project. 256
+tokens at the slowest target take 13 s."""
 
 _DRAIN_LEAST_S = 5
-"""How long a pod that ends still takes requests: as long as nodes may need to learn that it does; ours."""
+"""Shortest time in seconds that a terminating pod still accepts requests, in which nodes update their endpoints; chosen
+by this project."""
 
 IDLE_TIMEOUT_S = 3600
-"""How long a request may stay without a byte: in a queue, in prefill, or while a whole answer is generated; ours."""
+"""Longest time in seconds that a request may pass without a byte: in a queue, in prefill, or while an unstreamed answer
+is generated; chosen by this project."""
 
 _CONNECT_TIMEOUT_S = 5
 _RETRIES = 3
-"""With the pauses between them half a second on average: what a picker on a busy machine needs to learn of a unit's
-new servers, when units are updated one after the other."""
+"""Number of retries. Their pauses add up to half a second on average, in which an endpoint picker on a busy node finds
+a unit's new servers while units are updated one after the other."""
 
 _HOST_ATTEMPTS = 64
-"""How often a unit is chosen until it is one that has not refused the request. The choice must be by chance for that: a
-unit that refuses at once has the fewest requests, and Envoy's choice among all (`FULL_SCAN`) would always be it."""
+"""Number of random choices of a unit until one is found that hasn't refused the request. The choice must be random: a
+unit that refuses at once has the fewest requests, so that a choice among all units (`FULL_SCAN`) would always return
+it."""
 
 _MOST = 40000
-"""Connections and requests at a time, as in the Envoy of the router's chart."""
+"""Limit of concurrent connections and requests, as in the Envoy of the router's chart."""
 
 _DRAIN = """
 function envoy_on_request(handle)
@@ -80,7 +84,8 @@ function envoy_on_request(handle)
   end
 end
 """
-"""Fails the health check, so that every answer closes its connection, and waits until no request is under way."""
+"""Lua code that fails the health check, so that each response closes its connection, and waits until no request is
+under way."""
 
 DEFAULT_READY_TIMEOUT_S = 600
 
@@ -88,17 +93,18 @@ CONFIG_FOLDER = "/etc/envoy"
 CONFIG_FILE = "envoy.yaml"
 
 _NOBODY = 65532
-"""`nonroot` of the distroless images, which Envoy's is one of."""
+"""User ID of `nonroot` in distroless images such as Envoy's."""
 
 _GRACE_S = DRAIN_LIMIT_S + 15
 _STUCK_GRACE_S = 10
-"""For an Envoy that no longer takes connections: it has nothing to drain, and is there again sooner."""
+"""Grace period in seconds after a failed liveness probe: an Envoy that accepts no connections has no requests to drain.
+"""
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """Upstream that answers requests: its host name and port. Of several with weights each gets its share of what has
-    equal load. `subsets` are values by which routes choose some of a cluster's.
+    """Host name and port that serve requests. Upstreams with weights share the requests in proportion to the weights,
+    at equal load. `subsets` are metadata by which routes choose among the upstreams of a cluster.
     """
 
     host: str
@@ -113,27 +119,27 @@ class FrontDoorArgs(TypedDict):
     namespace: pulumi.Input[str]
     """Namespace of the model."""
     release: ReleaseRef
-    """llm-d release of the catalogue, whose Envoy this is."""
+    """llm-d release of the catalogue, which names Envoy's image."""
     override: NotRequired[OverrideArgs | None]
-    """Parts of the release that others take the place of; none if left out."""
+    """Replacements for parts of the release; none if left out."""
     model: str
-    """Name that the model's objects carry as label, and name of the Service."""
+    """Name of the Service, and value of the label `llmd-oke/model` on all objects."""
     routers: Sequence[str]
-    """Services of the units' routers, in the same namespace; port 80 takes requests."""
+    """Names of the units' router Services, in the same namespace, which accept requests on port 80."""
     holds_back: NotRequired[bool | None]
-    """Whether the routers hold requests back while servers are saturated, so that what they refuse isn't sent again;
+    """Whether the routers queue requests while servers are saturated. Requests that they refuse are then not retried;
     false if left out."""
     session_headers: NotRequired[list[str] | None]
-    """Headers by which the routers keep sessions at their servers; none if left out."""
+    """Headers by which the routers keep a client's session at one server; none if left out."""
 
 
 class FrontDoorPortArgs(TypedDict):
-    """Port at which the front door of a stack takes requests of one model from inside the cluster."""
+    """Port on which the front door of a stack accepts requests for one model from inside the cluster."""
 
     version: pulumi.Input[str]
-    """Label of its Envoys."""
+    """Value of the label `llmd-oke/front-door` on the front door's Envoys."""
     port: int
-    """Port of theirs."""
+    """Container port of the Envoys."""
 
 
 class ModelEndpointArgs(TypedDict):
@@ -142,19 +148,19 @@ class ModelEndpointArgs(TypedDict):
     namespace: pulumi.Input[str]
     """Namespace of the model."""
     model: str
-    """Name that the model's objects carry as label, and name of the Service."""
+    """Name of the Service, and value of the label `llmd-oke/model` on all objects."""
     ready_timeout_s: NotRequired[int | None]
-    """Limit of the wait for what stands behind the Service to be ready, in seconds; 600 if left out."""
+    """Limit in seconds of the wait until the Service has ready pods; 600 if left out."""
     front_door: NotRequired[FrontDoorPortArgs | None]
-    """The front door of the stack that spreads its requests; connections are spread over servers if left out."""
+    """Port of the stack's front door that the Service leads to; the Service leads to the model's servers if left out.
+    """
 
 
 class FrontDoor(pulumi.ComponentResource):
-    """Two Envoys, and the Service that leads to them.
+    """Two Envoys that balance requests over a model's units, and their Service.
 
-    Declare it after the units, which keeps them until the Envoys that lead to them are gone. Other units bring other
-    Envoys beside the old, then the Service leads to these, then the old ones end when they have answered all that they
-    took.
+    Declare it after the units, so that units are deleted only after the Envoys that use them. When the units change,
+    new Envoys are created first, then the Service selects them, then the old Envoys drain and end.
     """
 
     url: pulumi.Output[str]
@@ -178,10 +184,10 @@ class FrontDoor(pulumi.ComponentResource):
 
 
 class ModelEndpoint(pulumi.ComponentResource):
-    """A Service that spreads connections over the servers of all units of a model, as the published baseline does, or
+    """A Service that balances connections over the servers of all units of a model, as the published baseline does, or
     that leads to the front door of the stack.
 
-    Declare it beside the units, not after them: the Kubernetes plug-in gives every Service ten seconds to settle.
+    Declare it independently of the units: Pulumi's Kubernetes provider waits ten seconds for every Service to settle.
     """
 
     url: pulumi.Output[str]
@@ -197,7 +203,7 @@ class ModelEndpoint(pulumi.ComponentResource):
 
 
 def endpoint_service(args: ModelEndpointArgs) -> Manifest:
-    """The Service."""
+    """Return the Service of a `ModelEndpoint`."""
     model, door = args["model"], args.get("front_door")
     selector: Mapping[str, pulumi.Input[str]] = labels.model_selector(model)
     if door is not None:
@@ -220,12 +226,12 @@ def endpoint_service(args: ModelEndpointArgs) -> Manifest:
 
 
 def version(args: FrontDoorArgs) -> str:
-    """A short name of where requests go and how; Envoy reads it only when it starts."""
+    """Return a digest of Envoy's bootstrap, which Envoy reads only at its start."""
     return hashlib.sha256(_text(args, "namespace").encode()).hexdigest()[:8]
 
 
 def config_map(args: FrontDoorArgs) -> Manifest:
-    """Envoy's bootstrap."""
+    """Return the ConfigMap with Envoy's bootstrap."""
     text = pulumi.Output.from_input(args["namespace"]).apply(lambda namespace: _text(args, namespace))
     return {
         "apiVersion": "v1",
@@ -247,7 +253,7 @@ def _bootstrap(routers: tuple[str, ...], namespace: str, refusals_last: bool, se
 
 
 def deployment(args: FrontDoorArgs) -> Manifest:
-    """The Envoys."""
+    """Return the Deployment of a model's Envoys."""
     name = _versioned_name(args)
     return envoys(
         _metadata(args, name),
@@ -265,14 +271,14 @@ def envoys(
     ports: Mapping[str, int],
     volumes: Mapping[str, tuple[str, Mapping[str, Any]]],
 ) -> Manifest:
-    """The Deployment of a front door's Envoys, on different nodes where there are several.
+    """Return the Deployment of a front door's Envoys, which are spread over nodes and zones.
 
     Args:
-        metadata: of the Deployment.
-        chosen: labels that select its pods.
-        image: Envoy's.
-        ports: on which they take requests, by name.
-        volumes: by their names where they are mounted and what is in them; `config` has the bootstrap.
+        metadata: metadata of the Deployment.
+        chosen: labels that select the Deployment's pods.
+        image: image of Envoy.
+        ports: container ports for requests, by name.
+        volumes: mount path and source of each volume, by the volume's name; the volume `config` contains the bootstrap.
     """
     spread = [
         {
@@ -311,7 +317,9 @@ def envoys(
 
 
 def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str]) -> dict[str, Any]:
-    """Envoy. Its readiness ends with `/drain`; whether it lives is asked by connecting to it."""
+    """Return the container of Envoy. It is unready from the call of `/drain` on; its liveness probe is a TCP
+    connection.
+    """
     requests = FRONT_DOOR_REQUESTS
     return {
         "name": "envoy",
@@ -351,7 +359,9 @@ def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str])
 
 
 def _service(args: FrontDoorArgs) -> Manifest:
-    """The model's address. It is declared when the Envoys are ready, so that nothing is left to wait for."""
+    """Return the Service of the model. Pulumi doesn't wait for its endpoints, since it is declared after the Envoys are
+    ready.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -365,7 +375,7 @@ def _service(args: FrontDoorArgs) -> Manifest:
 
 
 def disruption_budget(args: FrontDoorArgs) -> Manifest:
-    """Draining nodes takes one Envoy away at a time."""
+    """Return the PodDisruptionBudget by which draining nodes evicts one Envoy at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -375,8 +385,8 @@ def disruption_budget(args: FrontDoorArgs) -> Manifest:
 
 
 def network_policy(args: FrontDoorArgs) -> Manifest:
-    """Requests come from everywhere; metrics are for pods that measure and monitoring. Nobody but the pod's own node,
-    which policies never shut out, may ask it to drain.
+    """Return the network policy of the Envoys: any pod may send requests, and measuring pods and monitoring may read
+    metrics. Only the pod's own node, whose connections network policies never block, can reach `/drain`.
     """
     return network_policies.policy(
         _metadata(args, _name(args)),
@@ -402,13 +412,13 @@ def _versioned_name(args: FrontDoorArgs) -> str:
 
 
 def bootstrap(upstreams: Sequence[str], port: int, *, refusals_last: bool = False, sessions: Sequence[str] = ()) -> str:
-    """Envoy's bootstrap, as JSON, which is YAML too.
+    """Return Envoy's bootstrap as JSON, which is valid YAML.
 
     Args:
-        upstreams: host names of what answers requests, one for each unit.
-        port: their port.
-        refusals_last: what they refuse isn't sent to another one.
-        sessions: headers by which they keep sessions at their servers.
+        upstreams: host names of the units' routers.
+        port: port of the routers.
+        refusals_last: whether requests that a router refuses are not retried.
+        sessions: headers by which the routers keep a client's session at one server.
     """
     requests = requests_listener("requests", REQUEST_PORT, "units", refusals_last=refusals_last, sessions=sessions)
     config: Config = {
@@ -435,8 +445,15 @@ def requests_listener(
     sessions: Sequence[str] = (),
     **routes: object,
 ) -> Config:
-    """Return the listener that takes requests of one model; see `route_to`. `sessions` are headers by which its routers
-    keep sessions at their servers, `routes` further settings of its routes.
+    """Return the listener that accepts requests for one model.
+
+    Args:
+        name: name of the listener.
+        port: port of the listener.
+        cluster: cluster that the requests go to.
+        refusals_last: whether requests that an upstream refuses are not retried.
+        sessions: headers by which the routers keep a client's session at one server.
+        **routes: further settings of the route configuration.
     """
     host: Config = {
         "name": "model",
@@ -457,9 +474,9 @@ def requests_listener(
 
 
 def route_to(cluster: str, *, refusals_last: bool = False) -> Config:
-    """Whole answers and streams alike may take as long as bytes come now and then. Nothing is held back: only the
-    request is kept, while it may have to be sent again. What flow control has refused is not sent again
-    (`refusals_last`): it would come again and again while servers are saturated.
+    """Return the route action to a cluster. A response may take any time, as long as bytes keep coming. Only the
+    request is buffered, while it may have to be retried. With `refusals_last`, requests that flow control has refused
+    aren't retried, since retries would add to the load of saturated servers.
     """
     return {
         "cluster": cluster,
@@ -470,16 +487,16 @@ def route_to(cluster: str, *, refusals_last: bool = False) -> Config:
 
 
 def connection_settings() -> Config:
-    """Return the settings by which answers are passed on as they are."""
+    """Return the settings by which Envoy keeps the `Server` header of responses."""
     return {"server_header_transformation": "PASS_THROUGH"}
 
 
 def _retry_policy(*, refusals_last: bool) -> Config:
-    """Return the policy that tries a request that surely did no work, or was refused before its first byte, with
-    another unit.
+    """Return the policy that retries a request at another unit, if the request certainly did no work or was refused
+    before the first byte of its response.
 
-    Endpoint pickers without a server to pick refuse with 503, or with 429 where decode servers alone are missing (seen
-    of v0.7.1). A stream that has begun has its status, so that it is never sent again.
+    Endpoint pickers without a server to pick refuse with 503, or with 429 where only decode servers are missing
+    (observed with v0.7.1). A stream that has begun already has its status, so that it is never retried.
     """
     unsent = "connect-failure,refused-stream,reset-before-request"
     refused = {"retry_on": f"{unsent},retriable-status-codes", "retriable_status_codes": [429, 503]}
@@ -493,11 +510,12 @@ def _retry_policy(*, refusals_last: bool) -> Config:
 
 
 def units_cluster(name: str, upstreams: Sequence[Upstream], most: int | None = None) -> Config:
-    """Units: of two by chance the one with fewer requests. One that fails is left out for a while, never all.
+    """Return the cluster of units. Of two random units, the one with fewer requests gets the next request. A failing
+    unit is ejected for a second, but never all units at once.
 
-    Whether a unit is there is asked by connecting to it: a Service without ready pods refuses. A request would be
-    routed to its servers and counted. It is left out for a second only: when units change one by one, the next one goes
-    as soon as this one is back. `most` requests may be under way at a time.
+    The health check is a TCP connection, which a Service without ready pods refuses; an HTTP request would be routed to
+    servers and counted. Ejection lasts only a second: when units are updated one by one, the next update starts as soon
+    as the unit before is ready. At most `most` requests may be under way.
     """
     thresholds = {
         "max_connections": _MOST,
@@ -559,7 +577,7 @@ def _policy(name: str, kind: str, **settings: object) -> Config:
 
 
 def ready_listener() -> Config:
-    """Readiness, and Envoy's metrics."""
+    """Return the listener for readiness and Envoy's metrics."""
     host: Config = {
         "name": "metrics",
         "domains": ["*"],
@@ -571,9 +589,10 @@ def ready_listener() -> Config:
 
 
 def drain_listener() -> Config:
-    """The end of a pod: `/drain` answers when all requests have their answer. `/second` takes a second, for `/drain`.
+    """Return the listener for `/drain`, which answers once no request is under way, and `/second`, which answers after
+    a second and is called by the Lua code of `/drain`.
 
-    Envoy itself ends at once when it is told to, and its image has no shell that a hook could run.
+    Envoy ends immediately on SIGTERM, and its image has no shell for a preStop command.
     """
     code = _DRAIN % {"limit": DRAIN_LIMIT_S, "least": _DRAIN_LEAST_S}
     lua = envoy.http_filter("lua", "lua", "Lua", default_source_code={"inline_string": code})
@@ -613,12 +632,12 @@ def _listener(name: str, port: int, manager: Config) -> Config:
 
 
 def router_filter() -> Config:
-    """Return the filter that sends requests on, the last of all filters."""
+    """Return the filter that forwards requests to the upstream, which must be the last filter."""
     return envoy.http_filter("router", "router", "Router", suppress_envoy_headers=True)
 
 
 def local_cluster(name: str, port: int) -> Config:
-    """A port of the same pod."""
+    """Return a cluster with one port of the same pod."""
     return {
         "name": name,
         "type": "STATIC",
@@ -638,5 +657,5 @@ def _endpoints(name: str, upstreams: Sequence[Upstream]) -> Config:
 
 
 def typed(name: str) -> Config:
-    """Return the type of a message as `@type`."""
+    """Return the dict `{"@type": …}` of a message of Envoy's extensions."""
     return {"@type": f"type.googleapis.com/envoy.extensions.{name}"}

@@ -1,7 +1,7 @@
-"""Models behind a Gateway (Gateway API): the Gateway where the stack makes it, and its routes to InferencePools.
+"""Models behind a Gateway (Gateway API): the Gateway if the stack creates it, and the HTTPRoutes to InferencePools.
 
-A Gateway asks a pool's endpoint picker before the path or the host of a request are changed, so that routes change
-neither.
+A Gateway calls an InferencePool's endpoint picker before it rewrites the path or host of a request. The routes
+therefore rewrite neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,81 +25,82 @@ DEFINITIONS = AwaitedDefinitions(
     established_timeout_s=60,
     remedy="Install the Gateway API and the gateway's provider (docs/how-to/put-models-behind-a-gateway.md).",
 )
-"""What whoever installs an implementation brings; it is to be there beforehand."""
+"""CustomResourceDefinitions that must be installed with the Gateway's implementation before the stack is deployed."""
 
 
 class GatewayListenerArgs(TypedDict):
-    """A port of a Gateway."""
+    """A listener of a Gateway."""
 
     name: str
-    """Its name."""
+    """Name of the listener."""
     port: int
-    """Its number."""
+    """Port number."""
     host: NotRequired[str | None]
-    """Host name that requests must have; any if left out."""
+    """Host name of the requests that the listener accepts; any if left out."""
     tls_secret: NotRequired[str | None]
-    """Secret with its certificate, in the same namespace; plain HTTP if left out."""
+    """Name of the Secret with the TLS certificate, in the same namespace; plain HTTP if left out."""
 
 
 class GatewayArgs(TypedDict):
     """Arguments of a Gateway."""
 
     namespace: pulumi.Input[str]
-    """Its namespace, from which it takes routes."""
+    """Namespace of the Gateway, and of the HTTPRoutes that may attach to it."""
     provider: str
-    """Its implementation, of the catalogue; it must be in the cluster."""
+    """Name of the implementation, from the catalogue; it must be installed in the cluster."""
     gateway: str
-    """Its name."""
+    """Name of the Gateway."""
     class_name: NotRequired[str | None]
-    """Its GatewayClass; the one of the provider's documents if left out."""
+    """Name of the GatewayClass; the one that the implementation's documentation uses if left out."""
     listeners: Sequence[GatewayListenerArgs]
-    """Its ports."""
+    """Listeners of the Gateway."""
     load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
-    """A network load balancer of OCI before it; for pods of the cluster if left out."""
+    """OCI network load balancer before the Gateway; only pods of the cluster can reach the Gateway if left out."""
     route_headers: NotRequired[Mapping[str, Sequence[str]] | None]
-    """Headers by which its routes tell models apart, with their values; none if left out."""
+    """Headers by which the HTTPRoutes choose a model, with their values; none if left out."""
     largest_body_mib: NotRequired[int | None]
-    """Of a request; 32 if left out."""
+    """Largest body of a request in MiB; 32 if left out."""
 
 
 class ModelRouteArgs(TypedDict):
-    """Arguments of the way from a Gateway to a model."""
+    """Arguments of the routes from a Gateway to a model."""
 
     namespace: pulumi.Input[str]
     """Namespace of the model."""
     model: str
-    """Name of the model's objects: of its route for clients, and of the Service that leads to the Gateway."""
+    """Name of the model's objects: of the HTTPRoute for clients, and of the Service that leads to the Gateway."""
     units: Sequence[str]
-    """InferencePools that share the model's requests evenly."""
+    """Names of the InferencePools, among which the model's requests are divided evenly."""
     provider: str
-    """Implementation of the Gateway, of the catalogue."""
+    """Name of the Gateway's implementation, from the catalogue."""
     gateway: str
     """Name of the Gateway."""
     gateway_namespace: str
     """Namespace of the Gateway."""
     service_host: str
-    """Host name of the Service before the Gateway's pods; port 80 takes requests for the model's own Service."""
+    """Host name of the Service before the Gateway's pods, which accepts requests for the model's own Service on port
+    80."""
     listener: NotRequired[str | None]
-    """Listener that clients come to; any if left out."""
+    """Name of the listener for clients; any listener if left out."""
     cluster_listener: NotRequired[str | None]
-    """Listener that the model's own Service leads to; any if left out."""
+    """Name of the listener that the model's own Service leads to; any listener if left out."""
     hosts: NotRequired[list[str] | None]
     """Host names of requests for this model; any if left out."""
     headers: NotRequired[dict[str, str] | None]
-    """Headers of requests for this model; none if left out."""
+    """Headers, with their values, of requests for this model; none required if left out."""
     path: NotRequired[str | None]
-    """What paths of requests begin with; `/v1` if left out."""
+    """Prefix of the paths of requests; `/v1` if left out."""
     timeout_s: NotRequired[int | None]
-    """Limit of a whole request in seconds, 0 for none; 300 if left out."""
+    """Timeout of a whole request in seconds, 0 for none; 300 if left out."""
     largest_body_mib: NotRequired[int | None]
-    """Of a request, where the provider can refuse larger ones; 32 if left out."""
+    """Largest body of a request in MiB, if the implementation can limit it; 32 if left out."""
 
 
 class Gateway(pulumi.ComponentResource):
-    """A Gateway, with the object of its provider that says how it is reached."""
+    """A Gateway, the implementation's object with its parameters, and the policies that check requests."""
 
     name: pulumi.Output[str]
-    """Name of the Gateway, once its pods take requests."""
+    """Name of the Gateway, known once it is programmed."""
 
     def __init__(self, name: str, args: GatewayArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Gateway", name, inputs(self, args), opts)
@@ -113,9 +114,10 @@ class Gateway(pulumi.ComponentResource):
 
 
 class ModelRoute(pulumi.ComponentResource):
-    """Routes from a Gateway to the InferencePools of a model, and the model's own Service, which leads to the Gateway.
+    """HTTPRoutes from a Gateway to the InferencePools of a model, and the model's own Service, which leads to the
+    Gateway.
 
-    Declare it after the units, so that requests go to those that are ready.
+    Declare it after the units, so that only ready units get requests.
     """
 
     url: pulumi.Output[str]
@@ -147,7 +149,9 @@ def _provider(name: str) -> GatewayProvider:
 
 
 def gateway_manifests(args: GatewayArgs) -> list[Manifest]:
-    """The Gateway, last, and its parameters.
+    """Return the implementation's object with the Gateway's parameters, if there is one, and the Gateway as the last
+    element.
+
 
     Raises:
         KitError: the catalogue has no such provider.
@@ -183,8 +187,9 @@ def gateway_manifests(args: GatewayArgs) -> list[Manifest]:
 
 
 def gateway_policies(args: GatewayArgs) -> list[Manifest]:
-    """Return the policies that hold all requests of a Gateway to what clients may ask, where its provider has them for
+    """Return the policies that check all requests of a Gateway, if its implementation attaches such policies to
     Gateways.
+
 
     Raises:
         KitError: the catalogue has no such provider.
@@ -196,8 +201,9 @@ def gateway_policies(args: GatewayArgs) -> list[Manifest]:
 
 
 def route_policies(args: ModelRouteArgs) -> list[Manifest]:
-    """Return the policies that hold requests of a model's routes to what clients may ask, where the provider has them
-    for routes.
+    """Return the policies that check the requests of a model's routes, if the implementation attaches such policies to
+    HTTPRoutes.
+
 
     Raises:
         KitError: the catalogue has no such provider.
@@ -219,7 +225,7 @@ def _request_marks(largest_body_mib: int | None, kept: Mapping[str, Sequence[str
 
 
 def _route_names(args: ModelRouteArgs) -> tuple[str, str]:
-    """Return the names of the route for clients, and of that for the model's own Service."""
+    """Return the names of the HTTPRoute for clients and of the HTTPRoute for the model's own Service."""
     return args["model"], f"{args['model']}-in-cluster"
 
 
@@ -237,7 +243,9 @@ def _listener(listener: GatewayListenerArgs) -> dict[str, Any]:
 
 
 def route_manifests(args: ModelRouteArgs) -> list[Manifest]:
-    """Routes for clients and for the model's own Service, and how the provider speaks to each endpoint picker.
+    """Return the HTTPRoutes for clients and for the model's own Service, and the implementation's policies on
+    connections to each endpoint picker.
+
 
     Raises:
         KitError: the catalogue has no such provider.
@@ -287,7 +295,9 @@ def _route(
 
 
 def model_service(args: ModelRouteArgs) -> Manifest:
-    """The model's own address inside the cluster. By the host name that it has, the Gateway knows the model."""
+    """Return the model's own Service inside the cluster, of type ExternalName. The Gateway recognises the model by the
+    host name of the request.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -308,7 +318,7 @@ def _object(template: ObjectTemplate, metadata: Mapping[str, Any], marks: Mappin
 
 
 def _filled(value: Any, marks: Mapping[str, Any]) -> Any:
-    """A value of the catalogue with what its marks stand for."""
+    """Return a value of the catalogue with its placeholders replaced."""
     if isinstance(value, dict):
         return {key: _filled(part, marks) for key, part in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):

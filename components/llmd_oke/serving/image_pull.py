@@ -1,5 +1,6 @@
-"""The image of the servers on every GPU node, before servers start: pulled while weights are downloaded, and while old
-servers still run."""
+"""Pull of the servers' image on each GPU node before servers start, while weights are downloaded and old servers still
+run.
+"""
 
 from importlib import resources
 from typing import Any, NotRequired, TypedDict
@@ -26,38 +27,39 @@ NAME = "image-pull"
 WAIT = f"{NAME}-wait"
 IMAGE = "llmd-oke/image"
 LIMIT_S = 2700
-"""How long servers wait for nodes that still pull; ours. 22 GB of ROCm image take some 15 minutes (vllm issue 8336)."""
+"""Limit in seconds of the wait for nodes that still pull; chosen by this project. A ROCm image of 22 GB takes about 15
+minutes (vllm issue 8336)."""
 SLACK_S = 600
-"""What the pod that waits may take to be placed and to pull its own image."""
+"""Seconds that the waiting pod may take to be scheduled and to pull its own image."""
 USER_ID = 65532
 _KEEPS_RUNNING = ["python3", "-c", "import signal; signal.pause()"]
 
 
 class ImagePullArgs(TypedDict):
-    """Image to pull, and the nodes that pull it."""
+    """Arguments of the image pull: the image, and the nodes that pull it."""
 
     namespace: pulumi.Input[str]
     """Namespace of the model servers."""
     image: str
-    """Image of the servers, which has Python."""
+    """Image of the servers, which contains Python."""
     shape: ShapeRef
     """OCI shape of the nodes, from the catalogue."""
     node_taints: NotRequired[list[NodeTaintArgs] | None]
-    """Taints of the nodes beside those of their shape; none if left out."""
+    """Taints of the nodes beyond those of their shape; none if left out."""
     nodes: int
-    """Nodes to wait for. More may come, and get the image; fewer may, and are not waited for."""
+    """Number of nodes to wait for. Further nodes pull the image too; missing nodes aren't waited for."""
 
 
 class ImagePull(pulumi.ComponentResource):
-    """A DaemonSet that has an image pulled and kept on each node of a shape, without any GPU, and a Job that waits for
-    it. Declare units after it.
+    """A DaemonSet by which each node of a shape pulls and keeps an image, without using a GPU, and a Job that waits for
+    the nodes. Declare units after it.
 
-    A node that never comes or doesn't answer holds nothing up, and no node more than 45 minutes; a new image is pulled
-    everywhere before the first server is replaced.
+    Missing or unresponsive nodes don't delay the Job, and no node delays it by more than 45 minutes. All nodes pull a
+    new image before the first server is replaced.
     """
 
     pulled: pulumi.Output[str]
-    """The image, once nodes have it."""
+    """The image, known once the nodes have pulled it."""
 
     def __init__(self, name: str, args: ImagePullArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:ImagePull", name, inputs(self, args), opts)
@@ -77,8 +79,8 @@ class ImagePull(pulumi.ComponentResource):
 
 
 def daemon_set(args: ImagePullArgs) -> Manifest:
-    """A pod on each node that does nothing; as long as it runs, the kubelet doesn't collect the image. Nobody waits for
-    it itself: a node that doesn't answer would hold everything up.
+    """Return the DaemonSet whose idle pods keep the kubelet from deleting the image. Pulumi doesn't wait for it, since
+    an unresponsive node would block the update.
     """
     own = {**PART_OF, "app.kubernetes.io/name": NAME}
     nodes = resolve_shape(args["shape"])
@@ -112,19 +114,21 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
 
 
 def rights(args: ImagePullArgs) -> list[Manifest]:
-    """The account of the pod that waits: it may list pods, and nothing else."""
+    """Return ServiceAccount, Role and RoleBinding of the waiting pod, which may list pods only."""
     metadata = _metadata(args)
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     return [service_account(metadata), role(metadata, rules), role_binding(metadata, NAME)]
 
 
 def program(args: ImagePullArgs) -> Manifest:
-    """The ConfigMap with the program that waits."""
+    """Return the ConfigMap with the program that waits."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(args), "data": {"wait.py": _program()}}
 
 
 def job(args: ImagePullArgs) -> dict[str, Any]:
-    """The Job that waits. Its name says for what, so that another image, or more nodes, are waited for again."""
+    """Return the Job that waits. Its name contains a digest of the image, the number of nodes and the program, so that
+    a change of any of them starts a new Job.
+    """
     own = {**PART_OF, "app.kubernetes.io/name": WAIT}
     waited_for = f"{args['image']} {args['nodes']} {_program()}"
     return {

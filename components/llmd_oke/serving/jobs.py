@@ -1,7 +1,7 @@
-"""Jobs of one operation, which are no part of a deployment: loads, tools, evaluations.
+"""Jobs of single commands, which don't belong to a deployment: loads, benchmark tools, evaluations.
 
-The Job comes first, suspended, and owns everything else, so that all of it goes with it; it goes by itself an hour
-after its end, should nobody be there to take it away.
+The Job is created first, suspended. It owns all other objects, which are deleted with it. Kubernetes deletes the Job an
+hour after its end if the command hasn't.
 """
 
 import inspect
@@ -26,10 +26,10 @@ from llmd_oke.serving.bench_program import from_label
 from llmd_oke.serving.manifests import api_access_mount, api_access_volume, role, role_binding, tolerations
 
 KEPT_S = 3600
-"""How long a Job stays after its end."""
+"""Seconds until Kubernetes deletes a Job after its end."""
 
 STARTING_S = 900
-"""What pods may take to be placed, to pull their image and to begin."""
+"""Seconds that pods may take to be scheduled, to pull their image and to start."""
 
 LOAD_PROGRAM = "llmd_bench.jobs.load"
 FILES_PROGRAM = "llmd_bench.jobs.files"
@@ -46,10 +46,10 @@ SCRATCH = "/tmp"  # noqa: S108 - a path in the container
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Place of a Job's pods: rather on nodes of `shape`, which have the image of the servers already.
+    """Names and placement of a Job. Its pods prefer nodes of `shape`, which already have the servers' image.
 
-    They tolerate what such nodes are tainted with: by their shape, and `node_taints` beside it. `mirror` is the private
-    registry that they pull from.
+    The pods tolerate the taints of the shape's nodes and `node_taints`. `mirror` is the private registry from which
+    they pull; None for the registries in the images' names.
     """
 
     namespace: str
@@ -60,12 +60,19 @@ class JobSettings:
     mirror: MirrorRegistry | None = None
 
     def tolerations(self) -> list[dict[str, str]]:
-        """Return what the pods tolerate, taint by taint."""
+        """Return a toleration for each taint of the nodes."""
         return tolerations(self.shape, self.node_taints)
 
 
 def job(settings: JobSettings, pod: dict[str, Any], limit_s: float, more: dict[str, Any]) -> dict[str, Any]:
-    """A Job around a pod that may run for so long; `more` is what else its specification says."""
+    """Return a Job with a pod.
+
+    Args:
+        settings: names and placement of the Job.
+        pod: specification of the pod.
+        limit_s: limit of the pod's run time in seconds.
+        more: further fields of the Job's specification.
+    """
     own = {"app.kubernetes.io/part-of": "llmd-oke", config_maps.PART_LABEL: settings.job}
     manifest = {
         "apiVersion": "batch/v1",
@@ -86,7 +93,7 @@ def job(settings: JobSettings, pod: dict[str, Any], limit_s: float, more: dict[s
 def config_map(
     settings: JobSettings, uid: str, role: str, data: dict[str, str], binary_data: dict[str, str]
 ) -> dict[str, Any]:
-    """A ConfigMap that belongs to the Job, named by it and by its role."""
+    """Return a ConfigMap that the Job owns, named by the Job and by `role`."""
     content = {"data": data, "binaryData": binary_data}
     metadata = owned(settings, f"{settings.job}-{role}", uid)
     filled = {key: part for key, part in content.items() if part}
@@ -94,12 +101,14 @@ def config_map(
 
 
 def owned(settings: JobSettings, name: str, uid: str) -> dict[str, Any]:
-    """Metadata of an object that goes with the Job."""
+    """Return the metadata of an object that the Job owns."""
     return config_maps.owned_metadata(name, settings.namespace, settings.job, uid)
 
 
 def account(settings: JobSettings, uid: str, written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:
-    """The pods' account: it may read and write ConfigMaps of these names, and nothing else."""
+    """Return ServiceAccount, Role and RoleBinding of the pods, which may write and read only the ConfigMaps of the
+    given names.
+    """
     metadata = owned(settings, settings.job, uid)
     rules = [_rule(written, ["create", "patch"]), *([_rule(read, ["get"])] if read else [])]
     return [
@@ -110,7 +119,9 @@ def account(settings: JobSettings, uid: str, written: Sequence[str], read: Seque
 
 
 def identity() -> list[dict[str, Any]]:
-    """The environment variables by which a pod knows its Job, for what it publishes."""
+    """Return the environment variables with the Job's name and UID, which a pod needs to publish ConfigMaps that the
+    Job owns.
+    """
     return [
         from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
         from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
@@ -122,7 +133,9 @@ def _rule(names: Iterable[str], verbs: list[str]) -> dict[str, Any]:
 
 
 def load_job(settings: JobSettings, request: LoadRequest, facts: JobFacts) -> dict[str, Any]:
-    """The Indexed Job of a load: each pod sends its share. One that fails is not tried again and ends no other."""
+    """Return the Indexed Job of a load, in which each pod sends its share of the requests. Failed pods aren't retried,
+    and the other pods continue.
+    """
     container = {
         "name": "load",
         "image": settings.image.pinned,
@@ -146,7 +159,7 @@ def load_job(settings: JobSettings, request: LoadRequest, facts: JobFacts) -> di
 
 
 def load_objects(settings: JobSettings, request: LoadRequest, uid: str) -> list[dict[str, Any]]:
-    """Return what the pods of a load need besides; all of it belongs to the Job."""
+    """Return the other objects that the pods of a load need: account and ConfigMap, owned by the Job."""
     parts = [request.part_name(pod, chunk) for pod in range(request.parallelism) for chunk in range(MAX_CHUNKS)]
     ready = [request.ready_name(pod) for pod in range(request.parallelism)]
     return [
@@ -158,8 +171,8 @@ def load_objects(settings: JobSettings, request: LoadRequest, uid: str) -> list[
 
 
 def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_s: float) -> dict[str, Any]:
-    """The Job of inference-perf. The tool is an init container, so that its files are whole when the next one publishes
-    them; if it fails, the pod ends with its last words.
+    """Return the Job of inference-perf. The tool runs as an init container, so that its files are complete when the
+    second container publishes them. If the tool fails, the pod's status contains the end of the tool's log.
     """
     results: dict[str, Any] = {"name": "results", "mountPath": RESULTS_FOLDER}
     scratch = {"name": "scratch", "mountPath": "/tmp"}  # noqa: S108 - a path in the container
@@ -206,7 +219,9 @@ def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_
 
 
 def tool_objects(settings: JobSettings, config: str, uid: str) -> list[dict[str, Any]]:
-    """Return what the pod of a tool needs besides: its configuration, and the program that publishes its files."""
+    """Return the other objects that the pod of a tool needs: its account, its configuration, and the program that
+    publishes its files.
+    """
     parts = [f"{settings.job}-0-{chunk}" for chunk in range(MAX_CHUNKS)]
     return [
         *account(settings, uid, parts, []),
@@ -216,7 +231,7 @@ def tool_objects(settings: JobSettings, config: str, uid: str) -> list[dict[str,
 
 
 def start_config_map(settings: JobSettings, request: LoadRequest, uid: str) -> dict[str, Any]:
-    """The ConfigMap that begins the load, by being created."""
+    """Return the ConfigMap whose creation starts the load."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned(settings, request.start_name, uid)}
 
 
@@ -232,7 +247,9 @@ def _load_pod(settings: JobSettings, security: dict[str, Any]) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Evaluation of a model: the router's address without `/v1`, the model as it is served, questions at a time."""
+    """Evaluation of a model. `url` is the router's without `/v1`, `model` the served name, `concurrency` the number of
+    concurrent questions.
+    """
 
     name: str
     package: EvalPackage
@@ -242,9 +259,9 @@ class Evaluation:
 
 
 def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFacts, limit_s: float) -> dict[str, Any]:
-    """The Job of a published evaluation, on a plain Python image: installs its package from a hashed lock, runs it
-    against the router, reports. It needs a way out of the cluster, to the package index and to where the questions are
-    published.
+    """Return the Job of a published evaluation on a plain Python image: it installs the evaluation's package from a
+    lock file with hashes, runs it against the router and reports. It needs access to the package index and to the host
+    of the questions, both outside the cluster.
     """
     container: dict[str, Any] = {
         "name": "evaluation",
@@ -281,9 +298,7 @@ def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFact
 
 
 def evaluation_objects(settings: JobSettings, evaluation: Evaluation, uid: str) -> list[dict[str, Any]]:
-    """Return what the pod of an evaluation needs besides: the program, and the lock that its package is
-    installed from.
-    """
+    """Return the ConfigMap with the program and the lock file from which the evaluation's package is installed."""
     files = {PROGRAM_FILE: inspect.getsource(package_job), REQUIREMENTS_FILE: requirements(evaluation.package)}
     return [config_map(settings, uid, "program", files, {})]
 

@@ -1,7 +1,7 @@
-"""LeaderWorkerSets: servers that span nodes, each a group of pods with a node each.
+"""LeaderWorkerSets for servers that span nodes: each server is a group of pods, one on each node.
 
-The controller (https://lws.sigs.k8s.io) makes the pods of a group together, tells each the leader's address and its
-number, and makes all of them anew where one ends: ranks of a server can't go on without the others.
+The controller (https://lws.sigs.k8s.io) creates the pods of a group together, passes the leader's address and the pod's
+index to each, and recreates all pods of a group if one ends, since a server can't continue without all its ranks.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ API_VERSION = "leaderworkerset.x-k8s.io/v1"
 KIND = "LeaderWorkerSet"
 
 GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-key"
-"""Label of the pods of one group, which the controller gives them."""
+"""Label that the controller sets on the pods of one group, with the same value for all."""
 
 
 def leader_worker_set(
@@ -29,16 +29,16 @@ def leader_worker_set(
     *,
     keeps_to_pool: bool,
 ) -> Manifest:
-    """The LeaderWorkerSet of so many servers, each with a pod by `template` on each of its nodes.
+    """Return the LeaderWorkerSet of servers of which each has a pod made from `template` on each of its nodes.
 
     Args:
-        metadata: of the object. Its name is that of a Service, and the pods' names begin with it.
+        metadata: metadata of the object. Its name is also that of its Service and the prefix of the pods' names.
         replicas: number of servers.
-        nodes: nodes of each server.
-        rollout: servers that an update may add and take away at a time.
-        template: of all pods; leaders are no different.
-        selector: labels that all pods have, and no others.
-        keeps_to_pool: whether the pods of a group have nodes of one pool or none at all.
+        nodes: number of nodes of each server.
+        rollout: servers that an update may add and remove at a time.
+        template: template of all pods; leaders have the same.
+        selector: labels that all pods of the object have, and no other pods.
+        keeps_to_pool: whether all pods of a group must run in one pool, instead of only preferring one.
     """
     return {
         "apiVersion": API_VERSION,
@@ -69,9 +69,9 @@ def leader_worker_set(
 
 
 def _in_one_pool(selector: Mapping[str, str], required: bool) -> Mapping[str, Any]:
-    """Keep the pods of a group on nodes of one pool, which have one RDMA network: each goes where others of its group
-    are, the first one anywhere. Where pools have no label, as in clusters that others made, all nodes count as one, and
-    with a requirement none would do.
+    """Return the pod affinity that keeps the pods of a group on nodes of one pool, which share an RDMA network; the
+    first pod may go to any pool. If pools lack the label, as in clusters that others created, a preference treats all
+    nodes as one pool, and a requirement matches no node.
     """
     term = {
         "labelSelector": {"matchLabels": selector},

@@ -1,4 +1,4 @@
-"""Manifests that serving shares: kinds that it needs, parts of pods and accounts, limits."""
+"""Parts of manifests that modules of `llmd_oke.serving` share: kinds, parts of pods and accounts, timeouts."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,14 @@ from llmd_oke.serving.args import NodeTaintArgs, TracingArgs
 # Limits of waits in seconds. The Kubernetes plug-in's default, ten minutes, is too short where weights are loaded.
 
 ROUTER_S = 600
-"""The endpoint picker and Envoy start within seconds; the rest is for pulling their images."""
+"""Timeout of endpoint pickers and Envoys in seconds. They start within seconds; the rest is for pulling their images.
+"""
 
 NAMESPACE_S = 120
 
 DELETE_S = 600
-"""Pods end within their grace of at most 130 s, a namespace after all that is in it."""
+"""Timeout of deletions in seconds. Pods end within their grace period of at most 130 s, a namespace after its content.
+"""
 
 _KINDS = {
     ("v1", "ConfigMap"),
@@ -58,10 +60,10 @@ _CUSTOM_GROUPS = (
 
 
 def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> KubernetesObject:
-    """The resource for a manifest.
+    """Declare the resource of a manifest.
 
     Raises:
-        KitError: a kind that serving is not known to need.
+        KitError: the manifest's kind isn't in the list of kinds that serving declares.
     """
     api_version, kind = manifest["apiVersion"], manifest["kind"]
     if api_version.split("/")[0] not in _CUSTOM_GROUPS and (api_version, kind) not in _KINDS:
@@ -73,29 +75,33 @@ def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> Kube
 def object_metadata(
     name: str, namespace: pulumi.Input[str], more: Mapping[str, pulumi.Input[str]] | None = None
 ) -> dict[str, Any]:
-    """The metadata of an object that the kit declares in a namespace, with the labels of all of them and `more`."""
+    """Return the metadata of an object in a namespace, with the labels of all objects of this project and the labels
+    `more`.
+    """
     return {"name": name, "namespace": namespace, "labels": {**(more or {}), **PART_OF}}
 
 
 def waiting_for(condition: str) -> dict[str, str]:
-    """The annotation by which Pulumi waits for an object of a kind that it doesn't know, until a condition of the
-    object's status holds.
+    """Return the annotation by which Pulumi waits for a condition in the object's status, for kinds that Pulumi has no
+    rules for.
     """
     return {"pulumi.com/waitFor": f"condition={condition}"}
 
 
 def service_account(metadata: Mapping[str, Any]) -> Manifest:
-    """An account whose token is in no pod that doesn't ask for it."""
+    """Return a ServiceAccount whose token is mounted only in pods that request it."""
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
 
 
 def role(metadata: Mapping[str, Any], rules: Sequence[Mapping[str, Any]]) -> Manifest:
-    """Rights in the namespace of `metadata`."""
+    """Return a Role with these rules, in the namespace of `metadata`."""
     return {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": list(rules)}
 
 
 def role_binding(metadata: Mapping[str, Any], account: pulumi.Input[str], role: str | None = None) -> Manifest:
-    """Give an account of the same namespace a role: the one that has the binding's name, or `role`."""
+    """Return a RoleBinding of a ServiceAccount in the same namespace to `role`; to the Role with the binding's name if
+    None.
+    """
     return {
         "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding",
@@ -106,8 +112,8 @@ def role_binding(metadata: Mapping[str, Any], account: pulumi.Input[str], role: 
 
 
 def api_access_volume() -> dict[str, Any]:
-    """Return what Kubernetes mounts into every container of a pod whose account has its token mounted, as a volume that
-    single containers mount.
+    """Return the projected volume with token, CA certificate and namespace that Kubernetes mounts into all containers
+    of a pod, for pods of which single containers mount it.
     """
     authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
@@ -120,17 +126,17 @@ def api_access_volume() -> dict[str, Any]:
 
 
 def api_access_mount() -> dict[str, Any]:
-    """The mount of that volume, where Kubernetes' own client libraries look for it."""
+    """Return the mount of `api_access_volume`, at the path that Kubernetes' client libraries read."""
     return {"name": _API_ACCESS, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
 
 
 def timeouts(create_s: int, update_s: int | None = None) -> pulumi.CustomTimeouts:
-    """Pulumi's timeouts from seconds; updates may take as long as creation if nothing else is said."""
+    """Return Pulumi's timeouts; that of updates is that of the creation if `update_s` is None."""
     return pulumi.CustomTimeouts(create=f"{create_s}s", update=f"{update_s or create_s}s", delete=f"{DELETE_S}s")
 
 
 def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[dict[str, str]]:
-    """The taints of the shape's nodes and further ones of theirs, tolerated one by one."""
+    """Return one toleration for each taint of the shape's nodes and each further taint."""
     of_shape = ((taint.key, taint.value, taint.effect) for taint in shape.node.taints)
     taints = [*of_shape, *((taint["key"], taint["value"], taint["effect"]) for taint in further)]
     return [
@@ -140,17 +146,19 @@ def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[dic
 
 
 def text_digest(text: str) -> str:
-    """A short name of a text, for objects that are others with another text."""
+    """Return the first 10 hexadecimal digits of a text's SHA-256, for names of objects that are replaced with
+    the text.
+    """
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def tracing_environment(service: str, tracing: TracingArgs | None) -> dict[str, str]:
-    """Variables that say where a program's traces go (llm-d guides, recipes/observability/tracing); none where nothing
-    is traced.
+    """Return the environment variables of OpenTelemetry for a program (llm-d guides, recipes/observability/tracing);
+    none if `tracing` is None.
 
     Args:
-        service: what the program is called in traces.
-        tracing: where they go.
+        service: name of the program in traces.
+        tracing: destination of the traces.
     """
     if tracing is None:
         return {}

@@ -1,4 +1,4 @@
-"""The cache of weights inside the cluster: its volume, and the Jobs that fill it before servers start."""
+"""Cache of model weights inside the cluster: its volume, and the Jobs that fill it before servers start."""
 
 import json
 from typing import Any, NotRequired, TypedDict
@@ -52,37 +52,37 @@ class AdapterArgs(TypedDict):
     """A LoRA adapter at one revision."""
 
     name: str
-    """Name by which requests ask for it."""
+    """Name of the adapter in requests."""
     served_name: str
-    """Name that servers know this revision by; another for each."""
+    """Name of this revision on servers; each revision has a name of its own."""
     repository: str
-    """Repository of Hugging Face, or folder of the bucket."""
+    """Repository on Hugging Face, or prefix of the bucket's objects."""
     revision: str
-    """Commit of it."""
+    """Commit of the repository."""
 
 
 class AdaptedModelArgs(TypedDict):
-    """A model whose servers have room for adapters, and the adapters."""
+    """A model whose servers load LoRA adapters, and these adapters."""
 
     name: str
     """Name of the model's objects."""
     model: ModelRef
     """Model of the catalogue."""
     max_rank: int
-    """The largest rank that servers take."""
+    """Largest rank of an adapter that servers accept."""
     adapters: list[AdapterArgs]
-    """Adapters to keep beside it."""
+    """Adapters to cache."""
 
 
 class ModelDraftArgs(TypedDict):
-    """A draft for a model that has a repository of its own."""
+    """A model's draft whose files aren't part of the model's repository."""
 
     model: ModelRef
     """Model of the catalogue."""
     repository: str
-    """Repository of Hugging Face, or folder of the bucket."""
+    """Repository on Hugging Face, or prefix of the bucket's objects."""
     revision: NotRequired[str | None]
-    """Commit of it; what lies there at the time of the download if left out."""
+    """Commit of the repository; the newest at the time of the download if left out."""
 
 
 class ModelCacheArgs(TypedDict):
@@ -91,50 +91,51 @@ class ModelCacheArgs(TypedDict):
     namespace: pulumi.Input[str]
     """Namespace of the model servers."""
     service_account: pulumi.Input[str]
-    """Account of the pods that fill the cache. It needs no rights."""
+    """ServiceAccount of the pods that fill the cache. It needs no rights."""
     kind: str
     """`node-disk`, `file-storage` or `lustre`."""
     shape: ShapeRef
     """OCI shape of the nodes, from the catalogue."""
     node_taints: NotRequired[list[NodeTaintArgs] | None]
-    """Taints of the nodes beside those of their shape; none if left out."""
+    """Taints of the nodes beyond those of their shape; none if left out."""
     nodes: int
     """Number of nodes."""
     models: list[ModelRef]
-    """Models of the catalogue to keep."""
+    """Models of the catalogue to cache."""
     adapted_models: NotRequired[list[AdaptedModelArgs] | None]
-    """Models whose servers have room for LoRA adapters, which come beside their weights; none if left out."""
+    """Models with LoRA adapters to cache; none if left out."""
     drafts: NotRequired[list[ModelDraftArgs] | None]
-    """Drafts for models, which come beside their weights; none if left out."""
+    """Drafts of models to cache beside the models' weights; none if left out."""
     path: NotRequired[str | None]
-    """Folder on the nodes, for `node-disk`; `/mnt/nvme/models` if left out."""
+    """Directory on the nodes, for `node-disk`; `/mnt/nvme/models` if left out."""
     compiled_path: NotRequired[str | None]
-    """Folder on the nodes for code that servers compile as they start, for `node-disk`, of one stack alone; kept
-    nowhere if left out."""
+    """Directory on the nodes, of this stack only, for code that servers compile at their start, for `node-disk`; not
+    stored if left out."""
     volume_handle: NotRequired[pulumi.Input[str] | None]
-    """What the storage driver knows the file system by, for `file-storage` and `lustre`."""
+    """Volume handle by which the CSI driver identifies the file system, for `file-storage` and `lustre`."""
     volume_name: NotRequired[str | None]
-    """Name of the shared volume, which belongs to no namespace; the component's name if left out."""
+    """Name of the PersistentVolume, unique in the cluster; the component's name if left out."""
     capacity_gib: NotRequired[int | None]
-    """Size of a shared file system in GiB; File Storage grows by itself."""
+    """Size of a shared file system in GiB; only nominal for File Storage, which grows automatically."""
     prewarm: NotRequired[PrewarmArgs | None]
-    """How weights get there; servers download them themselves if left out."""
+    """Download of the weights before servers start; servers download the weights themselves if left out."""
     revisions: NotRequired[dict[str, str] | None]
-    """Commits of repositories by model; they win over the one of `prewarm`."""
+    """Commits of the repositories by model; they override the commit in `prewarm`."""
     source_url: NotRequired[pulumi.Input[str] | None]
-    """Pre-authenticated request that may list and read a bucket, for the source `object-storage`; kept as a Secret."""
+    """Pre-authenticated request that may list and read a bucket, for the source `object-storage`; stored as a Secret.
+    """
     timeout_s: NotRequired[int | None]
-    """Longest that filling the cache with one model may take in seconds; 7200 if left out."""
+    """Limit of the download of one model in seconds; 7200 if left out."""
 
 
 class ModelCache(pulumi.ComponentResource):
-    """A folder on each node's disks or one volume for all nodes, filled with the weights of models.
+    """A directory on each node's disks or one volume for all nodes, filled with the weights of models.
 
-    Declare units after it: it is ready when all weights are there.
+    Declare units after it: it is ready once the cache contains all weights.
     """
 
     claim: pulumi.Output[str]
-    """Name of the claim of a shared volume; empty for `node-disk`."""
+    """Name of the PersistentVolumeClaim of a shared volume; empty for `node-disk`."""
     jobs: pulumi.Output[list[str]]
     """Names of the Jobs that filled the cache."""
 
@@ -154,14 +155,16 @@ class ModelCache(pulumi.ComponentResource):
         if source_url is not None:
             needed.append(declare(f"{name}-source", source_secret(args["namespace"], source_url), child))
         jobs = [
-            self._job(name, job(models[key], resolve_shape(args["shape"]), args, self._mount(args, key)), args, needed)
-            for key in sorted(models)
+            self._job(name, job(model, resolve_shape(args["shape"]), args, mount(args, key, self.claim)), args, needed)
+            for key, model in sorted(models.items())
         ]
         for adapted in args.get("adapted_models") or []:
             list_ = declare(
                 f"{name}-{adapters_name(adapted['name'])}", adapters_list(adapted, args["namespace"]), child
             )
-            jobs.append(self._job(name, self._adapters_job(adapted, args), args, [*needed, list_]))
+            model = resolve_model(adapted["model"])
+            manifest = job(model, resolve_shape(args["shape"]), args, mount(args, model.name, self.claim), adapted)
+            jobs.append(self._job(name, manifest, args, [*needed, list_]))
         self.jobs = pulumi.Output.all(*jobs)
         register_outputs(self)
 
@@ -170,13 +173,6 @@ class ModelCache(pulumi.ComponentResource):
         volume = declare(f"{name}-volume", persistent_volume(name, args), limited)
         after = pulumi.ResourceOptions.merge(limited, pulumi.ResourceOptions(depends_on=[volume]))
         return when_declared(declare(f"{name}-claim", claim(name, args), after), name)
-
-    def _mount(self, args: ModelCacheArgs, model: str) -> ModelCacheMountArgs:
-        return mount(args, model, self.claim)
-
-    def _adapters_job(self, adapted: AdaptedModelArgs, args: ModelCacheArgs) -> dict[str, Any]:
-        model = resolve_model(adapted["model"])
-        return job(model, resolve_shape(args["shape"]), args, self._mount(args, model.name), adapted)
 
     def _job(
         self, name: str, manifest: dict[str, Any], args: ModelCacheArgs, needed: list[pulumi.Resource]
@@ -193,7 +189,7 @@ class ModelCache(pulumi.ComponentResource):
 
 
 def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> ModelCacheMountArgs:
-    """Return where the servers of a model find the cache: the argument `model_cache` of their unit."""
+    """Return the cache as the servers of a model mount it: the argument `model_cache` of their unit."""
     place: ModelCacheMountArgs = {"path": args.get("path") or "/mnt/nvme/models"}
     if args["kind"] != "node-disk":
         place = {"claim": claim}
@@ -218,10 +214,11 @@ def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> Mo
 
 
 def persistent_volume(name: str, args: ModelCacheArgs) -> Manifest:
-    """The volume of a file system that is there already. It stays when the claim goes: weights are worth keeping.
+    """Return the PersistentVolume of an existing file system. It is retained when the claim is deleted, since
+    downloading the weights again takes long.
 
     Raises:
-        KitError: the kind has no driver, or the file system is not named.
+        KitError: the kind of cache is unknown, or the volume handle is missing.
     """
     if args["kind"] not in {"file-storage", "lustre"}:
         raise KitError(f"{args['kind']!r} is no kind of model cache.", "Known: node-disk, file-storage, lustre.")
@@ -251,7 +248,7 @@ def persistent_volume(name: str, args: ModelCacheArgs) -> Manifest:
 
 
 def claim(name: str, args: ModelCacheArgs) -> Manifest:
-    """The claim of the volume, by name; no storage class takes part."""
+    """Return the PersistentVolumeClaim, which names its volume and uses no StorageClass."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -266,13 +263,13 @@ def claim(name: str, args: ModelCacheArgs) -> Manifest:
 
 
 def adapters_name(model_name: str) -> str:
-    """The name of the list of a model's adapters, by the name of the model's objects."""
+    """Return the name of the ConfigMap with the list of a model's adapters."""
     return f"{model_name}-adapters"
 
 
 def adapters_list(adapted: AdaptedModelArgs, namespace: pulumi.Input[str]) -> Manifest:
-    """The ConfigMap with the list of a model's adapters, which pods read as they start. It has one name whatever the
-    list is, so that another list replaces no pod.
+    """Return the ConfigMap with the list of a model's adapters, which pods read at their start. Its name is independent
+    of the list, so that a changed list replaces no pods.
     """
     return {
         "apiVersion": "v1",
@@ -298,8 +295,8 @@ def job(
     cache: ModelCacheMountArgs,
     adapted: AdaptedModelArgs | None = None,
 ) -> dict[str, Any]:
-    """The Job that fills the cache with one model, and with adapters of it: a pod for each node and its disks, or one
-    for a shared volume.
+    """Return the Job that fills the cache with one model, or with adapters of the model: one pod on each node for local
+    disks, a single pod for a shared volume.
     """
     pods = args["nodes"] if args["kind"] == "node-disk" else 1
     name = job_name(model) if adapted is None else f"prewarm-{adapters_name(adapted['name'])}"
@@ -325,12 +322,12 @@ def job(
 
 
 def job_name(model: CatalogueModel) -> str:
-    """The name of the Job of a model."""
+    """Return the name of the Job that downloads a model."""
     return f"prewarm-{model.name.replace('.', '-')}"
 
 
 def source_secret(namespace: pulumi.Input[str], url: pulumi.Input[str]) -> Manifest:
-    """The Secret with the pre-authenticated request of a bucket."""
+    """Return the Secret with the pre-authenticated request of a bucket."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -363,7 +360,7 @@ def _pod(
 
 
 def _apart(job: str) -> dict[str, Any]:
-    """Each pod on a node of its own."""
+    """Return the pod anti-affinity that places each pod on a separate node."""
     term = {
         "labelSelector": {"matchLabels": {PREWARM: job}},
         "topologyKey": "kubernetes.io/hostname",
@@ -376,9 +373,11 @@ def _capacity(args: ModelCacheArgs) -> str:
 
 
 def containers(model: CatalogueModel, cache: ModelCacheMountArgs, adapters: str | None = None) -> list[dict[str, Any]]:
-    """The containers in their order; the last one fills the cache. They end at once where the model is complete.
+    """Return the containers in their order; the last one fills the cache. They end immediately if the model is
+    complete.
 
-    `adapters` is the list of the model's adapters; where the cache names a ConfigMap with it, it is read from there.
+    `adapters` is the JSON list of the model's adapters. If None, the list is read from the ConfigMap that the cache
+    names.
     """
     prewarm = cache.get("prewarm", PrewarmArgs(source="hugging-face"))
     owner_containers = [_owner_container()] if prewarm.get("belongs_to_root") else []
@@ -386,7 +385,9 @@ def containers(model: CatalogueModel, cache: ModelCacheMountArgs, adapters: str 
 
 
 def _owner_container() -> dict[str, Any]:
-    """Root, because the folder is root's, and able to change owners; it asks nobody and has no secret."""
+    """Return the container that changes the owner of the cache's directory. It runs as root with the capability CHOWN;
+    it makes no connections and reads no secrets.
+    """
     user = bench_jobs().user_id
     capabilities = {"drop": ["ALL"], "add": ["CHOWN"]}
     return {
@@ -418,13 +419,20 @@ def _prewarm_container(
             *(f"--draft={draft['repository']}@{draft.get('revision') or 'main'}" for draft in cache.get("drafts", [])),
             *([f"--adapters={adapters}"] if adapters else []),
         ],
-        "env": [_source_url() if prewarm["source"] == "object-storage" else hugging_face_token()],
+        "env": [
+            {
+                "name": "MODEL_SOURCE_URL",
+                "valueFrom": {"secretKeyRef": {"name": SOURCE_SECRET, "key": SOURCE_SECRET_KEY}},
+            }
+            if prewarm["source"] == "object-storage"
+            else hugging_face_token()
+        ],
         "securityContext": {**bench_program.CONTAINER_SECURITY, **user},
     }
 
 
 def _python(name: str, module: str) -> dict[str, Any]:
-    """A container that runs a module of the program on the cache."""
+    """Return a container with the cache mounted that runs a module of the program."""
     requests = facts().requests
     return {
         "name": name,
@@ -441,18 +449,11 @@ def _python(name: str, module: str) -> dict[str, Any]:
     }
 
 
-def _source_url() -> dict[str, Any]:
-    return {
-        "name": "MODEL_SOURCE_URL",
-        "valueFrom": {"secretKeyRef": {"name": SOURCE_SECRET, "key": SOURCE_SECRET_KEY}},
-    }
-
-
 def adapters_volumes(cache: ModelCacheMountArgs) -> list[dict[str, Any]]:
-    """The volume with the list of a model's adapters, where its servers have room for any."""
+    """Return the volume with the list of a model's adapters; no volume if the cache names no ConfigMap with a list."""
     return [{"name": ADAPTERS_VOLUME, "configMap": {"name": cache["adapters"]}}] if "adapters" in cache else []
 
 
 def program_volume() -> dict[str, Any]:
-    """The volume that the program is in."""
+    """Return the volume with the program that fills the cache."""
     return bench_program.files_volume(PROGRAM, PROGRAM_VOLUME)

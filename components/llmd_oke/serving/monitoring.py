@@ -1,8 +1,8 @@
-"""Monitoring of a stack's models, for a Prometheus with its operator and a Grafana beside it: monitors, recording
-rules, alerts, dashboards.
+"""Monitoring of a stack's models by the Prometheus operator and Grafana: monitors, recording rules, alerts, dashboards.
 
-Monitors of routers are held to what the upstream chart of the release renders. It reads metrics with a token; the kit's
-pickers give them without one to whom the network policies let in (values/router/deviations.yaml).
+A test compares the routers' monitors with those of the upstream chart of the release. The chart's monitors authenticate
+with a token; the kit's endpoint pickers serve metrics without one, to all pods that the network policies admit
+(values/router/deviations.yaml).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from llmd_oke.serving.router import service_name
 API = "monitoring.coreos.com/v1"
 
 NAME = "llmd-oke"
-"""Prefix of the names of its objects."""
+"""Prefix of the names of all objects."""
 
 _POD_LABELS = [labels.MODEL, labels.UNIT, labels.ROLE]
 _GRID = 24
@@ -31,33 +31,34 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 12, 8
 
 
 class ModelMonitoringArgs(TypedDict):
-    """Models and programs of a stack that are watched."""
+    """Arguments of the monitoring of a stack's models."""
 
     namespace: pulumi.Input[str]
     """Namespace of the models."""
     routers: NotRequired[list[str] | None]
-    """Units that have a router, by name."""
+    """Names of the units that have a router."""
     disaggregated: NotRequired[bool | None]
-    """Whether there are prefill and decode servers."""
+    """Whether the stack has prefill and decode servers."""
     rdma: NotRequired[bool | None]
-    """Whether they hand KV cache over by RDMA."""
+    """Whether prefill servers hand KV cache over by RDMA."""
     canaries: NotRequired[bool | None]
-    """Whether servers are asked known prompts all the time."""
+    """Whether the models have canaries."""
     leader: NotRequired[bool | None]
-    """Whether routers have several endpoint pickers, of which one leads."""
+    """Whether routers have several endpoint pickers, one of which is the leader."""
     slo_ttft_s: NotRequired[dict[str, float] | None]
-    """Targets for the time to first token in seconds, by the names of models."""
+    """Targets for the time to first token in seconds, by the models' names."""
     usd_per_gpu_hour: NotRequired[float | None]
-    """List price of a GPU for an hour, in US dollars; without it nothing is said of costs."""
+    """List price of a GPU in US dollars per hour; no rules about costs if left out."""
     endpoint_picker: NotRequired[str | None]
-    """Version of the endpoint picker (v0.10.0), whose names rules go by; that of the newest release if left out."""
+    """Version of the endpoint picker (v0.10.0), which determines the names of its metrics; that of the newest release
+    if left out."""
     labels: NotRequired[dict[str, str] | None]
-    """Labels of monitors and rules, where the Prometheus takes only those that have them."""
+    """Labels of monitors and rules, for a Prometheus that selects by labels."""
 
 
 class ModelMonitoring(pulumi.ComponentResource):
-    """Monitors, rules and dashboards of all models of a namespace. The definitions of the Prometheus operator must be
-    there.
+    """Monitors, rules and dashboards of all models of a namespace. The CustomResourceDefinitions of the Prometheus
+    operator must be installed.
     """
 
     rule: pulumi.Output[str]
@@ -75,7 +76,7 @@ class ModelMonitoring(pulumi.ComponentResource):
 
 
 def monitoring_manifests(args: ModelMonitoringArgs) -> list[Manifest]:
-    """All objects; the rules are the last of them."""
+    """Return all objects; the PrometheusRule is the last of them."""
     return [
         _model_servers(args),
         *(_router(unit, args) for unit in args.get("routers") or ()),
@@ -92,15 +93,17 @@ def _metadata(name: str, args: ModelMonitoringArgs, more: Mapping[str, str] | No
 
 
 def _model_servers(args: ModelMonitoringArgs) -> Manifest:
-    """vLLM itself, on its own port behind the routing sidecar too. The sidecar has no metrics of its own for P/D
-    (llm-d-router v0.10.0: Go's and those of MoRI-IO alone, on a port that is off by default).
+    """Return the PodMonitor of vLLM, on its own port also behind the routing sidecar. For P/D the sidecar has no
+    metrics of its own (llm-d-router v0.10.0: only Go's and those of MoRI-IO, on a port that is off by default).
     """
     endpoint = {"port": "vllm", "path": "/metrics", "interval": monitoring().model_servers_interval}
     return _pod_monitor(f"{NAME}-model-servers", args, {"matchLabels": {labels.SERVING: "true", **_PART}}, endpoint)
 
 
 def _router(unit: str, args: ModelMonitoringArgs) -> Manifest:
-    """The endpoint picker. Upstream's selects by the release's version too, which an update changes in the Service."""
+    """Return the ServiceMonitor of an endpoint picker. The selector of the upstream chart's monitor also contains the
+    release's version, which an update changes on the Service.
+    """
     name = service_name(unit)
     endpoint = {"port": "http-metrics", "path": "/metrics", "interval": monitoring().routers_interval}
     return {
@@ -117,7 +120,7 @@ def _router(unit: str, args: ModelMonitoringArgs) -> Manifest:
 
 
 def _envoys(args: ModelMonitoringArgs) -> list[Manifest]:
-    """Return the monitors of routers' Envoys, and of front doors'."""
+    """Return the PodMonitors of the routers' Envoys and of the front doors' Envoys."""
     doors = {"key": "app.kubernetes.io/component", "operator": "In", "values": ["front-door", "stack-front-door"]}
     selectors: dict[str, tuple[str, dict[str, Any]]] = {
         "router-envoys": (f"metrics-{envoy.METRICS_PORT}", {"matchLabels": {labels.ROUTED: "true", **_PART}}),
@@ -133,14 +136,14 @@ def _envoys(args: ModelMonitoringArgs) -> list[Manifest]:
 
 
 def _canaries(args: ModelMonitoringArgs) -> Manifest:
-    """Return the monitor of the pods that ask servers known prompts."""
+    """Return the PodMonitor of the canaries."""
     selector = {"matchLabels": {"app.kubernetes.io/component": "canary", **_PART}}
     endpoint = {"port": "metrics", "path": "/metrics", "interval": monitoring().routers_interval}
     return _pod_monitor(f"{NAME}-canaries", args, selector, endpoint)
 
 
 def _gpu_exporters(args: ModelMonitoringArgs) -> Manifest:
-    """Return the monitor of GPU nodes' exporters, which are in another namespace."""
+    """Return the PodMonitor of the GPU metrics exporters, which run in another namespace."""
     facts = monitoring()
     endpoint = {"port": facts.gpu_exporter_port, "path": "/metrics", "interval": facts.gpu_exporter_interval}
     monitor = _pod_monitor(f"{NAME}-gpus", args, {"matchLabels": dict(facts.gpu_exporter_labels)}, endpoint)
@@ -204,15 +207,15 @@ def rule_groups(
     slo_ttft_s: Mapping[str, float],
     usd_per_gpu_hour: float | None = None,
 ) -> list[dict[str, Any]]:
-    """The groups of rules of a stack, as Prometheus' own rule files have them.
+    """Return the groups of rules of a stack, in the format of Prometheus' rule files.
 
     Args:
-        facts: the rules of the stack's release.
-        namespace: of the models.
-        needs: what the stack has; rules that need something else are left out.
-        units: those that have a router; rules of a unit are there once for each.
-        slo_ttft_s: targets for the time to first token in seconds, by the names of models.
-        usd_per_gpu_hour: list price of a GPU.
+        facts: rules for the stack's release.
+        namespace: namespace of the models.
+        needs: features of the stack; rules that need other features are left out.
+        units: units that have a router; a rule about units is repeated for each.
+        slo_ttft_s: targets for the time to first token in seconds, by the models' names.
+        usd_per_gpu_hour: list price of a GPU in US dollars per hour; no rule about the price if None.
     """
     figures = [
         _figure("llmd_oke:slo_ttft_seconds", target_s, {"namespace": namespace, "llmd_oke_model": model})
@@ -248,12 +251,12 @@ def _figure(record: str, value: float, labels: Mapping[str, str]) -> dict[str, A
 
 
 def _of_units(expression: str, units: Sequence[str]) -> list[str]:
-    """An expression that names a unit for each of them; any other as it is."""
+    """Return an expression with the placeholder `<unit>` once for each unit, any other expression unchanged."""
     return [expression.replace("<unit>", unit) for unit in units] if "<unit>" in expression else [expression]
 
 
 def in_namespace(expression: str, namespace: str) -> str:
-    """An expression of the catalogue for the models of one namespace."""
+    """Return an expression of the catalogue with its placeholder `<namespace>` replaced."""
     return expression.replace("<namespace>", namespace)
 
 
@@ -273,7 +276,7 @@ def _dashboard(dashboard: Dashboard, args: ModelMonitoringArgs) -> Manifest:
 
 
 def grafana_dashboard(dashboard: Dashboard, namespace: str, needs: frozenset[Need]) -> dict[str, Any]:
-    """A dashboard in Grafana's own model (schema version 39)."""
+    """Return a dashboard as Grafana's JSON model (schema version 39)."""
     shown = [panel for panel in dashboard.panels if panel.needs is None or panel.needs in needs]
     uid = hashlib.sha256(f"{namespace}/{dashboard.name}".encode()).hexdigest()[:16]
     return {

@@ -1,4 +1,4 @@
-"""The namespace that models are served from, with what all of them share."""
+"""Namespace of the models, with the objects that all models share."""
 
 from typing import NotRequired, TypedDict
 
@@ -13,35 +13,37 @@ from llmd_oke.serving.vllm import HUGGING_FACE_SECRET, HUGGING_FACE_SECRET_KEY
 SERVICE_ACCOUNT = "model-server"
 
 _STEP = 1000
-"""Of priorities by size: a server that needs many GPUs of one node is placed before those that fit anywhere.
+"""Difference of the priorities of servers whose number of GPUs differs by one: servers with more GPUs are scheduled
+first.
 
-Eight small servers spread over two nodes would otherwise keep a large one from starting, although GPUs are enough. It
-is placed first among those that wait, and ends none that runs.
-"""
+Eight small servers, spread over two nodes, would otherwise keep a large server pending although enough GPUs are free.
+The priority orders pending pods only; no running pod is preempted."""
 
 
 class ServingNamespaceArgs(TypedDict):
-    """Arguments of a serving namespace."""
+    """Arguments of the models' namespace."""
 
     namespace: str
     """Name of the namespace."""
     tensor_parallel_sizes: list[int]
-    """Numbers of GPUs of the servers that will run in it."""
+    """Numbers of GPUs of the servers that will run in the namespace."""
     control_plane_cidrs: NotRequired[list[str] | None]
-    """Addresses of the API server; pods that ask it may connect to any address if left out."""
+    """Addresses of the API server; pods that need the API server may connect to any address if left out."""
     destinations: NotRequired[list[DestinationArgs] | None]
-    """Addresses that every pod may connect to; none beside those that the kit's pods need if left out."""
+    """Addresses that every pod may connect to; only those that the kit's pods need if left out."""
     hugging_face_token: NotRequired[pulumi.Input[str] | None]
-    """Token for gated models; kept as a Secret."""
+    """Hugging Face token for gated models; stored as a Secret."""
 
 
 class ServingNamespace(pulumi.ComponentResource):
-    """A namespace, the model servers' account, their priorities by size, and the token for gated models."""
+    """A namespace with the model servers' ServiceAccount, their PriorityClasses, network policies and the Hugging Face
+    token.
+    """
 
     name: pulumi.Output[str]
     """Name of the namespace."""
     service_account: pulumi.Output[str]
-    """Account of the model servers. It has no rights."""
+    """ServiceAccount of the model servers. It has no rights."""
 
     def __init__(self, name: str, args: ServingNamespaceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:ServingNamespace", name, inputs(self, args, "hugging_face_token"), opts)
@@ -61,13 +63,13 @@ class ServingNamespace(pulumi.ComponentResource):
 
 
 def namespace(name: str) -> Manifest:
-    """The namespace. RDMA locks memory (IPC_LOCK), which pod security allows at its `privileged` level only."""
+    """Return the Namespace. Its pod security level is `privileged`, since RDMA locks memory (IPC_LOCK)."""
     levels = {"pod-security.kubernetes.io/enforce": "privileged"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**PART_OF, **levels}}}
 
 
 def service_account(namespace: pulumi.Input[str]) -> Manifest:
-    """The account of the model servers, without a token in their pods."""
+    """Return the ServiceAccount of the model servers, whose token isn't mounted into pods."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -77,7 +79,7 @@ def service_account(namespace: pulumi.Input[str]) -> Manifest:
 
 
 def token_secret(namespace: pulumi.Input[str], token: pulumi.Input[str]) -> Manifest:
-    """The Secret that model servers read the Hugging Face token from, if it is there."""
+    """Return the Secret with the Hugging Face token, which model servers read if it exists."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -87,17 +89,21 @@ def token_secret(namespace: pulumi.Input[str], token: pulumi.Input[str]) -> Mani
 
 
 def priority(gpus: int) -> int:
-    """The priority of servers with that many GPUs. Pods without a class have 0."""
+    """Return the priority of servers with `gpus` GPUs. Pods without a PriorityClass have priority 0."""
     return _STEP * gpus
 
 
 def class_name(prefix: str, gpus: int) -> str:
-    """The name says the value and the policy, because they can't be changed: another value is another class."""
+    """Return the name of a PriorityClass. It contains the value and the preemption policy, because these are immutable:
+    a changed value needs another PriorityClass.
+    """
     return f"{prefix}-non-preempting-{priority(gpus)}"
 
 
 def priority_class(prefix: str, gpus: int, labels: dict[str, str]) -> dict[str, object]:
-    """The class of servers with that many GPUs. Classes belong to no namespace, so the prefix should be one."""
+    """Return the PriorityClass of servers with `gpus` GPUs. PriorityClasses have no namespace; `prefix` should
+    therefore be the namespace's name.
+    """
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",

@@ -1,8 +1,8 @@
-"""Policies on who reaches the pods of a stack's namespace, and whom they reach, where the cluster's network enforces
-them.
+"""Network policies on connections to and from the pods of a stack's namespace, for clusters that enforce them.
 
-Neither of OKE's network plug-ins does by itself; Oracle documents Calico beside them (docs.oracle.com, ContEng,
-"Example: Installing Calico and Setting Up Network Policies"). What no policy opens is closed, in both directions.
+None of OKE's network plug-ins enforces policies; Oracle documents Calico for that purpose (docs.oracle.com, ContEng,
+"Example: Installing Calico and Setting Up Network Policies"). All connections that no policy allows are denied, in both
+directions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,30 +23,30 @@ from llmd_oke.serving.args import DestinationArgs, GatewayPodsArgs, TracingArgs
 from llmd_oke.serving.manifests import object_metadata
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
-"""Kubernetes gives it to every namespace."""
+"""Label that Kubernetes sets on every namespace, with its name as value."""
 
 DEFAULT, OPERATIONS = "llmd-oke-default", "llmd-oke-operations"
-"""Names of the policies of a namespace."""
+"""Names of a namespace's policies."""
 
 NODE_DNS = "169.254.20.10/32"
-"""Where NodeLocal DNSCache answers, on clusters that have it (kubernetes.io, "Using NodeLocal DNSCache")."""
+"""Address of NodeLocal DNSCache, on clusters that run it (kubernetes.io, "Using NodeLocal DNSCache")."""
 
 _ANY_ADDRESS = "0.0.0.0/0"
 _API_SERVER_PORTS = (443, 6443)
-"""Of the Service `kubernetes`, and of OKE's endpoints behind it."""
+"""Ports of the Service `kubernetes`, and of OKE's API endpoints behind it."""
 
 _MEASURING_LABELS = (SMOKE, PART_LABEL)
-"""Labels of pods that measure: the benchmark of a deployment, the Jobs of commands, and canaries."""
+"""Labels of measuring pods: the smoke benchmark, the Jobs of commands, and canaries."""
 
 _KV_PARTNERS = {"prefill": "decode", "decode": "prefill"}
-"""Whom servers of a role hand KV cache over to or take it from."""
+"""Role with whose servers a role's servers exchange KV cache."""
 
 Rule = dict[str, Any]
 
 
 def readers(control_plane: Sequence[str] | None) -> dict[str, Any]:
-    """Return the `from` of a rule for metrics: pods that measure, the monitoring of llm-d's guides, and commands that
-    come through the API server, where it is known from which addresses (CIDR) that one speaks.
+    """Return the `from` of a rule for metrics: measuring pods, the monitoring namespace of llm-d's guides, and commands
+    that connect through the API server, if its source addresses (CIDR) are given.
     """
     monitoring = scaling().prometheus.split(".")[1]  # http://<service>.<namespace>.svc…
     return {
@@ -66,8 +66,9 @@ def router_rules(
     *,
     signed_in: bool = False,
 ) -> list[Rule]:
-    """Requests come from everywhere, or from the front door where clients sign in there; questions to the picker from
-    the Envoys of its own router alone. Behind a Gateway there are neither, and its pods ask.
+    """Return the ingress rules of a router. Any pod, or only the front door if clients authenticate there, may send
+    requests; only the Envoys of the same router may connect to the endpoint picker. With a Gateway there are no such
+    Envoys, and the Gateway's pods connect to the endpoint picker.
     """
     if gateway is not None:
         return [
@@ -85,13 +86,15 @@ def router_rules(
 
 
 def _behind_sign_in(control_plane: Sequence[str] | None) -> Rule:
-    """Return the `from` of a rule for the front door of the stack, and for those who may ask without a key."""
+    """Return the `from` of a rule for the front door of the stack and for the pods of `readers`, which need no
+    API key.
+    """
     door: Rule = {"podSelector": {"matchLabels": labels.stack_front_door_selector()}}
     return {"from": [door, *readers(control_plane)["from"]]}
 
 
 def gateway_pods(pods: GatewayPodsArgs) -> Rule:
-    """The pods of a Gateway, as an element of a rule's `from`."""
+    """Return the pods of a Gateway, as an element of a rule's `from`."""
     return {
         "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: pods["namespace"]}},
         "podSelector": {"matchLabels": pods["labels"]},
@@ -109,11 +112,13 @@ def servers_rules(
     over_nodes: bool = False,
     events_port: int | None = None,
 ) -> list[Rule]:
-    """Prefill and decode servers of one unit hand KV cache over on ports that are not known beforehand (UCX takes any
-    free ones): each role to the other, and where servers span nodes their pods among themselves (`over_nodes`), whose
-    ranks agree on ports too. Requests come from the unit's router or a Gateway's pods, and who may read
-    metrics has the same port. Where servers have no router before them they come from everywhere, or from the front
-    door where clients sign in there. Reports on the KV cache are for the unit's router.
+    """Return the ingress rules of the servers of one role.
+
+    Prefill and decode servers of one unit exchange KV cache on ports that aren't known in advance (UCX chooses free
+    ones), so that all ports are open to the other role, and with `over_nodes` among the pods of the same role, whose
+    ranks choose ports too. Requests come from the unit's router or a Gateway's pods, and from the pods of `readers`,
+    since metrics have the same port. Servers without a router accept requests from any pod, or only from the front door
+    if clients authenticate there. KV cache events are for the unit's router only.
     """
     requests: Rule = {"ports": tcp_ports(SERVER_PORT, BEHIND_SIDECAR_PORT)}
     if routed:
@@ -136,9 +141,9 @@ def servers_destinations(
     tracing: TracingArgs | None,
     over_nodes: bool = False,
 ) -> list[Rule]:
-    """Return whom the model servers of one role reach: the other role for KV cache, their own role where they span
-    nodes, whoever has weights that their node
-    lacks, and the API server where their sidecar looks pods up.
+    """Return the egress rules of the servers of one role: to the other role for KV cache, to the same role where
+    servers span nodes, to port 443 anywhere for weights, to the API server if the sidecar looks up pods, and to the
+    traces' collector.
     """
     return [
         *({"to": [partner]} for partner in _partners(unit, role, over_nodes=over_nodes)),
@@ -161,8 +166,8 @@ def router_destinations(
     tracing: TracingArgs | None,
     events_port: int | None = None,
 ) -> list[Rule]:
-    """Return whom the pods of a router reach: the unit's servers, its other pickers, and the API server, which they
-    watch.
+    """Return the egress rules of a router's pods: to the unit's servers, the router's other endpoint pickers, the API
+    server for watches, and the traces' collector.
     """
     servers = {"podSelector": {"matchLabels": labels.unit_selector(unit)}}
     pickers = tcp_ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT)
@@ -178,7 +183,7 @@ def router_destinations(
 
 
 def front_door_destinations() -> list[Rule]:
-    """Return whom a front door reaches: routers, and model servers without one."""
+    """Return the egress rules of a front door: to routers, and to model servers without a router."""
     servers = {"matchLabels": {labels.SERVING: "true"}}
     return [{"to": [{"podSelector": _label_exists(labels.ROUTED)}, {"podSelector": servers}]}]
 
@@ -189,16 +194,17 @@ def _collector(tracing: TracingArgs | None) -> list[Rule]:
 
 
 def api_server(control_plane: Sequence[str] | None) -> Rule:
-    """The API server, as a rule for outgoing connections; wherever it may be, if its addresses aren't known."""
+    """Return the egress rule to the API server; to any address if `control_plane` is None."""
     if control_plane is None:
         return anywhere(*_API_SERVER_PORTS)
     return {"ports": tcp_ports(*_API_SERVER_PORTS), "to": [{"ipBlock": {"cidr": cidr}} for cidr in control_plane]}
 
 
 def anywhere(*ports: int) -> Rule:
-    """All addresses and pods, at these TCP ports or at all of them, but for the node's link-local services.
+    """Return the egress rule to all addresses and pods but link-local addresses, at these TCP ports; at all ports if
+    none are given.
 
-    Some engines count pods to no block of addresses, so that they are named beside them.
+    Some network plug-ins don't match pods by address blocks, so that the rule names all namespaces too.
     """
     every_pod: Rule = {"namespaceSelector": {}}
     to = [{"ipBlock": {"cidr": _ANY_ADDRESS, "except": [str(LINK_LOCAL)]}}, every_pod]
@@ -206,8 +212,8 @@ def anywhere(*ports: int) -> Rule:
 
 
 def closed_namespace(namespace: Any, destinations: Sequence[DestinationArgs] = ()) -> list[Manifest]:
-    """The policy of all pods of a namespace: nobody reaches them, and they reach DNS and `destinations` alone, unless a
-    policy of their own opens more.
+    """Return the default policy of a namespace: pods accept no connections and may connect only to DNS and to
+    `destinations`, unless another policy allows more.
     """
     dns = {
         "ports": [*tcp_ports(53), {"protocol": "UDP", "port": 53}],
@@ -230,9 +236,9 @@ def closed_namespace(namespace: Any, destinations: Sequence[DestinationArgs] = (
 def defaults(
     namespace: Any, control_plane: Sequence[str] | None = None, destinations: Sequence[DestinationArgs] = ()
 ) -> list[Manifest]:
-    """The policies of a stack's namespace: that of all pods, and those of the kit's Jobs. Pods of operations (two of
-    them measure the path of KV cache) reach each other; they, those that measure and those that download reach what
-    they ask for.
+    """Return the policies of a stack's namespace: the default policy, and those of the kit's Jobs. The pods of commands
+    may connect to each other (two of them measure the network path of KV cache). The pods of commands, measuring pods
+    and pods that download may connect to any address.
     """
     of_operations = _label_exists(PART_LABEL)
     from_operations: list[Rule] = [{"from": [{"podSelector": of_operations}]}]
@@ -247,10 +253,10 @@ def defaults(
 
 
 def _link_local_in(cidr: str) -> list[str]:
-    """Return the parts of a block that stay closed.
+    """Return the parts of a CIDR block that stay denied.
 
     Raises:
-        KitError: nothing of it would be open.
+        KitError: the block contains no other addresses.
     """
     block = IPv4Network(cidr)
     if block.subnet_of(LINK_LOCAL):
@@ -263,13 +269,13 @@ def _link_local_in(cidr: str) -> list[str]:
 def policy(
     metadata: Mapping[str, Any], pods: Mapping[str, str], sources: Sequence[Rule], destinations: Sequence[Rule]
 ) -> Manifest:
-    """The policy of pods with these labels.
+    """Return the policy of the pods with these labels.
 
     Args:
-        metadata: of the policy.
-        pods: labels of the pods that it is for.
-        sources: rules for connections that come in; no others do.
-        destinations: rules for connections that go out, beside those of the namespace; no others do.
+        metadata: metadata of the policy.
+        pods: labels that select the policy's pods.
+        sources: ingress rules; all other incoming connections are denied.
+        destinations: egress rules, in addition to those of the namespace's default policy.
     """
     return _policy(metadata, {"matchLabels": pods}, sources, destinations)
 
@@ -299,5 +305,5 @@ def _label_exists(label: str) -> dict[str, Any]:
 
 
 def tcp_ports(*numbers: int) -> list[dict[str, Any]]:
-    """TCP ports of a rule."""
+    """Return TCP ports in the form of a rule."""
     return [{"protocol": "TCP", "port": number} for number in numbers]

@@ -1,4 +1,6 @@
-"""Names of the pods of a unit's servers that span nodes, for routing sidecars that are told all of them."""
+"""DNS names of the pods of a unit's servers that span nodes, for routing sidecars, whose arguments contain all
+of them.
+"""
 
 from importlib import resources
 from typing import Any
@@ -12,23 +14,23 @@ _UNIT, _NAMESPACE = "LLMD_OKE_UNIT", "POD_NAMESPACE"
 
 
 def hosts(role: Role, nodes: int) -> list[str]:
-    """Return the names of the pods of a role's first server, in the order of their nodes, as its LeaderWorkerSet gives
-    them; Kubernetes fills unit and namespace in.
+    """Return the DNS names of the pods of a role's first server in the order of their nodes, as its LeaderWorkerSet
+    creates them. Unit and namespace are references to environment variables, which Kubernetes expands.
     """
     name = f"$({_UNIT})-{role}"
     return [f"{name}-0{f'-{rank}' if rank else ''}.{name}.$({_NAMESPACE}).svc" for rank in range(nodes)]
 
 
 def environment() -> list[dict[str, Any]]:
-    """Return the variables that the names are made of, and the pod's own address."""
+    """Return the environment variables that the names refer to, and the pod's own address."""
     fields = {_NAMESPACE: "metadata.namespace", POD_IP: "status.podIP"}
     plain = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     return [bench_program.from_label(_UNIT, labels.UNIT), *plain]
 
 
 def waiting_container(spec: ServerSpec) -> dict[str, Any]:
-    """Return the container that waits until all names are known for good: a sidecar that ends for want of one of them
-    would have its whole group started anew. It waits as long as a start may take.
+    """Return the init container that waits until all names resolve. A sidecar that ends because a name is missing would
+    restart all pods of its group. The limit of the wait is the start-up budget.
     """
     names = [name for role in ("prefill", "decode") for name in hosts(role, spec.parallelism.nodes)]
     return {

@@ -1,4 +1,4 @@
-"""The endpoint picker's config of a router, by the router's arguments and in the dialect of its release."""
+"""Configuration of a router's endpoint picker, made from the router's arguments in the format of its release."""
 
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -16,46 +16,46 @@ from llmd_oke.serving.args import GatewayPodsArgs, TracingArgs
 from llmd_oke.values import follows_project
 
 DEFAULT_NON_CACHED_TOKENS = 16
-"""llm-d-inference-scheduler, deploy/config/pd-epp-config.yaml."""
+"""Default of llm-d-inference-scheduler, deploy/config/pd-epp-config.yaml."""
 
 
 class PriorityBandArgs(TypedDict):
-    """Room for requests of one priority that wait."""
+    """Limits of the queue for requests of one priority."""
 
     priority: int
-    """Priority; whoever has none has 0."""
+    """Priority; requests without one have 0."""
     max_requests: NotRequired[int | None]
-    """Requests that wait; the endpoint picker's own limit if left out."""
+    """Most requests in the queue; the endpoint picker's default if left out."""
     max_mib: NotRequired[int | None]
-    """Size of the requests that wait, in MiB; the endpoint picker's own limit if left out."""
+    """Most MiB of requests in the queue; the endpoint picker's default if left out."""
 
 
 class FlowControlArgs(TypedDict):
-    """Flow control: while servers are saturated requests wait in the endpoint picker."""
+    """Flow control: the endpoint picker queues requests while servers are saturated."""
 
     detector: str
-    """What servers are found saturated by: utilization or concurrency."""
+    """Detector of saturated servers: utilization or concurrency."""
     request_ttl_s: int
-    """Seconds that a request waits at most."""
+    """Longest time of a request in the queue, in seconds."""
     bands: list[PriorityBandArgs]
-    """The priorities that requests have."""
+    """Queues, one for each priority."""
     max_concurrency: NotRequired[int | None]
-    """Requests under way at each server; the endpoint picker's own figure if left out, as with those below."""
+    """Requests under way at each server; the endpoint picker's default if left out, as for the fields below."""
     queue_depth_threshold: NotRequired[int | None]
-    """Waiting requests of a saturated server."""
+    """Number of waiting requests from which a server counts as saturated."""
     kv_cache_util_threshold: NotRequired[float | None]
-    """Share of the KV cache in use of a saturated server."""
+    """Share of the KV cache in use from which a server counts as saturated; 0.8 is 80 %."""
     metrics_staleness_ms: NotRequired[int | None]
-    """Age in milliseconds from which what a server reported counts as saturation."""
+    """Age of a server's metrics, in milliseconds, from which the server counts as saturated."""
 
 
 class ReportedModelArgs(TypedDict):
-    """Model whose servers report on their KV cache."""
+    """Model whose servers publish KV cache events."""
 
     model: str
-    """Name by which requests and reports say it."""
+    """Name of the model in requests and events."""
     block_size: int
-    """Tokens in a block of its servers' KV cache."""
+    """Tokens in a block of the servers' KV cache."""
 
 
 class RouterArgs(TypedDict):
@@ -64,58 +64,62 @@ class RouterArgs(TypedDict):
     release: ReleaseRef
     """llm-d release of the catalogue."""
     override: NotRequired[OverrideArgs | None]
-    """Parts of the release that others take the place of; none if left out."""
+    """Replacements for parts of the release; none if left out."""
     namespace: pulumi.Input[str]
     """Namespace of the unit."""
     model: str
-    """Name that the model's objects carry as label."""
+    """Value of the label `llmd-oke/model` on the objects."""
     unit: str
-    """Unit whose servers the router picks from."""
+    """Name of the unit whose servers the router chooses from."""
     version: NotRequired[str | None]
-    """Version of the servers that the router picks from; of whatever version they are if left out."""
+    """Version of the servers that the router chooses from; any version if left out."""
     disaggregated: bool
     """Whether the unit has prefill and decode servers."""
     profile: NotRequired[str | None]
-    """How servers are chosen: by the name of one of the release's profiles; prefix if left out."""
+    """Name of the release's profile by which servers are chosen; prefix if left out."""
     decider: NotRequired[str | None]
-    """Which prompts are prefilled remotely: prefix, those with uncached tokens, or always; prefix if left out."""
+    """Rule for remote prefill: `prefix` for prompts with enough uncached tokens, or `always`; prefix if left out."""
     non_cached_tokens: NotRequired[int | None]
-    """Prompts with at least this many uncached tokens are prefilled remotely; 16 if left out."""
+    """Number of uncached tokens from which prompts are prefilled remotely; 16 if left out."""
     peak_prefill_tokens_per_s: NotRequired[float | None]
-    """Prompt tokens that a prefill server computes in a second at most, by which prefix-affinity goes; llm-d's figure
-    of an H200 if left out."""
+    """Highest rate at which a prefill server computes prompt tokens, in tokens per second, for the profile
+    prefix-affinity; llm-d's figure for an H200 if left out."""
     config: NotRequired[str | None]
-    """The endpoint picker's own config as YAML, in place of what `profile`, `decider` and the numbers beside them stand
-    for; made of them if left out."""
+    """The endpoint picker's configuration as YAML, instead of one made from `profile`, `decider` and the numbers; made
+    from these if left out."""
     reported: NotRequired[ReportedModelArgs | None]
-    """Model whose servers report on their KV cache (`kv_events` of their unit), for the profile precise-prefix, or for
-    a `config` that goes by it: `{model}`, `{block_size}`, `{events_port}` and `{render_url}` stand for them there."""
+    """Model whose servers publish KV cache events (`kv_events` of their unit), for the profile precise-prefix, or for a
+    `config` with the placeholders `{model}`, `{block_size}`, `{events_port}` and `{render_url}`."""
     flow_control: NotRequired[FlowControlArgs | None]
-    """Flow control, beside what `profile`, `decider` and the numbers beside them stand for; none if left out."""
+    """Flow control, in addition to the configuration made from `profile`, `decider` and the numbers; none if left out.
+    """
     priorities: NotRequired[list[int] | None]
-    """Priorities other than 0 that a front door says its clients have, each an InferenceObjective; none if left out."""
+    """Priorities other than 0 that a front door sends in a header, each of which gets an InferenceObjective; none if
+    left out."""
     replicas: NotRequired[int | None]
-    """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
+    """Number of pods with endpoint picker and Envoy; of several endpoint pickers one leads. The release's default if
+    left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
-    """Addresses that the API server speaks to pods from; without them it reads no metrics."""
+    """Source addresses of connections from the API server to pods; without them metrics can't be read through it."""
     signed_in: NotRequired[bool | None]
-    """Whether clients sign in at the stack's front door, so that it, pods that measure, monitoring and the API server
-    alone send requests; false if left out."""
+    """Whether clients authenticate at the stack's front door, so that only the front door, measuring pods, monitoring
+    and the API server may send requests; false if left out."""
     gateway: NotRequired[GatewayPodsArgs | None]
-    """Pods of the Gateway that asks the one picker there is then; an Envoy beside each picker does if left out."""
+    """Pods of the Gateway that calls the endpoint picker, of which there is only one then; an Envoy beside each
+    endpoint picker calls it if left out."""
     cache_salts: NotRequired[bool | None]
-    """Whether requests may have a `cache_salt`, which the front door of the stack writes into them; not if left out."""
+    """Whether requests may have a `cache_salt`, which the front door of the stack adds; false if left out."""
     tracing: NotRequired[TracingArgs | None]
-    """Where the endpoint picker sends traces; nowhere if left out."""
+    """Destination of the endpoint picker's traces; no traces if left out."""
 
 
 def render_name(unit: str) -> str:
-    """Name of the Service of a unit's servers that make tokens of prompts for its endpoint picker."""
+    """Return the name of the Service of a unit's servers that tokenize prompts for the endpoint picker."""
     return f"{unit}-render"
 
 
 def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
-    """The endpoint picker's config in the dialect of the release."""
+    """Return the endpoint picker's configuration as YAML, in the format of the release."""
     if (own := args.get("config")) is not None:
         asked = cast("dict[str, Any]", yaml.safe_load(own))
         config = facts.endpoint_picker.dialect.own_config(asked, _reporting_servers(facts, args))
@@ -134,7 +138,7 @@ def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
 
 
 def reports_port(facts: Release, args: RouterArgs) -> int | None:
-    """The port at which the unit's servers report on their KV cache; None where they don't."""
+    """Return the port on which the unit's servers publish KV cache events; None if they publish none."""
     events = facts.vllm.kv_events
     return None if events is None or args.get("reported") is None else events.port
 
@@ -166,7 +170,7 @@ def _config_text(
     flow_control: FlowControl | None,
     servers: ReportingServers | None,
 ) -> str:
-    """All units of a model have the same; there may be hundreds of them in a preview."""
+    """Return the configuration as YAML. The result is cached, since the hundreds of units in a preview may share it."""
     config = endpoint_picker(version).config(
         cast("RouterProfileName", profile),
         disaggregated=disaggregated,
@@ -181,17 +185,21 @@ def _config_text(
 
 @follows_project
 def is_experimental(version: str, config: str) -> bool:
-    """Tell whether a config's text takes `--allow-experimental-plugins`; read once for all units with the same."""
+    """Tell whether a configuration needs `--allow-experimental-plugins`. The result is cached for
+    equal configurations.
+    """
     return bool(endpoint_picker(version).experimental_plugins(yaml.safe_load(config)))
 
 
 @follows_project
 def holds_back(version: str, config: str) -> bool:
-    """Tell whether a config's text turns flow control on; read once for all units with the same."""
+    """Tell whether a configuration enables flow control. The result is cached for equal configurations."""
     return endpoint_picker(version).holds_back(yaml.safe_load(config))
 
 
 @follows_project
 def session_headers(version: str, config: str) -> tuple[str, ...]:
-    """Return the headers of sessions that a config's text goes by; read once for all units with the same."""
+    """Return the headers by which a configuration keeps sessions at one server. The result is cached for equal
+    configurations.
+    """
     return endpoint_picker(version).session_headers(yaml.safe_load(config))

@@ -1,7 +1,7 @@
 """The llm-d router of one unit: endpoint picker, Envoy beside it or a Gateway before it, and the InferencePool.
 
-Its objects are the kit's own. A test holds them to what the upstream chart of each release renders; what differs stands
-with its reason in `values/router/deviations.yaml`.
+The manifests are this project's own. A test compares them with what the upstream chart of each release renders;
+deviations are listed with their reasons in `values/router/deviations.yaml`.
 """
 
 import json
@@ -48,36 +48,40 @@ from llmd_oke.serving.picker_config import (
 )
 
 METRICS_PORT = 9090
-"""Where the endpoint picker gives its metrics."""
+"""Port of the endpoint picker's metrics."""
 
 CONFIG_ANNOTATION = "llmd-oke/config"
 
 POOL_GROUP = "inference.networking.k8s.io"
 
 _GRACE_S = 130
-"""The charts': as long as the longest grace of a pool's pods."""
+"""Grace period of the charts in seconds: the longest grace period of an InferencePool's pods."""
 
 _DRAIN_S = 120
-"""What requests that an Envoy has begun get to end, once no new ones come to its pod."""
+"""Seconds for requests under way in an Envoy to finish, once the pod gets no new requests."""
 
 _ANSWERS = {"tcpSocket": {"port": envoy.PICKER_PORT}, "periodSeconds": 2, "failureThreshold": 150}
-"""A picker says that it is ready before it takes questions: it makes its certificate then, which takes seconds. An
-Envoy beside it tries again; a Gateway answers 500 (seen with v0.7.1)."""
+"""Startup probe of a picker behind a Gateway. A picker reports ready before it accepts calls, since it then still
+creates its certificate, which takes seconds. An Envoy beside it retries; a Gateway answers 500 (observed with v0.7.1).
+"""
 
 _USER = 65532
-"""`nonroot` of both images."""
+"""User ID of `nonroot` in both images."""
 
 _READ = ["get", "watch", "list"]
 
 _NOT_WAITED_FOR = {"pulumi.com/skipAwait": "true"}
-"""Of Services: their pods are waited for by the Deployment; Pulumi would look on for ten seconds more."""
+"""Annotation of Services by which Pulumi doesn't wait for them: the Deployment's pods are waited for already, and a
+Service would take ten more seconds."""
 
 
 class Router(pulumi.ComponentResource):
-    """Endpoint picker with an Envoy in the same pod, or behind a Gateway, and the InferencePool that it picks from."""
+    """Endpoint picker with an Envoy in the same pod, or behind a Gateway, and the InferencePool that it chooses servers
+    from.
+    """
 
     service_name: pulumi.Output[str]
-    """Service of the router; port 80 takes requests where there is an Envoy, 9090 gives metrics."""
+    """Name of the router's Service. Port 80 accepts requests if there is an Envoy, port 9090 serves metrics."""
 
     def __init__(self, name: str, args: RouterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Router", name, inputs(self, args), opts)
@@ -87,12 +91,13 @@ class Router(pulumi.ComponentResource):
 
 
 def service_name(unit: str) -> str:
-    """Name of a unit's router Service, and of most objects of the router."""
+    """Return the name of a unit's router Service, which most objects of the router have too."""
     return f"{unit}-epp"
 
 
 def router_manifests(args: RouterArgs) -> list[Manifest]:
-    """The router's objects.
+    """Return the router's objects.
+
 
     Raises:
         KitError: the catalogue has no such release.
@@ -102,7 +107,9 @@ def router_manifests(args: RouterArgs) -> list[Manifest]:
 
 
 def manifests(facts: Release, args: RouterArgs, picker_config: str) -> list[Manifest]:
-    """The router's objects in the dialect of a release, with this text as the endpoint picker's config."""
+    """Return the router's objects in the format of a release, with `picker_config` as the endpoint picker's
+    configuration.
+    """
     objects = _Objects(facts, args, picker_config)
     return [
         objects.service_account(),
@@ -119,7 +126,7 @@ def manifests(facts: Release, args: RouterArgs, picker_config: str) -> list[Mani
 
 
 class _Objects:
-    """The objects of one router."""
+    """Manifests of one router."""
 
     def __init__(self, facts: Release, args: RouterArgs, picker_config: str) -> None:
         self.facts, self.dialect = facts, facts.router
@@ -139,7 +146,10 @@ class _Objects:
         self.reports_port = reports_port(facts, args)
         self.prompts_role = "prefill" if args["disaggregated"] else "aggregated"
         self.flow_control = facts.endpoint_picker.dialect.flow_control
-        self.priorities = {str(priority): self.objective_name(priority) for priority in args.get("priorities") or ()}
+        self.priorities = {
+            str(priority): f"{self.unit}-priority-{'minus-' if priority < 0 else ''}{abs(priority)}"
+            for priority in args.get("priorities") or ()
+        }
         largest_mib, salted = self.dialect.largest_body_mib, bool(args.get("cache_salts"))
         limit_gib = self.facts.proxy.memory_limit_gib
         bootstrap = partial(
@@ -156,11 +166,10 @@ class _Objects:
             else bootstrap()
         )
 
-    def objective_name(self, priority: int) -> str:
-        return f"{self.unit}-priority-{'minus-' if priority < 0 else ''}{abs(priority)}"
-
     def client_objectives(self) -> ClientObjectives | None:
-        """Return how the picker is told of clients: of those alone that the front door knows, and where it asks."""
+        """Return the headers for the endpoint picker about clients. None if the release has no flow control, clients
+        don't authenticate at a front door, a Gateway sends the requests, or the configuration doesn't queue requests.
+        """
         read, version = self.flow_control, self.facts.endpoint_picker.dialect.version
         if read is None or not self.signed_in or self.gateway or not holds_back(version, self.picker_config):
             return None
@@ -168,8 +177,8 @@ class _Objects:
         return ClientObjectives(CLIENT_HEADER, PRIORITY_HEADER, read.objective_header, read.fairness_header, named)
 
     def objectives(self) -> list[Manifest]:
-        """Return an InferenceObjective for each priority. The picker knows them by their names, and those of its pool
-        alone.
+        """Return an InferenceObjective for each priority. The endpoint picker finds InferenceObjectives by name, in its
+        own InferencePool only.
         """
         if self.flow_control is None:
             return []
@@ -203,8 +212,8 @@ class _Objects:
         ]
 
     def rights(self) -> list[Manifest]:
-        """Return the rights of the endpoint picker: to read the pods of its namespace, pools, and what requests are
-        asked for.
+        """Return the Roles of the endpoint picker and their bindings: it may read pods, InferencePools,
+        InferenceObjectives and InferenceModelRewrites of its namespace.
         """
         resources = ["inferenceobjectives", "inferencemodelrewrites"]
         objectives = [_rule(group, resources) for group in self.dialect.objective_groups]
@@ -233,9 +242,7 @@ class _Objects:
         }
 
     def render_service(self) -> list[Manifest]:
-        """Return the Service of servers that make tokens of prompts for the picker, where they report on their KV
-        cache.
-        """
+        """Return the Service of the servers that tokenize prompts for the picker, if they publish KV cache events."""
         if self.reports_port is None:
             return []
         selector = labels.role_selector(self.unit, self.prompts_role)
@@ -254,10 +261,10 @@ class _Objects:
         return network_policies.policy(self.metadata(self.name), self.selector, rules, destinations)
 
     def for_several(self) -> list[Manifest]:
-        """Return the objects that several endpoint pickers need: the right to elect a leader, an address of each, and a
-        budget.
+        """Return the objects that several endpoint pickers need: the right to elect a leader, a headless Service with
+        all their addresses, and a PodDisruptionBudget.
 
-        Those that end are found at that address too: one of them leads until it is told to end.
+        The headless Service also contains terminating pods, since one of them may lead until it ends.
         """
         if self.pickers is None:
             return []
@@ -286,8 +293,8 @@ class _Objects:
         ]
 
     def deployment(self) -> Manifest:
-        """Return the Deployment. Its pods are replaced when a ConfigMap of theirs changes, which is read only at the
-        start.
+        """Return the Deployment. A digest of the ConfigMaps in an annotation replaces the pods when the content
+        changes, which the programs read only at their start.
         """
         return {
             "apiVersion": "apps/v1",
@@ -314,7 +321,9 @@ class _Objects:
         return text_digest(json.dumps(files, sort_keys=True))
 
     def strategy(self) -> dict[str, Any]:
-        """Several are replaced one by one, in the room that they have; one has no room for a second beside it."""
+        """Return the update strategy. Several pods are replaced one by one, without additional room; a single pod is
+        ended before its successor starts, since there may be no room for both.
+        """
         if self.pickers is None:
             return {"type": "Recreate"}
         return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
@@ -342,7 +351,7 @@ class _Objects:
         }
 
     def spread(self) -> dict[str, Any]:
-        """Return the spread over nodes where there are several; on one node two are better than one."""
+        """Return the topology spread constraint over nodes, which prefers different nodes but allows one."""
         return {
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
@@ -352,9 +361,11 @@ class _Objects:
         }
 
     def proxy(self) -> dict[str, Any]:
-        """Envoy ends at once when it is told to, so it is told once the requests that it has begun had their time.
+        """Return the container of Envoy. Envoy ends immediately on SIGTERM, so that a preStop hook delays the signal
+        until requests under way had time to finish.
 
-        Where no other pod would take new ones meanwhile, the sooner it ends the sooner its successor starts.
+        A single pod has no such hook: no other pod accepts requests meanwhile, and its successor starts only after its
+        end.
         """
         return {
             "name": self.dialect.proxy_container,
@@ -381,8 +392,10 @@ class _Objects:
         }
 
     def picker(self) -> dict[str, Any]:
-        """A picker that doesn't lead is ready too: Envoy asks the leader only, and a Deployment half of whose pods are
-        never ready would be waited for in vain and leave its disruption budget nothing to give."""
+        """Return the container of the endpoint picker. A picker that isn't the leader is ready too: only Envoy
+        distinguishes leaders. If it were unready, Pulumi would wait in vain for the Deployment, and the
+        PodDisruptionBudget would allow no eviction.
+        """
         facts = self.facts.endpoint_picker
         pool = ["--pool-name", self.unit, "--pool-namespace", self.namespace, "--pool-group", POOL_GROUP]
         config = ["--config-file", f"/config/{config_file_name(self.picker_config)}"]
@@ -435,7 +448,9 @@ class _Objects:
 
 
 def config_file_name(config: str) -> str:
-    """A name that changes with the content: the endpoint picker reads its config at start only, and must be rolled."""
+    """Return a file name with a digest of the content: the endpoint picker reads its configuration only at its start,
+    so that its pods must be replaced.
+    """
     return f"plugins-{text_digest(config)}.yaml"
 
 
@@ -462,9 +477,9 @@ def _restricted() -> dict[str, Any]:
 
 
 def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifest]) -> pulumi.Resource:
-    """Declare the router's objects; return the Service that takes requests.
+    """Declare the router's objects; return the Service that accepts requests.
 
-    Pods come after what they read, and the Service when they are ready.
+    The Deployment is declared after the objects that its pods read, and the Service after the Deployment is ready.
     """
 
     def one(manifest: Manifest, needed: Sequence[pulumi.Resource] = ()) -> pulumi.Resource:

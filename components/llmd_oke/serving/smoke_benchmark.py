@@ -1,4 +1,4 @@
-"""The benchmark of a model as part of its deployment: a Job in the cluster that says whether it is good enough."""
+"""Smoke benchmark of a model as part of its deployment: a Job in the cluster that fails if thresholds are missed."""
 
 from typing import Any
 
@@ -25,35 +25,36 @@ FACTS_FILE = "facts.json"
 FACTS_FOLDER = "/etc/llmd-oke"
 
 MEASURED = "llmd-oke/measured"
-"""Annotation of the pod: another deployment is another template, and so another Job."""
+"""Annotation of the pod with a digest of the deployment. A changed deployment changes the pod template, and so the Job
+is replaced."""
 
 STARTING_S = 600
-"""What the pod may take to be placed and to pull its image, which the nodes of the servers have already."""
+"""Seconds that the pod may take to be scheduled and to pull its image, which the servers' nodes already have."""
 
 
 class SmokeBenchmarkArgs(BenchPodArgs):
     """Arguments of a smoke benchmark."""
 
     request: str
-    """What is asked of the benchmark: the JSON text of `llmd_bench.smoke_request.SmokeRequest`."""
+    """Loads and thresholds, as the JSON text of `llmd_bench.smoke_request.SmokeRequest`."""
     facts: str
-    """JSON text of what else belongs into the report. It doesn't say what is measured: a change measures nothing
-    again."""
+    """JSON text of further content for the report. It doesn't affect the measurement, so that a change doesn't repeat
+    the benchmark."""
     measured: str
-    """Digest of all that serves the model; another one has it measured again."""
+    """Digest of everything that serves the model; a changed digest repeats the benchmark."""
     timeout_s: int
-    """Limit of the benchmark in seconds, from the first request on."""
+    """Limit of the benchmark in seconds, from its first request on."""
 
 
 class SmokeBenchmark(pulumi.ComponentResource):
-    """Benchmark of a model from inside its cluster, which fails the update where it misses its thresholds.
+    """Benchmark of a model from inside its cluster. The update fails if the model misses the thresholds.
 
-    Declare it after everything that serves the model, and nothing after it. It runs again when what it measures, or
-    what it is asked, has changed, and after it failed.
+    Declare it after everything that serves the model, and nothing after it. The benchmark is repeated when the
+    deployment or the request has changed, and after a failure.
     """
 
     result: pulumi.Output[str]
-    """Name of the ConfigMap with the result, once there is one."""
+    """Name of the ConfigMap with the result, known once it exists."""
 
     def __init__(self, name: str, args: SmokeBenchmarkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:SmokeBenchmark", name, inputs(self, args), opts)
@@ -75,18 +76,19 @@ class SmokeBenchmark(pulumi.ComponentResource):
 
 
 def object_name(args: SmokeBenchmarkArgs) -> str:
-    """The name of the benchmark's own objects, and of its result."""
+    """Return the name of the benchmark's objects, and of its result."""
     return f"smoke-{args['model']}"
 
 
 def deadline_s(args: SmokeBenchmarkArgs) -> int:
-    """The longest that the Job may take, from its creation on."""
+    """Return the limit of the Job in seconds, from its creation on."""
     return args["timeout_s"] + STARTING_S
 
 
 def rules(args: SmokeBenchmarkArgs) -> list[dict[str, Any]]:
-    """The Job may list pods and write its one result. Server-side apply tells the API server the name of what it
-    creates, so that creation can be limited to it too.
+    """Return the rules of the Job's Role: it may list pods and write the ConfigMap of its result. Since the Job creates
+    the ConfigMap by server-side apply, whose requests contain the name, the right to create is limited to this name
+    too.
     """
     result = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [object_name(args)]}
     return [
@@ -96,7 +98,7 @@ def rules(args: SmokeBenchmarkArgs) -> list[dict[str, Any]]:
 
 
 def program(args: SmokeBenchmarkArgs) -> Manifest:
-    """The ConfigMap with the program and its request, named by its content."""
+    """Return the ConfigMap with the program and its request, whose name contains a digest of both."""
     metadata = {**_metadata(args), "name": program_name(args)}
     return {
         "apiVersion": "v1",
@@ -108,18 +110,20 @@ def program(args: SmokeBenchmarkArgs) -> Manifest:
 
 
 def program_name(args: SmokeBenchmarkArgs) -> str:
-    """The name of the program's ConfigMap: with another program or request it is another one."""
+    """Return the name of the program's ConfigMap, which contains a digest of program and request."""
     return f"{object_name(args)}-{bench_program.digest([bench_program.archive(PROGRAM), args['request']])}"
 
 
 def facts(args: SmokeBenchmarkArgs) -> Manifest:
-    """The ConfigMap with what belongs into the report."""
+    """Return the ConfigMap with further content for the report."""
     metadata = {**_metadata(args), "name": f"{object_name(args)}-facts"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FACTS_FILE: args["facts"]}}
 
 
 def job(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
-    """The Job, without a name: Pulumi gives each a new one. It stays when it has ended, for its logs and last words."""
+    """Return the Job without a name, since Pulumi generates a new one for each. A finished Job is kept for its logs and
+    termination message.
+    """
     own = {**PART_OF, "app.kubernetes.io/name": "smoke-benchmark", SMOKE: args["model"]}
     return {
         "apiVersion": "batch/v1",

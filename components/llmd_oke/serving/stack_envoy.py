@@ -1,8 +1,10 @@
-"""The Envoy of a stack's front door: which model a request is for, who may ask, how much, and what is answered instead.
+"""Envoy's configuration of a stack's front door: routes to models, authentication, limits of clients, and error
+responses.
 
-Three files say so. The bootstrap is read at the start, so that other models or another access bring other Envoys. Where
-requests go with which weights (`clusters`), and who may ask (`authentication`), are read again whenever they change.
-Field names are those of Envoy's API v3; the whole is read by the real Envoy in a test.
+It consists of three files. Envoy reads the bootstrap only at its start, so that a change of models or of the kind of
+authentication needs new Envoys. Envoy reads again, whenever they change, the units and weights (`clusters`) and the
+keys or tokens (`authentication`). Field names are those of Envoy's API v3; a test loads the configuration into the real
+Envoy.
 """
 
 import json
@@ -31,39 +33,42 @@ from llmd_oke.serving.front_door import (
 )
 
 STACK_PORT = 8443
-"""Where requests for all models come in, encrypted or not."""
+"""Port for requests to all models, with or without TLS."""
 
 FIRST_MODEL_PORT = 8100
-"""Where requests for the first model come in from inside the cluster, plain and without a key; then the next ones."""
+"""Port for requests to the first model from inside the cluster, without TLS and without authentication; the following
+models have the following ports."""
 
 TRAFFIC_FOLDER, TRAFFIC_FILE = "/etc/front-door/traffic", "clusters.json"
 ACCESS_FOLDER, ACCESS_FILE, SALTS_FILE = "/etc/front-door/access", "authentication.json", "salts.json"
 CERTIFICATE_FOLDER = "/etc/front-door/certificate"
-"""Mounted folders of what changes without a restart."""
+"""Mount paths of the files that Envoy reads again when they change."""
 
 _KEY_SET = "key-set"
 _AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
-"""Of Envoy's image, which is a distroless one of Debian."""
+"""CA certificates in Envoy's image, which is based on a distroless image of Debian."""
 
 CERTIFICATE_FILE = "certificate.json"
-"""Beside the bootstrap: where Envoy finds the certificate."""
+"""File beside the bootstrap with the paths of the certificate and its key."""
 
 _USED_UP = {
     "requests": (428, "The client's requests of this minute are used up."),
     "tokens": (510, "The client's tokens of this minute are used up, or the request may take more than all of them."),
 }
-"""What is told of each limit, by a status that nothing else has: clients get 429."""
+"""Internal status and message for each limit. The status is otherwise unused, so that the error mapping can recognise
+it; clients get 429."""
 
 _NO_LIMIT = 2**31 - 1
-"""In a minute."""
+"""Tokens of a bucket in a minute that stand for no limit."""
 
 _MAX_CLIENTS = 4096
-"""Clients whose requests are counted at a time; ours. Of more, those that ask least often begin anew."""
+"""Clients that Envoy counts at a time; chosen by this project. With more, the counters of those with the least recent
+requests are reset."""
 
 _CLUSTER: Config = {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster"}
 
 _READ_LATER: Config = {"validate_clusters": False}
-"""Of routes: the clusters that they name come from a file."""
+"""Settings of a route configuration whose clusters come from a file."""
 
 _CODES = {
     400: ("invalid_request_error", "bad_request"),
@@ -74,21 +79,24 @@ _CODES = {
     413: ("invalid_request_error", "request_too_large"),
     429: ("requests", "rate_limit_exceeded"),
 }
-"""Type and code of errors as OpenAI's API has them, by status (platform.openai.com/docs/guides/error-codes)."""
+"""Type and code of errors in the format of OpenAI's API, by status (platform.openai.com/docs/guides/error-codes)."""
 
 _WORDS = {
     401: "The key or token is missing, unknown or expired (%LOCAL_REPLY_BODY%)",
     413: f"The request is larger than {client_requests.LARGEST_BODY_MIB} MiB.",
     503: "No server of the model can be reached at the moment.",
 }
-"""What is told in place of Envoy's own words."""
+"""Messages that replace those of Envoy, by status."""
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model behind the front door: the `name` of its objects, the `served_name` of requests' bodies, hosts that lead
-    to it alone, and its units, of which those with the weight 0 get requests only where all have it. Its longest
-    sequence is in tokens. Requests for its adapters say their names.
+    """A model behind the front door.
+
+    `name` is the name of its objects, `served_name` the `model` in bodies of requests, `hosts` are host names of this
+    model only. `upstreams` are its units; those with weight 0 get requests only if all have weight 0. `max_model_len`
+    is in tokens. `holds_back` tells whether its routers queue requests while servers are saturated, `session_headers`
+    are the headers by which they keep sessions at one server, `adapters` the names of its LoRA adapters in requests.
     """
 
     name: str
@@ -102,14 +110,14 @@ class ServedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that lead requests to it, or to one of its adapters."""
+        """Names in requests' bodies that lead to the model or to one of its adapters."""
         return self.served_name, *self.adapters
 
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Limits of one client at one Envoy: requests and tokens in a minute, requests at a time at each model, and models
-    by their served names. None is the limit of all clients, or no limit.
+    """Limits of one client at one Envoy: requests and tokens in a minute, concurrent requests at each model, and served
+    names of the models that it may use. None means the limit of all clients; in the limits of all clients, no limit.
     """
 
     requests_per_minute: int | None = None
@@ -120,8 +128,8 @@ class ClientLimits:
 
 @dataclass(frozen=True)
 class EnvoySettings:
-    """Settings of the bootstrap. Limits are those of every client, `clients` have other ones by their names, and
-    `priorities` are those of clients that have one.
+    """Input of the bootstrap. `limits` apply to each client, `clients` are limits of single clients by their names, and
+    `priorities` the clients' priorities by name.
     """
 
     models: tuple[ServedModel, ...]
@@ -132,13 +140,13 @@ class EnvoySettings:
     clients: Mapping[str, ClientLimits] = field(default_factory=dict[str, ClientLimits])
     priorities: Mapping[str, int] = field(default_factory=dict[str, int])
     tokens: bool = False
-    """Whether clients sign in by tokens, not by keys."""
+    """Whether clients authenticate by tokens (JWT) instead of API keys."""
     salted: bool = False
-    """Whether each client has a `cache_salt` of its own."""
+    """Whether each client has its own `cache_salt`."""
 
 
 def bootstrap(settings: EnvoySettings) -> str:
-    """Envoy's bootstrap, as JSON, which is YAML too."""
+    """Return Envoy's bootstrap as JSON, which is valid YAML."""
     models = [
         requests_listener(
             f"model-{model.name}",
@@ -169,11 +177,11 @@ def bootstrap(settings: EnvoySettings) -> str:
 
 
 def clusters(models: Sequence[ServedModel], concurrent_requests: Mapping[str, int] | None = None) -> str:
-    """Write where requests go with which weights: units by the name that bodies say, and those of each entry by its
-    own.
+    """Return the file with Envoy's clusters: the units of each served name, and the units of each model's entry, with
+    their weights.
 
-    Clients that may have so many requests under way at each model have one cluster for each served name, which counts
-    them: those by the body and those by an entry's path or host, which are subsets of its units.
+    Clients with a limit of concurrent requests have one additional cluster for each served name, which counts their
+    requests. Requests by the body's `model` and requests by an entry's path or host use different subsets of its units.
     """
     by_name: dict[str, list[ServedModel]] = {}
     for model in models:
@@ -191,13 +199,13 @@ def clusters(models: Sequence[ServedModel], concurrent_requests: Mapping[str, in
 
 
 def _used(upstreams: Sequence[Upstream]) -> list[Upstream]:
-    """Return the units that get requests: those with a weight other than 0, or all where all have 0."""
+    """Return the units that get requests: those with a weight other than 0; all if all have weight 0."""
     used = [upstream for upstream in upstreams if upstream.weight != 0]
     return used or [replace(upstream, weight=None) for upstream in upstreams]
 
 
 def _in_subsets(entries: Sequence[ServedModel], named: Sequence[Upstream]) -> list[Upstream]:
-    """Return the units of all entries of a served name, with the subsets that `_routes` asks for."""
+    """Return the units of all entries of a served name, with the metadata of the subsets that `_routes` selects."""
     by_body = {upstream.host for upstream in named}
     return [
         replace(upstream, subsets={"entry": model.name, **({"by": "body"} if upstream.host in by_body else {})})
@@ -207,14 +215,23 @@ def _in_subsets(entries: Sequence[ServedModel], named: Sequence[Upstream]) -> li
 
 
 def api_keys(keys: Mapping[str, str]) -> str:
-    """Write who may ask: clients with these keys, by their names. The text has digests in their place."""
+    """Return the file that authenticates clients by API keys. It contains the keys' digests only.
+
+    Args:
+        keys: API keys by the clients' names.
+    """
     digests = {client: client_access.key_digest(key) for client, key in keys.items()}
     return _resources([_extension(client_access.keys_filter(digests))])
 
 
 def tokens(issuer: str, audiences: Sequence[str], key_set: str | None, key_set_uri: str | None = None) -> str:
-    """Write who may ask: clients with a token of this issuer for one of the audiences, signed with a key of the set,
-    which is given or fetched.
+    """Return the file that authenticates clients by JSON Web Tokens of one issuer for one of the audiences.
+
+    Args:
+        issuer: issuer of the tokens.
+        audiences: audiences, one of which a token must name.
+        key_set: JSON Web Key Set with the keys that sign the tokens.
+        key_set_uri: URI of the key set to fetch instead.
     """
     provider = {
         "issuer": issuer,
@@ -238,7 +255,9 @@ def tokens(issuer: str, audiences: Sequence[str], key_set: str | None, key_set_u
 
 
 def _fetched(uri: str) -> Config:
-    """A key set that is fetched again in the background; the last one holds while the provider can't be reached."""
+    """Return the settings of a key set that Envoy fetches periodically; the last one stays valid while
+    fetching fails.
+    """
     most = bounds()
     return {
         "remote_jwks": {
@@ -251,13 +270,15 @@ def _fetched(uri: str) -> Config:
 
 
 def key_set_address(uri: str) -> tuple[str, int]:
-    """Host and port of a provider's key set."""
+    """Return host and port of a key set's URI."""
     parts = urlsplit(uri)
     return parts.hostname or "", parts.port or 443
 
 
 def _key_set_cluster(uri: str) -> Config:
-    """A provider, by TLS with a certificate for its host from an authority that Envoy's image trusts."""
+    """Return the cluster of a token issuer, with TLS and a certificate for its host from a CA that Envoy's image
+    trusts.
+    """
     host, port = key_set_address(uri)
     context = {
         "sni": host,
@@ -283,13 +304,15 @@ def _key_set_cluster(uri: str) -> Config:
 
 
 def salts(models: Sequence[ServedModel], secret: str) -> str:
-    """The check of bodies, which gives each client a `cache_salt` made of this secret and its name."""
+    """Return the file with the filter that checks bodies and adds each client's `cache_salt`, made from `secret` and
+    the client's name.
+    """
     salting = client_requests.salting_filter(_longest(models), secret)
     return _resources([_extension(salting["typed_config"], salting["name"])])
 
 
 def certificate() -> str:
-    """Write where Envoy finds the certificate; it is read again when the folder's files change."""
+    """Return the file with the paths of the certificate and its key, which Envoy reads again when they change."""
     files = {
         "certificate_chain": {"filename": f"{CERTIFICATE_FOLDER}/tls.crt"},
         "private_key": {"filename": f"{CERTIFICATE_FOLDER}/tls.key"},
@@ -334,14 +357,14 @@ def _tls() -> Config:
 
 
 def _filters(settings: EnvoySettings) -> list[Config]:
-    """Return the filters in the order in which requests go through them: who asks, how much, for which model."""
+    """Return the filters in the order in which they handle requests: authentication, limits, choice of the model."""
     own = (CLIENT_HEADER, *([PRIORITY_HEADER] if settings.priorities else []))
     kept = dict.fromkeys(header for model in settings.models for header in model.session_headers)
     filters: list[Config] = [client_requests.cleaning_filter(*own, kept=list(kept))]
     if settings.tokens:
         filters.append(client_access.tokens_filter())
     if settings.authenticated:
-        filters.append(_authentication_filter())
+        filters.append(_read_filter("authentication", ACCESS_FILE, "lua.v3.Lua", "jwt_authn.v3.JwtAuthentication"))
     if requests := _limit_filter(
         "requests", settings.limits.requests_per_minute, _own(settings, "requests_per_minute")
     ):
@@ -359,7 +382,7 @@ def _filters(settings: EnvoySettings) -> list[Config]:
 
 
 def _rights(settings: EnvoySettings) -> list[Config]:
-    """The filter of models and of requests at a time, where clients don't have all that they like."""
+    """Return the filter that limits models and concurrent requests; no filter if there are no such limits."""
     everybody = settings.limits
     limits = {**settings.clients, "": everybody}
     rights = {client: limit.models for client, limit in limits.items() if limit.models is not None}
@@ -383,13 +406,13 @@ def _longest(models: Sequence[ServedModel]) -> LongestSequences:
 
 
 def _own(settings: EnvoySettings, name: str) -> dict[str, int]:
-    """Return the limits of single clients that differ from those of all."""
+    """Return a limit of single clients that differs from that of all clients, by the clients' names."""
     limits = {client: getattr(limits, name) for client, limits in sorted(settings.clients.items())}
     return {client: number for client, number in limits.items() if number is not None}
 
 
 def _lists(models: Sequence[ServedModel], rights: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
-    """Return what `/v1/models` answers clients that use some models only, at all hosts."""
+    """Return the responses to `/v1/models` for clients that may use some models only, by client and host."""
     hosts = {"": models, **{model.name: [model] for model in models}}
     return {
         client: {
@@ -400,12 +423,8 @@ def _lists(models: Sequence[ServedModel], rights: Mapping[str, Sequence[str]]) -
     }
 
 
-def _authentication_filter() -> Config:
-    return _read_filter("authentication", ACCESS_FILE, "lua.v3.Lua", "jwt_authn.v3.JwtAuthentication")
-
-
 def _read_filter(name: str, file: str, *kinds: str) -> Config:
-    """A filter that is read from a file. Until there is one that can be read, the listener takes no request."""
+    """Return a filter that Envoy reads from a file. The listener accepts no requests until the file can be read."""
     return {
         "name": name,
         "config_discovery": {
@@ -416,7 +435,9 @@ def _read_filter(name: str, file: str, *kinds: str) -> Config:
 
 
 def _limit_filter(prefix: str, everybody: int | None, clients: Mapping[str, int], **counted: object) -> Config | None:
-    """Each client by its own limit in a minute or by that of all; requests without a name share one."""
+    """Return the filter that limits what each client may use in a minute: by the client's own limit, otherwise by that
+    of all clients. Requests without a client's name share one limit. None if there is no limit.
+    """
     if everybody is None and not clients:
         return None
     own = [
@@ -446,7 +467,9 @@ def _bucket(per_minute: int) -> Config:
 
 
 def _hosts(models: Sequence[ServedModel], counted: Sequence[str]) -> list[Config]:
-    """Hosts that lead to one model, and all others, where the path or the body says the model."""
+    """Return the virtual hosts: one for each model with host names, and one for all other hosts, where the path or the
+    body names the model.
+    """
     own = [
         _host(
             f"model-{model.name}",
@@ -501,7 +524,7 @@ def _host(name: str, domains: Sequence[str], routes: Sequence[Config]) -> Config
 
 
 def _own_routes(model: ServedModel, prefix: str, counted: Sequence[str]) -> list[Config]:
-    """Return the routes that lead to one model, whatever the body says of it."""
+    """Return the routes to one model by path or host, whatever `model` the body names."""
     clients = {_clients_cluster(client, model.served_name): client for client in counted}
     match: Config = {"prefix": f"{prefix}v1/"}
     last, subset = model.holds_back, {"entry": model.name}
@@ -526,14 +549,14 @@ def _routes(
     refusals_last: bool,
     **route: object,
 ) -> list[Config]:
-    """Return what leads to a cluster, and before it what leads clients to a subset of clusters of their own.
+    """Return the route to a cluster, after the routes of single clients to subsets of their own clusters.
 
     Args:
-        match: what requests are like.
-        cluster: of all clients whose requests aren't counted.
-        clients: those whose requests are counted, by the names of their clusters.
-        subset: which of their clusters' units get these requests.
-        refusals_last: what units refuse isn't sent to another one.
+        match: condition on requests.
+        cluster: cluster of all clients whose requests aren't counted.
+        clients: names of the clients whose requests are counted, by the names of their clusters.
+        subset: metadata of the units in the clients' clusters that get these requests.
+        refusals_last: whether requests that units refuse are not retried.
         **route: further settings of all routes.
     """
     chosen = {"metadata_match": {"filter_metadata": {"envoy.lb": dict(subset)}}}
@@ -548,19 +571,19 @@ def _routes(
 
 
 def _says(served: str) -> Config:
-    """Return the metadata by which a route tells its model to the filter of rights."""
+    """Return the metadata by which a route names its model for the filter of rights."""
     return {"metadata": {"filter_metadata": {client_access.RIGHTS_FILTER: {client_access.SERVED: served}}}}
 
 
 def _models_text(models: Sequence[ServedModel]) -> str:
-    """Names, as OpenAI's API lists them."""
+    """Return the list of models as JSON in the format of OpenAI's API."""
     names = dict.fromkeys(name for model in models for name in model.names)
     entries = [{"id": name, "object": "model", "created": 0, "owned_by": "llmd-oke"} for name in names]
     return json.dumps({"object": "list", "data": entries})
 
 
 def _models_route(models: Sequence[ServedModel], host: str = "") -> Config:
-    """`/v1/models`: all names, at a host or at all."""
+    """Return the route of `/v1/models`, which lists the models of one host, or all models."""
     header = {"key": "content-type", "value": "application/json"}
     return {
         **_answer({"path": "/v1/models"}, 200, _models_text(models)),
@@ -574,8 +597,8 @@ def _answer(match: Config, status: int, text: str) -> Config:
 
 
 def _errors() -> list[Config]:
-    """Return the errors of Envoy itself, in the form of OpenAI's API. What servers answer passes as it is, as what is
-    said of a request that isn't a client's does, which has that form.
+    """Return the mappings of Envoy's own error responses to the format of OpenAI's API. Servers' responses, and the
+    check filters' error responses, which have this format already, stay unchanged.
     """
     refused = _metadata({"present_match": True}, client_requests.REFUSED_KEY)
     formed: Config = {
@@ -614,7 +637,7 @@ def _error(status: int, comparison: str, kind: str, code: str, message: str | No
 
 
 def _access_log() -> Config:
-    """One line for each request, without what was asked or answered, and without keys."""
+    """Return the access log with one line for each request, without prompts, answers and keys."""
     fields = {
         "start_time": "%START_TIME%",
         "request_id": "%REQ(X-REQUEST-ID)%",
@@ -657,7 +680,9 @@ def _extension(typed_config: Config, name: str = "authentication") -> Config:
 
 
 def _watched(folder: str, file: str) -> Config:
-    """A file of a mounted ConfigMap or Secret: Kubernetes changes all of them by moving one link of their folder."""
+    """Return a file of a mounted ConfigMap or Secret as a configuration source. Kubernetes updates all files by
+    replacing one symbolic link in their directory, which Envoy watches.
+    """
     return {"path_config_source": {"path": f"{folder}/{file}", "watched_directory": {"path": folder}}}
 
 

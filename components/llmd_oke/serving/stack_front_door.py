@@ -1,4 +1,4 @@
-"""One address for all models of a stack: Envoys that know who asks and for which model, and the Service before them."""
+"""The address of all models of a stack: Envoys that authenticate clients and choose the model, and their Service."""
 
 import hashlib
 import json
@@ -25,13 +25,13 @@ from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeo
 from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedModel
 
 NAME = "front-door"
-"""Name of its objects, or what their names begin with."""
+"""Name of the front door's objects, or prefix of their names."""
 
 CERTIFICATE_SECRET, ACCESS_SECRET = f"{NAME}-certificate", f"{NAME}-access"
-"""Secrets that the front door itself has, or cert-manager fills."""
+"""Secrets that the front door declares, or that cert-manager fills."""
 
 _ANNOTATIONS = "oci-network-load-balancer.oraclecloud.com"
-"""What annotations of network load balancers begin with (docs.oracle.com, ContEng, "Summary of Annotations for Load
+"""Prefix of the annotations for network load balancers (docs.oracle.com, ContEng, "Summary of Annotations for Load
 Balancers and Network Load Balancers")."""
 
 
@@ -39,39 +39,41 @@ class FrontDoorUnitArgs(TypedDict):
     """A unit behind the front door."""
 
     service: str
-    """Service that takes its requests at port 80, in the same namespace."""
+    """Name of the Service that accepts the unit's requests on port 80, in the same namespace."""
     weight: NotRequired[int | None]
-    """Its share, of what all units of the model have together; equal shares if left out. With 0 it gets none."""
+    """Weight of the unit, relative to those of the model's other units; equal weights if left out. With 0 the unit gets
+    no requests."""
 
 
 class FrontDoorModelArgs(TypedDict):
-    """A model behind the front door. Several may have one served name: requests are spread over the units of all."""
+    """A model behind the front door. Models may share a served name: the requests are then balanced over the units of
+    all of them.
+    """
 
     name: str
-    """Name in paths: `/models/NAME/v1/…`."""
+    """Name of the model in paths: `/models/NAME/v1/…`."""
     served_name: str
-    """Name that requests say in their body."""
+    """Name of the model in the body of requests."""
     hosts: NotRequired[list[str] | None]
-    """Host names that lead to this model alone."""
+    """Host names that lead to this model only; none if left out."""
     units: list[FrontDoorUnitArgs]
-    """What serves it."""
+    """Units that serve the model."""
     adapters: NotRequired[list[str] | None]
-    """Names by which requests ask for adapters of it; none if left out."""
+    """Names of LoRA adapters in the body of requests; none if left out."""
     max_model_len: NotRequired[int | None]
-    """Tokens that one sequence may have, with which answers are counted whose requests don't bound them; 1,048,576 if
-    left out."""
+    """Length in tokens that counts for a sequence whose request doesn't limit it; 1,048,576 if left out."""
     holds_back: NotRequired[bool | None]
-    """Whether its routers hold requests back while servers are saturated, so that what they refuse isn't sent again;
-    false if left out."""
+    """Whether the model's routers queue requests while servers are saturated. Requests that they refuse are then not
+    retried; false if left out."""
     session_headers: NotRequired[list[str] | None]
-    """Headers by which its routers keep sessions at their servers; none if left out."""
+    """Headers by which the model's routers keep sessions at one server; none if left out."""
 
 
 class FrontDoorCertificateArgs(TypedDict):
-    """A certificate and its key."""
+    """A TLS certificate and its private key."""
 
     chain: pulumi.Input[str]
-    """Certificates as PEM, the host's own first."""
+    """Certificate chain as PEM, the host's certificate first."""
     key: pulumi.Input[str]
     """Private key as PEM."""
 
@@ -80,48 +82,49 @@ class FrontDoorIssuerArgs(TypedDict):
     """An issuer of cert-manager."""
 
     name: str
-    """Its name."""
+    """Name of the issuer."""
     kind: str
-    """`Issuer` or `ClusterIssuer`."""
+    """Kind of the issuer: `Issuer` or `ClusterIssuer`."""
 
 
 class FrontDoorTokensArgs(TypedDict):
-    """Tokens (JWT) that clients may send."""
+    """Tokens (JWT) by which clients authenticate."""
 
     issuer: str
-    """Issuer that they name."""
+    """Issuer in the tokens (`iss`)."""
     audiences: list[str]
-    """Audiences of which they name one."""
+    """Accepted audiences; a token must name one of them (`aud`)."""
     key_set: NotRequired[pulumi.Input[str] | None]
-    """JSON Web Key Set with the public keys that they are signed with. Either it or `key_set_uri`."""
+    """JSON Web Key Set with the public keys of the tokens' signatures. Either `key_set` or `key_set_uri`."""
     key_set_uri: NotRequired[str | None]
-    """Where such a set is fetched again and again (https)."""
+    """URI (https) from which such a key set is fetched periodically."""
 
 
 class FrontDoorClientArgs(TypedDict):
-    """Limits of one client at each of the two Envoys. What is left out is as for all clients."""
+    """Limits of one client at each of the two Envoys. The limits of all clients apply where left out."""
 
     requests_per_minute: NotRequired[int | None]
     """Requests in a minute."""
     tokens_per_minute: NotRequired[int | None]
-    """Tokens in a minute, counted as requests come."""
+    """Tokens in a minute, estimated when a request arrives."""
     concurrent_requests: NotRequired[int | None]
-    """Requests under way at a time, at each model."""
+    """Requests under way at each model."""
     models: NotRequired[list[str] | None]
-    """Served names of the models that it may use."""
+    """Served names of the models that the client may use."""
 
 
 class FrontDoorLoadBalancerArgs(TypedDict):
-    """A network load balancer of OCI."""
+    """An OCI network load balancer."""
 
     public: bool
-    """Whether it has an address of the internet."""
+    """Whether the load balancer has a public IP address."""
     subnet_id: NotRequired[pulumi.Input[str] | None]
-    """Its subnet; the cluster's choice if left out."""
+    """OCID of the load balancer's subnet; the cluster's default if left out."""
     security_group_ids: NotRequired[list[pulumi.Input[str]] | None]
-    """Its network security groups; none if left out."""
+    """OCIDs of the load balancer's network security groups; none if left out."""
     freeform_tags: NotRequired[dict[str, str] | None]
-    """Freeform tags, beside the stack's own; without any tags it has those that the cluster gives load balancers."""
+    """Freeform tags, in addition to the stack's own. Without any tags the load balancer gets the cluster's defaults for
+    load balancers."""
     defined_tags: NotRequired[dict[str, str] | None]
     """Defined tags by `Namespace.Key`."""
 
@@ -132,57 +135,58 @@ class StackFrontDoorArgs(TypedDict):
     namespace: str
     """Namespace of the models."""
     release: ReleaseRef
-    """llm-d release of the catalogue, whose Envoy this is."""
+    """llm-d release of the catalogue, which names Envoy's image."""
     override: NotRequired[OverrideArgs | None]
-    """Parts of the release that others take the place of; none if left out."""
+    """Replacements for parts of the release; none if left out."""
     models: list[FrontDoorModelArgs]
-    """The models."""
+    """Models behind the front door."""
     host: NotRequired[str | None]
-    """Host name of the address; that of the Service if left out."""
+    """Host name of the base URL; that of the Service if left out."""
     certificate: NotRequired[FrontDoorCertificateArgs | None]
-    """Certificate. Of `certificate`, `certificate_secret` and `issuer` at most one; plain HTTP with none."""
+    """TLS certificate and key. At most one of `certificate`, `certificate_secret` and `issuer`; plain HTTP without
+    them."""
     certificate_secret: NotRequired[str | None]
-    """Name of a Secret of type kubernetes.io/tls that is there already."""
+    """Name of an existing Secret of type kubernetes.io/tls."""
     issuer: NotRequired[FrontDoorIssuerArgs | None]
-    """Issuer of cert-manager that gives the certificate; needs `host`."""
+    """Issuer of cert-manager from which the certificate is requested; needs `host`."""
     api_keys: NotRequired[dict[str, pulumi.Input[str]] | None]
-    """Keys of clients, by their names. Of `api_keys` and `tokens` at most one; everybody may ask with none."""
+    """API keys by the clients' names. At most one of `api_keys` and `tokens`; no authentication without them."""
     tokens: NotRequired[FrontDoorTokensArgs | None]
-    """Tokens of clients."""
+    """Tokens by which clients authenticate."""
     cache_secret: NotRequired[pulumi.Input[str] | None]
-    """What `cache_salt`s of clients are made of, so that none meets another's prefix cache; they share it if left out.
-    Only with `api_keys` or `tokens`."""
+    """Secret from which the clients' `cache_salt`s are made, so that clients share no prefix cache; shared by all if
+    left out. Only with `api_keys` or `tokens`."""
     requests_per_minute: NotRequired[int | None]
-    """Requests of each client in a minute at each of the two Envoys; as many as it likes if left out."""
+    """Limit of each client's requests in a minute at each of the two Envoys; no limit if left out."""
     tokens_per_minute: NotRequired[int | None]
-    """Tokens that requests of each client may take in a minute at each of the two Envoys; any number if left out."""
+    """Limit of each client's tokens in a minute at each of the two Envoys; no limit if left out."""
     concurrent_requests: NotRequired[int | None]
-    """Requests of each client under way at a time, at each model and each of the two Envoys, whose two threads allow
-    half of it each; any number if left out."""
+    """Limit of each client's requests under way at each model and each of the two Envoys, half of it for each of an
+    Envoy's two threads; no limit if left out."""
     allowed_models: NotRequired[list[str] | None]
     """Served names of the models that clients may use; all if left out."""
     clients: NotRequired[dict[str, FrontDoorClientArgs] | None]
-    """Other limits of single clients, by their names."""
+    """Limits of single clients, by their names, that differ from those of all clients."""
     priorities: NotRequired[dict[str, int] | None]
-    """Priorities of single clients, by their names, of which routers are told; all have 0 if left out."""
+    """Priorities of single clients, by their names, which the front door sends to routers; all have 0 if left out."""
     load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
-    """Load balancer; pods of the cluster alone reach the address if left out."""
+    """Load balancer before the Envoys; only pods of the cluster can reach the front door if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
-    """Addresses that the API server speaks to pods from."""
+    """Source addresses of connections from the API server to pods."""
 
 
 class StackFrontDoor(pulumi.ComponentResource):
-    """Two Envoys, what they read, and the Service that leads to them.
+    """Two Envoys, the ConfigMaps and Secrets that they read, and the Service before them. Declare it after the units.
 
-    Weights, keys, tokens and certificate change in place, which a provider has to allow (`enable_config_map_mutable`,
-    `enable_secret_mutable`), and Envoy takes them without a restart. Everything else brings other Envoys beside the
-    old, which answer what they took. Declare it after the units.
+    Weights, keys, tokens and certificate are updated in place, which the Kubernetes provider must allow
+    (`enable_config_map_mutable`, `enable_secret_mutable`), and Envoy applies them without a restart. All other changes
+    create new Envoys beside the old ones, which finish the requests under way.
     """
 
     url: pulumi.Output[str]
     """Base URL, without `/v1`."""
     version: pulumi.Output[str]
-    """Label of the Envoys, once they are ready."""
+    """Value of the label `llmd-oke/front-door` on the Envoys, known once they are ready."""
 
     def __init__(self, name: str, args: StackFrontDoorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         secrets = ("certificate", "api_keys", "tokens", "cache_secret")
@@ -205,30 +209,32 @@ class StackFrontDoor(pulumi.ComponentResource):
 
 
 def encrypted(args: StackFrontDoorArgs) -> bool:
-    """Tell whether the address has a certificate."""
+    """Tell whether the front door uses TLS."""
     return bool(args.get("certificate") or args.get("certificate_secret") or args.get("issuer"))
 
 
 def authenticated(args: StackFrontDoorArgs) -> bool:
-    """Tell whether clients must say who they are."""
+    """Tell whether clients must authenticate."""
     return args.get("api_keys") is not None or args.get("tokens") is not None
 
 
 def address(args: StackFrontDoorArgs) -> str:
-    """The base URL."""
+    """Return the base URL, without `/v1`."""
     host = args.get("host") or f"{NAME}.{args['namespace']}.svc.cluster.local"
     return f"{'https' if encrypted(args) else 'http'}://{host}"
 
 
 def version(args: StackFrontDoorArgs) -> str:
-    """A short name of what the Envoys read only when they start, and of where requests go; not of weights."""
+    """Return a digest of the bootstrap and of the clusters without weights, all of which need new Envoys when they
+    change.
+    """
     models = _models(args, weighted=False)
     texts = [stack_envoy.bootstrap(_settings(args)), stack_envoy.clusters(models, _concurrent_requests(args))]
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
 
 
 def config_map(args: StackFrontDoorArgs) -> Manifest:
-    """Envoy's bootstrap, and where its certificate is."""
+    """Return the ConfigMap with Envoy's bootstrap, and the paths of its certificate if it has one."""
     data = {CONFIG_FILE: stack_envoy.bootstrap(_settings(args))}
     if encrypted(args):
         data[stack_envoy.CERTIFICATE_FILE] = stack_envoy.certificate()
@@ -236,14 +242,16 @@ def config_map(args: StackFrontDoorArgs) -> Manifest:
 
 
 def traffic_config_map(args: StackFrontDoorArgs) -> Manifest:
-    """Return the ConfigMap of where requests go with which weights."""
+    """Return the ConfigMap with Envoy's clusters: the units and their weights."""
     data = {stack_envoy.TRAFFIC_FILE: stack_envoy.clusters(_models(args), _concurrent_requests(args))}
     metadata = _metadata(args, f"{_versioned_name(args)}-traffic")
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def secret_objects(args: StackFrontDoorArgs) -> dict[str, Manifest]:
-    """The certificate and who may ask, by what their resources' names end with."""
+    """Return the Secrets or the cert-manager Certificate with the front door's certificate and authentication, by the
+    suffixes of their resource names.
+    """
     objects: dict[str, Manifest] = {}
     if (pair := args.get("certificate")) is not None:
         data = {"tls.crt": pair["chain"], "tls.key": pair["key"]}
@@ -283,7 +291,7 @@ def _secret(args: StackFrontDoorArgs, name: str, kind: str, data: Mapping[str, p
 
 
 def _issued_certificate(args: StackFrontDoorArgs, issuer: FrontDoorIssuerArgs) -> Manifest:
-    """Return the request to cert-manager: a certificate in a Secret, each time with a new key."""
+    """Return the Certificate of cert-manager, which fills a Secret and creates a new key for each renewal."""
     hosts = [args.get("host"), *(host for model in args["models"] for host in model.get("hosts") or ())]
     return {
         "apiVersion": "cert-manager.io/v1",
@@ -299,7 +307,7 @@ def _issued_certificate(args: StackFrontDoorArgs, issuer: FrontDoorIssuerArgs) -
 
 
 def deployment(args: StackFrontDoorArgs) -> Manifest:
-    """The Envoys."""
+    """Return the Deployment of the front door's Envoys."""
     name = _versioned_name(args)
     volumes: dict[str, tuple[str, Mapping[str, Any]]] = {
         "config": (CONFIG_FOLDER, {"configMap": {"name": name}}),
@@ -321,8 +329,9 @@ def deployment(args: StackFrontDoorArgs) -> Manifest:
 
 
 def front_service(args: StackFrontDoorArgs) -> Manifest:
-    """The address of all models. It is declared when the Envoys are ready, so that nothing but a load balancer is left
-    to wait for."""
+    """Return the Service of all models. It is declared after the Envoys are ready, so that Pulumi waits for nothing but
+    a load balancer.
+    """
     balancer = args.get("load_balancer")
     metadata = _metadata(args, NAME)
     if balancer is None:
@@ -343,8 +352,8 @@ def front_service(args: StackFrontDoorArgs) -> Manifest:
 
 
 def load_balancer_annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, pulumi.Input[str]]:
-    """Return the annotations by which OKE makes the Service's load balancer. With security groups of its own no
-    security list is changed.
+    """Return the Service's annotations by which OKE creates the load balancer. With network security groups OKE changes
+    no security list.
     """
     annotations: dict[str, pulumi.Input[str]] = {
         "oci.oraclecloud.com/load-balancer-type": "nlb",
@@ -360,8 +369,8 @@ def load_balancer_annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, 
 
 
 def _tag_annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, str]:
-    """Tags in place of all that the cluster would give (OCI documentation, Applying Tags to Load Balancers); OKE reads
-    them when it creates the load balancer and never again.
+    """Return the annotations with the load balancer's tags, which replace the cluster's default tags (OCI
+    documentation, Applying Tags to Load Balancers). OKE reads them only when it creates the load balancer.
     """
     freeform, defined = balancer.get("freeform_tags") or {}, balancer.get("defined_tags") or {}
     if not freeform and not defined:
@@ -380,7 +389,7 @@ def _tag_annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, str]:
 
 
 def disruption_budget(args: StackFrontDoorArgs) -> Manifest:
-    """Draining nodes takes one Envoy away at a time."""
+    """Return the PodDisruptionBudget by which draining nodes evicts one Envoy at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -390,8 +399,9 @@ def disruption_budget(args: StackFrontDoorArgs) -> Manifest:
 
 
 def network_policy(args: StackFrontDoorArgs) -> Manifest:
-    """Requests come from everywhere. Metrics, and requests without a key where others need one, are for pods that
-    measure, monitoring and the API server; nobody but the pod's own node may ask it to drain.
+    """Return the network policy of the Envoys. Any pod may send requests to the stack's port. Only measuring pods,
+    monitoring and the API server may read metrics, and, if clients must authenticate, use the ports without
+    authentication. Only the pod's own node can reach `/drain`.
     """
     models = [stack_envoy.FIRST_MODEL_PORT + i for i, _ in enumerate(args["models"])]
     known = network_policies.readers(args.get("control_plane_cidrs") or [])

@@ -1,7 +1,7 @@
-"""Units of model servers: a Deployment for each role, whose pods are vLLM, for decode behind a routing sidecar; where
-servers span nodes, a LeaderWorkerSet.
+"""Units of model servers: a Deployment for each role, whose pods run vLLM, for decode behind a routing sidecar, or a
+LeaderWorkerSet where servers span nodes.
 
-Where servers come and go with the load, a KEDA ScaledObject for each Deployment makes them.
+A KEDA ScaledObject for each Deployment scales servers by load.
 """
 
 import json
@@ -60,48 +60,50 @@ class PrefillDecodeUnitArgs(UnitArgs, TypedDict):
     """Arguments of a prefill/decode unit."""
 
     prefill: ServersArgs
-    """Servers that compute prompts and hand their KV cache over."""
+    """Servers that compute prompts and hand over their KV cache."""
     decode: ServersArgs
     """Servers that generate tokens, each behind a routing sidecar."""
 
 
 class ScaledServersArgs(TypedDict):
-    """Limits of one role, and what of each server on average has another one started."""
+    """Limits on the number of servers of one role, and thresholds of the average load of a server, above which servers
+    are added.
+    """
 
     min_replicas: int
-    """Servers that stay, whatever the load."""
+    """Least number of servers."""
     max_replicas: int
-    """Servers at the highest load."""
+    """Largest number of servers."""
     share: NotRequired[int | None]
-    """Servers of this role in the proportion of all that say theirs: each of these follows the load of all others
-    too, so that the proportion stays. A role that says none follows its own load alone."""
+    """Servers of this role in the proportion between all roles that have a `share`: each of these roles is scaled by
+    the load of the others too, so that the proportion stays. A role without `share` is scaled by its own load only."""
     requests: NotRequired[float | None]
-    """Requests, running and waiting."""
+    """Threshold of running and waiting requests."""
     prompt_tokens_per_s: NotRequired[float | None]
-    """Prompt tokens that arrive in a second, and those of the queue within half a minute."""
+    """Threshold of prompt tokens in a second: those that arrive, plus those in the queue divided by 30 s."""
     kv_cache_usage: NotRequired[float | None]
-    """Share of the KV cache that is in use."""
+    """Threshold of the share of the KV cache in use; 0.8 is 80 %."""
 
 
 class ModelScalingArgs(TypedDict):
-    """Arguments of a unit's scaling."""
+    """Arguments of the scaling of a unit by load."""
 
     namespace: pulumi.Input[str]
     """Namespace of the unit."""
     unit: str
-    """Name of the unit, with which the names of its Deployments begin."""
+    """Name of the unit, which is the prefix of its Deployments' names."""
     servers: dict[str, ScaledServersArgs]
-    """What is scaled, by role: `prefill`, `decode` or `aggregated`."""
+    """Limits and thresholds by role: `prefill`, `decode` or `aggregated`."""
     prometheus: NotRequired[pulumi.Input[str] | None]
-    """Address of the Prometheus that has vLLM's metrics; the one of the llm-d guides if left out."""
+    """URL of the Prometheus that has vLLM's metrics; that of the llm-d guides if left out."""
     scale_up_window_s: NotRequired[int | None]
-    """Seconds that more load must last; 0 if left out."""
+    """Seconds that a higher load must last (stabilization window); 0 if left out."""
     scale_down_window_s: NotRequired[int | None]
-    """Seconds that less load must last; 300 if left out."""
+    """Seconds that a lower load must last (stabilization window); 300 if left out."""
 
 
 class AggregatedUnit(pulumi.ComponentResource):
-    """Equal servers of one model, each of which does prefill and decode."""
+    """Identical servers of one model, each of which does prefill and decode."""
 
     deployment: pulumi.Output[str]
     """Name of the Deployment."""
@@ -113,7 +115,7 @@ class AggregatedUnit(pulumi.ComponentResource):
 
 
 class PrefillDecodeUnit(pulumi.ComponentResource):
-    """Prefill and decode servers of one model between which KV cache is handed over."""
+    """Prefill and decode servers of one model; prefill servers hand KV cache over to decode servers."""
 
     prefill_deployment: pulumi.Output[str]
     """Name of the prefill Deployment."""
@@ -128,13 +130,13 @@ class PrefillDecodeUnit(pulumi.ComponentResource):
 
 
 class ModelScaling(pulumi.ComponentResource):
-    """The ScaledObjects of a unit. KEDA must be there, and the Deployments must be `autoscaled`.
+    """The ScaledObjects of a unit. KEDA must be installed, and the Deployments must be `autoscaled`.
 
-    Where Prometheus knows nothing of the servers their number stays as it is.
+    Without metrics of the servers in Prometheus their number doesn't change.
     """
 
     scaled_objects: pulumi.Output[list[str]]
-    """Names of the ScaledObjects, which are those of the Deployments."""
+    """Names of the ScaledObjects, which are also the names of the Deployments."""
 
     def __init__(self, name: str, args: ModelScalingArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:ModelScaling", name, inputs(self, args), opts)
@@ -154,7 +156,8 @@ def model_servers(
     """Declare the servers of one role of a unit; return the name of their Deployment or LeaderWorkerSet,
     `<unit>-<role>`.
 
-    Roles don't wait for each other: where GPUs are scarce, one role may only grow while another shrinks.
+    Roles don't depend on each other: where GPUs are scarce, one role can only grow while the other shrinks.
+
 
     Raises:
         KitError: the catalogue has no such release, model or shape.
@@ -200,8 +203,8 @@ def server_spec(args: UnitArgs, role: Role, parallelism: Parallelism) -> ServerS
 
 
 def workload(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: ServerSpec) -> Manifest:
-    """The servers of one role: a Deployment, whose selector has nothing that an update can change, or a LeaderWorkerSet
-    where each of them spans nodes.
+    """Return the servers of one role: a Deployment, whose selector contains no label that an update can change, or a
+    LeaderWorkerSet if each server spans nodes.
     """
     strategy, template = _rollout(servers), pod_template(unit, args, spec)
     if spec.parallelism.nodes > 1:
@@ -232,7 +235,7 @@ def workload(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: S
 
 
 def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manifest:
-    """Draining nodes takes one server of a role away at a time."""
+    """Return the PodDisruptionBudget by which draining nodes evicts one server of a role at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -242,7 +245,7 @@ def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manife
 
 
 def network_policy(name: str, unit: str, role: str, args: UnitArgs, spec: ServerSpec) -> Manifest:
-    """Return the policy on who may reach the servers of a role, and whom they may reach."""
+    """Return the network policy on connections to and from the servers of a role."""
     routed, control_plane = args.get("routed") or False, args.get("control_plane_cidrs")
     metadata = object_metadata(name, args["namespace"])
     over_nodes = spec.parallelism.nodes > 1
@@ -273,13 +276,16 @@ def _rollout(servers: ServersArgs) -> Rollout:
 
 
 def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) -> pulumi.ResourceOptions:
-    """Servers of another size don't roll in: on full nodes the first of them would wait for GPUs that the last old ones
-    still hold, and old decode servers would meet prefill servers of the new size. Neither do servers of another version
-    where KV cache is handed over: a pool has one version, so that those of the other would serve nobody. So the old
-    ones go first.
+    """Return the resource options of a role's servers.
 
-    The number of servers that are scaled stays as it is: Pulumi neither reverts nor, by taking the field back, resets
-    it."""
+    Servers of another size replace the old ones instead of rolling in: on full nodes the first new server would wait
+    for GPUs of the last old ones, and old decode servers would be paired with prefill servers of the new size. The same
+    holds for another version if KV cache is handed over: an InferencePool has one version, so that servers of the other
+    would get no requests. Old servers are deleted first.
+
+    Pulumi ignores the number of servers if an autoscaler changes it: Pulumi neither reverts the number, nor resets it
+    by removing the field.
+    """
     budget_s = spec.model.startup_budget_s
     update_s = placement.update_timeout_s(budget_s, servers["replicas"], _rollout(servers))
     return pulumi.ResourceOptions(
@@ -303,7 +309,7 @@ def _create_timeout_s(servers: ServersArgs, startup_budget_s: int) -> int:
 
 
 def _labels(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, str]:
-    """Labels of a Deployment and of its pods."""
+    """Return the labels of a Deployment and of its pods."""
     spread = spec.parallelism
     ranks = {labels.DATA_PARALLEL_SIZE: str(spread.data_parallel_size)} if spread.data_parallel_size > 1 else {}
     return {
@@ -315,7 +321,7 @@ def _labels(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, str]:
 
 
 def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
-    """The template of a Deployment's pods."""
+    """Return the pod template of a Deployment or LeaderWorkerSet."""
     return {
         "metadata": {
             "labels": _labels(unit, args, spec),
@@ -330,8 +336,8 @@ def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
 
 
 def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
-    """The pod of a server. Links to Services would say where a Service `vllm` is by VLLM_PORT, vLLM's own variable, on
-    which it ends.
+    """Return the pod specification of a server. Service links are off, since those of a Service named `vllm` would set
+    VLLM_PORT, a variable of vLLM, which then fails.
     """
     prefix = args.get("priority_class_prefix")
     priority = {"priorityClassName": class_name(prefix, spec.parallelism.gpus_per_node)} if prefix else {}
@@ -355,14 +361,14 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
 
 
 def protected_pool(spec: ServerSpec, args: UnitArgs) -> str | None:
-    """The InferencePool whose pods alone may prefill for the routing sidecar; None where none is checked."""
+    """Return the InferencePool to whose pods the routing sidecar limits remote prefill; None if it doesn't check."""
     protects = spec.role == "decode" and spec.release.routing_sidecar.ssrf_protection
     return args.get("inference_pool") if protects else None
 
 
 def init_containers(spec: ServerSpec, args: UnitArgs) -> list[dict[str, Any]]:
-    """Return the containers that run before vLLM. The cache is looked at in every pod, because nodes may come after it
-    was filled.
+    """Return the containers that start before vLLM. Each pod checks the cache, because nodes may be added after it was
+    filled.
     """
     cached = containers(spec.model, spec.cache) if "prewarm" in spec.cache else []
     compiled = [compiled_code.container(vllm.compiled_key(spec), spec.user)] if spec.keeps_compiled_code else []
@@ -371,13 +377,13 @@ def init_containers(spec: ServerSpec, args: UnitArgs) -> list[dict[str, Any]]:
 
 
 def _names_peers(spec: ServerSpec) -> bool:
-    """Tell whether the routing sidecar is told the names of all pods that KV cache may come from or go to."""
+    """Return True if the routing sidecar gets the names of all pods that KV cache is handed over between."""
     way = spec.settings.hand_over
     return spec.role == "decode" and spec.parallelism.nodes > 1 and way is not None and way.ranks is not None
 
 
 def _connector_arguments(spec: ServerSpec) -> list[str]:
-    """Return the routing sidecar's arguments of the connector by which KV cache is handed over."""
+    """Return the routing sidecar's arguments for the KV connector."""
     way, spread = spec.settings.hand_over, spec.parallelism
     if way is None:
         return []
@@ -394,10 +400,12 @@ def _connector_arguments(spec: ServerSpec) -> list[str]:
 
 
 def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
-    """The proxy that has prompts prefilled elsewhere; a native sidecar, so it starts before vLLM and ends after it.
+    """Return the proxy that has prompts prefilled by other servers: a native sidecar, which starts before vLLM and ends
+    after it.
 
-    Its own `/health` says nothing of vLLM, so that whether the pod is ready is asked of vLLM's own port too. It ends
-    with 0 where its configuration is bad: the probes of its port keep such a pod from loading weights and being Ready.
+    The sidecar's `/health` doesn't reflect vLLM's, so that the pod's readiness checks vLLM's port too. With invalid
+    configuration the sidecar ends with exit code 0; the probes of its port keep such a pod from loading weights and
+    becoming ready.
     """
     sidecar, pool = spec.release.routing_sidecar, protected_pool(spec, args)
     ports = [f"--port={SERVER_PORT}", f"{sidecar.server_port_flag}={spec.settings.vllm_port}"]
@@ -435,7 +443,7 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
 
 
 def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
-    """The rights that the routing sidecars of a unit need to look up the pods of their pool."""
+    """Return Role and RoleBinding by which the routing sidecars of a unit read the pods of their InferencePool."""
     metadata = object_metadata(f"{unit}-routing-sidecar", args["namespace"])
     read = ["get", "list", "watch"]
     pools = {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": read}
@@ -447,16 +455,20 @@ def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
 
 
 def network_annotations(shape: Shape, virtual_functions: int) -> dict[str, str]:
-    """One RDMA virtual function for each GPU (llm-d guides, amd/vllm/oci overlay)."""
+    """Return the pod annotation that attaches RDMA virtual functions, one for each GPU (llm-d guides, amd/vllm/oci
+    overlay).
+    """
     attachment = document("name namespace", shape.rdma.network_attachment)
     networks = [{**attachment, "interface": f"net{i + 1}"} for i in range(virtual_functions)]
     return {"k8s.v1.cni.cncf.io/networks": json.dumps(networks)}
 
 
 def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
-    """The ScaledObject of one role, with a trigger for each threshold: the one that asks for most servers decides.
+    """Return the ScaledObject of one role, with a trigger for each threshold; the trigger that needs the most servers
+    decides.
 
-    Roles of a proportion have each other's triggers, whose thresholds are in that proportion, and come and go in it.
+    Roles with a proportion have each other's triggers too, with thresholds in that proportion, so that all of them
+    scale in proportion.
     """
     facts, servers = scaling(), args["servers"][role]
     deployment = f"{args['unit']}-{role}"
@@ -482,11 +494,11 @@ def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
 
 
 def _triggers(role: str, args: ModelScalingArgs) -> list[dict[str, Any]]:
-    """Return the triggers of the role's own load, and of the other roles that it is in proportion to.
+    """Return the triggers for the load of the role itself, and for the loads of the roles that it is in proportion to.
 
-    A load over its threshold is the servers that one role needs; over the threshold times its share and through this
-    role's, it is those that this role has for them. Following the other role's load and not its number, neither keeps
-    the other from going down.
+    For another role's load, the threshold is multiplied by that role's share and divided by the own share, which gives
+    the number of own servers for it. Since a role follows the other's load instead of its number of servers, neither
+    keeps the other from scaling down.
     """
     facts, own = scaling(), args["servers"][role]
     others = [other for other in args["servers"] if other != role and own.get("share")]
@@ -510,7 +522,7 @@ def _triggers(role: str, args: ModelScalingArgs) -> list[dict[str, Any]]:
 
 
 def _proportion(own: ScaledServersArgs, other: ScaledServersArgs) -> float | None:
-    """Servers of another role for each of the own; None where the two are in none."""
+    """Return the number of servers of another role for each own one; None if one of the two has no share."""
     if own is other:
         return 1
     share, other_share = own.get("share"), other.get("share")
@@ -518,7 +530,7 @@ def _proportion(own: ScaledServersArgs, other: ScaledServersArgs) -> float | Non
 
 
 def _query(query: str, deployment: str, namespace: pulumi.Input[str]) -> pulumi.Output[str]:
-    """The query with the pods of the Deployment, whose names end in those of their ReplicaSet and of their own."""
+    """Return the query for the pods of a Deployment, whose names are the Deployment's with two generated suffixes."""
     pods = f"{deployment}-[a-z0-9]+-[a-z0-9]+"
 
     def selected(name: str) -> str:

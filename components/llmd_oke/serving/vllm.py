@@ -39,10 +39,11 @@ from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, RoleEngineArg
 from llmd_oke.serving.manifests import tracing_environment
 
 STARTUP_PERIOD_S = 5
-"""The guides look every 30 s for an hour; the same budget in finer steps lets a server serve as soon as it can."""
+"""Period of the startup probe in seconds. The guides probe every 30 s for an hour; a shorter period with the same total
+lets a server serve earlier."""
 
 CACHE_FOLDER = "/model-cache"
-"""Where weights are in every pod; the releases set it as HF_HOME."""
+"""Mount path of the weights in every pod; the releases set HF_HOME to it."""
 
 HUGGING_FACE_SECRET = "huggingface-token"  # noqa: S105 - the name of a Secret
 HUGGING_FACE_SECRET_KEY = "token"  # noqa: S105 - a key's name
@@ -54,8 +55,8 @@ Container = dict[str, Any]
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """Specification of a model server apart from its names: the input of its container and its pod. `rdma` says whether
-    its stack hands KV cache over by the RDMA network, `kv_events` whether it reports on its KV cache.
+    """Specification of a model server without the names of objects: the input of its container and its pod. `rdma`
+    tells whether the stack hands KV cache over by RDMA, `kv_events` whether the server publishes KV cache events.
     """
 
     release: Release
@@ -71,11 +72,11 @@ class ServerSpec:
 
     @cached_property
     def settings(self) -> ServerSettings:
-        """Settings that the server is started with, the same record that its plan has.
+        """Settings that the server is started with, in the same record as in its plan.
 
         Raises:
-            KitError: the table of engine settings has no such setting, or not with such a value, or vLLM would take
-                another KV connector than the kit's for servers that hand KV cache over.
+            KitError: the table of engine settings lacks a setting or doesn't accept its value, or an argument would
+                replace the kit's KV connector on servers that hand KV cache over.
         """
         asked = engine_of(self.engine)
         other = self.release.vllm.kv_connector.given([*self.model.arguments, *asked.extra_args])
@@ -88,39 +89,39 @@ class ServerSpec:
 
     @property
     def reports(self) -> KvEvents | None:
-        """Reports of the server on its KV cache; None where it sends none."""
+        """KV cache events of the server; None if it publishes none."""
         return self.release.vllm.kv_events if self.kv_events else None
 
     @property
     def on_rdma_network(self) -> bool:
-        """True if the server has virtual functions, and what using them takes."""
+        """True if the server has RDMA virtual functions, with the settings and rights that they need."""
         return self.settings.virtual_functions > 0
 
     @property
     def cpus(self) -> int:
-        """Processors (hardware threads) that each pod of the server asks of its node."""
+        """CPUs (hardware threads) that each pod of the server requests."""
         return self.shape.server_requests_per_gpu.cpus * self.parallelism.gpus_per_node
 
     @property
     def prewarmed(self) -> bool:
-        """True if weights are in the cache before vLLM starts, which then reads nothing else."""
+        """True if the cache contains the weights before vLLM starts; vLLM then downloads nothing."""
         return "prewarm" in self.cache
 
     @property
     def keeps_compiled_code(self) -> bool:
-        """True if code that the server compiles as it starts stays on its node."""
+        """True if code that the server compiles at its start is stored on its node."""
         return compiled_code.is_kept(self.release, self.cache)
 
     @property
     def user(self) -> int:
-        """Number of the user that the server runs as; 0 is root, the image's own."""
+        """User ID of the server's processes; 0 is root, the user of the image."""
         user = self.engine.get("user")
         return user["id"] if user else 0
 
 
 def container(spec: ServerSpec) -> Container:
-    """The container `vllm`. It has started once it lists its model; from then on it is asked for its health, which
-    ends with its engine core: the list of models is a static route that goes on answering.
+    """Return the container `vllm`. The startup probe succeeds once vLLM lists its model. Later probes use `/health`,
+    which fails with the engine core, unlike the list of models, a static route that still answers then.
     """
     return {
         "name": "vllm",
@@ -148,10 +149,10 @@ def _command(spec: ServerSpec) -> list[str]:
 
 
 def arguments(spec: ServerSpec) -> list[str]:
-    """vLLM's arguments: the kit's own, the release's, the model's, then the user's.
+    """Return vLLM's arguments: the kit's own, the release's, the model's, then the user's.
 
     Raises:
-        KitError: the table of engine settings has no such setting, or not with such a value.
+        KitError: the table of engine settings lacks a setting or doesn't accept its value.
     """
     settings = spec.settings
     own = [
@@ -181,7 +182,7 @@ def _over_nodes_arguments(spec: ServerSpec) -> list[str]:
     """Return the arguments by which the pods of a server that spans nodes find each other.
 
     Raises:
-        KitError: the release isn't known to have such servers.
+        KitError: the release has no facts about such servers.
     """
     spread, facts = spec.parallelism, spec.release.vllm.over_nodes
     if spread.nodes == 1:
@@ -193,7 +194,9 @@ def _over_nodes_arguments(spec: ServerSpec) -> list[str]:
 
 
 def _over_nodes_environment(spec: ServerSpec) -> dict[str, str]:
-    """Return the variables of a server that spans nodes; its pods wait for each other as long as a start may take."""
+    """Return the variables of a server that spans nodes. Its pods wait for each other as long as the
+    start-up budget.
+    """
     facts = spec.release.vllm.over_nodes
     if spec.parallelism.nodes == 1 or facts is None:
         return {}
@@ -201,10 +204,10 @@ def _over_nodes_environment(spec: ServerSpec) -> dict[str, str]:
 
 
 def engine_of(args: EngineArgs) -> Engine:
-    """Convert a component's arguments to the `engine` of a stack file that asks for the same.
+    """Return the `engine` of a stack file with the same settings as a component's arguments.
 
     Raises:
-        KitError: the table of engine settings has no such setting, or not with such a value.
+        KitError: the table of engine settings lacks a setting or doesn't accept its value.
     """
     roles = {role: RoleEngine.model_construct(None, **_engine_fields(own)) for role in ROLES if (own := args.get(role))}
     room = args.get("adapters")
@@ -218,7 +221,7 @@ def engine_of(args: EngineArgs) -> Engine:
 
 
 def _engine_fields(args: EngineArgs | RoleEngineArgs) -> dict[str, Any]:
-    """Return the fields of a stack file's settings that a component's arguments say, converted from text."""
+    """Return a component's arguments as fields of a stack file's settings, converted from text."""
     table = {row.field: row for row in engine_settings().settings}
     further: dict[str, SettingValue] = {}
     for name, text in (args.get("settings") or {}).items():
@@ -232,8 +235,8 @@ def _engine_fields(args: EngineArgs | RoleEngineArgs) -> dict[str, Any]:
 
 
 def pinned_revision(model: CatalogueModel, cache: ModelCacheMountArgs) -> str | None:
-    """The commit that weights are read at: the cache's own, else the catalogue's, which means nothing to a bucket. None
-    is what lies there at the time of the download.
+    """Return the commit of the weights: the cache's own, otherwise the catalogue's, which doesn't apply to a bucket.
+    None means the files in the bucket at the time of the download.
     """
     prewarm = cache.get("prewarm")
     if prewarm is None:
@@ -242,19 +245,20 @@ def pinned_revision(model: CatalogueModel, cache: ModelCacheMountArgs) -> str | 
 
 
 def _transfer(settings: ServerSettings) -> list[str]:
-    """Arguments of the KV connectors. With a hybrid argument layers with a window hand over their window alone, and
-    vLLM ends where it couldn't.
+    """Return the arguments of the KV connectors. With the hybrid argument layers with sliding-window attention hand
+    over only the window, and vLLM fails if it can't.
     """
     config = [] if settings.kv_transfer is None else [f"{_KV_TRANSFER}={json.dumps(settings.kv_transfer)}"]
     return [*config, *([] if settings.hybrid_argument is None else [settings.hybrid_argument])]
 
 
 def environment(spec: ServerSpec) -> list[dict[str, Any]]:
-    """Environment variables, each name once; later sources win: release, size, RDMA, model, cache transfer, user.
+    """Return the environment variables, each name once; later sources override earlier ones: release, parallelism,
+    RDMA, model, KV transfer, user.
 
-    RCCL is told of the network where a server has several GPUs, between which it is used. Kernels that the image lacks
-    are compiled by as many jobs as the pod has processors; PyTorch would start one for each of the node's. The token of
-    Hugging Face is for servers that download weights themselves.
+    RCCL gets network settings if a server has several GPUs, since it is used only between GPUs. MAX_JOBS limits compile
+    jobs to the pod's CPUs; PyTorch would start one for each CPU of the node. Only servers that download weights
+    themselves get the Hugging Face token.
     """
     backend = spec.settings.all2all
     values = {
@@ -279,7 +283,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
 
 
 def _side_channel(way: HandOver | None) -> list[dict[str, Any]]:
-    """Variables that tell a connector the pod's address, and what else it takes."""
+    """Return the variables with the pod's address for a KV connector, and the connector's other variables."""
     if way is None:
         return []
     address = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
@@ -287,8 +291,8 @@ def _side_channel(way: HandOver | None) -> list[dict[str, Any]]:
 
 
 def _hand_over(spec: ServerSpec) -> dict[str, str]:
-    """Return the transports by which UCX hands KV cache over, and what states of linear attention need for it; nothing
-    for servers that hand none over.
+    """Return the variables with UCX's transports for the hand-over of KV cache, and those that linear attention's
+    states need for it; none for servers without hand-over.
     """
     if not spec.settings.hands_over:
         return {}
@@ -298,21 +302,23 @@ def _hand_over(spec: ServerSpec) -> dict[str, str]:
 
 
 def _offline(model: CatalogueModel) -> dict[str, str]:
-    """All that a server reads comes from the cache alone, which pods can't write to."""
+    """Return the variables by which a server reads models from the cache only, which pods can't write to."""
     own = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/huggingface-modules"}  # noqa: S108 - in the container
     return own if model.vocabulary is None else {**own, model.vocabulary.variable: f"{CACHE_FOLDER}/{ENCODINGS}"}
 
 
 def _room_arguments(room: AdapterSlots) -> list[str]:
-    """Arguments that make room for LoRA adapters; none that names one."""
+    """Return the arguments that set the limits on LoRA adapters. They name no adapter."""
     host = [] if room.host_slots is None else [f"--max-cpu-loras={room.host_slots}"]
     return ["--enable-lora", f"--max-loras={room.slots}", f"--max-lora-rank={room.max_rank}", *host]
 
 
 def _draft_arguments(spec: ServerSpec, draft: ServerDraft) -> list[str]:
-    """Arguments of speculative decoding. A draft of its own repository is read from the folder of its commit in a
-    filled cache, by which vLLM asks nobody. Layers of the model's own files are read at the model's commit, which vLLM
-    doesn't go by for a draft; offline it has their folder.
+    """Return the arguments of speculative decoding.
+
+    A draft with a repository of its own is read from the directory of its commit in a pre-warmed cache, so that vLLM
+    makes no requests. Draft layers in the model's repository are read at the model's commit, which vLLM doesn't apply
+    to drafts by itself; offline it uses the model's directory.
     """
     facts, prewarm = draft.draft, spec.cache.get("prewarm")
     if facts.repository is None:
@@ -325,15 +331,19 @@ def _draft_arguments(spec: ServerSpec, draft: ServerDraft) -> list[str]:
 
 
 def draft_revision(draft: ServerDraft, source: str | None) -> str | None:
-    """The commit that a draft's own repository is read at: the stack file's, else the catalogue's, which means nothing
-    to a bucket; `source` is that of pre-warming, None without. None is what lies there at the time of the download.
+    """Return the commit of a draft's own repository: the stack file's, otherwise the catalogue's, which doesn't apply
+    to a bucket. None means the files in the bucket at the time of the download.
+
+    Args:
+        draft: draft of the server.
+        source: source of pre-warming; None without pre-warming.
     """
     return draft.revision or (draft.draft.revision if source in {None, "hugging-face"} else None)
 
 
 def _adapters(spec: ServerSpec) -> dict[str, str]:
-    """Variables by which vLLM reads an adapter from the cache when a request first asks for it
-    (vllm/plugins/lora_resolvers/filesystem_resolver.py), in each server that is there or comes later.
+    """Return the variables by which vLLM loads an adapter from the cache at the first request for it
+    (vllm/plugins/lora_resolvers/filesystem_resolver.py), on running servers as well as on later ones.
     """
     return {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
@@ -342,15 +352,15 @@ def _adapters(spec: ServerSpec) -> dict[str, str]:
 
 
 def adapters_folder(model: CatalogueModel, cache: ModelCacheMountArgs) -> str:
-    """The folder of a model's adapters in the cache. Each commit of the model has its own: an adapter's file says the
-    path of the weights that it belongs to, which has the commit in it.
+    """Return the directory of a model's adapters in the cache. Each commit of the model has its own directory, since an
+    adapter's configuration contains the path of the base model's weights, which includes the commit.
     """
     return f"{CACHE_FOLDER}/{places.ADAPTERS}/{cache.get('adapters', '')}@{pinned_revision(model, cache) or 'main'}"
 
 
 def resources(spec: ServerSpec) -> dict[str, Any]:
-    """GPUs and virtual functions as limits, processors and memory as requests, in proportion to the GPUs; and room on
-    the node's disk for what the pod writes.
+    """Return limits of GPUs and virtual functions, requests of CPUs and memory in proportion to the GPUs, and a request
+    of disk space for the pod's writes.
     """
     gpus = spec.parallelism.gpus_per_node
     devices = {spec.shape.gpu.resource: str(gpus)}
@@ -365,8 +375,8 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
 
 
 def shared_memory_gib(spec: ServerSpec) -> int:
-    """Size of /dev/shm: 16 GiB as in the llm-d guides, 4 more for each further GPU, or what the exchange with experts
-    takes, and KV cache that lies there.
+    """Return the size of /dev/shm in GiB: 16 as in the llm-d guides, plus 4 for each further GPU, or at least what the
+    all-to-all exchange between experts needs; plus offloaded KV cache if the release keeps it there.
     """
     offloaded = spec.settings.offload_gib if spec.release.vllm.kv_connector.offload_in_shared_memory else 0
     exchange = spec.settings.all2all.shared_memory_gib if spec.settings.all2all else 0
@@ -378,7 +388,9 @@ def _plain(values: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def hugging_face_token() -> dict[str, Any]:
-    """The token for gated models, where there is one."""
+    """Return the environment variable with the Hugging Face token for gated models, from a Secret that may
+    be missing.
+    """
     reference = {"name": HUGGING_FACE_SECRET, "key": HUGGING_FACE_SECRET_KEY, "optional": True}
     return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}
 
@@ -403,14 +415,14 @@ def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str,
 
 
 def _user(spec: ServerSpec) -> dict[str, Any]:
-    """The user of the container, where one is chosen; what pre-warming fills belongs to its group."""
+    """Return the user and primary group of the container if a user is configured; the group owns the cache's files."""
     user = spec.engine.get("user")
     return {"runAsNonRoot": True, "runAsUser": user["id"], "runAsGroup": owner.GROUP} if user else {}
 
 
 def pod_security(spec: ServerSpec) -> dict[str, Any]:
-    """Return the security settings of the whole pod: the runtime's system calls, and groups of the user that servers
-    run as.
+    """Return the security context of the pod: the runtime's seccomp profile, and additional groups of the configured
+    user.
     """
     user = spec.engine.get("user")
     groups = user.get("groups") if user else None
@@ -418,9 +430,9 @@ def pod_security(spec: ServerSpec) -> dict[str, Any]:
 
 
 def security_context(*, rdma: bool) -> dict[str, Any]:
-    """RDMA registers memory, which needs it locked. The runtime's seccomp profile lets a process bind memory to a
-    socket with SYS_NICE alone (moby, profiles/seccomp/default.json: mbind, set_mempolicy), which ROCm does for host
-    buffers.
+    """Return the security context of a container. RDMA locks the memory that it registers, which needs IPC_LOCK. ROCm
+    binds host buffers to a NUMA node, which the runtime's seccomp profile allows only with SYS_NICE (moby,
+    profiles/seccomp/default.json: mbind, set_mempolicy).
     """
     add = {"add": ["IPC_LOCK", "SYS_NICE"]} if rdma else {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
@@ -437,7 +449,7 @@ def _mounts(spec: ServerSpec) -> list[dict[str, Any]]:
 
 
 def pod_volumes(spec: ServerSpec) -> list[dict[str, Any]]:
-    """The volumes that the container mounts."""
+    """Return the volumes that the container mounts."""
     return [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_memory_gib(spec)}Gi"}},
         cache_volume(spec.cache),
@@ -447,10 +459,10 @@ def pod_volumes(spec: ServerSpec) -> list[dict[str, Any]]:
 
 
 def compiled_key(spec: ServerSpec) -> str:
-    """A short name of what code that a server compiles is for: image, GPU, arguments, variables and the user.
+    """Return a digest of everything that compiled code depends on: image, GPU, arguments, variables and the user.
 
-    vLLM's own hashes tell code apart that differs. This is what is removed together, and what no other user may write
-    to, so that all counts but what a pod learns as it starts.
+    vLLM's own hashes distinguish code within the directory. The digest names a directory that is removed as a whole and
+    that only one user may write to; it therefore covers all inputs but those known only to a running pod.
     """
     variables = [entry for entry in environment(spec) if "value" in entry]
     return _short(
@@ -465,7 +477,7 @@ def compiled_key(spec: ServerSpec) -> str:
 
 
 def cache_volume(cache: ModelCacheMountArgs) -> dict[str, Any]:
-    """The volume with the weights: one for all nodes, a folder of the node, or a folder of the pod."""
+    """Return the volume with the weights: one for all nodes, a directory of the node, or an `emptyDir` of the pod."""
     if "claim" in cache:
         return {"name": "model-cache", "persistentVolumeClaim": {"claimName": cache["claim"]}}
     if "path" in cache:
@@ -474,11 +486,11 @@ def cache_volume(cache: ModelCacheMountArgs) -> dict[str, Any]:
 
 
 def version(spec: ServerSpec) -> str:
-    """A short name of what servers must have in common to hand KV cache over: image, vLLM arguments and environment.
+    """Return a digest of what servers must have in common to hand KV cache over: image, vLLM arguments and environment.
 
-    Prefill and decode servers of one unit share it whatever their sizes are, so that a change of one role's size does
-    not restart the other role. vLLM's `kv_role` is no part of it, nor is KV cache in the node's memory: servers that
-    are given another hand KV cache over to those that aren't yet. `kubectl get pods -L llmd-oke/version` shows it.
+    Prefill and decode servers of one unit have the same version whatever their sizes, so that a change of one role's
+    size doesn't restart the other role. The digest covers neither vLLM's `kv_role` nor offloaded KV cache: servers with
+    and without offloading hand KV cache over to each other. `kubectl get pods -L llmd-oke/version` shows it.
     """
     connectors, vllm = spec.release.vllm.kv_connector, spec.release.vllm
     engine = {**spec.engine, "kv_cache": {"connector": engine_of(spec.engine).kv_cache.connector}}
@@ -492,13 +504,13 @@ def version(spec: ServerSpec) -> str:
 
 
 def revision(unit: str, release: str, versions: Mapping[str, str], spreads: Mapping[str, Parallelism]) -> str:
-    """A short name of what can't change inside a unit that another may be made beside.
+    """Return a digest of the properties whose change needs a new unit beside the old one.
 
     Args:
         unit: name of the unit.
-        release: name of the llm-d release whose endpoint picker and routing sidecar run; they belong together.
-        versions: version of the servers of each role.
-        spreads: spread of each role's servers over their GPUs; expert parallelism may change inside a unit.
+        release: name of the llm-d release, which determines endpoint picker and routing sidecar.
+        versions: versions of the servers by role.
+        spreads: parallelism of each role's servers; expert parallelism may change inside a unit.
     """
     sizes = {
         role: [spread.tensor_parallel_size, spread.data_parallel_size]
@@ -510,7 +522,7 @@ def revision(unit: str, release: str, versions: Mapping[str, str], spreads: Mapp
 
 
 def _arguments(words: Iterable[str]) -> dict[str, list[str]]:
-    """Return the arguments that the handshake goes by, by name; the last of several wins, as with vLLM."""
+    """Return the arguments that vLLM's handshake compares, by name; of repeated ones the last, as in vLLM."""
     by_name: dict[str, list[str]] = {}
     name = ""
     for word in words:

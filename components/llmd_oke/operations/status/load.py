@@ -142,12 +142,11 @@ def unit_gauges(programs: Iterable[CountedProgram], snapshot: Snapshot) -> dict[
     """Return the gauges of the servers of each unit, by unit."""
     servers = [program for program in programs if program.role != "router"]
     units = grouped((program.unit, program.pod) for program in servers)
-    return {unit: _gauges(_only(snapshot, set(pods))) for unit, pods in units.items()}
-
-
-def _gauges(snapshot: Snapshot) -> Gauges:
-    usage = max(_values(snapshot, KV_CACHE_USAGE), default=None)
-    return Gauges(_sum(snapshot, WAITING), _sum(snapshot, RUNNING), usage)
+    scraped = {unit: _only(snapshot, set(pods)) for unit, pods in units.items()}
+    return {
+        unit: Gauges(_sum(own, WAITING), _sum(own, RUNNING), max(_values(own, KV_CACHE_USAGE), default=None))
+        for unit, own in scraped.items()
+    }
 
 
 def _only(snapshot: Snapshot, pods: set[str]) -> Snapshot:

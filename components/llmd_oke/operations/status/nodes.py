@@ -65,7 +65,11 @@ def node_symptoms(plan: Plan, nodes: Sequence[Node], now: datetime) -> Iterator[
         if len(members) < pool.limits.least:
             what = f"pool {pool.name} has {len(members)} of {pool.limits.least} nodes"
             yield Symptom(Severity.DEGRADED, what, "OCI says why they are missing: their instances, work requests.")
-        short = [name_of(node) for node in members if _ready(node) and _lacks_gpus(node, pool)]
+        short = [
+            name_of(node)
+            for node in members
+            if _ready(node) and _offered(node, pool.shape.gpu.resource) < pool.shape.gpus
+        ]
         if short:
             what = f"{some(short)} {'offers' if len(short) == 1 else 'offer'} fewer than {pool.shape.gpus} GPUs"
             yield Symptom(Severity.DEGRADED, what, f"kubectl describe node {short[0]}")
@@ -125,10 +129,6 @@ def _cordoned(node: Node) -> bool:
 
 def _offered(node: Node, resource: str) -> int:
     return _count(texts(node.status, "allocatable"), resource)
-
-
-def _lacks_gpus(node: Node, pool: PlannedPool) -> bool:
-    return _offered(node, pool.shape.gpu.resource) < pool.shape.gpus
 
 
 def _used_gpus(plan: Plan, pods: Iterable[Pod]) -> Counter[str]:

@@ -65,16 +65,11 @@ def server_groups(
     """Return the numbers of pods of all Deployments and LeaderWorkerSets that serve models, in the plan's order,
     followed by those that the plan doesn't have.
     """
-    planned = _planned(plan)
+    planned = {name: None if role.scaling else role.replicas for name, role in _roles(plan)}
     order = {name: place for place, name in enumerate(planned)}
     found = (*(_group(item, planned) for item in deployments), *(_spanning(item, planned) for item in sets))
     groups = [group for group in found if group]
     return tuple(sorted(groups, key=lambda group: (order.get(group.name, len(order)), group.name)))
-
-
-def _planned(plan: Plan) -> dict[str, int | None]:
-    """Return the planned number of servers by name of the Deployment; None if an autoscaler sets the number."""
-    return {name: None if role.scaling else role.replicas for name, role in _roles(plan)}
 
 
 def _roles(plan: Plan) -> Iterator[tuple[str, RolePlan]]:
@@ -119,16 +114,14 @@ def _role(own: Mapping[str, str]) -> EndpointRole | str | None:
 
 def programs(pods: Iterable[Pod]) -> tuple[CountedProgram, ...]:
     """Return the servers and routers of units that have an IP address and aren't being deleted, sorted by name."""
-    return tuple(sorted(_programs(pods), key=lambda program: program.pod))
-
-
-def _programs(pods: Iterable[Pod]) -> Iterator[CountedProgram]:
+    found: list[CountedProgram] = []
     for pod in pods:
         own = texts(metadata(pod), "labels")
         role: EndpointRole | None = "router" if labels.ROUTED in own else ROLES.get(own.get(labels.ROLE, ""))
         address = pod.status.podIP if pod.status else None
         if role and address and labels.UNIT in own and not _leaving(pod) and not ended(pod):
-            yield CountedProgram(name_of(pod), address, own.get(labels.MODEL, ""), own[labels.UNIT], role)
+            found.append(CountedProgram(name_of(pod), address, own.get(labels.MODEL, ""), own[labels.UNIT], role))
+    return tuple(sorted(found, key=lambda program: program.pod))
 
 
 def server_symptoms(plan: Plan, stack: str, groups: Sequence[DeploymentPods]) -> Iterator[Symptom]:
@@ -230,7 +223,11 @@ def _pods_of(plan: Plan, name: str) -> str:
 
 def pod_symptoms(plan: Plan, pods: Iterable[Pod], warnings: Iterable[Event], now: datetime) -> Iterator[Symptom]:
     """Yield the symptoms of single pods; pods of the same workload with the same fault have one symptom."""
-    latest = _latest_warnings(warnings)
+    latest = {
+        event.involvedObject.name: f"{event.reason or 'warning'}: {_line(event.message)}"
+        for event in sorted(warnings, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
+        if event.involvedObject.name
+    }
     budgets = {model.name: max(role.startup_budget_s for role in model.units[0].roles) for model in plan.models}
     troubled = [
         ((metadata(pod).generateName or name_of(pod), *trouble), name_of(pod))
@@ -283,12 +280,3 @@ def _line(text: str | None) -> str:
 
 def _leaving(pod: Pod) -> bool:
     return metadata(pod).deletionTimestamp is not None
-
-
-def _latest_warnings(warnings: Iterable[Event]) -> dict[str, str]:
-    """Return the text of the newest warning event about each object, by the object's name."""
-    return {
-        event.involvedObject.name: f"{event.reason or 'warning'}: {_line(event.message)}"
-        for event in sorted(warnings, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
-        if event.involvedObject.name
-    }

@@ -167,7 +167,15 @@ def judge_status(
     known = () if isinstance(pods, Unread) else pods
     groups = _groups(plan, reading)
     loads = growth if isinstance(growth, Unread) else _loads(plan, programs(own), growth, how)
-    images = pods if isinstance(pods, Unread) else running_images(pod for pod in own if _serves(pod))
+    images = (
+        pods
+        if isinstance(pods, Unread)
+        else running_images(
+            pod
+            for pod in own
+            if labels.MODEL in texts(metadata(pod), "labels") and metadata(pod).deletionTimestamp is None
+        )
+    )
     return StackStatus(
         stack=stack,
         cluster=cluster_name(plan),
@@ -216,10 +224,6 @@ def cluster_name(plan: Plan) -> str:
 def own_pods(plan: Plan, pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Return the pods of the stack's namespace."""
     return tuple(pod for pod in pods if metadata(pod).namespace == plan.namespace)
-
-
-def _serves(pod: Pod) -> bool:
-    return labels.MODEL in texts(metadata(pod), "labels") and metadata(pod).deletionTimestamp is None
 
 
 def _loads(
@@ -322,7 +326,8 @@ def _changes(reading: ClusterReading) -> list[StackChange]:
     if not isinstance(reading.nodes, Unread):
         changes += _node_changes(reading.nodes)
     if not isinstance(reading.jobs, Unread):
-        changes += map(_job_change, reading.jobs)
+        words = {True: "ended well", False: "failed", None: "runs"}
+        changes += [StackChange(_created(job), f"Job {name_of(job)} {words[jobs.ended(job)]}") for job in reading.jobs]
     return sorted(changes, key=lambda change: change.when, reverse=True)
 
 
@@ -348,11 +353,6 @@ def _node_changes(nodes: Iterable[Node]) -> Iterator[StackChange]:
     joined = grouped((when, name_of(node)) for node in nodes if (when := metadata(node).creationTimestamp))
     for when, names in joined.items():
         yield StackChange(when, f"nodes {some(names)} joined" if len(names) > 1 else f"node {names[0]} joined")
-
-
-def _job_change(job: Job) -> StackChange:
-    words = {True: "ended well", False: "failed", None: "runs"}[jobs.ended(job)]
-    return StackChange(_created(job), f"Job {name_of(job)} {words}")
 
 
 def _created(job: Job) -> datetime:
