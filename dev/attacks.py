@@ -13,7 +13,7 @@ import sys
 import time
 from base64 import urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Thread
@@ -21,7 +21,9 @@ from threading import Thread
 PATH, _LIST = "/v1/completions", "/v1/models"
 _LIMIT_S = 10
 _MIB = 1024 * 1024
-_WHOLE, _CHUNKED = f"content-length: {31 * _MIB}", "transfer-encoding: chunked"
+_ALLOWED, _TOO_LONG = str(31 * _MIB), str(40 * _MIB)
+_WHOLE, _CHUNKED = f"content-length: {_ALLOWED}", "transfer-encoding: chunked"
+_INVALID_KEY = "sk-" + "0" * 40
 
 Counts = Counter[str]
 
@@ -141,31 +143,6 @@ def _bodies(target: AttackTarget, end_s: float, head: bytes, number: int = 200) 
     return seen
 
 
-def unfinished_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """Send bodies of 31 MiB that never end, with a valid key."""
-    return _bodies(target, end_s, target.head(_WHOLE))
-
-
-def unfinished_chunked_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """Send chunked bodies of 31 MiB that never end."""
-    return _bodies(target, end_s, target.head(_CHUNKED))
-
-
-def unfinished_gets(target: AttackTarget, end_s: float) -> Counts:
-    """Send chunked bodies of 31 MiB that never end, in GET requests, which have no body."""
-    return _bodies(target, end_s, target.head(_CHUNKED, path=_LIST, method="GET"))
-
-
-def longer_than_allowed(target: AttackTarget, end_s: float) -> Counts:
-    """Send bodies that never end, with a Content-Length above the limit."""
-    return _bodies(target, end_s, target.head(f"content-length: {40 * _MIB}"))
-
-
-def unfinished_bodies_of_strangers(target: AttackTarget, end_s: float) -> Counts:
-    """Send bodies of 31 MiB that never end, with an invalid key."""
-    return _bodies(target, end_s, target.head(_WHOLE, key="sk-" + "0" * 40))
-
-
 def reservations_of_two_clients(target: AttackTarget, end_s: float) -> Counts:
     """Send forty chunked requests of one byte for each of two clients every second, and close their connections
     immediately.
@@ -264,21 +241,6 @@ def _idle(target: AttackTarget, end_s: float, number: int, *, encrypted: bool) -
             ended = len(selector.select(0))
         seen["open at the end"] = len(held) - ended
     return seen
-
-
-def idle_connections(target: AttackTarget, end_s: float) -> Counts:
-    """Open eighteen thousand TCP connections that send nothing."""
-    return _idle(target, end_s, 18000, encrypted=False)
-
-
-def idle_encrypted_connections(target: AttackTarget, end_s: float) -> Counts:
-    """Open up to eighteen thousand connections that send nothing after the TLS handshake."""
-    return _idle(target, end_s, 18000, encrypted=True)
-
-
-def guessed_keys(target: AttackTarget, end_s: float) -> Counts:
-    """Send requests with random keys on ten connections."""
-    return _guessed(target, end_s, lambda: f"sk-{os.urandom(24).hex()}")
 
 
 def _guessed(target: AttackTarget, end_s: float, guess: Callable[[], str]) -> Counts:
@@ -440,21 +402,6 @@ def empty_frames(target: AttackTarget, end_s: float) -> Counts:
     return _http2(target, end_s, flood)
 
 
-def many_streams(target: AttackTarget, end_s: float) -> Counts:
-    """Open the maximum number of streams of HTTP/2 connections, each with a body that never ends."""
-    return _streams(target, end_s, _block(target, ("content-length", str(31 * _MIB))))
-
-
-def many_get_streams(target: AttackTarget, end_s: float) -> Counts:
-    """Open the maximum number of HTTP/2 streams with GET requests, each with a body without length that never ends."""
-    return _streams(target, end_s, _block(target, method="GET", path=_LIST))
-
-
-def many_longer_streams(target: AttackTarget, end_s: float) -> Counts:
-    """Open the maximum number of HTTP/2 streams, each with a body whose Content-Length is above the limit."""
-    return _streams(target, end_s, _block(target, ("content-length", str(40 * _MIB))))
-
-
 def _streams(target: AttackTarget, end_s: float, block: bytes) -> Counts:
     def flood(_: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         streams = range(1, 201, 2)
@@ -592,38 +539,48 @@ def smuggled_http2(target: AttackTarget, end_s: float) -> Counts:
     return _http2(target, end_s, flood)
 
 
-ATTACKS: tuple[Attack, ...] = (
-    unfinished_bodies,
-    unfinished_chunked_bodies,
-    unfinished_gets,
-    longer_than_allowed,
-    unfinished_bodies_of_strangers,
-    reservations_of_two_clients,
-    unanswered_bodies,
-    slow_headers,
-    idle_connections,
-    idle_encrypted_connections,
-    guessed_keys,
-    guessed_tokens,
-    rapid_resets,
-    continuations,
-    header_bombs,
-    pings,
-    empty_frames,
-    many_streams,
-    many_get_streams,
-    many_longer_streams,
-    unread_answers,
-    compressed_bombs,
-    nested_bodies,
-    wide_bodies,
-    long_names,
-    smuggled,
-    smuggled_http2,
-)
+ATTACKS: Mapping[str, Attack] = {
+    "unfinished_bodies": lambda door, end_s: _bodies(door, end_s, door.head(_WHOLE)),
+    "unfinished_chunked_bodies": lambda door, end_s: _bodies(door, end_s, door.head(_CHUNKED)),
+    "unfinished_gets": lambda door, end_s: _bodies(door, end_s, door.head(_CHUNKED, path=_LIST, method="GET")),
+    "longer_than_allowed": lambda door, end_s: _bodies(door, end_s, door.head(f"content-length: {_TOO_LONG}")),
+    "unfinished_bodies_of_strangers": lambda door, end_s: _bodies(door, end_s, door.head(_WHOLE, key=_INVALID_KEY)),
+    "reservations_of_two_clients": reservations_of_two_clients,
+    "unanswered_bodies": unanswered_bodies,
+    "slow_headers": slow_headers,
+    "idle_connections": lambda door, end_s: _idle(door, end_s, 18000, encrypted=False),
+    "idle_encrypted_connections": lambda door, end_s: _idle(door, end_s, 18000, encrypted=True),
+    "guessed_keys": lambda door, end_s: _guessed(door, end_s, lambda: f"sk-{os.urandom(24).hex()}"),
+    "guessed_tokens": guessed_tokens,
+    "rapid_resets": rapid_resets,
+    "continuations": continuations,
+    "header_bombs": header_bombs,
+    "pings": pings,
+    "empty_frames": empty_frames,
+    "many_streams": lambda door, end_s: _streams(door, end_s, _block(door, ("content-length", _ALLOWED))),
+    "many_get_streams": lambda door, end_s: _streams(door, end_s, _block(door, method="GET", path=_LIST)),
+    "many_longer_streams": lambda door, end_s: _streams(door, end_s, _block(door, ("content-length", _TOO_LONG))),
+    "unread_answers": unread_answers,
+    "compressed_bombs": compressed_bombs,
+    "nested_bodies": nested_bodies,
+    "wide_bodies": wide_bodies,
+    "long_names": long_names,
+    "smuggled": smuggled,
+    "smuggled_http2": smuggled_http2,
+}
+"""Attacks by name; the functions that are written in a row of this table:
 
-OF_TOKENS: tuple[Attack, ...] = (guessed_tokens,)
-"""Attacks on a front door whose clients authenticate with tokens; the keys of the target are then tokens."""
+- `unfinished_…`: send bodies of 31 MiB that never end, chunked, in GET requests (which have no body), or with an
+  invalid API key.
+- `longer_than_allowed`: send bodies that never end, with a Content-Length above the limit.
+- `idle_…`: open eighteen thousand TCP connections that send nothing, before or after the TLS handshake.
+- `guessed_keys`: send requests with random API keys on ten connections.
+- `many_…`: open the maximum number of HTTP/2 streams, each with a body that never ends; in GET requests the body has no
+  length, and that of `many_longer_streams` is above the limit.
+"""
+
+OF_TOKENS = ("guessed_tokens",)
+"""Names of the attacks on a front door whose clients authenticate with tokens, which the target then has as keys."""
 
 
 def main() -> None:
@@ -631,8 +588,7 @@ def main() -> None:
     JSON.
     """
     name, target, seconds = sys.argv[1:]
-    attack = next(attack for attack in ATTACKS if attack.__name__ == name)
-    print(json.dumps(attack(AttackTarget(**json.loads(target)), time.monotonic() + float(seconds))))
+    print(json.dumps(ATTACKS[name](AttackTarget(**json.loads(target)), time.monotonic() + float(seconds))))
 
 
 if __name__ == "__main__":

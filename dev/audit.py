@@ -186,7 +186,11 @@ class UnansweredError(Exception):
 def locked(root: Path) -> list[Package]:
     """Return all locked versions of a checkout, without duplicates."""
     packages = [
-        *(Package("PyPI", name, version, (file,)) for file in LOCKS for name, version in _python(root / file)),
+        *(
+            Package("PyPI", _normal(name), version, (file,))
+            for file in LOCKS
+            for name, version in _LOCKED.findall((root / file).read_text())
+        ),
         *(
             Package("Go", name, version, (str(file.relative_to(root)),))
             for file in sorted(root.glob("tools/*/go.mod"))
@@ -257,11 +261,6 @@ def scan(image: str) -> list[str]:
     ]
 
 
-def _python(file: Path) -> Iterator[tuple[str, str]]:
-    for name, version in _LOCKED.findall(file.read_text()):
-        yield _normal(name), version
-
-
 def _go(text: str) -> Iterator[tuple[str, str]]:
     """Yield the names and versions of modules that are built in, with replacements applied; replacements by directories
     are left out.
@@ -319,7 +318,10 @@ class Database:
     def _ids(self, packages: Sequence[Package]) -> Iterator[tuple[Package, list[str]]]:
         for first in range(0, len(packages), BATCH):
             batch = packages[first : first + BATCH]
-            yield from zip(batch, self._known([_question(package) for package in batch]), strict=True)
+            queries: list[dict[str, object]] = [
+                {"package": document("name ecosystem", item), "version": item.version} for item in batch
+            ]
+            yield from zip(batch, self._known(queries), strict=True)
 
     def _known(self, questions: list[dict[str, object]]) -> list[list[str]]:
         ids: list[list[str]] = [[] for _ in questions]
@@ -349,10 +351,6 @@ class Database:
             return self._client.request(method, f"{self._url}{path}", json=body).raise_for_status().text
         except httpx2.HTTPError as error:
             raise UnansweredError(str(error) or type(error).__name__) from error
-
-
-def _question(package: Package) -> dict[str, object]:
-    return {"package": document("name ecosystem", package), "version": package.version}
 
 
 def _read(type_: type[Answer], text: str) -> Answer:
@@ -406,17 +404,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{len(packages)} locked versions: {len(due)} vulnerabilities that another version ends, "
         f"{len(open_) - len(due)} without one, {len(findings) - len(open_)} accepted in {ACCEPTED}"
     )
-    code = _look_inside(options.root, fine) if options.images else _not_looked_inside(options.root)
-    return VULNERABLE if due else code
-
-
-def _not_looked_inside(root: Path) -> int:
-    images, without = images_inside(root), [name for name, image in _images(root).items() if image.digest is None]
+    if options.images:
+        code = _look_inside(options.root, fine)
+        return VULNERABLE if due else code
+    images, without = images_inside(options.root), sum(i.digest is None for i in _images(options.root).values())
     print(
-        f"NOT AUDITED: what is inside {len(images)} images beside these programs, and {len(without)} without a digest:"
+        f"NOT AUDITED: what is inside {len(images)} images beside these programs, and {without} without a digest:"
         f" --images asks {SCANNER}, where it is on PATH"
     )
-    return 0
+    return VULNERABLE if due else 0
 
 
 def _look_inside(root: Path, fine: set[str]) -> int:

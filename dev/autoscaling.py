@@ -33,7 +33,7 @@ from llmd_bench.plots.drawing import ChartPoint, ChartSeries
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_tuner.confidence import confine
 from llmd_tuner.families import capacities_of, fleet_of_counts
-from llmd_tuner.search import Candidate, kind_named, search
+from llmd_tuner.search import kind_named, search
 from llmd_tuner.search_inputs import SearchInputs, known_model, known_shape, parse_targets, question_of
 from llmd_tuner.stack_file_edit import RoleThresholds, thresholds
 from llmd_tuner.workload import of_lengths
@@ -145,14 +145,9 @@ def turns_per_hour(steps: Sequence[SizingStep], end_s: float) -> float:
 
 def attained(answers: Sequence[AnswerTimes], ttft_ms: float = TTFT_MS, tpot_ms: float = TPOT_MS) -> float:
     """Return the share of requests that were answered within both latency targets; a failed request wasn't."""
-    return sum(_within(answer, ttft_ms, tpot_ms) for answer in answers) / len(answers)
-
-
-def _within(answer: AnswerTimes, ttft_ms: float, tpot_ms: float) -> bool:
-    times = (answer.ttft_ms, answer.tpot_ms)
-    return answer.failure is None and all(
-        time is not None and time <= target for time, target in zip(times, (ttft_ms, tpot_ms), strict=True)
-    )
+    answered = [answer for answer in answers if answer.failure is None]
+    in_time = [item for item in answered if item.ttft_ms is not None and item.ttft_ms <= ttft_ms]
+    return sum(item.tpot_ms is not None and item.tpot_ms <= tpot_ms for item in in_time) / len(answers)
 
 
 def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[SizingStep]:
@@ -231,17 +226,14 @@ def usual_scene() -> Scene:
     workload = of_lengths(INPUT_TOKENS, OUTPUT_TOKENS)
     question = question_of(model, shape, figures, workload, targets, GPUS, max_num_seqs=MAX_NUM_SEQS)
     question, confidence = confine(question, figures, allow_extrapolation=True)
-    best = next(item for item in search(question).deployments() if _is_asked_for(item))
+    deployments = search(question).deployments()
+    best = next(item for item in deployments if (item.family, item.copies, item.gpus) == (FAMILY, 1, GPUS))
     by_role = thresholds(question, best, confidence.tag)
     prompts = next(item.value for item in by_role["prefill"].thresholds if item.key == "promptTokensPerS")
     smaller = min(best.prefill, best.decode)
     least = Size(round(best.prefill / smaller), round(best.decode / smaller))
     peak_per_s = prompts * best.prefill / INPUT_TOKENS
     return Scene(question, Size(best.prefill, best.decode), least, peak_per_s, by_role, confidence.tag)
-
-
-def _is_asked_for(deployment: Candidate) -> bool:
-    return (deployment.family, deployment.copies, deployment.gpus) == (FAMILY, 1, GPUS)
 
 
 def stack_of(scene: Scene, *, scaled: bool) -> dict[str, Any]:
@@ -360,19 +352,12 @@ def oracle_run(profile: RateProfile, scene: Scene) -> SizingRun:
     fewest = Capacities(scene.question, scene.fixed).fewest
     steps = oracle_steps(profile, fewest, STARTUP_S, known_shape(SHAPE).gpus)
     end_s = profile.duration_s
-    gpu_hours, node_gpu_hours = (hours(steps, end_s, amount) for amount in (_gpus, _node_gpus))
+    gpu_hours = hours(steps, end_s, lambda step: step.gpus)
+    node_gpu_hours = hours(steps, end_s, lambda step: step.node_gpus)
     turned = turns_per_hour(steps, end_s)
     return SizingRun(
         SizingOutcome(profile.name, "oracle", gpu_hours, node_gpu_hours, None, None, None, turned, scene.basis), steps
     )
-
-
-def _gpus(step: SizingStep) -> float:
-    return step.gpus
-
-
-def _node_gpus(step: SizingStep) -> float:
-    return step.node_gpus
 
 
 HEADINGS = ("profile", "servers", "GPU-hours", "of nodes", "within SLO", "failed", "turns/h", "basis")

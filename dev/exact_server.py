@@ -112,7 +112,11 @@ class _Client(asyncio.Protocol):
         if not head.startswith(b"POST"):
             self._answer(_MODELS)
             return
-        self._begin(head)
+        now_s = perf_counter()
+        self._log.arrivals_s.append(now_s)
+        self._frames = _FRAMES[b"/chat/" in head[:60]]
+        self._left, self._due_s = OUTPUT_TOKENS, now_s + TTFT_S
+        self._clock.call_at(self._due_s, self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         self._left = 0
@@ -134,13 +138,6 @@ class _Client(asyncio.Protocol):
         if self._left:
             self._due_s += ITL_S
             self._clock.call_at(self._due_s, self)
-
-    def _begin(self, head: bytes) -> None:
-        now_s = perf_counter()
-        self._log.arrivals_s.append(now_s)
-        self._frames = _FRAMES[b"/chat/" in head[:60]]
-        self._left, self._due_s = OUTPUT_TOKENS, now_s + TTFT_S
-        self._clock.call_at(self._due_s, self)
 
     def _answer(self, body: bytes) -> None:
         if self._transport:

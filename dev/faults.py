@@ -389,7 +389,7 @@ def measure(source: Path, stack: str, choice: FaultSettings, progress: Progress)
         with _rehearsed(source, stack, _without_smoke, progress) as rehearsed:
             yield from _outcomes(Bench(rehearsed, chance, progress, choice.usual_s), choice)
     if "oci" in choice.families:
-        with _rehearsed(source, stack, _created, progress) as created:
+        with _rehearsed(source, stack, lambda content: {"release": content["release"], **CREATED}, progress) as created:
             yield from Bench(created, chance, progress).oci_faults()
     if "disk" in choice.families:
         with _small_disk() as disk, _rehearsed(source, stack, _without_smoke, progress) as served:
@@ -422,10 +422,6 @@ def _without_smoke(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document without the smoke benchmark, which would take most of an update's time."""
     smoke: Mapping[str, Any] = document.get("smoke") or {}
     return {**document, "smoke": {**smoke, "where": "none"}}
-
-
-def _created(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {"release": document["release"], **CREATED}
 
 
 def _undisturbed(stack: RehearsedStack, operation: Operation, progress: Progress) -> float:
@@ -496,7 +492,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(143))  # so that the local cluster goes too
     progress, outcomes = PlainProgress(sys.stderr), list[FaultOutcome]()
     families: tuple[Family, ...] = tuple(
         options.only or (family for family in FAMILIES if family != "disk" or os.geteuid() == 0)
@@ -513,10 +509,6 @@ def main() -> None:
         sys.exit(1)
     print(as_json(outcomes) if options.json else table(outcomes))
     sys.exit(not all(outcome.recovered for outcome in outcomes))
-
-
-def _end(_signal: int, _frame: object) -> None:
-    sys.exit(143)
 
 
 if __name__ == "__main__":

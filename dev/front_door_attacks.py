@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import httpx2
-from attacks import ATTACKS, OF_TOKENS, Attack, AttackTarget
+from attacks import ATTACKS, OF_TOKENS, AttackTarget
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -267,7 +267,7 @@ def _percentile(times_ms: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-async def attacked(door: Door, attack: Attack, seconds: float) -> AttackOutcome:
+async def attacked(door: Door, attack: str, seconds: float) -> AttackOutcome:
     """Run one attack on a fresh Envoy, and return the result."""
     unit, client = RecordingUnit(), Client(door.target(OTHER))
     async with unit.running(), door.running() as pid:
@@ -283,9 +283,9 @@ async def attacked(door: Door, attack: Attack, seconds: float) -> AttackOutcome:
         finally:
             asking.cancel()
     for failure in client.failures[:3]:
-        print(f"  {attack.__name__}: {failure}", file=sys.stderr)
+        print(f"  {attack}: {failure}", file=sys.stderr)
     return AttackOutcome(
-        attack=attack.__name__,
+        attack=attack,
         memory_mib=round(highest_mib, 1),
         memory_share=round(highest_mib / bounds().memory_limit_mib, 3),
         requests=len(during),
@@ -299,8 +299,8 @@ async def attacked(door: Door, attack: Attack, seconds: float) -> AttackOutcome:
     )
 
 
-async def _run_attack(target: AttackTarget, attack: Attack, seconds: float) -> dict[str, int]:
-    argv = [sys.executable, str(Path(__file__).with_name("attacks.py")), attack.__name__]
+async def _run_attack(target: AttackTarget, attack: str, seconds: float) -> dict[str, int]:
+    argv = [sys.executable, str(Path(__file__).with_name("attacks.py")), attack]
     process = await asyncio.create_subprocess_exec(
         *argv, json.dumps(asdict(target)), str(seconds), stdout=asyncio.subprocess.PIPE
     )
@@ -308,21 +308,21 @@ async def _run_attack(target: AttackTarget, attack: Attack, seconds: float) -> d
         output, _ = await asyncio.wait_for(process.communicate(), seconds + LIMIT_S)
     except TimeoutError:
         process.kill()
-        raise KitError(f"{attack.__name__} did not end within {seconds + LIMIT_S:.0f} s") from None
+        raise KitError(f"{attack} did not end within {seconds + LIMIT_S:.0f} s") from None
     if process.returncode:
-        raise KitError(f"{attack.__name__} ended with {process.returncode}")
+        raise KitError(f"{attack} ended with {process.returncode}")
     counts: dict[str, int] = json.loads(output)
     return counts
 
 
 async def _outcomes(program: Path, names: Sequence[str], seconds: float, progress: Progress) -> list[AttackOutcome]:
     outcomes: list[AttackOutcome] = []
-    chosen = [attack for attack in ATTACKS if not names or attack.__name__ in names]
+    chosen = [attack for attack in ATTACKS if not names or attack in names]
     with tempfile.TemporaryDirectory() as folder:
         doors = {tokens: Door(Path(folder) / str(tokens), program, tokens=tokens) for tokens in (False, True)}
         for i, attack in enumerate(chosen):
             left_s = (len(chosen) - i) * (seconds + 4)
-            progress.step(f"{attack.__name__}: {i + 1} of {len(chosen)}, some {left_s / 60:.0f} min left")
+            progress.step(f"{attack}: {i + 1} of {len(chosen)}, some {left_s / 60:.0f} min left")
             outcome = await attacked(doors[attack in OF_TOKENS], attack, seconds)
             progress.detail(f"{outcome.memory_share:.0%} of memory, {outcome.failed} of {outcome.requests} failed")
             outcomes.append(outcome)
@@ -348,9 +348,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    known = [attack.__name__ for attack in ATTACKS]
-    if unknown := [name for name in options.only if name not in known]:
-        parser.error(f"--only: there is no {unknown[0]}; there are {', '.join(known)}")
+    if unknown := [name for name in options.only if name not in ATTACKS]:
+        parser.error(f"--only: there is no {unknown[0]}; there are {', '.join(ATTACKS)}")
     if not 1 <= options.seconds <= 300:
         parser.error("--seconds: between 1 and 300")
     program: Path = options.inside or _enter(sys.argv[1:])

@@ -126,10 +126,6 @@ class Tool:
     read: Callable[[Path, str], Ttft]
 
 
-def _our_command(load: ConstantLoad) -> Sequence[str]:
-    return [sys.executable, str(HERE / "own_load.py"), load.url, str(load.requests_per_s), str(load.duration_s)]
-
-
 def _read_ours(_: Path, output: str) -> Ttft:
     document: Mapping[str, float] = json.loads(output)
     return Ttft(document["mean_ms"], document["p99_ms"])
@@ -195,7 +191,11 @@ def _tokenizer(folder: Path) -> Path:
     return place
 
 
-OURS = Tool("llmd-oke", _our_command, _read_ours)
+OURS = Tool(
+    "llmd-oke",
+    lambda load: [sys.executable, str(HERE / "own_load.py"), load.url, str(load.requests_per_s), str(load.duration_s)],
+    _read_ours,
+)
 
 
 def installed() -> list[Tool]:

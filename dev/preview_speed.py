@@ -333,22 +333,24 @@ class _Bench:
             ) as process,
         ):
             process.wait(PREVIEW_TIMEOUT_S)
-        return _outcome(result, log)
-
-
-def _outcome(result: Path, log: Path) -> tuple[float, int]:
-    if not result.exists():
-        raise KitError(f"A preview ended without a result: {end_of_log(log)}")
-    outcome = json.loads(result.read_text())
-    if "error" in outcome:
-        raise KitError(outcome["error"], outcome["remedy"])
-    return float(outcome["duration_s"]), sum(outcome["changes"].values())
+        if not result.exists():
+            raise KitError(f"A preview ended without a result: {end_of_log(log)}")
+        outcome = json.loads(result.read_text())
+        if "error" in outcome:
+            raise KitError(outcome["error"], outcome["remedy"])
+        return float(outcome["duration_s"]), sum(outcome["changes"].values())
 
 
 def main() -> None:
     """Run the benchmark of the command line, print the result, and exit."""
-    arguments = _arguments()
-    signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
+    parser = argparse.ArgumentParser(prog="scripts/bench-preview", description=__doc__)
+    parser.add_argument("--project", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--stack", default="reference", help="stack that creates its cluster (reference)")
+    parser.add_argument("--runs", type=int, default=5, help="previews of each program (5)")
+    parser.add_argument("--sizes", type=_sizes, default=SIZES, help="resources of the larger programs; 0 for none")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(143))  # so that the local cluster goes too
     try:
         result = measure(arguments.project, arguments.stack, arguments.runs, arguments.sizes, PlainProgress(sys.stderr))
     except KitError as error:
@@ -358,27 +360,16 @@ def main() -> None:
     sys.exit(not result.within_limits)
 
 
-def _end(_signal: int, _frame: object) -> None:
-    sys.exit(143)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/bench-preview", description=__doc__)
-    parser.add_argument("--project", type=Path, required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--stack", default="reference", help="stack that creates its cluster (reference)")
-    parser.add_argument("--runs", type=int, default=5, help="previews of each program (5)")
-    parser.add_argument("--sizes", type=_sizes, default=SIZES, help="resources of the larger programs; 0 for none")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser.parse_args()
-
-
 def _sizes(text: str) -> tuple[int, ...]:
     return tuple(size for word in text.split(",") if (size := int(word)) > 0)
 
 
 def _shown(result: Result) -> str:
     lines = [f"{'previews (all measured)':26} {'resources':>9}  {'fastest':>8}  {'median':>8}  {'per 100':>8}"]
-    lines += [_row(timing) for timing in (result.stack, result.plain, result.loaded, *result.sizes)]
+    for timing in (result.stack, result.plain, result.loaded, *result.sizes):
+        times = (timing.min_s, timing.median_s, timing.s_per_100_resources)
+        row = "".join(f"  {seconds:6.2f} s" for seconds in times)
+        lines.append(f"{timing.program:26} {timing.resources:9d}{row}")
     lines.append(
         f"{result.stack.program} beside the engine alone: {result.ratio:.2f} by the fastest runs,"
         f" {result.ratio_of_medians:.2f} by the medians; limit {RATIO_LIMIT}"
@@ -392,11 +383,6 @@ def _shown(result: Result) -> str:
             f"a resource of the largest program costs {result.growth:.2f} of one of the smallest; limit {GROWTH_LIMIT}"
         )
     return "\n".join(lines)
-
-
-def _row(timing: Timing) -> str:
-    times = (timing.min_s, timing.median_s, timing.s_per_100_resources)
-    return f"{timing.program:26} {timing.resources:9d}" + "".join(f"  {seconds:6.2f} s" for seconds in times)
 
 
 if __name__ == "__main__":

@@ -88,13 +88,10 @@ class RehearsedStack:
 
     def differences(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the existing objects that aren't in the state, and the objects in the state that don't exist."""
-        known, there = self._known(), self._there()
+        resources = latest(checkpoint_file(self.prepared.state, self.project.stack)).get("resources") or ()
+        known, there = {name for item in resources if (name := _name_in_state(item))}, self._there()
         orphans = (name for name in there - known if not name.startswith(KEPT))
         return tuple(sorted(orphans)), tuple(sorted(known - there))
-
-    def _known(self) -> set[str]:
-        resources = latest(checkpoint_file(self.prepared.state, self.project.stack)).get("resources") or ()
-        return {name for resource in resources if (name := _name_in_state(resource))}
 
     def _there(self) -> set[str]:
         listing = [sys.executable, str(Path(__file__)), "--list-objects"]

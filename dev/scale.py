@@ -11,6 +11,7 @@ stack's size (pulumi/pulumi issues 13502 and 22075). With `--skip-checkpoints` i
 
 import argparse
 import copy
+import itertools
 import json
 import os
 import signal
@@ -160,19 +161,17 @@ def _cost(project: BenchProject, models: int, nodes: int, progress: Progress) ->
         )
         cluster_s = time.monotonic() - started_s
         with _memory(prepared) as highest:
-            update_s, again_s = (_update_s(prepared, progress) for _ in range(2))
+            ends_s = [time.monotonic()]
+            for _ in range(2):
+                rehearsal.run_engine(prepared, "up", progress)
+                ends_s.append(time.monotonic())
+        update_s, again_s = (end_s - start_s for start_s, end_s in itertools.pairwise(ends_s))
         known = latest(checkpoint_file(prepared.state, project.stack)).get("resources") or ()
         largest = sorted(highest.items(), key=lambda program: program[1], reverse=True)[:MAX_PROGRAMS]
         scale, total_mib = prepared.time_scale.scale, sum(highest.values())
         return StackCost(models, nodes, len(known), scale, cluster_s, update_s, again_s, total_mib, dict(largest))
     finally:
         rehearsal.down(project.folder, project.stack)
-
-
-def _update_s(prepared: Prepared, progress: Progress) -> float:
-    started_s = time.monotonic()
-    rehearsal.run_engine(prepared, "up", progress)
-    return time.monotonic() - started_s
 
 
 @contextmanager
@@ -257,10 +256,6 @@ def _sizes(text: str) -> tuple[tuple[int, int], ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not like 8x32,64x256") from None
 
 
-def _end(_signal: int, _frame: object) -> None:
-    sys.exit(143)
-
-
 def main() -> None:
     """Run the benchmark of the command line; exit with 1 if a resource costs more in a larger stack than the limit
     allows.
@@ -278,7 +273,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.skip_checkpoints:
         os.environ.update(dict.fromkeys(rehearsal.PASSED_ON, "true"))
-    signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(143))  # so that the local cluster goes too
     try:
         growth = measure(options.project, options.stack, options.sizes, PlainProgress(sys.stderr))
     except KitError as error:

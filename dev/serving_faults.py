@@ -25,7 +25,6 @@ from lightkube.resources.core_v1 import Namespace, Pod
 from llmd_base.errors import KitError
 from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.generator import GeneratedLoad, run_load
-from llmd_bench.load.records import RequestRecord
 from llmd_bench.load.workload import ConstantRate, PromptSource
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.serving import labels
@@ -130,7 +129,9 @@ async def lose(victim: Victim, address: str, model: str, namespace: str) -> Loss
     records = await sending
     failed = [record for record in records if not record.succeeded]
     reasons = sorted({f"{record.failure}: {record.error}"[:200] for record in failed})
-    return Loss(victim, len(records), len(failed), tuple(reasons), _longest_gap_s(records), back_after_s)
+    ends_s = sorted(record.ended_s for record in records if record.succeeded)
+    longest_gap_s = max((later - earlier for earlier, later in itertools.pairwise(ends_s)), default=0.0)
+    return Loss(victim, len(records), len(failed), tuple(reasons), longest_gap_s, back_after_s)
 
 
 def _hit(victim: Victim, client: Client) -> Callable[[], float]:
@@ -140,11 +141,6 @@ def _hit(victim: Victim, client: Client) -> Callable[[], float]:
     return partial(_kill_program, client, victim) if victim in CONTROL_PLANE else partial(_kill, client, PLACES[victim])
 
 
-def _longest_gap_s(records: list[RequestRecord]) -> float:
-    ends = sorted(record.ended_s for record in records if record.succeeded)
-    return max((later - earlier for earlier, later in itertools.pairwise(ends)), default=0.0)
-
-
 def _lose_node(client: Client, back_after_s: float | None) -> float:
     """Turn off the power of a decode server's node, and return the seconds until as many servers as before are ready
     again.
@@ -152,7 +148,8 @@ def _lose_node(client: Client, back_after_s: float | None) -> float:
     The node is started again after `back_after_s` seconds, or if that is None, once its pods run elsewhere.
     """
     before = _servers(client)
-    node = next(pod.spec.nodeName for pod in before if pod.spec and _role(pod) == "decode")
+    roles = [texts(metadata(pod), "labels").get(labels.ROLE) for pod in before]
+    node = next(pod.spec.nodeName for pod, role in zip(before, roles, strict=True) if pod.spec and role == "decode")
     started_s = time.monotonic()
     _change_node(node, "stop")
     if back_after_s is not None:
@@ -181,10 +178,6 @@ def _servers(client: Client) -> list[Pod]:
     """Return the pods of the model's servers, without terminating ones."""
     pods = [pod for role in ("prefill", "decode") for pod in client.list(Pod, labels={labels.ROLE: role})]
     return [pod for pod in pods if metadata(pod).deletionTimestamp is None]
-
-
-def _role(pod: Pod) -> str:
-    return texts(metadata(pod), "labels").get(labels.ROLE, "")
 
 
 def _restarts(pod: Pod) -> int:

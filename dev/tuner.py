@@ -64,7 +64,7 @@ def main() -> int:
 
 def measured() -> list[TunerFigure]:
     """Measure all figures in CPU time, which other work on the machine doesn't affect."""
-    matplotlib_s = _cpu_s(_import_matplotlib)
+    matplotlib_s = _cpu_s(lambda: importlib.import_module("matplotlib.backends.backend_svg"))
     from llmd_oke.catalogue.latency_figures import known_figures  # noqa: PLC0415
     from llmd_tuner import charts, ranking, search_inputs  # noqa: PLC0415 - after the clock has started
     from llmd_tuner.confidence import confine  # noqa: PLC0415
@@ -132,10 +132,6 @@ def _cpu_s(work: Callable[[], object]) -> float:
     start = time.process_time()
     work()
     return time.process_time() - start
-
-
-def _import_matplotlib() -> None:
-    importlib.import_module("matplotlib.backends.backend_svg")
 
 
 if __name__ == "__main__":

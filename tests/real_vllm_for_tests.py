@@ -11,7 +11,7 @@ from llmd_oke.operations.guards import SERVERS
 from llmd_oke.program.declare import Rendered
 from llmd_pods.compiled_code.start import server_command
 from llmd_rehearsal.pods.environment import expand
-from llmd_rehearsal.programs import tools_folder
+from llmd_rehearsal.program_definitions import tools_folder
 from llmd_rehearsal.real_vllm import environment
 from llmd_rehearsal.real_vllm.environment import RealVllm
 

@@ -39,16 +39,16 @@ from llmd_rehearsal.nodes import Change, ChangeNode, NodeControl, NodeFleet, ser
 from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.pods import images, packet_filters
 from llmd_rehearsal.pods.container_worker import BackOff, Starts
-from llmd_rehearsal.pods.containers import simulator_client
 from llmd_rehearsal.pods.images import ContainerFactory, load
 from llmd_rehearsal.pods.network_policies import NetworkPolicyFilter
-from llmd_rehearsal.pods.networks import AddressPool, Networks, route_services
+from llmd_rehearsal.pods.networks import AddressPool, Networks
 from llmd_rehearsal.pods.pod_sandbox import AgentContext, Resolver, StoredSources
 from llmd_rehearsal.pods.pod_worker import PodRunner
 from llmd_rehearsal.pods.probes import ProbeCount
+from llmd_rehearsal.pods.processes import run_checked
 from llmd_rehearsal.pods.status import EventRecorder
 from llmd_rehearsal.running_time import RunningLoop
-from llmd_rehearsal.services import DnsName, ServiceNetwork, SocketAddress
+from llmd_rehearsal.services import DNS_PORT, DnsName, ServiceNetwork, SocketAddress
 from llmd_rehearsal.watches import ObjectStore, status_code
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,8 @@ class Agent:
         (config.state_folder / POLICIES_FILE).write_text(self._unsupported_policies or "")
         await self._networks.sweep()
         shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # left by an agent that was killed
-        await route_services(config.service_cidr)
+        # All Service addresses are routed to this network namespace, so that the Service proxy can listen on each.
+        await run_checked(["ip", "route", "replace", "local", str(config.service_cidr), "dev", "lo"])
         await self.fleet.await_api_server()
         await install_crds(self._client, config.definitions)
         await install_objects(self._client, config.objects)
@@ -128,7 +129,7 @@ class Agent:
                 "start": self.start_node,
             }
             self._control = await serve_control(NodeControl(self.fleet, self.add_nodes, changes), config.control_port)
-        await self._service_network.serve_names(config.dns_address)
+        await self._service_network.names.start(config.dns_address, DNS_PORT)
 
     async def add_nodes(self, configs: Iterable[NodeConfig]) -> None:
         """Register more nodes while the agent runs, and start the pods that are already bound to those nodes."""
@@ -177,7 +178,10 @@ class Agent:
 
     def _context(self, client: AsyncClient) -> AgentContext:
         config = self._config
-        simulator = simulator_client(config.simulator_url) if config.simulator_url else None
+        simulator = None
+        if config.simulator_url:  # each simulated server keeps one connection, on which its end is awaited
+            unlimited = httpx2.Limits(max_connections=None)
+            simulator = httpx2.AsyncClient(base_url=config.simulator_url, limits=unlimited, trust_env=False)
         return AgentContext(
             client=client,
             fleet=self.fleet,

@@ -461,9 +461,8 @@ def down(
 ) -> None:
     """End rehearsals: their processes, mounts, namespaces and files are removed; their logs are kept."""
     require_project(project)
-    ended = [
-        name for name in ([stack] if stack else rehearsal.stacks_with_files(project)) if rehearsal.down(project, name)
-    ]
+    with_files = sorted(path.name for path in (project / rehearsal.FOLDER).glob("*") if path.is_dir())
+    ended = [name for name in ([stack] if stack else with_files) if rehearsal.down(project, name)]
     for name in ended:
         console.errors().print(f"{name} is down", markup=False)
     if not ended:
@@ -524,7 +523,11 @@ def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
     """
     group = cast("Any", context.command)
     allowed = {name for parameter in group.commands[subcommand].params for name in parameter.opts}
-    options = {item.opts[0]: context.params[item.name] for item in group.params if _is_typed(context, item.name)}
+    # Options from environment variables are allowed: sub-commands read these variables too.
+    sources = ((item, context.get_parameter_source(item.name)) for item in group.params)
+    options = {
+        item.opts[0]: context.params[item.name] for item, source in sources if source and source.name == "COMMANDLINE"
+    }
     if options:
         behind = [name if value is True else f"{name} {value}" for name, value in options.items() if name in allowed]
         unknown = ", ".join(name for name in options if name not in allowed)
@@ -532,14 +535,6 @@ def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
         remedies += [f"Put it behind: llmd-oke rehearse {subcommand} {' '.join(behind)}"] if behind else []
         message = f"Options before `{subcommand}` count for nothing: {', '.join(options)}"
         raise KitError(message, " ".join(remedies))
-
-
-def _is_typed(context: typer.Context, parameter: str) -> bool:
-    """Tell whether an option was given on the command line, and not by an environment variable, which sub-commands read
-    too.
-    """
-    source = context.get_parameter_source(parameter)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprotect: bool = False) -> None:

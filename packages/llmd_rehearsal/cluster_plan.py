@@ -182,6 +182,8 @@ def _agent_config(
     servers: RealServers | None,
 ) -> AgentConfig:
     """Return the node agent's configuration. `scales` are the time scales of servers and of probes."""
+    controller = required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts)
+    groups = controller.objects if _has_groups(plan) else ()
     return AgentConfig(
         kubeconfig=state / "kubeconfig.yaml",
         state_folder=state,
@@ -192,7 +194,7 @@ def _agent_config(
             *(item for crds in preinstalled_definitions(plan) for item in crd_manifests(crds)),
             *([okes_definition()] if plan.created else []),
         ),
-        objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan), *preinstalled_controller(plan)),
+        objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan), *groups),
         simulator_url=SIMULATOR_URL,
         real_vllm=servers,
         control_port=NODE_CONTROL_PORT,
@@ -351,21 +353,14 @@ class LeaderWorkerSetParts(Entry):
     objects: tuple[dict[str, Any], ...]
 
 
-def preinstalled_controller(plan: Plan) -> tuple[dict[str, Any], ...]:
-    """Return the objects that a cluster must have before a stack with servers that span nodes is deployed: the
-    LeaderWorkerSet controller with its webhooks. The tuple is empty if no server spans nodes.
-    """
-    return required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts).objects if _has_groups(plan) else ()
-
-
-def _has_groups(plan: Plan) -> bool:
-    """Tell whether a stack counts on LeaderWorkerSets that it doesn't install."""
-    return plan.over_nodes and not plan.installs_group_controller
-
-
 def okes_definition() -> dict[str, Any]:
     """Return the CustomResourceDefinition of node operations, which every OKE cluster has from its creation."""
     return read_yaml(values_folder() / "rehearsal" / "node-operations.yaml")
+
+
+def _has_groups(plan: Plan) -> bool:
+    """Tell whether a stack needs LeaderWorkerSets whose controller it doesn't install."""
+    return plan.over_nodes and not plan.installs_group_controller
 
 
 def preinstalled_definitions(plan: Plan) -> tuple[CrdFiles, ...]:

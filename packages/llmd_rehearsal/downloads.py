@@ -95,8 +95,9 @@ class ProgramDownload:
         if isinstance(self.source, ContainerImage):
             content = download_client.file_of_image(self.source, self.file or "")
         else:
-            url, folder = _mirrored(self.source), target.parent
-            content = download_client.file_of_release(url, self.digest, self.file, folder, progress)
+            mirror = os.environ.get(MIRROR, "")
+            url = f"{mirror.rstrip('/')}/{self.source.rpartition('/')[2]}" if mirror else self.source
+            content = download_client.file_of_release(url, self.digest, self.file, target.parent, progress)
         if content is None:
             raise KitError(f"{self.origin} has no file {self.file}")
         target.write_bytes(content)
@@ -130,8 +131,3 @@ def of_image(image_file: ImageFile) -> ProgramDownload | None:
     if image.digest is None or architecture() != PLATFORM[1]:
         return None
     return ProgramDownload(image.reference, image.digest.removeprefix("sha256:"), image, image_file.file)
-
-
-def _mirrored(url: str) -> str:
-    mirror = os.environ.get(MIRROR, "")
-    return f"{mirror.rstrip('/')}/{url.rpartition('/')[2]}" if mirror else url

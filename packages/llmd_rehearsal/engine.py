@@ -111,12 +111,6 @@ def require_plugins(ports: dict[str, int]) -> None:
                 raise KitError(f"The stand-in for the plug-in {name!r} does not answer on port {port}.") from error
 
 
-def plugins_from_environment() -> dict[str, int]:
-    """Return the plug-ins' ports by package name from `PULUMI_DEBUG_PROVIDERS`."""
-    pairs = [pair.split(":") for pair in os.environ.get("PULUMI_DEBUG_PROVIDERS", "").split(",") if pair]
-    return {name: int(port) for name, port in pairs}
-
-
 def run(
     project: Path,
     stack: str,
@@ -148,7 +142,8 @@ def run(
         KitError: a stand-in plug-in doesn't answer, a resource is protected, or the operation failed, with the engine's
             reason.
     """
-    plugins = plugins_from_environment()
+    pairs = [pair.split(":") for pair in os.environ.get("PULUMI_DEBUG_PROVIDERS", "").split(",") if pair]
+    plugins = {package: int(port) for package, port in pairs}
     require_plugins(plugins)
     started_s = time.monotonic()
     loading = _start_loading(modules, project, stack)
@@ -472,12 +467,6 @@ class _Lines:
         print(text, flush=True)
 
 
-def _ignore_signal(_signal: int, _frame: object) -> None:
-    """Ignore a signal that the engine's process also gets: the engine cancels the operation, saves its state and
-    ends.
-    """
-
-
 def main() -> None:
     """Run the operation that the command line names and write its result, or its error, as JSON to the result file."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.engine")
@@ -496,7 +485,8 @@ def main() -> None:
     parser.add_argument("operation", choices=_OPERATIONS)
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ignore_signal)
+        # The engine's process gets the signal too, cancels the operation, saves its state and ends.
+        signal.signal(number, lambda _signal, _frame: None)
     running = arguments.result.with_suffix(".running")
     try:
         with file_lock(running, "finish with the engine", _Lines(), BUSY_TIMEOUT_S):

@@ -95,7 +95,8 @@ class EventReporter:
         """
         with self._lock:
             errors = [error for error in dict.fromkeys(self._errors) if error not in _CONSEQUENCES]
-            text = "\n".join(errors) or _end_of(output)
+            last = [line for line in output.splitlines() if line.strip()][-_LINES_OF_THE_ENGINE:]
+            text = "\n".join(errors or last) or "the engine gave no reason"
         return KitError(f"`pulumi {operation}` failed:\n{text}")
 
     def _end(self, metadata: Any) -> None:
@@ -191,11 +192,6 @@ def _type(urn: str) -> str:
     signs.
     """
     return urn.split("::")[-2].rsplit("$", maxsplit=1)[-1] if urn.count("::") >= 3 else urn
-
-
-def _end_of(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    return "\n".join(lines[-_LINES_OF_THE_ENGINE:]) or "the engine gave no reason"
 
 
 class StepRecorder:

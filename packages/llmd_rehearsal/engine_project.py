@@ -120,7 +120,8 @@ def _write_stack_file(
         stack = {**stack, "override": {**override, "router": router}}
     deployed: dict[str, Any] = read(salt_source).value if salt_source.exists() else {}
     salt = {key: deployed[key] for key in ("encryptionsalt",) if key in deployed}
-    rehearsed = {SOURCE_URL_KEY: source_hosts().bucket_url, REHEARSED_KEY: True}
+    hosts = source_hosts()
+    rehearsed = {SOURCE_URL_KEY: f"https://{hosts.object_storage}{hosts.bucket}", REHEARSED_KEY: True}
     config = {CONFIG_KEY: stack, **rehearsed, **front_door.settings(stack, state)}
     target.write_text(text_of({**salt, "config": config}))
 

@@ -149,18 +149,14 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
 def _made(clients: list[str], hosts: list[str]) -> dict[str, Any]:
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    point = key.public_key().public_numbers()
+    x, y = (urlsafe_b64encode(number.to_bytes(32)).decode().rstrip("=") for number in (point.x, point.y))
     return {
         "frontDoorKeys": {client: f"sk-{secrets.token_urlsafe(32)}" for client in clients},
-        "frontDoorKeySet": json.dumps({"keys": [{"kty": "EC", "crv": "P-256", "kid": CLIENT, **_coordinates(key)}]}),
+        "frontDoorKeySet": json.dumps({"keys": [{"kty": "EC", "crv": "P-256", "kid": CLIENT, "x": x, "y": y}]}),
         "frontDoorCacheSecret": secrets.token_hex(32),
         "frontDoorCertificate": {"chain": _certificate(key, hosts), "key": pem},
     }
-
-
-def _coordinates(key: ec.EllipticCurvePrivateKey) -> dict[str, str]:
-    numbers = key.public_key().public_numbers()
-    texts = (urlsafe_b64encode(number.to_bytes(32)).decode().rstrip("=") for number in (numbers.x, numbers.y))
-    return dict(zip(("x", "y"), texts, strict=True))
 
 
 def _certificate(key: ec.EllipticCurvePrivateKey, hosts: list[str]) -> str:

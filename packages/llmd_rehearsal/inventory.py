@@ -21,14 +21,8 @@ from llmd_oke.planning.monitoring import OPERATOR as MONITORING
 
 from llmd_rehearsal.control_plane import PROGRAMS as CONTROL_PLANE
 from llmd_rehearsal.kubernetes_plugin import charts
-from llmd_rehearsal.programs import (
-    LocalProgram,
-    ensure,
-    locate,
-    module_folder,
-    program_definition,
-    why_unavailable,
-)
+from llmd_rehearsal.program_definitions import program_definition
+from llmd_rehearsal.programs import LocalProgram, ensure, locate, module_folder, why_unavailable
 
 ENGINE = ("pulumi",)
 CHARTS = ("helm",)
@@ -172,7 +166,11 @@ def take_inventory(release: Release, progress: Progress, further: Sequence[str] 
     Raises:
         KitError: programs are missing; the message names all of them, each with the command that installs it.
     """
-    choice = choose_release(release, _why_missing)
+
+    def why_missing(program: ImageProgram) -> str | None:
+        return None if locate(program.name, program.version) else why_unavailable(program.name, program.version)
+
+    choice = choose_release(release, why_missing)
     versions = {program.name: program.version for program in _release_programs(choice.used)}
     programs = ensure([*HOST, *ENGINE, *CONTROL_PLANE, *IN_PODS, *further], progress, versions)
     fetch_definitions((release.crds, choice.used.crds), progress)
@@ -197,15 +195,6 @@ def fetch_charts(progress: Progress) -> None:
     """
     for module in (module for source in charts.sources() for module in source.modules()):
         module_folder(module.name, module.version, progress)
-
-
-def _why_missing(program: ImageProgram) -> str | None:
-    """Return the reason why a release's program is neither on this machine nor available; None if the program is on
-    this machine or can be downloaded or built.
-    """
-    if locate(program.name, program.version) is not None:
-        return None
-    return why_unavailable(program.name, program.version)
 
 
 def choose_release(desired: Release, missing: Callable[[ImageProgram], str | None]) -> ReleaseChoice:

@@ -281,7 +281,8 @@ class _Start:
                     self.progress.detail(event["text"])
         log = self.folder.log_file("supervisor")
         if self.folder.read_record() is None:
-            raise namespaces.namespace_error(end_of_log(log))
+            refusal = f"this machine does not allow the rehearsal its own namespaces: {end_of_log(log).strip()}"
+            raise KitError(refusal, namespaces.REMEDY)
         raise KitError(f"the local cluster ended before it was ready; the end of {log}:\n{end_of_log(log)}")
 
     def _still_starting(self, waited_s: float) -> None:

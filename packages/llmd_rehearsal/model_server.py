@@ -47,10 +47,6 @@ class ModelSources:
         drafts = [model.draft.repository for model in models if model.draft and model.draft.repository]
         return [*(model.repository for model in models), *drafts]
 
-    @property
-    def _vocabularies(self) -> dict[str, int]:
-        return {model.vocabulary.file: model.vocabulary.bytes for model in self._models() if model.vocabulary}
-
     def application(self) -> web.Application:
         """Return the web application with the routes of repositories, vocabularies and the bucket."""
         application = web.Application()
@@ -96,7 +92,8 @@ class ModelSources:
         return self._vocabulary_content(request.match_info["path"])
 
     def _vocabulary_content(self, file: str) -> web.Response:
-        size = self._vocabularies.get(file)
+        vocabularies = (model.vocabulary for model in self._models() if model.vocabulary)
+        size = next((vocabulary.bytes for vocabulary in vocabularies if vocabulary.file == file), None)
         if size is None:
             raise web.HTTPNotFound
         if folder := self._folders.get(ENCODINGS):
@@ -106,7 +103,7 @@ class ModelSources:
     def _repository(self, request: web.Request) -> str:
         repository = f"{request.match_info['owner']}/{request.match_info['name']}"
         revision = request.match_info.get("revision") or request.match_info["commit"]
-        if repository not in self._repositories and not model_sources.is_commit(revision):
+        if repository not in self._repositories and not model_sources.COMMIT.fullmatch(revision):
             raise web.HTTPNotFound
         return repository
 

@@ -16,7 +16,8 @@ from llmd_oke.catalogue import model_of_repository
 from llmd_oke.values import Entry, required_entry
 
 PORT = 443
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+"""Pattern of a full commit id."""
 _WEIGHTS = ".safetensors"
 ADAPTER_FILES = {"adapter_config.json": 256, "adapter_model.safetensors": 4096}
 """Files of an adapter with their sizes in bytes. At a commit, every repository that the catalogue lacks is an adapter.
@@ -46,11 +47,6 @@ class SourceHosts(Entry):
         """Names of the three hosts."""
         return self.hugging_face, self.vocabularies, self.object_storage
 
-    @property
-    def bucket_url(self) -> str:
-        """URL of the simulated bucket, for `modelSourceUrl`."""
-        return f"https://{self.object_storage}{self.bucket}"
-
 
 @cache
 def source_hosts() -> SourceHosts:
@@ -58,14 +54,9 @@ def source_hosts() -> SourceHosts:
     return required_entry("rehearsal", "outside", SourceHosts)
 
 
-def is_commit(revision: str) -> bool:
-    """Tell whether a revision is a full commit id."""
-    return _COMMIT.fullmatch(revision) is not None
-
-
 def commit(repository: str, revision: str) -> str:
     """Return the commit id of a repository's revision; a revision that is a commit id is returned itself."""
-    return revision if _COMMIT.fullmatch(revision) else _git_digest(f"{repository}@{revision}".encode())
+    return revision if COMMIT.fullmatch(revision) else _git_digest(f"{repository}@{revision}".encode())
 
 
 def content(repository: str, path: str, size: int) -> bytes:

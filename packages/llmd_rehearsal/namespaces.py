@@ -18,7 +18,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED_VARIABLES = ("LANG", "LC_ALL", "PYTHONPATH", "TZ")
 _NAMESPACES = ("pid", "net", "mnt")
 
-_REMEDY = (
+REMEDY = (
     "run it as root, or allow unprivileged user namespaces: `sudo sysctl -w user.max_user_namespaces=15000`, on Debian "
     "also `kernel.unprivileged_userns_clone=1`, on Ubuntu 23.10 and later "
     "`kernel.apparmor_restrict_unprivileged_userns=0`; in a container, run that with `--privileged`"
@@ -76,14 +76,7 @@ def set_up(address: str, nameserver: str, state: Path) -> None:
 def _run(*argv: str) -> None:
     process = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     if process.returncode != 0:
-        raise KitError(f"`{' '.join(argv)}` failed: {process.stderr.strip()}", _REMEDY)
-
-
-def namespace_error(output: str) -> KitError:
-    """Return the error to raise if the kernel refused to create namespaces; `output` is the error output of
-    `unshare`.
-    """
-    return KitError(f"this machine does not allow the rehearsal its own namespaces: {output.strip()}", _REMEDY)
+        raise KitError(f"`{' '.join(argv)}` failed: {process.stderr.strip()}", REMEDY)
 
 
 @dataclass(frozen=True)

@@ -169,11 +169,6 @@ def rehearsed_stacks(project: Path) -> list[str]:
     return sorted(path.parent.name for path in (project / FOLDER).glob("*/cluster.json"))
 
 
-def stacks_with_files(project: Path) -> list[str]:
-    """Return the names of all stacks with files of a rehearsal, whether or not their local cluster is up."""
-    return sorted(path.name for path in (project / FOLDER).glob("*") if path.is_dir())
-
-
 def phase(project: Path, stack: str) -> str:
     """Return the phase of a stack's local cluster: `ready`, `starting`, `stopping`, `failed`, or `gone` if there is
     none.
@@ -590,7 +585,8 @@ def check_servers(prepared: Prepared, real: RealRehearsal) -> "Sequence[ServerCh
     reports.mkdir(parents=True, exist_ok=True)
     facts, results = prepared.state / "real-vllm-facts.json", reports / report.RESULTS_FILE
     enforced = not unenforced_policies(prepared.state)
-    models = report.model_facts(prepared.plan, real, policies_enforced=enforced)
+    plan = prepared.plan
+    models = [report.model_facts(plan, model, real, policies_enforced=enforced) for model in plan.models]
     facts.write_text(json.dumps([asdict(model) for model in models]))
     results.unlink(missing_ok=True)
     argv = [sys.executable, "-m", "llmd_rehearsal.real_vllm.checks", str(facts), str(results)]

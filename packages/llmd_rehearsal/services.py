@@ -35,7 +35,7 @@ _CONNECT_S = 5.0
 _BACKLOG = 1024
 _BUFFER = memoryview(bytearray(256 * 1024))  # shared by all pipes, as each call fills and empties it
 _TTL_S = 5  # CoreDNS's own default for cluster names
-_DNS_PORT = 53
+DNS_PORT = 53
 _GATHER_S = 0.005
 _log = logging.getLogger(__name__)
 
@@ -526,17 +526,9 @@ class ServiceNetwork:
         self._zone: Mapping[str, DnsName] = {}
         self._changes = Changes(_GATHER_S)
         self._proxy = ServiceProxy(allows)
-        self._dns = DnsServer(lambda: self._zone, domain)
+        self.names = DnsServer(lambda: self._zone, domain)
         services.subscribe(self._changes.note)
         slices.subscribe(self._changes.note)
-
-    async def serve_names(self, address: str) -> None:
-        """Start the DNS server.
-
-        Raises:
-            OSError: the address can't be bound.
-        """
-        await self._dns.start(address, _DNS_PORT)
 
     async def run(self) -> None:
         """Update proxy and names after changes until cancelled."""
@@ -549,4 +541,4 @@ class ServiceNetwork:
     def close(self) -> None:
         """Close all sockets."""
         self._proxy.close()
-        self._dns.close()
+        self.names.close()

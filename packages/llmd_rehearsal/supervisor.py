@@ -367,14 +367,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if os.getpid() != 1:
         parser.error("this must be the first process of a local cluster")
-    signal.signal(signal.SIGTERM, _leave)
+    # The kernel ignores SIGTERM for process 1 of a namespace that has no handler.
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(0))
     os.chdir(arguments.state)
     return live(StateFolder(arguments.state), Reporter(arguments.report))
-
-
-def _leave(_signal: int, _frame: object) -> None:
-    """End the process on SIGTERM, which the kernel ignores for process 1 of a namespace without a handler."""
-    sys.exit(0)
 
 
 if __name__ == "__main__":

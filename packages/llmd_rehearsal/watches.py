@@ -108,7 +108,9 @@ class ObjectStore(Generic[Kind]):
             try:
                 version = await self._list()
                 failures = 0
-                await self._follow(version)
+                watch = self._client.watch(self._kind, namespace=self._namespace, resource_version=version)
+                async for event, thing in watch:
+                    self._set(_key(thing), cast("Kind", thing), exists=event != "DELETED")
             except (ApiError, httpx2.HTTPError) as error:
                 _log.warning("watch of %s ended: %s", self._kind.__name__, error or type(error).__name__)
                 await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
@@ -125,10 +127,6 @@ class ObjectStore(Generic[Kind]):
                 self._set(key, thing, exists=True)
         self._synced.set()
         return listing.resourceVersion
-
-    async def _follow(self, version: str) -> None:
-        async for event, thing in self._client.watch(self._kind, namespace=self._namespace, resource_version=version):
-            self._set(_key(thing), cast("Kind", thing), exists=event != "DELETED")
 
     def _set(self, key: tuple[str, str], thing: Kind, *, exists: bool) -> None:
         if exists:

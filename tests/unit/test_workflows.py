@@ -10,7 +10,8 @@ import yaml
 from llmd_oke.catalogue.operations import pipeline_limits
 from llmd_oke.catalogue.releases import default_release
 from llmd_oke.config import stacks
-from llmd_rehearsal.programs import definitions, locate
+from llmd_rehearsal.program_definitions import definitions
+from llmd_rehearsal.programs import locate
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

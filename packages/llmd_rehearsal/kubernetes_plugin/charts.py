@@ -82,7 +82,10 @@ def chart(reference: str, repository: str, version: str) -> Generator[Path]:
     if not repository and Path(reference).is_dir():
         yield Path(reference)
         return
-    source = _source(reference, repository, version)
+    source = find(reference, repository, version)
+    for needed in (source.folder(), *(module.path() for module in source.modules())):
+        if not needed.is_dir():
+            raise OperationRefusal(f"the chart {reference} {version} is not on this machine: {needed} is missing")
     with tempfile.TemporaryDirectory(prefix="chart-") as temporary:
         copy = Path(temporary) / "chart"
         golang.copy_files(source.folder(), copy)
@@ -119,14 +122,6 @@ def find(reference: str, repository: str, version: str) -> ChartSource:
     raise OperationRefusal(
         f"the chart {reference} {version} is not in this rehearsal; its Helm releases are of {available}"
     )
-
-
-def _source(reference: str, repository: str, version: str) -> ChartSource:
-    source = find(reference, repository, version)
-    for folder in (source.folder(), *(module.path() for module in source.modules())):
-        if not folder.is_dir():
-            raise OperationRefusal(f"the chart {reference} {version} is not on this machine: {folder} is missing")
-    return source
 
 
 def _write_version(folder: Path, version: str) -> None:

@@ -56,18 +56,6 @@ class ApiError(Exception):
         return self.code == 404
 
     @property
-    def namespace_not_found(self) -> bool:
-        """Tell whether the namespace of an object to create doesn't exist."""
-        return self.not_found and self.details_kind == "namespaces"
-
-    @property
-    def kind_not_found(self) -> bool:
-        """Tell whether the API server doesn't serve the request's path, as after the deletion of a definition: such an
-        answer names no object.
-        """
-        return self.not_found and not self.details_kind
-
-    @property
     def exists(self) -> bool:
         """Tell whether an object to create exists already."""
         return self.reason == "AlreadyExists"
@@ -355,7 +343,8 @@ class Cluster:
         try:
             return self._request(method, path, params or {}, body, content_type)
         except ApiError as error:
-            if error.kind_not_found and not kind.built_in:
+            # An answer that names no object: the API server doesn't serve the path, as after a definition's deletion.
+            if error.not_found and not error.details_kind and not kind.built_in:
                 with self._lock:
                     self._custom.pop((kind.api_version, kind.kind), None)
                 raise NoMatch(kind.api_version, kind.kind) from None

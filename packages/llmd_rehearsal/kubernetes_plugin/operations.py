@@ -313,8 +313,10 @@ def _make(session: KubernetesSession, request: WriteRequest, obj: JsonObject, ma
         ) from None
     except (ApiError, ApplyConflict) as error:
         refusal = error if isinstance(error, ApiError) else None
-        if preview and refusal and (refusal.exists or refusal.namespace_not_found or refusal.forbidden):
-            raise _UnpredictableError from None
+        if preview and refusal:
+            no_namespace = refusal.not_found and refusal.details_kind == "namespaces"
+            if refusal.exists or refusal.forbidden or no_namespace:
+                raise _UnpredictableError from None
         advice = _EXISTS_HELP if refusal and refusal.exists else ""
         raise OperationRefusal(
             f'resource "{request.urn}" was not successfully created by the Kubernetes API server: {error}{advice}'
@@ -483,7 +485,12 @@ def take_over_fields(live: JsonObject, manager: str) -> list[JsonObject] | None:
     """Return the managed fields after `manager` took over those of `_TAKEN_OVER`; None if there are none of these."""
     entries = _managed_fields(live)
     recorded = next((entry for entry in entries if entry["manager"] == manager and entry["operation"] == "Apply"), None)
-    taken = [entry for entry in entries if entry is not recorded and _is_taken_over(entry)]
+    of_objects = [entry for entry in entries if entry is not recorded and not entry.get("subresource")]
+    taken = [
+        entry
+        for entry in of_objects
+        if any(entry["manager"].startswith(prefix) and entry["operation"] == verb for prefix, verb in _TAKEN_OVER)
+    ]
     if not taken:
         return None
     others = [entry for entry in entries if entry is not recorded and entry not in taken]
@@ -520,12 +527,6 @@ def _with(obj: JsonObject, keys: Sequence[str], value: object) -> JsonObject:
     key, *rest = keys
     inside = _with(obj.get(key) or {}, rest, value) if rest else value
     return {**{name: item for name, item in obj.items() if name != key}, **({} if inside is None else {key: inside})}
-
-
-def _is_taken_over(entry: JsonObject) -> bool:
-    return not entry.get("subresource") and any(
-        entry["manager"].startswith(prefix) and entry["operation"] == operation for prefix, operation in _TAKEN_OVER
-    )
 
 
 def _union(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

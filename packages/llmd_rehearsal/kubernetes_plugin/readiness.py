@@ -187,7 +187,11 @@ def job(observation: ReadinessEvidence) -> Readiness:
 
 def pod(observation: ReadinessEvidence) -> Readiness:
     """Judge a pod: ready if scheduled, initialized, and either Ready or succeeded."""
-    return READY if is_pod_ready(observation.live) else Readiness(reasons=tuple(pod_messages(observation.live)))
+    obj = observation.live
+    started = _is_true(obj, "PodScheduled") and _is_true(obj, "Initialized")
+    if started and (_is_true(obj, "Ready") or dig(obj, "status", "phase") == "Succeeded"):
+        return READY
+    return Readiness(reasons=tuple(pod_messages(obj)))
 
 
 def service(observation: ReadinessEvidence) -> Readiness:
@@ -262,12 +266,6 @@ def awaited_condition(expression: str) -> Wait:
         return Readiness(reasons=(f"{told} (want {status or 'True'})",))
 
     return Wait(met)
-
-
-def is_pod_ready(obj: JsonObject) -> bool:
-    """Tell whether a pod is scheduled, initialized, and either Ready or succeeded."""
-    done = dig(obj, "status", "phase") == "Succeeded"
-    return _is_true(obj, "PodScheduled") and _is_true(obj, "Initialized") and (done or _is_true(obj, "Ready"))
 
 
 def pod_messages(obj: JsonObject) -> list[str]:

@@ -245,7 +245,13 @@ class Sessions:
             if access is None:
                 text = f"failed to read Kubernetes configuration: no cluster in {settings.kubeconfig[:80]!r}"
                 return KubernetesSession(settings, self._limits, unreachable=text)
-            connection = self._connection(access)
+            key = json.dumps([access.cluster, access.user], sort_keys=True)
+            with self._lock:
+                connection = self._connections.get(key)
+                if connection is None:
+                    cluster = Cluster(access)
+                    connection = ApiServerConnection(cluster, Schemas(cluster), Informers(cluster))
+                    self._connections[key] = connection
             connection.cluster.probe()
         except Unreachable as error:
             request = f'Get "{error.server}/openapi/v2?timeout=32s"'
@@ -255,11 +261,3 @@ class Sessions:
             return KubernetesSession(settings, self._limits, unreachable=str(error))
         namespace = settings.namespace or access.namespace or "default"
         return KubernetesSession(settings, self._limits, connection, namespace=namespace)
-
-    def _connection(self, access: Access) -> ApiServerConnection:
-        key = json.dumps([access.cluster, access.user], sort_keys=True)
-        with self._lock:
-            if key not in self._connections:
-                cluster = Cluster(access)
-                self._connections[key] = ApiServerConnection(cluster, Schemas(cluster), Informers(cluster))
-            return self._connections[key]

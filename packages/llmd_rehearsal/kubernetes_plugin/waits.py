@@ -78,7 +78,7 @@ class Informer:
         self._changed_at: dict[str, float] = {}
         self._subscribers = {changed}
         self._ended = False
-        self._listed = threading.Event()
+        self.listed = threading.Event()
         threading.Thread(target=self._run, name=f"informer {resource.plural}", daemon=True).start()
 
     def subscribe(self, changed: threading.Event) -> bool:
@@ -92,10 +92,6 @@ class Informer:
         """Remove an event that `subscribe` registered."""
         with self._lock:
             self._subscribers.discard(changed)
-
-    def wait_listed(self, limit_s: float) -> None:
-        """Wait until the collection was listed once, at most `limit_s` seconds."""
-        self._listed.wait(limit_s)
 
     def gather(self, changed: threading.Event, limit_s: float) -> None:
         """Wait for a change, at most `limit_s` seconds, and after a change for `GATHER_S` seconds times the number of
@@ -144,7 +140,7 @@ class Informer:
                 if objects.get(name) != self._objects.get(name):
                     self._changed_at[name] = running_time.now()
             self._objects = objects
-        self._listed.set()
+        self.listed.set()
         self._notify()
         return response["metadata"]["resourceVersion"]
 
@@ -191,19 +187,16 @@ class Informers:
         with ExitStack() as stack:
             informers: list[Informer] = []
             for resource in resources:
-                informer = self._subscribe(resource, namespace if resource.namespaced else "", changed)
+                key = (resource, namespace if resource.namespaced else "")
+                with self._lock:
+                    informer = self._informers.get(key)
+                    if informer is None or not informer.subscribe(changed):
+                        informer = self._informers[key] = Informer(self._cluster, *key, changed)
                 stack.callback(informer.unsubscribe, changed)
                 informers.append(informer)
             for informer in informers:
-                informer.wait_listed(RETRY_S * 10)
+                informer.listed.wait(RETRY_S * 10)
             yield informers
-
-    def _subscribe(self, resource: ApiResource, namespace: str, changed: threading.Event) -> Informer:
-        with self._lock:
-            informer = self._informers.get((resource, namespace))
-            if informer is None or not informer.subscribe(changed):
-                informer = self._informers[resource, namespace] = Informer(self._cluster, resource, namespace, changed)
-            return informer
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,12 @@ def compare(resource: ResourceType, state: JsonObject, news: JsonObject, ignored
     sets is deleted before its replacement is created, because the names would collide.
     """
     inputs = without_defaults(news)
-    changes = [change for change in _differences(resource, state, inputs) if not _is_in(change.path, ignored)]
+    parents = tuple(f"{path}{mark}" for path in ignored for mark in ".[")
+    changes = [
+        change
+        for change in _differences(resource, state, inputs)
+        if change.path not in ignored and not change.path.startswith(parents)
+    ]
     if all(change.computed for change in changes):
         return ResourceDiff()
     changes += [
@@ -226,10 +231,6 @@ def compare(resource: ResourceType, state: JsonObject, news: JsonObject, ignored
     differences = tuple(replace(change, replaces=change.replaces and replacing) for change in changes)
     fixed_name = resource.is_autonamed and "name" not in (news.get(DEFAULTS) or ())
     return ResourceDiff(differences, delete_first=replacing and fixed_name and "name" in news)
-
-
-def _is_in(path: str, locations: frozenset[str]) -> bool:
-    return any(path == location or path.startswith((f"{location}.", f"{location}[")) for location in locations)
 
 
 def _is_empty(value: Any, schema: Property) -> bool:

@@ -220,16 +220,7 @@ class OciRegion(Entry):
 
     def domains(self, region: str) -> list[str]:
         """Return the names of a region's availability domains."""
-        return [f"{self.availability_domain_prefix}{name}" for name in self._domain_names(region)]
-
-    def has_domain(self, region: str, name: str) -> bool:
-        """Tell whether a region has this availability domain; the prefix of the name, which differs by tenancy, is
-        ignored.
-        """
-        return name.rpartition(":")[2] in self._domain_names(region)
-
-    def _domain_names(self, region: str) -> list[str]:
-        name = self.domain_names.get(region, region.upper())
+        name = f"{self.availability_domain_prefix}{self.domain_names.get(region, region.upper())}"
         count = _DOMAINS if region in self.regions_of_three else 1
         return [f"{name}-AD-{number}" for number in range(1, count + 1)]
 

@@ -53,7 +53,9 @@ class RestApi:
         """
         match method, path.strip("/").split("/")[1:]:
             case "GET", ["clusterNetworks", id_]:
-                record = self._cluster_network(id_)
+                record = self._records.get(id_)
+                if record is None or record.resource.name != "ClusterNetwork":
+                    raise not_found(id_)
                 pools = [_pool(record)]
                 return {**record.state, _LIFECYCLE: record.state["state"], "instancePools": pools, "id": record.id}
             case "GET", ["instancePools", id_]:
@@ -84,12 +86,6 @@ class RestApi:
             if all(record.state.get(name) == value for name, value in query.items())
         ]
         return {kind.items: items} if kind.items else items
-
-    def _cluster_network(self, id_: str) -> ResourceRecord:
-        record = self._records.get(id_)
-        if record is None or record.resource.name != "ClusterNetwork":
-            raise not_found(id_)
-        return record
 
     def _node_pool(self, id_: str) -> ResourceRecord:
         record = self._records.get(id_)

@@ -87,8 +87,10 @@ class ServiceRequest:
         Raises:
             ServiceError: the region has no such availability domain.
         """
-        if name and not self.facts.has_domain(self.region, name):
-            raise invalid(f"Invalid availabilityDomain {name}: {self.region} has {self.facts.domains(self.region)}")
+        domains = self.facts.domains(self.region)
+        # The name's prefix is ignored, as it differs by tenancy.
+        if name and name.rpartition(":")[2] not in {domain.rpartition(":")[2] for domain in domains}:
+            raise invalid(f"Invalid availabilityDomain {name}: {self.region} has {domains}")
 
     def require_groups(self, ids: Any, vcn_id: str | None) -> None:
         """Check that network security groups exist and belong to the VCN.
@@ -444,17 +446,12 @@ def _ranges(inputs: JsonObject, vcn: list[IPv4Network]) -> None:
     services = _network(options.get("servicesCidr") or SERVICES)
     if any(services.overlaps(cidr) for cidr in vcn):
         raise invalid(f"The services CIDR {services} overlaps with the CIDR of the VCN")
-    if _cni_of(inputs) != "FLANNEL_OVERLAY":
+    networks: list[JsonObject] = inputs.get("clusterPodNetworkOptions") or [{}]
+    if networks[0].get("cniType") not in {None, "", "FLANNEL_OVERLAY"}:
         return
     pods = _network(options.get("podsCidr") or FLANNEL_PODS)
     if pods.overlaps(services) or any(pods.overlaps(cidr) for cidr in vcn):
         raise invalid(f"The pods CIDR {pods} overlaps with the services CIDR {services} or the CIDR of the VCN")
-
-
-def _cni_of(cluster: JsonObject) -> str:
-    """Return the CNI type of a cluster's pod network."""
-    options: list[JsonObject] = cluster.get("clusterPodNetworkOptions") or [{}]
-    return options[0].get("cniType") or "FLANNEL_OVERLAY"
 
 
 def _node_pool(request: ServiceRequest) -> None:
@@ -470,8 +467,11 @@ def _node_pool(request: ServiceRequest) -> None:
     for placement in details.get("placementConfigs") or ():
         _placement(request, placement, vcn_id)
     request.require_groups(details.get("nsgIds"), vcn_id)
-    if cluster is not None and details.get("nodePoolPodNetworkOptionDetails"):
-        _pod_network(request, details["nodePoolPodNetworkOptionDetails"], cluster.state)
+    pod_network: JsonObject = details.get("nodePoolPodNetworkOptionDetails") or {}
+    if cluster is not None:
+        for id_ in pod_network.get("podSubnetIds") or ():
+            request.require_subnet(id_, vcn_id)
+        request.require_groups(pod_network.get("podNsgIds"), vcn_id)
     _pool_compute_cluster(request, details, shape)
 
 
@@ -510,12 +510,6 @@ def _placement(request: ServiceRequest, placement: JsonObject, vcn_id: str | Non
     reservation = request.require(placement.get("capacityReservationId"), "ComputeCapacityReservation")
     if reservation is not None and reservation.state["availabilityDomain"] != domain:
         raise invalid(f"Capacity reservation {reservation.id} is not in availability domain {domain}")
-
-
-def _pod_network(request: ServiceRequest, options: JsonObject, cluster: JsonObject) -> None:
-    for id_ in options.get("podSubnetIds") or ():
-        request.require_subnet(id_, cluster["vcnId"])
-    request.require_groups(options.get("podNsgIds"), cluster["vcnId"])
 
 
 def _pool_compute_cluster(request: ServiceRequest, details: JsonObject, shape: str) -> None:

@@ -179,7 +179,8 @@ class ContainerWorker:
     async def _start(self) -> Container | None:
         try:
             container = self._options.make()
-            if container.own_program and _answers(self._model):
+            model = self._model
+            if container.own_program and (model.startupProbe or model.readinessProbe or model.livenessProbe):
                 self._turn = await self._options.starts.turn(self._stopping)
             if not self._stopping.is_set():
                 await container.start()
@@ -299,8 +300,3 @@ class ContainerWorker:
         probe_grace_s = probe.terminationGracePeriodSeconds
         grace_s = self._options.grace_s if probe_grace_s is None else probe_grace_s
         self._ending = start_task(self._end(container, grace_s), f"end of container {self.record.name}")
-
-
-def _answers(model: ContainerModel) -> bool:
-    """Tell whether the container has a probe, so that a first successful answer can be waited for."""
-    return bool(model.startupProbe or model.readinessProbe or model.livenessProbe)

@@ -297,11 +297,6 @@ class SimulatorSpec:
     time_scale: float = 1.0
 
 
-def simulator_client(url: str) -> httpx2.AsyncClient:
-    """Return an HTTP client of the simulator; each server keeps one connection, on which its end is awaited."""
-    return httpx2.AsyncClient(base_url=url, limits=httpx2.Limits(max_connections=None), trust_env=False)
-
-
 class SimulatorContainer:
     """Container that is a server in the simulator's process; its log is fetched when it ends."""
 

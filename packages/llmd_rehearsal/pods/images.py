@@ -133,7 +133,9 @@ class ImageTable:
         """
         name = repository(image)
         for entry in self.entries:
-            has_image = any(_is_named(name, repository(pattern)) for pattern in entry.repositories)
+            patterns = [repository(pattern) for pattern in entry.repositories]
+            private_copies = [f"*/{pattern}" for pattern in patterns]  # the same images in a private registry
+            has_image = any(fnmatchcase(name, pattern) for pattern in (*patterns, *private_copies))
             if has_image and _is_for(entry, command, arguments):
                 return entry
         return None
@@ -162,11 +164,6 @@ def repository(image: str) -> str:
     if "." not in host and ":" not in host and host != "localhost":
         return f"docker.io/{name}"
     return name
-
-
-def _is_named(name: str, pattern: str) -> bool:
-    """Tell whether a repository matches a pattern, or is a private registry's copy of one that does."""
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
 
 
 def _absent(flags: Iterable[str], argv: Sequence[str]) -> list[str]:

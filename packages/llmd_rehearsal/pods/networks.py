@@ -141,11 +141,6 @@ class Networks:
             await _batch(*(f"netns delete {name}" for name in names))
 
 
-async def route_services(services: IPv4Network) -> None:
-    """Route all Service addresses to this network namespace, so that the Service proxy can listen on each."""
-    await run_checked(["ip", "route", "replace", "local", str(services), "dev", "lo"])
-
-
 async def _batch(*commands: str, namespace: str | None = None) -> None:
     namespace_options: Iterable[str] = ["-n", namespace] if namespace else []
     await run_checked(["ip", *namespace_options, "-batch", "-"], stdin="".join(f"{command}\n" for command in commands))

@@ -136,15 +136,10 @@ class PodFiles:
         self._node = node
         self._folders = folders
         self._facts = facts
-        self._written: dict[str, dict[str, File]] = {}
+        self.written: dict[str, dict[str, File]] = {}
         self._tokens: Mapping[TokenRequest, str] = {}
         self._stale = asyncio.Event()
         self.volume_folders: dict[str, Path] = {}
-
-    @property
-    def file_volumes(self) -> frozenset[str]:
-        """Names of the volumes whose files come from the API server."""
-        return frozenset(self._written)
 
     def touch(self) -> None:
         """Request an update of the volumes, because a ConfigMap or Secret may have changed."""
@@ -195,10 +190,10 @@ class PodFiles:
                 self.volume_folders[volume.name] = path
                 continue
             files = volumes.files(volume, pod, sources)
-            if self._written.get(volume.name) != files:
+            if self.written.get(volume.name) != files:
                 self.volume_folders[volume.name] = self._folders.files_volume(volume.name)
                 write_files(self.volume_folders[volume.name], files)
-                self._written[volume.name] = files
+                self.written[volume.name] = files
 
 
 class PodSandbox:
@@ -260,7 +255,7 @@ class PodSandbox:
         spec, services = spec_of(pod), self._context.services
         links = service_links(services, identity(pod).namespace, all_of_namespace=spec.enableServiceLinks is not False)
         values = environment(pod, container, self.facts, self._context.sources, links)
-        mounts = container_mounts(container, files.volume_folders, files.file_volumes, values)
+        mounts = container_mounts(container, files.volume_folders, frozenset(files.written), values)
         if self._context.factory.runs_python(container) and hardware.takes_node(container, self._node):
             simulated = self._folders.root / "hardware" / container.name
             mounts += hardware.mounts(container, self._node, simulated, self._context.faults)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -115,10 +115,13 @@ def pod_status(
     """
     inits = [record for record in records if record.role is not ContainerRole.MAIN]
     mains = [record for record in records if record.role is ContainerRole.MAIN]
+    previous = list(_present_conditions(pod))
+    of_name = {condition.type: condition for condition in previous}
+    own = [_condition_entry(item, of_name.get(item.name), now) for item in _conditions(pod, facts, records)]
     status: dict[str, Any] = {
         "phase": phase(records),
         "startTime": timestamp(start),
-        "conditions": _merged(pod, _conditions(pod, facts, records), now),
+        "conditions": [*own, *(condition.to_dict() for condition in previous if condition.type not in _OWN_CONDITIONS)],
         "containerStatuses": [container_status(record) for record in mains],
         "initContainerStatuses": [container_status(record) for record in inits] or None,
         "observedGeneration": metadata(pod).generation,
@@ -197,14 +200,6 @@ def _containers_ready(records: Sequence[ContainerRecord]) -> Condition:
         return Condition("", true=True)
     message = f"containers with unready status: [{' '.join(unready)}]"
     return Condition("", true=False, reason="ContainersNotReady", message=message)
-
-
-def _merged(pod: Pod, conditions: Iterable[Condition], now: datetime) -> list[dict[str, Any]]:
-    previous = {condition.type: condition for condition in _present_conditions(pod)}
-    foreign: list[dict[str, Any]] = [
-        condition.to_dict() for name, condition in previous.items() if name not in _OWN_CONDITIONS
-    ]
-    return [*(_condition_entry(condition, previous.get(condition.name), now) for condition in conditions), *foreign]
 
 
 def _condition_entry(condition: Condition, previous: PodCondition | None, now: datetime) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class Stack:
 
     def pods(self, role: str) -> list[VllmPod]:
         """Return the pods of a role that have an IP address and aren't being deleted."""
-        group = self._group(role)
+        group = next(group for group in self.facts.groups if group.role == role)
         found = self.cluster.list(Pod, namespace=self.facts.namespace, labels=dict(group.selector))
         return [
             VllmPod(
@@ -178,9 +178,6 @@ class Stack:
     def roles(self) -> list[str]:
         """Roles of the model's servers."""
         return [group.role for group in self.facts.groups]
-
-    def _group(self, role: str) -> ServerGroup:
-        return next(group for group in self.facts.groups if group.role == role)
 
     def complete(self, client: httpx2.Client, prompt: str | list[int], **more: Any) -> Answer:
         """Return the answer to a prompt, with greedy decoding.

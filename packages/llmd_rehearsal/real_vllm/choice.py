@@ -8,7 +8,6 @@ from pathlib import Path
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 from llmd_oke import catalogue
-from llmd_oke.catalogue import CatalogueModel
 from llmd_oke.config import StackConfig
 from llmd_oke.planning.releases import used_release
 from llmd_pods.prewarm.places import ENCODINGS
@@ -90,7 +89,8 @@ def choose_stack(config: StackConfig, processors: float, available_gib: int) -> 
             f"{', '.join(drafting)}: tiny models have nothing that drafts for them.",
             "Leave engine.speculation out in the stack file that is rehearsed so, or rehearse with simulated servers.",
         )
-    tiny = {model.repository: tiny_models.tiny_model(model, version) for model in _models(config)}
+    known = filter(None, (catalogue.model(model.model) for model in config.models))
+    tiny = {model.repository: tiny_models.tiny_model(model, version) for model in known}
     return topologies.cut(config, available_gib, processors), tiny
 
 
@@ -107,7 +107,3 @@ def prepare(stack: CutStack, models: Mapping[str, TinyModel], progress: Progress
     if published:
         files[ENCODINGS] = tiny_models.vocabulary_folder(published[0], progress)
     return RealRehearsal(version, vllm, stack, models, files)
-
-
-def _models(config: StackConfig) -> list[CatalogueModel]:
-    return [known for model in config.models if (known := catalogue.model(model.model))]

@@ -73,10 +73,6 @@ class ServerMemory(Entry):
     gpu: PositiveFloat
     rest: PositiveFloat
 
-    def of_server(self, gpus: int) -> float:
-        """Return the memory of one server in GiB."""
-        return self.server + self.gpu * gpus
-
 
 class RealVllmVersion(Entry):
     """Version of vLLM that can be installed: model families that it can't run on a processor, with the reasons."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
 
-from llmd_rehearsal.programs import cache_folder, tools_folder
+from llmd_rehearsal.program_definitions import tools_folder
+from llmd_rehearsal.programs import cache_folder
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
 from llmd_rehearsal.real_vllm.topologies import available_gib
 

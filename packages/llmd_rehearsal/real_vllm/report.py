@@ -19,12 +19,8 @@ RESULTS_FILE = "real-vllm.json"
 _CONNECTOR_METRICS = "nixl"
 
 
-def model_facts(plan: Plan, real: RealRehearsal, *, policies_enforced: bool) -> tuple[ModelFacts, ...]:
-    """Return the properties of each model that its checks need."""
-    return tuple(_of_model(plan, model, real, policies_enforced=policies_enforced) for model in plan.models)
-
-
-def _of_model(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enforced: bool) -> ModelFacts:
+def model_facts(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enforced: bool) -> ModelFacts:
+    """Return the properties of a model that the checks of its servers need."""
     request, tiny = smoke_request(plan, model), real.models[model.model.repository]
     roles = {role.role: role for role in model.units[0].roles}
     sizes = {role.parallelism.tensor_parallel_size for role in roles.values()}

@@ -11,7 +11,8 @@ from llmd_base.progress import Progress
 from llmd_oke.catalogue import CatalogueModel
 from llmd_oke.catalogue.models import Vocabulary
 
-from llmd_rehearsal.programs import cache_folder, module_folder, tools_folder
+from llmd_rehearsal.program_definitions import tools_folder
+from llmd_rehearsal.programs import cache_folder, module_folder
 from llmd_rehearsal.real_vllm.differences import TinyFamily, TinySizes, real_vllm_data
 from llmd_rehearsal.real_vllm.environment import RealVllm
 

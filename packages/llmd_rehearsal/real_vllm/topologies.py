@@ -59,7 +59,7 @@ def cut(config: StackConfig, memory_gib: int, processors: float) -> CutStack:
             f"{', '.join(scaled)}: a rehearsal with vLLM itself can't scale servers by load, as memory bounds them.",
             "Leave `scaling` out of the stack file that is rehearsed so, or rehearse with simulated servers.",
         )
-    models = [_least(model) for model in config.models]
+    models = [_with_replicas(model, dict.fromkeys(model.topology.servers(), 1)) for model in config.models]
     room_gib = memory_gib - real_vllm_data().memory.rest
     if (needed_gib := sum(map(_memory_gib, models))) > room_gib:
         servers = "; ".join(f"{model.model} {model.topology}" for model in models)
@@ -89,12 +89,12 @@ def available_gib(meminfo: Path = Path("/proc/meminfo")) -> int:
     return int(facts["MemAvailable"].split()[0]) // 2**20
 
 
-def _asked(model: ModelConfig) -> str:
-    return f"{model.topology}, {model.copies} times" if model.copies > 1 else str(model.topology)
-
-
 def _document(part: Any) -> Any:
     return part.model_dump(by_alias=True, exclude_none=True)
+
+
+def _asked(model: ModelConfig) -> str:
+    return f"{model.topology}, {model.copies} times" if model.copies > 1 else str(model.topology)
 
 
 def _with_replicas(model: ModelConfig, replicas: Mapping[Role, int]) -> ModelConfig:
@@ -104,14 +104,10 @@ def _with_replicas(model: ModelConfig, replicas: Mapping[Role, int]) -> ModelCon
     return model.model_copy(update={"topology": Topology.model_validate(changed), "copies": 1})
 
 
-def _least(model: ModelConfig) -> ModelConfig:
-    return _with_replicas(model, dict.fromkeys(model.topology.servers(), 1))
-
-
 def _memory_gib(model: ModelConfig) -> float:
     memory = real_vllm_data().memory
     servers = model.topology.servers().values()
-    return sum(part.replicas * memory.of_server(part.gpus) for part in servers)
+    return sum(part.replicas * (memory.server + memory.gpu * part.gpus) for part in servers)
 
 
 def _one_more(

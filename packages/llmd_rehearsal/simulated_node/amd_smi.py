@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 NODE = Path("/opt/simulated-node/node.json")
+_ECC_KINDS = ("total_correctable", "total_uncorrectable", "total_deferred", "cache_correctable", "cache_uncorrectable")
 
 
 def main(arguments: list[str]) -> int:
@@ -15,7 +16,8 @@ def main(arguments: list[str]) -> int:
         print(json.dumps([_entry(index, address) for index, address in enumerate(gpus)]))
         return 0
     if arguments == ["metric", "--ecc", "--json"]:
-        print(json.dumps({"gpu_data": [{"gpu": index, "ecc": _ecc()} for index in range(len(gpus))]}))
+        errors = dict.fromkeys((f"{kind}_count" for kind in _ECC_KINDS), 0)
+        print(json.dumps({"gpu_data": [{"gpu": index, "ecc": errors} for index in range(len(gpus))]}))
         return 0
     print(f"the simulated amd-smi knows no {' '.join(arguments)}", file=sys.stderr)
     return 2
@@ -24,11 +26,6 @@ def main(arguments: list[str]) -> int:
 def _entry(index: int, address: str) -> dict[str, Any]:
     uuid = f"00000000-0000-1000-8000-{index:012x}"
     return {"gpu": index, "bdf": address, "uuid": uuid, "kfd_id": index, "node_id": 2 + index, "partition_id": 0}
-
-
-def _ecc() -> dict[str, int]:
-    kinds = ("total_correctable", "total_uncorrectable", "total_deferred", "cache_correctable", "cache_uncorrectable")
-    return {f"{kind}_count": 0 for kind in kinds}
 
 
 if __name__ == "__main__":

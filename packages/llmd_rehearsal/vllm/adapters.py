@@ -1,4 +1,5 @@
-"""LoRA adapters of a simulated server: found in a folder at the first request for them, loaded and unloaded by route.
+"""LoRA adapters of a simulated server, found in a folder at the first request for an adapter, or loaded by HTTP
+request.
 
 From vLLM v0.26.0 and v0.30.0: entrypoints/openai/models/serving.py, plugins/lora_resolvers/filesystem_resolver.py,
 lora/peft_helper.py, config/lora.py.
@@ -23,8 +24,8 @@ _COUNTED_PARTS = 3
 
 
 class ServedAdapters:
-    """The adapters of one server. `paths` has their folders by name; `base` is what the server calls its model, which
-    an adapter that is found in the folder has to name, and `served` what requests call it.
+    """LoRA adapters of one server. `paths` has the adapters' folders by name; `base` is the server's model, which the
+    config of an adapter found in the folder must name, and `served` the model's name in requests.
     """
 
     def __init__(
@@ -37,14 +38,15 @@ class ServedAdapters:
 
     @property
     def updates(self) -> bool:
-        """True if adapters may change while the server runs."""
+        """Tell whether adapters may be loaded and unloaded while the server runs."""
         return self._settings.updates
 
     def resolve(self, name: str) -> None:
-        """Look for an adapter that isn't there yet; nothing happens where there is none of that name.
+        """Load an adapter that isn't loaded yet from the server's folder; do nothing if the folder has none of this
+        name.
 
         Raises:
-            ErrorAnswer: it is there and can't be loaded; 400.
+            ErrorAnswer: the folder has the adapter, but vLLM wouldn't load it; 400.
         """
         folder = self._settings.folder
         if name in self.paths or folder is None or not self.updates:
@@ -60,9 +62,11 @@ class ServedAdapters:
         self.paths[name] = path
 
     def applied(self, name: str) -> str | None:
-        """Return a digest of an adapter's weights, by which its answers differ; None for one that isn't applied. As the
-        stand-in for Hugging Face has the same files at every commit, the folders that they lie in count too, but not
-        where this machine has those: answers are the same in each rehearsal.
+        """Return a digest of an adapter's weights, which makes the adapter's answers differ from others'; None for an
+        adapter that isn't applied.
+
+        The stand-in for Hugging Face has the same files at every commit; therefore the digest includes the end of the
+        files' paths, but no path of this machine: answers are the same in each rehearsal.
         """
         path = self.paths.get(name)
         if path is None or self._settings.ignored:
@@ -76,7 +80,7 @@ class ServedAdapters:
         """Load an adapter as a request to `/v1/load_lora_adapter` asks.
 
         Raises:
-            ErrorAnswer: it can't be loaded.
+            ErrorAnswer: the adapter can't be loaded.
         """
         name, path = str(body.get("lora_name") or ""), str(body.get("lora_path") or "")
         if not name or not path:
@@ -97,10 +101,10 @@ class ServedAdapters:
         return f"Success: LoRA adapter '{name}' added successfully."
 
     def unload(self, body: Mapping[str, Any]) -> str:
-        """Forget an adapter as a request to `/v1/unload_lora_adapter` asks.
+        """Unload an adapter as a request to `/v1/unload_lora_adapter` asks.
 
         Raises:
-            ErrorAnswer: there is none of that name.
+            ErrorAnswer: no adapter of this name is loaded.
         """
         name = str(body.get("lora_name") or "")
         if not name:
@@ -111,7 +115,7 @@ class ServedAdapters:
         return f"Success: LoRA adapter '{name}' removed successfully."
 
     def _wrong(self, config: Mapping[str, Any]) -> str:
-        """Say why vLLM would not load it; empty if it would."""
+        """Return the reason why vLLM would refuse an adapter with this config; empty if vLLM would load the adapter."""
         rank, most = config.get("r"), self._settings.room.max_rank
         if not isinstance(rank, int) or rank > most:
             return f"LoRA rank {rank} is greater than max_lora_rank {most}."

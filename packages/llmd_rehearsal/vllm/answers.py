@@ -1,4 +1,4 @@
-"""Answers of the API: one JSON object, or server-sent events that go straight to the transport.
+"""Answers of vLLM's HTTP API: one JSON object, or server-sent events written directly to the connection's transport.
 
 Fields are those of vLLM v0.26.0 (entrypoints/openai/completion and chat_completion: protocol.py, serving.py), fields
 and order of events of `/v1/responses` too (entrypoints/openai/responses: protocol.py, serving.py, streaming_events.py).
@@ -37,7 +37,7 @@ _STATUS = {Finish.LENGTH: "incomplete", Finish.ABORT: "cancelled"}
 
 
 class ChoiceAnswer:
-    """Answer to one choice of a request. `done` is set when its sequence ended."""
+    """Answer of one choice of a request. `done` is set when the choice's sequence has ended."""
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -55,19 +55,19 @@ class ChoiceAnswer:
         return self.generation.choices[self.index]
 
     def emit(self, sequence: Sequence) -> None:
-        """Take note of the engine's new token, or of the end."""
+        """Record the engine's new token, or the end of the sequence."""
         if sequence.finish is not None and not self.done.done():
             self.done.set_result(None)
 
     def text(self, sequence: Sequence) -> str:
-        """Text of the answer as far as it was generated."""
+        """Return the text of all tokens that were generated so far."""
         text = self.choice.text
         if text is None:
             return "".join(WORDS[(index + self.shift) % len(WORDS)] for index in range(sequence.generated))
         return (corrupt_answer(text) if sequence.corrupted else text)[: sequence.generated * CHARACTERS_PER_TOKEN]
 
     def frame(self, kind: str) -> dict[str, Any]:
-        """Fields that every answer and every event begins with."""
+        """Return the first fields of every answer and every event, with `kind` as the object type."""
         return {"id": self.response_id, "object": kind, "created": self.created, "model": self.generation.model}
 
 
@@ -79,10 +79,10 @@ def body(
     cached: bool,
     since_0_30: bool = False,
 ) -> dict[str, Any]:
-    """The whole answer to a completion or chat.
+    """Return the body of an answer to a completion or chat that isn't streamed.
 
     Raises:
-        ApiError: a sequence failed; 500.
+        ErrorAnswer: a sequence failed; 500.
     """
     refuse_failed(sequences)
     first, chat = answers[0] if answers else None, bool(answers) and answers[0].generation.chat
@@ -112,7 +112,9 @@ def _choice(answer: ChoiceAnswer, sequence: Sequence, *, chat: bool) -> dict[str
 
 
 class Stream(ChoiceAnswer):
-    """A choice in server-sent events. `started` is set at the first; what comes before `attach` is kept for `take`."""
+    """One choice as server-sent events. `started` is set at the first event; events before `attach` are kept for
+    `take`.
+    """
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
         super().__init__(generation, index, response_id, fingerprint)
@@ -122,14 +124,14 @@ class Stream(ChoiceAnswer):
         self.prepare_frame()
 
     def prepare_frame(self) -> None:
-        """Put together what the events of all tokens have in common."""
+        """Build the bytes that the events of all tokens have in common."""
         event = self._event(_SLOT, None)
         self._head, _, self._tail = event.rpartition(_SLOT.encode())
         size = len(event) - len(_SLOT) + len(WORDS[0])
         self._chunk_head, self._chunk_tail = f"{size:x}\r\n".encode() + self._head, self._tail + b"\r\n"
 
     def emit(self, sequence: Sequence) -> None:
-        """Send the engine's new token, or the end."""
+        """Send an event with the engine's new tokens, or the events at the end of the sequence."""
         generated = range(sequence.generated - sequence.latest, sequence.generated)
         word = b"".join(ENCODED_WORDS[(index + self.shift) % len(WORDS)] for index in generated)
         if self._transport is None:
@@ -145,23 +147,23 @@ class Stream(ChoiceAnswer):
         super().emit(sequence)
 
     def take(self) -> bytes:
-        """The events that wait to be sent."""
+        """Return the kept events, and forget them."""
         events, self._pending = b"".join(self._pending), []
         return events
 
     def attach(self, transport: asyncio.WriteTransport) -> None:
-        """Send all further events to this transport, each as a chunk of a chunked body."""
+        """Write all further events to this transport, each as one chunk of a chunked HTTP body."""
         self._transport = transport
 
     def chunk(self, word: bytes) -> bytes:
-        """The event of a step's tokens that are neither first nor last, as a chunk of a chunked body."""
+        """Return the event of a step's tokens that are neither first nor last, as one chunk of a chunked HTTP body."""
         if len(word) == len(ENCODED_WORDS[0]):
             return self._chunk_head + word + self._chunk_tail
         event = self._head + word + self._tail
         return b"%x\r\n%b\r\n" % (len(event), event)
 
     def events(self, sequence: Sequence, word: bytes) -> bytes:
-        """The events of one call of the engine; the first of a chat names the role before anything else."""
+        """Return the events of one call of `emit`; the first event of a chat has the role."""
         role = self._role() if self.generation.chat and sequence.generated == 1 else b""
         match sequence.finish:
             case None:
@@ -193,7 +195,7 @@ class Stream(ChoiceAnswer):
 
 
 def closing(streams: list[Stream], sequences: list[Sequence], *, cached: bool) -> bytes:
-    """The events after the last token of all choices."""
+    """Return the events after the last token of all choices."""
     failed = any(sequence.finish is Finish.ERROR for sequence in sequences)
     if failed or not streams or not streams[0].generation.include_usage:
         return DONE
@@ -208,22 +210,24 @@ def _event_kind(generation: Generation) -> str:
 
 
 def refuse_failed(sequences: list[Sequence]) -> None:
-    """Tell what the engine gave up on.
+    """Raise the error of a sequence that the engine gave up on; do nothing if there is none.
 
     Raises:
-        ApiError: a sequence failed; 500.
+        ErrorAnswer: a sequence failed; 500.
     """
     if any(sequence.finish is Finish.ERROR for sequence in sequences):
         raise failure()
 
 
 def failure() -> ErrorAnswer:
-    """Error that vLLM answers where the engine gave up on a request."""
+    """Return the error with which vLLM answers a request that the engine gave up on."""
     return ErrorAnswer(500, "InternalServerError", "Internal server error")
 
 
 def usage(sequences: list[Sequence], *, cached: bool) -> dict[str, Any]:
-    """Token counts; a prompt counts once, however many answers it gets. With `cached`, how many were not computed."""
+    """Return the token counts of a request; a prompt with several choices counts once. With `cached`, include the
+    number of prompt tokens that came from a cache.
+    """
     prompts = {id(sequence.hashes): sequence.prompt_tokens for sequence in sequences}
     prompt_tokens, generated = sum(prompts.values()), sum(sequence.generated for sequence in sequences)
     details = {"cached_tokens": max(0, sequences[-1].cached_tokens)} if cached and sequences else None
@@ -238,17 +242,17 @@ def usage(sequences: list[Sequence], *, cached: bool) -> dict[str, Any]:
 
 
 def data(value: Mapping[str, Any]) -> bytes:
-    """Bytes of a server-sent event."""
+    """Return a server-sent event with a JSON object as bytes."""
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
 def response_body(
     answer: ChoiceAnswer, sequence: Sequence, transfer: Mapping[str, Any] | None, *, harmony: bool
 ) -> dict[str, Any]:
-    """The whole response to `/v1/responses`.
+    """Return the body of a response of `/v1/responses` that isn't streamed.
 
     Raises:
-        ApiError: the sequence failed; 500.
+        ErrorAnswer: the sequence failed; 500.
     """
     refuse_failed([sequence])
     status = _STATUS.get(sequence.finish or Finish.STOP, "completed")
@@ -263,7 +267,9 @@ def response_body(
 
 
 class ResponsesStream(Stream):
-    """A response in events, which are numbered. Those before the first token are `opening`'s, the last `ending`'s."""
+    """One response of `/v1/responses` as numbered server-sent events. `opening` returns the events before the first
+    token, `ending` those after the last token.
+    """
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
         self._number = 0
@@ -272,21 +278,21 @@ class ResponsesStream(Stream):
         super().__init__(generation, index, response_id, fingerprint)
 
     def prepare_frame(self) -> None:
-        """Do nothing: the frames' length changes with the number of the event, so that no frame can be prepared."""
+        """Do nothing: an event contains its number, whose length changes, so that no event can be prepared."""
 
     def opening(self) -> bytes:
-        """Events that are sent as soon as the request is taken."""
+        """Return the events that are sent once the request is accepted."""
         response: dict[str, Any] = {**_frame(self), "output": [], "status": "in_progress"}
         kinds = ("response.created", "response.in_progress")
         return b"".join(self._numbered(kind, response=response) for kind in kinds)
 
     def chunk(self, word: bytes) -> bytes:
-        """The event of a token, as a chunk of a chunked body."""
+        """Return the event of a token as one chunk of a chunked HTTP body."""
         event = self._delta(word.decode())
         return b"%x\r\n%b\r\n" % (len(event), event)
 
     def events(self, sequence: Sequence, word: bytes) -> bytes:
-        """The events of one call of the engine."""
+        """Return the events of one call of `emit`; empty if the sequence failed or was aborted."""
         if sequence.finish in {Finish.ERROR, Finish.ABORT}:
             return b""
         if sequence.generated > 1:
@@ -299,7 +305,7 @@ class ResponsesStream(Stream):
         )
 
     def ending(self, sequence: Sequence, transfer: Mapping[str, Any] | None, *, harmony: bool) -> bytes:
-        """The events after the last token. A failed request has none: the connection ends."""
+        """Return the events after the last token. A failed request has none: its connection is closed."""
         text = "".join(self._words)
         part = _part(text)
         return (
@@ -323,7 +329,7 @@ class ResponsesStream(Stream):
 
 
 def _frame(answer: ChoiceAnswer) -> dict[str, Any]:
-    """All that is known before the first token."""
+    """Return the fields of a response that are known before the first token."""
     body = answer.generation.responses
     if body is None:
         raise AssertionError("only requests to /v1/responses are answered so")
@@ -348,7 +354,7 @@ def _part(text: str) -> dict[str, Any]:
 
 
 def _usage(sequence: Sequence, *, harmony: bool) -> dict[str, Any]:
-    """Token counts. Harmony's are told turn by turn as well, and there is one turn."""
+    """Return the token counts of a response; with Harmony they are listed by turn too, and there is one turn."""
     cached = max(0, sequence.cached_tokens)
 
     def turns(count: int) -> list[int]:

@@ -30,8 +30,9 @@ Judge = Callable[[Mapping[str, Any], RequestLimits], Generation]
 
 
 class ServerApi:
-    """The routes of one server, which spreads requests over the engines of its ranks. `version` is what `/version`
-    answers; `harmony` says that the model is a gpt-oss, `adapters` which LoRA adapters there are.
+    """HTTP routes of one server, which distributes requests over the engines of its data parallel ranks. `version` is
+    the answer of `/version`; `harmony` tells whether the model speaks OpenAI's Harmony format, as gpt-oss does;
+    `adapters` are the server's LoRA adapters.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ServerApi:
             self._routes["/v1/unload_lora_adapter"] = {"POST": lambda request: self._change(request, adapters.unload)}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
+        """Return the response to one HTTP request."""
         methods = self._routes.get(request.path) or self._stored_response(request.path)
         if not methods:
             return web.json_response({"detail": "Not Found"}, status=404)
@@ -90,7 +91,7 @@ class ServerApi:
             return web.json_response(error.body, status=error.status)
 
     def _stored_response(self, path: str) -> Mapping[str, Handler]:
-        """The routes of one response, of which none is stored."""
+        """Return the handlers of a path below `/v1/responses/`; they answer that no response is stored."""
         name = path.removeprefix("/v1/responses/")
         response_id, _, action = name.partition("/")
         if name == path or not name:
@@ -107,8 +108,9 @@ class ServerApi:
         return any(engine.dead for engine in self._engines)
 
     def _least_loaded(self) -> SimulatedEngine:
-        """Return the engine of the rank that gets a request: vLLM counts one that waits as four that run, and begins
-        behind the rank before among equal ones (`DPLBAsyncMPClient.get_core_engine_for_request`).
+        """Return the engine of the data parallel rank for the next request: the rank with the lowest load, in which a
+        waiting request counts as four running ones; among equals, the first after the previously chosen rank
+        (`DPLBAsyncMPClient.get_core_engine_for_request`).
         """
         first, count = self._next_rank, len(self._engines)
         ordered = [self._engines[(first + i) % count] for i in range(count)]
@@ -149,7 +151,9 @@ class ServerApi:
         return web.json_response(answer)
 
     async def _create(self, request: web.BaseRequest, judge: Judge) -> web.StreamResponse:
-        """Answer, or refuse; what the engine refuses comes into a stream that has begun."""
+        """Return the response to a request, or an error; errors of the engine become an event of a stream that has
+        begun.
+        """
         if self._dead:
             raise ErrorAnswer(500, "InternalServerError", "EngineCore encountered an issue.")
         body = await _body(request, since_0_30=self._limits.since_0_30)
@@ -167,7 +171,7 @@ class ServerApi:
         return await self._generate(request, generation)
 
     def _judged(self, body: Mapping[str, Any], judge: Judge) -> Generation:
-        """Judge a request for the model itself or for an adapter, which is looked for at its first request."""
+        """Return a checked request for the model or for an adapter; the adapter is loaded at its first request."""
         named, model = self._adapters, body.get("model")
         if named is None or not isinstance(model, str) or model in self._limits.model_names:
             return judge(body, self._limits)
@@ -177,7 +181,7 @@ class ServerApi:
         return replace(generation, adapter=named.applied(model))
 
     def _fails_prefill(self) -> bool:
-        """Tell whether the rehearsal's fault hits this prompt; the share of prompts that it hits is spread evenly."""
+        """Tell whether the fault `failed_prefill_percent` hits this prompt; the failing prompts are spread evenly."""
         transfer = self._settings.transfer
         self._prefills += 1
         share = transfer.failed_prefill_percent / 100 if transfer else 0.0
@@ -245,7 +249,7 @@ class ServerApi:
         return response
 
     def _closing(self, engine: SimulatedEngine, streams: list[Stream], sequences: list[EngineSequence]) -> bytes:
-        """Last bytes of a stream; empty where vLLM has no event for its end and breaks the connection."""
+        """Return the last bytes of a stream; empty if vLLM has no event for this end and closes the connection."""
         first = streams[0]
         if not isinstance(first, ResponsesStream):
             return answers.closing(streams, sequences, cached=self._cached)
@@ -260,7 +264,7 @@ class ServerApi:
     def _sequences(
         self, engine: SimulatedEngine, generation: Generation, parts: list[ChoiceAnswer]
     ) -> list[EngineSequence]:
-        """A sequence for each choice. Without the NIXL connector `kv_transfer_params` mean nothing."""
+        """Return one sequence for each choice. `kv_transfer_params` are ignored without the NIXL connector."""
         settings = self._settings
         nixl = settings.transfer is not None and settings.transfer.nixl
         prompts = {id(choice.prompt): choice.prompt for choice in generation.choices}
@@ -295,7 +299,9 @@ class ServerApi:
         ]
 
     def _transfer(self, engine: SimulatedEngine, sequence: EngineSequence) -> dict[str, Any] | None:
-        """`kv_transfer_params` of an answer: where the KV cache of the prompt waits."""
+        """Return the `kv_transfer_params` of an answer, which say from where the prompt's KV cache can be pulled; None
+        without a held KV cache.
+        """
         transfer = engine.settings.transfer
         if transfer is None or not engine.holds(sequence.request_id):
             return None
@@ -322,7 +328,9 @@ async def _begin(request: web.BaseRequest) -> web.StreamResponse:
 
 
 def _response_id(request: web.BaseRequest, generation: Generation) -> str:
-    """Id of a response: by the client's header, but for responses, or else by the request's body."""
+    """Return the id of an answer: from the header `X-Request-Id` (except for `/v1/responses`), else from the request's
+    body, else a random one.
+    """
     if generation.responses is not None:
         return generation.request_id or f"resp_{uuid.uuid4().hex}"
     request_id = request.headers.get("X-Request-Id") or generation.request_id or uuid.uuid4().hex
@@ -330,7 +338,7 @@ def _response_id(request: web.BaseRequest, generation: Generation) -> str:
 
 
 def _fingerprint(settings: CommandSettings, version: str) -> str:
-    """`system_fingerprint`: version, parallelism and a hash of the configuration."""
+    """Return the `system_fingerprint`: version, parallelism and a hash of the configuration."""
     spread = settings.parallelism
     sizes = {"tp": spread.tensor_parallel_size, "dp": spread.data_parallel_size}
     digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:8]
@@ -345,7 +353,7 @@ def _is_since_0_30(version: str) -> bool:
 
 
 def _permission(created: int) -> dict[str, Any]:
-    """Permissions that `/v1/models` lists for everybody."""
+    """Return the permission that `/v1/models` lists for every model."""
     return {
         "id": f"modelperm-{uuid.uuid4().hex}",
         "object": "model_permission",

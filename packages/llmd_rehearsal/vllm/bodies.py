@@ -1,8 +1,8 @@
-"""The form of requests, field by field as vLLM's API server takes them, with its errors for what hasn't that form.
+"""Schemas of request bodies as vLLM's API server validates them, and vLLM's errors for bodies that don't match.
 
 From vLLM v0.26.0: entrypoints/openai/*/protocol.py, entrypoints/serve/utils/error_response.py and server_utils.py; from
 v0.30.0, whose errors differ: exceptions.py and entrypoints/serve/exception_handling/handlers/validation.py.
-Fields that change nothing in a simulation are left out and read over, as vLLM reads over what it doesn't know.
+Fields without effect in the simulation are missing here and are ignored, as vLLM ignores unknown fields.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ TokenIds = list[Annotated[int, Field(ge=0)]]
 
 
 class RequestValueError(ValueError):
-    """vLLM's VLLMValidationError: its text ends with the parameter and the value that are wrong."""
+    """vLLM's VLLMValidationError, whose text ends with the wrong parameter and its value."""
 
     def __init__(self, message: str, parameter: str | None = None, value: object = None) -> None:
         super().__init__(message)
@@ -36,9 +36,9 @@ class EmptyToolsError(RequestValueError):
 
 
 class ErrorAnswer(Exception):
-    """An answer in vLLM's error shape. `kind` is the error's type: BadRequestError, NotFoundError and the like.
+    """Answer in the format of vLLM's errors. `kind` is the error's type, such as BadRequestError or NotFoundError.
 
-    `late` errors come from the engine, after a stream's headers: a stream then carries them as an event.
+    `late` errors come from the engine, after the headers of a stream: the stream then contains the error as an event.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class ErrorAnswer(Exception):
 
 
 def bad_request(error: ValueError, *, late: bool = False) -> ErrorAnswer:
-    """A request that is well formed and that vLLM refuses for what it asks."""
+    """Return vLLM's answer to a well-formed request with an unacceptable value."""
     parameter = error.parameter if isinstance(error, RequestValueError) else None
     return ErrorAnswer(HTTPStatus.BAD_REQUEST, "BadRequestError", str(error), parameter, late=late)
 
 
 class StreamOptions(BaseModel):
-    """Further events of a stream that a request may ask for."""
+    """Field `stream_options` of a request: further events of its stream."""
 
     include_usage: bool | None = False
 
 
 class Message(TypedDict, total=False):
-    """A message of a chat; more keys are allowed, as in vLLM."""
+    """Message of a chat; further keys are allowed, as in vLLM."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # pyright: ignore[reportGeneralTypeIssues]
     role: str
@@ -261,7 +261,7 @@ class ResponsesBody(_Body):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Log probabilities are to be among the output."""
+        """Tell whether the request wants log probabilities in the output."""
         return "message.output_text.logprobs" in (self.include or [])
 
 
@@ -269,10 +269,10 @@ _AnyBody = TypeVar("_AnyBody", bound=BaseModel)
 
 
 def parse(kind: type[_AnyBody], body: Mapping[str, Any], *, since_0_30: bool = False) -> _AnyBody:
-    """The body as what it is to be; `since_0_30` has errors of vLLM 0.30, where 0.26 has others.
+    """Return a parsed request body; with `since_0_30`, errors are those of vLLM 0.30, otherwise those of 0.26.
 
     Raises:
-        ApiError: its form is wrong; 400.
+        ErrorAnswer: the body doesn't match the schema; 400.
     """
     fields = {name: value for name, value in body.items() if name != "max_tokens" or value is not None}
     try:
@@ -290,7 +290,7 @@ def _refusal(error: ValidationError) -> RequestValueError | None:
 
 
 def _invalid_body(error: ValidationError, refusal: RequestValueError | None) -> ErrorAnswer:
-    """A body that doesn't have the form of a request."""
+    """Return vLLM's answer to a body that doesn't match the schema."""
     details = error.errors(include_url=False)
     messages = [repr({**detail, "loc": ("body", *detail["loc"])}) for detail in details]
     if refusal is not None and refusal.parameter and not isinstance(refusal, EmptyToolsError):
@@ -302,7 +302,7 @@ def _invalid_body(error: ValidationError, refusal: RequestValueError | None) -> 
 
 
 def malformed(messages: Sequence[str], parameter: str | None) -> ErrorAnswer:
-    """Answer of vLLM's handler of FastAPI's validation errors; it is not of type BadRequestError."""
+    """Return the answer of vLLM's handler of FastAPI's validation errors, whose type isn't BadRequestError."""
     count = f"{len(messages)} validation error{'s' if len(messages) > 1 else ''}"
     text = "\n".join([f"{count}:", *(f"  {message}" for message in messages)])
     return ErrorAnswer(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST.phrase, text, parameter)

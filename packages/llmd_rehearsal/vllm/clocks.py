@@ -1,4 +1,4 @@
-"""Time as the simulation knows it: model seconds, which a clock maps to wall seconds or to nothing at all."""
+"""Clocks of the simulation's time in model seconds, which run with wall time or independently of it."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _WINDOW_S = 5.0
 
 
 class Handle(Protocol):
-    """Handle of a call that is planned."""
+    """Handle of a scheduled call."""
 
     def cancel(self) -> None:
         """Cancel the call."""
@@ -30,9 +30,9 @@ class ModelClock(Protocol):
         ...
 
     def resume_at(self, deadline_s: float) -> float:
-        """The model time from which to go on after a step that was due at `deadline_s`.
+        """Return the model time at which the next step starts, after a step that was due at `deadline_s`.
 
-        That is the deadline itself, so that lateness doesn't add up, unless the machine is hopelessly behind.
+        This is the deadline itself, so that delays don't accumulate, or the present if the delay is too long.
         """
         ...
 
@@ -41,7 +41,8 @@ class ModelClock(Protocol):
 class Lag:
     """Delay of steps in wall seconds, which shows whether the machine keeps up with the simulation.
 
-    `steps`, `late_steps` (more than 10 ms late) and `slipped_s` (time given up on, after lags over 1 s) only grow.
+    `steps`, `late_steps` (more than 10 ms late) and `slipped_s` (wall seconds of delays over 1 s, which aren't made up
+    for) only grow.
     """
 
     steps: int = 0
@@ -52,7 +53,7 @@ class Lag:
     _window_before_s: float = 0.0
 
     def record(self, lag_s: float, now_s: float) -> None:
-        """A step ended `lag_s` late at the wall time `now_s`."""
+        """Record that a step ended `lag_s` seconds late at the wall time `now_s`."""
         self.steps += 1
         if lag_s > _LATE_S:
             self.late_steps += 1
@@ -74,7 +75,7 @@ class WallClock:
     scale: float
     lag: Lag = field(default_factory=Lag)
     stood_still_s: Callable[[], float] = lambda: 0.0
-    """Wall seconds that the loop's time has left out so far, because the process did not run."""
+    """Function that returns the wall seconds that the loop's clock has left out so far while the process didn't run."""
     _start_s: float = 0.0
     _left_out_s: float = 0.0
 
@@ -90,7 +91,7 @@ class WallClock:
         return self.loop.call_at(self._start_s + time_s * self.scale, callback)
 
     def resume_at(self, deadline_s: float) -> float:
-        """The deadline, or the present where the loop is more than a second behind."""
+        """Return the deadline, or the present model time if the loop is more than a wall second late."""
         now_s = self.loop.time()
         lag_s = now_s - self._start_s - deadline_s * self.scale
         left_out_s = self.stood_still_s() - self._left_out_s

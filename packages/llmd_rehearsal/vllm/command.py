@@ -1,7 +1,6 @@
-"""Settings of a simulated server by a container's command, and the refusals that vLLM would give.
+"""Settings of a simulated server from its container's command and environment, and vLLM's errors for invalid ones.
 
-The command line is that of `vllm serve` as argparse sees it, made from the table of engine settings and, for all other
-flags, `values/vllm/flags.yaml`.
+The flags are those of `vllm serve`: from the table of engine settings and, for all others, `values/vllm/flags.yaml`.
 """
 
 import argparse
@@ -46,18 +45,18 @@ _KNOWN_CONNECTORS = {
     *("MooncakeConnector", "LMCacheConnectorV1", "LMCacheMPConnector", "OffloadingConnector", "P2pNcclConnector"),
     *("SharedStorageConnector", "ExampleConnector"),
 }
-"""The names that vLLM's KVConnectorFactory registers."""
+"""Names of the connectors that vLLM's KVConnectorFactory registers."""
 _SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 _OUTER_RANKS = ("data_parallel_rank", "data_parallel_start_rank", "data_parallel_external_lb")
 _RPC_PORT = 29550
-"""vLLM's own `--data-parallel-rpc-port` (vllm/config/parallel.py)."""
+"""vLLM's default of `--data-parallel-rpc-port` (vllm/config/parallel.py)."""
 
 _FLAG = re.compile(r"--|-[A-Za-z]+\.")
-"""A flag's long name, or its short name with a key of its JSON object."""
+"""Pattern of the begin of a flag: its long name, or its short name with a key of its JSON object."""
 
 
 class StartRefusal(Exception):
-    """A server that exits instead of serving; `exit_code` and `text` are what vLLM would leave behind."""
+    """Exit of a server before it serves, with the exit code and the last log text of vLLM."""
 
     def __init__(self, exit_code: int, text: str) -> None:
         super().__init__(text)
@@ -69,15 +68,16 @@ class StartRefusal(Exception):
 class KeyValueTransfer:
     """`--kv-transfer-config` and the environment of the NIXL side channel.
 
-    `lease_s` is the model time for which a finished prefill waits for a decode server to know of it
-    (`kv_connector_extra_config.kv_lease_duration`).
+    `lease_s` is the model time in seconds for which the KV cache of a finished prefill is kept before a decode server
+    renews the lease (`kv_connector_extra_config.kv_lease_duration`).
 
-    `layout` of the KV cache is HND, which NIXL asks for, or what the environment says.
+    `layout` of the KV cache is HND, which NIXL requires, or the environment's value.
 
-    The rest are faults to rehearse, which vLLM itself knows nothing of: `corrupted_percent` of transfers damage what
-    they carry; `failed_prefill_percent` of prompts that are to be handed over are answered with 500; a server that
-    `crashes_after_prefill_restart` does so when it meets a new server after one that it knew is gone. Real ones may do
-    that (vllm issue 49238) and need not, so that it is not the default of any release.
+    The other fields are simulated faults, which vLLM doesn't have: `corrupted_percent` of the transfers arrive
+    corrupted; `failed_prefill_percent` of the prompts whose KV cache would be handed over are answered with status 500;
+    with `crashes_after_prefill_restart`, a decode server crashes at its first transfer from a new prefill server after
+    another prefill server has ended. vLLM may crash so (vllm issue 49238), but doesn't always; no release has this by
+    default.
     """
 
     connector: str
@@ -109,7 +109,9 @@ class KeyValueTransfer:
 
 @dataclass(frozen=True)
 class ServerNode:
-    """Place of a container among those of a server that spans nodes: its number, and where the first of them is."""
+    """Position of a container in a server that spans nodes: the container's number, and address and port of the first
+    container.
+    """
 
     node_rank: int
     address: str
@@ -119,8 +121,8 @@ class ServerNode:
 
 @dataclass(frozen=True)
 class AdapterSettings:
-    """Room for LoRA adapters, the folder that they are looked for in, and whether they may change while the server
-    runs. With `ignored` they are loaded and not applied, a fault to rehearse.
+    """Limits of LoRA adapters, the folder in which adapters are searched (None without one), and whether requests may
+    load and unload adapters (`updates`). `ignored` is a simulated fault: adapters are loaded but not applied.
     """
 
     room: AdapterSlots
@@ -153,11 +155,12 @@ class DraftSettings:
 class CommandSettings:
     """Settings in a container's command and environment. `max_model_len` is None for the model's own length.
 
-    `group` is where it belongs to where the server spans nodes; None where it is all of its server.
-    `host_bytes` of its node's memory keep KV cache (`cpu_bytes_to_use` of the OffloadingConnector), 0 none.
-    `exchange_bytes` of each GPU, outside of vLLM's share, are for tokens that experts of other ranks get by MoRI, 0 by
-    another backend. `calls_tools` says whether a model may decide by itself to call a request's tools.
-    `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
+    `group` is the container's position in a server that spans nodes; None for a server in a single container.
+    `host_bytes` is the size in bytes of the KV cache in the node's memory (`cpu_bytes_to_use` of the
+    OffloadingConnector), 0 for none. `exchange_bytes` is memory in bytes of each GPU, outside vLLM's share, for tokens
+    that experts of other ranks get by MoRI, 0 with other backends. `calls_tools` tells whether the model may decide by
+    itself to call a request's tools. `keep_alive_s` is the wall time in seconds after which an idle connection is
+    closed; its clients are real programs.
     """
 
     model: str
@@ -194,7 +197,7 @@ class CommandSettings:
 
     @property
     def ranks(self) -> range:
-        """The data parallel ranks of the container."""
+        """Data parallel ranks of the container."""
         count = self.parallelism.data_parallel_size_local
         first = self.group.node_rank * count if self.group else 0
         return range(first, first + count)
@@ -214,10 +217,11 @@ class CommandSettings:
 
 
 def settings(argv: Sequence[str], environment: Mapping[str, str], release: Release | None = None) -> CommandSettings:
-    """The settings in a container's command; `release` is that of its vLLM, which may lack flags of others.
+    """Return the settings in a container's command; `release` is the release of the container's vLLM, which may lack
+    flags of other releases.
 
     Raises:
-        Refusal: vLLM would not start with it, or it is no vLLM command that can be simulated.
+        StartRefusal: vLLM wouldn't start with this command, or the command can't be simulated.
     """
     namespace = _parsed(argv, release)
     transfer, host_bytes = _connectors(namespace, environment)
@@ -281,7 +285,9 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
 def _parallelism(
     namespace: argparse.Namespace, environment: Mapping[str, str]
 ) -> tuple[Parallelism, ServerNode | None]:
-    """The spread of the whole server over GPUs and nodes, and the place of this container among its others."""
+    """Return the parallelism of the whole server, and this container's position in it; None for a server in a single
+    container.
+    """
     tensor, data = namespace.tensor_parallel_size, namespace.data_parallel_size
     nodes = namespace.nnodes or 1
     spread = Parallelism(tensor, data, bool(namespace.enable_expert_parallel), nodes)
@@ -320,7 +326,7 @@ def _exchange_bytes(namespace: argparse.Namespace, spread: Parallelism, environm
 
 
 def _adapters(namespace: argparse.Namespace, environment: Mapping[str, str]) -> AdapterSettings | None:
-    """Room for adapters, as vllm/config/lora.py checks it."""
+    """Return the settings of LoRA adapters after the checks of vllm/config/lora.py; None if adapters are off."""
     if not namespace.enable_lora:
         return None
     slots, host = namespace.max_loras, namespace.max_cpu_loras
@@ -380,7 +386,7 @@ def _max_model_len(text: str | None) -> int | None:
 
 
 def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
-    """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
+    """Return the quantization of QuickReduce from the environment variable that vLLM reads."""
     level = environment.get(QUICK_REDUCE_VARIABLE, "NONE")
     method = quantization(level)
     if method is None:
@@ -392,7 +398,7 @@ def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
 
 
 def _attention_backend(namespace: argparse.Namespace) -> str | None:
-    """The backend's name in capitals, as vLLM takes it; None leaves the choice to vLLM."""
+    """Return the attention backend's name in capitals, as vLLM does; None if vLLM chooses the backend."""
     nested = _object(namespace.attention_config or {}, "attention-config").get("backend")
     if nested and namespace.attention_backend:
         raise StartRefusal(1, "ValueError: attention_backend and attention_config.backend are mutually exclusive")
@@ -401,8 +407,8 @@ def _attention_backend(namespace: argparse.Namespace) -> str | None:
 
 
 def _connectors(namespace: argparse.Namespace, environment: Mapping[str, str]) -> tuple[KeyValueTransfer | None, int]:
-    """The connector by which KV cache is handed over, and bytes of host memory that keep it. The connector of
-    `--kv-offloading-size` replaces any other without a word.
+    """Return the connector that hands over KV caches (None without one), and the bytes of the KV cache in the node's
+    memory. The connector of `--kv-offloading-size` silently replaces any other, as in vLLM.
     """
     if (gib := namespace.kv_offloading_size) is not None:
         return None, int(gib * 2**30)
@@ -489,8 +495,8 @@ def _usage_refusal(program: str, message: str) -> StartRefusal:
 
 
 def _parsed(argv: Sequence[str], release: Release | None) -> argparse.Namespace:
-    """The values of the flags of a command in one of its two plain forms, with vLLM's defaults where the simulation
-    needs them.
+    """Return the flags' values of a command in one of its two supported forms, with vLLM's defaults for the flags that
+    the simulation needs.
     """
     words = server_command(argv)
     name = PurePosixPath(words[0]).name if words else ""
@@ -514,7 +520,7 @@ def _parsed(argv: Sequence[str], release: Release | None) -> argparse.Namespace:
 
 @cache
 def _parser(program: str, known: frozenset[str]) -> _Parser:
-    """Return the parser of a program that has the `known` flags; the others are as if they were not given."""
+    """Return the parser of a program with the `known` flags; all other flags have their defaults."""
     parser = _Parser(prog=program, add_help=False, allow_abbrev=False)
     parser.add_argument("model_tag", nargs="?")
     for name, flag in flags_by_name().items():
@@ -526,7 +532,7 @@ def _parser(program: str, known: frozenset[str]) -> _Parser:
 
 
 def _options(name: str, flag: Flag) -> dict[str, Any]:
-    """Arguments of `add_argument` for a flag."""
+    """Return the arguments of `ArgumentParser.add_argument` for a flag."""
     match flag.kind:
         case "boolean":
             return {"action": argparse.BooleanOptionalAction, "default": flag.default}
@@ -545,7 +551,7 @@ def _options(name: str, flag: Flag) -> dict[str, Any]:
 
 
 def human_readable_int(text: str) -> int:
-    """An integer that may end in k, m, g (thousands) or K, M, G (powers of 1024), as vLLM takes token counts."""
+    """Return an integer from text that may end in k, m, g (powers of 1000) or K, M, G (powers of 1024), like vLLM."""
     factor = _SUFFIXES.get(text[-1:], 1)
     return int(float(text[:-1]) * factor) if factor != 1 else int(text)
 
@@ -558,7 +564,7 @@ def _json(text: str) -> Any:
 
 
 class _Merge(argparse.Action):
-    """A JSON object that may come whole or key by key."""
+    """Action of argparse for a flag with a JSON object, which may be given as a whole or key by key."""
 
     def __call__(
         self,
@@ -574,7 +580,7 @@ class _Merge(argparse.Action):
 
 
 def _normalised(argv: Sequence[str]) -> list[str]:
-    """vLLM takes underscores for dashes in a flag's name, and `--flag.key value` for a key of a JSON object."""
+    """Return the arguments with dashes for underscores in flags' names, and `--flag.key value` as a JSON object."""
     expanded: list[str] = []
     rest = iter(argv)
     for word in rest:

@@ -1,4 +1,4 @@
-"""The code that a simulated server would have compiled, in the folder of its node."""
+"""Directories for compiled code, which simulated servers claim on their nodes like real ones."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ SIMULATED = "simulated"
 
 
 class CompiledCode:
-    """A server's place, by the functions of the program that takes it in a container (`llmd_pods.compiled_code.start`);
-    nothing for servers without that program.
+    """Directory for the compiled code of one server, claimed with the functions of `llmd_pods.compiled_code.start`,
+    which does this in a container. All methods do nothing for servers that aren't started by this program.
     """
 
     def __init__(self, argv: Sequence[str], files: ContainerFiles) -> None:
@@ -22,7 +22,7 @@ class CompiledCode:
         self._place: start.Place | None = None
 
     def begin(self, say: Callable[[str], None]) -> None:
-        """Take a place and note that a start has begun; leave out the links, which only a container has."""
+        """Claim a directory and record that a start has begun. Links, which only containers have, aren't created."""
         if self._options is None:
             return
         folder = self._files.place(str(self._options.folder))
@@ -39,12 +39,12 @@ class CompiledCode:
         say(f"compiled code in {self._options.folder}/{self._place.folder.name}: {self._place.state}")
 
     def confirm(self) -> None:
-        """Note that the server is healthy."""
+        """Record that the server has become healthy."""
         if self._place is not None:
             self._place.confirm()
 
     def leave(self) -> None:
-        """Give the place back, as the end of the server's process does."""
+        """Release the directory, as the end of the server's process would."""
         if self._place is not None:
             os.close(self._place.descriptor)
         self._place = None

@@ -1,10 +1,10 @@
-"""vLLM's engine without the GPU: which step it takes, how long that takes, what comes of it.
+"""Simulated engine of vLLM: batches of its steps, their durations and the tokens that they emit.
 
 Batching is continuous, with chunked prefill, prefix cache, preemption and KV hand-over.
 
-The engine is driven by its clock alone: a step is planned, takes the time that the latency model says, and then emits
-one token for each sequence whose prompt is computed, or several where a draft proposed some. Steps follow each other by
-their deadlines, so that late timers don't add up.
+The engine is driven by its clock alone: a step is planned, lasts as long as the latency model predicts, and then emits
+one token for each sequence whose prompt is computed, or several if a draft proposed some. Each step starts at the
+planned end of the step before, so that delays of timers don't accumulate.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from llmd_rehearsal.vllm.startup import CacheSize
 
 
 class SimulatedEngine:
-    """One vLLM engine. Not thread-safe: everything happens on the loop of its clock."""
+    """One vLLM engine. Not thread-safe: all calls must come from the event loop of its clock."""
 
     def __init__(
         self,
@@ -57,25 +57,25 @@ class SimulatedEngine:
 
     @property
     def arriving(self) -> int:
-        """Number of requests that don't wait yet."""
+        """Number of requests that aren't queued yet because their prefill overhead isn't over."""
         return len(self._arriving)
 
     @property
     def idle(self) -> bool:
-        """Tell whether no request runs, waits or is received."""
+        """Tell whether the engine has no request."""
         return not (self._scheduler.running or self._scheduler.waiting or self._arriving or self._receiving)
 
     @property
     def at_rest(self) -> bool:
-        """Idle, and no other server may still come for a KV cache."""
+        """Tell whether the engine has no request and holds no KV cache that another server may pull."""
         return self.idle and (self._handover is None or self._handover.holds_none)
 
     def fail(self) -> None:
-        """End the engine, and the server with it."""
+        """Crash the engine, and the server with it."""
         self._crash()
 
     def submit(self, sequence: Sequence) -> None:
-        """A request arrives. It queues after the overhead of a prefill, where there is a prefill to do."""
+        """Accept a sequence. If its prompt must be computed here, it is queued after the overhead of a prefill."""
         if sequence.remote is not None or not self._prefills:
             if self._handover is not None:
                 self._handover.claim(sequence)
@@ -85,39 +85,39 @@ class SimulatedEngine:
             self.clock.call_at(sequence.arrival_s + self._overhead_s, lambda: self._enqueue(sequence))
 
     def abort(self, sequence: Sequence, finish: Finish = Finish.ABORT) -> None:
-        """End a sequence before its last token, if it hasn't ended yet."""
+        """End a sequence before its last token; do nothing if it has ended."""
         if sequence.finish is None:
             self._end(sequence, finish)
 
     def abort_all(self) -> None:
-        """End everything that is known: the server stops."""
+        """Abort all sequences, because the server stops."""
         scheduler = self._scheduler
         for sequence in [*scheduler.running, *scheduler.waiting, *self._arriving, *self._receiving]:
             self.abort(sequence)
 
     def holds(self, request_id: str) -> bool:
-        """Tell whether the KV cache of that finished prefill waits to be pulled."""
+        """Tell whether the KV cache of a finished prefill is held for a decode server."""
         return self._handover is not None and self._handover.holds(request_id)
 
     def block_groups(self, sequence: Sequence) -> list[list[int]]:
-        """Return the blocks that a sequence offers to others by kind of layer: those that see a window, if they hand
-        over its blocks alone, and those that see all tokens. vLLM goes by a kind's first layer; that of gpt-oss sees
-        a window.
+        """Return the blocks of a sequence that decode servers may pull, by kind of layer: the window's blocks for
+        layers with a sliding window (only if these layers hand over the window alone), and all blocks. vLLM orders the
+        kinds by their first layer; gpt-oss's first layer has a window.
         """
         return [*([sequence.blocks[-self._offered_blocks :]] if self._offered_blocks else []), sequence.blocks]
 
     def claim(self, request_id: str, engine_id: str) -> None:
-        """Renew the lease of a KV cache for a decode server that has a request for it; it doesn't expire until then."""
+        """Keep a KV cache from expiring while a decode server has a request that needs the KV cache."""
         if self._handover is not None:
             self._handover.renew(request_id, engine_id)
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """Take note that a decode server has ended its request without pulling the KV cache."""
+        """Let a KV cache expire, because the decode server ended its request without pulling the KV cache."""
         if self._handover is not None:
             self._handover.abandon(request_id, engine_id)
 
     def abandon_all(self, engine_id: str) -> None:
-        """Take note that a decode server is gone."""
+        """Let all KV caches expire that a decode server was to pull, because this server has ended."""
         if self._handover is not None:
             self._handover.abandon_all(engine_id)
 
@@ -127,7 +127,7 @@ class SimulatedEngine:
             self._handover.release(request_id)
 
     def _free(self, sequence: Sequence) -> None:
-        """Blocks of a held sequence come back: somebody may have waited for them."""
+        """Free the blocks of a held sequence, and plan a step if none runs, as sequences may wait for blocks."""
         self._scheduler.free(sequence)
         self._wake()
 
@@ -180,8 +180,8 @@ class SimulatedEngine:
         self._begin(resume_s)
 
     def _emit_decodes(self, decodes: list[Sequence], now_s: float) -> None:
-        """One token each, and those of its draft that are accepted; nearly all waited equally long, which the histogram
-        takes as one observation.
+        """Emit one token for each sequence, and the accepted tokens of its draft. Equal times since the last token are
+        recorded in one call.
         """
         waits: dict[float, int] = {}
         tokens = 0
@@ -212,7 +212,7 @@ class SimulatedEngine:
         return accepted
 
     def _emit_first(self, sequence: Sequence, now_s: float) -> None:
-        """A token out of a prefill: the first, or the next one after a preemption."""
+        """Emit the token at the end of a prefill: the first of a sequence, or the next one after a preemption."""
         if sequence.generated == 0:
             sequence.first_token_s = now_s
             self.metrics.prompt_tokens += sequence.prompt_tokens
@@ -239,7 +239,7 @@ class SimulatedEngine:
         self.clock.call_at(now_s + seconds, lambda: self._loaded(sequence))
 
     def _loaded(self, sequence: Sequence) -> None:
-        """Queue again in front, with what is loaded computed."""
+        """Put a sequence at the head of the queue; the blocks from the node's memory count as computed."""
         self._receiving.discard(sequence)
         if sequence.finish is not None:
             self._scheduler.free(sequence)
@@ -259,7 +259,9 @@ class SimulatedEngine:
             self._handover.pull(sequence, now_s, self._received)
 
     def _received(self, sequence: Sequence, success: bool) -> None:
-        """Queue again in front, now that only the last token of the prompt is to compute; or compute it all."""
+        """Put a sequence at the head of the queue, with only the prompt's last token to compute; after a failed
+        transfer the whole prompt is computed, or the sequence fails.
+        """
         self._receiving.discard(sequence)
         if sequence.finish is not None:
             self._scheduler.free(sequence)
@@ -289,7 +291,9 @@ class SimulatedEngine:
         self._count()
 
     def _settle_blocks(self, sequence: Sequence) -> None:
-        """Free the blocks, unless a decode server will come for them or a transfer still writes them."""
+        """Free the blocks of an ended sequence, unless they are held for a decode server or a transfer still writes
+        them.
+        """
         if self._handover is not None and sequence.hold and sequence.finish is Finish.LENGTH:
             self._handover.hold(sequence)
         elif sequence not in self._receiving:

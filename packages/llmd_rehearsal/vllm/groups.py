@@ -1,8 +1,8 @@
-"""Meeting of the simulated containers of one server that spans nodes.
+"""Connections between the simulated containers of one server that spans nodes.
 
-vLLM's ranks meet at the leader's address by ZeroMQ and torch.distributed, and none of them goes on once one is gone.
-Here they do by one TCP connection each, from and to the pods' own networks: the cluster's names and network policies
-are in its way as they are in vLLM's.
+vLLM's ranks connect to the leader's address by ZeroMQ and torch.distributed, and all of them end once one has ended.
+Here each container has one TCP connection to the leader, in the pods' network namespaces, so that the cluster's DNS
+names and network policies apply as they do to vLLM.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ _COMPLETE = b"complete\n"
 
 
 class RankGroup:
-    """Connections of one container to the others of its server: of the leader to all, of the others to the leader."""
+    """Connections of one container to other containers of its server: from the leader to all, from others to the
+    leader.
+    """
 
     def __init__(self) -> None:
         self._writers: list[asyncio.StreamWriter] = []
@@ -30,16 +32,16 @@ class RankGroup:
 
     @classmethod
     async def join(cls, place: ServerNode, nodes: int, network_namespace: str | None, wait_s: float) -> "RankGroup":
-        """Return the group once all of its containers are there.
+        """Return the group once all of its containers are connected.
 
         Args:
             place: the container's own number, and the leader's address.
             nodes: number of containers.
-            network_namespace: path of the pod's; the process's own if None.
-            wait_s: wall seconds for which is waited.
+            network_namespace: path of the pod's network namespace; None for the process's own.
+            wait_s: limit in wall seconds.
 
         Raises:
-            StartRefusal: one of them did not come in time, or the leader's port is taken.
+            StartRefusal: a container didn't connect in time, or the leader's port is in use.
         """
         group = cls()
         try:
@@ -61,13 +63,13 @@ class RankGroup:
         return group
 
     def on_loss(self, lost: Callable[[], None]) -> None:
-        """Call `lost` once another container is gone."""
+        """Call `lost` once the connection to another container ends."""
         self._lost = lost
         if any(watch.done() for watch in self._watches):
             lost()
 
     def close(self) -> None:
-        """Leave: the others lose this one."""
+        """Close all connections, which the other containers notice as a loss."""
         self._closed = True
         for task in self._watches:
             task.cancel()
@@ -77,7 +79,7 @@ class RankGroup:
             self._server.close()
 
     async def _lead(self, place: ServerNode, nodes: int, network_namespace: str | None) -> None:
-        """Wait for the others, each of which says its number, and tell them when all are there."""
+        """Accept a connection from each other container, which sends its number; answer all once the last is there."""
         readers: dict[bytes, asyncio.StreamReader] = {}
         complete = asyncio.Event()
 
@@ -97,7 +99,9 @@ class RankGroup:
             writer.write(_COMPLETE)
 
     async def _follow(self, place: ServerNode, network_namespace: str | None) -> None:
-        """Find the leader, whose name comes with its pod, and wait until it has found all."""
+        """Connect to the leader, whose DNS name exists once its pod does, and wait until the leader has all
+        connections.
+        """
         loop = asyncio.get_running_loop()
         while True:
             connection = in_namespace(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM), network_namespace)
@@ -133,10 +137,10 @@ class RankGroup:
 
 
 async def _address(name: str) -> str:
-    """Look up a leader's name as pods do, whose resolver tries the cluster's domain behind it.
+    """Return the IP address of a leader's name, looked up as in pods, whose resolver appends the cluster's domain.
 
     Raises:
-        OSError: it has no address yet.
+        OSError: the name has no address yet.
     """
     loop, failure = asyncio.get_running_loop(), OSError(name)
     for candidate in (f"{name}.svc.{CLUSTER_DOMAIN}", name):

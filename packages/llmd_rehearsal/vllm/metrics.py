@@ -1,7 +1,7 @@
 """vLLM's metrics in Prometheus text.
 
-Each endpoint picker scrapes each server every 50 ms, so all that doesn't change is put together once, with %-slots for
-the numbers. Durations are model seconds.
+Each endpoint picker scrapes each server every 50 ms; therefore the constant text is built once, with `%` placeholders
+for the numbers. Durations are model seconds.
 """
 
 from bisect import bisect_left
@@ -63,13 +63,13 @@ _REQUEST_S = (
     *(60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 _TOKENS = tuple(float(step * 10**power) for power in range(5) for step in (1, 2, 5))
-"""Up to 50,000, where vLLM goes to its `--max-model-len`."""
+"""Bucket bounds of token counts, up to 50,000; vLLM's go up to its `--max-model-len`."""
 _TRANSFER_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 _TRANSFER_BYTES = tuple(float(2 ** (10 + power)) for power in range(1, 25, 2))
 
 
 class Histogram:
-    """A Prometheus histogram whose text is made anew only after an observation."""
+    """Prometheus histogram, whose text is rebuilt only after an observation."""
 
     def __init__(self, name: str, labels: str, help_: str, bounds: Sequence[float]) -> None:
         self.total = 0.0
@@ -82,14 +82,14 @@ class Histogram:
         self._text: str | None = None
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, as many times as it occurred."""
+        """Record a value `times` times."""
         self._counts[bisect_left(self._bounds, value)] += times
         self.total += value * times
         self.count += times
         self._text = None
 
     def text(self) -> str:
-        """The histogram in Prometheus text."""
+        """Return the histogram in Prometheus' text format."""
         if self._text is None:
             parts, cumulative = [self._head], 0
             for line, count in zip(self._lines, self._counts, strict=True):
@@ -101,10 +101,11 @@ class Histogram:
 
 
 class ServerMetrics:
-    """The metrics of one engine, a server's only one or its data parallel rank. Plain numbers are gauges and counters.
+    """Metrics of one engine, which is the whole server or one data parallel rank. Numbers are gauges and counters.
 
-    Those of the simulator itself, about `lag`, stand with the first rank alone. `host_block_bytes` are those of a block
-    that the node's memory keeps, 0 where it keeps none, `drafted` the tokens of a draft, 0 without drafts.
+    The simulator's own metrics, about `lag`, are part of the first rank's. `host_block_bytes` is the size in bytes of a
+    KV block in the node's memory, 0 without blocks there; `drafted` the number of tokens that a draft proposes in a
+    step, 0 without drafts.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class ServerMetrics:
 
     @property
     def loaded_bytes(self) -> float:
-        """Bytes of KV cache that came from the node's memory."""
+        """Bytes of KV cache that were loaded from the node's memory."""
         return self.loaded_blocks * self._host_block_bytes
 
     @property
@@ -175,7 +176,7 @@ class ServerMetrics:
             self._accepted_by_position[position] += 1
 
     def text(self) -> str:
-        """Text of all metrics in Prometheus's format."""
+        """Return all metrics in Prometheus' text format."""
         parts = [self._head % (*_values(self, _ENGINE), *self.finished.values())]
         parts += [histogram.text() for histogram in self._always]
         if self._connector:
@@ -219,7 +220,7 @@ class ServerMetrics:
 
 
 def text_of_ranks(ranks: Sequence[ServerMetrics]) -> str:
-    """Return the text of all ranks' metrics, by family, those of the first rank first."""
+    """Return all ranks' metrics in Prometheus' text format, grouped by metric, the first rank first."""
     if len(ranks) == 1:
         return ranks[0].text()
     families = zip_longest(*(metrics.text().split(_FAMILY)[1:] for metrics in ranks), fillvalue="\n\n")

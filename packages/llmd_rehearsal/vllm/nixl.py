@@ -1,4 +1,4 @@
-"""KV caches handed over by NIXL between the servers of one rehearsal, with the time that it takes."""
+"""Simulated transfers of KV caches by NIXL between the servers of one rehearsal, with their durations."""
 
 import zlib
 from collections import Counter
@@ -18,9 +18,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Identity:
-    """Properties in which two servers that hand over KV caches must agree, and its address (vLLM's handshake).
+    """Address of a server, and the properties in which prefill and decode server must agree (vLLM's handshake).
 
-    `splits_by_heads` says whether another tensor parallel size can take its part of a KV cache; vLLM doesn't ask.
+    `splits_by_heads` tells whether servers of other tensor parallel sizes can read their part of the KV cache; vLLM
+    doesn't check this.
     """
 
     engine_id: str
@@ -46,37 +47,37 @@ class Identity:
 
 
 class Holder(Protocol):
-    """A server that keeps KV caches for others."""
+    """Server that holds KV caches of finished prefills for decode servers."""
 
     def holds(self, request_id: str) -> bool:
-        """Tell whether the KV cache of that request is still there."""
+        """Tell whether the server still holds the KV cache of a request."""
         ...
 
     def claim(self, request_id: str, engine_id: str) -> None:
-        """Renew the lease of that KV cache for a decode server with a request for it."""
+        """Renew the lease of a KV cache for the decode server `engine_id`, which has a request that needs it."""
         ...
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """Take note that a decode server no longer renews the lease, and has not said that it pulled the KV cache."""
+        """Record that a decode server stopped renewing the lease without having pulled the KV cache."""
         ...
 
     def abandon_all(self, engine_id: str) -> None:
-        """Take note that a decode server no longer renews any lease: it is gone."""
+        """Record that a decode server has ended and renews no lease any more."""
         ...
 
     def release(self, request_id: str) -> None:
-        """Free the KV cache of that request, which was pulled, or which nobody wants any more; a server that holds
-        it no more says so in its log.
+        """Free the KV cache of a request, which was pulled or isn't needed any more. A server that no longer holds the
+        KV cache writes an error to its log.
         """
         ...
 
 
 @dataclass
 class TransferPeer:
-    """A server on the side channel.
+    """Server on the side channel of NIXL.
 
-    `port_free_s` is when its ports have sent all that others pull, `handshakes` when the one with an engine is over,
-    `lost` the engines of these that are gone.
+    `port_free_s` is the model time at which its ports have sent all requested KV caches, `handshakes` the end of the
+    handshake by engine id, and `lost` the ids of engines with a handshake that have ended.
     """
 
     identity: Identity
@@ -88,9 +89,9 @@ class TransferPeer:
 
 @dataclass(frozen=True)
 class Pull:
-    """A transfer under way. `failure` says why it will fail, `garbled` that it brings what nobody can read; times are
-    model seconds. It is `after_loss` where its handshake is the first with an engine, and another one that was known is
-    gone.
+    """Transfer of a KV cache, in model seconds. `failure` is the reason for its failure, None if it will succeed;
+    `garbled` tells whether the transferred KV cache is unusable; `after_loss` whether this is the first handshake with
+    this engine after another known engine has ended.
     """
 
     end_s: float
@@ -104,9 +105,9 @@ class Pull:
 class TransferNetwork:
     """All servers of the rehearsal that hand over KV caches, by engine id.
 
-    `pairings` counts the pulls by the versions of prefill and decode server, those that failed included. With
-    `slowdown`, a fault to rehearse, each transfer takes so many times as long; with `corrupted_percent` so many of them
-    damage what they carry, beside those that a server's own settings damage.
+    `pairings` counts the transfers, including failed ones, by the versions of prefill and decode server. Two simulated
+    faults: `slowdown` is a factor of all transfers' durations, and `corrupted_percent` the share in percent of
+    transfers that arrive corrupted; a server with a higher percentage in its own settings uses this one.
     """
 
     def __init__(self) -> None:
@@ -116,7 +117,7 @@ class TransferNetwork:
         self.pairings: Counter[tuple[str, str]] = Counter()
 
     def join(self, identity: Identity, holder: Holder) -> Callable[[], None]:
-        """Make a server known; the result takes it away again."""
+        """Add a server, and return a function that removes the server."""
         peer = self._peers[identity.engine_id] = TransferPeer(identity, holder)
 
         def leave() -> None:
@@ -129,23 +130,23 @@ class TransferNetwork:
         return leave
 
     def claim(self, local_id: str, remote: RemoteBlocks) -> None:
-        """Tell the holder that the KV cache will be pulled. vLLM does so by a heartbeat, until it is pulled."""
+        """Renew the lease of a KV cache at its holder, as vLLM does by heartbeats until the KV cache is pulled."""
         peer = self._peers.get(remote.engine_id)
         if peer is not None:
             peer.holder.claim(remote.request_id, local_id)
 
     def abandon(self, local_id: str, remote: RemoteBlocks) -> None:
-        """End the heartbeat for a KV cache that was not pulled: the holder keeps it until the lease ends."""
+        """End the heartbeats for a KV cache that wasn't pulled; the holder frees the KV cache when the lease ends."""
         peer = self._peers.get(remote.engine_id)
         if peer is not None:
             peer.holder.abandon(remote.request_id, local_id)
 
     def knows(self, remote: RemoteBlocks) -> bool:
-        """Tell whether the engine that holds that KV cache is there."""
+        """Tell whether the engine that holds a KV cache is running."""
         return remote.engine_id in self._peers
 
     def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
-        """Plan the transfer of the KV cache of `tokens`; the ports of the holder serve one transfer after the other."""
+        """Return a transfer of the KV cache of `tokens` tokens. The holder's ports serve one transfer at a time."""
         local, peer = self._peers[local_id], self._peers.get(remote.engine_id)
         after_loss = bool(local.lost) and remote.engine_id not in local.handshakes
         handshake_end_s = local.handshakes.setdefault(remote.engine_id, now_s + latency.factors.handshake_s)
@@ -164,7 +165,9 @@ class TransferNetwork:
         return Pull(end_s, duration_s, byte_count, after_loss=after_loss, garbled=garbled)
 
     def finish(self, remote: RemoteBlocks) -> bool:
-        """Let the holder free the blocks; return whether it held them still. vLLM doesn't ask before it reads."""
+        """Free the blocks at their holder, and return whether it still held them; vLLM reads them without checking
+        this.
+        """
         peer = self._peers.get(remote.engine_id)
         held = peer is not None and peer.holder.holds(remote.request_id)
         if peer is not None:
@@ -173,7 +176,7 @@ class TransferNetwork:
 
 
 def _handshake_failure(local: Identity, peer: TransferPeer | None, remote: RemoteBlocks) -> str | None:
-    """Reason why the handshake with a holder fails, or None."""
+    """Return the reason why the handshake with a holder fails; None if it succeeds."""
     if peer is None:
         return f"NIXL handshake failed: no engine {remote.engine_id} at {remote.host}:{remote.port}"
     other = peer.identity
@@ -189,8 +192,8 @@ def _handshake_failure(local: Identity, peer: TransferPeer | None, remote: Remot
 
 
 def _split_failure(local: Identity, other: Identity) -> str | None:
-    """Reason why heads can't be split between ranks. The layout's errors are as newer vLLM gives them
-    (`_validate_remote_agent_handshake`); older ones hand over garbage.
+    """Return the reason why heads can't be split between ranks; None if they can be. The errors about the layout are
+    those of newer versions of vLLM (`_validate_remote_agent_handshake`); older ones transfer unusable KV caches.
     """
     if local.tensor_parallel_size % other.tensor_parallel_size:
         return (
@@ -205,7 +208,9 @@ def _split_failure(local: Identity, other: Identity) -> str | None:
 
 
 def _arrives_garbled(local: Identity, other: Identity) -> bool:
-    """Heads of one rank end up in the places of another's (vllm issue 35444); a latent cache has no heads to split."""
+    """Tell whether heads of one rank are written to another's positions (vllm issue 35444). A latent cache has no
+    heads.
+    """
     if local.latent_attention or local.tensor_parallel_size == other.tensor_parallel_size:
         return False
     return not (local.splits_by_heads and other.splits_by_heads)
@@ -213,7 +218,7 @@ def _arrives_garbled(local: Identity, other: Identity) -> bool:
 
 @dataclass
 class _Held:
-    """A KV cache that waits to be pulled: until `lease_end_s`, or for as long as a decode server renews the lease."""
+    """KV cache that is held until `lease_end_s` (model time), or for as long as a decode server renews the lease."""
 
     sequence: Sequence
     lease_end_s: float
@@ -226,9 +231,9 @@ class _Held:
 
 
 class Handover:
-    """One server's side: KV caches that it holds for others, and those that it pulls.
+    """Transfers of one server: the KV caches that it holds for others, and those that it pulls.
 
-    `free` takes back a sequence's blocks, `crash` ends the server.
+    `free` frees a sequence's blocks, `crash` ends the server.
     """
 
     def __init__(
@@ -254,7 +259,7 @@ class Handover:
         self._held: dict[str, _Held] = {}
 
     def hold(self, sequence: Sequence) -> None:
-        """Keep the KV cache of a finished prefill until a decode server pulled it or nobody came for it."""
+        """Hold the KV cache of a finished prefill until a decode server has pulled it or the lease ends."""
         held = self._held[sequence.request_id] = _Held(sequence, self._clock.now() + self._transfer.lease_s)
         self._let_expire(held)
 
@@ -270,29 +275,29 @@ class Handover:
         held.timer = self._clock.call_at(held.lease_end_s, expire)
 
     def holds(self, request_id: str) -> bool:
-        """Tell whether the KV cache of that finished prefill waits to be pulled."""
+        """Tell whether the KV cache of a finished prefill is held."""
         return request_id in self._held
 
     @property
     def holds_none(self) -> bool:
-        """No KV cache waits to be pulled."""
+        """Tell whether no KV cache is held."""
         return not self._held
 
     def claim(self, sequence: Sequence) -> None:
-        """Keep the holder of a sequence's KV cache from giving it up while the sequence waits."""
+        """Renew the lease of a sequence's remote KV cache, so that the holder keeps it while the sequence waits."""
         if sequence.remote is not None:
             self._network.claim(self._transfer.engine_id, sequence.remote)
 
     def renew(self, request_id: str, engine_id: str) -> None:
-        """A decode server renews the lease for as long as it has the request."""
+        """Keep a held KV cache from expiring while a decode server has a request that needs the KV cache."""
         held = self._held.get(request_id)
         if held is not None:
             held.renewed_by = engine_id
             held.stop_expiry()
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """End a decode server's heartbeats for a request whose KV cache it didn't pull: the lease goes on for as long
-        as its last heartbeat extended it.
+        """End a decode server's heartbeats for a request whose KV cache it didn't pull. The lease ends as long after
+        the last heartbeat as a heartbeat extends it.
         """
         held = self._held.get(request_id)
         if held is not None and held.renewed_by == engine_id:
@@ -301,7 +306,7 @@ class Handover:
             self._let_expire(held)
 
     def abandon_all(self, engine_id: str) -> None:
-        """End all heartbeats of a decode server, which is gone."""
+        """End all heartbeats of a decode server that has ended."""
         for request_id in list(self._held):
             self.abandon(request_id, engine_id)
 
@@ -318,7 +323,7 @@ class Handover:
         self._free(held.sequence)
 
     def pull(self, sequence: Sequence, now_s: float, done: Callable[[Sequence, bool], None]) -> None:
-        """Fetch what isn't cached here of a prompt's KV cache; `done` gets whether it came."""
+        """Pull the part of a prompt's KV cache that isn't cached here; call `done` with True for success."""
         remote = sequence.remote
         if remote is None:
             raise AssertionError("only sequences with a remote prefill are pulled")
@@ -351,7 +356,7 @@ class Handover:
         self._clock.call_at(pull.end_s, end)
 
     def release_remote(self, sequence: Sequence) -> None:
-        """Tell the holder of a KV cache that nobody will pull it; where it is gone, count that it wasn't told."""
+        """Free a sequence's remote KV cache at its holder; if the holder has ended, count a failed notification."""
         if sequence.remote is not None:
             if not self._network.knows(sequence.remote):
                 self._metrics.failed_notifications += 1

@@ -1,8 +1,8 @@
-"""Requests of the OpenAI API, judged as vLLM judges them, in the form that the engine needs.
+"""Requests of the OpenAI API, checked as by vLLM and converted for the engine.
 
-From vLLM v0.26.0 and v0.30.0: sampling_params.py and renderers/params.py. An answer has a meaning only where the prompt
-ends with a question of the kit's own accuracy set: whatever corrupts a prompt on its way from prefill to decode shows
-as a wrong answer then, as it would with weights. This is no model, and it can read nothing else.
+From vLLM v0.26.0 and v0.30.0: sampling_params.py and renderers/params.py. Only a prompt that ends
+with a question of the kit's own accuracy set gets a meaningful answer, found without a model: a prompt whose KV cache
+was corrupted between prefill and decode gets a wrong answer, as with real weights.
 """
 
 import json
@@ -37,9 +37,9 @@ _CORRUPTED = str.maketrans("0123456789", "5678901234")
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits of the requests to a server. `harmony`: the model speaks OpenAI's Harmony format, as gpt-oss does;
-    `calls_tools`: it may decide by itself to call a request's tools. `since_0_30`: the API is vLLM 0.30's, where that
-    differs from 0.26's.
+    """Limits of the requests to a server. `harmony` tells whether the model speaks OpenAI's Harmony format, as gpt-oss
+    does; `calls_tools` whether it may decide by itself to call a request's tools; `since_0_30` whether the API is vLLM
+    0.30's instead of 0.26's. `seed` determines the lengths of answers without a limit.
     """
 
     model_names: tuple[str, ...]
@@ -54,7 +54,7 @@ class RequestLimits:
 class Choice:
     """One answer to one prompt.
 
-    `end` is how it ends after `max_tokens`; `text` is what it says, None for words that mean nothing.
+    `end` is the reason for its end after `max_tokens` tokens; `text` is its content, None for meaningless words.
     """
 
     prompt: Prompt
@@ -65,8 +65,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Generation:
-    """A request that was judged and is complete. `choices` has `n` of them for each prompt. `adapter` is the digest of
-    the LoRA adapter that answers, None for the model itself.
+    """Valid request with all defaults filled in. `choices` has `n` choices for each prompt. `adapter` is the digest of
+    the LoRA adapter that answers; None for the model itself.
     """
 
     model: str
@@ -82,28 +82,29 @@ class Generation:
 
     @property
     def wants_remote_prefill(self) -> bool:
-        """The KV cache of the prompt is to be pulled from a prefill server that these parameters name."""
+        """Tell whether the prompt's KV cache must be pulled from the prefill server in `kv_transfer_params`."""
         complete = all(self.transfer.get(key) is not None for key in _REMOTE_KEYS)
         return bool(self.transfer.get("do_remote_prefill")) and complete
 
     @property
     def ends_the_engine(self) -> bool:
-        """True if KV cache is to be pulled and no blocks are named: an assertion of vLLM's NIXL connector fails
-        (vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py of v0.26.0), on a server of any role.
+        """Tell whether the request crashes the engine: if KV cache must be pulled but no blocks are given, an assertion
+        of vLLM's NIXL connector fails (vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py of v0.26.0),
+        on a server of any role.
         """
         return bool(self.transfer.get("do_remote_prefill")) and not self.transfer.get("remote_block_ids")
 
     @property
     def wants_remote_decode(self) -> bool:
-        """The KV cache of the prompt is to be kept for a decode server."""
+        """Tell whether the prompt's KV cache must be held for a decode server."""
         return bool(self.transfer.get("do_remote_decode"))
 
 
 def json_object(body: bytes, content_type: str, *, since_0_30: bool = False) -> Mapping[str, Any]:
-    """The request's body.
+    """Return a request's body, parsed.
 
     Raises:
-        ErrorAnswer: it isn't a JSON object; 400, and 500 where it is other JSON, which vLLM 0.26 meets unprepared.
+        ErrorAnswer: the body isn't a JSON object; 400, and 500 for other JSON, which vLLM 0.26 doesn't check for.
     """
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise malformed(["Unsupported Media Type: Only 'application/json' is allowed"], None)
@@ -129,10 +130,10 @@ def json_object(body: bytes, content_type: str, *, since_0_30: bool = False) -> 
 
 
 def completion(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
-    """The request in a body of `/v1/completions`.
+    """Return the request in a body of `/v1/completions`.
 
     Raises:
-        ApiError: vLLM would refuse it.
+        ErrorAnswer: vLLM would refuse it.
     """
     body = bodies.parse(CompletionBody, raw, since_0_30=limits.since_0_30)
     model = _model(body.model, limits)
@@ -149,10 +150,10 @@ def completion(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
 
 
 def chat(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
-    """The request in a body of `/v1/chat/completions`.
+    """Return the request in a body of `/v1/chat/completions`.
 
     Raises:
-        ApiError: vLLM would refuse it.
+        ErrorAnswer: vLLM would refuse it.
     """
     body = bodies.parse(ChatBody, raw, since_0_30=limits.since_0_30)
     model = _model(body.model, limits)
@@ -166,7 +167,7 @@ def chat(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
 
 
 def _check_tools(body: ChatBody, limits: RequestLimits) -> None:
-    """Refuse tools where no parser reads calls of them (vllm/renderers/online_renderer.py)."""
+    """Refuse a request with tools if the server has no parser of tool calls (vllm/renderers/online_renderer.py)."""
     choice = body.tool_choice
     if not body.tools or choice in (None, "none") or limits.calls_tools or limits.harmony:
         return
@@ -178,10 +179,10 @@ def _check_tools(body: ChatBody, limits: RequestLimits) -> None:
 
 
 def responses(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
-    """The request in a body of `/v1/responses`.
+    """Return the request in a body of `/v1/responses`.
 
     Raises:
-        ApiError: vLLM would refuse it.
+        ErrorAnswer: vLLM would refuse it.
     """
     body = bodies.parse(ResponsesBody, raw, since_0_30=limits.since_0_30)
     model = _model(body.model, limits)
@@ -232,7 +233,9 @@ def _check_responses(body: ResponsesBody, limits: RequestLimits) -> None:
 
 
 def no_response(response_id: str) -> ErrorAnswer:
-    """Error for a response that isn't stored: vLLM keeps some only where VLLM_ENABLE_RESPONSES_API_STORE says so."""
+    """Return the error for a response that isn't stored; vLLM stores responses only with
+    VLLM_ENABLE_RESPONSES_API_STORE.
+    """
     return ErrorAnswer(404, "invalid_request_error", f"Response with id '{response_id}' not found.", "response_id")
 
 
@@ -265,7 +268,9 @@ def _generation(
 def _choice(
     body: ChatBody | ResponsesBody, limits: RequestLimits, prompt: Prompt, max_tokens: int | None, min_tokens: int
 ) -> Choice:
-    """Number of an answer's tokens, and its end; without a limit it ends by itself."""
+    """Return a choice with the number of tokens and the reason for its end; without `max_tokens` the answer ends with
+    `stop` after a number of tokens that depends on prompt and seed.
+    """
     room = limits.max_model_len - prompt.tokens
     quiet = bool(body.stream) or body.ignore_eos
     if max_tokens is not None or body.ignore_eos:
@@ -278,9 +283,10 @@ def _choice(
 
 
 def _limited(prompt: Prompt, max_tokens: int, *, quiet: bool, end: Finish = Finish.LENGTH) -> Choice:
-    """Choice of an answer with that length, or of a shorter one that says something unless it is `quiet`.
+    """Return a choice with the answer to the prompt's question, cut at `max_tokens`; without a question, a choice of
+    `max_tokens` meaningless tokens.
 
-    Streams and answers of a fixed length are for load, where nobody reads.
+    With `quiet` the tokens are always meaningless: streams and answers of a fixed length are load, which isn't read.
     """
     text = None if quiet or not isinstance(prompt.content, str) else answer_to_question(prompt.content)
     if text is not None and (tokens := Prompt(text).tokens) <= max_tokens:
@@ -289,8 +295,8 @@ def _limited(prompt: Prompt, max_tokens: int, *, quiet: bool, end: Finish = Fini
 
 
 def answer_to_question(prompt: str) -> str | None:
-    """The right answer to a question of the kit's own set (`llmd_bench.evals`) at the end of a prompt; None to another
-    prompt. No model computes it.
+    """Return the right answer to a question of the kit's own set (`llmd_bench.evals`) at the end of a prompt, found
+    without a model; None for any other prompt.
     """
     question = next(reversed(list(_BINS.finditer(prompt[-600:]))), None)
     if question is None:
@@ -301,7 +307,7 @@ def answer_to_question(prompt: str) -> str | None:
 
 
 def corrupt_answer(answer: str) -> str:
-    """The same answer as it comes from a corrupted KV cache: of the same length, with every digit wrong."""
+    """Return an answer as given with a corrupted KV cache: of the same length, with every digit wrong."""
     return answer.translate(_CORRUPTED)
 
 
@@ -324,11 +330,11 @@ def _check(
 
 
 def _check_length(limits: RequestLimits, tokens: int, max_tokens: int | None, parameter: str, *, is_text: bool) -> None:
-    """Check that prompt and answer fit. `max_tokens` is None where the request sets no limit; its name is `parameter`;
-    `is_text` says that the prompt has to be tokenized.
+    """Check that prompt and answer fit the model's length. `max_tokens` is None if the request sets no limit;
+    `parameter` is the name of this limit in the request; `is_text` tells whether the prompt must be tokenized.
 
     Raises:
-        ApiError: they don't; 400.
+        ErrorAnswer: prompt and answer are too long; 400.
     """
     requested, limit = max_tokens or 0, limits.max_model_len
     if requested > limit:
@@ -350,10 +356,10 @@ def _check_length(limits: RequestLimits, tokens: int, max_tokens: int | None, pa
 
 
 def _check_sampling(body: CompletionBody | ChatBody, max_tokens: int, logprobs: int | None) -> None:
-    """The checks of vLLM's SamplingParams, in its words.
+    """Check the sampling parameters like vLLM's SamplingParams, with the same error texts.
 
     Raises:
-        ApiError: one is not met; 400.
+        ErrorAnswer: a parameter is invalid; 400.
     """
     n = 1 if body.n is None else body.n
     presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0

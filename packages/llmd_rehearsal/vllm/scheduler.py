@@ -1,6 +1,6 @@
-"""vLLM's scheduler, which decides which sequences get KV blocks for the next step.
+"""Simulated scheduler of vLLM, which selects the sequences of the next step and allocates KV blocks to them.
 
-Running sequences come first, then the queue in order of arrival; a step takes at most `max_num_batched_tokens`.
+Running sequences come first, then the queue in order of arrival; a step has at most `max_num_batched_tokens` tokens.
 """
 
 from collections import OrderedDict, deque
@@ -17,7 +17,7 @@ from llmd_rehearsal.vllm.startup import CacheSize
 class BlockPool:
     """The KV blocks of one server: a fixed number, with reference counts and the prefix cache.
 
-    Blocks that nobody uses keep their content until they are needed for something else, least recently used first.
+    Unused blocks keep their content until they are allocated again, the least recently used first.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -30,22 +30,24 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that nobody uses, whether they hold cached content or not."""
+        """Number of unused blocks, with or without cached content."""
         return self.size - len(self._users)
 
     @property
     def usage(self) -> float:
-        """Share of the blocks that somebody uses, 0 to 1."""
+        """Share of the blocks that are in use, 0 to 1."""
         return len(self._users) / self.size
 
     def allocate(self, count: int) -> list[int] | None:
-        """Allocate `count` blocks to one user; None where there aren't enough. Evicts cached content as needed."""
+        """Allocate `count` blocks to one sequence, evicting cached content as needed, and return the blocks' numbers;
+        None, without any allocation, if too few are unused.
+        """
         if count > self.available:
             return None
         return [self._take() for _ in range(count)]
 
     def cached(self, hashes: Iterable[int]) -> list[int]:
-        """The blocks of the longest cached prefix of a chain of hashes; they are not yet used by it."""
+        """Return the blocks of the longest cached prefix of a chain of hashes; their use isn't counted yet."""
         prefix: list[int] = []
         for content in hashes:
             block = self._block_of.get(content)
@@ -55,20 +57,20 @@ class BlockPool:
         return prefix
 
     def share(self, blocks: list[int]) -> None:
-        """One more user for each of these cached blocks."""
+        """Count one more user of each of these cached blocks."""
         for block in blocks:
             self._free.pop(block, None)
             self._users[block] = self._users.get(block, 0) + 1
 
     def cache(self, block: int, content: int) -> None:
-        """Remember what a block holds, so that a prompt with the same prefix finds it."""
+        """Record the content hash of a block, so that a prompt with the same prefix finds the block."""
         if content not in self._block_of:
             self._forget(block)
             self._block_of[content] = block
             self._content[block] = content
 
     def release(self, blocks: list[int]) -> None:
-        """One user less for each block; the tail of a prompt is evicted before its head."""
+        """Count one user less of each block. Later blocks of a prompt are evicted before earlier ones."""
         for block in reversed(blocks):
             users = self._users[block] - 1
             if users:
@@ -94,9 +96,9 @@ class BlockPool:
 
 
 class HostCache:
-    """KV blocks of prompts that a server keeps in its node's memory; the least recently used ones go first.
+    """KV blocks of prompts in the node's memory; the least recently used blocks are evicted first.
 
-    Each block of a prompt is written there as soon as it is computed, beside the GPU's own cache.
+    Each computed block of a prompt is written to the node's memory too, beside the GPU's own cache.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -104,7 +106,7 @@ class HostCache:
         self._contents: OrderedDict[int, None] = OrderedDict()
 
     def store(self, contents: Iterable[int]) -> int:
-        """Keep blocks, and return how many of them weren't there."""
+        """Store blocks by their content hashes, and return the number of blocks that weren't stored yet."""
         added = 0
         for content in contents if self._size else ():
             added += content not in self._contents
@@ -115,7 +117,7 @@ class HostCache:
         return added
 
     def cached(self, hashes: Iterable[int]) -> int:
-        """Return how many blocks of a chain are kept, up to the first that isn't."""
+        """Return the number of stored blocks at the begin of a chain of hashes."""
         prefix = list(takewhile(self._contents.__contains__, hashes))
         for content in prefix:
             self._contents.move_to_end(content)
@@ -126,9 +128,9 @@ class HostCache:
 class SchedulerStep:
     """Work of the GPU's next step: one token for each of `decodes`, and a chunk of the prompt for each of `prefills`.
 
-    With a draft each of `decodes` has as many `drafted` tokens beside it. `pulls` are sequences that got their blocks
-    and now wait aside for the KV cache of a prefill server, `loads` those that wait for what their node's memory has of
-    it.
+    `pulls` are sequences with allocated blocks whose KV cache is pulled from a prefill server, `loads` those whose KV
+    cache is loaded from the node's memory. `budget` is the number of tokens that still fit into the step, `drafted` the
+    number of drafted tokens beside each of `decodes`.
     """
 
     budget: int
@@ -141,11 +143,11 @@ class SchedulerStep:
 
     @property
     def empty(self) -> bool:
-        """Tell whether there is no token to compute."""
+        """Tell whether the step computes no token."""
         return not (self.decodes or self.prefills)
 
     def add(self, sequence: Sequence, tokens: int) -> None:
-        """Compute `tokens` more of a sequence."""
+        """Add `tokens` tokens of a sequence to the step."""
         self.budget -= tokens
         if tokens == 1 and sequence.computed + 1 == sequence.tokens:
             self.decodes.append(sequence)
@@ -156,7 +158,7 @@ class SchedulerStep:
 
 
 class Scheduler:
-    """The queue, the running sequences and the KV blocks of one engine."""
+    """Queue, running sequences and KV blocks of one engine."""
 
     def __init__(self, settings: CommandSettings, cache: CacheSize, metrics: ServerMetrics) -> None:
         self.waiting: deque[Sequence] = deque()
@@ -176,14 +178,14 @@ class Scheduler:
         return self._pool.usage
 
     def plan(self, now_s: float) -> SchedulerStep:
-        """Decide the next step; where somebody lost blocks for it, nobody new is admitted."""
+        """Return the next step. If sequences had to be preempted, no waiting sequence is admitted."""
         step = SchedulerStep(self._settings.max_num_batched_tokens, self._drafted)
         if not self._continue_running(step):
             self._admit(step, now_s)
         return step
 
     def cache_computed(self, sequence: Sequence) -> None:
-        """Offer the computed blocks of a prompt to later prompts with the same prefix."""
+        """Add the computed blocks of a prompt to the prefix cache and to the node's memory."""
         full = min(sequence.computed // self._block_size, len(sequence.hashes))
         for index in range(sequence.cached_blocks, full):
             self._pool.cache(sequence.blocks[index], sequence.hashes[index])
@@ -191,14 +193,14 @@ class Scheduler:
         sequence.cached_blocks = max(sequence.cached_blocks, full)
 
     def forget(self, sequence: Sequence) -> None:
-        """Take a sequence that ended out of the batch or the queue; its blocks stay."""
+        """Remove an ended sequence from the running ones or the queue; its blocks stay allocated."""
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
     def free(self, sequence: Sequence) -> None:
-        """Take the blocks of a sequence back; it would have to start again."""
+        """Free the blocks of a sequence, whose prompt must then be computed again."""
         self._pool.release(sequence.blocks)
         sequence.blocks = []
         sequence.loading_blocks = 0
@@ -206,7 +208,7 @@ class Scheduler:
         sequence.cached_blocks = 0
 
     def _continue_running(self, step: SchedulerStep) -> bool:
-        """Go on with what runs. True where sequences had to be preempted for their blocks."""
+        """Add the running sequences to a step; return whether sequences were preempted for their blocks."""
         preempted = False
         index = 0
         while index < len(self.running) and step.budget > 0:
@@ -223,7 +225,7 @@ class Scheduler:
         return preempted
 
     def _preempt_last(self) -> Sequence:
-        """Give the blocks of the youngest sequence back; it starts again from the head of the queue."""
+        """Free the blocks of the sequence that was admitted last, move it to the head of the queue, and return it."""
         sequence = self.running.pop()
         self.free(sequence)
         self.waiting.appendleft(sequence)
@@ -261,7 +263,7 @@ class Scheduler:
         step.add(sequence, min(sequence.tokens - sequence.computed, step.budget))
 
     def _use_cached(self, sequence: Sequence) -> None:
-        """Begin a sequence with what the prefix cache has of its prompt; at least the last token is computed."""
+        """Give a sequence the cached blocks of its prompt; at least the prompt's last token remains to be computed."""
         hashes = sequence.hashes[: (sequence.prompt_tokens - 1) // self._block_size]
         sequence.blocks = self._pool.cached(hashes)
         self._pool.share(sequence.blocks)
@@ -273,7 +275,7 @@ class Scheduler:
         )
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Blocks for `tokens` more; False where there are none."""
+        """Allocate the blocks that a sequence needs for `tokens` more tokens; return False if too few are unused."""
         missing = -(-(sequence.computed + tokens) // self._block_size) - len(sequence.blocks)
         blocks = self._pool.allocate(missing) if missing > 0 else []
         if blocks is None:
@@ -282,7 +284,7 @@ class Scheduler:
         return True
 
     def _record_lookup(self, sequence: Sequence) -> None:
-        """Count the cache hits of a prompt, when it is admitted for the first time."""
+        """Count the cache hits of a prompt at its first admission."""
         if sequence.cached_tokens >= 0:
             return
         metrics = self._metrics

@@ -1,6 +1,6 @@
-"""A request inside an engine: the sequence of tokens that is made of its prompt.
+"""Prompts, and the sequences of tokens that an engine generates for them.
 
-A prompt is a number of tokens and a chain of block hashes. There is no tokenizer: four characters are a token.
+A prompt is a number of tokens and a chain of block hashes. There is no tokenizer: four characters count as a token.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,18 +13,18 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt's content, as text or as token ids."""
+    """Content of a prompt: text or token ids."""
 
     content: str | tuple[int, ...]
 
     @property
     def tokens(self) -> int:
-        """Number of the prompt's tokens: four characters of text, or a rest of fewer, are a token."""
+        """Number of the prompt's tokens: of ids, or of groups of four characters, rounded up."""
         return -(-len(self.content) // CHARACTERS_PER_TOKEN) if isinstance(self.content, str) else len(self.content)
 
     def block_hashes(self, block_size: int, salt: str | None = None) -> list[int]:
-        """A hash for each full block, over it and everything before it, a request's `cache_salt` too; equal only within
-        one process.
+        """Return a hash of each full block, over the block, all blocks before it and the request's `cache_salt`; hashes
+        of different processes differ.
         """
         width = block_size * (CHARACTERS_PER_TOKEN if isinstance(self.content, str) else 1)
         previous, hashes = 0 if salt is None else hash(salt), list[int]()
@@ -35,7 +35,7 @@ class Prompt:
 
 
 def completion_prompts(value: str | list[int] | list[list[int]] | list[str] | None) -> list[Prompt]:
-    """The prompts of a completion: one as text or token ids, or a list of such."""
+    """Return the prompts of a completion's field `prompt`: text, token ids, or a list of either."""
     if isinstance(value, str):
         return [Prompt(value)]
     items = value or []
@@ -45,12 +45,12 @@ def completion_prompts(value: str | list[int] | list[list[int]] | list[str] | No
 
 
 def chat_prompt(messages: Iterable[Mapping[str, object]]) -> Prompt:
-    """The prompt of a chat: each role and its text, one after the other."""
+    """Return the prompt of a chat: each message's role and text, one after the other."""
     return Prompt("".join(f"<|{message.get('role', '')}|>{_text(message.get('content'))}" for message in messages))
 
 
 def responses_prompt(instructions: str | None, content: str | Iterable[Mapping[str, object]]) -> Prompt:
-    """The prompt of a response: instructions, then the user's text, or messages, tool calls and their results."""
+    """Return the prompt of `/v1/responses`: instructions, then the user's text, or messages, tool calls and results."""
     head = [] if instructions is None else [{"role": "system", "content": instructions}]
     if isinstance(content, str):
         return chat_prompt([*head, {"role": "user", "content": content}])
@@ -67,7 +67,7 @@ def responses_prompt(instructions: str | None, content: str | Iterable[Mapping[s
 
 
 def _text(content: object) -> str:
-    """The text of a message, which may come in parts."""
+    """Return the text of a message's content, which may be a list of parts."""
     if isinstance(content, str):
         return content
     parts = cast("list[dict[str, object]]", content) if isinstance(content, list) else []
@@ -75,7 +75,7 @@ def _text(content: object) -> str:
 
 
 class Finish(StrEnum):
-    """Reasons for a sequence's end, by vLLM's names."""
+    """Reasons for the end of a sequence, with vLLM's names."""
 
     LENGTH = "length"
     STOP = "stop"
@@ -85,7 +85,7 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True)
 class RemoteBlocks:
-    """`kv_transfer_params` that a prefill server answered with: where the KV cache of a prompt waits to be pulled."""
+    """Location of a prompt's KV cache at a prefill server, from the `kv_transfer_params` of its answer."""
 
     engine_id: str
     request_id: str
@@ -95,14 +95,13 @@ class RemoteBlocks:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One prompt and the tokens that are generated for it. Times are model seconds; 0 where they are still to come.
+    """One prompt and the tokens that are generated for it. Times are model seconds; 0 before the event.
 
-    `computed` counts tokens that are in the KV cache, `generated` tokens that were emitted, `cached_blocks` blocks that
-    are in the prefix cache, `loading_blocks` those that come from the node's memory, `cached_tokens` the hits of its
-    prompt (-1: not looked up yet). `emit` is called for every
-    step with its `latest` tokens, and once more without one where the sequence ends by abort or error; `finish` is set
-    at the last call. `drafts` counts those that were checked.
-    `corrupted` says that the KV cache of its prompt came damaged, which only its text can show.
+    `computed` is the number of tokens in the KV cache, `generated` of emitted tokens, `cached_blocks` of blocks in the
+    prefix cache, `loading_blocks` of blocks that are loaded from the node's memory, and `cached_tokens` of the prompt's
+    tokens found in caches (-1: not looked up yet). `emit` is called for every step with its `latest` tokens, and once
+    without a token if the sequence is aborted or fails; at the last call `finish` is set. `drafts` counts the drafts
+    that were checked. `corrupted` tells whether the prompt's KV cache arrived corrupted, which changes only the text.
     """
 
     request_id: str

@@ -1,6 +1,6 @@
-"""The simulated servers of one process, under the control API that the pod runner calls.
+"""Simulated servers of one process, and the HTTP API by which the pod runner starts and stops them.
 
-A server loads, serves and exits, with the log and the exit code that a container would leave.
+A server loads its model, serves and exits, with vLLM's log and exit code.
 """
 
 import asyncio
@@ -57,22 +57,23 @@ _EXITED_SERVERS = 256
 _STOP_GRACE_S = 30.0
 _WAIT_S = 30.0
 _LEAST_WAIT_S = 60.0
-"""Wall seconds for which the containers of a server wait for each other, however fast models load: pods come late."""
+"""Minimum of the limit in wall seconds for the connections between a server's containers, as pods may start late."""
 
 _KILLED = 128 + signal.SIGKILL
-"""The exit code of a container that was killed at once, or because it took longer than its grace period."""
+"""Exit code of a container that was killed by SIGKILL, such as after its grace period."""
 
 WATCHDOG_S = 5.0
-"""vLLM's API server looks this often whether its engine is there (vllm/entrypoints/launcher.py)."""
+"""Interval in seconds at which vLLM's API server checks whether its engine runs (vllm/entrypoints/launcher.py)."""
 
 ANSWER_S = 0.1
-"""What a server that ends has for the answer to the request that ended it."""
+"""Wall seconds between an engine's crash and the end of its connections, for the answer to the request that caused it.
+"""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class ServerState(StrEnum):
-    """States of a server."""
+    """State of a simulated server."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -81,8 +82,8 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True)
 class ServerContainer:
-    """Container that the pod runner is to run. `gpus` is None where it doesn't say how many there are; `mounts` are
-    folders of this machine by the paths that they have in the container.
+    """Container of a simulated server. `gpus` is the number of its GPUs, None if its resources don't say; `mounts` are
+    folders of this machine by their mount paths in the container.
     """
 
     id: str
@@ -96,8 +97,8 @@ class ServerContainer:
 
 @dataclass
 class Simulation:
-    """Settings that all servers share. `startup_s` is the wall time of each one's start, in place of its loading time.
-    `project` is the project whose own `values/` each server reads as it starts.
+    """Settings of all servers. `startup_s` is the wall time of each server's start; None for the simulated loading time
+    of its model. `project` is the project whose own `values/` each server reads at its start.
     """
 
     clock: WallClock
@@ -111,7 +112,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A server that could start."""
+    """Parts of a server that passed vLLM's checks at its start."""
 
     settings: CommandSettings
     model: CatalogueModel
@@ -120,7 +121,7 @@ class _Parts:
 
 
 class SimulatedServer:
-    """A simulated vLLM server for one container."""
+    """Simulated vLLM server of one container."""
 
     def __init__(self, container: ServerContainer, simulation: Simulation) -> None:
         self.container = container
@@ -138,12 +139,12 @@ class SimulatedServer:
 
     @property
     def log(self) -> str:
-        """Log of the server, or the end of a long one."""
+        """Log of the server; only the last lines of a long one."""
         return "".join(f"{line}\n" for line in self._log)
 
     @property
     def at_rest(self) -> bool:
-        """Tell whether it has no request, and no KV cache that another server may fetch."""
+        """Tell whether the server has no request and holds no KV cache that another server may pull."""
         return (
             self.state is not ServerState.RUNNING
             or self._parts is None
@@ -155,7 +156,9 @@ class SimulatedServer:
         self._starting = asyncio.create_task(self._start(), name=f"vllm {self.container.id}")
 
     async def stop(self, grace_s: float) -> None:
-        """End as on SIGTERM: requests may finish within `--shutdown-timeout`, at most `grace_s` wall seconds."""
+        """End the server as by SIGTERM: requests may finish within `--shutdown-timeout`, at most `grace_s` wall
+        seconds.
+        """
         if self.state is ServerState.EXITED:
             return
         self._write("INFO Shutting down")
@@ -169,7 +172,7 @@ class SimulatedServer:
         self._exit(0)
 
     async def kill(self, exit_code: int) -> None:
-        """End at once, as by a signal: connections break, and nothing is answered any more."""
+        """End the server at once, as by SIGKILL: its connections are reset."""
         if self.state is ServerState.EXITED:
             return
         self._leave()
@@ -184,13 +187,13 @@ class SimulatedServer:
         self._exit(exit_code)
 
     def _crash(self) -> None:
-        """Let a worker die, and so the engine, and the server once its watchdog looks."""
+        """Crash the engine, which the server's watchdog notices later and then ends the server."""
         self._write("ERROR EngineCore encountered a fatal error.\nvllm.v1.engine.exceptions.EngineDeadError")
         self._crashing = asyncio.create_task(self._end_without_engine(), name=f"crash of vllm {self.container.id}")
 
     async def _end_without_engine(self) -> None:
-        """Break requests once the one that did it has its answer; until the watchdog looks, the API lists its models
-        and is not healthy.
+        """Reset all connections after `ANSWER_S`; until the watchdog's check the API lists its models, but `/health`
+        fails; then end the server.
         """
         await asyncio.sleep(ANSWER_S)
         if self._parts is not None:
@@ -236,11 +239,10 @@ class SimulatedServer:
             self._exit(1)
 
     async def _join(self, place: ServerNode, nodes: int) -> None:
-        """Meet the other containers of the server, as ranks do before they load anything; without one of them none
-        goes on.
+        """Connect to the other containers of the server, as ranks do before they load the model.
 
         Raises:
-            Refusal: one of them did not come in time.
+            StartRefusal: a container didn't connect in time.
         """
         self._write(f"INFO Waiting for {nodes - 1} other nodes at {place.address}:{place.rpc_port}")
         namespace, scale = self.container.network_namespace, self._simulation.startup_scale
@@ -254,10 +256,10 @@ class SimulatedServer:
             self._crash()
 
     def _prepare(self) -> _Parts:
-        """Check the container and load all parts of the server but its listener.
+        """Make vLLM's checks of the container, and return the server's parts, without the socket.
 
         Raises:
-            Refusal: vLLM would not start.
+            StartRefusal: vLLM wouldn't start.
         """
         open_project(self._simulation.project)
         container, shape = self.container, self._simulation.shape
@@ -383,14 +385,14 @@ class SimulatedServer:
 
 
 class Control:
-    """The control API. Exited servers stay readable until they are replaced or many newer ones exited."""
+    """HTTP API of the simulated servers. Exited servers are kept until they are replaced or many newer ones exited."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._servers: dict[str, SimulatedServer] = {}
 
     def application(self) -> web.Application:
-        """Routes of the API."""
+        """Return the web application with the API's routes."""
         application = web.Application(client_max_size=4 * 2**20)
         application.add_routes([
             web.get("/healthz", self._healthz),
@@ -487,7 +489,7 @@ class Control:
 
 
 def _container(body: Any) -> ServerContainer:
-    """The container in a request's body; a wrong shape is answered with 400."""
+    """Return the container in a request's body; raise HTTPBadRequest if the body is invalid."""
     try:
         values = cast("dict[str, Any]", body)
         return ServerContainer(

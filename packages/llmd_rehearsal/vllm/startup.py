@@ -36,10 +36,10 @@ _HEADER_BYTES = struct.Struct("<Q")
 
 
 def catalogue_model(name: str) -> CatalogueModel:
-    """The catalogue's model of a repository, of a name, or of a folder that is called like one of these.
+    """Return the catalogue's model with this repository or name, or the model of a folder with such a name.
 
     Raises:
-        Refusal: there is none.
+        StartRefusal: the catalogue has no such model.
     """
     folder = name.rstrip("/").rpartition("/")[2]
     models = [model for entry in model_names() if (model := model_of_name(entry))]
@@ -59,8 +59,8 @@ def catalogue_model(name: str) -> CatalogueModel:
 
 @dataclass(frozen=True)
 class CacheSize:
-    """The KV cache of a server. `bytes_per_token` counts each token once, whatever the number of GPUs; `host_blocks`
-    are those that its node's memory keeps.
+    """Size of a server's KV cache. `bytes_per_token` is the sum over the GPUs, with each token counted once;
+    `host_blocks` is the number of blocks in the node's memory.
     """
 
     blocks: int
@@ -72,16 +72,16 @@ class CacheSize:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens for which the KV cache has room."""
+        """Number of tokens that fit into the KV cache."""
         return self.blocks * self.block_size
 
 
 def cache_size(settings: CommandSettings, model: CatalogueModel, shape: Shape, gpus: int | None = None) -> CacheSize:
-    """The KV cache of each rank that vLLM's profiling run would find. `gpus` is None where the container has all of the
-    node's.
+    """Return the size of each rank's KV cache, which vLLM determines by its profiling run. `gpus` is the number of the
+    container's GPUs; None for all of the node's.
 
     Raises:
-        Refusal: the model can't be split so, or its weights or one sequence of full length don't fit.
+        StartRefusal: the model can't be split over so many GPUs, or its weights or a sequence of full length don't fit.
     """
     tensor_parallel_size, architecture = settings.parallelism.tensor_parallel_size, model.architecture
     available_gpus = shape.gpus if gpus is None else gpus
@@ -193,10 +193,10 @@ def _available_gib(settings: CommandSettings, model: CatalogueModel, shape: Shap
 
 
 def check_backend(settings: CommandSettings, image: str) -> None:
-    """Check that the image's vLLM starts with that backend and that KV connector.
+    """Check that the image's vLLM starts with the attention backend and the KV connector.
 
     Raises:
-        Refusal: it doesn't; an image of no release refuses nothing.
+        StartRefusal: vLLM wouldn't start; images that belong to no release pass.
     """
     release = release_of_vllm(image)
     if release is None or not settings.kv_connector:
@@ -211,8 +211,8 @@ def check_backend(settings: CommandSettings, image: str) -> None:
 
 
 def splits_by_heads(settings: CommandSettings, image: str) -> bool:
-    """Tell whether servers of other tensor parallel sizes can read their part of a KV cache; true for unknown images
-    and where the backend is vLLM's choice.
+    """Tell whether servers of other tensor parallel sizes can read their part of a KV cache; True for unknown images,
+    and if vLLM chooses the backend.
     """
     release, backend = release_of_vllm(image), settings.attention_backend
     return release is None or backend is None or backend in release.vllm.attention_backend.split_by_heads
@@ -223,12 +223,12 @@ def splits_by_heads(settings: CommandSettings, image: str) -> bool:
 
 @dataclass(frozen=True)
 class ContainerFiles:
-    """The files of a container: folders of this machine by the paths that they are mounted at."""
+    """Files of a container: folders of this machine by their mount paths in the container."""
 
     mounts: Mapping[str, str]
 
     def place(self, path: str) -> Path | None:
-        """Path on this machine for a path of the container, or None where it isn't mounted."""
+        """Return the path on this machine of a path in the container; None if no mount contains the path."""
         container_path = PurePosixPath(path)
         for target in sorted(map(PurePosixPath, self.mounts), key=lambda mount: -len(mount.parts)):
             if container_path.is_relative_to(target):
@@ -236,10 +236,10 @@ class ContainerFiles:
         return None
 
     def read(self, path: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
-            Refusal: it can't be read.
+            StartRefusal: the file can't be read.
         """
         file = self.place(path)
         try:
@@ -251,10 +251,11 @@ class ContainerFiles:
 def read_model(
     model: CatalogueModel, environment: Mapping[str, str], files: ContainerFiles, revision: str | None = None
 ) -> str:
-    """Read all files, at a commit or at the cache's head of `main`, and return where they were.
+    """Read all files of a model at a commit, or at the cache's head of `main`, and return their folder in the
+    container.
 
     Raises:
-        Refusal: vLLM would not start: something is missing, or is another model's.
+        StartRefusal: vLLM wouldn't start, because a file is missing or belongs to another model.
     """
     folder = _snapshot(model.repository, environment, files, revision)
     config = _object(files, f"{folder}/config.json")
@@ -309,7 +310,7 @@ def _snapshot(repository: str, environment: Mapping[str, str], files: ContainerF
 
 
 def _check_weights(files: ContainerFiles, folder: str) -> None:
-    """Every tensor of the index is in the file that it names, whole."""
+    """Check that each tensor of the index is complete in the file that the index names."""
     weights = cast("dict[str, str]", _object(files, f"{folder}/{_INDEX}").get("weight_map", {}))
     if not weights:
         raise StartRefusal(1, f"RuntimeError: Cannot find any model weights with `{folder}`")
@@ -324,7 +325,7 @@ def _check_weights(files: ContainerFiles, folder: str) -> None:
 
 
 def _tensors(content: bytes, path: str) -> Mapping[str, Any]:
-    """The header of a file in the format of safetensors: its length, then JSON, then as many bytes as that says."""
+    """Return the header of a safetensors file, after a check that the file has all data that the header describes."""
     try:
         (length,) = _HEADER_BYTES.unpack_from(content)
         begin = _HEADER_BYTES.size + length

@@ -18,7 +18,8 @@ from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.monitoring import Panel, programs, rules, watch
 from llmd_oke.serving.monitoring import in_namespace
 from llmd_rehearsal.inventory import FOLLOWING, WATCHING
-from llmd_rehearsal.programs import locate, program_definition
+from llmd_rehearsal.program_definitions import program_definition
+from llmd_rehearsal.programs import locate
 from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]

@@ -15,7 +15,7 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.catalogue.releases import default_release
-from llmd_rehearsal import programs
+from llmd_rehearsal import program_definitions, programs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -68,11 +68,13 @@ def test_a_releases_own_picker_and_sidecar_are_built_where_a_module_proxy_has_th
     assert [programs.why_unavailable(*item) for item in versions.items()] == [None, None]
     for name, program in programs.ensure(versions, SilentProgress(), versions).items():
         assert program.origin == "built from tools/"
-        assert programs.program_version(program.path, programs.program_definition(name)) == VERSION
+        assert programs.program_version(program.path, program_definitions.program_definition(name)) == VERSION
 
 
 def test_a_module_proxy_with_other_content_builds_nothing(proxy: Path):
     with zipfile.ZipFile(proxy / f"{VERSION}.zip", "a") as module:
         module.writestr(f"{MODULE}@{VERSION}/cmd/epp/more.go", "package main\n")
     with pytest.raises(KitError, match=r"(?s)building llm-d-router failed.*checksum mismatch"):
-        programs.build_programs("llm-d-router", programs.definitions().builds["llm-d-router"], SilentProgress())
+        programs.build_programs(
+            "llm-d-router", program_definitions.definitions().builds["llm-d-router"], SilentProgress()
+        )

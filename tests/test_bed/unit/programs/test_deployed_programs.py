@@ -10,7 +10,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.catalogue.operators import operator
 from llmd_oke.values import values_folder
-from llmd_rehearsal import programs
+from llmd_rehearsal import program_definitions
 from llmd_rehearsal.autoscaling import keda_parts
 from llmd_rehearsal.cluster_plan import programs_in_pods
 from llmd_rehearsal.front_door import gateway_parts
@@ -25,9 +25,10 @@ from llmd_rehearsal.inventory import (
     ReleaseChoice,
     deployed_versions,
 )
-from llmd_rehearsal.programs import LocalProgram, ProgramDefinition, pinned_modules
+from llmd_rehearsal.program_definitions import ProgramDefinition, pinned_modules
+from llmd_rehearsal.programs import LocalProgram
 
-PROGRAMS = programs.definitions().programs
+PROGRAMS = program_definitions.definitions().programs
 EVERYWHERE = sorted({*IN_PODS, *BEHIND_GATEWAY, *WATCHING, *FOLLOWING, *GROUPING, *DISCOVERING, "promtool"})
 
 

@@ -13,7 +13,7 @@ import pytest
 from listening import Listener
 from llmd_base.errors import KitError
 from llmd_oke.planning.container_images import kit_images
-from llmd_rehearsal import downloads, programs
+from llmd_rehearsal import downloads, program_definitions, programs
 from llmd_rehearsal.downloads import ImageFile, ReleaseFile
 
 URL = "https://example.com/releases/etcd-v3.6.6-linux-{architecture}.tar.gz"
@@ -76,13 +76,14 @@ def published(monkeypatch, mirror):
 
     def publish(content: bytes = ETCD, sha256: str | None = None, file: str | None = FILE) -> None:
         digest = sha256 or hashlib.sha256(content).hexdigest()
-        known = programs.definitions()
+        known = program_definitions.definitions()
         etcd = known.programs["etcd"]
         release = ReleaseFile(url=URL, file=file, sha256={"amd64": digest})
         source = etcd.source.model_copy(update={"release": release})
         defined = {"etcd": etcd.model_copy(update={"source": source}), "helm": known.programs["helm"]}
         changed = known.model_copy(update={"programs": defined})
-        monkeypatch.setattr(programs, "definitions", lambda: changed)
+        for module in (program_definitions, programs):
+            monkeypatch.setattr(module, "definitions", lambda: changed)
         mirror.files["/files/etcd-v3.6.6-linux-amd64.tar.gz"] = content
 
     return publish
@@ -179,7 +180,7 @@ def test_a_mirror_elsewhere_is_asked_over_https_alone(published, monkeypatch, bu
 
 RELEASES = {
     name: (definition, definition.source.release)
-    for name, definition in programs.definitions().programs.items()
+    for name, definition in program_definitions.definitions().programs.items()
     if definition.source.release
 }
 
@@ -205,7 +206,7 @@ def test_no_two_files_have_the_same_checksum_unless_they_are_the_same():
 
 IMAGES = [
     (version, file)
-    for definition in programs.definitions().programs.values()
+    for definition in program_definitions.definitions().programs.values()
     for version, file in definition.source.images.items()
 ]
 

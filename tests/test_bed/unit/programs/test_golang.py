@@ -3,7 +3,7 @@
 import pytest
 from llmd_rehearsal import golang
 from llmd_rehearsal.golang import module_version, version_satisfies
-from llmd_rehearsal.programs import tools_folder
+from llmd_rehearsal.program_definitions import tools_folder
 
 SCHEDULER = "github.com/llm-d/llm-d-inference-scheduler"
 

@@ -11,13 +11,15 @@ from listening import Listener
 from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.values import values_folder
-from llmd_rehearsal import programs
-from llmd_rehearsal.programs import pinned_modules, tools_folder
+from llmd_rehearsal import program_definitions, programs
+from llmd_rehearsal.program_definitions import pinned_modules, tools_folder
 
 
 def put_in_cache(name):
-    definition = programs.definitions().programs[name]
-    file = programs.program_file(name, definition.version, programs.definitions().builds[definition.source.build])
+    definition = program_definitions.definitions().programs[name]
+    file = programs.program_file(
+        name, definition.version, program_definitions.definitions().builds[definition.source.build]
+    )
     file.parent.mkdir(parents=True)
     file.touch(mode=0o755)
     return file
@@ -102,7 +104,7 @@ def test_the_fingerprint_follows_the_files_of_the_module_and_the_settings(tmp_pa
     monkeypatch.setattr(programs, "tools_folder", lambda: tmp_path)
     (tmp_path / "etcd").mkdir()
     (tmp_path / "etcd/go.sum").write_text("a")
-    build = programs.definitions().builds["etcd"]
+    build = program_definitions.definitions().builds["etcd"]
     first = programs.fingerprint(build)
     assert programs.fingerprint(build.model_copy(update={"minutes": 9})) == first
     assert programs.fingerprint(build.model_copy(update={"variables": {"a.Version": "v1"}})) != first
@@ -210,11 +212,11 @@ def test_a_go_that_is_too_old_is_quoted_where_there_is_no_other(cache, script, m
 )
 def test_the_version_is_read_from_each_programs_own_answer(script, name, answer, version):
     program = script(name, f"/bin/cat <<'END'\n{answer}\nEND")
-    assert programs.program_version(program, programs.definitions().programs[name]) == version
+    assert programs.program_version(program, program_definitions.definitions().programs[name]) == version
 
 
 def test_a_program_that_cannot_be_run_has_no_version(tmp_path):
-    assert programs.program_version(tmp_path / "etcd", programs.definitions().programs["etcd"]) is None
+    assert programs.program_version(tmp_path / "etcd", program_definitions.definitions().programs["etcd"]) is None
 
 
 def test_what_cannot_be_had_is_all_named_before_anything_is_built(cache, calls, monkeypatch):
@@ -239,19 +241,19 @@ def test_the_command_that_installs_a_package_is_the_distributions_own(tmp_path, 
     file = tmp_path / "os-release"
     if os_release is not None:
         file.write_text(os_release)
-    package = programs.definitions().programs["ip"].source.package
+    package = program_definitions.definitions().programs["ip"].source.package
     assert programs.install_command(package, file) == command
 
 
 def test_every_build_makes_known_programs_from_a_module_with_checksums():
-    for name, build in programs.definitions().builds.items():
+    for name, build in program_definitions.definitions().builds.items():
         assert (tools_folder() / build.module / "go.sum").is_file()
         for program in build.packages:
-            assert name in programs.definitions().programs[program].builds.values()
+            assert name in program_definitions.definitions().programs[program].builds.values()
 
 
 def test_programs_of_one_build_come_from_packages_of_different_names():
-    for build in programs.definitions().builds.values():
+    for build in program_definitions.definitions().builds.values():
         assert len({package.rpartition("/")[2] for package in build.packages.values()}) == len(build.packages)
 
 
@@ -265,11 +267,11 @@ MODULES_WITHOUT_AN_ANSWER = {
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, definition in programs.definitions().programs.items() if definition.source.build]
+    "name", [name for name, definition in program_definitions.definitions().programs.items() if definition.source.build]
 )
 def test_the_pinned_version_is_the_one_in_go_mod(name):
-    definition = programs.definitions().programs[name]
-    build = programs.definitions().builds[definition.source.build]
+    definition = program_definitions.definitions().programs[name]
+    build = program_definitions.definitions().builds[definition.source.build]
     modules = definition.ask.go_modules or MODULES_WITHOUT_AN_ANSWER[definition.source.build]
     lines = (tools_folder() / build.module / "go.mod").read_text().splitlines()
     names = "|".join(map(re.escape, modules))
@@ -339,7 +341,7 @@ def test_a_releases_programs_are_built_together_in_its_version(cache, calls):
 
 
 def test_the_envoy_that_is_deployed_is_the_one_that_rehearsals_and_tests_run():
-    tested = programs.definitions().programs["envoy"]
+    tested = program_definitions.definitions().programs["envoy"]
     images = {release.proxy.image for name in catalogue.release_names() if (release := catalogue.release(name))}
     assert {image.tag for image in images} == {f"distroless-{tested.version}"}
     assert tested.accepts == "exact"
@@ -350,8 +352,8 @@ def test_the_envoy_that_is_deployed_is_the_one_that_rehearsals_and_tests_run():
 
 @pytest.mark.parametrize("name", ["epp", "pd-sidecar"])
 def test_a_build_for_a_release_is_of_the_version_in_go_mod(name):
-    for version, build in programs.definitions().programs[name].source.other_builds.items():
-        definition = programs.definitions().builds[build]
+    for version, build in program_definitions.definitions().programs[name].source.other_builds.items():
+        definition = program_definitions.definitions().builds[build]
         lines = (tools_folder() / definition.module / "go.sum").read_text().splitlines()
         assert (
             f"\t{definition.asks_for} {version} // indirect\n"
