@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llmd_base.errors import InvalidStack, KitError, Problem
 
+    from llmd_oke.cluster.budget import Budget, BudgetAlertArgs, BudgetArgs
     from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
     from llmd_oke.cluster.gpu_pool import GpuPool, GpuPoolArgs, Launch
     from llmd_oke.cluster.iam import Iam, IamArgs
@@ -111,6 +112,11 @@ if TYPE_CHECKING:
     )
 
 REGISTRY = {
+    "llmd_oke.cluster.budget": (
+        "Budget",
+        "BudgetAlertArgs",
+        "BudgetArgs",
+    ),
     "llmd_oke.cluster.gate": (
         "NodeGate",
         "NodeGateArgs",
@@ -289,6 +295,9 @@ __all__ = [
     "AggregatedUnitArgs",
     "AmdGpuOperator",
     "AmdGpuOperatorArgs",
+    "Budget",
+    "BudgetAlertArgs",
+    "BudgetArgs",
     "Calico",
     "CalicoArgs",
     "Canary",

@@ -22,6 +22,7 @@ CLUSTER = cluster_layer(
     cpuPools=[{"name": "routers", "shape": "VM.Standard.E5.Flex"}],
     storage={"modelCache": {"kind": "file-storage"}},
     gpuStack="helm-operator",
+    budget={"monthlyAmount": 1, "recipients": ["ops@example.com"]},
 )
 STACKS = {
     **CREATED,

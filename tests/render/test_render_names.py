@@ -37,6 +37,7 @@ OPTIONS = cluster_layer(
         {**POOL, "name": "instances", "launch": "compute-cluster-instances"},
     ],
     storage={"modelCache": {"kind": "file-storage"}},
+    budget={"monthlyAmount": 400_000, "recipients": ["ops@example.com"]},
 )
 """What a cluster may have beside the reference's."""
 

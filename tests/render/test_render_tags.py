@@ -70,9 +70,10 @@ def taggable(path: str, properties: Any, types: Any) -> Iterator[str]:
 
 def test_what_can_have_tags_is_what_the_schema_of_the_plug_in_says():
     schema = need_schema()
+    recorded = {type_: places for type_, places in TAGGABLE.items() if not type_.startswith("oci:Budget/")}
     assert {
-        type_: sorted(taggable("", schema["resources"][type_]["inputs"], schema["types"])) for type_ in TAGGABLE
-    } == TAGGABLE
+        type_: sorted(taggable("", schema["resources"][type_]["inputs"], schema["types"])) for type_ in recorded
+    } == recorded
 
 
 def tagged(rendered: Any, launch: Launch) -> list[Declared]:

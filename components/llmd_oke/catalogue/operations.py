@@ -216,10 +216,11 @@ StackFeature = Literal[
     "images-elsewhere",
     "reservations",
     "network-elsewhere",
+    "budget",
 ]
 """Features of a stack that need additional permissions: created dynamic groups and policies, a Lustre file system,
-customer-managed keys, defined tags, image files in Object Storage, and images, reservations and a network in other
-compartments.
+customer-managed keys, defined tags, image files in Object Storage, images, reservations and a network in other
+compartments, and a budget.
 """
 
 

@@ -28,6 +28,7 @@ from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
 from llmd_oke.planning.conditions import forecast_differences
 from llmd_oke.planning.container_images import chart_archives, images_of, tag_only_sentence, unchecked_archives_sentence
 from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, ServerStartForecast, bring_up, costs, server_start
+from llmd_oke.policies.organisation import with_policies
 
 Explain = Annotated[
     bool,
@@ -66,10 +67,10 @@ def shows_all(*, explain: bool = False) -> bool:
 
 
 def _plan(project: Path, stack: str) -> Plan:
-    """Return the plan of a stack.
+    """Return the plan of a stack, with the project's policies applied.
 
     Raises:
-        InvalidStack: the stack file has problems, or the project's latency figures have.
+        InvalidStack: the stack file has problems, or the project's latency figures or policies have.
     """
     try:
         plan = planning.plan_stack_file(project, stack, nodes_pull=True)
@@ -77,7 +78,7 @@ def _plan(project: Path, stack: str) -> Plan:
         raise InvalidStack([*project_problems(), *refused.problems]) from refused
     if problems := project_problems():
         raise InvalidStack(problems)
-    return plan
+    return with_policies(project, stack, plan)
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -37,6 +37,7 @@ from llmd_oke.operations.redaction import compared, preview_project, without_sec
 from llmd_oke.operations.updates import with_refresh
 from llmd_oke.planning import Plan, advice_of_update
 from llmd_oke.planning.pipeline_rights import pipeline_statements
+from llmd_oke.policies.organisation import with_policies
 
 if TYPE_CHECKING:
     from llmd_oke.program.declare import Declared
@@ -119,7 +120,7 @@ def preview(
     With --states the command uses no backend and no secrets: changes by hand and changed secrets are not detected.
     """
     _require_stack_file(project, stack)
-    plan = planning.plan_stack_file(project, stack, nodes_pull=True)
+    plan = with_policies(project, stack, planning.plan_stack_file(project, stack, nodes_pull=True))
     by_hand: list[Drift] = []
     not_compared = 0
     if rehearse:

@@ -23,6 +23,7 @@ from llmd_oke.operations.registries import refuse_other_archives
 from llmd_oke.operations.updates import with_refresh
 from llmd_oke.planning import Plan, advice_of_update
 from llmd_oke.planning.container_images import chart_archives
+from llmd_oke.policies.organisation import with_policies
 
 
 def up(
@@ -44,7 +45,7 @@ def up(
 
     A preview that would replace or delete a cluster, a network or a pool is refused, with the input that causes it.
     """
-    plan = planning.plan_stack_file(project, stack, nodes_pull=True)
+    plan = with_policies(project, stack, planning.plan_stack_file(project, stack, nodes_pull=True))
     for advice in advice_of_update(plan):
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
     if not benchmark:

@@ -17,6 +17,7 @@ from llmd_oke.config.base import (
     is_absent,
     matching,
 )
+from llmd_oke.config.budget import BudgetConfig
 from llmd_oke.config.cluster import Cluster, CreateCluster
 from llmd_oke.config.front_door import FrontDoorConfig
 from llmd_oke.config.gateway import Gateway
@@ -492,6 +493,9 @@ class StackConfig(ConfigPart):
     """Tags for the resources that this stack creates in OCI, instances included, besides the kit's own tag; none if
     left out.
     """
+
+    budget: Annotated[BudgetConfig | None, Field(exclude_if=is_absent)] = None
+    """A budget of OCI with alerts by mail for the compartment of a created cluster; none if left out."""
 
     tracing: Annotated[Tracing | None, Field(exclude_if=is_absent)] = None
     """Export of request traces from endpoint pickers, routing sidecars and vLLM; none if left out."""

@@ -205,9 +205,11 @@ def read_outputs(path: Path) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value)
 
 
-def declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, Any]) -> tuple[Declared, ...]:
+def declarations(
+    project: Path, stack: str, plan: Plan, outputs: Mapping[str, Any], *, rehearsed: bool = False
+) -> tuple[Declared, ...]:
     """Run the program with mocks; return the declared resources, with placeholders for secrets and for values that only
-    OCI knows.
+    OCI knows. As one that is `rehearsed`, the program downloads no manifest of Calico.
 
     Raises:
         KitError: the program refuses it.
@@ -217,6 +219,7 @@ def declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, An
     pools = (*plan.pools, *plan.created.cpu_pools) if plan.created else ()
     links = {pool.name: _IMAGE_LINK for pool in pools}
     values = {"llmd-oke:imageLinks": json.dumps(links), **hidden}
+    values |= {"llmd-oke:rehearsed": "true"} if rehearsed else {}
     cloud = _Unmade([model.name for model in plan.models], outputs)
     try:
         name = stack.rsplit("/", 1)[-1]

@@ -129,6 +129,18 @@ def errors_of_events(text: str) -> tuple[str, ...]:
         return ()
 
 
+def refusals_of_events(text: str) -> tuple[str, ...]:
+    """Return what mandatory policies say among the engine's events, each once; none if the text isn't a stream of
+    events.
+    """
+    try:
+        events: list[dict[str, Any]] = [json.loads(line).get("policyEvent") or {} for line in text.splitlines()]
+        mandatory = (event for event in events if event.get("enforcementLevel") == "mandatory")
+        return tuple(dict.fromkeys(f"policy {event['policyName']}: {event['message'].strip()}" for event in mandatory))
+    except (ValueError, AttributeError, KeyError):
+        return ()
+
+
 def failures_of_events(text: str) -> "Failures":
     """Return the resources that failed, or weren't begun, according to an update's events; none if the text isn't a
     stream of events.

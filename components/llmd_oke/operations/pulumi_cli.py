@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -19,7 +20,14 @@ from llmd_base.errors import KitError
 
 from llmd_oke.access.sign_in import of_environment
 from llmd_oke.operations.locks import until
-from llmd_oke.operations.previews import Preview, ResourceChange, errors_of_events, of_events, parse
+from llmd_oke.operations.previews import (
+    Preview,
+    ResourceChange,
+    errors_of_events,
+    of_events,
+    parse,
+    refusals_of_events,
+)
 
 Answer = TypeVar("Answer")
 
@@ -44,6 +52,10 @@ _LOOKS = {
     ("stack", "output"),
 }
 """First two words of CLI commands that don't change the state."""
+
+
+POLICY_PACK = "policies"
+"""Folder of a project with a policy pack for the engine."""
 
 
 NOT_SIGNED_IN, NO_SUCH_STACK = 3, 6
@@ -140,11 +152,14 @@ class PulumiCli:
             KitError: the CLI failed without a preview.
         """
         save = ["--save-plan", str(plan)] if plan else []
-        words = ["preview", "--json", "--show-sames", "--non-interactive", *save, *self._refreshed()]
+        words = ["preview", "--json", "--show-sames", "--non-interactive", *save, *self._refreshed(), *self._policies()]
         ended = self._run(*words, capture=True)
         if ended.status and not ended.output.strip().startswith("{"):
             raise KitError(f"`pulumi preview` failed:\n{(ended.errors or ended.output).strip()}")
         preview = parse(ended.output)
+        if preview.errors and self._policies():
+            refusals = refusals_of_events(self._run(*words, capture=True, variables=_STREAMING).output)
+            preview = replace(preview, errors=(*refusals, *preview.errors))  # the document has none of policies
         if ended.status and not preview.errors:
             return replace(preview, errors=(ended.errors.strip() or f"the CLI ended with status {ended.status}",))
         return preview
@@ -190,12 +205,12 @@ class PulumiCli:
         how += ["--plan", str(plan)] if plan else []
         how += ["--event-log", str(event_log)] if event_log else []
         variables = _EVENT_LOG if event_log else ()
-        return self._run("up", *_yes(yes), *how, *self._refreshed(), variables=variables).status
+        return self._run("up", *_yes(yes), *how, *self._refreshed(), *self._policies(), variables=variables).status
 
     def replace(self, urns: Sequence[str]) -> int:
         """Update the stack and replace these resources; return the CLI's exit code."""
         chosen = [word for urn in urns for word in ("--replace", urn)]
-        return self._run("up", "--yes", "--skip-preview", *chosen, *self._refreshed()).status
+        return self._run("up", "--yes", "--skip-preview", *chosen, *self._refreshed(), *self._policies()).status
 
     def destroy(self, *, yes: bool, targets: Sequence[str] = ()) -> int:
         """Destroy the stack, or only the `targets` (URNs) and their dependents; return the CLI's exit code."""
@@ -335,6 +350,19 @@ class PulumiCli:
 
     def _refreshed(self) -> list[str]:
         return ["--refresh"] if self.refresh else []
+
+    def _policies(self) -> list[str]:
+        """The option for the project's policy pack, if it has one.
+
+        Raises:
+            KitError: it has one, and what packs need isn't installed.
+        """
+        pack = self.project / POLICY_PACK
+        if not (pack / "PulumiPolicy.yaml").is_file():
+            return []
+        if find_spec("pulumi_policy") is None:
+            raise KitError(f"{pack} is a policy pack, which needs pulumi-policy.", "Install llmd-oke[policies].")
+        return ["--policy-pack", str(pack)]
 
     def _run(self, *words: str, capture: bool = False, variables: Sequence[str] = ()) -> CommandResult:
         if words[:2] not in _LOOKS:

@@ -10,6 +10,7 @@ from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.config import FileStorage, NodeDisk, StackConfig
 from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.planning.adapters import adapter_advice
+from llmd_oke.planning.budget import budget_advice
 from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.expert_parallel import all2all_advice
 from llmd_oke.planning.front_door import cache_isolation_advice, token_budget_advice
@@ -67,6 +68,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_kernels(plan),
         *_nodes_by_tag(plan),
         *tag_advice(plan),
+        *budget_advice(plan),
         *network_policy_advice(plan),
         *_without_rdma(plan),
         *cache_isolation_advice(plan.front_door),

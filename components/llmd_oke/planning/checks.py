@@ -14,6 +14,7 @@ from llmd_oke.config.cluster import KUBECONFIG_CREDENTIALS, read_kubeconfig
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.acceptance import acceptance_problems
 from llmd_oke.planning.adapters import adapter_name_problems
+from llmd_oke.planning.budget import budget_problems
 from llmd_oke.planning.front_door import front_door_problems
 from llmd_oke.planning.gateway import gateway_problems
 from llmd_oke.planning.gpu_stack import (
@@ -81,6 +82,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *acceptance_problems(config),
         *monitoring_problems(config),
         *tag_problems(config),
+        *budget_problems(config),
         *of_models,
         *_evaluation_problems(config),
     ]

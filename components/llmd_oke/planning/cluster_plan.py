@@ -10,6 +10,7 @@ from llmd_oke.catalogue.cluster import Need
 from llmd_oke.config import (
     SizeLimits,
 )
+from llmd_oke.config.budget import BudgetConfig
 from llmd_oke.config.cluster import AddOn, Oidc
 from llmd_oke.config.pools import CycleMode, ImageImport, Taint
 from llmd_oke.config.stack import GpuStack
@@ -239,7 +240,7 @@ class ClusterPlan:
     The first of `cpu_pools` is the system pool. `cluster_id` is that of an existing cluster, whose `kubeconfig` is
     requested from OCI if None. Pods have addresses of the VCN if `pods_cidr` is None. `storage` is None if no file
     system is created; `autoscaler` is the cluster autoscaler add-on, None if no pool is autoscaled; `node_repair` tells
-    whether OKE repairs GPU nodes on request by a label.
+    whether OKE repairs GPU nodes on request by a label. `budget` is that of the compartment, None if there is none.
     """
 
     cluster_name: str
@@ -267,6 +268,7 @@ class ClusterPlan:
     storage: StoragePlan | None
     autoscaler: AddOn | None
     node_repair: Literal["none", "on-request"]
+    budget: BudgetConfig | None
 
     @property
     def pools(self) -> tuple[GpuPoolPlan | CpuPoolPlan, ...]:

@@ -44,6 +44,7 @@ def _features(config: StackConfig, cluster: CreateCluster) -> Mapping[StackFeatu
     given = any(image.ocid for image in images)
     return {
         "rights": [{}] if iam.create else [],
+        "budget": [{}] if config.budget else [],
         "lustre": [{}] if isinstance(config.storage.model_cache, Lustre) else [],
         "keys": [{**key_compartment, "key_id": key} for key in dict.fromkeys(keys) if key],
         "defined-tags": [{"tag_namespaces": namespaces, "tag_namespace": space} for space in spaces],

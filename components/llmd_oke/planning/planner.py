@@ -162,6 +162,7 @@ def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
         add_ons=tuple(add_ons(config, cluster)),
         storage=created_storage(config),
         autoscaler=autoscaler_add_on(config) if autoscaled_pools(config) else None,
+        budget=config.budget,
     )
 
 

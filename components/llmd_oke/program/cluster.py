@@ -8,6 +8,7 @@ import pulumi
 from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
+from llmd_oke.cluster.budget import Budget, BudgetArgs
 from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
 from llmd_oke.cluster.gpu_pool import GpuPool, GpuPoolArgs
 from llmd_oke.cluster.iam import Iam, IamArgs, wait_for_policies
@@ -344,6 +345,24 @@ def declare_node_repair(plan: Plan, cluster: CreatedCluster, opts: pulumi.Resour
         {"pool_name": pool.name, "eviction_grace_minutes": pool.drain_minutes} for pool in plan.created.gpu_pools
     ]
     NodeRepair("node-repair", {"pools": pools, "kubeconfig": cluster.oke.kubeconfig}, after(opts, *cluster.nodes))
+
+
+def declare_budget(plan: Plan, cluster: CreatedCluster) -> None:
+    """Declare the budget of the cluster's compartment, if the stack file has one."""
+    created = plan.created
+    if created is None or created.budget is None:
+        return
+    args = arguments(
+        BudgetArgs,
+        created.budget,
+        _tags(created.tags),
+        created,
+        display_name=created.iam.unique_name,
+        home_region=created.iam.home_region,
+        ignored_tags=created.iam.ignored_tags,
+        provider_is_home=None,
+    )
+    Budget("budget", args, pulumi.ResourceOptions(providers=[cluster.provider]))
 
 
 def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:

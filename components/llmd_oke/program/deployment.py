@@ -93,6 +93,7 @@ def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[
     from llmd_oke.program.cluster import (  # noqa: PLC0415
         create_cluster,
         declare_autoscaler,
+        declare_budget,
         declare_node_repair,
         declare_operators,
         declare_policy_engine,
@@ -103,6 +104,7 @@ def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[
     cluster = create_cluster(created, settings.get("apiServer"), links, mirror, rehearsed=rehearsed)
     engines = declare_policy_engine(plan, cluster, cluster.inside, rehearsed=rehearsed)
     declare_node_repair(plan, cluster, cluster.inside)
+    declare_budget(plan, cluster)
     gates = declare_operators(plan, cluster, cluster.inside)
     declare_autoscaler(plan, cluster, gates)
     access = replace(cluster.access, ready=(*cluster.nodes, *engines, *gates))

@@ -21,6 +21,7 @@ FEATURES: dict[StackFeature, dict[str, Any]] = {
     "images-elsewhere": {"cluster": {"iam": {"imageCompartmentId": ELSEWHERE}}},
     "reservations": {"pool": {"capacityReservationId": ocid("capacityreservation")}},
     "network-elsewhere": {"cluster": {"network": {"compartmentId": ELSEWHERE}}},
+    "budget": {"budget": {"monthlyAmount": 1, "recipients": ["ops@example.com"]}},
 }
 DEPLOYS: dict[StackFeature, list[str]] = {
     "rights": ["manage policies in tenancy", "manage dynamic-groups in tenancy"],
@@ -38,10 +39,12 @@ DEPLOYS: dict[StackFeature, list[str]] = {
     "images-elsewhere": [f"read instance-images in compartment id {ELSEWHERE}"],
     "reservations": [f"use compute-capacity-reservations in compartment id {COMPARTMENT}"],
     "network-elsewhere": [f"manage virtual-network-family in compartment id {ELSEWHERE}"],
+    "budget": ["manage usage-budgets in tenancy"],
 }
 LOOKS: dict[StackFeature, list[str]] = {
     "lustre": [f"read lustre-file-family in compartment id {COMPARTMENT}"],
     "network-elsewhere": [f"read virtual-network-family in compartment id {ELSEWHERE}"],
+    "budget": ["read usage-budgets in tenancy"],
 }
 
 

@@ -64,7 +64,7 @@ def test_a_resource_that_is_not_served_is_named_with_those_that_are():
 
 def test_every_resource_has_outputs_and_what_is_required_is_no_output_alone():
     assert all(resource.inputs.keys().isdisjoint(resource.outputs) for resource in ALL)
-    assert len(ALL) == 47
+    assert len(ALL) == 49
 
 
 POOL = resource_of("oci:ContainerEngine/nodePool:NodePool")

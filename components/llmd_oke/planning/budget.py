@@ -1,0 +1,33 @@
+"""Budget of a stack: where it has a meaning, and whether the stack costs more by itself."""
+
+from collections.abc import Iterator
+
+from llmd_base.errors import Problem
+
+from llmd_oke.catalogue.operations import prices
+from llmd_oke.config import StackConfig
+from llmd_oke.planning.estimates import costs
+from llmd_oke.planning.plan import Advice, Plan
+
+
+def budget_problems(config: StackConfig) -> Iterator[Problem]:
+    """Find a budget of a stack that creates no cluster, and alerts that are there twice."""
+    budget = config.budget
+    if budget is None:
+        return
+    if config.created_cluster is None:
+        why = "only a stack that creates its cluster knows a compartment and the tenancy"
+        yield Problem("budget", budget.monthly_amount, "nothing, or a cluster of mode create", why)
+    for index, alert in enumerate(budget.alerts):
+        if alert in budget.alerts[:index]:
+            yield Problem(f"budget.alerts[{index}]", f"{alert.percent:g}", "each alert once", "it is there already")
+
+
+def budget_advice(plan: Plan) -> Iterator[Advice]:
+    """Yield advice for a stack that costs more than its budget. Prices are in US dollars, the budget may be in another
+    currency.
+    """
+    budget, most_usd = plan.config.budget, costs(plan).usd_per_hour * prices().hours_per_month
+    if budget is not None and most_usd > budget.monthly_amount:
+        text = f"the stack alone costs {most_usd:,.0f} US dollars in a month of 31 days (list price), more than that"
+        yield Advice("budget.monthlyAmount", text)

@@ -1,0 +1,127 @@
+"""The policy pack at the real engine: the CLI starts it as a program that speaks pulumi-policy.
+
+`pulumi-analyzer-policy-python` is what the engine asks for where there is no host of Python programs on PATH; a script
+of two lines is it here.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pulumi
+import pulumi_kubernetes as k8s
+import pytest
+from llmd_base.errors import KitError
+from llmd_oke.operations import pulumi_cli
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
+from llmd_rehearsal.programs import locate
+from pulumi_engine import new_stack
+from stack_files import PROJECT, model, stack, write
+from test_engine_plans import _language
+from test_engine_updates import RecordingPlugin, engine_options, serving
+
+pytestmark = pytest.mark.engine
+
+PINNED, TAGGED = f"docker.io/a/b:1@sha256:{'0' * 64}", "docker.io/a/b:1"
+TOKEN = "hf_" + "a1B2" * 10
+ANALYZER = '#!/bin/sh\nexec "{python}" -u .\n'
+
+
+class GuardedStack:
+    """A stack of one Pod whose project has the policy pack of the examples."""
+
+    def __init__(self, project: Path, plugin: RecordingPlugin) -> None:
+        self.image = PINNED
+        self.token, self.hides_token = "none", True
+        self.plugin, self.project = plugin, project
+        shutil.copytree(PROJECT / "examples" / "policies", project / "policies")
+        engine = locate("pulumi")
+        assert engine
+        self.cli = PulumiCli(project, "test", str(engine.path), self._run)
+
+    def choose(self, policies: str) -> None:
+        (self.project / "policies" / "policies.yaml").write_text(policies)
+
+    def program(self) -> None:
+        opts = pulumi.ResourceOptions(provider=k8s.Provider("cluster", cluster_identifier="test"))
+        spec = {"containers": [{"name": "server", "image": self.image}]}
+        k8s.core.v1.Pod("server", metadata={"name": "server", "namespace": "llm-d"}, spec=spec, opts=opts)
+        token = pulumi.Output.secret(self.token) if self.hides_token else self.token
+        k8s.core.v1.ConfigMap("settings", metadata={"name": "settings"}, data={"token": token}, opts=opts)
+
+    def up(self) -> int:
+        self.plugin.calls.clear()
+        return self.cli.up(yes=True, skip_preview=True)
+
+    def _run(self, argv: Sequence[str], capture: bool) -> CommandResult:
+        if not {"up", "preview"} & {*argv[:4]}:
+            return run(argv, True)
+        with _language(self.program) as address:
+            ended = run([*argv, "--client", address, "--exec-kind", "auto.inline"], True)
+        self.said = ended.output + ended.errors
+        return ended
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedStack]:
+    pytest.importorskip("pulumi_policy", reason="pulumi-policy is not installed: scripts/setup dev")
+    plugin = RecordingPlugin()
+    plugin.remembered = "kubernetes:core/v1:Pod"
+    with serving(plugin) as address:
+        options = engine_options(address, tmp_path, monkeypatch)
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        script = programs / "pulumi-analyzer-policy-python"
+        script.write_text(ANALYZER.format(python=sys.executable))
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+        for name, value in (options.env_vars or {}).items():
+            monkeypatch.setenv(name, value)
+        made = GuardedStack(tmp_path / "work", plugin)
+        new_stack(made.program, options)
+        yield made
+
+
+def test_the_engine_refuses_what_a_mandatory_policy_forbids_before_it_makes_it(guarded: GuardedStack):
+    guarded.choose("levels: {image-digests: mandatory}")
+    guarded.image = TAGGED
+    assert any("can become another one" in text for text in guarded.cli.preview().errors), guarded.said
+    assert guarded.up()
+    assert not guarded.plugin.calls
+    assert f"the image {TAGGED} can become another one" in guarded.said
+    guarded.image = PINNED
+    assert guarded.up() == 0, guarded.said
+    assert guarded.plugin.calls == [("create", "server")]
+
+
+def test_the_engine_tells_of_an_advisory_policy_and_goes_on(guarded: GuardedStack):
+    guarded.choose("levels: {image-digests: advisory}")
+    guarded.image = TAGGED
+    assert guarded.up() == 0, guarded.said
+    assert f"the image {TAGGED} can become another one" in guarded.said
+
+
+def test_the_engine_refuses_plain_secrets_and_takes_marked_ones(guarded: GuardedStack):
+    guarded.choose("levels: {plain-secrets: mandatory}")
+    guarded.token = TOKEN
+    assert guarded.up() == 0, guarded.said
+    guarded.hides_token = False
+    assert guarded.up()
+    assert "data.token has a token of Hugging Face in plain text" in guarded.said
+
+
+def test_the_engine_holds_a_stack_file_to_the_bound_of_its_monthly_price(guarded: GuardedStack):
+    guarded.choose("levels: {monthly-cost: mandatory}\nmonthlyUsd: 1000\n")
+    write(guarded.project, "test", stack(model("1p-tp1-1d-tp1")))
+    assert guarded.cli.preview().errors
+    assert "US dollars a month at list price" in guarded.said
+
+
+def test_a_policy_pack_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copytree(PROJECT / "examples" / "policies", tmp_path / "policies")
+    monkeypatch.setattr(pulumi_cli, "find_spec", lambda _: None)
+    cli = PulumiCli(tmp_path, "test", "pulumi", lambda *_: CommandResult(0, "{}"))
+    with pytest.raises(KitError, match=r"llmd-oke\[policies\]"):
+        cli.preview()
