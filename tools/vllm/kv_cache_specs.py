@@ -41,6 +41,8 @@ def state_bytes(model: ModelConfig) -> int:
     """Return the bytes of a sequence's state over all layers that keep one."""
     if not model.is_hybrid:
         return 0
+    # vLLM keeps states in 32 bits on processors with these instructions (vllm/platforms/cpu.py), not so on GPUs.
+    torch.cpu._is_avx512_bf16_supported = lambda: False
     vllm_config = VllmConfig(model_config=model, cache_config=CacheConfig(enable_prefix_caching=False))
     of_model, _ = ModelRegistry.resolve_model_cls(model.architecture, model_config=model)
     shapes = of_model.get_mamba_state_shape_from_config(vllm_config)

@@ -16,7 +16,7 @@ from llmd_rehearsal.real_vllm.environment import RealVllm
 from real_servers import server, wait_for
 from real_vllm_for_tests import need_real_vllm
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 DAMAGE = b"cos\n_exit\n(I3\ntR."
 """A pickle that ends the process that reads it, which vLLM can't catch."""
