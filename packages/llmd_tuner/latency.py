@@ -232,14 +232,14 @@ class ServerLatency:
         Each drafted token is computed as a sequence of its own, but reads no KV cache; each pass of the draft takes one
         layer's start and reads its weights.
         """
-        alone_s, experts_s, _, _ = self.step_terms
-        step_s = alone_s + experts_s * self._routed(batch * (1 + drafted)) + batch * self.sequence_s(context_tokens)
+        alone_s, experts_s, _, _ = self._step_terms
+        step_s = alone_s + experts_s * self._routed(batch * (1 + drafted)) + batch * self._sequence_s(context_tokens)
         if not drafted:
             return step_s
         return step_s + drafted * (batch * self._sequence_terms[0] + self._draft_pass_s(batch))
 
     @cached_property
-    def step_terms(self) -> tuple[float, float, float, float]:
+    def _step_terms(self) -> tuple[float, float, float, float]:
         """Terms of a step that don't depend on its batch.
 
         They are the seconds of a step without any sequence, the seconds of reading all experts, the bytes that the
@@ -250,7 +250,7 @@ class ServerLatency:
         missed = 1.0 - sizes.active_experts / sizes.experts if sizes.experts else 1.0
         return alone_s, sizes.expert_bytes * self._byte_s / ranks, self._imbalance, missed**ranks
 
-    def sequence_s(self, context_tokens: float) -> float:
+    def _sequence_s(self, context_tokens: float) -> float:
         """Return the seconds that each sequence with a context of `context_tokens` adds to a step."""
         sizes = self.model.sizes
         sequence_s, key_value_s = self._sequence_terms
@@ -260,7 +260,7 @@ class ServerLatency:
 
     def _routed(self, tokens: int) -> float:
         """Return the share of its experts that the busiest GPU reads for `tokens` of each rank."""
-        _, _, imbalance, missed = self.step_terms
+        _, _, imbalance, missed = self._step_terms
         return min(1.0, imbalance * (1.0 - missed**tokens))
 
     def _draft_pass_s(self, batch: int) -> float:

@@ -152,13 +152,9 @@ def aggregated_server(
 
 def _steps(model: LatencyModel, workload: WorkloadClasses, parallelism: Parallelism, batch: int) -> tuple[Array, Array]:
     """Return the batches of a rank up to `batch`, and the time of a step of each (`ServerLatency.decode_step_s`)."""
-    server, batches = model.server(parallelism), np.arange(1, batch + 1, dtype=np.float64)
-    if model.drafting:  # a draft's passes are not vectorised
-        context = workload.context_tokens
-        return batches, np.array([server.decode_step_s(size, context) for size in range(1, batch + 1)])
-    alone_s, experts_s, imbalance, missed = server.step_terms
-    read = np.minimum(1.0, imbalance * (1.0 - missed**batches))
-    return batches, alone_s + experts_s * read + batches * server.sequence_s(workload.context_tokens)
+    server, context_tokens = model.server(parallelism), workload.context_tokens
+    steps_s = [server.decode_step_s(size, context_tokens) for size in range(1, batch + 1)]
+    return np.arange(1, batch + 1, dtype=np.float64), np.array(steps_s)
 
 
 def _rates(workload: WorkloadClasses, batches: Array, itl_s: Array) -> Array:

@@ -152,8 +152,11 @@ def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
 
 def fitting_sizes(context: PlannedModel, role: Role) -> list[int]:
     """Return the possible sizes whose memory holds at least one sequence of maximum length."""
-    sizes = possible_sizes(context, role)
-    return [size for size in sizes if context.memory(role, size).sequences(context.max_model_len)]
+    spreads = {
+        size: replace(context.parallelism(role), tensor_parallel_size=size, nodes=1)
+        for size in possible_sizes(context, role)
+    }
+    return [size for size, spread in spreads.items() if context.memory(role, spread).sequences(context.max_model_len)]
 
 
 def _roles(context: PlannedModel) -> Iterator[Problem]:
@@ -223,7 +226,7 @@ def _split_blocks(context: PlannedModel, size: int) -> str:
 
 
 def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
-    fit = context.memory(role, context.size(role))
+    fit = context.memory(role, context.parallelism(role))
     if fit.sequences(context.max_model_len):
         return
     ways = [_sizes(sizes)] if (sizes := fitting_sizes(context, role)) else []

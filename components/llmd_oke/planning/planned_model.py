@@ -1,6 +1,6 @@
 """A model of the stack file together with its catalogue entry and the shape of its nodes, as checks need them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from llmd_base.errors import Problem
 from llmd_bench.deployment import Parallelism
@@ -41,9 +41,10 @@ class PlannedModel:
         """Return the tensor parallel size of a role's servers."""
         return self.parallelism(role).tensor_parallel_size
 
-    def memory(self, role: Role, size: int) -> Memory:
-        """Return the memory of one server of a role with tensor parallel size `size`."""
-        spread = replace(self.parallelism(role), tensor_parallel_size=size, nodes=1)
+    def memory(self, role: Role, spread: Parallelism) -> Memory:
+        """Return the memory of one server of a role that is spread over its GPUs so, with the adapters and the draft of
+        the stack file.
+        """
         engine = self.model.engine.of_role(role)
         share, draft = engine.gpu_memory_utilization, self.facts.server_draft(engine.speculation)
         return memory(self.facts, self.shape, spread, share, engine.adapters, draft)

@@ -110,9 +110,9 @@ def accepted_servers(plan: Plan, index: int, most_gpus: int) -> ServerChoices:
         aggregated,
         pairs,
         {
-            "prefill": {spread: _memory(context, "prefill", spread) for spread, _ in pairs},
-            "decode": {spread: _memory(context, "decode", spread) for _, spread in pairs},
-            "aggregated": {spread: _memory(context, "aggregated", spread) for spread in aggregated},
+            "prefill": {spread: context.memory("prefill", spread) for spread, _ in pairs},
+            "decode": {spread: context.memory("decode", spread) for _, spread in pairs},
+            "aggregated": {spread: context.memory("aggregated", spread) for spread in aggregated},
         },
     )
 
@@ -132,8 +132,3 @@ def _accepted(context: PlannedModel, index: int, topology: Topology) -> bool:
             return False
     models = [model if i == index else other for i, other in enumerate(context.stack.models)]
     return not checks.problems(context.stack.model_copy(update={"models": models}))
-
-
-def _memory(context: PlannedModel, role: Role, spread: Parallelism) -> Memory:
-    engine = context.model.engine.of_role(role)
-    return memory(context.facts, context.shape, spread, engine.gpu_memory_utilization, engine.adapters)

@@ -118,3 +118,12 @@ def test_no_pair_has_more_gpus_than_there_are():
 def test_a_release_that_knows_no_servers_over_nodes_offers_none(name: str):
     older = {**document("gpt-oss-120b", "agg-tp1-1r"), "release": name}
     assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(older), 0, 32).spreads)
+
+
+def test_memory_of_servers_to_choose_from_counts_what_drafts_for_the_model():
+    with_draft = choices("deepseek-r1", "agg-tp8-1r", gpus=8, engine={"speculation": {}}).memory["aggregated"]
+    without = choices("deepseek-r1", "agg-tp8-1r", gpus=8).memory["aggregated"]
+    assert with_draft.keys() < without.keys()  # some servers have no room for it
+    for spread, memory in with_draft.items():
+        assert memory.draft_gib > 0
+        assert memory.key_value_tokens < without[spread].key_value_tokens

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,6 @@ from llmd_pods.prewarm import __main__ as program
 from llmd_pods.prewarm import fill, places, sources, transfer, web
 
 WANTED = {path: content for path, content in FILES.items() if not path.startswith("original/")}
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    served = Hub()
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(web, "pause_s", lambda attempt: 0.0)
-    yield served
-    served.close()
 
 
 def run(cache: Path, *arguments: str) -> int:

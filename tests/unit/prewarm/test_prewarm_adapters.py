@@ -1,28 +1,21 @@
 """LoRA adapters that are put beside a model's weights, against a loopback stand-in for those who have them."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub
 from llmd_pods.prewarm import __main__ as program
-from llmd_pods.prewarm import web
 
 CONFIG = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, "base_model_name_or_path": "owner/other-name", "bias": "none"}
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """Answer with files that are a model's and an adapter's at once: the stand-in has one repository."""
-    served = Hub()
-    served.files = {**FILES, "adapter_config.json": json.dumps(CONFIG).encode()}
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(web, "pause_s", lambda attempt: 0.0)
-    yield served
-    served.close()
+def hub(hub: Hub) -> Hub:
+    """Answer with files that are a model's and an adapter's at once: the hub has one repository."""
+    hub.files = {**FILES, "adapter_config.json": json.dumps(CONFIG).encode()}
+    return hub
 
 
 def wanted(*names: str, max_rank: int = 16) -> str:

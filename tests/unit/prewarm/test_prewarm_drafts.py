@@ -1,23 +1,10 @@
 """Drafts that are put beside a model's weights, against a loopback stand-in for those who have them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub
 from llmd_pods.prewarm import __main__ as program
-from llmd_pods.prewarm import web
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """Answer with a model's files at each revision: the stand-in has one repository."""
-    served = Hub()
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(web, "pause_s", lambda attempt: 0.0)
-    yield served
-    served.close()
 
 
 def run(cache: Path, *drafts: str) -> int:

@@ -40,13 +40,6 @@ def folder() -> Iterator[Path]:
         yield there
 
 
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    served = Hub()
-    yield served
-    served.close()
-
-
 def run(folder: Path, hub: Hub, rights: tuple[str, ...], program: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     argv = ["setpriv", *rights, os.path.realpath(sys.executable), "-S", "-B", *program]
     environment = {"HF_ENDPOINT": hub.url}

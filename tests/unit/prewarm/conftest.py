@@ -1,0 +1,16 @@
+from collections.abc import Iterator
+
+import pytest
+from hub_for_tests import Hub
+from llmd_pods.prewarm import web
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hugging Face hub of this machine with one repository, which the programs of this process ask."""
+    served = Hub()
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(web, "pause_s", lambda attempt: 0.0)
+    yield served
+    served.close()
