@@ -1,7 +1,9 @@
-"""Tuner of deployments: from benchmarks of single servers to the best topology. Pure Python: no Pulumi, no cluster.
+"""Tuner of deployments: finds the best topology from benchmarks of single servers. Pure Python without Pulumi or a
+cluster.
 
-`waits` → `servers` (what one server does) → `measurements` (rows of servers) → `calibration` (figures fitted to them),
-`search` (all deployments in closed form) and `simulation` (a few, event by event) → `ranking` (the best, how sure that
-is) and `assumptions` (whether what was assumed still holds) → `published_claims` (the simulation held against what
-others published) → `fidelity` (simulated against measured, load by load).
+Its modules, from the lowest to the highest: `waits` (queueing theory), `servers` (what one server does), `measurements`
+(rows of servers), `calibration` (latency figures fitted to rows), `search` (all deployments in closed form),
+`simulation` (single deployments, event by event), `ranking` (the best deployments, and how sure that is), `assumptions`
+(whether the assumptions behind a choice still hold), `published_claims` (the simulation against what others published)
+and `fidelity` (the simulation against measurements, load by load).
 """

@@ -1,6 +1,7 @@
-"""Assumptions that a deployment was chosen under, held against what its servers count: verdicts and advice.
+"""Assumptions under which a deployment was chosen, compared with counters of its running servers: verdicts and advice.
 
-A deployment is chosen for a load; under it a forecast says what it would do; limits must hold whatever comes.
+There are three kinds: the load that a deployment was chosen for, the latencies that were forecast for that load, and
+limits that must hold under any load.
 """
 
 import shlex
@@ -27,11 +28,11 @@ from llmd_tuner.search_inputs import Targets
 def of_forecast(
     forecast: Row, targets: Targets, servers: int, forecast_share: float, load_share: float
 ) -> tuple[Assumption, ...]:
-    """Return what a forecast assumed of the load and said of latencies, as assumptions that counters can be held
-    against.
+    """Return the assumptions of a forecast about load and latencies, in a form that counters can be compared with.
 
-    `servers` is how many generate tokens; `forecast_share` and `load_share` are how far figures may be off. Where no
-    load was asked for, the forecast is of the most that the deployment carries: less is no surprise then.
+    `servers` is the number of servers that generate tokens. `forecast_share` and `load_share` are the tolerated errors
+    of latencies and loads, as shares. A forecast that wasn't made for a given load is of the highest load that the
+    deployment carries; then a smaller load breaks no assumption.
     """
     load: list[Assumption] = []
     if rate := forecast.offered_requests_per_s:
@@ -50,8 +51,8 @@ def of_forecast(
 def of_lengths(
     input_tokens: float, output_tokens: float, share: float, *, hit_share: float = 0.0
 ) -> Iterator[Assumption]:
-    """Return the assumed lengths of requests, in tokens, and the assumed share of prompt tokens that a prefix cache
-    answers.
+    """Yield assumptions about the mean lengths of requests, in tokens, and about the share of prompt tokens that a
+    prefix cache answers. `share` is the tolerated error of each.
     """
     for figure, tokens in ((INPUT_TOKENS, input_tokens), (OUTPUT_TOKENS, output_tokens)):
         yield Assumption(figure, AssumptionKind.LOAD, tokens, "given", tolerance=share * tokens)
@@ -59,7 +60,7 @@ def of_lengths(
 
 
 def of_targets(targets: Targets) -> Iterator[Assumption]:
-    """Return the promised latencies, as limits of their means in milliseconds."""
+    """Yield the promised latencies as upper limits of means, in milliseconds."""
     ttft_s, itl_s = targets.ttft_s, targets.itl_s
     yield from latency_limits(None if ttft_s is None else ttft_s * 1000, None if itl_s is None else itl_s * 1000)
 
@@ -79,28 +80,34 @@ def _forecast(forecast: Row, servers: int, share: float) -> Iterator[Assumption]
 
 @dataclass(frozen=True)
 class StackModel:
-    """A model of a stack, as commands name it; `name` is None where the stack has no other model."""
+    """Stack and model that a command is about. `name` is None where the stack has a single model, which commands need
+    not name.
+    """
 
     stack: str
     name: str | None
     targets: Targets
 
     def command(self, *words: str) -> str:
-        """Return a command of the tuner about this model, ready to be copied."""
+        """Return the command line of a `tune` command about this model, quoted so that it can be pasted
+        into a shell.
+        """
         about = ["--stack", self.stack, *(["--name", self.name] if self.name else [])]
         return shlex.join(["llmd-oke", "tune", words[0], *about, *words[1:]])
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """A reason to act, and the command to begin with."""
+    """Advice to a user: the reason to act, and the command to begin with."""
 
     why: str
     command: str
 
 
 def advice(judged: Sequence[AssumptionJudgement], seen: CountedObservation, place: StackModel) -> Iterator[NextStep]:
-    """Yield a next step for each cause; none where all assumptions hold, or where no request came."""
+    """Yield a next step for each cause of a broken assumption; nothing where all assumptions hold, or where no request
+    was counted.
+    """
     if not seen.answered:
         return
     off = [item.assumption for item in judged if item.off]
@@ -122,9 +129,8 @@ def advice(judged: Sequence[AssumptionJudgement], seen: CountedObservation, plac
 
 
 def rank_command(seen: CountedObservation, place: StackModel) -> str:
-    """Return the `tune rank` command for the load that was seen, with the targets as they were.
-
-    Lengths are left out where too few requests told them.
+    """Return the `tune rank` command for the observed load and the targets that the deployment was chosen for. Lengths
+    of requests are omitted where too few requests were counted.
     """
     words: list[str] = []
     if seen.input_tokens and seen.output_tokens and seen.answered >= tolerances().latency_requests:

@@ -1,13 +1,13 @@
-"""Latency figures fitted to measured rows, with errors of what the fits have not seen.
+"""Latency figures fitted to measured rows, with their errors on points that the fits didn't use.
 
 The model is linear in its factors, so each column of a fit is the model itself with one factor at 1 and the others at
 0. Points weigh by relative error, and no factor is negative: no part of a time can be less than nothing. A decode step
 gets a fixed time for each spread of servers over GPUs that was measured, launches of layers and the exchange of experts
 included, because spreads differ by more than bytes and operations explain: on the published points, of tensor parallel
-sizes alone, that halves the error, in sample and for unseen loads.
-A prompt alone takes its GPU time t and the overhead o. Of C in flight, those b that fit a step go on together, and hide
-their overheads behind the steps of the others as far as there are others: a prompt takes max(t, (b t + o) / C). The
-efficiency of all-reduce is kept as it was: prompts of one length can't tell it from computing.
+sizes alone, that halves the error, in sample and for unseen loads. A prompt alone takes its GPU time t and the overhead
+o. Of C in flight, those b that fit a step go on together, and hide their overheads behind the steps of the others as
+far as there are others: a prompt takes max(t, (b t + o) / C). The efficiency of all-reduce is kept as it was: prompts
+of one length can't tell it from computing.
 """
 
 from collections import Counter
@@ -46,8 +46,8 @@ _ROUNDS = 4
 
 @dataclass(frozen=True)
 class CalibratedRole:
-    """A role of servers: how its points are read from rows, how its factors are fitted to them, how a model predicts
-    one.
+    """Fit of one role of servers, prefill or decode: functions that read its points from rows, fit its factors, and
+    predict a point.
     """
 
     name: str
@@ -57,7 +57,9 @@ class CalibratedRole:
 
 
 def fit_decode(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
-    """`base` with the factors of a decode step that fit the points best."""
+    """Return the latency model `base` with factors of decode steps that fit measured times with the least squared
+    relative error.
+    """
     none = replace(
         base.factors,
         decode_layer_s=0.0,
@@ -89,12 +91,13 @@ def fit_decode(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
 
 
 def fit_prefill(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
-    """`base` with the factors of a prefill that fit the points best.
+    """Return the latency model `base` with factors of prefills that fit measured times with the least squared relative
+    error.
 
-    Which points have a busy GPU follows from the fit itself, so that it is repeated until that stays as it was.
+    Which points kept the GPU busy depends on the factors, so the fit is repeated until that choice no longer changes.
 
     Raises:
-        KitError: the points leave no time for computing.
+        KitError: the fit leaves no time for computing.
     """
     busy = [point.sequences > _together(point) for point in points]
     fitted = _fit_prefill(points, busy, base)
@@ -158,7 +161,7 @@ ROLES = (PREFILL, DECODE)
 
 
 def errors(role: CalibratedRole, model: LatencyModel, points: Sequence[StepTime]) -> list[float]:
-    """Return predicted over measured, less one, for each point."""
+    """Return the relative error of a model's prediction at each point: predicted over measured, less one."""
     return [role.predict(model, point) / point.seconds - 1 for point in points]
 
 
@@ -174,10 +177,10 @@ def _solve(
 
 
 def nonnegative_least_squares(columns: Array, values: Array) -> Array:
-    """The coefficients x >= 0 that bring `columns @ x` nearest to `values`.
+    """Return the vector x >= 0 for which `columns @ x` is nearest to `values`.
 
-    The active set method of Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23. Columns are scaled to
-    equal length first, so that the order in which they come in is that of their use and not of their units.
+    Active set method of Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23. Columns are scaled to
+    equal length first, so that their units don't decide the order in which they become active.
     """
     lengths = np.maximum(np.linalg.norm(columns, axis=0), np.finfo(float).tiny)
     return _active_set(columns / lengths, values) / lengths
@@ -215,7 +218,7 @@ def _backed_off(columns: Array, values: Array, start: Array, chosen: "NDArray[An
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Errors of points that were predicted from others: predicted over measured, less one."""
+    """Errors of a fit at points that it didn't use: predicted over measured, less one."""
 
     points: tuple[StepTime, ...]
     errors: tuple[float, ...]
@@ -232,23 +235,27 @@ class HeldOut:
 
 
 def by_load(point: StepTime) -> Hashable:
-    """Return the load of a point, its batch and length, to group points by."""
+    """Return the load of a point, batch and length, as a key for grouping."""
     return point.sequences, point.tokens
 
 
 def by_spread(point: StepTime) -> Hashable:
-    """Return the spread of a point's server over GPUs and nodes, to group points by."""
+    """Return the spread of a point's server over GPUs and nodes, as a key for grouping."""
     return point.parallelism
 
 
 def spreads_of(points: Iterable[StepTime]) -> list[Parallelism]:
-    """Return the spreads of the servers of points, each once, by their GPUs."""
+    """Return the distinct spreads over GPUs of the servers that points were measured on, in order of their numbers of
+    GPUs.
+    """
     spreads = {point.parallelism for point in points}
     return sorted(spreads, key=lambda spread: (spread.gpus, spread.tensor_parallel_size, spread.kind))
 
 
 def leave_out(role: CalibratedRole, points: Sequence[StepTime], base: LatencyModel, group: Group) -> HeldOut | None:
-    """Predict each group of points from the others; None where there are too few points or groups for that."""
+    """Cross-validate a fit: predict each group of points from a fit to all other groups. Returns None where there are
+    too few points or groups.
+    """
     predictions: list[tuple[StepTime, float]] = []
     for left_out in dict.fromkeys(map(group, points)):
         known = [point for point in points if group(point) != left_out]
@@ -260,24 +267,24 @@ def leave_out(role: CalibratedRole, points: Sequence[StepTime], base: LatencyMod
 
 
 def predict(role: CalibratedRole, known: Sequence[StepTime], others: Sequence[StepTime], base: LatencyModel) -> HeldOut:
-    """Predict some points by a fit to other ones."""
+    """Return the errors of the points `others`, predicted by a fit to the points `known`."""
     return HeldOut(tuple(others), tuple(errors(role, role.fit(known, base), others)))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """New figures; `fitted` names the roles whose factors are new."""
+    """Result of a calibration: the new latency figures. `fitted` names the roles whose factors are new."""
 
     figures: LatencyFigures
     fitted: tuple[str, ...]
 
 
 def calibrate(rows: Sequence[Row], model: CatalogueModel, node: NodeHardware, base: LatencyFigures) -> Calibration:
-    """Return the figures that the rows make of `base`: each role with enough points gets new factors, the others stay.
+    """Return latency figures fitted to rows. A role with too few points keeps the factors of `base`.
 
     Raises:
-        KitError: the rows are of several images, those of a role of several conditions, of none of this model and GPU,
-            or too few of either role.
+        KitError: the rows are of several images, the rows of a role are of several conditions, no row is of this model
+            and GPU, or there are too few points for both roles.
     """
     own = [row for row in rows if row.model in {model.name, model.repository} and row.gpu == node.gpu.product]
     images = sorted({row.image for row in own if row.image})
@@ -371,8 +378,8 @@ def _mean(held_out: HeldOut | None) -> float | None:
 
 
 def left_out_models(rows: Sequence[Row], base: LatencyModel) -> Iterator[tuple[Row, LatencyModel]]:
-    """Yield each row with a model that was fitted to the rows of other loads, or of other spreads of servers where
-    all have the same load; a role with too few points yields none.
+    """Yield each row with a model that was fitted without the rows of its load, or of its spread over GPUs where all
+    rows have the same load. A role with too few points yields nothing.
     """
     for role in ROLES:
         pairs = [(row, point) for row in rows for point in role.points([row])]

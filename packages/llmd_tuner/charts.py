@@ -1,4 +1,6 @@
-"""Plots of a search: what is best for each GPU and user, and where the chosen deployment stands in it."""
+"""Plots of a search: the frontier of throughput for each GPU against speed for each user, and the chosen deployment in
+it.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ _FRONTIER = "What no other deployment and load exceeds in both: a part of the fr
 
 @dataclass(frozen=True)
 class Picture:
-    """All that a plot shows."""
+    """Contents of a plot of a search: frontier, curves of single deployments, targets, and measured runs."""
 
     model: str
     question: SearchInputs
@@ -40,7 +42,9 @@ class Picture:
 def picture(
     model: str, question: SearchInputs, confidence: Confidence, ranking: Ranking, measured: Sequence[Row] = ()
 ) -> Picture:
-    """Return the frontier of all deployments, the curves of the best ones of different kinds, and measured runs."""
+    """Return the contents of a plot: the frontier of all deployments, the curves of the best deployments of different
+    kinds, and measured runs.
+    """
     losers = [loser.deployment for loser in ranking.losers]
     aggregated = [deployment for deployment in losers if deployment.family.startswith("agg")]
     # The first, then the best of the other families, an aggregated one early among them.
@@ -51,7 +55,9 @@ def picture(
 
 
 def scatter(picture: Picture) -> list[ChartSeries]:
-    """Return the series of TPSG against TPSU: curves over the load, the frontier with its topologies, measured runs."""
+    """Return the series of TPSG (tokens per second and GPU) against TPSU (tokens per second and user): curves over the
+    load, the frontier with its topologies, and measured runs.
+    """
     basis = picture.confidence.basis
     series: list[ChartSeries] = []
     for curve in filter(None, picture.curves):
@@ -83,7 +89,9 @@ def _measured(rows: Sequence[Row]) -> Iterator[ChartSeries]:
 
 
 def box(picture: Picture) -> Box | None:
-    """Return the box of speeds for users that need an ITL within its target; TTFT counts in a speed too."""
+    """Return the region of the plot with the speeds for users at which ITL meets its target; None without such a
+    target.
+    """
     itl_s = picture.question.targets.itl_s
     return None if itl_s is None else Box(x_min=1 / itl_s, label=f"ITL sure to be within {itl_s * 1000:g} ms")
 
@@ -96,12 +104,12 @@ def svg(picture: Picture) -> str:
 
 
 def text(picture: Picture, width: int, height: int) -> str:
-    """Draw the scatter plot for a terminal."""
+    """Return the scatter plot as text for a terminal of `width` columns and `height` lines."""
     return scatter_text(scatter(picture), width=width, height=height, x_label=TPSU, y_label=TPSG)
 
 
 def html(picture: Picture) -> str:
-    """Return a page with the plots and the frontier's table."""
+    """Return an HTML page with the plots and a table of the frontier."""
     latencies = [
         PageSection("TTFT against load", svg=_latency(picture, "TTFT, ms", "ttft_s")),
         PageSection("ITL against load", svg=_latency(picture, "ITL, ms", "itl_s")),

@@ -1,4 +1,6 @@
-"""Trust in a forecast: what its latency figures were fitted to, and where a question leaves that."""
+"""Confidence in a forecast: which measurements its latency figures were fitted to, and where a question
+exceeds these.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +51,9 @@ class Confidence:
 
     @property
     def sentence(self) -> str:
-        """The tag with its errors and where it leaves what was measured."""
+        """The tag with the errors of the fit, and with the points in which the forecast exceeds what was measured, as a
+        sentence.
+        """
         errors = f"{self._error('decode', self.decode_error)}, {self._error('prefill', self.prefill_error)}"
         return "; ".join((f"{self.tag}: {errors}", *self.beyond, *self.unphysical))
 
@@ -65,16 +69,17 @@ def confine(
     allow_extrapolation: bool,
     started: DeployedConditions | None = None,
 ) -> tuple[SearchInputs, Confidence]:
-    """Return the question held to what the figures were fitted to, and how far its answer may be trusted.
+    """Restrict a search to the range that its latency figures were fitted to, and return it with the confidence in its
+    answer.
 
-    `started` is what the servers are started with that the answer is for; None where that is not known.
-
-    Servers beyond the fit are left out, and batches held to the largest that was measured, unless extrapolation is
-    allowed. Where a factor of the fit is not physical it is not, whatever is allowed. The model is extrapolated along
-    tensor parallel sizes; ranks, whole experts and nodes that were not measured are bounds beside what was.
+    Unless extrapolation is allowed, servers beyond the fit are left out, and batches are limited to the largest
+    measured one. Figures with a factor that is not physically possible are never extrapolated. Only tensor parallel
+    sizes are extrapolated by the model; data parallel ranks, whole experts and nodes that were not measured are bounds
+    beside the measured ones. `started` are the settings that the servers are started with, None where these are not
+    known.
 
     Raises:
-        KitError: no answer stays within the fit, and extrapolation is not allowed or has nothing to go by.
+        KitError: nothing is left within the fit, and extrapolation is not allowed or impossible.
     """
     faults = unphysical(figures)
     beyond = tuple(_beyond(question, figures))
@@ -102,8 +107,8 @@ def confine(
 
 
 def condition_differences(figures: LatencyFigures, started: DeployedConditions) -> Iterator[str]:
-    """Yield how the servers of a stack differ from those that the figures were fitted to; none for figures without a
-    fit.
+    """Yield the differences between the settings of a stack's servers and of those that the figures were fitted to;
+    nothing for figures without a fit.
     """
     kinds = {"prefill/decode": started.handing_over, "aggregated": started.aggregated}
     return common_first({name: figures.differences(conditions) for name, conditions in kinds.items()})
@@ -196,7 +201,7 @@ def _alike(fit: Fit, spread: Parallelism, question: SearchInputs) -> list[int]:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Join names, of many the first few with how many there are."""
+    """Join names with commas; of many names only the first few, followed by the number of all."""
     few = ", ".join(names[:MAX_NAMES])
     return few if len(names) <= MAX_NAMES else f"{few} and {len(names) - MAX_NAMES} more"
 

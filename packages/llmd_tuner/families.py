@@ -1,8 +1,8 @@
-"""Deployments of all kinds of servers, scored together: arrays of kinds and counts in, arrays of latencies out.
+"""Scores of many deployments at once: arrays of kinds and numbers of servers in, arrays of latencies out.
 
-All of it is the steady state in closed form; nothing is simulated and nothing iterates. Requests arrive at random
-(Poisson); a router spreads those of a unit, as well as its profile can (`loose`), copies are separate. A server's data
-parallel ranks are taken for servers of their own, though it is vLLM that chooses among them.
+All of it is the steady state in closed form, without simulation or iteration. Requests arrive at random (Poisson). A
+router spreads requests among the servers of its unit as well as its profile can (`loose`); copies of a unit are
+independent. Data parallel ranks of a server are treated as servers, though it is vLLM that chooses among them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,9 +36,8 @@ MAX_COPIES = 64
 
 @dataclass(frozen=True)
 class DeploymentCounts:
-    """Deployments of one family: places of their kinds in it, servers of each role in a unit, and units.
-
-    Aggregated servers stand under `decode`, with no `prefill`.
+    """Deployments of one family, as arrays: index of their kind of servers, number of servers of each role in a unit,
+    and number of units. Aggregated servers are counted in `decode`, with 0 in `prefill`.
     """
 
     kind: Counts
@@ -47,15 +46,14 @@ class DeploymentCounts:
     copies: Counts
 
     def at(self, places: "NDArray[np.int64]") -> "DeploymentCounts":
-        """Return the deployments at some places."""
+        """Return the deployments at the given indexes."""
         return DeploymentCounts(self.kind[places], self.prefill[places], self.decode[places], self.copies[places])
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Steady states of deployments under loads.
-
-    Loads of roles are shares of what they sustain; `batch` is that of a rank; latencies are means, in seconds.
+    """Steady states of deployments under loads. Loads of roles are shares of their maximum; `batch` is the batch of one
+    rank; latencies are means, in seconds.
     """
 
     prefill_load: Array
@@ -69,7 +67,7 @@ class Scores:
 
 
 class DeploymentFamily(Protocol):
-    """Deployments that work alike, of several kinds of servers."""
+    """Deployments with the same division of work, disaggregated or aggregated, with several kinds of servers."""
 
     @property
     def kinds(self) -> int:
@@ -81,7 +79,7 @@ class DeploymentFamily(Protocol):
         ...
 
     def generating(self, kind: int) -> DecodeServer:
-        """Return the servers of a kind that generate tokens."""
+        """Return the servers of a kind that generate tokens: the decode servers, or the aggregated ones."""
         ...
 
     def spreads(self, kind: int) -> Sequence[Parallelism]:
@@ -89,7 +87,7 @@ class DeploymentFamily(Protocol):
         ...
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """Return the GPUs of all servers."""
+        """Return the number of GPUs of all servers of each deployment."""
         ...
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:
@@ -97,11 +95,11 @@ class DeploymentFamily(Protocol):
         ...
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """Return the request rate that the slower role sustains."""
+        """Return the highest request rate that each deployment sustains, which is that of its slower role."""
         ...
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
-        """Return the steady state under loads; latencies are infinite under overload."""
+        """Return the steady state of each deployment at a request rate; latencies are infinite under overload."""
         ...
 
 
@@ -118,7 +116,9 @@ class _PrefillFigures:
 
 @dataclass(frozen=True)
 class Disaggregated:
-    """Prefill servers that hand over to decode servers, a pair of servers for each kind."""
+    """Family of deployments whose prefill servers transfer KV cache to decode servers. A kind is a pair of a prefill
+    and a decode server.
+    """
 
     pairs: Sequence[tuple[PrefillServer, DecodeServer]]
     workload: WorkloadClasses
@@ -126,11 +126,11 @@ class Disaggregated:
 
     @property
     def kinds(self) -> int:
-        """Number of pairs."""
+        """Number of pairs of prefill and decode servers."""
         return len(self.pairs)
 
     def name(self, kind: int) -> str:
-        """Return the name of a pair: `p-tp1-d-tp2`."""
+        """Return the name of a pair of servers, such as `p-tp1-d-tp2`."""
         prefill, decode = self.pairs[kind]
         return f"p-{prefill.parallelism}-d-{decode.parallelism}"
 
@@ -143,7 +143,7 @@ class Disaggregated:
         return [server.parallelism for server in self.pairs[kind]]
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """Return the GPUs of all servers."""
+        """Return the number of GPUs of all servers of each deployment."""
         prefill, decode = self._gpus
         return fleet.copies * (fleet.prefill * prefill[fleet.kind] + fleet.decode * decode[fleet.kind])
 
@@ -166,7 +166,7 @@ class Disaggregated:
         return ServerCurves([decode for _, decode in self.pairs])
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """Return the request rate that the slower role sustains."""
+        """Return the highest request rate that each deployment sustains, which is that of its slower role."""
         kind, prefill, curves = fleet.kind, self._prefill, self._curves
         decoded = fleet.decode * (curves.ranks * curves.most_requests_per_s)[kind]
         prefilled = fleet.prefill * (prefill.ranks / prefill.service_s)[kind]
@@ -174,9 +174,8 @@ class Disaggregated:
         return slower * fleet.copies
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
-        """Return the steady state under loads.
-
-        TTFT = overhead + wait + prefill + hand-over + first step; the wait for a port is that of M/D/1.
+        """Return the steady state of each deployment at a request rate. TTFT = overhead + wait + prefill + KV transfer
+        + first step; the wait for a network port is that of an M/D/1 queue.
         """
         kind, prefill, curves = fleet.kind, self._prefill, self._curves
         load, ranks = requests_per_s / fleet.copies, fleet.prefill * prefill.ranks[kind]
@@ -202,7 +201,7 @@ class Disaggregated:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """Servers that prefill and decode, with chunked prefill: for each kind what it is as either."""
+    """Family of deployments whose servers both prefill and decode, with chunked prefill."""
 
     servers: Sequence[tuple[PrefillServer, DecodeServer]]
     workload: WorkloadClasses
@@ -214,7 +213,7 @@ class Aggregated:
         return len(self.servers)
 
     def name(self, kind: int) -> str:
-        """Return the name of a kind: `agg-tp1dp8ep`."""
+        """Return the name of a kind of servers, such as `agg-tp1dp8ep`."""
         return f"agg-{self.generating(kind).parallelism}"
 
     def generating(self, kind: int) -> DecodeServer:
@@ -226,7 +225,7 @@ class Aggregated:
         return [self.generating(kind).parallelism]
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """Return the GPUs of all servers."""
+        """Return the number of GPUs of all servers of each deployment."""
         return fleet.copies * fleet.decode * self._gpus[fleet.kind]
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:  # noqa: ARG002 - as all families
@@ -247,15 +246,16 @@ class Aggregated:
         return ServerCurves([server for _, server in self.servers])
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """Return the request rate at the largest batch."""
+        """Return the highest request rate that each deployment sustains, which is that at the largest batch."""
         each: Array = self._curves.most_requests_per_s * self._curves.ranks
         return each[fleet.kind] * (fleet.copies * fleet.decode)
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
-        """Return the steady state under loads.
+        """Return the steady state of each deployment at a request rate.
 
-        A prompt is served in steps that it shares with the batch, after the step that runs when it comes. Its service
-        is its prefill and its share of such steps: ISL of the tokens of a step that the batch leaves.
+        A prompt is computed in steps that it shares with the batch of decoding sequences, after the step that runs when
+        it arrives. Its service time is its own prefill and its share of these steps: ISL divided by the tokens of a
+        step that the batch leaves free.
         """
         kind, prefill, curves = fleet.kind, self._prefill, self._curves
         ranks = fleet.decode * curves.ranks[kind]
@@ -282,7 +282,9 @@ class Aggregated:
 
 @dataclass(frozen=True)
 class ScoredFleet:
-    """The deployments of a family at one load each: `ratios` is what each constraint has over what it allows."""
+    """Deployments of a family, each at one load. `ratios` has, for each constraint, the value divided by the allowed
+    maximum.
+    """
 
     family: DeploymentFamily
     fleet: DeploymentCounts
@@ -292,14 +294,14 @@ class ScoredFleet:
 
     @cached_property
     def worst(self) -> Array:
-        """The largest ratio of each deployment; above 1 a target is missed."""
+        """The largest ratio of each deployment; above 1 the deployment misses a target."""
         return self.ratios.max(axis=0)
 
 
 def score_fleet(
     question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts, requests_per_s: Array
 ) -> ScoredFleet:
-    """Score deployments at loads against every constraint."""
+    """Score deployments against every constraint, each at a load in requests per second."""
     scores = family.score(fleet, requests_per_s)
     targets = question.targets
     ratios = np.stack(
@@ -316,8 +318,8 @@ def score_fleet(
 
 
 def capacities_of(question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts) -> Array:
-    """Return the most requests per second within all targets, by halving: every ratio rises with load. So many copies
-    of a unit carry so many times as much.
+    """Return the highest rate in requests per second at which each deployment meets all targets, by bisection: every
+    ratio rises with load. Copies of a unit carry as many times the load of one.
     """
     most = np.int64(1 + max(fleet.prefill.max(initial=0), fleet.decode.max(initial=0)))
     units = (fleet.kind * most + fleet.prefill) * most + fleet.decode
@@ -340,9 +342,8 @@ def _share(values: Array, limit: float | None) -> Array:
 
 
 def fleet_of(family: DeploymentFamily, gpus: int) -> DeploymentCounts:
-    """Return all deployments of a family that fit that many GPUs.
-
-    Aggregated servers have one unit: copies of them would only split their queue.
+    """Return all deployments of a family with at most `gpus` GPUs. Aggregated servers form a single unit: copies of it
+    would only split the queue.
     """
     if isinstance(family, Aggregated):
         tables = [_alone(server.parallelism.gpus, gpus) for _, server in family.servers]
@@ -373,6 +374,6 @@ def _together(prefill_gpus: int, decode_gpus: int, gpus: int) -> Counts:
 
 
 def fleet_of_counts(counts: Iterable[tuple[int, int, int]], kind: int = 0) -> DeploymentCounts:
-    """Return deployments of one kind from their prefill servers, decode servers and copies."""
+    """Return deployments of one kind from triples of prefill servers, decode servers and copies."""
     table = np.array(list(counts), dtype=np.int64).reshape(-1, 3)
     return DeploymentCounts(np.full(len(table), kind, dtype=np.int64), *table.T)

@@ -1,9 +1,9 @@
-"""Comparison of measurements with simulations under their loads.
+"""Comparison of measurements with simulations under the same loads.
 
-Lengths are the measured means, each request alike, unless the run says how they scatter. A server that was measured by
-itself is one that does all: prompts of decode measurements are in its cache, as DecodeBench fills it and as prompts of
-two tokens nearly are. Published measurements of whole deployments are in `values/tuning/published-runs.yaml`; published
-statements give a range at a speed instead of a row.
+All requests of a simulation have the measured mean lengths, unless the run says how they vary. A server that was
+measured by itself is simulated as one of a deployment without disaggregation; prompts of decode measurements are in its
+prefix cache, as DecodeBench fills it and as prompts of two tokens nearly are. Published measurements of whole
+deployments are in `values/tuning/published-runs.yaml`; published statements give a range at a speed instead of a row.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,12 +68,12 @@ SIMULATED_TOO = frozenset({Rule.MAX_NUM_SEQS, Rule.KEY_VALUE_CACHE})
 
 
 class PublishedRun(Entry):
-    """One published run.
+    """Published measurement of a deployment.
 
-    `policy` is how its router picks servers, `window` what counts of its time (its tool's usual one where there is
-    none); `conditions` is what its servers were started with, where that is told; `key_value_bytes_per_token` is told
-    where its KV cache has another number format than the catalogue's; `lengths` are shares of the row's mean lengths
-    that its requests have, each as many.
+    `policy` is how its router picks servers, `window` the part of its time that was evaluated (where None, the usual
+    part of the tool that measured it). `conditions` are the settings of its servers, None where not published.
+    `key_value_bytes_per_token` is set where its KV cache has another number format than the catalogue's. `lengths` are
+    the lengths of its requests as shares of the row's mean lengths, all equally frequent.
     """
 
     row: Row
@@ -85,7 +85,7 @@ class PublishedRun(Entry):
 
 
 class PublishedRuns(Entry):
-    """File of runs; `definitions` has what several of them share."""
+    """Content of `values/tuning/published-runs.yaml`; `definitions` has YAML anchors that several runs share."""
 
     definitions: dict[str, object]
     runs: tuple[PublishedRun, ...]
@@ -99,7 +99,9 @@ def published_runs(model: str, gpu: str) -> tuple[PublishedRun, ...]:
 
 
 class Standing(Enum):
-    """Groups of measurements, which are never mixed; the errors of those that are `counted` speak for the figures."""
+    """Groups of measurements by their relation to the latency figures that are judged. Errors are never averaged over
+    several groups; only groups that are `counted` say how accurate the figures are.
+    """
 
     HELD_OUT = "held out", True, "same model, GPU and image; the latency figures were not fitted to these"
     LEFT_OUT = "left out", True, "points of the fit, each predicted by a fit without its load (prefill: its TP)"
@@ -118,16 +120,17 @@ class Standing(Enum):
 
     @property
     def has_mean(self) -> bool:
-        """True where a mean error says anything: not over measurements of another GPU."""
+        """True if a mean error of the group makes sense, which it doesn't for measurements of another GPU."""
         return self is not Standing.OTHER_ACCELERATOR
 
 
 @dataclass(frozen=True)
 class KnownFigures:
-    """Latency figures, and what is known of the measurements behind them.
+    """Latency figures, and the measurements behind them.
 
-    `fitted` are the rows that they were fitted to, or None where that is not known: measurements of single servers are
-    then taken for some of them, because errors of what a fit has seen must not pass for errors of what it has not.
+    `fitted` are the rows that the figures were fitted to, None where these are not known. In that case measurements of
+    single servers with the figures' image are assumed to be among them, so that errors on fitted points are never
+    presented as errors on unseen ones.
     """
 
     figures: LatencyFigures
@@ -136,12 +139,12 @@ class KnownFigures:
 
     @property
     def images(self) -> frozenset[str]:
-        """Images of vLLM that were measured for the figures."""
+        """vLLM images that the figures were measured with."""
         own = {self.figures.image} if self.figures.image else {row.image for row in self.fitted or ()}
         return frozenset(image for image in own if image)
 
     def basis(self, row: Row) -> Basis:
-        """Return the basis of a simulation of the row's deployment: bound where a role's figures are limits or
+        """Return the basis of a simulation of a row's deployment: a bound if the figures of a needed role are limits or
         assumptions.
         """
         sections = {"prefill": self.figures.prefill.basis, "decode": self.figures.decode.basis}
@@ -149,7 +152,7 @@ class KnownFigures:
         return Basis.BOUND if Basis.BOUND in needed else Basis.CALIBRATED
 
     def standing(self, row: Row) -> Standing:
-        """Return the group of a row."""
+        """Return the group that the measurement of a row belongs to."""
         if row.basis is not Basis.MEASURED:
             return Standing.REHEARSED
         if row.gpu != self.figures.gpu:
@@ -167,19 +170,20 @@ class KnownFigures:
 
 
 def has_alike(rows: Sequence[Row], row: Row) -> bool:
-    """Return whether one of the rows is of the same deployment, image and load."""
+    """Tell whether one of `rows` has the same deployment, image and load as `row`."""
     return any(other.image == row.image and alike(other, row) for other in rows)
 
 
 def alike(row: Row, other: Row) -> bool:
-    """Return whether two rows are of the same deployment and load."""
+    """Tell whether two rows have the same deployment and load."""
     return RequestedLoad(row, deployment_of(row)).same(RequestedLoad(other, deployment_of(other)))
 
 
 class SimulationLimits(Entry):
-    """`values/tuning/fidelity.yaml`: limits of simulations.
+    """Limits of a simulation that repeats a measurement, from `values/tuning/fidelity.yaml`.
 
-    `most_requests` is of one simulation; `default_duration_s` is how long an open loop lasts whose source doesn't say.
+    `most_requests` is the maximum number of requests; longer measurements are not compared. `default_duration_s` is the
+    assumed duration in seconds of an open loop whose source doesn't give one.
     """
 
     most_requests: int
@@ -188,14 +192,13 @@ class SimulationLimits(Entry):
 
 @cache
 def limits() -> SimulationLimits:
-    """Return the kit's own limits of simulations."""
+    """Return the limits of `values/tuning/fidelity.yaml`."""
     return required_entry("tuning", "fidelity", SimulationLimits)
 
 
 @dataclass(frozen=True)
 class Simulator:
-    """Model on nodes that runs are simulated of, with a latency model and the basis of its figures.
-
+    """Inputs of the event simulation for a model on nodes: hardware, latency model, and the basis of its figures.
     `block_size` is in tokens of KV cache.
     """
 
@@ -207,9 +210,10 @@ class Simulator:
 
 
 def unsuitable(row: Row, window: Window | None = None) -> str | None:
-    """Return why a row's load can't be sent again as a whole, or None.
+    """Return why the load of a row can't be simulated as a whole; None if it can.
 
-    A part of a long run is another load: under overload queues grow as long as it lasts.
+    Simulating only a part of a long run would be another load: under overload, queues grow for as long as the run
+    lasts.
     """
     if row.arrival == "trace":
         return "the times of its trace are not in the row"
@@ -234,10 +238,11 @@ def simulated(
     window: Window | None = None,
     lengths: Sequence[float] = ALIKE,
 ) -> Row:
-    """Simulate servers under the row's load.
+    """Simulate the deployment of a row under the row's load, and return the row of the simulation.
 
-    The steady part counts where the row's notes say that it did when it was measured, else the whole run, unless
-    `window` says otherwise. `lengths` are shares of the mean lengths, each as frequent as the others.
+    The steady part of the run is evaluated if the row's notes say that this was done for the measurement, else the
+    whole run; `window` overrides both. `lengths` are the lengths of requests as shares of the means, all equally
+    frequent.
 
     Raises:
         KitError: the deployment or the load can't be simulated.
@@ -307,9 +312,9 @@ def _requests(row: Row, window: Window) -> int:
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement, what the event simulation has under its load, and what a rehearsal had, where one was under it.
+    """Measurement with its simulation under the same load, and with the rehearsal under that load, where there is one.
 
-    For a standing of `REHEARSED`, `reference` is the rehearsal's row.
+    In the group `REHEARSED`, which has no measurement, `reference` is the rehearsal's row.
     """
 
     standing: Standing
@@ -319,12 +324,12 @@ class Case:
 
     @property
     def figures(self) -> list[ForecastError]:
-        """Figures of the event simulation against the reference."""
+        """Errors of the event simulation's figures against the reference."""
         return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.simulated, self.reference))
 
     @property
     def rehearsed_figures(self) -> list[ForecastError]:
-        """Figures of the rehearsal against the measurement."""
+        """Errors of the rehearsal's figures against the measurement; empty without a rehearsal."""
         if self.rehearsed is None:
             return []
         return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.rehearsed, self.reference))
@@ -332,7 +337,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Omission:
-    """Row that is not compared, and why."""
+    """Row that was left out of the comparison, and the reason."""
 
     row: Row
     why: str
@@ -343,7 +348,7 @@ class Omission:
 
 @dataclass(frozen=True)
 class FidelityComparison:
-    """Cases that were simulated, and rows that were not."""
+    """Result of a comparison: measurements with their simulations, and the rows that were left out."""
 
     cases: tuple[Case, ...]
     omitted: tuple[Omission, ...]
@@ -351,9 +356,8 @@ class FidelityComparison:
 
 @dataclass(frozen=True)
 class FidelityContext:
-    """Model on nodes, and the latency figures that are to be judged.
-
-    `started` is what servers are taken to have been started with where a run doesn't tell.
+    """Model, nodes and latency figures that are judged. `started` are the settings assumed for servers of runs that
+    don't give them.
     """
 
     model: CatalogueModel
@@ -362,7 +366,7 @@ class FidelityContext:
     started: DeployedConditions = VLLM_DEFAULTS
 
     def simulator(self, run: PublishedRun) -> Simulator:
-        """Return the simulator that stands in for the deployment of a run."""
+        """Return the inputs of the simulation of a published run's deployment."""
         own = conditions_of(run.row)
         conditions = run.conditions or (own if own.started_told else self.started.of(run.row.topology))
         cached = run.key_value_bytes_per_token
@@ -378,10 +382,10 @@ def compare(
     inspection: Inspection | None = None,
     progress: Progress | None = None,
 ) -> FidelityComparison:
-    """Simulate each run's load, and each rehearsal's that no measurement was under.
+    """Simulate the load of each run, and the load of each rehearsed row without a measurement.
 
-    `inspection` is what the row filters found in the runs' rows: what can't be right is left out. Rehearsed rows have
-    to be of the model, no bounds, and of loads that can be sent again, as runs have to.
+    `inspection` has the findings of the row filters: rejected rows are left out. Rehearsed rows are also left out if
+    they are of another model, are bounds, or have a load that can't be simulated.
     """
     ticker = Ticker(progress or SilentProgress())
     every = [*runs, *(PublishedRun(row=row) for row in dict.fromkeys(rehearsed))]
@@ -433,7 +437,7 @@ def _left_out(subject: FidelityContext, cases: Sequence[Case]) -> Iterator[Case]
 
 @dataclass(frozen=True)
 class ClaimSimulation:
-    """Published statement at one point: what is simulated there, and how far that is outside of the published range."""
+    """Published statement at one point, with the simulated figure and its distance from the published range."""
 
     text: str
     source: str
@@ -444,7 +448,9 @@ class ClaimSimulation:
 
     @property
     def error(self) -> float | None:
-        """Distance to the nearer end of the range, as a share of it; 0 within, None where it is not reached."""
+        """Distance from the published range as a share of its nearer end: 0 within the range, None where the simulation
+        doesn't reach the point.
+        """
         if self.simulated is None:
             return None
         least, most = self.published
@@ -454,7 +460,9 @@ class ClaimSimulation:
 
 
 def statements(model: str, gpu: str, progress: Progress | None = None) -> tuple[ClaimSimulation, ...]:
-    """Simulate what is stated about a model on a GPU, with the kit's own latency figures; takes some seconds."""
+    """Simulate the published statements about a model on a GPU with the kit's own latency figures; takes
+    some seconds.
+    """
     published = published_claims()
     throughputs = {
         claim.name: claim.evaluate

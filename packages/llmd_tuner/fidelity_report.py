@@ -37,7 +37,7 @@ ERROR = "Errors are simulated over measured, less one; mean errors are without t
 
 @dataclass(frozen=True)
 class CaseFigure:
-    """One figure of one case; `rehearsed` is the same figure of a rehearsal, against the same measurement."""
+    """Error of one figure of a measurement in the simulation; `rehearsed` is the same figure's error in a rehearsal."""
 
     case: Case
     compared: ForecastError
@@ -45,13 +45,13 @@ class CaseFigure:
 
     @property
     def name(self) -> str:
-        """The deployment and its load."""
+        """Deployment and load of the measurement, as a short text."""
         return named(self.case.reference)
 
 
 @dataclass(frozen=True)
 class Errors:
-    """All figures of one metric in one group, of whole deployments or of servers of one role, which are never mixed."""
+    """Errors of one metric in one group of measurements: of whole deployments, or of servers of one role."""
 
     subject: str
     metric: Metric
@@ -59,7 +59,7 @@ class Errors:
 
     @property
     def title(self) -> str:
-        """Subject and metric: `decode TPSG`."""
+        """Title of the errors: subject and metric, such as `decode TPSG`."""
         return f"{self.subject} {self.metric.title}"
 
     @property
@@ -69,19 +69,19 @@ class Errors:
 
     @property
     def worst(self) -> CaseFigure:
-        """Figure that is furthest off."""
+        """The figure with the largest absolute error."""
         return max(self.entries, key=lambda entry: abs(entry.compared.error))
 
     @property
     def rehearsed_mean_absolute(self) -> float | None:
-        """Mean absolute error of the rehearsal, where there was one."""
+        """Mean absolute error of the rehearsal as a share; None without a rehearsal."""
         figures = [entry.rehearsed for entry in self.entries if entry.rehearsed]
         return mean_absolute_error(figures) if figures else None
 
 
 @dataclass(frozen=True)
 class CaseGroup:
-    """Cases of one standing; of another image, those of one image."""
+    """Measurements of one standing; those with another image than the figures' are grouped by image."""
 
     standing: Standing
     cases: tuple[Case, ...]
@@ -89,12 +89,12 @@ class CaseGroup:
 
     @property
     def title(self) -> str:
-        """Title of the group."""
+        """Title of the group: its standing and, where they differ by it, the image."""
         return self.standing.title if self.image is None else f"{self.standing.title}: {self.image}"
 
     @cached_property
     def metrics(self) -> tuple[Errors, ...]:
-        """Errors of each metric that can be compared."""
+        """Errors of each metric that the measurements and simulations have in common."""
         entries: dict[tuple[str, str], list[CaseFigure]] = {}
         for case in self.cases:
             rehearsed = {figure.metric.name: figure for figure in case.rehearsed_figures}
@@ -111,7 +111,7 @@ class CaseGroup:
 
     @property
     def circumstances(self) -> list[str]:
-        """Circumstances of the references: GPU, image and tool of each measurement, and its notes."""
+        """Lines on how the references were measured: GPU, image, tool, and notes of each."""
         rows = [case.reference for case in self.cases]
         seen = dict.fromkeys(f"{row.gpu}, {row.image or 'image not told'}, {row.origin.tool}" for row in rows)
         return [*seen, *dict.fromkeys(note for row in rows for note in row.notes)]
@@ -119,7 +119,9 @@ class CaseGroup:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was compared. `figures` says which latency figures were judged, with the images behind them."""
+    """Content of a fidelity report. `figures` describes the judged latency figures and the images that they were
+    measured with.
+    """
 
     model: str
     gpu: str
@@ -130,7 +132,7 @@ class Report:
 
     @cached_property
     def groups(self) -> tuple[CaseGroup, ...]:
-        """Groups that have cases, counted ones first."""
+        """Groups with at least one measurement; those whose errors count come first."""
         cases: dict[tuple[Standing, str | None], list[Case]] = {}
         for case in self.cases:
             image = case.reference.image if case.standing is Standing.OTHER_IMAGE else None
@@ -140,7 +142,7 @@ class Report:
         return tuple(CaseGroup(standing, tuple(cases[standing, image]), image) for standing, image in keys)
 
     def beyond(self, most_error: float) -> list[tuple[CaseGroup, Errors]]:
-        """Return the metrics of counted groups whose mean absolute error is larger."""
+        """Return the metrics of counted groups whose mean absolute error exceeds `most_error`, a share."""
         return [
             (group, errors)
             for group in self.groups
@@ -151,12 +153,12 @@ class Report:
 
     @property
     def counted(self) -> bool:
-        """True where any group has errors that count."""
+        """True if the report has errors that count for the accuracy of the figures."""
         return any(group.standing.counted and group.metrics for group in self.groups)
 
 
 def named(row: Row) -> str:
-    """Return a deployment and its load in a few words: `decode tp2 2/256 C 64`, `8p-tp1-2d-tp4 5151/281 45/s`."""
+    """Return a short name of a row's deployment and load: `decode tp2 2/256 C 64`, `8p-tp1-2d-tp4 5151/281 45/s`."""
     role = "" if row.subject == "end-to-end" else f"{row.subject} "
     level = f"C {row.concurrency:g}" if row.arrival == "closed" else f"{row.offered_requests_per_s:g}/s"
     return f"{role}{deployment(row)} {row.input_tokens:.0f}/{row.output_tokens:.0f} {level}"
@@ -164,9 +166,8 @@ def named(row: Row) -> str:
 
 @dataclass(frozen=True)
 class FidelityVerdict:
-    """Means of counted groups that are beyond `most_error`, a share.
-
-    `counted` is False where there are no means to judge.
+    """Verdict on latency figures: the counted metrics whose mean absolute error exceeds `most_error`, a share.
+    `counted` is False if there was no error to judge.
     """
 
     most_error: float
@@ -175,7 +176,7 @@ class FidelityVerdict:
 
     @property
     def passed(self) -> bool:
-        """True where there was something to judge, and all of it is within the limit."""
+        """True if there were errors to judge, and all of them are within the limit."""
         return self.counted and not self.beyond
 
     def __str__(self) -> str:
@@ -205,12 +206,12 @@ class FidelityVerdict:
 
 
 def verdict_of(report: Report, most_error: float) -> FidelityVerdict:
-    """Hold the report against a mean absolute error, a share."""
+    """Return the verdict on a report with `most_error` as the highest acceptable mean absolute error, a share."""
     return FidelityVerdict(most_error, report.counted, tuple(report.beyond(most_error)))
 
 
 def about(report: Report) -> str:
-    """Return a sentence on what is compared."""
+    """Return an introductory sentence of the report: what was compared with what."""
     return (
         f"{report.model} on {report.gpu}: the event simulation with {report.figures}, under the loads of measurements. "
         f"{ERROR}"
@@ -218,18 +219,18 @@ def about(report: Report) -> str:
 
 
 def title(group: CaseGroup) -> str:
-    """Return the heading of a group's section: an image's name stays as it is."""
+    """Return the heading of a group's section, in which the name of an image keeps its case."""
     return f"{group.title[0].upper()}{group.title[1:]}"
 
 
 def heading(group: CaseGroup) -> str:
-    """Return what the group is, and whether it counts."""
+    """Return a sentence on which measurements a group has, and whether its errors count."""
     quiet = "" if group.standing.counted else f" {NOT_COUNTED}"
     return f"{group.standing.about[0].upper()}{group.standing.about[1:]}.{quiet}"
 
 
 def summary(group: CaseGroup) -> list[tuple[str, ...]]:
-    """Return a line for each metric."""
+    """Return the rows of a group's summary table, one for each metric."""
     return [
         (
             errors.subject,
@@ -245,7 +246,7 @@ def summary(group: CaseGroup) -> list[tuple[str, ...]]:
 
 
 def point_columns(group: CaseGroup, errors: Errors) -> tuple[str, ...]:
-    """Return the columns of a metric's table."""
+    """Return the column titles of the table with all measurements of a metric."""
     bases = sorted({entry.case.simulated.basis.value for entry in errors.entries})
     seen = "rehearsed (calibrated)" if group.standing.name == "REHEARSED" else "measured"
     simulated = (f"simulated ({', '.join(bases)})", "error")
@@ -254,7 +255,7 @@ def point_columns(group: CaseGroup, errors: Errors) -> tuple[str, ...]:
 
 
 def points(errors: Errors) -> list[tuple[str, ...]]:
-    """Return a line for each load."""
+    """Return the rows of the table with all measurements of a metric, one for each load."""
     lines: list[tuple[str, ...]] = []
     for entry in errors.entries:
         own, other = entry.compared, entry.rehearsed
@@ -265,7 +266,7 @@ def points(errors: Errors) -> list[tuple[str, ...]]:
 
 
 def statement_lines(report: Report) -> list[tuple[str, ...]]:
-    """Return a line for each published statement and point."""
+    """Return the rows of the table of published statements, one for each statement and point."""
     lines: list[tuple[str, ...]] = []
     for item in report.statements:
         least, most = (None if end is None else number(end) for end in item.published)
@@ -279,14 +280,14 @@ def statement_lines(report: Report) -> list[tuple[str, ...]]:
 
 
 def outside(statement: ClaimSimulation) -> str:
-    """Return the distance of the simulation from the published range."""
+    """Return as text how far the simulation is from the published range."""
     if statement.error is None:
         return "-"
     return percent(statement.error) if statement.error else "within"
 
 
 def percent(share: float) -> str:
-    """Write an error as a percentage, with its sign."""
+    """Format an error, given as a share, as a percentage with its sign."""
     return f"{share:+.1%}"
 
 
@@ -308,7 +309,7 @@ def as_json(report: Report, verdict: FidelityVerdict | None = None) -> dict[str,
 
 
 def json_lines(report: Report) -> str:
-    """Return one line for each figure of each load."""
+    """Return JSON Lines with one object for each figure of each measurement."""
     return "".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in _entries_json(report))
 
 
@@ -393,7 +394,7 @@ def _statement_json(statement: ClaimSimulation) -> dict[str, Any]:
 
 
 def html(report: Report) -> str:
-    """Return the report as a page.
+    """Return the report as an HTML page.
 
     Raises:
         KitError: matplotlib is not installed.

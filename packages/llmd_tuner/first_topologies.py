@@ -1,6 +1,4 @@
-"""Topologies for a stack file that is still to be written (`llmd-oke init`): the fewest nodes for a load, the best of
-some GPUs.
-"""
+"""Topologies for a new stack file (`llmd-oke init`): with the fewest nodes for a load, or the best for given GPUs."""
 
 import math
 from itertools import islice
@@ -26,12 +24,14 @@ MOST_TOPOLOGIES = 12
 
 
 def topologies(needs: ServingNeeds) -> FoundTopologies:
-    """The topologies that meet the needs, best first.
+    """Return the topologies that meet the needs, best first.
 
-    With a load, GPUs are doubled until something carries it. Figures reach beyond what was measured, and say so.
+    For a load, the number of GPUs is doubled until a topology carries it. Forecasts may extrapolate beyond what was
+    measured, which the result states.
 
     Raises:
-        KitError: nothing meets the limits, or the catalogue has no such model or shape; says what would have to change.
+        KitError: no topology meets the limits (the message says what would have to change), or the catalogue has no
+            such model or shape.
     """
     model, shape = search_inputs.known_model(needs.model), search_inputs.known_shape(needs.shape)
     started = deployed_conditions(default_release(), model, config.Engine())

@@ -1,9 +1,9 @@
-"""Latency model of a vLLM server's prefill, decode step and KV transfer: linear in the limits of its hardware.
+"""Latency model of a vLLM server: times of prefill, decode step and KV transfer, linear in the limits of its hardware.
 
 The forms are those of a roofline (operations over compute, bytes over bandwidth, all-reduce over links) with factors
-that are fitted to measured tables; `values/latency` holds them with their sources. A result is as good as its factors:
-"calibrated" where these were fitted for that model, "bound" elsewhere. Everything here is pure arithmetic and takes
-microseconds, because the simulated vLLM asks at every step.
+that are fitted to measured tables; `values/latency` has the factors with their sources. A result is as good as its
+factors: "calibrated" where these were fitted for that model, "bound" elsewhere. Everything here is pure arithmetic and
+takes microseconds, because the simulated vLLM uses it in every step.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,9 @@ from llmd_bench.deployment import Parallelism
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model as far as they cost time; `experts` is 0 for a dense model."""
+    """Sizes of a model that determine its latencies, such as layers, heads and bytes of weights; `experts` is 0 for a
+    dense model.
+    """
 
     layers: int
     hidden_size: int
@@ -54,25 +56,27 @@ class Sizes:
 
     @property
     def full_layers(self) -> int:
-        """Layers that attend to all tokens."""
+        """Number of layers that attend to all tokens."""
         return self.layers - self.window_layers - self.layers_without_attention
 
     def key_value_copies(self, gpus: int) -> int:
-        """Return how many of that many GPUs have the same part of the KV cache."""
+        """Return how many of a server's `gpus` GPUs hold a copy of the same part of the KV cache."""
         return max(1, gpus // self.key_value_parts) if self.key_value_parts else 1
 
 
 def window_blocks(tokens: int, window_tokens: int, block_size: int) -> int:
-    """Return how many blocks of a prompt a layer with a sliding window hands over: those that the next token sees
-    (vLLM 0.26, `SlidingWindowManager.get_num_skipped_tokens`).
+    """Return how many blocks of a prompt's KV cache are transferred for a layer with a sliding window: the blocks that
+    the next token attends to (vLLM 0.26, `SlidingWindowManager.get_num_skipped_tokens`).
     """
     return -(-tokens // block_size) - max(0, tokens - window_tokens + 1) // block_size
 
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """Limits of one GPU and its ports, in bytes and operations per second. A link is counted in one direction; a GPU
-    has one to each other GPU, or a single one to all of them through a switch.
+    """Hardware limits of one GPU and its ports, in bytes and operations per second.
+
+    A link is counted in one direction. A GPU has one link to each other GPU, or a single link to all of them through a
+    switch.
     """
 
     memory_bytes_per_s: float
@@ -86,7 +90,9 @@ class GpuLimits:
 
 @dataclass(frozen=True)
 class Factors:
-    """Distance of a server from its hardware's limits: efficiencies are shares, factors multiply the ideal time."""
+    """Fitted factors between a server's times and the limits of its hardware: efficiencies are shares of a limit, all
+    others multiply the ideal time.
+    """
 
     prefill_overhead_s: float
     prefill_compute_efficiency: float
@@ -111,7 +117,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class Drafting:
-    """Speculative decoding: tokens that are drafted at each step, and the share of them that is accepted."""
+    """Speculative decoding: the number of tokens drafted in each step, and the share of them that is accepted."""
 
     tokens: int
     accepted_share: float
@@ -119,8 +125,8 @@ class Drafting:
 
 @dataclass(frozen=True)
 class LatencyModel:
-    """Latency of servers of one model on one kind of GPU. With `drafting` a decode step is one of those that give a
-    token, so much shorter.
+    """Latency model of the servers of one model on one kind of GPU. With `drafting`, the time of a decode step is
+    divided by the mean number of tokens that it yields.
     """
 
     sizes: Sizes
@@ -129,24 +135,24 @@ class LatencyModel:
     drafting: Drafting | None = None
 
     def prefill_s(self, tokens: int, context_tokens: int = 0, parallelism: Parallelism | int = 1) -> float:
-        """Return the GPU time of a prompt chunk of `tokens` behind `context_tokens` that are computed already, in
-        seconds.
+        """Return the GPU time in seconds of a prompt chunk of `tokens` that follows `context_tokens` already computed
+        ones.
         """
         return self.server(parallelism).prefill_s(tokens, context_tokens)
 
     def decode_step_s(self, batch: int, context_tokens: float, parallelism: Parallelism | int = 1) -> float:
-        """Return the time of a step, one token for each of a rank's `batch` sequences with a mean context of
-        `context_tokens`, in seconds.
+        """Return the time in seconds of a decode step, which yields one token for each of a rank's `batch` sequences
+        with a mean context of `context_tokens`.
         """
         return self.server(parallelism).decode_step_s(batch, context_tokens)
 
     def key_value_transfer_s(self, tokens: int, rails: int, block_size: int) -> float:
-        """Return the time to hand over the KV cache of `tokens` from prefill to decode through `rails` ports, in
-        seconds.
+        """Return the time in seconds to transfer the KV cache of `tokens` from prefill to decode through `rails` ports.
 
         t = copies x bytes / (port rate x efficiency x rails) + descriptors x time of one. Each GPU of a server has as
-        many descriptors, of its own heads or of its copy. The handshake before a pair's first transfer is not in it.
-        Bytes of a window are counted; that they are handed over as fast as others is not measured.
+        many descriptors, for its own heads or its copy. The handshake before the first transfer between two servers is
+        not included. Layers with a sliding window are assumed to be transferred at the same rate as others, which
+        nobody has measured.
         """
         copies = self.sizes.key_value_copies(rails)
         rate = self.hardware.port_bytes_per_s * self.factors.transfer_efficiency * rails / copies
@@ -154,21 +160,25 @@ class LatencyModel:
         return self.key_value_bytes(tokens, block_size) / rate + descriptors * self.factors.transfer_descriptor_s
 
     def key_value_bytes(self, tokens: int, block_size: int) -> float:
-        """Return the bytes of KV cache of `tokens` that are handed over, in whole blocks, of all layers by their
-        kind of attention.
+        """Return the transferred bytes of KV cache for `tokens`, in whole blocks, summed over layers by their kind of
+        attention.
         """
         sizes, whole = self.sizes, -(-tokens // block_size) * block_size
         layer_tokens = whole * sizes.full_layers + self.window_tokens(tokens, block_size) * sizes.window_layers
         return sizes.key_value_bytes_per_token * layer_tokens / max(1, sizes.layers - sizes.layers_without_attention)
 
     def window_tokens(self, tokens: int, block_size: int) -> int:
-        """Return of how many of `tokens` a layer with a sliding window hands KV cache over, in whole blocks."""
+        """Return for how many of `tokens` the KV cache of a layer with a sliding window is transferred, in whole
+        blocks.
+        """
         if not self.sizes.windows_alone:
             return -(-tokens // block_size) * block_size
         return window_blocks(tokens, self.sizes.window_tokens, block_size) * block_size
 
     def descriptors(self, tokens: int, block_size: int) -> int:
-        """Return the pieces in which the KV cache of `tokens` is handed over: each region of each block."""
+        """Return the number of pieces in which the KV cache of `tokens` is transferred: one for each memory region of
+        each block.
+        """
         sizes = self.sizes
         per_layer = sizes.key_value_regions // max(1, sizes.layers - sizes.layers_without_attention)
         windowed = self.window_tokens(tokens, block_size) // block_size
@@ -176,18 +186,18 @@ class LatencyModel:
         return -(-tokens // block_size) * sizes.key_value_regions - left_out
 
     def server(self, parallelism: Parallelism | int) -> "ServerLatency":
-        """Return the latency of a server that is spread over its GPUs so; a number is a tensor parallel size alone."""
+        """Return the latency model of a server with a spread over GPUs; a number is a tensor parallel size."""
         return _server(self, Parallelism(parallelism) if isinstance(parallelism, int) else parallelism)
 
 
 @dataclass(frozen=True)
 class ServerLatency:
-    """Latency of one server, or of each of its data parallel ranks, which all have as much to do; constants of its size
-    are computed once.
+    """Latency model of one server, or of each of its data parallel ranks, which all have an equal share of the load;
+    constants that depend on its size are computed once.
 
-    Ranks hand the activations of all their tokens to all others before experts, and get back what these made of them
-    (vLLM's default `allgather_reducescatter`), with the efficiency of all-reduce. Where GPUs have whole experts all
-    wait for the busiest one. Both are bounds: nobody has measured them on MI300X.
+    Before experts, each rank sends the activations of all its tokens to all other ranks, and receives the results
+    (vLLM's default `allgather_reducescatter`), with the efficiency of all-reduce. Where GPUs hold whole experts, all
+    wait for the busiest GPU. Both are bounds: nobody has measured them on MI300X.
     """
 
     model: LatencyModel
@@ -195,15 +205,15 @@ class ServerLatency:
 
     @property
     def tensor_parallel_size(self) -> int:
-        """GPUs of a rank."""
+        """Number of GPUs of one rank."""
         return self.parallelism.tensor_parallel_size
 
     def prefill_s(self, tokens: int, context_tokens: int = 0) -> float:
-        """Return the GPU time of a prompt chunk, in seconds.
+        """Return the GPU time in seconds of a prompt chunk of `tokens` that follows `context_tokens` already computed
+        ones.
 
-        t = F / (tp x efficiency x peak) + all-reduce + exchange between ranks, where
-        F = 2 n (dense + imbalance experts)
-          + 4 heads head_dim (L_full (n context + n^2 / 2) + L_window min(window, context + n) n).
+        t = F / (tp x efficiency x peak) + all-reduce + exchange between ranks, where F = 2 n (dense + imbalance
+        experts) + 4 heads head_dim (L_full (n context + n^2 / 2) + L_window min(window, context + n) n).
         """
         sizes = self.model.sizes
         full = sizes.full_layers * tokens * (context_tokens + tokens / 2)
@@ -212,13 +222,13 @@ class ServerLatency:
         return tokens * token_s + (full + window) * attention_s
 
     def decode_step_s(self, batch: int, context_tokens: float) -> float:
-        """Return the time of a step, one token for each of `batch` sequences with a mean context of `context_tokens`,
-        in seconds.
+        """Return the time in seconds of a decode step, which yields one token for each of `batch` sequences with a mean
+        context of `context_tokens`.
 
         t = a1 layers + fixed(tp) + a2 bytes / bandwidth + a3 flops / peak + a4 batch + exchange between ranks, where
         bytes = (dense + experts min(1, imbalance (1 - (1 - k/E)^(dp batch))) / dp + batch (copies KV + 2 state)) / tp
         and flops = 2 batch (dense + imbalance experts) / tp. With drafting it is the mean time of a token: that of a
-        step which checks drafts, over its own token and those that are accepted.
+        step that verifies drafts, divided by its own token and the accepted ones.
         """
         if (drafting := self.model.drafting) is None:
             return self.checked_step_s(batch, context_tokens, 0)
@@ -226,11 +236,11 @@ class ServerLatency:
         return self.checked_step_s(batch, context_tokens, drafting.tokens) / tokens
 
     def checked_step_s(self, batch: int, context_tokens: float, drafted: int) -> float:
-        """Return the time of a step that checks `drafted` tokens of each sequence beside its next one, and drafts as
-        many anew, in seconds. A bound: nobody has measured drafts on MI300X.
+        """Return the time in seconds of a step that verifies `drafted` tokens of each sequence beside its next one, and
+        drafts as many new ones.
 
-        Each drafted token is computed as a sequence of its own, but reads no KV cache; each pass of the draft takes one
-        layer's start and reads its weights.
+        It is a bound: nobody has measured drafts on MI300X. Each drafted token is computed like a sequence of its own
+        but reads no KV cache; each pass of the draft model costs one layer's start and reads its weights.
         """
         alone_s, experts_s, _, _ = self._step_terms
         step_s = alone_s + experts_s * self._routed(batch * (1 + drafted)) + batch * self._sequence_s(context_tokens)
@@ -240,10 +250,9 @@ class ServerLatency:
 
     @cached_property
     def _step_terms(self) -> tuple[float, float, float, float]:
-        """Terms of a step that don't depend on its batch.
-
-        They are the seconds of a step without any sequence, the seconds of reading all experts, the bytes that the
-        busiest GPU reads over the mean, and the share of experts that one sequence of each rank leaves out.
+        """Terms of a decode step's time that don't depend on its batch: the seconds of a step without any sequence, the
+        seconds of reading all experts, the bytes read by the busiest GPU over the mean, and the share of experts that
+        one sequence of each rank does not use.
         """
         sizes, ranks = self.model.sizes, self.parallelism.data_parallel_size
         alone_s = self.model.factors.decode_layer_s * sizes.layers + self._fixed_s + sizes.dense_bytes * self._byte_s
@@ -251,7 +260,7 @@ class ServerLatency:
         return alone_s, sizes.expert_bytes * self._byte_s / ranks, self._imbalance, missed**ranks
 
     def _sequence_s(self, context_tokens: float) -> float:
-        """Return the seconds that each sequence with a context of `context_tokens` adds to a step."""
+        """Return the seconds that each sequence with a context of `context_tokens` adds to a decode step."""
         sizes = self.model.sizes
         sequence_s, key_value_s = self._sequence_terms
         full = sizes.full_layers * context_tokens
@@ -270,7 +279,7 @@ class ServerLatency:
         return self.model.factors.decode_layer_s + (sizes.draft_bytes + routed) * self._byte_s
 
     def host_load_s(self, tokens: int) -> float:
-        """Return the time in which the KV cache of `tokens` comes from the node's memory, in seconds: a bound, at the
+        """Return the seconds in which the KV cache of `tokens` is loaded from the node's memory. It is a bound at the
         peak rate of the links of a rank's GPUs, each of which loads its own part.
         """
         sizes, gpus = self.model.sizes, self.tensor_parallel_size
@@ -374,10 +383,14 @@ _IDEAL = Factors(
 
 
 def least_step_s(model: LatencyModel, batch: int, context_tokens: float, parallelism: Parallelism | int) -> float:
-    """Return the time of a decode step that only reads weights and KV cache at the memory's bandwidth, in seconds."""
+    """Return the lower bound in seconds of a decode step: the time to read weights and KV cache at the memory's
+    bandwidth.
+    """
     return ideal(model).server(parallelism).decode_step_s(batch, context_tokens)
 
 
 def ideal(model: LatencyModel) -> LatencyModel:
-    """Return the same sizes and hardware without any loss: arithmetic for prefills, memory for decode steps."""
+    """Return the latency model with the same sizes and hardware and no losses: prefills take only their arithmetic,
+    decode steps only their memory reads.
+    """
     return replace(model, factors=_IDEAL)

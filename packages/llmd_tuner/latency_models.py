@@ -1,8 +1,9 @@
-"""The latency model that latency figures make of a catalogue's model and node, and what is not physical about figures.
+"""Latency models made from latency figures, a catalogue's model and node; and checks whether figures are physically
+possible.
 
 A fit without enough different points puts 0 on a factor that it can't tell from the others: it then interpolates well,
-but something costs nothing beyond the points. `unphysical` tells such factors, and those beyond a limit of the
-hardware: figures can't be extrapolated along them.
+but something costs nothing beyond the points. `unphysical` finds such factors, and those beyond a limit of the
+hardware: figures with one can't be extrapolated.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ def latency_model(
     conditions: Conditions = UNKNOWN_CONDITIONS,
     key_value_bytes_per_token: float | None = None,
 ) -> LatencyModel | None:
-    """Return the latency model of a model on a node, or None where there are no figures for its GPU."""
+    """Return the latency model of a model on a node by the kit's own figures; None where there are none for its GPU."""
     figures = latency_figures(model.name, node.gpu.product)
     return None if figures is None else latency_model_of(figures, model, node, conditions, key_value_bytes_per_token)
 
@@ -46,10 +47,11 @@ def latency_model_of(
     conditions: Conditions = UNKNOWN_CONDITIONS,
     key_value_bytes_per_token: float | None = None,
 ) -> LatencyModel:
-    """Return the latency model that some figures make of a model and a node.
+    """Return the latency model that latency figures give for a model on a node.
 
-    `conditions` are those of the servers that it stands for, of which quantized all-reduce and the pieces of a
-    hand-over are counted. `key_value_bytes_per_token` replaces the catalogue's, for another number format.
+    `conditions` are the settings of the modelled servers; quantized all-reduce and the number of pieces of a KV
+    transfer depend on them. `key_value_bytes_per_token` replaces the catalogue's value for a KV cache with another
+    number format.
     """
     cached = model.kv_cache.bytes_per_token if key_value_bytes_per_token is None else key_value_bytes_per_token
     regions = key_value_regions(model, conditions.release)
@@ -138,27 +140,29 @@ def _factors(figures: LatencyFigures, quick_reduce: QuickReduceFormat) -> Factor
 
 
 def kind_of(key: int | str) -> Parallelism:
-    """Return the spread of servers that a key of `fixed_s` stands for: a tensor parallel size alone, or a kind."""
+    """Return the spread of servers over GPUs that a key of `fixed_s` in latency figures denotes: a tensor parallel
+    size, or a kind such as `tp1dp8ep`.
+    """
     return Parallelism(key) if isinstance(key, int) else parse_server_kind(key)
 
 
 def key_of(spread: Parallelism) -> int | str:
-    """Return the key of `fixed_s` for a spread of servers."""
+    """Return the key of `fixed_s` in latency figures for a spread of servers over GPUs."""
     alone = spread == Parallelism(spread.tensor_parallel_size)
     return spread.tensor_parallel_size if alone else spread.kind
 
 
 class Physical(Entry):
-    """`values/tuning/physical.yaml`: bounds beyond which a fitted factor is not physical."""
+    """Content of `values/tuning/physical.yaml`: bounds beyond which a fitted factor is physically impossible."""
 
     least_bytes_factor: float
 
 
 @dataclass(frozen=True)
 class Unphysical:
-    """Factor that is not physical, after how much data, what follows from it, and which measurement would tell it.
-
-    `reach` is None where the consequence is small enough to go on.
+    """Fitted factor that is physically impossible: from how much data it was fitted, what follows from it, and which
+    measurement would determine it. `reach` is what the figures can't be extrapolated to (other sizes, batches or
+    contexts); None where the consequence is small.
     """
 
     role: Literal["prefill", "decode"]
@@ -173,7 +177,9 @@ class Unphysical:
 
 
 def unphysical(figures: LatencyFigures) -> tuple[Unphysical, ...]:
-    """Return what is not physical about the fitted roles; others are called bounds or assumptions anyway."""
+    """Return the physically impossible factors of the fitted roles. Figures that are not fitted are declared bounds or
+    assumptions and not checked.
+    """
     prefill, decode = figures.prefill, figures.decode
     return (
         *(_prefill(prefill, prefill.fit) if prefill.fit else ()),
@@ -221,8 +227,8 @@ def _decode(figures: DecodeFigures, fit: Fit) -> Iterator[Unphysical]:
 
 
 def key_value_regions(model: CatalogueModel, release: str | None) -> int:
-    """Return the pieces of memory that a block of a model's KV cache is spread over, in vLLM of a release; of the
-    default one where nothing is known of it. MLA has one cache for keys and values.
+    """Return the number of memory regions that a block of a model's KV cache is spread over in a release's vLLM, or in
+    the default release's if `release` is unknown. MLA has one cache for keys and values.
     """
     by_release = kv_path().regions_per_layer
     per_layer = by_release[release if release in by_release else default_release().name]

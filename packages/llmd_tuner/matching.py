@@ -16,7 +16,7 @@ from llmd_bench.deployment import Parallelism, disaggregated_short_form
 
 @dataclass(frozen=True)
 class DecodePoint:
-    """Throughput that was measured on one decode server of `gpus` GPUs with `concurrency` requests."""
+    """Measured throughput of one decode server of `gpus` GPUs with `concurrency` requests."""
 
     gpus: int
     concurrency: float
@@ -25,11 +25,11 @@ class DecodePoint:
 
 @dataclass(frozen=True)
 class MatchingSettings:
-    """Workload and limits that servers are matched for. `prefill_share` is the part of prefill's rate that may be used:
-    1 as published.
+    """Workload and limits for which prefill servers are matched to decode servers.
 
-    `key_value_tokens` is the room of a decode server by its GPUs; sizes that it lacks are not judged. `gpus_per_node`
-    is what GPUs are reserved in; 1 where single GPUs can be had.
+    `prefill_share` is the usable part of the prefill servers' rate, 1 in the published method. `key_value_tokens` is
+    the room of a decode server's KV cache by number of GPUs; servers with other sizes are not checked. `gpus_per_node`
+    is the granularity in which GPUs are reserved, 1 where single GPUs can be had.
     """
 
     input_tokens: float
@@ -42,7 +42,7 @@ class MatchingSettings:
 
 @dataclass(frozen=True)
 class Match:
-    """Decode servers and the prefill servers that feed them. Rates are output tokens per second."""
+    """Decode servers with the prefill servers that supply them. Rates are in output tokens per second."""
 
     decode: DecodePoint
     decode_replicas: int
@@ -56,17 +56,17 @@ class Match:
 
     @property
     def prefill_gpus(self) -> int:
-        """GPUs of all prefill servers."""
+        """Number of GPUs of all prefill servers."""
         return self.prefill_instances * self.prefill_gpus_each
 
     @property
     def gpus(self) -> int:
-        """GPUs of all servers."""
+        """Number of GPUs of all servers."""
         return self.prefill_gpus + self.decode_replicas * self.decode.gpus
 
     @property
     def topology(self) -> str:
-        """Topology in short form."""
+        """Topology of the matched servers in short form, such as `8p-tp1-4d-tp2`."""
         return disaggregated_short_form(
             self.prefill_instances,
             Parallelism(self.prefill_gpus_each),
@@ -76,20 +76,21 @@ class Match:
 
     @property
     def tpsu(self) -> float:
-        """Tokens per second and user of the decode servers alone: no wait, no prefill, no transfer."""
+        """Output tokens per second and user of the decode servers alone, without queueing, prefill and transfer."""
         return self.decode.tokens_per_s / self.decode.concurrency
 
     @property
     def tpsg(self) -> float:
-        """Tokens per second and GPU that is used."""
+        """Output tokens per second and used GPU."""
         return self.decode_replicas * self.decode.tokens_per_s / self.gpus
 
 
 def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settings: MatchingSettings) -> Match:
-    """Return the match with the fewest prefill GPUs that keep up; of equally many, the server size that comes first.
+    """Return the prefill servers that keep up with a decode server on the fewest GPUs; of equal matches, that of the
+    first server size.
 
-    `prefill_tokens_per_s` is the best rate of one prefill server by its GPUs. Demand is T_d x ISL / OSL for each
-    decode server; for y of them ceil(y x demand / rate) prefill servers are needed.
+    `prefill_tokens_per_s` is the highest rate of one prefill server by its number of GPUs. A decode server demands T_d
+    x ISL / OSL; y of them need ceil(y x demand / rate) prefill servers.
 
     Raises:
         KitError: there is no prefill server.
@@ -116,7 +117,7 @@ def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settin
 
 
 def matches(rows: Iterable[Row], settings: MatchingSettings) -> list[Match]:
-    """Return a match for each decode row, in their order, with the prefill rows among them.
+    """Return a match for each decode row, in their order, with the prefill servers of the prefill rows.
 
     Raises:
         KitError: there is no prefill row.
@@ -127,7 +128,7 @@ def matches(rows: Iterable[Row], settings: MatchingSettings) -> list[Match]:
 
 
 def prefill_capacity(rows: Iterable[Row]) -> dict[int, float]:
-    """Return the best total token rate of a prefill server by its GPUs, over all concurrencies."""
+    """Return the highest token rate of a prefill server over all concurrencies, by its number of GPUs."""
     best: dict[int, float] = {}
     for row in rows:
         if row.subject == "prefill" and row.input_tokens_per_s:
@@ -137,7 +138,7 @@ def prefill_capacity(rows: Iterable[Row]) -> dict[int, float]:
 
 
 def decode_capability(rows: Iterable[Row]) -> Sequence[DecodePoint]:
-    """Return the point of each decode row that tells one; a missing rate is worked out from TPOT and concurrency."""
+    """Return a point for each decode row with enough figures; a missing rate is computed from TPOT and concurrency."""
     return [
         DecodePoint(row.gpus_counted, row.concurrency, rate)
         for row in rows

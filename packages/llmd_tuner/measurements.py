@@ -1,7 +1,7 @@
-"""Rows of single servers: the times that they measured, and the published ones of `values/tuning/points`.
+"""Times that rows of single servers contain, and the published rows of `values/tuning/points`.
 
 A decode row gives the time of a step: its mean TPOT, or concurrency / output rate where it has none. A prefill row
-gives the time of a prompt, 1 / request rate; prompts that a prefix cache answered are taken out of the rate.
+gives the time of a prompt, 1 / request rate; prompts that a prefix cache answered are subtracted from the rate.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,9 +22,9 @@ ByLoad = dict[int, dict[int, float]]
 
 @dataclass(frozen=True)
 class StepTime:
-    """The time of one step with `sequences` in the batch and `tokens` of mean context each, or that of one prompt of
-    `tokens` with `sequences` prompts in flight, in seconds. Sequences and prompts are those of one rank, which all have
-    as many.
+    """Measured time in seconds: of one decode step with `sequences` in the batch and `tokens` of mean context each, or
+    of one prompt of `tokens` with `sequences` prompts in flight. Sequences and prompts are those of one rank; all ranks
+    have as many.
     """
 
     parallelism: Parallelism
@@ -34,17 +34,17 @@ class StepTime:
 
 
 def decode_points(rows: Iterable[Row]) -> list[StepTime]:
-    """Return the points of the decode rows that say enough."""
+    """Return the step times of the decode rows that contain enough figures."""
     return [point for row in rows if row.subject == "decode" and (point := _decode_point(row))]
 
 
 def prefill_points(rows: Iterable[Row]) -> list[StepTime]:
-    """Return the points of the prefill rows that say enough."""
+    """Return the prompt times of the prefill rows that contain enough figures."""
     return [point for row in rows if row.subject == "prefill" and (point := _prefill_point(row))]
 
 
 def requests_per_s(row: Row) -> float | None:
-    """Return the requests that were served per second, from whichever rate the row has."""
+    """Return the served requests per second, computed from whichever rate the row has; None without any."""
     if row.achieved_requests_per_s:
         return row.achieved_requests_per_s
     if row.input_tokens_per_s:
@@ -53,8 +53,10 @@ def requests_per_s(row: Row) -> float | None:
 
 
 def parallelism_of(row: Row) -> Parallelism | None:
-    """Return the spread of the single server of a row, None where the row doesn't tell. What its fields leave out is in
-    its topology: rows had no fields for ranks and experts at first, and other tools have none.
+    """Return the spread over GPUs of the single server that a row is about; None where the row doesn't say.
+
+    Fields that a row lacks are read from its topology: early rows of the kit, and rows of other tools, have no fields
+    for ranks and experts.
     """
     known = _of_topology(row)
     size = row.tensor_parallel_size or (known.tensor_parallel_size if known else None)
@@ -105,8 +107,8 @@ def _prefill_point(row: Row) -> StepTime | None:
 
 
 class DecodePoints(Entry):
-    """Servers that decode after prompts of one length: output tokens per second, or milliseconds for each token of a
-    sequence. `max_num_seqs` is None where it isn't told.
+    """Published table of decode servers after prompts of one length: output tokens per second, or milliseconds for each
+    token of a sequence. `max_num_seqs` is None where it isn't published.
     """
 
     input_tokens: int
@@ -117,8 +119,8 @@ class DecodePoints(Entry):
 
 
 class PrefillPoints(Entry):
-    """Servers that prefill prompts of one length: prompt and output tokens per second, or the time of a prompt alone to
-    its first token in milliseconds, by tensor parallel size. `prefix_cache_hit_share` is by concurrency.
+    """Published table of prefill servers for prompts of one length, by tensor parallel size: prompt and output tokens
+    per second, or the milliseconds to the first token of a prompt alone. `prefix_cache_hit_share` is by concurrency.
     """
 
     input_tokens: int
@@ -129,7 +131,7 @@ class PrefillPoints(Entry):
 
 
 class SetAside(Entry):
-    """A point that its source prints and that is known not to be what it seems."""
+    """Published point that is not used, because it is known not to be what its source says."""
 
     subject: Scope
     tensor_parallel_size: int
@@ -138,7 +140,7 @@ class SetAside(Entry):
 
 
 class PublishedPoints(Entry):
-    """One file of `values/tuning/points`."""
+    """Content of one file of `values/tuning/points`: the published measurements of a model's servers on a GPU."""
 
     model: str
     gpu: str
@@ -153,11 +155,11 @@ class PublishedPoints(Entry):
     set_aside: tuple[SetAside, ...] = ()
 
     def rows(self) -> list[Row]:
-        """Return all points as rows; those that are set aside say why in their notes."""
+        """Return all points as rows. Rows of points that are not used have the reason in their notes."""
         return [*self._decode_rows(), *self._prefill_rows()]
 
     def kept_rows(self) -> list[Row]:
-        """Return the points that are not set aside, as rows."""
+        """Return the points that are used, as rows."""
         aside = {(point.subject, point.tensor_parallel_size, point.concurrency) for point in self.set_aside}
         return [row for row in self.rows() if (row.subject, row.tensor_parallel_size, row.concurrency) not in aside]
 
@@ -226,10 +228,10 @@ def _by_load(table: ByLoad) -> Iterator[tuple[int, int, float]]:
 
 @cache
 def published_points(model: str, gpu: str) -> PublishedPoints | None:
-    """Return the published points of a model on a GPU product, or None where the kit has none."""
+    """Return the published points of a model on a GPU product; None where the kit has none."""
     return entry(f"tuning/points/{gpu}", model, PublishedPoints)
 
 
 def published_names() -> list[tuple[str, str]]:
-    """Return the models and GPUs that have published points."""
+    """Return the pairs of model and GPU product for which the kit has published points."""
     return [(model, gpu) for gpu in gpu_names() for model in names(f"tuning/points/{gpu}")]

@@ -38,9 +38,8 @@ Band = tuple[float | None, float | None]
 
 
 class ServersUnderLoad(Entry):
-    """Servers of a model on a shape, and the lengths of the requests that they get, in tokens.
-
-    `conditions` is what the servers were started with.
+    """Servers of a model on a shape, with the lengths in tokens of the requests that they receive. `conditions` are the
+    settings of the servers.
     """
 
     model: str
@@ -51,7 +50,7 @@ class ServersUnderLoad(Entry):
 
     @property
     def figures(self) -> LatencyFigures:
-        """Latency figures of the kit for the model and the shape's GPU."""
+        """Latency figures of the kit for the model and the GPU of the shape."""
         return known_figures(known_model(self.model), known_shape(self.shape).gpu)
 
     @property
@@ -61,25 +60,25 @@ class ServersUnderLoad(Entry):
 
     @property
     def workload(self) -> list[RequestClass]:
-        """Requests, all of the same lengths."""
+        """Workload of the simulation: requests of equal lengths."""
         return [RequestClass(self.input_tokens, self.output_tokens)]
 
     def deployment(self, topology: str, policy: Policy = "queue") -> SimulatedDeployment:
-        """Return the deployment to simulate of a topology in short form."""
+        """Return the deployment to simulate for a topology in short form, such as `8p-tp1-4d-tp2`."""
         block_size = self.conditions.block_size or DEFAULT_BLOCK_SIZE
         node = known_shape(self.shape)
         return deployment(known_model(self.model), node, topology, policy=policy, block_size=block_size)
 
 
 class Sweep(ServersUnderLoad):
-    """Deployments of one unit under rising concurrency, in a closed loop."""
+    """Simulation of deployments of one unit in a closed loop with rising concurrency."""
 
     concurrencies: tuple[int, ...]
     topologies: tuple[str, ...]
 
 
 class ClaimedLoad(ServersUnderLoad):
-    """Requests at a rate, in an open loop."""
+    """Load of an open loop: requests at a rate."""
 
     arrival: Literal["constant", "poisson"]
     duration_s: float
@@ -87,14 +86,16 @@ class ClaimedLoad(ServersUnderLoad):
 
 
 class ServedDeployment(Entry):
-    """A deployment under a load, and how its router picks servers."""
+    """Deployment under a load, with the policy by which its router picks servers."""
 
     topology: str
     policy: Policy
 
 
 class Winner(Entry):
-    """Group of topologies that reaches the most output tokens per second and GPU at some speeds for each user."""
+    """Claim that a group of topologies reaches the most output tokens per second and GPU at some speeds for
+    each user.
+    """
 
     kind: Literal["winner"]
     sweep: str
@@ -104,7 +105,9 @@ class Winner(Entry):
 
 
 class Throughput(Entry):
-    """Output tokens per second and GPU of the best of some topologies, or their ratio to the best of others."""
+    """Claim about the output tokens per second and GPU of the best of some topologies, or about their ratio to the best
+    of others.
+    """
 
     kind: Literal["throughput"]
     sweep: str
@@ -116,9 +119,9 @@ class Throughput(Entry):
 
 
 class ClaimedLatency(Entry):
-    """A figure of a row (`e2e_ms.mean`), or its ratio to that of another deployment or to another figure of its own.
-
-    Rates are requests per second, or shares of what the prefill servers of `of` can do at most.
+    """Claim about a figure of a row, such as `e2e_ms.mean`, or about its ratio to that of another deployment or to
+    another figure of the same row. Rates are requests per second, or shares of the maximum of the prefill servers of
+    `of`.
     """
 
     kind: Literal["latency"]
@@ -137,7 +140,9 @@ Evaluation = Annotated[Winner | Throughput | ClaimedLatency, Field(discriminator
 
 
 class PublishedClaim(Entry):
-    """One claim. `known_misses` has why the simulation misses it, by the point at which it does."""
+    """Published claim that the simulation is checked against. `known_misses` has the reasons why the simulation misses
+    it, by the point at which it does.
+    """
 
     name: str
     statement: str
@@ -147,7 +152,9 @@ class PublishedClaim(Entry):
 
 
 class PublishedClaims(Entry):
-    """File of claims, with the sweeps and loads that they share; `definitions` has what several of these have."""
+    """Content of `values/tuning/published-claims.yaml`: claims, and the sweeps and loads that they share; `definitions`
+    has YAML anchors.
+    """
 
     definitions: dict[str, object]
     sweeps: dict[str, Sweep]
@@ -163,8 +170,8 @@ def published_claims() -> PublishedClaims:
 
 @dataclass(frozen=True)
 class ClaimOutcome:
-    """One claim at one point. `predicted` is the event simulation's, with the basis of the latency figures behind it;
-    `accepted` includes the tolerance.
+    """Result of one claim at one point. `predicted` is the simulated value, with the basis of the latency figures
+    behind it; `accepted` is the claimed range with its tolerance.
     """
 
     claim: PublishedClaim
@@ -184,14 +191,14 @@ class ClaimOutcome:
 
     @property
     def verdict(self) -> CheckVerdict:
-        """Verdict on the prediction: whether it holds, and whether that was known."""
+        """Verdict on the simulation: whether it agrees with the claim, and whether that was expected."""
         if self.why is None:
             return "hit" if self.holds else "miss"
         return "unexpected hit" if self.holds else "known miss"
 
 
 def check_claims(claims: Iterable[PublishedClaim], progress: Progress | None = None) -> list[ClaimOutcome]:
-    """Evaluate claims at every point; takes some seconds for simulations, which claims share."""
+    """Evaluate claims at each of their points. Takes some seconds for simulations, which claims share."""
     listener = progress or SilentProgress()
     outcomes: list[ClaimOutcome] = []
     for claim in claims:

@@ -1,4 +1,6 @@
-"""Answer of a search: the best deployment, why others lost, how sure that is, and what a simulation of it shows."""
+"""Ranking of deployments: the best one, why others lost, how sensitive the result is to its inputs, and simulations of
+the best.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +31,7 @@ SEEDS = (0,)
 
 @dataclass(frozen=True)
 class Loser:
-    """The best deployment of a family that lost, and why."""
+    """The best deployment of a family that did not win, and the reason."""
 
     deployment: Candidate
     why: str
@@ -37,7 +39,7 @@ class Loser:
 
 @dataclass(frozen=True)
 class Swing:
-    """Winner where one input is larger or smaller; None where nothing meets the targets then."""
+    """The best deployment if one input is larger or smaller; None if no deployment meets the targets then."""
 
     name: str
     factor: float
@@ -47,8 +49,8 @@ class Swing:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Order of all deployments, with reasons. `best` is None where nothing meets the targets: `remedies` then says what
-    would have to change.
+    """Deployments in order, with reasons. `best` is None if none meets the targets: then `remedies` says what would
+    have to change.
     """
 
     search: Search
@@ -61,7 +63,9 @@ class Ranking:
 
 
 def rank(question: SearchInputs, most: int = 5, sensitivity: bool = True) -> Ranking:
-    """Search all deployments, say why families lost, and vary the inputs where `sensitivity` is asked for."""
+    """Search all deployments, explain why families lost and, with `sensitivity`, repeat the search with larger and
+    smaller inputs. `most` is the number of deployments to list.
+    """
     result = search(question)
     best = result.best()
     return Ranking(
@@ -88,12 +92,12 @@ def rank(question: SearchInputs, most: int = 5, sensitivity: bool = True) -> Ran
 
 
 def same(first: Candidate, second: Candidate) -> bool:
-    """Return whether two candidates are the same servers."""
+    """Tell whether two candidates consist of the same servers."""
     return (first.topology, first.copies) == (second.topology, second.copies)
 
 
 def binding_text(deployment: Candidate, question: SearchInputs) -> str:
-    """Return the constraint that is nearest to its limit, with its figures."""
+    """Return the constraint that a deployment is nearest to violating, with its value and limit, as text."""
     targets, shares = question.targets, question.headroom
     name = deployment.binding
     loads = {
@@ -126,14 +130,14 @@ def _why_lost(deployment: Candidate, best: Candidate | None, question: SearchInp
 
 
 def spreads_of(deployment: Candidate, question: SearchInputs) -> tuple[Parallelism, ...]:
-    """Return how the servers of a deployment are spread over GPUs and nodes, in the order of its roles."""
+    """Return the spread over GPUs and nodes of a deployment's servers, one for each role."""
     node_gpus = question.hardware.gpus_per_node
     servers = Topology.model_validate(deployment.topology).servers().values()
     return tuple(part.parallelism(expert_parallel=False, node_gpus=node_gpus) for part in servers)
 
 
 def unmeasured_kinds(deployment: Candidate, question: SearchInputs) -> list[str]:
-    """Return those kinds of a deployment's servers of which nothing was measured, where others were."""
+    """Return those kinds of a deployment's servers that were not measured although other kinds were."""
     spreads = dict.fromkeys(spreads_of(deployment, question))
     return [str(spread) for spread in spreads if question.is_bound(spread)]
 
@@ -173,12 +177,12 @@ def _less_load(result: Search) -> Iterator[str]:
 
 
 def deployment_name(deployment: Candidate) -> str:
-    """Return the topology of a deployment and how many copies of it."""
+    """Return the topology of a deployment with the number of its copies, as text."""
     return deployment.topology if deployment.copies == 1 else f"{deployment.copies} copies of {deployment.topology}"
 
 
 def name_with_basis(deployment: Candidate) -> str:
-    """Return the name of a deployment, with `a bound` where nothing was measured of its servers beside others."""
+    """Return the name of a deployment, marked as `a bound` if its servers were not measured although others were."""
     return f"{deployment_name(deployment)}, a bound" if deployment.bound else deployment_name(deployment)
 
 
@@ -230,20 +234,20 @@ _INPUTS: dict[str, Callable[[SearchInputs, float], SearchInputs | None]] = {
 
 @dataclass(frozen=True)
 class SimulatedFinalist:
-    """Deployment, and its simulation at the same load. Ratios are simulated over closed form."""
+    """Deployment with its simulation at the same load. Ratios are simulated values over those in closed form."""
 
     deployment: Candidate
     row: Row
 
     @property
     def ttft_ratio(self) -> float | None:
-        """Ratio of mean TTFT."""
+        """Ratio of the mean TTFT, simulated over closed form."""
         mean_ms = self.row.ttft_ms.mean
         return None if mean_ms is None else mean_ms / 1000 / self.deployment.ttft_s
 
     @property
     def itl_ratio(self) -> float | None:
-        """Ratio of mean TPOT, which is the mean ITL of a request."""
+        """Ratio of the mean TPOT (a request's mean ITL), simulated over closed form."""
         mean_ms = self.row.tpot_ms.mean
         return None if mean_ms is None else mean_ms / 1000 / self.deployment.itl_s
 
@@ -294,9 +298,8 @@ def forecast_row(
     started: DeployedConditions,
     deployment: Candidate,
 ) -> Row:
-    """Return the forecast of a deployment at its load, as a row.
-
-    Latencies are means; the notes say how sure they are. `started` is what the servers are started with.
+    """Return the forecast of a deployment at its load as a row. Latencies are means; notes state the confidence.
+    `started` are the settings of its servers.
     """
     own = started.of(deployment.topology)
     usd = question.hardware.price_usd_per_hour

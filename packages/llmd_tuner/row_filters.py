@@ -1,4 +1,6 @@
-"""Filters of measured rows: impossible ones and those of another regime are rejected, doubtful ones flagged."""
+"""Filters of measured rows: impossible rows and those of another operating range are rejected, doubtful
+ones flagged.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +41,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class RowFinding:
-    """Breach of a rule by a row. A flagged row is used, a rejected one is not."""
+    """Violation of a rule by a row. A flagged row is still used, a rejected one is not."""
 
     row: Row
     rule: Rule
@@ -52,7 +54,9 @@ class RowFinding:
 
 @dataclass(frozen=True)
 class RowLimits:
-    """Limits of rows of one model on one GPU. `key_value_tokens` are those of a server, over all of its ranks."""
+    """Limits for rows of one model on one GPU. `key_value_tokens` is the room of a server's KV cache in tokens, summed
+    over its ranks.
+    """
 
     model: LatencyModel | None = None
     key_value_tokens: Mapping[Parallelism, int] = field(default_factory=dict[Parallelism, int])
@@ -60,19 +64,19 @@ class RowLimits:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Rows that may be used, and everything that was found."""
+    """Result of filtering: the rows that may be used, and all violations of rules."""
 
     accepted: tuple[Row, ...]
     findings: tuple[RowFinding, ...]
 
     @property
     def rejected(self) -> tuple[RowFinding, ...]:
-        """Findings that cost a row."""
+        """Violations that lead to the rejection of a row."""
         return tuple(finding for finding in self.findings if finding.verdict == "rejected")
 
 
 class FilterThresholds(Entry):
-    """`values/tuning/row-filters.yaml`: thresholds at which a row is flagged or rejected."""
+    """Content of `values/tuning/row-filters.yaml`: the thresholds beyond which a row is flagged or rejected."""
 
     prefix_cache_flagged_share: float
     prefix_cache_rejected_share: float
@@ -85,12 +89,12 @@ class FilterThresholds(Entry):
 
 @cache
 def thresholds() -> FilterThresholds:
-    """Return the kit's own thresholds."""
+    """Return the thresholds of `values/tuning/row-filters.yaml`."""
     return required_entry("tuning", "row-filters", FilterThresholds)
 
 
 def inspect(rows: Iterable[Row], limits: RowLimits) -> Inspection:
-    """Hold each row against every rule."""
+    """Check each row against every rule."""
     accepted: list[Row] = []
     findings: list[RowFinding] = []
     for row in rows:
@@ -102,7 +106,7 @@ def inspect(rows: Iterable[Row], limits: RowLimits) -> Inspection:
 
 
 def place(row: Row) -> str:
-    """Return the file and line that a row is from, or its servers and load where its file is not known."""
+    """Return the file and line that a row was read from; without a file, its servers and load."""
     if row.origin.file:
         return row.origin.file if row.origin.line is None else f"{row.origin.file}:{row.origin.line}"
     spread = parallelism_of(row)
@@ -225,7 +229,7 @@ _RULES: Sequence[Callable[[Row, RowLimits], Iterator[RowFinding]]] = (
 
 
 def inspect_by_model(rows: list[Row]) -> Inspection:
-    """Hold rows of several models and GPUs against every rule, each against the limits of its own."""
+    """Check rows of several models and GPUs against every rule, with the limits of each row's own model and GPU."""
     accepted: list[Row] = []
     findings: list[RowFinding] = []
     for key in dict.fromkeys((row.model, row.gpu) for row in rows):

@@ -1,4 +1,6 @@
-"""All deployments for some GPUs, scored in closed form and put in order; their frontier of throughput against speed."""
+"""Search over all deployments for a number of GPUs: scored in closed form and sorted, and their frontier of throughput
+against speed.
+"""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +44,9 @@ LOADS = np.linspace(0.02, 1.0, 40)
 
 @dataclass(frozen=True)
 class Candidate:
-    """One deployment at one load. Latencies in seconds, rates per second; prices at list price of whole nodes."""
+    """Deployment at a load, with its forecast. Latencies are in seconds, rates per second; prices are list prices of
+    whole nodes.
+    """
 
     family: str
     topology: str
@@ -77,27 +81,29 @@ class Candidate:
 
     @property
     def feasible(self) -> bool:
-        """True where all targets are met."""
+        """True if the deployment meets all targets."""
         return self.ratio <= FINE
 
     @property
     def tpsu(self) -> float:
-        """Output tokens per second and user, over everything in flight."""
+        """Output tokens per second and user: the output rate over the number of requests in flight."""
         return self.output_tokens_per_s / (self.requests_per_s * self.e2e_s)  # 0 under overload: nothing ever ends
 
     @property
     def tpsg(self) -> float:
-        """Output tokens per second and GPU that is used."""
+        """Output tokens per second and used GPU."""
         return self.output_tokens_per_s / self.gpus
 
 
 def reserved(gpus: "NDArray[np.int64]", gpus_per_node: int) -> "NDArray[np.int64]":
-    """Return the GPUs of whole nodes."""
+    """Return the number of GPUs of as many whole nodes as the given numbers of GPUs need."""
     return -(-gpus // gpus_per_node) * gpus_per_node
 
 
 def deployment_of(question: SearchInputs, scored: ScoredFleet, capacity: float, place: int) -> Candidate:
-    """Return one of the scored deployments as a candidate. `capacity` is NaN where it was not computed."""
+    """Return the scored deployment at index `place` as a candidate. `capacity` is in requests per second, NaN where it
+    was not computed.
+    """
     scores, hardware = scored.scores, question.hardware
     prefill, decode = int(scored.fleet.prefill[place]), int(scored.fleet.decode[place])
     (gpus,) = scored.family.gpus(scored.fleet.at(np.array([place])))
@@ -137,7 +143,7 @@ def deployment_of(question: SearchInputs, scored: ScoredFleet, capacity: float, 
 
 @dataclass(frozen=True)
 class Search:
-    """All deployments that were scored. `order` lists places in the flat sequence of all deployments, best first."""
+    """Result of a search: all scored deployments. `order` has their indexes, best first."""
 
     question: SearchInputs
     scored: tuple[ScoredFleet, ...]
@@ -150,19 +156,19 @@ class Search:
         return len(self.order)
 
     def deployments(self, most: int | None = None) -> Iterator[Candidate]:
-        """Return the deployments in order, best first."""
+        """Yield the deployments, best first; at most `most` of them."""
         return (self.deployment(int(place)) for place in self.order[:most])
 
     def feasible(self) -> Iterator[Candidate]:
-        """Return the deployments that meet all targets, best first."""
+        """Yield the deployments that meet all targets, best first."""
         return itertools.takewhile(lambda deployment: deployment.feasible, self.deployments())
 
     def best(self) -> Candidate | None:
-        """Return the first deployment, or None where it misses a target."""
+        """Return the best deployment; None if it misses a target."""
         return next(self.feasible(), None)
 
     def best_of_families(self) -> list[Candidate]:
-        """Return the best of each kind of servers, in order."""
+        """Return the best deployment of each kind of servers, best first."""
         kinds = np.concatenate([np.zeros(0, dtype=np.int64), *(fleet.fleet.kind for fleet in self.scored)])
         starts = np.cumsum([0, *(len(fleet.worst) for fleet in self.scored)])
         for place, start in enumerate(starts[1:-1], 1):  # kinds of a family come after those of the ones before it
@@ -171,9 +177,8 @@ class Search:
         return [self.deployment(int(self.order[place]), whole=False) for place in sorted(firsts)]
 
     def deployment(self, place: int, whole: bool = True) -> Candidate:
-        """Return one deployment of the flat sequence.
-
-        Unless `whole`, the capacity of a deployment that misses a target may be left open (NaN).
+        """Return the deployment at an index. Unless `whole`, its capacity may be NaN if it misses a target, which saves
+        computing it.
         """
         for fleet, capacity in zip(self.scored, self.capacities, strict=True):
             if place < len(fleet.worst):
@@ -185,11 +190,12 @@ class Search:
 
 
 def search(question: SearchInputs) -> Search:
-    """Score all deployments at the load that is asked for, or each at its own capacity where none is.
+    """Score all deployments at the requested load or, without one, each at its own capacity, and sort them.
 
-    With a load, the fewest nodes come first and, of equally many, the deployment with the most room left; without one,
-    the one that carries the most within the targets. Those whose servers nobody has measured come behind those that
-    were, as bounds promise more than servers keep. Those that miss a target come last, by how far they miss it.
+    With a load, deployments on fewer nodes come first and, among equally many nodes, those with more spare capacity;
+    without one, those with the highest rate within the targets. Deployments whose servers nobody has measured come
+    after measured ones, because bounds are more optimistic than servers. Those that miss a target come last, by how far
+    they miss it.
     """
     scored: list[ScoredFleet] = []
     capacities: list[Array] = []
@@ -212,7 +218,9 @@ def search(question: SearchInputs) -> Search:
 
 
 def families(question: SearchInputs) -> list[DeploymentFamily]:
-    """Return all deployments that fit the GPUs' memory: those of servers that do both, and those that hand over."""
+    """Return the families of deployments whose servers fit the GPUs' memory: aggregated ones, and
+    disaggregated ones.
+    """
     loose, choices, gpus = LOOSENESS[question.profile], question.choices, question.hardware.gpus
     shared = _held(question, "aggregated", choices.aggregated)
     apart = _held(question, "decode", (decode for _, decode in choices.disaggregated))
@@ -253,13 +261,13 @@ def _handing_over(question: SearchInputs, prefill: Parallelism, decode: Parallel
 
 
 def kind_named(question: SearchInputs, name: str) -> tuple[DeploymentFamily, int]:
-    """Return the family that has a kind of servers, such as `p-tp1-d-tp2`, and the kind's place in it."""
+    """Return the family that contains a kind of servers, such as `p-tp1-d-tp2`, and the kind's index in it."""
     kinds = ((family, kind) for family in families(question) for kind in range(family.kinds))
     return next((family, kind) for family, kind in kinds if family.name(kind) == name)
 
 
 def at_loads(question: SearchInputs, deployment: Candidate, loads: Sequence[float]) -> list[Candidate]:
-    """Return one deployment at several loads."""
+    """Return a deployment's forecasts at several loads, in requests per second."""
     family, kind = kind_named(question, deployment.family)
     counts = [(deployment.prefill, deployment.decode, deployment.copies)] * len(loads)
     scored = score_fleet(question, family, fleet_of_counts(counts, kind), np.array(loads))
@@ -281,15 +289,16 @@ def _order(question: SearchInputs, scored: Sequence[ScoredFleet], capacities: Se
 
 
 def bounds_of(question: SearchInputs, family: DeploymentFamily) -> "NDArray[np.bool_]":
-    """Return for each kind of servers whether its latencies are bounds beside those of others."""
+    """Return for each kind of servers whether its latencies are bounds while those of other kinds were measured."""
     return np.array([question.is_bound(*family.spreads(kind)) for kind in range(family.kinds)])
 
 
 def frontier_of(question: SearchInputs) -> list[Candidate]:
-    """Return deployments and loads that no other exceeds in both TPSG and TPSU, fastest for users first.
+    """Return the Pareto frontier: deployments at loads for which no other has both higher TPSG and higher TPSU, sorted
+    by falling TPSU.
 
-    All deployments are scored at loads up to what the shares of `headroom` allow; latency targets are left out, since
-    the frontier shows what they cost.
+    All deployments are scored at loads up to the shares of `headroom`. Latency targets are ignored, since the frontier
+    shows what they cost.
     """
     free = replace(question, targets=Targets())
     tokens = question.workload.output_tokens
@@ -303,7 +312,7 @@ def frontier_of(question: SearchInputs) -> list[Candidate]:
 
 
 def curve_of(question: SearchInputs, deployment: Candidate, points: int = 16) -> list[Candidate]:
-    """Return one deployment from little load up to what the shares of `headroom` allow."""
+    """Return a deployment's forecasts at `points` rising loads, up to the shares of `headroom`."""
     free = replace(question, targets=Targets())
     family, kind = kind_named(free, deployment.family)
     fleet = fleet_of_counts([(deployment.prefill, deployment.decode, deployment.copies)], kind)

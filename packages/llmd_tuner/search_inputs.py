@@ -1,4 +1,4 @@
-"""Inputs of a search: the workload, the targets and the GPUs, found by their names in the catalogue."""
+"""Inputs of a search: the workload, the targets, and the GPUs with their data from the catalogue."""
 
 import math
 from dataclasses import dataclass, field, fields
@@ -27,7 +27,9 @@ SLO_FORM = "ttft=MS, itl=MS, e2e=MS and qps=RATE, separated by commas, such as t
 
 @dataclass(frozen=True)
 class Targets:
-    """Limits of mean latencies in seconds, and the load to be carried; None where nothing is promised."""
+    """Limits of mean latencies in seconds, and the load to be carried in requests per second; None for what is not
+    required.
+    """
 
     ttft_s: float | None = None
     itl_s: float | None = None
@@ -35,14 +37,14 @@ class Targets:
     requests_per_s: float | None = None
 
     def __str__(self) -> str:
-        """Write the targets as a command line has them."""
+        """Return the targets in the notation of the command line, such as `ttft=2000,itl=25,qps=45`."""
         parts = (("ttft", self.ttft_s, 1000), ("itl", self.itl_s, 1000), ("e2e", self.e2e_s, 1000))
         shown = [f"{name}={value * scale:g}" for name, value, scale in parts if value is not None]
         return ",".join([*shown, *([f"qps={self.requests_per_s:g}"] if self.requests_per_s else [])])
 
 
 class Headroom(Entry):
-    """`values/tuning/headroom.yaml`: shares of what servers sustain that may be used."""
+    """Content of `values/tuning/headroom.yaml`: the usable shares of the highest load of servers."""
 
     prefill_share: float
     decode_share: float
@@ -50,13 +52,15 @@ class Headroom(Entry):
 
 @cache
 def headroom() -> Headroom:
-    """Return the kit's own shares."""
+    """Return the shares of `values/tuning/headroom.yaml`."""
     return required_entry("tuning", "headroom", Headroom)
 
 
 @dataclass(frozen=True)
 class GpuInventory:
-    """GPUs that may be used. `price_usd_per_hour` is that of one GPU, None if unknown; nodes are rented whole."""
+    """GPUs that a deployment may use. `price_usd_per_hour` is the price of one GPU, None if unknown; whole nodes are
+    rented.
+    """
 
     gpus: int
     gpus_per_node: int
@@ -65,7 +69,7 @@ class GpuInventory:
 
 @dataclass(frozen=True)
 class SearchInputs:
-    """Question of a search, with all data that its answer follows from."""
+    """All inputs that determine the answer of a search."""
 
     model: LatencyModel
     workload: WorkloadClasses
@@ -81,12 +85,14 @@ class SearchInputs:
     """Servers that latencies were measured of, where others are bounds; None where all are alike."""
 
     def is_bound(self, *spreads: Parallelism) -> bool:
-        """Tell whether latencies of servers are bounds beside those of others, which were measured."""
+        """Tell whether the latencies of servers with one of these spreads over GPUs are bounds while other spreads were
+        measured.
+        """
         return self.measured is not None and not self.measured.issuperset(spreads)
 
 
 def parse_targets(text: str) -> Targets:
-    """Read targets as they are written on a command line: `ttft=2000,itl=25,qps=45`.
+    """Parse targets in the notation of the command line: `ttft=2000,itl=25,qps=45`.
 
     Raises:
         KitError: the text has another form.
@@ -108,17 +114,17 @@ def parse_targets(text: str) -> Targets:
 
 
 def joined(first: Targets, second: Targets) -> Targets:
-    """Return the targets of `first`, and those of `second` that it lacks."""
+    """Return targets with the values of `first`, and with those of `second` where `first` has none."""
     return Targets(
         **{target.name: getattr(first, target.name) or getattr(second, target.name) for target in fields(Targets)}
     )
 
 
 def known_model(name: str) -> CatalogueModel:
-    """Return the catalogue's model of that name.
+    """Return the catalogue's model with a name.
 
     Raises:
-        KitError: there is none.
+        KitError: the catalogue has no such model.
     """
     if model := model_of_name(name):
         return model
@@ -126,10 +132,10 @@ def known_model(name: str) -> CatalogueModel:
 
 
 def known_shape(name: str) -> Shape:
-    """Return the catalogue's shape of that name.
+    """Return the catalogue's shape with a name.
 
     Raises:
-        KitError: there is none.
+        KitError: the catalogue has no such shape.
     """
     if shape := shape_of_name(name):
         return shape
@@ -137,7 +143,7 @@ def known_shape(name: str) -> Shape:
 
 
 def known_gpu(product: str) -> NodeHardware:
-    """Return the nodes that a GPU product comes in, whatever the case of its name.
+    """Return the hardware of the nodes that have a GPU product, whose name may be in any case.
 
     Raises:
         KitError: the catalogue has no such GPU.
@@ -148,12 +154,12 @@ def known_gpu(product: str) -> NodeHardware:
 
 
 def gpu_named(product: str) -> str:
-    """Return the catalogue's spelling of a GPU product, or the name as it is where the catalogue has none."""
+    """Return the catalogue's spelling of a GPU product; the name itself where the catalogue doesn't have it."""
     return next((name for name in gpu_names() if name.lower() == product.lower()), product)
 
 
 def checked_figures(figures: LatencyFigures, model: CatalogueModel, node: NodeHardware) -> LatencyFigures:
-    """Check that latency figures are of a model and GPU, and return them.
+    """Return latency figures after checking that they are of a model and GPU.
 
     Raises:
         KitError: they are of another model or GPU.
@@ -178,10 +184,10 @@ def question_of(
     started: DeployedConditions = VLLM_DEFAULTS,
     profile: RouterProfileName = "token-load",
 ) -> SearchInputs:
-    """Ask which deployment of `gpus` GPUs serves the workload within the targets.
+    """Return the inputs of a search for the deployment of up to `gpus` GPUs that serves a workload within targets.
 
-    `choices` are the servers that a stack may have, all that the model's sizes and memory allow where there is none;
-    `started` is what they are started with, `profile` how their routers choose among them.
+    `choices` are the servers that may be used; without them all that the model's sizes and memory allow. `started` are
+    the settings of the servers, `profile` is the endpoint picker's profile by which routers pick servers.
     """
     return SearchInputs(
         model=latency_model_of(figures, model, node, started.handing_over),

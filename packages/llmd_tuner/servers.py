@@ -1,9 +1,9 @@
-"""Curves of one rank of a server under a workload, at each batch, in which loads are looked up.
+"""Latency curves of one rank of a server under a workload, over its batch size, in which loads are looked up.
 
-A rank is described by what it sustains at a batch, because that needs no iteration: a load is turned into its batch by
-looking it up in a rising curve. Requests arrive at random, so a sequence sees itself beside the mean of the others: in
-a batch of B, which takes t(B) for a step, the others are the (B - 1) = rate x OSL x t(B) of Little's law. A server has
-one rank, or several of data parallelism, among which requests are spread as among servers.
+A rank is described by what it sustains at each batch, because that needs no iteration: a load is turned into its batch
+by looking it up in a rising curve. Requests arrive at random, so a sequence sees itself beside the mean of the others:
+in a batch of B, which takes t(B) for a step, the others are the (B - 1) = rate x OSL x t(B) of Little's law. A server
+has one rank, or several of data parallelism, among which requests are spread as among servers.
 """
 
 import math
@@ -30,7 +30,7 @@ TOKEN_BUDGET = 8192
 
 @dataclass(frozen=True)
 class Room:
-    """Room for sequences on servers, whose memory is planning's."""
+    """Room for sequences in the KV cache of servers, by the memory that planning computes."""
 
     max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs
     """Sequences that each rank runs at a time, whatever its KV cache holds."""
@@ -40,7 +40,7 @@ class Room:
     """Tokens of a KV block of servers that do both."""
 
     def sequences(self, memory: Memory, workload: WorkloadClasses, *, aggregated: bool) -> int:
-        """Return how many sequences of the workload fit a rank of a server with that memory, each in whole blocks."""
+        """Return how many sequences of the workload fit a rank of a server with this memory, each in whole blocks."""
         block_size = self.aggregated_block_size if aggregated else self.block_size
         held = memory.sequences(math.ceil(workload.kept_tokens(block_size))) // memory.ranks
         return min(self.max_num_seqs, held)
@@ -48,7 +48,7 @@ class Room:
 
 @dataclass(frozen=True)
 class PrefillServer:
-    """A server that prefills: the mean service time of a rank and how much that varies."""
+    """Prefill server under a workload: the mean service time of a rank, and its variation."""
 
     parallelism: Parallelism
     service_s: float
@@ -60,7 +60,9 @@ class PrefillServer:
 
 @dataclass(frozen=True)
 class DecodeServer:
-    """A server that generates, at batches of a rank of 1, which is idle but for one sequence, to its largest."""
+    """Server that generates tokens under a workload: arrays over the batch of a rank, from a single sequence to its
+    maximum.
+    """
 
     parallelism: Parallelism
     batches: Array
@@ -72,14 +74,14 @@ class DecodeServer:
 
     @property
     def most_requests_per_s(self) -> float:
-        """Request rate of a rank at the largest batch."""
+        """Highest request rate of a rank, which is that at the largest batch."""
         return float(self.requests_per_s[-1])
 
 
 class ServerCurves:
-    """Curves of several kinds of servers, one behind the other, so that loads of all kinds are looked up together.
-
-    A kind's position is twice its place, and the share of its largest rate: positions of all kinds rise.
+    """Concatenated curves of several kinds of servers, so that loads of all kinds are looked up in one call. The
+    position of a load is twice the kind's index plus the load's share of the kind's highest rate, so that positions
+    rise throughout.
     """
 
     def __init__(self, servers: Sequence[DecodeServer]) -> None:
@@ -95,7 +97,7 @@ class ServerCurves:
         self._times_s = np.concatenate([np.stack([server.itl_s, server.step_s]) for server in servers], axis=1)
 
     def at(self, kind: Counts, requests_per_s: Array) -> tuple[Array, Array, Array]:
-        """Return the batches of ranks of some kinds under loads, and there `itl_s` and `step_s`."""
+        """Return batch, `itl_s` and `step_s` of ranks of the given kinds under loads in requests per second."""
         share = np.minimum(requests_per_s / self.most_requests_per_s[kind], 1.0)
         batch = np.interp(2 * kind + share, self._positions, self._batches)
         low = np.minimum(self._starts[kind] + batch.astype(np.int64) - 1, self._lasts[kind])
@@ -112,10 +114,10 @@ def prefill_server(
     rails: int = 1,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> PrefillServer:
-    """Return a prefill server under a workload; a cached prefix is context that costs no computing but attention.
+    """Return a prefill server under a workload. A cached prefix costs attention but no other computation.
 
-    Each prompt waits for what comes from the node's memory, beside which others are computed: a rank does no more
-    prompts in a second than can be loaded.
+    A prompt waits until its part of the KV cache in the node's memory is loaded, while other prompts are computed: a
+    rank does no more prompts per second than can be loaded.
     """
     server = model.server(parallelism)
     times: list[tuple[float, float]] = []
@@ -136,7 +138,7 @@ def prefill_server(
 
 
 def decode_server(model: LatencyModel, workload: WorkloadClasses, parallelism: Parallelism, batch: int) -> DecodeServer:
-    """Return a decode server with room for `batch` sequences in each rank."""
+    """Return a decode server under a workload, with room for `batch` sequences in each rank."""
     batches, step_s = _steps(model, workload, parallelism, batch)
     return DecodeServer(parallelism, batches, step_s, step_s, _rates(workload, batches, step_s))
 
@@ -144,7 +146,7 @@ def decode_server(model: LatencyModel, workload: WorkloadClasses, parallelism: P
 def aggregated_server(
     model: LatencyModel, workload: WorkloadClasses, prefill: PrefillServer, batch: int
 ) -> DecodeServer:
-    """Return a server that prefills and decodes: between two tokens of a request it also prefills others that begin."""
+    """Return a server that both prefills and decodes: between two tokens of a request it also prefills new ones."""
     batches, step_s = _steps(model, workload, prefill.parallelism, batch)
     itl_s = step_s + (batches - 1) / workload.output_tokens * prefill.service_s
     return DecodeServer(prefill.parallelism, batches, step_s, itl_s, _rates(workload, batches, itl_s))

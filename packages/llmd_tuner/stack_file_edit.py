@@ -1,6 +1,6 @@
-"""Answer of the tuner in a stack file: topology, limits and thresholds for scaling; comments and order stay.
+"""Edits of a stack file by the tuner: topology, limits and scaling thresholds; comments and the order of keys are kept.
 
-A threshold is the load of each server at which the targets still hold by the forecast, less a reserve.
+A threshold is the load of each server at which the targets are still met by the forecast, less a reserve.
 """
 
 import math
@@ -17,14 +17,16 @@ from llmd_tuner.search_inputs import SearchInputs
 
 
 class ScalingShare(Entry):
-    """`values/tuning/scaling.yaml`: the share of what a server carries at which another one is started."""
+    """Content of `values/tuning/scaling.yaml`: the share of a server's highest load at which another server
+    is started.
+    """
 
     threshold_share: float
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A key of the stack file's `scaling` with its value, and where the value is from."""
+    """Key of the stack file's `scaling` with its value, and a comment on the value's origin."""
 
     key: str
     value: float
@@ -33,7 +35,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class RoleThresholds:
-    """Servers of a role in a unit, and the thresholds of each."""
+    """Number of servers of a role in a unit, and the scaling thresholds of each."""
 
     replicas: int
     thresholds: tuple[Threshold, ...]
@@ -41,16 +43,16 @@ class RoleThresholds:
 
 @cache
 def scaling_share() -> float:
-    """Return the kit's own share."""
+    """Return the share of `values/tuning/scaling.yaml`."""
     return required_entry("tuning", "scaling", ScalingShare).threshold_share
 
 
 def thresholds(question: SearchInputs, best: Candidate, tag: str) -> Mapping[str, RoleThresholds]:
-    """Return the thresholds of a deployment's roles, at the most that it carries within all targets.
+    """Return the scaling thresholds of a deployment by role, at the highest load that it carries within all targets.
 
-    Prefill goes by prompt tokens per second, because its work is in proportion to them whatever their number; servers
-    that generate go by their requests, which are the batch that the target for ITL allows, and by their KV cache, which
-    longer requests than the workload's fill sooner. `tag` says what the forecast is: calibrated or a bound.
+    Prefill servers scale by prompt tokens per second, to which their work is proportional. Servers that generate tokens
+    scale by their requests, which are the batch that the target for ITL allows, and by their KV cache, which requests
+    longer than the workload's fill sooner. `tag` is the basis of the forecast: calibrated or a bound.
     """
     (full,) = at_loads(question, best, [best.capacity_per_s])
     most = f"at {best.capacity_per_s:.1f} requests/s, the most within {question.targets}"
@@ -78,9 +80,8 @@ def _threshold(key: str, carried: float, basis: str) -> Threshold:
 
 @dataclass(frozen=True)
 class StackFileChange:
-    """Change of a model's entry in a stack file.
-
-    `thresholds` are by role. They are written where the entry has `scaling`, or everywhere with `add_scaling`.
+    """Change of a model's entry in a stack file. `thresholds` are by role; they are written if the entry has `scaling`,
+    or in any case with `add_scaling`.
     """
 
     topology: str
@@ -91,7 +92,7 @@ class StackFileChange:
 
 
 def apply_change(text: str, model: int, choice: StackFileChange) -> str:
-    """Return the text of a stack file with the choice in its entry `models[model]`.
+    """Return the text of a stack file with the change applied to its entry `models[model]`.
 
     Raises:
         KitError: ruamel.yaml is not installed, or the file has no such entry.

@@ -1,4 +1,4 @@
-"""Waits of requests for a free server: closed forms of queueing theory, for Poisson arrivals and one queue.
+"""Waiting times of requests for a free server: closed forms of queueing theory, for Poisson arrivals and one queue.
 
 Rates are requests per second, times are seconds. An overloaded queue has no steady state: its wait is infinite. Service
 times are constant unless `service_scv` says otherwise: the squared coefficient of variation (variance over squared
@@ -28,10 +28,10 @@ _UTILIZATIONS = np.linspace(0.0, 1.0, _STEPS + 1)[:-1]
 
 
 def erlang_b(servers: int, offered_load: float) -> float:
-    """Return the chance that all servers are busy where nobody waits (M/G/c/c).
+    """Return the probability that all servers are busy where no request waits (M/G/c/c). `offered_load` is arrival rate
+    x service time.
 
-    `offered_load` is arrivals x service time, in servers. Erlang 1917, by the recursion
-    B(n) = a B(n-1) / (n + a B(n-1)), whose terms stay within 0 and 1 at any size.
+    Erlang 1917, by the recursion B(n) = a B(n-1) / (n + a B(n-1)), whose terms stay within 0 and 1 at any size.
     """
     blocked = 1.0
     for count in range(1, servers + 1):
@@ -40,7 +40,7 @@ def erlang_b(servers: int, offered_load: float) -> float:
 
 
 def erlang_c(servers: int, offered_load: float) -> float:
-    """Return the chance that a request has to wait (M/M/c): C = B / (1 - rho (1 - B)). Erlang 1917."""
+    """Return the probability that a request has to wait (M/M/c): C = B / (1 - rho (1 - B)). Erlang 1917."""
     utilization = offered_load / servers
     if utilization >= 1:
         return 1.0
@@ -49,7 +49,9 @@ def erlang_c(servers: int, offered_load: float) -> float:
 
 
 def mmc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> float:
-    """Return the mean wait with exponential service times (M/M/c): W = C / (c/s - lambda). Erlang 1917; exact."""
+    """Return the mean wait in seconds with exponential service times (M/M/c): W = C / (c/s - lambda). Erlang 1917;
+    exact.
+    """
     spare_per_s = servers / service_s - arrivals_per_s
     if spare_per_s <= 0:
         return math.inf
@@ -57,12 +59,11 @@ def mmc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> flo
 
 
 def mdc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> float:
-    """Return the mean wait for several servers with one queue (M/D/c).
+    """Return the mean wait in seconds for several servers with one queue and constant service times (M/D/c).
 
-    Half of M/M/c's wait with the correction of Cosmetatos (INFOR 13, 1975):
-    1 + (1 - rho) (c - 1) (sqrt(4 + 5c) - 2) / (16 rho c). Exact for one server; within 2 % of Crommelin's exact series
-    for up to 16 servers from rho = 0.6 on, too high where hardly anybody waits. It is held at 2: M/D/c never waits
-    longer than M/M/c.
+    Half of M/M/c's wait with the correction of Cosmetatos (INFOR 13, 1975): 1 + (1 - rho) (c - 1) (sqrt(4 + 5c) - 2) /
+    (16 rho c). Exact for one server; within 2 % of Crommelin's exact series for up to 16 servers from rho = 0.6 on, too
+    high where hardly anybody waits. The correction is limited to 2: M/D/c never waits longer than M/M/c.
     """
     utilization = arrivals_per_s * service_s / servers
     if utilization >= 1:
@@ -74,9 +75,9 @@ def mdc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> flo
 
 
 def mgc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1, service_scv: float = 0.0) -> float:
-    """Return the mean wait for service times of any distribution (M/G/c).
+    """Return the mean wait in seconds for service times of any distribution (M/G/c).
 
-    Between M/D/c and M/M/c in proportion to `service_scv`: W = (1 - scv) W(M/D/c) + scv W(M/M/c). Tijms, A First Course
+    Interpolated between M/D/c and M/M/c by `service_scv`: W = (1 - scv) W(M/D/c) + scv W(M/M/c). Tijms, A First Course
     in Stochastic Models, 2003. Exact for one server.
     """
     constant_s = mdc_wait_s(arrivals_per_s, service_s, servers)
@@ -86,7 +87,9 @@ def mgc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1, servic
 
 
 def scv(weighted_times: Iterable[tuple[float, float]]) -> float:
-    """Return the squared coefficient of variation of times with weights: pairs of weight and seconds, at least one."""
+    """Return the squared coefficient of variation of weighted times, given as at least one pair of weight
+    and seconds.
+    """
     pairs = list(weighted_times)
     total = math.fsum(weight for weight, _ in pairs)
     mean = math.fsum(weight * time for weight, time in pairs) / total
@@ -95,11 +98,11 @@ def scv(weighted_times: Iterable[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class Looseness:
-    """Cost of a router profile's choice, in units of rho (1 + rho) service times: before prefill servers, and before
-    servers that do both, of which more cost more up to a limit.
+    """Additional wait that a router profile causes by imperfect choices, in units of rho (1 + rho) service times:
+    before prefill servers, and before servers that do both, where more servers cost more up to a limit.
 
-    Scores of the KV cache in use are never equal, so that all requests of the moment in which a server's metrics don't
-    show the last one go to the same server.
+    Scores by used KV cache are never equal, so that all requests go to the same server until its metrics show the last
+    one.
     """
 
     disaggregated: float
@@ -128,11 +131,11 @@ def routed_waits_s(
     scv: Array | float,
     loose_share: Array | float,
 ) -> Array:
-    """Return the mean wait behind a router that can't quite tell which server is free first.
+    """Return the mean wait in seconds behind a router that doesn't know exactly which server is free first.
 
-    Where several servers have none waiting, llm-d's queue-scorer can't tell the idle from the busy, so that a request
-    waits for the rest of a service although another server is free: beside the wait in one queue,
-    (1 - 1/c) x `loose_share` rho (1 + rho) services.
+    Where several servers have no waiting request, llm-d's queue-scorer can't tell idle from busy ones, so that a
+    request may wait for a busy server although another one is free: in addition to the wait in one queue, (1 - 1/c) x
+    `loose_share` rho (1 + rho) service times.
     """
     loose = (1 - 1 / np.maximum(servers, 1)) * loose_share * utilization * (1 + utilization) * service_s
     return waits_s(servers, utilization, service_s, scv) + loose

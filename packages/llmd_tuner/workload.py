@@ -1,4 +1,4 @@
-"""Workloads: classes of prompt and output lengths with weights, written by hand or taken from a trace."""
+"""Workloads: classes of prompt and output lengths with weights, given on the command line or computed from a trace."""
 
 import csv
 import itertools
@@ -31,8 +31,8 @@ class Lengths:
 
 @dataclass(frozen=True)
 class WorkloadClasses:
-    """Classes of requests. `prefix_cache_hit_share` is the part of each prompt that prefill finds in its GPUs' cache,
-    `host_hit_share` the part that comes from its node's memory.
+    """Workload of several classes of requests. `prefix_cache_hit_share` is the part of each prompt that is in the
+    prefix cache of the prefill server's GPUs, `host_hit_share` the part that is in its node's memory.
     """
 
     classes: tuple[Lengths, ...]
@@ -43,47 +43,51 @@ class WorkloadClasses:
 
     @property
     def input_tokens(self) -> float:
-        """Mean prompt length."""
+        """Mean prompt length in tokens."""
         return self.mean(c.input_tokens for c in self.classes)
 
     @property
     def output_tokens(self) -> float:
-        """Mean output length."""
+        """Mean output length in tokens."""
         return self.mean(c.output_tokens for c in self.classes)
 
     @property
     def context_tokens(self) -> float:
-        """Mean context of a decode step: a class counts by the steps that it takes, at half of its output."""
+        """Mean context of a sequence in a decode step, in tokens: classes are weighted by their number of steps, and
+        half of the output counts.
+        """
         contexts = (c.output_tokens * (c.input_tokens + c.output_tokens / 2) for c in self.classes)
         return self.mean(contexts) / self.output_tokens
 
     @property
     def longest_input_tokens(self) -> float:
-        """The longest prompt."""
+        """Length of the longest prompt in tokens."""
         return max(c.input_tokens for c in self.classes)
 
     def kept_tokens(self, block_size: int) -> float:
-        """Return the KV cache that a sequence takes, in tokens: its whole length in blocks, a class counting by its
-        steps.
+        """Return the mean KV cache of a decoding sequence in tokens: its whole length in blocks; classes are weighted
+        by their number of steps.
         """
         lengths = (math.ceil((c.input_tokens + c.output_tokens) / block_size) * block_size for c in self.classes)
         weighted = (c.output_tokens * tokens for c, tokens in zip(self.classes, lengths, strict=True))
         return self.mean(weighted) / self.output_tokens
 
     def mean(self, values: Iterable[float]) -> float:
-        """Return the weighted mean of one value for each class."""
+        """Return the mean of one value for each class, by the weights of the classes."""
         weights = [c.weight for c in self.classes]
         return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
 
     def scaled(self, input_factor: float = 1.0, output_factor: float = 1.0) -> "WorkloadClasses":
-        """Return the same classes with longer or shorter prompts and outputs."""
+        """Return the workload with all prompt and output lengths multiplied by factors."""
         classes = tuple(
             Lengths(c.weight, c.input_tokens * input_factor, c.output_tokens * output_factor) for c in self.classes
         )
         return replace(self, classes=classes)
 
     def __str__(self) -> str:
-        """Write `4096/256`, or the means of several classes, and the shares of prompt tokens that are cached."""
+        """Return the workload as text: `4096/256`, or the mean lengths of several classes, and the cached shares of
+        prompt tokens.
+        """
         lengths = f"{self.input_tokens:.0f}/{self.output_tokens:.0f}"
         several = f" on average of {len(self.classes)} classes" if len(self.classes) > 1 else ""
         cached = f", {self.prefix_cache_hit_share:.0%} of prompt tokens cached" if self.prefix_cache_hit_share else ""
@@ -92,12 +96,12 @@ class WorkloadClasses:
 
 
 def of_lengths(input_tokens: float, output_tokens: float) -> WorkloadClasses:
-    """Return a workload of one class."""
+    """Return a workload with requests of one prompt and output length."""
     return WorkloadClasses((Lengths(1.0, input_tokens, output_tokens),))
 
 
 def parse(text: str) -> WorkloadClasses:
-    """Read a workload as it is written on a command line.
+    """Parse a workload in the notation of the command line, such as `4096/256`.
 
     Raises:
         KitError: the text has another form.
@@ -112,10 +116,11 @@ def parse(text: str) -> WorkloadClasses:
 
 
 def read_trace(path: Path) -> WorkloadClasses:
-    """Read the workload of a trace: JSON Lines or CSV with `input_tokens` and `output_tokens`, and `at_s` where known.
+    """Return the workload of a trace: JSON Lines or CSV with the columns `input_tokens`, `output_tokens` and optionally
+    `at_s`.
 
     Raises:
-        KitError: the file can't be read, or some of its lines are no requests; all of these are named.
+        KitError: the file can't be read, or lines are not requests; the message names all of them.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -128,7 +128,9 @@ def assumed_transfer() -> TransferFigures:
 
 
 class ExpertFigures(Entry):
-    """Work of experts that are whole on GPUs: `imbalance` is what the busiest GPU has over the mean."""
+    """Load balance of experts where each GPU holds whole experts: `imbalance` is the load of the busiest GPU over the
+    mean.
+    """
 
     basis: Basis
     imbalance: Annotated[float, Field(ge=1.0)]
@@ -136,7 +138,7 @@ class ExpertFigures(Entry):
 
 @cache
 def assumed_experts() -> ExpertFigures:
-    """`values/tuning/experts.yaml`, for figures that don't tell their own."""
+    """Return the imbalance of experts of `values/tuning/experts.yaml`, for latency figures without their own."""
     return required_entry("tuning", "experts", ExpertFigures)
 
 

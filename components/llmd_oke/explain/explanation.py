@@ -35,8 +35,9 @@ from llmd_oke.program.declare import Declared
 
 @dataclass(frozen=True)
 class FieldExplanation:
-    """Origin of a rendered value: the keys that it changes with, each with the other value that was tried, lines of the
-    catalogue that have it, and the component that writes it. `untried` are keys that nothing else could be tried for.
+    """Origin of a rendered value. It has the keys of the stack file that the value changes with, each with the other
+    value that was tried, the lines of the catalogue that contain the value, and the component that writes it. `untried`
+    are the keys for which no other value could be tried.
     """
 
     field: ObjectField
@@ -48,11 +49,11 @@ class FieldExplanation:
 
 
 def explain_field(project: Path, stack: str, text: str) -> FieldExplanation:
-    """Explain an object, or a field of it (`Deployment/NAME.spec.replicas`).
+    """Return the origin of a rendered object or of one of its fields, named like `Deployment/NAME.spec.replicas`.
 
     Raises:
         InvalidStack: the stack can't be deployed; carries every problem.
-        KitError: it renders no such object or field.
+        KitError: the stack renders no such object or field.
     """
     probes = StackProbes(project, stack)
     field, view, objects, component = _found(probes, text)
@@ -147,7 +148,9 @@ def _letters(text: object) -> str:
 
 @dataclass(frozen=True)
 class ObjectChange:
-    """Change of an object by another value of a key: `added`, `removed`, or its fields before and after."""
+    """Change of a rendered object when a key of the stack file gets another value: the object is added, removed, or has
+    other fields.
+    """
 
     name: str
     what: str
@@ -156,9 +159,10 @@ class ObjectChange:
 
 @dataclass(frozen=True)
 class KeyExplanation:
-    """Meaning of a key, its value, and what another value changes. `other` is None where none could be tried; `why`
-    says why then. With `on_more_nodes` both values were tried on
-    twice the GPU nodes. `inner` are the keys of an object.
+    """Meaning of a key of the stack file, its value, and what changes in the rendered objects with another value.
+
+    `other` is the value that was tried; where it is None, `why` says why none could be tried. With `on_more_nodes` both
+    values were tried on twice the stack's GPU nodes. `inner` are the keys of an object.
     """
 
     key: StackKey
@@ -174,7 +178,9 @@ class KeyExplanation:
 
 
 def explain_key(project: Path, stack: str, path: str, others: Sequence[object] | None = None) -> KeyExplanation:
-    """Explain a key, with the one of other values that is given, or one that is chosen.
+    """Return the meaning of a key of the stack file, and what another value of it changes.
+
+    The other value is one of `others`; without these, one that the key's type allows is chosen.
 
     Raises:
         InvalidStack: the stack can't be deployed as it is, or with the value that was given; carries every problem.

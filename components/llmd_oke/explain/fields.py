@@ -15,23 +15,25 @@ _STEP = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
 
 @dataclass(frozen=True)
 class ObjectField:
-    """An object by kind and name, and the steps to a field of it; none for the whole of it."""
+    """Rendered Kubernetes object, by kind and name, and the steps that lead to one of its fields; the whole object
+    without steps.
+    """
 
     kind: str
     name: str
     steps: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Write it as it is given."""
+        """Return the field in the notation of the command line, such as `Deployment/NAME.spec.replicas`."""
         return f"{self.kind}/{self.name}" + "".join(_written(step) for step in self.steps)
 
     def of(self, objects: Objects) -> object:
-        """The field's value in a rendering; None where it isn't there."""
+        """Return the field's value among rendered objects; None where the object or the field is missing."""
         return _at(objects.get((self.kind, self.name)), self.steps)
 
     def in_other(self, objects: Objects, before: Objects) -> object:
-        """The field's value in another rendering, where the object may have another name: that of its kind which is
-        most like it and was not there before.
+        """Return the field's value in another rendering of the stack, `objects`. Where the object got another name
+        there, the one of its kind with the most similar name is taken that isn't in the rendering `before`.
         """
         new = [name for kind, name in objects if kind == self.kind and (kind, name) not in before]
         if (self.kind, self.name) in objects or not new:
@@ -41,10 +43,11 @@ class ObjectField:
 
 
 def object_field(text: str, objects: Objects) -> ObjectField:
-    """The object, and its field, that a text names. The first step may be any key of the object that it has once.
+    """Parse the notation of an object or a field of it. The first step may be any key that occurs only once in the
+    object.
 
     Raises:
-        KitError: there is no such object or field; names those that are like it.
+        KitError: there is no such object or field; the message names similar ones.
     """
     kind, _, rest = without_digests(text).partition("/")
     named = [

@@ -27,7 +27,9 @@ _FIRST_VALUES: Mapping[str, Sequence[object]] = {"integer": (1, 16, 64), "number
 
 @dataclass(frozen=True)
 class StackKey:
-    """A key and its value; `line` is where the stack file has it, None where the value is a default."""
+    """Key of a stack file with its value. `line` is the line of the file that sets it, None where the value is a
+    default.
+    """
 
     path: str
     value: object
@@ -35,19 +37,21 @@ class StackKey:
 
 
 class StackFile:
-    """A stack file as an object whose keys can be given other values."""
+    """Stack file, parsed, of which copies with other values of some keys can be made."""
 
     def __init__(self, project: Path, stack: str) -> None:
         self.object: dict[str, Any] = _with_long_topologies(config.read(project, stack))
         self._lines = yaml_files.read(config.stack_file(project, stack))
 
     def known_keys(self) -> list[StackKey]:
-        """All keys that have a value, defaults too, in the order of the stack file's types."""
+        """Return all keys that have a value, defaults included, in the order of the stack file's types."""
         known = config.validate(self.object).model_dump(mode="json", by_alias=True, exclude_none=True)
         return [StackKey(path, value, self.line(path)) for path, value in _leaves(known)]
 
     def line(self, path: str) -> int | None:
-        """The line of a key; that of the key around it where this one is part of a short form."""
+        """Return the line of the file that sets a key. For a key that is written in a short form it is the line of the
+        enclosing key; None where the file doesn't set it.
+        """
         if value_at(self.object, path) is None:
             return None
         written = path.partition(".topology.")[0] + (".topology" if ".topology." in path else "")
@@ -56,10 +60,11 @@ class StackFile:
         )
 
     def with_values(self, values: Mapping[str, object]) -> dict[str, Any]:
-        """The object with other values at these paths.
+        """Return a copy of the parsed stack file with other values; `values` maps paths such as `models[0].name` to
+        them.
 
         Raises:
-            KitError: a path is in an item of a list that isn't there.
+            KitError: a path leads into a list item that doesn't exist.
         """
         changed = copy.deepcopy(self.object)
         for path, value in values.items():
@@ -71,7 +76,7 @@ class StackFile:
 
 
 def value_at(document: object, path: str) -> object:
-    """The value at a path; None where there is none."""
+    """Return the value at a path such as `models[0].name` in a parsed document; None where the path leads nowhere."""
     for step in steps(path):
         if isinstance(document, Mapping):
             document = cast("Mapping[object, object]", document).get(step)
@@ -83,7 +88,9 @@ def value_at(document: object, path: str) -> object:
 
 
 def other_values(path: str, value: object) -> Iterator[object]:
-    """Yield other values of a key, those that the schema names first; not all of them are allowed."""
+    """Yield other values to try for a key, those that the schema names first. The stack may be invalid with some of
+    them.
+    """
     nodes = schema_nodes(path, with_texts=False)
     choices = [item for node in nodes for item in _choices(node)]
     if choices:
@@ -107,10 +114,11 @@ def other_values(path: str, value: object) -> Iterator[object]:
 
 
 def schema_nodes(path: str, *, with_texts: bool = True) -> list[Schema]:
-    """The schema of a key, one for each type that it may have, with the texts of keys unless that is asked without.
+    """Return the JSON Schemas of a key, one for each type that it may have, with descriptions unless `with_texts` is
+    False.
 
     Raises:
-        KitError: stack files have no such key; names those that there are in its place.
+        KitError: stack files have no such key; the message names those that exist beside it.
     """
     nodes, definitions = _schema(with_texts=with_texts)
     for step in steps(path):

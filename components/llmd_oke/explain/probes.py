@@ -1,4 +1,4 @@
-"""Plans and renderings of a stack with other values of its keys, and how they differ from what it has."""
+"""Plans and renderings of a stack with other values of its keys, compared with those of the stack as it is."""
 
 import json
 import re
@@ -28,7 +28,7 @@ View = Callable[[Plan], Plan]
 
 @dataclass(frozen=True)
 class Probe:
-    """A key with another value, and the plan of that."""
+    """Key of the stack file with another value, and the plan of the stack with that value."""
 
     key: StackKey
     value: object
@@ -37,15 +37,18 @@ class Probe:
 
 @dataclass(frozen=True)
 class Untried:
-    """A key for which no other value was found that can be deployed, and why not the first that was tried."""
+    """Key of the stack file for which no other value could be deployed, and why the first one that was
+    tried couldn't.
+    """
 
     key: StackKey
     why: str
 
 
 class StackProbes:
-    """A stack with its plan, and renderings of the same with other values of keys. `companions` are values that other
-    keys have in all of it, the stack's own among them.
+    """A stack with its plan, and its plans and renderings with other values of single keys.
+
+    `companions` are values of further keys, by path, that all of these plans have instead of the stack file's.
     """
 
     def __init__(self, project: Path, stack: str, companions: Mapping[str, object] | None = None) -> None:
@@ -60,7 +63,9 @@ class StackProbes:
             raise InvalidStack(locate(refused.problems, stack_file(project, stack))) from refused
 
     def with_more_nodes(self) -> "StackProbes | None":
-        """The same on twice the GPU nodes, where more of a key can be tried; None where that can't be deployed."""
+        """Return the same stack with twice as many nodes in each GPU pool, on which more values of keys can be
+        deployed; None if the stack can't be deployed on them.
+        """
         sizes = {f"gpuPools[{i}].size": 2 * pool.size for i, pool in enumerate(self.plan.config.gpu_pools)}
         try:
             return StackProbes(self._project, self._stack, sizes)
@@ -68,7 +73,9 @@ class StackProbes:
             return None
 
     def probe(self, key: StackKey, values: Iterable[object] | None = None) -> Probe | Untried:
-        """Another value of a key with which the stack can be deployed: one that changes the plan, where one does."""
+        """Find another value of a key with which the stack can be deployed, among `values` or those that the key's type
+        allows. A value that changes the plan is preferred to one that changes nothing.
+        """
         refusal, unchanged = "", None
         for value in other_values(key.path, key.value) if values is None else values:
             try:
@@ -85,24 +92,32 @@ class StackProbes:
 
     @cached_property
     def probes(self) -> Sequence[Probe | Untried]:
-        """One for each key that has a value."""
+        """Another value for each key that has a value in the stack, with the plan that it gives, or the reason why
+        there is none.
+        """
         return [self.probe(key) for key in self.file.known_keys()]
 
     def rendered(self, plan: Plan) -> Objects:
-        """The resources that a plan declares.
+        """Return the inputs of all resources that the program declares for a plan, by kind and name.
 
         Raises:
-            KitError: the program refuses it.
+            KitError: the program refuses the plan.
         """
         return {identity(item): item.inputs for item in self.resources(plan)}
 
     def resources(self, plan: Plan) -> Sequence[Declared]:
-        """The same as the program declares them, without components."""
+        """Return all resources that the program declares for a plan, without the component resources around them.
+
+        Raises:
+            KitError: the program refuses the plan.
+        """
         found = declarations(self._project, self._stack, plan, {})
         return [item for item in found if not item.type.startswith("llmd-oke:")]
 
     def together(self, probes: Sequence[Probe]) -> Plan | None:
-        """The plan with all these values at once; None where they exclude each other."""
+        """Return the plan of the stack with the values of all the probes at once; None where that stack can't be
+        deployed.
+        """
         try:
             values = {probe.key.path: probe.value for probe in probes}
             return planning.plan_object(self.file.with_values({**self._companions, **values}))
@@ -112,10 +127,11 @@ class StackProbes:
     def origins(
         self, probes: Sequence[Probe], view: View, differs: Callable[[Objects], bool], *, surely: bool = False
     ) -> Iterator[Probe]:
-        """Yield the probes by which a rendering differs: all at once first, and then halves of those that matter.
+        """Yield the probes whose value makes a rendering differ, found by bisection: `differs` is asked about a
+        rendering with the values of all probes, then about halves of those that matter.
 
-        With `surely` it is known that all of them together differ. A single one is always rendered by itself; what the
-        program then refuses is `refused`.
+        `view` reduces each plan to the part that is rendered. `surely` says that a rendering with all the values is
+        known to differ. A probe that the program refuses by itself is appended to `refused`.
         """
         if len(probes) == 1:
             if self._outcome(probes[0], view, differs):
@@ -145,14 +161,18 @@ class StackProbes:
 
 
 def identity(resource: Declared) -> tuple[str, str]:
-    """Kind and name of a resource, as people call it: those of the object where it is one of Kubernetes."""
+    """Return kind and name of a resource: those of the object for Kubernetes, else of the Pulumi resource. Digests are
+    removed from the name.
+    """
     metadata: Mapping[str, Any] = resource.inputs.get("metadata") or {}
     name = metadata.get("name", resource.name) if resource.type.startswith("kubernetes:") else resource.name
     return resource.type.rpartition(":")[2], without_digests(str(name))
 
 
 def same_plan(first: Plan, second: Plan) -> bool:
-    """Tell whether two plans declare the same: they say the same beside advice and the stack file itself."""
+    """Tell whether two plans declare the same resources: they are equal but for advice and the stack file's
+    own text.
+    """
     return _declared(first) == _declared(second)
 
 
@@ -162,8 +182,8 @@ def _declared(plan: Plan) -> tuple[Plan, str]:
 
 
 def in_cluster(plan: Plan) -> Plan:
-    """The plan as a stack has it that only serves models in a cluster that is there: a program cares for nothing else
-    of those objects, and renders them in a tenth of the time.
+    """Return the plan reduced to serving models in an existing cluster. The objects in the cluster are the same, and
+    rendering them takes a tenth of the time, because no OCI resource is declared.
     """
     if plan.layer != "all":
         return plan
@@ -173,8 +193,8 @@ def in_cluster(plan: Plan) -> Plan:
 
 
 def of_unit(model: int, unit: int) -> View:
-    """The view of a plan as `in_cluster`, with one unit of one model alone, by their positions; with all of them where
-    a plan has no such unit.
+    """Return a view that reduces a plan as `in_cluster` does, and to a single unit of a single model, given by their
+    indexes. A plan without such a unit keeps all units.
     """
 
     def narrow(plan: Plan) -> Plan:
@@ -187,17 +207,19 @@ def of_unit(model: int, unit: int) -> View:
 
 
 def whole(plan: Plan) -> Plan:
-    """The plan as it is."""
+    """Return the plan unchanged: the view of everything that a stack declares."""
     return plan
 
 
 def without_digests(text: str) -> str:
-    """The text without what it has of digests, by which names and labels differ wherever anything does."""
+    """Remove hexadecimal digests from a text: names and labels that contain one differ whenever any input differs."""
     return _DIGEST.sub("", text)
 
 
 def comparable(value: object) -> object:
-    """The value without digests in it; of a text that is JSON the object, of one of several lines the lines."""
+    """Return a value in a form in which two renderings can be compared: digests are removed, JSON texts parsed, and
+    texts of several lines split into lines.
+    """
     match value:
         case str() if value.startswith("{"):
             try:
@@ -219,7 +241,7 @@ def comparable(value: object) -> object:
 
 
 def differences(before: object, after: object, path: str = "") -> Iterator[tuple[str, object, object]]:
-    """Yield the paths of values that differ, with both; None where one has no such value."""
+    """Yield path, former and new value of each difference between two values; a missing value is None."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         one, other = cast("Mapping[str, object]", before), cast("Mapping[str, object]", after)
         for key in dict.fromkeys([*one, *other]):

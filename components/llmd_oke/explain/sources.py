@@ -1,4 +1,6 @@
-"""Lines of the catalogue that have what is rendered: `values/` has the source of a figure beside it."""
+"""Search for the lines of the catalogue (`values/`) that contain a rendered value; the source of each figure is beside
+it.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -25,7 +27,9 @@ _LEAST_NUMBER = 100
 
 @dataclass(frozen=True)
 class CatalogueLine:
-    """Line of a file of the catalogue; `file` as seen from the kit or the project."""
+    """Line of a file of the catalogue. `file` is relative to the kit or, for an entry of the project's own, to the
+    project.
+    """
 
     file: str
     line: int
@@ -33,8 +37,10 @@ class CatalogueLine:
 
 
 def catalogue_lines(plan: Plan, value: object) -> list[CatalogueLine]:
-    """The lines of the entries that a plan goes by which have a rendered value, the entries by name before what all
-    stacks share. They are found by their words: an equal value of another origin is among them too.
+    """Return the lines that contain a rendered value in the catalogue entries that a plan uses.
+
+    Entries that the stack file names come before those that all stacks share. The search is textual, so that a line
+    with an equal value of another meaning is found as well.
     """
     found: dict[tuple[Path, int], CatalogueLine] = {}
     patterns = [re.compile(pattern) for leaf in _leaves(value) for pattern in _patterns(leaf)]

@@ -47,7 +47,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Part:
-    """A box, a dot, an arrow or a text. `about` is the text, or what a box tells a reader who points at it."""
+    """Shape of the picture: a box, a dot, an arrow or a text. `about` is the text itself, or the tooltip of a box."""
 
     kind: Literal["box", "dot", "arrow", "text"]
     x: float
@@ -81,7 +81,7 @@ class _Canvas:
 
 
 def diagram(stack: str, plan: Plan) -> str:
-    """Return the picture of a stack's plan as an SVG."""
+    """Return the picture of a stack's plan as an SVG document."""
     canvas = _Canvas()
     known = costs(plan)
     price = f"{known.usd_per_hour:,.2f} $/hour at list prices of {known.as_of}"

@@ -1,4 +1,6 @@
-"""First stack file of a project: answers to a few questions as a text with comments, which planning accepts."""
+"""First stack file of a project: a commented YAML text, made from the answers to a few questions, that planning
+accepts.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -24,7 +26,7 @@ MOST_SYSTEM_NODES = 24
 
 
 class Target(StrEnum):
-    """Place where a stack is deployed first."""
+    """Platform of the first deployment: OCI, or a rehearsal on this machine."""
 
     OCI = "oci"
     REHEARSAL = "rehearsal"
@@ -32,9 +34,11 @@ class Target(StrEnum):
 
 @dataclass(frozen=True)
 class FirstStack:
-    """All that a first stack file says. Fields of a cluster that is there already, or is to be created, are None in the
-    other case; `assumptions` are what nobody has said, `forecast` what the topology was chosen by, and `purpose` words
-    behind the nodes in the file's first line.
+    """Contents of a first stack file. Fields about an existing cluster are None where the stack creates one, and the
+    other way round.
+
+    `assumptions` are choices that no answer decided, `forecast` is the forecast by which the topology was chosen, and
+    `purpose` completes the comment about the nodes in the file's first line.
     """
 
     name: str
@@ -63,7 +67,7 @@ class FirstStack:
     purpose: str = ""
 
     def text(self, *, schema: bool) -> str:
-        """Return the stack file; with `schema` its first line says where editors find the schema."""
+        """Return the stack file as YAML. With `schema` its first line tells editors the address of the JSON Schema."""
         environment = Environment(trim_blocks=True, undefined=StrictUndefined)  # noqa: S701 - YAML, of quoted values
         environment.filters |= {"yaml": _flow, "line": _one_line}
         slo = {"ttftMs": self.ttft_ms, "itlMs": self.itl_ms}
@@ -89,10 +93,11 @@ def _one_line(text: str) -> str:
 
 
 def checked(first: FirstStack, *, schema: bool) -> tuple[FirstStack, str, Plan]:
-    """Return the stack with as many system nodes as its routers need, its file, and the plan of that.
+    """Plan a first stack, after raising its number of system nodes to what its routers need, and return the changed
+    stack, its file and its plan.
 
     Raises:
-        InvalidStack: it can't be deployed; carries every problem.
+        InvalidStack: the stack can't be deployed; carries every problem.
     """
     while True:
         text = first.text(schema=schema)

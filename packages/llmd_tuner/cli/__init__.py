@@ -1,1 +1,1 @@
-"""Commands that measure what is deployed, compare results, and tune."""
+"""Commands of the tuner: `llmd-oke tune` and `llmd-oke experiment`, which measure deployments and choose topologies."""

@@ -66,7 +66,9 @@ class ExperimentOptions:
     requests: options.Requests = None
 
     def asked(self, only: Sequence[str] = ()) -> RunOptions:
-        """Return the options of a run, of these deployments alone where some are named."""
+        """Return the options as those of a run. `only` names the deployments to measure; all of the
+        recipe's if empty.
+        """
         return RunOptions(self.gpus, self.rehearse, self.time_scale, self.requests, tuple(only))
 
 
@@ -108,7 +110,9 @@ def run(
 
 
 def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
-    """Run an experiment, or what is left of it, and show its results; ask before anything costs money."""
+    """Run an experiment, or the rest of an interrupted run, and show its results. Asks for confirmation before anything
+    costs money, unless `yes`.
+    """
     what = experiment.project, experiment.name, experiment.recipe, experiment.settings
     folder = None if new else runs.unfinished_run(*what)
     names = unfinished(folder.state) if folder else _names(experiment)
@@ -126,7 +130,9 @@ def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
 
 
 def show_failures(folder: RunFolder) -> int:
-    """Show the deployments of a run that could not be measured, and why, and return the exit code."""
+    """Show the deployments of a run that could not be measured, with reasons, and return the exit code: 1 if there are
+    any.
+    """
     failed = {name: state for name, state in folder.state.deployments.items() if state.phase == "failed"}
     for name, state in failed.items():
         console.show_error(KitError(f"{name}: {state.cause}", "Run the same command again to try it again."))
@@ -197,9 +203,8 @@ _TONES = {"good": "green", "bad": "red", "quiet": "dim"}
 def show_plan(
     experiment: Experiment, names: Sequence[str], measured: Mapping[str, float], *, as_json: bool = False
 ) -> None:
-    """Show what is to be deployed and measured, for how long and at what price.
-
-    `measured` has the seconds of `deploy` and `teardown` that are known from the run so far.
+    """Show which deployments are to be measured, how long that takes, and its price. `measured` has the seconds of
+    `deploy` and `teardown` that the run has measured so far.
     """
     forecast = forecast_of(experiment, names, measured)
     if as_json:
@@ -256,7 +261,7 @@ def _time(seconds: float) -> str:
 
 
 def show_status(folder: RunFolder) -> None:
-    """Show how far a run is."""
+    """Show the progress of a run: the state of each deployment."""
     state = folder.state
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("deployment", "state", "levels"):
@@ -273,7 +278,7 @@ def show_status(folder: RunFolder) -> None:
 
 
 def show_results(folder: RunFolder) -> None:
-    """Show the comparison, and where the run's files are."""
+    """Show the comparison of a run's deployments, and the paths of its files."""
     output = console.output() if console.output().is_terminal else Console(width=FILE_WIDTH, highlight=False)
     for heading, table in comparison.tables(folder, folder.gather(), brief=True):
         shown = Table(title=escape(heading), title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")

@@ -1,4 +1,6 @@
-"""`llmd-oke tune fidelity` and `findings`: how near simulated measurements are to real ones and published claims."""
+"""Commands `llmd-oke tune fidelity` and `findings`: errors of the simulation against measurements and
+published claims.
+"""
 
 import json
 from collections import Counter
@@ -67,7 +69,7 @@ Points = Annotated[bool, typer.Option("--points", help="Show every load, not onl
 
 @dataclass(frozen=True)
 class FidelityModelOptions(ModelOptions):
-    """Options that say of which model and nodes the figures are."""
+    """Options that name the model and the nodes whose latency figures are judged."""
 
     stack: Annotated[
         str | None,
@@ -77,7 +79,7 @@ class FidelityModelOptions(ModelOptions):
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Files that the report is written to beside the terminal."""
+    """Paths of the files that a fidelity report is written to in addition to the terminal."""
 
     markdown: Annotated[Path | None, typer.Option(help="Write the report to this file.", dir_okay=False)] = None
     html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.", dir_okay=False)] = None
@@ -207,7 +209,7 @@ def _write(report: Report, files: ReportFiles) -> None:
 
 
 def show_report(report: Report, *, points: bool) -> None:
-    """Print errors by group, subject and metric; with `points`, every load too."""
+    """Print the errors of a fidelity report by group, subject and metric; with `points`, by load too."""
     output = console.output()
     output.print(escape(fidelity_report.about(report)))
     for group in report.groups:

@@ -1,4 +1,6 @@
-"""`llmd-oke tune import`, `fit` and `match`: measured rows, checked; latency figures and matchings made of them."""
+"""Commands `llmd-oke tune import`, `fit` and `match`: checked rows of measurements, and latency figures and matchings
+of servers that are computed from rows.
+"""
 
 import json
 from dataclasses import asdict, replace
@@ -162,10 +164,10 @@ def fit(
 
 
 def conditions_of_words(words: list[str]) -> dict[str, str]:
-    """Read the conditions of texts such as `block_size=128`.
+    """Parse conditions of a measurement, such as `block_size=128`, into a mapping.
 
     Raises:
-        KitError: a text names none.
+        KitError: a text has another form, or names no known condition.
     """
     named = {name: value for name, _, value in (word.partition("=") for word in words)}
     if unknown := [name for name in named if name not in CONDITIONS]:
@@ -174,11 +176,11 @@ def conditions_of_words(words: list[str]) -> dict[str, str]:
 
 
 def rows_of(paths: list[Path] | None, model: str | None, published: str | None) -> list[Row]:
-    """Return the rows of files, and those that are published on a GPU where one is named, without points that are set
-    aside.
+    """Return the rows of files together with the published rows on the GPU `published`, where it is given, without
+    published points that are set aside.
 
     Raises:
-        KitError: there are none, or files hold what is no row.
+        KitError: there are no rows, or a file contains something else.
     """
     rows = [row for path in paths or [] for row in read_rows(path)]
     if published:

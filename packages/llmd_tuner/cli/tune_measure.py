@@ -1,4 +1,6 @@
-"""`llmd-oke tune plan` and `run`: which single servers to measure, how long that takes, what it costs; doing it."""
+"""Commands `llmd-oke tune plan` and `run`: measurements of single servers, their duration and price, and their
+execution.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,10 +70,10 @@ class ServerOptions:
 
 
 def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
-    """Return the measurements as an experiment that can be run.
+    """Return the experiment that measures the chosen servers.
 
     Raises:
-        KitError: model, workload or sizes are not known, or no server fits.
+        KitError: a model, workload or size is not known, or no server has room for the workload.
         InvalidStack: the stack can't be used; carries every problem.
     """
     base = config.load(selection.project, selection.stack)
@@ -110,12 +112,12 @@ def _handing_over(engine: config.Engine, base: config.StackConfig, model: catalo
 
 
 def points(recipe: Recipe) -> int:
-    """Return how many points of servers a recipe measures."""
+    """Return the number of measurements of single servers in a recipe."""
     return sum(len(load.levels) for deployment in recipe.deployments for load in recipe.loads_of(deployment))
 
 
 def show_points(recipe: Recipe, grid: GridName) -> None:
-    """Show what is measured of which servers, and what a fit of it is worth."""
+    """Show which servers are measured under which loads, and how accurate a fit to such measurements is."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("  servers")
     for name in ("ISL", "OSL", "requests in flight"):
@@ -129,7 +131,9 @@ def show_points(recipe: Recipe, grid: GridName) -> None:
 
 
 def worth(recipe: Recipe, grid: GridName) -> str:
-    """Return a sentence on how far fits of such points were off, where that is known."""
+    """Return sentences on how many points a recipe measures, and how accurate fits to such a grid were on published
+    points.
+    """
     count = f"{points(recipe)} points, each with prompts of its own. "
     known = grids().adaptive
     if grid == "full":

@@ -1,4 +1,4 @@
-"""Options that commands of `tune` share, and the search, model and latency figures that they name."""
+"""Options that the `tune` commands share, and the search, model and latency figures that they select."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -86,7 +86,7 @@ QUICK_GPUS = 32
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options that say what is searched: a stack, or a model on a shape or GPU."""
+    """Options that select what is searched: a model of a stack, or a model on a shape or GPU."""
 
     project: options.Project = options.HERE
     stack: MaybeStack = None
@@ -114,7 +114,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchContext:
-    """Question of a search, known and checked, with the model and nodes that it is about."""
+    """Checked inputs of a search, with the model and the nodes that it is about."""
 
     model: CatalogueModel
     node: NodeHardware
@@ -141,10 +141,10 @@ class _Defaults:
 
 
 def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
-    """Return the question that the options make.
+    """Return the inputs of the search that the options ask for.
 
     Raises:
-        KitError: they contradict each other, name what is not there, or lead beyond the latency figures.
+        KitError: options contradict each other, name something unknown, or need figures beyond what was measured.
     """
     if (where.stack is None) == (where.model is None):
         raise KitError("Either a stack or a model has to be named.", "--stack S, or --model M.")
@@ -174,14 +174,14 @@ def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
 
 
 def announce(context: SearchContext) -> None:
-    """Tell that a search begins, where it takes seconds."""
+    """Print that a search begins, if it takes longer than a moment."""
     gpus = context.question.hardware.gpus
     if gpus > QUICK_GPUS:
         console.progress().step(f"searching the deployments of up to {gpus} GPUs")
 
 
 def named_node(shape: str | None, gpu: str | None) -> NodeHardware | None:
-    """Return the nodes that a shape or a GPU names, None where neither is given.
+    """Return the hardware of the nodes of a shape or with a GPU product; None where neither is given.
 
     Raises:
         KitError: both are given, or the catalogue has no such shape or GPU.
@@ -195,10 +195,10 @@ def named_node(shape: str | None, gpu: str | None) -> NodeHardware | None:
 
 
 def model_index(names: Sequence[str], name: str | None) -> int:
-    """Return the place of a model among the names of a stack's models.
+    """Return the index of a model among the names of a stack's models.
 
     Raises:
-        KitError: there is no such model, or there are several and no name says which.
+        KitError: there is no such model, or the stack has several and `name` is None.
     """
     if name is None and len(names) == 1:
         return 0
@@ -252,7 +252,7 @@ def _workload(search: SearchOptions) -> WorkloadClasses | None:
 
 
 def show_findings(inspection: Inspection, rejected: tuple[Rejection, ...] = ()) -> None:
-    """Show which results could not be read, and what was found wrong with rows."""
+    """Show the results that could not be read, and the findings about rows."""
     for item in rejected:
         console.errors().print(f"not read {item}", markup=False, soft_wrap=True)
     for finding in inspection.findings:
@@ -260,10 +260,11 @@ def show_findings(inspection: Inspection, rejected: tuple[Rejection, ...] = ()) 
 
 
 def figures_of(path: Path | None, model: CatalogueModel, node: NodeHardware) -> LatencyFigures:
-    """Return the latency figures in a file, or the kit's own; bounds of the hardware where it has none.
+    """Return the latency figures of a file, or without one those of the kit: bounds of the hardware where the kit has
+    no measured ones.
 
     Raises:
-        KitError: the file has none, or those of another model or GPU.
+        KitError: the file contains no figures, or those of another model or GPU.
     """
     if path is None:
         return known_figures(model, node.gpu)
@@ -273,13 +274,11 @@ def figures_of(path: Path | None, model: CatalogueModel, node: NodeHardware) -> 
 def best_figures(
     figures: Path | None, rows: Sequence[Path], stored: Path | None, model: CatalogueModel, node: NodeHardware
 ) -> LatencyFigures:
-    """Return figures that are named, else of rows that are named, else of the rows that are kept for a stack, else the
-    kit's.
-
-    Tell which they are, unless they are named.
+    """Return latency figures from the first source that there is: the file `figures`, a fit to the files `rows`, a fit
+    to the stack's own rows in `stored`, or the kit. Prints which source it was, unless it was `figures`.
 
     Raises:
-        KitError: what is named can't be used.
+        KitError: a source can't be used.
     """
     base = figures_of(figures, model, node)
     if figures is not None and not rows:

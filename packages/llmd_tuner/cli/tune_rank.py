@@ -1,4 +1,4 @@
-"""`llmd-oke tune rank`, `plot` and `apply`: which deployment serves a workload best, and the stack file for it."""
+"""Commands `llmd-oke tune rank`, `plot` and `apply`: the deployment that serves a workload best, and its stack file."""
 
 import json
 import math
@@ -122,7 +122,7 @@ def _looks(context: SearchContext, result: ranking.Ranking, most: int) -> list[S
 def show_ranking(
     context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> None:
-    """Print a ranking."""
+    """Print a ranking of deployments, with the simulations of the best ones."""
     output = console.output()
     output.print(_headline(context, result), soft_wrap=True)
     what = "no forecasts" if context.confidence.basis is Basis.BOUND else "forecasts"

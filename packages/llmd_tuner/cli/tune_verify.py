@@ -1,4 +1,4 @@
-"""`llmd-oke tune verify`: was the forecast right that `tune apply` acted on?"""
+"""Command `llmd-oke tune verify`: comparison of a deployed model with the forecast that `tune apply` acted on."""
 
 import json
 from dataclasses import dataclass
@@ -72,7 +72,9 @@ def verify(
 
 @dataclass(frozen=True)
 class Verified:
-    """Forecast, and a measurement under its load. `tolerance` is a share of the measured figures."""
+    """Forecast of a deployed model, and its measurement under the same load. `tolerance` is the allowed error as a
+    share of the measured figures.
+    """
 
     subject: AppliedModel
     seen: Row
@@ -82,27 +84,27 @@ class Verified:
 
     @property
     def forecast(self) -> Row:
-        """Row that was expected."""
+        """Forecast as a row of results."""
         return self.subject.applied.forecast
 
     @cached_property
     def missed(self) -> list[ForecastError]:
-        """Figures that are further off than allowed."""
+        """Figures whose error exceeds the tolerance."""
         return beyond(self.compared, self.forecast, self.tolerance)
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Differences of the measured conditions from those that the forecast was made for."""
+        """Differences between the conditions of the measurement and those that the forecast was made for, as texts."""
         return tuple(changed_conditions(self.subject.applied, self.seen.conditions))
 
     @property
     def about(self) -> str | None:
-        """Meaning of the errors where nothing was measured; None where something was."""
+        """Remark on what the errors mean where the servers were simulated; None for a measurement of real ones."""
         return SAME_FAMILY if self.seen.basis is Basis.CALIBRATED else None
 
 
 def verification_json(verified: Verified) -> dict[str, Any]:
-    """Return the comparison as plain data; errors are forecast over seen, less one."""
+    """Return the comparison as plain data. Errors are forecast over observed figure, less one."""
     forecast, seen = verified.forecast, verified.seen
     keys = (
         *("model", "topology", "copies", "offered_requests_per_s", "applied", "conditions", "forecast", "seen"),
@@ -125,7 +127,7 @@ def verification_json(verified: Verified) -> dict[str, Any]:
 
 
 def show_verification(verified: Verified) -> None:
-    """Print the comparison."""
+    """Print forecast, measurement and error of each figure."""
     output, forecast, seen = console.output(), verified.forecast, verified.seen
     unit = forecast.topology if forecast.copies == 1 else f"{forecast.copies} x {forecast.topology}"
     lengths = f"{forecast.input_tokens:.0f}/{forecast.output_tokens:.0f}"

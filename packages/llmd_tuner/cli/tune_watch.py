@@ -1,4 +1,4 @@
-"""`llmd-oke tune watch`: does what is deployed still meet what it was chosen for?"""
+"""Command `llmd-oke tune watch`: whether a deployed model still meets the assumptions that it was chosen under."""
 
 import json
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ Reports = Annotated[
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """Options that say how long is watched, and what is allowed."""
+    """Options for how long a model is watched, and how far it may be off its assumptions."""
 
     every: Every = EVERY_S
     duration: For = None
@@ -81,17 +81,17 @@ class WatchOptions:
     tolerance: Tolerance = None
 
     def words(self) -> list[str]:
-        """Return these options as words on the command line of another process."""
+        """Return the options as arguments for a command line."""
         once = ["--once"] if self.once else []
         allowed = ["--tolerance", str(self.tolerance)] if self.tolerance is not None else []
         duration = ["--for", str(self.duration)] if self.duration else []
         return ["--every", str(self.every), *duration, *once, *allowed]
 
     def pace(self, time_scale: float) -> ReadingIntervals:
-        """Return the readings that the options ask for.
+        """Return the interval between readings of counters and the total time.
 
         Raises:
-            KitError: the whole is shorter than its parts, or given for two readings.
+            KitError: the total is shorter than an interval, or was given for two readings.
         """
         if self.once and self.duration:
             raise KitError("--once and --for exclude each other.", "Two readings are --every apart.")
@@ -193,9 +193,8 @@ def _inside(
 
 @dataclass(frozen=True)
 class Watched:
-    """Deployed model, what it was assumed to do, and what was seen of it.
-
-    `about` is its topology; `broken_off` says why the cluster no longer answered, where that ended the watching.
+    """Deployed model with its assumptions, and what its counters showed. `about` is its topology; `broken_off` says why
+    the cluster stopped to answer, if it did.
     """
 
     name: str
@@ -208,17 +207,17 @@ class Watched:
 
     @cached_property
     def judged(self) -> tuple[AssumptionJudgement, ...]:
-        """Judgements of all assumptions."""
+        """Verdict on each assumption."""
         return judge(self.assumed.assumptions, self.seen)
 
     @cached_property
     def advice(self) -> tuple[NextStep, ...]:
-        """Next steps for the assumptions that are off."""
+        """Next steps for the assumptions that don't hold."""
         return tuple(advice(self.judged, self.seen, self.place))
 
     @property
     def failure(self) -> KitError | None:
-        """Error that says why watching tells too little, or None."""
+        """Error that says why too little was observed for a verdict; None if there is one."""
         least = tolerances().latency_requests
         if self.broken_off or self.off or self.seen.answered >= least:
             return self.broken_off
@@ -227,17 +226,17 @@ class Watched:
 
     @property
     def off(self) -> bool:
-        """True where an assumption does not hold."""
+        """True if an assumption doesn't hold."""
         return any(judgement.off for judgement in self.judged)
 
     @property
     def holds(self) -> bool | None:
-        """True where all assumptions hold, False where one does not; None where watching tells too little."""
+        """True if all assumptions hold, False if one doesn't, None if too little was observed for a verdict."""
         return None if self.failure and not self.off else not self.off
 
 
 def watch_json(watched: Watched) -> dict[str, Any]:
-    """Return the result as plain data; tokens, milliseconds, shares and requests, of model time."""
+    """Return what was watched as plain data: tokens, milliseconds, shares and requests, in model time."""
     seen = watched.seen
     counted = {"about": SIMULATED if watched.simulated else None, "requests": seen.answered}
     percentiles = {
@@ -261,7 +260,7 @@ def watch_json(watched: Watched) -> dict[str, Any]:
 
 
 def show_watch(watched: Watched) -> None:
-    """Print the result."""
+    """Print what was watched: the verdict on each assumption, and next steps."""
     output, seen = console.output(), watched.seen
     rate = f", {seen.requests_per_s:.3g}/s" if seen.requests_per_s else ""
     summary = f"{seen.answered} requests in {seen.duration_s:.0f} s{rate}"
@@ -286,7 +285,7 @@ def show_watch(watched: Watched) -> None:
 
 
 def interval_text(seen: CountedObservation) -> str:
-    """Return a line on what one interval showed."""
+    """Return a line about the requests and latencies of one interval between readings."""
     if not seen.duration_s:
         return f"left out: {seen.notes[0] if seen.notes else 'a server came, went or could not be read'}"
     figures = (("requests/s", seen.requests_per_s), ("ms TTFT", seen.ttft_ms), ("ms ITL", seen.itl_ms))

@@ -1,6 +1,6 @@
-"""Experiments on running stacks: benchmarks after an update, and whole lists of topologies.
+"""Experiments on running stacks: benchmarks of one deployment after an update, and of whole lists of topologies.
 
-`recipes` (what is measured) knows no other part. `deployer` has models up, `preparation` plans a run of a recipe,
-`runner` carries it out, `measurement` measures one deployment, and `comparison` tells what came out. `grid`, `records`,
-`watching` and `verification` are of the tuner.
+`recipes` (which deployments are measured under which loads) imports no other module of this package. `deployer` deploys
+models, `preparation` plans a run of a recipe, `runner` carries it out, `measurement` measures one deployment, and
+`comparison` reports the results. `grid`, `records`, `watching` and `verification` serve the tuner.
 """

@@ -46,10 +46,10 @@ Levels = dict[tuple[str, str], list[Row]]
 
 
 def write(folder: RunFolder) -> list[Row]:
-    """Write the comparison as Markdown and HTML, and return the rows that it is made from.
+    """Write the comparison of a run's deployments as Markdown and HTML, and return the rows that were compared.
 
     Raises:
-        KitError: matplotlib is not installed; the Markdown is there then.
+        KitError: matplotlib is not installed; the Markdown file has been written all the same.
     """
     from llmd_bench.plots.page import page  # noqa: PLC0415 - brings jinja2
 
@@ -93,7 +93,9 @@ def tables(folder: RunFolder, rows: Sequence[Row], *, brief: bool = False) -> li
 
 
 def baseline_of(folder: RunFolder) -> str:
-    """Return the deployment that the others are compared with: the recipe's, or the first that the run has."""
+    """Return the name of the deployment that the others are compared with: the recipe's baseline, or the run's first
+    one.
+    """
     names = list(folder.deployments())
     baseline = folder.recipe.baseline
     return baseline if baseline in names else names[0]
@@ -161,7 +163,7 @@ def _moment(iso: str) -> str:
 
 
 def deployment_of(row: Row) -> str:
-    """Return the name of the deployment that a row of a run is about."""
+    """Return the name of the deployment that a row was measured on."""
     return (row.origin.file or "").split("/")[0]
 
 

@@ -1,7 +1,7 @@
-"""Deployers of an experiment's models: the Pulumi CLI, or a rehearsal that is installed beside it.
+"""Deployers of an experiment's models: the Pulumi CLI, or a rehearsal if that package is installed.
 
-The stack that experiments are deployed with is derived from a stack of the user's, with models of its own. It has the
-same cluster, release and nodes, a namespace of its own, and goes when the experiment is over.
+Experiments are deployed with a stack derived from the user's, which serves the experiment's models. It has the same
+cluster, release and nodes, a namespace of its own, and is removed when the experiment is over.
 """
 
 import os
@@ -28,12 +28,14 @@ _HEADER = "# Made by `llmd-oke experiment run`, which removes it when the experi
 
 
 def name_of(stack: str) -> str:
-    """Return the stack that the experiments of a stack are deployed with."""
+    """Return the name of the derived stack that the experiments of a stack are deployed with."""
     return f"{stack}{SUFFIX}"
 
 
 def derive(base: StackConfig, stack: str, models: Sequence[config.ModelConfig]) -> dict[str, Any]:
-    """Return the object of a stack that serves `models` in the cluster of the stack `stack`, whose config is `base`."""
+    """Return the content of a stack file that serves `models` in the cluster of the stack `stack`, whose configuration
+    is `base`.
+    """
     if isinstance(base.cluster, CreateCluster):
         # The file and object stores of states call every organization so; elsewhere the stack's full name is given.
         cluster = {"clusterStack": stack if stack.count("/") == 2 else f"organization/llmd-oke/{stack}"}
@@ -49,7 +51,9 @@ def derive(base: StackConfig, stack: str, models: Sequence[config.ModelConfig]) 
 
 
 def derive_rehearsed(base: StackConfig, stack: str, models: Sequence[config.ModelConfig], nodes: int) -> dict[str, Any]:
-    """Return the object of a rehearsed stack: a local cluster of its own, with so many nodes of the stack's shape."""
+    """Return the content of a stack file for a rehearsal: `models` in a local cluster with `nodes` nodes of the shape
+    of `base`.
+    """
     pool = base.gpu_pools[0].model_dump(include={"name", "shape"})
     return {
         "layer": "all",
@@ -77,7 +81,9 @@ def _dump(part: config.ConfigPart, *names: str) -> dict[str, Any]:
 
 
 def write(project: Path, stack: str, value: dict[str, Any]) -> Path:
-    """Write the derived stack's file beside the stack's own, whose other keys and secrets it takes along."""
+    """Write the derived stack's file and return its path. The user's stack file provides all other keys and the
+    secrets.
+    """
     document: dict[str, Any] = read(config.stack_file(project, stack)).value
     text = text_of({**document, "config": {**document["config"], CONFIG_KEY: value}})
     path = config.stack_file(project, name_of(stack))
@@ -94,10 +100,8 @@ def remove(project: Path, stack: str) -> None:
 
 @dataclass(frozen=True)
 class Deployed:
-    """Facts about deployed models that their measurement needs.
-
-    `router` is the release whose router runs, `simulated` lists what is not real, `ran` the versions of programs that
-    run instead of the release's own.
+    """Facts about deployed models that their measurement needs. `router` is the release of the running router,
+    `simulated` names the simulated parts, and `ran` has the versions of programs that differ from the release's.
     """
 
     router: str
@@ -106,70 +110,74 @@ class Deployed:
 
 
 class Deployer(Protocol):
-    """Way to have models up, and to run a program where they can be reached."""
+    """Platform that deploys models, and runs a program in a place from which they can be reached."""
 
     def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
-        """Bring these models up, and no others.
+        """Deploy these models and remove all others; returns when they are ready.
 
         Raises:
-            KitError: they don't come up; says why.
+            KitError: the models don't become ready; says why.
         """
         ...
 
     def run(self, argv: Sequence[str]) -> int:
-        """Run a program that reaches the models, its output where the caller's goes, and return its exit code."""
+        """Run a program that can reach the models, with this process's standard output, and return its exit code."""
         ...
 
     def teardown(self, progress: Progress) -> None:
-        """Take all models down.
+        """Remove all models.
 
         Raises:
-            KitError: something stays; says what.
+            KitError: something could not be removed; says what.
         """
         ...
 
     def close(self, progress: Progress) -> None:
-        """End what was there for all deployments."""
+        """Remove what was created for all deployments of the experiment, such as its stack or local cluster."""
         ...
 
 
 class RehearsalRunner(Protocol):
-    """Rehearsals as experiments use them: installed beside them, and found by `rehearsal`."""
+    """Interface through which experiments use rehearsals, which a package above this one implements (see
+    `rehearsal`).
+    """
 
     def deployer(
         self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
     ) -> Deployer:
-        """Return a deployer into a rehearsal of its own, with so many nodes of the stack's shape."""
+        """Return a deployer into a new rehearsal with `nodes` nodes of the stack's shape."""
         ...
 
     def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
-        """Return the wall seconds for a second of model time at which this machine keeps up with so many endpoint
-        pickers, simulated servers and output tokens.
+        """Return the wall seconds for each second of model time at which this machine keeps up with that many endpoint
+        pickers, simulated servers and output tokens per second.
         """
         ...
 
     def running(self, project: Path, stack: str, progress: Progress) -> tuple[Deployed, float]:
-        """Return what is up in the rehearsal of a stack, and its time scale.
+        """Return the models that run in the rehearsal of a stack, and its time scale.
 
         Raises:
-            KitError: nothing is, or it is not what the stack file has.
+            KitError: no rehearsal runs, or its models differ from those of the stack file.
         """
         ...
 
     def running_time_scale(self, project: Path, stack: str) -> float:
-        """Return the time scale of a stack's rehearsal; 1 where none runs."""
+        """Return the time scale (wall seconds for each second of model time) of a stack's rehearsal; 1
+        where none runs.
+        """
         ...
 
     def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Run a program inside the rehearsal of a stack, and return its exit code."""
+        """Run a program inside the local cluster of a stack's rehearsal, and return its exit code."""
         ...
 
 
 def rehearsal() -> RehearsalRunner:
-    """Return the rehearsals that are installed (entry point `rehearsal` of the group `llmd_oke.deployers`).
+    """Return the installed implementation of rehearsals: the entry point `rehearsal` of the group `llmd_oke.deployers`.
 
     Raises:
-        KitError: there are none.
+        KitError: none is installed.
     """
     for entry_point in entry_points(group=ENTRY_POINTS, name="rehearsal"):
         backend: RehearsalRunner = entry_point.load()
@@ -178,7 +186,7 @@ def rehearsal() -> RehearsalRunner:
 
 
 class PulumiDeployer:
-    """Real deployments: a stack of its own in the cluster of the user's stack, by the Pulumi CLI."""
+    """Deployer that uses the Pulumi CLI: a stack of its own in the cluster of the user's stack."""
 
     def __init__(self, project: Path, stack: str, environment: Mapping[str, str]) -> None:
         self._project = project
@@ -187,7 +195,7 @@ class PulumiDeployer:
         self._pulumi = pulumi_cli(project, name_of(stack))
 
     def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
-        """Bring these models up; the update ends when all servers are ready."""
+        """Deploy these models and remove all others; returns when all servers are ready."""
         base = config.load(self._project, self._stack)
         write(self._project, self._stack, derive(base, self._stack, models))
         plan = planning.plan_stack_file(self._project, self._pulumi.stack)
@@ -212,7 +220,7 @@ class PulumiDeployer:
                 end_group(child)
 
     def teardown(self, progress: Progress) -> None:
-        """Destroy what was deployed."""
+        """Destroy the resources of the derived stack."""
         progress.step(f"destroying what {self._pulumi.stack} has")
         if updates.destroy(self._pulumi, progress, yes=True, unprotect=False):
             raise KitError(
@@ -221,7 +229,7 @@ class PulumiDeployer:
             )
 
     def close(self, progress: Progress) -> None:
-        """Remove the stack, which is empty by now."""
+        """Remove the derived stack, which has no resources any more."""
         progress.step(f"removing the stack {self._pulumi.stack}")
         self._of_stack("rm", "--yes")
         remove(self._project, self._stack)

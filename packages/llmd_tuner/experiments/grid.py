@@ -1,6 +1,6 @@
-"""Points of single servers that the tuner has measured, as a recipe of experiments.
+"""Grids of loads under which the tuner measures single servers, as a recipe of experiments.
 
-Servers only prefill, or only decode. Prompts of a benchmark are never repeated, so that no prefix cache answers them.
+Each server only prefills, or only decodes. Prompts are never repeated, so that no prefix cache answers them.
 """
 
 import math
@@ -32,16 +32,15 @@ GridName = Literal["adaptive", "full"]
 
 
 class FullGrid(Entry):
-    """Levels of the published method."""
+    """Numbers of concurrent requests in the grid of the published method."""
 
     prefill: tuple[int, ...]
     decode: tuple[int, ...]
 
 
 class AdaptiveGrid(Entry):
-    """Levels of a grid with as few as a fit needs.
-
-    Errors are mean absolute errors as shares, on the published points.
+    """Numbers of concurrent requests in the smallest grid that a fit needs. Errors are mean absolute errors of such
+    fits on the published points, as shares.
     """
 
     prefill: tuple[int, ...]
@@ -53,14 +52,16 @@ class AdaptiveGrid(Entry):
 
 
 class RehearsedGrid(Entry):
-    """Scale at which one machine can rehearse a grid; `requests` of each level, at least."""
+    """Scale at which one machine can rehearse a grid; `requests` is the minimum number of requests of each level."""
 
     time_scale: float
     requests: int
 
 
 class Grids(Entry):
-    """`values/tuning/grids.yaml`: levels of each grid, and requests of each level."""
+    """Content of `values/tuning/grids.yaml`: levels of concurrency of each grid, and numbers of requests of
+    each level.
+    """
 
     full: FullGrid
     adaptive: AdaptiveGrid
@@ -71,25 +72,26 @@ class Grids(Entry):
 
 @cache
 def grids() -> Grids:
-    """The kit's own."""
+    """Return the grids of `values/tuning/grids.yaml`."""
     return required_entry("tuning", "grids", Grids)
 
 
 def kinds_of_grid(name: GridName, kinds: Sequence[Parallelism]) -> tuple[Parallelism, ...]:
-    """Return the kinds of servers that a grid measures of those in order of their GPUs: all, or both ends."""
+    """Return those of `kinds`, ordered by number of GPUs, that a grid measures: all, or only the smallest and the
+    largest.
+    """
     return tuple(kinds) if name == "full" else tuple(dict.fromkeys((kinds[0], kinds[-1])))
 
 
 def prefill_levels(name: GridName, most: int) -> tuple[int, ...]:
-    """Return the prompts in flight at one rank that prefills, of which `most` fit it."""
+    """Return the numbers of concurrent prompts to measure on each rank of a prefill server that has room for `most`."""
     levels = grids().full.prefill if name == "full" else grids().adaptive.prefill
     return _at_most(levels, most)
 
 
 def decode_levels(name: GridName, tensor_parallel_size: int, most: int) -> tuple[int, ...]:
-    """Return the sequences in flight at one rank that decodes, of which `most` fit it.
-
-    The largest batch is among them, because no forecast goes beyond what was measured.
+    """Return the numbers of concurrent sequences to measure on each rank of a decode server that has room for `most`.
+    The largest batch is always included, because no forecast goes beyond what was measured.
     """
     if name == "adaptive":
         least = min(grids().adaptive.least_decode, most)
@@ -107,7 +109,7 @@ def _at_most(levels: Sequence[int], most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MeasuredServers:
-    """Servers of a model to measure under a workload, with these vLLM settings."""
+    """Servers that are to be measured: their model, workload and vLLM settings."""
 
     model: catalogue.CatalogueModel
     shape: catalogue.Shape
@@ -117,13 +119,15 @@ class MeasuredServers:
     """Whether they are simulated, so that few requests are enough."""
 
     def kinds(self, gpus: int) -> tuple[Parallelism, ...]:
-        """Return the kinds of servers within so many GPUs that have room for the workload, in order of their GPUs."""
+        """Return the kinds of servers (tensor and data parallel sizes) with at most `gpus` GPUs that have room for the
+        workload, ordered by number of GPUs.
+        """
         kinds = divided_spreads(self.model, self.shape.gpus, gpus)
         return tuple(kind for kind in kinds if self.most_decoding(kind) >= FEWEST_SEQUENCES)
 
     def kind(self, text: str) -> Parallelism:
-        """Return the kind of server that a text tells: a tensor parallel size alone, with experts as the model has them
-        if nothing is said, or a form such as `tp1dp8ep`.
+        """Parse a kind of server: a tensor parallel size alone, with the model's default placement of experts, or a
+        form such as `tp1dp8ep`.
 
         Raises:
             KitError: the text has another form.
@@ -139,15 +143,19 @@ class MeasuredServers:
         return spread.over_nodes(self.shape.gpus) or spread
 
     def alone(self, kind: Parallelism) -> bool:
-        """Tell whether a kind has one rank, and experts as the model has them if nothing is said."""
+        """Tell whether a kind of server is described by its tensor parallel size: it has one rank and the model's
+        default placement of experts.
+        """
         return kind.data_parallel_size == 1 and kind.expert_parallel == (self.model.expert_parallel and kind.gpus > 1)
 
     def most_decoding(self, kind: Parallelism) -> int:
-        """Return the sequences that a rank of a server decodes at a time: its limit, or what its KV cache holds."""
+        """Return the maximum number of sequences that a rank of such a server decodes at a time: its configured limit,
+        or what its KV cache has room for.
+        """
         return self._sequences("decode", kind, self.workload, aggregated=False)
 
     def most_prefilling(self, kind: Parallelism) -> int:
-        """Return the prompts that a rank of a server holds at a time."""
+        """Return the maximum number of prompts that a rank of such a server holds at a time."""
         return self._sequences("prefill", kind, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True)
 
     def _sequences(self, role: Role, kind: Parallelism, workload: WorkloadClasses, *, aggregated: bool) -> int:
@@ -157,10 +165,10 @@ class MeasuredServers:
 
 
 def handing_over(engine: config.Engine, release: catalogue.Release, model: catalogue.CatalogueModel) -> config.Engine:
-    """Return the settings of servers that hand KV cache over, for servers without a KV connector too.
+    """Return vLLM settings for servers that are measured alone, equal to those of servers that transfer KV cache.
 
-    Block size and attention backend are the release's for servers that hand over, where `engine` names no other:
-    prefill is measured alone, and is to be forecast beside decode.
+    Block size and attention backend are the release's for servers with a KV connector unless `engine` sets them:
+    prefill is measured alone but forecast together with decode.
     """
     started = release.vllm.kv_cache_settings(model, engine, hands_over=True)
     backend = f"--attention-backend={started.attention_backend}"
@@ -170,8 +178,8 @@ def handing_over(engine: config.Engine, release: catalogue.Release, model: catal
 
 
 def tuning_recipe(servers: MeasuredServers, grid: GridName, kinds: Sequence[Parallelism], gpus: int) -> Recipe:
-    """Return the measurements of a grid. `kinds` are the servers to measure, within `gpus` GPUs; none for the grid's
-    own choice of those that fit.
+    """Return the recipe of all measurements of a grid. `kinds` are the kinds of servers to measure, within `gpus` GPUs;
+    if empty, the grid chooses among those with room for the workload.
 
     Raises:
         KitError: a kind of server can't be measured, or none can.
@@ -204,7 +212,7 @@ def tuning_recipe(servers: MeasuredServers, grid: GridName, kinds: Sequence[Para
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """Return a recipe as the text of a file that `llmd-oke experiment run` takes."""
+    """Return a recipe as the content of a file for `llmd-oke experiment run`."""
     document: dict[str, Any] = recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     topologies = (str(deployment.topology) for deployment in recipe.deployments)
     for deployment, topology in zip(document["deployments"], topologies, strict=True):

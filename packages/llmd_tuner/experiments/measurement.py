@@ -1,5 +1,5 @@
-"""Measurement of one deployment: introduces its servers, warms up, then one stage after the other, each stored when it
-ends.
+"""Measurement of one deployment: connects its decode servers with its prefill servers, warms all up, then runs one
+stage after the other and stores the result of each.
 
 It runs as a program of its own (`llmd-oke experiment measure`), because a rehearsed deployment can be reached from
 inside its local cluster only.
@@ -71,10 +71,10 @@ BUSY_TIMEOUT_S = 24 * 3600.0
 
 
 def measure(assignment: DeploymentRun, progress: Progress) -> None:
-    """Measure what isn't there yet; an interrupted stage leaves nothing.
+    """Measure the stages that have no result yet. An interrupted stage leaves no files.
 
     Raises:
-        KitError: the deployment does not answer, or not all of a stage could be sent.
+        KitError: the deployment does not answer, or the load generator could not send all requests of a stage.
     """
     folder = RunFolder(assignment.folder)
     with file_lock(folder.path / "measuring.lock", "finish measuring in this run", progress, BUSY_TIMEOUT_S):
@@ -83,7 +83,9 @@ def measure(assignment: DeploymentRun, progress: Progress) -> None:
 
 
 def base_plan(assignment: DeploymentRun) -> SmokePlan:
-    """Return where the deployment is, what it consists of, and how its servers tell their counters."""
+    """Return the settings of a smoke benchmark for a deployment: its address, its servers, and the names of their
+    counters.
+    """
     planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.router)
     model = next(model for model in planned.models if model.name == assignment.deployment)
     how = run_context_of(planned, assignment.time_scale, assignment.simulated, assignment.ran)
@@ -249,7 +251,9 @@ def _notes(assignment: DeploymentRun, stage: RecipeStage, measured: StageResult)
 
 
 def answered_per_s(measured: StageResult) -> float:
-    """Return the answers per second, without the time that the last request takes anyway: the mean latency."""
+    """Return the rate of answers per second, from the first request to the last answer less the mean latency, which the
+    last request takes at any rate.
+    """
     good = [record for record in measured.records if record.succeeded]
     if not good:
         return 0.0
@@ -259,7 +263,9 @@ def answered_per_s(measured: StageResult) -> float:
 
 
 def came_per_s(measured: StageResult) -> float:
-    """Return the requests per second that were due: of few random arrivals not quite the rate that was asked for."""
+    """Return the rate of scheduled requests per second. With a few random arrivals it differs from the
+    requested rate.
+    """
     due_s = [record.due_s for record in measured.records if record.due_s is not None]
     return (len(due_s) - 1) / (max(due_s) - min(due_s)) if len(set(due_s)) > 1 else 0.0
 
@@ -271,7 +277,9 @@ def _news(live: Live) -> str:
 
 
 def measure_file(file: Path, progress: Progress) -> int:
-    """Measure what an assignment file asks for, and return the exit code. A failure is told in a file beside it."""
+    """Measure the deployment that an assignment file describes, and return the exit code. The reason of a failure is
+    written to a file beside it.
+    """
     assignment = DeploymentRun.model_validate_json(file.read_text(encoding="utf-8"))
     try:
         measure(assignment, progress)
@@ -282,7 +290,7 @@ def measure_file(file: Path, progress: Progress) -> int:
 
 
 def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -> Row:
-    """Return the row of one stage of a deployment."""
+    """Return the result of one stage of a deployment as a row."""
     row = smoke_row(result, model=model_name(result.plan.model))
     spread = result.plan.topology.servers[0].parallelism
     # The share that a prefix cache answered is by the servers' own counters.
@@ -334,14 +342,13 @@ def _goodput_share(result: SmokeResult, assignment: DeploymentRun) -> float | No
 
 
 def of_all(result: StageResult, stage: RecipeStage, gpus: int) -> Performance:
-    """Summarize all requests, from the first one to the last answer."""
+    """Summarize all requests of a stage, from the first request to the last answer."""
     return summarize(result.records, planned=stage.requests, gpus=gpus, concurrency=stage.concurrency)
 
 
 def of_window(result: StageResult, stage: RecipeStage, gpus: int) -> Performance:
-    """Summarize the window alone: latencies of the requests that were sent in it, rates of what came in it.
-
-    Numbers of requests and of failures stay those of the whole stage.
+    """Summarize the steady part of a stage: latencies of the requests sent in it, and rates of the tokens received in
+    it. The numbers of requests and of failures are those of the whole stage.
     """
     whole = of_all(result, stage, gpus)
     duration_s = result.window.duration_s
@@ -366,7 +373,7 @@ def of_window(result: StageResult, stage: RecipeStage, gpus: int) -> Performance
 
 
 def store_stage(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun, folder: Path) -> None:
-    """Write a measurement into its folder."""
+    """Write the row, the reports and the requests of a stage into its folder."""
     row = row_of(result, stage, assignment)
     report = of_stage(build_report(result, experiment=assignment.folder.name), stage, assignment)
     (folder / "row.json").write_text(row.model_dump_json(exclude_defaults=True, indent=2) + "\n", encoding="utf-8")
@@ -378,7 +385,9 @@ def store_stage(result: SmokeResult, stage: RecipeStage, assignment: DeploymentR
 
 
 def of_stage(report: BenchmarkReport, stage: RecipeStage, assignment: DeploymentRun) -> BenchmarkReport:
-    """Return the report with what the smoke benchmark doesn't know: an open loop, and its experiment."""
+    """Return the report with what the smoke benchmark doesn't know: the load was an open loop, and which experiment it
+    is of.
+    """
     scenario = report.scenario
     assert scenario is not None  # noqa: S101 - build_report gives one
     assert scenario.load is not None  # noqa: S101 - build_report gives one

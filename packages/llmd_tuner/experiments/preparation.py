@@ -1,7 +1,7 @@
-"""Preparation of an experiment from a recipe and a stack: its time and price, or all that is wrong with it.
+"""Preparation of an experiment from a recipe and a stack: its duration and price, or all problems that prevent it.
 
-A closed loop ends when its requests are answered. How long that takes is worked out with the latency model, without
-queues at the router: good enough for a bill, no forecast of results.
+A closed loop ends when its requests are answered. Its duration is computed with the latency model, without queues at
+the router: accurate enough for a bill, but no forecast of results.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ Thing = TypeVar("Thing")
 
 
 class Durations(Entry):
-    """`values/experiments/durations.yaml`: seconds that are assumed until they are measured."""
+    """Content of `values/experiments/durations.yaml`: durations in seconds that are assumed until they are measured."""
 
     name: str
     deploy_s: float
@@ -38,13 +38,13 @@ class Durations(Entry):
 
 @cache
 def durations() -> Durations:
-    """Return the kit's own assumptions."""
+    """Return the assumed durations of `values/experiments/durations.yaml`."""
     return required_entry("experiments", "durations", Durations)
 
 
 @dataclass(frozen=True)
 class WallDuration:
-    """Wall seconds, and where they are from: `measured`, `calibrated` or `assumed`."""
+    """Duration in seconds of wall time, and its basis: `measured`, `calibrated` or `assumed`."""
 
     seconds: float
     basis: str
@@ -63,7 +63,7 @@ class ExperimentRound:
 
     @property
     def seconds(self) -> float:
-        """Wall seconds of the whole round."""
+        """Duration of the whole round in seconds of wall time."""
         return self.deploy.seconds + self.bench.seconds + self.teardown.seconds
 
 
@@ -78,17 +78,17 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Wall seconds of all rounds."""
+        """Duration of all rounds in seconds of wall time."""
         return sum(round_.seconds for round_ in self.rounds)
 
     @property
     def gpu_hours(self) -> float:
-        """GPUs that are held, times hours; none of them real in a rehearsal."""
+        """Hours for which GPUs are occupied, summed over the GPUs; those of a rehearsal are simulated."""
         return self.gpus * self.seconds / 3600
 
     @property
     def price_usd(self) -> float:
-        """US dollars at list price."""
+        """Price of all occupied GPUs in US dollars, at list price."""
         return 0.0 if self.rehearsed else self.gpu_hours * self.price_usd_per_gpu_hour
 
 
@@ -99,7 +99,7 @@ def bench_duration(
     shape: catalogue.Shape,
     time_scale: float,
 ) -> WallDuration:
-    """Return how long the measurements of a deployment take."""
+    """Return the duration of all measurements of a deployment."""
     latencies = server_latencies(deployment.model or recipe.model, shape)
     if latencies is None:
         known = all(stage.arrival != "closed" for stage in stages)
@@ -111,14 +111,14 @@ def bench_duration(
 
 @dataclass(frozen=True)
 class ServerLatencies:
-    """Latency of the servers of a model on nodes of a shape, as far as both are known."""
+    """Latency model and memory of a model's servers on nodes of a shape, where the kit knows them."""
 
     facts: catalogue.CatalogueModel
     shape: catalogue.Shape
     model: LatencyModel
 
     def stage_s(self, deployment: RecipeDeployment, stage: RecipeStage) -> float:
-        """Return the seconds of model time from the first request of a stage to the last token."""
+        """Return the duration of a stage, from its first request to its last token, in seconds of model time."""
         return max(_open_s(stage), stage.requests * self._request_s(deployment, stage))
 
     def _request_s(self, deployment: RecipeDeployment, stage: RecipeStage) -> float:
@@ -147,7 +147,7 @@ class ServerLatencies:
 
 
 def server_latencies(name: str, shape: catalogue.Shape) -> ServerLatencies | None:
-    """Return the latency of a model's servers by the kit's own figures; None where it has none."""
+    """Return the latencies of a model's servers by the kit's own figures; None where it has no figures for them."""
     facts = catalogue.model(name)
     model = latency_model(facts, shape) if facts else None
     return ServerLatencies(facts, shape, model) if facts and model else None
@@ -158,17 +158,20 @@ def _open_s(stage: RecipeStage) -> float:
 
 
 def of(seconds: Mapping[str, float], key: str, assumed_s: float) -> WallDuration:
-    """Return the longest that was measured of its kind (`deploy`, `teardown`), or what is assumed."""
+    """Return the longest measured duration of a kind (`deploy`, `teardown`), or the assumed one where none was
+    measured.
+    """
     return WallDuration(seconds[key], "measured") if key in seconds else WallDuration(assumed_s, "assumed")
 
 
 def pack(
     things: Sequence[Thing], size: Callable[[Thing], int], capacity: int, fits: Callable[[Sequence[Thing]], bool]
 ) -> list[list[Thing]]:
-    """Group things so that sizes sum up to `capacity` at most, by first fit decreasing (at most 11/9 of the fewest
-    groups).
+    """Group things so that the sizes in a group sum up to at most `capacity`, by first fit decreasing (at most 11/9 of
+    the fewest groups).
 
-    `fits` has the last word on whether things go together; each thing must go alone. Equal sizes keep their order.
+    `fits` decides in the end whether things may share a group; each thing must fit alone. Things of equal size keep
+    their order.
     """
     groups: list[list[Thing]] = []
     for thing in sorted(things, key=size, reverse=True):
@@ -183,7 +186,7 @@ def pack(
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Choices of a user beside recipe and stack; None leaves a choice to the recipe."""
+    """Choices of a user for a run of a recipe with a stack. A choice that is None is left to the recipe."""
 
     gpus: int | None = None
     rehearsed: bool = False
@@ -194,7 +197,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Recipe that can be run with a stack."""
+    """Recipe together with the stack that its deployments are derived from, checked so that it can be run."""
 
     project: Path
     name: str
@@ -206,23 +209,23 @@ class Experiment:
 
     @property
     def nodes(self) -> int:
-        """Nodes that hold the GPUs."""
+        """Number of nodes with the GPUs of the experiment."""
         return -(-self.settings.gpus // self.shape.gpus)
 
     @property
     def price_usd_per_gpu_hour(self) -> float:
-        """List price of one GPU."""
+        """List price of one GPU in US dollars per hour."""
         return self.shape.price_usd_per_hour / self.shape.gpus
 
     def rounds(self, names: Sequence[str]) -> list[list[RecipeDeployment]]:
-        """Return groups of these deployments that are up at the same time."""
+        """Group the named deployments into rounds; those of a round are deployed at the same time."""
         selected = [deployment for deployment in self.deployments if deployment.object_name in names]
         return pack(
             selected, lambda deployment: deployment.gpus, self.settings.gpus, lambda some: not list(self.problems(some))
         )
 
     def problems(self, together: Sequence[RecipeDeployment]) -> Iterator[Problem]:
-        """Yield what is wrong with having these deployments up at the same time."""
+        """Yield the problems with deploying these deployments at the same time."""
         models = [self.recipe.model_of(deployment) for deployment in together]
         if self.settings.rehearsed:
             value = deployer.derive_rehearsed(self.base, self.settings.stack, models, self.nodes)
@@ -313,7 +316,7 @@ def _gpus(
 
 
 def free_gpus(base: StackConfig, shape: catalogue.Shape) -> int:
-    """Return the GPUs of the stack's pools that its own models don't use."""
+    """Return the number of GPUs in the stack's pools that its own models don't use."""
     own = sum(model.topology.gpus * model.copies for model in base.models)
     return sum(pool.size for pool in base.gpu_pools) * shape.gpus - own
 
@@ -337,7 +340,9 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
 
 
 def forecast_of(experiment: Experiment, names: Sequence[str], measured: Mapping[str, float]) -> Forecast:
-    """Forecast what is left to do, with the times that were measured on the way."""
+    """Forecast duration and price of the deployments that are left, from the durations that the run has measured so
+    far.
+    """
     rounds = tuple(_round(experiment, group, measured) for group in experiment.rounds(names))
     settings = experiment.settings
     return Forecast(rounds, settings.gpus, experiment.price_usd_per_gpu_hour, settings.rehearsed)

@@ -1,4 +1,6 @@
-"""Recipes: which deployments are measured under which loads. Data, in `values/recipes` or in a file of the user's."""
+"""Recipes of experiments: which deployments are measured under which loads. The data is in `values/recipes`, or in a
+file of the user's.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ DECODE_BENCH = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "k
 
 
 class RecipeDeployment(ConfigPart):
-    """One way to serve a model, with the vLLM settings that differ from the kit's."""
+    """Deployment that a recipe measures: its topology, and the vLLM settings that differ from the kit's."""
 
     name: DnsLabel | None = None
     """Name of its objects in the cluster and in results; made from the topology if left out."""
@@ -57,7 +59,9 @@ class RecipeDeployment(ConfigPart):
 
     @property
     def object_name(self) -> str:
-        """Name of the deployment: a topology in short form, with a letter in front as Kubernetes wants it."""
+        """Name of the deployment's Kubernetes objects: a topology in short form, prefixed with a letter as Kubernetes
+        requires.
+        """
         if self.name:
             return self.name
         topology = f"disagg-{self.topology}" if self.topology.disaggregated else str(self.topology)
@@ -66,12 +70,14 @@ class RecipeDeployment(ConfigPart):
 
     @property
     def gpus(self) -> int:
-        """GPUs of all its units."""
+        """Number of GPUs of all units of the deployment."""
         return self.topology.gpus * self.copies
 
 
 class RecipeLoad(ConfigPart):
-    """Requests of one length, at one or several levels: users of a closed loop, or rates of an open one."""
+    """Load with requests of one length at one or several levels: numbers of users of a closed loop, or rates of an open
+    one.
+    """
 
     name: DnsLabel
     """Name of the load in results."""
@@ -107,12 +113,12 @@ class RecipeLoad(ConfigPart):
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """Levels: users or rates."""
+        """Levels of the load: numbers of users of a closed loop, or requests per second of an open one."""
         return self.concurrencies if self.arrival == "closed" else self.requests_per_s
 
     def requests_at(self, level: float) -> int:
-        """Return the requests that one level sends: enough for each of the limits that the load has, and one for each
-        user.
+        """Return the number of requests to send at a level: enough for each minimum of the load, and at least one for
+        each user.
         """
         per_level = (self.requests_per_user or 1) if self.arrival == "closed" else (self.duration_s or 0)
         return max(self.requests or 1, round(per_level * level))
@@ -129,7 +135,7 @@ class RehearsalScale(ConfigPart):
 
 
 class Recipe(ConfigPart):
-    """A list of deployments and a list of loads."""
+    """List of deployments, and list of loads under which each of them is measured."""
 
     description: str
     """What the recipe is for."""
@@ -162,15 +168,15 @@ class Recipe(ConfigPart):
     """How the recipe is rehearsed."""
 
     def loads_of(self, deployment: RecipeDeployment) -> tuple[RecipeLoad, ...]:
-        """Return the loads that a deployment is measured under."""
+        """Return the loads under which a deployment is measured."""
         return tuple(load for load in self.loads if deployment.loads is None or load.name in deployment.loads)
 
     def named(self, name: str) -> RecipeDeployment:
-        """Return the deployment of that name, which must be there."""
+        """Return the deployment with a name, which must exist."""
         return next(deployment for deployment in self.deployments if deployment.object_name == name)
 
     def model_of(self, deployment: RecipeDeployment) -> config.ModelConfig:
-        """Return the entry of a stack file that has the deployment."""
+        """Return the model entry of a stack file that declares a deployment of the recipe."""
         loads, engine = self.loads_of(deployment), deployment.engine
         alone = deployment.subject != "end-to-end"
         if deployment.subject == "decode-only":
@@ -190,7 +196,7 @@ class Recipe(ConfigPart):
 
 
 class RecipeStage(BaseModel):
-    """One measurement of one deployment; `name` is its folder. Rates are in model time."""
+    """One measurement of one deployment. `name` is the name of the folder with its results; rates are in model time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -208,7 +214,7 @@ class RecipeStage(BaseModel):
 
     @property
     def shape(self) -> LoadShape:
-        """Pattern in which requests are sent."""
+        """Pattern of arrivals, closed loop or open loop, with which requests are sent."""
         match self.arrival:
             case "closed":
                 return ClosedLoop(int(self.level))
@@ -219,14 +225,13 @@ class RecipeStage(BaseModel):
 
     @property
     def concurrency(self) -> int | None:
-        """Users of a closed loop."""
+        """Number of users of a closed loop; None for an open loop."""
         return int(self.level) if self.arrival == "closed" else None
 
 
 def stages(recipe: Recipe, deployment: RecipeDeployment, most_requests: int | None = None) -> tuple[RecipeStage, ...]:
-    """Return the measurements of a deployment in their order, none with more than `most_requests` requests.
-
-    A closed loop keeps at least one request for each user.
+    """Return the measurements of a deployment in their order, each with at most `most_requests` requests, but at least
+    one for each user of a closed loop.
     """
     return tuple(
         _stage(load, level, seed, most_requests)
@@ -253,7 +258,7 @@ def _stage(load: RecipeLoad, level: float, seed: int, most_requests: int | None)
 
 
 def recipe_problems(recipe: Recipe) -> list[Problem]:
-    """Return all problems of a recipe by itself, whatever stack it is for."""
+    """Return all problems of a recipe that are independent of the stack it is run with."""
     names = [deployment.object_name for deployment in recipe.deployments]
     baseline = "one of " + ", ".join(names), "there is no such deployment"
     return [
@@ -316,11 +321,11 @@ def find(name: str) -> Path:
 
 
 def load(name: str) -> Recipe:
-    """Read the recipe of that name or path.
+    """Read a recipe by its name or path.
 
     Raises:
         KitError: there is no such recipe, or it is not YAML.
-        InvalidStack: something is wrong with it; carries every problem.
+        InvalidStack: the recipe is invalid; carries every problem.
     """
     content = yaml_files.read(find(name))
     if problems := list(content.problems()):
@@ -329,10 +334,10 @@ def load(name: str) -> Recipe:
 
 
 def validate(value: Any) -> Recipe:
-    """Read the recipe that an object spells.
+    """Return the recipe in a parsed document.
 
     Raises:
-        InvalidStack: something is wrong with it; carries every problem.
+        InvalidStack: the recipe is invalid; carries every problem.
     """
     try:
         recipe = Recipe.model_validate(value, by_alias=True, by_name=False)

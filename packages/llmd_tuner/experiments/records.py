@@ -16,20 +16,21 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 
 def tuning_folder(project: Path, stack: str, reports: Path | None = None) -> Path:
-    """Return the folder of what the tuner keeps of a stack, below the project's reports or below others."""
+    """Return the folder of the tuner's records of a stack, below the project's reports or below `reports`."""
     return (reports or project / "reports") / stack_folder(stack) / "tuning"
 
 
 def rows_file(project: Path, stack: str) -> Path:
-    """Return the file of the rows of a stack's single servers."""
+    """Return the path of the file with the measured rows of a stack's single servers."""
     return tuning_folder(project, stack) / "rows.jsonl"
 
 
 def add_rows(rows: Sequence[Row], file: Path) -> list[Row]:
-    """Add rows to a file, and return all that it holds then. Of several under equal circumstances the last one stays.
+    """Add rows to a file, and return all its rows. A row replaces an earlier one of the same server under the same
+    conditions.
 
     Raises:
-        KitError: the file holds what is no row.
+        KitError: the file contains something that is not a row.
     """
     earlier = read_rows(file) if file.exists() else []
     newest: dict[Hashable, Row] = {}
@@ -41,11 +42,11 @@ def add_rows(rows: Sequence[Row], file: Path) -> list[Row]:
 
 
 def current_rows(file: Path, model: str, gpu: str) -> list[Row]:
-    """Return the rows of a model on a GPU, of the image that was measured last and, role by role, under the conditions
-    of its last row: measured ones, or those of rehearsals where nothing was measured.
+    """Return the rows of a model on a GPU with the image that was measured last and, for each role, under the
+    conditions of its last row. Rows of rehearsals are returned only where nothing was measured.
 
     Raises:
-        KitError: the file holds what is no row.
+        KitError: the file contains something that is not a row.
     """
     rows = read_rows(file) if file.exists() else []
     own = [row for row in rows if (row.model, row.gpu) == (model, gpu)]
@@ -56,7 +57,7 @@ def current_rows(file: Path, model: str, gpu: str) -> list[Row]:
 
 
 def measurement_key(row: Row) -> Hashable:
-    """Return what tells one measurement of a server from another."""
+    """Return a key that is equal for two measurements of the same server under the same load and conditions."""
     return (
         *(row.subject, row.basis, row.model, row.gpu, row.topology, row.tensor_parallel_size),
         *row.conditions.values(),
@@ -66,7 +67,9 @@ def measurement_key(row: Row) -> Hashable:
 
 
 class Applied(BaseModel):
-    """Change of a model's entry in the stack file, and the forecast that it was made for."""
+    """Record of `tune apply`: the deployment that it wrote into a model's entry of the stack file, and the forecast for
+    it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -82,15 +85,17 @@ _FILE = TypeAdapter(dict[str, Applied])
 
 
 def applied_file(project: Path, stack: str, reports: Path | None = None) -> Path:
-    """Return the file of a stack's forecasts, by model, below the project's reports or below others."""
+    """Return the path of the file with the applied forecasts of a stack's models, below the project's reports or below
+    `reports`.
+    """
     return tuning_folder(project, stack, reports) / "applied.json"
 
 
 def keep_applied(file: Path, model: str, forecast: Row, targets: str) -> None:
-    """Keep the forecast of a model of the stack file, for what is deployed from now on.
+    """Store the forecast for a model as the one that its deployment is compared with from now on.
 
     Raises:
-        KitError: it can't be kept, or what was kept is not as it was written.
+        KitError: the file can't be written, or its earlier content is damaged.
     """
     known = _read(file) if file.exists() else {}
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -101,19 +106,19 @@ def keep_applied(file: Path, model: str, forecast: Row, targets: str) -> None:
 
 
 def find_applied(file: Path, model: str) -> Applied | None:
-    """Return the forecast of a model when it was last tuned; None where it never was.
+    """Return the last forecast that `tune apply` stored for a model; None if there is none.
 
     Raises:
-        KitError: the file is not as it was written.
+        KitError: the file is damaged.
     """
     return _read(file).get(model) if file.exists() else None
 
 
 def applied_forecast(file: Path, stack: str, model: str) -> Applied:
-    """Return the forecast of a model when it was last tuned.
+    """Return the last forecast that `tune apply` stored for a model.
 
     Raises:
-        KitError: nothing was applied to it.
+        KitError: `tune apply` never stored one for the model.
     """
     applied = find_applied(file, model)
     if applied is None:
@@ -123,7 +128,7 @@ def applied_forecast(file: Path, stack: str, model: str) -> Applied:
 
 
 def mismatch(model: config.ModelConfig | ModelPlan, applied: Applied) -> str | None:
-    """Return how a stack file's deployment differs from the one that the forecast is of; None where it is that one."""
+    """Return how the deployment in a stack file differs from the one that a forecast is about; None if it doesn't."""
     forecast = applied.forecast
     actual = f"{model.copies} x {model.topology}, maxNumSeqs {model.engine.max_num_seqs}"
     expected = f"{forecast.copies} x {forecast.topology}, maxNumSeqs {forecast.max_num_seqs}"
@@ -133,7 +138,7 @@ def mismatch(model: config.ModelConfig | ModelPlan, applied: Applied) -> str | N
 
 
 def changed_conditions(applied: Applied, deployed: Mapping[str, object]) -> Iterator[str]:
-    """Yield how the conditions of a deployment differ from those that its forecast was made for."""
+    """Yield the differences between the conditions of a deployment and those that its forecast was made for."""
     made_for = applied.forecast.conditions
     if not any(made_for.values()):
         yield f"conditions unknown: what the forecast of {applied.applied} was made for is not told; apply again"

@@ -1,4 +1,4 @@
-"""Run of an experiment: deploy, wait, bench, tear down, round by round; it may be stopped and run again."""
+"""Run of an experiment: deploy, wait, benchmark and tear down, round by round. It can be interrupted and continued."""
 
 import time
 from collections.abc import Generator, Sequence
@@ -26,12 +26,12 @@ UNKNOWN_LIMIT_S = 2 * 3600.0
 
 
 def unfinished(state: RunState) -> list[str]:
-    """Return the deployments that are still to be measured; those that failed are tried again."""
+    """Return the names of the deployments that are still to be measured, including those whose measurement failed."""
     return [name for name, standing in state.deployments.items() if standing.phase != "done"]
 
 
 class Runner:
-    """One run of an experiment."""
+    """One run of an experiment: deploys each round, measures its deployments and records the results."""
 
     def __init__(self, experiment: Experiment, folder: RunFolder, deployer: Deployer, progress: Progress) -> None:
         self._experiment = experiment
@@ -40,10 +40,10 @@ class Runner:
         self._progress = progress
 
     def run(self) -> RunState:
-        """Do what is left of the run, and return its state then.
+        """Measure all deployments that are left, and return the final state of the run.
 
         Raises:
-            KitError: something that was deployed can't be taken down, or another program runs the same experiment.
+            KitError: a deployment can't be removed, or another process runs the same experiment.
         """
         lock = self._folder.path / "run.lock"
         with file_lock(lock, "run this experiment", self._progress, BUSY_TIMEOUT_S):

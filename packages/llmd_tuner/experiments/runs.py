@@ -36,7 +36,7 @@ Phase = Literal["waiting", "failed", "done"]
 
 
 class RunSettings(BaseModel):
-    """Settings of a run; another value of any of these is another run."""
+    """Settings of a run. With another value of any of them, results belong to another run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +49,7 @@ class RunSettings(BaseModel):
 
 
 class DeploymentState(BaseModel):
-    """State of one deployment; `cause` says why it failed."""
+    """Progress of one deployment in a run; `cause` says why it failed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,7 +58,7 @@ class DeploymentState(BaseModel):
 
 
 class RunState(BaseModel):
-    """State of a run. `seconds` has the longest of what was measured on the way: `deploy`, `teardown`; wall time."""
+    """Progress of a run. `seconds` has the longest measured durations of `deploy` and `teardown`, in wall time."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -73,36 +73,36 @@ class RunState(BaseModel):
 
 
 class RunFolder:
-    """Files of one run."""
+    """Folder with the files of one run of an experiment."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def rows_file(self) -> Path:
-        """File of all measurements."""
+        """Path of the file with the rows of all measurements."""
         return self.path / "rows.jsonl"
 
     @property
     def recipe(self) -> Recipe:
-        """Recipe as it is run."""
+        """Recipe of the run, as it was when the run began."""
         return Recipe.model_validate_json((self.path / "recipe.json").read_text(encoding="utf-8"))
 
     @property
     def state(self) -> RunState:
-        """State of the run."""
+        """Progress of the run, as it was saved last."""
         return RunState.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
 
     def save(self, state: RunState) -> None:
-        """Write the state of the run, whole or not at all."""
+        """Write the progress of the run atomically."""
         write_whole(self.path / "run.json", state.model_dump_json(indent=2) + "\n")
 
     def stage(self, deployment: str, stage: str) -> Path:
-        """Return the folder of one measurement; it is there when the measurement is whole."""
+        """Return the folder of one measurement; it exists once the measurement is complete."""
         return self.path / deployment / stage
 
     def deployments(self) -> dict[str, tuple[RecipeStage, ...]]:
-        """Return the measurements that the run wants, by deployment, in the order of the recipe."""
+        """Return the planned measurements of the run by deployment, in the order of the recipe."""
         recipe, state = self.recipe, self.state
         return {
             deployment.object_name: stages(recipe, deployment, state.settings.most_requests)
@@ -111,14 +111,14 @@ class RunFolder:
         }
 
     def left(self, deployment: str) -> list[RecipeStage]:
-        """Return the measurements of a deployment that are not there yet."""
+        """Return the measurements of a deployment that have no results yet."""
         return [stage for stage in self.deployments()[deployment] if not self.stage(deployment, stage.name).exists()]
 
     def gather(self) -> list[Row]:
-        """Return all rows that are there, in the order of the recipe, and write rows.jsonl anew from them.
+        """Return the rows of all complete measurements in the order of the recipe, and rewrite rows.jsonl with them.
 
         Raises:
-            KitError: one of them is no row, or measured nothing.
+            KitError: a row is damaged, or measured nothing.
         """
         files = (
             self.stage(deployment, stage.name) / "row.json"
@@ -131,7 +131,7 @@ class RunFolder:
 
     @contextmanager
     def making(self, deployment: str, stage: str) -> Generator[Path]:
-        """Yield a folder to fill, which becomes the measurement's when the block ends well."""
+        """Yield a temporary folder, which becomes the folder of the measurement if the block ends without an error."""
         final = self.stage(deployment, stage)
         unfinished = final.with_name(f".{final.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -152,13 +152,13 @@ def _row(file: Path) -> Row:
 
 
 def runs_of(project: Path, stack: str, recipe: str) -> list[RunFolder]:
-    """Return the runs of a recipe, the newest last."""
+    """Return all runs of a recipe, ordered by age with the newest last."""
     root = root_of(project, stack, recipe)
     return [RunFolder(file.parent) for file in sorted(root.glob("*/run.json")) if file.parent.name != LATEST]
 
 
 def root_of(project: Path, stack: str, recipe: str) -> Path:
-    """Return the folder of the runs of a recipe."""
+    """Return the folder that contains all runs of a recipe."""
     return project / "reports" / name_of(stack_folder(stack)) / Path(recipe).stem
 
 
@@ -178,13 +178,15 @@ def latest(project: Path, stack: str, recipe: str) -> RunFolder:
 
 
 def digest_of(recipe: Recipe, settings: RunSettings) -> str:
-    """Return the digest of recipe and settings, which tells one run from another."""
+    """Return the digest of a recipe and its settings, by which runs are told apart."""
     text = json.dumps([recipe.model_dump(mode="json"), settings.model_dump(mode="json")], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def unfinished_run(project: Path, name: str, recipe: Recipe, settings: RunSettings) -> RunFolder | None:
-    """Return the newest run, to go on with, if it is unfinished and of the same recipe and settings."""
+    """Return the newest run if it is unfinished and has the same recipe and settings, so that it can be continued; else
+    None.
+    """
     for found in runs_of(project, settings.stack, name)[-1:]:
         if found.state.digest == digest_of(recipe, settings) and found.state.ended is None:
             return found
@@ -192,7 +194,7 @@ def unfinished_run(project: Path, name: str, recipe: Recipe, settings: RunSettin
 
 
 def new_run(project: Path, name: str, recipe: Recipe, settings: RunSettings, deployments: Sequence[str]) -> RunFolder:
-    """Begin a run of which nothing is done yet."""
+    """Create the folder of a new run, in which nothing is measured yet."""
     started = datetime.now(UTC)
     folder = RunFolder(root_of(project, settings.stack, name) / started.strftime("%Y%m%dT%H%M%SZ"))
     folder.path.mkdir(parents=True)
@@ -205,9 +207,10 @@ def new_run(project: Path, name: str, recipe: Recipe, settings: RunSettings, dep
 
 
 class DeploymentRun(BaseModel):
-    """The measurements of one deployment of a run. `stack` is the derived one, `deployment` a model of it.
+    """Assignment of the measuring program: the measurements of one deployment of a run.
 
-    `time_scale` is wall seconds for a second of model time; `limits_s` has a limit for each stage, in wall time.
+    `stack` is the derived stack, `deployment` the name of a model of it. `time_scale` is wall seconds for each second
+    of model time; `limits_s` has the maximum duration of each stage, in wall time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -230,18 +233,18 @@ class DeploymentRun(BaseModel):
 
     @property
     def file(self) -> Path:
-        """File from which the program that measures reads this."""
+        """Path of the file from which the measuring program reads its assignment."""
         return self.folder / self.deployment / "assignment.json"
 
     def write(self) -> Path:
-        """Write the file, and take an earlier failure away."""
+        """Write the assignment's file, remove the record of an earlier failure, and return the path."""
         self.file.parent.mkdir(exist_ok=True)
         self.file.with_name(FAILURE_FILE).unlink(missing_ok=True)
         write_whole(self.file, self.model_dump_json(indent=2))
         return self.file
 
     def failure(self, status: int) -> str:
-        """Return why nothing could be measured, by the file that the program left or by its exit code."""
+        """Return why the measurement failed: the reason that the measuring program stored, or else its exit code."""
         failure = self.file.with_name(FAILURE_FILE)
         if failure.is_file():
             return str(json.loads(failure.read_text(encoding="utf-8"))["cause"])
@@ -249,5 +252,5 @@ class DeploymentRun(BaseModel):
 
 
 def measure_command(file: Path) -> list[str]:
-    """Return the command that measures what an assignment file asks for."""
+    """Return the command line that measures the deployment of an assignment file."""
     return [sys.executable, "-m", "llmd_oke", "experiment", "measure", str(file)]

@@ -1,4 +1,4 @@
-"""Verification of a forecast: how far it is off for the deployed model, under the load that it was made for."""
+"""Verification of a forecast: its errors for the deployed model, measured under the load that it was made for."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,17 +33,19 @@ FIGURES = ("ttft_ms.mean", "itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", "output
 
 
 def compare(forecast: Row, seen: Row) -> Iterator[ForecastError]:
-    """Compare the figures that both rows have."""
+    """Yield the forecast's error of each figure that both rows have."""
     return forecast_errors(FIGURES, forecast, seen)
 
 
 def beyond(figures: Sequence[ForecastError], forecast: Row, tolerance: float) -> list[ForecastError]:
-    """Return the figures that are further off than allowed; none of bounds, which are no forecasts."""
+    """Return the figures whose error exceeds the tolerance, a share. Bounds are no forecasts: none of their figures is
+    returned.
+    """
     return [] if forecast.basis is Basis.BOUND else [figure for figure in figures if abs(figure.error) > tolerance]
 
 
 class Verifying(Entry):
-    """`values/tuning/verification.yaml`: how forecasts are verified."""
+    """Content of `values/tuning/verification.yaml`: tolerance, duration and number of requests of a verification."""
 
     tolerance: float
     duration_s: float
@@ -53,13 +55,13 @@ class Verifying(Entry):
 
 @cache
 def verifying() -> Verifying:
-    """Return the kit's own settings."""
+    """Return the settings of `values/tuning/verification.yaml`."""
     return required_entry("tuning", "verification", Verifying)
 
 
 @dataclass(frozen=True)
 class AppliedModel:
-    """Model of a stack file that is as its forecast has it."""
+    """Model of a stack file whose deployment is the one that its applied forecast is about."""
 
     project: Path
     stack: str
@@ -68,12 +70,14 @@ class AppliedModel:
 
     @property
     def name(self) -> str:
-        """Name of the model in the cluster."""
+        """Name of the model's objects in the cluster."""
         return self.model.object_name
 
     @property
     def recipe(self) -> Recipe:
-        """Recipe of the forecast's load on the model as it is deployed: random arrivals, which the forecast assumes."""
+        """Recipe that sends the forecast's load to the deployed model, with the random arrivals that the forecast
+        assumes.
+        """
         forecast, model = self.applied.forecast, self.model
         load = RecipeLoad(
             name="forecast",
@@ -97,10 +101,10 @@ class AppliedModel:
 
 
 def subject(project: Path, stack: str, model: config.ModelConfig, applied: Applied) -> AppliedModel:
-    """Check that a model can be verified, and return it with its forecast.
+    """Check that the forecast for a model can be verified, and return both together.
 
     Raises:
-        KitError: the stack file has another deployment than the forecast, or its load can't be sent.
+        KitError: the stack file has another deployment than the forecast, or the forecast's load can't be sent.
     """
     if why := mismatch(model, applied):
         raise KitError(f"{why[0].upper()}{why[1:]}.", f"Apply again: llmd-oke tune apply --stack {stack}")
@@ -113,10 +117,10 @@ def subject(project: Path, stack: str, model: config.ModelConfig, applied: Appli
 
 
 def measure_deployed(subject: AppliedModel, most_requests: int | None, progress: Progress) -> tuple[Row, RunFolder]:
-    """Load the model in its cluster from this machine.
+    """Measure the model in its cluster under the forecast's load, which is sent from this machine.
 
     Raises:
-        KitError: other servers are there than the stack file has, or the model does not answer.
+        KitError: the cluster's servers differ from the stack file's, or the model does not answer.
     """
     from llmd_tuner.experiments import measurement  # noqa: PLC0415 - slow to import
 
@@ -135,10 +139,10 @@ def measure_rehearsed(
     environment: Mapping[str, str],
     progress: Progress,
 ) -> tuple[Row, RunFolder]:
-    """Load the model in the rehearsal of its stack, which must be up and as the stack file has it.
+    """Measure the model in the running rehearsal of its stack, which must be up to date with the stack file.
 
     Raises:
-        KitError: it is not, or the model does not answer.
+        KitError: the rehearsal isn't running or up to date, or the model does not answer.
     """
     deployed, time_scale = rehearsal().running(subject.project, subject.stack, progress)
     most = most_requests or verifying().rehearsal_requests
@@ -165,7 +169,7 @@ def require_deployed(plan: SmokePlan, stack: str) -> None:
     """Check that the cluster has as many servers of each role as the stack file.
 
     Raises:
-        KitError: it has not.
+        KitError: the numbers differ.
     """
     replicas = Counter(endpoint.role for endpoint in plan.metrics)
     for servers in plan.topology.servers:

@@ -1,4 +1,4 @@
-"""Watching of a deployed model by its counters, and the assumptions that it is held against."""
+"""Periodic readings of a deployed model's counters, and the assumptions that they are compared with."""
 
 import asyncio
 import time
@@ -37,8 +37,8 @@ from llmd_tuner.search_inputs import Targets, parse_targets
 
 @dataclass(frozen=True)
 class ReadingIntervals:
-    """Intervals between readings of counters, and their total, in wall seconds; `time_scale` of them are a second of
-    the model.
+    """Interval between readings of counters, and total duration, in wall seconds. `time_scale` wall seconds are one
+    second of model time.
     """
 
     every_s: float
@@ -65,7 +65,7 @@ class _Tally:
 
 
 class Reader:
-    """Reader of all programs of a model, those of pods that have come since too."""
+    """Reader of the counters of all servers and routers of a model, including those of pods that were created since."""
 
     def __init__(self, plan: Plan, model: ModelPlan) -> None:
         self._access = ClusterAccess(plan.kubeconfig_context)
@@ -74,7 +74,7 @@ class Reader:
         self._endpoints: tuple[MetricsEndpoint, ...] = ()
 
     def __call__(self) -> Snapshot:
-        """Read all counters of now.
+        """Read the current counters.
 
         Raises:
             KitError: the cluster does not answer, or has no server of the model.
@@ -96,13 +96,14 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[CountedObservation, CountedObservation]]:
-    """Yield what was seen since the beginning and since the last reading, after each reading.
+    """Read counters periodically and yield, after each reading, what was observed since the beginning and since the
+    last reading.
 
-    `evidence` tells how remote prefill is proved, where prefill is remote. A reading without an answer of the cluster
-    is an interval left out.
+    `evidence` says how remote prefill is proved, where prefill is remote. An interval at whose end the cluster doesn't
+    answer is left out.
 
     Raises:
-        KitError: the cluster does not answer at first, or at two readings for longer than `silence_s` of
+        KitError: the cluster does not answer the first reading, or two readings in a row after more than `silence_s` of
             `values/tuning/watching.yaml`.
     """
     started_s = read_s = clock()
@@ -168,9 +169,8 @@ def _notes(tally: _Tally) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ModelAssumptions:
-    """Assumptions about a deployed model.
-
-    `source` says in words where they are from, `conditions` in what the deployment differs from that of its forecast.
+    """Assumptions about a deployed model. `source` describes their origin in words; `conditions` are the differences
+    between the deployment and the one that was forecast.
     """
 
     assumptions: tuple[Assumption, ...]
@@ -182,10 +182,8 @@ class ModelAssumptions:
 def model_assumptions(
     plan: Plan, model: ModelPlan, applied: Applied | None, forecast_share: float, load_share: float
 ) -> ModelAssumptions:
-    """Return the assumptions about the model: of the forecast that was applied, or of the stack file's workload and
-    targets.
-
-    The shares are how far forecasts and loads may be off.
+    """Return the assumptions about a model: those of its applied forecast or, without one, those of the stack file's
+    workload and targets. `forecast_share` and `load_share` are tolerated errors of forecasts and loads, as shares.
     """
     why = mismatch(model, applied) if applied else "no forecast was applied"
     slo = model.slo or config.Slo()

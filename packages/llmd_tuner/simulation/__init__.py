@@ -1,1 +1,1 @@
-"""Event simulation of deployments: requests, routers, vLLM servers and KV transfers, one by one, in seconds."""
+"""Discrete-event simulation of deployments: requests, routers, vLLM servers and KV transfers. Times are in seconds."""

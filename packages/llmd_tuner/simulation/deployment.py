@@ -34,11 +34,11 @@ _PLAIN: Mapping[Policy, Mapping[str, float]] = {
 
 
 def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[str, float]:
-    """Return the scorers of a role's servers with their weights, as a version of the endpoint picker has them; the
-    newest release's version where none is named.
+    """Return the scorers, with weights, by which a version of the endpoint picker picks servers of a role; the newest
+    release's version if `picker` is None.
 
     Raises:
-        KitError: that version has no such profile.
+        KitError: that version has no profile for the policy.
     """
     if policy in _PLAIN:
         return _PLAIN[policy]
@@ -46,10 +46,11 @@ def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[st
 
 
 def filters(policy: Policy, role: Role, picker: str | None = None) -> Mapping[str, Mapping[str, JsonValue]]:
-    """Return the filters that narrow the choice of a role's servers before they are scored, with their parameters.
+    """Return the filters, with parameters, that a version of the endpoint picker applies to servers of a role before it
+    scores them; the newest release's version if `picker` is None.
 
     Raises:
-        KitError: that version has no such profile.
+        KitError: that version has no profile for the policy.
     """
     if policy in _PLAIN or role == "decode":
         return {}
@@ -69,8 +70,8 @@ def _profile(policy: Policy, picker: str | None) -> RouterProfile:
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Limits of one server, or of each of its data parallel ranks, in vLLM's words. `key_value_tokens` is the room of
-    its KV cache, which sequences take in blocks of `block_size` tokens.
+    """Limits of one server, or of each of its data parallel ranks, named as in vLLM. `key_value_tokens` is the room of
+    its KV cache, which is allocated in blocks of `block_size` tokens.
     """
 
     parallelism: Parallelism
@@ -82,11 +83,12 @@ class ServerLimits:
 
 @dataclass(frozen=True)
 class SimulatedDeployment:
-    """`copies` equal units of a model behind one endpoint, which spreads requests over units at random. Routers choose
-    among data parallel ranks as among servers, though it is vLLM that does, by the requests of each.
+    """Deployment to simulate: `copies` equal units of a model behind one endpoint, which spreads requests over units at
+    random.
 
-    `router_s` is what gateway and endpoint picker add to each request; `picker` is its version, the newest release's if
-    None.
+    Routers choose among data parallel ranks as among servers, although in reality vLLM chooses by the number of
+    requests of each rank. `router_s` is the time in seconds that gateway and endpoint picker add to each request;
+    `picker` is the endpoint picker's version, the newest release's if None.
     """
 
     model: str
@@ -101,7 +103,7 @@ class SimulatedDeployment:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all copies."""
+        """Number of GPUs of all copies."""
         return self.topology.gpus * self.copies
 
 
@@ -117,7 +119,9 @@ def deployment(
     gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> SimulatedDeployment:
-    """Return the deployment of a catalogue's model on nodes; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
+    """Return the deployment to simulate for a catalogue's model on nodes; `topology` may be a short form such as
+    `8p-tp1-4d-tp2`.
+    """
     chosen = Topology.model_validate(topology)
     limits: dict[Role, ServerLimits] = {}
     for role, servers in chosen.servers().items():
@@ -138,28 +142,28 @@ def deployment(
 
 @dataclass(frozen=True)
 class ClosedLoopArrivals:
-    """Users, `concurrency` of them, each of whom sends the next request when the last one is answered."""
+    """Arrivals from `concurrency` users, each of whom sends the next request when the last one is answered."""
 
     concurrency: int
 
 
 @dataclass(frozen=True)
 class ConstantArrivals:
-    """Requests at even intervals."""
+    """Arrivals at a constant rate, with even intervals."""
 
     requests_per_s: float
 
 
 @dataclass(frozen=True)
 class PoissonArrivals:
-    """Requests of independent users: exponential gaps."""
+    """Arrivals from independent users at a mean rate, with exponentially distributed intervals."""
 
     requests_per_s: float
 
 
 @dataclass(frozen=True)
 class RecordedTimes:
-    """Requests at recorded moments, ascending, in seconds after the start."""
+    """Arrivals at recorded times, ascending, in seconds after the start."""
 
     times_s: Sequence[float]
 
@@ -169,8 +173,8 @@ Arrivals = ClosedLoopArrivals | ConstantArrivals | PoissonArrivals | RecordedTim
 
 @dataclass(frozen=True)
 class RequestClass:
-    """Requests of one size. Of `input_tokens`, `cached_tokens` are found in the prefix cache of any prefill server, as
-    far as they fill its blocks; all of them are there where a decode benchmark fills prompts in.
+    """Class of requests of equal size. `cached_tokens` of its `input_tokens` are in the prefix cache of each prefill
+    server, in whole blocks; if all are, the class models a decode benchmark whose prompts are put into the cache.
     """
 
     input_tokens: int
@@ -191,7 +195,7 @@ Workload = Sequence[RequestClass]
 
 
 def arrival_times_s(arrivals: ConstantArrivals | PoissonArrivals | RecordedTimes, random: Random) -> Iterator[float]:
-    """Return the moments at which requests of an open loop arrive; without end, unless recorded."""
+    """Yield the arrival times in seconds of the requests of an open loop: endless, unless the times are recorded."""
     if isinstance(arrivals, RecordedTimes):
         return iter(arrivals.times_s)
     if isinstance(arrivals, ConstantArrivals):
@@ -200,7 +204,7 @@ def arrival_times_s(arrivals: ConstantArrivals | PoissonArrivals | RecordedTimes
 
 
 def sizes(workload: Workload, arrivals: Arrivals, random: Random) -> Iterator[RequestClass]:
-    """Return the size of each request in the order of arrival, without end."""
+    """Yield the class of each request in the order of arrival, endlessly, drawn at random by the weights."""
     if isinstance(arrivals, RecordedTimes) or len(workload) == 1:
         return itertools.cycle(workload)
     weights = [request_class.weight for request_class in workload]

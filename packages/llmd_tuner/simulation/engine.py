@@ -1,4 +1,4 @@
-"""One vLLM server: continuous batching with chunked prefill, in the order in which vLLM's scheduler decides.
+"""Simulation of one vLLM server: continuous batching with chunked prefill, in the order of vLLM's scheduler.
 
 A step computes one token for each running sequence and, with what is left of its token budget, prompts in the order of
 their arrival. Three simplifications: a sequence reserves KV blocks for all its tokens when it is admitted, so that
@@ -18,7 +18,9 @@ from llmd_tuner.simulation.deployment import ServerLimits
 
 
 class Calendar:
-    """Planned calls. Those of one moment come in the order in which they were planned, so that runs repeat exactly."""
+    """Queue of scheduled calls in simulated time. Calls at the same time run in the order in which they were scheduled,
+    so that runs repeat exactly.
+    """
 
     __slots__ = ("_heap", "_order", "now_s")
 
@@ -28,12 +30,12 @@ class Calendar:
         self._order = 0
 
     def at(self, time_s: float, call: Callable[[Any], None], argument: Any) -> None:
-        """Call with that argument at a time that isn't past."""
+        """Schedule `call(argument)` at a simulated time that is not in the past."""
         self._order += 1
         heapq.heappush(self._heap, (time_s, self._order, call, argument))
 
     def run(self) -> None:
-        """Let time pass until nothing is planned any more."""
+        """Run all scheduled calls in the order of their times, until none is left."""
         heap, pop = self._heap, heapq.heappop
         while heap:
             self.now_s, _, call, argument = pop(heap)
@@ -41,7 +43,9 @@ class Calendar:
 
 
 class Gaps:
-    """Times between two tokens: `counts[i]` of `gaps_s[i]` seconds each, seen around `times_s[i]`."""
+    """Record of the intervals between two tokens: `counts[i]` intervals of `gaps_s[i]` seconds each, around the time
+    `times_s[i]`.
+    """
 
     __slots__ = ("counts", "gaps_s", "times_s")
 
@@ -51,14 +55,16 @@ class Gaps:
         self.counts = array("d")
 
     def add(self, time_s: float, gap_s: float, count: int) -> None:
-        """Add `count` tokens, each of which came `gap_s` after the one before it."""
+        """Record `count` tokens at a time, each of which came `gap_s` seconds after its predecessor."""
         self.times_s.append(time_s)
         self.gaps_s.append(gap_s)
         self.counts.append(count)
 
 
 class DecodeRun:
-    """Decode steps of a batch, `steps` of them from `start_s` on, with `context_tokens` in all at first."""
+    """Sequence of decode steps of an unchanged batch: `steps` of them from `start_s` on, with `context_tokens` in total
+    at first.
+    """
 
     __slots__ = ("batch", "first_s", "growth_s", "start_s", "steps")
 
@@ -73,11 +79,11 @@ class DecodeRun:
 
     @property
     def end_s(self) -> float:
-        """Time at which the last step ends."""
+        """Simulated time at which the last step ends."""
         return self.start_s + self._time_s(self.steps)
 
     def steps_until(self, time_s: float) -> int:
-        """Return the number of steps, at least one, after which `time_s` is reached."""
+        """Return the number of steps, at least one, until the first step that ends at `time_s` or later."""
         elapsed_s, growth_s = time_s - self.start_s, self.growth_s
         linear_s = self.first_s - growth_s / 2
         root_s = math.sqrt(linear_s * linear_s + 2 * growth_s * elapsed_s)
@@ -85,7 +91,7 @@ class DecodeRun:
         return steps if self._time_s(steps) >= elapsed_s else steps + 1
 
     def boundary_s(self, time_s: float) -> float:
-        """Return the end of the step that runs at `time_s`."""
+        """Return the time at which the step ends that is running at `time_s`."""
         return self.start_s + self._time_s(self.steps_until(time_s))
 
     def _time_s(self, steps: int) -> float:
@@ -97,13 +103,14 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """A prompt and the tokens that are generated for it; `prefill` and `decode` are one server where it does both.
+    """Simulated request: a prompt, and the tokens that are generated for it.
 
-    `computed` counts prompt tokens whose KV cache is on the server: at first those of whole cached blocks, or all but
-    one where a benchmark fills prompts in. `remote` says that it is to be pulled from `prefill`, `first_s` and `last_s`
-    are when its first and last token came, in seconds of the simulation. It needs `prompt_room` tokens of KV cache to
-    prefill and `whole_room` to decode. It shares the `prefix_tokens` of a `prefix` with others; `sent_tokens` are those
-    that the router counted when it sent it.
+    `prefill` and `decode` are its servers, the same one without disaggregation. `computed` counts the prompt tokens
+    whose KV cache is on the server: initially those of whole cached blocks, or all but one in a decode benchmark.
+    `remote` says that its KV cache must be pulled from `prefill`. `first_s` and `last_s` are the times of its first and
+    last token, in simulated seconds. It needs `prompt_room` tokens of KV cache to prefill and `whole_room` to decode.
+    `prefix` identifies a prefix of `prefix_tokens` tokens that it shares with other requests; `sent_tokens` are the
+    tokens that the router counted for it.
     """
 
     __slots__ = (
@@ -151,15 +158,15 @@ class Request:
 
 
 class EngineSimulation:
-    """Event simulation of one server. `ended` is told of each request that got its last token here.
+    """Event simulation of one server.
 
-    A server with `prefills_only` computes prompts and their first token and keeps their KV cache until `release`.
-    `pull` starts the transfer of a remote request's KV cache at a time and leads to `received`. `assigned` counts
-    requests that a router sent here and that are under way, `assigned_tokens` those tokens of their prompts that gave
-    no first token yet; `sent_prefixes` are what the router has sent here before. `waiting` are requests that are here
-    and in no batch yet, as vLLM's `num_requests_waiting` counts them; `busy_s` are the seconds in which a step ran,
-    `sequence_s` is the integral of the batch over time. Its port and its link to the node's memory have something to do
-    until `port_free_s` and `link_free_s`.
+    `ended` is called with each request whose last token was generated here. A server with `prefills_only` computes
+    prompts and their first token, and keeps their KV cache until `release`. `pull` starts the transfer of a remote
+    request's KV cache, which ends in `received`. `assigned` counts the requests that a router sent here and that are
+    unanswered, `assigned_tokens` the tokens of their prompts before the first token; `sent_prefixes` are the prefixes
+    that the router has sent here. `waiting` are requests that are in no batch yet, as in vLLM's `num_requests_waiting`;
+    `busy_s` is the time in which a step ran, `sequence_s` the integral of the batch over time. Its network port and its
+    link to the node's memory are busy until `port_free_s` and `link_free_s`.
     """
 
     def __init__(
@@ -206,12 +213,12 @@ class EngineSimulation:
 
     @property
     def running(self) -> int:
-        """Requests in a batch, as vLLM's `num_requests_running` counts them."""
+        """Number of requests in the batch, as in vLLM's `num_requests_running`."""
         return len(self._batch) + len(self._prefilling)
 
     @property
     def cache_use(self) -> float:
-        """Share of the KV cache that requests take."""
+        """Share of the KV cache that is in use."""
         return 1 - self._free_tokens / self._limits.key_value_tokens
 
     def submit(self, request: Request) -> None:
@@ -228,7 +235,7 @@ class EngineSimulation:
                 self._shorten(run, now_s)
 
     def received(self, request: Request) -> None:
-        """Take a remote request whose KV cache is here: it runs ahead of the queue."""
+        """Admit a remote request whose KV cache has arrived, ahead of the queue."""
         self._ready.append(request)
         if not self._busy:
             self._begin(self._calendar.now_s)
@@ -236,7 +243,7 @@ class EngineSimulation:
             self._shorten(self._run, self._calendar.now_s)
 
     def release(self, request: Request) -> None:
-        """Free the KV cache of a finished prefill that was pulled."""
+        """Free the KV cache of a finished prefill after a decode server has pulled it."""
         self._free_tokens += self._reserved(request)
         if not self._busy:
             self._begin(self._calendar.now_s)

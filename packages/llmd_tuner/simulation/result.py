@@ -1,4 +1,6 @@
-"""Results of a simulation: every request of its runs, a row for each seed, their mean, and how sure it is."""
+"""Results of a simulation: the requests of each run, a row for each seed, and their mean with its
+confidence interval.
+"""
 
 import math
 import statistics
@@ -45,10 +47,7 @@ _PERCENTS = {"min": 0, "p25": 25, "p50": 50, "p75": 75, "p90": 90, "p95": 95, "p
 
 @dataclass(frozen=True)
 class SimulationRecord:
-    """Every request and every gap between tokens of one run. Times are seconds after its start.
-
-    `sending_s` is when the last request arrived, `end_s` when the last one was answered.
-    """
+    """All requests and all intervals between tokens of one run. Times are in seconds after its start."""
 
     arrival_s: Floats
     first_s: Floats
@@ -70,12 +69,12 @@ class SimulationRecord:
         return float(self.last_s.max())
 
     def between(self, start_s: float, end_s: float) -> "View":
-        """Return the view of a stretch of the run."""
+        """Return the view of the part of the run between two times."""
         return View(self, start_s, end_s)
 
 
 def record(requests: list[Request], gaps: Gaps) -> SimulationRecord:
-    """Return the record of requests that are answered, of which there is at least one."""
+    """Return the record of answered requests, at least one."""
     return SimulationRecord(
         arrival_s=np.array([request.arrival_s for request in requests]),
         first_s=np.array([request.first_s for request in requests]),
@@ -89,7 +88,7 @@ def record(requests: list[Request], gaps: Gaps) -> SimulationRecord:
 
 
 class View:
-    """A stretch of a run: latencies of the requests that arrived in it, and rates of what happened in it."""
+    """Part of a run between two times: latencies of the requests that arrived in it, and rates of the events in it."""
 
     def __init__(self, source: SimulationRecord, start_s: float, end_s: float) -> None:
         self.start_s = start_s
@@ -99,12 +98,12 @@ class View:
 
     @property
     def duration_s(self) -> float:
-        """Length of the stretch."""
+        """Length of the part in seconds."""
         return self.end_s - self.start_s
 
     @property
     def requests(self) -> int:
-        """Requests that arrived in the stretch."""
+        """Number of requests that arrived in the part."""
         return int(self._chosen.sum())
 
     @property
@@ -119,52 +118,54 @@ class View:
 
     @property
     def tpot_s(self) -> Floats:
-        """Mean time for each token after the first, of requests that have one."""
+        """Mean time for each token after the first, of each request with more than one token."""
         source, chosen = self._source, self._chosen & (self._source.output_tokens > 1)
         return ((source.last_s - source.first_s)[chosen]) / (source.output_tokens[chosen] - 1)
 
     @property
     def input_tokens(self) -> float:
-        """Mean prompt length."""
+        """Mean prompt length in tokens."""
         return float(self._source.input_tokens[self._chosen].mean())
 
     @property
     def output_tokens(self) -> float:
-        """Mean output length."""
+        """Mean output length in tokens."""
         return float(self._source.output_tokens[self._chosen].mean())
 
     @property
     def in_flight(self) -> float:
-        """Requests in the system, averaged over time."""
+        """Number of unanswered requests, averaged over time."""
         source = self._source
         overlap = np.minimum(source.last_s, self.end_s) - np.maximum(source.arrival_s, self.start_s)
         return float(np.clip(overlap, 0, None).sum() / self.duration_s)
 
     @property
     def requests_per_s(self) -> float:
-        """Answers that ended in the stretch, per second."""
+        """Rate of requests whose answer ended in the part, per second."""
         return self._within(self._source.last_s).sum() / self.duration_s
 
     @property
     def input_tokens_per_s(self) -> float:
-        """Prompt tokens whose first token came in the stretch, per second."""
+        """Rate of prompt tokens of requests whose first token was generated in the part, per second."""
         return float(self._source.input_tokens[self._within(self._source.first_s)].sum()) / self.duration_s
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Tokens that came in the stretch, per second."""
+        """Rate of tokens generated in the part, per second."""
         later = self._source.gap_count[self._within(self._source.gap_time_s)].sum()
         return float(later + self._within(self._source.first_s).sum()) / self.duration_s
 
     def goodput_share(self, ttft_s: float, tpot_s: float) -> float:
-        """Return the share of requests whose first token and mean time for each later one came within those times."""
+        """Return the share of requests that meet both targets: time to first token, and mean time for each later one,
+        in seconds.
+        """
         source, chosen = self._source, self._chosen
         later_s = (source.last_s - source.first_s)[chosen]
         good = (self.ttft_s <= ttft_s) & (later_s <= tpot_s * (source.output_tokens[chosen] - 1) + 1e-9)
         return float(good.mean())
 
     def gap_quantiles_ms(self) -> Quantiles:
-        """Return the quantiles of times between two tokens, each counted once."""
+        """Return the quantiles of all intervals between two tokens, in milliseconds."""
         chosen = self._within(self._source.gap_time_s)
         gaps, counts = self._source.gap_s[chosen], self._source.gap_count[chosen]
         total = counts.sum()
@@ -180,7 +181,7 @@ class View:
 
 
 def quantiles_ms(times_s: Floats) -> Quantiles:
-    """Return the distribution of times, interpolated as numpy does by default; empty where there are none."""
+    """Return the quantiles of times in milliseconds, interpolated as numpy does by default; empty without any time."""
     if not len(times_s):
         return Quantiles()
     return _quantiles(float(times_s.mean()), np.percentile(times_s, [*_PERCENTS.values()]))
@@ -193,7 +194,7 @@ def _quantiles(mean_s: float, values_s: Floats) -> Quantiles:
 
 @dataclass(frozen=True)
 class Use:
-    """Use of the servers of a role: the share of time in which a step ran, and the mean batch over all time."""
+    """Utilization of the servers of a role: the share of time in which a step ran, and the time-averaged batch."""
 
     busy_share: float
     batch: float
@@ -201,7 +202,7 @@ class Use:
 
 @dataclass(frozen=True)
 class SimulationRun:
-    """One run with one seed."""
+    """Result of one run of a simulation with one seed."""
 
     seed: int
     record: SimulationRecord
@@ -218,9 +219,8 @@ _STUDENT_T = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `runs` independent runs, and how far the truth may be from it with a confidence of 95 %.
-
-    `half_width` is None where a single run leaves that unknown.
+    """Mean over `runs` independent runs, with the half width of its 95 % confidence interval, which is None for a
+    single run.
     """
 
     mean: float
@@ -229,7 +229,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of independent runs (batch means, each run one batch), with Student's t interval."""
+    """Return the mean of independent runs with Student's t interval (batch means, where each run is one batch)."""
     count = len(values)
     if count == 1:
         return Estimate(values[0], None, 1)
@@ -247,7 +247,7 @@ _ARRIVALS: dict[type[Arrivals], Arrival] = {
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """Rows of independent runs of one deployment under one load, and how their servers were used."""
+    """Rows of independent runs of one deployment under one load, with the utilization of its servers."""
 
     rows: tuple[Row, ...]
     views: tuple[View, ...]
@@ -256,7 +256,7 @@ class SimulationResult:
 
     @cached_property
     def row(self) -> Row:
-        """Mean over all runs; quantiles are means of the runs' quantiles."""
+        """Mean of all runs as a row; its quantiles are means of the runs' quantiles."""
         first = self.rows[0]
         if len(self.rows) == 1:
             return first
@@ -278,7 +278,8 @@ class SimulationResult:
         return first.model_copy(update=update)
 
     def estimate(self, metric: str) -> Estimate:
-        """Return a figure with its 95 % interval; `metric` as in a row: `tpsg`, `ttft_ms.p99`, `output_tokens_per_s`.
+        """Return a figure with its 95 % confidence interval. `metric` names it as in a row: `tpsg`, `ttft_ms.p99`,
+        `output_tokens_per_s`.
 
         Raises:
             KeyError: rows have no such figure, or it isn't known for this load.
@@ -295,7 +296,7 @@ class SimulationResult:
 
     def goodput_share(self, ttft_ms: float, tpot_ms: float) -> Estimate:
         """Return the share of requests whose time to first token and mean time for each later one are within the
-        targets.
+        targets, in milliseconds.
         """
         return estimate([view.goodput_share(ttft_ms / 1000, tpot_ms / 1000) for view in self.views])
 
@@ -303,7 +304,7 @@ class SimulationResult:
 def row_of(
     view: View, run: SimulationRun, deployment: SimulatedDeployment, arrivals: Arrivals, window: Window, basis: Basis
 ) -> Row:
-    """Return the row of one run."""
+    """Return the result of one run as a row."""
     rate = arrivals.requests_per_s if isinstance(arrivals, ConstantArrivals | PoissonArrivals) else None
     price = deployment.price_usd_per_gpu_hour
     return Row(

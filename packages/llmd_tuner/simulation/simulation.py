@@ -42,7 +42,7 @@ SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class Extent:
-    """End of the sending: after a time, after a number of requests, or whichever is first."""
+    """End of the sending of requests: after a duration, after a number of requests, or after whichever comes first."""
 
     duration_s: float | None
     requests: int | None
@@ -56,7 +56,8 @@ def run_once(
     extent: Extent,
     seed: int,
 ) -> SimulationRun:
-    """Simulate until the last request is answered. Arrivals, sizes and routing have random numbers of their own.
+    """Simulate a deployment with one seed until the last request is answered. Arrivals, sizes and routing each have a
+    random number generator of their own.
 
     Raises:
         KitError: no request arrived.
@@ -121,15 +122,15 @@ def simulate(
     window: Window = "steady",
     basis: Basis = Basis.CALIBRATED,
 ) -> SimulationResult:
-    """Simulate the deployment under the load, event by event.
+    """Simulate a deployment under a load, event by event, once for each seed.
 
-    Requests are sent for `duration_s`, or until there were that many `requests`, or all that were recorded; every one
-    is answered. Servers are equal and their times follow from the latency model alone; see `Engine` and `System` for
-    what is left out. `basis` is the latency model's.
+    Requests are sent for `duration_s` seconds, or until `requests` were sent, or until the recorded ones end; all are
+    answered. Servers are equal, and their times follow from the latency model alone; `EngineSimulation` and `System`
+    say what is left out. `window` is the evaluated part of each run; `basis` is that of the latency model.
 
     Raises:
         InvalidStack: the load can't be sent, or a request fits no server; carries every problem.
-        KitError: no request came in the time that counts.
+        KitError: no request arrived in the evaluated part.
     """
     problems = [*_load_problems(workload, arrivals, duration_s, requests), *_size_problems(deployment, workload)]
     if not seeds:
@@ -197,13 +198,13 @@ def _size_problems(deployment: SimulatedDeployment, workload: Workload) -> Itera
 
 @dataclass(frozen=True)
 class Curve:
-    """Rows of one deployment in the order of their concurrency."""
+    """Rows of one deployment, sorted by concurrency."""
 
     rows: tuple[Row, ...]
 
     def tpsg_at(self, tpsu: float) -> float | None:
-        """Interpolate TPSG at so many output tokens per second and user, between the two nearest rows; None outside of
-        them.
+        """Return TPSG (output tokens per second and GPU) at a TPSU (per second and user), interpolated between the two
+        nearest rows; None outside of the curve.
         """
         points = [(row.tpsu or 0.0, row.tpsg or 0.0) for row in self.rows]
         for (faster, less), (slower, more) in itertools.pairwise(points):
@@ -215,10 +216,11 @@ class Curve:
 def concurrency_sweep(
     deployment: SimulatedDeployment, workload: Workload, concurrencies: Iterable[int], latency_model: LatencyModel
 ) -> Curve:
-    """Simulate one curve by the procedure of j-pareto's sweep: a short run finds the rate, then a run of a minute
-    counts.
+    """Simulate a deployment at several concurrencies by the procedure of j-pareto's sweep: a short run determines the
+    rate, then a run of a minute is evaluated.
 
-    Requests: max(C, 20), then max(200, 60 s x rate, 2 C); fill and drain are in the rates, as they are in the source's.
+    The short run has max(C, 20) requests, the long one max(200, 60 s x rate, 2 C). Rates include the filling and
+    draining of the deployment, as those of j-pareto do.
     """
     return Curve(tuple(_level(deployment, workload, level, latency_model) for level in concurrencies))
 

@@ -1,7 +1,7 @@
-"""Servers of a deployment, and the way of a request through them.
+"""Simulated deployment: its routers and servers, and the path of a request through them.
 
-Its router has the scorers of llm-d's endpoint picker, and its choice of the highest sum. It sees servers as they are
-now, where the real one reads their metrics every 50 ms. Formulas: gateway-api-inference-extension v1.5.0
+A router has the scorers of llm-d's endpoint picker, and picks the server with the highest sum. It sees the current
+state of servers, whereas the real one reads their metrics every 50 ms. Formulas: gateway-api-inference-extension v1.5.0
 (pkg/epp/framework/plugins/scheduling/scorer), llm-d-router v0.10.0 (its READMEs).
 """
 
@@ -36,8 +36,8 @@ _QUEUE_THRESHOLD_TOKENS = 4_194_304
 def picker(
     weights: Mapping[str, float], random: Random, filters: Mapping[str, Mapping[str, JsonValue]] | None = None
 ) -> Pick:
-    """Return the choice that scorers with weights make among what filters leave: the highest sum, equals at random;
-    without scorers all are equal.
+    """Return the function that picks a server: of those that all filters keep, the one with the highest weighted sum of
+    scores, at random among equals. Without scorers all servers are equal.
     """
     scoring = [(_SCORERS[name], weight) for name, weight in weights.items()]
     narrowing = [_FILTERS[name](parameters) for name, parameters in (filters or {}).items()]
@@ -145,21 +145,22 @@ _SCORERS: Mapping[str, Scorer] = {
 
 @dataclass(frozen=True)
 class SimulatedUnit:
-    """Servers behind one router; `first` are those that see a request first."""
+    """Servers behind one router; `first` are those that receive a request first: prefill servers, or all without
+    disaggregation.
+    """
 
     first: list[EngineSimulation]
     decode: list[EngineSimulation]
 
 
 class System:
-    """Routers, servers and the network between them.
+    """Routers and servers of a simulated deployment, and the network between them. `answered` has the requests in the
+    order of their last tokens; `on_answer` is called with each of them.
 
-    `answered` has the requests in the order of their last tokens; `on_answer` is called for each of them.
-
-    Decode and prefill server of a request are picked together when it arrives. Prefill's fixed overhead passes before
-    it queues. The KV cache is pulled after the whole prefill, through one port for each GPU of the smaller of both
-    servers; the ports of a prefill server send one KV cache after the other. Servers have met before: no handshakes.
-    Decode pulls all of a cache, whatever prefix it has: less would be pulled where it had one.
+    Decode and prefill server of a request are picked together when it arrives. The fixed overhead of prefill passes
+    before it queues. The KV cache is pulled after the whole prefill, through one port for each GPU of the smaller of
+    both servers; the ports of a prefill server send one KV cache after the other. There are no handshakes: servers are
+    connected from the start. Decode always pulls the whole cache, also where its own prefix cache would spare a part.
     """
 
     def __init__(
@@ -186,11 +187,11 @@ class System:
         self._units = [self._unit() for _ in range(deployment.copies)]
 
     def engines(self, role: Role) -> list[EngineSimulation]:
-        """Return the servers of a role in all units."""
+        """Return the simulated servers of a role in all units."""
         return [engine for unit in self._units for engine in (unit.decode if role == "decode" else unit.first)]
 
     def arrive(self, size: RequestClass) -> None:
-        """Receive a request at the endpoint now."""
+        """Receive a request of a class at the endpoint at the current simulated time."""
         units = self._units
         unit = units[0] if len(units) == 1 else units[int(self._random.random() * len(units))]
         prefix = int(self._random.random() * size.prefixes) if size.prefixes else None
