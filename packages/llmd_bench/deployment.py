@@ -154,10 +154,10 @@ def aggregated_short_form(parallelism: Parallelism, replicas: int) -> str:
 
 
 def parse_server_kind(text: str) -> Parallelism:
-    """Return the spread of servers that `Parallelism.kind` tells.
+    """Parse the notation of `Parallelism.kind`, such as `tp1dp16ep-2n`, into the parallelism of a server.
 
     Raises:
-        ValueError: the text is no kind of server.
+        ValueError: the text has another form.
     """
     match = _SERVER_KIND.fullmatch(text)
     if match is None:

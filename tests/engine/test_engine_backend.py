@@ -49,26 +49,26 @@ def answering(*, create: bool) -> tuple[Terminal, list[str]]:
     return Terminal(confirm, ask_passphrase), questions
 
 
-def test_without_a_sign_in_the_command_for_it_is_said(pulumi: PulumiCli):
+def test_without_a_login_to_a_state_backend_the_error_names_the_command_to_log_in(pulumi: PulumiCli):
     with pytest.raises(KitError, match="not signed in to a state backend") as refusal:
         require_stack(pulumi)
     assert "pulumi login" in (refusal.value.remedy or "")
 
 
-def test_a_missing_stack_is_met_with_the_command_that_creates_it(signed_in: PulumiCli):
+def test_a_missing_pulumi_stack_is_reported_with_the_command_that_creates_it(signed_in: PulumiCli):
     with pytest.raises(KitError, match="has no stack dev") as refusal:
         require_stack(signed_in)
     assert refusal.value.remedy == "Create it: pulumi stack init dev"
 
 
-def test_a_missing_stack_is_not_created_against_the_answer(signed_in: PulumiCli):
+def test_a_missing_pulumi_stack_is_not_created_when_the_user_declines(signed_in: PulumiCli):
     terminal, questions = answering(create=False)
     with pytest.raises(KitError, match="has no stack dev"):
         require_stack(signed_in, terminal)
     assert len(questions) == 1
 
 
-def test_a_missing_stack_is_created_after_a_question_and_its_file_kept(signed_in: PulumiCli, tmp_path: Path):
+def test_a_missing_pulumi_stack_is_created_on_confirmation_and_its_file_is_kept(signed_in: PulumiCli, tmp_path: Path):
     terminal, questions = answering(create=True)
     require_stack(signed_in, terminal)
     require_stack(signed_in)

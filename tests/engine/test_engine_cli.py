@@ -57,7 +57,7 @@ def test_a_stack_file_is_read_as_pulumi_reads_it(cli: PulumiCli) -> None:
     assert differing == {}
 
 
-def test_history_and_outputs_are_those_of_the_last_operation(cli: PulumiCli) -> None:
+def test_the_cli_shows_history_and_outputs_of_the_last_operation(cli: PulumiCli) -> None:
     def program() -> None:
         pulumi.export("address", "http://router")
         pulumi.export("token", pulumi.Output.secret("hidden"))

@@ -171,7 +171,7 @@ def _list_artifact(pipeline: Pipeline, **run: object) -> None:
     (pipeline.runner.artifacts / "list.json").write_text(json.dumps({"artifacts": artifacts}))
 
 
-def test_a_stack_is_deployed_previewed_and_looked_at_by_the_workflows_own_steps(pipeline: Pipeline):
+def test_the_workflows_steps_deploy_preview_and_inspect_a_stack(pipeline: Pipeline):
     runner = pipeline.runner
     pipeline.pulumi("stack", "init", "reference")
     pipeline.pulumi("config", "set", "--secret", "llmd-oke:huggingFaceToken", SECRET, "--stack", "reference")
@@ -202,7 +202,7 @@ def test_a_stack_is_deployed_previewed_and_looked_at_by_the_workflows_own_steps(
     assert list((pipeline.evidence.parent / "temporary").glob("llmd-oke-*")) == []
 
 
-def test_a_job_signs_in_to_pulumi_cloud_by_its_own_token_and_leaves_nothing(
+def test_a_ci_job_logs_in_to_pulumi_cloud_with_its_oidc_token_and_leaves_nothing(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ):
     cloud = f"{pipeline.there.url}/pulumi"
@@ -221,14 +221,14 @@ def test_a_job_signs_in_to_pulumi_cloud_by_its_own_token_and_leaves_nothing(
         pytest.fail("signed in")
 
 
-def test_a_preview_without_a_state_of_main_says_what_leaves_one(pipeline: Pipeline):
+def test_a_preview_without_a_state_artifact_of_main_says_which_workflow_makes_one(pipeline: Pipeline):
     _list_artifact(pipeline, head_branch="feature")
     pipeline.job("preview", "preview", expected=1)
     assert "there is no state of reference: run drift.yml or deploy.yml on main first" in pipeline.runner.shown
     assert not (pipeline.evidence / "asked").exists()
 
 
-def test_a_job_of_an_environment_that_nobody_trusts_changes_nothing(pipeline: Pipeline):
+def test_a_ci_job_of_an_untrusted_environment_changes_nothing(pipeline: Pipeline):
     pipeline.pulumi("stack", "init", "reference")
     pipeline.there.environments.clear()
     pipeline.runner.contexts["needs"] = {"choose": {"outputs": {"stack": "reference"}}}

@@ -113,7 +113,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
         yield made
 
 
-def test_an_update_does_what_was_judged_and_refuses_what_was_not(stack: Stack):
+def test_an_update_executes_exactly_the_previewed_plan_and_refuses_other_changes(stack: Stack):
     status, done, _ = stack.update()
     assert (status, done) == (0, ["create"]), stack.said
     stack.servers["replicas"] = 3
@@ -127,7 +127,7 @@ def test_an_update_does_what_was_judged_and_refuses_what_was_not(stack: Stack):
     assert "violates plan" in stack.said
 
 
-def test_an_update_that_fails_before_it_deletes_is_told_as_one_failure(stack: Stack):
+def test_an_update_that_fails_before_a_planned_deletion_is_reported_as_one_failure(stack: Stack):
     stack.image = "image-v1.34.2"
     assert stack.update()[0] == 0, stack.said
     stack.image, stack.servers["replicas"], stack.plugin.fails = "image-v1.35.2", 3, True
@@ -142,7 +142,7 @@ def test_an_update_that_fails_before_it_deletes_is_told_as_one_failure(stack: St
     assert stack.update()[0] == 0, stack.said
 
 
-def test_where_values_are_known_to_the_update_only_it_goes_on_and_says_so(stack: Stack):
+def test_an_update_with_values_unknown_at_preview_is_not_bound_to_its_plan(stack: Stack):
     stack.with_gate = True
     status, done, news = stack.update()
     assert (status, done) == (0, ["create"]), stack.said

@@ -84,7 +84,7 @@ def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guarded
         yield made
 
 
-def test_the_engine_refuses_what_a_mandatory_policy_forbids_before_it_makes_it(guarded: GuardedStack):
+def test_the_engine_refuses_a_resource_that_violates_a_mandatory_policy(guarded: GuardedStack):
     guarded.choose("levels: {image-digests: mandatory}")
     guarded.image = TAGGED
     assert any("can become another one" in text for text in guarded.cli.preview().errors), guarded.said
@@ -96,14 +96,14 @@ def test_the_engine_refuses_what_a_mandatory_policy_forbids_before_it_makes_it(g
     assert guarded.plugin.calls == [("create", "server")]
 
 
-def test_the_engine_tells_of_an_advisory_policy_and_goes_on(guarded: GuardedStack):
+def test_the_engine_reports_an_advisory_policy_violation_and_goes_on(guarded: GuardedStack):
     guarded.choose("levels: {image-digests: advisory}")
     guarded.image = TAGGED
     assert guarded.up() == 0, guarded.said
     assert f"the image {TAGGED} can become another one" in guarded.said
 
 
-def test_the_engine_refuses_plain_secrets_and_takes_marked_ones(guarded: GuardedStack):
+def test_a_policy_refuses_secrets_in_plain_text_and_accepts_encrypted_ones(guarded: GuardedStack):
     guarded.choose("levels: {plain-secrets: mandatory}")
     guarded.token = TOKEN
     assert guarded.up() == 0, guarded.said
@@ -112,14 +112,16 @@ def test_the_engine_refuses_plain_secrets_and_takes_marked_ones(guarded: Guarded
     assert "data.token has a token of Hugging Face in plain text" in guarded.said
 
 
-def test_the_engine_holds_a_stack_file_to_the_bound_of_its_monthly_price(guarded: GuardedStack):
+def test_a_policy_refuses_a_stack_whose_monthly_price_exceeds_its_limit(guarded: GuardedStack):
     guarded.choose("levels: {monthly-cost: mandatory}\nmonthlyUsd: 1000\n")
     write(guarded.project, "test", stack(model("1p-tp1-1d-tp1")))
     assert guarded.cli.preview().errors
     assert "US dollars a month at list price" in guarded.said
 
 
-def test_a_policy_pack_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_policy_pack_without_its_package_names_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     shutil.copytree(PROJECT / "examples" / "policies", tmp_path / "policies")
     monkeypatch.setattr(pulumi_cli, "find_spec", lambda _: None)
     cli = PulumiCli(tmp_path, "test", "pulumi", lambda *_: CommandResult(0, "{}"))

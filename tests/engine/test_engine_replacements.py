@@ -56,7 +56,7 @@ def killed(deployment: State, marks: dict[str, Any]) -> tuple[State, Recovery]:
         pytest.param({"pendingReplacement": True}, [], id="deleted first"),
     ],
 )
-def test_the_update_goes_on_with_the_successor_and_deletes_the_old_one_alone(
+def test_an_update_continues_with_a_pools_successor_and_deletes_only_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marks: dict[str, Any], deleted: list[tuple[str, str]]
 ) -> None:
     wanted = {"name": "old"}
@@ -96,7 +96,9 @@ class ServicePlugin(RecordingPlugin):
     remembered = "kubernetes:core/v1:Service"
 
 
-def test_the_service_of_a_model_stays_where_routers_come_or_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_of_a_model_keeps_its_identity_when_routers_are_added_or_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another Service of that name can't be made beside it."""
     routed, plain = (
         stack_files.plan(stack_files.model()),
@@ -116,7 +118,7 @@ def test_the_service_of_a_model_stays_where_routers_come_or_go(tmp_path: Path, m
     assert [step for step, _ in plugin.calls] == ["create", "update", "update"]
 
 
-def test_the_service_of_a_model_stays_where_the_stack_gets_a_front_door(
+def test_the_service_of_a_model_keeps_its_identity_when_a_front_door_is_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, shared = stack_files.plan(stack_files.model()), stack_files.plan(stack_files.model(), frontDoor={})

@@ -24,26 +24,26 @@ def without_extras(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_all_exported_components_import_without_extras():
+def test_all_exported_components_can_be_imported_without_optional_extras():
     done = without_extras("import llmd_oke\nprint(len([getattr(llmd_oke, name) for name in llmd_oke.__all__]))")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 50
 
 
-def test_a_stack_file_is_checked_without_extras():
+def test_a_stack_file_can_be_checked_without_optional_extras():
     check = "sys.argv = ['llmd-oke', 'check', '--stack', 'reference']\nfrom llmd_oke.cli.main import main\nmain()"
     done = without_extras(check)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_stack_file_is_rendered_without_extras():
+def test_a_stack_file_can_be_rendered_without_optional_extras():
     render = "from llmd_oke import testing\nprint(len(testing.render('guide').resources))"
     done = without_extras(render)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20
 
 
-def test_a_command_of_an_extra_says_which_one_it_needs():
+def test_a_command_that_needs_an_optional_extra_names_it():
     tune = "sys.argv = ['llmd-oke', 'tune', 'rank', '--stack', 'guide']\nfrom llmd_oke.cli.main import main\nmain()"
     done = without_extras(tune)
     assert done.returncode == 1

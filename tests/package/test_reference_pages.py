@@ -23,7 +23,7 @@ JsonObject = Mapping[str, object]
 
 
 @pytest.mark.parametrize("name", ["stack-file", "commands", "components"])
-def test_a_reference_page_is_what_the_code_says(name: str):
+def test_each_reference_page_equals_what_is_generated_from_the_code(name: str):
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
     text = "\n".join([*{"stack-file": stack_file, "commands": commands, "components": components}[name](), ""])
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):

@@ -36,7 +36,7 @@ def inputs_and_outputs(schema):
                 yield f"{name}.{key}", value
 
 
-def test_interface_is_the_committed_one(schema):
+def test_the_component_schema_equals_the_committed_schema_file(schema):
     """Compare with `components/schema.json`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
     text = json.dumps(schema, indent=2, sort_keys=True) + "\n"
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
@@ -44,12 +44,12 @@ def test_interface_is_the_committed_one(schema):
     assert COMMITTED.read_text() == text, "set LLMD_OKE_UPDATE_GOLDEN=1 to accept this"
 
 
-def test_everything_is_described(schema):
+def test_every_input_output_and_resource_of_the_component_schema_has_a_description(schema):
     assert [path for path, value in inputs_and_outputs(schema) if not value.get("description")] == []
     assert [name for name, entry in schema["resources"].items() if not entry.get("description")] == []
 
 
-def test_tokens_are_those_of_plain_use(schema):
+def test_resources_of_the_component_package_have_the_type_tokens_of_plain_use(schema):
     assert {token.rsplit(":", 1)[0] for token in schema["resources"]} == {"llmd-oke:index"}
 
 
@@ -59,7 +59,7 @@ def test_every_component_is_exported_with_its_arguments(schema):
 
 
 @pytest.mark.parametrize("name", llmd_oke.__all__)
-def test_every_exported_name_is_there(name):
+def test_every_name_in_the_public_list_of_the_package_can_be_imported(name):
     assert getattr(llmd_oke, name).__name__ == name
 
 

@@ -44,11 +44,11 @@ def installed(site: Path, *words: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_an_installed_wheel_reads_the_projects_own_entries(site: Path):
+def test_an_installed_wheel_reads_the_catalogue_entries_of_a_project(site: Path):
     checked = installed(site, "check", "--stack", "rehearsal", "--project", str(ROOT / "examples" / "own-model"))
     assert checked["models"][0]["model"] == "acme/support-8b"
     assert checked["project_entries"][0]["file"] == "values/models/support-8b.yaml"
 
 
-def test_stacks_of_a_checkout_are_checked_by_an_installed_wheel(site: Path):
+def test_an_installed_wheel_checks_the_stack_files_of_a_checkout(site: Path):
     assert installed(site, "check", "--stack", "guide", "--project", str(ROOT))["project_entries"] == []

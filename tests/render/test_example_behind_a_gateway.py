@@ -8,12 +8,12 @@ from typer.testing import CliRunner
 EXAMPLE = PROJECT / "examples" / "behind-a-gateway"
 
 
-def test_check_accepts_the_example_behind_a_gateway():
+def test_the_example_behind_a_gateway_passes_the_check():
     checked = CliRunner().invoke(app, ["check", "--stack", "rehearsal", "--project", str(EXAMPLE)])
     assert checked.exit_code == 0, checked.output
 
 
-def test_the_example_attaches_routes_by_host_to_the_gateway_that_is_there():
+def test_the_example_attaches_routes_by_host_to_the_existing_gateway():
     made = render("rehearsal", project=EXAMPLE)
     for name, host in (("gpt-oss-120b", "gpt.example.com"), ("llama", "llama.example.com")):
         route = made.kubernetes("HTTPRoute", name)["spec"]

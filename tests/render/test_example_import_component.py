@@ -12,7 +12,7 @@ def example(**config: str):
     return declared(lambda: runpy.run_path(str(EXAMPLE), run_name="__main__"), config=config)
 
 
-def test_the_example_serves_a_model_with_one_component():
+def test_the_example_program_serves_a_model_with_one_component():
     made = example()
     assert len(made.of_type("llmd-oke:index:AggregatedUnit")) == 1
     deployment = made.kubernetes("Deployment", "gpt-oss-120b-aggregated")
@@ -20,12 +20,12 @@ def test_the_example_serves_a_model_with_one_component():
     assert vllm(made, "gpt-oss-120b-aggregated")["resources"]["limits"]["amd.com/gpu"] == "1"
 
 
-def test_config_of_the_example_reaches_the_component():
+def test_settings_of_the_example_program_reach_the_component():
     deployment = example(**{"chat:replicas": "5"}).kubernetes("Deployment", "gpt-oss-120b-aggregated")
     assert deployment["spec"]["replicas"] == 5
 
 
-def test_resources_of_the_example_stand_beside_the_components():
+def test_the_example_programs_own_resources_stand_beside_the_components():
     made = example()
     assert made.kubernetes("ConfigMap", "address")["data"]["url"] == made.outputs["url"]
     assert made.outputs["url"] == "http://gpt-oss-120b.chat.svc.cluster.local"

@@ -20,12 +20,12 @@ def made() -> Rendered:
     return render("rehearsal", project=EXAMPLE)
 
 
-def test_servers_start_the_repository_of_the_projects_own_model(made: Rendered):
+def test_servers_load_the_repository_of_the_projects_own_model(made: Rendered):
     server = vllm(made, "support-8b-decode")
     assert "acme/support-8b" in json.dumps(server)
 
 
-def test_the_same_stack_means_nothing_in_another_project(tmp_path: Path):
+def test_a_stack_with_the_projects_own_model_is_refused_in_another_project(tmp_path: Path):
     (tmp_path / "stacks").mkdir()
     file = tmp_path / "stacks" / "Pulumi.rehearsal.yaml"
     file.write_text((EXAMPLE / "stacks" / "Pulumi.rehearsal.yaml").read_text())
@@ -39,7 +39,7 @@ def test_check_names_the_file_of_the_projects_own_model():
     assert "models support-8b: values/models/support-8b.yaml\n" in checked.output
 
 
-def test_check_has_the_entries_of_the_project_as_json():
+def test_check_lists_the_projects_catalogue_entries_as_json():
     checked = CliRunner().invoke(app, ["check", "--stack", "rehearsal", "--project", str(EXAMPLE), "--json"])
     entries = json.loads(checked.stdout)["project_entries"]
     assert entries == [
@@ -52,7 +52,7 @@ def test_check_has_the_entries_of_the_project_as_json():
     ]
 
 
-def test_components_of_another_program_take_names_of_a_project_that_it_opened():
+def test_a_pulumi_program_can_use_entries_of_a_project_that_it_opens():
     open_project(EXAMPLE)
     assert resolve_model("support-8b").repository == "acme/support-8b"
     open_project(None)
@@ -60,7 +60,7 @@ def test_components_of_another_program_take_names_of_a_project_that_it_opened():
         resolve_model("support-8b")
 
 
-def test_yaml_for_gitops_has_the_projects_own_model():
+def test_gitops_yaml_contains_the_projects_own_model():
     written = CliRunner().invoke(app, ["render", "--stack", "rehearsal", "--project", str(EXAMPLE), "--output", "-"])
     assert written.exit_code == 0, written.output
     assert "acme/support-8b" in written.stdout

@@ -38,7 +38,7 @@ def rules(stack: Rendered) -> dict[str, str]:
     return {rule["matches"][0]["model"]["value"]: rule["targets"][0]["modelRewrite"] for rule in spec["rules"]}
 
 
-def test_servers_are_told_of_room_and_of_no_adapter(adapted):
+def test_servers_are_started_with_adapter_slots_and_without_any_adapters_name(adapted):
     container = vllm(adapted(SQL), f"{LLAMA}-decode")
     assert {"--enable-lora", "--max-loras=2", "--max-lora-rank=32"} <= set(container["args"])
     assert not [word for word in container["args"] if "sql" in word]
@@ -46,23 +46,23 @@ def test_servers_are_told_of_room_and_of_no_adapter(adapted):
     assert env(container)["VLLM_LORA_RESOLVER_CACHE_DIR"] == f"/model-cache/adapters/{LLAMA}-adapters@main"
 
 
-def test_adapters_and_their_revisions_change_no_servers_pods(adapted):
+def test_changing_adapters_or_their_revisions_changes_no_server_pod(adapted):
     before = deployments(adapted(SQL))
     assert deployments(adapted(NEXT)) == before
     assert deployments(adapted(SQL, LEGAL)) == before
     assert deployments(adapted()) == before
 
 
-def test_another_revision_changes_the_name_that_the_picker_writes(adapted):
+def test_another_adapter_revision_changes_the_name_that_the_picker_writes(adapted):
     assert rules(adapted(SQL, LEGAL)) == {"sql": "sql-aaaaaaaaaaaa", "legal": "legal-cccccccccccc"}
     assert rules(adapted(NEXT, LEGAL)) == {"sql": "sql-bbbbbbbbbbbb", "legal": "legal-cccccccccccc"}
 
 
-def test_without_adapters_the_picker_writes_no_names(adapted):
+def test_without_adapters_the_picker_rewrites_no_model_names(adapted):
     assert "InferenceModelRewrite" not in {item["kind"] for item in adapted().manifests()}
 
 
-def test_the_job_and_later_pods_bring_the_same_adapters(adapted):
+def test_the_pre_warm_job_and_later_pods_download_the_same_adapters(adapted):
     rendered = adapted(SQL)
     job = rendered.kubernetes("Job", f"prewarm-{LLAMA}-adapters")["spec"]["template"]["spec"]
     (argument,) = [word for word in job["containers"][0]["args"] if word.startswith("--adapters=")]
@@ -78,14 +78,14 @@ def test_the_job_and_later_pods_bring_the_same_adapters(adapted):
     assert "--adapters=@/opt/llmd-oke/adapters/adapters.json" in arguments
 
 
-def test_the_names_come_after_the_files_and_the_servers(adapted):
+def test_adapter_names_are_published_after_their_files_and_servers_are_ready(adapted):
     rendered = adapted(SQL)
     (names,) = rendered.of_type("llmd-oke:index:AdapterNames")
     needed = {urn.split("::")[-2].split("$")[-1] for urn in names.depends_on}
     assert {"kubernetes:apps/v1:Deployment", "kubernetes:batch/v1:Job"} <= needed
 
 
-def test_the_front_door_lists_adapters_and_leads_them_to_their_model(adapted):
+def test_the_front_door_lists_adapters_and_routes_them_to_their_model(adapted):
     rendered = adapted(SQL)
     (text,) = [
         text

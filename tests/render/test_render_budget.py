@@ -17,7 +17,7 @@ BUDGET_TYPE, RULE = "oci:Budget/budget:Budget", "oci:Budget/rule:Rule"
 Render = Callable[..., Rendered]
 
 
-def test_a_budget_counts_the_clusters_compartment_in_the_tenancys_root(rendered: Render):
+def test_a_budget_in_the_root_compartment_targets_the_clusters_compartment(rendered: Render):
     tags = {"freeform": {"team": "a"}, "defined": {"Operations": {"CostCenter": "42"}}}
     (budget,) = rendered(cluster_layer(budget=BUDGET, tags=tags)).of_type(BUDGET_TYPE)
     assert {key: budget.inputs[key] for key in ("compartmentId", "targets", "targetType", "amount", "resetPeriod")} == {
@@ -31,7 +31,7 @@ def test_a_budget_counts_the_clusters_compartment_in_the_tenancys_root(rendered:
     assert budget.inputs["definedTags"] == {"Operations.CostCenter": "42"}
 
 
-def test_each_alert_is_a_rule_that_writes_to_all_recipients(rendered: Render):
+def test_each_budget_alert_is_a_rule_that_notifies_all_recipients(rendered: Render):
     rules = {rule.name: rule.inputs for rule in rendered(cluster_layer(budget=BUDGET)).of_type(RULE)}
     assert {name: (rule["type"], rule["threshold"]) for name, rule in rules.items()} == {
         "budget-spent-50": ("ACTUAL", 50),
@@ -40,7 +40,7 @@ def test_each_alert_is_a_rule_that_writes_to_all_recipients(rendered: Render):
     assert {rule["recipients"] for rule in rules.values()} == {"ops@example.com, finance@example.com"}
 
 
-def test_a_budget_is_made_in_the_tenancys_home_region(rendered: Render):
+def test_a_budget_is_created_in_the_tenancys_home_region(rendered: Render):
     elsewhere = {"iam": {"homeRegion": "us-phoenix-1", "domainUrl": "https://idcs-0.identity.oraclecloud.com:443"}}
     made = rendered(cluster_layer(budget=BUDGET, cluster=elsewhere))
     providers = {item.urn: item.inputs["region"] for item in made.of_type("pulumi:providers:oci")}
@@ -48,5 +48,5 @@ def test_a_budget_is_made_in_the_tenancys_home_region(rendered: Render):
     assert providers[budget.provider.rpartition("::")[0]] == "us-phoenix-1"
 
 
-def test_a_stack_without_a_budget_declares_none(rendered: Render):
+def test_a_stack_without_a_budget_declares_no_budget_resource(rendered: Render):
     assert not rendered(cluster_layer()).of_type(BUDGET_TYPE)

@@ -47,7 +47,7 @@ CLASSES = {component.__name__: component for component in components()}
 
 
 @pytest.mark.parametrize("component", CLASSES)
-def test_a_component_registers_the_outputs_that_it_declares(
+def test_a_component_registers_exactly_the_outputs_that_it_declares(
     rendered: Callable[..., Rendered], varied: Callable[..., Rendered], component: str
 ) -> None:
     stack = varied(**COMPONENTS[component]) if component in COMPONENTS else rendered(STACKS.get(component, CLUSTER))
@@ -59,7 +59,9 @@ def test_a_component_registers_the_outputs_that_it_declares(
 
 
 @pytest.mark.parametrize("config", ["guide", CLUSTER], ids=["models", "cluster"])
-def test_the_engine_can_read_every_time_limit(rendered: Callable[..., Rendered], config: Any) -> None:
+def test_the_pulumi_engine_can_parse_every_timeout_of_a_resource(
+    rendered: Callable[..., Rendered], config: Any
+) -> None:
     limits = {limit for resource in rendered(config).resources for limit in resource.timeouts.values()}
     assert [limit for limit in limits if not re.fullmatch(r"(\d+[smh])+", limit)] == []
 
@@ -72,6 +74,6 @@ def test_the_engine_can_read_every_time_limit(rendered: Callable[..., Rendered],
         ({}, r"Crds lacks release\.\nCrdsArgs says what they are\."),
     ],
 )
-def test_arguments_that_a_component_lacks_or_does_not_know_are_refused(arguments: Any, message: str) -> None:
+def test_missing_and_unknown_arguments_of_a_component_are_refused(arguments: Any, message: str) -> None:
     with pytest.raises(KitError, match=message):
         declared(lambda: Crds("definitions", arguments))

@@ -47,7 +47,7 @@ def of_prefix(stack: Rendered, prefix: str) -> list[str]:
         {"oidc": {"issuerUrl": "https://token.example.com", "clientId": "kubernetes"}},
     ],
 )
-def test_both_plug_ins_know_every_argument_of_every_resource(rendered: Any, changes: dict[str, Any]):
+def test_both_supported_plug_in_versions_know_every_argument_of_every_resource(rendered: Any, changes: dict[str, Any]):
     for resource in oci_resources(rendered(cluster_layer(cluster=changes))):
         assert contract_breaches(resource) == [], resource.name
         assert unknown_to_installed_plugin(resource) == [], resource.name
@@ -55,9 +55,7 @@ def test_both_plug_ins_know_every_argument_of_every_resource(rendered: Any, chan
 
 @pytest.mark.parametrize("mode", [launch for launch in Launch if launch != Launch.PLAIN])
 @pytest.mark.parametrize("kind", ["file-storage", "lustre"])
-def test_whatever_can_be_looked_for_after_a_lost_engine_is_known_and_says_its_stack(
-    rendered: Any, mode: str, kind: str
-):
+def test_resources_that_recover_looks_up_by_tag_have_the_stacks_tag(rendered: Any, mode: str, kind: str):
     stack = rendered(created(pool={"launch": mode}, storage={"modelCache": {"kind": kind}}))
     types = oci_resources_of_the_catalogue().resources
     for resource in oci_resources(stack):
@@ -65,14 +63,14 @@ def test_whatever_can_be_looked_for_after_a_lost_engine_is_known_and_says_its_st
             assert resource.inputs["freeformTags"]["llmd-oke/stack"] == "llmd-oke/test", resource.name
 
 
-def test_the_cluster_layer_has_no_models(rendered: Any):
+def test_the_cluster_layer_declares_no_models(rendered: Any):
     stack = rendered(cluster_layer())
     assert stack.of_type("llmd-oke:index:PrefillDecodeUnit") == []
     assert stack.of_type("llmd-oke:index:Crds")
     assert "endpoints" not in stack.outputs
 
 
-def test_the_cluster_layer_tells_the_serving_layer_what_it_needs(rendered: Any):
+def test_the_cluster_layer_exports_what_the_serving_layer_needs(rendered: Any):
     team = {"key": "team", "value": "search", "effect": "NoSchedule"}
     outputs = rendered(cluster_layer(pool={"taints": [team]})).outputs
     assert outputs["cluster_id"] == "oke-cluster"
@@ -106,7 +104,7 @@ def serving_stack(taints: list[dict[str, str]]) -> Rendered:
     return declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=OtherStack())
 
 
-def test_the_serving_layer_takes_the_cluster_from_the_other_stack(rendered: Any):
+def test_the_serving_layer_reads_the_cluster_from_the_other_stacks_outputs(rendered: Any):
     rendered(created())
     stack = serving_stack([{"key": "team", "value": "search"}])
     provider = stack.resource("pulumi:providers:kubernetes", "cluster")
@@ -118,7 +116,7 @@ def test_the_serving_layer_takes_the_cluster_from_the_other_stack(rendered: Any)
     assert set(stack.outputs) == {"namespace", "endpoints", "topologies"}
 
 
-def test_a_serving_layer_whose_pods_tolerate_less_than_the_nodes_have_is_refused(rendered: Any):
+def test_a_serving_layer_whose_pods_lack_a_toleration_of_the_nodes_taint_is_refused(rendered: Any):
     rendered(created())
     with pytest.raises(pulumi.RunError, match=r"gpuPools\[0\].taints: .*team=search:NoSchedule"):
         serving_stack([])
@@ -133,20 +131,20 @@ def test_the_api_servers_subnet_may_read_metrics_of_routers_and_servers(whole: R
         assert {"ipBlock": {"cidr": "10.140.0.0/29"}} in peers
 
 
-def test_the_providers_identity_is_the_clusters_ocid(whole: Rendered):
+def test_the_kubernetes_provider_is_identified_by_the_clusters_ocid(whole: Rendered):
     for provider in whole.of_type("pulumi:providers:kubernetes"):
         assert provider.inputs["clusterIdentifier"] == "oke-cluster"
         assert "kubeconfig" in provider.secret_inputs
 
 
-def test_oci_is_asked_in_the_clusters_region_whatever_the_user_configured(whole: Rendered):
+def test_oci_is_called_in_the_clusters_region_whatever_the_user_configured(whole: Rendered):
     provider = whole.resource("pulumi:providers:oci", "oci")
     assert provider.inputs["region"] == "us-ashburn-1"
     for resource in oci_resources(whole):
         assert resource.provider.startswith(provider.urn), resource.name
 
 
-def test_subnets_groups_and_routes_that_are_there_are_used_and_not_created(rendered: Any):
+def test_existing_subnets_groups_and_route_tables_are_used_and_not_created(rendered: Any):
     network = {
         "vcnId": "ocid1.vcn.oc1.iad.there",
         "cidr": "10.0.0.0/16",
@@ -166,7 +164,7 @@ def test_subnets_groups_and_routes_that_are_there_are_used_and_not_created(rende
     assert pods["podSubnetIds"] == [network["subnets"]["pods"]]
 
 
-def test_nothing_is_asked_of_oci_at_preview_where_answers_are_given():
+def test_preview_calls_no_oci_function_if_the_lookup_results_are_given():
     asked: list[str] = []
 
     class Silent(ClusterMocks):
@@ -185,7 +183,7 @@ def test_nothing_is_asked_of_oci_at_preview_where_answers_are_given():
     assert asked == []
 
 
-def test_what_oci_is_asked_otherwise():
+def test_preview_calls_exactly_the_expected_oci_functions_without_lookup_results():
     asked: set[str] = set()
 
     class Asked(ClusterMocks):
@@ -203,7 +201,7 @@ def depends(stack: Rendered, token: str, name: str) -> set[str]:
     return {urn.rsplit("::", 1)[-1] for urn in stack.resource(token, name).depends_on}
 
 
-def test_rights_are_there_before_what_needs_them(rendered: Any):
+def test_policies_are_created_before_the_resources_that_need_them(rendered: Any):
     stack = rendered(cluster_layer(pool={"launch": "cluster-network"}, cluster={"iam": {"grants": ["ocir"]}}))
     assert "cluster-iam-policy" in depends(stack, "llmd-oke:index:OkeCluster", "oke")
     assert "oke-cluster" in depends(stack, "llmd-oke:index:Iam", "nodes-iam") | depends(
@@ -212,12 +210,12 @@ def test_rights_are_there_before_what_needs_them(rendered: Any):
     assert {"cluster-iam-policy", "nodes-iam-policy"} <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
 
 
-def test_a_file_system_that_needs_rights_comes_after_the_policy_and_the_cluster(rendered: Any):
+def test_a_file_system_that_needs_policies_is_created_after_them_and_the_cluster(rendered: Any):
     stack = rendered(created(storage={"modelCache": {"kind": "lustre"}}))
     assert {"cluster-iam-policy", "oke-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
 
 
-def test_each_part_comes_after_what_it_needs(whole: Rendered):
+def test_each_resource_depends_on_what_it_needs(whole: Rendered):
     assert "cluster-iam-policy" in depends(whole, "llmd-oke:index:GpuPool", "mi300x")
     assert "system-node-pool" in depends(whole, "llmd-oke:index:AddOns", "add-ons")
     assert "system-node-pool" in depends(whole, "llmd-oke:index:CertManager", "cert-manager")
@@ -225,7 +223,7 @@ def test_each_part_comes_after_what_it_needs(whole: Rendered):
     assert "mi300x-gate-job" in depends(whole, "llmd-oke:index:ServingNamespace", "serving")
 
 
-def test_gpu_nodes_are_ordered_after_the_api_servers_answer_and_the_other_pools(rendered: Any):
+def test_gpu_nodes_are_created_after_the_api_server_answers_and_other_pools_exist(rendered: Any):
     stack = rendered(created(cpuPools=[{"name": "routers", "shape": "VM.Standard.E5.Flex"}]))
     before = {"api-server", "system-node-pool", "routers-node-pool"}
     assert before <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
@@ -235,7 +233,7 @@ def test_gpu_nodes_are_ordered_after_the_api_servers_answer_and_the_other_pools(
     assert (answered.type, answered.deleted_with) == ("kubernetes:core/v1:ConfigMap", cluster.urn)
 
 
-def test_the_gate_waits_on_the_system_pool_for_whole_nodes(whole: Rendered):
+def test_the_gate_runs_on_the_system_pool_and_waits_for_complete_nodes(whole: Rendered):
     job = whole.resource(JOB, "mi300x-gate-job")
     pod = job.inputs["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -254,7 +252,7 @@ def test_the_gate_waits_on_the_system_pool_for_whole_nodes(whole: Rendered):
     assert 5400 < job.inputs["spec"]["activeDeadlineSeconds"] <= limit
 
 
-def test_the_last_words_of_a_gate_that_failed_are_in_its_pods_status(whole: Rendered):
+def test_a_failed_gates_last_log_lines_are_in_its_pods_termination_message(whole: Rendered):
     (container,) = whole.resource(JOB, "mi300x-gate-job").inputs["spec"]["template"]["spec"]["containers"]
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
@@ -263,7 +261,7 @@ NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}
 STATES = {"apiGroups": ["sriovnetwork.openshift.io"], "resources": ["sriovnetworknodestates"], "verbs": ["list"]}
 
 
-def test_nodes_and_gate_see_to_rdma_devices_only_where_pods_have_them(whole: Rendered, rendered: Any):
+def test_nodes_and_gate_check_rdma_devices_only_where_pods_have_their_own(whole: Rendered, rendered: Any):
     plain = rendered(created(rdma="none", models=[model("agg-tp1-8r")]))
     for stack, in_pods in ((whole, True), (plain, False)):
         (pool,) = stack.of_type("llmd-oke:index:GpuPool")
@@ -273,7 +271,7 @@ def test_nodes_and_gate_see_to_rdma_devices_only_where_pods_have_them(whole: Ren
         assert any(argument.startswith("--rdma-states=") for argument in container["args"]) == in_pods
 
 
-def test_the_gate_may_read_nodes_and_what_is_told_of_their_rdma_devices(whole: Rendered):
+def test_the_gate_may_only_read_nodes_and_the_state_of_their_rdma_devices(whole: Rendered):
     role = whole.kubernetes("ClusterRole", "llmd-oke-node-gate-mi300x")
     assert role["rules"] == [NODES, STATES]
     (subject,) = whole.kubernetes("ClusterRoleBinding", "llmd-oke-node-gate-mi300x")["subjects"]
@@ -282,7 +280,7 @@ def test_the_gate_may_read_nodes_and_what_is_told_of_their_rdma_devices(whole: R
     assert (subject["name"], subject["namespace"]) == (account, job["metadata"]["namespace"])
 
 
-def test_a_changed_pool_is_waited_for_again_and_an_unchanged_one_is_not(rendered: Any):
+def test_the_gate_runs_again_for_a_changed_pool_and_not_for_an_unchanged_one(rendered: Any):
     def job_name(**pool: Any) -> str:
         return rendered(cluster_layer(pool=pool)).resource(JOB, "mi300x-gate-job").inputs["metadata"]["name"]
 
@@ -290,7 +288,7 @@ def test_a_changed_pool_is_waited_for_again_and_an_unchanged_one_is_not(rendered
     assert job_name(labels={"a": "b"}) == job_name(size=9)
 
 
-def test_the_cluster_takes_its_objects_with_it(whole: Rendered):
+def test_objects_of_a_created_cluster_are_deleted_with_the_cluster(whole: Rendered):
     (cluster,) = whole.of_type("oci:ContainerEngine/cluster:Cluster")
     for resource in whole.resources:
         if resource.type.startswith("kubernetes:") and "CustomResourceDefinition" not in resource.type:
@@ -314,11 +312,11 @@ def test_the_cluster_takes_its_objects_with_it(whole: Rendered):
         ("kubernetes:apps/v1:Deployment", {}, False),
     ],
 )
-def test_what_owns_something_in_oci_is_deleted_itself(type_: str, props: dict[str, Any], owns: bool):
+def test_objects_that_own_oci_resources_are_deleted_before_the_cluster(type_: str, props: dict[str, Any], owns: bool):
     assert owns_oci_resources(type_, props) is owns
 
 
-def test_a_service_of_unknown_kind_may_own_something():
+def test_a_service_whose_type_is_unknown_counts_as_owning_oci_resources():
     def program() -> None:
         spec = pulumi.Output.from_input({"type": "ClusterIP"})
         pulumi.export("owns", owns_oci_resources("kubernetes:core/v1:Service", {"spec": spec}))
@@ -327,7 +325,7 @@ def test_a_service_of_unknown_kind_may_own_something():
 
 
 @pytest.mark.parametrize("kind", ["file-storage", "lustre"])
-def test_a_shared_model_cache_goes_with_the_cluster_as_the_pods_do_that_mount_it(rendered: Any, kind: str):
+def test_a_shared_model_caches_volumes_are_deleted_with_the_cluster(rendered: Any, kind: str):
     stack = rendered(created(storage={"modelCache": {"kind": kind}}))
     (cluster,) = stack.of_type("oci:ContainerEngine/cluster:Cluster")
     for token in ("PersistentVolumeClaim", "PersistentVolume"):
@@ -340,7 +338,7 @@ def test_objects_of_an_existing_cluster_are_deleted_one_by_one(rehearsal: Render
 
 
 @pytest.mark.parametrize("protect", [True, False])
-def test_cluster_and_pools_are_protected_unless_asked_otherwise(rendered: Any, protect: bool):
+def test_cluster_and_pools_are_protected_by_default(rendered: Any, protect: bool):
     stack = rendered(cluster_layer(cluster={"protect": protect}))
     kinds = ("cluster:Cluster", "nodePool:NodePool", "computeCluster:ComputeCluster")
     guarded = [resource for resource in stack.resources if resource.type.endswith(kinds)]
@@ -348,7 +346,7 @@ def test_cluster_and_pools_are_protected_unless_asked_otherwise(rendered: Any, p
     assert {resource.protect for resource in guarded} == {protect}
 
 
-def test_a_tunnel_changes_the_way_to_the_cluster_and_nothing_else(rendered: Any):
+def test_a_tunnel_changes_only_the_address_of_the_cluster(rendered: Any):
     def resources(settings: dict[str, str]) -> dict[tuple[str, str], str]:
         plain = {"llmd-oke:stack": json.dumps(cluster_layer()), **settings}
         stack = declared(program, config=plain)
@@ -361,7 +359,7 @@ def test_a_tunnel_changes_the_way_to_the_cluster_and_nothing_else(rendered: Any)
     assert "127.0.0.1:6443" in tunnelled["pulumi:providers:kubernetes", "operators"]
 
 
-def test_gpu_nodes_carry_the_labels_of_the_gpu_stack(rendered: Any):
+def test_gpu_nodes_have_the_labels_that_the_gpu_stack_needs(rendered: Any):
     def disabled(**changes: Any) -> bool:
         pool = rendered(cluster_layer(**changes)).resource(NODE_POOL, "mi300x-node-pool")
         labels = {label["key"]: label["value"] for label in pool.inputs["initialNodeLabels"]}
@@ -371,12 +369,12 @@ def test_gpu_nodes_carry_the_labels_of_the_gpu_stack(rendered: Any):
     assert not disabled(gpuStack="oke-plugin")
 
 
-def test_every_pool_of_the_file_is_there(rendered: Any):
+def test_every_pool_of_the_stack_file_is_declared(rendered: Any):
     stack = rendered(cluster_layer(cpuPools=[{"name": "monitoring", "shape": "VM.Standard.E5.Flex"}]))
     assert of_prefix(stack, NODE_POOL) == ["mi300x-node-pool", "monitoring-node-pool", "system-node-pool"]
 
 
-def test_an_imported_image_is_what_nodes_boot_from(rendered: Any):
+def test_nodes_boot_from_the_imported_image(rendered: Any):
     name = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
     wanted = {"name": name, "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "a" * 32}
     stack = rendered(cluster_layer(pool={"image": {"import": wanted}}))
@@ -385,7 +383,7 @@ def test_an_imported_image_is_what_nodes_boot_from(rendered: Any):
     assert pool.inputs["nodeSourceDetails"]["imageId"] == image.name
 
 
-def test_add_ons_of_the_file_win_over_the_gpu_stacks(rendered: Any):
+def test_add_on_settings_of_the_stack_file_override_those_of_the_gpu_stack(rendered: Any):
     own = {"name": "NodeFeatureDiscovery", "version": "v9"}
     stack = rendered(cluster_layer(cluster={"addOns": [own, {"name": "NodeProblemDetector"}]}))
     add_ons = {r.inputs["addonName"]: r.inputs for r in stack.of_type("oci:ContainerEngine/addon:Addon")}
@@ -393,7 +391,7 @@ def test_add_ons_of_the_file_win_over_the_gpu_stacks(rendered: Any):
     assert {"NodeProblemDetector", "NvidiaNetworkOperator"} <= set(add_ons)
 
 
-def test_add_ons_come_in_the_order_of_their_needs_and_go_with_the_cluster(whole: Rendered):
+def test_add_ons_are_installed_in_the_order_of_their_dependencies(whole: Rendered):
     (cluster,) = whole.of_type("oci:ContainerEngine/cluster:Cluster")
     discovery, operator = (
         whole.resource(ADD_ON, f"add-ons-{name}") for name in ("nodefeaturediscovery", "nvidianetworkoperator")
@@ -402,13 +400,13 @@ def test_add_ons_come_in_the_order_of_their_needs_and_go_with_the_cluster(whole:
     assert {discovery.deleted_with, operator.deleted_with} == {cluster.urn}
 
 
-def test_the_autoscaler_goes_before_the_pools_that_it_would_fill_again(rendered: Any):
+def test_destroy_removes_the_autoscaler_before_the_pools_that_it_could_refill(rendered: Any):
     scaling = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}
     stack = rendered(created(pool={"size": 2, "scaling": scaling}))
     assert stack.resource(ADD_ON, "cluster-autoscaler-clusterautoscaler").deleted_with == ""
 
 
-def test_a_shared_file_system_is_made_where_models_are_kept_on_one(rendered: Any):
+def test_a_shared_file_system_is_created_if_the_model_cache_is_kept_on_one(rendered: Any):
     cache = {"modelCache": {"kind": "file-storage"}}
     stack = rendered(created(storage=cache))
     (target,) = stack.of_type("oci:FileStorage/mountTarget:MountTarget")
@@ -423,7 +421,7 @@ def mounting(stack: Rendered) -> dict[str, Any]:
     return option
 
 
-def test_file_storage_is_mounted_from_the_nodes_subnet_alone_and_from_ports_of_root(rendered: Any):
+def test_file_storage_can_be_mounted_only_from_the_nodes_subnet_and_privileged_ports(rendered: Any):
     cache = {"modelCache": {"kind": "file-storage"}}
     stack = rendered(created(storage=cache))
     (workers,) = [item for item in stack.of_type("oci:Core/subnet:Subnet") if item.name.endswith("-workers-subnet")]
@@ -432,7 +430,7 @@ def test_file_storage_is_mounted_from_the_nodes_subnet_alone_and_from_ports_of_r
 
 
 @pytest.mark.parametrize(("kind", "mounts"), [("file-storage", True), ("node-disk", False)])
-def test_gpu_nodes_can_mount_file_storage_where_models_are_kept_on_it(rendered: Any, kind: str, mounts: bool):
+def test_gpu_nodes_install_nfs_only_if_the_model_cache_is_on_file_storage(rendered: Any, kind: str, mounts: bool):
     stack = rendered(cluster_layer(storage={"modelCache": {"kind": kind}}))
     user_data = stack.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeMetadata"]["user_data"]
     assert ("nfs-common" in base64.b64decode(user_data).decode()) is mounts
@@ -451,7 +449,7 @@ def test_gpu_nodes_can_mount_file_storage_where_models_are_kept_on_it(rendered: 
         ("none", {}, None),
     ],
 )
-def test_gpus_and_virtual_functions_of_one_socket_go_together(
+def test_pods_get_gpus_and_virtual_functions_of_the_same_socket_if_possible(
     rendered: Any, rdma: str, pool: dict[str, Any], policy: str | None
 ):
     stack = rendered({**cluster_layer(pool=pool), "rdma": rdma})
@@ -463,7 +461,7 @@ def test_gpus_and_virtual_functions_of_one_socket_go_together(
 
 
 @pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
-def test_nodes_that_join_by_themselves_align_devices_too(rendered: Any, launch: str):
+def test_self_managed_nodes_align_devices_by_socket_too(rendered: Any, launch: str):
     stack = rendered(cluster_layer(pool={"launch": launch}))
     texts = json.dumps([resource.inputs for resource in stack.resources])
     scripts = [base64.b64decode(data).decode() for data in re.findall(r'"user_data": "([^"]+)"', texts)]
@@ -479,7 +477,7 @@ def tolerated(manifest: Any) -> list[tuple[str, str]]:
     return [(toleration["key"], toleration["value"]) for toleration in pod["tolerations"]]
 
 
-def test_servers_pre_warm_and_smoke_tolerate_the_taints_of_the_stacks_gpu_pools(rendered: Any):
+def test_servers_pre_warming_and_smoke_jobs_tolerate_the_taints_of_gpu_pools(rendered: Any):
     stack = rendered(created(pool={"taints": [TEAM]}, storage={"modelCache": {"kind": "node-disk"}}))
     pods = {
         r.name: tolerated(r.inputs)
@@ -491,20 +489,20 @@ def test_servers_pre_warm_and_smoke_tolerate_the_taints_of_the_stacks_gpu_pools(
     assert set(map(tuple, pods.values())) == {(("amd.com/gpu", "present"), ("example.com/team", "a"))}
 
 
-def test_a_stack_tells_which_bastion_leads_to_its_private_endpoint(rendered: Any):
+def test_a_stack_exports_the_bastion_that_leads_to_its_private_endpoint(rendered: Any):
     network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}
     assert rendered(cluster_layer(cluster={"network": network})).outputs["bastion_id"] == "network-bastion"
     assert rendered(cluster_layer()).outputs["bastion_id"] is None
 
 
-def test_a_cluster_that_gets_another_name_is_the_same_to_the_engine(rendered: Any):
+def test_renaming_a_cluster_does_not_change_its_kubernetes_provider(rendered: Any):
     def urns(name: str) -> list[tuple[str, str]]:
         return list(by_urn(rendered(cluster_layer(cluster={"name": name}))))
 
     assert urns("renamed") == urns("prod")
 
 
-def test_a_cluster_gets_another_name_in_place_as_do_network_and_pools(rendered: Any):
+def test_cluster_network_and_pools_are_renamed_in_place(rendered: Any):
     """The plug-in replaces what can't be renamed: policies and the bastion."""
 
     def resources(name: str) -> dict[tuple[str, str], Declared]:
@@ -536,7 +534,7 @@ FRANKFURT = "Uocm:EU-FRANKFURT-1-AD-1"
         ({"compartmentId": "ocid1.compartment.oc1..other"}, LOOKUP_RESULTS["availabilityDomains"][0]),
     ],
 )
-def test_clusters_of_one_name_in_other_places_have_rights_of_other_names(
+def test_clusters_of_equal_names_in_other_compartments_have_distinct_policy_names(
     rendered: Any, cluster: dict[str, Any], domain: str
 ):
     def names(**parts: Any) -> set[str]:

@@ -17,13 +17,13 @@ def as_user(varied: Any) -> Rendered:
 
 
 @pytest.mark.parametrize("server", ["gpt-oss-120b-prefill", "gpt-oss-120b-decode"])
-def test_servers_run_as_the_user_with_the_groups_of_the_devices(as_user: Rendered, server: str):
+def test_servers_run_as_the_configured_user_with_the_groups_of_the_gpu_devices(as_user: Rendered, server: str):
     security = vllm(as_user, server)["securityContext"]
     assert (security["runAsNonRoot"], security["runAsUser"]) == (True, 1000)
     assert pod(as_user, server)["spec"]["securityContext"]["supplementalGroups"] == [44, 109]
 
 
-def test_the_user_is_in_the_group_of_what_pre_warming_fills(varied: Any):
+def test_the_configured_user_can_write_what_pre_warming_stores(varied: Any):
     stack = varied(stack={"storage": CACHE}, engine=USER)
     (fills,) = [
         item for item in pod(stack, "gpt-oss-120b-decode")["spec"]["initContainers"] if item["name"] == "prewarm"
@@ -31,7 +31,7 @@ def test_the_user_is_in_the_group_of_what_pre_warming_fills(varied: Any):
     assert vllm(stack, "gpt-oss-120b-decode")["securityContext"]["runAsGroup"] == fills["securityContext"]["runAsGroup"]
 
 
-def test_the_user_has_only_folders_that_it_may_write_to(as_user: Rendered):
+def test_the_configured_user_gets_only_folders_that_it_can_write_to(as_user: Rendered):
     """Home and caches are in folders of the pod, or in the one that everybody may write to."""
     server = vllm(as_user, "gpt-oss-120b-decode")
     home = {item["name"]: item.get("value") for item in server["env"]}["HOME"]
@@ -40,18 +40,18 @@ def test_the_user_has_only_folders_that_it_may_write_to(as_user: Rendered):
     assert {"/.cache", "/.config", "/.triton"} <= written
 
 
-def test_left_out_servers_are_the_images_own_user(rehearsal: Rendered):
+def test_without_a_configured_user_servers_run_as_the_images_own_user(rehearsal: Rendered):
     assert "runAsUser" not in vllm(rehearsal, "gpt-oss-120b-decode")["securityContext"]
     assert "supplementalGroups" not in pod(rehearsal, "gpt-oss-120b-decode")["spec"]["securityContext"]
 
 
 @pytest.mark.parametrize("user", [{"id": 0}, {"id": -1}, {"id": 1000, "groups": [-1]}, {}])
-def test_root_and_what_is_no_number_of_a_user_are_refused_by_their_path(user: dict[str, Any]):
+def test_root_and_non_numeric_users_are_refused_with_their_path_in_the_stack_file(user: dict[str, Any]):
     paths = [problem.path for problem in problems(model(engine={"user": user}))]
     assert paths
     assert all(path.startswith("models[0].engine.user") for path in paths)
 
 
-def test_a_user_that_would_have_to_fill_a_folder_of_roots_is_refused():
+def test_a_user_that_would_have_to_fill_a_root_owned_folder_is_refused():
     (problem,) = problems(model(engine=USER), storage={**CACHE, "prewarm": {"source": "none"}})
     assert problem.path == "models[0].engine.user"

@@ -80,7 +80,7 @@ def managers(listener: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize(("name", "listener"), LISTENERS)
-def test_every_listener_bounds_connections_headers_bodies_and_frames(name: str, listener: dict[str, Any]):
+def test_every_envoy_listener_limits_connections_headers_bodies_and_frames(name: str, listener: dict[str, Any]):
     assert listener["per_connection_buffer_limit_bytes"] <= bounds().connection_kib * 1024
     assert all(chain["transport_socket_connect_timeout"] != "0s" for chain in listener["filter_chains"])
     for manager in managers(listener):
@@ -91,7 +91,7 @@ def test_every_listener_bounds_connections_headers_bodies_and_frames(name: str, 
 
 
 @pytest.mark.parametrize("name", BOOTSTRAPS)
-def test_every_envoy_bounds_its_connections_and_its_heap(name: str):
+def test_every_envoy_limits_its_connections_and_its_heap(name: str):
     limit_mib = bounds().memory_limit_mib if name in DOORS else ROUTER_MIB
     manager = json.loads(BOOTSTRAPS[name])["overload_manager"]
     monitors = {monitor["name"].rpartition(".")[2]: monitor["typed_config"] for monitor in manager["resource_monitors"]}
@@ -102,12 +102,12 @@ def test_every_envoy_bounds_its_connections_and_its_heap(name: str):
 
 
 @pytest.mark.parametrize(("name", "listener"), LISTENERS)
-def test_every_listener_bounds_what_the_kernel_holds_of_an_unread_answer(name: str, listener: dict[str, Any]):
+def test_every_envoy_listener_limits_the_kernels_buffer_of_an_unread_answer(name: str, listener: dict[str, Any]):
     options = {option["description"]: option["int_value"] for option in listener["socket_options"]}
     assert options == {"SO_SNDBUF": bounds().socket_kib * 1024}, name
 
 
-def test_units_send_no_more_of_an_unread_answer_than_a_front_door_holds():
+def test_units_buffer_no_more_of_an_unread_answer_than_a_front_door_does():
     clusters = [
         *json.loads(stack_envoy.clusters([MODEL], {"a": 8}))["resources"],
         *(
@@ -122,7 +122,7 @@ def test_units_send_no_more_of_an_unread_answer_than_a_front_door_holds():
         assert (option["description"], option["int_value"]) == ("SO_RCVBUF", bounds().socket_kib * 1024)
 
 
-def test_a_routers_heap_is_bounded_where_its_container_has_a_limit():
+def test_a_routers_envoy_limits_its_heap_if_its_container_has_a_memory_limit():
     releases = {name: catalogue.release(name) for name in ("llm-d-0.9.0", "llm-d-0.7.0")}
     limits = {name: facts.proxy.memory_limit_gib for name, facts in releases.items() if facts}
     assert limits == {"llm-d-0.9.0": ROUTER_MIB // 1024, "llm-d-0.7.0": None}
@@ -132,7 +132,7 @@ def test_a_routers_heap_is_bounded_where_its_container_has_a_limit():
     assert "overload.premature_reset_total_stream_count" in str(unlimited["layered_runtime"])
 
 
-def test_the_memory_of_a_front_door_follows_from_what_clients_may_take():
+def test_the_memory_of_a_front_door_follows_from_its_limits_on_clients():
     most = bounds()
     needed = most.idle_mib + most.connections * most.idle_connection_kib / 1024 + most.bodies_mib * most.copies
     assert needed <= most.attack_share * most.memory_limit_mib <= 1.05 * needed
@@ -145,7 +145,7 @@ def test_the_memory_of_a_front_door_follows_from_what_clients_may_take():
 
 
 @pytest.mark.parametrize(("name", "listener"), LISTENERS)
-def test_every_listener_says_something_before_a_load_balancer_forgets_it(name: str, listener: dict[str, Any]):
+def test_every_envoy_listener_sends_keep_alives_before_the_load_balancers_timeout(name: str, listener: dict[str, Any]):
     assert listener["tcp_keepalive"]["keepalive_time"] < bounds().load_balancer_idle_s / 2, name
     for manager in managers(listener):
         interval = field(manager, "http2_protocol_options.connection_keepalive.interval")
@@ -153,7 +153,7 @@ def test_every_listener_says_something_before_a_load_balancer_forgets_it(name: s
         assert int(field(manager, "common_http_protocol_options.idle_timeout")[:-1]) < bounds().load_balancer_idle_s
 
 
-def test_nothing_is_refused_before_connections_that_wait_are_ended():
+def test_idle_connections_are_closed_before_requests_are_refused():
     pressure = bounds().pressure
     assert pressure.shorter_timeouts[1] < bounds().attack_share <= pressure.reset_streams[0]
     assert pressure.reset_streams[1] <= pressure.no_requests < pressure.no_connections < 1
@@ -176,7 +176,7 @@ UNKNOWN = {"filters.http.local_ratelimit.v3.LocalRateLimit"}
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_clients_reach_filters_alone_that_envoys_project_supports_at_an_edge(name: str):
+def test_clients_reach_only_filters_that_the_envoy_project_supports_at_an_edge(name: str):
     access = [stack_envoy.api_keys({"a": "b"}), stack_envoy.tokens("https://id.example.com", ["llm"], "{}")]
     texts = [BOOTSTRAPS[name], *(access if name in DOORS[:3] else [])]
     used = {kind for text in texts for kind in re.findall(r'envoy.extensions.(filters\.[\w.]+)"', text)}

@@ -39,7 +39,7 @@ def origins(found: FieldExplanation) -> list[str]:
         ("env[UCX_TLS]", ["rdma"], "values/shapes/BM.GPU.MI300X.8.yaml"),
     ],
 )
-def test_a_field_has_the_keys_that_it_changes_with_and_lines_of_the_catalogue(
+def test_explaining_a_field_lists_its_keys_and_the_lines_of_the_catalogue(
     project: Path, text: str, keys: list[str], catalogue: str | None
 ):
     found = field(project, f"Deployment/gpt-oss-120b-decode.{text}")
@@ -48,17 +48,17 @@ def test_a_field_has_the_keys_that_it_changes_with_and_lines_of_the_catalogue(
     assert found.component.startswith("PrefillDecodeUnit gpt-oss-120b")
 
 
-def test_sources_stand_beside_lines_of_the_catalogue(project: Path):
+def test_explaining_a_field_shows_the_source_beside_each_line_of_the_catalogue(project: Path):
     (line, *_) = field(project, "Deployment/gpt-oss-120b-decode.env[UCX_TLS]").catalogue
     assert line.text.startswith("UCX_TLS: self,sm,rocm,rc # ")
 
 
-def test_a_key_that_needs_more_nodes_is_tried_on_more(project: Path):
+def test_explaining_a_key_tries_it_on_more_nodes_if_it_needs_them(project: Path):
     found = field(project, "Deployment/gpt-oss-120b-decode.containers[vllm].args[--tensor-parallel-size]")
     assert origins(found) == ["models[0].topology.decode.tensorParallelSize"]
 
 
-def test_fields_of_one_unit_of_a_created_stack_have_origins_too(project: Path):
+def test_fields_of_one_unit_of_a_created_stack_can_be_explained(project: Path):
     found = field(project, "Deployment/gpt-oss-120b-1-decode.args[--gpu-memory-utilization]", "created")
     assert origins(found) == ["models[0].engine.gpuMemoryUtilization"]
 
@@ -67,7 +67,7 @@ def changed(known: KeyExplanation) -> dict[str, list[str]]:
     return {change.name: [path for path, _, _ in change.fields] for change in known.changes}
 
 
-def test_a_key_names_what_another_value_changes_and_nothing_else(project: Path):
+def test_explaining_a_key_lists_exactly_what_another_value_changes(project: Path):
     known = explain_key(project, "small", "models[0].engine.maxNumSeqs")
     servers = {name: fields for name, fields in changed(known).items() if name.startswith("Deployment/")}
     args = ["spec.template.spec.containers[0].args"]
@@ -76,22 +76,22 @@ def test_a_key_names_what_another_value_changes_and_nothing_else(project: Path):
     assert known.description.startswith("vLLM's `--max-num-seqs`")
 
 
-def test_a_key_of_prices_tells_the_figures_of_the_plan(project: Path):
+def test_explaining_a_price_shows_the_changed_figures_of_the_plan(project: Path):
     known = explain_key(project, "small", "gpuPools[0].size", [2])
     assert known.figures["$/hour, list prices"] == ("48.00", "96.00")
 
 
-def test_a_key_that_changes_nothing_rendered_says_so(project: Path):
+def test_explaining_a_key_without_effect_on_rendered_objects_says_so(project: Path):
     known = explain_key(project, "small", "models[0].slo.ttftMs", [1000])
     assert not any(name.startswith("Deployment/") for name in changed(known))
 
 
-def test_objects_in_oci_have_origins_too_and_keys_by_which_they_are_there(project: Path):
+def test_oci_resources_can_be_explained_with_the_keys_that_create_them(project: Path):
     found = field(project, "NodePool/mi300x-node-pool.kubernetesVersion", "created")
     assert origins(found) == ["cluster.kubernetesVersion", "gpuPools[0].launch"]
 
 
-def test_a_value_that_the_program_refuses_is_told_as_not_tried(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_value_that_the_program_refuses_is_reported_as_not_tried(project: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> Any:
         raise KitError("OKE has no such image.")
 
@@ -106,14 +106,14 @@ def explained(project: Path, *arguments: str) -> Any:
     return CliRunner().invoke(app, ["explain", *arguments, "--stack", "small", "--project", str(project)])
 
 
-def test_data_have_what_was_tried_instead(project: Path):
+def test_explain_json_has_the_values_that_were_tried(project: Path):
     told = json.loads(explained(project, "Deployment/gpt-oss-120b-decode.spec.replicas", "--json").stdout)
     (key,) = told["keys"]
     assert (key["path"], key["value"]) == ("models[0].topology.decode.replicas", 1)
     assert key["tried"] != 1
 
 
-def test_people_read_the_value_with_its_key(project: Path):
+def test_the_explanation_for_people_shows_the_value_with_its_key(project: Path):
     words = " ".join(explained(project, "Deployment/gpt-oss-120b-decode.spec.replicas").stdout.split())
     assert "models[0].topology.decode.replicas = 1" in words
     assert "written by PrefillDecodeUnit gpt-oss-120b" in words
@@ -130,7 +130,7 @@ def test_people_read_the_value_with_its_key(project: Path):
         ("Deployment/gpt-oss-120b-decode", "--to", "1"),
     ],
 )
-def test_what_cant_be_explained_ends_with_words_of_the_kits(project: Path, arguments: tuple[str, ...]):
+def test_explain_refuses_what_it_cannot_explain_with_an_error_message(project: Path, arguments: tuple[str, ...]):
     result = explained(project, *arguments)
     assert result.exit_code == 1
     assert type(result.exception).__name__ in {"KitError", "InvalidStack"}

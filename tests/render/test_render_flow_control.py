@@ -40,7 +40,7 @@ def objectives(result: Rendered) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_every_release_reads_its_flow_control(rendered: Any, release: str):
+def test_every_releases_picker_can_read_its_flow_control_config(rendered: Any, release: str):
     picker, config = endpoint_picker(RELEASES[release]), picker_config(deployed(rendered, release))
     assert list(picker.refusals(config)) == []
     assert picker.holds_back(config)
@@ -50,14 +50,14 @@ def test_every_release_reads_its_flow_control(rendered: Any, release: str):
     assert {band["fairnessPolicyRef"] for band in bands} == {"round-robin-fairness-policy"}
 
 
-def test_an_old_picker_has_thresholds_where_later_ones_name_a_detector(rendered: Any):
+def test_an_older_picker_gets_thresholds_where_later_ones_name_a_saturation_detector(rendered: Any):
     assert picker_config(deployed(rendered, "llm-d-0.6.0"))["saturationDetector"] == {"queueDepthThreshold": 2}
     later = picker_config(deployed(rendered))
     assert later["flowControl"]["saturationDetector"] == {"pluginRef": "utilization-detector"}
     assert {"type": "utilization-detector", "parameters": {"queueDepthThreshold": 2}} in later["plugins"]
 
 
-def test_each_priority_is_an_objective_of_each_units_pool(rendered: Any):
+def test_each_priority_becomes_an_inferenceobjective_of_each_units_pool(rendered: Any):
     found = objectives(deployed(rendered))
     (pool,) = [m for m in deployed(rendered).manifests() if m["kind"] == "InferencePool"]
     unit = pool["metadata"]["name"]
@@ -69,7 +69,7 @@ def test_each_priority_is_an_objective_of_each_units_pool(rendered: Any):
 
 
 @pytest.mark.parametrize(("release", "prefix"), [("llm-d-0.6.0", "x-gateway-"), ("llm-d-0.10.0", "x-llm-d-")])
-def test_the_routers_envoy_says_the_picker_what_the_front_door_knows(rendered: Any, release: str, prefix: str):
+def test_the_routers_envoy_passes_the_clients_priority_and_name_to_the_picker(rendered: Any, release: str, prefix: str):
     result = deployed(rendered, release)
     text = json.dumps(named(result, "-envoy")["data"])
     assert f"{prefix}inference-objective" in text
@@ -77,7 +77,7 @@ def test_the_routers_envoy_says_the_picker_what_the_front_door_knows(rendered: A
     assert all(name in text for name in objectives(result))
 
 
-def test_no_client_sets_its_own_priority_at_the_front_door(rendered: Any):
+def test_a_client_cannot_set_its_own_priority_at_the_front_door(rendered: Any):
     result = deployed(rendered)
     (config,) = [
         m
@@ -95,14 +95,14 @@ def test_no_client_sets_its_own_priority_at_the_front_door(rendered: Any):
 
 
 @pytest.mark.parametrize("door", [None, {}])
-def test_without_clients_that_are_known_nobody_says_whose_turn_it_is(rendered: Any, door: Any):
+def test_without_authenticated_clients_no_fairness_id_is_sent_to_the_picker(rendered: Any, door: Any):
     result = deployed(rendered, door=door, flowControl={})
     assert "inference-fairness-id" not in json.dumps(named(result, "-envoy")["data"])
     assert objectives(result) == {}
 
 
 @pytest.mark.parametrize("door", [None, DOOR])
-def test_what_flow_control_refuses_is_not_sent_again(rendered: Any, door: Any):
+def test_a_request_that_flow_control_refuses_is_not_retried(rendered: Any, door: Any):
     held, plain = deployed(rendered, door=door, flowControl={}), rendered(stack(model("1p-tp1-1d-tp1")))
     assert "retriable_status_codes" in json.dumps([m for m in plain.manifests() if m["kind"] == "ConfigMap"])
     assert "retriable_status_codes" not in json.dumps([m for m in held.manifests() if m["kind"] == "ConfigMap"])

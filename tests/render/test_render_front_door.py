@@ -64,7 +64,7 @@ def envoys(rendered: Rendered) -> dict[str, Any]:
     return found
 
 
-def test_keys_and_certificate_are_in_secrets_alone(secured: Rendered):
+def test_api_keys_and_certificate_are_only_in_secrets(secured: Rendered):
     for resource in secured.resources:
         if ALICE in json.dumps(resource.inputs) or "PRIVATE KEY" in json.dumps(resource.inputs):
             assert resource.type == "kubernetes:core/v1:Secret"
@@ -72,13 +72,13 @@ def test_keys_and_certificate_are_in_secrets_alone(secured: Rendered):
     assert ALICE not in json.dumps(secured.outputs, default=str)
 
 
-def test_the_cluster_gets_digests_of_keys_alone(secured: Rendered):
+def test_the_cluster_stores_only_digests_of_api_keys(secured: Rendered):
     manifests = [json.dumps(manifest) for manifest in secured.manifests()]
     assert not any(ALICE in manifest for manifest in manifests)
     assert [DIGEST in manifest for manifest in manifests].count(True) == 1
 
 
-def test_the_secret_of_cache_salts_is_in_a_secret_alone_and_routers_take_salts(rendered: Any, secured: Rendered):
+def test_the_secret_of_cache_salts_is_only_in_a_secret_and_routers_accept_salts(rendered: Any, secured: Rendered):
     door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED, "cacheIsolation": "client"}
     stack_file = stack(model("2p-tp1-2d-tp1"), frontDoor=door)
     salted = rendered(stack_file, **secrets(), frontDoorCacheSecret=CACHE_SECRET)
@@ -97,7 +97,7 @@ def router_program(rendered: Rendered) -> str:
     return checks["typed_config"]["default_source_code"]["inline_string"]
 
 
-def test_the_address_is_an_output(secured: Rendered):
+def test_the_address_of_the_front_door_is_a_stack_output(secured: Rendered):
     assert secured.outputs["front_door"] == "https://llm.example.com"
 
 
@@ -111,17 +111,17 @@ def test_each_model_keeps_its_service_and_has_no_envoys_of_its_own(secured: Rend
     assert not secured.of_type("llmd-oke:index:FrontDoor")
 
 
-def test_a_model_without_routers_is_behind_its_own_service(secured: Rendered):
+def test_a_model_without_routers_is_reached_through_its_own_service(secured: Rendered):
     assert list(clusters(secured)["model/plain"]) == ["plain"]
 
 
-def test_ports_without_keys_are_for_pods_that_measure(secured: Rendered):
+def test_ports_without_keys_are_only_for_benchmark_pods(secured: Rendered):
     rules = secured.kubernetes("NetworkPolicy", "front-door")["spec"]["ingress"]
     open_ports = [port["port"] for rule in rules if "from" not in rule for port in rule["ports"]]
     assert open_ports == [8443]
 
 
-def test_metrics_of_every_front_door_are_for_pods_that_measure_and_monitoring(rendered: Any):
+def test_front_door_metrics_are_only_for_benchmark_and_monitoring_pods(rendered: Any):
     for result, name in (
         (rendered(stack(frontDoor={})), "front-door"),
         (rendered(stack()), "gpt-oss-120b-front-door"),
@@ -134,7 +134,7 @@ def test_metrics_of_every_front_door_are_for_pods_that_measure_and_monitoring(re
         )
 
 
-def test_a_provider_whose_keys_are_fetched_needs_no_secret_and_can_be_reached(rendered: Any):
+def test_an_identity_provider_with_fetched_keys_needs_no_secret_and_egress_to_it(rendered: Any):
     authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
     uri = "https://id.example.com:8443/jwks.json"
     result = rendered(stack(frontDoor={"authentication": {**authentication, "jwksUri": uri}, **TRUSTED}))
@@ -151,7 +151,7 @@ def test_a_provider_whose_keys_are_fetched_needs_no_secret_and_can_be_reached(re
     assert '"exact": "id.example.com"' in bootstrap
 
 
-def test_each_envoy_allows_half_of_what_the_stack_file_allows(rendered: Any):
+def test_each_of_two_envoys_allows_half_of_the_stack_files_limit(rendered: Any):
     own = {"requestsPerMinute": 20, "tokensPerMinute": 2000, "concurrentRequests": 8, "models": ["gpt-oss-120b"]}
     limits = {"requestsPerMinute": 60, "tokensPerMinute": 6000, "clients": {"alice": own}}
     result = rendered(stack(frontDoor={"authentication": KEYS, **TRUSTED, "limits": limits}), **secrets())
@@ -189,12 +189,12 @@ def test_a_request_without_max_tokens_counts_as_what_its_servers_may_generate(re
     )
 
 
-def test_no_model_of_the_catalogue_is_longer_than_one_of_unknown_length_counts():
+def test_unknown_request_lengths_count_as_at_least_the_longest_sequence_of_any_model():
     lengths = [entry.max_model_len for name in catalogue.model_names() if (entry := catalogue.model(name))]
     assert max(lengths) <= bounds().longest_sequence
 
 
-def test_models_and_requests_at_a_time_of_all_clients_hold_for_those_not_listed(rendered: Any):
+def test_limits_for_all_clients_apply_to_clients_without_limits_of_their_own(rendered: Any):
     own = {"models": ["gpt-agg"], "concurrentRequests": 8}
     limits = {"models": [], "concurrentRequests": 16, "clients": {"alice": own}}
     result = rendered(stack(AGGREGATED, frontDoor={"authentication": KEYS, **TRUSTED, "limits": limits}), **secrets())
@@ -204,7 +204,7 @@ def test_models_and_requests_at_a_time_of_all_clients_hold_for_those_not_listed(
     assert (tables["Most"], tables["Counted"]) == ("4", "{['alice'] = true}")
 
 
-def test_a_clients_requests_at_a_time_are_counted_once_for_all_ways_to_a_model(rendered: Any):
+def test_a_clients_concurrent_requests_are_counted_once_for_all_ways_to_a_model(rendered: Any):
     limits = {"clients": {"alice": {"concurrentRequests": 8}}}
     door = {"authentication": KEYS, **TRUSTED, "limits": limits, "hosts": {"gpt.example.com": "gpt-oss-120b"}}
     result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, frontDoor=door), **secrets())
@@ -217,7 +217,7 @@ def test_a_clients_requests_at_a_time_are_counted_once_for_all_ways_to_a_model(r
     assert set(re.findall('"cluster": "(client/[^"]+)"', text)) == {name}
 
 
-def test_other_weights_change_one_config_map_and_no_pod(rendered: Any):
+def test_changing_weights_changes_one_configmap_and_no_pod(rendered: Any):
     def manifests(**weights: int) -> dict[tuple[str, str], Any]:
         door = {"weights": {name.replace("_", "-"): weight for name, weight in weights.items()}}
         result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), frontDoor=door))
@@ -231,19 +231,21 @@ def test_other_weights_change_one_config_map_and_no_pod(rendered: Any):
     assert len(changed) == 1
 
 
-def test_a_unit_without_weight_is_no_destination(rendered: Any):
+def test_a_unit_without_weight_gets_no_requests(rendered: Any):
     door = {"weights": {"gpt-oss-120b-0": 100, "gpt-oss-120b-1": 0}}
     result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), frontDoor=door))
     assert [list(units.values()) for units in clusters(result).values()] == [[100], [100]]
 
 
-def test_changes_in_place_are_allowed_to_the_front_doors_provider_alone(secured: Rendered):
+def test_replacement_of_front_door_objects_is_allowed_only_in_its_own_provider(secured: Rendered):
     providers = {p.name: p.inputs for p in secured.of_type("pulumi:providers:kubernetes")}
     assert [name for name, inputs in providers.items() if "enableConfigMapMutable" in inputs] == ["front-door"]
 
 
 @pytest.mark.parametrize(("exposure", "internal"), [("internal", "true"), ("public", "false")])
-def test_a_load_balancer_is_in_the_subnet_and_group_that_the_stack_creates(rendered: Any, exposure: str, internal: str):
+def test_the_load_balancer_is_in_the_subnet_and_security_group_of_the_stack(
+    rendered: Any, exposure: str, internal: str
+):
     door = {"exposure": exposure, "host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED}
     network = {"publicLoadBalancers": exposure == "public"}
     result = rendered(created_stack(cluster={"network": network}, frontDoor=door), **secrets())
@@ -257,7 +259,7 @@ def test_a_load_balancer_is_in_the_subnet_and_group_that_the_stack_creates(rende
     assert role.replace("_", "-") in notes["oci-network-security-groups"].replace("_", "-")
 
 
-def test_an_expired_certificate_is_refused_before_anything_is_declared(rendered: Any):
+def test_an_expired_certificate_is_refused_before_any_resource_is_declared(rendered: Any):
     key, end = private_key(), datetime(2026, 1, 31, tzinfo=UTC)
     pair = {"chain": certificate(key, HOST, end).chain, "key": key.pem}
     door = {"host": HOST, "tls": {"kind": "config"}}
@@ -265,7 +267,7 @@ def test_an_expired_certificate_is_refused_before_anything_is_declared(rendered:
         rendered(stack(frontDoor=door), frontDoorCertificate=json.dumps(pair))
 
 
-def test_no_pod_of_the_cluster_gets_around_the_keys_of_a_front_door(rendered: Any):
+def test_no_pod_of_the_cluster_can_bypass_the_keys_of_a_front_door(rendered: Any):
     door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED}
     models = [model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE]
     behind = rendered(created_stack(created_pool(bootVolumeGib=2048), models=models, frontDoor=door), **secrets())

@@ -51,7 +51,7 @@ def test_custom_objects_of_the_gateway_api_satisfy_their_definitions(provided: R
         jsonschema.validate(manifest, {**closed, "additionalProperties": True})
 
 
-def test_a_model_has_no_envoys_and_one_picker_behind_a_gateway(provided: Rendered):
+def test_a_model_behind_a_gateway_has_no_envoys_and_one_picker(provided: Rendered):
     deployments = [without_hash(m["metadata"]["name"]) for m in provided.manifests() if m["kind"] == "Deployment"]
     assert not [name for name in deployments if "front-door" in name]
     assert [container["name"] for container in pod(provided, EPP)["spec"]["containers"]] == ["epp"]
@@ -60,7 +60,7 @@ def test_a_model_has_no_envoys_and_one_picker_behind_a_gateway(provided: Rendere
     assert "envoy.yaml" not in json.dumps([m for m in provided.manifests() if m["kind"] == "ConfigMap"])
 
 
-def test_the_picker_is_asked_by_the_gateways_pods_alone(provided: Rendered):
+def test_only_the_gateways_pods_may_call_the_picker(provided: Rendered):
     (gateway,) = [m for m in provided.manifests() if m["kind"] == "Gateway"]
     facts = {gateway_provider(name).class_name: gateway_provider(name) for name in gateway_provider_names()}
     labels = {
@@ -72,7 +72,7 @@ def test_the_picker_is_asked_by_the_gateways_pods_alone(provided: Rendered):
     assert [source["podSelector"]["matchLabels"] for source in asked["from"]] == [labels]
 
 
-def test_servers_take_requests_from_the_gateways_pods(rendered: Any):
+def test_servers_accept_requests_from_the_gateways_pods(rendered: Any):
     known = created_stack(models=[behind()], gateway=created("istio"))
     servers = rendered(known).kubernetes("NetworkPolicy", "gpt-oss-120b-decode")["spec"]["ingress"]
     (requests,) = [rule for rule in servers if "ports" in rule]
@@ -83,7 +83,7 @@ def test_servers_take_requests_from_the_gateways_pods(rendered: Any):
     assert "llm-d" in namespaces
 
 
-def test_a_route_shares_requests_over_the_pools_of_all_units(istio: Rendered):
+def test_a_route_spreads_requests_over_the_pools_of_all_units(istio: Rendered):
     (rule,) = istio.kubernetes("HTTPRoute", "gpt-oss-120b")["spec"]["rules"]
     assert [(without_hash(ref["name"]), ref["weight"]) for ref in rule["backendRefs"]] == [
         ("gpt-oss-120b-0", 1),
@@ -93,21 +93,21 @@ def test_a_route_shares_requests_over_the_pools_of_all_units(istio: Rendered):
     assert {ref["name"] for ref in rule["backendRefs"]} == pools
 
 
-def test_the_models_own_service_leads_to_the_gateway_which_knows_its_host_name(istio: Rendered):
+def test_a_models_own_service_leads_to_the_gateway_which_accepts_its_host_name(istio: Rendered):
     service = istio.kubernetes("Service", "gpt-oss-120b")["spec"]
     assert service == {"type": "ExternalName", "externalName": "inference-gateway-istio.llm-d.svc.cluster.local"}
     hosts = istio.kubernetes("HTTPRoute", "gpt-oss-120b-in-cluster")["spec"]["hostnames"]
     assert "gpt-oss-120b.llm-d.svc.cluster.local" in hosts
 
 
-def test_istio_is_told_of_the_certificate_of_each_picker(istio: Rendered):
+def test_istio_gets_a_destination_rule_for_the_certificate_of_each_picker(istio: Rendered):
     rules = [m for m in istio.manifests() if m["kind"] == "DestinationRule"]
     hosts = {without_hash(rule["spec"]["host"].split(".")[0]) for rule in rules}
     assert hosts == {"gpt-oss-120b-0-epp", "gpt-oss-120b-1-epp"}
     assert {rule["spec"]["trafficPolicy"]["tls"]["mode"] for rule in rules} == {"SIMPLE"}
 
 
-def test_a_gateway_is_for_pods_alone_unless_the_stack_file_says_more(provided: Rendered):
+def test_a_gateway_is_reachable_only_from_pods_by_default(provided: Rendered):
     (gateway,) = [m for m in provided.manifests() if m["kind"] == "Gateway"]
     own = [m for m in provided.manifests() if m["metadata"]["name"] == gateway["metadata"]["name"]]
     assert "ClusterIP" in json.dumps(own)
@@ -115,14 +115,14 @@ def test_a_gateway_is_for_pods_alone_unless_the_stack_file_says_more(provided: R
 
 
 @pytest.mark.parametrize("provider", gateway_provider_names())
-def test_an_internal_gateway_has_a_load_balancer_inside_the_network(rendered: Any, provider: str):
+def test_an_internal_gateway_has_an_internal_load_balancer(rendered: Any, provider: str):
     inside = rendered(stack(behind(), gateway=created(provider, exposure="internal")))
     own = json.dumps([m for m in inside.manifests() if m["metadata"]["name"] == "inference-gateway"])
     assert '"oci-network-load-balancer.oraclecloud.com/internal": "true"' in own
     assert "LoadBalancer" in own
 
 
-def test_a_certificate_is_for_clients_and_not_for_the_models_own_services(rendered: Any):
+def test_the_certificate_applies_to_clients_and_not_to_the_models_own_services(rendered: Any):
     tls = created("istio", host="llm.example.com", tls="certificate")
     secured = rendered(stack(behind(), gateway=tls))
     clients, cluster = secured.kubernetes("Gateway", "inference-gateway")["spec"]["listeners"]
@@ -135,7 +135,7 @@ def test_a_certificate_is_for_clients_and_not_for_the_models_own_services(render
     assert sections == {"gpt-oss-120b": "clients", "gpt-oss-120b-in-cluster": "cluster"}
 
 
-def test_an_existing_gateway_is_named_and_not_made(rendered: Any):
+def test_an_existing_gateway_is_referenced_and_not_created(rendered: Any):
     there = {
         "mode": "existing",
         "provider": "agentgateway",
@@ -157,7 +157,7 @@ def test_an_existing_gateway_is_named_and_not_made(rendered: Any):
     assert both.kubernetes("HTTPRoute", "llama")["spec"]["hostnames"] == ["l.example.com"]
 
 
-def test_a_gateway_of_the_stacks_has_the_bounds_of_the_kits_own_envoys(rendered: Any):
+def test_a_created_envoy_gateway_has_the_same_limits_as_the_kits_own_envoys(rendered: Any):
     most = bounds()
     made = rendered(stack(behind(), gateway=created("envoy-gateway")))
     (policy,) = [m["spec"] for m in made.manifests() if m["kind"] == "ClientTrafficPolicy"]
@@ -178,7 +178,7 @@ def test_a_gateway_of_the_stacks_has_the_bounds_of_the_kits_own_envoys(rendered:
     }
 
 
-def test_a_gateway_of_istios_has_the_bounds_of_the_kits_own_envoys(istio: Rendered):
+def test_a_created_istio_gateway_has_the_same_limits_as_the_kits_own_envoys(istio: Rendered):
     (policy,) = policies(istio).values()
     *_, listener, manager = [patch["patch"]["value"] for patch in policy["spec"]["configPatches"]]
     own, expected = manager["typed_config"], manager_bounds()
@@ -198,7 +198,7 @@ def policies(rendered_stack: Rendered) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", [{"mode": "create"}, {"mode": "existing", "name": "shared", "namespace": "gateways"}])
-def test_envoy_gateway_reads_each_request_of_both_routes_whole_and_checks_it(rendered: Any, mode: dict[str, str]):
+def test_envoy_gateway_buffers_each_request_of_both_routes_and_checks_it(rendered: Any, mode: dict[str, str]):
     there = {} if mode["mode"] == "create" else {"service": {"name": "shared"}}
     routed = rendered(stack(behind(), gateway={**mode, **there, "provider": "envoy-gateway"}))
     made = policies(routed)
@@ -211,14 +211,14 @@ def test_envoy_gateway_reads_each_request_of_both_routes_whole_and_checks_it(ren
     assert "clean(handle)\n  admit(handle)\n  check(handle)" in lua["inline"]
 
 
-def test_no_route_is_there_before_its_requests_are_checked(rendered: Any):
+def test_a_route_is_created_after_the_check_of_its_requests(rendered: Any):
     routed = rendered(stack(behind(), gateway=created("envoy-gateway")))
     waves = {(item.kind, item.name): item.wave for item in rendering_of("prod", routed.resources).objects}
     checked = max(wave for (kind, _), wave in waves.items() if kind in POLICY_KINDS)
     assert checked < min(wave for (kind, _), wave in waves.items() if kind == "HTTPRoute")
 
 
-def test_a_gateway_of_istios_checks_requests_before_its_other_filters(istio: Rendered):
+def test_a_created_istio_gateway_checks_requests_before_its_other_filters(istio: Rendered):
     (policy,) = policies(istio).values()
     (gateway,) = [m for m in istio.manifests() if m["kind"] == "Gateway"]
     assert policy["metadata"]["namespace"] == gateway["metadata"]["namespace"]
@@ -230,7 +230,7 @@ def test_a_gateway_of_istios_checks_requests_before_its_other_filters(istio: Ren
     assert policy["spec"]["configPatches"][1]["patch"]["value"]["typed_config"]["max_request_bytes"] == 32 * 2**20
 
 
-def test_a_gateway_of_somebody_else_with_istio_gets_no_filter(rendered: Any):
+def test_an_existing_istio_gateway_gets_no_filter(rendered: Any):
     shared = {
         "mode": "existing",
         "provider": "istio",
@@ -242,24 +242,24 @@ def test_a_gateway_of_somebody_else_with_istio_gets_no_filter(rendered: Any):
 
 
 @pytest.mark.parametrize("provider", ["envoy-gateway", "istio"])
-def test_a_header_that_tells_models_apart_stays_with_its_own_value(rendered: Any, provider: str):
+def test_a_header_that_distinguishes_models_keeps_its_value(rendered: Any, provider: str):
     route = {"mode": "gateway", "route": {"headers": {"X-Gateway-Base-Model-Name": "openai/gpt-oss-120b"}}}
     made = json.dumps(policies(rendered(stack(behind(router=route), gateway=created(provider)))))
     kept = 'local Kept = {["x-gateway-base-model-name"] = {["openai/gpt-oss-120b"] = true}}'
     assert json.dumps(kept)[1:-1] in made
 
 
-def test_routes_come_after_units_and_the_gateway(istio: Rendered):
+def test_routes_are_created_after_units_and_the_gateway(istio: Rendered):
     (route,) = istio.of_type("llmd-oke:index:ModelRoute")
     for kind in ("Gateway", "Deployment", "InferencePool"):
         assert any(f":{kind}::" in urn for urn in route.depends_on)
 
 
-def test_the_address_of_a_model_is_its_own_service(istio: Rendered):
+def test_the_address_of_a_model_behind_a_gateway_is_its_own_service(istio: Rendered):
     assert istio.outputs["endpoints"] == {"gpt-oss-120b": "http://gpt-oss-120b.llm-d.svc.cluster.local"}
 
 
-def test_yaml_for_gitops_has_the_gateway_and_the_pools_before_routes(istio: Rendered):
+def test_gitops_yaml_puts_the_gateway_and_the_pools_before_routes(istio: Rendered):
     waves = {(item.kind, item.name): item.wave for item in rendering_of("prod", istio.resources).objects}
     route = waves["HTTPRoute", "gpt-oss-120b"]
     before = [wave for (kind, _), wave in waves.items() if kind in {"Gateway", "InferencePool", "Deployment"}]

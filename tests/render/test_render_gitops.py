@@ -77,7 +77,7 @@ def waves_of(result: Rendering, kind: str) -> dict[str, int]:
     return {without_hash(item.name): item.wave for item in result.objects if item.kind == kind}
 
 
-def test_objects_come_after_what_the_program_has_them_wait_for(render: Render):
+def test_rendered_objects_come_after_the_objects_that_the_program_has_them_wait_for(render: Render):
     result = render(stack(model("2p-tp1-1d-tp2"), storage={"modelCache": {"kind": "node-disk"}}))
     jobs, deployments = waves_of(result, "Job"), waves_of(result, "Deployment")
     servers, front_door = deployments["gpt-oss-120b-decode"], deployments["gpt-oss-120b-front-door"]
@@ -86,14 +86,14 @@ def test_objects_come_after_what_the_program_has_them_wait_for(render: Render):
     assert front_door < jobs["gpt-oss-120b-smoke"] == max(item.wave for item in result.objects)
 
 
-def test_two_runs_write_the_same_bytes(render: Render, tmp_path: Path):
+def test_rendering_twice_writes_identical_bytes(render: Render, tmp_path: Path):
     config = stack()
     write_folder(tmp_path / "out", files(render(config)))
     again = write_folder(tmp_path / "out", files(render(config)))
     assert (again.written, again.removed) == ((), ())
 
 
-def test_secrets_are_named_and_not_rendered(render: Render):
+def test_secrets_are_named_in_comments_and_not_rendered(render: Render):
     settings = {"llmd-oke:huggingFaceToken": SECURE, "llmd-oke:modelSourceUrl": SECURE}
     result = render(stack(storage=BUCKET), settings)
     assert [(secret.setting, secret.namespace) for secret in result.secrets] == [
@@ -104,11 +104,11 @@ def test_secrets_are_named_and_not_rendered(render: Render):
     assert not [text for text in files(result).values() if "llmd-oke-secret" in text or "v1:" in text]
 
 
-def test_without_their_settings_there_are_no_secrets(render: Render):
+def test_without_settings_for_secrets_no_secret_is_named(render: Render):
     assert render(stack()).secrets == ()
 
 
-def test_a_value_that_only_the_clusters_stack_knows_is_refused_with_the_way_to_it(render: Render):
+def test_a_value_that_only_the_clusters_stack_knows_is_refused_with_a_remedy(render: Render):
     with pytest.raises(InvalidStack) as refused:
         render(serving())
     (problem,) = refused.value.problems
@@ -117,25 +117,25 @@ def test_a_value_that_only_the_clusters_stack_knows_is_refused_with_the_way_to_i
     assert "pulumi stack output --json --stack organization/llmd-oke/cluster" in problem.accepted
 
 
-def test_outputs_of_the_clusters_stack_complete_the_objects(render: Render):
+def test_outputs_of_the_clusters_stack_complete_the_rendered_objects(render: Render):
     result = render(serving(), outputs=OUTPUTS)
     (volume,) = [item.manifest for item in result.objects if item.kind == "PersistentVolume"]
     assert volume["spec"]["csi"]["volumeHandle"] == OUTPUTS["model_cache_handle"]
 
 
-def test_outputs_are_refused_where_no_other_stack_made_the_cluster(render: Render):
+def test_cluster_outputs_are_refused_if_no_other_stack_created_the_cluster(render: Render):
     with pytest.raises(KitError, match="takes nothing from another stack"):
         render(stack(), outputs=OUTPUTS)
 
 
-def test_taints_that_the_stack_file_does_not_know_are_told(render: Render):
+def test_taints_of_the_cluster_that_the_stack_file_lacks_are_reported(render: Render):
     taint = {"key": "a", "value": "b", "effect": "NoSchedule"}
     outputs = {**OUTPUTS, "gpu_pools": {"mi300x": {"taints": [taint]}}}
     with pytest.raises(KitError, match="a=b:NoSchedule"):
         render(serving(), outputs=outputs)
 
 
-def test_servers_that_an_autoscaler_counts_have_no_number(render: Render):
+def test_deployments_that_an_autoscaler_scales_are_rendered_without_replicas(render: Render):
     scaling = {"aggregated": {"minReplicas": 1, "maxReplicas": 4, "requests": 40}}
     result = render(stack(model("agg-tp1-2r", scaling=scaling)))
     (servers,) = [
@@ -146,7 +146,7 @@ def test_servers_that_an_autoscaler_counts_have_no_number(render: Render):
     assert scaled["spec"]["minReplicaCount"] == 1
 
 
-def test_a_created_cluster_renders_its_operators_and_leaves_gates_to_updates(render: Render):
+def test_a_created_cluster_renders_its_operators_but_not_its_gates(render: Render):
     result = render(created())
     assert [chart.name for chart in result.charts] == ["cert-manager", "amd-gpu-operator"]
     assert {item.name.split(" ")[0] for item in result.left_out} >= {"Job", "ConfigMap", "ServiceAccount"}
@@ -156,7 +156,7 @@ def test_a_created_cluster_renders_its_operators_and_leaves_gates_to_updates(ren
     assert [item.name for item in result.objects if item.outlives and item.kind != "CustomResourceDefinition"] == []
 
 
-def test_the_controller_of_servers_over_nodes_goes_before_them(render: Render):
+def test_the_controller_of_leaderworkersets_is_rendered_before_the_servers(render: Render):
     result = render(stack(model("agg-tp1dp16ep-1r"), leaderWorkerSets="install"))
     (chart,) = result.charts
     (servers,) = (item for item in result.objects if item.kind == "LeaderWorkerSet")
@@ -164,7 +164,7 @@ def test_the_controller_of_servers_over_nodes_goes_before_them(render: Render):
     assert chart.wave < servers.wave
 
 
-def test_a_file_system_that_is_still_to_be_created_is_refused(render: Render):
+def test_a_file_system_that_does_not_exist_yet_is_refused_in_gitops(render: Render):
     with pytest.raises(InvalidStack) as refused:
         render(created(storage={"modelCache": {"kind": "file-storage", "availabilityDomain": "Uocm:US-ASHBURN-AD-1"}}))
     (problem,) = refused.value.problems
@@ -172,7 +172,7 @@ def test_a_file_system_that_is_still_to_be_created_is_refused(render: Render):
     assert "storage.modelCache.existing" in problem.accepted
 
 
-def test_units_that_change_one_by_one_stand_one_by_one(render: Render):
+def test_units_that_are_updated_one_by_one_are_in_different_waves(render: Render):
     config = stack(model(topology="2p-tp1-1d-tp2", copies=2), nodes=1)
     waves = waves_of(render(config), "Deployment")
     assert waves["gpt-oss-120b-1-decode"] > waves["gpt-oss-120b-0-decode"]
@@ -183,7 +183,7 @@ def by_name(result: Rendering, kind: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_a_pool_selects_another_version_once_its_new_decode_servers_are_ready(render: Render, copies: int):
+def test_a_pool_selects_the_new_version_after_its_new_decode_servers_are_ready(render: Render, copies: int):
     """Else nothing would be in the pool until the first of them has started."""
     result = render(stack(model("2p-tp1-2d-tp1" if copies == 2 else "4p-tp1-4d-tp1", copies=copies), nodes=1))
     pools, servers, pickers = (by_name(result, kind) for kind in ("InferencePool", "Deployment", "ConfigMap"))
@@ -193,7 +193,7 @@ def test_a_pool_selects_another_version_once_its_new_decode_servers_are_ready(re
         assert pickers[f"{unit}-epp"] < servers[f"{unit}-epp"]
 
 
-def test_with_room_for_both_another_version_comes_as_another_unit_with_its_own_pool(render: Render):
+def test_with_enough_gpus_another_version_is_rendered_as_a_unit_with_its_own_pool(render: Render):
     before, after = (render(stack(model("2p-tp1-1d-tp2", engine={"blockSize": size}))) for size in (128, 64))
     pools, servers = by_name(before, "InferencePool"), by_name(before, "Deployment")
     assert not pools.keys() & by_name(after, "InferencePool").keys()
@@ -202,7 +202,7 @@ def test_with_room_for_both_another_version_comes_as_another_unit_with_its_own_p
     assert servers[f"{unit}-prefill"] == servers[f"{unit}-decode"]
 
 
-def test_an_outage_that_an_update_leaves_is_told_where_it_is_rendered(tmp_path: Path):
+def test_rendering_reports_an_outage_that_an_update_would_cause(tmp_path: Path):
     need_definitions("llm-d-0.9.0")
     words = ["render", "--stack", "prod", "--project", str(tmp_path), "--output", str(tmp_path / "out")]
 
@@ -219,7 +219,7 @@ def test_an_outage_that_an_update_leaves_is_told_where_it_is_rendered(tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "text"])
-def test_outputs_that_are_no_json_object_are_refused(tmp_path: Path, text: str):
+def test_cluster_outputs_that_are_not_a_json_object_are_refused(tmp_path: Path, text: str):
     (tmp_path / "outputs.json").write_text(text)
     with pytest.raises(KitError, match="no JSON object"):
         rendering.read_outputs(tmp_path / "outputs.json")
@@ -249,7 +249,7 @@ def test_each_of_several_models_has_its_servers_router_address_and_benchmark(ren
     assert min(benchmarks) > max(others)
 
 
-def test_the_command_says_what_it_wrote_and_what_creates_secrets(tmp_path: Path):
+def test_render_lists_the_files_that_it_wrote_and_the_commands_that_create_secrets(tmp_path: Path):
     need_definitions("llm-d-0.9.0")
     write(tmp_path, "prod", stack(storage=BUCKET), {"llmd-oke:modelSourceUrl": SECURE})
     words = ["render", "--stack", "prod", "--project", str(tmp_path), "--output", str(tmp_path / "out")]
@@ -264,12 +264,12 @@ def test_the_command_says_what_it_wrote_and_what_creates_secrets(tmp_path: Path)
     assert stream.count("\n---\n") == document["objects"] - 1
 
 
-def test_a_stream_and_json_are_not_mixed(tmp_path: Path):
+def test_render_refuses_to_mix_a_yaml_stream_with_json(tmp_path: Path):
     result = CliRunner().invoke(app, ["render", "--stack", "prod", "--project", str(tmp_path), "-o", "-", "--json"])
     assert "both be on standard output" in str(result.exception)
 
 
-def test_a_front_door_is_rendered_with_its_weights(render: Render):
+def test_gitops_yaml_contains_a_front_door_with_its_weights(render: Render):
     door = {"host": "llm.example.com", "tls": {"kind": "issuer", "name": "internal"}, "weights": {"gpt-oss-120b": 100}}
     kinds = [item.kind for item in render(stack(frontDoor=door)).objects if item.name.startswith("front-door")]
     assert sorted(kinds) == [
@@ -283,7 +283,7 @@ def test_a_front_door_is_rendered_with_its_weights(render: Render):
     ]
 
 
-def test_a_front_door_whose_secrets_the_engine_makes_is_refused(render: Render):
+def test_a_front_door_whose_secrets_pulumi_generates_is_refused_in_gitops(render: Render):
     door = {
         "host": "llm.example.com",
         "tls": {"kind": "config"},
@@ -295,7 +295,7 @@ def test_a_front_door_whose_secrets_the_engine_makes_is_refused(render: Render):
     assert {problem.path for problem in refused.value.problems} == {"frontDoor.authentication", "frontDoor.tls.kind"}
 
 
-def test_a_watched_stack_renders_prometheus_before_its_monitors(render: Render):
+def test_gitops_yaml_puts_prometheus_before_its_monitors(render: Render):
     result = render(stack(monitoring="install"))
     (chart,) = result.charts
     assert (chart.name, chart.namespace) == ("kube-prometheus-stack", "llm-d-monitoring")

@@ -107,33 +107,37 @@ CHOICES: dict[str, tuple[tuple[str, ...], Choice]] = {
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_a_component_renders_what_it_did(varied: Callable[..., Rendered], component: str):
+def test_each_component_renders_the_objects_of_its_golden_file(varied: Callable[..., Rendered], component: str):
     """Compare with `golden/<component>.yaml`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
     text = "---\n".join(objects(varied(**COMPONENTS[component]), component).values())
     assert recorded(GOLDEN / f"{component}.yaml", text, UPDATE) == text, ACCEPT
 
 
 @pytest.mark.parametrize("component", CREATED)
-def test_a_component_of_a_created_cluster_renders_what_it_did(rendered: Callable[..., Rendered], component: str):
+def test_each_component_of_a_created_cluster_renders_the_objects_of_its_golden_file(
+    rendered: Callable[..., Rendered], component: str
+):
     text = "---\n".join(objects(rendered(CREATED[component]), component).values())
     assert recorded(GOLDEN / f"{component}.yaml", text, UPDATE) == text, ACCEPT
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_choice_changes_what_it_did(varied: Callable[..., Rendered], choice: str):
+def test_each_choice_of_the_stack_file_changes_what_its_golden_file_records(
+    varied: Callable[..., Rendered], choice: str
+):
     """Compare with `golden/<choice>.diff`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
     components, changed = CHOICES[choice]
     text = difference(objects(varied(), *components), objects(varied(**changed), *components))
     assert recorded(GOLDEN / f"{choice}.diff", text, UPDATE) == text, ACCEPT
 
 
-def test_every_object_of_a_stack_is_of_a_component_with_a_golden_file(stack: Rendered):
+def test_every_object_of_a_stack_belongs_to_a_component_with_a_golden_file(stack: Rendered):
     known = {resource.urn: resource.type for resource in stack.resources}
     manifests = [item for item in stack.resources if item.type.startswith("kubernetes:")]
     assert {known[item.parent] for item in manifests} <= {f"{COMPONENT}{name}" for name in (*COMPONENTS, "Crds")}
 
 
-def test_no_golden_file_is_left_over():
+def test_every_golden_file_belongs_to_a_component_or_choice():
     assert {path.name for path in GOLDEN.iterdir()} == {
         *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED)),
         *(f"{c}.diff" for c in CHOICES),

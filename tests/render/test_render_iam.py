@@ -47,18 +47,18 @@ def statements(rendered, name="iam-policy"):
 
 
 @pytest.mark.parametrize("style", ["classic", "identity-domain"])
-def test_the_installed_plug_in_knows_every_argument(style):
+def test_the_installed_oci_plug_in_knows_every_argument_of_iam_resources(style):
     for resource in oci_resources(iam(style=style, network_compartment_id="n", **ALL)[0]):
         assert unknown_to_installed_plugin(resource) == [], resource.name
 
 
 @pytest.mark.parametrize("style", ["classic", "identity-domain"])
-def test_the_oldest_plug_in_knows_every_argument_and_its_type_and_misses_none(style):
+def test_the_oldest_supported_oci_plug_in_knows_all_arguments_of_iam_resources(style):
     for resource in oci_resources(iam(style=style, network_compartment_id="n", **ALL)[0]):
         assert contract_breaches(resource) == [], resource.name
 
 
-def test_with_identity_domains_the_group_is_in_one_and_named_with_its_domain():
+def test_with_identity_domains_the_dynamic_group_is_named_with_its_domain():
     rendered, _ = iam(domain="gpu", domain_url="https://idcs-2.identity.oraclecloud.com")
     (group,) = rendered.of_type(IN_DOMAIN)
     assert group.inputs["idcsEndpoint"] == "https://idcs-2.identity.oraclecloud.com"
@@ -73,7 +73,7 @@ def test_with_identity_domains_the_group_is_in_one_and_named_with_its_domain():
     ]
 
 
-def test_a_classic_tenancy_has_the_group_in_its_root_compartment():
+def test_without_identity_domains_the_dynamic_group_is_in_the_root_compartment():
     rendered, _ = iam(style="classic")
     (group,) = rendered.of_type(CLASSIC)
     assert group.inputs["compartmentId"] == "ocid1.tenancy.oc1..t"
@@ -82,13 +82,13 @@ def test_a_classic_tenancy_has_the_group_in_its_root_compartment():
     assert statements(rendered)[0].startswith("Allow dynamic-group prod-nodes to {CLUSTER_JOIN} ")
 
 
-def test_a_group_that_is_there_already_is_named_by_its_ocid():
+def test_an_existing_dynamic_group_is_referenced_by_its_ocid():
     rendered, _ = iam(dynamic_group_ids={"nodes": "ocid1.dynamicgroup.oc1..g"})
     assert rendered.of_type(IN_DOMAIN) == []
     assert statements(rendered)[0].startswith("Allow dynamic-group id ocid1.dynamicgroup.oc1..g to {CLUSTER_JOIN} ")
 
 
-def test_without_statements_about_a_group_there_is_none():
+def test_no_dynamic_group_is_declared_without_statements_that_use_it():
     rendered, mocks = iam(needs=["managed-compute-cluster"])
     assert rendered.of_type(IN_DOMAIN) == []
     assert "oci:Identity/getDomains:getDomains" not in mocks.calls
@@ -98,13 +98,13 @@ def test_without_statements_about_a_group_there_is_none():
     ]
 
 
-def test_without_needs_nothing_is_declared():
+def test_without_iam_needs_no_iam_resource_is_declared():
     rendered, mocks = iam(needs=[])
     assert [resource.type for resource in rendered.resources] == ["llmd-oke:index:Iam"]
     assert mocks.calls == {}
 
 
-def test_each_policy_is_in_the_compartment_that_it_reaches():
+def test_each_policy_is_attached_to_the_compartment_that_it_grants_access_to():
     rendered, _ = iam(
         network_compartment_id="ocid1.compartment.oc1..n",
         image_compartment_id="ocid1.compartment.oc1..i",
@@ -138,7 +138,7 @@ def test_a_network_in_the_clusters_compartment_needs_no_policy_of_its_own(same):
     assert len(statements(rendered)) == 2
 
 
-def test_policies_have_names_tags_and_no_more_statements_than_oci_takes():
+def test_policies_have_names_tags_and_at_most_as_many_statements_as_oci_allows():
     for policy in iam(**ALL)[0].of_type(POLICY):
         assert policy.inputs["name"] == policy.name.replace("iam", "prod", 1)
         assert policy.inputs["freeformTags"] == {"llmd-oke/stack": "llmd-oke/test"}
@@ -146,7 +146,7 @@ def test_policies_have_names_tags_and_no_more_statements_than_oci_takes():
         assert 0 < len(policy.inputs["statements"]) <= 50
 
 
-def test_everything_is_written_in_the_home_region_which_oci_is_asked_for():
+def test_iam_resources_are_declared_in_the_home_region_that_oci_reports():
     rendered, mocks = iam(**ALL)
     (home,) = rendered.of_type(PROVIDER)
     assert home.inputs["region"] == "us-phoenix-1"
@@ -155,20 +155,20 @@ def test_everything_is_written_in_the_home_region_which_oci_is_asked_for():
     assert asked["tenancyId"] == "ocid1.tenancy.oc1..t"
 
 
-def test_a_home_region_and_a_domain_that_are_given_are_not_asked_for():
+def test_a_given_home_region_and_domain_are_not_looked_up():
     rendered, mocks = iam(home_region="us-phoenix-1", domain_url="https://idcs-2.identity.oraclecloud.com")
     assert mocks.calls == {}
     assert rendered.of_type(PROVIDER)[0].inputs["region"] == "us-phoenix-1"
 
 
 @pytest.mark.parametrize("changes", [{"home_region": "us-ashburn-1"}, {"provider_is_home": True}])
-def test_in_the_home_region_there_is_no_further_provider(changes):
+def test_in_the_home_region_no_additional_provider_is_declared(changes):
     rendered, mocks = iam(**changes)
     assert rendered.of_type(PROVIDER) == []
     assert "oci:Identity/getRegionSubscriptions:getRegionSubscriptions" not in mocks.calls
 
 
-def test_the_home_regions_provider_signs_in_as_the_stacks_own_does():
+def test_the_provider_for_the_home_region_authenticates_as_the_stacks_own_does():
     config = {"tenancyOcid": "t", "userOcid": "u", "fingerprint": "f", "privateKey": "pem", "region": "us-ashburn-1"}
     (home,) = iam(config, home_region="us-phoenix-1")[0].of_type(PROVIDER)
     matches = {key: home.inputs[key] for key in ("tenancyOcid", "userOcid", "fingerprint", "privateKey", "region")}
@@ -176,12 +176,12 @@ def test_the_home_regions_provider_signs_in_as_the_stacks_own_does():
     assert "privateKey" in home.secret_inputs
 
 
-def test_a_need_that_nobody_knows_is_refused():
+def test_an_unknown_iam_need_is_refused():
     with pytest.raises(KitError, match="'gpus' is no need"):
         iam(needs=["gpus"])
 
 
-def test_outputs_say_what_is_granted():
+def test_stack_outputs_list_the_granted_permissions():
     seen = []
 
     def program():

@@ -49,18 +49,18 @@ def changed(**cluster: Any) -> str:
         json.dumps({**json.loads(KUBECONFIG), "users": [{"user": PLANTED}]}),
     ],
 )
-def test_a_text_that_is_no_kubeconfig_is_refused_by_its_path(text: str):
+def test_an_invalid_kubeconfig_is_refused_with_its_path_in_the_stack_config(text: str):
     (problem,) = problems(text)
     assert problem.path == "cluster.lookupResults.kubeconfig"
     assert PLANTED not in repr(problem)
 
 
 @pytest.mark.parametrize("key", ["token", "password", "client-key-data", "auth-provider"])
-def test_credentials_in_plain_text_are_refused_and_not_shown(key: str):
+def test_plain_text_credentials_in_a_kubeconfig_are_refused_and_not_shown(key: str):
     (problem,) = problems(json.dumps({**json.loads(KUBECONFIG), "users": [{"user": {key: PLANTED}}]}))
     assert key in str(problem.value)
     assert PLANTED not in repr(problem)
 
 
-def test_what_oke_gives_is_accepted():
+def test_a_kubeconfig_as_oke_generates_it_is_accepted():
     assert problems(KUBECONFIG) == []

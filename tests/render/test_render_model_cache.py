@@ -26,7 +26,7 @@ def volume(stack, deployment, name="model-cache"):
     return matches
 
 
-def test_on_node_disks_a_pod_for_each_node_fills_the_cache(cached):
+def test_with_node_disks_one_pod_for_each_node_fills_the_model_cache(cached):
     spec = cached(NODE_DISK).kubernetes("Job", JOB)["spec"]
     assert (spec["completions"], spec["parallelism"]) == (9, 9)
     (term,) = spec["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -35,13 +35,13 @@ def test_on_node_disks_a_pod_for_each_node_fills_the_cache(cached):
 
 
 @pytest.mark.parametrize("storage", [FILE_STORAGE, LUSTRE])
-def test_a_shared_cache_is_filled_once(cached, storage):
+def test_a_shared_model_cache_is_filled_by_one_pod(cached, storage):
     spec = cached(storage).kubernetes("Job", JOB)["spec"]
     assert (spec["completions"], spec["parallelism"]) == (1, 1)
     assert "affinity" not in spec["template"]["spec"]
 
 
-def test_the_jobs_pods_run_on_gpu_nodes_without_a_gpu(cached):
+def test_the_pre_warm_jobs_pods_run_on_gpu_nodes_without_a_gpu(cached):
     spec = cached(NODE_DISK).kubernetes("Job", JOB)["spec"]["template"]["spec"]
     assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
     assert spec["tolerations"] == [
@@ -50,7 +50,7 @@ def test_the_jobs_pods_run_on_gpu_nodes_without_a_gpu(cached):
     assert "amd.com/gpu" not in spec["containers"][0]["resources"]["requests"]
 
 
-def test_servers_start_from_the_nodes_disks_and_ask_no_one(cached):
+def test_servers_load_weights_from_the_nodes_disks_without_network_access(cached):
     stack = cached(NODE_DISK)
     assert volume(stack, DECODE)["hostPath"] == {"path": "/mnt/nvme/models", "type": "DirectoryOrCreate"}
     container = vllm(stack, DECODE)
@@ -61,7 +61,7 @@ def test_servers_start_from_the_nodes_disks_and_ask_no_one(cached):
     assert cache == {"name": "model-cache", "mountPath": "/model-cache", "readOnly": True}
 
 
-def test_every_pod_makes_sure_of_its_weights_because_nodes_come_and_go(cached):
+def test_every_server_pod_checks_its_weights_first_because_nodes_come_and_go(cached):
     stack = cached(NODE_DISK)
     first = ["prewarm-owner", "prewarm"]
     rest = [["compiled-code", "routing-proxy"], ["compiled-code"]]
@@ -69,14 +69,14 @@ def test_every_pod_makes_sure_of_its_weights_because_nodes_come_and_go(cached):
         assert [item["name"] for item in pod(stack, role)["spec"]["initContainers"]] == [*first, *others]
 
 
-def test_the_job_and_the_pods_do_the_same(cached):
+def test_the_pre_warm_job_and_server_pods_run_the_same_download(cached):
     stack = cached(NODE_DISK)
     job = stack.kubernetes("Job", JOB)["spec"]["template"]["spec"]
     assert pod(stack, DECODE)["spec"]["initContainers"][:2] == [*job["initContainers"], *job["containers"]]
 
 
 @pytest.mark.parametrize("storage", [NODE_DISK, FILE_STORAGE, LUSTRE])
-def test_what_downloads_is_not_root_whatever_the_cache_is_kept_on(cached, storage):
+def test_the_download_never_runs_as_root_whatever_storage_the_cache_uses(cached, storage):
     spec = cached(storage).kubernetes("Job", JOB)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["securityContext"] == {
@@ -91,30 +91,30 @@ def test_what_downloads_is_not_root_whatever_the_cache_is_kept_on(cached, storag
 
 
 @pytest.mark.parametrize("storage", [NODE_DISK, LUSTRE])
-def test_a_folder_of_roots_is_given_away_by_a_container_that_can_do_nothing_else(cached, storage):
+def test_a_root_owned_folder_is_handed_over_by_a_container_with_one_capability(cached, storage):
     (owner,) = cached(storage).kubernetes("Job", JOB)["spec"]["template"]["spec"]["initContainers"]
     assert owner["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
     assert (owner["securityContext"]["readOnlyRootFilesystem"], "env" in owner) == (True, False)
 
 
-def test_on_file_storage_no_container_is_root(cached):
+def test_with_file_storage_no_container_runs_as_root(cached):
     """The export maps every user to the owner of the root folder."""
     assert "initContainers" not in cached(FILE_STORAGE).kubernetes("Job", JOB)["spec"]["template"]["spec"]
 
 
-def test_the_program_comes_from_a_config_map_that_is_named_after_its_content(cached):
+def test_the_pre_warm_program_is_mounted_from_a_configmap_named_after_its_content(cached):
     stack = cached(NODE_DISK)
     name = volume(stack, DECODE, "prewarm-program")["configMap"]["name"]
     assert {"__main__.py", "__init__.py", "sources.py"} <= set(stack.kubernetes("ConfigMap", name)["data"])
 
 
-def test_the_token_reaches_the_job_from_the_secret_only(rendered, cached):
+def test_the_pre_warm_job_gets_the_hugging_face_token_only_from_the_secret(rendered, cached):
     (container,) = cached(NODE_DISK).kubernetes("Job", JOB)["spec"]["template"]["spec"]["containers"]
     reference = {"name": "huggingface-token", "key": "token", "optional": True}
     assert container["env"] == [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}]
 
 
-def test_a_pinned_commit_reaches_job_and_pods(cached):
+def test_a_pinned_commit_is_passed_to_job_and_server_pods(cached):
     stack = cached({**NODE_DISK, "prewarm": {"revisions": {"gpt-oss-120b": "a" * 40}}})
     (container,) = stack.kubernetes("Job", JOB)["spec"]["template"]["spec"]["containers"]
     assert f"--revision={'a' * 40}" in container["args"]
@@ -122,7 +122,7 @@ def test_a_pinned_commit_reaches_job_and_pods(cached):
     assert f"--revision={'a' * 40}" in vllm(stack, DECODE)["args"]
 
 
-def test_servers_read_the_catalogues_commit_unless_a_bucket_has_the_weights(cached):
+def test_servers_load_the_catalogues_commit_unless_weights_come_from_a_bucket(cached):
     commit = "--revision=b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
     assert commit in vllm(cached({"modelCache": {"kind": "none"}}), DECODE)["args"]
     assert commit in vllm(cached(NODE_DISK), DECODE)["args"]
@@ -131,7 +131,7 @@ def test_servers_read_the_catalogues_commit_unless_a_bucket_has_the_weights(cach
     assert not [argument for argument in vllm(stack, DECODE)["args"] if argument.startswith("--revision")]
 
 
-def test_a_bucket_is_read_by_a_secret(rendered, rehearsal, cached):
+def test_weights_from_a_bucket_are_read_with_a_link_in_a_secret(rendered, rehearsal, cached):
     storage = {**NODE_DISK, "prewarm": {"source": "object-storage"}}
     stack = cached(storage)
     (container,) = stack.kubernetes("Job", JOB)["spec"]["template"]["spec"]["containers"]
@@ -140,7 +140,7 @@ def test_a_bucket_is_read_by_a_secret(rendered, rehearsal, cached):
     ]
 
 
-def test_file_storage_is_mounted_by_its_driver(cached):
+def test_file_storage_is_mounted_with_its_csi_driver(cached):
     stack = cached(FILE_STORAGE)
     spec = stack.kubernetes("PersistentVolume", "llm-d-model-cache")["spec"]
     assert spec["csi"] == {
@@ -160,7 +160,7 @@ def test_file_storage_is_mounted_by_its_driver(cached):
     assert volume(stack, DECODE)["persistentVolumeClaim"] == {"claimName": "model-cache"}
 
 
-def test_lustre_is_mounted_by_its_driver(cached):
+def test_lustre_is_mounted_with_its_csi_driver(cached):
     spec = cached(LUSTRE).kubernetes("PersistentVolume", "llm-d-model-cache")["spec"]
     assert spec["csi"]["driver"] == "lustre.csi.oraclecloud.com"
     assert spec["csi"]["volumeHandle"] == "10.0.0.9@tcp:/models"
@@ -168,12 +168,12 @@ def test_lustre_is_mounted_by_its_driver(cached):
 
 
 @pytest.mark.parametrize("storage", [FILE_STORAGE, LUSTRE])
-def test_weights_outlive_the_stack(cached, storage):
+def test_volumes_of_weights_are_retained_when_the_stack_is_destroyed(cached, storage):
     volume = cached(storage).kubernetes("PersistentVolume", "llm-d-model-cache")
     assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 
 
-def test_without_a_prewarm_servers_download_into_the_cache(cached):
+def test_without_pre_warming_servers_download_into_the_cache(cached):
     stack = cached({**NODE_DISK, "prewarm": {"source": "none"}})
     jobs = [manifest["metadata"]["name"] for manifest in stack.manifests() if manifest["kind"] == "Job"]
     assert not [name for name in jobs if name.startswith("prewarm")]
@@ -181,7 +181,7 @@ def test_without_a_prewarm_servers_download_into_the_cache(cached):
     assert [item["name"] for item in pod(stack, PREFILL)["spec"]["initContainers"]] == ["compiled-code"]
 
 
-def test_units_wait_for_the_cache_and_the_job_has_a_limit_of_its_own(cached):
+def test_units_wait_for_the_filled_cache_and_the_job_has_its_own_timeout(cached):
     stack = cached({**NODE_DISK, "prewarm": {"timeoutS": 900}})
     (unit,) = stack.of_type("llmd-oke:index:PrefillDecodeUnit")
     job = stack.kubernetes_resource("Job", JOB)
@@ -190,14 +190,14 @@ def test_units_wait_for_the_cache_and_the_job_has_a_limit_of_its_own(cached):
     assert job.inputs["spec"]["activeDeadlineSeconds"] == 900
 
 
-def test_a_job_that_failed_is_made_anew_by_the_next_update(cached):
+def test_the_next_update_recreates_a_failed_pre_warm_job(cached):
     job = cached(NODE_DISK).kubernetes_resource("Job", JOB)
     assert job.inputs["metadata"]["annotations"] == {"pulumi.com/replaceUnready": "true"}
     assert job.delete_before_replace
 
 
 @pytest.mark.parametrize("storage", [NODE_DISK, FILE_STORAGE, LUSTRE])
-def test_every_object_has_the_fields_of_its_kind(cached, storage):
+def test_every_object_of_the_model_cache_has_only_fields_of_its_kind(cached, storage):
     for manifest in cached(storage).manifests():
         if module := MODULES.get(manifest["kind"]):
             types = importlib.import_module(f"lightkube.models.{module}")

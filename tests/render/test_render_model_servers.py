@@ -11,7 +11,7 @@ from stack_files import existing_cluster, existing_pool
 PREFILL, DECODE, AGGREGATED = "gpt-oss-120b-prefill", "gpt-oss-120b-decode", "gpt-oss-120b-aggregated"
 
 
-def test_topology_becomes_replicas_and_gpus(rehearsal, guide, baseline):
+def test_a_topology_becomes_replicas_and_gpu_requests_of_deployments(rehearsal, guide, baseline):
     shapes = {
         name: (stack.kubernetes("Deployment", name)["spec"]["replicas"], vllm(stack, name)["resources"]["limits"])
         for stack, names in ((rehearsal, [PREFILL, DECODE]), (baseline, [AGGREGATED]))
@@ -25,7 +25,7 @@ def test_topology_becomes_replicas_and_gpus(rehearsal, guide, baseline):
     assert vllm(guide, DECODE)["resources"]["limits"]["amd.com/gpu"] == "4"
 
 
-def test_every_gpu_has_a_virtual_function_and_an_interface(rehearsal, guide):
+def test_every_gpu_of_a_pod_has_a_virtual_function_and_a_network_interface(rehearsal, guide):
     for stack, name, size in ((rehearsal, PREFILL, 1), (rehearsal, DECODE, 2), (guide, DECODE, 4)):
         resources = vllm(stack, name)["resources"]
         assert resources["limits"]["nvidia.com/sriov-rdma-vf"] == str(size)
@@ -35,13 +35,13 @@ def test_every_gpu_has_a_virtual_function_and_an_interface(rehearsal, guide):
         assert {(network["namespace"], network["name"]) for network in networks} == {("default", "sriov-rdma-vf")}
 
 
-def test_rdma_memory_may_be_locked_and_nothing_else(rehearsal):
+def test_servers_get_the_capability_to_lock_memory_and_no_other(rehearsal):
     context = vllm(rehearsal, DECODE)["securityContext"]
     assert context["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK", "SYS_NICE"]}
     assert context["allowPrivilegeEscalation"] is False
 
 
-def test_servers_ask_for_the_functions_of_a_cluster_that_oci_hpc_oke_made(varied):
+def test_servers_request_the_virtual_functions_of_clusters_made_by_oci_hpc_oke(varied):
     cluster = existing_cluster(identifier="theirs", virtualFunctions="oci-hpc-oke")
     theirs = varied({"cluster": cluster})
     template = pod(theirs, "gpt-oss-120b-decode")
@@ -51,13 +51,13 @@ def test_servers_ask_for_the_functions_of_a_cluster_that_oci_hpc_oke_made(varied
     assert "sriov-rdma-vf" not in json.dumps(template)
 
 
-def test_rccl_knows_the_network_where_a_server_has_several_gpus(rehearsal):
+def test_rccl_uses_the_rdma_network_if_a_server_has_several_gpus(rehearsal):
     one, several = (env(vllm(rehearsal, f"gpt-oss-120b-{role}")) for role in ("prefill", "decode"))
     assert (several["NCCL_IB_HCA"], several["NCCL_IB_GID_INDEX"]) == ("mlx5", "3")
     assert not [name for name in one if name.startswith("NCCL_")]
 
 
-def test_without_rdma_there_are_neither_virtual_functions_nor_ucx_devices(varied):
+def test_without_rdma_pods_have_neither_virtual_functions_nor_ucx_devices(varied):
     plain = varied(
         stack={"rdma": "none", "gpuPools": [existing_pool(size=1)]},
         topology="4p-tp1-1d-tp4",
@@ -69,13 +69,13 @@ def test_without_rdma_there_are_neither_virtual_functions_nor_ucx_devices(varied
     assert [name for name in env(container) if name.startswith("UCX_")] == ["UCX_RMA_PPLN_ENABLE"]
 
 
-def test_requests_of_the_servers_of_a_full_node_fit_the_node(guide):
+def test_the_requests_of_all_servers_on_a_full_node_fit_the_node(guide):
     requests = vllm(guide, PREFILL)["resources"]["requests"]
     assert int(requests["cpu"]) * 8 < 224
     assert int(requests["memory"].removesuffix("Gi")) * 8 < 2048
 
 
-def test_decode_sidecar_has_port_8000_and_vllm_8200_behind_it(rehearsal):
+def test_the_decode_sidecar_listens_on_port_8000_and_vllm_behind_it_on_8200(rehearsal):
     (sidecar,) = pod(rehearsal, DECODE)["spec"]["initContainers"]
     assert [port["containerPort"] for port in sidecar["ports"]] == [8000]
     assert {"--port=8000", "--model-server-port=8200"} <= set(sidecar["args"])
@@ -85,14 +85,14 @@ def test_decode_sidecar_has_port_8000_and_vllm_8200_behind_it(rehearsal):
 
 
 @pytest.mark.parametrize("name", [PREFILL, AGGREGATED])
-def test_servers_without_sidecar_listen_on_8000(rehearsal, baseline, name):
+def test_servers_without_a_sidecar_listen_on_port_8000(rehearsal, baseline, name):
     stack = rehearsal if name == PREFILL else baseline
     assert "initContainers" not in pod(stack, name)["spec"]
     assert "--port=8000" in vllm(stack, name)["args"]
     assert vllm(stack, name)["ports"][0]["containerPort"] == 8000
 
 
-def test_sidecar_is_native_and_speaks_the_release_dialect(rehearsal, guide):
+def test_the_sidecar_is_a_native_sidecar_container_with_the_releases_flags(rehearsal, guide):
     for stack in (rehearsal, guide):
         (sidecar,) = pod(stack, DECODE)["spec"]["initContainers"]
         assert sidecar["restartPolicy"] == "Always"
@@ -101,7 +101,7 @@ def test_sidecar_is_native_and_speaks_the_release_dialect(rehearsal, guide):
         assert sidecar["securityContext"]["runAsNonRoot"] is True
 
 
-def test_probes_ask_vllm_itself_with_the_published_limits(rehearsal):
+def test_probes_query_vllm_itself_with_the_published_limits(rehearsal):
     container = vllm(rehearsal, DECODE)
     startup, live, ready = (container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness"))
     assert startup["periodSeconds"] * startup["failureThreshold"] == 3600
@@ -120,7 +120,7 @@ def test_probes_ask_vllm_itself_with_the_published_limits(rehearsal):
     )
 
 
-def test_shared_memory_is_in_memory_and_grows_with_the_size(rehearsal):
+def test_shared_memory_is_a_memory_backed_volume_that_grows_with_the_gpus(rehearsal):
     def shm(name):
         (volume,) = [v for v in pod(rehearsal, name)["spec"]["volumes"] if v["name"] == "shm"]
         return volume["emptyDir"]
@@ -131,7 +131,7 @@ def test_shared_memory_is_in_memory_and_grows_with_the_size(rehearsal):
     assert mounts["/dev/shm"] == "shm"
 
 
-def test_every_mount_has_a_volume(stack):
+def test_every_volume_mount_refers_to_a_volume_of_the_pod(stack):
     for deployment in [m for m in stack.manifests() if m["kind"] == "Deployment"]:
         spec = deployment["spec"]["template"]["spec"]
         volumes = {volume["name"] for volume in spec["volumes"]}
@@ -142,7 +142,7 @@ def test_every_mount_has_a_volume(stack):
 KEPT, OFF = "--no-disable-hybrid-kv-cache-manager", "--disable-hybrid-kv-cache-manager"
 
 
-def test_what_has_windowed_layers_hand_over_their_windows_alone_is_stated(varied, rehearsal, baseline):
+def test_models_with_sliding_window_layers_transfer_only_the_windows_kv_cache(varied, rehearsal, baseline):
     """vLLM is told where the release makes it certain, for models with such layers, unless the user says otherwise."""
     assert all(KEPT in vllm(rehearsal, name)["args"] for name in (PREFILL, DECODE))
     older = varied(stack={"release": "llm-d-0.7.0"}, topology="2p-tp1-2d-tp1")
@@ -152,7 +152,7 @@ def test_what_has_windowed_layers_hand_over_their_windows_alone_is_stated(varied
     assert KEPT not in vllm(llama, DECODE)["args"]
 
 
-def test_servers_are_told_to_hand_over_the_states_of_linear_attention(varied, monkeypatch):
+def test_servers_are_configured_to_transfer_the_states_of_linear_attention(varied, monkeypatch):
     dense = catalogue.model("qwen3-32b")
     linear = LinearAttention(layers=48, state_bytes_per_sequence=2**20)
     architecture = dense.architecture.model_copy(update={"linear_attention": linear})
@@ -164,7 +164,7 @@ def test_servers_are_told_to_hand_over_the_states_of_linear_attention(varied, mo
     assert "VLLM_SSM_CONV_STATE_LAYOUT" not in env(vllm(alone, AGGREGATED))
 
 
-def test_amd_environment_uses_aiter_and_rocm_transports(rehearsal):
+def test_amd_servers_enable_aiter_and_rocm_transports_in_their_environment(rehearsal):
     values = env(vllm(rehearsal, DECODE))
     assert values["VLLM_ROCM_USE_AITER"] == "1"
     assert values["PYTORCH_ROCM_ARCH"] == "gfx942"
@@ -172,7 +172,7 @@ def test_amd_environment_uses_aiter_and_rocm_transports(rehearsal):
     assert values["UCX_IB_GID_INDEX"] == "3"
 
 
-def test_cache_is_handed_over_between_prefill_and_decode_only(rehearsal, baseline):
+def test_only_servers_of_separate_roles_transfer_kv_cache(rehearsal, baseline):
     for name in (PREFILL, DECODE):
         container = vllm(rehearsal, name)
         (transfer,) = [arg for arg in container["args"] if arg.startswith("--kv-transfer-config=")]
@@ -185,7 +185,7 @@ def test_cache_is_handed_over_between_prefill_and_decode_only(rehearsal, baselin
     assert not [entry for entry in container["env"] if "NIXL" in entry["name"]]
 
 
-def test_prefill_and_decode_agree_on_what_the_cache_looks_like(stack):
+def test_prefill_and_decode_have_equal_settings_of_their_kv_cache(stack):
     shared = ("--block-size", "--max-model-len", "--attention-backend")
     told = [
         sorted(arg for arg in m["spec"]["template"]["spec"]["containers"][0]["args"] if arg.startswith(shared))
@@ -195,7 +195,7 @@ def test_prefill_and_decode_agree_on_what_the_cache_looks_like(stack):
     assert all(args == told[0] for args in told)
 
 
-def test_no_environment_variable_is_named_twice_and_the_users_wins(varied):
+def test_environment_variables_are_unique_and_the_users_values_win(varied):
     mine = varied(engine={"env": {"UCX_TLS": "tcp", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"}, "extraArgs": ["--seed=1"]})
     container = vllm(mine, DECODE)
     names = [entry["name"] for entry in container["env"]]
@@ -204,12 +204,12 @@ def test_no_environment_variable_is_named_twice_and_the_users_wins(varied):
     assert container["args"][-1] == "--seed=1"
 
 
-def test_hugging_face_token_is_optional(rehearsal):
+def test_the_hugging_face_token_is_optional_for_servers(rehearsal):
     (token,) = [entry for entry in vllm(rehearsal, PREFILL)["env"] if entry["name"] == "HF_TOKEN"]
     assert token["valueFrom"]["secretKeyRef"] == {"name": "huggingface-token", "key": "token", "optional": True}
 
 
-def test_servers_go_to_nodes_of_the_shape_and_tolerate_their_taint(stack):
+def test_servers_select_nodes_of_the_shape_and_tolerate_their_taint(stack):
     for deployment in [m for m in stack.manifests() if "llm-d.ai/role" in m["metadata"].get("labels", {})]:
         spec = deployment["spec"]["template"]["spec"]
         assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
@@ -224,7 +224,7 @@ def test_servers_have_no_token_of_the_api_server(rehearsal):
     assert rehearsal.kubernetes("ServiceAccount", "model-server")["automountServiceAccountToken"] is False
 
 
-def test_each_role_has_a_disruption_budget_of_its_own_pods(rehearsal):
+def test_each_role_has_a_disruption_budget_for_its_own_pods(rehearsal):
     for name in (PREFILL, DECODE):
         spec = rehearsal.kubernetes("PodDisruptionBudget", name)["spec"]
         assert spec["maxUnavailable"] == 1
@@ -234,7 +234,7 @@ def test_each_role_has_a_disruption_budget_of_its_own_pods(rehearsal):
         assert not selects(chosen, pod(rehearsal, other)["metadata"]["labels"])
 
 
-def test_roles_are_labelled_as_the_endpoint_pickers_filters_expect(rehearsal, baseline):
+def test_pods_have_the_role_labels_that_the_endpoint_pickers_filters_expect(rehearsal, baseline):
     roles = [pod(rehearsal, name)["metadata"]["labels"]["llm-d.ai/role"] for name in (PREFILL, DECODE)]
     assert [*roles, pod(baseline, AGGREGATED)["metadata"]["labels"]["llm-d.ai/role"]] == [
         "prefill",
@@ -243,7 +243,7 @@ def test_roles_are_labelled_as_the_endpoint_pickers_filters_expect(rehearsal, ba
     ]
 
 
-def test_prefill_and_decode_of_a_unit_carry_the_same_version(rehearsal, varied):
+def test_prefill_and_decode_of_a_unit_have_the_same_version_label(rehearsal, varied):
     versions = {pod(rehearsal, name)["metadata"]["labels"]["llmd-oke/version"] for name in (PREFILL, DECODE)}
     changed = varied(engine={"blockSize": 64})
     after = {pod(changed, name)["metadata"]["labels"]["llmd-oke/version"] for name in (PREFILL, DECODE)}

@@ -6,12 +6,12 @@ from llmd_oke.testing import render
 from llmd_rehearsal.rehearsal import CREATED_CLUSTER_MODULES
 
 
-def test_modules_that_are_loaded_beforehand_are_those_that_a_created_cluster_needs():
+def test_exactly_the_modules_of_a_created_cluster_are_preloaded():
     render(created())
     assert set(CREATED_CLUSTER_MODULES) <= sys.modules.keys()
 
 
-def test_a_program_loads_nothing_that_only_speaks_to_clusters():
+def test_a_stack_program_imports_no_kubernetes_client():
     heavy = {"httpx", "httpx2", "lightkube", "rich", "prometheus_client", "numpy", "aiohttp"}
     program = f"import llmd_oke.program, llmd_oke.program.cluster, sys; print(sorted(sys.modules.keys() & {heavy!r}))"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

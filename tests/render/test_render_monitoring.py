@@ -30,12 +30,12 @@ def of_kind(rendered: Rendered, kind: str) -> list[dict[str, Any]]:
     return [manifest for manifest in rendered.manifests() if manifest["kind"] == kind]
 
 
-def test_a_stack_without_monitoring_has_none_of_it(rehearsal: Rendered) -> None:
+def test_a_stack_without_monitoring_declares_no_monitoring_resource(rehearsal: Rendered) -> None:
     assert {manifest["kind"] for manifest in rehearsal.manifests()}.isdisjoint(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_monitors_and_rules_satisfy_their_definition(watched: Rendered, kind: str) -> None:
+def test_pod_monitors_and_rules_are_valid_by_their_crds(watched: Rendered, kind: str) -> None:
     definition = SHARED_DATA / "crds" / f"monitoring.coreos.com_{KINDS[kind]}.yaml"
     if not definition.is_file():
         pytest.skip(f"{definition} is absent")
@@ -47,7 +47,7 @@ def test_monitors_and_rules_satisfy_their_definition(watched: Rendered, kind: st
         jsonschema.Draft202012Validator({**closed, "additionalProperties": True}).validate(manifest)
 
 
-def test_each_router_has_the_monitor_of_the_upstream_chart_but_for_token_and_version(watched: Rendered) -> None:
+def test_each_router_has_the_upstream_charts_monitor_except_for_token_and_version(watched: Rendered) -> None:
     """The picker gives metrics without a token; the Service's version changes with updates."""
     if not UPSTREAM.is_file():
         pytest.skip(f"{UPSTREAM} is absent")
@@ -70,7 +70,7 @@ def _router(monitor: Mapping[str, Any]) -> str:
     return monitor["metadata"]["name"].removesuffix("-monitor")
 
 
-def test_pod_monitors_select_pods_that_have_their_port(watched: Rendered) -> None:
+def test_pod_monitors_select_exactly_the_pods_that_have_their_port(watched: Rendered) -> None:
     """The front doors' and the routers' Envoys, and model servers of both roles; those of GPUs are others' pods."""
     templates = [manifest["spec"]["template"] for manifest in of_kind(watched, "Deployment")]
     matched: dict[str, int] = {}
@@ -94,32 +94,32 @@ def _selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return selects(selector["matchLabels"], labels) and all(labels.get(row["key"]) in row["values"] for row in rows)
 
 
-def test_rules_have_the_targets_of_the_models(watched: Rendered) -> None:
+def test_rules_contain_the_latency_targets_of_the_models(watched: Rendered) -> None:
     recordings, _ = watched.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
     (target,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:slo_ttft_seconds"]
     assert (target["expr"], target["labels"]["llmd_oke_model"]) == ("vector(2)", "gpt-oss-120b")
 
 
-def test_the_price_of_a_gpu_is_a_series_beside_the_targets(watched: Rendered) -> None:
+def test_the_price_of_a_gpu_is_recorded_as_a_series_beside_the_targets(watched: Rendered) -> None:
     recordings, _ = watched.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
     (price,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:gpu_usd_per_hour"]
     assert (price["expr"], price["labels"]) == ("vector(6)", {"namespace": "llm-d"})
 
 
 @pytest.mark.parametrize("version", ["v0.7.1", "v0.10.0"])
-def test_rules_go_by_the_names_of_the_endpoint_picker(version: str) -> None:
+def test_rules_use_the_metric_names_of_the_releases_endpoint_picker(version: str) -> None:
     args: ModelMonitoringArgs = {"namespace": "llm-d", "disaggregated": True, "endpoint_picker": version}
     recordings, _ = monitoring_manifests(args)[-1]["spec"]["groups"]
     (share,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:decode_only:share5m"]
     assert share["expr"].count(endpoint_picker(version).metrics.decisions) == 2
 
 
-def test_without_a_price_there_are_no_costs() -> None:
+def test_without_a_known_gpu_price_no_cost_series_is_recorded() -> None:
     manifests = monitoring_manifests({"namespace": "llm-d"})
     assert "usd" not in json.dumps(manifests).lower()
 
 
-def test_a_stack_without_prefill_servers_has_no_rules_of_them(varied: Vary) -> None:
+def test_a_stack_without_prefill_servers_has_no_rules_about_them(varied: Vary) -> None:
     rendered = varied(topology="agg-tp1-16r", stack={"monitoring": "existing"}, slo=None)
     groups = rendered.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
     names = {rule.get("alert") for group in groups for rule in group["rules"]}
@@ -127,7 +127,7 @@ def test_a_stack_without_prefill_servers_has_no_rules_of_them(varied: Vary) -> N
     assert names.isdisjoint({"PrefillFallbackToDecodeOnly", "KvTransferNotOverRdma", "QueueAgainstSlo"})
 
 
-def test_labels_of_the_stack_file_are_on_monitors_and_rules(varied: Vary) -> None:
+def test_labels_in_the_stack_file_are_added_to_monitors_and_rules(varied: Vary) -> None:
     prometheus = {
         "url": "http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090",
         "labels": {"release": "kube-prometheus-stack"},
@@ -137,7 +137,7 @@ def test_labels_of_the_stack_file_are_on_monitors_and_rules(varied: Vary) -> Non
         assert all(m["metadata"]["labels"]["release"] == "kube-prometheus-stack" for m in of_kind(rendered, kind))
 
 
-def test_dashboards_are_small_and_have_the_label_that_grafana_reads(watched: Rendered) -> None:
+def test_dashboards_are_small_and_have_the_label_that_grafana_selects(watched: Rendered) -> None:
     boards = [m for m in of_kind(watched, "ConfigMap") if m["metadata"]["labels"].get("grafana_dashboard") == "1"]
     assert len(boards) == 5
     for manifest in boards:
@@ -147,7 +147,7 @@ def test_dashboards_are_small_and_have_the_label_that_grafana_reads(watched: Ren
         assert all(panel["targets"] for panel in json.loads(text)["panels"])
 
 
-def test_an_installed_prometheus_is_a_pinned_release_that_models_come_after(rendered: Vary) -> None:
+def test_an_installed_prometheus_has_a_pinned_version_and_precedes_models(rendered: Vary) -> None:
     installed = rendered(created_stack(monitoring="install"))
     (release,) = [r for r in installed.of_type("kubernetes:helm.sh/v3:Release") if r.name == "prometheus-release"]
     assert (release.inputs["chart"], release.inputs["version"]) == ("kube-prometheus-stack", "87.2.1")

@@ -150,7 +150,7 @@ SERVERS = {"gpt-prefill": {"llmd-oke/version": "9a8f352e"}}
     ],
     ids=["same", "renamed", "moved", "gone", "new", "version"],
 )
-def test_a_changed_name_is_told_with_what_it_does_to_a_running_deployment(
+def test_the_error_for_a_changed_resource_name_says_what_happens_to_deployments(
     urns: set[Urn], labels: Any, message: str | None
 ):
     earlier = Names(frozenset({(f"N${VCN}", "net-vcn")}), SERVERS)

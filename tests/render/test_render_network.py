@@ -62,18 +62,18 @@ def rule(rendered, name):
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_the_installed_plug_in_knows_every_argument(changes):
+def test_the_installed_oci_plug_in_knows_every_argument_of_network_resources(changes):
     for resource in oci_resources(rendered_network(**changes)):
         assert unknown_to_installed_plugin(resource) == [], resource.name
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_the_oldest_plug_in_knows_every_argument_and_its_type_and_misses_none(changes):
+def test_the_oldest_supported_oci_plug_in_knows_all_arguments_of_network_resources(changes):
     for resource in oci_resources(rendered_network(**changes)):
         assert contract_breaches(resource) == [], resource.name
 
 
-def test_a_vcn_has_its_range_and_no_open_default_list():
+def test_a_vcn_has_the_configured_range_and_an_empty_default_security_list():
     rendered = rendered_network(display_name="Prod-1 West", cidr="10.0.0.0/16")
     (vcn,) = rendered.of_type(VCN)
     assert vcn.inputs["cidrBlocks"] == ["10.0.0.0/16"]
@@ -114,7 +114,7 @@ def test_each_subnet_has_its_range_and_its_dns_label(role, cidr, label):
         (EVERYTHING, {"api", "public-load-balancers", "bastion-host"}),
     ],
 )
-def test_public_addresses_and_the_way_to_the_internet_are_for_public_subnets_only(changes, public):
+def test_public_addresses_and_internet_routes_are_only_for_public_subnets(changes, public):
     rendered = rendered_network(**changes)
     for matches in rendered.of_type(SUBNET):
         is_public = matches.name.removeprefix("net-").removesuffix("-subnet") in public
@@ -123,7 +123,7 @@ def test_public_addresses_and_the_way_to_the_internet_are_for_public_subnets_onl
     assert len(rendered.of_type("oci:Core/internetGateway:InternetGateway")) == bool(public)
 
 
-def test_private_subnets_reach_oracle_services_and_the_internet_by_gateways():
+def test_private_subnets_reach_oracle_services_and_the_internet_through_gateways():
     rendered = rendered_network()
     rules = rendered.resource(ROUTES, "net-private-routes").inputs["routeRules"]
     assert sorted((r["destinationType"], r["destination"], r["networkEntityId"]) for r in rules) == [
@@ -134,7 +134,7 @@ def test_private_subnets_reach_oracle_services_and_the_internet_by_gateways():
     assert gateway.inputs["services"] == [{"serviceId": "ocid1.service.oc1.iad.all"}]
 
 
-def test_public_subnets_reach_the_internet_by_its_gateway():
+def test_public_subnets_reach_the_internet_through_the_internet_gateway():
     (route,) = rendered_network(**PUBLIC).resource(ROUTES, "net-public-routes").inputs["routeRules"]
     assert (route["destination"], route["networkEntityId"]) == ("0.0.0.0/0", "id-of-net-internet-gateway")
 
@@ -148,11 +148,11 @@ def test_public_subnets_reach_the_internet_by_its_gateway():
         ({"worker_internet": False, "pod_internet": False, "operator": True}, 1),
     ],
 )
-def test_there_is_no_nat_gateway_where_nothing_may_use_it(changes, gateways):
+def test_no_nat_gateway_is_declared_if_no_private_subnet_may_use_it(changes, gateways):
     assert len(rendered_network(**changes).of_type("oci:Core/natGateway:NatGateway")) == gateways
 
 
-def test_what_oci_would_be_asked_can_be_given():
+def test_lookup_results_in_the_stack_file_replace_calls_to_oci():
     _, asked = network()
     _, silent = network(services_gateway_id="s", services_gateway_cidr="all-phx")
     assert set(asked.calls) == {"oci:Core/getServices:getServices"}
@@ -178,7 +178,7 @@ def test_what_oci_would_be_asked_can_be_given():
         ),
     ],
 )
-def test_every_rule_is_declared_in_its_group_and_goes_with_it(changes, choices):
+def test_every_security_rule_is_declared_in_its_group_and_deleted_with_it(changes, choices):
     rendered = rendered_network(**changes)
     cidrs = {
         "vcn": ["10.140.0.0/16"],
@@ -282,7 +282,7 @@ def test_every_rule_is_declared_in_its_group_and_goes_with_it(changes, choices):
         ),
     ],
 )
-def test_a_rule_is_written_as_oci_wants_it(name, expected):
+def test_a_security_rule_is_declared_in_the_form_that_oci_expects(name, expected):
     matches = dict(rule(rendered_network(**EVERYTHING), name))
     matches.pop("networkSecurityGroupId")
     assert matches.pop("description")
@@ -290,7 +290,7 @@ def test_a_rule_is_written_as_oci_wants_it(name, expected):
     assert matches == expected
 
 
-def test_subnets_let_nothing_through_by_their_security_lists_but_what_no_group_can():
+def test_security_lists_of_subnets_allow_only_what_groups_cannot():
     rendered = rendered_network(**EVERYTHING)
     own = {"bastion", "load-balancers", "public-load-balancers", "workers"}
     for matches in rendered.of_type(SUBNET):
@@ -308,25 +308,25 @@ def test_the_bastion_service_reaches_the_api_server_and_nothing_else():
     assert (ingress["source"], ingress["protocol"], ingress["tcpOptions"]) == ("10.140.0.128/27", "6", port)
 
 
-def test_rules_that_the_cluster_writes_for_its_services_are_left_alone():
+def test_security_rules_that_the_cluster_adds_for_its_services_are_kept():
     for role in ("load-balancers", "public-load-balancers", "workers"):
         matches = rendered_network(**EVERYTHING).resource(LIST, f"net-{role}-security-list")
         assert not {"ingressSecurityRules", "egressSecurityRules"} & set(matches.inputs)
         assert {"ingressSecurityRules", "egressSecurityRules"} <= set(matches.ignore_changes)
 
 
-def test_a_cluster_that_gets_another_name_keeps_its_vcn():
+def test_renaming_a_cluster_keeps_its_vcn():
     (vcn,) = rendered_network().of_type(VCN)
     assert "dnsLabel" in vcn.ignore_changes
 
 
 @pytest.mark.parametrize("protect", [True, False])
-def test_the_vcn_and_its_subnets_are_protected_where_that_is_asked_for(protect):
+def test_the_vcn_and_its_subnets_are_protected_if_the_stack_file_says_so(protect):
     rendered = rendered_network(protect=protect)
     assert {r.type for r in rendered.resources if r.protect} == ({VCN, SUBNET} if protect else set())
 
 
-def test_everything_that_can_carry_tags_says_which_stack_it_is_of():
+def test_every_taggable_network_resource_has_the_stacks_tag():
     rendered = rendered_network(**EVERYTHING, freeform_tags={"team": "serving"})
     for resource in oci_resources(rendered):
         if resource.type != RULE:
@@ -334,13 +334,13 @@ def test_everything_that_can_carry_tags_says_which_stack_it_is_of():
             assert "definedTags" in resource.ignore_changes
 
 
-def test_all_parts_belong_to_the_component():
+def test_all_network_resources_are_children_of_the_component():
     rendered = rendered_network()
     (component,) = rendered.of_type("llmd-oke:index:Network")
     assert {resource.parent for resource in oci_resources(rendered)} == {component.urn}
 
 
-def test_a_vcn_that_is_there_already_is_left_as_it_is():
+def test_an_existing_vcn_is_used_unchanged():
     rendered = rendered_network(**ELSEWHERE)
     assert rendered.of_type(VCN) == []
     assert rendered.of_type("oci:Core/defaultSecurityList:DefaultSecurityList") == []
@@ -352,32 +352,32 @@ def test_a_vcn_that_is_there_already_is_left_as_it_is():
     assert not {"ingressSecurityRules", "egressSecurityRules"} & set(locked)
 
 
-def test_route_tables_that_are_there_already_need_no_gateways():
+def test_existing_route_tables_need_no_gateways():
     rendered = rendered_network(**ELSEWHERE, route_table_ids={"private": "ocid1.routetable.oc1.iad.r"})
     assert not [resource for resource in rendered.resources if "Gateway" in resource.type]
     assert subnet(rendered, "workers").inputs["routeTableId"] == "ocid1.routetable.oc1.iad.r"
 
 
-def test_subnets_that_are_there_already_are_used_and_nothing_is_made_for_them():
+def test_existing_subnets_are_used_without_creating_rules_or_routes_for_them():
     roles = NetworkChoices().subnet_roles
     rendered = rendered_network(**ELSEWHERE, subnet_ids={role: f"subnet-{role}" for role in roles})
     assert {resource.type for resource in oci_resources(rendered)} == {GROUP, RULE}
 
 
 @pytest.mark.parametrize("role", ["public_load_balancers", "bastion_host", "operator", "storage", "lustre", "bastion"])
-def test_an_existing_subnet_is_part_of_the_network_without_being_asked_for(role):
+def test_an_existing_subnet_is_used_even_if_its_feature_is_not_enabled(role):
     rendered = rendered_network(**ELSEWHERE, bastion=False, subnet_ids={role: f"subnet-{role}"})
     names = {resource.name for resource in rendered.of_type(GROUP)}
     assert (f"net-{role.replace('_', '-')}-nsg" in names) is (role != "bastion")
 
 
-def test_a_group_that_is_there_already_keeps_its_rules_and_is_known_to_the_others():
+def test_an_existing_security_group_keeps_its_rules_and_others_refer_to_it():
     rendered = rendered_network(**ELSEWHERE, nsg_ids={"workers": "ocid1.networksecuritygroup.oc1.iad.w"})
     assert not [r.name for r in rendered.of_type(RULE) if r.name.startswith("net-workers-")]
     assert rule(rendered, "api-ingress-tcp-6443-workers")["source"] == "ocid1.networksecuritygroup.oc1.iad.w"
 
 
-def test_outputs_are_the_ids_of_what_is_there():
+def test_outputs_of_the_network_component_are_the_ids_of_its_parts():
     seen = {}
 
     def program():
@@ -407,7 +407,7 @@ def test_outputs_are_the_ids_of_what_is_there():
         ({"cidr": "10.0.0.0/21"}, "pods: 1536 addresses of 1021"),
     ],
 )
-def test_used_alone_it_refuses_what_the_stack_file_would_be_refused_for(changes, message):
+def test_the_network_component_alone_refuses_what_planning_refuses(changes, message):
     with pytest.raises(KitError, match=message):
         rendered_network(**changes)
 
@@ -421,7 +421,7 @@ BASTION = "oci:Bastion/bastion:Bastion"
 CLIENTS = {"bastion_client_cidrs": ["203.0.113.0/24"]}
 
 
-def test_a_bastion_is_in_its_subnet_and_goes_before_it():
+def test_a_bastion_is_created_in_its_subnet_and_deleted_before_it():
     rendered = rendered_network(**CLIENTS)
     (bastion,) = rendered.of_type(BASTION)
     assert bastion.inputs["targetSubnetId"] == "id-of-net-bastion-subnet"
@@ -431,17 +431,17 @@ def test_a_bastion_is_in_its_subnet_and_goes_before_it():
     assert unknown_to_installed_plugin(bastion) == []
 
 
-def test_a_bastions_name_has_letters_and_digits_only():
+def test_a_bastions_name_has_only_letters_and_digits():
     (bastion,) = rendered_network(**CLIENTS, display_name="Prod-1 West").of_type(BASTION)
     assert bastion.inputs["name"] == "Prod1WestBastion"
 
 
 @pytest.mark.parametrize("changes", [{}, {**CLIENTS, **PUBLIC}, {**CLIENTS, **ELSEWHERE, "bastion_id": "there"}])
-def test_no_bastion_is_made_without_clients_or_beside_another_way_in(changes):
+def test_no_bastion_is_created_without_clients_or_beside_another_way_in(changes):
     assert rendered_network(**changes).of_type(BASTION) == []
 
 
-def test_the_range_of_a_bastion_subnet_that_is_there_already_is_all_that_gets_in():
+def test_only_an_existing_bastion_subnets_range_may_reach_the_api_server():
     there = {**ELSEWHERE, "subnet_ids": {"bastion": "ocid1.subnet.oc1.iad.b"}}
     sources = {
         r.inputs.get("source")

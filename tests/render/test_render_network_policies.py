@@ -37,7 +37,7 @@ def is_selected(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     return exact.items() <= labels.items() and all(item["key"] in labels for item in expressions)
 
 
-def test_every_policy_says_who_comes_in_and_whom_its_pods_reach(stack: Rendered):
+def test_every_network_policy_restricts_incoming_and_outgoing_connections(stack: Rendered):
     for policy in policies(stack):
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"], policy["metadata"]["name"]
 
@@ -50,19 +50,19 @@ def require_closed_metadata(stack: Rendered) -> None:
         assert not reached or str(LINK_LOCAL) in block["except"]
 
 
-def test_no_pod_reaches_the_metadata_by_which_it_would_be_its_node(stack: Rendered):
+def test_no_pod_may_reach_the_metadata_service_that_gives_it_the_nodes_identity(stack: Rendered):
     require_closed_metadata(stack)
 
 
 @pytest.mark.parametrize("cidr", ["0.0.0.0/0", "160.0.0.0/4", "169.252.0.0/14"])
-def test_a_destination_that_has_the_metadata_leaves_it_closed(rendered: Any, cidr: str):
+def test_an_allowed_range_that_includes_the_metadata_address_excludes_it(rendered: Any, cidr: str):
     opened = rendered(created(networkPolicies={"engine": "calico", "destinations": [{"cidr": cidr}]}))
     require_closed_metadata(opened)
     assert cidr in [peer.get("ipBlock", {}).get("cidr") for peer in destinations(opened)]
 
 
 @pytest.mark.parametrize("of_created_cluster", [False, True])
-def test_every_pod_has_a_policy_of_its_own_beside_that_of_its_namespace(
+def test_every_pod_is_selected_by_a_network_policy_besides_the_namespaces_default(
     stack: Rendered, whole: Rendered, of_created_cluster: bool
 ):
     declared = whole if of_created_cluster else stack
@@ -75,7 +75,7 @@ def test_every_pod_has_a_policy_of_its_own_beside_that_of_its_namespace(
             assert any(is_selected(selector, labels) for selector in own) or KEPT_IMAGE.items() <= labels.items()
 
 
-def test_a_namespace_of_the_kit_is_closed_in_both_directions(whole: Rendered):
+def test_a_namespace_of_the_kit_denies_all_traffic_by_default(whole: Rendered):
     closed = [item for item in policies(whole) if item["spec"]["podSelector"] == {}]
     assert {item["metadata"]["namespace"] for item in closed} == {"llm-d", "llmd-oke-acceptance"}
     for policy in closed:

@@ -14,11 +14,11 @@ def rules(stack: Rendered) -> dict[str, Declared]:
     return {item.inputs["metadata"]["name"]: item for item in stack.of_type(KIND)}
 
 
-def test_no_node_is_repaired_where_the_stack_file_does_not_say(rendered: Any):
+def test_no_node_repair_is_declared_by_default(rendered: Any):
     assert rules(rendered(created())) == {}
 
 
-def test_a_label_has_oke_drain_one_node_of_the_pool_and_then_reboot_it(rendered: Any):
+def test_node_repair_is_requested_by_a_label_that_makes_oke_drain_and_reboot(rendered: Any):
     spec = rules(rendered(created(cluster=ON_REQUEST)))["llmd-oke-mi300x-reboot"].inputs["spec"]
     assert spec == {
         "actions": ["reboot"],
@@ -31,7 +31,7 @@ def test_a_label_has_oke_drain_one_node_of_the_pool_and_then_reboot_it(rendered:
     }
 
 
-def test_each_pool_has_a_rule_for_each_operation(rendered: Any):
+def test_each_pool_has_a_repair_rule_for_each_operation(rendered: Any):
     pools = [created_pool(), created_pool(name="other", launch="compute-cluster-instances")]
     declared = rules(rendered({**created(cluster=ON_REQUEST), "gpuPools": pools}))
     expected = {f"llmd-oke-{pool}-{what}" for pool in ("mi300x", "other") for what in ("reboot", "replace-boot-volume")}
@@ -49,7 +49,7 @@ def test_each_pool_has_a_rule_for_each_operation(rendered: Any):
         ({"cycling": {"mode": "replace-boot-volume"}}, 60),
     ],
 )
-def test_nodes_are_drained_for_as_long_as_their_pools_are(rendered: Any, pool: dict[str, Any], minutes: int):
+def test_repair_drains_nodes_for_as_long_as_their_pools_do(rendered: Any, pool: dict[str, Any], minutes: int):
     stack = rendered(created(cluster=ON_REQUEST, pool=pool))
     for rule in rules(stack).values():
         assert rule.inputs["spec"]["nodeEvictionSettings"]["evictionGracePeriod"] == minutes
@@ -57,7 +57,7 @@ def test_nodes_are_drained_for_as_long_as_their_pools_are(rendered: Any, pool: d
     assert declared.inputs["nodeEvictionNodePoolSettings"]["evictionGraceDuration"] == duration(minutes)
 
 
-def test_a_rule_that_selects_or_does_something_else_takes_the_others_place(rendered: Any):
+def test_a_changed_repair_rule_replaces_the_former_one(rendered: Any):
     """Neither can be changed (`self == oldSelf` of the definition)."""
     rule = rules(rendered(created(cluster=ON_REQUEST)))["llmd-oke-mi300x-reboot"]
     assert set(rule.replace_on_changes) == {"spec.nodeSelector", "spec.actions"}

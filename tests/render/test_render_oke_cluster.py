@@ -68,12 +68,12 @@ def cluster(**changes: Any) -> Declared:
 
 
 @pytest.mark.parametrize("changes", [{}, EVERYTHING, {"flannel": True, "pods_cidr": "10.240.0.0/12"}])
-def test_both_plug_ins_know_every_argument(changes: dict[str, Any]):
+def test_both_supported_plug_in_versions_know_every_argument_of_a_cluster(changes: dict[str, Any]):
     assert contract_breaches(cluster(**changes)) == []
     assert unknown_to_installed_plugin(cluster(**changes)) == []
 
 
-def test_a_cluster_is_enhanced_private_and_in_the_vcn_unless_asked_otherwise():
+def test_a_cluster_is_enhanced_and_private_by_default():
     assert cluster().inputs == {
         "name": "prod",
         "freeformTags": {"llmd-oke/stack": "llmd-oke/test"},
@@ -91,7 +91,7 @@ def test_a_cluster_is_enhanced_private_and_in_the_vcn_unless_asked_otherwise():
     }
 
 
-def test_every_option_arrives():
+def test_every_cluster_option_of_the_stack_file_reaches_the_resource():
     inputs = cluster(**EVERYTHING).inputs
     assert inputs["endpointConfig"]["isPublicIpEnabled"]
     assert inputs["kmsKeyId"] == "key"
@@ -110,25 +110,25 @@ def test_every_option_arrives():
     }
 
 
-def test_an_overlay_network_has_a_range_of_its_own():
+def test_an_overlay_network_has_its_own_pod_range():
     inputs = cluster(flannel=True, pods_cidr="10.240.0.0/12").inputs
     assert inputs["clusterPodNetworkOptions"] == [{"cniType": "FLANNEL_OVERLAY"}]
     assert inputs["options"]["kubernetesNetworkConfig"] == {"podsCidr": "10.240.0.0/12"}
 
 
-def test_keys_of_service_accounts_can_be_kept_to_oneself():
+def test_service_account_keys_can_be_encrypted_with_the_users_own_key():
     inputs = cluster(oidc_discovery=False).inputs
     assert inputs["options"]["openIdConnectDiscovery"] == {"isOpenIdConnectDiscoveryEnabled": False}
 
 
-def test_a_cluster_is_protected_on_request_and_waited_for_as_oracle_does():
+def test_a_cluster_can_be_protected_and_has_oracles_timeouts():
     assert cluster(protect=True).protect
     assert not cluster().protect
     assert cluster().timeouts == {"create": "60m", "update": "120m", "delete": "60m"}
     assert "definedTags" in cluster().ignore_changes
 
 
-def test_outputs_lead_to_the_private_endpoint():
+def test_outputs_of_a_cluster_contain_its_private_endpoint():
     mocks = Oke()
     outputs = oke(mocks).outputs
     assert mocks.asked == ["PRIVATE_ENDPOINT"]
@@ -140,20 +140,20 @@ def test_outputs_lead_to_the_private_endpoint():
     assert made["users"][0]["user"]["exec"]["args"][:3] == ["token", "--cluster-id", "id-of-oke-cluster"]
 
 
-def test_with_a_public_endpoint_nodes_still_go_the_private_way():
+def test_nodes_use_the_private_endpoint_even_if_there_is_a_public_one():
     outputs = oke(public_api=True).outputs
     assert outputs["api_server_host"] == "10.140.0.5"
     assert json.loads(outputs["kubeconfig"])["clusters"][0]["cluster"]["server"] == "https://203.0.113.9:6443"
 
 
-def test_a_tunnel_is_used_where_there_is_one():
+def test_an_open_tunnel_is_used_as_the_address_of_the_cluster():
     outputs = oke(api_server="https://127.0.0.1:6443").outputs
     entry = json.loads(outputs["kubeconfig"])["clusters"][0]["cluster"]
     assert (entry["server"], entry["tls-server-name"]) == ("https://127.0.0.1:6443", "10.140.0.5")
     assert outputs["endpoint"] == "https://10.140.0.5:6443"
 
 
-def test_an_existing_cluster_is_left_alone_and_not_asked_if_its_kubeconfig_is_given():
+def test_an_existing_cluster_with_a_given_kubeconfig_is_neither_changed_nor_queried():
     mocks = Oke()
     made = oke(mocks, cluster_id="ocid1.cluster.oc1.iad.there", kubeconfig=KUBECONFIG)
     assert oci_resources(made) == []
@@ -161,7 +161,7 @@ def test_an_existing_cluster_is_left_alone_and_not_asked_if_its_kubeconfig_is_gi
     assert made.outputs["cluster_id"] == "ocid1.cluster.oc1.iad.there"
 
 
-def test_the_kubeconfig_is_a_secret():
+def test_the_kubeconfig_is_a_secret_output():
     def program() -> None:
         made = OkeCluster("oke", {**BASE})
         pulumi.export("secret", pulumi.Output.from_input(made.kubeconfig.is_secret()))
@@ -169,7 +169,7 @@ def test_the_kubeconfig_is_a_secret():
     assert declared(program, cluster=Oke()).outputs["secret"] is True
 
 
-def test_add_ons_are_taken_over_and_taken_away_again():
+def test_preinstalled_add_ons_are_adopted_and_removed_with_their_resource():
     add_ons: Any = [
         {"name": "NodeProblemDetector"},
         {"name": "CoreDNS", "version": "v1.13.1", "configurations": {"nodesPerReplica": "8", "minReplica": "3"}},
@@ -196,7 +196,7 @@ def test_add_ons_are_installed_one_after_the_other():
     assert (first.depends_on, second.depends_on, third.depends_on) == ((), (first.urn,), (second.urn,))
 
 
-def test_add_ons_go_with_what_their_component_goes_with():
+def test_add_ons_are_deleted_with_the_resource_that_their_component_names():
     def program() -> None:
         oke = OkeCluster("oke", {**BASE})
         opts = pulumi.ResourceOptions(deleted_with=oke.created)

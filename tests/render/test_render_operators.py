@@ -54,7 +54,7 @@ def helm_operator() -> Rendered:
         ("amd-gpu-operator", "gpu-operator-charts", "v1.5.1", "https://rocm.github.io/gpu-operator", "kube-amd-gpu"),
     ],
 )
-def test_each_operator_is_a_pinned_release_in_its_own_namespace(
+def test_each_operator_is_a_helm_release_of_pinned_version_in_its_own_namespace(
     helm_operator, name, chart, version, repository, namespace
 ):
     release = helm_operator.resource(RELEASE, f"{name}-release").inputs
@@ -63,25 +63,25 @@ def test_each_operator_is_a_pinned_release_in_its_own_namespace(
 
 
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
-def test_helm_has_as_much_time_as_pulumi(helm_operator, name):
+def test_helm_releases_have_the_same_timeout_as_their_pulumi_resource(helm_operator, name):
     release = helm_operator.resource(RELEASE, f"{name}-release")
     assert release.timeouts["create"] == release.timeouts["update"] == f"{release.inputs['timeout']}s"
     assert release.timeouts["delete"] == "900s"
 
 
-def test_operators_namespaces_let_their_pods_reach_the_node(helm_operator):
+def test_operators_namespaces_allow_privileged_pods(helm_operator):
     for name in ("cert-manager", "node-feature-discovery", "kube-amd-gpu"):
         labels = helm_operator.kubernetes("Namespace", name)["metadata"]["labels"]
         assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
-def test_the_workers_tolerate_the_nodes_taint_beside_the_charts_own(helm_operator):
+def test_operator_workers_tolerate_the_nodes_taint_and_the_charts_own(helm_operator):
     values = helm_operator.resource(RELEASE, "node-feature-discovery-release").inputs["values"]
     keys = [toleration["key"] for toleration in values["worker"]["tolerations"]]
     assert keys == ["amd-dcm", "amd-gpu-unhealthy", "amd.com/gpu"]
 
 
-def test_the_device_config_comes_after_the_operator_and_goes_before_it(helm_operator):
+def test_the_device_config_is_created_after_the_operator_and_deleted_before_it(helm_operator):
     config = helm_operator.kubernetes_resource("DeviceConfig", "gpus")
     release = helm_operator.resource(RELEASE, "amd-gpu-operator-release")
     assert release.urn in config.depends_on
@@ -89,7 +89,7 @@ def test_the_device_config_comes_after_the_operator_and_goes_before_it(helm_oper
     assert config.inputs["spec"]["selector"] == {"feature.node.kubernetes.io/amd-gpu": "true"}
 
 
-def test_the_gpu_operator_comes_after_what_it_needs(helm_operator):
+def test_the_gpu_operator_is_installed_after_its_dependencies(helm_operator):
     component = helm_operator.resource("llmd-oke:index:AmdGpuOperator", "amd-gpu-operator")
     release = helm_operator.resource(RELEASE, "amd-gpu-operator-release")
     needed = {helm_operator.resource(RELEASE, f"{name}-release").urn for name in ("cert-manager", DISCOVERY)}
@@ -97,11 +97,11 @@ def test_the_gpu_operator_comes_after_what_it_needs(helm_operator):
     assert needed <= set(component.depends_on)
 
 
-def test_outputs_are_the_namespace_and_the_device_config(helm_operator):
+def test_outputs_of_the_gpu_operator_are_namespace_and_device_config(helm_operator):
     assert helm_operator.outputs == {"namespace": "kube-amd-gpu", "device_config": "gpus"}
 
 
-def test_nodes_may_be_selected_by_their_shape():
+def test_the_device_config_can_select_nodes_by_their_shape():
     selector = {"node.kubernetes.io/instance-type": SHAPE}
     matches = rendered(lambda: AmdGpuOperator("gpu", {"node_selector": selector}))
     assert matches.kubernetes("DeviceConfig", "gpus")["spec"]["selector"] == selector
@@ -115,7 +115,7 @@ def test_nodes_may_be_selected_by_their_shape():
         ({"node_selector": {"node.kubernetes.io/instance-type": SHAPE}}, False),
     ],
 )
-def test_the_discovery_rule_is_made_only_where_nodes_are_selected_by_its_labels(selector, there):
+def test_the_discovery_rule_is_created_only_if_nodes_are_selected_by_its_labels(selector, there):
     release = rendered(lambda: AmdGpuOperator("gpu", selector)).resource(RELEASE, "gpu-release")
     assert release.inputs["values"]["installdefaultNFDRule"] is there
 
@@ -131,20 +131,20 @@ def rdma() -> Rendered:
     return rendered(program)
 
 
-def test_the_rdma_network_is_complete(rdma):
+def test_the_rdma_network_declares_operators_policy_and_attachment(rdma):
     kinds = sorted(manifest["kind"] for manifest in rdma.manifests())
     assert kinds == ["IPPool", "SriovNetwork", "SriovNetworkNodePolicy", "SriovNetworkPoolConfig"]
     namespaces = {manifest["metadata"]["namespace"] for manifest in rdma.manifests()}
     assert namespaces == {"nvidia-network-operator"}
 
 
-def test_policies_come_after_how_many_nodes_may_be_drained(rdma):
+def test_sr_iov_policies_are_created_after_the_limit_on_drained_nodes(rdma):
     policy = rdma.kubernetes_resource("SriovNetworkNodePolicy", "bm-gpu-mi300x-8")
     assert rdma.kubernetes_resource("SriovNetworkPoolConfig", "rdma-vf").urn in policy.depends_on
     assert rdma.kubernetes_resource("IPPool", "sriov-pool").urn in policy.depends_on
 
 
-def test_the_rdma_network_tells_what_pods_ask_for(rdma):
+def test_the_rdma_network_outputs_the_resources_that_pods_request(rdma):
     assert rdma.outputs == {
         "resources": ["nvidia.com/sriov-rdma-vf"],
         "networks": ["default/sriov-rdma-vf"],
@@ -152,6 +152,6 @@ def test_the_rdma_network_tells_what_pods_ask_for(rdma):
     }
 
 
-def test_a_shape_that_the_catalogue_does_not_know_is_refused_by_name():
+def test_an_unknown_shape_is_refused_by_name():
     with pytest.raises(KitError, match=r"no shape 'BM.GPU.X'"):
         rendered(lambda: RdmaNetwork("rdma", {"shapes": ["BM.GPU.X"]}))

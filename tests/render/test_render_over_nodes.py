@@ -34,14 +34,14 @@ def container(rendered, name=NAMES[0]):
     return found
 
 
-def test_each_role_is_a_set_of_groups_with_a_pod_for_each_node(wide):
+def test_each_role_is_a_leaderworkerset_with_one_pod_for_each_node(wide):
     for name in NAMES:
         spec = leader_worker_set(wide, name)["spec"]
         assert (spec["replicas"], spec["leaderWorkerTemplate"]["size"]) == (1, 2)
         assert "leaderTemplate" not in spec["leaderWorkerTemplate"]
 
 
-def test_a_group_is_made_anew_whole(wide):
+def test_a_failed_pod_restarts_the_whole_group_of_its_server(wide):
     assert leader_worker_set(wide)["spec"]["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
 
 
@@ -49,7 +49,7 @@ def test_an_update_waits_until_all_groups_are_available(wide):
     assert leader_worker_set(wide)["metadata"]["annotations"] == {"pulumi.com/waitFor": "condition=Available"}
 
 
-def test_sets_satisfy_their_definition(wide):
+def test_leaderworkersets_are_valid_by_their_crd(wide):
     source = leader_worker_sets().definitions
     folder = module_folder(source.module, source.version)
     if not folder.is_dir():
@@ -60,7 +60,7 @@ def test_sets_satisfy_their_definition(wide):
         jsonschema.validate(leader_worker_set(wide, name)["spec"], closed)
 
 
-def test_pods_find_each_other_by_what_the_controller_tells_them(wide):
+def test_pods_of_a_server_find_each_other_by_the_controllers_variables(wide):
     words = container(wide)["args"]
     for word in (
         "--data-parallel-size=16",
@@ -73,18 +73,18 @@ def test_pods_find_each_other_by_what_the_controller_tells_them(wide):
         assert word in words
 
 
-def test_a_pod_asks_for_all_of_its_node(wide):
+def test_a_pod_of_a_server_that_spans_nodes_requests_a_whole_node(wide):
     limits = container(wide)["resources"]["limits"]
     assert (limits["amd.com/gpu"], limits["nvidia.com/sriov-rdma-vf"]) == ("8", "8")
 
 
-def test_pods_wait_for_each_other_as_long_as_a_start_may_take(wide):
+def test_pods_of_a_server_wait_for_each_other_as_long_as_a_start_may_take(wide):
     variables = {entry["name"]: entry.get("value") for entry in container(wide)["env"]}
     probe = container(wide)["startupProbe"]
     assert int(variables["VLLM_ENGINE_READY_TIMEOUT_S"]) == probe["periodSeconds"] * probe["failureThreshold"]
 
 
-def test_pods_of_a_group_prefer_one_pool(wide):
+def test_pods_of_a_server_prefer_nodes_of_one_pool(wide):
     (preferred,) = template(wide)["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     term = preferred["podAffinityTerm"]
     assert term["topologyKey"] == "oke.oraclecloud.com/pool.name"
@@ -93,14 +93,14 @@ def test_pods_of_a_group_prefer_one_pool(wide):
     assert term["labelSelector"]["matchLabels"].items() <= labels.items()
 
 
-def test_pods_of_a_group_have_one_pool_or_none_where_nodes_say_their_pool(rendered):
+def test_pods_of_a_server_are_required_to_be_in_one_pool_if_nodes_are_labelled(rendered):
     wide = rendered(created_stack(models=[model(topology=TOPOLOGY)]))
     affinity = template(wide)["spec"]["affinity"]["podAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["matchLabelKeys"] == ["leaderworkerset.sigs.k8s.io/group-key"]
 
 
-def test_a_stack_that_installs_the_controller_has_it_before_its_servers(rendered):
+def test_the_leaderworkerset_controller_is_installed_before_servers(rendered):
     stack = rendered(created_stack(models=[model(topology=TOPOLOGY)], leaderWorkerSets="install"))
     names, kinds = ([getattr(item, name) for item in stack.resources] for name in ("name", "type"))
     first = kinds.index("kubernetes:leaderworkerset.x-k8s.io/v1:LeaderWorkerSet")
@@ -110,13 +110,13 @@ def test_a_stack_that_installs_the_controller_has_it_before_its_servers(rendered
     assert f"v{release.inputs['version']}" == leader_worker_sets().definitions.version
 
 
-def test_a_private_registry_has_the_controllers_image_and_chart():
+def test_a_private_registry_provides_the_controllers_image_and_chart():
     plan = planning.plan_object(created_stack(models=[model(topology=TOPOLOGY)], leaderWorkerSets="install"))
     used = {image.image.repository: image.path for image in images_of(plan)}
     assert {used["lws/lws"], used["lws/charts/lws"]} == {"leaderWorkerSets"}
 
 
-def test_pods_of_a_role_may_reach_each_other_where_servers_span_nodes(wide, varied):
+def test_pods_of_a_role_may_reach_each_other_if_servers_span_nodes(wide, varied):
     def peers(rendered):
         spec = rendered.kubernetes("NetworkPolicy", NAMES[0])["spec"]
         return [
@@ -133,5 +133,5 @@ def test_pods_of_a_role_may_reach_each_other_where_servers_span_nodes(wide, vari
     assert peers(varied(topology="1p-tp1-1d-tp1")) == (["decode"], ["decode"])
 
 
-def test_guards_count_the_gpus_of_all_pods_of_a_set(wide):
+def test_guards_count_the_gpus_of_all_pods_of_a_leaderworkerset(wide):
     assert gpus_of(leader_worker_set(wide)) == 16

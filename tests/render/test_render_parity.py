@@ -209,19 +209,19 @@ def differences(overlay: Mapping[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", UPSTREAM["overlays"])
-def test_each_difference_from_an_overlay_has_a_reason(name: str):
+def test_each_difference_from_llm_ds_overlays_has_a_documented_reason(name: str):
     overlay = UPSTREAM["overlays"][name]
     assert sorted(differences(overlay) - set(reasons(overlay))) == []
 
 
-def test_each_reason_has_a_difference():
+def test_each_documented_difference_from_llm_ds_overlays_still_exists():
     overlays = UPSTREAM["overlays"].values()
     assert set(UPSTREAM["reasons"]) <= set().union(*map(differences, overlays))
     for overlay in overlays:
         assert set(overlay.get("reasons", {})) <= differences(overlay)
 
 
-def test_the_page_says_what_is_declared():
+def test_the_parity_page_equals_what_is_generated_from_the_declarations():
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         PAGE.write_text(page())
     assert PAGE.read_text() == page()

@@ -35,7 +35,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("identity", ["drift", "preview"])
 @pytest.mark.parametrize("name", [*STACKS, *OTHERS])
-def test_who_only_looks_may_read_every_kind_that_a_stack_deploys(rendered: Any, name: str, identity: str):
+def test_the_read_only_identity_may_read_every_kind_that_a_stack_deploys(rendered: Any, name: str, identity: str):
     known: Rendered = rendered(OTHERS.get(name, name))
     deployed = {(item["apiVersion"].rpartition("/")[0], plural(item["kind"])) for item in known.manifests()}
     assert len(deployed) > 10

@@ -174,23 +174,23 @@ def user(contained: Contained) -> str:
     return "the image's, not root" if number is None else str(number)
 
 
-def test_every_need_of_a_container_has_a_reason_and_every_reason_a_need(every: list[Contained]):
+def test_every_security_exception_of_a_container_is_needed_and_documented(every: list[Contained]):
     assert needs(every) == {name: set(reasons) for name, reasons in REASONS.items()}
 
 
-def test_no_container_may_gain_privileges_or_is_in_a_namespace_of_the_node(every: list[Contained]):
+def test_no_container_may_gain_privileges_or_share_the_nodes_namespaces(every: list[Contained]):
     given = {need for of_name in needs(every).values() for need in of_name}
     allowed = {"root user", "writable root folder", "device", "host folder", "API token"}
     assert given - allowed == {"capability IPC_LOCK", "capability SYS_NICE", "capability CHOWN"}
 
 
-def test_containers_without_a_token_share_their_pod_with_one_that_mounts_its_own(every: list[Contained]):
+def test_containers_without_a_token_may_share_a_pod_with_one_that_mounts_its_own(every: list[Contained]):
     tokens = {item.name: item.has_token for item in every}
     assert all(tokens[name] for name in ("epp", "routing-proxy", "publish"))
     assert not {"envoy-proxy", "vllm", "inference-perf", "prewarm"} & {name for name, has in tokens.items() if has}
 
 
-def test_the_page_says_what_is_declared(every: list[Contained]):
+def test_the_pod_security_page_equals_what_is_generated_from_the_declarations(every: list[Contained]):
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         PAGE.write_text(page(every))
     assert PAGE.read_text() == page(every)

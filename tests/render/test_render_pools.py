@@ -117,7 +117,7 @@ def labels_of(resource: Declared) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_both_plug_ins_know_every_argument(changes: dict[str, Any]):
+def test_both_supported_plug_in_versions_know_every_argument_of_pools(changes: dict[str, Any]):
     for resource in oci_resources(pool(**changes)):
         assert contract_breaches(resource) == [], resource.name
         assert unknown_to_installed_plugin(resource) == [], resource.name
@@ -132,26 +132,26 @@ def test_both_plug_ins_know_every_argument(changes: dict[str, Any]):
         (Launch.PLAIN, [NODE_POOL]),
     ],
 )
-def test_each_launch_mode_has_its_resources(launch: Launch, types: list[str]):
+def test_each_launch_mode_declares_its_own_kinds_of_resources(launch: Launch, types: list[str]):
     assert [resource.type for resource in oci_resources(pool(launch=launch))] == types
 
 
-def test_managed_nodes_are_in_their_compute_cluster():
+def test_managed_nodes_are_in_the_pools_compute_cluster():
     assert node_pool().inputs["nodeConfigDetails"]["computeClusterId"] == "id-of-mi300x-compute-cluster"
     assert "computeClusterId" not in node_pool(launch=Launch.PLAIN).inputs["nodeConfigDetails"]
 
 
-def test_a_compute_cluster_that_is_there_is_used():
+def test_an_existing_compute_cluster_is_used():
     rendered = pool(compute_cluster_id="there")
     assert rendered.of_type(COMPUTE_CLUSTER) == []
     assert node_pool(compute_cluster_id="there").inputs["nodeConfigDetails"]["computeClusterId"] == "there"
 
 
-def test_a_pool_that_is_there_is_left_alone():
+def test_an_existing_pool_is_not_changed():
     assert oci_resources(pool(pool_id="there")) == []
 
 
-def test_every_option_of_a_managed_pool_arrives():
+def test_every_option_of_a_managed_pool_reaches_the_resource():
     inputs = node_pool(**MANAGED_OPTIONS).inputs
     assert inputs["nodeConfigDetails"] == {
         "size": 3,
@@ -200,27 +200,27 @@ def settings(grace: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("component", [SystemPool, CpuPool])
-def test_nodes_without_gpus_go_by_force_after_five_minutes(component: Any):
+def test_draining_of_nodes_without_gpus_is_limited_to_five_minutes(component: Any):
     made = cpu_pool(component, image_id="image")
     assert made.inputs["nodeEvictionNodePoolSettings"] == settings("PT5M")
 
 
-def test_gpu_nodes_go_by_force_after_five_minutes_and_in_turn_after_an_hour():
+def test_gpu_nodes_are_drained_for_at_most_five_minutes_or_one_hour_when_cycled():
     cycling = {"mode": "replace-node", "max_surge": "1", "max_unavailable": "0"}
     assert node_pool().inputs["nodeEvictionNodePoolSettings"] == settings("PT5M")
     assert node_pool(cycling=cycling).inputs["nodeEvictionNodePoolSettings"] == settings("PT1H")
 
 
 @pytest.mark.parametrize(("minutes", "text"), [(0, "PT0S"), (7, "PT7M"), (60, "PT1H"), (90, "PT1H30M")])
-def test_the_time_to_drain_is_written_as_oci_answers_it(minutes: int, text: str):
+def test_the_drain_time_is_declared_in_the_form_that_oci_returns(minutes: int, text: str):
     assert node_pool(eviction_grace_minutes=minutes).inputs["nodeEvictionNodePoolSettings"] == settings(text)
 
 
-def test_old_nodes_stay_as_they_are_unless_asked_otherwise():
+def test_existing_nodes_are_not_replaced_by_default():
     assert "nodePoolCyclingDetails" not in node_pool().inputs
 
 
-def test_nodes_are_labelled_with_their_pool_and_what_was_asked():
+def test_nodes_have_labels_of_their_pool_and_of_the_stack_file():
     assert labels_of(node_pool(**MANAGED_OPTIONS)) == {
         "amd.com/gpu": "true",
         "oke.oraclecloud.com/pool.name": "mi300x",
@@ -236,13 +236,13 @@ def test_nodes_of_every_launch_mode_register_with_their_taints(launch: Launch):
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_nodes_of_every_launch_mode_prepare_disks_and_huge_pages(launch: Launch):
+def test_nodes_of_every_launch_mode_set_up_disks_and_huge_pages(launch: Launch):
     text = script(metadata_of(pool(launch=launch, nvme="raid-0", huge_pages_gib=2)))
     assert "level=0\n" in text
     assert "vm.nr_hugepages = %s\\n' 1024" in text
 
 
-def test_metadata_of_managed_nodes():
+def test_managed_nodes_have_the_expected_instance_metadata():
     metadata = node_pool().inputs["nodeMetadata"]
     known = {key: value for key, value in metadata.items() if key not in {"user_data", "llmd-oke-cloud-init"}}
     assert known == {
@@ -253,19 +253,19 @@ def test_metadata_of_managed_nodes():
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_only_nodes_of_no_pool_say_where_their_cluster_is(launch: Launch):
+def test_only_self_managed_nodes_have_the_clusters_address_in_their_metadata(launch: Launch):
     self_managed = launch in {Launch.CLUSTER_NETWORK, Launch.COMPUTE_CLUSTER_INSTANCES}
     assert ("--apiserver-host" in script(metadata_of(pool(launch=launch)))) is self_managed
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_nodes_get_what_mounts_file_storage_only_where_pods_mount_it(launch: Launch):
+def test_nodes_install_nfs_only_if_pods_mount_file_storage(launch: Launch):
     assert "nfs-common" in script(metadata_of(pool(launch=launch, file_storage=True)))
     assert "nfs-common" not in script(metadata_of(pool(launch=launch)))
 
 
 @pytest.mark.parametrize("launch", [Launch.CLUSTER_NETWORK, Launch.COMPUTE_CLUSTER_INSTANCES])
-def test_metadata_of_self_managed_nodes(launch: Launch):
+def test_self_managed_nodes_have_the_expected_instance_metadata(launch: Launch):
     metadata = metadata_of(pool(launch=launch, **SELF_MANAGED_OPTIONS))
     assert {key: value for key, value in metadata.items() if key not in {"user_data", "llmd-oke-cloud-init"}} == {
         "apiserver_host": "10.140.0.5",
@@ -284,7 +284,7 @@ def test_metadata_of_self_managed_nodes(launch: Launch):
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_an_overlay_network_gives_nodes_no_addresses_for_pods(launch: Launch):
+def test_with_an_overlay_network_nodes_reserve_no_pod_addresses(launch: Launch):
     made = pool(launch=launch, network=FLANNEL, max_pods=40)
     metadata = metadata_of(made)
     assert not {"oke-native-pod-networking", "pod-subnets"} & set(metadata)
@@ -295,7 +295,7 @@ def test_an_overlay_network_gives_nodes_no_addresses_for_pods(launch: Launch):
         assert network == {"cniType": "FLANNEL_OVERLAY"}
 
 
-def test_a_cluster_network_is_of_one_configuration():
+def test_all_instances_of_a_cluster_network_have_one_configuration():
     made = pool(launch=Launch.CLUSTER_NETWORK, **SELF_MANAGED_OPTIONS)
     network = made.resource(NETWORK, "mi300x-cluster-network").inputs
     assert network["instancePools"] == [
@@ -330,7 +330,7 @@ def test_a_cluster_network_is_of_one_configuration():
     }
 
 
-def test_self_managed_instances_bring_up_their_rdma_network():
+def test_self_managed_instances_configure_their_rdma_network_at_boot():
     made = pool(launch=Launch.COMPUTE_CLUSTER_INSTANCES)
     configuration = pool(launch=Launch.CLUSTER_NETWORK).resource(CONFIGURATION, "mi300x-instance-configuration")
     of_network = configuration.inputs["instanceDetails"]["launchDetails"]["agentConfig"]
@@ -344,7 +344,7 @@ def test_self_managed_instances_bring_up_their_rdma_network():
     assert not of_instance["areAllPluginsDisabled"]
 
 
-def test_instances_share_a_compute_cluster_and_take_turns_with_fault_domains():
+def test_instances_share_a_compute_cluster_and_alternate_between_fault_domains():
     domains = ["FAULT-DOMAIN-1", "FAULT-DOMAIN-3"]
     made = pool(launch=Launch.COMPUTE_CLUSTER_INSTANCES, fault_domains=domains)
     instances = [instance.inputs for instance in made.of_type(INSTANCE)]
@@ -354,25 +354,25 @@ def test_instances_share_a_compute_cluster_and_take_turns_with_fault_domains():
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_a_protected_pool_is_protected_whole(launch: Launch):
+def test_protection_covers_all_resources_of_a_pool(launch: Launch):
     for resource in oci_resources(pool(launch=launch, protect=True)):
         assert resource.protect is (resource.type != CONFIGURATION), resource.name
     assert not any(resource.protect for resource in oci_resources(pool(launch=launch)))
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_gpus_are_given_back_before_they_are_asked_for_again(launch: Launch):
+def test_replaced_gpu_nodes_are_returned_before_new_ones_are_requested(launch: Launch):
     for resource in oci_resources(pool(launch=launch)):
         assert resource.delete_before_replace is (resource.type != CONFIGURATION), resource.name
 
 
-def test_waits_are_as_long_as_oracles_own():
+def test_timeouts_of_pools_are_as_long_as_oracles_own():
     network = pool(launch=Launch.CLUSTER_NETWORK).resource(NETWORK, "mi300x-cluster-network")
     assert network.timeouts == {"create": "120m", "update": "240m", "delete": "120m"}
     assert node_pool().timeouts == network.timeouts
 
 
-def test_an_unknown_shape_is_refused():
+def test_a_pool_with_an_unknown_shape_is_refused():
     with pytest.raises(KitError, match="no shape"):
         declared(lambda: GpuPool("x", {**BASE, "shape": "BM.GPU.NONE"}), cluster=OciMocks())
 
@@ -428,17 +428,17 @@ def test_a_pool_without_gpus_is_a_flexible_node_pool_over_all_domains(component:
     assert made.timeouts["create"] == "60m"
 
 
-def test_a_shape_that_is_not_flexible_has_no_size_of_its_own():
+def test_a_shape_that_is_not_flexible_has_no_configured_size():
     assert "nodeShapeConfig" not in cpu_pool(CpuPool, shape="BM.Standard.E5.192", image_id="image").inputs
 
 
 @pytest.mark.parametrize(("ocpus", "pods"), [(1, 31), (2, 31), (4, 93), (8, 110)])
-def test_pods_are_those_that_the_nodes_network_cards_carry(ocpus: int, pods: int):
+def test_the_maximum_number_of_pods_follows_from_the_nodes_network_interfaces(ocpus: int, pods: int):
     details = cpu_pool(SystemPool, ocpus=ocpus, image_id="image").inputs["nodeConfigDetails"]
     assert details["nodePoolPodNetworkOptionDetails"]["maxPodsPerNode"] == pods
 
 
-def test_without_an_image_the_newest_of_the_version_is_taken_and_kept():
+def test_without_an_image_the_newest_for_the_version_is_chosen_and_kept():
     made = cpu_pool(SystemPool)
     assert made.inputs["nodeSourceDetails"]["imageId"] == "newest"
     assert "nodeSourceDetails.imageId" not in made.ignore_changes
@@ -447,7 +447,7 @@ def test_without_an_image_the_newest_of_the_version_is_taken_and_kept():
     assert cpu_pool_stack(SystemPool, image_id="image").of_type("pulumi:index:Stash") == []
 
 
-def test_taints_and_cycling_of_a_pool_without_gpus():
+def test_a_pool_without_gpus_has_the_configured_taints_and_cycling():
     made = cpu_pool(
         CpuPool,
         image_id="image",
@@ -465,7 +465,7 @@ def image(checksum: str, uri: str = "https://objectstorage/o/image.oci") -> Decl
     return resource
 
 
-def test_an_image_is_imported_from_object_storage_and_carries_its_checksum():
+def test_an_image_is_imported_from_object_storage_with_its_checksum_as_tag():
     made = image("md5:" + "a" * 32)
     assert contract_breaches(made) == []
     assert made.inputs["imageSourceDetails"] == {
@@ -475,23 +475,23 @@ def test_an_image_is_imported_from_object_storage_and_carries_its_checksum():
     assert made.inputs["freeformTags"]["llmd-oke-checksum"] == "md5:" + "a" * 32
 
 
-def test_another_checksum_is_another_image_and_another_link_is_not():
+def test_another_checksum_is_another_image_but_another_link_is_not():
     assert image("md5:" + "a" * 32).name != image("md5:" + "b" * 32).name
     assert "imageSourceDetails" in image("md5:" + "a" * 32).ignore_changes
 
 
 @pytest.mark.parametrize("launch", [Launch.CLUSTER_NETWORK, Launch.COMPUTE_CLUSTER_INSTANCES])
-def test_self_managed_nodes_are_not_for_the_cluster_autoscaler(launch: Launch):
+def test_self_managed_nodes_cannot_be_autoscaled(launch: Launch):
     with pytest.raises(KitError, match=f"The cluster autoscaler can't change 'mi300x': {launch}"):
         declared(lambda: GpuPool("mi300x", {**BASE, "launch": launch, "autoscaled": True}))
 
 
-def test_the_system_pool_can_not_be_autoscaled():
+def test_the_system_pool_cannot_be_autoscaled():
     assert "autoscaled" in CpuPoolArgs.__annotations__
     assert "autoscaled" not in SystemPoolArgs.__annotations__
 
 
-def test_cluster_and_network_may_be_the_components_themselves():
+def test_cluster_and_network_can_be_passed_as_components():
     def program() -> None:
         network = Network("net", {"compartment_id": "compartment", "pools": [{"nodes": 1, "max_pods": 31}]})
         args: Any = {"network": network, "compartment_id": "compartment", "tenancy_id": "tenancy"}
@@ -512,14 +512,14 @@ class OciWithKubeconfig(OciMocks):
         return {"content": KUBECONFIG} if "KubeConfig" in args.token else super().call(args)
 
 
-def test_a_shape_may_be_a_record_of_the_users_own():
+def test_a_shape_can_be_passed_as_a_record_of_the_users_own():
     own = resolve_shape("BM.GPU.MI300X.8").model_copy(update={"name": "BM.GPU.OWN.8"})
     rendered = declared(lambda: GpuPool("mi300x", {**BASE, "shape": own}), cluster=OciMocks())
     assert rendered.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeShape"] == "BM.GPU.OWN.8"
     assert rendered.resource("llmd-oke:index:GpuPool", "mi300x").inputs["shape"] == "BM.GPU.OWN.8"
 
 
-def test_arguments_are_inputs_of_the_component_but_for_secrets():
+def test_arguments_that_are_not_secret_are_recorded_as_inputs_of_the_component():
     image: Any = {"compartment_id": "c", "display_name": "own", "uri": "https://own/o", "checksum": "md5:0123456789"}
     component = declared(lambda: NodeImage("own", image), cluster=OciMocks()).resource(
         "llmd-oke:index:NodeImage", "own"

@@ -45,7 +45,9 @@ def parameters(config: dict[str, Any], kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_picker_takes_reports_for_what_servers_report(rendered: Any, release: str, topology: str):
+def test_the_picker_subscribes_to_kv_cache_events_of_servers_that_publish_them(
+    rendered: Any, release: str, topology: str
+):
     result = deployed(rendered, release, topology)
     config, picker = picker_config(result), endpoint_picker(RELEASES[release])
     assert list(picker.own_refusals(config, disaggregated=topology != "agg-tp1-2r")) == []
@@ -64,7 +66,7 @@ def test_the_picker_takes_reports_for_what_servers_report(rendered: Any, release
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_tokens_are_made_by_servers_that_compute_prompts(rendered: Any, topology: str):
+def test_prompts_are_tokenized_by_servers_that_compute_them(rendered: Any, topology: str):
     result = deployed(rendered, "llm-d-0.10.0", topology)
     url = parameters(picker_config(result), "token-producer")["vllm"]["url"]
     (service,) = [
@@ -74,7 +76,7 @@ def test_tokens_are_made_by_servers_that_compute_prompts(rendered: Any, topology
     assert service["spec"]["selector"]["llm-d.ai/role"] == expected
 
 
-def test_every_plugin_that_reads_matches_names_their_producer(rendered: Any):
+def test_every_plugin_that_uses_prefix_matches_names_their_producer(rendered: Any):
     config = picker_config(deployed(rendered, "llm-d-0.10.0"))
     for kind in ("prefix-cache-affinity-filter", "inflight-load-producer"):
         assert parameters(config, kind)["prefixMatchInfoProducerName"] == "precise-prefix-cache-producer"
@@ -82,7 +84,7 @@ def test_every_plugin_that_reads_matches_names_their_producer(rendered: Any):
     assert source["extractors"] == [{"pluginRef": "precise-prefix-cache-producer"}]
 
 
-def test_reports_reach_the_units_router_and_nobody_else(rendered: Any):
+def test_kv_cache_events_reach_only_the_router_of_the_unit(rendered: Any):
     result = deployed(rendered, "llm-d-0.10.0")
     policies = [m for m in result.manifests() if m["kind"] == "NetworkPolicy"]
     rules = [
@@ -99,7 +101,7 @@ def test_reports_reach_the_units_router_and_nobody_else(rendered: Any):
     assert len(sent) == 1
 
 
-def test_a_config_of_its_own_that_reads_reports_has_servers_that_send_them(rendered: Any):
+def test_servers_publish_kv_cache_events_for_a_picker_config_of_the_users_own(rendered: Any):
     config = {
         "plugins": [
             {"type": "token-producer", "parameters": {"modelName": "{model}", "vllm": {"url": "{render_url}"}}},
@@ -147,7 +149,7 @@ def test_a_config_of_its_own_that_reads_reports_has_servers_that_send_them(rende
         ),
     ],
 )
-def test_what_would_leave_the_picker_without_reports_is_refused(
+def test_a_picker_config_that_would_receive_no_kv_cache_events_is_refused(
     topology: str, changes: dict[str, Any], path: str, words: str
 ):
     with pytest.raises(InvalidStack) as refused:

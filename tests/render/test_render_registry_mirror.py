@@ -107,7 +107,7 @@ def texts(value: object) -> Iterator[str]:
         yield value
 
 
-def test_every_pod_pulls_from_the_private_registry_alone(mirrored: Rendered):
+def test_every_pod_pulls_its_images_from_the_private_registry(mirrored: Rendered):
     declared = [(resource.name, pod) for resource in declared_objects(mirrored) for pod in pods(resource.inputs)]
     images = [(name, c["image"]) for name, pod in declared for key in PODS for c in pod.get(key, ())]
     assert images, "a stack without pods shows nothing"
@@ -115,7 +115,7 @@ def test_every_pod_pulls_from_the_private_registry_alone(mirrored: Rendered):
     assert [name for name, pod in declared if pod.get("imagePullSecrets") != [{"name": "ocir"}]] == []
 
 
-def test_no_object_and_no_value_of_a_chart_names_another_registry(mirrored: Rendered):
+def test_no_object_or_chart_value_names_another_registry(mirrored: Rendered):
     """But for ConfigMaps: what they say of images is told in reports; the pods that they describe are tested above."""
     named = [
         (resource.name, text)
@@ -127,14 +127,16 @@ def test_no_object_and_no_value_of_a_chart_names_another_registry(mirrored: Rend
     assert named == []
 
 
-def test_charts_come_from_the_private_registry_too(mirrored: Rendered):
+def test_charts_are_pulled_from_the_private_registry(mirrored: Rendered):
     releases = [resource.inputs for resource in declared_objects(mirrored) if resource.type == RELEASE]
     assert [release["chart"] for release in releases if not release["chart"].startswith(f"oci://{PREFIX}/")] == []
     assert [release for release in releases if "repositoryOpts" in release] == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_digests_and_names_of_resources_stay_with_a_private_registry(rendered: Callable[..., Rendered], variant: str):
+def test_digests_and_resource_names_are_the_same_with_a_private_registry(
+    rendered: Callable[..., Rendered], variant: str
+):
     before, after = rendered(VARIANTS[variant]), rendered(with_mirror(variant))
     assert {resource.urn for resource in before.resources} == {resource.urn for resource in after.resources}
     digests = [re.findall(r"sha256:[0-9a-f]{64}", json.dumps(pod_images(item))) for item in (before, after)]
@@ -152,7 +154,7 @@ def pod_images(rendered: Rendered) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_list_to_copy_has_all_that_is_pulled(rendered: Callable[..., Rendered], variant: str):
+def test_the_list_of_copies_has_every_image_and_chart_that_is_pulled(rendered: Callable[..., Rendered], variant: str):
     config = with_mirror(variant)
     plan = planning.plan(validate(config))
     wanted = {copy.destination.pinned for copy in copies(plan, MirrorRegistry(PREFIX))}
@@ -166,9 +168,7 @@ IMAGE = re.compile(rf"{re.escape(PREFIX)}/[^\s:]+:[^\s]+")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_namespaces_that_need_the_secret_are_those_that_pods_are_in(
-    rendered: Callable[..., Rendered], variant: str
-):
+def test_every_namespace_with_pods_has_the_pull_secret(rendered: Callable[..., Rendered], variant: str):
     config = with_mirror(variant)
     plan = planning.plan(validate(config))
     (advice,) = [advice for advice in plan.advice if advice.path == "registryMirror.pullSecret"]
@@ -225,7 +225,7 @@ def image_places(values: object, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", CHART_VALUES)
-def test_every_image_that_a_charts_values_bring_is_named_by_the_kit(name: str):
+def test_every_image_in_a_charts_values_is_set_by_the_kit(name: str):
     published = SHARED_DATA / "chart-values" / CHART_VALUES[name]
     if not published.is_file():
         pytest.skip(f"{published} is absent")
@@ -237,7 +237,7 @@ def test_every_image_that_a_charts_values_bring_is_named_by_the_kit(name: str):
 
 
 @pytest.mark.parametrize("name", [*CHART_VALUES, "node-feature-discovery"])
-def test_an_operators_images_are_taken_from_the_private_registry_by_their_digests(name: str):
+def test_operators_images_are_pulled_from_the_private_registry_by_digest(name: str):
     facts, mirror = operators.operator(name), MirrorRegistry(PREFIX, "ocir")
     values = chart_values(facts.taken_from(mirror), [])
     written = json.dumps(values)
@@ -247,18 +247,18 @@ def test_an_operators_images_are_taken_from_the_private_registry_by_their_digest
         assert (place.image.digest or "").removeprefix("sha256:") in written
 
 
-def test_the_gpu_operators_own_resource_names_the_private_registry():
+def test_the_gpu_operators_device_config_uses_the_private_registry():
     spec = device_config("ns", None, [], MirrorRegistry(PREFIX, "ocir"))["spec"]
     assert ELSEWHERE.search(json.dumps(spec)) is None
     assert spec["commonConfig"]["imageRegistrySecrets"] == [{"name": "ocir"}]
 
 
-def test_without_a_secret_no_pod_names_one(rendered: Callable[..., Rendered]):
+def test_without_a_pull_secret_no_pod_refers_to_one(rendered: Callable[..., Rendered]):
     quiet = rendered({**created_stack(monitoring="install"), "registryMirror": {"prefix": PREFIX}})
     assert "imagePullSecrets" not in json.dumps([resource.inputs for resource in declared_objects(quiet)])
 
 
-def test_what_lies_in_the_private_registry_already_is_pulled_from_where_it_is(rendered: Callable[..., Rendered]):
+def test_images_that_are_in_the_private_registry_already_keep_their_reference(rendered: Callable[..., Rendered]):
     own = f"iad.ocir.io/ai/vllm/own:1@sha256:{'1' * 64}"
     config = {**stack(model("agg-tp1-8r")), **MIRROR, "override": {"vllmImage": own}}
     assert own in pod_images(rendered(config))
@@ -273,7 +273,7 @@ def test_every_image_of_a_stack_is_in_the_lock():
     assert [used.image.reference for used in images_of(plan) if used.image.reference not in lock().images] == []
 
 
-def test_the_files_of_a_rendering_name_the_private_registry(rendered: Callable[..., Rendered]):
+def test_rendered_gitops_files_use_the_private_registry(rendered: Callable[..., Rendered]):
     config = {**stack(model("2p-tp1-2d-tp2")), **MIRROR}
     objects = [part.manifest for part in rendering_of("s", rendered(config).resources).objects]
     images = [c["image"] for item in objects for pod in pods(item) for key in PODS for c in pod.get(key, ())]
@@ -296,7 +296,7 @@ def jobs_of_commands() -> Iterator[Mapping[str, Any]]:
     yield request(accepted_pool(accepted, ""), "docker.io/vllm/vllm:1", of.registry_mirror)["pod"]
 
 
-def test_jobs_of_commands_pull_from_the_private_registry_too():
+def test_jobs_of_commands_pull_from_the_private_registry():
     for job in jobs_of_commands():
         declared = list(pods(job))
         assert declared
@@ -305,6 +305,6 @@ def test_jobs_of_commands_pull_from_the_private_registry_too():
         assert all(pod["imagePullSecrets"] == [{"name": "ocir"}] for pod in declared)
 
 
-def test_status_expects_the_copies_that_pods_run():
+def test_status_expects_pods_to_run_the_private_registrys_copies():
     of = planning.plan(validate(with_mirror("rehearsal")))
     assert all(image.startswith(f"{PREFIX}/") for image in planned_images(of).values())

@@ -39,7 +39,7 @@ def older(varied):
     return varied(stack={"override": {"router": "llm-d-0.6.0"}})
 
 
-def test_the_picker_is_llm_ds_in_the_version_of_the_release(older, guide):
+def test_routers_run_the_releases_version_of_the_llm_d_endpoint_picker(older, guide):
     images = [picker(stack)["image"].partition("@")[0] for stack in (older, guide)]
     assert images == [
         "ghcr.io/llm-d/llm-d-inference-scheduler:v0.7.1",
@@ -68,7 +68,7 @@ GUIDE_PROFILES = {
 }
 
 
-def test_the_guides_stack_has_the_guides_router(guide):
+def test_the_stack_of_the_llm_d_guide_has_the_guides_router_config(guide):
     config = yaml.safe_load(picker_config(guide)[1])
     assert {plugin["type"]: plugin.get("parameters", {}) for plugin in config["plugins"]} == GUIDE
     profiles = {one["name"]: {part["pluginRef"] for part in one["plugins"]} for one in config["schedulingProfiles"]}
@@ -77,55 +77,55 @@ def test_the_guides_stack_has_the_guides_router(guide):
     assert "--ha-enable-leader-election" not in picker(guide)["args"]
 
 
-def test_a_figure_of_ones_own_takes_the_place_of_the_guides(varied):
+def test_a_value_in_the_stack_file_replaces_the_guides(varied):
     router = {"profile": "prefix-affinity", "peakPrefillTokensPerS": 20000}
     plugins = yaml.safe_load(picker_config(varied(router=router))[1])["plugins"]
     parameters = {plugin["type"]: plugin.get("parameters") for plugin in plugins}
     assert parameters["prefix-cache-affinity-filter"] == {"peakPrefillThroughput": 20000}
 
 
-def test_the_gate_is_named_where_there_is_one_and_not_where_it_is_refused(older, guide):
+def test_the_prefix_data_gate_is_in_the_config_only_if_the_picker_version_knows_it(older, guide):
     assert yaml.safe_load(picker_config(older)[1])["featureGates"] == ["prepareDataPlugins"]
     assert "featureGates" not in yaml.safe_load(picker_config(guide)[1])
     assert "prepareDataPlugins" not in str(guide.manifests())
 
 
-def test_the_decider_stands_before_the_handler_that_looks_it_up(rehearsal):
+def test_the_decider_plugin_is_listed_before_the_profile_handler_that_refers_to_it(rehearsal):
     plugins = [plugin["type"] for plugin in yaml.safe_load(picker_config(rehearsal)[1])["plugins"]]
     assert plugins.index("prefix-based-pd-decider") < plugins.index("disagg-profile-handler")
 
 
-def test_the_decider_never_gets_zero_tokens_which_would_switch_remote_prefill_off(rehearsal):
+def test_the_decider_never_gets_zero_tokens_because_that_disables_remote_prefill(rehearsal):
     plugins = yaml.safe_load(picker_config(rehearsal)[1])["plugins"]
     (decider,) = [plugin for plugin in plugins if plugin["type"] == "prefix-based-pd-decider"]
     assert decider["parameters"]["nonCachedTokens"] == 16
 
 
-def test_the_prefill_profile_has_the_name_that_prefix_indexing_goes_by(rehearsal):
+def test_the_prefill_profile_has_the_name_that_the_prefix_indexer_expects(rehearsal):
     profiles = yaml.safe_load(picker_config(rehearsal)[1])["schedulingProfiles"]
     assert [profile["name"] for profile in profiles] == ["prefill", "decode"]
 
 
-def test_no_model_server_metric_flag_is_passed_because_it_ends_the_picker(stack):
+def test_no_model_server_metric_flag_is_passed_because_the_picker_exits_on_it(stack):
     refused = ("--total-queued", "--total-running", "--kv-cache-usage", "--lora-info", "--cache-info")
     for deployment in [m for m in stack.manifests() if m["metadata"]["name"] == EPP and m["kind"] == "Deployment"]:
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             assert not [arg for arg in container["args"] if arg.startswith(refused)]
 
 
-def test_the_config_file_is_named_after_its_content(rehearsal, varied):
+def test_the_picker_config_file_is_named_after_a_hash_of_its_content(rehearsal, varied):
     first, _ = picker_config(rehearsal)
     second, text = picker_config(varied(router={"nonCachedTokens": 512}))
     assert first != second
     assert "nonCachedTokens: 512" in text
 
 
-def test_router_pods_carry_a_hash_of_all_their_config(older, guide):
+def test_router_pods_have_an_annotation_with_a_hash_of_all_their_config(older, guide):
     hashes = {pod(stack, EPP)["metadata"]["annotations"]["llmd-oke/config"] for stack in (older, guide)}
     assert len(hashes) == 2
 
 
-def test_envoys_config_of_two_units_does_not_collide(varied):
+def test_envoy_configs_of_two_units_have_different_names(varied):
     two = varied(copies=2)
     maps = {m["metadata"]["name"] for m in two.manifests() if m["kind"] == "ConfigMap"}
     assert {"gpt-oss-120b-0-envoy", "gpt-oss-120b-1-envoy"} <= {without_hash(name) for name in maps}
@@ -137,14 +137,14 @@ def test_envoys_config_of_two_units_does_not_collide(varied):
         }
 
 
-def test_envoy_logs_warnings_only_and_has_its_share_of_the_node(rehearsal):
+def test_envoy_logs_only_warnings_and_has_a_limited_number_of_threads(rehearsal):
     (envoy,) = [c for c in pod(rehearsal, EPP)["spec"]["containers"] if c["name"] == "envoy-proxy"]
     assert envoy["args"][envoy["args"].index("--log-level") + 1] == "warn"
     assert envoy["args"][envoy["args"].index("--concurrency") + 1] == "8"
     assert envoy["resources"]["requests"] == {"cpu": "4", "memory": "8Gi"}
 
 
-def test_envoy_listens_where_the_services_send_requests(rehearsal):
+def test_envoy_listens_on_the_target_port_of_the_services(rehearsal):
     bootstrap = yaml.safe_load(rehearsal.kubernetes("ConfigMap", "gpt-oss-120b-envoy")["data"]["envoy.yaml"])
     ports = {
         listener["address"]["socket_address"]["port_value"] for listener in bootstrap["static_resources"]["listeners"]
@@ -158,7 +158,7 @@ def test_envoy_listens_where_the_services_send_requests(rehearsal):
     assert targets <= ports
 
 
-def test_the_pool_selects_both_roles_of_its_unit_and_nothing_else(varied):
+def test_the_inferencepool_selects_both_roles_of_its_unit_only(varied):
     two = varied(copies=2)
     chosen = two.kubernetes("InferencePool", "gpt-oss-120b-0")["spec"]["selector"]["matchLabels"]
     hit = {
@@ -169,7 +169,7 @@ def test_the_pool_selects_both_roles_of_its_unit_and_nothing_else(varied):
     assert {without_hash(name) for name in hit} == {"gpt-oss-120b-0-prefill", "gpt-oss-120b-0-decode"}
 
 
-def test_the_pool_sends_requests_to_port_8000_of_both_roles_and_names_its_picker(rehearsal):
+def test_the_inferencepool_names_its_picker_and_port_8000_of_both_roles(rehearsal):
     spec = rehearsal.kubernetes("InferencePool", "gpt-oss-120b")["spec"]
     assert spec["targetPorts"] == [{"number": 8000}]
     assert without_hash(spec["endpointPickerRef"]["name"]) == EPP
@@ -178,7 +178,7 @@ def test_the_pool_sends_requests_to_port_8000_of_both_roles_and_names_its_picker
     assert ports == {"grpc-ext-proc": 9002, "http-metrics": 9090, "http": 80}
 
 
-def test_router_pods_are_restricted_and_carry_the_labels_of_model_and_unit(rehearsal):
+def test_router_pods_meet_the_restricted_standard_and_are_labelled_by_model_and_unit(rehearsal):
     template = pod(rehearsal, EPP)
     assert without_hash(template["metadata"]["labels"]["llmd-oke/unit"]) == "gpt-oss-120b"
     assert "llm-d.ai/inference-serving" not in template["metadata"]["labels"]
@@ -192,7 +192,7 @@ def test_router_pods_are_restricted_and_carry_the_labels_of_model_and_unit(rehea
         }
 
 
-def test_router_pods_start_after_what_they_read_and_their_service_after_the_pods(rehearsal):
+def test_router_pods_are_created_after_their_config_and_before_their_service(rehearsal):
     needed = rehearsal.kubernetes_resource("Deployment", EPP).depends_on
     read = ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "InferencePool"]
     assert all(any(kind in urn for urn in needed) for kind in read)
@@ -201,7 +201,7 @@ def test_router_pods_start_after_what_they_read_and_their_service_after_the_pods
     assert service.urn not in needed
 
 
-def test_the_longest_name_that_a_model_may_have_is_not_cut(varied):
+def test_the_longest_allowed_model_name_is_not_truncated_in_names_of_objects(varied):
     name = "m" * 36
     many = varied(name=name, copies=2, topology="1p-tp1-1d-tp1")
     picker = many.kubernetes("InferencePool", f"{name}-0")["spec"]["endpointPickerRef"]
@@ -209,7 +209,7 @@ def test_the_longest_name_that_a_model_may_have_is_not_cut(varied):
     assert many.kubernetes("Service", f"{name}-1-epp")
 
 
-def test_resources_are_the_routers_objects_field_by_field(rehearsal):
+def test_router_objects_have_exactly_the_expected_fields(rehearsal):
     labels = rehearsal.kubernetes("Deployment", "gpt-oss-120b-decode")["spec"]["template"]["metadata"]["labels"]
     unit, version = labels["llmd-oke/unit"], labels["llmd-oke/version"]
     args: RouterArgs = {
@@ -225,7 +225,7 @@ def test_resources_are_the_routers_objects_field_by_field(rehearsal):
         assert rehearsal.kubernetes(manifest["kind"], manifest["metadata"]["name"]) == manifest
 
 
-def test_neither_helm_nor_a_chart_is_needed(monkeypatch):
+def test_a_router_is_rendered_without_helm_or_a_chart(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("LLMD_OKE_CACHE", "/nowhere")
     assert router.router_manifests(ROUTER)
@@ -241,7 +241,7 @@ def requests_filters(stack):
     return listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
 
 
-def test_what_a_client_says_of_servers_is_gone_before_the_picker_is_asked(older, guide):
+def test_envoy_removes_client_headers_that_name_servers_before_it_calls_the_picker(older, guide):
     for stack in (older, guide):
         cleaned, held, checked, picking, _ = requests_filters(stack)
         assert "x-prefiller-" in cleaned["typed_config"]["default_source_code"]["inline_string"]
@@ -264,7 +264,7 @@ def test_two_pickers_elect_a_leader_and_both_pods_are_ready(rehearsal):
     assert {"get", "create", "update"} <= set(leases[0]["verbs"])
 
 
-def test_envoy_asks_the_picker_that_says_it_leads_at_an_address_of_all(rehearsal):
+def test_envoy_calls_the_picker_that_is_leader_through_a_headless_address(rehearsal):
     (cluster,) = [item for item in bootstrap(rehearsal)["static_resources"]["clusters"] if item["name"] == "ext_proc"]
     endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     pickers = rehearsal.kubernetes("Service", f"{EPP}-pickers")
@@ -274,7 +274,7 @@ def test_envoy_asks_the_picker_that_says_it_leads_at_an_address_of_all(rehearsal
     assert endpoint["health_check_config"]["port_value"] in [port["port"] for port in pickers["spec"]["ports"]]
 
 
-def test_one_of_two_routers_may_be_taken_away_and_they_spread_over_nodes(rehearsal):
+def test_one_of_two_router_pods_may_be_evicted_and_they_spread_over_nodes(rehearsal):
     budget = rehearsal.kubernetes("PodDisruptionBudget", EPP)["spec"]
     assert budget["maxUnavailable"] == 1
     assert selects(budget["selector"]["matchLabels"], pod(rehearsal, EPP)["metadata"]["labels"])
@@ -282,14 +282,14 @@ def test_one_of_two_routers_may_be_taken_away_and_they_spread_over_nodes(rehears
     assert constraint["topologyKey"] == "kubernetes.io/hostname"
 
 
-def test_answers_on_their_way_have_time_to_end_within_the_grace_of_the_pod(rehearsal):
+def test_a_terminating_router_pod_has_time_to_finish_its_answers(rehearsal):
     (proxy,) = [c for c in pod(rehearsal, EPP)["spec"]["containers"] if c["name"] == "envoy-proxy"]
     drain_s = proxy["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert f"--drain-timeout={drain_s}s" in picker(rehearsal)["args"]
     assert drain_s < pod(rehearsal, EPP)["spec"]["terminationGracePeriodSeconds"]
 
 
-def test_a_release_whose_standby_knows_no_servers_has_one_picker(older):
+def test_a_release_whose_standby_picker_knows_no_servers_gets_one_picker(older):
     assert older.kubernetes("Deployment", EPP)["spec"]["replicas"] == 1
     assert "--ha-enable-leader-election" not in picker(older)["args"]
     assert not [m for m in older.manifests() if m["metadata"]["name"] == f"{EPP}-pickers"]
@@ -303,7 +303,7 @@ def sources(policy, port):
     return None if None in matches else [peer for peers in matches for peer in peers]
 
 
-def test_pickers_are_asked_by_the_envoys_of_their_own_router_alone(guide):
+def test_only_a_routers_own_envoys_may_call_its_pickers(guide):
     policy = guide.kubernetes("NetworkPolicy", EPP)
     own = pod(guide, EPP)["metadata"]["labels"]
     for port in (9002, 9003):
@@ -313,13 +313,13 @@ def test_pickers_are_asked_by_the_envoys_of_their_own_router_alone(guide):
     assert sources(policy, 8081) is None
 
 
-def test_servers_without_a_router_are_open_and_take_no_cache(baseline):
+def test_servers_without_a_router_are_reachable_by_all_pods_and_receive_no_kv_cache(baseline):
     policy = baseline.kubernetes("NetworkPolicy", "gpt-oss-120b-aggregated")
     assert sources(policy, 8000) is None
     assert sources(policy, 5600) == []
 
 
-def test_servers_behind_a_router_admit_its_pods_and_no_front_door_or_image_pull(rehearsal):
+def test_servers_behind_a_router_admit_its_pods_but_no_front_door_or_image_puller(rehearsal):
     for role in ("prefill", "decode"):
         allowed = sources(rehearsal.kubernetes("NetworkPolicy", f"gpt-oss-120b-{role}"), 8000)
         named = [peer["podSelector"]["matchLabels"] for peer in allowed if "matchLabels" in peer.get("podSelector", {})]
@@ -329,18 +329,18 @@ def test_servers_behind_a_router_admit_its_pods_and_no_front_door_or_image_pull(
         assert not any(selects(item, other) for item in named for other in (front_door, image_pull))
 
 
-def test_pods_without_a_policy_of_their_own_are_reached_by_nobody(rehearsal):
+def test_pods_without_a_policy_of_their_own_cannot_be_reached(rehearsal):
     policy = rehearsal.kubernetes("NetworkPolicy", "llmd-oke-default")
     assert (policy["metadata"]["namespace"], policy["spec"]["ingress"]) == ("llm-d", [])
     assert policy["spec"]["podSelector"] == {}
 
 
-def test_another_release_updates_the_router_in_place_as_its_selector_is_the_kits(older, guide):
+def test_a_router_is_updated_in_place_to_another_release(older, guide):
     selectors = [stack.kubernetes("Deployment", EPP)["spec"]["selector"]["matchLabels"] for stack in (older, guide)]
     assert [sorted(selector) for selector in selectors] == [["llmd-oke/router", "llmd-oke/unit"]] * 2
 
 
-def test_another_router_is_another_unit_beside_the_old_one(varied, older):
+def test_a_unit_with_another_router_release_gets_its_own_router(varied, older):
     def unit(stack):
         return stack.kubernetes("Deployment", EPP)["spec"]["selector"]["matchLabels"]["llmd-oke/unit"]
 
@@ -349,7 +349,7 @@ def test_another_router_is_another_unit_beside_the_old_one(varied, older):
 
 @pytest.mark.rehearsal
 @pytest.mark.parametrize("topology", ["4p-tp1-4d-tp1", "agg-tp1-16r"])
-def test_the_real_picker_accepts_config_and_flags(varied, tmp_path, topology):
+def test_the_real_picker_accepts_the_rendered_config_and_flags(varied, tmp_path, topology):
     program = find_program("epp")
     if program is None:
         pytest.skip("there is no `epp` in LLMD_OKE_PROGRAMS, on PATH or in the cache")
@@ -371,7 +371,7 @@ def test_the_real_picker_accepts_config_and_flags(varied, tmp_path, topology):
 
 
 @pytest.mark.rehearsal
-def test_the_real_sidecar_knows_the_flags(older):
+def test_the_real_sidecar_accepts_the_rendered_flags(older):
     program = find_program("pd-sidecar")
     if program is None:
         pytest.skip("there is no `pd-sidecar` in LLMD_OKE_PROGRAMS, on PATH or in the cache")

@@ -9,7 +9,7 @@ by_release = pytest.mark.parametrize("release", CHARTS)
 
 
 @by_release
-def test_what_differs_from_the_upstream_chart_stands_in_the_table_with_its_reason(release: str):
+def test_each_difference_from_the_upstream_router_chart_is_listed_with_its_reason(release: str):
     known = rows(release)
     unlisted = {
         path: values
@@ -20,13 +20,13 @@ def test_what_differs_from_the_upstream_chart_stands_in_the_table_with_its_reaso
 
 
 @by_release
-def test_what_stands_in_the_table_differs_still(release: str):
+def test_each_listed_difference_from_the_upstream_router_chart_still_exists(release: str):
     paths = differences(release)
     gone = [pattern for pattern, _ in rows(release) if not any(matches(pattern, path) for path in paths)]
     assert gone == []
 
 
-def test_the_page_of_the_docs_is_the_tables():
+def test_the_router_contract_page_equals_what_is_generated_from_the_tables():
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         page_file().write_text(page())

@@ -29,7 +29,7 @@ def triggers(rendered, name):
     return {trigger["name"]: trigger for trigger in spec(rendered, name)["triggers"]}
 
 
-def test_each_scaled_deployment_has_one_scaled_object_with_its_limits(scaled):
+def test_each_autoscaled_deployment_has_one_scaledobject_with_its_limits(scaled):
     matches = {m["metadata"]["name"]: m["spec"] for m in scaled.manifests() if m["kind"] == "ScaledObject"}
     assert {without_hash(name): (s["minReplicaCount"], s["maxReplicaCount"]) for name, s in matches.items()} == {
         PREFILL: (4, 16),
@@ -40,7 +40,7 @@ def test_each_scaled_deployment_has_one_scaled_object_with_its_limits(scaled):
         assert item["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
 
 
-def test_scaled_objects_satisfy_their_definition(scaled):
+def test_scaledobjects_are_valid_by_their_crd(scaled):
     definition = SHARED_DATA / "crds" / "keda.sh_scaledobjects.yaml"
     if not definition.is_file():
         pytest.skip(f"{definition} is absent")
@@ -50,29 +50,29 @@ def test_scaled_objects_satisfy_their_definition(scaled):
         jsonschema.validate(scaled.kubernetes("ScaledObject", name), {**closed, "additionalProperties": True})
 
 
-def test_each_threshold_is_a_trigger_of_its_own(scaled):
+def test_each_scaling_threshold_is_a_trigger_of_its_own(scaled):
     thresholds = {name: trigger["metadata"]["threshold"] for name, trigger in triggers(scaled, DECODE).items()}
     assert thresholds == {"requests": "40", "kv-cache-usage": "0.8", "prefill-prompt-tokens-per-s": "40000"}
     assert triggers(scaled, PREFILL)["prompt-tokens-per-s"]["metadata"]["threshold"] == "20000"
 
 
-def test_each_role_follows_the_load_of_the_other_in_the_proportion_of_the_topology(scaled):
+def test_each_role_follows_the_other_roles_load_in_the_proportion_of_the_topology(scaled):
     """8p-tp1-4d-tp2 has two prefill servers for each decode server that its load asks for."""
     other = triggers(scaled, PREFILL)["decode-requests"]["metadata"]
     assert other["threshold"] == "20"
     assert other["query"] == triggers(scaled, DECODE)["requests"]["metadata"]["query"]
 
 
-def test_a_role_that_is_scaled_alone_follows_its_own_load(varied):
+def test_a_role_that_is_autoscaled_alone_follows_its_own_load(varied):
     assert set(triggers(varied(scaling={"prefill": SCALING["prefill"]}), PREFILL)) == {"prompt-tokens-per-s"}
 
 
-def test_prompts_that_wait_raise_what_prefill_servers_follow(scaled):
+def test_waiting_prompts_add_to_the_load_that_prefill_servers_scale_by(scaled):
     """vLLM counts the tokens of a prompt once it is computed, so that a rate stops at what the servers do."""
     assert "vllm:num_requests_waiting" in triggers(scaled, PREFILL)["prompt-tokens-per-s"]["metadata"]["query"]
 
 
-def test_queries_add_up_the_servers_of_the_deployment_and_of_no_other(scaled):
+def test_scaling_queries_sum_over_the_servers_of_one_deployment(scaled):
     name = scaled.kubernetes("Deployment", DECODE)["metadata"]["name"]
     pods = f'{{namespace="llm-d",pod=~"{name}-[a-z0-9]+-[a-z0-9]+"}}'
     assert triggers(scaled, DECODE)["requests"]["metadata"]["query"] == (
@@ -80,14 +80,14 @@ def test_queries_add_up_the_servers_of_the_deployment_and_of_no_other(scaled):
     )
 
 
-def test_servers_that_nothing_is_known_of_stay(scaled):
+def test_without_metrics_keda_keeps_the_number_of_servers(scaled):
     """KEDA takes an empty answer for 0 unless it is told otherwise."""
     for name in (PREFILL, DECODE):
         for trigger in spec(scaled, name)["triggers"]:
             assert trigger["metadata"]["ignoreNullValues"] == "false"
 
 
-def test_the_address_of_prometheus_and_the_windows_can_be_chosen(scaled, varied):
+def test_the_address_of_prometheus_and_the_scaling_windows_can_be_configured(scaled, varied):
     other = varied(scaling={**SCALING, "prometheus": "http://here:9090", "scaleUpWindowS": 30, "scaleDownWindowS": 900})
 
     def told(rendered):
@@ -99,20 +99,20 @@ def test_the_address_of_prometheus_and_the_windows_can_be_chosen(scaled, varied)
     assert told(scaled) == [scaling().prometheus, 0, 300]
 
 
-def test_servers_come_and_go_one_by_one_and_in_the_proportion_of_the_topology(scaled):
+def test_servers_are_added_one_by_one_and_in_the_proportion_of_the_topology(scaled):
     for name, pods in ((PREFILL, 2), (DECODE, 1)):
         behavior = spec(scaled, name)["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
         assert behavior["scaleUp"]["policies"] == [{"type": "Pods", "value": pods, "periodSeconds": 180}]
         assert behavior["scaleDown"]["policies"] == [{"type": "Pods", "value": pods, "periodSeconds": 300}]
 
 
-def test_the_number_of_scaled_servers_is_left_alone_after_the_start(scaled):
+def test_updates_ignore_the_replicas_of_autoscaled_deployments(scaled):
     for name, start in ((PREFILL, 8), (DECODE, 4)):
         assert scaled.kubernetes("Deployment", name)["spec"]["replicas"] == start
         assert scaled.kubernetes_resource("Deployment", name).ignore_changes == ("spec.replicas",)
 
 
-def test_the_number_of_other_servers_is_not(varied, rehearsal):
+def test_updates_set_the_replicas_of_deployments_that_are_not_autoscaled(varied, rehearsal):
     one = varied(scaling={"prefill": SCALING["prefill"]})
     assert one.kubernetes_resource("Deployment", DECODE).ignore_changes == ()
     assert rehearsal.kubernetes_resource("Deployment", PREFILL).ignore_changes == ()
@@ -120,19 +120,19 @@ def test_the_number_of_other_servers_is_not(varied, rehearsal):
     assert [without_hash(name) for name in names] == [PREFILL]
 
 
-def test_each_copy_is_scaled_by_itself(varied):
+def test_each_copy_of_a_model_is_autoscaled_separately(varied):
     two = varied(copies=2, scaling=SCALING)
     names = {without_hash(m["metadata"]["name"]) for m in two.manifests() if m["kind"] == "ScaledObject"}
     assert names == {f"gpt-oss-120b-{copy}-{role}" for copy in (0, 1) for role in ("prefill", "decode")}
 
 
-def test_scaled_objects_wait_for_the_deployments(scaled):
+def test_scaledobjects_are_created_after_the_deployments(scaled):
     (component,) = scaled.of_type("llmd-oke:index:ModelScaling")
     deployments = {scaled.kubernetes_resource("Deployment", name).urn for name in (PREFILL, DECODE)}
     assert deployments <= set(component.depends_on)
 
 
-def test_scaling_changes_no_pod(scaled, rehearsal):
+def test_scaling_does_not_change_any_pod(scaled, rehearsal):
     for name in (PREFILL, DECODE):
         assert (
             scaled.kubernetes("Deployment", name)["spec"]["template"]

@@ -39,7 +39,7 @@ def places(value: Any, text: str, path: str = "") -> list[str]:
     return [path] if text in str(value) else []
 
 
-def test_planted_secrets_stand_in_secret_inputs_only(rendered: Any):
+def test_planted_secrets_occur_only_in_secret_inputs(rendered: Any):
     stack = whole(rendered)
     seen = set()
     for resource in stack.resources:
@@ -52,13 +52,13 @@ def test_planted_secrets_stand_in_secret_inputs_only(rendered: Any):
     assert not [text for text in PLANTED if text in json.dumps(stack.outputs, default=str)]
 
 
-def test_an_images_link_is_a_secret_in_what_the_plug_in_answers_too(rendered: Any):
+def test_an_image_link_is_a_secret_in_the_plug_ins_answers_too(rendered: Any):
     for image in whole(rendered).of_type("oci:Core/image:Image"):
         assert image.secret_inputs == {"imageSourceDetails"}
         assert image.additional_secret_outputs == ("imageSourceDetails",)
 
 
-def test_only_secrets_of_kubernetes_hold_tokens_and_pods_name_them(rendered: Any):
+def test_tokens_are_only_in_kubernetes_secrets_which_pods_refer_to(rendered: Any):
     for manifest in whole(rendered).manifests():
         if manifest["kind"] != "Secret":
             assert not [text for text in PLANTED if places(manifest, text)], manifest["metadata"]["name"]
@@ -85,7 +85,7 @@ def test_a_pre_warmed_server_is_offline_and_has_no_token(rendered: Any, source: 
         ("none", None, {"vllm"}),
     ],
 )
-def test_the_token_is_in_containers_that_download_from_hugging_face_and_in_no_other(
+def test_only_containers_that_download_from_hugging_face_get_the_token(
     rendered: Any, cache: str, source: str | None, holders: set[str]
 ):
     storage = {"modelCache": {"kind": cache}, **({"prewarm": {"source": source}} if source else {})}
@@ -106,7 +106,7 @@ def test_the_token_is_in_containers_that_download_from_hugging_face_and_in_no_ot
 @pytest.mark.parametrize(
     "uri", [LINK, "https://user:planted@host/image", "https://host/i?X-Amz-Signature=planted", "https://host/i#planted"]
 )
-def test_a_link_with_a_secret_in_the_stack_file_is_refused_without_being_shown(uri: str):
+def test_a_secret_link_in_the_stack_file_is_refused_without_being_shown(uri: str):
     config = cluster_layer(pool={"image": {"import": {**IMPORT, "uri": uri}}})
     with pytest.raises(InvalidStack) as caught:
         planning.plan(validate(config))
@@ -115,20 +115,20 @@ def test_a_link_with_a_secret_in_the_stack_file_is_refused_without_being_shown(u
     assert "planted" not in str(caught.value) + repr(caught.value.problems)
 
 
-def test_a_public_link_stays_in_the_stack_file(rendered: Any):
+def test_a_public_link_may_be_in_the_stack_file(rendered: Any):
     stack = rendered(cluster_layer(pool={"image": {"import": {**IMPORT, "uri": "https://objects/public.oci"}}}))
     (image,) = stack.of_type("oci:Core/image:Image")
     assert image.inputs["imageSourceDetails"]["sourceUri"] == "https://objects/public.oci"
 
 
 @pytest.mark.parametrize("links", [None, "{}", "[]", '{"mi300x": 1}', '{"mi300x": "http://planted"}', "planted"])
-def test_an_image_without_a_usable_link_is_refused_with_the_command_that_gives_it(rendered: Any, links: str | None):
+def test_an_image_without_a_usable_link_is_refused_with_the_command_to_set_one(rendered: Any, links: str | None):
     secrets = {} if links is None else {"imageLinks": links}
     with pytest.raises(KitError, match="llmd-oke:imageLinks") as caught:
         rendered(cluster_layer(pool={"image": {"import": IMPORT}}), **secrets)
     assert "planted" not in str(caught.value)
 
 
-def test_the_stack_file_and_the_plan_know_nothing_of_secrets():
+def test_stack_file_and_plan_contain_no_secrets():
     config = validate(created(pool={"image": {"import": IMPORT}}))
     assert "planted" not in yaml.safe_dump(config.model_dump(mode="json", by_alias=True)) + repr(planning.plan(config))

@@ -27,7 +27,7 @@ def texts(result: Rendered) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_each_kind_of_server_has_a_filter_of_its_own(rendered: Any, release: str):
+def test_the_picker_has_a_session_filter_for_each_role_of_servers(rendered: Any, release: str):
     (text,) = [text for name, text in texts(deployed(rendered, release)).items() if name.endswith("-epp")]
     config, picker = yaml.safe_load(text), endpoint_picker(RELEASES[release])
     filters = {p["name"]: p["parameters"] for p in config["plugins"] if p["type"] == "session-affinity-filter"}
@@ -53,7 +53,7 @@ def cleaning(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("door", [False, True])
-def test_every_envoy_leaves_the_header_of_sessions_where_the_picker_reads_it(rendered: Any, door: bool):
+def test_every_envoy_passes_the_session_header_on_to_the_picker(rendered: Any, door: bool):
     kept, taken = (
         [
             program
@@ -68,6 +68,6 @@ def test_every_envoy_leaves_the_header_of_sessions_where_the_picker_reads_it(ren
     assert not any(SESSION in program for program in kept)
 
 
-def test_a_sessions_name_is_bounded_before_the_picker_keeps_it(rendered: Any):
+def test_session_ids_are_limited_in_length_before_the_picker_stores_them(rendered: Any):
     (text,) = [text for name, text in texts(deployed(rendered, "llm-d-0.9.0")).items() if name.endswith("-envoy")]
     assert "bound_sessions(handle)" in text

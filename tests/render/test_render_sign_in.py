@@ -26,10 +26,10 @@ def token_words(settings: dict[str, str], secret_keys: tuple[str, ...] = ()) -> 
         ({}, ["--region", "us-ashburn-1"]),
     ],
 )
-def test_operators_sign_in_as_the_stack_says_and_else_as_whoever_uses_it(settings: dict[str, str], words: list[str]):
+def test_operators_use_the_stacks_kubernetes_credentials_or_else_the_users(settings: dict[str, str], words: list[str]):
     assert token_words(settings)[-2:] == words
 
 
-def test_a_key_in_the_config_alone_is_refused_before_anything_in_the_cluster():
+def test_an_oci_key_outside_the_provider_config_is_refused_before_any_change():
     with pytest.raises(KitError, match=r"oci:privateKey\), but no profile"):
         token_words({"oci:privateKey": "-----BEGIN PRIVATE KEY-----"}, ("oci:privateKey",))

@@ -12,7 +12,7 @@ def template(rendered):
     return rendered.kubernetes("Job", JOB)["spec"]["template"]
 
 
-def test_the_smoke_job_comes_after_everything_that_serves_a_model(stack):
+def test_the_smoke_job_is_created_after_everything_that_serves_a_model(stack):
     serving = {
         resource.urn
         for resource in stack.resources
@@ -22,20 +22,20 @@ def test_the_smoke_job_comes_after_everything_that_serves_a_model(stack):
         assert serving <= set(benchmark.depends_on)
 
 
-def test_nothing_comes_after_it(rehearsal):
+def test_no_resource_depends_on_the_smoke_job(rehearsal):
     own = {resource.urn for resource in rehearsal.resources if "SmokeBenchmark" in resource.urn}
     others = [resource for resource in rehearsal.resources if resource.urn not in own]
     assert own
     assert not [resource.name for resource in others if own & set(resource.depends_on)]
 
 
-def test_the_smoke_job_runs_with_the_image_of_the_servers(rehearsal):
+def test_the_smoke_job_uses_the_image_of_the_servers(rehearsal):
     (container,) = template(rehearsal)["spec"]["containers"]
     servers = json.loads(program(rehearsal)["request.json"])["topology"]["servers"]
     assert container["image"].partition("@")[0] == servers[0]["image"]
 
 
-def test_the_smoke_job_says_of_servers_what_their_containers_have(rehearsal, guide, baseline):
+def test_the_smoke_job_reports_servers_with_the_settings_of_their_containers(rehearsal, guide, baseline):
     for stack in (rehearsal, guide, baseline):
         for servers in json.loads(program(stack)["request.json"])["topology"]["servers"]:
             container = vllm(stack, f"gpt-oss-120b-{servers['role']}")
@@ -44,7 +44,7 @@ def test_the_smoke_job_says_of_servers_what_their_containers_have(rehearsal, gui
 
 
 @pytest.mark.parametrize("where", ["client", "none"])
-def test_the_smoke_job_is_no_part_of_a_stack_that_measures_elsewhere(varied, where):
+def test_a_stack_whose_benchmark_is_disabled_has_no_smoke_job(varied, where):
     assert not varied(stack={"smoke": {"where": where}}).of_type("llmd-oke:index:SmokeBenchmark")
 
 
@@ -58,11 +58,11 @@ def test_the_smoke_job_is_no_part_of_a_stack_that_measures_elsewhere(varied, whe
     ],
     ids=["topology", "environment", "router", "benchmark"],
 )
-def test_a_changed_deployment_or_question_is_measured(varied, changes):
+def test_a_changed_deployment_or_question_set_reruns_the_smoke_job(varied, changes):
     assert template(varied(**changes)) != template(varied(stack={"smoke": {}}))
 
 
-def test_an_evaluation_of_one_override_stands_for_no_other(varied):
+def test_the_evaluation_of_one_override_is_not_accepted_for_another(varied):
     plain, *overridden = (
         varied(topology="2p-tp2-2d-tp2", stack={"override": {"quickReduce": level}})
         for level in ("NONE", "INT4", "INT6")
@@ -73,12 +73,12 @@ def test_an_evaluation_of_one_override_stands_for_no_other(varied):
     assert template(overridden[0]) != template(overridden[1])
 
 
-def test_what_serves_no_request_is_not_measured_again(varied):
+def test_changes_that_serving_does_not_depend_on_do_not_rerun_the_smoke_job(varied):
     other_targets = varied(stack={"smoke": {}}, slo={"ttftMs": 1000, "itlMs": 20})
     assert template(other_targets) == template(varied(stack={"smoke": {}}))
 
 
-def test_pulumi_names_it_and_replaces_it_once_it_has_failed(rehearsal):
+def test_pulumi_names_the_smoke_job_and_replaces_a_failed_one(rehearsal):
     job = rehearsal.kubernetes_resource("Job", JOB)
     assert job.inputs["metadata"]["annotations"]["pulumi.com/replaceUnready"] == "true"
     assert int(job.timeouts["create"].removesuffix("s")) > job.inputs["spec"]["activeDeadlineSeconds"]

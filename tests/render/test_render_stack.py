@@ -15,7 +15,7 @@ from render_support import PROJECT, pod, selects
 SECONDS = {"kubernetes:apps/v1:Deployment", "kubernetes:core/v1:Service", "kubernetes:core/v1:Namespace"}
 
 
-def test_outputs_say_where_models_are_and_how_they_are_served(rehearsal):
+def test_stack_outputs_have_the_address_and_topology_of_each_model(rehearsal):
     assert rehearsal.outputs == {
         "namespace": "llm-d",
         "endpoints": {"gpt-oss-120b": "http://gpt-oss-120b.llm-d.svc.cluster.local"},
@@ -33,21 +33,21 @@ def deployments_behind(stack, service):
     ]
 
 
-def test_a_routed_models_service_selects_its_front_door_only(rehearsal):
+def test_the_service_of_a_routed_model_selects_only_its_routers_envoys(rehearsal):
     (door,) = deployments_behind(rehearsal, "gpt-oss-120b")
     assert door.startswith("gpt-oss-120b-front-door-")
     spec = rehearsal.kubernetes("Service", "gpt-oss-120b")["spec"]
     assert (spec["ports"][0]["port"], spec["ports"][0]["targetPort"]) == (80, 8081)
 
 
-def test_the_baselines_service_selects_its_servers(baseline):
+def test_the_service_of_an_aggregated_model_without_router_selects_its_servers(baseline):
     spec = baseline.kubernetes("Service", "gpt-oss-120b")["spec"]
     assert selects(spec["selector"], pod(baseline, "gpt-oss-120b-aggregated")["metadata"]["labels"])
     assert spec["ports"][0]["targetPort"] == 8000
     assert not [m for m in baseline.manifests() if m["kind"] == "InferencePool"]
 
 
-def test_copies_share_one_front_door_that_leads_to_a_router_each(varied):
+def test_copies_share_one_front_door_that_distributes_to_a_router_each(varied):
     two = varied(copies=2)
     (door,) = deployments_behind(two, "gpt-oss-120b")
     (volume,) = pod(two, door)["spec"]["volumes"]
@@ -61,12 +61,12 @@ def test_copies_share_one_front_door_that_leads_to_a_router_each(varied):
     assert len(hosts) == 2
 
 
-def test_no_two_objects_have_the_same_kind_and_name(varied):
+def test_kind_and_name_of_each_object_are_unique(varied):
     seen = [(m["kind"], m["metadata"]["name"]) for m in varied(copies=3, topology="2p-tp1-1d-tp2").manifests()]
     assert len(seen) == len(set(seen))
 
 
-def test_larger_servers_are_placed_before_smaller_ones(rehearsal):
+def test_larger_servers_have_a_higher_scheduling_priority_than_smaller_ones(rehearsal):
     classes = {m["metadata"]["name"]: m["value"] for m in rehearsal.manifests() if m["kind"] == "PriorityClass"}
 
     def priority(name):
@@ -75,7 +75,7 @@ def test_larger_servers_are_placed_before_smaller_ones(rehearsal):
     assert priority("gpt-oss-120b-decode") > priority("gpt-oss-120b-prefill") > 0
 
 
-def test_every_priority_class_that_a_pod_names_is_declared(stack):
+def test_every_priority_class_that_a_pod_refers_to_is_declared(stack):
     declared = {m["metadata"]["name"] for m in stack.manifests() if m["kind"] == "PriorityClass"}
     named = {
         m["spec"]["template"]["spec"].get("priorityClassName") for m in stack.manifests() if m["kind"] == "Deployment"
@@ -83,13 +83,13 @@ def test_every_priority_class_that_a_pod_names_is_declared(stack):
     assert named - {None} == declared
 
 
-def test_every_wait_has_a_limit_of_its_own(stack):
+def test_every_resource_that_is_waited_for_has_its_own_timeout(stack):
     for resource in stack.resources:
         if resource.type in SECONDS:
             assert set(resource.timeouts) == {"create", "update", "delete"}, resource.name
 
 
-def test_waits_for_servers_are_longer_than_their_start_up_budget(stack):
+def test_timeouts_of_deployments_exceed_the_servers_start_up_budget(stack):
     """The plug-in and Kubernetes wait ten minutes each where no time is given."""
     for resource in stack.of_type("kubernetes:apps/v1:Deployment"):
         container = resource.inputs["spec"]["template"]["spec"]["containers"][0]
@@ -99,7 +99,7 @@ def test_waits_for_servers_are_longer_than_their_start_up_budget(stack):
             assert resource.inputs["spec"].get("progressDeadlineSeconds", 600) > budget
 
 
-def test_a_rolling_update_may_take_a_start_up_for_each_wave(guide):
+def test_a_rolling_update_may_take_a_start_up_budget_for_each_wave(guide):
     update = guide.kubernetes_resource("Deployment", "gpt-oss-120b-prefill").timeouts["update"]
     assert int(update.removesuffix("s")) >= 8 * 1800
 
@@ -114,14 +114,14 @@ def test_units_wait_for_the_namespace_and_not_for_each_other(rehearsal):
         assert not [urn for urn in needed if "Deployment" in urn]
 
 
-def test_routers_wait_for_the_definitions(rehearsal):
+def test_routers_are_created_after_the_crds(rehearsal):
     (router,) = rehearsal.of_type("llmd-oke:index:Router")
     definitions = {r.urn for r in rehearsal.of_type("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")}
     assert definitions
     assert definitions <= set(router.depends_on)
 
 
-def test_requests_move_once_what_they_go_to_is_ready_and_it_outlives_them(rehearsal):
+def test_a_service_switches_after_its_new_targets_are_ready_and_before_old_ones_go(rehearsal):
     """The engine deletes what leaves a stack in the opposite order of what was waited for."""
     (name,) = deployments_behind(rehearsal, "gpt-oss-120b")
     door = rehearsal.kubernetes_resource("Deployment", name)
@@ -135,12 +135,12 @@ def test_requests_move_once_what_they_go_to_is_ready_and_it_outlives_them(rehear
     assert door.urn in rehearsal.kubernetes_resource("Service", "gpt-oss-120b").depends_on
 
 
-def test_an_endpoint_without_routers_does_not_wait_for_pods_that_its_own_wait_covers(baseline):
+def test_an_endpoint_without_routers_does_not_wait_for_the_deployments_pods(baseline):
     (endpoint,) = baseline.of_type("llmd-oke:index:ModelEndpoint")
     assert not [urn for urn in endpoint.depends_on if "Deployment" in urn]
 
 
-def test_definitions_stay_on_destroy_and_can_be_taken_over(rehearsal):
+def test_crds_are_retained_on_destroy_and_adopted_if_they_exist(rehearsal):
     definitions = rehearsal.of_type("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
     provider = rehearsal.resource("pulumi:providers:kubernetes", "definitions")
     for definition in definitions:
@@ -150,7 +150,7 @@ def test_definitions_stay_on_destroy_and_can_be_taken_over(rehearsal):
     assert provider.inputs["upsertExistingObjects"] == "true"
 
 
-def test_definitions_are_those_of_the_release_unchanged(rehearsal):
+def test_crds_are_those_of_the_release_unchanged(rehearsal):
     release = catalogue.release("llm-d-0.9.0")
     assert release is not None
     for manifest in crd_manifests(release.crds):
@@ -158,7 +158,7 @@ def test_definitions_are_those_of_the_release_unchanged(rehearsal):
         assert declared["spec"] == manifest["spec"]
 
 
-def test_only_definitions_take_over_what_is_there(rehearsal):
+def test_only_crds_may_adopt_existing_objects(rehearsal):
     cluster = rehearsal.resource("pulumi:providers:kubernetes", "cluster")
     assert "upsertExistingObjects" not in cluster.inputs
     assert cluster.inputs["enablePatchForce"] == "true"
@@ -167,13 +167,13 @@ def test_only_definitions_take_over_what_is_there(rehearsal):
             assert resource.provider.startswith(cluster.urn), resource.name
 
 
-def test_the_providers_identity_is_the_clusters_not_the_kubeconfigs(stack):
+def test_the_kubernetes_provider_is_identified_by_cluster_and_not_by_kubeconfig(stack):
     for provider in stack.of_type("pulumi:providers:kubernetes"):
         assert provider.inputs["clusterIdentifier"]
         assert "kubeconfig" not in provider.inputs
 
 
-def test_the_token_is_a_secret_and_nowhere_else(rendered):
+def test_the_hugging_face_token_is_in_a_secret_and_nowhere_else(rendered):
     stack = rendered("rehearsal", huggingFaceToken="hf_not_to_be_seen")
     resource = stack.kubernetes_resource("Secret", "huggingface-token")
     assert resource.inputs["stringData"] == {"token": "hf_not_to_be_seen"}
@@ -183,11 +183,11 @@ def test_the_token_is_a_secret_and_nowhere_else(rendered):
     assert "hf_not_to_be_seen" not in str(stack.outputs)
 
 
-def test_without_a_token_there_is_no_secret(stack):
+def test_without_a_hugging_face_token_no_secret_is_declared(stack):
     assert not [m for m in stack.manifests() if m["kind"] == "Secret"]
 
 
-def test_every_image_has_a_version(stack):
+def test_every_image_has_a_tag(stack):
     for deployment in [m for m in stack.manifests() if m["kind"] == "Deployment"]:
         spec = deployment["spec"]["template"]["spec"]
         for container in [*spec["containers"], *spec.get("initContainers", [])]:
@@ -196,7 +196,7 @@ def test_every_image_has_a_version(stack):
             assert container["imagePullPolicy"] == "IfNotPresent"
 
 
-def test_everything_in_the_namespace_is_labelled_as_part_of_the_kit(stack):
+def test_everything_in_the_namespace_has_the_kits_label(stack):
     for manifest in stack.manifests():
         if manifest["kind"] != "CustomResourceDefinition":
             assert manifest["metadata"]["labels"]["app.kubernetes.io/part-of"] == "llmd-oke", manifest["kind"]
@@ -207,14 +207,14 @@ def test_the_namespace_admits_pods_that_lock_memory(rehearsal):
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
-def test_every_resource_is_named_after_its_parent(stack):
+def test_every_resource_name_begins_with_its_parents_name(stack):
     by_urn = {resource.urn: resource for resource in stack.resources}
     for resource in stack.resources:
         if resource.parent in by_urn:
             assert resource.name.startswith(by_urn[resource.parent].name)
 
 
-def test_an_update_of_what_nodes_can_not_pull_is_refused_however_it_is_begun():
+def test_an_update_with_images_that_nodes_cannot_pull_is_always_refused():
     stack = load(PROJECT, "guide").model_dump(mode="json", by_alias=True, exclude_unset=True)
     config = {"llmd-oke:stack": json.dumps({**stack, "override": {"router": "llm-d-0.6.0"}})}
     with pytest.raises(InvalidStack, match=r"override.router.*nodes can't pull .*llm-d-inference-scheduler:v0.7.1"):

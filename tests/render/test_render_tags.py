@@ -68,7 +68,7 @@ def taggable(path: str, properties: Any, types: Any) -> Iterator[str]:
             yield from taggable(inner, types[kind.removeprefix("ref:")]["properties"], types)
 
 
-def test_what_can_have_tags_is_what_the_schema_of_the_plug_in_says():
+def test_the_kits_list_of_taggable_resources_equals_the_plug_ins_schema():
     schema = need_schema()
     recorded = {type_: places for type_, places in TAGGABLE.items() if not type_.startswith("oci:Budget/")}
     assert {
@@ -91,26 +91,26 @@ def tagged(rendered: Any, launch: Launch) -> list[Declared]:
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_everything_that_can_have_tags_has_those_of_the_stack(rendered: Any, launch: Launch):
+def test_every_taggable_resource_has_the_stacks_tags(rendered: Any, launch: Launch):
     for resource in tagged(rendered, launch):
         assert untagged(resource) == [], resource.name
         assert unknown_to_installed_plugin(resource) == [], resource.name
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_plug_in_4_takes_the_tags_of_everything(rendered: Any, launch: Launch):
+def test_version_4_of_the_oci_plug_in_accepts_all_tags(rendered: Any, launch: Launch):
     for resource in tagged(rendered, launch):
         assert contract_breaches(resource) == [], resource.name
 
 
-def test_load_balancers_and_volumes_that_oke_makes_have_the_tags(rendered: Any):
+def test_load_balancers_and_volumes_that_oke_creates_get_the_stacks_tags(rendered: Any):
     (cluster,) = (item for item in oci_resources(rendered(created(tags=TAGS))) if item.type == CLUSTER)
     expected = {"freeformTags": FREEFORM, "definedTags": DEFINED}
     assert cluster.inputs["options"]["serviceLbConfig"] == expected
     assert cluster.inputs["options"]["persistentVolumeConfig"] == expected
 
 
-def test_a_dynamic_group_of_a_domain_has_the_tags_as_the_domain_writes_them(rendered: Any):
+def test_a_dynamic_group_in_an_identity_domain_is_tagged_by_the_domains_schema(rendered: Any):
     made = rendered(cluster_layer(pool={"launch": "cluster-network"}, tags=TAGS))
     (group,) = (item for item in oci_resources(made) if item.type.endswith(":DomainsDynamicResourceGroup"))
     assert group.inputs["urnietfparamsscimschemasoracleidcsextensionOciTags"] == {
@@ -123,7 +123,7 @@ def provider_of(made: Rendered) -> list[Any]:
     return [item.inputs.get("ignoreDefinedTags") for item in made.resources if item.type == PROVIDER]
 
 
-def test_updates_leave_the_tags_of_others_alone_and_write_their_own(rendered: Any):
+def test_updates_ignore_tags_that_others_set_and_change_their_own(rendered: Any):
     plain, tagged = rendered(cluster_layer()), rendered(cluster_layer(tags={**TAGS, "ignored": ["Audit.Owner"]}))
     assert all("definedTags" not in resource.inputs for resource in oci_resources(plain))
     assert provider_of(plain) == [None]
@@ -133,7 +133,7 @@ def test_updates_leave_the_tags_of_others_alone_and_write_their_own(rendered: An
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_tags_are_given_to_what_runs_in_place(rendered: Any, launch: Launch):
+def test_changed_tags_are_updated_in_place(rendered: Any, launch: Launch):
     changes: dict[str, Any] = {"rdma": "none" if launch is Launch.PLAIN else "sriov-vf"}
     stacks = [rendered(cluster_layer(pool={"launch": launch}, **changes, **tags)) for tags in ({}, {"tags": TAGS})]
     before, after = ({item.urn: item for item in oci_resources(made)} for made in stacks)
@@ -145,7 +145,7 @@ def test_tags_are_given_to_what_runs_in_place(rendered: Any, launch: Launch):
     assert {name: paths for name, paths in replaced.items() if paths} == {}
 
 
-def test_a_load_balancer_of_another_stacks_cluster_has_the_tags_of_its_own(rendered: Any):
+def test_a_load_balancer_in_another_stacks_cluster_gets_this_stacks_tags(rendered: Any):
     door = {"exposure": "internal"}
     made = rendered(stack(cluster=existing_cluster(identifier=ocid("cluster")), frontDoor=door, tags=TAGS))
     (service,) = (item for item in made.resources if item.inputs.get("spec", {}).get("type") == "LoadBalancer")
@@ -156,7 +156,7 @@ def test_a_load_balancer_of_another_stacks_cluster_has_the_tags_of_its_own(rende
 
 @pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
 @pytest.mark.parametrize("style", ["classic", "identity-domain"])
-def test_the_group_that_may_join_has_the_instances_with_the_stacks_tag_alone(rendered: Any, launch: str, style: str):
+def test_only_instances_with_the_stacks_tag_are_in_the_group_that_may_join(rendered: Any, launch: str, style: str):
     iam = {"homeRegion": "us-ashburn-1", "style": style, "nodeTag": "Operations.Cluster"}
     made = oci_resources(rendered(cluster_layer(pool={"launch": launch}, cluster={"iam": iam})))
     (group,) = (item for item in made if "ynamic" in item.type)

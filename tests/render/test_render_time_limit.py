@@ -27,7 +27,7 @@ def minutes(*resources: Declared) -> int:
     return time_limit_of(resources, KNOWN, around=0).minutes
 
 
-def test_waits_that_follow_each_other_add_up_and_those_beside_each_other_do_not():
+def test_timeouts_of_dependent_resources_add_up_and_parallel_ones_do_not():
     first, second = resource("a", {"create": "10m", "update": "1h30m"}), resource("b", {"create": "90s"}, "a")
     assert minutes(first) == 90
     assert minutes(first, resource("c", {"create": "30m", "update": "60m"})) == 90
@@ -35,19 +35,19 @@ def test_waits_that_follow_each_other_add_up_and_those_beside_each_other_do_not(
     assert [name for name, _ in time_limit_of([second, first], KNOWN, 0).path] == ["Instance a", "Instance b"]
 
 
-def test_what_is_deleted_before_it_is_replaced_is_waited_for_twice():
+def test_a_resource_that_is_deleted_before_its_replacement_counts_twice():
     limits = {"create": "120m", "update": "130m", "delete": "60m"}
     assert minutes(resource("pool", limits)) == 130
     assert minutes(resource("pool", limits, delete_before_replace=True)) == 180
 
 
-def test_what_has_no_limit_of_its_own_has_that_of_its_plug_in_and_a_component_none():
+def test_a_resource_without_a_timeout_has_its_plug_ins_and_a_component_has_none():
     assert minutes(resource("network")) == KNOWN.oci_minutes
     assert minutes(resource("object", type_="kubernetes:core/v1:ConfigMap")) == KNOWN.kubernetes_minutes
     assert minutes(resource("component", type_="llmd-oke:index:GpuPool")) == 0
 
 
-def test_objects_wait_for_the_cluster_that_their_provider_needs():
+def test_objects_wait_for_the_cluster_of_their_provider():
     cluster = resource("cluster", {"create": "60m"})
     provider = resource("provider", None, "cluster", type_="pulumi:providers:kubernetes")
     assert (
@@ -55,7 +55,7 @@ def test_objects_wait_for_the_cluster_that_their_provider_needs():
     )
 
 
-def test_an_upgrade_of_kubernetes_takes_clusters_and_pools_one_after_the_other():
+def test_in_a_kubernetes_upgrade_clusters_and_pools_follow_one_another():
     version = {"kubernetesVersion": "v1.34.2"}
     pools = [resource(name, {"create": "60m", "update": "60m"}, inputs=version) for name in ("system", "mi300x")]
     assert minutes(*pools) == 120
@@ -69,7 +69,7 @@ def limit(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("words", "most"), [([], KNOWN.hosted_job_minutes), (["--own-runner"], KNOWN.own_job_minutes)])
-def test_a_job_gets_what_the_stack_may_take_and_at_most_what_github_grants(words: list[str], most: int):
+def test_a_pipeline_jobs_timeout_covers_the_stack_up_to_githubs_maximum(words: list[str], most: int):
     granted, said = limit("--stack", "reference", *words)
     own = int(said.split("An update of reference may take ")[1].split()[0])
     assert granted == min(own, most)

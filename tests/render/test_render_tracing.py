@@ -21,13 +21,13 @@ def traced(varied: Callable[..., Rendered]) -> Rendered:
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_model_servers_send_traces_under_their_role(traced: Rendered, role: str) -> None:
+def test_model_servers_export_traces_named_after_their_role(traced: Rendered, role: str) -> None:
     container = vllm(traced, f"gpt-oss-120b-{role}")
     assert "--otlp-traces-endpoint=http://otel-collector:4317" in container["args"]
     assert {**VARIABLES, "OTEL_SERVICE_NAME": f"gpt-oss-120b-{role}"}.items() <= env(container).items()
 
 
-def test_the_endpoint_picker_sends_traces_under_its_own_name(traced: Rendered) -> None:
+def test_the_endpoint_picker_exports_traces_under_its_own_name(traced: Rendered) -> None:
     (picker,) = [c for c in pod(traced, "gpt-oss-120b-epp")["spec"]["containers"] if c["name"] == "epp"]
     assert "--tracing=true" in picker["args"]
     assert "--tracing=false" not in picker["args"]
@@ -35,19 +35,23 @@ def test_the_endpoint_picker_sends_traces_under_its_own_name(traced: Rendered) -
 
 
 @pytest.mark.parametrize(("more", "flag"), [({}, True), (OLDER, False)], ids=["own sidecar", "one that always does"])
-def test_the_routing_sidecar_sends_traces(varied: Callable[..., Rendered], more: dict[str, object], flag: bool) -> None:
+def test_the_routing_sidecar_exports_traces(
+    varied: Callable[..., Rendered], more: dict[str, object], flag: bool
+) -> None:
     rendered = varied(stack={"tracing": TRACING, **more})
     (sidecar,) = pod(rendered, "gpt-oss-120b-decode")["spec"]["initContainers"]
     assert ("--tracing" in sidecar["args"]) is flag
     assert {**VARIABLES, "OTEL_SERVICE_NAME": "gpt-oss-120b-routing-proxy"}.items() <= env(sidecar).items()
 
 
-def test_a_stack_without_tracing_says_nothing_of_it(rehearsal: Rendered) -> None:
+def test_a_stack_without_tracing_has_no_tracing_settings(rehearsal: Rendered) -> None:
     assert "OTEL_" not in str(rehearsal.manifests())
     assert "otlp" not in str(rehearsal.manifests())
 
 
-def test_tracing_leaves_the_version_by_which_servers_hand_cache_over(traced: Rendered, rehearsal: Rendered) -> None:
+def test_tracing_does_not_change_the_version_label_of_servers_that_share_kv_cache(
+    traced: Rendered, rehearsal: Rendered
+) -> None:
     versions = [
         pod(rendered, "gpt-oss-120b-decode")["metadata"]["labels"]["llmd-oke/version"]
         for rendered in (traced, rehearsal)

@@ -34,14 +34,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_where_there_is_room_what_serves_stays_beside_what_is_to_come(varied, change):
+def test_with_free_gpus_new_servers_start_beside_the_old_ones(varied, change):
     """Not one name in common: the engine makes all of the new unit before it takes the old one away."""
     old, new = of_units(varied()), of_units(varied(**change))
     assert old.isdisjoint(new)
     assert {without_hash(name) for _, name in old} == {without_hash(name) for _, name in new}
 
 
-def test_the_models_address_leads_to_the_new_unit_when_that_is_ready(varied):
+def test_a_models_address_switches_to_the_new_unit_when_that_is_ready(varied):
     old, new = varied(), varied(engine={"blockSize": 64})
     (before,), (after,) = ({s["spec"]["selector"]["llmd-oke/front-door"]} for s in map(address, (old, new)))
     assert before != after
@@ -52,7 +52,7 @@ def address(rendered: Rendered):
     return rendered.kubernetes("Service", "gpt-oss-120b")
 
 
-def test_where_there_is_no_room_a_unit_keeps_its_names_and_its_servers_go_first(varied):
+def test_without_free_gpus_a_unit_keeps_its_names_and_its_old_servers_go_first(varied):
     old, new = varied(stack=TIGHT), varied(stack=TIGHT, engine={"blockSize": 64})
     assert names(old) == names(new)
     for deployment in (PREFILL, DECODE):
@@ -63,7 +63,7 @@ def test_where_there_is_no_room_a_unit_keeps_its_names_and_its_servers_go_first(
 
 
 @pytest.mark.parametrize("room", [{}, TIGHT], ids=["beside", "tight"])
-def test_a_pool_has_servers_of_one_version(varied, room):
+def test_an_inferencepool_selects_servers_of_one_version_only(varied, room):
     old, new = varied(stack=room), varied(stack=room, engine={"blockSize": 64})
     for rendered, other in ((old, new), (new, old)):
         chosen = rendered.kubernetes("InferencePool", "gpt-oss-120b")["spec"]["selector"]["matchLabels"]
@@ -72,7 +72,7 @@ def test_a_pool_has_servers_of_one_version(varied, room):
             assert not selects(chosen, pod(other, role)["metadata"]["labels"])
 
 
-def test_settings_that_the_handshake_does_not_go_by_are_changed_in_place(varied):
+def test_settings_that_prefill_and_decode_need_not_share_are_changed_in_place(varied):
     before = varied()
     after = varied(engine={"maxNumSeqs": 128, "env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})
     assert names(before) == names(after)
@@ -88,7 +88,7 @@ def waited_for(rendered: Rendered, kind: str) -> list[bool]:
     return [any("Unit$kubernetes:apps/v1:Deployment" in urn for urn in part.depends_on) for part in parts]
 
 
-def test_units_that_serve_follow_one_another_where_there_is_no_room_beside_them(varied, monkeypatch):
+def test_without_free_gpus_units_are_updated_one_after_the_other(varied, monkeypatch):
     """The pool of a unit turns to its new servers together with them."""
     served = {"outputs": {"endpoints": {"gpt-oss-120b": "http://gpt-oss-120b.llm-d.svc.cluster.local"}}}
     monkeypatch.setitem(declare.COMPUTED, "pulumi:pulumi:StackReference", served)
@@ -97,7 +97,7 @@ def test_units_that_serve_follow_one_another_where_there_is_no_room_beside_them(
     assert waited_for(again, "Router") == [False, True]
 
 
-def test_units_of_a_new_stack_start_side_by_side(varied):
+def test_units_of_a_new_stack_are_created_in_parallel(varied):
     new = varied(**COPIES)
     assert waited_for(new, "PrefillDecodeUnit") == waited_for(new, "Router") == [False, False]
 
@@ -120,7 +120,7 @@ def test_another_number_or_size_of_decode_servers_leaves_prefill_pods_alone(vari
     assert pod(before, PREFILL) == pod(after, PREFILL)
 
 
-def test_another_number_of_servers_changes_nothing_but_the_number(varied):
+def test_another_number_of_servers_changes_only_replicas(varied):
     before = varied(topology="8p-tp1-4d-tp2").kubernetes("Deployment", DECODE)
     after = varied(topology="8p-tp1-5d-tp2").kubernetes("Deployment", DECODE)
     assert after["spec"].pop("replicas") == 5
@@ -129,7 +129,7 @@ def test_another_number_of_servers_changes_nothing_but_the_number(varied):
     assert before["spec"]["selector"] == after["spec"]["selector"]
 
 
-def test_full_nodes_give_a_pod_up_before_its_successor_comes(guide, rehearsal):
+def test_on_full_nodes_a_rolling_update_deletes_a_pod_before_it_creates_the_next(guide, rehearsal):
     assert guide.kubernetes("Deployment", DECODE)["spec"]["strategy"]["rollingUpdate"] == {
         "maxSurge": 0,
         "maxUnavailable": 1,
@@ -139,19 +139,19 @@ def test_full_nodes_give_a_pod_up_before_its_successor_comes(guide, rehearsal):
     assert spare["maxUnavailable"] == 0
 
 
-def test_another_picker_config_rolls_the_router_and_nothing_else(varied):
+def test_another_picker_config_restarts_only_the_router(varied):
     before, after = varied(), varied(router={"nonCachedTokens": 512})
     assert pod(before, "gpt-oss-120b-epp") != pod(after, "gpt-oss-120b-epp")
     assert pod(before, DECODE) == pod(after, DECODE)
     assert names(before) == names(after)
 
 
-def test_a_priority_class_is_named_after_its_value_which_cant_change(rehearsal):
+def test_a_priority_class_is_named_after_its_value_which_cannot_change(rehearsal):
     for manifest in [m for m in rehearsal.manifests() if m["kind"] == "PriorityClass"]:
         assert manifest["metadata"]["name"].endswith(f"-{manifest['value']}")
 
 
-def test_a_router_of_one_pod_goes_before_its_successor_comes(varied):
+def test_a_router_with_one_pod_is_deleted_before_its_successor_is_created(varied):
     older = varied(stack={"override": {"router": "llm-d-0.6.0"}})
     spec = older.kubernetes("Deployment", "gpt-oss-120b-epp")["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")

@@ -64,7 +64,7 @@ def test_built_in_objects_have_the_fields_and_types_of_their_kinds(stack):
             assert matches == [], manifest["metadata"]["name"]
 
 
-def test_a_misspelt_field_and_a_wrong_type_would_be_noticed():
+def test_the_check_of_objects_detects_a_misspelt_field_and_a_wrong_type():
     wrong = {"spec": {"replica": 1, "template": {"metadata": {"name": 1}}}}
     assert list(misfits(wrong, Deployment, "Deployment")) == [
         "Deployment.spec.replica: DeploymentSpec has no such field",
@@ -72,7 +72,7 @@ def test_a_misspelt_field_and_a_wrong_type_would_be_noticed():
     ]
 
 
-def test_custom_objects_satisfy_their_definitions(stack):
+def test_custom_objects_are_valid_by_their_crds(stack):
     for manifest in stack.manifests():
         group, _, version = manifest["apiVersion"].partition("/")
         if not group.startswith("inference.networking"):
@@ -98,7 +98,7 @@ def without_unknown_fields(schema: Any) -> Any:
     return closed
 
 
-def test_every_custom_object_has_its_definition_in_the_stack(stack):
+def test_every_custom_object_has_its_crd_in_the_stack(stack):
     kinds = {m["spec"]["names"]["kind"] for m in stack.manifests() if m["kind"] == "CustomResourceDefinition"}
     custom = {m["kind"] for m in stack.manifests() if m["apiVersion"].startswith("inference.networking")}
     assert custom <= kinds

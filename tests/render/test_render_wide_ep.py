@@ -36,28 +36,28 @@ def variables(container):
     ("role", "backend", "graphs"),
     [("prefill", "mori_high_throughput", "PIECEWISE"), ("decode", "mori_low_latency", "FULL_DECODE_ONLY")],
 )
-def test_each_role_exchanges_tokens_by_its_own_kernels(wide, role, backend, graphs):
+def test_each_role_exchanges_expert_tokens_with_its_own_backend(wide, role, backend, graphs):
     words = pod(wide, role)["containers"][0]["args"]
     assert f"--all2all-backend={backend}" in words
     assert f'--compilation-config={{"cudagraph_mode": "{graphs}"}}' in words
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_pods_have_the_heap_and_the_traffic_class_of_the_network(wide, role):
+def test_pods_have_the_symmetric_heap_and_the_traffic_class_of_the_rdma_network(wide, role):
     told = variables(pod(wide, role)["containers"][0])
     assert told["MORI_SHMEM_HEAP_SIZE"] == str(16 * 2**30)
     assert (told["MORI_RDMA_TC"], told["MORI_RDMA_SL"]) == (told["NCCL_IB_TC"], told["NCCL_IB_SL"])
     assert "MORI_IB_GID_INDEX" not in told
 
 
-def test_shared_memory_has_room_for_the_exchange(wide):
+def test_shared_memory_has_room_for_the_exchange_of_expert_tokens(wide):
     (memory,) = (
         volume["emptyDir"]["sizeLimit"] for volume in pod(wide, "decode")["volumes"] if volume["name"] == "shm"
     )
     assert memory == "64Gi"
 
 
-def test_the_sidecar_is_told_the_pods_of_both_servers_in_the_order_of_their_ranks(wide):
+def test_the_sidecar_gets_the_pods_of_both_servers_in_the_order_of_their_ranks(wide):
     sidecar = pod(wide, "decode")["initContainers"][-1]
     names = dict(word.split("=", 1) for word in sidecar["args"] if "=" in word)
     assert (names["--moriio-dp-size"], names["--moriio-dp-size-local"], names["--moriio-tp-size"]) == ("16", "8", "1")
@@ -70,7 +70,7 @@ def test_the_sidecar_is_told_the_pods_of_both_servers_in_the_order_of_their_rank
     assert {"LLMD_OKE_UNIT", "POD_NAMESPACE", "POD_IP"} <= variables(sidecar).keys()
 
 
-def test_servers_of_both_backends_hand_over_to_each_other(wide):
+def test_servers_with_different_exchange_backends_can_transfer_kv_cache(wide):
     versions = {
         wide.kubernetes("LeaderWorkerSet", f"{NAME}-{role}")["metadata"]["labels"]["llmd-oke/version"]
         for role in ("prefill", "decode")
@@ -78,13 +78,13 @@ def test_servers_of_both_backends_hand_over_to_each_other(wide):
     assert len(versions) == 1
 
 
-def test_names_of_pods_are_those_of_the_sets(wide):
+def test_pod_names_in_the_sidecars_arguments_are_those_of_the_leaderworkerset(wide):
     labels = wide.kubernetes("LeaderWorkerSet", f"{NAME}-decode")["metadata"]["labels"]
     for role in ("prefill", "decode"):
         assert wide.kubernetes("LeaderWorkerSet", f"{labels['llmd-oke/unit']}-{role}")
 
 
-def test_the_sidecar_waits_for_the_names_that_it_is_told(wide):
+def test_the_sidecar_waits_until_the_names_of_its_peers_resolve(wide):
     waits, sidecar = pod(wide, "decode")["initContainers"][-2:]
     assert waits["name"] == "peer-names"
     assert set(waits["args"][2:]) == {
@@ -96,7 +96,7 @@ def test_the_sidecar_waits_for_the_names_that_it_is_told(wide):
     assert [container["name"] for container in pod(wide, "prefill").get("initContainers", ())].count("peer-names") == 0
 
 
-def test_each_port_has_a_name_that_kubernetes_takes(wide):
+def test_each_port_has_a_name_that_kubernetes_accepts(wide):
     names = [port["name"] for port in pod(wide, "decode")["containers"][0]["ports"]]
     assert len(names) == len(set(names))
     assert max(map(len, names)) <= 15

@@ -124,7 +124,7 @@ def audit(root: Path, database: str, *more: str, path: str = "") -> tuple[int, s
     return code, said.getvalue()
 
 
-def test_every_locked_version_is_looked_up_once_as_it_is_installed_or_built(osv: Osv, checkout: Path):
+def test_the_audit_looks_up_every_locked_version_once(osv: Osv, checkout: Path):
     code, said = audit(checkout, osv.url)
     assert (code, said.startswith("5 locked versions: 0 ")) == (0, True)
     assert sorted(osv.asked) == [
@@ -136,7 +136,7 @@ def test_every_locked_version_is_looked_up_once_as_it_is_installed_or_built(osv:
     ]
 
 
-def test_what_another_version_ends_fails_and_says_where_it_is_and_which_one(osv: Osv, checkout: Path):
+def test_a_vulnerability_with_a_fixed_version_fails_and_names_both(osv: Osv, checkout: Path):
     osv.known["PyPI", "jinja2", "2.4.1"] = ["GHSA-1", "PYSEC-1"]
     osv.advisories = {"GHSA-1": JINJA, "PYSEC-1": {**JINJA, "id": "PYSEC-1", "aliases": ["GHSA-1"]}}
     code, said = audit(checkout, osv.url)
@@ -145,7 +145,7 @@ def test_what_another_version_ends_fails_and_says_where_it_is_and_which_one(osv:
     assert (code, said.partition("5 locked")[0]) == (1, wrong)
 
 
-def test_what_no_version_ends_is_told_and_fails_nothing(osv: Osv, checkout: Path):
+def test_a_vulnerability_without_a_fix_is_reported_and_fails_nothing(osv: Osv, checkout: Path):
     osv.known["Go", "k8s.io/api", "0.34.2"] = ["GO-1"]
     osv.advisories = {"GO-1": ENDLESS}
     code, said = audit(checkout, osv.url)
@@ -153,7 +153,7 @@ def test_what_no_version_ends_is_told_and_fails_nothing(osv: Osv, checkout: Path
 
 
 @pytest.mark.parametrize(("until", "code"), [("2999-01-01", 0), ("2020-01-01", 1)])
-def test_an_advisory_is_accepted_by_any_of_its_names_until_a_day(osv: Osv, checkout: Path, until: str, code: int):
+def test_an_advisory_can_be_accepted_by_any_alias_until_a_date(osv: Osv, checkout: Path, until: str, code: int):
     osv.known["PyPI", "jinja2", "2.4.1"] = ["GHSA-1"]
     osv.advisories = {"GHSA-1": JINJA}
     entry = f"accepted: [{{id: PYSEC-1, because: no template of others, until: {until}}}]\n"
@@ -162,25 +162,25 @@ def test_an_advisory_is_accepted_by_any_of_its_names_until_a_day(osv: Osv, check
 
 
 @pytest.mark.parametrize("text", ["accepted: [{id: X}]", "[", "accepted: 1"])
-def test_a_list_of_accepted_ones_in_another_form_is_refused(osv: Osv, checkout: Path, text: str):
+def test_an_invalid_list_of_accepted_advisories_is_refused(osv: Osv, checkout: Path, text: str):
     (checkout / "tools" / "advisories.yaml").write_text(text)
     code, said = audit(checkout, osv.url)
     assert (code, said.startswith("error tools/advisories.yaml: ")) == (2, True)
 
 
 @pytest.mark.parametrize("answer", ["busy", "<html>sign in</html>", '{"results": []}', '{"results": [1, 2, 3, 4, 5]}'])
-def test_without_an_answer_that_can_be_read_nothing_passes(osv: Osv, checkout: Path, answer: str):
+def test_without_a_valid_answer_of_the_database_the_audit_fails(osv: Osv, checkout: Path, answer: str):
     osv.answer = lambda _: answer
     code, said = audit(checkout, osv.url)
     assert (code, said.startswith(f"NOT AUDITED: {osv.url} gave no answer: ")) == (3, True)
 
 
-def test_an_unreachable_database_is_said_and_has_an_exit_code_of_its_own(checkout: Path):
+def test_an_unreachable_database_is_reported_with_its_own_exit_code(checkout: Path):
     code, said = audit(checkout, "http://127.0.0.1:9")
     assert (code, "NOT AUDITED" in said, "5 versions were not looked up" in said) == (3, True, True)
 
 
-def test_checks_go_on_without_an_answer_and_fail_on_findings(tmp_path: Path):
+def test_check_tolerates_an_unreachable_database_and_fails_on_findings(tmp_path: Path):
     """The part of `scripts/check` that runs the audit, with an audit that ends as it may."""
     part = (ROOT / "scripts" / "check").read_text().partition("== scripts/audit")[2].partition("\n")[2]
     (tmp_path / "scripts").mkdir()
@@ -217,7 +217,7 @@ def images(checkout: Path) -> Path:
     return checkout
 
 
-def test_programs_of_images_are_looked_up_by_the_versions_of_their_tags(osv: Osv, images: Path):
+def test_programs_in_images_are_looked_up_by_the_version_in_the_tag(osv: Osv, images: Path):
     osv.known["Bitnami", "envoy", "1.33.2"] = ["BIT-envoy-1"]
     affected = [{"package": {"ecosystem": "Bitnami", "name": "envoy"}, "ranges": [{"events": [{"fixed": "1.33.9"}]}]}]
     osv.advisories = {"BIT-envoy-1": {"id": "BIT-envoy-1", "summary": "A flood", "affected": affected}}
@@ -227,7 +227,7 @@ def test_programs_of_images_are_looked_up_by_the_versions_of_their_tags(osv: Osv
     assert not [asked for asked in osv.asked if "gone" in asked[1]]
 
 
-def test_without_a_scanner_the_audit_says_that_images_were_not_looked_into(osv: Osv, images: Path):
+def test_without_a_scanner_the_audit_says_that_image_contents_are_unchecked(osv: Osv, images: Path):
     code, said = audit(images, osv.url)
     assert code == 0
     assert "NOT AUDITED: what is inside 1 images beside these programs, and 2 without a digest: --images" in said
@@ -247,7 +247,7 @@ REPORT = {"VulnerabilityID": "CVE-1", "PkgName": "libc6", "InstalledVersion": "2
         ("echo nonsense", 3, "an answer in another form"),
     ],
 )
-def test_a_scanner_looks_into_each_image_by_its_digest(
+def test_the_scanner_scans_each_image_by_digest(
     osv: Osv, images: Path, tmp_path: Path, script: str, code: int, words: str
 ):
     scanner = tmp_path / "bin" / "trivy"
@@ -273,13 +273,13 @@ def test_a_scanner_looks_into_each_image_by_its_digest(
         ({"programs": 1}, "validation error"),
     ],
 )
-def test_an_image_that_the_audit_would_pass_over_is_an_error(osv: Osv, images: Path, programs: object, words: str):
+def test_an_image_that_the_audit_would_skip_is_an_error(osv: Osv, images: Path, programs: object, words: str):
     (images / "values" / "container-images" / "advisories.yaml").write_text(json.dumps(programs))
     code, said = audit(images, osv.url)
     assert (code, words in said) == (2, True)
 
 
-def test_every_image_of_the_kit_has_its_program_or_the_reason_why_not():
+def test_every_image_of_the_kit_has_an_audited_program_or_a_reason():
     assert {package.ecosystem for package in programs_of_images(ROOT)} == {"Bitnami", "Go", "PyPI"}
     versions = {package.name: package.version for package in programs_of_images(ROOT)}
     assert all(version[0].isdigit() for version in versions.values())

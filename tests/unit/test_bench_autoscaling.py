@@ -27,7 +27,7 @@ def look(at_s: float, gpus: int, ending_gpus: int = 0) -> Look:
     return Look(at_s, gpus, ending_gpus, 8, {"prefill": 2, "decode": 1}, {"prefill": 2, "decode": 1})
 
 
-def test_a_profile_has_its_rates_and_lines_between_them():
+def test_a_rate_profile_has_straight_lines_between_its_points():
     assert [SLOPE.rate_per_s(at_s) for at_s in (0, 50, 150, 300, 999)] == [2, 2, 6, 10, 10]
     assert (SLOPE.duration_s, SLOPE.peak_per_s) == (300, 10)
 
@@ -37,7 +37,7 @@ def test_a_faster_profile_has_the_same_rates_in_less_time():
     assert (fast.duration_s, fast.rate_per_s(15), fast.peak_per_s) == (30, 6, 10)
 
 
-def test_requests_of_a_profile_come_at_its_rates_and_the_same_each_time():
+def test_requests_of_a_profile_follow_its_rates_reproducibly():
     moments = [entry.at_s for entry in SLOPE.trace(1).entries]
     assert moments == [entry.at_s for entry in SLOPE.trace(1).entries] == sorted(moments)
     for first_s, last_s, expected in ((0, 100, 200), (100, 200, 600), (200, 300, 1000)):
@@ -45,16 +45,16 @@ def test_requests_of_a_profile_come_at_its_rates_and_the_same_each_time():
         assert abs(count - expected) < 4 * expected**0.5
 
 
-def test_a_profile_without_a_rate_has_no_requests():
+def test_a_profile_with_rate_zero_has_no_requests():
     assert RateProfile("idle", ((0, 0), (60, 0))).trace().entries == ()
 
 
-def test_the_lead_has_the_first_rate_and_moves_the_rest():
+def test_the_lead_in_has_the_first_rate_and_delays_the_rest():
     led = autoscaling.with_lead(SLOPE, 60)
     assert (led.duration_s, led.rate_per_s(30), led.rate_per_s(210)) == (360, 2, 6)
 
 
-def test_the_oracle_has_servers_in_time_and_for_no_longer_than_they_are_needed():
+def test_the_ideal_autoscaler_has_servers_exactly_while_they_are_needed():
     def fewest(rate: float) -> Size:
         return Size(1, 1) if rate <= 2 else Size(4, 2)
 
@@ -65,7 +65,7 @@ def test_the_oracle_has_servers_in_time_and_for_no_longer_than_they_are_needed()
     assert {(item.gpus, item.node_gpus) for item in steps} == {(2, 4), (6, 8)}
 
 
-def test_the_oracle_takes_the_fewest_gpus_that_carry_a_rate(scene):
+def test_the_ideal_autoscaler_uses_the_fewest_gpus_that_carry_a_rate(scene):
     capacities = autoscaling.Capacities(scene.question, scene.fixed)
     sizes = [capacities.fewest(scene.peak_per_s * share) for share in (0.05, 0.25, 0.5, 1.0)]
     assert [size.gpus for size in sizes] == sorted(size.gpus for size in sizes)
@@ -74,29 +74,29 @@ def test_the_oracle_takes_the_fewest_gpus_that_carry_a_rate(scene):
     assert capacities.fewest(1e6) == scene.fixed
 
 
-def test_gpu_hours_are_gpus_times_how_long_each_number_lasts():
+def test_gpu_hours_are_gpus_times_duration():
     steps = [step(0, 2, 1), step(1800, 4, 2)]
     assert autoscaling.hours(steps, 3600, lambda item: item.gpus) == 3 * 0.5 + 6 * 0.5
 
 
-def test_a_server_that_ends_counts_by_the_wall_time_that_it_takes():
+def test_a_terminating_server_counts_until_it_has_ended():
     steps = autoscaling.steps_of([look(0, 9), look(10, 3), look(12, 3, ending_gpus=1)], lead_s=100, speed=10)
     assert [(item.at_s, item.gpus) for item in steps] == [(0, 3), (20, 2.1)]
 
 
-def test_turns_are_changes_of_direction_and_not_of_size():
+def test_direction_changes_of_scaling_are_counted_whatever_their_size():
     assert autoscaling.turns([1, 2, 2, 3, 3]) == 0
     assert autoscaling.turns([1, 2, 1, 1, 2]) == 2
     steps = [step(0, 2, 1), step(600, 4, 2), step(1200, 2, 1)]
     assert autoscaling.turns_per_hour(steps, 3600) == 2
 
 
-def test_requests_that_failed_or_missed_one_target_are_not_within_the_slo():
+def test_requests_that_failed_or_missed_a_target_are_outside_of_the_slo():
     missed = [AnswerTimes(0, 9000, 10, None), AnswerTimes(0, 2000, 90, None), AnswerTimes(0, None, None, "timed-out: ")]
     assert autoscaling.attained([MET, *missed]) == 0.25
 
 
-def test_the_stack_can_be_deployed_and_its_thresholds_need_no_advice(scene):
+def test_the_benchmarked_stack_can_be_deployed_without_scaling_advice(scene):
     for scaled in (True, False):
         plan = planning.plan(config.validate(autoscaling.stack_of(scene, scaled=scaled)))
         assert not [item for item in plan.advice if "scaling" in item.path]
@@ -109,7 +109,7 @@ def test_the_stack_can_be_deployed_and_its_thresholds_need_no_advice(scene):
         }
 
 
-def test_all_ways_of_sizing_are_in_table_and_plot(scene):
+def test_all_scaling_strategies_are_in_table_and_plot(scene):
     profile = autoscaling.profile_of("burst", scene.peak_per_s)
     runs = [
         autoscaling.measured_run(profile, "scaled", [MET], [step(0, 2, 1), step(60, 4, 2)]),

@@ -16,18 +16,18 @@ PROJECT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("units", [1, 8, 64, 119])
-def test_larger_programs_are_stacks_that_can_be_deployed(units: int):
+def test_larger_preview_programs_are_stacks_that_can_be_deployed(units: int):
     plan = planning.plan(config.validate(preview_speed.with_units(read("reference"), units)))
     assert sum(len(model.units) for model in plan.models) == units
 
 
-def test_the_plain_program_takes_the_stacks_place(tmp_path: Path):
+def test_the_plain_program_replaces_the_stacks_program(tmp_path: Path):
     project = preview_speed.plain_project(PROJECT, "reference", tmp_path)
     assert "llmd_oke.program" not in (project.folder / "__main__.py").read_text()
     assert planning.plan_stack_file(project.folder, project.stack).gpus == 72
 
 
-def test_the_plain_program_declares_as_many_resources(tmp_path: Path):
+def test_the_plain_program_declares_as_many_resources_as_the_stack(tmp_path: Path):
     rows = [
         {"custom": False, "parent": -1, "dependencies": []},
         {"custom": True, "parent": 0, "dependencies": []},
@@ -54,11 +54,11 @@ def result(ours_s: float, sizes_s: tuple[float, float]) -> Result:
 @pytest.mark.parametrize(
     ("ours_s", "sizes_s", "good"), [(2.7, (1.0, 8.0), True), (2.8, (1.0, 8.0), False), (2.7, (1.0, 12.0), False)]
 )
-def test_both_limits_have_to_be_met(ours_s: float, sizes_s: tuple[float, float], good: bool):
+def test_both_preview_time_limits_must_be_met(ours_s: float, sizes_s: tuple[float, float], good: bool):
     assert result(ours_s, sizes_s).within_limits is good
 
 
-def test_ratios_are_of_the_fastest_runs_and_of_the_middle_ones():
+def test_preview_ratios_are_of_the_fastest_and_of_the_median_runs():
     measured = result(3.0, (1.0, 8.0))
     assert (measured.ratio, measured.ratio_of_medians) == (1.5, 8.0 / 2.25)
     assert measured.growth == pytest.approx(1.0)

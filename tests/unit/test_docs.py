@@ -36,7 +36,7 @@ def dead_links(page: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_page_links_to_files_and_headings_that_are_there(page: Path):
+def test_links_of_a_docs_page_lead_to_existing_files_and_headings(page: Path):
     assert list(dead_links(page)) == []
 
 
@@ -65,12 +65,12 @@ def unknown_commands(page: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "reference"], ids=name_of)
-def test_a_page_names_commands_and_options_that_are_there(page: Path):
+def test_commands_and_options_that_a_docs_page_names_exist(page: Path):
     assert list(unknown_commands(page)) == []
 
 
 @pytest.mark.parametrize("page", DECISIONS, ids=name_of)
-def test_a_decision_has_status_context_decision_and_a_row_of_the_index(page: Path):
+def test_each_decision_has_status_context_decision_and_an_index_row(page: Path):
     title, _, rest = page.read_text().removeprefix("# ").partition("\n")
     number, _, decision = title.partition(". ")
     assert page.name.startswith(f"{number}-")
@@ -78,7 +78,7 @@ def test_a_decision_has_status_context_decision_and_a_row_of_the_index(page: Pat
     assert f"| [{number}]({page.name}) | {decision} |" in (page.parent / "README.md").read_text()
 
 
-def test_the_index_of_how_tos_has_every_page():
+def test_the_index_of_how_tos_lists_every_page():
     index = (DOCS / "how-to" / "README.md").read_text()
     pages = [page.name for page in DOCS.glob("how-to/*.md") if page.name != "README.md"]
     assert [page for page in pages if f"]({page})" not in index] == []

@@ -10,16 +10,16 @@ from attacks import ATTACKS, AttackTarget, smuggling_cases
 PAGE = (Path(__file__).parents[2] / "docs" / "front-door-attacks.md").read_text()
 
 
-def test_every_attack_that_is_run_stands_in_the_published_table():
+def test_every_attack_that_is_run_is_in_the_published_table():
     assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(ATTACKS)
 
 
-def test_no_published_attack_got_past_its_share_of_memory_or_made_a_request_fail():
+def test_no_published_attack_exceeded_its_memory_share_or_failed_a_request():
     rows = re.findall(r"^\| `\w+` \| [\d,]+ MiB, (\d+)% \| (\d+), (\d+) \|", PAGE, re.MULTILINE)
     assert len(rows) == len(ATTACKS)
     assert all(int(share) < 60 and int(requests) > 50 and failed == "0" for share, requests, failed in rows)
 
 
-def test_each_smuggled_request_hides_another_one():
+def test_each_smuggling_attack_hides_a_second_request():
     cases = smuggling_cases(AttackTarget("127.0.0.1", 1, "a", "", "k", "k", "m"))
     assert all(sent.count(b"POST ") == 2 and b"/smuggled" in sent for sent in cases.values())

@@ -27,22 +27,22 @@ def counted(root: Path, text: str) -> House:
     return count(tree(root, module=text))
 
 
-def test_a_short_function_that_is_named_once_has_one_use(tmp_path):
+def test_a_short_function_that_is_named_once_counts_as_one_use_helper(tmp_path):
     house = counted(tmp_path, "def _once(): return 1\ndef _twice(): return 2\nx = _once()\ny = _twice() + _twice()\n")
     assert (house.total.one_use_private, house.total.one_use_per_kloc) == (1, 250.0)
 
 
-def test_a_function_of_nine_lines_is_no_helper(tmp_path):
+def test_a_function_of_nine_lines_does_not_count_as_helper(tmp_path):
     lines = "\n".join(f"    x = {number}" for number in range(8))
     assert counted(tmp_path, f"def _long():\n{lines}\n_long()\n").total.one_use_private == 0
 
 
-def test_a_private_name_is_looked_for_in_its_own_module_only(tmp_path):
+def test_uses_of_a_private_name_count_only_in_its_module(tmp_path):
     module = "def _once(): return 1\nx = _once()\n"
     assert count(tree(tmp_path, one=module, two=module)).total.one_use_private == 2
 
 
-def test_a_public_function_that_a_test_names_has_two_uses(tmp_path):
+def test_a_use_in_tests_counts_for_a_public_function(tmp_path):
     tree(tmp_path, one="def once(): return 1\nx = once()\n")
     assert count(tmp_path).total.one_use_public == 1
     (tmp_path / "tests").mkdir()
@@ -65,21 +65,21 @@ def test_a_public_function_that_a_test_names_has_two_uses(tmp_path):
         '{name: getattr(y, name) for name in ("x",)}',
     ],
 )
-def test_an_attribute_copied_under_its_name_is_a_transcribed_pair(tmp_path, text):
+def test_an_attribute_copied_under_its_name_counts_as_transcribed(tmp_path, text):
     assert counted(tmp_path, f"value = {text}\n").total.pairs == 1
 
 
 @pytest.mark.parametrize("text", ['{"x": y.z}', '{"x": f(y.x, 2)}', '{"x": x}', "{name: y.x for name in names}"])
-def test_what_is_computed_or_renamed_is_no_transcribed_pair(tmp_path, text):
+def test_a_computed_or_renamed_value_does_not_count_as_transcribed(tmp_path, text):
     assert counted(tmp_path, f"value = {text}\n").total.pairs == 0
 
 
-def test_items_and_keywords_of_calls_are_counted_beside_the_pairs(tmp_path):
+def test_copied_items_and_keywords_are_counted_separately(tmp_path):
     total = counted(tmp_path, 'a = {"x": y["x"]}\nb = Record(x=y.x, z=y["z"], w=1)\n').total
     assert (total.pairs, total.items, total.keywords) == (0, 1, 2)
 
 
-def test_public_class_names_that_occur_twice_are_listed_with_their_places(tmp_path):
+def test_repeated_public_class_names_are_listed_with_their_places(tmp_path):
     house = count(
         tree(tmp_path, one="class Limits: ...\nclass _Own: ...\n", two="\nclass Limits: ...\nclass _Own: ...\n")
     )
@@ -110,11 +110,11 @@ def test_public_class_names_that_occur_twice_are_listed_with_their_places(tmp_pa
         ("A node of the cluster, and how many pods may run there with it: 110.", None),
     ],
 )
-def test_docstrings_open_with_an_imperative_verb_or_a_noun_phrase(docstring, kind):
+def test_docstrings_must_open_with_an_imperative_verb_or_a_noun_phrase(docstring, kind):
     assert kind_of_finding(docstring) == kind
 
 
-def test_findings_name_file_and_line_in_tests_too(tmp_path):
+def test_findings_in_tests_name_file_and_line_too(tmp_path):
     tree(tmp_path, one='"""A module."""\n\ndef f():\n    """Gives a number.\n\n    More."""\n')
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text('"""What it does."""\n')
@@ -125,7 +125,7 @@ def test_findings_name_file_and_line_in_tests_too(tmp_path):
     ]
 
 
-def test_a_walk_enters_the_modules_whose_functions_are_called(tmp_path):
+def test_a_walk_visits_the_modules_whose_functions_are_called(tmp_path):
     house = count(
         tree(
             tmp_path,
@@ -153,7 +153,7 @@ def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_a_check_of_docstrings_fails_while_one_is_found(tmp_path):
+def test_the_check_of_docstrings_fails_on_a_finding(tmp_path):
     tree(tmp_path, one='"""Gives a number."""\n', three_in_two='"""A module."""\n')
     found = run(tmp_path, "--list", "docstrings", "--check")
     assert (found.returncode, found.stdout.split()[:2]) == (1, ["components/llmd_oke/one.py:1", "verb"])
@@ -161,7 +161,7 @@ def test_a_check_of_docstrings_fails_while_one_is_found(tmp_path):
     assert run(tmp_path, "--list", "docstrings", "--check", "components/llmd_oke/two").returncode == 0
 
 
-def test_counts_are_a_table_or_json(tmp_path):
+def test_counts_can_be_printed_as_a_table_or_json(tmp_path):
     tree(tmp_path, one='"""A module."""\nfrom typing import Any\nx: dict[str, Any] = {}\n')
     assert "public class names that occur more than once: 0" in run(tmp_path).stdout
     assert json.loads(run(tmp_path, "--json").stdout)["total"]["any_dicts"] == 1

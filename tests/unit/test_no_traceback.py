@@ -67,7 +67,7 @@ def project(tmp_path: Path) -> Path:
 
 @BOUNDED
 @given(document=mutated(STACKS))
-def test_a_mutated_stack_file_is_planned_or_refused(project: Path, document: Any):
+def test_a_mutated_stack_file_is_planned_or_refused_without_a_traceback(project: Path, document: Any):
     (project / "stacks/Pulumi.dev.yaml").write_text(yaml.safe_dump(document))
     try:
         plan(load(project, "dev"))
@@ -77,7 +77,7 @@ def test_a_mutated_stack_file_is_planned_or_refused(project: Path, document: Any
 
 @BOUNDED
 @given(content=torn([yaml.safe_dump(document) for document in STACKS]))
-def test_a_torn_stack_file_is_planned_or_refused(project: Path, content: bytes):
+def test_a_truncated_stack_file_is_planned_or_refused_without_a_traceback(project: Path, content: bytes):
     (project / "stacks/Pulumi.dev.yaml").write_bytes(content)
     try:
         plan(load(project, "dev"))
@@ -94,7 +94,7 @@ OWN = {
 
 @BOUNDED
 @given(document=mutated([{path: entry} for path, entry in OWN.items()]), stack=st.sampled_from(["guide", "reference"]))
-def test_a_mutated_entry_of_the_projects_own_is_used_or_refused(project: Path, document: Any, stack: str):
+def test_a_mutated_project_entry_is_used_or_refused_without_a_traceback(project: Path, document: Any, stack: str):
     (project / "stacks" / f"Pulumi.{stack}.yaml").write_text((ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text())
     shutil.rmtree(project / "values", ignore_errors=True)
     entries = document if isinstance(document, dict) else {}
@@ -151,7 +151,9 @@ LINES = {
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".yaml", ".csv", ".log"])
 @settings(BOUNDED, max_examples=max(10, EXAMPLES // 3))
 @given(data=st.data())
-def test_a_mutated_file_of_results_is_compared_or_refused(tmp_path: Path, suffix: str, data: st.DataObject):
+def test_a_mutated_results_file_is_compared_or_refused_without_a_traceback(
+    tmp_path: Path, suffix: str, data: st.DataObject
+):
     texts = [*map(json.dumps, DOCUMENTS[suffix]), *LINES.get(suffix, [])]
     mutants = [torn(texts)]
     if DOCUMENTS[suffix]:
@@ -167,7 +169,7 @@ FIGURES = [path.read_text() for path in sorted((values_folder() / "latency").rgl
 
 @settings(BOUNDED, max_examples=max(10, EXAMPLES // 2))
 @given(data=st.data())
-def test_a_mutated_file_of_the_users_figures_is_read_or_refused(tmp_path: Path, data: st.DataObject):
+def test_a_mutated_figures_file_is_read_or_refused_without_a_traceback(tmp_path: Path, data: st.DataObject):
     from llmd_oke.catalogue.latency_figures import read_figures  # noqa: PLC0415
 
     path = tmp_path / "figures.yaml"
@@ -205,7 +207,7 @@ COMMANDS = (
     command=st.sampled_from(COMMANDS),
     more=st.lists(ARGUMENTS, max_size=3),
 )
-def test_a_command_line_is_obeyed_or_refused(
+def test_a_random_command_line_runs_or_is_refused_without_a_traceback(
     project: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], more: list[str]
 ):
     monkeypatch.chdir(project)

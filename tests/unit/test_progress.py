@@ -3,7 +3,7 @@ import io
 from llmd_base.progress import PlainProgress, Ticker
 
 
-def test_every_event_is_one_line_with_the_seconds_since_the_start():
+def test_every_progress_event_is_one_line_with_seconds_since_the_start():
     times = iter([100.0, 100.4, 112.0])
     stream = io.StringIO()
     progress = PlainProgress(stream, clock=lambda: next(times))
@@ -12,7 +12,7 @@ def test_every_event_is_one_line_with_the_seconds_since_the_start():
     assert stream.getvalue() == "[    0 s] building etcd\n[   12 s]   10 s, 40 packages\n"
 
 
-def test_of_much_news_a_ticker_passes_on_what_is_due_and_the_first_of_each_phase():
+def test_a_ticker_limits_frequent_progress_but_passes_on_new_phases():
     times = iter([0.0, 1.0, 1.5, 2.5, 4.0])
     told: list[str] = []
 

@@ -46,12 +46,12 @@ def _core(package: ModuleType) -> Any:
     return package.__dict__["core"]
 
 
-def test_a_class_brings_its_own_module_and_the_types_of_outputs_only(package: ModuleType) -> None:
+def test_a_lazily_loaded_class_imports_only_its_own_module_and_output_types(package: ModuleType) -> None:
     assert _core(package).RouteTable.__name__ == "RouteTable"
     assert _modules(package) == {"route_table", "outputs"}
 
 
-def test_a_function_with_outputs_lies_beside_the_plain_one(package: ModuleType) -> None:
+def test_a_function_with_outputs_is_beside_the_plain_one(package: ModuleType) -> None:
     assert _core(package).get_services_output() == 2
     assert _modules(package) == {"get_services"}
 
@@ -61,30 +61,30 @@ def test_a_function_is_not_hidden_by_the_module_of_its_name(package: ModuleType)
     assert _core(package).get_services() == 1
 
 
-def test_types_of_outputs_do_not_take_the_place_of_resources(package: ModuleType) -> None:
+def test_output_types_do_not_replace_resources_of_their_name(package: ModuleType) -> None:
     assert _core(package).outputs.Vcn.kind == "output"
     assert _core(package).Vcn.kind == "resource"
 
 
-def test_what_has_no_module_loads_the_whole_package(package: ModuleType) -> None:
+def test_a_name_without_a_module_of_its_own_loads_the_whole_package(package: ModuleType) -> None:
     vcn = _core(package).Vcn
     assert _core(package).LOADED
     assert _modules(package) == {"vcn", "outputs", "route_table", "get_services"}
     assert _core(package).Vcn is vcn
 
 
-def test_a_name_that_is_nowhere_is_an_attribute_error(package: ModuleType) -> None:
+def test_an_unknown_name_is_an_attribute_error(package: ModuleType) -> None:
     with pytest.raises(AttributeError, match="Nothing"):
         _ = _core(package).Nothing
 
 
-def test_a_star_import_brings_everything(package: ModuleType) -> None:
+def test_a_star_import_imports_everything(package: ModuleType) -> None:
     matches: dict[str, Any] = {}
     exec(f"from {package.__name__}.core import *", matches)  # noqa: S102 - the statement is what is tested
     assert {"Vcn", "RouteTableArgs", "get_services"} <= matches.keys()
 
 
-def test_a_package_that_is_loaded_already_stays_as_it_is(package: ModuleType) -> None:
+def test_an_already_loaded_package_stays_unchanged(package: ModuleType) -> None:
     assert _core(package).LOADED
     load_by_module(package.__name__)
     assert type(_core(package)) is ModuleType

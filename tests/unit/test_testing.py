@@ -14,7 +14,7 @@ def config_map(name, **options):
     return k8s.core.v1.ConfigMap(name, metadata=metadata, data={"a": "1"}, opts=pulumi.ResourceOptions(**options))
 
 
-def test_options_are_recorded():
+def test_the_mocks_record_resource_options():
     def program():
         first = config_map("first")
         limits = pulumi.CustomTimeouts(create="5s")
@@ -28,7 +28,7 @@ def test_options_are_recorded():
     assert not second.delete_before_replace
 
 
-def test_outputs_are_resolved_and_secrets_are_readable_but_marked():
+def test_the_mocks_resolve_outputs_and_mark_secrets():
     def program():
         token = pulumi.Output.secret("t")
         secret = k8s.core.v1.Secret("s", metadata={"name": "s"}, string_data={"token": token})
@@ -41,7 +41,7 @@ def test_outputs_are_resolved_and_secrets_are_readable_but_marked():
     assert resource.secret_inputs == {"stringData"}
 
 
-def test_whole_numbers_are_whole():
+def test_the_mocks_return_whole_numbers_as_integers():
     def program():
         k8s.apps.v1.Deployment("d", metadata={"name": "d"}, spec={"replicas": 3})
 
@@ -49,16 +49,16 @@ def test_whole_numbers_are_whole():
     assert repr(replicas) == "3"
 
 
-def test_calls_do_not_see_each_other():
+def test_calls_of_the_mocks_are_independent():
     assert len(declared(lambda: config_map("a")).resources) == 1
     assert [r.name for r in declared(lambda: config_map("b")).resources] == ["b"]
 
 
-async def test_works_inside_a_running_event_loop():
+async def test_the_mocks_work_inside_a_running_event_loop():
     assert len(declared(lambda: config_map("a")).resources) == 1
 
 
-def test_an_error_of_the_program_reaches_the_caller():
+def test_an_error_of_the_program_reaches_the_caller_of_the_mocks():
     def program():
         raise KitError("as it is")
 
@@ -66,7 +66,7 @@ def test_an_error_of_the_program_reaches_the_caller():
         declared(program)
 
 
-def test_an_error_inside_an_output_reaches_the_caller():
+def test_an_error_inside_an_output_reaches_the_caller_of_the_mocks():
     def program():
         config_map("a").metadata.apply(lambda _: 1 // 0)
 
@@ -74,14 +74,14 @@ def test_an_error_inside_an_output_reaches_the_caller():
         declared(program)
 
 
-def test_a_program_that_does_not_end_is_given_up():
+def test_a_program_that_does_not_end_is_stopped_after_a_time_limit():
     never = threading.Event()
     with pytest.raises(KitError, match=r"does not end within 0\.2 s"):
         declared(never.wait, limit_s=0.2)
     never.set()
 
 
-def test_a_name_that_is_not_there_is_answered_with_those_that_are():
+def test_an_unknown_resource_name_is_answered_with_the_declared_ones():
     matches = declared(lambda: config_map("a"))
     with pytest.raises(LookupError, match=r"\['a'\]"):
         matches.kubernetes("ConfigMap", "b")
@@ -89,13 +89,13 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are():
         matches.resource("kubernetes:core/v1:ConfigMap", "b")
 
 
-def test_a_stack_that_cant_be_deployed_is_refused_with_its_problems():
+def test_a_stack_that_cannot_be_deployed_is_refused_with_its_problems():
     with pytest.raises(InvalidStack) as error:
         render({"cluster": {"mode": "existing", "identifier": "x"}})
     assert {problem.path for problem in error.value.problems} >= {"gpuPools", "release"}
 
 
-def test_a_stack_that_is_not_there_is_named(tmp_path):
+def test_a_missing_stack_is_named(tmp_path):
     (tmp_path / "Pulumi.yaml").touch()
     with pytest.raises(KitError, match="no stack file"):
         render("nothing", project=tmp_path)

@@ -10,14 +10,14 @@ PAGE = TESTS.parent / "docs" / "traps.md"
 NAMES = re.findall(r"`([\w/]+\.py)::(test_\w+)`", PAGE.read_text())
 
 
-def test_each_row_names_a_test():
+def test_each_row_of_the_traps_page_names_a_test():
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and not line.startswith("| what")]
     assert rows
     assert [row for row in rows if "::test_" not in row] == []
 
 
 @pytest.mark.parametrize(("file", "name"), sorted(set(NAMES)), ids=lambda text: text.removesuffix(".py"))
-def test_a_test_that_the_page_names_is_there(file: str, name: str):
+def test_each_test_that_the_traps_page_names_exists(file: str, name: str):
     assert f"def {name}(" in (TESTS / file).read_text()
 
 
@@ -26,18 +26,18 @@ FINDINGS = {"O": 23, "S": 17}
 
 
 @pytest.mark.parametrize("letter", FINDINGS)
-def test_every_finding_has_a_row_with_its_number(letter: str):
+def test_every_trap_finding_has_a_row_with_its_number(letter: str):
     ends = re.findall(r"^\| [^|]*\(([A-Z]\d+(?:, [A-Z]\d+)*)\) \|", PAGE.read_text(), re.MULTILINE)
     numbers = [int(number) for end in ends for number in re.findall(rf"\b{letter}(\d+)", end)]
     assert sorted(set(numbers)) == list(range(1, FINDINGS[letter] + 1))
 
 
-def test_no_two_rows_say_that_the_same_happens():
+def test_no_two_rows_of_the_traps_page_describe_the_same_case():
     first = [line.split(" | ")[0] for line in PAGE.read_text().splitlines() if "::test_" in line]
     assert sorted(first) == sorted(set(first))
 
 
-def test_no_name_has_more_than_80_characters():
+def test_no_test_name_has_more_than_80_characters():
     names = [name for file in TESTS.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())]
     assert names
     assert [name for name in names if len(name) > 80] == []

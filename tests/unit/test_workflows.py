@@ -54,14 +54,14 @@ def of_trigger(name: str) -> dict[str, Any]:
     return workflow(name)[True]  # YAML 1.1 reads `on` so
 
 
-def test_what_is_locked_is_audited_each_night_and_fails_without_an_answer():
+def test_the_nightly_audit_checks_locks_and_fails_without_an_answer():
     (step,) = [step for step in jobs()["audit", "audit"]["steps"] if "run" in step]
     assert step["run"] == "scripts/audit"
     assert "continue-on-error" not in {*step, *jobs()["audit", "audit"]}
     assert of_trigger("audit")["schedule"]
 
 
-def test_images_are_looked_into_verified_and_compared_with_registries_each_night():
+def test_images_are_scanned_verified_and_compared_with_registries_each_night():
     job = jobs()["audit", "images"]
     ways = ["scripts/audit --images", "llmd-oke images verify --stack reference", "llmd-oke images update --check"]
     scripts = [step["run"] for step in job["steps"] if "run" in step]
@@ -69,7 +69,7 @@ def test_images_are_looked_into_verified_and_compared_with_registries_each_night
     assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
 
 
-def test_images_are_looked_into_by_programs_of_a_version():
+def test_image_scanners_are_pinned_to_a_version():
     used = {
         step["uses"].partition("@")[0]: step.get("with", {})
         for step in jobs()["audit", "images"]["steps"]
@@ -80,19 +80,19 @@ def test_images_are_looked_into_by_programs_of_a_version():
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
-def test_every_action_is_pinned_by_its_commit_and_tells_its_version(file: Path):
+def test_every_action_is_pinned_by_commit_with_its_version_as_comment(file: Path):
     used = [line.strip(" -") for line in file.read_text().splitlines() if "uses:" in line]
     assert [line for line in used if not PINNED.fullmatch(line)] == []
 
 
-def test_actionlint_finds_nothing_in_any_workflow():
+def test_actionlint_finds_no_fault_in_any_workflow():
     program = locate("actionlint")
     if program is None:
         pytest.skip("no actionlint: llmd-oke rehearse programs --tests builds it")
     assert lint(program.path, *map(str, WORKFLOWS)) == ""
 
 
-def test_actionlint_does_find_faults(tmp_path: Path):
+def test_actionlint_finds_faults_in_a_faulty_workflow(tmp_path: Path):
     program = locate("actionlint")
     if program is None:
         pytest.skip("no actionlint: llmd-oke rehearse programs --tests builds it")
@@ -111,26 +111,26 @@ def lint(program: Path, *files: str) -> str:
     return done.stdout
 
 
-def test_every_job_has_the_rights_that_it_needs_and_no_others():
+def test_every_workflow_job_has_exactly_the_permissions_it_needs():
     assert set(jobs()) == set(RIGHTS)
     for place, job in jobs().items():
         assert job.get("permissions", workflow(place[0])["permissions"]) == RIGHTS[place], place
 
 
-def test_secrets_are_those_of_an_environment_and_go_to_one_job_each():
+def test_secrets_belong_to_environments_and_are_passed_to_one_job_each():
     for place, job in jobs().items():
         used = set(re.findall(r"secrets\.(\w+)", yaml.safe_dump(job)))
         assert used == SECRETS.get(place, set()), place
         assert bool(used) <= ("environment" in job)
 
 
-def test_no_expression_stands_in_a_script():
+def test_no_script_in_a_workflow_contains_an_expression():
     scripts = [step["run"] for job in jobs().values() for step in job["steps"] if "run" in step]
     assert scripts
     assert [script for script in scripts if FROM_OUTSIDE.search(script)] == []
 
 
-def test_no_workflow_runs_foreign_code_with_the_repositorys_rights():
+def test_no_workflow_runs_foreign_code_with_the_repositorys_permissions():
     for file in WORKFLOWS:
         assert not {"pull_request_target", "workflow_run", "issue_comment"} & set(of_trigger(file.stem))
     for place, job in jobs().items():
@@ -140,7 +140,7 @@ def test_no_workflow_runs_foreign_code_with_the_repositorys_rights():
                 assert {right for right, how in RIGHTS[place].items() if how == "write"} <= {"id-token"}
 
 
-def test_stacks_to_deploy_are_on_a_list_of_those_that_have_a_file():
+def test_deployable_stacks_are_a_list_of_those_with_a_file():
     asked = of_trigger("deploy")["workflow_dispatch"]["inputs"]["stack"]
     assert asked["type"] == "choice"
     assert set(asked["options"]) <= set(stacks(ROOT))
@@ -148,7 +148,7 @@ def test_stacks_to_deploy_are_on_a_list_of_those_that_have_a_file():
     assert f"\n  {'|'.join(asked['options'])})" in step["run"]
 
 
-def test_no_other_name_becomes_an_environment_a_lock_or_a_stack():
+def test_unlisted_names_become_no_environment_lock_or_stack():
     deploy = workflow("deploy")["jobs"]["deploy"]
     chosen = "${{ needs.choose.outputs.stack }}"
     assert deploy["needs"] == ["choose", "limit"]
@@ -158,12 +158,12 @@ def test_no_other_name_becomes_an_environment_a_lock_or_a_stack():
     assert "concurrency" not in workflow("deploy")
 
 
-def test_only_main_is_deployed_and_looks_for_drift():
+def test_only_main_is_deployed_and_checked_for_drift():
     for place in (("deploy", "choose"), ("deploy", "limit"), ("deploy", "deploy"), ("drift", "drift")):
         assert jobs()[place]["if"] == "github.ref == 'refs/heads/main'"
 
 
-def test_a_deployment_may_take_as_long_as_the_kit_says_on_the_runner_that_it_has():
+def test_a_deployment_jobs_timeout_is_the_kits_on_its_runner():
     limit, deploy = (workflow("deploy")["jobs"][name] for name in ("limit", "deploy"))
     assert deploy["timeout-minutes"] == "${{ fromJSON(needs.limit.outputs.minutes) }}"
     assert limit["outputs"] == {"minutes": "${{ steps.limit.outputs.minutes }}"}
@@ -174,7 +174,7 @@ def test_a_deployment_may_take_as_long_as_the_kit_says_on_the_runner_that_it_has
     assert deploy["runs-on"] == f"${{{{ {variable} || 'ubuntu-24.04' }}}}"
 
 
-def test_other_jobs_have_a_limit_that_hosted_runners_grant():
+def test_other_jobs_have_timeouts_within_hosted_runners_limits():
     for place, job in jobs().items():
         if place != ("deploy", "deploy"):
             assert job["timeout-minutes"] <= pipeline_limits().hosted_job_minutes, place
@@ -195,7 +195,7 @@ def test_a_releases_own_picker_and_sidecar_are_built_each_night():
     )
 
 
-def test_drift_is_looked_for_each_night_in_listed_stacks_with_an_identity_of_its_own():
+def test_drift_is_checked_each_night_with_its_own_identity():
     (nightly,) = of_trigger("drift")["schedule"]
     assert re.fullmatch(r"\d+ [0-5] \* \* \*", nightly["cron"])
     drift = workflow("drift")["jobs"]["drift"]
@@ -205,7 +205,7 @@ def test_drift_is_looked_for_each_night_in_listed_stacks_with_an_identity_of_its
     assert not others.search((ROOT / ".github/workflows/drift.yml").read_text())
 
 
-def test_a_preview_has_nothing_of_the_identity_that_deploys():
+def test_a_preview_has_no_credentials_of_the_deploying_identity():
     text = (ROOT / ".github/workflows/preview.yml").read_text()
     assert "LLMD_OKE_RUNNER" not in text
     assert "DEPLOY_" not in text
@@ -222,7 +222,7 @@ def test_a_preview_reads_no_state_that_it_could_decrypt():
     assert "--states states" in step["run"]
 
 
-def test_the_states_that_previews_go_by_are_of_main_and_have_no_secrets():
+def test_the_states_for_previews_are_of_main_and_without_secrets():
     for name, job in (("deploy", "deploy"), ("drift", "drift")):
         steps = workflow(name)["jobs"][job]["steps"]
         (written,) = [step for step in steps if "pipeline state" in step.get("run", "")]
@@ -233,7 +233,7 @@ def test_the_states_that_previews_go_by_are_of_main_and_have_no_secrets():
     assert "$run.head_repository_id == $run.repository_id" in fetched["run"]
 
 
-def test_whoever_signs_in_passes_all_of_a_backend_and_of_an_identity():
+def test_jobs_that_sign_in_pass_complete_backend_and_identity_settings():
     backend = {"PULUMI_BACKEND_URL", "LLMD_OKE_PULUMI_ORGANIZATION", *OF_BACKEND}
     identity = {f"OCI_TOKEN_EXCHANGE_{name}" for name in ("DOMAIN_URL", "CLIENT_ID", "CLIENT_SECRET")}
     needs = {"deploy": backend | identity, "drift": backend | identity, "state": backend, "preview": identity}
@@ -247,7 +247,7 @@ def test_whoever_signs_in_passes_all_of_a_backend_and_of_an_identity():
     assert found == needs.keys()
 
 
-def test_a_preview_edits_its_comment_in_a_job_without_the_pull_requests_code():
+def test_a_previews_comment_is_edited_in_a_job_without_pull_request_code():
     comment = workflow("preview")["jobs"]["comment"]
     assert [step for step in comment["steps"] if "uses" in step] == []
     (step,) = comment["steps"]
@@ -255,7 +255,7 @@ def test_a_preview_edits_its_comment_in_a_job_without_the_pull_requests_code():
     assert "github-actions[bot]" in step["run"]
 
 
-def test_pulumi_is_the_version_that_is_locked():
+def test_workflows_install_the_locked_version_of_pulumi():
     (locked,) = re.findall(r"^pulumi==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     used = [
         step.get("with", {}).get("pulumi-version")

@@ -1,4 +1,4 @@
-"""Budget of a stack: where it has a meaning, and whether the stack costs more by itself."""
+"""Budget of a stack: refusal where it has no effect, and advice if the stack's own price exceeds it."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from llmd_oke.planning.plan import Advice, Plan
 
 
 def budget_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find a budget of a stack that creates no cluster, and alerts that are there twice."""
+    """Yield a problem for a budget in a stack that creates no cluster, and for budget alerts that are listed twice."""
     budget = config.budget
     if budget is None:
         return
@@ -24,8 +24,8 @@ def budget_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def budget_advice(plan: Plan) -> Iterator[Advice]:
-    """Yield advice for a stack that costs more than its budget. Prices are in US dollars, the budget may be in another
-    currency.
+    """Yield advice if the list price of a stack exceeds its budget. Prices are in US dollars, the budget may be in
+    another currency.
     """
     budget, most_usd = plan.config.budget, costs(plan).usd_per_hour * prices().hours_per_month
     if budget is not None and most_usd > budget.monthly_amount:

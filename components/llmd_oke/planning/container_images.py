@@ -52,7 +52,7 @@ class Copy:
 
 
 def images_of(plan: Plan) -> tuple[UsedImage, ...]:
-    """Return the images and charts that an update of a stack pulls, without repetitions."""
+    """Return the images and charts that an update of a stack pulls, without repetitions, by their public references."""
     first: dict[str, UsedImage] = {}
     for used in (*_of_cluster(plan), *(_of_serving(plan) if plan.layer != "cluster" else ())):
         first.setdefault(used.image.reference, used)

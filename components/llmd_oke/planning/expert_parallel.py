@@ -1,4 +1,6 @@
-"""Requirements on the backends by which ranks exchange tokens with each other's experts (`engine.all2AllBackend`)."""
+"""Checks of the backends by which expert-parallel ranks exchange tokens (`engine.all2AllBackend`), and
+advice on them.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,7 +22,9 @@ _FIELD = "all2all_backend"
 
 
 def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Find backends that the release lacks, that have nothing to exchange, or that ask for what servers don't have."""
+    """Yield a problem for a backend that the release lacks, that has nothing to exchange, or that needs hardware or
+    settings that the servers don't have.
+    """
     used, found = used_release(context.stack), dict[str, Problem]()
     for role in context.model.topology.servers():
         name = context.model.engine.of_role(role).all2all_backend
@@ -42,7 +46,7 @@ def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
 
 
 def all2all_advice(model: ModelPlan, path: str) -> Iterator[Advice]:
-    """Tell what is known against the backends of a model's servers, once each."""
+    """Yield advice on known drawbacks of the backends of a model's servers, without repetitions."""
     limits = {
         (model.engine.key_of(_FIELD, role.role), limit.text): limit.source
         for role in model.units[0].roles

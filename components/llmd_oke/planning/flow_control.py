@@ -47,7 +47,9 @@ def flow_control(config: StackConfig, model: ModelConfig) -> FlowControl | None:
 
 
 def holds_back(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
-    """Tell whether a model's router has flow control, by the stack file or by the router's own config."""
+    """Tell whether a model's router queues requests while servers are busy: by `router.flowControl`, or by the router's
+    own config.
+    """
     own = model.router.config
     return model.router.flow_control is not None or (own is not None and picker.holds_back(own))
 
@@ -55,7 +57,9 @@ def holds_back(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
 def flow_control_problems(
     config: StackConfig, model: ModelConfig, path: str, picker: EndpointPickerVersion
 ) -> Iterator[Problem]:
-    """Yield the problems of the flow control of a model with a router, or of its absence."""
+    """Yield the problems of a model's flow control, and of a router without flow control whose clients have
+    priorities.
+    """
     clients = config.front_door is not None and bool(config.front_door.priorities)
     asked, place = model.router.flow_control, f"{path}.router.flowControl"
     if clients and not holds_back(model, picker):

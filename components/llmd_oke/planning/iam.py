@@ -20,8 +20,8 @@ from llmd_oke.planning.tags import planned_tags, unique_name
 
 @dataclass(frozen=True)
 class Variables:
-    """Values of the placeholders in statements: OCIDs, names of the dynamic groups, and OCIDs for which statements are
-    repeated.
+    """Values of the placeholders in policy statements: OCIDs, names of the dynamic groups, and OCIDs for which
+    statements are repeated.
     """
 
     values: Mapping[str, str]

@@ -54,7 +54,7 @@ class KnownFault(Entry):
         kv_connector: bool,
     ) -> tuple[str, str] | None:
         """Return the key inside a model of the stack file that causes the fault, and its value; None if the fault
-        doesn't occur. `given` are vLLM's arguments that follow from other keys.
+        doesn't occur. `given` has vLLM's arguments that follow from other keys of the stack file.
         """
         if (self.releases and release.name not in self.releases) or (self.kv_connector and not kv_connector):
             return None

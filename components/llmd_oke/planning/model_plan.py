@@ -149,7 +149,9 @@ class UnitPlan:
 
 @dataclass(frozen=True)
 class AnswerChange:
-    """Setting that changes a model's answers without an evaluation: `path` in the stack file, and a description."""
+    """Setting that changes a model's answers and that nobody has evaluated: `path` in the stack file, and a
+    description.
+    """
 
     path: str
     what: str
@@ -255,7 +257,7 @@ class ModelPlan:
 
     @property
     def copies(self) -> int:
-        """Number of units."""
+        """Number of equal units (servers with a router of their own) that the model has."""
         return len(self.units)
 
     @property
@@ -307,7 +309,7 @@ class PlannedPool:
     ready_timeout_s: int
 
     def at_first(self) -> "PlannedPool":
-        """Return the pool with its initial size as fixed size."""
+        """Return the pool before any autoscaling, with its initial size as minimum and maximum."""
         return replace(self, limits=SizeLimits(self.size, self.size), autoscaled=False)
 
     @property
@@ -328,8 +330,8 @@ class PlannedPool:
 
 @dataclass(frozen=True)
 class PlacedServer:
-    """Pod of a server for placement, with its GPUs and virtual functions. It is the whole server unless the server
-    spans `nodes`, of which it occupies number `node_rank`.
+    """Pod of a server, as an item to place, with its GPUs and virtual functions. The pod is the whole server unless the
+    server spans `nodes`; then it is the pod on the node with index `node_rank`.
     """
 
     unit: str

@@ -127,8 +127,8 @@ def scaling_advice(model: ModelPlan, shape: catalogue.Shape, path: str) -> Itera
 
 
 def answer_changes(context: PlannedModel) -> Iterator[AnswerChange]:
-    """Yield the settings that change a model's answers without an evaluation; not those that only affect the movement
-    of data.
+    """Yield the settings that change a model's answers and that nobody has evaluated; settings that only change how
+    data moves are left out.
     """
     base, release = catalogue.release(context.stack.release), used_release(context.stack)
     if base is None or release is None:

@@ -67,7 +67,9 @@ class NetworkChoices:
     pod_internet: bool = True
 
     def with_existing(self, roles: Collection[str]) -> "NetworkChoices":
-        """Return the settings with the subnets or groups of these roles, which exist already, enabled."""
+        """Return the settings with everything enabled that needs a subnet or group of these roles, which
+        exist already.
+        """
         return replace(self, **{choice: True for role, choice in _CHOICES_OF_ROLES.items() if role in roles})
 
     @property
@@ -97,7 +99,7 @@ class NetworkChoices:
         return tuple(role for role in self.subnet_roles if role in public)
 
     def created(self, existing: Collection[str]) -> tuple[SubnetRole, ...]:
-        """Return the roles of the subnets to create, which are those not in `existing`."""
+        """Return the roles of the subnets that the stack creates: all of the network's that aren't in `existing`."""
         return tuple(role for role in self.subnet_roles if not any(role == other for other in existing))
 
     @property

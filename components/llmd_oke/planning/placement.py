@@ -236,7 +236,7 @@ def router_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def places_on_node(pool: SystemPoolConfig, requests: Requests, doors: int) -> int:
-    """Return the number of routers that fit one node of a flexible shape besides `doors` Envoys of front doors."""
+    """Return the number of routers that fit a node of a flexible shape together with `doors` front-door Envoys."""
     facts, reserved = operators.system_nodes(), _reservation(doors)
     cpus = int(pool.ocpus * facts.cpus_per_ocpu) - reserved.cpus
     return max(0, min(cpus // requests.cpus, int(pool.memory_gib - reserved.memory_gib) // requests.memory_gib))

@@ -243,14 +243,18 @@ LIMITS_PAGE = "docs/releases.md"
 
 
 def limits_sentence(plan: "Plan") -> str:
-    """Say how many known limits of its release a plan meets, and where they stand; empty where it meets none."""
+    """Return a sentence on how many known limits of its release affect a plan, and where they are listed; empty if none
+    does.
+    """
     limits = sum(item.kind == "limit" for item in merge_advice(plan.advice))
     known = "1 known limit" if limits == 1 else f"{limits} known limits"
     return f"{known} of {plan.release.name} ({LIMITS_PAGE})" if limits else ""
 
 
 def advice_of_update(plan: "Plan") -> list[Advice]:
-    """Return what each update tells: all advice but the known limits, which it counts."""
+    """Return the advice that each update prints: all items except the known limits of the release, which
+    `limits_sentence` counts.
+    """
     told = [item for item in merge_advice(plan.advice) if item.kind != "limit"]
     limits = limits_sentence(plan)
     return [*told, *([Advice("release", limits, "limit")] if limits else [])]
@@ -379,8 +383,8 @@ class Plan:
 
     @property
     def keeps_to_pools(self) -> bool:
-        """True if pods of a server that spans nodes may be required to have nodes of one pool: in clusters that stacks
-        create, whose nodes have the label of their pool, of a version that knows pods of a group by themselves.
+        """True if the pods of a server that spans nodes can be required to be in one pool: in created clusters, whose
+        nodes are labelled with their pool, if the Kubernetes version can select the pods of one group.
         """
         if not isinstance(self.cluster, CreateCluster):
             return False
@@ -388,7 +392,7 @@ class Plan:
 
     @property
     def nodes_at_first(self) -> Sequence[PlacedNode]:
-        """Nodes that exist before a cluster autoscaler changes any pool."""
+        """Nodes that exist before a cluster autoscaler changes the size of a pool."""
         sizes = {pool.name: pool.size for pool in self.pools}
         return [node for node in self.nodes if node.index < sizes[node.pool]]
 

@@ -341,9 +341,10 @@ def autoscaled_pools(config: StackConfig) -> list[GpuPoolConfig | CpuPoolConfig]
 
 
 def awaited_nodes(plan: Plan) -> dict[str, int]:
-    """Return the number of nodes that the first servers need, by name of the pool: all nodes of a fixed pool; of an
-    autoscaled one, those with initial servers, at least its minimum. If another stack has the models, the initial size
-    of each pool.
+    """Return the number of nodes that the first servers need, by name of the pool.
+
+    It is the size of a fixed pool and, for an autoscaled pool, the number of nodes with initial servers, at least the
+    pool's minimum. If another stack has the models, it is the initial size of each pool.
     """
     if not plan.models or not any(pool.autoscaled for pool in plan.pools):
         return {pool.name: pool.size for pool in plan.pools}

@@ -52,7 +52,7 @@ def used_override(config: StackConfig) -> Override:
 
 
 def override_words(override: Override) -> dict[str, str]:
-    """Return the overriding values, by key of the stack file's `override`."""
+    """Return the overridden parts of a release by key of the stack file's `override`, with their values as text."""
     return {to_camel(name): value for name, value in override.replacements().items()}
 
 
@@ -118,7 +118,7 @@ def router_profile(model: ModelConfig, picker: EndpointPickerVersion) -> RouterP
 
 
 def reports_kv_cache(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
-    """Tell whether a model's servers publish KV cache events to its routers."""
+    """Tell whether a model's servers publish events about their KV cache to its routers."""
     if model.router.mode == "none":
         return False
     if (own := model.router.config) is not None:

@@ -1,4 +1,6 @@
-"""Servers that a model may have: each spread over GPUs and nodes that planning takes, alone and in pairs."""
+"""Kinds of servers that a model can be served with: each spread over GPUs and nodes that planning accepts, for
+aggregated servers and for pairs of prefill and decode servers.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +23,7 @@ Pair = tuple[Parallelism, Parallelism]
 
 @dataclass(frozen=True)
 class ServerChoices:
-    """Kinds of servers to choose from: those that do both, pairs of prefill and decode servers, and the memory of one
+    """Kinds of servers to choose from: aggregated ones, pairs of prefill and decode servers, and the memory of one
     server of each kind by its role.
     """
 
@@ -31,12 +33,12 @@ class ServerChoices:
 
     @property
     def spreads(self) -> tuple[Parallelism, ...]:
-        """All kinds of servers, each once."""
+        """All kinds of servers, without repetitions."""
         pairs = (spread for pair in self.disaggregated for spread in pair)
         return tuple(dict.fromkeys([*self.aggregated, *pairs]))
 
     def among(self, accepted: Callable[[Parallelism], bool]) -> "ServerChoices":
-        """Return the choices all of whose servers are accepted."""
+        """Return the choices restricted to servers for which `accepted` is true."""
         return replace(
             self,
             aggregated=tuple(filter(accepted, self.aggregated)),
@@ -45,8 +47,8 @@ class ServerChoices:
 
 
 def divided_spreads(model: CatalogueModel, node_gpus: int, most_gpus: int) -> Iterator[Parallelism]:
-    """Yield the spreads that a model's heads, experts and blocks of weights can be divided by: over 1, 2, 4 and so on
-    of a node's GPUs, or over whole nodes. Dense models have tensor parallelism alone.
+    """Yield the spreads by which a model's heads, experts and blocks of weights are divisible: over 1, 2, 4 and so on
+    of a node's GPUs, or over whole nodes. For dense models they use tensor parallelism only.
     """
     powers = [1 << power for power in range(node_gpus.bit_length())]
     inside = [gpus for gpus in powers if gpus <= most_gpus]
@@ -73,8 +75,9 @@ def _experts_allow(model: CatalogueModel, spread: Parallelism) -> bool:
 
 
 def possible_servers(model: CatalogueModel, node: NodeHardware, most_gpus: int, utilization: float) -> ServerChoices:
-    """Return the servers of a model that no stack file has: what heads, experts and memory allow. KV cache goes from
-    prefill servers to those with at least their tensor parallel size, a latent one to any.
+    """Return the kinds of servers that a model's heads, experts and memory permit, independently of any stack file. A
+    prefill server is paired with decode servers of at least its tensor parallel size, or of any size if the model has
+    latent attention.
     """
     spreads = tuple(divided_spreads(model, node.gpus, most_gpus))
     latent = model.architecture.latent_attention is not None
@@ -90,8 +93,8 @@ def possible_servers(model: CatalogueModel, node: NodeHardware, most_gpus: int, 
 
 
 def accepted_servers(plan: Plan, index: int, most_gpus: int) -> ServerChoices:
-    """Return the servers that planning takes of `models[index]` of a planned stack in the place of its own, whose other
-    keys stay; scaling follows what is chosen, and rules out servers that span nodes.
+    """Return the kinds of servers with which planning accepts `models[index]` of a stack instead of its present ones,
+    all other keys unchanged. For a model with scaling, servers that span nodes are excluded.
     """
     context = checks.model_contexts(plan.config)[index]
     spreads = list(divided_spreads(context.facts, context.shape.gpus, most_gpus))

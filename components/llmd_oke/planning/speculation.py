@@ -1,4 +1,6 @@
-"""Requirements on speculative decoding: what drafts for a model, what vLLM takes beside it, and what is told of it."""
+"""Checks of speculative decoding: the draft that the catalogue has for a model, settings that vLLM doesn't combine with
+drafts, and advice.
+"""
 
 from collections.abc import Iterator
 
@@ -18,7 +20,7 @@ _UNCHUNKED = "--no-enable-chunked-prefill"
 
 
 def speculation_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Find what is wrong with the speculative decoding of one model."""
+    """Yield the problems of the speculative decoding of one model."""
     engine, path = context.model.engine, f"{context.path}.engine.speculation"
     asked, facts = engine.speculation, context.facts
     if asked is None:
@@ -73,7 +75,7 @@ def _batches(context: PlannedModel, asked: Speculation) -> Iterator[Problem]:
 
 
 def speculation_advice(plan: Plan) -> Iterator[Advice]:
-    """Tell what drafts take and what is known of them."""
+    """Yield advice on the memory that drafts take, and on what is known about their benefit."""
     for i, model in enumerate(plan.models):
         if (draft := model.settings.draft) is None:
             continue

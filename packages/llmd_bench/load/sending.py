@@ -329,7 +329,9 @@ class Sender:
 
 @dataclass(frozen=True)
 class Share:
-    """Share number `index` of a load that `count` generators send together."""
+    """Share of a load for one of `count` generators that send the load together; `index` is the generator's number from
+    0.
+    """
 
     index: int = 0
     count: int = 1

@@ -38,7 +38,7 @@ def seen(project: Project) -> dict[str, Any]:
     return json.loads(sent.output.splitlines()[-1])
 
 
-def test_each_name_is_answered_by_its_own_adapter(seen: dict[str, Any]) -> None:
+def test_requests_by_an_adapters_name_are_answered_by_that_adapter(seen: dict[str, Any]) -> None:
     """Servers know each revision by a name of its own, and no `sql`: the picker has written theirs."""
     answers = [seen["answers"][name] for name in (BASE, "sql", "legal")]
     assert [answer["status"] for answer in answers] == [200, 200, 200]
@@ -46,7 +46,7 @@ def test_each_name_is_answered_by_its_own_adapter(seen: dict[str, Any]) -> None:
     assert seen["again"]["sql"] == seen["answers"]["sql"]["text"]
 
 
-def test_answers_say_the_name_that_was_asked_for(seen: dict[str, Any]) -> None:
+def test_responses_contain_the_model_name_of_the_request(seen: dict[str, Any]) -> None:
     assert [seen["answers"][name]["model"] for name in (BASE, "sql", "legal")] == [BASE, "sql", "legal"]
 
 
@@ -55,5 +55,5 @@ def test_the_front_door_lists_adapters_and_refuses_other_names(seen: dict[str, A
     assert seen["answers"]["nobody"]["status"] == 404
 
 
-def test_servers_that_draft_give_several_tokens_at_a_step(seen: dict[str, Any]) -> None:
+def test_servers_with_speculative_decoding_yield_several_tokens_for_each_step(seen: dict[str, Any]) -> None:
     assert seen["events"] < TOKENS / 2

@@ -45,12 +45,12 @@ def outcome(project: Project) -> dict[str, Any]:
     return json.loads(ended.output.splitlines()[-1])
 
 
-def test_nothing_fires_for_longer_than_any_alert_must_hold_while_all_is_sound(outcome: dict[str, Any]) -> None:
+def test_a_sound_stack_fires_no_alert_for_as_long_as_any_alert_needs_to_fire(outcome: dict[str, Any]) -> None:
     assert outcome["early"] == []
 
 
 @pytest.mark.parametrize("alert", alert_faults.REHEARSED)
-def test_each_alert_fires_by_its_fault_and_clears_without_it(outcome: dict[str, Any], alert: str) -> None:
+def test_each_alert_fires_on_its_injected_fault_and_clears_after_it(outcome: dict[str, Any], alert: str) -> None:
     fired_s, cleared_s = outcome["alerts"][alert]
     assert fired_s is not None
     assert cleared_s is not None

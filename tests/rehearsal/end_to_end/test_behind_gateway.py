@@ -52,12 +52,12 @@ def completion(served_name: str) -> dict[str, Any]:
     return {"model": served_name, "prompt": "hello", "max_tokens": 4}
 
 
-def test_the_benchmark_of_an_update_passes_through_the_gateway(created: Ended):
+def test_the_smoke_benchmark_of_an_update_passes_through_the_gateway(created: Ended):
     assert created.status == 0, created.errors
     assert [smoke["passed"] for smoke in created.document["smoke"]] == [True, True]
 
 
-def test_what_plays_the_provider_is_told(created: Ended):
+def test_a_rehearsal_reports_which_program_plays_the_gateways_provider(created: Ended):
     simulated = " ".join(created.document["simulated"])
     assert "gateway provider istio (Envoy Gateway v1.6.0 runs in its place)" in simulated
     assert "InferencePools of Envoy Gateway" in simulated
@@ -80,18 +80,18 @@ def refused_attacks() -> list[Attack]:
     return [attack for attack in attacks() if 200 not in attack.statuses]
 
 
-def test_whatever_clients_may_not_say_is_refused_by_the_gateway(attacked: dict[str, tuple[int, Any]]):
+def test_the_gateway_refuses_every_request_field_that_clients_may_not_send(attacked: dict[str, tuple[int, Any]]):
     expected = {attack.name: attack.statuses for attack in refused_attacks()}
     assert {name: answer for name, answer in attacked.items() if answer[0] not in expected[name]} == {}
 
 
-def test_the_gateway_names_a_field_that_it_refuses(attacked: dict[str, tuple[int, Any]]):
+def test_the_gateways_error_names_the_request_field_that_it_refuses(attacked: dict[str, tuple[int, Any]]):
     named = {attack.name: attack.param for attack in refused_attacks() if attack.param}
     assert {name: attacked[name][1] for name in named} == named
 
 
 @pytest.mark.parametrize(("host", "served_name"), [("llama.example.com", LLAMA), ("other.example.com", GPT)])
-def test_a_host_leads_to_its_model_and_any_other_to_the_model_without(
+def test_a_host_routes_to_its_model_and_other_hosts_to_the_model_without_a_host(
     project: Project, created: Ended, host: str, served_name: str
 ):
     assert created.status == 0
@@ -99,7 +99,7 @@ def test_a_host_leads_to_its_model_and_any_other_to_the_model_without(
     assert (status, json.loads(text)["model"]) == (200, served_name)
 
 
-def test_each_model_has_an_address_of_its_own_inside_the_cluster(project: Project, created: Ended):
+def test_each_model_has_its_own_service_address_inside_the_cluster(project: Project, created: Ended):
     assert created.status == 0
     for name, served_name in (("gpt-oss-120b", GPT), ("llama", LLAMA)):
         status, text = ask(project, f"http://{name}.llm-d.svc.cluster.local/v1/completions", completion(served_name))
@@ -107,7 +107,7 @@ def test_each_model_has_an_address_of_its_own_inside_the_cluster(project: Projec
 
 
 @pytest.mark.parametrize("name", ["gpt-oss-120b", "llama"])
-def test_a_load_goes_through_the_gateways_own_address(project: Project, created: Ended, name: str):
+def test_the_load_generator_sends_its_requests_to_the_gateways_address(project: Project, created: Ended, name: str):
     assert created.status == 0
     bench = (sys.executable, "-m", "llmd_oke", "bench", "--stack", STACK, "--model", name, "--through-gateway")
     load = ("--shape", "closed:1", "--requests", "2", "--input-tokens", "64", "--output-tokens", "4", "--json")
@@ -117,13 +117,13 @@ def test_a_load_goes_through_the_gateways_own_address(project: Project, created:
     assert (stage["requests"], stage["failures"]) == (2, [])
 
 
-def test_nothing_but_the_api_of_servers_is_let_through(project: Project, created: Ended):
+def test_the_gateway_routes_only_paths_of_the_serving_api(project: Project, created: Ended):
     assert created.status == 0
     status, _ = ask(project, "http://llama.llm-d.svc.cluster.local/metrics", {})
     assert status == 404
 
 
-def test_an_update_moves_the_models_to_a_gateway_that_somebody_else_made(project: Project, created: Ended):
+def test_an_update_moves_the_models_to_a_gateway_that_exists_already(project: Project, created: Ended):
     assert created.status == 0
     gateway = {
         "mode": "existing",

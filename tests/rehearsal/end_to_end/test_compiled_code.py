@@ -46,11 +46,11 @@ def _said(log: Path) -> str:
     return line.partition("compiled code in ")[2]
 
 
-def test_another_argument_has_another_folder_and_the_first_stays(life: Life) -> None:
+def test_another_vllm_argument_compiles_into_another_folder_and_keeps_the_first(life: Life) -> None:
     first, second, third = life.keys
     assert (len(first), len(second)) == (1, 2)
     assert first < second == third
 
 
-def test_a_server_finds_the_code_of_a_pod_that_is_gone(life: Life) -> None:
+def test_a_new_pod_reuses_the_compiled_code_of_a_deleted_pod(life: Life) -> None:
     assert life.said == ["/compiled/0: as the last server left it", *["/compiled/0: none yet"] * 2]

@@ -108,12 +108,12 @@ def is_told(ended: Ended, cause: str) -> None:
 
 
 @pytest.mark.parametrize(("fault", "cause"), FAULTS.items())
-def test_a_fault_ends_the_rehearsal_with_its_cause_and_a_remedy(life: Life, fault: str, cause: str) -> None:
+def test_an_injected_fault_ends_the_rehearsal_with_its_cause_and_a_remedy(life: Life, fault: str, cause: str) -> None:
     is_told(life.failed[fault], cause)
 
 
 @pytest.mark.nightly
-def test_every_other_fault_does_too_and_the_next_rehearsal_goes_on(project: Project) -> None:
+def test_each_other_injected_fault_ends_its_rehearsal_and_the_next_one_recovers(project: Project) -> None:
     stack = "otherwise-failed"
     project.write(stack, **LAYER)
     for fault, cause in NIGHTLY_FAULTS.items():
@@ -123,7 +123,7 @@ def test_every_other_fault_does_too_and_the_next_rehearsal_goes_on(project: Proj
     project.command("rehearse", "down", "--stack", stack)
 
 
-def test_node_feature_discovery_finds_the_gpus_that_the_operator_gives(project: Project) -> None:
+def test_node_feature_discovery_finds_the_gpus_that_the_operator_then_advertises(project: Project) -> None:
     stack = "discovered"
     project.write(stack, **{**LAYER, "gpuPools": [POOL], "gpuStack": "helm-operator"})
     created = _rehearse(project, "--no-benchmark", stack=stack)
@@ -133,37 +133,37 @@ def test_node_feature_discovery_finds_the_gpus_that_the_operator_gives(project: 
     project.command("rehearse", "down", "--stack", stack)
 
 
-def test_the_next_rehearsal_goes_on_and_serves(life: Life) -> None:
+def test_a_rehearsal_after_a_failed_one_continues_and_serves_the_model(life: Life) -> None:
     assert life.served.status == 0, life.served.errors
     (smoke,) = life.served.document["smoke"]
     assert smoke["passed"]
     assert "same" in life.served.document["update"]["changes"]
 
 
-def test_nobody_may_taint_nodes_once_they_are_accepted(life: Life) -> None:
+def test_after_acceptance_no_policy_allows_anybody_to_taint_nodes(life: Life) -> None:
     assert life.accounts_with_rights == []
 
 
-def test_the_rehearsal_says_that_oci_and_the_weights_were_not_real(life: Life) -> None:
+def test_the_rehearsal_reports_that_oci_and_the_weights_were_simulated(life: Life) -> None:
     simulated = " ".join(life.served.document["simulated"])
     assert "OCI" in simulated
     assert "weights" in simulated
 
 
-def test_a_protected_cluster_is_not_destroyed_by_the_way(life: Life) -> None:
+def test_destroy_refuses_a_protected_cluster(life: Life) -> None:
     assert life.refused.status == 1
     assert "oke-cluster" in life.refused.errors
     assert "add --unprotect" in " ".join(life.refused.errors.split())
 
 
-def test_destroy_leaves_nothing(life: Life) -> None:
+def test_destroy_leaves_no_resource_in_oci(life: Life) -> None:
     assert life.destroyed.status == 0, life.destroyed.errors
     assert life.destroyed.document["changes"].keys() == {"delete"}
     assert life.left_in_oci == []
     assert [name for name in life.left if "llm-d" in name or "mi300x" in name] == []
 
 
-def test_what_others_need_is_deleted_after_them(life: Life) -> None:
+def test_destroy_deletes_resources_in_the_reverse_order_of_their_dependencies(life: Life) -> None:
     deleted = life.deleted
     assert _last(deleted, "nodepool") < deleted.index("cluster") < deleted.index("subnet")
     assert _last(deleted, "subnet") < deleted.index("routetable") < deleted.index("natgateway")
@@ -171,12 +171,12 @@ def test_what_others_need_is_deleted_after_them(life: Life) -> None:
     assert life.deleted[-1] == "vcn"
 
 
-def test_a_destroyed_stack_can_be_made_again(life: Life) -> None:
+def test_a_destroyed_stack_can_be_created_again(life: Life) -> None:
     assert life.again.status == 0, life.again.errors
     assert life.again.document["update"]["changes"].keys() == {"create"}
 
 
-def test_kubernetes_goes_up_in_order_and_an_upgrade_that_failed_half_way_goes_on(life: Life, project: Project) -> None:
+def test_kubernetes_is_upgraded_part_by_part_and_continues_after_a_failed_upgrade(life: Life, project: Project) -> None:
     assert life.again.status == 0
     project.write(STACK, **{**LAYER, "cluster": {**CLUSTER, "kubernetesVersion": "v1.35.2"}})
     failed = _rehearse(project, "--no-benchmark", "--fault", "NodePool/mi300x*:internal-error")
@@ -195,7 +195,7 @@ def test_kubernetes_goes_up_in_order_and_an_upgrade_that_failed_half_way_goes_on
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["file-storage", "lustre", "none"])
-def test_a_stack_is_destroyed_whatever_its_weights_are_kept_on(project: Project, kind: str) -> None:
+def test_a_stack_can_be_destroyed_with_every_kind_of_model_cache(project: Project, kind: str) -> None:
     cache = {"modelCache": {"kind": kind}, **({} if kind == "none" else {"prewarm": {"source": "none"}})}
     stack = f"on-{kind}"
     project.write(stack, **BASE, models=[model(topology="1p-tp1-1d-tp1")], storage=cache, smoke={"where": "none"})

@@ -83,13 +83,13 @@ def _interrupt(project: Project, words: list[str], ready: Any) -> Ended:
     return Ended(command.returncode, output, errors)
 
 
-def test_an_interrupted_run_says_how_to_go_on(life: Life) -> None:
+def test_an_interrupted_experiment_says_which_command_continues_it(life: Life) -> None:
     assert life.interrupted.status == 130, life.interrupted.errors
     assert "run the same command again to go on" in life.interrupted.errors
     assert "Traceback" not in life.interrupted.errors
 
 
-def test_the_same_command_goes_on_with_what_is_left(life: Life) -> None:
+def test_the_same_command_continues_an_interrupted_experiment(life: Life) -> None:
     assert life.again.status == 0, life.again.errors
     rows = read_rows(life.folder / "rows.jsonl")
     assert [row.origin.file for row in rows] == [
@@ -100,24 +100,24 @@ def test_the_same_command_goes_on_with_what_is_left(life: Life) -> None:
     assert all(row.failures == 0 for row in rows)
 
 
-def test_what_was_measured_before_the_interruption_is_kept(life: Life) -> None:
+def test_an_interrupted_experiment_keeps_its_finished_measurements(life: Life) -> None:
     assert (life.folder / json.loads(life.first_row)["origin"]["file"]).read_text() == life.first_row
     assert len(list(life.folder.parent.glob("2*"))) == 1
 
 
-def test_every_measurement_has_both_reports(life: Life) -> None:
+def test_every_measurement_of_an_experiment_has_reports_in_both_formats(life: Life) -> None:
     for stage in life.folder.glob("*/*-s0"):
         files = [stage / f"{name},_{stage.name}.yaml" for name in ("benchmark_report_v0.2", "benchmark_report")]
         assert [yaml.safe_load(file.read_text())["version"] for file in files] == ["0.2", "0.1"]
 
 
-def test_the_comparison_says_what_its_figures_are(life: Life) -> None:
+def test_the_comparison_of_an_experiment_states_the_basis_of_its_figures(life: Life) -> None:
     text = (life.folder / "report.md").read_text()
     assert "Rehearsed, not measured" in text
     assert "Against agg-tp1-2r" in text
     assert "<svg" in (life.folder / "report.html").read_text()
 
 
-def test_nothing_is_left_of_the_experiments_stack(life: Life, project: Project) -> None:
+def test_after_an_experiment_nothing_of_its_derived_stack_is_left(life: Life, project: Project) -> None:
     assert not (project.folder / "stacks" / "Pulumi.tiny-experiment.yaml").exists()
     assert "tiny-experiment" not in project.command("rehearse", "status").output

@@ -46,7 +46,7 @@ def statuses(case: dict[str, Any], client: str) -> dict[str, int]:
     return case["clients"][client]["statuses"]
 
 
-def test_a_client_of_low_priority_is_refused_while_those_above_it_are_served(seen: dict[str, Any]) -> None:
+def test_a_low_priority_client_is_refused_while_higher_priorities_are_served(seen: dict[str, Any]) -> None:
     """Headers of the client say that it is the other one, with that one's priority."""
     case = seen["by_priority"]
     assert set(statuses(case, "chat")) == {"200"}
@@ -55,14 +55,14 @@ def test_a_client_of_low_priority_is_refused_while_those_above_it_are_served(see
     assert served <= refused / 4  # some come in where the others' queue is empty for a moment
 
 
-def test_what_comes_while_a_band_is_full_is_refused_at_once(seen: dict[str, Any]) -> None:
+def test_a_request_beyond_the_queue_limit_of_its_priority_is_refused_at_once(seen: dict[str, Any]) -> None:
     """Sixty users' prompts take more than the band's MiB; clients of another band are served."""
     case = seen["full_band"]
     assert set(statuses(case, "chat")) == {"200"}
     assert statuses(case, "bulk").get("429", 0) > statuses(case, "bulk").get("200", 0)
 
 
-def test_a_quiet_client_is_not_drowned_by_a_loud_one(seen: dict[str, Any]) -> None:
+def test_a_client_with_few_requests_is_not_starved_by_one_with_many(seen: dict[str, Any]) -> None:
     case = seen["in_turn"]
     loud, quiet = (statuses(case, client) for client in ("loud", "quiet"))
     assert set(quiet) == {"200"}
@@ -71,8 +71,6 @@ def test_a_quiet_client_is_not_drowned_by_a_loud_one(seen: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("name", ["by_priority", "full_band", "in_turn"])
-def test_the_servers_count_what_clients_were_answered_and_nothing_that_was_refused(
-    seen: dict[str, Any], name: str
-) -> None:
+def test_servers_receive_exactly_the_requests_that_clients_got_answers_to(seen: dict[str, Any], name: str) -> None:
     case = seen[name]
     assert case["answered"] == sum(statuses(case, client).get("200", 0) for client in case["clients"])

@@ -54,12 +54,12 @@ def pods(project: Project) -> list[dict[str, object]]:
     return [json.loads(line) for line in asked.output.splitlines() if line.startswith("{")]
 
 
-def test_pods_of_a_group_are_on_nodes_of_one_pool(pods: list[dict[str, object]]):
+def test_the_pods_of_a_server_that_spans_nodes_are_on_nodes_of_one_pool(pods: list[dict[str, object]]):
     pools = defaultdict[object, list[object]](list)
     for pod in pods:
         pools[pod["group"]].append(pod["pool"])
     assert sorted(sorted(map(str, names)) for names in pools.values()) == [["east", "east"], ["west", "west"]]
 
 
-def test_kubernetes_tells_groups_apart_by_the_key_of_their_controller(pods: list[dict[str, object]]):
+def test_kubernetes_groups_the_pods_of_a_server_by_the_label_of_their_controller(pods: list[dict[str, object]]):
     assert [pod["keys"] for pod in pods] == [["leaderworkerset.sigs.k8s.io/group-key"]] * 4

@@ -38,19 +38,19 @@ def life(project: Project) -> Life:
     return Life(missed, project.rehearse(STACK))
 
 
-def test_a_missed_threshold_fails_the_update_and_is_named(life: Life) -> None:
+def test_a_missed_benchmark_limit_fails_the_update_and_is_named(life: Life) -> None:
     assert life.missed.status == 1
     assert "failed its smoke benchmark: TTFT p95" in " ".join(life.missed.errors.split())
     assert '{"message"' not in life.missed.errors
     assert "Traceback" not in life.missed.errors
 
 
-def test_tables_and_report_of_a_failed_job_are_there_all_the_same(life: Life, project: Project) -> None:
+def test_a_failed_smoke_job_still_publishes_its_tables_and_report(life: Life, project: Project) -> None:
     assert "FAIL │ TTFT p95" in life.missed.errors
     assert list((project.folder / "reports" / STACK).glob("*/summary.json"))
 
 
-def test_what_was_deployed_stays_and_only_the_benchmark_runs_again(life: Life) -> None:
+def test_after_a_failed_benchmark_models_stay_and_only_the_benchmark_is_rerun(life: Life) -> None:
     assert life.met.status == 0, life.met.errors
     (smoke,) = life.met.document["smoke"]
     assert smoke["passed"]
@@ -59,14 +59,14 @@ def test_what_was_deployed_stays_and_only_the_benchmark_runs_again(life: Life) -
     assert changes["replace"] <= 3  # program, facts and Job
 
 
-def test_the_jobs_report_says_what_was_simulated_and_what_ran(life: Life) -> None:
+def test_the_smoke_jobs_report_says_what_was_simulated_and_which_versions_ran(life: Life) -> None:
     (smoke,) = life.met.document["smoke"]
     assert smoke["provenance"]["numbers"] == "calibrated"
     assert "vLLM" in smoke["provenance"]["simulated"]
     assert smoke["provenance"]["time_scale"] == float(TIME_SCALE)
 
 
-def test_an_override_with_right_answers_is_deployed_and_its_passport_says_so(life: Life, project: Project) -> None:
+def test_an_overridden_image_with_right_answers_is_deployed_and_in_the_passport(life: Life, project: Project) -> None:
     (accuracy,) = [check for check in life.met.document["smoke"][0]["checks"] if check["name"] == "accuracy"]
     assert (accuracy["value"], accuracy["limit"], accuracy["passed"]) == (1.0, 0.95, True)
     passports = map(Path.read_text, (project.folder / "reports" / STACK).glob("*/passport.json"))
@@ -144,7 +144,7 @@ def pool_of(ended: Ended) -> dict[str, Any]:
     return ended.document["pools"][0]
 
 
-def test_sound_nodes_pass_and_the_one_that_serves_is_left_alone(runs: Acceptances) -> None:
+def test_acceptance_passes_sound_nodes_and_leaves_the_serving_node_alone(runs: Acceptances) -> None:
     pool = pool_of(runs.sound)
     assert {result["verdict"] for result in pool["results"]} == {"passed"}
     assert len(pool["results"]) == 2
@@ -163,23 +163,25 @@ def test_sound_nodes_pass_and_the_one_that_serves_is_left_alone(runs: Acceptance
         (Fault.SLOW_LINK, "links: GPU 2 (mlx5_2): 12.5 of at least 40 GB/s at best"),
     ],
 )
-def test_a_node_with_a_fault_is_named_with_what_is_wrong(runs: Acceptances, fault: Fault, text: str) -> None:
+def test_acceptance_names_a_node_with_a_fault_and_what_is_wrong_with_it(
+    runs: Acceptances, fault: Fault, text: str
+) -> None:
     results = {result["node"]: result for result in pool_of(runs.faulty)["results"]}
     assert results[runs.by_fault[fault]]["verdict"] == "failed"
     assert text in results[runs.by_fault[fault]]["reason"]
 
 
-def test_only_nodes_with_faults_fail_and_are_tainted(runs: Acceptances) -> None:
+def test_acceptance_fails_and_taints_only_the_nodes_with_faults(runs: Acceptances) -> None:
     failed = {result["node"] for result in pool_of(runs.faulty)["results"] if result["verdict"] == "failed"}
     assert failed == runs.tainted == set(runs.by_fault.values())
     assert runs.faulty.status == 1
 
 
-def test_serving_goes_on_where_spares_suffice(runs: Acceptances) -> None:
+def test_serving_continues_after_a_node_fails_acceptance_if_spare_nodes_suffice(runs: Acceptances) -> None:
     assert pool_of(runs.faulty)["problem"] is None
 
 
-def test_a_node_that_passes_again_loses_its_taint(runs: Acceptances) -> None:
+def test_a_node_that_passes_acceptance_again_loses_its_taint(runs: Acceptances) -> None:
     repaired = runs.by_fault[Fault.DEAD_GPU]
     assert runs.tainted_after == runs.tainted - {repaired}
     assert all(len(line) <= 80 for line in runs.again.output.splitlines())
@@ -203,7 +205,7 @@ def faulty(project: Project, runs: Acceptances) -> Faulty:
     return Faulty(ended, json.loads((project.folder / "reports" / STACK / "latest" / "summary.json").read_text()))
 
 
-def test_failed_prefills_are_counted_by_the_pickers_choices_and_finished_prefills(faulty: Faulty) -> None:
+def test_failed_prefills_are_counted_from_the_pickers_choices_and_finished_prefills(faulty: Faulty) -> None:
     """The routing sidecar counts nothing. Half of them fail: 500 of the prefill server, after which decode does it all
     (or which is the client's, with a later sidecar)."""
     assert faulty.ended.status == 1
@@ -214,7 +216,7 @@ def test_failed_prefills_are_counted_by_the_pickers_choices_and_finished_prefill
     assert "remote prefill" in [check["name"] for check in faulty.summary["checks"] if not check["passed"]]
 
 
-def test_an_override_that_changes_answers_fails_the_update(faulty: Faulty) -> None:
+def test_an_overridden_image_that_changes_answers_fails_the_update(faulty: Faulty) -> None:
     (accuracy,) = [check for check in faulty.summary["checks"] if check["name"] == "accuracy"]
     assert not accuracy["passed"]
     assert "accuracy 0." in " ".join(faulty.ended.errors.split())

@@ -132,15 +132,15 @@ def smoke(created: Ended) -> dict[str, dict[str, Any]]:
     return {summary["topology"]: summary for summary in created.document["smoke"]}
 
 
-def test_every_model_is_served_and_passes_its_benchmark(smoke: dict[str, dict[str, Any]]):
+def test_every_model_of_a_stack_serves_and_passes_its_benchmark(smoke: dict[str, dict[str, Any]]):
     assert {name: summary["passed"] for name, summary in smoke.items()} == {COPIES: True, AGGREGATED: True, LARGE: True}
 
 
-def test_models_with_prefill_servers_have_all_prompts_prefilled_by_their_own(smoke: dict[str, dict[str, Any]]):
+def test_a_models_prompts_are_all_prefilled_by_that_models_own_prefill_servers(smoke: dict[str, dict[str, Any]]):
     assert [smoke[name]["remote_prefill"]["share"] for name in (COPIES, LARGE)] == pytest.approx([1.0, 1.0])
 
 
-def test_each_model_says_whether_its_latencies_are_calibrated_or_bounds(
+def test_each_models_figures_say_whether_they_are_calibrated_or_bounds(
     created: Ended, smoke: dict[str, dict[str, Any]]
 ):
     numbers = {name: summary["provenance"]["numbers"] for name, summary in smoke.items()}
@@ -150,19 +150,19 @@ def test_each_model_says_whether_its_latencies_are_calibrated_or_bounds(
     assert all(words <= set(summary["provenance"]["simulated"]) for summary in smoke.values())
 
 
-def test_each_model_answers_at_the_one_address(door: Door):
+def test_all_models_answer_at_the_address_of_the_front_door(door: Door):
     for name in (GPT, LLAMA, OWN):
         status, document = door.ask(name, door.key)
         assert (status, document["model"]) == (200, name)
 
 
-def test_a_copy_is_drained_by_weight_without_a_failed_request(drain: Drain):
+def test_setting_a_units_weight_to_zero_drains_it_without_a_failed_request(drain: Drain):
     assert drain.changed.status == 0, drain.changed.errors
     assert len(drain.requests) > 100
     assert [request.error for request in drain.requests if not request.succeeded] == []
 
 
-def test_requests_move_to_the_unit_that_has_the_weight(drain: Drain, door: Door):
+def test_requests_move_to_the_unit_that_gets_all_the_weight(drain: Drain, door: Door):
     assert set(units(drain.project)) == {"gpt-oss-120b-0-epp", "gpt-oss-120b-1-epp"}
     end_s = time.monotonic() + RELOADED_S
     while True:  # until both Envoys have read the file
@@ -185,19 +185,19 @@ def units(project: Project) -> list[str]:
     ]
 
 
-def test_a_shift_of_weights_changes_one_object(drain: Drain):
+def test_changing_weights_changes_a_single_kubernetes_object(drain: Drain):
     changes = drain.changed.document["update"]["changes"]
     assert set(changes) <= {"same", "read", "update"}
     assert changes["update"] == 2  # the ConfigMap, and the component whose arguments these are
 
 
-def test_a_wrong_key_is_answered_in_words(door: Door):
+def test_a_wrong_api_key_is_refused_with_an_explanation(door: Door):
     # A wrong key is refused before the body is read. Over HTTP/2, curl 7.88 drops such an answer.
     status, document = door.ask(GPT, "sk-wrong-0123456789abcdef", "--http1.1")
     assert (status, document["error"]["code"]) == (401, "invalid_api_key")
 
 
-def test_an_unknown_model_is_answered_in_words(door: Door):
+def test_a_request_for_an_unknown_model_is_refused_with_an_explanation(door: Door):
     status, document = door.ask("gpt-5", door.key)
     assert (status, document["error"]["code"]) == (404, "model_not_found")
     assert GPT in document["error"]["message"]

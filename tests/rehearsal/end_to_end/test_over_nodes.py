@@ -77,7 +77,7 @@ def smoke(rehearsed: Ended) -> dict[str, dict[str, Any]]:
     return {summary["topology"]: summary for summary in rehearsed.document["smoke"]}
 
 
-def test_servers_over_two_nodes_pass_their_benchmarks(smoke: dict[str, dict[str, Any]]):
+def test_servers_that_span_two_nodes_pass_their_benchmarks(smoke: dict[str, dict[str, Any]]):
     assert {name: summary["passed"] for name, summary in smoke.items()} == {APART: True, TOGETHER: True}
 
 
@@ -85,7 +85,7 @@ def test_prompts_go_from_prefill_to_decode_servers_that_span_nodes(smoke: dict[s
     assert smoke[TOGETHER]["remote_prefill"]["share"] == pytest.approx(1.0)
 
 
-def test_a_server_over_nodes_is_measured_alone_and_told_by_its_kind(project: Project):
+def test_a_server_that_spans_nodes_is_measured_alone_and_reported_by_its_kind(project: Project):
     pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
     project.write(ALONE, models=[model(model="deepseek-v3", topology="agg-tp8ep-1r")], gpuPools=pools)
     words = ("--rehearse", "--size", "tp1dp16ep", "--max-num-seqs", "4", "--workload", "512/8")
@@ -140,7 +140,7 @@ class Inside:
         rows += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
-def test_a_disaggregated_set_says_nothing_of_its_servers(project: Project, rehearsed: Ended):
+def test_the_status_of_a_disaggregatedset_does_not_show_the_state_of_its_servers(project: Project, rehearsed: Ended):
     """Reason why stacks have none (docs/decisions/0136): an update would end before its servers are there."""
     assert rehearsed.status == 0, rehearsed.errors
     told = Inside(project).run(sys.executable, "-c", DISAGGREGATED_SET, str(LIMIT_S), OWN_IMAGE)
@@ -177,12 +177,12 @@ def loss(project: Project, rehearsed: Ended, tmp_path_factory: pytest.TempPathFa
     return Loss(rows, died_s, whole_s)
 
 
-def test_a_group_that_loses_a_node_starts_anew_on_another(loss: Loss):
+def test_a_server_that_loses_one_of_its_nodes_restarts_on_another_node(loss: Loss):
     print(f"whole again after {loss.whole_s - loss.died_s:.0f} s")
     assert loss.whole_s > loss.died_s
 
 
-def test_requests_fail_only_while_a_lost_node_is_not_known(loss: Loss):
+def test_requests_fail_only_until_the_loss_of_a_node_is_detected(loss: Loss):
     late = [row for row in loss.failed if row["sent_s"] > loss.died_s + KNOWN_S]
     print(len(loss.rows), len(loss.failed), [(row["sent_s"], row["ended_s"], row["failure"]) for row in loss.failed])
     assert loss.rows

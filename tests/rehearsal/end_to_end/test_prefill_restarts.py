@@ -15,7 +15,7 @@ FAULT = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
 
 
 @pytest.mark.nightly
-def test_a_benchmark_with_decode_servers_crashing_over_a_prefill_server_is_not_clean(project: Project) -> None:
+def test_a_benchmark_during_which_decode_servers_crash_does_not_pass(project: Project) -> None:
     """Two servers of each role, and room for them twice."""
     servers = {"topology": "2p-tp1-2d-tp1", "workload": {"inputTokens": 1024, "outputTokens": 128}}
     smoke = {"where": "none", "requests": 200, "concurrency": 4}

@@ -72,7 +72,7 @@ def shaped_like_a_plugin(path: Path) -> Path:
     return path
 
 
-def test_the_real_plug_in_makes_the_stack_and_leaves_it_alone_afterwards(life: Life) -> None:
+def test_the_real_plug_in_creates_the_stack_and_a_second_update_changes_nothing(life: Life) -> None:
     assert life.made.status == 0, life.made.errors
     assert life.made.document["update"]["changes"]["create"] > 20
     assert life.left_alone.status == 0, life.left_alone.errors
@@ -80,12 +80,12 @@ def test_the_real_plug_in_makes_the_stack_and_leaves_it_alone_afterwards(life: L
     assert set(life.refreshed["changes"]) == {"same"}
 
 
-def test_the_engine_attached_to_the_other_stand_in_only_and_started_this_one(life: Life) -> None:
+def test_the_engine_attaches_to_ocis_stand_in_and_starts_the_kubernetes_one_itself(life: Life) -> None:
     assert life.made.document["update"]["plugins"].keys() == {"oci"}
     started = life.path.parent / "started"
     assert not started.exists() or len(started.read_text().splitlines()) >= 3
 
 
-def test_the_summary_says_which_plug_in_it_was(life: Life) -> None:
+def test_the_summary_of_a_rehearsal_names_its_kubernetes_plug_in(life: Life) -> None:
     assert life.made.document["kubernetes_plugin"] == {"real": True, "version": VERSION, "path": str(life.path)}
     assert SIMULATED_PLUGIN not in life.made.document["simulated"]

@@ -56,20 +56,20 @@ def checks(life: Life) -> dict[str, dict[str, Any]]:
     return {check["check"]: check for check in life.first.document["vllm"]}
 
 
-def test_all_checks_of_the_servers_are_made(life: Life) -> None:
+def test_all_checks_of_vllm_servers_are_performed(life: Life) -> None:
     assert list(checks(life)) == CHECKS
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_servers_of_vllm_itself_pass_a_check(life: Life, name: str) -> None:
+def test_servers_that_run_vllm_itself_pass_each_check(life: Life, name: str) -> None:
     check = checks(life)[name]
     assert check["passed"], check["evidence"]
 
 
-def test_answers_by_handed_over_kv_cache_are_equal_token_by_token(life: Life) -> None:
+def test_answers_computed_from_transferred_kv_cache_equal_those_of_one_server(life: Life) -> None:
     assert checks(life)["same answers"]["evidence"].startswith("3 of 3 answers equal token by token (as they must be)")
 
 
-def test_the_rehearsal_passes_and_its_repetition_changes_nothing(life: Life) -> None:
+def test_a_rehearsal_with_vllm_itself_passes_and_repeating_it_changes_nothing(life: Life) -> None:
     assert life.first.status == 0, life.first.errors[-3000:]
     assert set(life.again.document["update"]["changes"]) == {"same"}

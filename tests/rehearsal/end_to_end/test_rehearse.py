@@ -68,33 +68,33 @@ def life(project: Project) -> Life:
     return Life(links, before, created, left_alone, scaled, project.command(*rehearse))
 
 
-def test_a_pipeline_previews_and_deploys(life: Life) -> None:
+def test_the_pipeline_commands_preview_and_deploy_a_stack_in_a_rehearsal(life: Life) -> None:
     assert [life.before.status, life.made.status] == [0, 0], life.made.errors
     assert PREFILL.search(life.before.output)
     assert "Remote prefill" in life.made.output
 
 
-def test_an_update_that_would_be_refused_ends_a_pipeline_with_1_and_says_why(project: Project) -> None:
+def test_a_pipeline_preview_of_a_refused_update_exits_with_1_and_the_reason(project: Project) -> None:
     project.write("bad-ci", release="llm-d-99")
     ended = project.command("pipeline", "deploy", "--stack", "bad-ci", "--rehearse")
     assert ended.status == 1
     assert "release" in ended.errors
 
 
-def test_a_stack_file_becomes_a_served_and_benchmarked_model(life: Life) -> None:
+def test_a_stack_file_becomes_a_deployed_and_benchmarked_model(life: Life) -> None:
     assert life.made.status == 0, life.made.errors
     (smoke,) = life.left_alone.document["smoke"]
     assert smoke["passed"]
     assert smoke["performance"]["failures"] == 0
 
 
-def test_all_prompts_are_prefilled_remotely(life: Life) -> None:
+def test_all_prompts_of_the_benchmark_are_prefilled_remotely(life: Life) -> None:
     (smoke,) = life.left_alone.document["smoke"]
     assert smoke["remote_prefill"]["share"] == pytest.approx(1.0)
     assert smoke["remote_prefill"]["consistent"]
 
 
-def test_the_report_is_stored_and_says_what_was_simulated(life: Life, project: Project) -> None:
+def test_the_benchmark_report_is_stored_and_says_which_parts_were_simulated(life: Life, project: Project) -> None:
     (file,) = (project.folder / "reports" / DISAGGREGATED / "latest").glob("benchmark_report_v0.2*")
     report = BenchmarkReport.model_validate(yaml.safe_load(file.read_text()))
     assert report.version == "0.2"
@@ -133,18 +133,18 @@ def test_no_process_of_the_cluster_has_a_planted_secret_in_arguments_or_environm
             assert [name for name, value in PLANTED.items() if value.encode() in text] == []
 
 
-def test_a_stack_that_did_not_change_is_left_alone(life: Life) -> None:
+def test_updating_an_unchanged_stack_changes_nothing(life: Life) -> None:
     assert life.left_alone.status == 0, life.left_alone.errors
     assert set(life.left_alone.document["update"]["changes"]) == {"same"}
 
 
-def test_an_update_without_changes_measures_nothing(life: Life, project: Project) -> None:
+def test_updating_an_unchanged_stack_runs_no_benchmark(life: Life, project: Project) -> None:
     first, *_ = sorted((project.folder / "reports" / DISAGGREGATED).glob("*/summary.json"))
     (smoke,) = life.left_alone.document["smoke"]
     assert smoke["load"]["run"] == json.loads(first.read_text())["load"]["run"]
 
 
-def test_a_change_of_topology_and_environment_comes_as_a_new_unit(life: Life) -> None:
+def test_a_change_of_topology_and_environment_is_deployed_as_a_new_unit(life: Life) -> None:
     assert life.changed.status == 0, life.changed.errors
     assert {"create", "delete"} <= life.changed.document["update"]["changes"].keys()
     (smoke,) = life.changed.document["smoke"]
@@ -152,7 +152,7 @@ def test_a_change_of_topology_and_environment_comes_as_a_new_unit(life: Life) ->
     assert smoke["passed"]
 
 
-def test_a_scale_by_hand_is_told_and_taken_back(life: Life) -> None:
+def test_a_manual_scale_of_a_deployment_is_reported_and_reverted(life: Life) -> None:
     assert life.scaled.status == 0, life.scaled.errors
     update = life.scaled.document["update"]
     (output,) = update["changed_by_hand"]
@@ -161,13 +161,13 @@ def test_a_scale_by_hand_is_told_and_taken_back(life: Life) -> None:
     assert update["changes"]["update"] == 1
 
 
-def test_the_engine_met_no_plug_in_but_the_stand_in_and_that_is_said(life: Life) -> None:
+def test_the_rehearsal_says_that_its_kubernetes_plug_in_is_the_stand_in(life: Life) -> None:
     assert life.left_alone.document["kubernetes_plugin"]["real"] is False
     assert SIMULATED_PLUGIN in life.left_alone.document["simulated"]
     assert life.left_alone.document["update"]["plugins"].keys() == {"kubernetes", "oci"}
 
 
-def test_a_release_without_programs_is_rehearsed_with_the_nearest(life: Life) -> None:
+def test_a_release_whose_programs_are_missing_is_rehearsed_with_the_nearest_release(life: Life) -> None:
     document = life.left_alone.document
     assert (document["asked_release"], document["release"]) == ("llm-d-0.9.0", "llm-d-0.6.0")
     assert document["plan"]["release"] == "llm-d-0.9.0"
@@ -175,7 +175,7 @@ def test_a_release_without_programs_is_rehearsed_with_the_nearest(life: Life) ->
     assert {"Deployment", "ConfigMap", "Container"} <= differing
 
 
-def test_a_bad_stack_file_never_reaches_the_engine(project: Project) -> None:
+def test_an_invalid_stack_file_is_refused_before_the_engine_starts(project: Project) -> None:
     project.write(
         "bad",
         release="llm-d-9",
@@ -216,14 +216,14 @@ def look(life: Life, project: Project) -> Look:
     return Look(healthy, screen, project.command(*words, "--json"), files)
 
 
-def test_the_status_of_a_rehearsed_stack_is_one_screen(look: Look) -> None:
+def test_the_status_of_a_rehearsed_stack_fits_one_screen(look: Look) -> None:
     assert look.screen.status == 0, look.screen.output
     assert "\nhealthy\n" in look.screen.output
     assert "\x1b" not in look.screen.output
     assert len(look.screen.output.splitlines()) <= 24
 
 
-def test_the_status_has_servers_gpus_images_and_who_changed_them(look: Look) -> None:
+def test_the_status_shows_servers_gpus_images_and_who_changed_them(look: Look) -> None:
     document = look.healthy.document
     assert (look.healthy.status, document["symptoms"]) == (0, [])
     ready = {group["role"]: (group["ready"], group["desired"]) for group in document["servers"]}
@@ -234,7 +234,7 @@ def test_the_status_has_servers_gpus_images_and_who_changed_them(look: Look) -> 
     assert {"decode/vllm", "prefill/vllm", "router/epp"} <= document["images"].keys()
 
 
-def test_a_model_that_answers_nobody_is_the_first_thing_that_its_status_says(look: Look) -> None:
+def test_the_status_lists_a_model_without_ready_decode_servers_first(look: Look) -> None:
     worst, *_ = look.harmed.document["symptoms"]
     assert (look.harmed.status, worst["severity"]) == (1, "outage")
     assert "no decode server is ready" in worst["what"]
@@ -250,7 +250,7 @@ def test_the_support_archive_has_logs_of_all_servers_and_no_planted_secret(look:
 
 
 @pytest.mark.usefixtures("look")
-def test_after_down_nothing_is_left(life: Life, project: Project) -> None:
+def test_after_rehearse_down_no_process_or_file_of_the_rehearsal_is_left(life: Life, project: Project) -> None:
     """The last test of this stack."""
     record = json.loads((project.folder / ".rehearsal" / DISAGGREGATED / "cluster.json").read_text())
     processes = [process for pid in members_of(record["namespaces"]) if (process := identity_of(pid))]
@@ -268,7 +268,7 @@ def _links() -> list[str]:
 
 
 @pytest.mark.nightly
-def test_on_a_full_node_servers_of_another_kind_come_after_the_old_ones_are_gone(project: Project) -> None:
+def test_on_a_full_node_servers_of_another_kind_start_after_the_old_ones_are_gone(project: Project) -> None:
     """Aggregated servers on all GPUs of a node, half of them without a router, then others in their place."""
     plain = model(name="plain", topology="agg-tp1-4r", router={"mode": "none"})
     project.write(FULL, models=[model(topology="agg-tp1-4r"), plain])

@@ -156,7 +156,7 @@ def rollouts(project: Project) -> None:
 @pytest.mark.parametrize(
     ("how", "restarts"), [("container", {"prefill": 2}), pytest.param("pod", {}, marks=pytest.mark.nightly)]
 )
-def test_killed_prefill_servers_take_only_requests_with_them_that_were_on_their_way(
+def test_a_killed_prefill_server_loses_only_requests_in_flight_to_it(
     project: Project, tmp_path: Path, how: str, restarts: dict[str, int]
 ) -> None:
     """Each in turn; decode servers run on."""
@@ -171,7 +171,7 @@ def test_killed_prefill_servers_take_only_requests_with_them_that_were_on_their_
 
 
 @pytest.mark.usefixtures("rollouts")
-def test_no_request_fails_while_another_image_takes_the_place_of_the_old_one(project: Project, tmp_path: Path):
+def test_no_request_fails_during_an_update_to_another_image(project: Project, tmp_path: Path):
     assert_unnoticed(roll_out(project, "image", tmp_path))
     assert_own_pairs(project, 2)
 
@@ -185,7 +185,7 @@ def resize(project: Project, servers: int) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("rollouts")
-def test_no_request_fails_while_servers_are_taken_away_and_come_back(project: Project, tmp_path: Path):
+def test_no_request_fails_while_servers_are_added_and_removed(project: Project, tmp_path: Path):
     """Prefill and decode servers at once, as scaling by load takes them: they drain before they end."""
     with loaded(project, "rollouts", tmp_path) as load:
         resize(project, 1)
@@ -196,7 +196,7 @@ def test_no_request_fails_while_servers_are_taken_away_and_come_back(project: Pr
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("rollouts")
-def test_no_request_fails_while_blocks_and_then_the_topology_change(project: Project, tmp_path: Path):
+def test_no_request_fails_during_updates_of_block_size_and_topology(project: Project, tmp_path: Path):
     for change in ("block size", "topology"):
         (tmp_path / change).mkdir()
         assert_unnoticed(roll_out(project, change, tmp_path / change))
@@ -205,7 +205,7 @@ def test_no_request_fails_while_blocks_and_then_the_topology_change(project: Pro
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("rollouts")
-def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(project: Project, tmp_path: Path):
+def test_an_interrupted_update_can_be_reverted_without_an_outage(project: Project, tmp_path: Path):
     with loaded(project, "rollouts", tmp_path) as load:
         project.write("rollouts", gpuPools=POOLS, release="llm-d-0.9.0", models=[model(engine={"blockSize": 32})])
         own = (*REHEARSE, "--startup-seconds", str(STARTUP_S), "--stack", "rollouts")
@@ -224,7 +224,7 @@ def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(project: 
 
 
 @pytest.mark.nightly
-def test_no_request_fails_while_the_next_release_takes_the_place_of_the_default_one(project: Project, tmp_path: Path):
+def test_no_request_fails_during_an_update_to_the_next_llm_d_release(project: Project, tmp_path: Path):
     """Another image, another router and another way of its config; both of a unit of their own."""
     project.write("rollouts", gpuPools=POOLS, **CHANGES["image"])
     created = rehearse(project, "rollouts")
@@ -236,7 +236,7 @@ def test_no_request_fails_while_the_next_release_takes_the_place_of_the_default_
 
 
 @pytest.mark.nightly
-def test_on_full_nodes_units_are_updated_one_after_the_other_and_the_others_answer(
+def test_on_full_nodes_units_are_updated_one_after_the_other_while_the_others_serve(
     project: Project, tmp_path: Path
 ) -> None:
     startup_s, full = 16, {"topology": "1p-tp2-1d-tp2", "copies": 2}  # all GPUs of one node
@@ -265,7 +265,7 @@ PICKER = default_release().endpoint_picker.program.version
 
 
 @pytest.mark.nightly
-def test_by_gitops_old_servers_answer_until_new_ones_take_their_place(project: Project, tmp_path: Path):
+def test_with_gitops_old_servers_serve_until_the_new_ones_are_ready(project: Project, tmp_path: Path):
     """A full node that the engine deployed, and then another version as YAML, wave by wave under load."""
     if locate("epp", PICKER) is None or locate("pd-sidecar", PICKER) is None:
         pytest.skip(f"no endpoint picker and sidecar {PICKER}: a rehearsal would run others, whose flags YAML has not")

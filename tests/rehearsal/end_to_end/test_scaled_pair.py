@@ -22,7 +22,7 @@ SCALING = {
 """Prefill servers have nothing to do of their own."""
 
 
-def test_prefill_follows_decode_in_the_topologys_proportion_and_no_request_fails(project: Project) -> None:
+def test_prefill_servers_scale_in_proportion_to_decode_servers_and_no_request_fails(project: Project) -> None:
     if missing := [name for name in (*WATCHING, *FOLLOWING) if locate(name) is None]:
         pytest.skip(f"no {', '.join(missing)}: `llmd-oke rehearse programs --tests` builds them")
     models = [model(topology="2p-tp1-1d-tp1", scaling=SCALING)]

@@ -75,7 +75,7 @@ def door(project: Project) -> Door:
     return Door(project, project.folder / ".rehearsal" / STACK / "front-door")
 
 
-def test_a_token_of_the_provider_opens_the_front_door(door: Door):
+def test_the_front_door_accepts_a_token_of_the_identity_provider(door: Door):
     status, document = door.ask(door.token())
     assert (status, document["model"]) == (200, SERVED)
 
@@ -88,11 +88,13 @@ def test_a_token_of_the_provider_opens_the_front_door(door: Door):
         ({"aud": "other"}, 403, "permission_denied"),
     ],
 )
-def test_a_token_that_does_not_fit_is_answered_in_words(door: Door, changes: dict[str, Any], status: int, code: str):
+def test_the_front_door_refuses_an_invalid_token_with_an_explanation(
+    door: Door, changes: dict[str, Any], status: int, code: str
+):
     answered, document = door.ask(door.token(**changes))
     assert (answered, document["error"]["code"]) == (status, code)
 
 
-def test_a_key_is_no_token(door: Door):
+def test_a_front_door_with_tokens_does_not_accept_an_api_key(door: Door):
     status, document = door.ask("sk-wrong-0123456789abcdef")
     assert (status, document["error"]["code"]) == (401, "invalid_api_key")

@@ -81,20 +81,20 @@ def _entry(project: Project) -> dict[str, Any]:
     return document["config"]["llmd-oke:stack"]["models"][0]
 
 
-def test_every_command_of_the_loop_ends_well(loop: Loop) -> None:
+def test_every_command_of_the_tuning_loop_exits_with_0(loop: Loop) -> None:
     for ended in (loop.plan, loop.run, loop.rank, loop.apply, loop.up, loop.verify):
         assert ended.status == 0, ended.errors
         assert "Traceback" not in ended.errors
 
 
-def test_what_was_planned_is_measured_and_kept(loop: Loop) -> None:
+def test_the_measurements_that_tune_plan_shows_are_run_and_stored(loop: Loop) -> None:
     rows = read_rows(loop.kept / "rows.jsonl")
     assert len(rows) == loop.plan.document["points"] == 10
     assert {row.basis for row in rows} == {Basis.CALIBRATED}
     assert {row.prefix_cache_hit_share for row in rows if row.subject == "prefill"} == {0.0}
 
 
-def test_rows_know_what_their_servers_were_started_with(loop: Loop) -> None:
+def test_measured_rows_record_the_settings_of_their_servers(loop: Loop) -> None:
     """Servers that only prefill are measured with the block size of those that hand their KV cache over."""
     rows = read_rows(loop.kept / "rows.jsonl")
     output = {(row.subject, row.release, row.block_size, row.quick_reduce, row.router_profile) for row in rows}
@@ -104,12 +104,12 @@ def test_rows_know_what_their_servers_were_started_with(loop: Loop) -> None:
     assert "prefill/decode" not in measured
 
 
-def test_the_ranking_goes_by_what_was_measured_without_leaving_it(loop: Loop) -> None:
+def test_tune_rank_uses_the_measured_rows_and_stays_within_their_range(loop: Loop) -> None:
     assert "figures  fitted to 10 rows (calibrated)" in loop.rank.errors
     assert loop.rank.document["confidence"]["beyond"] == []
 
 
-def test_the_best_is_written_into_the_stack_file_and_deployed(loop: Loop) -> None:
+def test_tune_apply_writes_the_best_topology_and_it_is_deployed(loop: Loop) -> None:
     best = loop.rank.document["best"]
     assert loop.after["topology"] == best["topology"]
     assert loop.after["engine"] == {"maxNumSeqs": best["max_num_seqs"]}
@@ -118,7 +118,7 @@ def test_the_best_is_written_into_the_stack_file_and_deployed(loop: Loop) -> Non
     assert deployed["topology"] == best["topology"]
 
 
-def test_the_forecast_is_held_against_what_is_up(loop: Loop) -> None:
+def test_tune_verify_compares_the_forecast_with_the_deployed_servers(loop: Loop) -> None:
     verified = loop.verify.document
     assert verified["offered_requests_per_s"] == 4
     assert verified["forecast"]["basis"] == verified["seen"]["basis"] == "calibrated"
@@ -129,17 +129,17 @@ def test_the_forecast_is_held_against_what_is_up(loop: Loop) -> None:
         assert figure["error"] == pytest.approx(figure["forecast"] / figure["seen"] - 1)
 
 
-def test_the_forecast_of_a_decode_step_is_near_what_the_same_simulation_does(loop: Loop) -> None:
+def test_the_forecast_of_a_decode_step_is_near_its_simulated_measurement(loop: Loop) -> None:
     assert abs(loop.verify.document["figures"]["itl_ms.mean"]["error"]) < 1
 
 
-def test_the_run_is_stored_with_its_requests(loop: Loop) -> None:
+def test_the_verification_run_is_stored_with_its_single_requests(loop: Loop) -> None:
     folder = Path(loop.verify.document["folder"])
     assert len(list(folder.glob("*/*/requests.jsonl"))) == 1
     assert json.loads((folder / "run.json").read_text())["settings"]["rehearsed"]
 
 
-def test_watching_sees_the_load_that_the_forecast_was_verified_with(loop: Loop) -> None:
+def test_tune_watch_observes_the_load_that_tune_verify_sent(loop: Loop) -> None:
     assert loop.watch.status == 130, loop.watch.errors
     watched = loop.watch.document
     seen = {item["name"]: item["seen"] for item in watched["assumptions"] if item["kind"] != "limit"}

@@ -133,7 +133,7 @@ def shrunk(project: Project, status: Ended) -> dict[str, Any]:
     return inside(project, str(LOAD), "shrink", prometheus_pid(project))
 
 
-def test_every_target_of_the_monitors_is_scraped(answers: dict[str, Any]) -> None:
+def test_prometheus_scrapes_every_target_of_the_pod_monitors(answers: dict[str, Any]) -> None:
     jobs = {pool.split("/")[2] if "/" in pool else pool for pool, _, _ in answers["targets"]}
     assert jobs >= {"llmd-oke-model-servers", "llmd-oke-router-envoys", "llmd-oke-front-doors", "simulated-exporters"}
     assert "llmd-oke-canaries" in jobs
@@ -142,12 +142,12 @@ def test_every_target_of_the_monitors_is_scraped(answers: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("query", panels())
-def test_every_panel_has_series(answers: dict[str, Any], query: str) -> None:
+def test_every_panel_of_the_dashboard_has_data(answers: dict[str, Any], query: str) -> None:
     """Numbers at some moment: a share of nothing is none."""
     assert answers["panels"][query]
 
 
-def test_panels_are_drawn_from_what_prometheus_answers(answers: dict[str, Any], project: Project) -> None:
+def test_panels_are_drawn_from_prometheus_answers(answers: dict[str, Any], project: Project) -> None:
     """`LLMD_OKE_PANELS` names a file to keep the page in."""
     sections = [
         PageSection(f"{board.title}: {panel.title}", svg=picture(answers["panels"], panel))
@@ -173,11 +173,11 @@ def picture(answered: dict[str, list[dict[str, Any]]], panel: Panel) -> str:
 
 
 @pytest.mark.parametrize("name", metrics())
-def test_every_metric_that_rules_go_by_is_there(answers: dict[str, Any], name: str) -> None:
+def test_every_metric_that_the_alert_rules_use_exists(answers: dict[str, Any], name: str) -> None:
     assert answers["series"][name] > 0
 
 
-def test_every_rule_is_evaluated_and_nothing_fires_in_a_sound_stack(answers: dict[str, Any]) -> None:
+def test_every_alert_rule_is_evaluated_and_none_fires_in_a_sound_stack(answers: dict[str, Any]) -> None:
     rows = [rule for group in answers["rules"] for rule in group["rules"]]
     of_all = {row.record: row.needs for row in rules().recordings} | {row.alert: row.needs for row in rules().alerts}
     expected = {name for name, need in of_all.items() if need in {None, "disaggregated", "rdma", "slo", "canaries"}}
@@ -186,42 +186,42 @@ def test_every_rule_is_evaluated_and_nothing_fires_in_a_sound_stack(answers: dic
     assert [rule["name"] for rule in rows if rule.get("state") == "firing"] == []
 
 
-def test_prometheus_stays_small(answers: dict[str, Any]) -> None:
+def test_the_rehearsed_prometheus_uses_little_memory(answers: dict[str, Any]) -> None:
     (memory_bytes,) = answers["memory"]
     assert memory_bytes < MAX_MEMORY_BYTES
 
 
-def test_who_scales_and_how_fast_is_told(rehearsed: Ended) -> None:
+def test_a_rehearsal_reports_that_keda_scales_and_how_much_faster_than_usual(rehearsed: Ended) -> None:
     assert f"times of scaling are divided by {SPEED}" in rehearsed.document["scaling"]
     assert "scaling by load" not in " ".join(rehearsed.document["simulated"])
 
 
-def test_keda_and_the_controller_are_ready_and_keep_the_least_without_load(grown: dict[str, Any]) -> None:
+def test_keda_is_ready_and_keeps_the_minimum_of_servers_without_load(grown: dict[str, Any]) -> None:
     before = grown["before"]
     assert before["active"]
     assert (before["servers"], before["scaled_object"]["Ready"]) == (1, "True")
 
 
-def test_load_has_another_server_started(grown: dict[str, Any]) -> None:
+def test_load_makes_keda_start_another_server(grown: dict[str, Any]) -> None:
     loaded = grown["loaded"]
     assert (loaded["servers"], loaded["hpa"]["ScalingActive"]) == (2, "True")
 
 
-def test_servers_stay_while_prometheus_does_not_answer_and_the_scaled_object_says_so(grown: dict[str, Any]) -> None:
+def test_keda_keeps_the_number_of_servers_while_prometheus_does_not_answer(grown: dict[str, Any]) -> None:
     hung = grown["hung"]
     assert (hung["servers"], hung["hpa"]["ScalingActive"], hung["unready"]) == (2, "False", True)
 
 
-def test_the_status_tells_that_prometheus_does_not_answer(status: Ended) -> None:
+def test_the_status_reports_that_prometheus_does_not_answer(status: Ended) -> None:
     assert "rometheus" in status.output
 
 
-def test_servers_go_again_once_the_load_has_ended(shrunk: dict[str, Any]) -> None:
+def test_keda_removes_the_additional_server_after_the_load_has_ended(shrunk: dict[str, Any]) -> None:
     assert shrunk["after"]["servers"] == 1
     assert shrunk["after"]["hpa"]["ScalingActive"] == "True"
 
 
-def test_keda_stays_small(grown: dict[str, Any]) -> None:
+def test_the_rehearsed_keda_uses_little_memory(grown: dict[str, Any]) -> None:
     sizes = grown["loaded"]["memory_mb"]
     assert sizes.keys() == {"/keda", "/keda-adapter"}
     assert max(sizes.values()) * 1e6 < MAX_MEMORY_BYTES

@@ -98,14 +98,14 @@ def told(port: int, client: str, headers: dict[str, str] | None = None) -> dict[
 @pytest.mark.parametrize(
     ("client", "objective"), [("chat", "m-priority-100"), ("crawler", "m-priority-minus-10"), ("nobody", None)]
 )
-def test_the_picker_is_told_the_objective_of_a_clients_priority_and_whose_turn_it_is(
+def test_the_picker_receives_the_objective_and_the_fairness_id_of_each_client(
     port: int, client: str, objective: str | None
 ) -> None:
     assert told(port, client) == {OBJECTIVE: objective, FAIRNESS: client, SESSION: None, PRIORITY_HEADER: None}
 
 
 @pytest.mark.parametrize("client", ["crawler", "nobody"])
-def test_no_client_says_who_it_is_or_what_priority_it_has(port: int, client: str) -> None:
+def test_clients_cannot_set_their_own_identity_or_priority(port: int, client: str) -> None:
     lies = {
         CLIENT_HEADER: "chat",
         PRIORITY_HEADER: "100",
@@ -117,6 +117,6 @@ def test_no_client_says_who_it_is_or_what_priority_it_has(port: int, client: str
     assert told(port, client, lies) == told(port, client)
 
 
-def test_a_sessions_name_is_left_and_a_long_one_taken_away(port: int) -> None:
+def test_a_session_id_is_passed_on_unless_it_is_too_long(port: int) -> None:
     assert told(port, "chat", {SESSION: "a" * 256})[SESSION] == "a" * 256
     assert told(port, "chat", {SESSION: "a" * 257})[SESSION] is None

@@ -38,33 +38,33 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @by_door
-def test_no_named_attack_says_anything_to_a_server(seen, door):
+def test_no_catalogued_attack_lets_a_client_steer_a_server(seen, door):
     found = {name: row["steered"] for name, row in seen[door]["table"].items() if row["steered"]}
     assert found == {}
 
 
 @by_door
-def test_every_named_attack_is_answered_as_its_row_says(seen, door):
+def test_every_catalogued_attack_gets_the_status_that_its_row_expects(seen, door):
     table = seen[door]["table"]
     other = {row.name: table[row.name] for row in attacks() if table[row.name]["status"] not in row.statuses}
     assert other == {}
 
 
 @by_door
-def test_a_refused_field_is_named(seen, door):
+def test_the_error_of_a_refused_request_names_the_refused_field(seen, door):
     table = seen[door]["table"]
     named = {row.name: row.param for row in attacks() if row.param}
     assert {name: table[name]["param"] for name in named} == named
 
 
 @by_door
-def test_what_is_refused_has_not_begun_to_reach_a_server(seen, door):
+def test_no_byte_of_a_refused_request_reaches_a_server(seen, door):
     begun = [row for row in seen[door]["table"].values() if row["status"] != 200 and row["reached"]]
     assert begun == []
 
 
 @by_door
-def test_http2_says_no_more_to_a_server_than_http1(seen, door):
+def test_http2_reaches_a_server_with_no_more_fields_than_http1(seen, door):
     assert {name: row["steered"] for name, row in seen[door]["http2"].items() if row["steered"]} == {}
     refused = {name for name, row in seen[door]["http2"].items() if row["status"] != 200}
     assert {"field", "field with trailers", "compressed", "path", "method", "websocket", "underscore"} <= refused
@@ -72,7 +72,7 @@ def test_http2_says_no_more_to_a_server_than_http1(seen, door):
 
 
 @by_door
-def test_random_bodies_say_nothing_to_a_server_and_plain_ones_pass_unchanged(seen, door):
+def test_random_bodies_do_not_steer_a_server_and_valid_ones_pass_unchanged(seen, door):
     fuzzed = seen[door]["fuzzed"]
     assert fuzzed["found"] == []
     assert min(fuzzed["passed"], fuzzed["refused"]) > 5

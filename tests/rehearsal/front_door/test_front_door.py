@@ -32,39 +32,39 @@ def test_requests_of_one_connection_are_spread_evenly_over_four_units(seen):
     assert max(seen["shares"]) <= 1.15 * min(seen["shares"])
 
 
-def test_a_client_cant_say_where_its_request_goes(seen):
+def test_a_client_cannot_choose_the_server_of_its_request(seen):
     assert "evil" not in seen["headers"]
     assert "authorization: kept" in seen["headers"]
 
 
-def test_streams_go_where_fewer_are_and_every_token_at_once(seen):
+def test_streams_go_to_the_least_loaded_unit_and_each_token_is_passed_on_at_once(seen):
     streams = seen["streams"]
     assert max(streams["shares"]) <= 6  # of twelve, of which every unit would get three
     assert streams["begun"] == ["token"] * 12  # while the units still held the rest back
     assert streams["ended"] == [["token", ""]] * 12
 
 
-def test_a_stream_that_breaks_is_not_sent_again(seen):
+def test_a_stream_that_breaks_is_not_retried(seen):
     assert seen["broken"] == {"chunks": ["token", None], "sent": 1}
 
 
-def test_what_one_unit_refuses_a_busier_one_answers(seen):
+def test_a_request_that_one_unit_refuses_is_answered_by_a_busier_unit(seen):
     assert seen["refused_503"] == seen["refused_429"] == {"200": 200}
 
 
-def test_a_prompt_of_900_kib_that_one_unit_refuses_another_answers(seen):
+def test_a_900_kib_prompt_that_one_unit_refuses_is_answered_by_another(seen):
     assert set(seen["refused_prompts"]) == {200}
 
 
-def test_a_unit_that_is_gone_loses_no_request(seen):
+def test_a_unit_that_disappears_loses_no_request(seen):
     assert seen["one_gone"] == {"200": 200}
 
 
-def test_refusals_of_all_units_reach_the_client(seen):
+def test_if_all_units_refuse_a_request_the_client_receives_the_refusal(seen):
     assert seen["all_refuse"] == {"503": 5}
 
 
-def test_a_pod_that_ends_lets_clients_go_and_waits_for_the_last_answer(seen):
+def test_a_terminating_envoy_closes_idle_connections_and_finishes_the_last_answer(seen):
     drained = seen["drained"]
     assert (drained["status"], drained["connection"]) == (200, "close")
     assert drained["waited"]

@@ -40,12 +40,12 @@ def run(promtool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
-def test_promtool_accepts_all_rules(promtool: str, rule_file: Path) -> None:
+def test_promtool_accepts_all_alert_rules(promtool: str, rule_file: Path) -> None:
     checked = run(promtool, "check", "rules", "--lint=all", "--lint-fatal", str(rule_file))
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_each_alert_has_series_that_make_it_fire_and_clear() -> None:
+def test_each_alert_has_test_series_that_make_it_fire_and_clear() -> None:
     assert set(SERIES) == {row.alert for row in rules().alerts}
 
 
@@ -73,7 +73,7 @@ def judge(promtool: str, rule_file: Path, cases: list[dict[str, Any]]) -> None:
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
-def test_each_alert_fires_by_its_fault_and_is_silent_without_it(promtool: str, rule_file: Path) -> None:
+def test_each_alert_fires_on_its_fault_series_and_is_silent_without_it(promtool: str, rule_file: Path) -> None:
     cases = [
         _fires(alert, series, fires=fires)
         for alert, (faulty, sound) in SERIES.items()
@@ -82,13 +82,13 @@ def test_each_alert_fires_by_its_fault_and_is_silent_without_it(promtool: str, r
     judge(promtool, rule_file, cases)
 
 
-def test_an_alert_of_a_picker_fires_where_its_envoys_have_no_series_any_more(promtool: str, rule_file: Path) -> None:
+def test_the_pickers_alert_fires_when_its_envoys_stop_to_report_metrics(promtool: str, rule_file: Path) -> None:
     _, sound = SERIES["PickerWithoutLeader"]
     ended = dict.fromkeys(sound, "1x10")
     judge(promtool, rule_file, [_fires("PickerWithoutLeader", ended, fires=True)])
 
 
-def test_nothing_is_even_pending_where_all_is_sound_for_an_hour(promtool: str, rule_file: Path) -> None:
+def test_no_alert_is_even_pending_during_an_hour_of_a_sound_stack(promtool: str, rule_file: Path) -> None:
     sound = {name: values for _, series in SERIES.values() for name, values in series.items()}
     longest_min = max(int(row.hold.removesuffix("m")) for row in rules().alerts)
     times = range(0, 60, longest_min // 2)

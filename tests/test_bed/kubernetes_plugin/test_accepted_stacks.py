@@ -142,7 +142,7 @@ def api_server(control_plane: ControlPlane) -> Iterator[ApiServer]:
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, BY_DAY), pytest.param(BY_DAY, BY_NIGHT, marks=pytest.mark.nightly)])
-def test_the_api_server_takes_every_object_of_mutated_stacks_that_are_accepted(
+def test_the_api_server_accepts_all_objects_of_mutated_stacks_that_planning_accepts(
     tmp_path: Path, api_server: ApiServer, first: int, end: int
 ):
     for name in catalogue.release_names():
@@ -169,7 +169,7 @@ def test_the_api_server_takes_every_object_of_mutated_stacks_that_are_accepted(
 
 
 @pytest.mark.parametrize("provider", gateway_provider_names())
-def test_the_api_server_takes_a_gateway_and_its_routes_of_every_provider(provider: str, api_server: ApiServer):
+def test_the_api_server_accepts_gateways_and_routes_for_every_provider(provider: str, api_server: ApiServer):
     for definitions in gateway_parts().definitions:
         module_folder(definitions.module, definitions.version)
         for definition in crd_manifests(definitions):
@@ -186,7 +186,7 @@ def test_the_api_server_takes_a_gateway_and_its_routes_of_every_provider(provide
     assert [why for manifest in known if (why := api_server.refusal(manifest))] == []
 
 
-def test_the_api_server_takes_rules_by_which_oke_repairs_nodes(api_server: ApiServer):
+def test_the_api_server_accepts_the_rules_for_node_repair(api_server: ApiServer):
     config = cluster_layer(created_pool(), cluster={"nodeRepair": "on-request"})
     rules = [item for item in render(validate(config)).manifests() if item["kind"] == "NodeOperationRule"]
     assert len(rules) == 2
@@ -196,6 +196,6 @@ def test_the_api_server_takes_rules_by_which_oke_repairs_nodes(api_server: ApiSe
     assert "node_operation" in (api_server.refusal(wrong) or "")
 
 
-def test_what_the_api_server_would_not_take_is_noticed(api_server: ApiServer):
+def test_the_test_detects_an_object_that_the_api_server_rejects(api_server: ApiServer):
     job = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}, "dtaa": {}}
     assert "dtaa" in (api_server.refusal(job) or "")

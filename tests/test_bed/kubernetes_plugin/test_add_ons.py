@@ -60,7 +60,7 @@ def daemon_sets(api: httpx2.Client, namespace: str) -> dict[str, Any]:
     return {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in items}
 
 
-async def test_the_network_operator_brings_the_definitions_that_the_rdma_network_waits_for(
+async def test_the_network_operator_installs_the_crds_that_the_rdma_network_needs(
     control_plane: ControlPlane, add_ons: LocalAddOns
 ) -> None:
     from llmd_oke.operators.crds import _client  # noqa: PLC0415 - beside its use
@@ -75,7 +75,7 @@ async def test_the_network_operator_brings_the_definitions_that_the_rdma_network
         assert daemon_sets(api, "nvidia-network-operator") == {}
 
 
-def test_discovery_takes_the_tolerations_of_its_configuration(
+def test_node_feature_discovery_gets_the_tolerations_of_its_configuration(
     control_plane: ControlPlane, add_ons: LocalAddOns
 ) -> None:
     add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[0].tolerating(TOLERATIONS)
@@ -87,7 +87,9 @@ def test_discovery_takes_the_tolerations_of_its_configuration(
     add_ons.remove(add_on.name)
 
 
-def test_okes_plug_in_stays_away_from_nodes_that_say_so(control_plane: ControlPlane, add_ons: LocalAddOns) -> None:
+def test_okes_device_plug_in_skips_nodes_with_its_opt_out_label(
+    control_plane: ControlPlane, add_ons: LocalAddOns
+) -> None:
     add_ons.install("AmdGpuPlugin", {})
     with control_plane.client() as api:
         pod = daemon_sets(api, "kube-system")["amdgpu-device-plugin-daemonset"]
@@ -98,12 +100,12 @@ def test_okes_plug_in_stays_away_from_nodes_that_say_so(control_plane: ControlPl
     add_ons.remove("AmdGpuPlugin")
 
 
-def test_every_add_on_of_a_gpu_stack_has_something_to_install() -> None:
+def test_every_add_on_of_a_gpu_stack_has_a_chart_in_rehearsals() -> None:
     rows = operators.gpu_stacks()
     names = {add_on.name for row in (*rows.gpu_stacks.values(), *rows.rdma.values()) for add_on in row.add_ons}
     assert names <= contents().keys()
 
 
-def test_an_add_on_that_installs_nothing_is_no_error(add_ons: LocalAddOns) -> None:
+def test_an_add_on_without_a_chart_is_no_error(add_ons: LocalAddOns) -> None:
     add_ons.install("KubernetesDashboard", {})
     add_ons.remove("KubernetesDashboard")

@@ -129,7 +129,7 @@ def client(control_plane: ControlPlane) -> Iterator[httpx2.Client]:
         yield client
 
 
-def test_without_force_an_update_after_a_scale_by_hand_is_a_conflict(make: Callable[..., Stack], client: httpx2.Client):
+def test_without_force_an_update_after_a_manual_scale_is_a_conflict(make: Callable[..., Stack], client: httpx2.Client):
     """The real plug-in does the same (recordings 19 and 20)."""
     stack, cluster = make("conflict", force=False), Cluster(client, "conflict")
     stack.up()
@@ -140,7 +140,7 @@ def test_without_force_an_update_after_a_scale_by_hand_is_a_conflict(make: Calla
     assert cluster.get("deployments", "d")["spec"]["replicas"] == 3
 
 
-def test_changes_by_hand_are_told_and_taken_back(make: Callable[..., Stack], client: httpx2.Client):
+def test_manual_changes_are_reported_and_reverted(make: Callable[..., Stack], client: httpx2.Client):
     stack, cluster = make("drift"), Cluster(client, "drift")
     assert stack.look() == []
     stack.up()
@@ -167,7 +167,9 @@ def test_changes_by_hand_are_told_and_taken_back(make: Callable[..., Stack], cli
     assert stack.look() == []
 
 
-def test_a_rehearsal_takes_them_back_in_its_update(make: Callable[..., Stack], client: httpx2.Client, tmp_path: Path):
+def test_an_update_of_a_rehearsal_reverts_manual_changes(
+    make: Callable[..., Stack], client: httpx2.Client, tmp_path: Path
+):
     from llmd_base.progress import SilentProgress  # noqa: PLC0415 - for this test alone
 
     stack, cluster = make("rehearsed"), Cluster(client, "rehearsed")
@@ -182,7 +184,7 @@ def test_a_rehearsal_takes_them_back_in_its_update(make: Callable[..., Stack], c
     assert read_drift(stack.engine, checkpoint, SilentProgress()) == []
 
 
-def test_what_an_autoscaler_sets_is_its_own(make: Callable[..., Stack], client: httpx2.Client):
+def test_fields_that_an_autoscaler_sets_are_left_to_it(make: Callable[..., Stack], client: httpx2.Client):
     """Neither told, nor taken back by an update that changes the pods, although the provider forces."""
     stack, cluster = make("autoscaled"), Cluster(client, "autoscaled")
     stack.up(autoscaled=True)

@@ -67,7 +67,7 @@ def until_bound(api: httpx2.Client, node: str, limit_s: float = 30) -> None:
         time.sleep(0.05)
 
 
-async def test_a_nodes_functions_come_with_the_rdma_network_and_go_with_it(
+async def test_nodes_advertise_virtual_functions_while_the_rdma_network_exists(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     if not program("helm").is_file() or not all(m.path().is_dir() for s in charts.sources() for m in s.modules()):

@@ -55,7 +55,7 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
     server.stop()
 
 
-def test_the_engine_makes_changes_and_deletes_objects(run: Run):
+def test_the_engine_creates_changes_and_deletes_objects(run: Run):
     import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
 
     def app(replicas: int) -> Program:
@@ -80,7 +80,7 @@ def test_the_engine_makes_changes_and_deletes_objects(run: Run):
     assert run("destroy", app(2))[1] == {"delete": 5}
 
 
-def test_a_kind_that_is_not_served_is_named(run: Run):
+def test_the_error_for_an_unsupported_kind_names_it(run: Run):
     import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
 
     def program_(options: pulumi.ResourceOptions) -> None:
@@ -90,7 +90,7 @@ def test_a_kind_that_is_not_served_is_named(run: Run):
         run("preview", program_)
 
 
-def test_servers_that_were_scaled_from_outside_stay_so(run: Run, control_plane: ControlPlane):
+def test_the_engine_keeps_the_replicas_of_servers_that_were_scaled_from_outside(run: Run, control_plane: ControlPlane):
     """Turning scaling on, scaling by somebody else, and an update of the pods: none of them ends a server. Turning
     it off doesn't either where the provider doesn't force, because the number is somebody else's by then.
     """

@@ -68,7 +68,9 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
     server.stop()
 
 
-def test_the_operators_come_stay_as_they_are_and_go(run: Run, control_plane: ControlPlane) -> None:
+def test_helm_releases_of_operators_are_installed_left_unchanged_and_deleted(
+    run: Run, control_plane: ControlPlane
+) -> None:
     assert run("preview")[1]["create"] == 12
     result, _ = run("up")
     assert result.outputs["namespace"].value == "kube-amd-gpu"

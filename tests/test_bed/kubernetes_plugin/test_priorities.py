@@ -94,7 +94,7 @@ def unscheduled(pod: dict[str, Any]) -> str | None:
     return verdicts[0].get("message") if verdicts else None
 
 
-def test_a_larger_server_that_finds_no_room_waits_and_ends_no_running_one(cluster: OneNode):
+def test_a_larger_server_without_room_waits_and_evicts_no_running_one(cluster: OneNode):
     models = cluster.models()
     cluster.fill(models["small"])
     cluster.server.apply(models["large"])
@@ -106,7 +106,7 @@ def test_a_larger_server_that_finds_no_room_waits_and_ends_no_running_one(cluste
     assert "nominatedNodeName" not in waiting["status"]
 
 
-def test_a_class_that_preempts_would_end_running_servers(cluster: OneNode):
+def test_a_priority_class_with_preemption_would_evict_running_servers(cluster: OneNode):
     models = cluster.models()
     cluster.fill(models["small"])
     preempting = {

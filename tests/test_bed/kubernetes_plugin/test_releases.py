@@ -65,7 +65,7 @@ def api(control_plane: ControlPlane) -> Iterator[httpx2.Client]:
 
 
 @pytest.mark.usefixtures("small_chart")
-def test_a_release_answers_as_recorded(
+def test_helm_releases_are_answered_as_recorded_from_the_real_plug_in(
     control_plane: ControlPlane, api: httpx2.Client, recordings: Path, helm: Path
 ) -> None:
     api.post("/api/v1/namespaces", json={"metadata": {"name": "c30"}}).raise_for_status()
@@ -79,7 +79,7 @@ def test_a_release_answers_as_recorded(
 
 
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
-def test_operators_charts_take_their_values_and_render(name: str, helm: Path) -> None:
+def test_operators_charts_accept_the_kits_values_and_render(name: str, helm: Path) -> None:
     """A value of another type than the chart's schema or templates expect is refused."""
     facts = operators.operator(name)
     source = next(source for source in charts.sources() if source.reference == facts.chart.reference)

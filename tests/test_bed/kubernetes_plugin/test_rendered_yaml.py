@@ -135,16 +135,18 @@ def applied(api_server: ApiServer, rendered: rendering.Rendering, deployed: Obje
         api_server.client.request("DELETE", api_server.path(document), json={"propagationPolicy": "Background"})
 
 
-def test_the_api_server_takes_the_files_in_their_order(applied: Objects, rendered: rendering.Rendering) -> None:
+def test_the_api_server_accepts_rendered_gitops_files_in_their_order(
+    applied: Objects, rendered: rendering.Rendering
+) -> None:
     assert len(applied) == len(rendered.objects) == len(files(rendered)) - 1
 
 
-def test_the_cluster_has_the_same_objects_as_after_an_update_by_the_engine(applied: Objects, deployed: Objects) -> None:
+def test_gitops_files_create_the_same_objects_as_an_update_by_the_engine(applied: Objects, deployed: Objects) -> None:
     assert deployed.keys() == applied.keys()
     assert [key for key in deployed if deployed[key] != applied[key]] == []
 
 
-def test_a_difference_would_be_noticed(applied: Objects) -> None:
+def test_the_comparison_of_gitops_and_engine_detects_a_difference(applied: Objects) -> None:
     (key,) = [key for key in applied if key[0] == "Deployment" and key[2].endswith("-prefill")]
     changed = json.loads(json.dumps(applied[key]))
     changed["spec"]["replicas"] += 1

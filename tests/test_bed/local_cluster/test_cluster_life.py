@@ -34,7 +34,7 @@ class Impatient(Listener):
         raise KeyboardInterrupt
 
 
-def test_processes_start_in_order_and_stop_the_other_way_round(cluster, small):
+def test_cluster_processes_start_in_order_and_stop_in_reverse(cluster, small):
     cluster.start(ClusterSpec(processes=(small("a"), small("b", "a"), small("c", "b"))))
     cluster.stop()
     events = (cluster.folder.path / "events").read_text().splitlines()
@@ -42,7 +42,7 @@ def test_processes_start_in_order_and_stop_the_other_way_round(cluster, small):
     assert cluster.status() is None
 
 
-def test_a_running_cluster_is_used_again_and_a_changed_one_started_anew(cluster, small):
+def test_a_running_cluster_is_reused_and_a_changed_one_restarted(cluster, small):
     data = cluster.folder.path / "data"
     first = cluster.start(ClusterSpec(processes=(small("a"),)))
     data.mkdir()
@@ -56,7 +56,7 @@ def test_a_running_cluster_is_used_again_and_a_changed_one_started_anew(cluster,
     assert not data.exists()
 
 
-def test_a_cluster_outlives_the_program_that_started_it(cluster, python, tmp_path):
+def test_a_local_cluster_outlives_the_program_that_started_it(cluster, python, tmp_path):
     code = (
         "import sys, pathlib; from llmd_rehearsal.local_cluster import LocalCluster; "
         "from llmd_rehearsal.cluster_spec import ClusterSpec; "
@@ -68,7 +68,7 @@ def test_a_cluster_outlives_the_program_that_started_it(cluster, python, tmp_pat
     assert record.phase == "ready"
 
 
-def test_a_process_that_ends_before_it_is_ready_is_named_with_its_log(cluster, small):
+def test_a_cluster_process_that_exits_before_it_is_ready_is_named_with_its_log(cluster, small):
     broken = ProcessSpec("broken", ("sh", "-c", "echo no such flag; exit 3"), after=("a",), readiness=TcpReady(1))
     with pytest.raises(KitError, match=r"(?s)broken ended with status 3 before it was ready.*no such flag"):
         cluster.start(ClusterSpec(processes=(small("a"), broken)))
@@ -76,14 +76,14 @@ def test_a_process_that_ends_before_it_is_ready_is_named_with_its_log(cluster, s
     assert cluster.folder.log_file("a").read_text() == "hello from a\n"
 
 
-def test_a_process_that_is_never_ready_is_named(cluster):
+def test_a_cluster_process_that_never_becomes_ready_is_named(cluster):
     idle = ProcessSpec("idle", ("sleep", "1000"), readiness=TcpReady(1), ready_timeout_s=0.2)
     with pytest.raises(KitError, match=r"idle was not ready after 0 s \(TcpReady\(port=1"):
         cluster.start(ClusterSpec(processes=(idle,)))
     assert failed(cluster)
 
 
-def test_ctrl_c_while_a_cluster_starts_leaves_none_and_says_so(cluster, small):
+def test_ctrl_c_during_the_start_of_a_cluster_removes_it_and_says_so(cluster, small):
     listener = Impatient()
     with pytest.raises(KeyboardInterrupt):
         cluster.start(ClusterSpec(processes=(small("a"),)), listener)
@@ -91,12 +91,12 @@ def test_ctrl_c_while_a_cluster_starts_leaves_none_and_says_so(cluster, small):
     assert listener.steps[-1] == "interrupted: what was started of the local cluster ends"
 
 
-def test_a_program_that_is_missing_is_named(cluster):
+def test_a_missing_cluster_program_is_named(cluster):
     with pytest.raises(KitError, match=r"ghost could not be started: .*No such file.*'/no/ghost'"):
         cluster.start(ClusterSpec(processes=(ProcessSpec("ghost", ("/no/ghost",)),)))
 
 
-def test_a_process_that_dies_later_ends_the_cluster_and_is_named(cluster, small):
+def test_a_cluster_process_that_dies_later_ends_the_cluster_and_is_named(cluster, small):
     cluster.start(ClusterSpec(processes=(small("a"), small("b"))))
     cluster.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
     assert until(lambda: failed(cluster), 10)
@@ -106,7 +106,7 @@ def test_a_process_that_dies_later_ends_the_cluster_and_is_named(cluster, small)
     assert "stop b" in (cluster.folder.path / "events").read_text()
 
 
-def test_a_process_that_may_be_started_again_is_until_it_ends_too_often(cluster, small):
+def test_a_restartable_process_is_restarted_until_it_exits_too_often(cluster, small):
     cluster.start(ClusterSpec(processes=(replace(small("a"), restarts=1), small("b", "a"))))
     first = cluster.status().processes["a"]
     cluster.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
@@ -122,7 +122,7 @@ def test_a_process_that_may_be_started_again_is_until_it_ends_too_often(cluster,
     assert cluster.status().failure.startswith("a was ended by SIGKILL after 1 restarts within 300 s; the end of ")
 
 
-def test_a_cluster_whose_first_process_was_killed_is_gone_and_can_be_started_again(cluster, small):
+def test_a_cluster_whose_first_process_was_killed_can_be_started_again(cluster, small):
     spec = ClusterSpec(processes=(small("a"),))
     first = cluster.start(spec)
     os.kill(first.supervisor.pid, signal.SIGKILL)
@@ -130,14 +130,14 @@ def test_a_cluster_whose_first_process_was_killed_is_gone_and_can_be_started_aga
     assert cluster.start(spec).supervisor != first.supervisor
 
 
-def test_a_process_that_does_not_stop_is_killed(cluster):
+def test_a_cluster_process_that_ignores_sigterm_is_killed(cluster):
     stubborn = ProcessSpec("stubborn", ("sh", "-c", "trap '' TERM; while :; do sleep 1; done"), stop_timeout_s=0.1)
     cluster.start(ClusterSpec(processes=(stubborn,)))
     cluster.stop(timeout_s=10)
     assert cluster.status() is None
 
 
-def test_stopping_what_does_not_run_is_nothing(cluster):
+def test_stopping_a_cluster_that_does_not_run_does_nothing(cluster):
     cluster.stop()
     cluster.start(ClusterSpec(processes=()))
     cluster.stop()

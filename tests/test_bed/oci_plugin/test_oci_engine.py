@@ -378,7 +378,7 @@ def _rights_and_storage(lustre: bool = False) -> Callable[[], None]:
     return program
 
 
-def test_what_needs_rights_waits_for_the_policies_that_its_update_changes(kit: Kit):
+def test_resources_wait_for_iam_policies_that_the_same_update_changes(kit: Kit):
     stack, words = replace(kit, program=_rights_and_storage), "storage-file-system waits 2 s until OCI acts"
     assert words not in stack.run("up").stdout
     started_s = time.monotonic()
@@ -387,14 +387,14 @@ def test_what_needs_rights_waits_for_the_policies_that_its_update_changes(kit: K
     assert words not in stack.run("up", lustre=True).stdout
 
 
-def test_nothing_of_what_oci_answers_is_changed_by_the_next_update(pools: Kit):
+def test_a_second_update_changes_nothing_that_oci_returned(pools: Kit):
     result = pools.changes("up")
     assert set(result) == {"create"}
     assert set(pools.changes("up")) == {"same"}
     assert set(pools.changes("up", reads_first=True)) == {"same"}
 
 
-def test_system_nodes_get_another_image_with_another_version_and_only_then(pools: Kit):
+def test_system_nodes_get_another_image_only_with_another_kubernetes_version(pools: Kit):
     pools.run("up")
     older = pools.image_of("system")
     assert pools.changes("preview").keys() == {"same"}
@@ -403,21 +403,21 @@ def test_system_nodes_get_another_image_with_another_version_and_only_then(pools
     assert (older, pools.image_of("system")) == (newer.replace("1352", "1342"), newer)
 
 
-def test_an_image_of_another_version_is_refused(pools: Kit):
+def test_a_node_image_of_another_kubernetes_version_is_refused(pools: Kit):
     older = "ocid1.image.oc1.iad.oraclelinux810202606300oke13421100"
     pools.run("up", image=older)
     with pytest.raises(automation.CommandError, match="409-Conflict, Kubernetes version does not match"):
         pools.run("up", version="v1.35.2", image=older)
 
 
-def test_a_cluster_gets_another_name_in_place(pools: Kit):
+def test_renaming_a_cluster_updates_it_in_place(pools: Kit):
     pools.run("up")
     before = pools.ocid_of("Cluster")
     pools.run("up", name="renamed")
     assert pools.ocid_of("Cluster") == before
 
 
-def test_instances_are_launched_anew_one_by_one_and_left_alone_otherwise(pools: Kit):
+def test_instances_are_replaced_one_by_one_and_unchanged_ones_are_kept(pools: Kit):
     how: Any = {"launch": "compute-cluster-instances"}
     pools.run("up", **how)
     before = pools.instances()
@@ -440,7 +440,7 @@ def test_instances_are_launched_anew_one_by_one_and_left_alone_otherwise(pools: 
 
 
 @pytest.mark.nightly
-def test_the_kit_launches_instances_anew_that_are_out_of_date(pools: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_the_kit_replaces_instances_that_are_out_of_date(pools: Kit, monkeypatch: pytest.MonkeyPatch):
     how: Any = {"launch": "compute-cluster-instances"}
     pools.run("up", **how)
     pools.run("up", **how, team="search")
@@ -455,7 +455,7 @@ def test_the_kit_launches_instances_anew_that_are_out_of_date(pools: Kit, monkey
     assert pools.replace_nodes(monkeypatch, **how, team="search") == ["all nodes were launched as the stack file says"]
 
 
-def test_nodes_of_a_cluster_network_are_replaced_one_by_one_and_left_alone_otherwise(
+def test_cluster_network_nodes_are_replaced_one_by_one_and_current_ones_are_kept(
     pools: Kit, monkeypatch: pytest.MonkeyPatch
 ):
     how: Any = {"launch": "cluster-network"}
@@ -477,7 +477,7 @@ def test_nodes_of_a_cluster_network_are_replaced_one_by_one_and_left_alone_other
     assert set(pools.changes("up", **how, **changes)) == {"same"}
 
 
-def test_nodes_of_a_managed_pool_are_replaced_one_by_one_and_left_alone_otherwise(
+def test_managed_pool_nodes_are_replaced_one_by_one_and_current_ones_are_kept(
     pools: Kit, monkeypatch: pytest.MonkeyPatch
 ):
     how: Any = {"cycling": False}
@@ -498,9 +498,7 @@ def test_nodes_of_a_managed_pool_are_replaced_one_by_one_and_left_alone_otherwis
     assert set(pools.changes("up", **newer)) == {"same"}
 
 
-def test_a_replacement_that_oci_has_no_machine_for_goes_on_with_the_next_run(
-    pools: Kit, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_replacement_without_capacity_in_oci_continues_with_the_next_run(pools: Kit, monkeypatch: pytest.MonkeyPatch):
     how: Any = {"launch": "cluster-network"}
     pools.run("up", **how)
     pools.run("up", **how, team="search")
@@ -524,7 +522,7 @@ def test_a_replacement_that_oci_has_no_machine_for_goes_on_with_the_next_run(
         ("compute-cluster-instances", "Instance", 2),
     ],
 )
-def test_gpu_nodes_that_a_killed_engine_ordered_are_taken_up_and_not_ordered_again(
+def test_gpu_nodes_that_a_killed_engine_ordered_are_adopted_and_not_ordered_again(
     pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, type_: str, count: int
 ):
     how: Any = {"launch": launch}
@@ -543,7 +541,7 @@ def test_gpu_nodes_that_a_killed_engine_ordered_are_taken_up_and_not_ordered_aga
     assert set(pools.changes("up", **how)) == {"same"}
 
 
-def test_a_stack_is_made_changed_and_deleted_in_the_order_that_oci_needs(kit: Kit):
+def test_a_stack_is_created_changed_and_deleted_in_the_order_that_oci_requires(kit: Kit):
     result = kit.run("up")
     assert kit.steps.changes == {"create": 9}
     assert result.outputs["kubeconfig"].value == KUBECONFIG
@@ -559,14 +557,14 @@ def test_a_stack_is_made_changed_and_deleted_in_the_order_that_oci_needs(kit: Ki
     assert kit.nodes.there == set()
 
 
-def test_what_oci_refuses_is_said_in_its_words(kit: Kit):
+def test_the_error_of_a_request_that_oci_refuses_has_ocis_message(kit: Kit):
     with pytest.raises(automation.CommandError, match="it is not within the CIDRs of the VCN"):
         kit.run("up", cidr="10.9.0.0/20")
     assert kit.changes("up")["create"] >= 1
     assert len(kit.nodes.there) == 9
 
 
-def test_a_pool_that_oci_could_not_make_is_made_by_an_update_that_reads_first(kit: Kit):
+def test_a_pool_whose_creation_failed_is_created_by_an_update_that_refreshes_first(kit: Kit):
     kit.faults.write_text("faults: [{resource: NodePool, fault: out-of-host-capacity, nodes: 2, times: 1}]")
     with pytest.raises(automation.CommandError, match=r"2 node\(s\) launch failure\. .* Out of host capacity"):
         kit.run("up")
@@ -641,7 +639,7 @@ def test_a_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
     assert len(kit.nodes.there) == 9
 
 
-def test_what_an_update_would_replace_is_not_promised_to_be_taken_back(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_drift_that_an_update_would_fix_by_a_replacement_is_marked_as_such(kit: Kit, monkeypatch: pytest.MonkeyPatch):
     kit.run("up", size=1)
     state = kit.export()
     (api,) = [item for item in state.deployment["resources"] if item["urn"].endswith("::api")]
@@ -654,7 +652,7 @@ def test_what_an_update_would_replace_is_not_promised_to_be_taken_back(kit: Kit,
     ]
 
 
-def test_only_what_was_changed_in_oci_is_told_and_the_state_stays_as_it_is(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_drift_reports_only_changes_in_oci_and_leaves_the_state_unchanged(kit: Kit, monkeypatch: pytest.MonkeyPatch):
     kit.run("up", size=7)
     assert kit.drift(monkeypatch) == []
     kit.change_behind_the_engine(size=9, name="other")

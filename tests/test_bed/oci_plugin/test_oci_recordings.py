@@ -23,7 +23,7 @@ def _change(line: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("line", [line for line in CHECKS if line["method"] == "Check"], ids=_case)
-def test_inputs_are_checked_as_the_real_plug_in_checks_them(stub: Any, line: dict[str, Any]):
+def test_the_oci_stand_in_checks_inputs_as_recorded_from_the_real_plug_in(stub: Any, line: dict[str, Any]):
     request = provider.CheckRequest(
         urn=urn(line["type"], line["name"]), type=line["type"], name=line["name"], news=struct(line["news"])
     )
@@ -44,7 +44,7 @@ def test_inputs_are_checked_as_the_real_plug_in_checks_them(stub: Any, line: dic
 
 
 @pytest.mark.parametrize("line", [line for line in CHECKS if line["method"] == "Create"], ids=_case)
-def test_previews_show_what_the_real_plug_in_shows(stub: Any, line: dict[str, Any]):
+def test_the_oci_stand_in_previews_as_recorded_from_the_real_plug_in(stub: Any, line: dict[str, Any]):
     request = provider.CreateRequest(
         urn=urn(line["type"], line["name"]),
         type=line["type"],
@@ -56,7 +56,7 @@ def test_previews_show_what_the_real_plug_in_shows(stub: Any, line: dict[str, An
 
 
 @pytest.mark.parametrize("line", DIFFS, ids=_change)
-def test_changes_are_told_as_the_real_plug_in_tells_them(stub: Any, line: dict[str, Any]):
+def test_the_oci_stand_in_reports_changes_as_recorded_from_the_real_plug_in(stub: Any, line: dict[str, Any]):
     news = copy.deepcopy(line["base"])
     for path, value in line["change"].items():
         *parents, last = path.split(".")

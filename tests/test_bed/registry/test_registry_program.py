@@ -37,12 +37,14 @@ def refusal(registry: RegistryProgram, tag: str) -> tuple[Refusal, str]:
 
 
 @pytest.mark.parametrize("media_type", registries._MANIFESTS)
-def test_a_single_manifests_digest_is_what_the_registry_states(registry: RegistryProgram, media_type: str):
+def test_the_digest_of_a_single_manifest_is_the_one_that_the_registry_states(
+    registry: RegistryProgram, media_type: str
+):
     digest = registry.push(REPOSITORY, "single", 10, 20, media_type=media_type)
     assert RegistryClient().stored(image(registry, "single")) == StoredImage(digest)
 
 
-def test_one_token_is_fetched_for_each_repository_and_lets_pull_alone(registry: RegistryProgram):
+def test_each_repository_gets_its_own_token_with_pull_permission_only(registry: RegistryProgram):
     registry.push(REPOSITORY, "one", 10)
     registry.push(REPOSITORY, "two", 10)
     registry.tokens.asked.clear()
@@ -52,18 +54,18 @@ def test_one_token_is_fetched_for_each_repository_and_lets_pull_alone(registry: 
     assert registry.tokens.asked == [f"repository:{REPOSITORY}:pull"]
 
 
-def test_of_several_platforms_the_index_is_pinned_and_the_nodes_own_is_counted(registry: RegistryProgram):
+def test_a_multi_platform_image_is_pinned_by_index_and_sized_by_the_nodes_platform(registry: RegistryProgram):
     digest = registry.push_index(REPOSITORY, "several", ARM64, AMD64, bytes_each=1000)
     asked = RegistryClient().stored(image(registry, "several"), with_size=True)
     assert asked == StoredImage(digest, 1001)
 
 
-def test_an_index_without_the_nodes_platform_is_told(registry: RegistryProgram):
+def test_an_image_index_without_the_nodes_platform_is_reported(registry: RegistryProgram):
     registry.push_index(REPOSITORY, "arm", ARM64)
     assert refusal(registry, "arm")[0] is Refusal.OTHER_PLATFORM
 
 
-def test_an_image_is_asked_for_by_digest_as_nodes_do(registry: RegistryProgram):
+def test_images_are_requested_by_digest_as_nodes_do(registry: RegistryProgram):
     digest = registry.push(REPOSITORY, "moves", 10)
     registry.push(REPOSITORY, "moves", 11)
     pinned = image(registry, "moves", digest)
@@ -71,13 +73,13 @@ def test_an_image_is_asked_for_by_digest_as_nodes_do(registry: RegistryProgram):
     assert RegistryClient().stored(pinned).digest != digest
 
 
-def test_a_tag_that_is_not_there_is_named(registry: RegistryProgram):
+def test_a_missing_tag_is_named(registry: RegistryProgram):
     registry.push(REPOSITORY, "there", 10)
     kind, message = refusal(registry, "absent")
     assert (kind, message) == (Refusal.NOT_FOUND, f"{registry.address} has no {REPOSITORY}:absent.")
 
 
-def test_a_repository_whose_token_lets_nobody_pull_is_denied(registry: RegistryProgram):
+def test_a_repository_whose_token_permits_no_pull_counts_as_denied(registry: RegistryProgram):
     registry.push(REPOSITORY, "private", 10)
     registry.private.add(REPOSITORY)
     kind, message = refusal(registry, "private")
@@ -95,7 +97,7 @@ def test_a_locked_digest_that_was_deleted_is_a_problem(registry: RegistryProgram
     assert "which the registry has no more" in finding.value
 
 
-def test_the_lock_gets_digests_of_images_and_charts_and_says_what_moves(
+def test_the_lock_gets_digests_of_images_and_charts_and_moved_tags_are_reported(
     registry: RegistryProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     of_image = registry.push_index(REPOSITORY, "locked", AMD64, ARM64)
@@ -118,7 +120,7 @@ def test_the_lock_gets_digests_of_images_and_charts_and_says_what_moves(
     assert (again.exit_code, f"and was {of_image}" in again.output) == (1, True)
 
 
-def test_an_image_nobody_may_pull_keeps_its_null_with_the_reason(
+def test_an_image_that_cannot_be_pulled_keeps_a_null_digest_and_the_reason(
     registry: RegistryProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     registry.push("own/private", "v1", 10)
@@ -134,7 +136,7 @@ def test_an_image_nobody_may_pull_keeps_its_null_with_the_reason(
     assert "gives own/private to nobody who isn't signed in" in entry["reason"]
 
 
-def test_all_images_of_a_registry_have_their_answers(registry: RegistryProgram):
+def test_every_image_of_a_registry_gets_a_result(registry: RegistryProgram):
     digest = registry.push(REPOSITORY, "all", 10)
     images = [image(registry, "all"), image(registry, "absent")]
     answers = query_registries(images, registries.stored_image, SilentProgress())
@@ -172,9 +174,7 @@ def run(argv: list[str], folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_helm_fetches_a_chart_by_the_digest_that_the_lock_has(
-    registry: RegistryProgram, helm: list[str], tmp_path: Path
-):
+def test_helm_downloads_a_chart_by_the_locked_digest(registry: RegistryProgram, helm: list[str], tmp_path: Path):
     content = archive("gpu", "1.0.1")
     digest = registry.push_chart("charts/gpu", "1.0.1", content)
     run([*helm, "pull", f"oci://{registry.address}/charts/gpu@{digest}", "--plain-http"], tmp_path)
@@ -182,7 +182,7 @@ def test_helm_fetches_a_chart_by_the_digest_that_the_lock_has(
     assert pulled.read_bytes() == content
 
 
-def test_an_archive_that_helm_pushed_is_held_to_the_catalogues_checksum(
+def test_an_archive_that_helm_pushed_is_checked_against_the_catalogues_checksum(
     registry: RegistryProgram, helm: list[str], tmp_path: Path
 ):
     content = archive("gpu", "v1.5.1")

@@ -78,7 +78,7 @@ def look(registry: RegistryProgram, signer: Signer, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), [("rsa", "sha512"), ("rsa", "sha256"), ("ec", "sha256")])
-def test_an_image_that_its_publishers_key_signed_is_fine(
+def test_an_image_with_its_publishers_signature_passes(
     registry: RegistryProgram, look: Callable[..., Finding], kind: str, algorithm: str
 ):
     own = Signer(kind)
@@ -92,7 +92,9 @@ def test_an_image_that_its_publishers_key_signed_is_fine(
     assert found.value.endswith("is signed (a page)")
 
 
-def test_one_of_several_signatures_suffices(registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]):
+def test_one_valid_signature_of_several_suffices(
+    registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
+):
     digest = registry.push(REPOSITORY, "several", 101)
     content = payload(digest)
     others = Signer()(content, hashes.SHA512())
@@ -100,7 +102,7 @@ def test_one_of_several_signatures_suffices(registry: RegistryProgram, signer: S
     assert look("several", digest).verdict is Verdict.FINE
 
 
-def test_an_image_without_a_signature_is_a_problem_where_its_publisher_signs(
+def test_an_unsigned_image_of_a_publisher_that_signs_is_a_problem(
     registry: RegistryProgram, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "none", 102)
@@ -109,7 +111,7 @@ def test_an_image_without_a_signature_is_a_problem_where_its_publisher_signs(
     assert f"its publisher signs, and {digest} has no signature" in found.value
 
 
-def test_a_signature_by_another_key_is_a_problem(registry: RegistryProgram, look: Callable[..., Finding]):
+def test_a_signature_with_another_key_is_a_problem(registry: RegistryProgram, look: Callable[..., Finding]):
     digest = registry.push(REPOSITORY, "other-key", 103)
     content = payload(digest)
     attach(registry, digest, (content, Signer()(content, hashes.SHA512())))
@@ -128,7 +130,7 @@ def test_a_signature_of_another_image_is_a_problem(
 
 
 @pytest.mark.parametrize("content", [b"no json", b"{}", b'{"critical": {"image": 1}}'])
-def test_what_is_signed_in_another_form_is_a_problem(
+def test_a_signature_in_another_format_is_a_problem(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding], content: bytes
 ):
     tag = f"form-{len(content)}"
@@ -145,7 +147,7 @@ def test_a_signature_that_is_no_base64_is_a_problem(registry: RegistryProgram, l
     assert "it is no base64" in look("text", digest).value
 
 
-def test_a_key_of_a_kind_that_nobody_signs_with_is_a_problem(
+def test_a_public_key_of_an_unsupported_type_is_a_problem(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "ed25519", 107)
@@ -156,7 +158,7 @@ def test_a_key_of_a_kind_that_nobody_signs_with_is_a_problem(
     assert "neither RSA nor of an elliptic curve" in look("ed25519", digest, pem).value
 
 
-def test_an_image_without_a_digest_is_verified_as_the_registry_has_it_today(
+def test_an_image_without_a_locked_digest_is_verified_by_its_current_digest(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "today", 108)
@@ -166,7 +168,9 @@ def test_an_image_without_a_digest_is_verified_as_the_registry_has_it_today(
     assert (found.verdict, found.value.endswith(f"{digest} today")) == (Verdict.FINE, True)
 
 
-def test_a_registry_that_gives_nothing_leaves_it_open(registry: RegistryProgram, look: Callable[..., Finding]):
+def test_a_registry_without_an_answer_leaves_the_signature_unverified(
+    registry: RegistryProgram, look: Callable[..., Finding]
+):
     registry.private.add(REPOSITORY)
     assert "gives jetstack/controller to nobody" in look("v1", None).value
 
@@ -176,7 +180,7 @@ def found_of(reference: str) -> Finding:
     return found
 
 
-def test_a_publisher_that_signs_nothing_is_told_and_fails_nothing():
+def test_an_image_of_a_publisher_that_signs_nothing_is_reported_without_failing():
     found = found_of("docker.io/grafana/grafana:13.1.0")
     assert found.verdict is Verdict.FINE
     assert "is not signed: no Grafana product signs its images" in found.value
@@ -187,7 +191,7 @@ DIGEST = f"sha256:{'1' * 64}"
 OPERATOR = f"quay.io/prometheus-operator/prometheus-operator:v0.92.0@{DIGEST}"
 
 
-def test_without_cosign_a_signature_by_an_identity_is_left_open(monkeypatch: pytest.MonkeyPatch):
+def test_without_cosign_a_keyless_signature_is_left_unverified(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
     found = found_of(OPERATOR)
     assert (found.verdict, "no cosign on PATH" in found.value) == (Verdict.UNKNOWN, True)
@@ -203,7 +207,7 @@ def test_without_cosign_a_signature_by_an_identity_is_left_open(monkeypatch: pyt
         ("echo 'Error: getting Rekor public keys: no such host' >&2; exit 1", Verdict.UNKNOWN),
     ],
 )
-def test_cosign_is_asked_for_the_publishers_identity_and_the_digest(
+def test_cosign_is_called_with_the_publishers_identity_and_the_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, verdict: Verdict
 ):
     cosign = tmp_path / "cosign"
@@ -221,13 +225,13 @@ def test_cosign_is_asked_for_the_publishers_identity_and_the_digest(
     ]
 
 
-def test_every_image_of_the_lock_has_its_publisher_or_the_reason_why_none_signs():
+def test_every_locked_image_has_a_publisher_or_the_reason_why_nobody_signs_it():
     known = {reference: signatures().publisher(parse_reference(reference)) for reference in lock().images}
     assert [reference for reference, publisher in known.items() if publisher is None] == []
     assert sum(isinstance(publisher, Publisher) for publisher in known.values()) >= 10
 
 
-def test_every_publishers_key_is_one_that_can_be_verified_with():
+def test_every_publishers_public_key_can_be_parsed():
     keys = [load_pem_public_key(item.key.encode()) for item in signatures().publishers if item.key]
     assert [key.key_size for key in keys if isinstance(key, rsa.RSAPublicKey)] == [4096]
     assert len(keys) == 1
@@ -236,12 +240,12 @@ def test_every_publishers_key_is_one_that_can_be_verified_with():
 @pytest.mark.parametrize(
     "fields", [{}, {"key": "k", "identity": "i", "issuer": "x"}, {"identity": "i"}, {"key": "k", "issuer": "x"}]
 )
-def test_a_publisher_signs_in_one_way(fields: dict[str, str]):
+def test_a_publisher_signs_with_either_a_key_or_an_identity(fields: dict[str, str]):
     with pytest.raises(ValidationError, match="signs with a key, or as an identity"):
         Publisher(images=("a",), source="s", **fields)
 
 
-def test_the_command_tells_each_image_and_ends_with_what_was_found(monkeypatch: pytest.MonkeyPatch):
+def test_the_verify_command_reports_each_image_and_exits_by_its_findings(monkeypatch: pytest.MonkeyPatch):
     def found(images: list[UsedImage], _: object) -> list[Finding]:
         return [Finding("signature", used.path, Verdict.PROBLEM, used.image.reference) for used in images]
 

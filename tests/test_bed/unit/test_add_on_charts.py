@@ -7,7 +7,7 @@ from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.oci_plugin.local_cluster import contents
 
 
-def test_every_chart_of_an_add_on_is_one_that_rehearsals_have():
+def test_every_add_ons_chart_is_available_to_rehearsals():
     known = {(source.reference, source.repository, source.version) for source in charts.sources()}
     request = {(item.chart.reference, item.chart.repository, item.chart.version) for item in contents().values()}
     assert request <= known
@@ -17,7 +17,7 @@ CHARTS = ["cert-manager", "amd-gpu-operator", "node-feature-discovery", "kube-pr
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_a_copy_of_a_chart_is_the_chart_that_rehearsals_have(name: str):
+def test_a_mirrored_chart_is_replaced_by_the_rehearsals_chart(name: str):
     copy = operator(name).chart.taken_from(MirrorRegistry("iad.ocir.io/ai/mirror"))
     source = charts.find(copy.pinned, "", copy.version)
     assert (source.version, source.published) == (copy.version, copy.reference.partition("/mirror/")[2])

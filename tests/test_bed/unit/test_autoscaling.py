@@ -22,12 +22,12 @@ def objects(planned: Plan) -> dict[tuple[str, str], dict[str, Any]]:
     return {(item["kind"], item["metadata"]["name"]): item for item in preinstalled_scaling(planned)}
 
 
-def test_a_stack_without_scaling_has_nothing_of_it() -> None:
+def test_a_stack_without_autoscaling_has_no_keda_objects_in_its_rehearsal() -> None:
     assert preinstalled_scaling(plan()) == []
     assert not {*FOLLOWING, *WATCHING} & {*further_programs(plan())}
 
 
-def test_a_scaled_stack_has_keda_and_a_prometheus_without_monitoring_too() -> None:
+def test_a_rehearsal_of_an_autoscaled_stack_has_keda_and_a_prometheus() -> None:
     made = objects(scaled())
     assert {*FOLLOWING, *WATCHING} <= {*further_programs(scaled())}
     assert ("APIService", "v1beta1.external.metrics.k8s.io") in made
@@ -36,14 +36,14 @@ def test_a_scaled_stack_has_keda_and_a_prometheus_without_monitoring_too() -> No
     assert "PodMonitor" not in {kind for kind, _ in objects(scaled("existing"))}
 
 
-def test_keda_is_defined_as_stacks_ask_for_it_beside_its_own_other_kinds() -> None:
+def test_keda_serves_the_crds_that_stacks_declare_and_its_own_others() -> None:
     first, second, _ = preinstalled_definitions(scaled())
     assert list(first.files) == ["keda.sh_scaledobjects.yaml"]
     assert "keda.sh_scaledjobs.yaml" in second.files
     assert "keda.sh_scaledobjects.yaml" not in second.files
 
 
-def test_scaling_is_not_said_to_be_simulated_but_prometheus_operator_is() -> None:
+def test_keda_is_real_in_rehearsals_but_the_prometheus_operator_is_simulated() -> None:
     told = " ".join(simulated(scaled(), KubernetesPlugin("4.30.0")))
     assert "Prometheus operator" in told
     assert "scaling" not in told
@@ -75,7 +75,7 @@ async def rehearsed(time: ScalingTime = USUAL, **parts: str) -> dict[str, Any]:
     return await known(rehearsed_spec(spec(**parts), time))
 
 
-async def test_times_of_a_scaled_object_are_divided_and_nothing_else_is() -> None:
+async def test_only_the_durations_of_a_scaledobject_are_divided_by_the_speed() -> None:
     done = await rehearsed()
     assert (done["pollingInterval"], done["minReplicaCount"]) == (1, 2)
     up = done["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleUp"]
@@ -83,7 +83,7 @@ async def test_times_of_a_scaled_object_are_divided_and_nothing_else_is() -> Non
     assert done["triggers"][0]["metadata"] == spec()["triggers"][0]["metadata"]
 
 
-async def test_at_speed_one_a_scaled_object_is_as_declared() -> None:
+async def test_at_speed_one_a_scaledobject_is_unchanged() -> None:
     assert await rehearsed(ScalingTime(1), query="sum(rate(x[2m]))") == spec("sum(rate(x[2m]))")
 
 
@@ -96,20 +96,20 @@ async def test_at_speed_one_a_scaled_object_is_as_declared() -> None:
         (ScalingTime(15, 4), "sum(running)", "sum(running)"),
     ],
 )
-def test_queries_go_over_as_many_scrapes_and_count_in_model_time(time: ScalingTime, query: str, expected: str) -> None:
+def test_queries_cover_as_many_scrapes_and_count_in_model_time(time: ScalingTime, query: str, expected: str) -> None:
     assert time.query(query) == expected
 
 
-async def test_every_prometheus_is_the_rehearsals() -> None:
+async def test_every_prometheus_address_is_replaced_by_the_rehearsals() -> None:
     done = await rehearsed(server="https://prometheus.example.com")
     assert done["triggers"][0]["metadata"]["serverAddress"] == prometheus_address()
 
 
-def test_the_rehearsed_keda_is_the_one_that_can_be_built() -> None:
+def test_the_rehearsed_keda_has_the_version_that_can_be_built() -> None:
     versions = {program_definition(name).version for name in FOLLOWING}
     assert versions == {keda_parts().definitions.version}
 
 
-def test_the_speed_is_told_with_what_becomes_of_the_usual_times() -> None:
+def test_the_rehearsal_reports_its_scaling_speed_and_the_resulting_durations() -> None:
     assert "15 s becomes 1 s" in str(USUAL)
     assert str(ScalingTime(1)) == "times of scaling pass as set"

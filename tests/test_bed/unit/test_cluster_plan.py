@@ -51,12 +51,12 @@ def _nodes(state: Path) -> list[str]:
     return [node["name"] for node in json.loads((state / "agent.json").read_text())["nodes"]]
 
 
-def test_nodes_of_an_existing_cluster_are_there_from_the_start(tmp_path: Path):
+def test_nodes_of_an_existing_cluster_exist_from_the_start(tmp_path: Path):
     _spec(tmp_path, EXISTING)
     assert _nodes(tmp_path) == ["mi300x-0", "mi300x-1", "system-0"]
 
 
-def test_another_time_to_start_makes_another_cluster_and_is_told(tmp_path: Path):
+def test_another_boot_time_needs_another_local_cluster_and_is_reported(tmp_path: Path):
     usual, slow = _spec(tmp_path, EXISTING), _spec(tmp_path, EXISTING, startup_s=60)
     assert spec_differences(usual, slow) == ["seconds to start usual becomes 60"]
     (simulator,) = [process for process in slow.processes if process.name == "vllm"]
@@ -69,20 +69,20 @@ def test_nodes_of_a_created_cluster_come_with_its_pools(tmp_path: Path):
 
 
 @pytest.mark.parametrize("stack", [EXISTING, CREATED])
-def test_every_cluster_has_both_stand_ins(tmp_path: Path, stack: StackObject):
+def test_every_local_cluster_has_both_plug_in_stand_ins(tmp_path: Path, stack: StackObject):
     processes = {process.name: process for process in _spec(tmp_path, stack).processes}
     for name, port in PLUGIN_PORTS.items():
         assert str(port) in processes[f"{name}-plugin"].argv
 
 
-def test_the_engine_starts_a_real_plug_in_and_another_choice_is_another_cluster(tmp_path: Path):
+def test_the_engine_starts_a_real_plug_in_and_switching_needs_another_cluster(tmp_path: Path):
     before = _spec(tmp_path, EXISTING)
     now = _spec(tmp_path, EXISTING, KubernetesPlugin("4.30.0", Path("/there")))
     assert "kubernetes-plugin" not in {process.name for process in now.processes}
     assert spec_differences(before, now) == ["kubernetes plugin stand-in 4.30.0 becomes real 4.30.0"]
 
 
-def test_ocis_stand_in_finds_cluster_nodes_and_faults_of_its_cluster(tmp_path: Path):
+def test_the_oci_stand_in_gets_the_local_clusters_nodes_and_faults(tmp_path: Path):
     (plugin,) = [item for item in _spec(tmp_path, EXISTING).processes if item.name == "oci-plugin"]
     agent = json.loads((tmp_path / "agent.json").read_text())
     options = dict(zip(plugin.argv[3::2], plugin.argv[4::2], strict=True))
@@ -121,7 +121,7 @@ class Cluster:
         self.created.append(definition.metadata.name)
 
 
-def test_another_speed_of_scaling_sets_periods_and_needs_another_local_cluster(
+def test_another_scaling_speed_changes_intervals_and_needs_another_local_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cluster_plan, "crd_manifests", lambda _crds: [])
@@ -135,21 +135,21 @@ def test_another_speed_of_scaling_sets_periods_and_needs_another_local_cluster(
     assert flags["prometheus-operator"][-2:] == ("--interval", "2")
 
 
-def test_that_nothing_adds_nodes_is_told():
+def test_missing_node_autoscaling_in_a_rehearsal_is_reported():
     stack = read("reference")
     assert SIMULATED_NODE_SCALING not in simulated(planning.plan(config.validate(stack)), FOREIGN_STAND_IN)
     stack["gpuPools"][0]["scaling"] = {"mode": "cluster-autoscaler", "minSize": 8, "maxSize": 12}
     assert SIMULATED_NODE_SCALING in simulated(planning.plan(config.validate(stack)), FOREIGN_STAND_IN)
 
 
-async def test_definitions_are_made_unless_they_are_there():
+async def test_crds_are_created_unless_they_exist():
     new = Cluster()
     await install_crds(cast("Any", new), [DEFINITION])
     assert new.created == ["ks.g"]
     await install_crds(cast("Any", Cluster(409)), [DEFINITION])
 
 
-async def test_a_cluster_that_refuses_them_is_told_of():
+async def test_crds_that_the_cluster_refuses_are_reported():
     with pytest.raises(ApiError):
         await install_crds(cast("Any", Cluster(403)), [DEFINITION])
 
@@ -173,25 +173,25 @@ async def test_objects_wait_for_an_api_group_that_is_not_served_yet(monkeypatch:
     assert cluster.created == ["n"]
 
 
-def test_stacks_without_scaling_keep_the_name_of_what_they_deploy(scaled):
+def test_stacks_without_autoscaling_keep_the_names_of_their_objects(scaled):
     assert "scaling" not in json.loads(planned().config.model_dump_json(by_alias=True))["models"][0]
     assert planned().config_hash != scaled.config_hash
 
 
-def test_a_model_whose_times_are_bounds_is_named_and_others_are_not():
+def test_only_models_whose_latencies_are_bounds_are_named():
     llama = model("agg-tp2-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
     words = " ".join(simulated(plan(model("agg-tp1-1r"), llama), STAND_IN))
     assert "times of RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic (bounds" in words
     assert "gpt-oss" not in words
 
 
-def test_what_is_simulated_goes_by_the_projects_own_entries_too(tmp_path: Path):
+def test_simulated_latencies_use_the_projects_own_catalogue_entries(tmp_path: Path):
     processes = {process.name: process.argv for process in _spec(tmp_path, EXISTING).processes}
     readers = [name for name, argv in processes.items() if "--project" in argv]
     assert readers == ["vllm", "outside", "oci-plugin"]
 
 
-def test_another_shape_of_the_projects_own_makes_another_cluster(tmp_path: Path):
+def test_another_shape_entry_of_the_project_needs_another_local_cluster(tmp_path: Path):
     usual = _spec(tmp_path, EXISTING)
     shape = "shapes/BM.GPU.MI300X.8"
     write_entry(tmp_path / "project", shape, kit_entry(shape, price_usd_per_hour=40.0))

@@ -22,14 +22,14 @@ def certificate(pair):
 
 
 @pytest.mark.parametrize("name", ["api_server", "admin", "controller_manager", "scheduler", "front_proxy"])
-def test_every_certificate_is_signed_by_the_authority_for_its_own_key(keys, name):
+def test_each_certificate_of_the_control_plane_is_signed_for_its_own_key(keys, name):
     pair = getattr(keys, name)
     certificate(pair).verify_directly_issued_by(certificate(keys.authority))
     key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
     assert certificate(pair).public_key() == key.public_key()
 
 
-def test_the_api_server_is_known_by_the_names_and_addresses_that_pods_use(keys):
+def test_the_api_servers_certificate_has_the_names_and_addresses_that_pods_use(keys):
     names = certificate(keys.api_server).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "kubernetes.default.svc.cluster.local" in names.get_values_for_type(x509.DNSName)
     addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
@@ -45,23 +45,23 @@ def test_the_api_server_is_known_by_the_names_and_addresses_that_pods_use(keys):
         ("front_proxy", "front-proxy-client", []),
     ],
 )
-def test_users_and_groups_are_those_that_the_api_server_knows(keys, name, user, groups):
+def test_client_certificates_have_users_and_groups_that_the_api_server_knows(keys, name, user, groups):
     subject = certificate(getattr(keys, name)).subject
     assert [part.value for part in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [user]
     assert [part.value for part in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == groups
 
 
-def test_private_keys_are_the_users_own(keys):
+def test_private_keys_are_readable_only_by_the_user(keys):
     assert keys.folder.stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in keys.folder.glob("*.key")} == {0o600}
 
 
-def test_what_is_there_is_used_again(keys):
+def test_existing_certificates_are_reused(keys):
     before = keys.authority.certificate.read_bytes()
     assert control_plane.prepare_pki(keys.folder).authority.certificate.read_bytes() == before
 
 
-def test_an_incomplete_folder_is_made_anew_as_a_whole(keys, tmp_path):
+def test_an_incomplete_folder_of_certificates_is_recreated_as_a_whole(keys, tmp_path):
     shutil.copytree(keys.folder, tmp_path / "pki")
     (tmp_path / "pki/admin.key").unlink()
     renewed = control_plane.prepare_pki(tmp_path / "pki")
@@ -79,7 +79,7 @@ def arguments(prepared, name):
     return next(process.argv for process in prepared.processes if process.name == name)
 
 
-def test_the_api_server_waits_for_etcd_and_the_rest_for_the_api_server(prepared):
+def test_the_api_server_starts_after_etcd_and_the_other_components_after_it(prepared):
     assert {process.name: process.after for process in prepared.processes} == {
         "etcd": (),
         "kube-apiserver": ("etcd",),
@@ -88,14 +88,14 @@ def test_the_api_server_waits_for_etcd_and_the_rest_for_the_api_server(prepared)
     }
 
 
-def test_every_file_that_a_process_is_given_exists(prepared):
+def test_every_file_in_a_control_plane_processs_arguments_exists(prepared):
     inputs = [word.partition("=")[2] for process in prepared.processes for word in process.argv]
     files = [Path(value) for value in inputs if Path(value).suffix in {".crt", ".key", ".pub", ".yaml"}]
     assert len(files) == 12
     assert all(file.is_file() for file in files)
 
 
-def test_the_administrators_kubeconfig_stands_alone_and_is_private(prepared):
+def test_the_administrators_kubeconfig_needs_no_other_file_and_is_private(prepared):
     content = yaml.safe_load(prepared.kubeconfig.read_text())
     assert content["clusters"][0]["cluster"]["server"] == "https://10.244.0.1:6443"
     authority = base64.b64decode(content["clusters"][0]["cluster"]["certificate-authority-data"])
@@ -103,12 +103,12 @@ def test_the_administrators_kubeconfig_stands_alone_and_is_private(prepared):
     assert prepared.kubeconfig.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_service_kubernetes_leads_to_the_api_server(prepared):
+def test_the_kubernetes_service_leads_to_the_api_server(prepared):
     assert "--advertise-address=10.244.0.1" in arguments(prepared, "kube-apiserver")
     assert "--service-cluster-ip-range=10.96.0.0/16" in arguments(prepared, "kube-apiserver")
 
 
-def test_only_the_api_server_listens_beyond_loopback(prepared):
+def test_only_the_api_server_listens_on_more_than_loopback(prepared):
     for process in prepared.processes:
         if process.name != "kube-apiserver":
             addresses = [word for word in process.argv if "-address=" in word or "listen-" in word]
@@ -116,7 +116,7 @@ def test_only_the_api_server_listens_beyond_loopback(prepared):
             assert all("127.0.0.1" in word for word in addresses)
 
 
-def test_preparing_again_changes_nothing(prepared):
+def test_preparing_the_control_plane_again_changes_nothing(prepared):
     again = control_plane.prepare(
         prepared.kubeconfig.parent, {name: Path("/programs") / name for name in control_plane.PROGRAMS}
     )
@@ -124,7 +124,7 @@ def test_preparing_again_changes_nothing(prepared):
 
 
 @pytest.mark.parametrize(("nodes", "grace"), [(0, "50s"), (100, "50s"), (256, "128s")])
-def test_nodes_count_as_lost_later_where_they_are_many(tmp_path: Path, nodes: int, grace: str):
+def test_with_many_nodes_the_control_plane_waits_longer_for_lost_ones(tmp_path: Path, nodes: int, grace: str):
     programs = dict.fromkeys(control_plane.PROGRAMS, Path("/bin/true"))
     processes = control_plane.prepare(tmp_path, programs, nodes=nodes).processes
     (manager,) = (process for process in processes if process.name == "kube-controller-manager")

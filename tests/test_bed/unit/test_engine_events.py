@@ -49,12 +49,12 @@ def listener() -> Listener:
     return Listener()
 
 
-def test_a_preview_says_what_would_change_from_what_to_what(listener: Listener):
+def test_preview_events_become_lines_with_former_and_new_values(listener: Listener):
     heard(EventReporter(listener, is_preview=True), metadata(events.OpType.UPDATE, {"replicas": 8}, {"replicas": 6}))
     assert listener.news == ["would update Deployment gpt-prefill: spec.replicas changes from 8 to 6"]
 
 
-def test_an_update_leaves_the_values_to_its_preview(listener: Listener):
+def test_update_events_become_lines_without_values(listener: Listener):
     heard(EventReporter(listener), metadata(events.OpType.UPDATE, {"replicas": 8}, {"replicas": 6}))
     assert listener.news == ["updated Deployment gpt-prefill"]
 
@@ -66,7 +66,7 @@ def test_an_update_leaves_the_values_to_its_preview(listener: Listener):
         (False, ["created anew Deployment gpt-prefill", "deleted the old Deployment gpt-prefill"]),
     ],
 )
-def test_a_replacement_is_one_line_of_a_preview_and_two_of_an_update(
+def test_a_replacement_is_one_line_in_a_preview_and_two_in_an_update(
     listener: Listener, is_preview: bool, expected: list[str]
 ):
     kinds = (events.OpType.CREATE_REPLACEMENT, events.OpType.REPLACE, events.OpType.DELETE_REPLACED)
@@ -75,12 +75,12 @@ def test_a_replacement_is_one_line_of_a_preview_and_two_of_an_update(
     assert listener.news == expected
 
 
-def test_long_values_are_left_out():
+def test_long_values_are_omitted_from_event_lines():
     change = metadata(events.OpType.UPDATE, {"program": "a" * 200}, {"program": "b" * 200})
     assert differences(change) == ": spec.program changes"
 
 
-def test_of_many_differences_the_first_are_told():
+def test_of_many_changed_properties_only_the_first_are_shown():
     old, new = ({str(number): value for number in range(9)} for value in (1, 2))
     assert differences(metadata(events.OpType.UPDATE, old, new)).endswith("; 5 more")
 
@@ -103,20 +103,20 @@ METADATA = events.StepEventMetadata(
 )
 
 
-def test_a_step_reads_like_one_of_the_command_line():
+def test_an_event_line_looks_like_one_of_the_pulumi_cli():
     (change,) = of_document({"steps": [step(METADATA)]}).changes
     assert (change.operation, change.name, change.replaced_by) == ("replace", "pool", ("nodeShape",))
     assert (change.old, change.new, change.protected) == ({"nodeShape": "a"}, {"nodeShape": "b"}, True)
 
 
-def test_events_are_handed_on():
+def test_engine_events_are_forwarded():
     heard: list[events.EngineEvent] = []
     steps = StepRecorder(heard.append)
     steps.hear(events.EngineEvent(0, 0, resource_pre_event=events.ResourcePreEvent(METADATA)))
     assert len(heard) == len(steps.recorded) == 1
 
 
-def test_an_operations_last_event_says_how_many_resources_it_did_what_to():
+def test_an_operations_last_event_counts_its_changes():
     steps = StepRecorder(lambda _: None)
     counts = {events.OpType.CREATE: 2, "discard": 1}
     steps.hear(events.EngineEvent(0, 0, summary_event=events.SummaryEvent(False, 1, counts, {})))
@@ -130,19 +130,19 @@ reported that it failed to fully initialize or become live: Resource 'gate-1' wa
 """
 
 
-def test_errors_of_a_plug_in_become_lines_without_what_was_said_before() -> None:
+def test_a_plug_ins_error_becomes_a_line_without_repeated_text() -> None:
     assert concise_error(JOB).splitlines() == [
         "Resource 'gate-1' was created but failed to initialize",
         "[Pod kube-system/gate-1-x]: [Error] after 10 s: 0 of 1 nodes have joined",
     ]
 
 
-def test_calls_of_the_program_are_left_out() -> None:
+def test_calls_of_functions_are_omitted_from_event_lines() -> None:
     text = "python inline source runtime error: no such shape\nTraceback (most recent call last):\n  File x\nKitError"
     assert concise_error(text) == concise_error(f"an unhandled error occurred: {text}") == "no such shape"
 
 
-def test_a_pods_last_words_keep_their_cause() -> None:
+def test_the_termination_message_of_a_failed_pod_keeps_its_cause() -> None:
     pod = "[Pod a/b]: [Error] measuring\nTraceback (most recent call last):\n  File x\n    call()\nKeyError: 'x'\n"
     output = concise_error(f"2 errors occurred:\n\t* {pod}\n\t* [BackoffLimitExceeded] Job has failed")
     assert output.splitlines() == [
@@ -152,14 +152,14 @@ def test_a_pods_last_words_keep_their_cause() -> None:
     ]
 
 
-def test_other_words_stay_as_they_are() -> None:
+def test_other_error_texts_are_unchanged() -> None:
     assert concise_error("update failed") == "update failed"
     assert concise_error("Service error: 500-InternalError\nProvider version: 4.20") == (
         "Service error: 500-InternalError\nProvider version: 4.20"
     )
 
 
-def test_of_last_words_in_json_the_message_is_kept() -> None:
+def test_a_termination_message_in_json_is_reduced_to_its_message() -> None:
     words = '{"message": "gpt failed: TTFT p95 9 (\\"late\\")", "passed": false, "failed": ["TTFT p95"]}'
     assert concise_error(f"[Pod a/b]: [Error] {words}\n[BackoffLimitExceeded] Job has failed").splitlines() == [
         '[Pod a/b]: [Error] gpt failed: TTFT p95 9 ("late")',
@@ -167,7 +167,7 @@ def test_of_last_words_in_json_the_message_is_kept() -> None:
     ]
 
 
-def test_words_that_only_begin_like_json_stay_as_they_are() -> None:
+def test_texts_that_only_begin_like_json_are_unchanged() -> None:
     assert concise_error('[Error] {"message": "cut') == '[Error] {"message": "cut'
 
 
@@ -199,12 +199,14 @@ def pod(exit_code: int | None, *, ready: bool = False) -> Pod:
         ([pod(1, ready=True), pod(None)], ("done",), None),
     ],
 )
-def test_a_container_that_ended_is_told_with_its_last_line(pods: list[Pod], log: tuple[str, ...], expected: str | None):
+def test_a_terminated_container_is_reported_with_its_last_log_line(
+    pods: list[Pod], log: tuple[str, ...], expected: str | None
+):
     told = failed_container(cast("Client", PodList(*pods, log=log)))
     assert told == (None if expected is None else f"vllm of Pod decode-0 ended with {expected}")
 
 
-def test_what_the_cluster_has_in_trouble_stands_beside_what_is_waited_for(
+def test_pods_with_problems_are_shown_beside_the_resource_that_is_waited_for(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(engine_events, "HEARTBEAT_S", 0.0)
@@ -237,7 +239,7 @@ for thread in threads:
 """
 
 
-def test_threads_of_the_engine_may_list_pods_at_the_same_time() -> None:
+def test_several_engine_threads_may_list_pods_at_the_same_time() -> None:
     done = subprocess.run([sys.executable, "-c", FOUR_THREADS], capture_output=True, check=False, timeout=60)
 
     assert (done.returncode, done.stderr) == (0, b"")

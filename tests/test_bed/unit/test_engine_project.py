@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(project: Path, tmp_path: Path):
+def test_a_preview_uses_a_copy_of_the_project_with_the_encryption_salt_of_the_state(project: Path, tmp_path: Path):
     deployed = stack_file(copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0").folder, "s")
     deployed.write_text(f"encryptionsalt: v1:salt\n{deployed.read_text()}")
     before = deployed.read_text()
@@ -38,13 +38,13 @@ def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(
     assert deployed.read_text() == before
 
 
-def test_a_provider_of_tokens_is_rehearsed_with_keys_of_the_rehearsals_own():
+def test_an_identity_provider_is_rehearsed_with_generated_keys():
     authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
     door = {"exposure": "public", "authentication": {**authentication, "jwksUri": "https://id.example.com/jwks.json"}}
     assert rehearsed_front_door({"frontDoor": door}) == {"frontDoor": {"authentication": authentication}}
 
 
-def test_a_front_door_is_rehearsed_with_secrets_of_its_own(project: Path, tmp_path: Path):
+def test_a_front_door_is_rehearsed_with_generated_secrets(project: Path, tmp_path: Path):
     door = {"exposure": "public", "host": "llm.example.com", "tls": {"kind": "issuer", "name": "x"}}
     enforced = {"engine": "existing"}
     front = stack(frontDoor={**door, "authentication": {"kind": "api-keys"}}, networkPolicies=enforced)
@@ -65,13 +65,13 @@ def test_a_front_door_is_rehearsed_with_secrets_of_its_own(project: Path, tmp_pa
     assert written() == config
 
 
-def test_the_engine_keeps_no_logs_of_its_own_in_a_rehearsal(project: Path, tmp_path: Path):
+def test_the_engine_writes_no_log_files_in_a_rehearsal(project: Path, tmp_path: Path):
     copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0")
     with pytest.raises(FileExistsError):
         (copy.pulumi_home / "logs").mkdir(parents=True)
 
 
-def test_the_copy_has_the_projects_own_entries_and_none_that_are_gone(project: Path, tmp_path: Path):
+def test_the_project_copy_has_the_current_catalogue_entries_only(project: Path, tmp_path: Path):
     first = write_entry(project, "models/first", model_entry("first"))
     write_entry(project, "latency/MI300X/second", "model: second")
     (project / "values" / "link.yaml").symlink_to("/etc/hostname")
@@ -86,7 +86,7 @@ def test_the_copy_has_the_projects_own_entries_and_none_that_are_gone(project: P
     assert not (copy / "models").exists()
 
 
-def test_the_engines_state_lies_under_the_name_of_the_project(project: Path, tmp_path: Path):
+def test_the_engines_state_is_stored_under_the_projects_name(project: Path, tmp_path: Path):
     (project / "Pulumi.yaml").write_text("name: mine")
     state = tmp_path / "state"
     copy_project(project, "s", state, "llm-d-0.6.0")

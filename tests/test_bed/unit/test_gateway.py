@@ -22,13 +22,13 @@ def behind(**gateway: Any) -> Plan:
     return plan(BEHIND, gateway=gateway)
 
 
-def test_a_created_gateway_is_for_pods_and_without_a_certificate():
+def test_a_created_gateway_is_internal_and_without_a_certificate_in_a_rehearsal():
     rehearsed = rehearsed_gateway(stack(BEHIND, gateway=CREATED))["gateway"]
     assert rehearsed == {"mode": "create", "provider": "envoy-gateway"}
     assert plan(BEHIND, gateway=rehearsed).gateway is not None
 
 
-def test_an_existing_gateway_keeps_its_name_and_is_made_before_the_stack():
+def test_an_existing_gateway_is_created_before_the_stack_in_a_rehearsal():
     rehearsed = rehearsed_gateway(stack(BEHIND, gateway={**EXISTING, "listener": "web"}))["gateway"]
     planned = plan(BEHIND, gateway=rehearsed)
     made = {(item["kind"], item["metadata"]["name"]): item for item in preinstalled_objects(planned)}
@@ -38,13 +38,13 @@ def test_an_existing_gateway_keeps_its_name_and_is_made_before_the_stack():
     assert ("Namespace", "gateways") in made
 
 
-def test_a_stack_without_a_gateway_has_nothing_of_it():
+def test_a_stack_without_a_gateway_needs_no_gateway_programs():
     assert rehearsed_gateway(stack()) == stack()
     assert preinstalled_objects(plan()) == []
     assert "envoy-gateway" not in programs_in_pods(plan())
 
 
-def test_what_is_simulated_of_a_gateway_is_told():
+def test_simulated_parts_of_a_gateway_are_reported():
     assert simulated_gateway(behind(**CREATED))[0].startswith("gateway provider istio")
     own = {"mode": "create", "provider": "envoy-gateway"}
     assert simulated_gateway(behind(**own)) == (SIMULATED_POOLS,)

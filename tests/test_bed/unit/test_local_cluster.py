@@ -47,24 +47,24 @@ def record():
     )
 
 
-def test_a_record_survives_being_written_and_read(tmp_path, record):
+def test_a_clusters_record_is_read_back_as_it_was_written(tmp_path, record):
     StateFolder(tmp_path).write_record(record)
     assert LocalCluster(tmp_path).status() == record
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"phase": "ready"}', '{"supervisor": {}, "processes": {}}'])
-def test_a_record_that_cannot_be_read_is_none(tmp_path, text):
+def test_a_damaged_cluster_record_counts_as_no_cluster(tmp_path, text):
     (tmp_path / "cluster.json").write_text(text)
     assert LocalCluster(tmp_path).status() is None
 
 
-def test_a_cluster_whose_process_number_belongs_to_another_process_now_is_none(tmp_path, record):
+def test_a_cluster_record_with_a_reused_process_id_counts_as_no_cluster(tmp_path, record):
     reused = replace(record.supervisor, start_ticks=record.supervisor.start_ticks + 1)
     StateFolder(tmp_path).write_record(replace(record, supervisor=reused))
     assert LocalCluster(tmp_path).status() is None
 
 
-def test_a_cluster_from_before_a_restart_of_the_machine_is_none(tmp_path, record):
+def test_a_cluster_record_from_before_a_reboot_counts_as_no_cluster(tmp_path, record):
     before = replace(record.supervisor, boot_id="another")
     StateFolder(tmp_path).write_record(replace(record, supervisor=before))
     assert LocalCluster(tmp_path).status() is None
@@ -72,7 +72,7 @@ def test_a_cluster_from_before_a_restart_of_the_machine_is_none(tmp_path, record
     assert not (tmp_path / "cluster.json").exists()
 
 
-def test_a_failed_cluster_can_still_be_asked_why(tmp_path, record):
+def test_a_failed_cluster_still_reports_its_cause(tmp_path, record):
     removed = replace(record.supervisor, start_ticks=0)
     StateFolder(tmp_path).write_record(replace(record, supervisor=removed, phase="failed", failure="etcd ended"))
     status = LocalCluster(tmp_path).status()
@@ -82,18 +82,18 @@ def test_a_failed_cluster_can_still_be_asked_why(tmp_path, record):
         LocalCluster(tmp_path).enter_command(["true"])
 
 
-def test_a_state_folder_that_a_cluster_would_hide_is_refused():
+def test_a_state_folder_that_the_cluster_would_hide_is_refused():
     with pytest.raises(KitError, match="lies in /run, which a local cluster hides"):
         LocalCluster(Path("/run/rehearsal"))._prepare_folder()
 
 
-def test_a_process_with_blanks_and_brackets_in_its_name_is_read_right(tmp_path):
+def test_a_process_name_with_blanks_and_brackets_is_parsed(tmp_path):
     (tmp_path / "7").mkdir()
     (tmp_path / "7/stat").write_text("7 (a) b (c)) S 3 7 7\n")
     assert stat_fields(7, tmp_path) == ["S", "3", "7", "7"]
 
 
-def test_the_end_of_a_log_is_its_last_lines(tmp_path):
+def test_the_end_of_a_log_consists_of_its_last_lines(tmp_path):
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number}\n" for number in range(5000)))
     assert end_of_log(log, lines=2) == "  line 4998\n  line 4999"
@@ -111,31 +111,31 @@ SPEC = ClusterSpec(
 )
 
 
-def test_a_spec_survives_being_written_and_read():
+def test_a_cluster_spec_is_read_back_as_it_was_written():
     assert ClusterSpec.from_json(SPEC.to_json()) == SPEC
 
 
-def test_the_digest_tells_specs_apart():
+def test_different_cluster_specs_have_different_digests():
     assert ClusterSpec.from_json(SPEC.to_json()).digest() == SPEC.digest()
     assert ClusterSpec(processes=SPEC.processes[:1]).digest() != SPEC.digest()
 
 
-def test_two_processes_of_one_name_are_refused():
+def test_two_processes_with_the_same_name_are_refused():
     with pytest.raises(ValueError, match="two processes are named a"):
         ClusterSpec(processes=(ProcessSpec("a", ("x",)), ProcessSpec("a", ("y",))))
 
 
-def test_a_process_can_only_start_after_one_listed_before_it():
+def test_a_process_may_depend_only_on_one_listed_before_it():
     with pytest.raises(ValueError, match="a starts after b, which must be listed before it"):
         ClusterSpec(processes=(ProcessSpec("a", ("x",), after=("b",)), ProcessSpec("b", ("y",))))
 
 
-def test_what_makes_another_cluster_is_told_by_the_facts_that_differ():
+def test_the_reason_for_another_cluster_lists_the_differing_settings():
     before, now = (ClusterSpec((), facts={"time_scale": scale, "agent_digest": scale}) for scale in ("1.0", "3.0"))
     assert spec_differences(before, now) == ["time scale 1.0 becomes 3.0"]
 
 
-def test_what_no_fact_tells_is_told_in_general():
+def test_an_unknown_reason_for_another_cluster_is_reported_in_general_words():
     assert spec_differences(SPEC, ClusterSpec(processes=SPEC.processes[:1])) == ["other programs, or other nodes"]
 
 
@@ -152,7 +152,7 @@ sys.exit(7)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_command_hears_of_its_end_first_and_has_time(number: signal.Signals) -> None:
+def test_a_command_is_asked_to_stop_before_it_is_killed(number: signal.Signals) -> None:
     command = [sys.executable, "-S", "-c", WAITS, str(number.value)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
@@ -161,7 +161,7 @@ def test_a_command_hears_of_its_end_first_and_has_time(number: signal.Signals) -
         assert (process.stdout.read(), process.wait()) == ("heard\n", 7)
 
 
-def test_nothing_that_leads_to_a_cloud_a_cluster_or_a_proxy_gets_into_a_rehearsal(monkeypatch):
+def test_no_variable_for_a_cloud_a_cluster_or_a_proxy_reaches_a_rehearsal(monkeypatch):
     for name in ("OCI_CLI_PROFILE", "KUBECONFIG", "PULUMI_ACCESS_TOKEN", "HTTPS_PROXY", "SSH_AUTH_SOCK"):
         monkeypatch.setenv(name, "real")
     monkeypatch.setenv("PATH", "/home/user/bin")
@@ -172,7 +172,7 @@ def test_nothing_that_leads_to_a_cloud_a_cluster_or_a_proxy_gets_into_a_rehearsa
     assert environment["PATH"] == namespaces.PATH
 
 
-def test_without_root_a_user_namespace_is_made_and_entered():
+def test_without_root_a_user_namespace_is_created():
     assert "--user" not in namespaces.create_command(["true"], user_namespace=False)
     assert "--map-root-user" in namespaces.create_command(["true"], user_namespace=True)
     assert "--user" in namespaces.enter_command(7, ["true"], Path("/"), user_namespace=True)
@@ -203,16 +203,16 @@ def test_an_http_server_is_ready_when_it_answers_200(port):
     assert not is_ready(HttpReady(f"https://127.0.0.1:{port}/healthz"))
 
 
-def test_a_server_is_ready_when_it_accepts_connections(port):
+def test_a_tcp_server_is_ready_when_it_accepts_connections(port):
     assert is_ready(TcpReady(port))
 
 
-def test_nothing_is_ready_where_nobody_listens():
+def test_a_port_without_a_listener_is_not_ready():
     assert not is_ready(TcpReady(1))
     assert not is_ready(HttpReady("http://127.0.0.1:1/healthz"))
 
 
-def test_a_file_makes_ready(tmp_path):
+def test_a_process_is_ready_when_its_file_exists(tmp_path):
     assert not is_ready(FileReady(str(tmp_path / "ready")))
     (tmp_path / "ready").touch()
     assert is_ready(FileReady(str(tmp_path / "ready")))

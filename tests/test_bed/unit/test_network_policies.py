@@ -46,45 +46,45 @@ def only(*addresses: str) -> dict[str, bool]:
     return {address: address in addresses for address in ("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")}
 
 
-def test_pods_that_no_policy_chooses_are_open() -> None:
+def test_pods_without_a_network_policy_are_reachable() -> None:
     assert all(reached().values())
     assert all(reached(policy(selector={"matchLabels": {"app": "router"}})).values())
 
 
-def test_a_policy_without_rules_lets_nobody_in() -> None:
+def test_a_network_policy_without_rules_admits_nobody() -> None:
     assert reached(policy()) == only()
 
 
-def test_pods_of_the_policys_own_namespace_are_meant_where_none_is_named() -> None:
+def test_a_peer_without_namespace_selector_is_in_the_policys_namespace() -> None:
     assert reached(policy({"from": [ROUTERS]})) == only("10.0.0.2")
 
 
-def test_pods_of_other_namespaces_are_chosen_by_the_labels_of_these() -> None:
+def test_a_namespace_selector_chooses_pods_by_their_namespaces_labels() -> None:
     other = {"namespaceSelector": {"matchLabels": {"is": "other"}}}
     assert reached(policy({"from": [other]})) == only("10.0.0.3")
     assert reached(policy({"from": [{**other, **ROUTERS}]})) == only("10.0.0.3")
     assert reached(policy({"from": [{"namespaceSelector": {}, **ROUTERS}]})) == only("10.0.0.2", "10.0.0.3")
 
 
-def test_blocks_of_addresses_leave_some_out() -> None:
+def test_address_blocks_can_have_exceptions() -> None:
     block = {"ipBlock": {"cidr": "10.0.0.0/24", "except": ["10.0.0.2/31"]}}
     assert reached(policy({"from": [block]})) == only("10.0.0.4")
 
 
-def test_rules_and_policies_add_up() -> None:
+def test_rules_and_policies_are_additive() -> None:
     block = {"ipBlock": {"cidr": "192.0.2.0/24"}}
     assert reached(policy({"from": [ROUTERS]}, {"from": [block]})) == only("10.0.0.2", "192.0.2.1")
     assert reached(policy({"from": [ROUTERS]}), policy({"from": [block]})) == only("10.0.0.2", "192.0.2.1")
 
 
-def test_ports_are_meant_by_number_range_and_name() -> None:
+def test_ports_match_by_number_range_and_name() -> None:
     for ports in ([{"port": 8000}], [{"port": 7999, "endPort": 8001}], [{"port": "http"}], [{"protocol": "TCP"}]):
         assert reached(policy({"ports": ports})) == only("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")
     for ports in ([{"port": 8200}], [{"port": "grpc"}], [{"port": 8000, "protocol": "UDP"}]):
         assert reached(policy({"ports": ports})) == only()
 
 
-def test_selectors_have_expressions() -> None:
+def test_selectors_can_have_match_expressions() -> None:
     def chosen(operator: str, *values: str) -> bool:
         expression = {"key": "app", "operator": operator, **({"values": list(values)} if values else {})}
         return not any(reached(policy(selector={"matchExpressions": [expression]})).values())
@@ -96,11 +96,11 @@ def test_selectors_have_expressions() -> None:
     assert not chosen("In", "x")
 
 
-def test_policies_of_outgoing_connections_alone_leave_pods_open() -> None:
+def test_an_egress_policy_does_not_restrict_incoming_connections() -> None:
     assert all(reached(policy(policyTypes=["Egress"])).values())
 
 
-def test_a_pod_is_known_by_its_address_before_its_status_has_it() -> None:
+def test_a_pods_address_is_known_before_its_status_has_it() -> None:
     young = pod("", app="server")
     admitted = openings([young, ROUTER], [policy({"from": [ROUTERS]})], NAMESPACES, {"uid-": "10.0.0.9"})
     (opening,) = admitted["10.0.0.9"].incoming or ()
@@ -121,15 +121,15 @@ def egress(*rules: Any, **more: Any) -> NetworkPolicy:
     return policy(policyTypes=["Egress"], egress=list(rules), **more)
 
 
-def test_policies_of_incoming_connections_alone_let_pods_out() -> None:
+def test_an_ingress_policy_does_not_restrict_outgoing_connections() -> None:
     assert all(goes(policy()).values())
 
 
-def test_a_policy_without_rules_for_it_lets_nobody_out() -> None:
+def test_an_egress_policy_without_rules_permits_no_connection() -> None:
     assert goes(egress()) == only()
 
 
-def test_destinations_are_pods_blocks_and_ports() -> None:
+def test_destinations_can_be_pods_address_blocks_and_ports() -> None:
     block = {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["192.0.2.0/24"]}}
     assert goes(egress({"to": [ROUTERS]})) == only("10.0.0.2")
     assert goes(egress({"to": [block]})) == only("10.0.0.2", "10.0.0.3", "10.0.0.4")
@@ -137,11 +137,11 @@ def test_destinations_are_pods_blocks_and_ports() -> None:
     assert goes(egress({"to": [ROUTERS], "ports": [{"port": "http"}]})) == only("10.0.0.2")
 
 
-def test_rules_for_outgoing_connections_count_where_a_policy_names_no_types() -> None:
+def test_egress_rules_apply_if_a_policy_has_no_policy_types() -> None:
     assert goes(policy(egress=[{"to": [ROUTERS]}])) == only("10.0.0.2")
 
 
-def test_the_pods_of_all_namespaces_are_one_block_of_addresses() -> None:
+def test_the_pods_of_all_namespaces_are_in_one_address_block() -> None:
     everybody = egress({"to": [{"namespaceSelector": {}}]})
     admitted = openings(PODS, [everybody], NAMESPACES, network=IPv4Network("10.0.0.0/24"))["10.0.0.1"].outgoing
     assert [opening.peer for opening in admitted or ()] == [IPv4Network("10.0.0.0/24")]

@@ -61,59 +61,59 @@ def shown(pods: Sequence[Any] = (), deployments: Sequence[Any] = (), **objects: 
     return node_devices(NODE, ClusterObjects(pods, deployments, objects), device_rules())
 
 
-def test_an_empty_cluster_gives_nothing() -> None:
+def test_nodes_of_an_empty_cluster_advertise_no_devices() -> None:
     assert shown() == {GPU: "0", FUNCTION: "0"}
 
 
-def test_the_operator_with_its_device_config_gives_gpus() -> None:
+def test_the_gpu_operator_with_its_device_config_makes_nodes_advertise_gpus() -> None:
     assert shown([], [OPERATOR], **GPU_STACK) == {GPU: "8", FUNCTION: "0"}
 
 
 @pytest.mark.parametrize("missing", ["operator", "config"])
-def test_without_any_part_of_the_operator_there_are_no_gpus(missing: str) -> None:
+def test_without_any_one_part_of_the_operator_nodes_advertise_no_gpus(missing: str) -> None:
     deployments = [] if missing == "operator" else [OPERATOR]
     objects = {} if missing == "config" else GPU_STACK
     assert shown([], deployments, **objects)[GPU] == "0"
 
 
-def test_a_node_on_which_discovery_found_no_gpu_has_none() -> None:
+def test_a_node_on_which_discovery_found_no_gpu_advertises_none() -> None:
     unlabelled = replace(NODE, labels=SHAPE.node.labels)
     objects = ClusterObjects([], [OPERATOR], GPU_STACK)
     assert node_devices(unlabelled, objects, device_rules())[GPU] == "0"
 
 
-def test_a_device_config_that_does_not_tolerate_the_nodes_taint_gives_nothing() -> None:
+def test_a_device_config_without_the_nodes_toleration_makes_it_advertise_nothing() -> None:
     config = helm_operators.device_config("kube-amd-gpu", None, [])
     assert shown([], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]})[GPU] == "0"
 
 
-def test_a_device_config_with_the_plug_in_off_gives_nothing() -> None:
+def test_a_device_config_with_its_device_plug_in_disabled_advertises_nothing() -> None:
     config = copy.deepcopy(CONFIG)
     config["spec"]["devicePlugin"]["enableDevicePlugin"] = False
     assert shown([], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]})[GPU] == "0"
 
 
-def test_a_device_config_may_select_by_shape_without_discovery() -> None:
+def test_a_device_config_can_select_nodes_by_shape_without_discovery() -> None:
     selector = {"node.kubernetes.io/instance-type": SHAPE.name}
     config = helm_operators.device_config("kube-amd-gpu", selector, tolerations(SHAPE.node.taints))
     assert shown([], [OPERATOR], DeviceConfig=[config])[GPU] == "8"
 
 
-def test_okes_plug_in_gives_gpus_by_itself() -> None:
+def test_okes_device_plug_in_alone_makes_nodes_advertise_gpus() -> None:
     assert shown([pod({"k8s-app": "amdgpu-device-plugin"})])[GPU] == "8"
 
 
-def test_the_rdma_network_gives_functions() -> None:
+def test_the_rdma_network_makes_nodes_advertise_virtual_functions() -> None:
     assert shown([PLUGIN], **RDMA) == {GPU: "0", FUNCTION: "8"}
 
 
 @pytest.mark.parametrize("missing", ["pod", *RDMA])
-def test_without_any_part_of_the_rdma_network_there_are_no_functions(missing: str) -> None:
+def test_without_any_one_part_of_the_rdma_network_no_functions_are_advertised(missing: str) -> None:
     objects = {kind: result for kind, result in RDMA.items() if kind != missing}
     assert shown([] if missing == "pod" else [PLUGIN], **objects)[FUNCTION] == "0"
 
 
-def test_a_policy_of_another_name_gives_another_resource() -> None:
+def test_an_sr_iov_policy_with_another_name_advertises_another_resource() -> None:
     other = copy.deepcopy(rdma_network.policy(SHAPE))
     other["spec"]["resourceName"] = "other"
     assert shown([PLUGIN], **{**RDMA, "SriovNetworkNodePolicy": [other]})[FUNCTION] == "0"
@@ -166,7 +166,7 @@ def provider(client: Client, nodes: Nodes, node_objects: Sequence[Node] = ()) ->
     return DeviceProvider(cast("Any", client), nodes, client, node_objects)
 
 
-async def test_a_node_is_told_only_of_changes() -> None:
+async def test_a_nodes_status_is_written_only_when_its_devices_change() -> None:
     nodes, client = Nodes(**{GPU: "8"}), Client()
     looking = provider(client, nodes)
     await looking.look()
@@ -176,7 +176,7 @@ async def test_a_node_is_told_only_of_changes() -> None:
     assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
 
 
-async def test_another_node_that_comes_under_the_same_name_is_told_too() -> None:
+async def test_a_new_node_with_a_former_name_gets_its_devices_too() -> None:
     nodes, client = Nodes(**{GPU: "8"}), Client(Pod=[pod({"k8s-app": "amdgpu-device-plugin"})])
     looking = provider(client, nodes)
     await looking.look()
@@ -185,7 +185,7 @@ async def test_another_node_that_comes_under_the_same_name_is_told_too() -> None
     assert nodes.shown == [{GPU: "8"}] * 2
 
 
-async def test_gpus_come_with_the_label_that_discovery_gives_the_node() -> None:
+async def test_nodes_with_gpus_get_the_label_that_discovery_sets() -> None:
     nodes, client = Nodes(**{GPU: "8"}), Client(Deployment=[OPERATOR], DeviceConfig=[CONFIG])
     node_objects = [Node(metadata=ObjectMeta(name="gpu-0"))]
     looking = provider(client, nodes, node_objects)
@@ -195,13 +195,13 @@ async def test_gpus_come_with_the_label_that_discovery_gives_the_node() -> None:
     assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
 
 
-async def test_nodes_without_such_devices_are_left_alone() -> None:
+async def test_nodes_without_such_devices_stay_unchanged() -> None:
     nodes = Nodes()
     await provider(Client(), nodes).look()
     assert nodes.shown == []
 
 
-async def test_a_network_gets_its_attachment_and_loses_it_with_itself() -> None:
+async def test_an_sr_iov_network_has_its_attachment_as_long_as_it_exists() -> None:
     client = Client(SriovNetwork=[NETWORK], NetworkAttachmentDefinition=[])
     looking = provider(client, Nodes(**{FUNCTION: "8"}))
     await looking.look()
@@ -213,7 +213,7 @@ async def test_a_network_gets_its_attachment_and_loses_it_with_itself() -> None:
     assert client.objects["NetworkAttachmentDefinition"] == []
 
 
-async def test_somebody_elses_attachment_is_left_alone() -> None:
+async def test_network_attachments_of_others_stay_unchanged() -> None:
     client = Client(NetworkAttachmentDefinition=[ATTACHMENT])
     await provider(client, Nodes(**{FUNCTION: "8"})).look()
     assert client.objects["NetworkAttachmentDefinition"] == [ATTACHMENT]

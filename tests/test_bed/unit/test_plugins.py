@@ -37,31 +37,31 @@ def in_folder(home: Path, version: str = VERSION) -> Path:
     return executable(home / "plugins" / f"resource-kubernetes-v{version}" / EXECUTABLE)
 
 
-def test_without_a_real_one_the_stand_in_is_used():
+def test_the_stand_in_is_used_if_there_is_no_real_kubernetes_plug_in():
     assert choose_plugin(PluginChoice.AUTO, plan(), nothing) == KubernetesPlugin(VERSION)
 
 
-def test_a_real_one_that_is_not_there_is_asked_for_in_vain_and_the_command_is_told():
+def test_requiring_a_missing_real_plug_in_is_refused_with_the_command_to_get_it():
     with pytest.raises(KitError) as refused:
         choose_plugin(PluginChoice.REAL, plan(), nothing)
     assert refused.value.remedy == f"Install it: pulumi plugin install resource kubernetes v{VERSION}"
 
 
-def test_one_in_pulumis_folder_is_used_unless_the_stand_in_is_asked_for(home: Path):
+def test_the_real_plug_in_in_pulumis_folder_is_used_unless_the_stand_in_is_chosen(home: Path):
     existing = in_folder(home)
     assert choose_plugin(PluginChoice.AUTO, plan(), nothing).path == existing
     assert choose_plugin(PluginChoice.REAL, plan(), nothing).path == existing
     assert not choose_plugin(PluginChoice.STAND_IN, plan(), nothing).is_real
 
 
-def test_another_version_and_half_an_installation_do_not_count(home: Path):
+def test_plug_ins_of_other_versions_or_incomplete_ones_do_not_count(home: Path):
     in_folder(home, "4.1.0")
     folder = in_folder(home).parent
     folder.with_name(f"{folder.name}.partial").touch()
     assert not choose_plugin(PluginChoice.AUTO, plan(), nothing).is_real
 
 
-def test_one_on_path_is_used_if_it_says_that_version(tmp_path: Path):
+def test_a_plug_in_on_path_is_used_if_it_reports_the_right_version(tmp_path: Path):
     stand_in = (
         f'PYTHONPATH="{os.pathsep.join(sys.path)}" exec {sys.executable} -m llmd_rehearsal.kubernetes_plugin "$@"'
     )
@@ -69,12 +69,12 @@ def test_one_on_path_is_used_if_it_says_that_version(tmp_path: Path):
     assert choose_plugin(PluginChoice.AUTO, plan(), nothing) == KubernetesPlugin(VERSION, existing)
 
 
-def test_one_on_path_that_says_nothing_is_not_used(tmp_path: Path):
+def test_a_plug_in_on_path_that_reports_no_version_is_not_used(tmp_path: Path):
     executable(tmp_path / "bin" / EXECUTABLE)
     assert not choose_plugin(PluginChoice.AUTO, plan(), nothing).is_real
 
 
-def test_operators_are_the_stand_ins_as_the_real_one_would_download_their_charts(home: Path):
+def test_helm_operators_use_the_stand_in_because_the_real_one_downloads_charts(home: Path):
     in_folder(home)
     created = planning.plan(config.validate(created_stack()))
     assert not choose_plugin(PluginChoice.AUTO, created, nothing).is_real
@@ -82,7 +82,7 @@ def test_operators_are_the_stand_ins_as_the_real_one_would_download_their_charts
         choose_plugin(PluginChoice.REAL, created, nothing)
 
 
-def test_an_engine_finds_the_real_one_in_its_home_until_the_stand_in_takes_its_place(home: Path, tmp_path: Path):
+def test_an_engines_home_has_a_link_to_the_real_plug_in_until_the_stand_in_is_used(home: Path, tmp_path: Path):
     real = KubernetesPlugin(VERSION, in_folder(home))
     real.install(tmp_path / "engine")
     (result,) = (tmp_path / "engine").rglob(EXECUTABLE)
@@ -91,6 +91,6 @@ def test_an_engine_finds_the_real_one_in_its_home_until_the_stand_in_takes_its_p
     assert not result.exists()
 
 
-def test_only_the_stand_in_is_told_as_simulated():
+def test_only_the_stand_in_is_reported_as_simulated():
     assert SIMULATED_PLUGIN in simulated(plan(), KubernetesPlugin(VERSION))
     assert SIMULATED_PLUGIN not in simulated(plan(), KubernetesPlugin(VERSION, Path("/there")))

@@ -15,7 +15,7 @@ def of_kind(kind: str) -> list[Manifest]:
     return [manifest for manifest in MANIFESTS if manifest["kind"] == kind]
 
 
-def test_each_endpoint_of_a_monitor_is_a_job_in_its_namespaces() -> None:
+def test_each_endpoint_of_a_pod_monitor_becomes_a_scrape_job_for_its_namespaces() -> None:
     jobs = scrape_configs(of_kind("PodMonitor"), of_kind("ServiceMonitor"), KUBECONFIG)
     names = [job["job_name"] for job in jobs]
     assert names == [
@@ -31,7 +31,7 @@ def test_each_endpoint_of_a_monitor_is_a_job_in_its_namespaces() -> None:
     assert discovered == [*[["llm-d"]] * 3, [], ["llm-d"]]
 
 
-def test_pods_are_kept_by_labels_and_port_and_give_their_unit_and_role() -> None:
+def test_scrape_targets_are_selected_by_labels_and_port_and_get_unit_and_role() -> None:
     (job, *_) = scrape_configs(of_kind("PodMonitor"), [], KUBECONFIG)
     kept = {row["source_labels"][0]: row["regex"] for row in job["relabel_configs"] if row.get("action") == "keep"}
     assert kept["__meta_kubernetes_pod_container_port_name"] == "vllm"
@@ -40,7 +40,7 @@ def test_pods_are_kept_by_labels_and_port_and_give_their_unit_and_role() -> None
     assert given >= {"namespace", "pod", "llmd_oke_model", "llmd_oke_unit", "llm_d_ai_role"}
 
 
-def test_all_groups_of_rules_are_in_one_file_with_a_second_for_a_minute() -> None:
+def test_all_alert_groups_are_in_one_file_with_one_second_for_each_minute() -> None:
     recordings, alerts = rule_file(of_kind("PrometheusRule"))["groups"]
     assert (recordings["name"], alerts["name"]) == ("llmd-oke-llm-d-recordings", "llmd-oke-llm-d-alerts")
     assert all("[5000ms]" in rule["expr"] for rule in recordings["rules"])
@@ -48,7 +48,7 @@ def test_all_groups_of_rules_are_in_one_file_with_a_second_for_a_minute() -> Non
     assert fallback["for"] == "10000ms"
 
 
-def test_exporters_tell_gpus_and_taints_of_nodes_and_restarts_of_pods() -> None:
+def test_simulated_exporters_report_gpus_node_taints_and_pod_restarts() -> None:
     text = exposition({"node": NodeState(2, ("amd.com/gpu",))}, [("llm-d", "gpt-decode-a", "vllm", 3)], 0)
     assert 'gpu_junction_temperature{hostname="node",gpu_id="1"} 55\n' in text
     assert 'kube_node_spec_taint{node="node",key="amd.com/gpu"} 1\n' in text
@@ -65,12 +65,12 @@ def test_exporters_tell_gpus_and_taints_of_nodes_and_restarts_of_pods() -> None:
         (Fault.LINK_DOWN, 'node_infiniband_physical_state_id{instance="node",device="mlx5_2",port="1"} 2'),
     ],
 )
-def test_a_fault_of_a_node_changes_what_is_told_of_one_device(fault: Fault, line: str) -> None:
+def test_a_nodes_fault_changes_the_metrics_of_one_of_its_devices(fault: Fault, line: str) -> None:
     sound, faulty = (exposition({"node": NodeState(8, (), now)}, [], 0).splitlines() for now in (None, fault))
     assert [row for row in faulty if row not in sound] == [line]
 
 
-def test_a_congested_port_waits_ever_longer() -> None:
+def test_a_congested_ports_wait_counter_keeps_growing() -> None:
     first, second = (
         exposition({"node": NodeState(8, (), Fault.CONGESTION)}, [], now_s).splitlines() for now_s in (1, 2)
     )

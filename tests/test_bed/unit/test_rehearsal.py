@@ -39,16 +39,16 @@ def _press() -> int:
     raise KeyboardInterrupt
 
 
-def test_an_interruptible_command_ends_with_the_exit_code_of_ctrl_c(tmp_path: Path):
+def test_an_interruptible_command_exits_with_ctrl_cs_code(tmp_path: Path):
     assert rehearsal.run_command(tmp_path, "s", ["sleep", "1000"], interruptible=True) == 130
 
 
-def test_ctrl_c_ends_what_runs_any_other_command(tmp_path: Path):
+def test_ctrl_c_ends_the_operation_of_any_other_command(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         rehearsal.run_command(tmp_path, "s", ["sleep", "1000"])
 
 
-def test_policies_that_the_machine_cannot_enforce_are_among_what_is_not_real(tmp_path: Path):
+def test_network_policies_that_the_machine_cannot_enforce_count_as_simulated(tmp_path: Path):
     assert rehearsal.unenforced_policies(tmp_path) == ()
     (tmp_path / "network-policies").write_text("")
     assert rehearsal.unenforced_policies(tmp_path) == ()
@@ -59,13 +59,13 @@ def test_policies_that_the_machine_cannot_enforce_are_among_what_is_not_real(tmp
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "../..", "a/b", "/etc", "~", "a b", "a\n"])
-def test_what_is_no_name_of_a_stack_never_becomes_a_folder(tmp_path, name):
+def test_an_invalid_stack_name_never_becomes_a_folder(tmp_path, name):
     with pytest.raises(KitError, match="is no name of a stack"):
         rehearsal.rehearsal_folder(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["..", "../..", "../stacks"])
-def test_down_removes_nothing_outside_its_folder(tmp_path, name):
+def test_rehearse_down_removes_nothing_outside_its_folder(tmp_path, name):
     rest = tmp_path / "stacks" / "Pulumi.mine.yaml"
     rest.parent.mkdir()
     rest.write_text("config: {}")
@@ -75,11 +75,11 @@ def test_down_removes_nothing_outside_its_folder(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["rehearsal", "guide-baseline", "a.b_c", "..a"])
-def test_names_of_stacks_are_folders_of_the_project(tmp_path, name):
+def test_stack_names_become_folders_of_the_project(tmp_path, name):
     assert rehearsal.rehearsal_folder(tmp_path, name) == tmp_path / ".rehearsal" / name
 
 
-def test_down_says_whether_anything_was_there(tmp_path):
+def test_rehearse_down_says_whether_there_was_a_rehearsal(tmp_path):
     assert not rehearsal.down(tmp_path, "never-up")
     folder = tmp_path / ".rehearsal" / "once-up"
     (folder / "logs").mkdir(parents=True)
@@ -97,7 +97,7 @@ class Listener(SilentProgress):
         self.waits.set()
 
 
-def test_a_second_program_waits_for_the_first(tmp_path: Path):
+def test_a_second_rehearsal_of_a_stack_waits_for_the_first(tmp_path: Path):
     order: list[str] = []
     listener = Listener()
 
@@ -114,7 +114,7 @@ def test_a_second_program_waits_for_the_first(tmp_path: Path):
     assert order == ["first", "second"]
 
 
-def test_waiting_for_another_program_has_a_limit(tmp_path: Path):
+def test_waiting_for_another_rehearsal_has_a_time_limit(tmp_path: Path):
     with (
         file_lock(tmp_path / "lock", "finish", SilentProgress(), timeout_s=1),
         pytest.raises(KitError, match="Another program has held"),
@@ -138,12 +138,12 @@ def state(folder: Path, *resources: dict[str, Any]) -> Path:
     return file
 
 
-def test_servers_that_the_plan_no_longer_has_leave(tmp_path: Path):
+def test_servers_that_are_no_longer_in_the_plan_count_as_leaving(tmp_path: Path):
     file = state(tmp_path, deployment("gpt-oss-120b-aggregated", 1), deployment("gpt-oss-120b-prefill", 1))
     assert removed_servers(file, PLAN) == ["gpt-oss-120b-aggregated"]
 
 
-def test_what_has_no_gpus_is_no_server(tmp_path: Path):
+def test_a_deployment_without_gpus_is_no_model_server(tmp_path: Path):
     assert removed_servers(state(tmp_path, deployment("old-router-epp", 0)), PLAN) == []
 
 

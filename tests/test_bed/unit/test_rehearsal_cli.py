@@ -29,25 +29,25 @@ def command(project: Path, *words: str) -> Result:
     return CliRunner().invoke(app, ["rehearse", *words], env={"LLMD_OKE_PROJECT": str(project)})
 
 
-def test_an_option_before_a_sub_command_is_refused_with_its_right_place(project: Path):
+def test_an_option_before_a_subcommand_is_refused_with_its_right_place(project: Path):
     refused = command(project, "--stack", "guide", "down").exception
     assert isinstance(refused, KitError)
     assert refused.message == "Options before `down` count for nothing: --stack"
     assert refused.remedy == "Put it behind: llmd-oke rehearse down --stack guide"
 
 
-def test_an_option_that_a_sub_command_has_not_is_refused_too(project: Path):
+def test_an_unknown_option_of_a_subcommand_is_refused(project: Path):
     refused = command(project, "--time-scale", "3", "down").exception
     assert isinstance(refused, KitError)
     assert refused.remedy == "`down` has no --time-scale."
 
 
-def test_the_project_of_the_environment_counts_for_sub_commands(project: Path):
+def test_the_project_in_the_environment_applies_to_subcommands(project: Path):
     assert command(project, "status").output == "nothing is up\n"
 
 
 @pytest.mark.parametrize("subcommand", ["status", "down"])
-def test_outside_a_project_nobody_says_that_nothing_is_up(tmp_path: Path, subcommand: str):
+def test_outside_a_project_rehearse_down_reports_an_error(tmp_path: Path, subcommand: str):
     refused = command(tmp_path, subcommand).exception
     assert isinstance(refused, KitError)
     assert "no Pulumi.yaml" in refused.message
@@ -60,7 +60,7 @@ def choice(asked: str, used: str) -> ReleaseChoice:
     return ReleaseChoice(found[0], found[1], "403 Forbidden" * (asked != used))
 
 
-def test_a_release_that_stands_in_for_another_is_told():
+def test_a_release_that_stands_in_for_another_is_reported():
     replaced = choice("llm-d-0.7.0", "llm-d-0.6.0")
     assert cli.release_text(replaced) == "llm-d-0.6.0, in place of llm-d-0.7.0"
     assert "can be had here (403 Forbidden); llm-d-0.6.0, the nearest that has," in (
@@ -69,7 +69,7 @@ def test_a_release_that_stands_in_for_another_is_told():
     assert cli.releases_document(replaced) == {"asked_release": "llm-d-0.7.0", "release": "llm-d-0.6.0"}
 
 
-def test_a_release_that_can_be_rehearsed_goes_without_saying():
+def test_a_release_that_can_be_rehearsed_itself_needs_no_report():
     same = choice("llm-d-0.6.0", "llm-d-0.6.0")
     assert cli.release_text(same) == "llm-d-0.6.0"
     assert cli.substitution_text(same) is None
@@ -84,6 +84,6 @@ def test_a_release_that_can_be_rehearsed_goes_without_saying():
         ("destroy", {}, "nothing was deployed"),
     ],
 )
-def test_what_an_operation_did_is_a_sentence(operation: str, changes: dict[str, int], told: str):
+def test_the_result_of_an_operation_is_a_sentence(operation: str, changes: dict[str, int], told: str):
     result: dict[str, Any] = {"operation": operation, "changes": changes}
     assert cli.changes_text(result) == told

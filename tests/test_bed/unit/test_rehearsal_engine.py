@@ -41,18 +41,18 @@ def _record(id_: str, **inputs: Any) -> dict[str, Any]:
     return {"id": id_, "token": VCN["type"], "inputs": inputs, "state": {}, "machines": []}
 
 
-def test_what_oci_has_is_found_by_what_was_asked_for(tmp_path: Path) -> None:
+def test_a_lost_resource_is_found_in_oci_by_its_inputs(tmp_path: Path) -> None:
     other, request = _record("ocid1.vcn.1", displayName="other"), _record("ocid1.vcn.2", **GIVEN)
     assert journal_finder(_journal(tmp_path, other, request))(PENDING, set()) == "ocid1.vcn.2"
 
 
-def test_what_oci_has_deleted_is_not_found(tmp_path: Path) -> None:
+def test_a_deleted_oci_resource_is_not_found(tmp_path: Path) -> None:
     journal = _journal(tmp_path, _record("ocid1.vcn.2", **GIVEN), {"id": "ocid1.vcn.2"})
     assert journal_finder(journal)(PENDING, set()) is None
     assert journal_finder(tmp_path / "none.jsonl")(PENDING, set()) is None
 
 
-def test_what_the_state_has_already_is_not_taken_twice(tmp_path: Path) -> None:
+def test_a_resource_that_the_state_has_is_not_adopted_twice(tmp_path: Path) -> None:
     assert journal_finder(_journal(tmp_path, _record("ocid1.vcn.2", **GIVEN)))(PENDING, {"ocid1.vcn.2"}) is None
 
 
@@ -64,17 +64,17 @@ def test_what_the_state_has_already_is_not_taken_twice(tmp_path: Path) -> None:
         ({"resources": [VCN, {"type": "oci:ContainerEngine/nodePool:NodePool", "initErrors": ["no capacity"]}]}, True),
     ],
 )
-def test_a_state_is_wrong_where_it_has_what_oci_took_back(tmp_path: Path, latest: Any, wrong: bool) -> None:
+def test_a_state_with_a_resource_that_oci_deleted_is_wrong(tmp_path: Path, latest: Any, wrong: bool) -> None:
     checkpoint = tmp_path / "stack.json"
     checkpoint.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
     assert needs_refresh(checkpoint) is wrong
 
 
-def test_a_stack_that_was_never_made_has_nothing_wrong(tmp_path: Path) -> None:
+def test_a_stack_without_state_has_no_wrong_resources(tmp_path: Path) -> None:
     assert not needs_refresh(tmp_path / "stack.json")
 
 
-def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_newest_whole_copy(tmp_path: Path) -> None:
+def test_a_state_truncated_by_a_full_disk_is_restored_from_its_newest_backup(tmp_path: Path) -> None:
     checkpoint = tmp_path / ".pulumi" / "stacks" / "llmd-oke" / "s.json"
     history = tmp_path / ".pulumi" / "history" / "llmd-oke" / "s"
     history.mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_images_without_a_program_are_counted_by_their_pods():
     assert count_images(pods) == {"one:1": 2, "two:2": 1}
 
 
-def test_images_without_a_program_are_told_beside_what_is_always_simulated():
+def test_images_without_a_program_are_reported_beside_what_is_always_simulated():
     plan = planning.plan_stack_file(PROJECT, "rehearsal")
     output = simulated(plan, KubernetesPlugin("4.30.0"), {"one:1": 2, "two:2": 1})
     assert output[:2] == (SIMULATED_NODES, SIMULATED_VLLM)

@@ -27,7 +27,7 @@ def pass_time(clock: VirtualClock, running: RunningTime, until_s: float) -> None
     clock.run(until_s=until_s)
 
 
-def test_what_a_process_missed_does_not_count(clock: VirtualClock) -> None:
+def test_time_without_processor_does_not_count_as_running_time(clock: VirtualClock) -> None:
     running = RunningTime(clock.now)
     pass_time(clock, running, 10)
     clock.run(until_s=70)
@@ -38,7 +38,7 @@ def test_what_a_process_missed_does_not_count(clock: VirtualClock) -> None:
     assert running.now() == pytest.approx(20, abs=COUNTED_S)
 
 
-def test_a_thread_that_is_a_little_late_runs(clock: VirtualClock) -> None:
+def test_a_thread_that_is_slightly_late_counts_as_running(clock: VirtualClock) -> None:
     running = RunningTime(clock.now)
     for _ in range(100):
         clock.run(until_s=clock.now() + COUNTED_S)
@@ -48,7 +48,7 @@ def test_a_thread_that_is_a_little_late_runs(clock: VirtualClock) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.booleans()), max_size=30))
-def test_time_never_goes_back_and_never_passes_faster_than_the_clock(steps: list[tuple[float, bool]]) -> None:
+def test_running_time_never_goes_back_and_never_exceeds_the_clock(steps: list[tuple[float, bool]]) -> None:
     clock = VirtualClock()
     running, before_s = RunningTime(clock.now), 0.0
     for seconds, ticks in steps:
@@ -68,7 +68,7 @@ def waited(proc: Path, pid: int, thread: int, seconds: float) -> None:
     (folder / "schedstat").write_text(f"77 {int(seconds * 1e9)} 5\n")
 
 
-def test_starvation_is_that_of_the_thread_that_waited_longest_meanwhile(tmp_path: Path) -> None:
+def test_lost_time_is_that_of_the_thread_that_waited_longest(tmp_path: Path) -> None:
     waited(tmp_path, 7, 7, 100)
     waited(tmp_path, 7, 8, 1)
     starvation = Starvation((7, 9), tmp_path)
@@ -79,11 +79,11 @@ def test_starvation_is_that_of_the_thread_that_waited_longest_meanwhile(tmp_path
     assert starvation.seconds == pytest.approx(3)
 
 
-def test_the_kernel_says_how_long_a_process_waited_for_processors() -> None:
+def test_the_kernel_reports_how_long_a_process_waited_for_a_processor() -> None:
     assert 0 <= Starvation((os.getpid(),)).seconds < 60
 
 
-async def test_work_that_takes_longer_than_its_limit_is_given_up() -> None:
+async def test_work_that_exceeds_its_running_time_limit_is_abandoned() -> None:
     forever = asyncio.get_running_loop().create_future()
     with pytest.raises(TimeoutError):
         await within(forever, 0.01)
@@ -91,7 +91,7 @@ async def test_work_that_takes_longer_than_its_limit_is_given_up() -> None:
     assert await within(asyncio.sleep(0, "done"), 5) == "done"
 
 
-def test_limits_of_a_running_loop_go_by_running_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeouts_of_an_event_loop_use_running_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute without a tick is less than a second to each wait of the loop."""
     clock = VirtualClock()
     running = RunningTime(clock.now)
@@ -117,7 +117,7 @@ class _Starved:
         return asyncio.get_running_loop().time() - self._started_s
 
 
-async def test_time_in_which_a_process_was_starved_is_not_taken_from_its_limit(
+async def test_starved_time_of_a_process_does_not_count_against_its_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An answer after twenty times the limit is in time."""

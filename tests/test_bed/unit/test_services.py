@@ -40,7 +40,7 @@ def make_slice(service: str, *addresses: str, port: int = 8080, name: str = "htt
 WEB = SocketAddress("10.96.0.20", 80)
 
 
-def test_a_service_port_leads_to_the_port_of_its_name_on_every_ready_endpoint() -> None:
+def test_a_service_port_leads_to_the_named_port_of_every_ready_endpoint() -> None:
     slices = [make_slice("web", "10.244.1.1", "10.244.2.1"), make_slice("web", "10.244.3.1", port=9090)]
     assert forwardings([make_service("web")], slices) == {
         WEB: (SocketAddress("10.244.1.1", 8080), SocketAddress("10.244.2.1", 8080), SocketAddress("10.244.3.1", 9090))
@@ -59,16 +59,16 @@ def test_endpoints_that_are_not_ready_get_no_traffic() -> None:
     )
 
 
-def test_a_service_without_ready_endpoints_is_not_listened_on() -> None:
+def test_a_service_without_ready_endpoints_does_not_listen() -> None:
     assert forwardings([make_service("web")], [make_slice("web", "10.244.1.1", conditions={"ready": False})]) == {}
 
 
-def test_headless_services_and_other_protocols_have_no_address() -> None:
+def test_headless_services_and_other_protocols_have_no_listener() -> None:
     services = [make_service("web", address="None"), make_service("dns", ports=[{"port": 53, "protocol": "UDP"}])]
     assert forwardings(services, [make_slice("web", "10.244.1.1"), make_slice("dns", "10.244.1.1", name="")]) == {}
 
 
-def test_slices_of_other_services_and_ports_of_other_names_are_ignored() -> None:
+def test_other_services_endpoint_slices_and_ports_are_ignored() -> None:
     slices = [make_slice("other", "10.244.1.1"), make_slice("web", "10.244.2.1", name="metrics")]
     assert forwardings([make_service("web")], slices) == {}
 
@@ -76,7 +76,7 @@ def test_slices_of_other_services_and_ports_of_other_names_are_ignored() -> None
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
 
 
-def test_endpoints_take_turns_and_the_others_follow_as_second_choice() -> None:
+def test_endpoints_are_used_in_turn_with_the_others_as_fallback() -> None:
     one, two, three = (SocketAddress("10.0.0.1", port) for port in (1, 2, 3))
     robin = RoundRobin([one, two, three])
     assert [robin.order()[0] for _ in range(4)] == [one, two, three, one]
@@ -121,7 +121,7 @@ async def exchange(address: SocketAddress, data: bytes) -> bytes:
     return answer
 
 
-async def test_connections_go_to_endpoints_in_turn_and_half_close_is_passed_on(proxy: ServiceProxy) -> None:
+async def test_connections_go_to_endpoints_in_turn_and_half_close_is_forwarded(proxy: ServiceProxy) -> None:
     (one, first), (two, second) = await serve(b"1"), await serve(b"2")
     address = await free_address()
     proxy.apply({address: [first, second]})
@@ -129,7 +129,7 @@ async def test_connections_go_to_endpoints_in_turn_and_half_close_is_passed_on(p
         assert [await exchange(address, b"x") for _ in range(3)] == [b"1x", b"2x", b"1x"]
 
 
-async def test_much_data_arrives_whole(proxy: ServiceProxy) -> None:
+async def test_large_transfers_arrive_completely(proxy: ServiceProxy) -> None:
     server, target = await serve(b"")
     address = await free_address()
     proxy.apply({address: [target]})
@@ -142,7 +142,7 @@ async def test_much_data_arrives_whole(proxy: ServiceProxy) -> None:
         writer.close()
 
 
-async def test_an_endpoint_that_refuses_is_passed_over(proxy: ServiceProxy) -> None:
+async def test_an_endpoint_that_refuses_is_skipped(proxy: ServiceProxy) -> None:
     server, target = await serve(b"ok")
     address = await free_address()
     proxy.apply({address: [await free_address(), target]})
@@ -150,7 +150,7 @@ async def test_an_endpoint_that_refuses_is_passed_over(proxy: ServiceProxy) -> N
         assert await exchange(address, b"") == b"ok"
 
 
-async def test_a_service_that_lost_its_endpoints_refuses_connections(proxy: ServiceProxy) -> None:
+async def test_a_service_without_endpoints_refuses_connections(proxy: ServiceProxy) -> None:
     server, target = await serve(b"ok")
     address = await free_address()
     proxy.apply({address: [target]})
@@ -161,7 +161,7 @@ async def test_a_service_that_lost_its_endpoints_refuses_connections(proxy: Serv
             await asyncio.open_connection(address.ip, address.port)
 
 
-async def test_open_connections_outlive_a_change_of_endpoints(proxy: ServiceProxy) -> None:
+async def test_open_connections_survive_a_change_of_endpoints(proxy: ServiceProxy) -> None:
     server, target = await serve(b"hello ")
     address = await free_address()
     proxy.apply({address: [target]})
@@ -175,7 +175,7 @@ async def test_open_connections_outlive_a_change_of_endpoints(proxy: ServiceProx
         writer.close()
 
 
-async def test_a_connection_that_policies_keep_from_all_endpoints_is_closed() -> None:
+async def test_a_connection_whose_endpoints_are_all_denied_by_policies_is_closed() -> None:
     (one, first), (two, second) = await serve(b"1"), await serve(b"2")
     calls: list[tuple[str, SocketAddress]] = []
 
@@ -233,7 +233,7 @@ def ask(name: str, kind: str = "A") -> tuple[str, list[str]]:
         ("serving.svc.cluster.local.", "A", []),
     ],
 )
-def test_names_of_the_cluster(name: str, kind: str, expected: list[str]) -> None:
+def test_names_of_services_and_pods_resolve(name: str, kind: str, expected: list[str]) -> None:
     code, records = ask(name, kind)
     assert code == "NOERROR"
     assert sorted(records) == expected
@@ -252,11 +252,11 @@ def test_other_names_do_not_exist(name: str) -> None:
     assert ask(name) == ("NXDOMAIN", [])
 
 
-def test_what_is_no_query_gets_no_answer() -> None:
+def test_a_packet_that_is_no_dns_query_gets_no_answer() -> None:
     assert dns_response(b"nonsense", ZONE, DOMAIN) is None
 
 
-async def test_what_is_watched_after_a_listener_closed_keeps_being_watched() -> None:
+async def test_endpoints_are_still_watched_after_a_listener_closed() -> None:
     """A closed listener's number goes to the next descriptor that is opened."""
     listener = ServiceListener(SocketAddress("127.0.0.1", 0), [], lambda _source, _target: True)
     await asyncio.sleep(0)
@@ -264,7 +264,7 @@ async def test_what_is_watched_after_a_listener_closed_keeps_being_watched() -> 
     assert await asyncio.wait_for(ChildProcess(["true"]).wait(), 5) == 0
 
 
-async def test_a_listener_may_be_closed_again() -> None:
+async def test_a_listener_may_be_closed_twice() -> None:
     listener = ServiceListener(SocketAddress("127.0.0.1", 0), [], lambda _source, _target: True)
     listener.close()
     for _ in range(3):

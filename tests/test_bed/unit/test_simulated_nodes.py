@@ -27,7 +27,7 @@ CONFIG = NodeConfig(
 )
 
 
-def test_a_node_has_the_shapes_resources_labels_and_taints() -> None:
+def test_a_simulated_node_has_the_shapes_resources_labels_and_taints() -> None:
     node = nodes.node_object(CONFIG, "10.244.0.10", NOW)
     assert node["status"]["allocatable"] == CONFIG.capacity
     assert node["metadata"]["labels"]["node.kubernetes.io/instance-type"] == "BM.GPU.MI300X.8"
@@ -38,14 +38,14 @@ def test_a_node_has_the_shapes_resources_labels_and_taints() -> None:
     ]
 
 
-def test_a_node_is_ready_and_has_its_address() -> None:
+def test_a_simulated_node_is_ready_and_has_an_address() -> None:
     status = nodes.node_status(CONFIG, "10.244.0.10", NOW)
     conditions = {item["type"]: item["status"] for item in status["conditions"]}
     assert conditions == {"MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False", "Ready": "True"}
     assert {"type": "InternalIP", "address": "10.244.0.10"} in status["addresses"]
 
 
-def test_leases_of_many_nodes_are_renewed_less_often_but_twice_while_they_last() -> None:
+def test_with_many_nodes_leases_are_renewed_less_often_but_in_time() -> None:
     assert [nodes.renew_s(count) for count in (1, 128, 192, 5000)] == [10.0, 10.0, 15.0, 20.0]
 
 
@@ -62,7 +62,9 @@ class _Patches:
             self.changed.set()
 
 
-async def test_after_a_standstill_leases_and_statuses_are_renewed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_pause_of_the_machine_leases_and_statuses_are_renewed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The controller manager may have run meanwhile, and taken the nodes for lost."""
     monkeypatch.setattr(nodes, "_STANDSTILL_LOOK_S", 0.01)
     stood_still_s, server = iter([0.0, 60.0]), _Patches()
@@ -74,19 +76,19 @@ async def test_after_a_standstill_leases_and_statuses_are_renewed_at_once(monkey
     assert server.patched == ["Lease", "NodeStatus"]
 
 
-def test_a_lease_goes_with_its_node_and_is_renewed_to_the_microsecond() -> None:
+def test_a_lease_is_renewed_in_microseconds_and_deleted_with_its_node() -> None:
     lease = nodes.lease("gpu-0", "uid-1", NOW)
     assert lease["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
     assert lease["spec"]["renewTime"] == "2026-11-21T06:01:02.345678Z"
 
 
-def test_nodes_and_pods_have_addresses_of_their_own() -> None:
+def test_nodes_and_pods_have_unique_addresses() -> None:
     pool = AddressPool(BRIDGE)
     assert [node_address(BRIDGE, index) for index in (0, 8)] == ["10.244.0.10", "10.244.0.18"]
     assert [pool.take(0), pool.take(0), pool.take(8)] == ["10.244.4.1", "10.244.4.2", "10.244.8.1"]
 
 
-def test_an_address_is_kept_if_it_is_free_and_reused_after_it_was_given_back() -> None:
+def test_an_address_is_kept_if_it_is_free_and_reused_after_its_release() -> None:
     pool = AddressPool(BRIDGE)
     assert pool.take(0, preferred="10.244.4.9") == "10.244.4.9"
     assert pool.take(0, preferred="10.244.4.9") == "10.244.4.1"
@@ -94,7 +96,7 @@ def test_an_address_is_kept_if_it_is_free_and_reused_after_it_was_given_back() -
     assert pool.take(0) == "10.244.4.1"
 
 
-def test_a_node_that_is_full_says_so() -> None:
+def test_a_full_node_refuses_further_pods() -> None:
     pool = AddressPool(BRIDGE)
     for _ in range(126):
         pool.take(0)
@@ -134,7 +136,7 @@ async def client() -> AsyncIterator[TestClient[Any, Any]]:
         yield client
 
 
-async def test_nodes_are_added_listed_and_removed(client: TestClient[Any, Any]):
+async def test_nodes_can_be_added_listed_and_removed(client: TestClient[Any, Any]):
     assert (await client.post("/nodes", json={"nodes": [NODE]})).status == 201
     assert await (await client.get("/nodes")).json() == {"nodes": ["gpu-0"]}
     assert (await client.delete("/nodes/gpu-0")).status == 204
@@ -142,16 +144,16 @@ async def test_nodes_are_added_listed_and_removed(client: TestClient[Any, Any]):
 
 
 @pytest.mark.parametrize("body", ["{", '{"nodes": [{"name": "x"}]}', '{"more": 1}'])
-async def test_what_describes_no_node_is_refused(client: TestClient[Any, Any], body: str):
+async def test_an_invalid_node_description_is_refused(client: TestClient[Any, Any], body: str):
     assert (await client.post("/nodes", data=body)).status == 400
 
 
-async def test_what_the_fleet_does_not_take_is_a_conflict(client: TestClient[Any, Any]):
+async def test_adding_a_node_that_exists_is_a_conflict(client: TestClient[Any, Any]):
     answer = await client.post("/nodes", json={"nodes": [NODE] * 3})
     assert (answer.status, await answer.text()) == (409, "there is no room for so many nodes")
 
 
-async def test_a_node_that_is_not_there_cant_be_stopped(client: TestClient[Any, Any]):
+async def test_a_missing_node_cannot_be_stopped(client: TestClient[Any, Any]):
     answer = await client.post("/nodes/gpu-9/stop")
     assert (answer.status, await answer.text()) == (404, "There is no node gpu-9.")
 
@@ -176,7 +178,7 @@ class ForgetfulServer:
             raise ApiError(status=Status(code=404, message="not found"))
 
 
-async def test_a_node_removed_while_its_lease_is_renewed_does_not_come_back():
+async def test_a_node_removed_during_its_lease_renewal_does_not_come_back():
     server = ForgetfulServer()
     fleet = nodes.NodeFleet(cast("Any", server), BRIDGE)
     await fleet.add([CONFIG])

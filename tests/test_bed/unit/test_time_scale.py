@@ -16,20 +16,20 @@ def plan(stack: str, router: str = "llm-d-0.6.0"):
     return planning.plan(with_router(config.load(PROJECT, stack), router))
 
 
-def test_a_stack_asks_for_what_its_pickers_read_and_its_benchmark_sends():
+def test_a_stacks_load_consists_of_its_pickers_reads_and_its_benchmark():
     reference, one_unit = demand_of(plan("reference")), demand_of(plan("rehearsal"))
     assert (reference.pickers, reference.servers) == (4, 48)
     assert (one_unit.pickers, one_unit.servers) == (1, 12)
     assert reference.tokens_per_s > 3 * one_unit.tokens_per_s
 
 
-def test_a_standby_reads_the_servers_too():
+def test_a_standby_picker_reads_the_servers_too():
     one, two = (demand_of(plan("rehearsal", router)) for router in ("llm-d-0.6.0", "llm-d-0.9.0"))
     assert (one.pickers, two.pickers, one.servers == two.servers) == (1, 2, True)
     assert two.cores > one.cores
 
 
-def test_a_stack_without_a_benchmark_asks_for_what_its_pickers_read_alone():
+def test_without_a_benchmark_the_load_consists_of_the_pickers_reads():
     loaded = config.load(PROJECT, "rehearsal")
     quiet = loaded.model_copy(update={"smoke": loaded.smoke.model_copy(update={"where": "none"})})
     demand = demand_of(planning.plan(quiet))
@@ -37,21 +37,21 @@ def test_a_stack_without_a_benchmark_asks_for_what_its_pickers_read_alone():
     assert demand.servers == 12
 
 
-def test_servers_behind_a_plain_service_are_read_by_nobody():
+def test_servers_without_a_router_are_read_by_no_picker():
     assert demand_of(plan("guide-baseline")).servers == 0
 
 
 @pytest.mark.parametrize(("stack", "on_two"), [("rehearsal", 1), ("guide", 1), ("reference", 4)])
-def test_what_two_processors_simulate_in_real_time_is_not_slowed_down(stack: str, on_two: float):
+def test_a_load_that_two_processors_simulate_in_real_time_is_not_slowed_down(stack: str, on_two: float):
     assert choose_time_scale(demand_of(plan(stack)), 2).scale == on_two
 
 
-def test_what_is_busy_at_any_scale_slows_a_large_stack_down_but_not_without_end():
+def test_constant_load_slows_a_large_stack_down_but_with_a_limit():
     scales = [choose_time_scale(ProcessorDemand(units, 2 * units, 0), 2).scale for units in (1, 10, 20, 40, 80)]
     assert scales == [1, 1.5, 4, 20, 50]
 
 
-def test_more_processors_are_never_slower_and_one_thread_bounds_them():
+def test_more_processors_are_never_slower_and_one_thread_is_the_limit():
     scales = [choose_time_scale(demand_of(plan("reference")), cores).scale for cores in (0.25, 0.5, 1, 2, 4, 8, 64)]
     assert scales == sorted(scales, reverse=True)
     assert scales[0] > scales[-1] > 1
@@ -59,7 +59,7 @@ def test_more_processors_are_never_slower_and_one_thread_bounds_them():
 
 @pytest.mark.parametrize("cores", [0.1, 1, 2, 16])
 @pytest.mark.parametrize("tokens_per_s", [0, 1000, 20_000])
-def test_at_the_scale_that_is_chosen_enough_stays_free(cores: float, tokens_per_s: float):
+def test_the_chosen_time_scale_leaves_enough_processor_time_free(cores: float, tokens_per_s: float):
     demand, known = ProcessorDemand(2, 24, tokens_per_s), figures()
     scale = choose_time_scale(demand, cores).scale
     assert scale in known.scales
@@ -68,7 +68,7 @@ def test_at_the_scale_that_is_chosen_enough_stays_free(cores: float, tokens_per_
         assert demand.simulator / scale <= known.busy_share
 
 
-def test_the_choice_says_why():
+def test_the_choice_of_a_time_scale_has_a_reason():
     assert str(choose_time_scale(ProcessorDemand(4, 48, 6134), 2)) == (
         "time scale 4: at 1 the stack keeps 3.3 processors busy of 2 (calibrated: 4 endpoint pickers reading "
         "48 servers, a benchmark of 6,134 tokens/s), and 50% of them must stay free for simulated steps to end in time"
@@ -76,7 +76,7 @@ def test_the_choice_says_why():
     assert "(calibrated: a benchmark of 50 tokens/s)" in str(choose_time_scale(ProcessorDemand(0, 0, 50), 2))
 
 
-def test_the_processors_are_those_that_the_control_group_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_processors_respects_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     assert processors(tmp_path) == 4
     (tmp_path / "cpu.max").write_text("max 100000\n")
@@ -98,16 +98,16 @@ def reference(monkeypatch: pytest.MonkeyPatch):
     return scale
 
 
-def test_a_scale_that_is_given_counts(reference):
+def test_a_given_time_scale_is_used(reference):
     assert (reference(3.0, running=4.0).scale, reference(3.0, running=None).scale) == (3.0, 3.0)
 
 
-def test_without_one_the_stack_and_the_machine_decide(reference):
+def test_without_a_given_time_scale_stack_and_machine_decide(reference):
     assert reference(None, running=None).scale == 4
     assert reference(None, running=4.0) == reference(None, running=None)
 
 
-def test_a_rehearsal_that_runs_keeps_its_scale_and_says_what_would_suit(reference):
+def test_a_running_rehearsal_keeps_its_time_scale_and_reports_a_better_one(reference):
     rest = reference(None, running=0.5)
     assert rest.scale == 0.5
     assert rest.because.endswith("--time-scale 4 would begin anew with what suits the stack as it is now")

@@ -76,17 +76,17 @@ def prompt(length: int, seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_the_bytes_that_are_handed_over_are_those_of_the_prompts_blocks(pair: Pair, length: int) -> None:
+def test_the_transferred_bytes_are_those_of_the_prompts_blocks(pair: Pair, length: int) -> None:
     assert pair.pulled_bytes(prompt(length, seed=length)) == pair.bytes_of_blocks(length)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_layers_with_a_window_hand_over_its_blocks(windowed: Pair, length: int) -> None:
+def test_sliding_window_layers_transfer_the_blocks_of_their_window(windowed: Pair, length: int) -> None:
     assert windowed.pulled_bytes(prompt(length, seed=length)) == windowed.bytes_of_blocks(length)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_real_servers_hand_a_latent_cache_over_once(latent: Pair, length: int) -> None:
+def test_vllm_transfers_a_latent_cache_once(latent: Pair, length: int) -> None:
     assert latent.pulled_bytes(prompt(length, seed=length)) == latent.bytes_of_blocks(length)
 
 
@@ -95,20 +95,20 @@ def test_block_ids_are_grouped_by_kind_of_layer(windowed: Pair) -> None:
     assert [len(group) for group in groups] == [128 // BLOCK_TOKENS + 1, 512 // BLOCK_TOKENS]
 
 
-def test_what_the_decode_server_has_is_not_pulled_again(pair: Pair) -> None:
+def test_blocks_that_the_decode_server_has_are_not_pulled_again(pair: Pair) -> None:
     tokens = prompt(10 * BLOCK_TOKENS, seed=4)
     pair.pulled_bytes(tokens)
     assert pair.pulled_bytes(tokens) == pair.bytes_of_blocks(BLOCK_TOKENS)
 
 
-def test_a_prefill_that_was_pulled_is_freed_and_not_counted_as_expired(pair: Pair) -> None:
+def test_a_pulled_prefill_is_freed_and_not_counted_as_expired(pair: Pair) -> None:
     expired = pair.prefill.metric(EXPIRED)
     pair.pulled_bytes(prompt(320, seed=5))
     assert becomes(pair.prefill.at_rest, 5)
     assert pair.prefill.metric(EXPIRED) == expired
 
 
-def test_a_prefill_that_nobody_pulls_is_freed_when_its_lease_ends_and_counted(pair: Pair) -> None:
+def test_a_prefill_that_nobody_pulls_is_freed_and_counted_when_its_lease_ends(pair: Pair) -> None:
     expired = pair.prefill.metric(EXPIRED)
     pair.prefilled(prompt(320, seed=6))
     assert not pair.prefill.at_rest()
@@ -116,7 +116,7 @@ def test_a_prefill_that_nobody_pulls_is_freed_when_its_lease_ends_and_counted(pa
     assert pair.prefill.metric(EXPIRED) == expired + 1
 
 
-def test_kv_cache_whose_lease_has_ended_is_pulled_all_the_same(pair: Pair) -> None:
+def test_kv_cache_whose_lease_has_ended_can_still_be_pulled(pair: Pair) -> None:
     """Decode servers don't ask: what they get may be another prompt's."""
     tokens = prompt(320, seed=7)
     transfer = pair.prefilled(tokens)
@@ -124,7 +124,7 @@ def test_kv_cache_whose_lease_has_ended_is_pulled_all_the_same(pair: Pair) -> No
     assert pair.pulled_bytes(tokens, transfer) == pair.bytes_of_blocks(320)
 
 
-def test_a_client_that_goes_leaves_no_request_and_no_block(pair: Pair) -> None:
+def test_a_client_that_disconnects_leaves_no_request_and_no_block(pair: Pair) -> None:
     tokens = prompt(320, seed=8)
     more = {"stream": True, "kv_transfer_params": pair.prefilled(tokens)}
     with pair.decode.client.stream("POST", "/v1/completions", json=completion(tokens, 3000, **more)) as response:
@@ -132,7 +132,7 @@ def test_a_client_that_goes_leaves_no_request_and_no_block(pair: Pair) -> None:
     assert becomes(lambda: pair.decode.at_rest() and pair.prefill.at_rest())
 
 
-def test_a_server_that_is_to_end_finishes_its_streams_and_takes_no_more_requests(doomed: Served) -> None:
+def test_a_terminating_server_finishes_its_streams_and_refuses_new_requests(doomed: Served) -> None:
     asked = completion(prompt(100, seed=9), 1000, stream=True)
     with doomed.client.stream("POST", "/v1/completions", json=asked) as response:
         lines = response.iter_lines()
@@ -151,7 +151,7 @@ def refuses(served: Served) -> bool:
         return True
 
 
-def test_a_request_that_names_no_blocks_to_pull_ends_the_server(doomed: Served) -> None:
+def test_kv_transfer_params_without_block_ids_end_the_server(doomed: Served) -> None:
     """Clients may not say where KV cache is, for this: the kit's Envoys, Gateways and routers refuse it (O2)."""
     hostile = {"do_remote_prefill": True}
     assert doomed.complete(prompt(40, seed=10), 2, kv_transfer_params=hostile).status_code == 500
@@ -159,7 +159,7 @@ def test_a_request_that_names_no_blocks_to_pull_ends_the_server(doomed: Served) 
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_an_answer_by_kv_cache_that_is_handed_over_is_that_of_one_server(pair: Pair, kind: Kind, length: int) -> None:
+def test_an_answer_from_transferred_kv_cache_equals_that_of_one_server(pair: Pair, kind: Kind, length: int) -> None:
     if kind == "ours":
         pytest.skip("the simulated vLLM computes nothing")
     tokens = prompt(length, seed=length + 1)
@@ -169,7 +169,7 @@ def test_an_answer_by_kv_cache_that_is_handed_over_is_that_of_one_server(pair: P
     assert own_chances == pytest.approx(chances, abs=1e-3)
 
 
-def test_a_prompt_with_the_kv_cache_of_another_is_answered_as_the_other(pair: Pair, kind: Kind) -> None:
+def test_a_prompt_with_another_prompts_kv_cache_gets_the_others_answer(pair: Pair, kind: Kind) -> None:
     if kind == "ours":
         pytest.skip("the simulated vLLM computes nothing")
     one, other = prompt(320, seed=1), prompt(320, seed=2)

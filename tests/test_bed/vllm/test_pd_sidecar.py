@@ -64,7 +64,7 @@ def seen_fixture(tmp_path_factory, release):
     return json.loads(process.stdout)
 
 
-def test_a_streamed_answer_comes_through_prefill_and_decode(seen):
+def test_a_streamed_answer_passes_through_prefill_and_decode(seen):
     """The client sees one answer: 20 tokens and the usage of the whole prompt."""
     *events, done, _ = seen["streamed"]["text"].split("\n\n")
     decoded = [json.loads(event.removeprefix("data: ")) for event in events]
@@ -74,7 +74,7 @@ def test_a_streamed_answer_comes_through_prefill_and_decode(seen):
     assert decoded[-1]["usage"]["completion_tokens"] == 20
 
 
-def test_the_prompt_is_computed_on_the_prefill_server_only(seen):
+def test_the_prompt_is_computed_only_on_the_prefill_server(seen):
     """One token there; on the decode server the prompt came over NIXL."""
     prefill, decode = seen["streamed"]["prefill"], seen["streamed"]["decode"]
     assert prefill["vllm:generation_tokens_total"] == 1
@@ -85,11 +85,11 @@ def test_the_prompt_is_computed_on_the_prefill_server_only(seen):
     assert decode["vllm:nixl_xfer_time_seconds_count"] == 1
 
 
-def test_the_prefill_server_holds_nothing_after_the_transfer(seen):
+def test_the_prefill_server_holds_no_blocks_after_the_transfer(seen):
     assert seen["streamed"]["prefill"]["vllm:kv_cache_usage_perc"] == 0.0
 
 
-def test_the_first_transfer_pays_for_the_handshake_in_model_time(seen):
+def test_the_first_transfer_pays_the_handshake_in_model_time(seen):
     """5 s of model time, on the wall as in the metrics; the second request is far quicker."""
     first, second = seen["streamed"], seen["chat"]
     assert 5.0 <= first["decode"]["vllm:time_to_first_token_seconds_sum"] < 8.0
@@ -97,14 +97,14 @@ def test_the_first_transfer_pays_for_the_handshake_in_model_time(seen):
     assert second["model_s"] < 4.0
 
 
-def test_a_chat_is_handed_over_too(seen):
+def test_a_chat_is_prefilled_remotely_too(seen):
     """Not streaming; the sidecar restores the client's own limit."""
     body = json.loads(seen["chat"]["text"])
     assert body["usage"]["completion_tokens"] == 5
     assert seen["chat"]["decode"]["vllm:nixl_xfer_time_seconds_count"] == 2
 
 
-def test_without_a_prefiller_the_decode_server_does_it_all(seen):
+def test_without_a_prefill_header_the_decode_server_does_everything(seen):
     """No x-prefiller-host-port header: nothing is transferred."""
     assert seen["aggregated"]["status"] == 200
     before, after = seen["chat"], seen["aggregated"]
@@ -113,14 +113,14 @@ def test_without_a_prefiller_the_decode_server_does_it_all(seen):
     assert after["prefill"]["vllm:generation_tokens_total"] == before["prefill"]["vllm:generation_tokens_total"]
 
 
-def test_a_prompt_that_prefill_refuses_is_refused_to_the_client(seen):
+def test_a_prompt_that_the_prefill_server_rejects_is_rejected_to_the_client(seen):
     """The sidecar passes a 400 on."""
     assert seen["too_long"]["status"] == 400
     assert "maximum context length" in json.loads(seen["too_long"]["text"])["error"]["message"]
     assert seen["too_long"]["decode"]["vllm:num_requests_running"] == 0
 
 
-def test_what_is_not_prefilled_is_computed_by_decode_or_is_the_clients_error(seen, release):
+def test_a_failed_prefill_is_computed_by_decode_or_returned_as_the_clients_error(seen, release):
     """Older sidecars fall back silently; later ones hand the error on, and 502 where nothing answers."""
     prefilled, failing, unreachable, local = ([200] * 3,) * 4
     if release.order >= 8:
@@ -128,7 +128,7 @@ def test_what_is_not_prefilled_is_computed_by_decode_or_is_the_clients_error(see
     assert seen["counted"]["statuses"] == [*prefilled, *failing, *unreachable, *local]
 
 
-def test_every_prefill_that_failed_is_counted_whatever_the_sidecar_makes_of_it(seen):
+def test_every_failed_prefill_is_counted_whatever_the_sidecar_does_then(seen):
     """Twelve requests, of which a picker would have nine prefilled remotely; six of these could not be."""
 
     def snapshot(counted, decisions):
@@ -151,7 +151,7 @@ def reading(role, pod, text):
     return Reading(MetricsEndpoint(role, pod, f"http://{pod}/metrics"), parse(text))
 
 
-def test_a_prefiller_that_is_not_there_leaves_the_decode_server_to_do_it_all(seen, release):
+def test_an_unreachable_prefill_server_leaves_everything_to_the_decode_server(seen, release):
     """The sidecar falls back silently; only the metrics show it. Later ones don't."""
     assert seen["no_prefiller"]["status"] == (502 if release.order >= 8 else 200)
     before, after = seen["too_long"]["decode"], seen["no_prefiller"]["decode"]

@@ -89,37 +89,37 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(process.stdout)
 
 
-def test_the_job_fills_the_cache_and_the_pods_own_look_at_it_needs_no_network(seen: dict[str, Any]):
+def test_the_pre_warm_job_fills_the_cache_and_the_pods_check_needs_no_network(seen: dict[str, Any]):
     commit = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
     said = f"openai/gpt-oss-120b: complete in /model-cache/hub/models--openai--gpt-oss-120b, commit {commit}"
     assert seen["filled"][1] == {"code": 0, "said": said}
     assert seen["looked"][1] == {"code": 0, "said": said}
 
 
-def test_job_and_pod_look_after_the_folders_owner_first(seen: dict[str, Any]):
+def test_job_and_pod_correct_the_cache_folders_owner_first(seen: dict[str, Any]):
     for owner, _ in (seen["filled"], seen["looked"]):
         assert owner["code"] == 0
         assert owner["said"].startswith("/model-cache")
 
 
-def test_the_pod_has_a_loopback_device_and_no_way_out(seen: dict[str, Any]):
+def test_the_server_pod_has_only_a_loopback_network(seen: dict[str, Any]):
     assert seen["routes"] == ""
     assert [line.split()[0] for line in seen["links"].splitlines()] == ["lo"]
 
 
-def test_the_server_loads_what_the_job_wrote_and_answers_a_chat(seen: dict[str, Any]):
+def test_vllm_loads_what_the_job_downloaded_and_answers_a_chat(seen: dict[str, Any]):
     assert seen["whole"]["state"] == "running", seen["whole"]["log"]
     assert "/model-cache/hub/models--openai--gpt-oss-120b/snapshots/" in seen["whole"]["log"]
     assert seen["chat"]["model"] == "openai/gpt-oss-120b"
     assert seen["chat"]["usage"]["completion_tokens"] == 5
 
 
-def test_a_pre_warmed_server_asks_nobody(seen: dict[str, Any]):
+def test_a_pre_warmed_vllm_server_makes_no_network_request(seen: dict[str, Any]):
     """Neither a connection nor a datagram, such as to a resolver, nor one that found no way."""
     assert seen["sent"] == {"Tcp:ActiveOpens": 0, "Udp:OutDatagrams": 0, "Ip:OutNoRoutes": 0}
 
 
 @pytest.mark.parametrize(("path", "words"), MISSING.items())
-def test_a_server_does_not_start_where_a_pre_warmed_file_is_missing(seen: dict[str, Any], path: str, words: str):
+def test_vllm_does_not_start_if_a_pre_warmed_file_is_missing(seen: dict[str, Any], path: str, words: str):
     assert (seen[path]["state"], seen[path]["exit_code"]) == ("exited", 1)
     assert words in seen[path]["log"]

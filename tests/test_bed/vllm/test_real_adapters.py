@@ -43,7 +43,7 @@ def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield Adapted(client, cache)
 
 
-def test_an_adapter_that_comes_while_a_server_runs_is_found_and_applied(adapted: Adapted) -> None:
+def test_an_adapter_added_while_vllm_runs_is_found_and_applied(adapted: Adapted) -> None:
     base = adapted.text(REPOSITORY)
     name = adapted.cache.adapter("sql", seed=1)
     assert adapted.text(name) != base
@@ -51,18 +51,18 @@ def test_an_adapter_that_comes_while_a_server_runs_is_found_and_applied(adapted:
     assert adapted.listed()[name]["parent"] == REPOSITORY
 
 
-def test_another_revision_answers_by_its_own_weights_beside_the_last_one(adapted: Adapted) -> None:
+def test_another_adapter_revision_is_served_by_its_own_weights_beside_the_last(adapted: Adapted) -> None:
     first, second = (adapted.cache.adapter("law", seed=seed) for seed in (2, 3))
     before = adapted.text(first)
     assert adapted.text(second) != before
     assert adapted.text(first) == before
 
 
-def test_an_adapter_that_nobody_brought_does_not_exist(adapted: Adapted) -> None:
+def test_an_adapter_that_was_not_downloaded_does_not_exist(adapted: Adapted) -> None:
     assert adapted.ask("sql-never").status_code == 404
 
 
-def test_what_is_cached_of_one_revision_is_taken_for_that_of_its_name(adapted: Adapted) -> None:
+def test_reusing_an_adapters_name_for_another_revision_reuses_cached_prompts(adapted: Adapted) -> None:
     """The reason why each revision has a name of its own: vLLM goes on with prefixes of the last one."""
     one, other = (adapted.cache.adapter("old", seed=seed) for seed in (4, 5))
     right = adapted.text(other, LONG_PROMPT)

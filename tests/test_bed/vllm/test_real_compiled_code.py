@@ -111,18 +111,18 @@ def _serve(node: Node, *names: str) -> None:
                 time.sleep(0.1)
 
 
-def test_the_first_server_compiles_and_a_second_finds_all_of_it(seen: Seen) -> None:
+def test_the_first_server_compiles_and_a_second_finds_all_compiled_code(seen: Seen) -> None:
     assert len(seen.first) > 1
     assert seen.at_once[0] == seen.first
 
 
-def test_of_two_servers_at_once_the_other_starts_with_a_copy(seen: Seen) -> None:
+def test_of_two_servers_at_once_the_second_starts_with_a_copy_of_compiled_code(seen: Seen) -> None:
     assert seen.at_once[1] == seen.first
     states = [seen.node.log(name).splitlines()[0] for name in ("second", "third")]
     assert sorted(state.partition(": ")[2][:6] for state in states) == ["a copy", "as the"]
 
 
-def test_a_server_that_damaged_code_ends_is_followed_by_one_that_compiles_anew(seen: Seen) -> None:
+def test_after_a_server_ended_by_damaged_code_the_next_one_compiles_again(seen: Seen) -> None:
     assert seen.exit_code != 0
     assert "removed, because the last server with it did not start" in seen.node.log("last")
     assert set(seen.after_damage) == set(seen.first)

@@ -75,7 +75,7 @@ def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Asked(*clients)
 
 
-def test_greedy_answers_with_a_draft_are_those_without(asked: Asked) -> None:
+def test_greedy_answers_with_a_draft_equal_those_without(asked: Asked) -> None:
     before = asked.counters()
     assert asked.texts(asked.drafting) == asked.texts(asked.plain)
     after = asked.counters()
@@ -85,7 +85,7 @@ def test_greedy_answers_with_a_draft_are_those_without(asked: Asked) -> None:
     assert drafted == drafts * TOKENS
 
 
-def test_the_counters_are_those_that_simulated_servers_have(asked: Asked) -> None:
+def test_draft_counters_have_the_names_of_simulated_servers(asked: Asked) -> None:
     assert asked.counters().keys() == {
         "vllm:spec_decode_num_drafts_total",
         "vllm:spec_decode_num_draft_tokens_total",

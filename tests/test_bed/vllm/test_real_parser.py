@@ -44,20 +44,20 @@ def problems(lines: list[CommandLine], version: str = VERSION) -> list[list[str]
     return answered("parse_arguments.py", lines, version)
 
 
-def test_each_version_is_that_of_a_release() -> None:
+def test_each_tested_vllm_version_is_that_of_a_release() -> None:
     deployed = {name: release(name) for name in names("releases")}
     tags = {name: found.vllm.image.tag for name, found in deployed.items() if found}
     assert {name: tag[1:] for name, tag in tags.items() if tag[1:] in real_vllm_data().versions} == RELEASES
     assert RELEASES[default_release().name] == VERSION
 
 
-def test_every_server_of_every_stack_is_started_as_vllm_takes_it() -> None:
+def test_vllm_accepts_the_arguments_of_every_server_of_every_stack() -> None:
     lines = [line for name in stacks(PROJECT) for line in servers(render(name, project=PROJECT))]
     assert problems(lines) == [[]] * len(lines)
 
 
 @pytest.mark.parametrize("deployed", RELEASES)
-def test_every_model_is_started_as_vllm_takes_it(deployed: str) -> None:
+def test_vllm_accepts_the_arguments_of_servers_for_every_model(deployed: str) -> None:
     lines: list[CommandLine] = []
     for name in names("models"):
         documents = [stack(model(topology, model=name), release=deployed) for topology in TOPOLOGIES]
@@ -68,7 +68,7 @@ def test_every_model_is_started_as_vllm_takes_it(deployed: str) -> None:
 
 
 @pytest.mark.parametrize("deployed", RELEASES)
-def test_every_connector_is_one_that_vllm_has(deployed: str) -> None:
+def test_vllm_has_every_kv_connector_of_the_catalogue(deployed: str) -> None:
     version, lines = RELEASES[deployed], list[CommandLine]()
     for topology, kv_cache in CONNECTORS[deployed]:
         image = {"vllmImage": f"docker.io/acme/vllm:v{version}"} if "mooncake" in kv_cache.values() else {}
@@ -78,14 +78,14 @@ def test_every_connector_is_one_that_vllm_has(deployed: str) -> None:
 
 
 @pytest.mark.parametrize("deployed", RELEASES)
-def test_pods_of_servers_over_nodes_are_started_as_vllm_takes_it(deployed: str) -> None:
+def test_vllm_accepts_the_arguments_of_servers_that_span_nodes(deployed: str) -> None:
     servers_of = model("1p-tp1dp16ep-1d-tp1dp16ep", model="deepseek-r1")
     lines = list(servers(render(stack(servers_of, nodes=4, release=deployed))))
     assert len(lines) == 2
     assert problems(lines, RELEASES[deployed]) == [[], []]
 
 
-def test_experts_exchange_tokens_by_backends_that_vllm_has() -> None:
+def test_vllm_has_every_backend_for_the_exchange_between_experts() -> None:
     engine = {
         "gpuMemoryUtilization": 0.8,
         "kvCache": {"connector": "mori-io"},
@@ -99,7 +99,7 @@ def test_experts_exchange_tokens_by_backends_that_vllm_has() -> None:
 
 
 @pytest.mark.parametrize("deployed", RELEASES)
-def test_room_for_adapters_is_made_as_vllm_takes_it(deployed: str) -> None:
+def test_vllm_accepts_the_arguments_for_adapter_slots(deployed: str) -> None:
     room = {"adapters": {"slots": 2, "maxRank": 64, "hostSlots": 8}}
     servers_of = model("1p-tp1-1d-tp2", model="llama-3.1-8b-instruct", engine=room)
     document = stack(servers_of, release=deployed, storage={"modelCache": {"kind": "node-disk"}})
@@ -108,7 +108,7 @@ def test_room_for_adapters_is_made_as_vllm_takes_it(deployed: str) -> None:
 
 
 @pytest.mark.parametrize("deployed", RELEASES)
-def test_every_draft_is_asked_for_as_vllm_takes_it(deployed: str) -> None:
+def test_vllm_accepts_the_arguments_of_every_draft(deployed: str) -> None:
     lines: list[CommandLine] = []
     for known in (known for name in names("models") if (known := catalogue_model(name)) and known.draft):
         servers_of = (model(topology, model=known.name, engine={"speculation": {}}) for topology in TOPOLOGIES)
@@ -121,14 +121,14 @@ def test_every_draft_is_asked_for_as_vllm_takes_it(deployed: str) -> None:
     assert problems(lines, RELEASES[deployed]) == [[]] * len(lines)
 
 
-def test_a_method_of_drafts_that_vllm_lacks_is_told() -> None:
+def test_a_draft_method_that_vllm_lacks_is_reported() -> None:
     config = '--speculative-config={"method": "no_such", "num_speculative_tokens": 1, "no_such_key": 1}'
     (found,) = problems([{"args": ["m", config], "env": {}}])
     assert any("no_such_key" in problem for problem in found)
     assert any(problem.startswith("method: ") for problem in found)
 
 
-def test_a_flag_that_vllm_lacks_and_an_unknown_variable_are_told() -> None:
+def test_a_flag_that_vllm_lacks_and_an_unknown_variable_are_reported() -> None:
     (found,) = problems([{"args": ["m", "--no-such-flag"], "env": {"VLLM_NO_SUCH": "1"}}])
     assert found[0] == "VLLM_NO_SUCH"
     assert "--no-such-flag" in found[1]

@@ -41,7 +41,7 @@ def test_a_request_without_body_is_signed_over_date_target_and_host(key: RSAPriv
         verify(key.public_key(), headers["authorization"], {**values, "(request-target)": "get /other"})
 
 
-def test_a_body_is_part_of_the_signature(key: RSAPrivateKey):
+def test_the_signature_covers_the_body(key: RSAPrivateKey):
     body = b'{"a": 1}'
     headers = Signer("t/u/f", key).headers("POST", URL, now=NOW, body=body)
     assert headers["x-content-sha256"] == base64.b64encode(hashlib.sha256(body).digest()).decode()
@@ -51,25 +51,25 @@ def test_a_body_is_part_of_the_signature(key: RSAPrivateKey):
     verify(key.public_key(), headers["authorization"], values)
 
 
-def test_dates_are_those_of_http():
+def test_dates_of_signed_requests_have_the_http_format():
     assert http_date(NOW) == "Sat, 21 Nov 2026 08:00:00 GMT"
 
 
-def test_a_signer_shows_nothing_of_its_secrets(key: RSAPrivateKey):
+def test_a_signers_text_form_reveals_no_secret(key: RSAPrivateKey):
     assert repr(Signer("ST$token", key)) == "Signer(…)"
 
 
-def test_a_profile_names_the_key_and_holds_it(oci_config: Path, key: RSAPrivateKey):
+def test_a_profile_contains_the_key_id_and_the_private_key(oci_config: Path, key: RSAPrivateKey):
     signer = signing.api_key_signer(oci_config, "DEFAULT")
     assert signer.key_id == "ocid1.tenancy.oc1..t/ocid1.user.oc1..u/aa:bb"
     assert signer.private_key.private_numbers() == key.private_numbers()
 
 
-def test_a_session_signs_with_its_token(oci_config: Path):
+def test_a_session_profile_signs_with_its_token(oci_config: Path):
     assert signing.api_key_signer(oci_config, "SESSION").key_id == "ST$session-token"
 
 
-def test_file_and_profile_are_found_as_ocis_own_tools_do(oci_config: Path, monkeypatch: pytest.MonkeyPatch):
+def test_config_file_and_profile_are_found_as_by_ocis_own_tools(oci_config: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OCI_CLI_CONFIG_FILE", str(oci_config))
     monkeypatch.setenv("OCI_CLI_PROFILE", "SESSION")
     assert signing.api_key_signer().key_id == "ST$session-token"
@@ -84,20 +84,20 @@ def test_file_and_profile_are_found_as_ocis_own_tools_do(oci_config: Path, monke
         ("[DEFAULT]", "DEFAULT]", "can't be read as OCI's configuration file"),
     ],
 )
-def test_what_is_wrong_with_a_profile_is_told(oci_config: Path, old: str, new: str, message: str):
+def test_an_invalid_oci_profile_is_reported(oci_config: Path, old: str, new: str, message: str):
     oci_config.write_text(oci_config.read_text().replace(old, new))
     with pytest.raises(KitError, match=message):
         signing.api_key_signer(oci_config, "DEFAULT")
 
 
-def test_a_missing_file_or_profile_is_told(oci_config: Path, tmp_path: Path):
+def test_a_missing_oci_config_file_or_profile_is_reported(oci_config: Path, tmp_path: Path):
     with pytest.raises(KitError, match="There is no OCI configuration file"):
         signing.api_key_signer(tmp_path / "none")
     with pytest.raises(KitError, match="has no profile OTHER"):
         signing.api_key_signer(oci_config, "OTHER")
 
 
-def test_keys_may_have_a_pass_phrase(locked_key_pem: str, key: RSAPrivateKey):
+def test_private_keys_may_have_a_passphrase(locked_key_pem: str, key: RSAPrivateKey):
     opened = signing.load_key(locked_key_pem, "open sesame", "the profile")
     assert opened.private_numbers() == key.private_numbers()
     with pytest.raises(KitError, match="needs a pass phrase"):
@@ -106,7 +106,7 @@ def test_keys_may_have_a_pass_phrase(locked_key_pem: str, key: RSAPrivateKey):
         signing.load_key(locked_key_pem, "open", "the profile")
 
 
-def test_errors_never_show_the_key(key_pem: str):
+def test_errors_never_reveal_the_private_key(key_pem: str):
     with pytest.raises(KitError) as refused:
         signing.load_key(key_pem.replace("MII", "XXX"), None, "the profile")
     assert key_pem[40:80] not in str(refused.value)
@@ -130,22 +130,20 @@ def checked(token: str, key: RSAPrivateKey) -> dict[str, str]:
     return {**query, **parts}
 
 
-def test_the_token_is_a_signed_request_for_that_cluster(key: RSAPrivateKey):
+def test_the_cluster_token_is_a_signed_request_for_that_cluster(key: RSAPrivateKey):
     credential = exec_credential(Signer("t/u/f", key), CLUSTER, "us-ashburn-1", TOKEN_TIME)
     request = checked(credential["status"]["token"], key)
     assert request["keyId"] == "t/u/f"
     assert request["date"] == "Sat, 21 Nov 2026 08:00:00 GMT"
 
 
-def test_the_token_is_told_as_a_credential_program_does(key: RSAPrivateKey):
+def test_the_cluster_token_is_printed_as_an_exec_credential(key: RSAPrivateKey):
     credential = exec_credential(Signer("t/u/f", key), CLUSTER, "us-ashburn-1", TOKEN_TIME)
     assert (credential["apiVersion"], credential["kind"]) == ("client.authentication.k8s.io/v1beta1", "ExecCredential")
     assert credential["status"]["expirationTimestamp"] == "2026-11-21T08:04:00Z"
 
 
-def test_the_command_prints_the_token_and_nothing_else(
-    oci_config: Path, key: RSAPrivateKey, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_token_command_prints_only_the_token(oci_config: Path, key: RSAPrivateKey, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OCI_CLI_CONFIG_FILE", str(oci_config))
     ended = CliRunner().invoke(app, ["token", "--cluster-id", CLUSTER, "--region", "us-ashburn-1"])
     assert ended.exit_code == 0
@@ -153,7 +151,7 @@ def test_the_command_prints_the_token_and_nothing_else(
     assert checked(credential["status"]["token"], key)["keyId"] == "ocid1.tenancy.oc1..t/ocid1.user.oc1..u/aa:bb"
 
 
-def test_an_unknown_way_to_sign_in_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_an_unknown_authentication_method_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OCI_CLI_AUTH", "magic")
     ended = CliRunner().invoke(app, ["token", "--cluster-id", CLUSTER, "--region", "us-ashburn-1"])
     assert "OCI_CLI_AUTH=magic" in str(ended.exception)

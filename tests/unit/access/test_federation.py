@@ -45,7 +45,7 @@ def ignore(_: str) -> None:
     """Hear nothing."""
 
 
-def test_a_job_signs_in_as_the_user_that_the_domain_takes_it_for(there: Issuers):
+def test_a_ci_job_signs_in_as_the_user_that_its_identity_domain_maps_it_to(there: Issuers):
     before = dict(os.environ)
     with signed_in(exchange(there), ignore):
         signer = api_key_signer()
@@ -62,13 +62,13 @@ def test_a_job_signs_in_as_the_user_that_the_domain_takes_it_for(there: Issuers)
     assert dict(os.environ) == before
 
 
-def test_a_clusters_token_is_signed_by_the_jobs_session(there: Issuers):
+def test_a_cluster_token_is_signed_with_the_ci_jobs_session(there: Issuers):
     with signed_in(exchange(there), ignore):
         token = cluster_token(api_key_signer(), "ocid1.cluster.1", "us-ashburn-1", datetime.now(UTC))
     assert f"ST${there.issued[0]}" in unquote(base64.urlsafe_b64decode(token).decode())
 
 
-def test_the_session_is_renewed_while_the_job_works(there: Issuers):
+def test_the_session_of_a_ci_job_is_renewed_while_it_works(there: Issuers):
     with signed_in(exchange(there), ignore, renewed_after_s=0.01):
         first = there.issued[0]
         wait_for(lambda: api_key_signer().key_id != f"ST${first}")
@@ -76,7 +76,7 @@ def test_the_session_is_renewed_while_the_job_works(there: Issuers):
     assert len(set(there.public_keys)) == 1
 
 
-def test_a_renewal_that_fails_is_told_and_tried_again(there: Issuers):
+def test_a_failed_session_renewal_is_reported_and_repeated(there: Issuers):
     told: list[str] = []
     with signed_in(exchange(there), told.append, renewed_after_s=0.01):
         there.refuses = True
@@ -87,7 +87,9 @@ def test_a_renewal_that_fails_is_told_and_tried_again(there: Issuers):
     assert "refuses the job's token with 401" in told[0]
 
 
-def test_a_job_of_another_environment_is_refused_with_what_decides(there: Issuers, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_of_another_environment_is_refused_with_the_deciding_claim(
+    there: Issuers, monkeypatch: pytest.MonkeyPatch
+):
     for name, value in there.variables("somebody's").items():
         monkeypatch.setenv(name, value)
     with (
@@ -99,7 +101,7 @@ def test_a_job_of_another_environment_is_refused_with_what_decides(there: Issuer
     assert "a secret" not in str(refused.value) + repr(exchange(there))
 
 
-def test_a_job_without_the_right_to_a_token_says_what_it_lacks(there: Issuers, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_without_permission_for_an_oidc_token_says_what_it_lacks(there: Issuers, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(federation.JOB_URL)
     with pytest.raises(KitError) as refused, signed_in(exchange(there), ignore):
         pytest.fail("signed in")
@@ -107,13 +109,13 @@ def test_a_job_without_the_right_to_a_token_says_what_it_lacks(there: Issuers, m
 
 
 @pytest.mark.parametrize("domain", ["http://idcs.example", "idcs.example", "ftp://127.0.0.1", "https://"])
-def test_what_is_no_address_of_a_domain_is_refused_before_a_secret_is_sent(domain: str):
+def test_an_invalid_identity_domain_address_is_refused_before_a_secret_is_sent(domain: str):
     with pytest.raises(KitError, match="is no address of an identity domain"):
         exchange_of(dict(zip(NAMES, (domain, "a", "b"), strict=True)))
 
 
 @pytest.mark.parametrize("missing", NAMES)
-def test_a_sign_in_of_which_a_part_is_missing_says_which(missing: str):
+def test_an_incomplete_sign_in_configuration_names_the_missing_part(missing: str):
     with pytest.raises(KitError, match=f"^{missing} is missing"):
         exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), missing: ""})
 
@@ -123,5 +125,5 @@ def test_a_job_with_two_identities_is_refused():
         exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), "OCI_AUTH": "InstancePrincipal"})
 
 
-def test_where_nothing_is_said_of_it_nobody_signs_in_so():
+def test_without_settings_for_it_no_federated_sign_in_is_tried():
     assert exchange_of(dict.fromkeys(NAMES, "")) is None

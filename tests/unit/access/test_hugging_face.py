@@ -32,7 +32,7 @@ def refusal(answer: Answer, repository: str = "acme/large", revision: str = "mai
     return str(caught.value)
 
 
-def test_the_index_is_read_at_the_commit_of_the_config():
+def test_the_weights_index_is_read_at_the_same_commit_as_the_config():
     config, index = download(files)
     assert config.address == "https://huggingface.co/acme/large/resolve/main/config.json"
     assert config.commit == COMMIT
@@ -40,25 +40,25 @@ def test_the_index_is_read_at_the_commit_of_the_config():
     assert index.content == f"/acme/large/resolve/{COMMIT}/model.safetensors.index.json".encode()
 
 
-def test_a_model_in_one_file_has_no_index():
+def test_a_model_in_a_single_file_has_no_index():
     _, index = download(lambda request: httpx2.Response(404) if "index" in request.url.path else files(request))
     assert index is None
 
 
-def test_a_mirror_is_asked_instead(monkeypatch: pytest.MonkeyPatch):
+def test_a_configured_mirror_is_used_instead_of_hugging_face(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/hf/")
     assert download(files)[0].address.startswith("https://mirror.example/hf/acme/large/resolve/")
 
 
 @pytest.mark.parametrize("endpoint", ["ftp://mirror.example", "mirror", "https://user:secret@mirror.example"])
-def test_a_mirror_that_is_no_server_is_refused_without_its_password(endpoint: str, monkeypatch: pytest.MonkeyPatch):
+def test_an_invalid_mirror_is_refused_without_showing_its_password(endpoint: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     told = refusal(files)
     assert "HF_ENDPOINT" in told
     assert "secret" not in told
 
 
-def test_a_token_goes_over_tls_only(monkeypatch: pytest.MonkeyPatch):
+def test_a_token_is_sent_only_over_tls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     seen: list[str | None] = []
 
@@ -72,7 +72,7 @@ def test_a_token_goes_over_tls_only(monkeypatch: pytest.MonkeyPatch):
     assert seen == ["Bearer hf_secret"] * 2 + [None] * 2
 
 
-def test_a_token_does_not_follow_to_another_host(monkeypatch: pytest.MonkeyPatch):
+def test_a_token_is_not_sent_to_another_host_after_a_redirect(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     tokens: dict[str, str | None] = {}
 
@@ -87,14 +87,14 @@ def test_a_token_does_not_follow_to_another_host(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_gated_model_says_how_a_token_is_given(status: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_error_for_a_gated_model_says_how_to_pass_a_token(status: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     told = refusal(lambda _: httpx2.Response(status))
     assert "HF_TOKEN" in told
     assert "hf_secret" not in told
 
 
-def test_where_nothing_answers_the_way_without_network_is_told():
+def test_an_unreachable_server_is_reported_with_the_way_without_network():
     def unreachable(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("no route", request=request)
 
@@ -103,7 +103,7 @@ def test_where_nothing_answers_the_way_without_network_is_told():
     assert "llmd-oke model add config.json --index model.safetensors.index.json --repository acme/large" in told
 
 
-def test_a_server_that_fails_is_told_with_its_status():
+def test_a_server_error_is_reported_with_its_status():
     assert "is answered with 503" in refusal(lambda _: httpx2.Response(503))
 
 
@@ -111,7 +111,7 @@ def test_a_repository_without_a_config_is_no_model():
     assert "has no config.json at main" in refusal(lambda _: httpx2.Response(404))
 
 
-def test_a_file_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch):
+def test_an_oversized_config_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hugging_face, "LONGEST_CONFIG_BYTES", 2**20)
     assert "more than 1 MiB" in refusal(lambda _: httpx2.Response(200, content=b"x" * (2**20 + 1)))
 
@@ -119,10 +119,10 @@ def test_a_file_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "repository", ["large", "acme/", "../etc/passwd", "acme/..", "acme/a/b", "acme/a?b", "a b/c", ""]
 )
-def test_what_is_no_repository_is_never_asked_for(repository: str):
+def test_an_invalid_repository_name_is_never_requested(repository: str):
     assert "repository of Hugging Face" in refusal(files, repository)
 
 
 @pytest.mark.parametrize("revision", ["../main", "a/../b", "main?x", "", "a b"])
-def test_what_is_no_revision_is_never_asked_for(revision: str):
+def test_an_invalid_revision_is_never_requested(revision: str):
     assert "revision" in refusal(files, revision=revision)

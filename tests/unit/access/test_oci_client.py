@@ -43,7 +43,7 @@ def answer(document: Any, status: int = 200, **headers: str) -> httpx2.Response:
     return httpx2.Response(status, json=document, headers={key.replace("_", "-"): v for key, v in headers.items()})
 
 
-def test_a_question_is_signed_and_goes_to_the_services_host():
+def test_an_oci_request_is_signed_and_goes_to_the_services_host():
     transport = Transport(answer({"a": 1}))
     assert transport.client.get("limits", "/limitDefinitions", serviceName="compute") == {"a": 1}
     (request,) = transport.requests
@@ -53,7 +53,7 @@ def test_a_question_is_signed_and_goes_to_the_services_host():
     assert request.headers["authorization"].startswith('Signature algorithm="rsa-sha256"')
 
 
-def test_a_body_is_signed_too():
+def test_the_body_of_an_oci_request_is_signed():
     transport = Transport(answer({}))
     transport.client.send("POST", "bastion", "/sessions", {"bastionId": "b"})
     (request,) = transport.requests
@@ -70,7 +70,7 @@ def test_all_pages_of_a_list_are_read():
 @pytest.mark.parametrize(
     ("type_", "kind"), [(type_, kind) for type_, kind in oci_resources().resources.items() if kind.path]
 )
-def test_all_pages_of_each_list_that_recovery_asks_for_are_read(type_: str, kind: OciResource):
+def test_all_pages_of_each_list_that_recover_uses_are_read(type_: str, kind: OciResource):
     def page(*items: int) -> Any:
         return {kind.items: list(items)} if kind.items else list(items)
 
@@ -79,25 +79,25 @@ def test_all_pages_of_each_list_that_recovery_asks_for_are_read(type_: str, kind
     assert [request.url.params.get("page") for request in transport.requests] == [None, "p2", "p3"]
 
 
-def test_a_document_that_is_no_list_is_read_once():
+def test_a_response_that_is_no_list_is_read_once():
     transport = Transport(answer({"id": "x"}, opc_next_page="p2"))
     assert transport.client.get("compute", "/instances/x") == {"id": "x"}
 
 
-def test_a_busy_service_is_asked_again():
+def test_a_request_to_a_busy_oci_service_is_repeated():
     transport = Transport(answer({}, 429), answer({}, 503), answer({"a": 1}))
     assert transport.client.get("compute", "/x") == {"a": 1}
     assert transport.pauses == [2.0, 4.0]
 
 
-def test_what_may_have_been_taken_is_not_sent_again():
+def test_a_request_that_may_have_been_executed_is_not_repeated():
     transport = Transport(answer({"code": "InternalError", "message": "m"}, 500))
     with pytest.raises(OciError):
         transport.client.send("POST", "bastion", "/sessions", {})
     assert len(transport.requests) == 1
 
 
-def test_a_refusal_carries_ocis_words_and_no_query():
+def test_the_error_for_a_refused_request_has_ocis_message_and_no_query():
     transport = Transport(answer({"code": "NotAuthorizedOrNotFound", "message": "no"}, 404))
     with pytest.raises(OciError) as refused:
         transport.client.get("compute", "/images/x", secret="s")
@@ -113,11 +113,11 @@ def existing(identifier: str):
     ("identifier", "region"),
     [("ocid1.cluster.oc1.iad.aaa", "us-ashburn-1"), ("ocid1.cluster.oc1.eu-zurich-1.aaa", "eu-zurich-1")],
 )
-def test_an_ocid_says_its_region(identifier: str, region: str):
+def test_the_region_is_taken_from_an_ocid(identifier: str, region: str):
     assert region_of(existing(identifier)) == region
 
 
-def test_a_region_that_is_asked_for_wins_and_without_any_it_is_asked_for():
+def test_a_given_region_is_preferred_and_otherwise_looked_up():
     assert region_of(existing("ocid1.cluster.oc1.iad.aaa"), "uk-london-1") == "uk-london-1"
     with pytest.raises(KitError, match="which region"):
         region_of(existing("somewhere"))
@@ -136,29 +136,29 @@ def behind(status: int = 200, **headers: str) -> StoredFile:
     return stored_file(LINK, httpx2.Client(transport=httpx2.MockTransport(answer)))
 
 
-def test_a_file_that_was_uploaded_at_once_has_an_md5():
+def test_an_object_uploaded_in_one_piece_has_an_md5():
     stored = behind(content_length="4096", content_md5=base64.b64encode(HASH).decode())
     assert stored == StoredFile(4096, (f"md5:{HASH.hex()}",))
 
 
-def test_a_file_that_was_uploaded_in_parts_has_the_hash_of_their_hashes():
+def test_an_object_uploaded_in_parts_has_the_hash_of_the_parts_hashes():
     parts, digest = base64.b64encode(HASH).decode() + "-12", base64.b64encode(DIGEST).decode()
     stored = behind(opc_multipart_md5=parts, opc_content_sha256=digest)
     assert stored.checksums == (f"md5:{HASH.hex()}", f"sha256:{DIGEST.hex()}")
 
 
-def test_a_header_that_is_no_checksum_is_left_out():
+def test_an_invalid_checksum_header_is_ignored():
     assert behind(content_md5="?").checksums == ()
 
 
 @pytest.mark.parametrize("status", [401, 404, 500])
-def test_a_link_that_leads_nowhere_is_told_without_the_link(status: int):
+def test_an_invalid_link_is_reported_without_showing_it(status: int):
     with pytest.raises(OciError, match=str(status)) as caught:
         behind(status)
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_does_not_answer_is_told_without_the_link():
+def test_a_server_that_does_not_answer_is_reported_without_showing_the_link():
     def refuse(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("no route to objectstorage.example/p/secret")
 
@@ -172,18 +172,18 @@ def text_of(uri: str, content: bytes) -> str:
     return stored_text(uri, httpx2.Client(transport=transport))
 
 
-def test_a_packed_text_is_unpacked():
+def test_a_gzipped_text_is_decompressed():
     assert text_of("https://example.com/Packages.gz", gzip.compress(b"Package: a\n")) == "Package: a\n"
     assert text_of("https://example.com/Packages", b"Package: a\n") == "Package: a\n"
 
 
 @pytest.mark.parametrize("uri", ["https://example.com/Packages.gz", "https://example.com/Packages"])
-def test_a_text_that_is_too_long_is_not_read_to_its_end(uri: str):
+def test_an_oversized_text_is_not_read_to_its_end(uri: str):
     content = bytes(LONGEST_TEXT_BYTES + 1)
     with pytest.raises(OciError, match="is longer than"):
         text_of(uri, gzip.compress(content) if uri.endswith("gz") else content)
 
 
-def test_what_is_not_packed_is_refused():
+def test_a_text_that_is_not_gzipped_is_refused():
     with pytest.raises(OciError, match="can't be read"):
         text_of("https://example.com/Packages.gz", b"Package: a\n")

@@ -133,7 +133,9 @@ def verify(key: RSAPublicKey, headers: dict[str, str], target: str, host: str = 
     return parts["keyId"]
 
 
-def test_an_instance_gets_a_token_for_its_certificate_and_signs_with_it(instance: Authentication, key: RSAPrivateKey):
+def test_an_instance_exchanges_its_certificate_for_a_token_and_signs_with_it(
+    instance: Authentication, key: RSAPrivateKey
+):
     signer = principals.instance_principal(f"{instance.url}/v1/x509")
     sent = instance.requests[0]
     assert "BEGIN" not in sent["certificate"]
@@ -148,14 +150,14 @@ def test_an_instance_gets_a_token_for_its_certificate_and_signs_with_it(instance
     assert (change["content-length"], "host" in change, len(instance.tokens)) == ("8", False, 1)
 
 
-def test_a_pod_gets_a_token_for_its_service_accounts_token_and_signs_with_it(pod: Authentication, tmp_path: Path):
+def test_a_pod_exchanges_its_service_account_token_for_an_oci_token(pod: Authentication, tmp_path: Path):
     signer = principals.workload_identity(tmp_path / "token")
     assert pod.headers[0]["authorization"] == f"Bearer {(tmp_path / 'token').read_text()}"
     signed = signer.headers("GET", "https://h.example/a")
     assert verify(pod.public_key(), signed, "get /a", "h.example") == f"ST${pod.tokens[0]}"
 
 
-def test_tokens_are_renewed_before_they_end(instance: Authentication, pod: Authentication, tmp_path: Path):
+def test_tokens_are_renewed_before_they_expire(instance: Authentication, pod: Authentication, tmp_path: Path):
     instance.lifetime_s = pod.lifetime_s = -1
     of_instance = principals.instance_principal(f"{instance.url}/v1/x509")
     of_pod = principals.workload_identity(tmp_path / "token")
@@ -166,21 +168,21 @@ def test_tokens_are_renewed_before_they_end(instance: Authentication, pod: Authe
         assert server.tokens[-1] != first
 
 
-def test_a_machine_elsewhere_is_no_instance(monkeypatch: pytest.MonkeyPatch):
+def test_a_machine_outside_oci_is_no_instance_principal(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(principals, "METADATA_ATTEMPTS", 1)
     monkeypatch.setenv("OCI_METADATA_BASE_URL", "http://127.0.0.1:9/opc/v2")
     with pytest.raises(KitError, match="OCI gives this machine no token of an instance: ConnectionError"):
         signer_of(Auth.INSTANCE_PRINCIPAL, None)
 
 
-def test_a_refused_instance_is_told_the_status_and_what_it_needs(instance: Authentication):
+def test_a_refused_instance_principal_is_told_the_status_and_the_needed_policy(instance: Authentication):
     instance.status = 401
     with pytest.raises(KitError, match="401 NotAuthenticated") as refused:
         principals.instance_principal(f"{instance.url}/v1/x509")
     assert "dynamic group" in (refused.value.remedy or "")
 
 
-def test_a_refused_pod_is_told_the_status_and_what_it_needs(pod: Authentication, tmp_path: Path):
+def test_a_refused_workload_identity_is_told_the_status_and_the_needed_policy(pod: Authentication, tmp_path: Path):
     pod.status = 403
     with pytest.raises(KitError, match="OCI gives this machine no token of a pod: 403") as refused:
         principals.workload_identity(tmp_path / "token")
@@ -196,12 +198,12 @@ def test_outside_a_pod_there_is_no_workload_identity(monkeypatch: pytest.MonkeyP
         principals.workload_identity(tmp_path / "none")
 
 
-def test_a_signer_shows_nothing_of_its_token(instance: Authentication):
+def test_a_principals_text_form_reveals_no_token(instance: Authentication):
     signer = principals.instance_principal(f"{instance.url}/v1/x509")
     assert instance.tokens[0] not in repr(signer)
 
 
-def test_without_ocis_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_without_ocis_sdk_the_needed_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "oci.auth", None)
     monkeypatch.delitem(sys.modules, "llmd_oke.access.principals")
     monkeypatch.delattr("llmd_oke.access.principals")

@@ -30,14 +30,14 @@ def refusal(registry: Registry, client: RegistryClient | None = None, tag: str =
     return caught.value.refusal, caught.value.message
 
 
-def test_a_registry_that_wants_no_token_is_asked_once(registry: Registry):
+def test_a_registry_without_token_authentication_is_queried_once(registry: Registry):
     registry.wants_token = False
     registry.push(REPOSITORY, "v1", 10)
     RegistryClient().stored(image(registry))
     assert registry.requests == [f"HEAD /v2/{REPOSITORY}/manifests/v1"]
 
 
-def test_a_busy_registry_is_asked_again_after_the_time_that_it_says(registry: Registry):
+def test_a_busy_registry_is_queried_again_after_its_retry_after_time(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     registry.busy, registry.retry_after = 2, "3"
     pauses: list[float] = []
@@ -45,7 +45,7 @@ def test_a_busy_registry_is_asked_again_after_the_time_that_it_says(registry: Re
     assert pauses == [3.0, 3.0]
 
 
-def test_a_registry_that_is_busy_for_long_is_not_waited_for(registry: Registry):
+def test_a_registry_with_a_long_retry_after_time_is_not_waited_for(registry: Registry):
     registry.push(REPOSITORY, "v1", 10)
     registry.busy, registry.retry_after = 1, "3600"
     pauses: list[float] = []
@@ -55,7 +55,7 @@ def test_a_registry_that_is_busy_for_long_is_not_waited_for(registry: Registry):
     assert not pauses
 
 
-def test_a_failing_registry_is_asked_three_times(registry: Registry):
+def test_a_failing_registry_is_queried_three_times(registry: Registry):
     registry.push(REPOSITORY, "v1", 10)
     registry.broken = 9
     pauses: list[float] = []
@@ -63,26 +63,26 @@ def test_a_failing_registry_is_asked_three_times(registry: Registry):
     assert pauses == [2.0, 4.0]
 
 
-def test_a_registry_that_is_not_there_is_unreachable():
+def test_a_missing_registry_is_reported_as_unreachable():
     with served(Registry()) as gone:
         pass
     assert refusal(gone)[0] is Refusal.UNREACHABLE
 
 
-def test_a_manifest_that_is_not_what_its_digest_says_is_unsound(registry: Registry):
+def test_a_manifest_that_does_not_match_its_digest_is_reported_as_unsound(registry: Registry):
     registry.push_index(REPOSITORY, "v1", AMD64)
     registry.false_digest = "sha256:" + "0" * 64
     registry.repositories[REPOSITORY][registry.false_digest] = registry.repositories[REPOSITORY]["v1"]
     assert refusal(registry)[0] is Refusal.UNSOUND
 
 
-def test_an_endless_answer_is_cut_off(registry: Registry, monkeypatch: pytest.MonkeyPatch):
+def test_an_endless_response_is_cut_off(registry: Registry, monkeypatch: pytest.MonkeyPatch):
     registry.push_index(REPOSITORY, "v1", AMD64)
     monkeypatch.setattr(registries, "MAX_MANIFEST_BYTES", 100)
     assert refusal(registry)[0] is Refusal.UNSOUND
 
 
-def test_registries_elsewhere_are_asked_over_https_and_docker_hub_at_its_own_address():
+def test_remote_registries_are_queried_over_https_and_docker_hub_at_its_own_address():
     asked: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -95,7 +95,7 @@ def test_registries_elsewhere_are_asked_over_https_and_docker_hub_at_its_own_add
     assert asked == ["https://registry-1.docker.io/v2/library/python/manifests/3.12"]
 
 
-def test_tokens_are_not_asked_for_over_plain_http_elsewhere():
+def test_tokens_are_not_requested_over_plain_http_from_remote_hosts():
     challenge = {"www-authenticate": 'Bearer realm="http://example.com/token"'}
     transport = httpx2.MockTransport(lambda _: httpx2.Response(401, headers=challenge))
     with pytest.raises(RegistryError) as caught:
@@ -105,7 +105,7 @@ def test_tokens_are_not_asked_for_over_plain_http_elsewhere():
     assert caught.value.refusal is Refusal.UNSOUND
 
 
-def test_all_registries_are_asked_and_each_image_has_its_answer(registry: Registry):
+def test_several_registries_are_queried_and_each_image_gets_its_own_answer(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     with served(Registry()) as other:
         other_digest = other.push(REPOSITORY, "v1", 30)

@@ -16,23 +16,23 @@ from llmd_oke.operations.pulumi_cli import run
         ({"fingerprint": "f", "privateKey": True, "configFileProfile": "P"}, SignIn(None, "P")),
     ],
 )
-def test_what_the_provider_is_told_is_what_clusters_are_signed_in_with(config: dict[str, object], expected: SignIn):
+def test_the_oci_provider_and_cluster_access_use_the_same_authentication(config: dict[str, object], expected: SignIn):
     assert of_provider(config) == expected
 
 
-def test_a_key_without_a_profile_is_refused_by_the_names_of_its_parts():
+def test_private_key_settings_without_a_profile_are_refused_by_name():
     with pytest.raises(KitError, match=r"oci:userOcid, oci:privateKey\)") as refused:
         of_provider({"userOcid": "u", "privateKey": True})
     assert "oci:configFileProfile" in (refused.value.remedy or "")
 
 
-def test_a_sign_in_that_tokens_have_not_is_refused_with_those_that_they_have():
+def test_an_authentication_method_that_tokens_lack_is_refused_with_the_possible_ones():
     with pytest.raises(KitError, match="ResourcePrincipal") as refused:
         of_provider({"auth": "ResourcePrincipal"})
     assert "InstancePrincipal" in (refused.value.remedy or "")
 
 
-def test_the_words_are_options_of_the_kits_commands():
+def test_the_settings_become_options_of_the_kits_token_command():
     assert SignIn(Auth.API_KEY, "P").words == ["--auth", "api-key", "--profile", "P"]
     assert SignIn().words == []
 
@@ -49,7 +49,9 @@ def test_the_words_are_options_of_the_kits_commands():
         ({"OCI_CLI_AUTH": "security_token"}, Auth.API_KEY),
     ],
 )
-def test_the_kit_signs_in_as_the_plug_in_does_where_the_environment_says_how(environment: dict[str, str], auth: Auth):
+def test_the_kit_reads_environment_variables_for_authentication_like_the_plug_in(
+    environment: dict[str, str], auth: Auth
+):
     assert auth_of_environment(environment) is auth
 
 
@@ -60,7 +62,7 @@ def test_the_kit_signs_in_as_the_plug_in_does_where_the_environment_says_how(env
         {"OCI_AUTH": "ApiKey", "TF_VAR_auth": "InstancePrincipal"},
     ],
 )
-def test_two_identities_are_refused_by_the_kit_and_before_the_engine_runs(
+def test_two_identities_are_refused_before_the_engine_runs(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in environment.items():
@@ -71,13 +73,13 @@ def test_two_identities_are_refused_by_the_kit_and_before_the_engine_runs(
         run(["true"], capture=True)
 
 
-def test_the_plug_in_is_told_what_only_ocis_command_line_reads(monkeypatch: pytest.MonkeyPatch):
+def test_settings_that_only_the_oci_cli_reads_are_passed_to_the_plug_in(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OCI_AUTH", raising=False)
     monkeypatch.setenv("OCI_CLI_AUTH", "instance_principal")
     assert run(["sh", "-c", "echo $OCI_AUTH"], capture=True).output == "InstancePrincipal\n"
 
 
 @pytest.mark.parametrize("name", ["OCI_AUTH", "OCI_CLI_AUTH"])
-def test_a_way_to_sign_in_that_the_kit_lacks_is_refused_with_its_variable(name: str):
+def test_an_authentication_method_that_the_kit_lacks_is_refused_with_its_variable(name: str):
     with pytest.raises(KitError, match=f"{name}=ResourcePrincipal is no way"):
         auth_of_environment({name: "ResourcePrincipal"})

@@ -46,11 +46,11 @@ def oci(**changes: Any) -> FakeOci:
     return FakeOci({**answers, **changes})
 
 
-def test_the_active_bastion_of_the_clusters_network_leads_to_its_private_endpoint():
+def test_the_active_bastion_of_the_clusters_network_is_used_for_the_tunnel():
     assert tunnel.target(oci(), OPTIONS) == TARGET
 
 
-def test_a_cluster_that_a_stack_makes_is_known_by_its_name_newest_first():
+def test_a_cluster_of_a_stack_is_found_by_its_name_and_the_newest_is_preferred():
     client = oci()
     assert tunnel.target(client, NAMED) == TARGET
     (query,) = [query for asked, query in client.asked if asked == "containerengine /clusters"]
@@ -58,33 +58,33 @@ def test_a_cluster_that_a_stack_makes_is_known_by_its_name_newest_first():
 
 
 @pytest.mark.parametrize("found", [[], [{"id": "x", "lifecycleState": "CREATING"}]])
-def test_a_cluster_that_is_still_to_come_may_be_waited_for(found: list[Any]):
+def test_the_tunnel_can_wait_for_a_cluster_that_does_not_exist_yet(found: list[Any]):
     with pytest.raises(tunnel.NotYet, match="no active cluster prod"):
         tunnel.target(oci(**{"containerengine /clusters": found}), NAMED)
 
 
-def test_a_bastion_that_is_given_is_taken():
+def test_a_given_bastion_is_used():
     assert tunnel.target(oci(), replace(OPTIONS, bastion_id="mine")).bastion_id == "mine"
 
 
-def test_a_bastion_that_is_still_to_come_may_be_waited_for():
+def test_the_tunnel_can_wait_for_a_bastion_that_does_not_exist_yet():
     coming = {"bastion /bastions/mine": {"name": "mine", "lifecycleState": "CREATING"}}
     with pytest.raises(tunnel.NotYet, match="The bastion mine is CREATING"):
         tunnel.target(oci(**coming), replace(OPTIONS, bastion_id="mine"))
 
 
-def test_sessions_live_no_longer_than_the_bastion_lets_them():
+def test_sessions_last_no_longer_than_the_bastion_allows():
     short = {"bastion /bastions/right": {**BASTION, "maxSessionTtlInSeconds": 1900}}
     assert tunnel.target(oci(**short), replace(OPTIONS, session_s=10_800)).session_s == 1900
 
 
-def test_a_bastion_is_looked_for_in_the_networks_compartment():
+def test_a_bastion_is_searched_in_the_networks_compartment():
     client = oci()
     tunnel.target(client, replace(OPTIONS, network_compartment_id="of-the-network"))
     assert ("bastion /bastions", {"compartmentId": "of-the-network"}) in client.asked
 
 
-def test_a_network_without_a_bastion_is_said_to_have_none():
+def test_a_network_without_a_bastion_is_reported():
     with pytest.raises(tunnel.NotYet, match="no active bastion"):
         tunnel.target(oci(**{"bastion /bastions": BASTIONS[:2]}), OPTIONS)
 
@@ -94,7 +94,7 @@ def test_a_cluster_without_a_private_endpoint_needs_no_tunnel():
         tunnel.target(oci(**{"containerengine /clusters/x": {**CLUSTER, "endpoints": {}}}), OPTIONS)
 
 
-def test_a_session_is_for_the_endpoint_only_and_is_deleted_at_the_end():
+def test_a_bastion_session_is_for_the_endpoint_only_and_deleted_at_the_end():
     client = oci(**{"bastion /sessions/s": Sequence([{"lifecycleState": "CREATING"}, ACTIVE])})
     pauses: list[float] = []
     with tunnel.session(client, TARGET, "ssh-rsa AAAA", SilentProgress(), pauses.append) as session:
@@ -110,7 +110,7 @@ def test_a_session_is_for_the_endpoint_only_and_is_deleted_at_the_end():
     assert len(pauses) == 1
 
 
-def test_a_session_that_fails_is_deleted_and_said_to_have_failed():
+def test_a_failed_bastion_session_is_deleted_and_reported():
     client = oci(**{"bastion /sessions/s": {"lifecycleState": "FAILED"}})
     with (
         pytest.raises(KitError, match="it is FAILED"),
@@ -120,7 +120,7 @@ def test_a_session_that_fails_is_deleted_and_said_to_have_failed():
     assert client.sent[-1][0] == "DELETE"
 
 
-def test_a_session_that_never_becomes_active_ends_the_wait():
+def test_waiting_for_a_bastion_session_that_never_becomes_active_ends():
     client = oci(**{"bastion /sessions/s": {"lifecycleState": "CREATING"}})
     with (
         pytest.raises(KitError, match="180 s"),
@@ -129,13 +129,13 @@ def test_a_session_that_never_becomes_active_ends_the_wait():
         pass
 
 
-def test_the_command_is_the_bastions_with_its_gaps_filled():
+def test_the_ssh_command_is_the_bastions_with_its_placeholders_filled():
     argv = tunnel.ssh_command(TOLD, Path("/tmp/k/key"), 6443)
     assert argv[0] == "ssh"
     assert argv[-7:] == ["/tmp/k/key", "-N", "-L", "6443:10.0.0.6:6443", "-p", "22", argv[-1]]
 
 
-def test_the_users_own_keys_agent_and_known_hosts_have_no_part_in_it():
+def test_the_users_own_ssh_keys_agent_and_known_hosts_are_not_used():
     argv = tunnel.ssh_command(TOLD, Path("/tmp/k/key"), 6443)
     options = {word for before, word in pairwise(argv) if before == "-o"}
     assert {"IdentitiesOnly=yes", "IdentityAgent=none", "BatchMode=yes"} <= options
@@ -143,12 +143,12 @@ def test_the_users_own_keys_agent_and_known_hosts_have_no_part_in_it():
 
 
 @pytest.mark.parametrize("told", ["rm -rf <privateKey>", "ssh host", "ssh -i <privateKey> <other>"])
-def test_another_command_is_not_run(told: str):
+def test_an_unexpected_ssh_command_from_the_bastion_is_not_run(told: str):
     with pytest.raises(KitError, match="not the one that was expected"):
         tunnel.ssh_command(told, Path("/k"), 6443)
 
 
-def test_the_key_is_new_and_its_owners_only(tmp_path: Path):
+def test_the_ssh_key_is_new_and_readable_only_by_its_owner(tmp_path: Path):
     key, public = tunnel.make_key(tmp_path)
     assert public.startswith("ssh-rsa ")
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -220,7 +220,7 @@ def found(oci: OciClient) -> Callable[[], tuple[OciClient, TunnelTarget]]:
     return lambda: (oci, TunnelTarget("bastion", "10.0.0.6", 6443, 1800))
 
 
-def test_a_tunnel_waits_for_a_cluster_that_is_still_to_come(ssh: Any, port: int):
+def test_a_tunnel_waits_for_a_cluster_that_does_not_exist_yet(ssh: Any, port: int):
     ssh()
     oci, progress, looks = Oci(), Told(), iter([NotYet("The compartment has no active cluster prod."), None])
 
@@ -234,7 +234,7 @@ def test_a_tunnel_waits_for_a_cluster_that_is_still_to_come(ssh: Any, port: int)
     assert any("no active cluster prod" in item for item in progress.details)
 
 
-def test_a_wait_that_has_a_limit_ends(ssh: Any, port: int):
+def test_waiting_for_a_cluster_can_have_a_time_limit(ssh: Any, port: int):
     ssh()
 
     def find() -> tuple[OciClient, TunnelTarget]:
@@ -244,7 +244,7 @@ def test_a_wait_that_has_a_limit_ends(ssh: Any, port: int):
         Tunnel(find, port, Told(), QUICK).keep(patience_s=0)
 
 
-def test_a_refusal_of_oci_is_no_reason_to_wait(ssh: Any, port: int):
+def test_an_error_of_oci_ends_the_wait_for_a_cluster(ssh: Any, port: int):
     ssh()
 
     def find() -> tuple[OciClient, TunnelTarget]:
@@ -254,7 +254,7 @@ def test_a_refusal_of_oci_is_no_reason_to_wait(ssh: Any, port: int):
         Tunnel(find, port, Told(), QUICK).keep()
 
 
-def test_ssh_that_fails_at_first_is_started_again(ssh: Any, port: int):
+def test_ssh_is_started_again_if_it_fails_at_first(ssh: Any, port: int):
     starts, progress = ssh("refuse", "refuse"), Told()
     with Tunnel(found(Oci()), port, progress, QUICK).beside():
         progress.until_open()
@@ -262,7 +262,7 @@ def test_ssh_that_fails_at_first_is_started_again(ssh: Any, port: int):
     assert any("Permission denied" in item for item in progress.details)
 
 
-def test_a_tunnel_that_breaks_is_opened_again(ssh: Any, port: int):
+def test_a_broken_tunnel_is_opened_again(ssh: Any, port: int):
     starts, progress = ssh("leave"), Told()
     with Tunnel(found(Oci()), port, progress, QUICK).beside():
         progress.until_open()
@@ -270,7 +270,7 @@ def test_a_tunnel_that_breaks_is_opened_again(ssh: Any, port: int):
     assert starts() == ["s1", "s1"]
 
 
-def test_another_session_is_tried_before_it_is_given_up(ssh: Any, port: int):
+def test_a_second_bastion_session_is_tried_before_the_tunnel_fails(ssh: Any, port: int):
     starts = ssh(*["refuse"] * 6)
     oci = Oci()
     with pytest.raises(SshFailed, match=r"3 times in a row: Permission denied") as failed:
@@ -280,7 +280,7 @@ def test_another_session_is_tried_before_it_is_given_up(ssh: Any, port: int):
     assert oci.sent[-1] == "DELETE s2"
 
 
-def test_the_next_session_is_there_before_the_last_one_goes(ssh: Any, port: int):
+def test_the_next_bastion_session_is_opened_before_the_last_one_expires(ssh: Any, port: int):
     starts, progress, oci = ssh(), Told(), Oci()
     lives_s = iter([QUICK.renewal_s + 0.3])
 
@@ -304,7 +304,7 @@ def test_at_the_end_neither_session_nor_listener_is_left(ssh: Any, port: int):
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_a_port_that_is_taken_is_said_to_be(port: int):
+def test_an_occupied_local_port_is_reported(port: int):
     with (
         socket.create_server(("127.0.0.1", port)),
         pytest.raises(KitError, match=f"127.0.0.1:{port} already"),
@@ -313,14 +313,14 @@ def test_a_port_that_is_taken_is_said_to_be(port: int):
         pass
 
 
-def test_whoever_waits_for_it_is_told_why_it_does_not_open(ssh: Any, port: int):
+def test_waiters_for_a_failed_tunnel_get_the_reason(ssh: Any, port: int):
     ssh(*["refuse"] * 6)
     link = Tunnel(found(Oci()), port, Told(), QUICK)
     with link.beside(), pytest.raises(SshFailed, match="Permission denied"):
         link.wait_until_open(LIMIT_S)
 
 
-def test_what_the_system_refuses_ends_the_wait_for_it_with_a_sentence(ssh: Any, port: int):
+def test_an_os_error_ends_the_wait_for_a_tunnel_with_a_message(ssh: Any, port: int):
     def find() -> tuple[OciClient, TunnelTarget]:
         raise PermissionError(13, "Permission denied", "/some/key")
 

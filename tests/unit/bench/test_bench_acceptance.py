@@ -100,31 +100,31 @@ GPUS = tuple(NodeGpu(number, f"0000:{16 + number:02x}:00.0", number // 4, 0) for
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_gpus_are_read_from_both_forms_of_amd_smis_json(wrapped):
+def test_gpus_are_parsed_from_both_forms_of_amd_smis_json(wrapped):
     items = ecc_items(gpu3=2)
     gpus = read_gpus(list_json(), json.dumps({"gpu_data": items} if wrapped else items))
     assert [gpu.uncorrectable_errors for gpu in gpus] == [0, 0, 0, 2, 0, 0, 0, 0]
     assert gpus[1].address == "0000:11:00.0"
 
 
-def test_counts_that_a_gpu_does_not_have_are_not_known():
+def test_error_counts_that_a_gpu_does_not_report_are_unknown():
     (gpu,) = read_gpus(list_json(1), json.dumps(ecc_items(1, gpu0="N/A")))
     assert gpu.uncorrectable_errors is None
     assert judge_gpus([gpu], replace(LIMITS, gpus=1)).outcome == "passed"
 
 
 @pytest.mark.parametrize("text", ["", "[]x", '{"other": 1}', '[{"gpu": 0}]', "7"])
-def test_other_words_of_amd_smi_are_no_gpus(text):
+def test_other_output_of_amd_smi_contains_no_gpus(text):
     with pytest.raises(ValueError):  # noqa: PT011 - json's own errors among them
         read_gpus(text, text)
 
 
-def test_a_gpu_that_amd_smi_does_not_see_fails():
+def test_acceptance_fails_a_node_with_a_gpu_that_amd_smi_does_not_see():
     result = judge_gpus(GPUS[:7], LIMITS)
     assert (result.outcome, result.text) == ("failed", "amd-smi sees 7 of 8 GPUs")
 
 
-def test_a_gpu_with_memory_errors_is_named():
+def test_acceptance_names_a_gpu_with_memory_errors():
     result = judge_gpus((*GPUS[:7], replace(GPUS[7], uncorrectable_errors=3)), LIMITS)
     assert result.text == "GPU 7 (0000:17:00.0) has 3 uncorrectable memory errors"
 
@@ -146,11 +146,11 @@ def sysfs(folder, ports=PORTS):
     return folder
 
 
-def test_ports_are_read_from_sysfs(tmp_path):
+def test_rdma_ports_are_read_from_sysfs(tmp_path):
     assert read_ports(sysfs(tmp_path), 3) == PORTS
 
 
-def test_a_port_without_that_gid_has_none(tmp_path):
+def test_a_port_without_the_expected_gid_has_none(tmp_path):
     (port_,) = read_ports(sysfs(tmp_path, PORTS[:1]), 1)
     assert (port_.gid, port_.gid_type, port_.mtu_bytes) == ("", "", None)
 
@@ -165,39 +165,39 @@ def test_a_port_without_that_gid_has_none(tmp_path):
         ({"mtu_bytes": 1500}, "mlx5_2: MTU of net3 is 1500, not 4220"),
     ],
 )
-def test_a_port_that_is_not_as_it_must_be_is_named(changes, text):
+def test_acceptance_names_a_port_in_a_wrong_state(changes, text):
     result = judge_ports([*PORTS[:2], port(2, **changes), *PORTS[3:]], LIMITS)
     assert result.outcome == "failed"
     assert text in result.text
 
 
-def test_a_missing_virtual_function_fails():
+def test_acceptance_fails_a_node_with_a_missing_virtual_function():
     assert judge_ports(PORTS[1:], LIMITS).text == "7 of 8 virtual functions are in the pod"
     shared = judge_ports([*PORTS, PORTS[0]], LIMITS).text
     assert shared == "9 RDMA devices are in a pod of 8: network namespaces share them (netns_mode=0)"
 
 
-def test_sound_ports_pass():
+def test_acceptance_passes_sound_ports():
     assert judge_ports(PORTS, LIMITS).text == "8 ports up, GID 3 RoCE v2, MTU 4220"
 
 
-def test_an_mtu_is_not_judged_where_no_figure_of_the_shape_is_known():
+def test_an_mtu_is_not_judged_if_the_shape_has_no_known_value():
     result = judge_ports(PORTS, replace(LIMITS, mtu_bytes=0))
     assert result.outcome == "passed"
     assert "MTU not judged" in result.text
 
 
-def test_a_socket_with_fewer_ports_than_gpus_fails():
+def test_acceptance_fails_a_socket_with_fewer_ports_than_gpus():
     result = judge_locality(GPUS, (*PORTS[:7], port(7, socket=0)))
     assert result.text == "socket 0: 4 GPUs, 5 ports; socket 1: 4 GPUs, 3 ports"
 
 
-def test_sockets_that_the_kernel_does_not_tell_are_not_judged():
+def test_sockets_that_the_kernel_does_not_report_are_not_judged():
     assert judge_locality(GPUS, (*PORTS[:7], port(7, socket=None))).outcome == "not run"
 
 
 @pytest.mark.parametrize("count", range(2, 10))
-def test_each_node_meets_every_other_once_and_never_two_at_a_time(count):
+def test_nodes_are_paired_so_that_each_meets_every_other_and_no_two_at_a_time(count):
     rounds = tournament(range(count), 100)
     for pairs in rounds:
         players = [player for pair in pairs for player in pair]
@@ -206,11 +206,11 @@ def test_each_node_meets_every_other_once_and_never_two_at_a_time(count):
     assert len(pairs) == len(set(pairs)) == count * (count - 1) // 2
 
 
-def test_a_node_alone_meets_itself():
+def test_a_single_node_is_paired_with_itself():
     assert tournament([4], 8) == [[(4, 4)]]
 
 
-def test_rounds_are_bounded():
+def test_the_number_of_pairing_rounds_is_limited():
     assert len(tournament(range(100), 8)) == 8
 
 
@@ -231,7 +231,7 @@ def judged(*reports, limits=LIMITS):
     return {node: {check.name: check for check in checks} for node, checks in results.items()}
 
 
-def test_fast_nodes_pass():
+def test_acceptance_passes_fast_nodes():
     results = judged(
         report("a", PairMeasurement("b", links(GOOD), 356.0)), report("b", PairMeasurement("a", links(GOOD), 355.0))
     )
@@ -239,7 +239,7 @@ def test_fast_nodes_pass():
     assert results["a"]["all-reduce"].text == "356 of at least 350 GB/s with b"
 
 
-def test_of_three_nodes_the_one_with_the_slow_link_fails_alone():
+def test_of_three_nodes_only_the_one_with_the_slow_link_fails():
     """Whoever reads from it is slow too, but for that both have another partner."""
     results = judged(
         report("a", PairMeasurement("b", links(SLOW), 90.0), PairMeasurement("c", links(GOOD), 356.0)),
@@ -253,14 +253,14 @@ def test_of_three_nodes_the_one_with_the_slow_link_fails_alone():
     assert results["b"]["links"].text == "GPU 2 (mlx5_2): 11.2 of at least 40 GB/s at best, with a"
 
 
-def test_of_two_nodes_with_a_slow_link_both_are_suspects():
+def test_of_two_nodes_with_a_slow_link_both_are_suspected():
     results = judged(
         report("a", PairMeasurement("b", links(SLOW), 90.0)), report("b", PairMeasurement("a", links(SLOW), 90.0))
     )
     assert {node: checks["links"].outcome for node, checks in results.items()} == {"a": "failed", "b": "failed"}
 
 
-def test_reads_that_rdma_ports_did_not_carry_fail():
+def test_acceptance_fails_reads_that_did_not_use_the_rdma_ports():
     results = judged(
         report("a", PairMeasurement("b", links(GOOD, 0.02), 356.0)),
         report("b", PairMeasurement("a", links(GOOD, 0.02), 356.0)),
@@ -268,20 +268,20 @@ def test_reads_that_rdma_ports_did_not_carry_fail():
     assert "GPU 0: RDMA ports carried 2% of what was read (TCP?)" in results["a"]["links"].text
 
 
-def test_a_node_alone_is_held_to_the_figure_of_one_node():
+def test_a_single_node_is_compared_with_the_limit_for_one_node():
     results = judged(report("a", PairMeasurement("a", (), 320.0)))
     assert results["a"]["links"].outcome == "not run"
     assert results["a"]["all-reduce"].text == "320 of at least 310 GB/s in the node alone"
     assert results["a"]["all-reduce"].outcome == "passed"
 
 
-def test_what_went_wrong_with_a_partner_is_told():
+def test_an_error_of_a_measurement_between_two_nodes_is_reported_for_both():
     results = judged(report("a", PairMeasurement("b", problem="waited 300 s for it")), report("b"))
     assert results["a"]["links"].text == "with b: waited 300 s for it"
     assert results["b"]["all-reduce"].text == "its pod did not come to it in time"
 
 
-def test_a_missing_tool_is_told_once_and_fails_no_node():
+def test_a_tool_missing_in_the_image_is_reported_once_and_fails_no_node():
     check = CheckResult("gpus", "no tool", "the image has no amd-smi")
     reports = [NodeReport(node, checks=(check,), ready=True) for node in "ab"]
     assert missing_tools(reports) == ["the image has no amd-smi"]
@@ -289,7 +289,7 @@ def test_a_missing_tool_is_told_once_and_fails_no_node():
     assert not reports[0].sound
 
 
-def test_reports_and_results_come_back_from_json():
+def test_acceptance_reports_and_results_are_read_back_from_json():
     told = report("a", PairMeasurement("b", links(SLOW), 90.0))
     kept = NodeResult(
         "a", "uid", "failed", "2026-11-23T02:00:00Z", "vllm", (CheckResult("gpus", "failed", "x"),), "gpus: x"
@@ -299,26 +299,26 @@ def test_reports_and_results_come_back_from_json():
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"checks": 1}'])
-def test_other_texts_are_no_reports_and_no_results(text):
+def test_other_texts_are_no_acceptance_reports_or_results(text):
     for read in (report_from_json, result_from_json):
         with pytest.raises(ValueError):  # noqa: PT011 - json's own errors among them
             read(text)
 
 
-def test_a_gpu_that_copies_or_multiplies_slowly_is_named_with_its_rate():
+def test_acceptance_names_a_gpu_that_copies_or_multiplies_slowly_with_its_rate():
     speeds = (GpuSpeed(0, 4200.0, 650.0), GpuSpeed(1, 1060.0, 160.0))
     assert judge_memory(speeds, LIMITS) == CheckResult("memory", "failed", "GPU 1: 1060 of at least 3710 GB/s")
     assert judge_matrix_products(speeds, LIMITS).text == "GPU 1: 160 of at least 523 TFLOPS"
     assert judge_memory(speeds[:1], LIMITS) == CheckResult("memory", "passed", "1 GPUs, the slowest 4200 GB/s")
 
 
-def test_disks_that_are_missing_or_have_lost_room_are_counted():
+def test_missing_and_shrunk_disks_are_counted():
     assert judge_disks({"nvme0n1": 1000, "nvme1n1": 1000}, None, LIMITS).outcome == "passed"
     assert judge_disks({"nvme0n1": 1000}, None, LIMITS).text == "1 of 2 NVMe disks are whole"
     assert judge_disks({"nvme0n1": 1000, "nvme1n1": 0}, None, LIMITS).outcome == "failed"
 
 
-def test_disks_that_are_read_slowly_fail():
+def test_acceptance_fails_slow_disks():
     sizes = {"nvme0n1": 1000, "nvme1n1": 1000}
     assert judge_disks(sizes, 3.0, LIMITS).text == "2 disks, read with 3.0 GB/s"
     assert judge_disks(sizes, 1.5, LIMITS).text == "they are read with 1.5 of at least 2 GB/s"

@@ -38,18 +38,18 @@ def tool(folder, list_json, ecc_json="[]"):
     return str(file)
 
 
-def test_gpus_are_those_that_amd_smi_lists(tmp_path):
+def test_a_nodes_gpus_are_those_that_amd_smi_lists(tmp_path):
     (gpu,) = amd_smi_gpus([tool(tmp_path, json.dumps([{"gpu": 0, "bdf": "0000:11:00.0"}]))])
     assert gpu.address == "0000:11:00.0"
 
 
-def test_an_image_without_amd_smi_has_no_tool(tmp_path, monkeypatch):
+def test_an_image_without_amd_smi_is_reported_as_lacking_the_tool(tmp_path, monkeypatch):
     monkeypatch.setattr(acceptance_node.amd_smi_gpus, "__defaults__", ((str(tmp_path / "amd-smi"),),))
     check = next(iter(own_checks(REQUEST, tmp_path)))
     assert (check.name, check.outcome, check.text) == ("gpus", "no tool", "the image has no amd-smi")
 
 
-def test_an_amd_smi_that_fails_is_the_nodes_fault(tmp_path, monkeypatch):
+def test_a_failing_amd_smi_is_a_fault_of_the_node(tmp_path, monkeypatch):
     file = tmp_path / "amd-smi"
     file.write_text("#!/bin/sh\necho 'no driver' >&2\nexit 3\n")
     file.chmod(0o755)
@@ -59,7 +59,7 @@ def test_an_amd_smi_that_fails_is_the_nodes_fault(tmp_path, monkeypatch):
     assert check.text.endswith("list --json ended with 3: no driver")
 
 
-def test_an_image_without_nixl_has_no_tool(tmp_path):
+def test_an_image_without_nixl_is_reported_as_lacking_the_tool(tmp_path):
     report = Links(REQUEST, tmp_path).prepare(NodeReport("a"))
     assert report.checks == (CheckResult("links", "no tool", "The image has no NIXL: none of "
                              "nixl_rocm, rixl, nixl is installed."),)  # fmt: skip
@@ -78,7 +78,7 @@ def libraries_fixture(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", torch)
 
 
-def test_a_link_is_read_from_the_partners_gpu(libraries, tmp_path):
+def test_the_link_test_reads_from_the_partner_nodes_gpu(libraries, tmp_path):
     first, second = Links(REQUEST, tmp_path), Links(replace(REQUEST, index=1), tmp_path)
     other = second.prepare(NodeReport("b"))
     first.prepare(NodeReport("a"))
@@ -102,37 +102,37 @@ class Cluster:
         return self.texts.get(name)
 
 
-def test_a_partner_that_never_comes_is_told_and_does_not_hang():
+def test_a_partner_node_that_never_connects_is_reported_after_a_time_limit():
     moments = iter(range(1000))
     board = Board(REQUEST, Cluster(), lambda _: None, lambda: next(moments))
     measured = meet(REQUEST, board, NodeReport("a"), None, 0, (0, 1))
     assert measured.problem == "waited 5 s for it"
 
 
-def test_a_request_comes_back_from_json():
+def test_a_request_of_an_acceptance_pod_is_read_back_from_json():
     assert request_from_json(REQUEST.to_json()) == REQUEST
 
 
 WORK = all_reduce.AllReduce("10.0.0.1", 29500, 16, 8, 2, 8 * 2**30, 10, 3, 5.0)
 
 
-def test_bus_bandwidth_is_as_nccl_tests_define_it():
+def test_bus_bandwidth_is_computed_as_in_nccl_tests():
     """doc/PERFORMANCE.md: 2 (n - 1) / n of what each rank has, by the second."""
     assert WORK.bus_gb_per_s(0.045) == pytest.approx(8 * 2**30 / 0.045 * 2 * 15 / 16 / 1e9)
 
 
-def test_the_slowest_rank_counts():
+def test_the_bandwidth_of_a_collective_is_that_of_its_slowest_rank():
     work = f"json.loads(os.environ['{all_reduce.VARIABLE}'])"
     code = f"import json, os; print(json.dumps({{'seconds': 0.04 + {work}['gpu']}}))"
     program = [sys.executable, "-c", code]
     assert all_reduce.run(WORK, program) == pytest.approx(WORK.bus_gb_per_s(1.04))
 
 
-def test_a_rank_that_fails_is_told_with_its_last_words():
+def test_a_failed_rank_is_reported_with_its_last_output():
     with pytest.raises(KitError, match="ended with 3: no RCCL"):
         all_reduce.run(WORK, [sys.executable, "-c", "print('no RCCL'); raise SystemExit(3)"])
 
 
-def test_a_rank_without_end_is_given_up():
+def test_a_rank_that_hangs_is_stopped_after_a_time_limit():
     with pytest.raises(KitError, match="did not end in time"):
         all_reduce.run(replace(WORK, limit_s=0.1), ["sleep", "60"])

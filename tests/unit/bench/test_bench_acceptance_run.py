@@ -144,7 +144,7 @@ def sound(names="abc"):
     }
 
 
-def test_sound_nodes_pass_and_are_kept_with_date_and_image():
+def test_the_results_of_sound_nodes_are_stored_with_date_and_image():
     cluster = Cluster(reports=sound())
     results, problems = cluster.lead()
     assert problems == []
@@ -171,7 +171,7 @@ def test_a_replaced_node_of_the_same_name_is_tested_again():
     assert list(cluster.pods.values()) == ["b"]
 
 
-def test_pods_are_taken_away_in_the_end():
+def test_acceptance_deletes_its_pods_at_the_end():
     cluster = Cluster(reports=sound())
     cluster.lead()
     assert cluster.deleted == ["job-0", "job-1", "job-2"]
@@ -185,7 +185,7 @@ def with_slow_node():
     }
 
 
-def test_a_node_that_fails_is_tainted_and_spares_suffice():
+def test_a_failed_node_is_tainted_and_serving_goes_on_if_spare_nodes_suffice():
     cluster = Cluster(reports=with_slow_node())
     results, problems = cluster.lead()
     assert cluster.tainted() == ["c"]
@@ -193,18 +193,18 @@ def test_a_node_that_fails_is_tainted_and_spares_suffice():
     assert results["c"].reason.startswith("links: GPU 0: 11.0 of at least 40 GB/s at best, with ")
 
 
-def test_with_hold_one_node_that_fails_holds_serving():
+def test_with_hold_a_single_failed_node_prevents_serving():
     _, problems = Cluster(reports=with_slow_node()).lead(replace(REQUEST, on_failure="hold"))
     assert problems[0].startswith("c failed (links: GPU 0")
     assert "onFailure is hold" in problems[1]
 
 
-def test_where_the_models_need_more_nodes_serving_is_held():
+def test_serving_is_held_if_the_models_need_more_nodes_than_passed():
     _, problems = Cluster(reports=with_slow_node()).lead(replace(REQUEST, needed=3))
     assert problems[1] == "2 of 3 nodes may serve, the models need 3"
 
 
-def test_a_node_that_passes_loses_its_taint_and_keeps_others():
+def test_a_node_that_passes_loses_the_acceptance_taint_and_keeps_others():
     cluster = Cluster(reports=sound())
     other = {"key": "amd.com/gpu", "value": "present", "effect": "NoSchedule"}
     cluster.nodes["a"]["spec"]["taints"] = [other, {"key": TAINT_KEY, "value": "failed", "effect": "NoSchedule"}]
@@ -212,13 +212,13 @@ def test_a_node_that_passes_loses_its_taint_and_keeps_others():
     assert cluster.nodes["a"]["spec"]["taints"] == [other]
 
 
-def test_a_node_that_others_change_meanwhile_is_tainted_all_the_same():
+def test_a_node_is_tainted_even_if_others_change_it_meanwhile():
     cluster = Cluster(reports=with_slow_node(), conflicts=2)
     cluster.lead()
     assert cluster.tainted() == ["c"]
 
 
-def test_an_image_without_a_tool_is_told_and_taints_nobody():
+def test_a_tool_missing_in_the_image_is_reported_and_taints_no_node():
     missing = CheckResult("gpus", "no tool", "the image has no amd-smi")
     cluster = Cluster(reports={name: report(name, checks=(missing,)) for name in "abc"})
     with pytest.raises(KitError, match=r"vllm:v1: the image has no amd-smi\. Nothing was judged"):
@@ -227,7 +227,7 @@ def test_an_image_without_a_tool_is_told_and_taints_nobody():
     assert len(cluster.deleted) == 3
 
 
-def test_an_image_that_can_not_be_pulled_is_told_and_taints_nobody():
+def test_an_image_that_cannot_be_pulled_is_reported_and_taints_no_node():
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such manifest"}}
     states = {name: {"phase": "Pending", "containerStatuses": [{"state": waiting}]} for name in "abc"}
     cluster = Cluster(states=states)
@@ -237,7 +237,7 @@ def test_an_image_that_can_not_be_pulled_is_told_and_taints_nobody():
     assert cluster.now_s <= REQUEST.start_limit_s + 2
 
 
-def test_a_node_whose_gpus_are_in_use_is_left_alone():
+def test_a_node_whose_gpus_are_in_use_is_not_tested():
     unplaced = {"type": "PodScheduled", "status": "False", "message": "Insufficient amd.com/gpu"}
     cluster = Cluster(reports=sound("ab"), states={"c": {"phase": "Pending", "conditions": [unplaced]}})
     results, problems = cluster.lead()
@@ -247,21 +247,21 @@ def test_a_node_whose_gpus_are_in_use_is_left_alone():
     assert results["c"].verdict == "not tested"
 
 
-def test_a_pod_that_tells_nothing_does_not_hang():
+def test_a_test_pod_without_a_report_ends_after_a_time_limit():
     cluster = Cluster(reports=sound("ab"))
     results, _ = cluster.lead()
     assert results["c"].reason == "its pod did not report in time"
     assert cluster.tainted() == ["c"]
 
 
-def test_a_pod_that_ends_is_told_with_its_last_words():
+def test_a_test_pod_that_fails_is_reported_with_its_termination_message():
     ended = {"terminated": {"message": "first\nout of memory\n"}}
     cluster = Cluster(reports=sound("ab"), states={"c": {"phase": "Failed", "containerStatuses": [{"state": ended}]}})
     results, _ = cluster.lead()
     assert results["c"].reason == "its pod ended: out of memory"
 
 
-def test_a_node_that_lacks_devices_fails_without_a_pod():
+def test_a_node_that_lacks_devices_fails_without_a_test_pod():
     cluster = Cluster(reports=sound("ab"))
     cluster.nodes["c"] = node("c", **{"nvidia.com/sriov-rdma-vf": "7"})
     results, _ = cluster.lead()
@@ -269,13 +269,13 @@ def test_a_node_that_lacks_devices_fails_without_a_pod():
     assert "c" not in cluster.pods.values()
 
 
-def test_a_node_that_is_not_ready_is_told():
+def test_a_node_that_is_not_ready_is_reported():
     broken = node("a")
     broken["status"]["conditions"] = []
     assert shortage(broken, DEVICES) == "the node is not Ready"
 
 
-def test_nodes_with_a_fault_of_their_own_measure_with_nobody():
+def test_nodes_with_faults_of_their_own_are_left_out_of_measurements_between_nodes():
     dead = report("c", checks=(CheckResult("gpus", "failed", "amd-smi sees 7 of 8 GPUs"),))
     cluster = Cluster(reports={**sound("ab"), "c": dead})
     results, _ = cluster.lead()
@@ -283,7 +283,7 @@ def test_nodes_with_a_fault_of_their_own_measure_with_nobody():
     assert results["c"].reason == "gpus: amd-smi sees 7 of 8 GPUs"
 
 
-def test_only_named_nodes_are_tested():
+def test_only_the_named_nodes_are_tested():
     cluster = Cluster(reports={"b": report("b", PairMeasurement("b", (), 320.0))})
     cluster.lead(replace(REQUEST, only=("b",)))
     assert list(cluster.pods.values()) == ["b"]
@@ -294,12 +294,12 @@ def test_an_unknown_node_is_refused():
         Cluster().lead(replace(REQUEST, only=("z",)))
 
 
-def test_kept_failures_of_nodes_that_are_not_tested_now_count():
+def test_stored_failures_of_nodes_that_are_not_tested_now_count():
     kept = {"a": NodeResult("a", "u", "failed", "d", "i", reason="gpus: dead")}
     assert judge_pool(replace(REQUEST, needed=3), ["a", "b", "c"], kept)[0] == "a failed (gpus: dead)"
 
 
-def test_a_request_is_read_from_its_file():
+def test_an_acceptance_request_is_read_from_its_file():
     text = json.dumps({**{k: v for k, v in vars(REQUEST).items() if k != "limits"}, "limits": vars(LIMITS)})
     assert request_from_json(text) == REQUEST
 
@@ -334,13 +334,13 @@ class ClusterWithBindings(Cluster):
         return judge(AcceptanceRun(request, self, "acceptance-mi300x-1a2b", "uid", self.pause, lambda: self.now_s))
 
 
-def test_a_job_that_passed_takes_its_account_out_of_its_own_bindings():
+def test_a_passed_job_removes_its_service_account_from_its_role_bindings():
     cluster = ClusterWithBindings(reports=sound())
     assert cluster.judge() == []
     assert cluster.asked == [("PATCH", path, {"subjects": None}) for path in BINDINGS]
 
 
-def test_a_job_that_did_not_pass_deletes_its_own_bindings():
+def test_a_failed_job_deletes_its_own_role_bindings():
     cluster = ClusterWithBindings(
         reports={**sound(), "c": report("c", checks=(CheckResult("gpus", "failed", "7 GPUs"),))}
     )
@@ -348,7 +348,7 @@ def test_a_job_that_did_not_pass_deletes_its_own_bindings():
     assert cluster.asked == [("DELETE", path, None) for path in BINDINGS]
 
 
-def test_a_job_that_can_judge_nothing_deletes_its_own_bindings():
+def test_a_job_that_cannot_judge_anything_deletes_its_own_role_bindings():
     cluster = ClusterWithBindings()
     cluster.refusal = KitError("The API server does not answer.")
     with pytest.raises(KitError, match="does not answer"):

@@ -27,7 +27,7 @@ def pod(name: str, address: str | None, **metadata) -> dict:
     return {"metadata": {"name": name, **metadata}, "status": {"podIP": address} if address else {}}
 
 
-def test_pods_with_an_address_that_stay_are_found_by_their_labels(account):
+def test_running_pods_with_an_address_are_found_by_their_labels(account):
     items = [
         pod("b", "10.0.0.2"),
         pod("a", "10.0.0.1"),
@@ -40,7 +40,7 @@ def test_pods_with_an_address_that_stay_are_found_by_their_labels(account):
     assert seen[0].headers["Authorization"] == "Bearer first"
 
 
-def test_restarts_of_a_pods_containers_are_counted_sidecars_too(account):
+def test_restarts_of_a_pods_containers_are_counted_including_sidecars(account):
     status = {"initContainerStatuses": [{"restartCount": 1}], "containerStatuses": [{"restartCount": 2}]}
     item = {"metadata": {"name": "a"}, "status": {"podIP": "10.0.0.1", **status}}
     result, _ = cluster(account, lambda _: httpx.Response(200, json={"items": [item]}))
@@ -48,20 +48,20 @@ def test_restarts_of_a_pods_containers_are_counted_sidecars_too(account):
 
 
 @pytest.mark.parametrize(("started", "expected"), [([True, True], True), ([True, False], False)])
-def test_a_pod_has_started_where_all_its_containers_have(account, started: list[bool], expected: bool):
+def test_a_pod_has_started_when_all_its_containers_have(account, started: list[bool], expected: bool):
     status = {"containerStatuses": [{"started": container} for container in started]}
     item = {"metadata": {"name": "a", "labels": {"x": "y"}}, "status": {"podIP": "10.0.0.1", **status}}
     result, _ = cluster(account, lambda _: httpx.Response(200, json={"items": [item]}))
     assert [(each.started, each.labels) for each in result.pods("ns", {})] == [(expected, {"x": "y"})]
 
 
-def test_services_and_pods_are_reached_straight(account):
+def test_services_and_pods_are_addressed_directly_inside_the_cluster(account):
     result, _ = cluster(account, lambda _: httpx.Response(200))
     assert result.service("ns", "gpt").url == "http://gpt.ns.svc.cluster.local"
     assert result.pod("ns", type("P", (), {"address": "10.0.0.1"})(), 8000).url == "http://10.0.0.1:8000"
 
 
-def test_a_config_map_is_applied_by_name(account):
+def test_a_configmap_is_created_or_replaced_by_name(account):
     applied, seen = cluster(account, lambda _: httpx.Response(201, json={}))
     applied.apply({"metadata": {"name": "smoke", "namespace": "ns"}, "data": {"a": "b"}})
     (request,) = seen
@@ -70,7 +70,7 @@ def test_a_config_map_is_applied_by_name(account):
     assert json.loads(request.content)["data"] == {"a": "b"}
 
 
-def test_a_busy_api_server_is_asked_again_with_the_token_of_then(account):
+def test_a_busy_api_server_is_called_again_with_a_fresh_token(account):
     def answer(request: httpx.Request) -> httpx.Response:
         (account / "token").write_text("second")
         return httpx.Response(429 if request.headers["Authorization"] == "Bearer first" else 200, json={"items": []})
@@ -80,7 +80,7 @@ def test_a_busy_api_server_is_asked_again_with_the_token_of_then(account):
     assert len(seen) == 2
 
 
-def test_an_api_server_that_stays_away_is_an_error_with_its_cause(account):
+def test_an_unreachable_api_server_is_an_error_with_its_cause(account):
     def answer(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("no route")
 
@@ -92,23 +92,23 @@ def test_an_api_server_that_stays_away_is_an_error_with_its_cause(account):
     assert pauses == [0, *PAUSES_S]
 
 
-def test_a_refusal_is_told_in_the_servers_words(account):
+def test_a_refused_request_is_reported_in_the_api_servers_words(account):
     refused, _ = cluster(account, lambda _: httpx.Response(403, json={"message": "smoke may not"}))
     with pytest.raises(KitError, match="HTTP 403: smoke may not"):
         refused.apply({"metadata": {"name": "smoke", "namespace": "ns"}})
 
 
-def test_a_config_map_that_is_not_there_is_none(account):
+def test_a_missing_configmap_is_returned_as_none(account):
     missing, _ = cluster(account, lambda _: httpx.Response(404, json={"message": "not found"}))
     assert missing.config_map("ns", "start") is None
 
 
-def test_outside_of_a_pod_it_says_so():
+def test_outside_of_a_pod_the_client_for_pods_raises_an_error():
     with pytest.raises(KitError, match="runs in pods only"):
         from_environment({})
 
 
-def test_the_time_of_a_config_map_is_the_api_servers(account):
+def test_the_time_of_a_configmap_is_the_api_servers(account):
     metadata = {"creationTimestamp": "2026-03-02T12:00:05Z"}
     result, _ = cluster(account, lambda _: httpx.Response(200, json={"metadata": metadata}))
     assert result.created_s("ns", "start") == 1772452805.0

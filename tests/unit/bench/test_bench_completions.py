@@ -22,31 +22,31 @@ def read(*pieces: bytes, api="completions") -> EventStream:
     return stream
 
 
-def test_every_event_with_output_is_timed():
+def test_every_stream_event_with_output_is_timed():
     stream = read(completion("a"), completion("b"), USAGE, DONE)
     assert stream.event_times_s == [0.0, 1.0]
     assert (stream.input_tokens, stream.output_tokens, stream.finished, stream.error) == (12, 2, True, None)
 
 
-def test_an_empty_text_still_is_a_token():
+def test_an_empty_text_in_a_stream_event_still_counts_as_a_token():
     assert read(completion(""), DONE).event_times_s == [0.0]
 
 
-def test_generated_text_is_never_taken_for_a_key():
+def test_quoted_keys_in_generated_text_are_not_taken_for_json_keys():
     stream = read(completion('{"error": "no"} "usage": {"completion_tokens": 9} [DONE]'))
     assert (stream.error, stream.output_tokens, stream.finished) == (None, None, False)
     assert len(stream.event_times_s) == 1
 
 
-def test_an_error_in_the_stream_is_kept():
+def test_an_error_event_in_the_stream_is_recorded():
     assert "out of memory" in read(b'data: {"error":{"message":"out of memory \\"text\\""}}\n\n').error
 
 
-def test_an_unreadable_event_is_an_error():
+def test_an_invalid_stream_event_is_an_error():
     assert read(b"data: <html>\n\n").error == "not JSON: <html>"
 
 
-def test_token_counts_may_come_with_the_last_output():
+def test_token_counts_may_be_in_the_last_event_with_output():
     last = b'data: {"choices":[{"text":"b"}],"usage":{"prompt_tokens":3,"completion_tokens":7}}\n\n'
     assert read(completion("a"), last, DONE).output_tokens == 7
 
@@ -54,7 +54,7 @@ def test_token_counts_may_come_with_the_last_output():
 @pytest.mark.parametrize(
     "line", [b": keep-alive\n\n", b"event: ping\n\n", b"\r\n", b"data: {}\r\n\r\n", b"data: 3\n\n"]
 )
-def test_lines_without_content_are_skipped(line):
+def test_stream_lines_without_content_are_skipped(line):
     stream = read(line, DONE)
     assert (stream.event_times_s, stream.error, stream.finished) == ([], None, True)
 
@@ -66,7 +66,7 @@ def test_the_role_event_of_a_chat_is_no_output():
 
 
 @given(st.lists(st.integers(0, 400), max_size=8))
-def test_events_are_read_wherever_their_bytes_are_cut(cuts):
+def test_stream_events_are_parsed_wherever_their_bytes_are_split(cuts):
     whole = completion("a") + completion('say "text"') + USAGE + DONE
     edges = sorted({0, len(whole), *(min(cut, len(whole)) for cut in cuts)})
     stream = read(*(whole[start:end] for start, end in itertools.pairwise(edges)))

@@ -28,45 +28,45 @@ def read(*pieces: bytes) -> tuple[AnswerReader, bytes]:
     return reader, b"".join([reader.feed(piece) for piece in pieces])
 
 
-def test_a_packet_for_each_chunk_is_read():
+def test_an_http_response_with_one_packet_for_each_chunk_is_parsed():
     reader, body = read(HEAD + chunk(TOKEN), chunk(TOKEN), chunk(DONE), LAST)
     assert (reader.status, body, reader.complete, reader.keep_alive) == (200, TOKEN + TOKEN + DONE, True, True)
 
 
 @given(st.lists(st.integers(0, 300), max_size=10))
-def test_answers_are_read_wherever_their_bytes_are_cut(cuts):
+def test_http_responses_are_parsed_wherever_their_bytes_are_split(cuts):
     whole = HEAD + chunk(TOKEN) + chunk(TOKEN * 3) + chunk(DONE) + b"0\r\nserver-timing: x\r\n\r\n"
     edges = sorted({0, len(whole), *(min(cut, len(whole)) for cut in cuts)})
     reader, body = read(*(whole[start:end] for start, end in itertools.pairwise(edges)))
     assert (body, reader.complete) == (TOKEN * 4 + DONE, True)
 
 
-def test_an_answer_of_known_length_ends_with_it():
+def test_a_response_with_a_content_length_ends_with_it():
     reader, body = read(PLAIN[:60], PLAIN[60:])
     assert (reader.status, body, reader.complete, reader.retry_after_s) == (503, b"overload!", True, 7.0)
 
 
-def test_an_answer_of_unknown_length_ends_with_the_connection():
+def test_a_response_without_a_length_ends_with_the_connection():
     reader, body = read(b"HTTP/1.1 200 OK\r\n\r\n", b"abc")
     assert (body, reader.complete, reader.end(), reader.keep_alive) == (b"abc", False, True, False)
 
 
-def test_a_chunked_answer_does_not_end_with_the_connection():
+def test_a_chunked_response_is_incomplete_if_the_connection_ends_first():
     reader, _ = read(HEAD + chunk(TOKEN))
     assert not reader.end()
 
 
-def test_interim_answers_are_skipped():
+def test_interim_http_responses_are_skipped():
     reader, body = read(b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN)
     assert (reader.status, body) == (503, b"overload!")
 
 
-def test_a_date_in_retry_after_is_a_wait():
+def test_a_date_in_retry_after_is_converted_to_seconds():
     reader, _ = read(PLAIN.replace(b"7\r\n", b"Fri, 31 Dec 1999 23:59:59 GMT\r\n", 1))
     assert reader.retry_after_s == 0
 
 
-def test_the_server_may_ask_to_close_the_connection():
+def test_a_connection_that_the_server_asks_to_close_is_not_reused():
     reader, _ = read(PLAIN.replace(b"Retry-After: 7", b"Connection: close"))
     assert not reader.keep_alive
 
@@ -82,7 +82,7 @@ def test_the_server_may_ask_to_close_the_connection():
         b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70000,
     ],
 )
-def test_what_is_not_http_is_refused(data):
+def test_bytes_that_are_not_http_are_refused(data):
     with pytest.raises(BadAnswer):
         read(data)
 
@@ -95,7 +95,7 @@ async def send(target: CompletionsTarget, requests=1, shape=None, **options):
     return await run_load(target, load, limit_s=10)
 
 
-async def test_a_connection_is_used_again():
+async def test_a_connection_is_reused():
     connected = 0
 
     async def talk(reader, writer):
@@ -109,7 +109,7 @@ async def test_a_connection_is_used_again():
     assert connected == 1
 
 
-async def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch):
+async def test_a_connection_that_was_idle_for_long_is_not_reused(monkeypatch):
     monkeypatch.setattr(connections, "LONGEST_IDLE_S", 0.0)
     ports = set()
 
@@ -123,7 +123,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch
 
 
 @pytest.mark.parametrize("wait", ["30", "2.5"])
-async def test_a_refusal_under_load_is_noted_with_the_wait_that_it_asks_for(wait):
+async def test_a_refusal_under_load_is_recorded_with_its_retry_after(wait):
     answer = f"HTTP/1.1 429 Slow\r\nretry-after: {wait}\r\ncontent-length: 4\r\n\r\nbusy".encode()
     async with serving(always(answer)) as target:
         (record,) = await send(target)
@@ -131,33 +131,33 @@ async def test_a_refusal_under_load_is_noted_with_the_wait_that_it_asks_for(wait
     assert record.retry_after_s == (30 if wait == "30" else None)
 
 
-async def test_a_stream_that_stops_half_way_is_cut():
+async def test_a_stream_that_stops_half_way_counts_as_truncated():
     async with serving(always(HEAD + chunk(TOKEN) + chunk(TOKEN), close=True)) as target:
         (record,) = await send(target)
     assert (record.failure, len(record.event_times_s)) == (Failure.CUT, 2)
     assert "after 2 events" in record.error
 
 
-async def test_a_stream_that_ends_without_its_end_mark_is_cut():
+async def test_a_stream_without_its_end_mark_counts_as_truncated():
     async with serving(always(HEAD + chunk(TOKEN) + LAST)) as target:
         (record,) = await send(target)
     assert record.failure is Failure.CUT
 
 
-async def test_a_connection_that_ends_before_the_answer_is_a_failure_of_the_connection():
+async def test_a_connection_closed_before_the_response_is_a_connection_failure():
     async with serving(always(b"", close=True)) as target:
         (record,) = await send(target)
     assert record.failure is Failure.CONNECTION
 
 
-async def test_what_is_not_http_is_a_failure_of_the_connection():
+async def test_a_response_that_is_not_http_is_a_connection_failure():
     async with serving(always(b"SSH-2.0-OpenSSH_9.6\r\n")) as target:
         (record,) = await send(target)
     assert record.failure is Failure.CONNECTION
     assert "not HTTP" in record.error
 
 
-async def test_a_name_without_address_is_told(monkeypatch):
+async def test_a_host_name_that_does_not_resolve_is_reported(monkeypatch):
     async def fail(_):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -170,12 +170,12 @@ async def test_a_name_without_address_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["10.0.0.7:8000", "ftp://10.0.0.7", "http://", "http://host:port"])
-async def test_an_address_that_is_none_is_refused_before_anything_is_sent(url):
+async def test_an_invalid_url_is_refused_before_anything_is_sent(url):
     with pytest.raises(KitError, match="no URL"):
         await send(CompletionsTarget(url, "m"))
 
 
-async def test_a_server_without_tls_is_a_failure_of_tls():
+async def test_a_server_without_tls_is_a_tls_failure():
     async def talk(_, writer):
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
@@ -208,7 +208,7 @@ def certificate(folder) -> ssl.SSLContext:
     return context
 
 
-async def test_a_certificate_that_is_not_trusted_is_a_failure_of_tls(tmp_path):
+async def test_an_untrusted_certificate_is_a_tls_failure(tmp_path):
     async with serving(always(WHOLE), ssl=certificate(tmp_path)) as target:
         (record,) = await send(target)
     assert record.failure is Failure.TLS
@@ -222,7 +222,7 @@ async def test_a_certificate_of_the_given_authority_is_trusted(tmp_path):
     assert [record.failure for record in records] == [None] * 3
 
 
-async def test_a_server_that_restarts_under_load_costs_what_was_in_flight():
+async def test_a_server_restart_under_load_fails_only_requests_in_flight():
     arrived = asyncio.Semaphore(0)
 
     async def talk(reader, writer):
@@ -243,7 +243,7 @@ async def test_a_server_that_restarts_under_load_costs_what_was_in_flight():
     assert record.succeeded
 
 
-async def test_a_server_that_says_nothing_ends_with_the_limit_of_the_request():
+async def test_a_request_without_a_response_ends_after_the_request_timeout():
     async def talk(reader, _):
         await read_request(reader)
         await asyncio.Event().wait()

@@ -25,54 +25,54 @@ def grown(before: list[Reading], after: list[Reading], counter=PROMPTS):
     return change(Snapshot(tuple(before)), Snapshot(tuple(after)), "prefill", counter)
 
 
-def test_series_of_a_counter_are_added_up():
+def test_the_series_of_a_counter_are_summed():
     text = 'vllm:prompt_tokens_total{engine="0"} 3\nvllm:prompt_tokens_total{engine="1"} 4\n'
     assert reading(text).total(PROMPTS) == 7
 
 
-def test_the_first_name_that_is_shown_counts():
+def test_of_several_metric_names_the_first_that_is_exposed_is_used():
     assert reading("vllm:prompt_tokens 5\n").total(PROMPTS) == 5
     assert reading("vllm:prompt_tokens_total 2\nvllm:prompt_tokens 5\n").total(PROMPTS) == 2
     assert reading("other 1\n").total(PROMPTS) is None
 
 
-def test_only_series_with_a_wanted_label_count():
+def test_only_series_with_an_accepted_label_count():
     text = '# TYPE d_total counter\nd_total{t="prefill-decode"} 3\nd_total{t="decode-only"} 4\n'
     assert reading(text).total(Counter(("d_total",), {"t": ("prefill-decode",)})) == 3
 
 
-def test_a_histogram_shows_its_count_and_sum():
+def test_a_histogram_has_its_count_and_sum_as_counters():
     text = '# TYPE x histogram\nx_bucket{le="+Inf"} 3\nx_count 3\nx_sum 1.5\n'
     assert (reading(text).total(Counter(("x_count",))), reading(text).total(Counter(("x_sum",)))) == (3, 1.5)
 
 
-def test_a_counter_that_appears_during_the_run_started_at_nothing():
+def test_a_counter_that_appears_during_the_run_started_at_zero():
     assert grown([reading("other 1\n")], [reading("vllm:prompt_tokens_total 9\n")]).value == 9
 
 
-def test_programs_of_a_role_are_added_up():
+def test_counters_are_summed_over_the_programs_of_a_role():
     before = [reading("vllm:prompt_tokens_total 1\n", pod) for pod in ("a", "b")]
     after = [reading("vllm:prompt_tokens_total 4\n", "a"), reading("vllm:prompt_tokens_total 3\n", "b")]
     result = grown(before, after)
     assert (result.value, result.before, result.after, result.read) == (5, 2, 7, 2)
 
 
-def test_other_roles_do_not_count():
+def test_programs_of_other_roles_do_not_count():
     assert grown([], [reading("vllm:prompt_tokens_total 4\n", role="decode")]).value is None
 
 
-def test_a_restart_counts_from_nothing_and_is_named():
+def test_a_counter_of_a_restarted_program_starts_at_zero_and_the_pod_is_named():
     result = grown([reading("vllm:prompt_tokens_total 100\n")], [reading("vllm:prompt_tokens_total 30\n")])
     assert (result.value, result.restarted) == (30, ("p-0",))
 
 
-def test_a_restart_shows_in_the_start_time_too():
+def test_a_restart_is_also_detected_by_the_process_start_time():
     text = "process_start_time_seconds {}\nvllm:prompt_tokens_total {}\n"
     result = grown([reading(text.format(10, 5))], [reading(text.format(20, 30))])
     assert (result.value, result.restarted) == (30, ("p-0",))
 
 
-def test_a_program_that_could_not_be_read_makes_the_sum_unknown():
+def test_an_unreadable_program_makes_the_sum_unknown():
     dead = Reading(endpoint("b"), error="HTTP 401")
     alive = reading("vllm:prompt_tokens_total 4\n", "a")
     result = grown([alive, dead], [alive, dead])
@@ -98,12 +98,12 @@ async def test_a_scrape_of_something_else_is_a_reading_with_its_error(deployment
     assert snapshot.readings[0].error.startswith("ConnectError")
 
 
-def test_a_token_is_never_shown():
+def test_a_token_for_scraping_is_never_shown():
     secret = MetricsEndpoint("router", "epp-0", "http://x", {"authorization": "Bearer s3cret"})
     assert "s3cret" not in repr(secret)
 
 
-def test_restarted_and_lost_servers_are_named_and_new_or_scaled_ones_are_not():
+def test_restarted_and_lost_servers_are_named_but_new_or_autoscaled_ones_are_not():
     before = (
         ServerPod("decode", "a", 1),
         ServerPod("decode", "b"),
@@ -114,11 +114,11 @@ def test_restarted_and_lost_servers_are_named_and_new_or_scaled_ones_are_not():
     assert stability(before, after).restarted == ("decode a (2 times)", "prefill c is gone")
 
 
-def test_nobody_knows_of_restarts_where_pods_are_not_listed():
+def test_restarts_are_unknown_if_pods_cannot_be_listed():
     assert stability((), None).restarted is None
 
 
-def test_a_share_of_a_server_is_that_of_its_fullest_rank():
+def test_the_cache_usage_of_a_server_is_that_of_its_fullest_rank():
     ranks = reading("".join(f'vllm:kv_cache_usage_perc{{engine="{rank}"}} 0.{rank}\n' for rank in range(4)))
     names = ("vllm:kv_cache_usage_perc",)
     assert ranks.total(Counter(names, share=True)) == 0.3

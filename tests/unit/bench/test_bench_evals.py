@@ -24,25 +24,25 @@ from llmd_bench.queries import ask_all
 from llmd_oke.catalogue.benchmarks import builtin_set
 
 
-def test_the_set_is_the_same_each_time_and_no_question_comes_twice():
+def test_the_built_in_questions_are_reproducible_and_unique():
     items = builtin_items(builtin_set())
     assert builtin_items(builtin_set()) == items
     assert len({item.prompt for item in items}) == len(items) == 80
 
 
-def test_every_question_can_be_answered_from_its_register_only():
+def test_every_question_can_be_answered_from_its_own_prompt_only():
     for item in builtin_items(builtin_set()):
         assert all(item.prompt.count(f": bin {number}\n") >= 1 for number in item.answer.split())
         assert len(item.answer.split()) == builtin_set().names
 
 
-def test_another_question_gives_the_set_another_name():
+def test_another_question_changes_the_fingerprint_of_the_set():
     items = builtin_items(builtin_set())
     changed = (*items[:-1], Item("other", "In which bins are a, b?", "1 2"))
     assert fingerprint(items) != fingerprint(changed)
 
 
-def test_the_last_numbers_of_an_answer_count_in_their_order():
+def test_the_last_numbers_of_an_answer_are_graded_in_their_order():
     item = Item("a", "In which bins are a, b?", "11000 23456")
     assert right(item, "1 and 2: they are in bins 11,000 and 23,456.")
     assert right(item, "11000,23456")
@@ -95,26 +95,26 @@ def number(prompt):
     return int(prompt.split()[2])
 
 
-async def test_answers_come_in_the_order_of_the_questions(ask):
+async def test_graded_answers_have_the_order_of_the_questions(ask):
     answered, done = await ask(lambda prompt: (200, str(number(prompt) + 1)))
     assert [each.id for each in answered] == [item.id for item in ITEMS]
     assert all(each.right for each in answered)
     assert done == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_wrong_answer_is_kept_to_be_shown(ask):
+async def test_wrong_answers_are_kept_as_examples(ask):
     answered, _ = await ask(lambda prompt: (200, "7 bananas" if number(prompt) == 0 else str(number(prompt) + 1)))
     assert [item.right for item in answered] == [False, True, True, True, True, True]
     assert answered[0].text == "7 bananas"
 
 
-async def test_a_question_without_an_answer_is_wrong_and_says_why(ask):
+async def test_a_question_without_an_answer_counts_as_wrong_with_the_reason(ask):
     answered, _ = await ask(lambda prompt: (503, "") if number(prompt) == 2 else (200, str(number(prompt) + 1)))
     assert not answered[2].right
     assert answered[2].error.startswith("HTTP 503")
 
 
-async def test_a_passing_fault_is_asked_again(ask):
+async def test_a_question_is_asked_again_after_a_temporary_failure(ask):
     seen = set()
 
     def once(prompt):
@@ -126,17 +126,17 @@ async def test_a_passing_fault_is_asked_again(ask):
     assert all(item.right for item in answered)
 
 
-async def test_questions_that_there_was_no_time_for_are_an_error(ask):
+async def test_questions_that_were_not_sent_in_time_are_an_error(ask):
     with pytest.raises(KitError, match="6 of 6 questions were not asked: the limit of 0 s was over"):
         await ask(lambda _: (200, "1"), limit_s=0.0)
 
 
-async def test_a_set_of_which_no_question_is_answered_is_an_error(ask):
+async def test_an_evaluation_without_any_answer_is_an_error(ask):
     with pytest.raises(KitError, match="None of 6 questions was answered; the last: HTTP 503"):
         await ask(lambda _: (503, ""))
 
 
-def test_the_exact_test_is_the_binomial_tail():
+def test_the_exact_p_value_is_the_binomial_tail():
     """Six lost, none won: 1 in 64."""
     paired = pair([False] * 6 + [True] * 94, [True] * 100)
     assert (paired.lost, paired.won) == (6, 0)
@@ -145,28 +145,28 @@ def test_the_exact_test_is_the_binomial_tail():
     assert paired.difference == pytest.approx(-0.06)
 
 
-def test_as_many_won_as_lost_is_not_worse():
+def test_as_many_questions_won_as_lost_is_not_significantly_worse():
     paired = pair([True, False, True, True], [False, True, True, True])
     assert not paired.worse
 
 
-def test_a_single_question_lost_may_be_chance():
+def test_a_single_lost_question_may_be_chance():
     assert not pair([False] + [True] * 99, [True] * 100).worse
 
 
-def test_results_of_different_lengths_are_not_compared():
+def test_results_with_different_numbers_of_questions_are_not_compared():
     with pytest.raises(ValueError, match="argument 2"):
         pair([True, True], [True])
 
 
-def test_an_interval_reproduces_a_published_example():
+def test_the_wilson_interval_reproduces_a_published_example():
     """Wilson score interval of 81 in 263: 0.2553 to 0.3662 (Newcombe, Statistics in Medicine 17, 1998, table I)."""
     low, high = interval(81, 263)
     assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
-def test_a_chance_is_never_outside_nought_and_one(answers):
+def test_a_probability_is_never_outside_of_zero_and_one(answers):
     these, those = zip(*answers, strict=True)
     assert 0 <= pair(these, those).p_value <= 1
 
@@ -191,22 +191,22 @@ def test_a_score_at_its_floor_passes():
     assert judge(result("1" * 95 + "0" * 5), 0.95, None).passed
 
 
-def test_a_score_below_its_floor_fails_and_says_both():
+def test_a_score_below_its_floor_fails_and_both_are_reported():
     (failure,) = judge(result("1" * 94 + "0" * 6), 0.95, None).failures
     assert "94.0%" in failure
     assert "95.0%" in failure
 
 
-def test_an_unknown_floor_fails():
+def test_an_unknown_floor_fails_the_evaluation():
     (failure,) = judge(result(), None, None).failures
     assert "--floor" in failure
 
 
-def test_no_answers_at_all_fail():
+def test_an_evaluation_without_answers_fails():
     assert not judge(result(""), 0.0, None).passed
 
 
-def test_a_loss_against_the_baseline_fails_even_above_the_floor():
+def test_a_significant_loss_against_the_baseline_fails_even_above_the_floor():
     worse = result("1" * 70 + "0" * 10)
     judged = judge(worse, 0.5, result("1" * 80, topology="agg-tp1-16r"))
     assert not judged.passed
@@ -214,17 +214,17 @@ def test_a_loss_against_the_baseline_fails_even_above_the_floor():
 
 
 @pytest.mark.parametrize("what", ["question_set", "image", "model", "evaluation"])
-def test_a_baseline_of_something_else_is_refused(what):
+def test_a_baseline_of_another_model_or_evaluation_is_refused(what):
     with pytest.raises(KitError, match="other"):
         judge(result(), 0.5, result(**{what: "other"}))
 
 
-def test_a_result_is_read_back_as_it_was_written(tmp_path):
+def test_an_evaluation_result_is_read_back_as_it_was_written(tmp_path):
     written = result("1101", examples=("recall-1: 'seven'",), unanswered=1)
     assert read_result(write_result(written, tmp_path)) == written
 
 
-def test_a_file_that_is_no_result_is_named(tmp_path):
+def test_a_file_that_is_no_evaluation_result_is_named(tmp_path):
     (tmp_path / "eval-builtin.json").write_text("{}")
     with pytest.raises(KitError, match=r"eval-builtin\.json"):
         read_result(tmp_path / "eval-builtin.json")

@@ -44,19 +44,19 @@ def started() -> Snapshot:
     return Snapshot(tuple(read(role, "other 1\n") for role in ("router", "prefill", "decode")))
 
 
-def test_all_prompts_prefilled_remotely():
+def test_the_share_is_one_if_all_prompts_were_prefilled_remotely():
     proof = prove(router(10), prefill(10_000), decode(10_000))
     assert (proof.share, proof.by_epp, proof.by_prefill, proof.by_decode) == (1, 1, 1, 1)
     assert (proof.proven, proof.consistent, proof.fallback_requests, proof.notes) == (True, True, 0, ())
 
 
-def test_the_share_is_the_least_that_any_party_says():
+def test_the_share_of_remote_prefills_is_the_smallest_of_the_three_sources():
     proof = prove(router(9, local=1), prefill(9_000), decode(9_000))
     assert proof.share == pytest.approx(0.9)
     assert proof.consistent
 
 
-def test_a_silent_fallback_to_decode_is_detected():
+def test_a_silent_fallback_to_local_prefill_is_detected():
     proof = prove(router(10), prefill(6_000), decode(6_000, transfers=12))
     assert (proof.share, proof.by_epp, proof.fallback_requests) == (pytest.approx(0.6), 1, 4)
     assert "silent fallback" in proof.notes[0]
@@ -64,7 +64,7 @@ def test_a_silent_fallback_to_decode_is_detected():
     assert not proof.consistent
 
 
-def test_prompts_computed_twice_are_detected():
+def test_prompts_that_are_computed_on_both_servers_are_detected():
     proof = prove(router(10), prefill(10_000), decode(5_000, failed=5))
     assert proof.share == pytest.approx(0.5)
     assert "took only 50.0% over" in proof.notes[0]
@@ -74,7 +74,7 @@ def test_prompts_computed_twice_are_detected():
 @pytest.mark.parametrize(
     ("seconds", "rate", "contradicts"), [(4.0, "0.25", True), (3.0, "0.33", False), (0.5, "2", False)]
 )
-def test_the_rate_of_reads_without_rdma_is_told_and_emulated_ones_contradict(seconds, rate, contradicts):
+def test_transfers_without_rdma_are_reported_and_emulated_ones_contradict_rdma(seconds, rate, contradicts):
     counted = f"vllm:nixl_bytes_transferred_sum 1e9\nvllm:nixl_xfer_time_seconds_sum {seconds}\n"
     proof = prove(router(10), prefill(10_000), decode(10_000) + counted, replace(SETTINGS, emulated_gb_per_s=0.25))
     (note,) = proof.notes
@@ -82,69 +82,69 @@ def test_the_rate_of_reads_without_rdma_is_told_and_emulated_ones_contradict(sec
     assert ("software emulation" in note, not proof.consistent) == (contradicts, contradicts)
 
 
-def test_a_rate_that_nobody_counted_is_told_as_unknown():
+def test_a_transfer_rate_without_counters_is_reported_as_unknown():
     proof = prove(router(10), prefill(10_000), decode(10_000), replace(SETTINGS, emulated_gb_per_s=0.25))
     (note,) = proof.notes
     assert "not known" in note
     assert proof.consistent
 
 
-def test_an_endpoint_picker_that_never_disaggregates():
+def test_a_picker_that_never_disaggregates_yields_a_share_of_zero():
     proof = prove(router(0, local=10), prefill(0), decode(0, transfers=0))
     assert (proof.share, proof.fallback_requests, proof.consistent) == (0, 0, True)
 
 
-def test_an_endpoint_picker_that_shows_no_decision():
+def test_without_picker_decisions_the_share_follows_from_servers_counters():
     proof = prove("other 1\n", prefill(0), decode(0, transfers=0))
     assert proof.by_epp == 0
     assert "shows none of" in proof.notes[0]
 
 
-def test_an_older_release_counts_under_another_name():
+def test_an_older_releases_picker_counts_under_another_metric_name():
     text = 'llm_d_inference_scheduler_pd_decision_total{decision_type="prefill-decode"} 10\n'
     assert prove(text, prefill(10_000), decode(10_000)).by_epp == 1
 
 
-def test_an_unreadable_endpoint_picker_leaves_the_servers_word():
+def test_with_an_unreadable_picker_the_servers_counters_are_used():
     proof = prove(None, prefill(10_000), decode(9_000))
     assert (proof.share, proof.by_epp, proof.proven) == (pytest.approx(0.9), None, True)
     assert proof.notes == ("metrics could not be read: router-0",)
 
 
-def test_decisions_alone_prove_nothing():
+def test_picker_decisions_without_server_counters_prove_nothing():
     proof = prove(router(10), None, None)
     assert (proof.share, proof.proven) == (1, False)
 
 
-def test_without_any_counters_the_share_is_unknown():
+def test_without_any_counters_the_share_of_remote_prefills_is_unknown():
     proof = prove(None, None, None)
     assert (proof.share, proof.proven) == (None, False)
 
 
-def test_tokens_that_decode_had_cached_need_no_prefill():
+def test_prompt_tokens_cached_by_decode_need_no_remote_prefill():
     proof = prove(router(10), prefill(10_000), decode(6_000, cached=4_000))
     assert (proof.share, proof.by_decode) == (1, 1)
 
 
-def test_decode_may_compute_a_rest_of_a_block():
+def test_decode_may_compute_the_last_partial_block_of_a_prompt():
     assert prove(router(10), prefill(10_000), decode(10_000 - 150)).by_decode == 1
     assert prove(router(10), prefill(10_000), decode(10_000 - 160)).by_decode == pytest.approx(0.984)
 
 
-def test_transfers_count_for_each_rank_where_tokens_are_not_counted():
+def test_transfers_are_counted_by_rank_if_tokens_are_not_counted():
     proof = prove(router(10), prefill(10_000), decode(None, transfers=10))
     assert proof.by_decode == 0.5
     assert "transfers per tensor-parallel rank" in proof.notes[-1]
 
 
-def test_other_traffic_is_noticed():
+def test_other_traffic_during_the_measurement_is_detected():
     proof = prove(router(12), prefill(12_000), decode(12_000))
     assert proof.share == 1
     assert [note.split(":")[0] for note in proof.notes] == ["other traffic", "other traffic"]
     assert not proof.consistent
 
 
-def test_requests_of_ours_that_failed_are_no_other_traffic():
+def test_failed_requests_of_the_benchmark_do_not_count_as_other_traffic():
     sent = replace(SENT, attempted=12)
     after = Snapshot((read("router", router(12)), read("prefill", prefill(12_000)), read("decode", decode(12_000))))
     before = Snapshot((read("router", router(0)), read("prefill", prefill(0)), read("decode", decode(0, 0))))
@@ -152,7 +152,7 @@ def test_requests_of_ours_that_failed_are_no_other_traffic():
     assert (proof.share, proof.consistent) == (1, True)
 
 
-def test_a_prefill_server_that_restarted_leaves_a_lower_bound():
+def test_a_restarted_prefill_server_makes_the_share_a_lower_bound():
     before = Snapshot((read("router", router(0)), read("prefill", prefill(50_000)), read("decode", decode(0, 0))))
     after = Snapshot((read("router", router(10)), read("prefill", prefill(7_000)), read("decode", decode(10_000))))
     proof = prove_remote_prefill(before, after, SENT, SETTINGS)
@@ -166,7 +166,7 @@ def test_a_run_without_answers_proves_nothing():
     assert (proof.share, proof.proven) == (None, False)
 
 
-def test_a_failed_prefill_counts_also_where_the_client_got_the_error():
+def test_a_failed_prefill_counts_even_if_the_client_got_the_error():
     """The others were prefilled all right, so that no share shows it."""
     after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))))
     proof = prove_remote_prefill(started(), after, Sent(requests=8, prompt_tokens=8_000, attempted=10), SETTINGS)
@@ -175,29 +175,29 @@ def test_a_failed_prefill_counts_also_where_the_client_got_the_error():
     assert proof.notes == ("2 prefills failed: a server was chosen for them and none finished the prompt",)
 
 
-def test_a_silent_fallback_is_a_failed_prefill_that_is_told_once():
+def test_a_silent_fallback_counts_as_one_failed_prefill():
     proof = prove(router(10), prefill(6_000), decode(6_000, transfers=12))
     assert proof.failed_prefills == 4
     assert len(proof.notes) == 1
 
 
-def test_a_prefill_that_was_aborted_is_not_finished():
+def test_an_aborted_prefill_does_not_count_as_finished():
     aborted = prefill(9_000).replace('"abort"} 0', '"abort"} 1')
     assert prove(router(10), aborted, decode(9_000)).failed_prefills == 1
 
 
 @pytest.mark.parametrize("prefill_text", [None, "other 1\n"], ids=["silent", "without the counter"])
-def test_failed_prefills_are_unknown_where_prefill_servers_do_not_tell(prefill_text: str | None):
+def test_failed_prefills_are_unknown_if_prefill_servers_do_not_count_them(prefill_text: str | None):
     assert prove(router(10), prefill_text, decode(9_000)).failed_prefills is None
 
 
-def test_failed_prefills_are_unknown_where_a_server_has_come_since():
+def test_failed_prefills_are_unknown_if_a_server_was_added_meanwhile():
     pods = (ServerPod("prefill", "p-0"), ServerPod("prefill", "p-1"))
     after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))), pods)
     assert prove_remote_prefill(replace(started(), servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None
 
 
-def test_the_share_of_drafted_tokens_that_was_accepted_is_remarked():
+def test_the_share_of_accepted_draft_tokens_is_remarked():
     def counted(drafted: int, accepted: int) -> Snapshot:
         names = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
         text = "".join(f"{name} {value}\n" for name, value in zip(names, (drafted, accepted), strict=True))

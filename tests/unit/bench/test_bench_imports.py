@@ -11,7 +11,7 @@ PACKAGES = Path(llmd_bench.__file__).parents[1]
 
 
 @pytest.mark.parametrize("module", ["stages", "generator", "notation", "records"])
-def test_the_load_generator_needs_the_standard_library_only(module):
+def test_the_load_generator_imports_only_the_standard_library(module):
     code = f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); import llmd_bench.load.{module}"
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -22,28 +22,28 @@ def sysfs_fixture(tmp_path):
     return tmp_path
 
 
-def test_counters_are_named_by_device_port_and_group(sysfs):
+def test_rdma_counters_are_named_by_device_port_and_group(sysfs):
     result = kv_path.read_counters(sysfs)
     assert result["mlx5_3/1/counters/port_rcv_data"] == 1000
     assert result["mlx5_3/1/hw_counters/packet_seq_err"] == 0
 
 
-def test_counters_that_can_not_be_read_are_left_out(sysfs):
+def test_unreadable_rdma_counters_are_omitted(sysfs):
     assert "mlx5_3/1/counters/port_xmit_wait" not in kv_path.read_counters(sysfs)
 
 
-def test_a_pod_without_ports_has_no_counters(tmp_path):
+def test_a_pod_without_rdma_ports_has_no_counters(tmp_path):
     assert kv_path.read_counters(tmp_path / "infiniband") == {}
 
 
-def test_data_counters_count_words_of_four_bytes():
+def test_rdma_data_counters_count_words_of_four_bytes():
     before = {"a/1/counters/port_rcv_data": 100, "b/1/counters/port_rcv_data": 0, "a/1/counters/port_xmit_data": 5}
     after = {"a/1/counters/port_rcv_data": 350, "b/1/counters/port_rcv_data": 50, "a/1/counters/port_xmit_data": 6}
     grown = kv_path.increase(before, after)
     assert kv_path.received_bytes(grown) == 4 * (250 + 50)
 
 
-def test_a_counter_that_began_anew_tells_nothing():
+def test_an_rdma_counter_that_was_reset_is_ignored():
     assert kv_path.increase({"a": 100}, {"a": 3, "b": 7}) == {}
 
 
@@ -57,7 +57,7 @@ def test_a_counter_that_began_anew_tells_nothing():
         ({"a/1/hw_counters/x": 5}, {"a/1/hw_counters/x": 9}, False),
     ],
 )
-def test_received_bytes_are_told_by_a_port_that_counted_them_all_the_while(before, after, tells):
+def test_received_bytes_are_counted_only_by_ports_present_at_both_readings(before, after, tells):
     assert kv_path.counts_received_bytes(before, after) is tells
 
 
@@ -80,67 +80,67 @@ def measured(prefill, decode):
     return measure(decode, prefill.region, READS, clock=lambda: next(clock))
 
 
-def test_reads_bring_the_other_sides_bytes():
+def test_a_nixl_read_transfers_the_other_sides_bytes():
     prefill, decode, _ = sides()
     assert decode.ends(4096) == (0, 0)
     measured(prefill, decode)
     assert decode.ends(4096) == (PATTERN, PATTERN)
 
 
-def test_a_read_is_timed_from_its_post_to_its_end():
+def test_a_nixl_read_is_timed_from_its_post_to_its_end():
     """The clock goes on by 0.25 s whenever it is asked: at the post, once while the read goes on, and at its end."""
     prefill, decode, _ = sides()
     assert measured(prefill, decode) == (0.5, 0.5)
 
 
-def test_warm_ups_are_no_part_of_what_is_timed():
+def test_warm_up_reads_are_not_timed():
     prefill, decode, _ = sides()
     assert len(measured(prefill, decode)) == READS.repeats
 
 
-def test_handles_are_released():
+def test_nixl_transfer_handles_are_released():
     prefill, decode, _ = sides()
     measured(prefill, decode)
     assert len(decode._agent.released) == 1
 
 
-def test_a_closed_endpoint_has_nothing_registered():
+def test_a_closed_nixl_endpoint_has_no_registered_memory():
     prefill, _, _ = sides()
     prefill.close()
     assert prefill._agent.registered == []
 
 
-def test_a_transfer_that_says_done_and_moved_nothing_is_found_out():
+def test_a_nixl_transfer_that_reports_success_without_data_is_detected():
     prefill, decode, _ = sides(moves=False)
     with pytest.raises(KitError, match="the bytes at its ends are 0 and 0"):
         measured(prefill, decode)
 
 
-def test_a_failed_read_says_so():
+def test_a_failed_nixl_read_raises_an_error():
     lost = nixlRemoteDisconnectError("NIXL_ERR_REMOTE_DISCONNECT")
     prefill, decode, _ = sides(states=("PROC", lost))
     with pytest.raises(KitError, match="when it read: nixlRemoteDisconnectError: NIXL_ERR_REMOTE_DISCONNECT"):
         measured(prefill, decode)
 
 
-def test_a_read_that_ends_in_an_error_state_says_so():
+def test_a_nixl_read_that_ends_in_an_error_state_raises_an_error():
     prefill, decode, _ = sides(states=("PROC", "ERR"))
     with pytest.raises(KitError, match="state ERR"):
         measured(prefill, decode)
 
 
-def test_a_buffer_that_nixl_does_not_take_says_so():
+def test_a_buffer_that_nixl_cannot_register_raises_an_error():
     with pytest.raises(KitError, match="buffer were set up: nixlBackendError: NIXL_ERR_BACKEND"):
         sides(most_bytes=100)
 
 
-def test_metadata_that_nixl_does_not_understand_say_so():
+def test_metadata_that_nixl_cannot_parse_raises_an_error():
     prefill, decode, _ = sides()
     with pytest.raises(KitError, match="metadata were loaded: nixlMismatchError"):
         decode.meet(prefill.region.model_copy(update={"metadata": "00"}))
 
 
-def test_memory_that_the_other_side_has_not_registered_can_not_be_read():
+def test_memory_that_the_other_side_has_not_registered_cannot_be_read():
     prefill, decode, _ = sides()
     region = prefill.region
     prefill.close()
@@ -148,13 +148,13 @@ def test_memory_that_the_other_side_has_not_registered_can_not_be_read():
         measure(decode, region, READS, clock=lambda: 0.0)
 
 
-def test_closing_twice_is_no_error():
+def test_closing_a_nixl_endpoint_twice_is_no_error():
     prefill, _, _ = sides()
     prefill.close()
     prefill.close()
 
 
-def test_a_read_without_end_is_given_up():
+def test_a_nixl_read_that_hangs_is_abandoned_after_a_time_limit():
     prefill, decode, _ = sides(states=("PROC",) * 1000)
     with pytest.raises(KitError, match="did not end within"):
         measured(prefill, decode)
@@ -166,13 +166,13 @@ def test_a_buffer_that_is_too_small_is_refused():
         measured(prefill, decode)
 
 
-def test_nixl_without_ucx_is_refused():
+def test_a_nixl_without_ucx_is_refused():
     memory = Memory()
     with pytest.raises(KitError, match="no UCX here: POSIX"):
         Endpoint("prefill", 4096, PATTERN, api_of(memory, plugins=("POSIX",)), torch_of(memory))
 
 
-def test_the_first_installed_nixl_is_used(monkeypatch):
+def test_the_first_installed_nixl_package_is_used(monkeypatch):
     package, module = ModuleType("rixl"), ModuleType("rixl._api")
     package.__path__ = []
     monkeypatch.setitem(sys.modules, "rixl", package)
@@ -180,12 +180,12 @@ def test_the_first_installed_nixl_is_used(monkeypatch):
     assert nixl() == ("rixl", module)
 
 
-def test_an_image_without_nixl_says_so():
+def test_an_image_without_nixl_raises_an_error():
     with pytest.raises(KitError, match="The image has no NIXL"):
         nixl()
 
 
-def test_a_pod_without_a_gpu_says_so(monkeypatch):
+def test_a_pod_without_a_gpu_raises_an_error(monkeypatch):
     torch = ModuleType("torch")
     torch.cuda = type("cuda", (), {"is_available": staticmethod(lambda: False)})
     monkeypatch.setitem(sys.modules, "torch", torch)

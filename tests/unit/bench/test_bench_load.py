@@ -22,7 +22,7 @@ async def only(deployment, answer: Answer, **changes):
     return record
 
 
-async def test_every_request_is_recorded_with_the_servers_counts(deployment):
+async def test_every_request_has_a_record_with_the_servers_token_counts(deployment):
     records = await run_load(deployment.target, load(), limit_s=20)
     assert sorted(record.index for record in records) == list(range(6))
     assert all(record.succeeded and record.counted_by_server for record in records)
@@ -31,7 +31,7 @@ async def test_every_request_is_recorded_with_the_servers_counts(deployment):
     }
 
 
-async def test_times_of_a_request_are_in_order(deployment):
+async def test_the_times_of_a_request_record_ascend(deployment):
     record = await only(deployment, Answer())
     assert 0 < record.ttft_s <= record.event_times_s[-1] <= record.latency_s
     assert list(record.event_times_s) == sorted(record.event_times_s)
@@ -51,31 +51,31 @@ async def test_requests_ask_for_an_exact_length_and_a_stream_with_usage(deployme
     }
 
 
-async def test_no_two_requests_share_a_prompt(deployment):
+async def test_no_two_requests_have_the_same_prompt(deployment):
     await run_load(deployment.target, load(), limit_s=20)
     assert len({body["prompt"] for body in deployment.requests}) == 6
 
 
-async def test_chat_completions_are_measured_alike(deployment):
+async def test_chat_completions_are_measured_like_completions(deployment):
     target = CompletionsTarget(deployment.url, "m", api="chat")
     (record,) = await run_load(target, load(1), limit_s=20)
     assert record.succeeded
     assert len(record.event_times_s) == 5
 
 
-async def test_a_path_of_a_proxy_stays_in_front(deployment):
+async def test_a_proxys_path_precedes_the_apis_path(deployment):
     target = CompletionsTarget(f"{deployment.url}/api/v1/namespaces/llm-d/services/epp:http/proxy", "m")
     (record,) = await run_load(target, load(1), limit_s=20)
     assert record.error.startswith("HTTP 404")
 
 
-async def test_several_tokens_in_an_event_count_as_the_server_counts_them(deployment):
+async def test_several_tokens_in_one_event_count_by_the_servers_usage(deployment):
     record = await only(deployment, Answer(events=4, tokens_per_event=3))
     assert (record.output_tokens, len(record.event_times_s), len(record.gaps_s)) == (12, 4, 3)
     assert record.tpot_s == pytest.approx(sum(record.gaps_s) / 11)
 
 
-async def test_without_usage_events_are_counted(deployment):
+async def test_without_usage_the_events_are_counted(deployment):
     record = await only(deployment, Answer(usage=False))
     assert (record.succeeded, record.counted_by_server, record.output_tokens) == (True, False, 5)
 
@@ -89,18 +89,18 @@ async def test_without_usage_events_are_counted(deployment):
         (Answer(events=0), Failure.SERVER, "without output"),
     ],
 )
-async def test_a_failure_is_recorded_with_its_kind_and_text(deployment, answer, failure, text):
+async def test_a_failed_request_is_recorded_with_kind_and_text(deployment, answer, failure, text):
     record = await only(deployment, answer)
     assert record.failure is failure
     assert text in record.error
 
 
-async def test_an_answer_that_does_not_end_times_out(deployment):
+async def test_a_response_that_never_ends_times_out(deployment):
     record = await only(deployment, Answer(hang=True), request_timeout_s=0.05)
     assert record.failure is Failure.TIMEOUT
 
 
-async def test_a_server_that_is_not_there_is_a_record():
+async def test_an_unreachable_server_yields_a_failure_record():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         target = CompletionsTarget(f"http://127.0.0.1:{unused.getsockname()[1]}", "m")
@@ -108,13 +108,13 @@ async def test_a_server_that_is_not_there_is_a_record():
     assert record.failure is Failure.CONNECTION
 
 
-async def test_no_request_is_started_after_the_limit(deployment):
+async def test_no_request_is_started_after_the_time_limit(deployment):
     deployment.script = lambda _: Answer(hang=True)
     records = await run_load(deployment.target, load(), limit_s=0.05)
     assert [record.failure for record in records] == [Failure.TIMEOUT] * 2
 
 
-async def test_a_closed_loop_keeps_to_its_concurrency(deployment):
+async def test_a_closed_loop_keeps_its_concurrency(deployment):
     running, most = 0, 0
 
     def script(number: int) -> Answer:
@@ -133,31 +133,31 @@ async def test_a_closed_loop_keeps_to_its_concurrency(deployment):
     assert most == 3
 
 
-async def test_an_open_loop_does_not_wait_for_answers(deployment):
+async def test_an_open_loop_does_not_wait_for_responses(deployment):
     deployment.script = lambda _: Answer(hang=True)
     deployment.release_at = 4
     records = await run_load(deployment.target, load(4, ConstantRate(1000)), limit_s=20)
     assert [record.failure for record in records] == [None] * 4
 
 
-async def test_a_completion_of_one_token_ends_the_wait(deployment):
+async def test_waiting_for_a_model_ends_with_a_successful_completion_of_one_token(deployment):
     await wait_for_answer(deployment.target, limit_s=20)
     assert [body["max_tokens"] for body in deployment.requests] == [1]
 
 
-async def test_a_load_first_asks_until_there_is_an_answer(deployment):
+async def test_a_load_starts_only_after_a_successful_answer(deployment):
     deployment.script = lambda number: Answer(status=503 if number < 3 else 200)
     await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
     assert len(deployment.requests) == 4
 
 
-async def test_the_limit_ends_it_with_the_last_answer(deployment):
+async def test_waiting_for_a_model_ends_after_the_limit_with_the_last_response(deployment):
     deployment.script = lambda _: Answer(status=503)
     with pytest.raises(KitError, match=r"no completion within 0.5 s; the last attempt: status: HTTP 503"):
         await wait_for_answer(deployment.target, limit_s=0.5, pause_s=0.1)
 
 
-async def test_a_refusal_is_not_waited_for(deployment):
+async def test_waiting_for_a_model_ends_at_once_if_it_is_refused(deployment):
     deployment.script = lambda _: Answer(status=401)
     with pytest.raises(KitError, match="refuses a completion: HTTP 401"):
         await wait_for_answer(deployment.target, limit_s=20)
@@ -167,26 +167,28 @@ async def test_a_refusal_is_not_waited_for(deployment):
 NO_SUCH_MODEL = Answer(status=404, error='{"message": "The model `m` does not exist.", "type": "NotFoundError"}')
 
 
-async def test_a_server_of_another_model_answers_while_a_gateway_takes_a_route_up(deployment):
+async def test_waiting_goes_on_while_a_gateway_still_routes_to_another_model(deployment):
     deployment.script = lambda number: NO_SUCH_MODEL if number < 9 else Answer()
     await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
     assert len(deployment.requests) == 10
 
 
-async def test_a_model_that_no_server_has_is_not_waited_for(deployment):
+async def test_waiting_for_a_model_that_no_server_has_ends_at_once(deployment):
     deployment.script = lambda _: NO_SUCH_MODEL
     with pytest.raises(KitError, match="refuses a completion: HTTP 404"):
         await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
     assert len(deployment.requests) == 10
 
 
-async def test_no_time_means_no_answer(deployment):
+async def test_waiting_with_a_limit_of_zero_fails(deployment):
     with pytest.raises(KitError, match="none was tried"):
         await wait_for_answer(deployment.target, limit_s=0)
 
 
 @pytest.mark.parametrize(("time_scale", "attempts"), [(1.0, 2), (600.0, 1)])
-async def test_an_attempt_has_its_time_in_the_time_of_the_servers(deployment, monkeypatch, time_scale, attempts):
+async def test_the_time_limit_of_an_attempt_is_scaled_with_the_servers_time(
+    deployment, monkeypatch, time_scale, attempts
+):
     monkeypatch.setattr(bench_load, "ATTEMPT_TIMEOUT_S", 0.1)
     asyncio.get_running_loop().call_later(0.4, deployment.released.set)
     deployment.script = lambda number: Answer(hang=number == 0)

@@ -36,18 +36,18 @@ async def load() -> str:
     return "all"
 
 
-def test_the_end_of_a_pod_ends_its_load_and_keeps_what_was_measured():
+def test_terminating_a_pod_ends_its_load_and_publishes_the_measurements():
     with sigterm_as_interrupt():
         assert asyncio.run(load()) == "what was measured"
 
 
-def test_publishing_is_not_ended():
+def test_publishing_results_is_not_interrupted_by_sigterm():
     with sigterm_as_interrupt():
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_pod_that_waits_for_its_start_just_ends():
+def test_a_pod_that_waits_for_the_common_start_exits_on_sigterm():
     with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt():
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -71,16 +71,16 @@ async def wait(cluster: Any, *, now_s: float) -> float:
     return await wait_for_start(REQUEST, cast("Any", cluster), limit_s=10.0, pause=at_once, now=lambda: now_s)
 
 
-async def test_the_start_is_by_the_api_servers_clock():
+async def test_the_start_time_of_a_load_is_the_api_servers():
     assert await wait(Told(), now_s=1000.4) == 1000.0 + LEAD_S
 
 
-async def test_a_start_that_a_pods_clock_has_far_ahead_is_refused_with_the_cause():
+async def test_a_start_time_far_from_the_pods_clock_is_refused_with_the_cause():
     with pytest.raises(KitError, match="the node's clock is 60 s behind"):
         await wait(Told(), now_s=940.0)
 
 
-async def test_a_start_that_is_never_told_is_told_in_the_end():
+async def test_a_pod_that_gets_no_start_time_gives_up_after_a_limit():
     times = iter([0.0, 1.0, 11.0])
     with pytest.raises(KitError, match="nobody said within 10 s"):
         await wait_for_start(
@@ -108,7 +108,7 @@ class Board(Told):
         return time.time() - LEAD_S if self.ready else None
 
 
-def test_a_pod_says_that_it_is_ready_once_its_generators_are():
+def test_a_pod_signals_that_it_is_ready_once_its_load_processes_are():
     board = Board()
     request = replace(
         REQUEST, base_url="http://127.0.0.1:9", shapes=("closed:1",), requests=1, parallelism=4, processes=2

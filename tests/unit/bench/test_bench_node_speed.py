@@ -46,33 +46,33 @@ def clock_fixture(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_copy_counts_what_is_read_and_what_is_written(clock: Clock) -> None:
+def test_a_memory_copy_counts_bytes_read_and_written(clock: Clock) -> None:
     (speed,) = gpu_speeds(torch_with(clock), 1, WORK)
     assert speed.memory_gb_per_s == pytest.approx(2.0)
 
 
-def test_a_product_of_matrices_is_two_operations_for_each_of_its_rows_cubed(clock: Clock) -> None:
+def test_a_matrix_product_counts_two_operations_for_each_multiplication(clock: Clock) -> None:
     (speed,) = gpu_speeds(torch_with(clock), 1, WORK)
     assert speed.matrix_tflops == pytest.approx(2 * 1000**3 / 2.0 / 1e12)
 
 
-def test_a_gpu_that_fails_is_named(clock: Clock) -> None:
+def test_acceptance_names_a_failing_gpu(clock: Clock) -> None:
     with pytest.raises(KitError, match="GPU 1: HIP error: out of memory"):
         list(gpu_speeds(torch_with(clock, broken=1), 2, WORK))
 
 
-def test_disks_are_those_that_the_kernel_has_in_their_sizes(tmp_path: Path) -> None:
+def test_disks_have_the_sizes_that_the_kernel_reports(tmp_path: Path) -> None:
     for name, sectors in (("nvme0n1", 1000), ("sda", 5), ("nvme1n1", 2000)):
         (tmp_path / "block" / name).mkdir(parents=True)
         (tmp_path / "block" / name / "size").write_text(f"{sectors}\n")
     assert disk_sizes(tmp_path) == {"nvme0n1": 512_000, "nvme1n1": 1_024_000}
 
 
-def test_reading_a_file_system_leaves_no_file_behind(tmp_path: Path) -> None:
+def test_reading_a_file_systems_speed_leaves_no_file_behind(tmp_path: Path) -> None:
     assert disk_read_gb_per_s(tmp_path, WORK.disk_bytes) > 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_can_not_be_written_to_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(KitError, match=f"{tmp_path}/absent can't be measured: No such file"):
         disk_read_gb_per_s(tmp_path / "absent", WORK.disk_bytes)

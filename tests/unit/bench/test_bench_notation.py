@@ -15,7 +15,7 @@ from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, LogNormal,
         ("poisson:0.5", [PoissonRate(0.5, seed=3)]),
     ],
 )
-def test_shapes(text, shapes):
+def test_each_notation_of_a_load_is_parsed_into_its_shape(text, shapes):
     assert read_shapes(text, seed=3) == shapes
 
 
@@ -28,7 +28,7 @@ def test_a_trace_is_read_from_its_file(tmp_path):
 @pytest.mark.parametrize(
     "text", ["poisson", "poisson:", "steady:4", "closed:a", "constant:-1", "constant:inf", "trace:"]
 )
-def test_what_is_no_shape_is_refused_with_what_is_one(text):
+def test_an_invalid_load_shape_is_refused_with_examples(text):
     with pytest.raises(KitError, match="closed:USERS"):
         read_shapes(text)
 
@@ -37,12 +37,12 @@ def test_what_is_no_shape_is_refused_with_what_is_one(text):
     ("text", "length"),
     [("4096", Fixed(4096)), ("normal:100,20", Normal(100, 20)), ("lognormal:100,50", LogNormal(100, 50))],
 )
-def test_lengths(text, length):
+def test_each_notation_of_lengths_is_parsed(text, length):
     assert read_length(text) == length
 
 
 @pytest.mark.parametrize("text", ["", "many", "normal:3", "normal:1,2,3", "4.5", "gamma:1,2"])
-def test_what_is_no_length_is_refused_with_what_is_one(text):
+def test_invalid_lengths_are_refused_with_examples(text):
     with pytest.raises(KitError, match="lognormal:MEAN"):
         read_length(text)
 
@@ -50,12 +50,12 @@ def test_what_is_no_length_is_refused_with_what_is_one(text):
 @pytest.mark.parametrize(
     ("text", "trim"), [("none", Trim()), ("busy", Trim(busy=True)), ("0.2", Trim(head_share=0.2, tail_share=0.2))]
 )
-def test_trims(text, trim):
+def test_each_notation_of_a_trim_is_parsed(text, trim):
     assert read_trim(text) == trim
 
 
 @pytest.mark.parametrize("text", ["0.5", "most", ""])
-def test_what_is_no_trim_is_refused_with_what_is_one(text):
+def test_an_invalid_trim_is_refused_with_examples(text):
     with pytest.raises(KitError, match=r"none, busy, or a share"):
         read_trim(text)
 
@@ -70,23 +70,23 @@ def lines(*rows) -> str:
     return "\n".join(map(json.dumps, rows))
 
 
-def test_times_count_from_the_first_request(tmp_path):
+def test_trace_times_are_relative_to_the_first_request(tmp_path):
     path = written(tmp_path, lines({"time_s": 12.5, "input_tokens": 9}, {"time_s": 10, "output_tokens": 4}))
     assert read_trace(path).entries == (TraceEntry(0.0, None, 4), TraceEntry(2.5, 9, None))
 
 
-def test_csv_is_read_alike(tmp_path):
+def test_a_csv_trace_is_read_like_json_lines(tmp_path):
     path = written(tmp_path, "time_s,input_tokens,output_tokens\n0,100,20\n1.5,,30\n", "t.csv")
     assert read_trace(path).entries == (TraceEntry(0.0, 100, 20), TraceEntry(1.5, None, 30))
 
 
-def test_mooncakes_times_are_milliseconds(tmp_path):
+def test_times_in_mooncakes_traces_are_milliseconds(tmp_path):
     row = {"timestamp": 1000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}
     path = written(tmp_path, lines({**row, "timestamp": 0}, row))
     assert read_trace(path).entries[1] == TraceEntry(1.0, 6758, 500)
 
 
-def test_azures_times_are_dates(tmp_path):
+def test_times_in_azures_traces_are_dates(tmp_path):
     text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
     text += "2023-11-16 18:15:50.9951690,396,109\n"
     second = read_trace(written(tmp_path, text, "azure.csv")).entries[1]
@@ -94,7 +94,7 @@ def test_azures_times_are_dates(tmp_path):
     assert (second.input_tokens, second.output_tokens) == (396, 109)
 
 
-def test_all_bad_lines_are_told(tmp_path):
+def test_all_invalid_lines_of_a_trace_are_reported(tmp_path):
     path = written(
         tmp_path,
         '{"time_s": 0}\n{"time_s": "soon"}\nnothing\n{"input_tokens": 3}\n{"time_s":1,"input_tokens":0}\n'
@@ -117,6 +117,6 @@ def test_an_empty_trace_is_refused(tmp_path):
     assert refused.value.verdict == "the load can't be sent"
 
 
-def test_a_trace_that_is_not_there_is_told(tmp_path):
+def test_a_missing_trace_file_is_reported(tmp_path):
     with pytest.raises(KitError, match="can't be read"):
         read_trace(tmp_path / "none.jsonl")

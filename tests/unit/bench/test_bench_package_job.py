@@ -6,7 +6,7 @@ import pytest
 from llmd_bench.jobs import package as package_job
 
 
-def test_answers_of_gpt_oss_are_ordered_by_prompt_not_by_arrival(tmp_path):
+def test_answers_of_gpt_oss_evals_are_ordered_by_prompt_and_not_by_arrival(tmp_path):
     conversations = [[{"role": "user", "content": f"question {n}"}] for n in range(4)]
     shown = [f"<p>Score: {score}</p>" for score in (1.0, 0.0, 1.0, 0.0)]
     orders = []
@@ -19,7 +19,7 @@ def test_answers_of_gpt_oss_are_ordered_by_prompt_not_by_arrival(tmp_path):
     assert sorted(orders[0]) == [False, False, True, True]
 
 
-def test_answers_of_lm_eval_are_those_of_the_flexible_filter_by_number(tmp_path):
+def test_answers_of_lm_eval_are_the_flexible_filters_by_document_number(tmp_path):
     samples = [
         {"doc_id": 1, "filter": "strict-match", "exact_match": 0.0},
         {"doc_id": 1, "filter": "flexible-extract", "exact_match": 1.0},
@@ -53,19 +53,19 @@ def job_fixture(tmp_path, monkeypatch):
     return run
 
 
-def test_the_report_has_a_letter_for_each_answer(job, tmp_path):
+def test_the_report_of_an_evaluation_job_has_a_digit_for_each_answer(job, tmp_path):
     sample = json.dumps({"doc_id": 0, "filter": "flexible-extract", "exact_match": 1.0})
     code, report = job(f"open({str(tmp_path / 'samples_a.jsonl')!r}, 'w').write({sample!r})")
     assert (code, report["answers"]) == (0, "1")
 
 
-def test_a_package_that_fails_fails_the_job_with_its_exit_code(job):
+def test_a_failing_evaluation_package_fails_the_job_with_its_exit_code(job):
     code, report = job("raise SystemExit(3)")
     assert code == 3
     assert "ended with 3" in report["error"]
 
 
-def test_a_package_that_leaves_no_results_fails_the_job(job):
+def test_an_evaluation_package_without_results_fails_the_job(job):
     code, report = job("pass")
     assert code == 1
     assert "no results" in report["error"]

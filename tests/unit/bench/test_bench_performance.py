@@ -15,7 +15,7 @@ def test_percentiles_are_interpolated_between_neighbours(percent, expected):
     assert percentile([1, 2, 3, 4], percent) == pytest.approx(expected)
 
 
-def test_statistics_of_known_samples():
+def test_statistics_of_known_samples_have_the_expected_values():
     statistics = describe([4, 2, 4, 4, 5, 5, 7, 9], "ms")
     assert (statistics.mean, statistics.stddev, statistics.min, statistics.max) == (5, 2, 2, 9)
     assert (statistics.p50, statistics.p90, statistics.units) == (4.5, pytest.approx(7.6), "ms")
@@ -27,11 +27,11 @@ def test_one_sample_is_every_percentile():
     assert statistics.stddev == 0
 
 
-def test_no_samples_have_no_statistics():
+def test_empty_samples_have_no_statistics():
     assert describe([], "s") is None
 
 
-def test_a_single_quantity_has_only_a_mean():
+def test_a_quantity_measured_once_has_only_a_mean():
     assert single(3.0, "tokens/s").model_dump(exclude_none=True) == {"units": "tokens/s", "mean": 3.0}
 
 
@@ -63,12 +63,12 @@ def test_tokens_that_share_an_event_change_tpot_and_not_the_gaps():
     assert record.gaps_s == pytest.approx([0.1] * 5)
 
 
-def test_one_token_has_no_time_per_output_token():
+def test_a_single_token_has_no_time_per_output_token():
     record = request(tokens=1)
     assert (record.tpot_s, record.gaps_s) == (None, [])
 
 
-def test_throughput_per_gpu_and_per_user():
+def test_throughput_is_divided_by_gpus_and_by_users():
     records = [request(index, started_s=index % 2 * 1.0) for index in range(4)]
     performance = summarize(records, planned=4, gpus=3, concurrency=2)
     assert performance.duration_s == pytest.approx(2)
@@ -78,21 +78,21 @@ def test_throughput_per_gpu_and_per_user():
     assert performance.tpsu_decode == pytest.approx(10)
 
 
-def test_the_speed_of_text_is_that_of_the_mean_token_as_in_rows():
+def test_decode_speed_for_each_user_is_the_inverse_of_the_mean_tpot():
     performance = summarize([request(gap_s=0.01), request(1, gap_s=0.04)], planned=2, gpus=1)
     assert performance.tpsu_decode == pytest.approx(1 / 0.025)
 
 
-def test_users_of_an_open_loop_are_the_requests_in_flight():
+def test_the_users_of_an_open_loop_are_the_mean_number_of_requests_in_flight():
     records = [request(index, started_s=index * 0.5) for index in range(3)]
     assert summarize(records, planned=3, gpus=1).users == pytest.approx(3 * 1.0 / 2.0)
 
 
-def test_more_users_than_requests_count_as_many_as_there_were():
+def test_the_number_of_users_is_at_most_the_number_of_requests():
     assert summarize([request()], planned=1, gpus=1, concurrency=8).users == 1
 
 
-def test_failures_are_counted_by_reason_and_kept_out_of_the_latencies():
+def test_failures_are_counted_by_reason_and_excluded_from_latencies():
     cut = request(2, failure=Failure.CUT, error="cut")
     performance = summarize([request(), failed(), failed(8), cut], planned=5, gpus=1, concurrency=1)
     assert (performance.requests, performance.failures, performance.incomplete) == (4, 3, 1)

@@ -51,11 +51,11 @@ def travelled(*stages: StageResult, how: RunContext = RunContext()) -> pod_load.
     return unpack(join_pieces(pack(how, stages)))
 
 
-def test_a_request_survives_its_file():
+def test_a_load_request_is_read_back_from_its_file():
     assert from_json(REQUEST.to_json()) == REQUEST
 
 
-def test_each_value_of_a_shape_is_a_stage():
+def test_each_value_of_a_load_shape_is_a_stage():
     assert [item.name for item in replace(REQUEST, shapes=("constant:4,8", "closed:2")).stages()] == [
         "constant:4",
         "constant:8",
@@ -68,28 +68,28 @@ def test_pods_share_a_load_without_overlap():
     assert len({REQUEST.ready_name(0), REQUEST.ready_name(1), REQUEST.part_name(0, 0), REQUEST.start_name}) == 4
 
 
-def test_the_merged_load_has_every_request_of_every_pod_in_order():
+def test_the_merged_load_has_every_pods_requests_in_order():
     pods = [travelled(stage(record(0), record(2))), travelled(stage(record(1), record(3)))]
     (merged,) = merge(ONE_STAGE, pods)
     assert [item.index for item in merged.records] == [0, 1, 2, 3]
     assert merged.requests_per_s == stage(*map(record, range(4))).requests_per_s
 
 
-def test_requests_of_a_pod_that_began_later_are_later():
+def test_request_times_of_a_pod_that_started_later_are_shifted():
     late = stage(record(1), began=BEGAN + timedelta(seconds=2))
     (merged,) = merge(ONE_STAGE, [travelled(stage(record(0))), travelled(late)])
     assert [item.started_s for item in merged.records] == [0.0, 2.25]
     assert merged.records[1].slip_s == 0
 
 
-def test_pods_that_began_apart_are_told():
+def test_a_remark_names_pods_that_started_at_different_times():
     late = stage(record(1), began=BEGAN + timedelta(seconds=2))
     assert list(notes([travelled(stage(record(0))), travelled(late)])) == [
         "pods began stage 1 within 2.0 s of each other"
     ]
 
 
-def test_one_pod_that_was_too_slow_spoils_the_whole():
+def test_one_pod_that_could_not_keep_up_makes_the_whole_load_invalid():
     slow = replace(HEALTHY, spoiled="the load generator was too slow: it was")
     (merged,) = merge(ONE_STAGE, [travelled(stage(record(0))), travelled(stage(record(1), health=slow))])
     assert "too slow" in merged.health.spoiled
@@ -97,49 +97,49 @@ def test_one_pod_that_was_too_slow_spoils_the_whole():
     assert merged.health.offered_requests_per_s == 4.0
 
 
-def test_a_load_of_which_a_pod_is_missing_falls_short():
+def test_a_load_with_a_missing_pod_has_a_shortfall():
     first, second = merge(REQUEST, [travelled(stage(record(0), record(2)), stage(record(0)))])
     assert first.shortfall == second.shortfall == "1 of 2 pods left no result: 50% of the load is missing"
     assert [item.index for item in first.records] == [0, 2]
 
 
-def test_a_stage_that_a_pod_did_not_come_to_falls_short():
+def test_a_stage_that_a_pod_did_not_run_has_a_shortfall():
     ended_early = travelled(replace(stage(record(0)), interrupted=True, shortfall="interrupted"))
     first, second = merge(REQUEST, [ended_early, travelled(stage(record(1)), stage(record(1)))])
     assert (first.interrupted, first.shortfall) == (True, "interrupted")
     assert second.shortfall == "not reached by 1 of 2 pods"
 
 
-def test_a_stage_that_no_pod_came_to_is_there_and_falls_short():
+def test_a_stage_that_no_pod_ran_is_listed_with_a_shortfall():
     *_, last = merge(REQUEST, [travelled(stage(record(0))), travelled(stage(record(1)))])
     assert (last.records, last.shortfall) == ((), "not reached by 2 of 2 pods")
 
 
-def test_what_a_pod_did_not_send_is_told_of_the_whole():
+def test_a_pods_unsent_requests_are_reported_for_the_whole_load():
     short = replace(stage(record(0)), shortfall="1 of 2 requests were not sent")
     (merged, _) = merge(REQUEST, [travelled(short), travelled(stage(record(1)))])
     assert merged.shortfall == "1 of 2 requests were not sent"
 
 
-def test_a_whole_load_does_not_fall_short():
+def test_a_complete_load_has_no_shortfall():
     pods = [travelled(stage(record(0))), travelled(stage(record(1)))]
     assert merge(ONE_STAGE, pods)[0].shortfall is None
 
 
-def test_failures_arrive_with_their_kind():
+def test_merged_failures_keep_their_kind():
     failed = record(0, failure=Failure.STATUS, error="HTTP 429", status=429, retry_after_s=2.0, event_times_s=())
     (merged,) = merge(ONE_STAGE, [travelled(stage(failed))])
     assert merged.records[0] == replace(failed, event_times_s=array("d"))
 
 
 @given(st.lists(st.floats(0, 100), max_size=50))
-def test_times_of_tokens_arrive_to_the_microsecond(times):
+def test_merged_token_times_are_exact_to_the_microsecond(times):
     sent = record(0, event_times_s=sorted(times))
     (part,) = travelled(stage(sent)).parts
     assert list(part.records[0].event_times_s) == pytest.approx(sorted(times), abs=1e-6)
 
 
-def test_what_is_too_much_goes_without_the_times_of_tokens(monkeypatch):
+def test_a_result_that_is_too_large_is_published_without_token_times(monkeypatch):
     monkeypatch.setattr(pod_load, "MAX_CHUNKS", 1)
     monkeypatch.setattr("llmd_base.config_maps.CHUNK_BYTES", 3000)
     random = Random(1)  # noqa: S311 - noise
@@ -152,12 +152,12 @@ def test_what_is_too_much_goes_without_the_times_of_tokens(monkeypatch):
     assert list(notes([result])) == ["times of single tokens were left out: too many for ConfigMaps"]
 
 
-def test_what_is_too_much_even_then_is_refused(monkeypatch):
+def test_a_result_that_is_too_large_without_token_times_is_refused(monkeypatch):
     monkeypatch.setattr(pod_load, "MAX_CHUNKS", 0)
     with pytest.raises(KitError, match="too many"):
         pack(RunContext(), [stage(record(0))])
 
 
 @given(st.binary(max_size=200))
-def test_pieces_join_to_what_they_were(content):
+def test_joined_pieces_of_a_result_equal_the_original(content):
     assert join_pieces(pieces(content)) == content

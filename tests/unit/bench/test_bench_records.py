@@ -26,7 +26,7 @@ def failed(index, failure, error, **more) -> RequestRecord:
     return RequestRecord(index, float(index), 0.1, failure=failure, error=error, **more)
 
 
-def test_kinds_are_counted_with_the_first_of_each_as_example():
+def test_failures_are_counted_by_kind_with_the_first_as_example():
     records = [
         failed(5, Failure.STATUS, "HTTP 429: later", status=429, retry_after_s=9.0),
         failed(2, Failure.STATUS, "HTTP 429: first", status=429, retry_after_s=2.0),
@@ -43,18 +43,18 @@ def test_kinds_are_counted_with_the_first_of_each_as_example():
     ("status", "meaning"),
     [(404, "no such model, or a wrong path in the address"), (500, "the server failed"), (599, "the server failed")],
 )
-def test_statuses_are_explained(status, meaning):
+def test_failure_kinds_of_http_statuses_have_an_explanation(status, meaning):
     (result,) = classify([failed(0, Failure.STATUS, "x", status=status)])
     assert (result.kind, result.meaning) == (f"HTTP {status}", meaning)
 
 
 @pytest.mark.parametrize("failure", list(Failure))
-def test_every_kind_is_explained(failure):
+def test_every_failure_kind_has_an_explanation(failure):
     (result,) = classify([failed(0, failure, "x", status=400)])
     assert result.meaning
 
 
-def test_a_run_without_failures_has_none():
+def test_a_run_without_failures_has_no_failure_classes():
     assert classify([RequestRecord(0, 0.0, 1.0)]) == []
 
 
@@ -71,11 +71,11 @@ def sent(index, due_s, started_s) -> RequestRecord:
     return RequestRecord(index, started_s, 1.0, (0.1, 0.2), due_s=due_s)
 
 
-def test_a_generator_that_keeps_up_spoils_nothing():
+def test_a_load_generator_that_keeps_up_is_not_blamed():
     assert spoiled_reason(FINE, 100.0) is None
 
 
-def test_requests_that_were_sent_late_spoil_a_run():
+def test_requests_sent_late_make_a_measurement_invalid():
     late = Health(slip_ms=Delay(2, 1, 12, 30), cpu_share=(0.5, 0.97))
     assert spoiled_reason(late, 100.0) == (
         "the load generator was too slow: requests were sent 12.0 ms late (p99, limit 5.0 ms); "
@@ -83,36 +83,36 @@ def test_requests_that_were_sent_late_spoil_a_run():
     )
 
 
-def test_what_is_late_against_a_slow_server_anyway_spoils_nothing():
+def test_a_delay_that_is_small_against_the_servers_latency_is_accepted():
     assert spoiled_reason(Health(slip_ms=Delay(2, 1, 12, 30)), 1000.0) is None
 
 
-def test_a_loop_that_wakes_up_late_spoils_a_run():
+def test_an_event_loop_that_wakes_up_late_makes_a_measurement_invalid():
     assert "its event loop was 8.0 ms late" in (spoiled_reason(Health(loop_lag_ms=Delay(1, 1, 8, 9)), None) or "")
 
 
-def test_a_rate_that_was_not_kept_spoils_a_run():
+def test_a_sending_rate_below_the_requested_one_makes_a_measurement_invalid():
     assert "40.0 of 45.0 requests/s" in (
         spoiled_reason(Health(offered_requests_per_s=45.0, sent_requests_per_s=40.0), None) or ""
     )
 
 
-def test_health_follows_from_the_requests():
+def test_the_generators_health_is_computed_from_its_requests():
     records = [sent(0, 0.0, 0.001), sent(1, 1.0, 1.002), sent(2, 2.0, 2.003)]
     health = generator_health(records, ConstantRate(1), SectionResult(lags_s=[0.001], cpu_share=[0.2]))
     assert (round(health.slip_ms.max, 6), round(health.slip_ms.mean, 6)) == (3.0, 2.0)
     assert (health.offered_requests_per_s, round(health.sent_requests_per_s, 2)) == (1.0, 1.0)
 
 
-def test_a_closed_loop_offers_no_rate():
+def test_a_closed_loop_has_no_offered_rate():
     assert generator_health([sent(0, 0, 0)], ClosedLoop(1), SectionResult()).offered_requests_per_s is None
 
 
-def test_a_lost_process_spoils_a_run():
+def test_a_lost_load_process_makes_a_measurement_invalid():
     assert generator_health([], ClosedLoop(1), SectionResult(lost=["process 2 hung"])).spoiled == "process 2 hung"
 
 
-def test_no_samples_have_no_delay():
+def test_empty_samples_have_no_delay():
     assert delay_of([]) is None
 
 
@@ -120,23 +120,23 @@ WHOLE = RequestRecord(3, 0.5, 1.25, array("d", [0.25, 0.5]), 128, 2, counted_by_
 FAILED = RequestRecord(4, 1.0, 0.1, failure=Failure.STATUS, error="HTTP 429: busy", status=429, retry_after_s=3.0)
 
 
-def test_what_is_written_is_read_back_equal():
+def test_written_request_records_are_read_back_equal():
     (first, second) = read_lines([as_line(0, WHOLE), as_line(1, FAILED)])
     assert first == (0, WHOLE)
     assert (second[0], second[1].failure, second[1].retry_after_s) == (1, Failure.STATUS, 3.0)
 
 
-def test_gaps_of_a_request_whose_inner_times_were_left_out_stay_unknown():
+def test_gaps_of_a_request_without_its_inner_token_times_are_unknown():
     long = RequestRecord(3, 0.0, 2.0, (0.25, 0.5, 1.5), output_tokens=3, due_s=0.0)
     ((_, arrived),) = read_lines([as_line(0, long.thinned())])
     assert (list(arrived.event_times_s), arrived.gaps_s, arrived.tpot_s) == ([0.25, 1.5], [], long.tpot_s)
 
 
-def test_a_line_that_was_cut_off_at_the_end_is_left_out():
+def test_a_truncated_last_line_of_records_is_skipped():
     assert len(read_lines([as_line(0, WHOLE), as_line(0, FAILED)[:40]])) == 1
 
 
-def test_a_bad_line_in_the_middle_is_told():
+def test_an_invalid_line_in_the_middle_of_records_is_reported():
     with pytest.raises(KitError, match="line 1 of requests is no request"):
         read_lines(["{}", as_line(0, WHOLE)])
 
@@ -149,49 +149,49 @@ def request(index, started_s, latency_s, **changes) -> RequestRecord:
 EVEN = [request(index, float(index), 2.0) for index in range(11)]
 
 
-def test_nothing_trimmed_is_from_the_first_request_to_the_last_answer():
+def test_an_untrimmed_window_is_from_the_first_request_to_the_last_answer():
     assert window_of(EVEN, ConstantRate(1), NOTHING_TRIMMED) == MeasuredWindow(0.0, 12.0)
 
 
-def test_shares_are_of_the_time_in_which_requests_were_sent():
+def test_trimmed_shares_are_of_the_time_in_which_requests_were_sent():
     window = window_of(EVEN, ConstantRate(1), Trim(head_share=0.2, tail_share=0.2))
     assert (window.begin_s, window.end_s) == (2.0, 8.0)
     assert sum(window.has(record) for record in EVEN) == 7
 
 
-def test_a_warm_up_goes_before_shares():
+def test_the_warm_up_is_removed_before_trimmed_shares():
     window = window_of(EVEN, ConstantRate(1), Trim(warmup_s=5, head_share=0.2))
     assert (window.begin_s, window.end_s) == (6.0, 10.0)
     assert window.rule == "without the first 5 s, without the first 20% of the time"
 
 
-def test_a_closed_loop_is_busy_while_all_its_users_are():
+def test_the_busy_window_of_a_closed_loop_has_all_users_in_flight():
     records = [request(0, 0.0, 2.0), request(1, 1.0, 3.0), request(2, 2.0, 3.0), request(3, 4.1, 4.0)]
     window = window_of(records, ClosedLoop(2), Trim(busy=True))
     assert (window.begin_s, window.end_s, window.rule) == (1.0, 5.0, "all users busy")
 
 
-def test_users_who_never_were_busy_together_leave_all_of_it():
+def test_users_who_were_never_all_busy_leave_the_whole_window():
     records = [request(0, 0.0, 1.0), request(1, 3.0, 1.0)]
     window = window_of(records, ClosedLoop(2), Trim(busy=True))
     assert (window.begin_s, window.end_s) == (0.0, 3.0)
 
 
-def test_an_open_loop_is_busy_from_its_first_answer_to_its_last_request():
+def test_the_busy_window_of_an_open_loop_is_from_first_answer_to_last_request():
     window = window_of(EVEN, ConstantRate(1), Trim(busy=True))
     assert (window.begin_s, window.end_s) == (2.0, 10.0)
 
 
-def test_tokens_count_when_they_arrive():
+def test_tokens_count_in_the_window_in_which_they_arrive():
     assert MeasuredWindow(1.5, 2.5).tokens([request(0, 0.0, 2.0), request(1, 1.0, 2.0)]) == 4.0
     assert MeasuredWindow(0.0, 9.0).tokens([request(0, 0.0, 2.0, failure=Failure.CUT)]) == 0.0
 
 
-def test_requests_in_flight_are_a_mean_over_the_window():
+def test_requests_in_flight_are_averaged_over_the_window():
     assert MeasuredWindow(0.0, 4.0).in_flight([request(0, 0.0, 2.0), request(1, 1.0, 1.0), request(2, 3.0, 9.0)]) == 1.0
 
 
-def test_a_trim_that_leaves_nothing_leaves_an_empty_window():
+def test_a_trim_of_everything_leaves_an_empty_window():
     window = window_of(EVEN, ConstantRate(1), Trim(warmup_s=100))
     assert window.duration_s == 0.0
     assert window_of([], ConstantRate(1), Trim()).rule == "no requests"

@@ -24,7 +24,7 @@ ALL_REMOTE = SmokeLimits(min_remote_prefill_share=0.95)
 AGGREGATED = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, Parallelism(1)),))
 
 
-async def test_a_healthy_deployment_passes_with_proof(deployment):
+async def test_a_healthy_deployment_passes_the_benchmark_with_a_proof(deployment):
     result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
     assert result.passed
     assert result.remote_prefill.share == 1
@@ -32,7 +32,7 @@ async def test_a_healthy_deployment_passes_with_proof(deployment):
     assert result.notes == ()
 
 
-async def test_probe_and_warm_up_are_not_measured(deployment):
+async def test_probe_and_warm_up_requests_are_not_measured(deployment):
     result = await smoke(deployment.plan(warmup_requests=3))
     assert len(deployment.requests) == 1 + 3 + 8
     assert len(result.records) == 8
@@ -43,7 +43,7 @@ async def test_probe_and_warm_up_are_not_measured(deployment):
 @pytest.mark.parametrize(
     ("topology", "concurrency", "expected"), [(TOPOLOGY, 1, 2), (TOPOLOGY, 4, 4), (AGGREGATED, 3, 3)]
 )
-async def test_warm_up_covers_every_pair_of_servers_and_every_user(deployment, topology, concurrency, expected):
+async def test_the_warm_up_covers_every_pair_of_servers_and_every_user(deployment, topology, concurrency, expected):
     plan = deployment.plan(topology=topology, concurrency=concurrency, warmup_requests=None)
     assert plan.warmup == expected
 
@@ -56,7 +56,7 @@ async def test_a_silent_fallback_fails_the_benchmark(deployment):
     assert result.remote_prefill.share == pytest.approx(0.5)
 
 
-async def test_failed_requests_fail_the_benchmark_and_do_not_end_it(deployment):
+async def test_failed_requests_fail_the_benchmark_without_ending_it(deployment):
     deployment.script = lambda number: Answer(status=503) if number in {4, 6} else Answer()
     result = await smoke(deployment.plan())
     assert not result.passed
@@ -72,7 +72,7 @@ async def test_results_are_in_model_time(deployment):
     assert result.wall_s < result.performance.duration_s < 101 * result.wall_s
 
 
-async def test_unreadable_metrics_are_evidence_and_not_a_crash(deployment):
+async def test_unreadable_metrics_are_reported_and_not_a_crash(deployment):
     deployment.dead_metrics = {"router", "prefill", "decode"}
     result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
     assert result.performance.failures == 0
@@ -111,7 +111,7 @@ async def test_a_run_during_which_a_server_restarted_does_not_pass(deployment, r
     assert result.performance.failures == 0
 
 
-async def test_an_aggregated_model_needs_no_proof(deployment):
+async def test_an_aggregated_model_needs_no_proof_of_remote_prefill(deployment):
     result = await smoke(deployment.plan(topology=AGGREGATED, thresholds=ALL_REMOTE))
     assert result.passed
     assert result.remote_prefill is None
@@ -123,7 +123,7 @@ async def test_a_model_that_never_answers_is_an_error(deployment):
         await smoke(deployment.plan(router_timeout_s=0.05))
 
 
-async def test_a_benchmark_whose_time_is_over_before_all_was_sent_is_no_measurement(deployment):
+async def test_a_benchmark_that_times_out_before_all_requests_is_no_measurement(deployment):
     deployment.script = lambda number: Answer(hang=number > 3)
     with pytest.raises(KitError) as error:
         await smoke(deployment.plan(timeout_s=1.0))
@@ -132,13 +132,13 @@ async def test_a_benchmark_whose_time_is_over_before_all_was_sent_is_no_measurem
     assert "smoke.timeoutS" in str(error.value.remedy)
 
 
-async def test_what_no_request_was_answered_by_does_not_pass_whatever_the_thresholds_allow(deployment):
+async def test_a_run_without_answers_fails_whatever_the_limits_are(deployment):
     deployment.script = lambda number: Answer(status=503) if number > 1 else Answer()
     result = await smoke(deployment.plan(thresholds=SmokeLimits(max_failures=8)))
     assert [check.name for check in result.verdict.failed] == ["answers"]
 
 
-async def test_remarks_tell_what_limits_the_numbers(deployment):
+async def test_remarks_name_everything_that_limits_the_figures(deployment):
     deployment.script = lambda number: Answer(status=503) if number == 1 else Answer(events=2, tokens_per_event=3)
     result = await smoke(replace(deployment.plan(), concurrency=4))
     text = "\n".join(result.notes)
@@ -147,7 +147,7 @@ async def test_remarks_tell_what_limits_the_numbers(deployment):
     assert "events carry 3.00 tokens" in text
 
 
-async def test_progress_is_told_by_phase(deployment):
+async def test_progress_is_reported_by_phase(deployment):
     seen: list[SmokeProgress] = []
     await smoke(deployment.plan(requests=2), seen.append)
     assert [(item.phase, item.done, item.total) for item in seen] == [
@@ -176,7 +176,7 @@ async def test_a_benchmark_without_time_for_its_questions_is_no_measurement(depl
         await evaluate(plan, 0.0, lambda _: None)
 
 
-async def test_an_evaluation_that_is_asked_for_and_was_not_done_passes_nothing(deployment):
+async def test_a_requested_evaluation_that_was_not_done_fails_the_benchmark(deployment):
     result = await smoke(deployment.plan(thresholds=SmokeLimits(min_accuracy=0.0)))
     assert [check.name for check in result.verdict.failed] == ["accuracy"]
 
@@ -189,16 +189,16 @@ def snapshot(steps: float, late: float) -> Snapshot:
     return Snapshot((Reading(MetricsEndpoint("decode", "decode-0", "http://decode-0/metrics"), series),))
 
 
-def test_a_machine_too_slow_for_the_simulation_is_named() -> None:
+def test_a_machine_too_slow_for_the_simulation_is_remarked() -> None:
     (remark,) = about_simulation(snapshot(100, 0), snapshot(1100, 250))
     assert "25% of its steps were late" in remark
 
 
-def test_a_few_late_steps_are_not_worth_a_remark() -> None:
+def test_a_few_late_simulation_steps_are_not_remarked() -> None:
     assert list(about_simulation(snapshot(100, 0), snapshot(1100, 5))) == []
 
 
-def test_real_servers_have_no_simulated_steps() -> None:
+def test_real_servers_have_no_simulation_steps() -> None:
     empty = Snapshot((Reading(MetricsEndpoint("decode", "decode-0", "http://decode-0/metrics")),))
     assert list(about_simulation(empty, empty)) == []
 
@@ -213,7 +213,7 @@ async def result(deployment, *apis: OtherApi) -> SmokeResult:
     return await smoke(plan)
 
 
-async def test_each_other_api_is_asked_once_with_a_prompt_of_the_measured_length(deployment):
+async def test_each_other_api_gets_one_request_with_a_prompt_of_the_measured_length(deployment):
     outcome = await result(deployment, *DISAGGREGATED)
     chat, responses = deployment.requests[MEASURED:]
     assert len(chat["messages"][0]["content"]) == len(responses["input"]) == 4 * 64
@@ -222,13 +222,13 @@ async def test_each_other_api_is_asked_once_with_a_prompt_of_the_measured_length
     assert outcome.remote_prefill.counters["prefill requests"].value == 8
 
 
-async def test_an_api_whose_prompt_stays_on_decode_fails_if_the_release_disaggregates_it(deployment):
+async def test_an_api_whose_prompt_is_prefilled_locally_fails_if_remote_is_possible(deployment):
     deployment.script = lambda number: Answer(remote=number < MEASURED)
     outcome = await result(deployment, OtherApi("responses", remote_prefill=True))
     assert [check.name for check in outcome.verdict.failed] == ["responses remote prefill"]
 
 
-async def test_an_api_that_the_release_never_disaggregates_is_told_and_passes(deployment):
+async def test_an_api_that_is_never_prefilled_remotely_passes_with_a_remark(deployment):
     deployment.script = lambda number: Answer(remote=number < MEASURED)
     outcome = await result(deployment, OtherApi("responses", remote_prefill=False))
     assert outcome.passed
@@ -249,7 +249,7 @@ async def test_an_api_that_the_release_never_disaggregates_is_told_and_passes(de
         ),
     ],
 )
-async def test_an_api_that_does_not_answer_fails_the_benchmark_in_words(deployment, answer, error):
+async def test_an_api_that_does_not_answer_fails_the_benchmark_with_an_explanation(deployment, answer, error):
     deployment.script = lambda number: Answer() if number < MEASURED else answer
     outcome = await result(deployment, OtherApi("responses", remote_prefill=True))
     assert [(check.name, check.evidence) for check in outcome.verdict.failed] == [
@@ -258,7 +258,7 @@ async def test_an_api_that_does_not_answer_fails_the_benchmark_in_words(deployme
     assert outcome.other_apis[0].sentence == f"/v1/responses: {error}"
 
 
-async def test_a_model_that_is_not_disaggregated_must_only_answer(deployment):
+async def test_other_apis_of_an_aggregated_model_must_only_answer(deployment):
     outcome = await smoke(deployment.plan(evidence=None, other_apis=(OtherApi("chat"),)))
     assert outcome.passed
     assert outcome.other_apis == (ApiAnswer(OtherApi("chat"), "/v1/chat/completions", None, 64),)
@@ -277,7 +277,7 @@ def whole(text: str) -> Answer:
     ],
     ids=["applied", "loaded-and-not-applied", "base-that-differs-from-itself"],
 )
-async def test_an_adapter_that_answers_as_the_model_itself_fails(deployment, of_adapter, of_base, passed, evidence):
+async def test_an_adapter_that_answers_as_the_base_model_fails(deployment, of_adapter, of_base, passed, evidence):
     def script(number: int) -> Answer:
         asked = deployment.requests[number]
         if asked.get("stream"):
@@ -291,7 +291,7 @@ async def test_an_adapter_that_answers_as_the_model_itself_fails(deployment, of_
     assert evidence in check.evidence
 
 
-async def test_an_adapter_that_nobody_serves_fails_with_what_was_answered(deployment):
+async def test_an_adapter_that_no_server_has_fails_with_the_servers_answer(deployment):
     deployment.script = lambda number: (
         Answer(status=404)
         if deployment.requests[number]["model"] == "sql"

@@ -31,15 +31,15 @@ class FakeDirectory:
         return HttpEndpoint(f"http://{pod.address}:{port}")
 
 
-def test_a_request_survives_its_file():
+def test_a_smoke_request_is_read_back_from_its_file():
     assert from_json(REQUEST.to_json()) == REQUEST
 
 
-def test_equal_requests_give_equal_texts():
+def test_equal_smoke_requests_give_equal_texts():
     assert replace(REQUEST).to_json() == REQUEST.to_json()
 
 
-def test_every_pod_is_asked_for_its_counters_where_it_shows_them():
+def test_every_pod_with_metrics_is_scraped_at_its_own_port():
     result = resolve(REQUEST, FakeDirectory(), RunContext()).metrics
     assert [(item.role, item.url) for item in result] == [
         ("router", "http://10.0.0.1:9090/metrics"),
@@ -49,7 +49,7 @@ def test_every_pod_is_asked_for_its_counters_where_it_shows_them():
     ]
 
 
-def test_the_pods_of_servers_are_listed_anew_whenever_they_are_asked_for():
+def test_server_pods_are_listed_anew_at_each_snapshot():
     servers = resolve(REQUEST, FakeDirectory(), RunContext()).servers
     assert servers
     assert [(server.role, server.name) for server in servers()] == [
@@ -59,7 +59,7 @@ def test_the_pods_of_servers_are_listed_anew_whenever_they_are_asked_for():
     ]
 
 
-def test_each_pair_of_a_unit_is_introduced_through_the_routing_sidecar():
+def test_each_pair_of_servers_is_connected_through_the_routing_sidecar():
     pairs = resolve(REQUEST, FakeDirectory(), RunContext()).introductions
     assert [(pair.base_url, pair.headers["x-prefiller-host-port"]) for pair in pairs] == [
         ("http://10.0.0.4:8000", "10.0.0.2:8000"),
@@ -67,12 +67,12 @@ def test_each_pair_of_a_unit_is_introduced_through_the_routing_sidecar():
     ]
 
 
-def test_units_are_not_introduced_to_each_other():
+def test_servers_of_different_units_are_not_connected():
     apart = replace(REQUEST, groups=(REQUEST.groups[1], replace(REQUEST.groups[2], unit="b")))
     assert resolve(apart, FakeDirectory(), RunContext()).introductions == ()
 
 
-def test_the_report_names_the_versions_that_ran():
+def test_the_report_has_the_versions_that_ran():
     topology = replace(
         TOPOLOGY, router=(RouterPart("endpoint-picker", "x", "v0.8.0"), RouterPart("service", "y", "v1"))
     )
@@ -81,12 +81,12 @@ def test_the_report_names_the_versions_that_ran():
     assert [part.version for part in plan.topology.router] == ["v0.7.1", "v1"]
 
 
-def test_a_pod_that_is_told_nothing_measures_real_servers():
+def test_a_job_without_run_context_measures_real_servers():
     assert from_environment({}) == RunContext()
 
 
 @pytest.mark.parametrize("basis", list(Basis))
-def test_what_a_rehearsal_tells_its_pods_arrives(basis):
+def test_a_rehearsals_run_context_reaches_its_pods(basis):
     how = RunContext(0.3, basis, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"}, ("some/model",))
     assert from_environment({VARIABLE: how.to_text()}) == how
 
@@ -113,7 +113,7 @@ def test_without_limits_nothing_is_judged():
         ("min_output_tokens_per_s", 23, 25, 24),
     ],
 )
-def test_a_limit_passes_and_fails_by_what_was_measured(limit, generous, strict, measured):
+def test_a_limit_is_compared_with_the_measured_value(limit, generous, strict, measured):
     assert check(replace(NO_LIMITS, **{limit: generous})).passed
     failing = check(replace(NO_LIMITS, **{limit: strict}))
     assert not failing.passed
@@ -121,7 +121,7 @@ def test_a_limit_passes_and_fails_by_what_was_measured(limit, generous, strict, 
     assert failing.evidence
 
 
-def test_failures_are_judged_with_their_reasons():
+def test_failed_requests_are_judged_with_their_reasons():
     performance = summarize([request(), failed(), failed(8)], planned=3, gpus=1, concurrency=1)
     result = check(SmokeLimits(max_failures=1), performance)
     assert (result.value, result.passed) == (2, False)
@@ -130,18 +130,18 @@ def test_failures_are_judged_with_their_reasons():
 
 
 @pytest.mark.parametrize("records", [[], [failed(0), failed(1)]], ids=["sent", "answered"])
-def test_a_run_in_which_nothing_was_measured_passes_no_thresholds(records):
+def test_a_run_without_measurements_fails_every_limit(records):
     nothing = summarize(records, planned=2, gpus=1, concurrency=1)
     assert [item.name for item in judge(SmokeLimits(max_failures=2), nothing, None).failed] == ["answers"]
 
 
-def test_a_latency_that_was_not_measured_fails():
+def test_a_latency_that_was_not_measured_fails_its_limit():
     short = summarize([request(tokens=1)], planned=1, gpus=1, concurrency=1)
     result = check(replace(NO_LIMITS, max_itl_p95_ms=10), short)
     assert (result.value, result.passed) == (None, False)
 
 
-def test_remote_prefill_is_judged_by_the_least_share():
+def test_remote_prefill_is_judged_by_its_smallest_share():
     thresholds = replace(NO_LIMITS, min_remote_prefill_share=0.95)
     assert check(thresholds, proof=prove(router(10), prefill(10_000), decode(10_000))).passed
     fallback = check(thresholds, proof=prove(router(10), prefill(6_000), decode(6_000)))
@@ -149,7 +149,7 @@ def test_remote_prefill_is_judged_by_the_least_share():
     assert "silent fallback" in fallback.evidence
 
 
-def test_remote_prefill_that_no_server_confirms_fails():
+def test_remote_prefill_that_no_servers_counter_confirms_fails():
     result = check(replace(NO_LIMITS, min_remote_prefill_share=0.5), proof=prove(router(10), None, None))
     assert (result.value, result.passed) == (None, False)
     assert "nothing is proven" in result.evidence
@@ -159,7 +159,7 @@ def test_remote_prefill_of_an_aggregated_model_is_not_judged():
     assert judge(replace(NO_LIMITS, min_remote_prefill_share=1), GOOD, None).checks == ()
 
 
-def test_a_verdict_names_what_failed():
+def test_a_verdict_names_its_failed_checks():
     verdict = judge(SmokeLimits(max_ttft_p95_ms=1, max_e2e_p95_ms=2000), GOOD, None)
     assert not verdict.passed
     assert [item.name for item in verdict.failed] == ["TTFT p95"]

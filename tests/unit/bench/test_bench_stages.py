@@ -41,32 +41,32 @@ async def test_every_request_of_a_stage_has_a_record(deployment):
 
 
 @pytest.mark.parametrize("shape", [ClosedLoop(4), ConstantRate(200), PoissonRate(200)])
-async def test_processes_share_a_stage_exactly(deployment, shape):
+async def test_load_processes_share_a_stage_exactly(deployment, shape):
     (result,) = await run(deployment, LoadStage(shape, requests=11), processes=3)
     assert [record.index for record in result.records] == list(range(11))
     assert len({body["prompt"] for body in deployment.requests}) == 11
     assert len(result.health.cpu_share) == 3
 
 
-async def test_processes_keep_one_schedule(deployment):
+async def test_load_processes_follow_one_schedule(deployment):
     shape = PoissonRate(100, seed=5)
     (result,) = await run(deployment, LoadStage(shape, requests=8), processes=2)
     due = [record.due_s for record in result.records]
     assert due == pytest.approx([at for at, _ in zip(arrivals_s(shape), range(8), strict=False)], abs=1e-6)
 
 
-async def test_programs_can_share_a_stage(deployment):
+async def test_several_load_generators_can_share_a_stage(deployment):
     parts = [StageConditions(share=Share(index, 2)) for index in (0, 1)]
     results = [await run(deployment, LoadStage(ConstantRate(500), requests=5), conditions=part) for part in parts]
     assert [[record.index for record in result.records] for (result,) in results] == [[0, 2, 4], [1, 3]]
 
 
-async def test_a_stage_may_end_by_time(deployment):
+async def test_an_open_loop_may_end_after_a_duration(deployment):
     (result,) = await run(deployment, LoadStage(ConstantRate(100), duration_s=0.1))
     assert (len(result.records), result.planned) == (10, 10)
 
 
-async def test_a_closed_loop_may_end_by_time(deployment):
+async def test_a_closed_loop_may_end_after_a_duration(deployment):
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), duration_s=0.5))
     assert result.records
     assert max(record.started_s for record in result.records) < 1
@@ -78,7 +78,7 @@ async def test_stages_of_a_sweep_have_different_prompts(deployment):
     assert len({body["prompt"] for body in deployment.requests}) == 6
 
 
-async def test_a_trace_gives_times_and_lengths(deployment):
+async def test_a_trace_gives_times_and_lengths_of_requests(deployment):
     trace = Trace((TraceEntry(0.0, 8, 2), TraceEntry(0.05, 24)))
     (result,) = await run(deployment, LoadStage(trace))
     assert [(record.input_tokens, record.output_tokens) for record in result.records] == [(8, 2), (24, 5)]
@@ -92,7 +92,7 @@ async def test_results_are_in_model_time(deployment):
     assert [record.due_s for record in result.records] == pytest.approx([0, 0.1, 0.2])
 
 
-async def test_requests_share_a_prefix_where_they_should(deployment):
+async def test_requests_share_prefixes_as_configured(deployment):
     workload = RequestWorkload(Fixed(16), Fixed(1), prefix=SharedPrefix(groups=1, tokens=32))
     await run(deployment, LoadStage(ClosedLoop(1), requests=3), workload=workload)
     prompts = [body["prompt"] for body in deployment.requests]
@@ -100,7 +100,7 @@ async def test_requests_share_a_prefix_where_they_should(deployment):
     assert len({prompt[4 * 32 :] for prompt in prompts}) == 3
 
 
-async def test_a_turn_has_what_was_said_before(deployment):
+async def test_a_conversations_turn_contains_its_earlier_turns(deployment):
     workload = RequestWorkload(Fixed(16), Fixed(2), conversations=Conversations(at_a_time=1, turns=3))
     await run(deployment, LoadStage(ClosedLoop(1), requests=4), workload=workload)
     first, second, third, other = (body["prompt"] for body in deployment.requests)
@@ -109,7 +109,7 @@ async def test_a_turn_has_what_was_said_before(deployment):
     assert not other.startswith(first)
 
 
-async def test_a_turn_waits_for_the_answer_before_it_and_that_is_no_slip(deployment):
+async def test_a_turn_waits_for_the_answer_before_it_without_counting_as_late(deployment):
     deployment.script = lambda number: Answer(hang=number == 0)
     deployment.release_at = 2
     workload = RequestWorkload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=1, turns=2))
@@ -118,26 +118,26 @@ async def test_a_turn_waits_for_the_answer_before_it_and_that_is_no_slip(deploym
     assert result.records[1].slip_s < 0.25
 
 
-async def test_processes_keep_the_turns_of_a_conversation_together(deployment):
+async def test_a_conversations_turns_are_sent_by_one_process(deployment):
     workload = RequestWorkload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=3, turns=2))
     (result,) = await run(deployment, LoadStage(ClosedLoop(3), requests=6), workload=workload, processes=2)
     assert [record.succeeded for record in result.records] == [True] * 6
     assert sum(" tok" in body["prompt"] for body in deployment.requests) == 3
 
 
-async def test_failures_are_records(deployment):
+async def test_failed_requests_are_records(deployment):
     deployment.script = lambda number: Answer(status=503 if number % 2 else 200)
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=4))
     assert [record.failure for record in result.records] == [None, Failure.STATUS] * 2
 
 
-async def test_the_limit_ends_all_stages(deployment):
+async def test_the_time_limit_ends_all_stages(deployment):
     deployment.script = lambda _: Answer(hang=True)
     results = await run(deployment, *sweep(ClosedLoop, (1, 2), requests=3), limit_s=1)
     assert [[record.failure for record in result.records] for result in results] == [[Failure.TIMEOUT]]
 
 
-async def test_cancelling_keeps_what_was_measured(deployment):
+async def test_cancelling_a_load_keeps_its_measurements(deployment):
     deployment.script = lambda number: Answer(hang=number >= 2)
     ended = asyncio.Event()
 
@@ -167,7 +167,7 @@ def killing(index, times):
     return on_records
 
 
-async def test_a_stage_whose_process_dies_is_tried_again_with_other_prompts(deployment):
+async def test_a_stage_whose_process_dies_is_repeated_with_other_prompts(deployment):
     deployment.script = lambda number: Answer(hang=number == 4)
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=6), on_records=killing(3, times=1))
     assert [record.index for record in result.records] == list(range(6))
@@ -176,7 +176,7 @@ async def test_a_stage_whose_process_dies_is_tried_again_with_other_prompts(depl
     assert len({body["prompt"] for body in deployment.requests}) == 5 + 6
 
 
-async def test_a_stage_whose_process_dies_twice_is_spoiled_and_keeps_its_other_requests(deployment):
+async def test_a_stage_whose_process_dies_twice_has_a_shortfall_and_keeps_its_records(deployment):
     deployment.script = lambda number: Answer(hang=number in {4, 9})
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=6), on_records=killing(3, times=2))
     assert [record.index for record in result.records] == [0, 1, 2, 3]
@@ -199,7 +199,7 @@ class Gate:
             self.open.wait(60)
 
 
-async def test_a_stage_begins_once_every_process_has_tidied_up_after_the_one_before(deployment, monkeypatch):
+async def test_a_stage_begins_once_every_process_is_ready(deployment, monkeypatch):
     gate, begins = Gate(), []
     collect, begin = gc.collect, WorkerGroup.begin
     monkeypatch.setattr(processes.gc, "collect", lambda: (gate.wait(), collect()))
@@ -215,7 +215,7 @@ async def test_a_stage_begins_once_every_process_has_tidied_up_after_the_one_bef
     assert [len(result.records) for result in results] == [2, 2]
 
 
-async def test_a_process_that_is_not_ready_in_time_is_started_anew(deployment, monkeypatch):
+async def test_a_load_process_that_is_not_ready_in_time_is_replaced(deployment, monkeypatch):
     gate = Gate(holds=1)
     work = processes.work
     monkeypatch.setattr(processes, "work", lambda *given: (gate.wait(), work(*given)))
@@ -225,7 +225,7 @@ async def test_a_process_that_is_not_ready_in_time_is_started_anew(deployment, m
     assert "of the load generator did not get ready within 3 s" in result.second_try_because
 
 
-async def test_a_generator_that_never_gets_ready_says_so_and_measures_nothing(deployment, monkeypatch):
+async def test_a_generator_that_never_gets_ready_reports_it_without_measuring(deployment, monkeypatch):
     monkeypatch.setattr(processes, "work", lambda *_: Gate().wait())
     monkeypatch.setattr(processes, "READY_LIMIT_S", 0.1)
     (result,) = await run(deployment, LoadStage(PoissonRate(100), requests=40))
@@ -234,14 +234,14 @@ async def test_a_generator_that_never_gets_ready_says_so_and_measures_nothing(de
     assert not deployment.requests
 
 
-async def test_a_generator_whose_processes_end_at_once_says_so(deployment, monkeypatch):
+async def test_a_generator_whose_processes_exit_at_once_reports_it(deployment, monkeypatch):
     monkeypatch.setattr(processes, "work", lambda *_: os._exit(3))
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=4))
     assert result.shortfall.startswith("process 1 ended with code 3 before it could send anything")
 
 
 @pytest.mark.parametrize(("ends", "least"), [({"requests": 7}, 7), ({"duration_s": 0.3}, 2)])
-async def test_more_processes_than_users_still_send_all(deployment, ends, least):
+async def test_with_more_processes_than_users_all_requests_are_sent(deployment, ends, least):
     """The machine decides how many requests a time has room for."""
     (result,) = await run(deployment, LoadStage(ClosedLoop(2), **ends), processes=3)
     assert result.shortfall is None
@@ -249,31 +249,31 @@ async def test_more_processes_than_users_still_send_all(deployment, ends, least)
 
 
 @pytest.mark.parametrize("count", [2, 5])
-async def test_programs_know_what_their_share_of_a_closed_loop_is(deployment, count):
+async def test_load_generators_compute_their_shares_of_a_closed_loops_users(deployment, count):
     parts = [StageConditions(share=Share(index, count)) for index in range(count)]
     results = [await run(deployment, LoadStage(ClosedLoop(2), requests=5), conditions=part) for part in parts]
     assert [result.planned for (result,) in results][:3] == [3, 2, 0][:count]
     assert [result.shortfall for (result,) in results] == [None] * count
 
 
-async def test_what_the_time_limit_left_unsent_is_told(deployment):
+async def test_requests_left_unsent_by_the_time_limit_are_reported(deployment):
     deployment.script = lambda number: Answer(hang=number > 0)
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=5), limit_s=0.5)
     assert result.shortfall == "3 of 5 requests were not sent within the time limit"
 
 
-async def test_a_time_limit_before_the_end_of_a_stage_is_told(deployment):
+async def test_a_time_limit_before_the_end_of_a_stage_is_reported(deployment):
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), duration_s=60), limit_s=0.5)
     assert result.shortfall == "the time limit came before its end"
 
 
-async def test_a_window_in_which_nothing_was_sent_is_told(deployment):
+async def test_a_window_without_requests_is_reported(deployment):
     trim = StageConditions(trim=Trim(warmup_s=60))
     (result,) = await run(deployment, LoadStage(ConstantRate(100), requests=3), conditions=trim)
     assert result.shortfall == "nothing was sent in what counts (without the first 60 s)"
 
 
-async def test_what_is_interrupted_before_it_began_is_no_measurement(deployment, monkeypatch):
+async def test_a_stage_interrupted_before_its_start_is_no_measurement(deployment, monkeypatch):
     monkeypatch.setattr(load_stages, "LIVE_INTERVAL_S", 1000.0)
     ended = asyncio.Event()
     two, rest = sweep(ClosedLoop, (1, 2), requests=1), StageConditions(rest_s=1000.0)
@@ -285,7 +285,7 @@ async def test_what_is_interrupted_before_it_began_is_no_measurement(deployment,
     assert second.shortfall == "interrupted; 1 of 1 requests were not sent"
 
 
-async def test_requests_are_told_as_they_end(deployment):
+async def test_request_records_are_passed_on_as_they_end(deployment):
     told = []
     stages = sweep(ClosedLoop, (1, 2), requests=2)
     await run(
@@ -294,7 +294,7 @@ async def test_requests_are_told_as_they_end(deployment):
     assert sorted(told) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-async def test_a_listener_that_fails_ends_the_run(deployment):
+async def test_an_exception_in_the_callback_for_records_ends_the_run(deployment):
     def on_records(*_):
         raise OSError("no space left")
 
@@ -302,12 +302,12 @@ async def test_a_listener_that_fails_ends_the_run(deployment):
         await run(deployment, LoadStage(ClosedLoop(1), requests=2), on_records=on_records)
 
 
-async def test_no_process_stays(deployment):
+async def test_no_load_process_is_left_after_a_run(deployment):
     await run(deployment, LoadStage(ClosedLoop(1), requests=1), processes=2)
     assert not multiprocessing.active_children()
 
 
-async def test_the_last_look_at_a_stage_has_everything(deployment):
+async def test_the_last_progress_of_a_stage_has_all_requests(deployment):
     looks = []
     await run(deployment, LoadStage(ConstantRate(100), requests=5), on_progress=looks.append)
     last = looks[-1]
@@ -322,7 +322,7 @@ def told(moment_s):
     return tell
 
 
-async def test_the_common_start_is_asked_for_once_all_processes_are_ready(deployment, monkeypatch):
+async def test_the_common_start_is_awaited_once_all_processes_are_ready(deployment, monkeypatch):
     gate, asked = Gate(), []
     work = processes.work
     monkeypatch.setattr(processes, "work", lambda *given: (gate.wait(), work(*given)))
@@ -336,44 +336,44 @@ async def test_the_common_start_is_asked_for_once_all_processes_are_ready(deploy
     assert asked == [True]
 
 
-async def test_a_run_can_begin_at_a_given_moment(deployment):
+async def test_a_run_can_begin_at_a_given_time(deployment):
     start_s = time.time() + 2
     together = StageConditions(start_at=told(start_s))
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=together)
     assert result.started.timestamp() == pytest.approx(start_s, abs=0.1)
 
 
-async def test_the_limit_begins_at_the_start(deployment):
+async def test_the_time_limit_begins_at_the_start_of_the_load(deployment):
     later = StageConditions(start_at=told(time.time() + 1.0))
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=later, limit_s=0.8)
     assert [record.succeeded for record in result.records] == [True]
 
 
-async def test_trimming_is_told(deployment):
+async def test_trimming_is_reported(deployment):
     trim = StageConditions(trim=Trim(head_share=0.2, tail_share=0.2))
     (result,) = await run(deployment, LoadStage(ConstantRate(100), requests=11), conditions=trim)
     assert len(result.counted) < 11
     assert result.window.rule == "without the first 20% of the time, without the last 20% of the time"
 
 
-async def test_no_request_is_started_after_the_limit_by_a_generator_that_is_late(deployment):
+async def test_a_generator_that_lags_starts_no_request_after_the_limit(deployment):
     (result,) = await run(deployment, LoadStage(ConstantRate(10_000), duration_s=0.4), limit_s=0.5)
     assert result.planned == 4000
     assert max(record.started_s for record in result.records) < 1
 
 
-async def test_more_requests_than_can_be_counted_soon_are_not_counted(deployment):
+async def test_huge_numbers_of_requests_are_not_counted_in_advance(deployment):
     (result,) = await run(deployment, LoadStage(ConstantRate(10), duration_s=1e9), limit_s=0.3)
     assert result.planned is None
 
 
-async def test_a_rate_that_no_process_can_send_is_refused(deployment):
+async def test_a_rate_beyond_what_a_process_can_send_is_refused(deployment):
     with pytest.raises(InvalidStack) as refused:
         await run(deployment, LoadStage(ConstantRate(1e9), duration_s=1), processes=2)
     assert [problem.accepted for problem in refused.value.problems] == ["at most 20000 requests/s, or more processes"]
 
 
-async def test_all_that_is_wrong_is_told_before_anything_is_sent(deployment):
+async def test_all_invalid_stages_are_reported_before_anything_is_sent(deployment):
     stages = [LoadStage(ConstantRate(5)), LoadStage(ClosedLoop(0), requests=0), LoadStage(Trace(()))]
     with pytest.raises(InvalidStack) as refused:
         await run(deployment, *stages, workload=RequestWorkload(Fixed(0), Fixed(1)), processes=0)
@@ -388,7 +388,7 @@ async def test_all_that_is_wrong_is_told_before_anything_is_sent(deployment):
     assert not deployment.requests
 
 
-async def test_a_load_that_is_refused_is_not_called_a_stack(deployment):
+async def test_the_error_of_an_invalid_load_does_not_mention_a_stack(deployment):
     with pytest.raises(InvalidStack) as refused:
         await run(deployment, LoadStage(ClosedLoop(0), requests=1))
     assert refused.value.verdict == "the load can't be sent"

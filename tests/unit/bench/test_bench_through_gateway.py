@@ -103,7 +103,7 @@ async def test_a_request_goes_to_the_gateways_host_over_tls_of_the_given_authori
     assert "authorization: bearer secret-token" in door.requests[0]
 
 
-async def test_an_authority_that_nobody_gave_is_not_trusted(
+async def test_a_certificate_of_an_authority_that_was_not_given_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, stack: Plan, tmp_path: Path
 ):
     door = Door(tmp_path, HOST, IN_TIME)
@@ -120,7 +120,7 @@ async def test_an_authority_that_nobody_gave_is_not_trusted(
     ],
     ids=["expired", "not yet valid", "another host"],
 )
-async def test_a_certificate_that_can_not_be_used_is_told_in_words(
+async def test_an_unusable_certificate_is_reported_with_an_explanation(
     monkeypatch: pytest.MonkeyPatch, stack: Plan, tmp_path: Path, host: str, end: datetime, words: str
 ):
     door = Door(tmp_path, host, end)

@@ -22,7 +22,7 @@ from llmd_bench.load.workload import (
 )
 
 
-def test_words_are_distinct_and_have_three_letters():
+def test_prompts_consist_of_distinct_three_letter_words():
     assert len(set(WORDS)) == 128
     assert {len(word) for word in WORDS} == {3}
 
@@ -48,7 +48,7 @@ def test_a_constant_rate_sends_at_even_intervals():
     assert list(itertools.islice(arrivals_s(ConstantRate(4)), 4)) == [0, 0.25, 0.5, 0.75]
 
 
-def test_a_poisson_rate_is_met_on_average_and_repeats_with_its_seed():
+def test_a_poisson_rate_is_met_on_average_and_reproducible_by_its_seed():
     first, again = (list(itertools.islice(arrivals_s(PoissonRate(50, seed=3)), 5001)) for _ in range(2))
     assert first == again == sorted(first)
     assert 5000 / first[-1] == pytest.approx(50, rel=0.05)
@@ -76,31 +76,31 @@ def test_a_fixed_length_is_fixed():
     assert draw(Fixed(7), dice()) == 7
 
 
-def test_lengths_follow_from_the_seed_and_texts_from_the_run():
+def test_lengths_depend_on_the_seed_and_texts_on_the_run():
     one, other = (RequestWorkload(Normal(64, 20), Fixed(8), seed=3, run=run) for run in ("a", "b"))
     questions = [(one.question(index), other.question(index)) for index in range(20)]
     assert [a.input_tokens for a, _ in questions] == [b.input_tokens for _, b in questions]
     assert not {a.text for a, _ in questions} & {b.text for _, b in questions}
 
 
-def test_loads_of_one_run_have_different_texts():
+def test_different_loads_of_one_run_have_different_texts():
     workload = RequestWorkload(Fixed(8), Fixed(8))
     assert workload.question(0, label="0").text != workload.question(0, label="1").text
 
 
-def test_recorded_lengths_go_before_the_workloads():
+def test_lengths_of_a_trace_override_the_workloads():
     question = RequestWorkload(Fixed(8), Fixed(9)).question(0, recorded=TraceEntry(0.0, 16, None))
     assert (question.input_tokens, question.output_tokens, len(question.text)) == (16, 9, 64)
 
 
-def test_each_prompt_begins_with_one_of_the_prefixes():
+def test_each_prompt_begins_with_one_of_the_shared_prefixes():
     workload = RequestWorkload(Fixed(8), Fixed(1), prefix=SharedPrefix(groups=3, tokens=32))
     questions = [workload.question(index) for index in range(60)]
     assert len({question.text[: 4 * 32] for question in questions}) == 3
     assert {question.input_tokens for question in questions} == {40}
 
 
-def test_turns_follow_each_other_in_as_many_conversations_as_there_are_at_a_time():
+def test_turns_follow_each_other_in_the_configured_number_of_conversations():
     workload = RequestWorkload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=2, turns=2))
     assert [workload.place(index) for index in range(6)] == [
         Position(0, 0, None, is_last=False),
@@ -112,7 +112,7 @@ def test_turns_follow_each_other_in_as_many_conversations_as_there_are_at_a_time
     ]
 
 
-def test_only_the_first_turn_has_the_prefix():
+def test_only_a_conversations_first_turn_has_the_prefix():
     prefix, conversations = SharedPrefix(1, 32), Conversations(at_a_time=1, turns=2)
     workload = RequestWorkload(Fixed(8), Fixed(1), prefix=prefix, conversations=conversations)
     assert [workload.question(index).input_tokens for index in (0, 1)] == [40, 8]

@@ -61,7 +61,7 @@ def paired(decode: Answer) -> Answer:
     return answer
 
 
-def test_each_server_of_both_roles_is_asked_in_a_round_and_prompts_change():
+def test_each_round_sends_a_new_prompt_to_each_server_of_both_roles():
     asked = Asked(paired(lambda *_: completion("a")), prefill=["p0", "p1", "p2"], decode=["d0", "d1"])
     asked.canaries.round(0)
     asked.canaries.round(1)
@@ -72,7 +72,7 @@ def test_each_server_of_both_roles_is_asked_in_a_round_and_prompts_change():
     assert asked.counted("decode", "d0", "same") + asked.counted("decode", "d1", "same") == 6
 
 
-def test_a_decode_server_gets_what_its_prefill_server_kept_without_a_cached_prefix():
+def test_a_decode_server_gets_its_canary_prompts_kv_cache_by_transfer():
     asked = Asked(paired(lambda *_: completion("a")), prefill=["p"], decode=["d"])
     for number in range(2):
         asked.canaries.round(number)
@@ -83,7 +83,7 @@ def test_a_decode_server_gets_what_its_prefill_server_kept_without_a_cached_pref
     assert decode["temperature"] == 0
 
 
-def test_an_answer_that_becomes_another_one_counts_for_both_servers_of_the_pair():
+def test_a_changed_canary_answer_counts_for_both_servers_of_the_pair():
     answers = iter(["a", "b"])
     asked = Asked(paired(lambda *_: completion(next(answers))), prefill=["p"], decode=["d"])
     asked.canaries.round(0)
@@ -91,7 +91,7 @@ def test_an_answer_that_becomes_another_one_counts_for_both_servers_of_the_pair(
     assert asked.counted("prefill", "p", "different") == asked.counted("decode", "d", "different") == 1
 
 
-def test_servers_of_a_unit_are_held_to_each_other():
+def test_canary_answers_of_a_units_servers_are_compared_with_each_other():
     asked = Asked(lambda host, _: completion(host), aggregated=["s0", "s1"])
     asked.canaries.round(0)
     assert (asked.counted("aggregated", "s0", "same"), asked.counted("aggregated", "s1", "different")) == (1, 1)
@@ -101,14 +101,14 @@ def pod(name: str, *, started: bool = True, **labels: str) -> PodAddress:
     return PodAddress(name, name, started=started, labels=labels)
 
 
-def test_a_server_that_has_not_started_is_not_asked():
+def test_a_server_that_has_not_started_gets_no_canary():
     asked = Asked(lambda *_: completion("a"), aggregated=[])
     asked.pods["aggregated"] = [pod("s0"), pod("s1", started=False)]
     asked.canaries.round(0)
     assert [address for address, _ in asked.bodies] == ["s0:8000"]
 
 
-def test_servers_of_different_versions_are_not_paired():
+def test_servers_of_different_versions_are_not_paired_for_canaries():
     asked = Asked(paired(lambda *_: completion("a")), prefill=[], decode=[])
     asked.pods["prefill"] = [pod("p-old", version="1"), pod("p-new", version="2"), pod("p-newest", version="3")]
     asked.pods["decode"] = [pod("d-old", version="1"), pod("d-new", version="2")]
@@ -116,7 +116,7 @@ def test_servers_of_different_versions_are_not_paired():
     assert [address for address, _ in asked.bodies] == ["p-old:8000", "d-old:8200", "p-new:8000", "d-new:8200"]
 
 
-def test_servers_of_another_template_have_first_answers_of_their_own():
+def test_servers_with_another_pod_template_get_their_own_expected_answers():
     asked = Asked(lambda host, _: completion(host), aggregated=[])
     for template in ("old", "new"):
         asked.pods["aggregated"] = [pod(template, **{"pod-template-hash": template})]
@@ -124,7 +124,7 @@ def test_servers_of_another_template_have_first_answers_of_their_own():
     assert (asked.counted("aggregated", "old", "different"), asked.counted("aggregated", "new", "different")) == (0, 0)
 
 
-def test_a_server_that_is_gone_has_no_series():
+def test_the_series_of_a_deleted_server_are_removed():
     asked = Asked(lambda *_: completion("a"), aggregated=["s0", "s1"])
     asked.canaries.round(0)
     asked.pods["aggregated"] = [pod("s1")]
@@ -139,7 +139,7 @@ def test_a_server_that_is_gone_has_no_series():
     assert asked.counted("aggregated", "s0", "same") == 0
 
 
-def test_a_prefill_server_that_keeps_nothing_is_told_and_no_decode_server_is_asked():
+def test_a_prefill_server_that_keeps_no_kv_cache_fails_without_asking_decode():
     asked = Asked(lambda *_: completion("t"), prefill=["p"], decode=["d"])
     asked.canaries.round(0)
     assert asked.counted("prefill", "p", "nothing handed over") == 1
@@ -147,13 +147,13 @@ def test_a_prefill_server_that_keeps_nothing_is_told_and_no_decode_server_is_ask
 
 
 @pytest.mark.parametrize("response", [httpx.Response(500, json={}), httpx.Response(200, text="no JSON")])
-def test_a_server_without_an_answer_has_failed(response: httpx.Response):
+def test_a_server_without_an_answer_counts_as_failed(response: httpx.Response):
     asked = Asked(paired(lambda *_: response), prefill=["p"], decode=["d"])
     asked.canaries.round(0)
     assert asked.counted("decode", "d", "failed") == 1
     assert asked.counted("prefill", "p", "failed") == 0
 
 
-def test_a_request_is_read_as_it_was_written():
+def test_a_canary_request_is_read_back_as_it_was_written():
     request = request_for(prefill=["p"], decode=["d"])
     assert from_json(request.to_json()) == request

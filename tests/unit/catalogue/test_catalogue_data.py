@@ -24,7 +24,7 @@ by_name = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 by_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 
 
-def test_what_the_first_stacks_need_is_there():
+def test_the_catalogue_has_the_entries_of_the_first_stacks():
     assert {"gpt-oss-120b", "llama-3.3-70b-instruct-fp8-dynamic", "deepseek-r1"} <= set(catalogue.model_names())
     assert {"llm-d-0.6.0", "llm-d-0.7.0"} <= set(catalogue.release_names())
     assert "BM.GPU.MI300X.8" in catalogue.shape_names()
@@ -36,7 +36,7 @@ def test_every_entry_has_the_name_of_its_file():
 
 
 @pytest.mark.parametrize("name", ["", "gpt", "../models/gpt-oss-120b", "gpt-oss-120b.yaml", "*"])
-def test_other_names_have_no_entry(name: str):
+def test_unknown_names_have_no_catalogue_entry(name: str):
     assert catalogue.model(name) is None
     assert catalogue.shape(name) is None
     assert catalogue.release(name) is None
@@ -60,7 +60,7 @@ def test_every_figure_has_a_source_on_its_line_or_its_section(path: Path):
 
 
 @by_name
-def test_figures_of_a_model_are_of_one_mind(model: catalogue.CatalogueModel):
+def test_the_figures_of_a_model_entry_are_consistent(model: catalogue.CatalogueModel):
     sizes = model.architecture
     assert sizes.attention_heads % sizes.key_value_heads == 0
     assert model.parameters.active_billions <= model.parameters.total_billions
@@ -70,7 +70,7 @@ def test_figures_of_a_model_are_of_one_mind(model: catalogue.CatalogueModel):
 
 
 @by_name
-def test_a_model_without_a_name_in_the_stack_file_has_one_that_kubernetes_accepts(model: catalogue.CatalogueModel):
+def test_a_model_without_a_configured_name_gets_one_valid_in_kubernetes(model: catalogue.CatalogueModel):
     one = ModelConfig(
         model=model.name,
         topology=Topology.model_validate("agg-tp1-1r"),
@@ -83,7 +83,7 @@ def test_a_model_without_a_name_in_the_stack_file_has_one_that_kubernetes_accept
     ("name", "weights_gib", "kv_bytes", "context"),
     [("gpt-oss-120b", 60.8, 73_728, 131_072), ("llama-3.3-70b-instruct-fp8-dynamic", 67.7, 327_680, 131_072)],
 )
-def test_the_published_figures_of_the_models(name: str, weights_gib: float, kv_bytes: int, context: int):
+def test_model_entries_have_the_published_figures(name: str, weights_gib: float, kv_bytes: int, context: int):
     model = catalogue.model(name)
     assert model is not None
     assert model.weights.gib == pytest.approx(weights_gib, abs=0.1)
@@ -91,21 +91,21 @@ def test_the_published_figures_of_the_models(name: str, weights_gib: float, kv_b
 
 
 @by_shape
-def test_servers_on_every_gpu_leave_the_node_something_for_its_daemons(shape: catalogue.Shape):
+def test_full_nodes_leave_cpu_and_memory_for_daemons(shape: catalogue.Shape):
     requests = shape.server_requests_per_gpu
     assert requests.cpus * shape.gpus <= 0.75 * shape.cpus
     assert requests.memory_gib * shape.gpus <= 0.75 * shape.memory_gib
 
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s.rdma.virtual_functions], ids=lambda shape: shape.name)
-def test_no_transport_of_another_vendor_is_used(shape: catalogue.Shape):
+def test_no_transport_of_another_gpu_vendor_is_configured(shape: catalogue.Shape):
     transports = shape.rdma.environment["UCX_TLS"].split(",")
     assert "rocm" in transports
     assert not [name for name in transports if "cuda" in name]
     assert "UCX_NET_DEVICES" not in shape.rdma.environment
 
 
-def test_the_published_figures_of_the_shape():
+def test_shape_entries_have_the_published_figures():
     shape = catalogue.shape("BM.GPU.MI300X.8")
     assert shape is not None
     assert (shape.gpus, shape.rdma.virtual_functions, shape.price_usd_per_hour) == (8, 8, 48.0)
@@ -114,7 +114,7 @@ def test_the_published_figures_of_the_shape():
 
 
 @by_name
-def test_a_reduction_that_changes_answers_has_an_evaluation_that_the_model_passed(model: catalogue.CatalogueModel):
+def test_a_reduction_that_changes_answers_has_a_passed_evaluation(model: catalogue.CatalogueModel):
     if model.quick_reduce is None:
         return
     passed = model.quick_reduce.evaluation
@@ -129,35 +129,35 @@ GPUS = [item for name in catalogue.gpu_names() if (item := catalogue.gpu(name)) 
 by_gpu = pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.product)
 
 
-def test_the_gpus_that_results_come_from_are_there():
+def test_the_gpus_of_known_results_have_entries():
     assert {"MI300X", "MI325X", "MI355X", "H100", "H200"} <= set(catalogue.gpu_names())
 
 
 @by_gpu
-def test_every_gpu_has_the_name_of_its_file(gpu: catalogue.Gpu):
+def test_every_gpu_entry_has_the_name_of_its_file(gpu: catalogue.Gpu):
     assert catalogue.gpu(gpu.product) == gpu
 
 
 @by_gpu
-def test_every_gpu_comes_in_nodes(gpu: catalogue.Gpu):
+def test_every_gpu_belongs_to_a_node(gpu: catalogue.Gpu):
     node = catalogue.node_of_gpu(gpu.product)
     assert node is not None
     assert (node.gpu, node.gpus) == (gpu, 8)
 
 
 @by_gpu
-def test_nodes_of_a_gpu_are_told_once(gpu: catalogue.Gpu):
+def test_the_nodes_of_a_gpu_are_listed_once(gpu: catalogue.Gpu):
     shapes = [result for name in catalogue.shape_names() if (result := catalogue.shape(name)) and result.gpu == gpu]
     assert bool(shapes) != (gpu.node is not None)
 
 
 @by_gpu
-def test_narrower_formats_are_computed_faster(gpu: catalogue.Gpu):
+def test_gpus_compute_faster_in_narrower_number_formats(gpu: catalogue.Gpu):
     rates = [gpu.dense_tflops.of(number_format) for number_format in ("bf16", "fp8")]
     assert rates[1] == pytest.approx(2 * rates[0], rel=0.01)
 
 
-def test_weights_in_a_format_that_a_gpu_can_not_compute_in_are_computed_in_bf16():
+def test_formats_that_a_gpu_lacks_are_computed_in_bf16():
     hopper, cdna4 = catalogue.gpu("H200"), catalogue.gpu("MI355X")
     assert hopper is not None
     assert cdna4 is not None
@@ -165,13 +165,13 @@ def test_weights_in_a_format_that_a_gpu_can_not_compute_in_are_computed_in_bf16(
     assert cdna4.dense_tflops.of("mxfp4") > cdna4.dense_tflops.of("fp8")
 
 
-def test_a_gpu_of_a_shape_has_the_price_of_the_shape():
+def test_a_gpus_price_follows_from_its_shape():
     node = catalogue.node_of_gpu("MI355X")
     assert node is not None
     assert node.price_usd_per_gpu_hour == pytest.approx(8.60)
 
 
-def test_there_are_no_nodes_of_an_unknown_gpu():
+def test_an_unknown_gpu_has_no_nodes():
     assert catalogue.node_of_gpu("H300") is None
 
 
@@ -187,11 +187,11 @@ def test_there_are_no_nodes_of_an_unknown_gpu():
         ("404-NotAuthorizedOrNotFound, Authorization failed or requested resource not found", "pulumi up --refresh"),
     ],
 )
-def test_known_failures_have_a_remedy_of_their_own(failure: str, remedy: str) -> None:
+def test_each_known_oci_failure_has_a_remedy(failure: str, remedy: str) -> None:
     assert remedy in (remedy_for(failure) or "")
 
 
-def test_a_failure_that_is_not_known_has_none() -> None:
+def test_an_unknown_oci_failure_has_no_remedy() -> None:
     assert remedy_for("the moon is full") is None
 
 
@@ -218,19 +218,19 @@ def ids(value):
     return value if isinstance(value, str) else value.text[:60]
 
 
-def test_every_need_has_statements():
+def test_every_iam_need_has_policy_statements():
     assert set(policies().needs) == set(get_args(Need))
     assert all(entry.statements and entry.why for entry in policies().needs.values())
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_every_statement_has_ocis_grammar_and_a_source(need, statement):
+def test_every_policy_statement_has_ocis_grammar_and_a_source(need, statement):
     assert GRAMMAR.match(statement.text)
     assert statement.source
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_every_variable_is_one_that_is_filled_in(need, statement):
+def test_every_placeholder_of_policy_statements_is_filled_in(need, statement):
     variables = set(Template(statement.text).get_identifiers())
     known = KNOWN | set(policies().groups) | set(policies().principals)
     assert variables <= known | ({statement.variable} if statement.variable else set())
@@ -238,26 +238,26 @@ def test_every_variable_is_one_that_is_filled_in(need, statement):
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_any_user_is_never_meant_without_a_condition_on_who_asks(need, statement):
+def test_no_statement_for_any_user_lacks_a_condition_on_the_caller(need, statement):
     if statement.text.startswith("Allow any-user"):
         text = Template(statement.text).safe_substitute(policies().principals)
         assert "request.principal." in text.partition(" where ")[2]
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_a_policy_is_attached_to_the_compartment_that_it_speaks_of(need, statement):
+def test_a_policy_is_attached_to_the_compartment_that_it_refers_to(need, statement):
     place = re.search(r" in (tenancy|\$(tag_namespaces)|compartment id \$(\w+))", statement.text)
     assert SCOPES[place[2] or place[3]] == statement.scope
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_what_names_the_cluster_comes_after_it(need, statement):
+def test_statements_that_name_the_cluster_are_created_after_it(need, statement):
     text = Template(statement.text).safe_substitute(policies().principals)
     if "$cluster_id" in text:
         assert policies().needs[need].phase == "nodes"
 
 
-def test_nothing_is_granted_on_everything():
+def test_no_statement_grants_permissions_on_all_resources():
     assert [statement.text for _, statement in STATEMENTS if "all-resources" in statement.text] == []
     tenancy_wide = [statement.text for _, statement in STATEMENTS if statement.scope == "tenancy"]
     assert tenancy_wide == ["Allow service lustrefs to use virtual-network-family in tenancy"]

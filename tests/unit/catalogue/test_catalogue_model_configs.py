@@ -24,7 +24,7 @@ def refused(config: dict, index: dict | None = None) -> tuple[Problem, ...]:
 
 
 @pytest.mark.parametrize("name", catalogue.model_names())
-def test_the_computed_part_of_every_model_of_the_kit_follows_from_its_config(name: str):
+def test_the_computed_part_of_each_model_entry_follows_from_its_config(name: str):
     entry = catalogue.model(name)
     assert entry is not None
     kept = {field: getattr(entry, field) for field in ComputedModel.model_fields}
@@ -34,7 +34,7 @@ def test_the_computed_part_of_every_model_of_the_kit_follows_from_its_config(nam
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
-def test_every_configuration_has_its_provenance(path):
+def test_every_stored_model_config_has_its_provenance(path):
     assert f"| {path.name} |" in (FOLDER / "PROVENANCE.md").read_text()
 
 
@@ -56,19 +56,19 @@ def test_every_configuration_has_its_provenance(path):
         ("jamba-1.5-mini", 52, 12),  # model card
     ],
 )
-def test_parameters_are_those_that_publishers_name(name: str, total: float, active: float):
+def test_parameter_counts_equal_those_that_publishers_state(name: str, total: float, active: float):
     computed = compute_model(config_of(name)).parameters
     assert computed.total_billions == pytest.approx(total, rel=0.03)
     assert computed.active_billions == pytest.approx(active, rel=0.07)
 
 
-def test_latent_attention_caches_the_rank_and_the_rotated_part_once():
+def test_latent_attention_caches_rank_and_rotated_part_once():
     computed = compute_model(config_of("deepseek-v3"))
     assert computed.kv_cache.bytes_per_token == 61 * (512 + 64) * 2
     assert computed.architecture.latent_attention is not None
 
 
-def test_window_layers_are_counted_apart_and_cached_all_the_same():
+def test_sliding_window_layers_are_counted_and_cached_in_full():
     computed = compute_model(config_of("gpt-oss-20b"))
     assert computed.architecture.sliding_window == SlidingWindow(tokens=128, layers=12)
     assert computed.kv_cache.bytes_per_token == 2 * 24 * 8 * 64 * 2
@@ -81,7 +81,7 @@ def test_layers_of_linear_attention_have_a_state_and_no_kv_cache():
     assert computed.kv_cache.bytes_per_token == 2 * 12 * 2 * 256 * 2
 
 
-def test_layers_of_state_spaces_have_a_state_and_those_of_feed_forward_parts_nothing():
+def test_state_space_layers_have_a_state_and_feed_forward_layers_nothing():
     computed = compute_model(config_of("nemotron-3-nano-30b-a3b"))
     convolution, state = 3 * (64 * 64 + 2 * 8 * 128) * 2, 64 * 64 * 128 * 4
     assert computed.architecture.linear_attention == LinearAttention(
@@ -91,7 +91,7 @@ def test_layers_of_state_spaces_have_a_state_and_those_of_feed_forward_parts_not
     assert computed.kv_cache.bytes_per_token == 2 * 6 * 2 * 128 * 2
 
 
-def test_kinds_of_layers_may_be_letters_or_words_alike():
+def test_kinds_of_layers_are_given_as_letters_or_words():
     nano = config_of("nemotron-3-nano-30b-a3b")
     words = {"M": "mamba", "*": "attention", "E": "moe"}
     listed = [words[letter] for letter in nano["hybrid_override_pattern"]]
@@ -99,7 +99,7 @@ def test_kinds_of_layers_may_be_letters_or_words_alike():
     assert compute_model(config_of("nemotron-3-nano-30b-a3b", **changes)) == compute_model(nano)
 
 
-def test_states_take_two_bytes_a_number_where_the_file_says_so():
+def test_states_take_two_bytes_for_each_number_unless_the_config_differs():
     named, wide = (compute_model(config_of("nemotron-3-nano-30b-a3b", mamba_ssm_cache_dtype=kind)) for kind in KINDS)
     assert named.architecture.linear_attention
     assert wide.architecture.linear_attention
@@ -115,7 +115,7 @@ def test_state_spaces_without_heads_are_in_all_layers_but_each_nth():
     assert computed.kv_cache.bytes_per_token == 4 * 2 * 8 * 128 * 2
 
 
-def test_layers_may_have_attention_and_a_state_space_side_by_side():
+def test_a_layer_may_have_both_attention_and_a_state_space():
     sizes = {"mamba_n_heads": 24, "mamba_d_head": 128, "mamba_d_state": 256, "mamba_n_groups": 1, "mamba_d_conv": 4}
     computed = compute_model(config_of("qwen3-8b", model_type="falcon_h1", **sizes))
     linear = computed.architecture.linear_attention
@@ -124,7 +124,7 @@ def test_layers_may_have_attention_and_a_state_space_side_by_side():
     assert computed.kv_cache == compute_model(config_of("qwen3-8b")).kv_cache
 
 
-def test_a_file_that_does_not_say_which_layers_have_a_state_space_is_refused():
+def test_a_config_that_hides_which_layers_have_a_state_space_is_refused():
     (problem,) = refused(config_of("qwen3-8b", model_type="new", mamba_n_heads=24, mamba_d_state=256))
     assert (problem.path, problem.why) == ("layer_types", "some layers have a state space, and nothing says which")
 
@@ -134,16 +134,16 @@ def test_a_model_without_any_attention_is_refused():
     assert problem.why == "no layer has a KV cache, by which servers are planned"
 
 
-def test_a_model_whose_layers_all_have_full_attention_has_no_state():
+def test_a_model_with_full_attention_in_all_layers_has_no_state():
     computed = compute_model(config_of("qwen3-next-80b-a3b-thinking", full_attention_interval=None))
     assert computed.architecture.linear_attention is None
 
 
-def test_a_model_without_head_dim_shares_its_hidden_size_among_its_heads():
+def test_without_head_dim_the_hidden_size_is_divided_among_the_heads():
     assert compute_model(config_of("mixtral-8x22b")).architecture.head_dim == 6144 // 48
 
 
-def test_a_window_of_all_layers_needs_no_list_of_kinds():
+def test_a_sliding_window_of_all_layers_needs_no_list_of_kinds():
     computed = compute_model(
         config_of(
             "qwen3-32b", model_type="mistral", sliding_window=4096, use_sliding_window=None, max_window_layers=None
@@ -152,12 +152,12 @@ def test_a_window_of_all_layers_needs_no_list_of_kinds():
     assert computed.architecture.sliding_window == SlidingWindow(tokens=4096, layers=64)
 
 
-def test_a_window_that_is_off_is_none():
+def test_a_disabled_sliding_window_is_none():
     computed = compute_model(config_of("qwen3-32b", sliding_window=4096, use_sliding_window=False))
     assert computed.architecture.sliding_window is None
 
 
-def test_embeddings_that_are_the_head_too_are_stored_once():
+def test_tied_embeddings_are_stored_once():
     tied = compute_model(config_of("qwen3-32b", tie_word_embeddings=True))
     apart = compute_model(config_of("qwen3-32b"))
     saved = apart.parameters.total_billions - tied.parameters.total_billions
@@ -169,7 +169,7 @@ QUANTIZED = [known for name in catalogue.model_names() if (known := catalogue.mo
 
 
 @pytest.mark.parametrize("known", QUANTIZED, ids=lambda known: known.name)
-def test_a_quantized_model_differs_from_its_origin_in_its_weights_alone(known: catalogue.CatalogueModel):
+def test_a_quantized_model_differs_from_its_original_only_in_weights(known: catalogue.CatalogueModel):
     origin = catalogue.model(known.quantized_from or "")
     assert origin is not None
     own = {"name", "repository", "revision", "quantized_from", "weights", "work", "recipe"}
@@ -194,7 +194,7 @@ def test_a_quantized_model_differs_from_its_origin_in_its_weights_alone(known: c
         ),
     ],
 )
-def test_number_formats_are_told_by_method_and_groups(quantization: dict, name: str, bits: float):
+def test_number_formats_follow_from_quantization_method_and_groups(quantization: dict, name: str, bits: float):
     weights = compute_model(config_of("qwen3-32b", quantization_config=quantization)).weights
     matrices = compute_model(config_of("qwen3-32b")).work.prefill_parameters_billions * 1e9
     kept = 2 * (2 * 151936 * 5120) / 2**30
@@ -202,13 +202,13 @@ def test_number_formats_are_told_by_method_and_groups(quantization: dict, name: 
     assert weights.gib == pytest.approx(matrices * bits / 8 / 2**30 + kept, rel=0.01)
 
 
-def test_modelopts_mixture_of_formats_is_refused_by_its_method():
+def test_modelopts_mixed_formats_are_refused_by_their_method():
     mixture = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
     (problem,) = refused(config_of("qwen3-32b", quantization_config=mixture))
     assert problem.path == "quantization_config.quant_method"
 
 
-def test_modules_of_a_text_model_inside_another_may_be_left_out_by_either_name():
+def test_modules_of_a_nested_text_model_are_excluded_under_either_name():
     config = config_of("kimi-k2.5")
     patterns = config["text_config"]["quantization_config"]["ignore"]
     assert any("self_attn" in pattern for pattern in patterns)
@@ -218,7 +218,7 @@ def test_modules_of_a_text_model_inside_another_may_be_left_out_by_either_name()
     assert compute_model(config | {"text_config": wider}).weights.gib > 3 * compute_model(config).weights.gib
 
 
-def test_modules_that_are_not_quantized_keep_two_bytes():
+def test_unquantized_modules_take_two_bytes_for_each_parameter():
     config = config_of("qwen3-32b-fp8")
     attention = config["quantization_config"] | {"modules_to_not_convert": ["re:.*self_attn.*"]}
     layer = compute_model(config | {"quantization_config": attention}).weights.gib - compute_model(config).weights.gib
@@ -234,12 +234,12 @@ def test_names_of_unquantized_modules_are_globs_parents_or_parts(pattern: str):
     assert compute_model(config | {"quantization_config": quantization}).weights.gib > compute_model(config).weights.gib
 
 
-def test_the_index_says_what_files_take():
+def test_the_weights_index_gives_the_size_of_files():
     config, index = config_of("qwen3-32b"), {"metadata": {"total_size": 65_524_246_528}, "weight_map": {}}
     assert compute_model(config, index).weights.gib == 61.0
 
 
-def test_layers_that_predict_further_tokens_are_stored_and_not_loaded():
+def test_multi_token_prediction_layers_are_stored_and_not_loaded():
     config = config_of("deepseek-v3")
     computed = compute_model(config, {"metadata": {"total_size": 688_586_727_753}})
     assert computed.weights.stored_gib == 641.3
@@ -247,7 +247,7 @@ def test_layers_that_predict_further_tokens_are_stored_and_not_loaded():
 
 
 @pytest.mark.parametrize("name", ["qwen3-32b", "deepseek-v3", "qwen3-next-80b-a3b-thinking", "qwen3-30b-a3b"])
-def test_an_architecture_that_nobody_looked_at_is_computed_by_its_sizes_and_told(name: str):
+def test_an_unknown_architecture_is_computed_by_its_sizes_with_a_remark(name: str):
     known, unknown = (compute_model(config_of(name, **changes)) for changes in ({}, {"model_type": "new"}))
     assert unknown.kv_cache == known.kv_cache
     assert unknown.parameters.total_billions == pytest.approx(known.parameters.total_billions, rel=0.02)
@@ -263,13 +263,13 @@ def test_an_architecture_that_nobody_looked_at_is_computed_by_its_sizes_and_told
         ({"layer_types": ["recurrent"] * 64}, "layer_types"),
     ],
 )
-def test_layers_of_a_kind_that_is_not_known_are_refused(changes: dict, path: str):
+def test_an_unknown_kind_of_layer_is_refused(changes: dict, path: str):
     (problem,) = refused(config_of("qwen3-32b", model_type="new", **changes))
     assert problem.path == path
     assert "neither their parameters nor their states" in problem.why
 
 
-def test_the_text_model_of_a_model_that_reads_images_is_computed_and_the_rest_told():
+def test_of_a_multimodal_model_the_text_model_is_computed_with_a_remark():
     config = config_of("qwen3-vl-8b-instruct")
     assert compute_model(config).parameters.total_billions == 8.19  # as Qwen3-8B, which it has inside
     assert bounds(config) == ["weights and parameters are without those of vision_config"]
@@ -280,24 +280,24 @@ def test_the_text_model_of_a_model_that_reads_images_is_computed_and_the_rest_to
     assert [problem.path for problem in refused(wrong)] == ["text_config.hidden_size"]
 
 
-def test_layers_with_a_window_may_have_other_heads():
+def test_sliding_window_layers_may_have_another_number_of_heads():
     computed = compute_model(config_of("mimo-v2-flash"))
     full, windowed = 4 * (192 + 128) * 2, 8 * (192 + 128) * 2
     assert computed.architecture.sliding_window == SlidingWindow(tokens=128, layers=39)
     assert computed.kv_cache.bytes_per_token == 9 * full + 39 * windowed
 
 
-def test_layers_that_see_all_tokens_may_have_heads_of_another_size():
+def test_full_attention_layers_may_have_heads_of_another_size():
     computed = compute_model(config_of("gemma-4-26b-a4b-it"))
     assert computed.kv_cache.bytes_per_token == 2 * (25 * 8 * 256 + 5 * 2 * 512) * 2
 
 
-def test_each_nth_layer_may_see_all_tokens():
+def test_each_nth_layer_may_have_full_attention():
     config = config_of("qwen3-32b", sliding_window=1024, sliding_window_pattern=6, use_sliding_window=True)
     assert compute_model(config).architecture.sliding_window == SlidingWindow(tokens=1024, layers=54)
 
 
-def test_experts_may_be_in_the_layers_that_the_file_lists():
+def test_experts_may_be_only_in_the_layers_that_the_config_lists():
     by_list = [0, *([1] * 47)]
     listed = compute_model(config_of("qwen3-30b-a3b", moe_layer_freq=by_list, decoder_sparse_step=None))
     assert listed.parameters.total_billions < compute_model(config_of("qwen3-30b-a3b")).parameters.total_billions
@@ -305,7 +305,7 @@ def test_experts_may_be_in_the_layers_that_the_file_lists():
     assert (problem.path, problem.value) == ("moe_layer_freq", 1)
 
 
-def test_every_problem_of_a_config_is_told_at_once():
+def test_all_problems_of_a_model_config_are_reported_at_once():
     config = config_of("deepseek-v3", hidden_size="7168", kv_lora_rank=None, num_experts_per_tok=0)
     config["quantization_config"] = {"quant_method": "awq"}
     paths = ["hidden_size", "num_experts_per_tok", "kv_lora_rank", "quantization_config.quant_method"]
@@ -326,16 +326,16 @@ def test_every_problem_of_a_config_is_told_at_once():
         ({"quantization_config": {"quant_method": "fp8", "ignore": ["re:("]}}, "quantization_config.ignore[0]"),
     ],
 )
-def test_sizes_that_do_not_go_together_are_refused_by_their_key(changes: dict, path: str):
+def test_contradictory_sizes_are_refused_by_their_key(changes: dict, path: str):
     assert path in {problem.path for problem in refused(config_of("qwen3-32b") | changes)}
 
 
-def test_more_active_experts_than_there_are_are_refused():
+def test_more_active_experts_than_experts_are_refused():
     (problem,) = refused(config_of("mixtral-8x22b", num_experts_per_tok=9))
     assert problem.path == "num_experts_per_tok"
 
 
-def test_a_malformed_index_is_refused_by_its_key():
+def test_a_malformed_weights_index_is_refused_by_its_key():
     (problem,) = refused(config_of("qwen3-32b"), {"metadata": {"total_size": -1}})
     assert problem.path == "model.safetensors.index.json: metadata.total_size"
 
@@ -349,7 +349,7 @@ JSON = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(NAMES), data=st.data())
-def test_a_config_with_anything_in_a_key_is_computed_or_refused(name: str, data: st.DataObject):
+def test_a_config_with_any_value_in_a_key_is_computed_or_refused(name: str, data: st.DataObject):
     config = config_of(name)
     key = data.draw(st.sampled_from(sorted(config)))
     with suppress(InvalidStack):

@@ -60,7 +60,7 @@ def rows() -> Iterator[str]:
         yield f"| {' | '.join(cells)} |\n"
 
 
-def test_the_page_of_models_is_what_the_catalogue_has():
+def test_the_page_of_models_equals_what_is_generated_from_the_catalogue():
     page = HEAD + "".join(rows())
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         PAGE.write_text(page)
@@ -73,7 +73,7 @@ def test_recipes_were_verified_on_gpus_of_the_catalogue():
     assert verified <= set(catalogue.gpu_names())
 
 
-def test_features_and_recipes_are_read_at_a_fixed_version():
+def test_features_and_recipes_refer_to_a_fixed_version():
     sources = [feature.source for known in MODELS for feature in known.features.values()]
     sources += [known.recipe.source for known in MODELS if known.recipe]
     sources += [known.draft.source for known in MODELS if known.draft]

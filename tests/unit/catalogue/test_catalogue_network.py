@@ -18,13 +18,13 @@ def ids(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=ids)
-def test_every_rule_says_where_it_comes_from_and_fits_ocis_limit_for_descriptions(rule):
+def test_every_security_rule_has_a_source_and_a_valid_description(rule):
     assert rule.source
     assert 0 < len(rule.description) <= 255
 
 
 @pytest.mark.parametrize("rule", RULES, ids=ids)
-def test_ports_are_ports_and_only_where_the_protocol_has_any(rule):
+def test_ports_are_valid_and_only_for_protocols_that_have_ports(rule):
     for ports in (rule.ports, rule.source_ports):
         if ports is not None:
             assert set(rule.protocols) <= {"tcp", "udp"}
@@ -33,12 +33,12 @@ def test_ports_are_ports_and_only_where_the_protocol_has_any(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=ids)
-def test_what_speaks_of_pods_is_for_vcn_native_networks_only(rule):
+def test_rules_about_pods_apply_only_to_vcn_native_networks(rule):
     if "pods" in {*rule.roles, *rule.peers}:
         assert rule.cni == "vcn-native"
 
 
-def test_no_rule_is_in_the_table_twice():
+def test_no_security_rule_is_listed_twice():
     singles = Counter(
         single
         for rule in RULES
@@ -49,7 +49,7 @@ def test_no_rule_is_in_the_table_twice():
     assert [single for single, count in singles.items() if count > 1] == []
 
 
-def test_what_one_group_may_send_to_another_the_other_may_receive():
+def test_each_egress_rule_to_a_group_has_its_ingress_rule():
     """But for answers to connections that the other side opened (rules are stateful), and for load balancers, which
     take what comes from ranges, not from groups.
     """
@@ -84,12 +84,12 @@ def test_only_path_discovery_and_public_load_balancers_are_open_to_the_internet(
     ]
 
 
-def test_every_group_has_rules_and_every_kind_of_peer_is_used():
+def test_every_security_group_has_rules_and_every_kind_of_peer_is_used():
     assert {role for rule in RULES for role in rule.roles} == GROUPS
     assert {peer for rule in RULES for peer in rule.peers} == GROUPS | set(get_args(Outside))
 
 
-def test_every_subnet_has_a_place_and_a_dns_label_of_its_own():
+def test_every_subnet_has_its_own_range_and_dns_label():
     layout = cluster.subnets()
     assert set(layout.fixed) | set(layout.growing) == set(get_args(SubnetRole))
     labels = [layout.dns_label(role) for role in get_args(SubnetRole)]
@@ -97,7 +97,7 @@ def test_every_subnet_has_a_place_and_a_dns_label_of_its_own():
     assert all(label.isalnum() and len(label) <= 15 for label in labels)
 
 
-def test_larger_blocks_of_a_subnet_contain_smaller_ones_so_that_it_grows_in_place():
+def test_a_subnet_can_grow_in_place_because_larger_ranges_contain_smaller_ones():
     vcn = IPv4Network("10.0.0.0/16")
     for subnet in cluster.subnets().growing.values():
         blocks = [list(vcn.subnets(prefixlen_diff=block.newbits))[block.netnum] for block in subnet.blocks]
@@ -114,7 +114,7 @@ def test_reserved_ranges_are_those_of_rdma_and_of_ocis_own_services():
     assert all(entry.source and entry.holds for entry in cluster.reserved_ranges())
 
 
-def test_the_default_ranges_of_the_kit_meet_no_reserved_one():
+def test_the_kits_default_ranges_overlap_no_reserved_one():
     for default in ("10.140.0.0/16", "10.96.0.0/16", "10.240.0.0/12"):
         for entry in cluster.reserved_ranges():
             assert not IPv4Network(default).overlaps(IPv4Network(entry.cidr))

@@ -25,7 +25,7 @@ def problem(project: Path, path: str, content: object) -> Problem:
     return only
 
 
-def test_an_entry_of_the_project_stands_beside_those_of_the_kit(tmp_path: Path):
+def test_an_entry_of_the_project_is_added_to_those_of_the_kit(tmp_path: Path):
     write_entry(tmp_path, f"models/{MINE}", model_entry(MINE))
     mine = catalogue.model(MINE)
     assert mine is not None
@@ -35,7 +35,7 @@ def test_an_entry_of_the_project_stands_beside_those_of_the_kit(tmp_path: Path):
     assert not project_problems()
 
 
-def test_an_entry_of_the_project_takes_the_place_of_the_kits_whole(tmp_path: Path):
+def test_an_entry_of_the_project_replaces_the_kits_entry_as_a_whole(tmp_path: Path):
     write_entry(tmp_path, "gpus/MI300X", kit_entry("gpus/MI300X", memory_gib=100.0, node=None))
     shape = catalogue.shape("BM.GPU.MI300X.8")
     assert shape is not None
@@ -46,7 +46,7 @@ def test_an_entry_of_the_project_takes_the_place_of_the_kits_whole(tmp_path: Pat
     assert origin("shapes", "BM.GPU.MI300X.8") is None
 
 
-def test_another_project_has_none_of_the_entries_of_the_one_before(tmp_path: Path):
+def test_a_project_has_no_entries_of_the_project_opened_before(tmp_path: Path):
     write_entry(tmp_path / "first", f"models/{MINE}", model_entry(MINE))
     write_entry(tmp_path / "second", "prices/oci", kit_entry("prices/oci", enhanced_cluster_usd_per_hour=0.05))
     assert catalogue.model(MINE) is None
@@ -58,7 +58,7 @@ def test_another_project_has_none_of_the_entries_of_the_one_before(tmp_path: Pat
     assert catalogue.model(MINE) is None
 
 
-def test_a_file_that_changed_is_read_again_where_the_project_is_opened_again(tmp_path: Path):
+def test_a_changed_entry_is_read_again_when_the_project_is_opened_again(tmp_path: Path):
     file = write_entry(tmp_path, f"models/{MINE}", model_entry(MINE))
     first = catalogue.model(MINE)
     open_project(tmp_path)
@@ -71,13 +71,13 @@ def test_a_file_that_changed_is_read_again_where_the_project_is_opened_again(tmp
     assert second.max_model_len == 4096
 
 
-def test_a_checkout_of_the_kit_has_no_entries_of_its_own():
+def test_a_checkout_of_the_kit_has_no_project_entries():
     open_project(ROOT)
     assert not project_problems()
     assert origin("models", "gpt-oss-120b") is None
 
 
-def test_a_copy_of_all_entries_of_the_kit_is_right(tmp_path: Path):
+def test_a_project_copy_of_all_the_kits_entries_is_valid(tmp_path: Path):
     for kind in ("models", "shapes", "gpus", "releases", "endpoint-pickers", "images", "prices"):
         for file in (values_folder() / kind).glob("*.yaml"):
             write_entry(tmp_path, f"{kind}/{file.stem}", file.read_text())
@@ -86,20 +86,20 @@ def test_a_copy_of_all_entries_of_the_kit_is_right(tmp_path: Path):
     assert catalogue.release_names()[-1] == "llm-d-0.10.0"
 
 
-def test_digests_of_the_projects_lock_stand_beside_the_kits(tmp_path: Path):
+def test_digests_of_the_projects_lock_are_added_to_the_kits(tmp_path: Path):
     digest = f"sha256:{'a' * 64}"
     write_entry(tmp_path, "container-images/lock", {"images": {"r.io/a/b:1": {"digest": digest, "source": "asked"}}})
     assert locked_image("r.io/a/b:1").digest == digest
     assert lock().images.keys() > kit_lock().images.keys()
 
 
-def test_a_broken_entry_is_refused_where_it_is_used(tmp_path: Path):
+def test_an_invalid_project_entry_is_refused_where_it_is_used(tmp_path: Path):
     write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, max_model_len=0))
     with pytest.raises(InvalidStack, match=r"line 30: values/models/support-70b.yaml: max_model_len = 0"):
         catalogue.model(MINE)
 
 
-def test_a_key_that_is_no_key_has_its_file_and_its_line(tmp_path: Path):
+def test_an_unknown_key_of_an_entry_is_reported_with_file_and_line(tmp_path: Path):
     entry = model_entry(MINE)
     entry["maxModelLen"] = entry.pop("max_model_len")
     file = write_entry(tmp_path, f"models/{MINE}", entry)
@@ -124,7 +124,7 @@ def test_a_key_that_is_no_key_has_its_file_and_its_line(tmp_path: Path):
         ({"name": "other"}, "name", MINE),
     ],
 )
-def test_a_wrong_value_is_told_with_what_would_be_right(
+def test_an_invalid_value_of_an_entry_is_reported_with_the_accepted_ones(
     tmp_path: Path, change: dict[str, Any], path: str, accepted: str
 ):
     told = problem(tmp_path, f"models/{MINE}", model_entry(MINE, **change))
@@ -144,24 +144,24 @@ def test_a_wrong_value_is_told_with_what_would_be_right(
         ("x: " + "a" * MAX_BYTES, f"it has {MAX_BYTES + 3:,} bytes"),
     ],
 )
-def test_a_file_that_is_no_entry_says_why(tmp_path: Path, content: str, why: str):
+def test_a_file_that_is_no_entry_is_reported_with_the_reason(tmp_path: Path, content: str, why: str):
     assert why in problem(tmp_path, f"models/{MINE}", content).why
 
 
-def test_a_shape_with_a_gpu_that_nobody_knows_names_those_that_there_are(tmp_path: Path):
+def test_a_shape_with_an_unknown_gpu_is_refused_with_the_known_ones(tmp_path: Path):
     told = problem(tmp_path, "shapes/BM.MINE", kit_entry("shapes/BM.GPU.MI300X.8", name="BM.MINE", gpu="MI300"))
     assert told.path == "gpu"
     assert "MI300X" in told.why
     assert told.accepted == "text: a GPU of values/gpus"
 
 
-def test_a_shape_is_not_refused_a_second_time_for_its_broken_gpu(tmp_path: Path):
+def test_a_shape_is_not_refused_again_for_its_invalid_gpu(tmp_path: Path):
     write_entry(tmp_path, "shapes/BM.MINE", kit_entry("shapes/BM.GPU.MI300X.8", name="BM.MINE", gpu="MI999"))
     told = problem(tmp_path, "gpus/MI999", kit_entry("gpus/MI300X", product="MI999", memory_gib=0))
     assert (told.file, told.path) == ("values/gpus/MI999.yaml", "memory_gib")
 
 
-def test_a_release_needs_an_endpoint_picker_that_is_known(tmp_path: Path):
+def test_a_release_requires_a_known_endpoint_picker(tmp_path: Path):
     release = kit_entry("releases/llm-d-0.9.0", name="mine", order=10)
     release["endpoint_picker"]["image"] = "ghcr.io/llm-d/llm-d-router-endpoint-picker:v0.12.0"
     told = problem(tmp_path, "releases/mine", release)
@@ -169,14 +169,14 @@ def test_a_release_needs_an_endpoint_picker_that_is_known(tmp_path: Path):
     assert "values/endpoint-pickers" in told.accepted
 
 
-def test_two_models_of_one_repository_are_refused(tmp_path: Path):
+def test_two_model_entries_of_one_repository_are_refused(tmp_path: Path):
     write_entry(tmp_path, "models/first", model_entry("first", repository="acme/one"))
     told = problem(tmp_path, "models/second", model_entry("second", repository="acme/one"))
     assert (told.path, told.file) == ("repository", "values/models/second.yaml")
     assert told.why == "the model first has it already"
 
 
-def test_a_model_of_the_kits_repository_has_to_have_its_name(tmp_path: Path):
+def test_a_project_model_of_a_kits_repository_must_have_the_kits_name(tmp_path: Path):
     told = problem(tmp_path, f"models/{MINE}", model_entry(MINE, repository="openai/gpt-oss-120b"))
     assert told.accepted == "another repository, or the name gpt-oss-120b for the file"
 
@@ -197,7 +197,7 @@ def test_a_model_of_the_kits_repository_has_to_have_its_name(tmp_path: Path):
         ("models.yaml", "a folder: models?"),
     ],
 )
-def test_a_file_that_means_nothing_has_the_likeliest_place(tmp_path: Path, path: str, accepted: str):
+def test_a_misplaced_file_is_refused_with_its_likeliest_place(tmp_path: Path, path: str, accepted: str):
     file = tmp_path / "values" / path
     file.parent.mkdir(parents=True)
     file.touch()
@@ -205,7 +205,7 @@ def test_a_file_that_means_nothing_has_the_likeliest_place(tmp_path: Path, path:
     assert [one for one in project_problems() if one.accepted.startswith(accepted)], project_problems()
 
 
-def test_hidden_files_and_read_mes_may_lie_beside_entries(tmp_path: Path):
+def test_hidden_files_and_readmes_may_lie_beside_entries(tmp_path: Path):
     for path in (".gitkeep", "README.md", "models/README.md", "models/.mine.yaml.swp", ".git/x"):
         file = tmp_path / "values" / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,7 @@ def test_hidden_files_and_read_mes_may_lie_beside_entries(tmp_path: Path):
     assert not project_problems()
 
 
-def test_a_link_out_of_the_folder_is_refused_and_not_read(tmp_path: Path):
+def test_a_link_out_of_the_values_folder_is_refused_and_not_read(tmp_path: Path):
     outside = tmp_path / "outside.yaml"
     outside.write_text("secret: 1")
     models = tmp_path / "project" / "values" / "models"
@@ -225,7 +225,7 @@ def test_a_link_out_of_the_folder_is_refused_and_not_read(tmp_path: Path):
     assert catalogue.model(MINE) is None
 
 
-def test_a_folder_that_leads_out_of_the_project_is_refused(tmp_path: Path):
+def test_a_values_folder_outside_of_the_project_is_refused(tmp_path: Path):
     (tmp_path / "elsewhere" / "models").mkdir(parents=True)
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "values").symlink_to(tmp_path / "elsewhere")
@@ -233,7 +233,7 @@ def test_a_folder_that_leads_out_of_the_project_is_refused(tmp_path: Path):
     assert [one.file for one in project_problems()] == ["values"]
 
 
-def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path):
+def test_a_named_pipe_instead_of_a_file_is_refused(tmp_path: Path):
     models = tmp_path / "values" / "models"
     models.mkdir(parents=True)
     os.mkfifo(models / f"{MINE}.yaml")
@@ -241,7 +241,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path):
     assert project_problems()
 
 
-def test_more_files_than_a_catalogue_has_are_not_looked_through(tmp_path: Path):
+def test_too_many_files_in_the_values_folder_are_refused(tmp_path: Path):
     models = tmp_path / "values" / "models"
     models.mkdir(parents=True)
     for number in range(2001):
@@ -250,7 +250,7 @@ def test_more_files_than_a_catalogue_has_are_not_looked_through(tmp_path: Path):
         open_project(tmp_path)
 
 
-def test_a_lock_names_images_by_tag(tmp_path: Path):
+def test_the_projects_lock_names_images_by_tag(tmp_path: Path):
     told = problem(tmp_path, "container-images/lock", {"images": {"vllm": {"digest": None, "reason": "none"}}})
     assert told.path.startswith("images")
     assert "registry/repository:tag" in told.why

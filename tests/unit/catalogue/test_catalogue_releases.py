@@ -28,13 +28,13 @@ RELEASES = [item for name in catalogue.release_names() if (item := catalogue.rel
 by_release = pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 
 
-def test_releases_are_in_order_with_the_nearest_side_by_side():
+def test_releases_are_sorted_so_that_the_nearest_are_neighbours():
     assert catalogue.release_names() == ["llm-d-0.6.0", "llm-d-0.7.0", "llm-d-0.9.0", "llm-d-0.10.0"]
     assert len({release.order for release in RELEASES}) == len(RELEASES)
 
 
 @by_release
-def test_picker_and_sidecar_are_of_one_version(release: catalogue.Release):
+def test_picker_and_sidecar_of_a_release_have_one_version(release: catalogue.Release):
     versions = {
         release.endpoint_picker.image.tag,
         release.endpoint_picker.program.version,
@@ -45,13 +45,13 @@ def test_picker_and_sidecar_are_of_one_version(release: catalogue.Release):
 
 
 @by_release
-def test_definitions_are_of_the_version_that_the_picker_is_built_with(release: catalogue.Release):
+def test_crds_of_a_release_have_the_pickers_version(release: catalogue.Release):
     expected = {"v0.7.1": "v1.4.0", "v0.8.0": "v1.5.0", "v0.10.0": "v1.5.0", "v0.11.0": "v1.5.0"}
     assert release.crds.version == expected[release.endpoint_picker.image.tag]
 
 
 @by_release
-def test_what_is_known_of_a_picker_is_of_the_version_that_the_release_has(release: catalogue.Release):
+def test_facts_about_a_picker_are_of_the_version_in_the_release(release: catalogue.Release):
     assert release.endpoint_picker.dialect.version == release.endpoint_picker.image.tag
 
 
@@ -62,18 +62,18 @@ def test_routing_decisions_are_counted_by_the_metric_that_is_not_deprecated(rele
     assert release.endpoint_picker.dialect.metrics.decisions == expected
 
 
-def test_former_names_are_of_the_release_whose_picker_they_had():
+def test_former_names_of_a_picker_belong_to_the_releases_that_had_it():
     assert release_of_former_name("llm-d-0.7") is catalogue.release("llm-d-0.6.0")
     assert release_of_former_name("llm-d-0.8") is catalogue.release("llm-d-0.7.0")
     assert release_of_former_name("llm-d-0.6.0") is None
 
 
-def test_images_of_the_removed_repository_are_said_to_be_gone():
+def test_images_of_the_deleted_repository_are_marked_as_gone():
     gone = {release.name for release in RELEASES if release.images_gone}
     assert gone == {r.name for r in RELEASES if r.endpoint_picker.image.repository == "llm-d/llm-d-inference-scheduler"}
 
 
-def test_an_override_replaces_what_it_names_and_nothing_else():
+def test_an_override_replaces_only_what_it_names():
     base = catalogue.release("llm-d-0.9.0")
     assert base is not None
     router = catalogue.release("llm-d-0.6.0")
@@ -86,14 +86,14 @@ def test_an_override_replaces_what_it_names_and_nothing_else():
 
 
 @by_release
-def test_no_metric_flag_is_passed_that_the_picker_exits_on(release: catalogue.Release):
+def test_no_metric_flag_is_passed_that_makes_the_picker_exit(release: catalogue.Release):
     text = (values_folder() / "releases" / f"{release.name}.yaml").read_text()
     for flag in ("queued-requests-metric", "running-requests-metric", "cache-usage-percentage-metric", "-info-metric"):
         assert flag not in text
 
 
 @by_release
-def test_the_sidecar_speaks_nixl_and_plain_http(release: catalogue.Release):
+def test_the_sidecar_uses_nixl_and_plain_http(release: catalogue.Release):
     arguments = release.routing_sidecar.arguments
     assert release.vllm.kv_connector.hand_over["nixl"].sidecar_arguments == ("--kv-connector=nixlv2",)
     assert "--secure-proxy=false" in arguments
@@ -101,7 +101,7 @@ def test_the_sidecar_speaks_nixl_and_plain_http(release: catalogue.Release):
 
 
 @by_release
-def test_the_proxy_logs_little_and_has_a_bound_on_its_threads(release: catalogue.Release):
+def test_envoy_logs_little_and_has_a_limited_number_of_threads(release: catalogue.Release):
     arguments = list(release.proxy.arguments)
     assert arguments[arguments.index("--log-level") + 1] == "warn"
     assert int(arguments[arguments.index("--concurrency") + 1]) >= 1
@@ -109,29 +109,29 @@ def test_the_proxy_logs_little_and_has_a_bound_on_its_threads(release: catalogue
 
 
 @by_release
-def test_vllm_has_the_attention_that_amd_measured(release: catalogue.Release):
+def test_vllm_uses_the_attention_backend_that_amd_measured(release: catalogue.Release):
     assert release.vllm.attention_backend.default == "ROCM_AITER_UNIFIED_ATTN"
     assert release.vllm.environment["VLLM_ROCM_USE_AITER"] == "1"
 
 
 @by_release
-def test_servers_with_a_kv_connector_have_no_backend_that_vllm_refuses_with_one(release: catalogue.Release):
+def test_servers_with_a_kv_connector_use_a_backend_that_accepts_one(release: catalogue.Release):
     backend = release.vllm.attention_backend
     assert backend.kv_connector not in backend.refused_with_kv_connector
 
 
 @by_release
-def test_no_release_changes_answers_or_hides_the_kernels_of_its_image(release: catalogue.Release):
+def test_no_release_has_defaults_that_change_answers_or_hide_kernels(release: catalogue.Release):
     assert not [name for name in release.vllm.environment if "QUICK_REDUCE" in name or name == "AITER_JIT_DIR"]
 
 
 @by_release
-def test_blocks_are_those_of_amds_overlays_where_cache_is_handed_over(release: catalogue.Release):
+def test_block_sizes_are_those_of_amds_overlays_if_kv_cache_is_transferred(release: catalogue.Release):
     assert release.vllm.block_size.kv_connector == 128
 
 
 @by_release
-def test_what_hands_kv_cache_over_has_a_role_and_known_connector_flags(release: catalogue.Release):
+def test_kv_connectors_have_roles_and_known_options(release: catalogue.Release):
     connectors = release.vllm.kv_connector
     assert set(connectors.roles) == HANDING_OVER
     assert {"--kv-transfer-config", "--kv-offloading-size"} <= set(connectors.flags)
@@ -160,11 +160,11 @@ def left_open(release: catalogue.Release) -> list[str]:
 
 
 @by_release
-def test_no_release_leaves_open_what_its_parts_are_known_to_have_changed(release: catalogue.Release):
+def test_every_release_states_the_known_changes_of_its_parts(release: catalogue.Release):
     assert left_open(release) == []
 
 
-def test_a_later_release_has_to_say_what_its_parts_changed():
+def test_a_new_release_must_state_what_its_parts_changed():
     newest = default_release()
     image = newest.vllm.image.model_copy(update={"tag": "v0.30.0"})
     program = newest.endpoint_picker.program.model_copy(update={"version": "v0.11.0"})
@@ -177,21 +177,21 @@ def test_a_later_release_has_to_say_what_its_parts_changed():
 
 
 @by_release
-def test_caches_go_to_folders_that_the_image_may_write(release: catalogue.Release):
+def test_cache_folders_are_writable_in_the_image(release: catalogue.Release):
     for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"):
         folder = release.vllm.environment[name]
         assert any(folder == root or folder.startswith(f"{root}/") for root in release.vllm.scratch_folders)
 
 
 @by_release
-def test_every_image_has_a_fixed_version(release: catalogue.Release):
+def test_every_image_of_a_release_has_a_fixed_version(release: catalogue.Release):
     for image in (release.vllm.image, release.proxy.image, release.routing_sidecar.image):
         assert image.tag != "latest"
     assert release.endpoint_picker.image.tag != "latest"
 
 
 @by_release
-def test_crds_are_the_four_less_the_import_that_nothing_here_uses(release: catalogue.Release):
+def test_crds_are_the_four_of_the_release_except_an_unused_one(release: catalogue.Release):
     assert [name.rsplit("_", 1)[1] for name in sorted(release.crds.files)] == [
         "inferencepools.yaml",
         "inferencemodelrewrites.yaml",
@@ -201,7 +201,7 @@ def test_crds_are_the_four_less_the_import_that_nothing_here_uses(release: catal
 
 
 @by_release
-def test_digests_are_those_of_the_published_files(release: catalogue.Release):
+def test_crd_digests_are_those_of_the_published_files(release: catalogue.Release):
     go_path = Path(os.environ.get("GOPATH", Path.home() / "go"))
     folder = go_path / "pkg" / "mod" / f"{release.crds.module}@{release.crds.version}" / release.crds.folder
     if not folder.is_dir():
@@ -250,12 +250,12 @@ def put(path: Path, text=TEXT):
     path.write_text(text)
 
 
-def test_definitions_come_from_the_module_where_that_is_there(folder):
+def test_crds_are_read_from_the_go_module_if_it_is_there(folder):
     put(folder / "modules" / "example.org/m@v1" / "crd" / "a.yaml")
     assert crd_manifests(crds())[0]["metadata"]["name"] == "a"
 
 
-def test_definitions_are_downloaded_once(folder, server):
+def test_crds_are_downloaded_once(folder, server):
     root, address = server
     put(root / "v1" / "crd" / "a.yaml")
     assert crd_manifests(crds(address))
@@ -264,19 +264,19 @@ def test_definitions_are_downloaded_once(folder, server):
     assert [path.name for path in (folder / "crds").rglob("*") if path.is_file()] == ["a.yaml"]
 
 
-def test_a_file_that_is_not_the_one_named_is_refused(folder):
+def test_a_crd_file_with_another_digest_is_refused(folder):
     put(folder / "modules" / "example.org/m@v1" / "crd" / "a.yaml", TEXT + "# changed\n")
     with pytest.raises(KitError, match="SHA-256"):
         crd_manifests(crds())
 
 
-def test_a_file_that_cant_be_had_says_where_to_put_it(folder, server):
+def test_an_unavailable_crd_file_is_reported_with_where_to_put_it(folder, server):
     with pytest.raises(KitError, match="404") as error:
         crd_manifests(crds(server[1]))
     assert str(folder / "crds" / "v1" / "a.yaml") in error.value.remedy
 
 
-def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+def test_the_user_can_choose_the_cache_folder_of_crds(monkeypatch, tmp_path):
     monkeypatch.delenv("LLMD_OKE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert values.cache_folder() == tmp_path / "llmd-oke"
@@ -285,11 +285,11 @@ def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", release_names())
-def test_every_release_pins_its_definitions(name):
+def test_every_release_pins_its_crds(name):
     assert all(len(digest) == 64 for digest in catalogue.release(name).crds.files.values())
 
 
-def test_pages_say_of_a_failed_prefill_what_the_sidecar_is_told():
+def test_docs_on_failed_prefills_agree_with_the_sidecars_flags():
     release = default_release()
     (retries,) = [int(word.partition("=")[2]) for word in release.routing_sidecar.arguments if "max-retries" in word]
     times = {1: "once", 2: "twice", 3: "three times", 4: "four times"}[retries + 1]
@@ -309,14 +309,14 @@ def test_pages_say_of_a_failed_prefill_what_the_sidecar_is_told():
 PAGE = Path(__file__).parents[3] / "docs" / "releases.md"
 
 
-def test_the_page_of_the_docs_is_what_the_catalogue_says():
+def test_the_releases_page_equals_what_is_generated_from_the_catalogue():
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         PAGE.write_text(page())
     assert PAGE.read_text() == page()
 
 
-def test_each_known_limit_says_where_it_is_from():
+def test_each_known_limit_of_a_release_has_a_source():
     assert [limit for release in all_releases() for limit in limits(release) if "https://" not in limit.source] == []
 
 

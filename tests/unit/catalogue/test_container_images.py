@@ -23,32 +23,32 @@ def one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container_images, "lock", lambda: Lock(images={NAME: entry}))
 
 
-def test_an_image_without_a_digest_is_asked_for_by_tag():
+def test_an_image_without_a_digest_is_requested_by_tag():
     assert parse_reference(NAME).pinned == parse_reference(NAME).reference == NAME
 
 
 @pytest.mark.usefixtures("one_digest")
-def test_a_locked_image_is_asked_for_by_tag_and_digest():
+def test_a_locked_image_is_requested_by_tag_and_digest():
     image = locked_image(NAME)
     assert (image.reference, image.pinned) == (NAME, f"{NAME}@{DIGEST}")
     assert locked_image(f"{NAME}@{DIGEST}") == image
 
 
 @pytest.mark.usefixtures("one_digest")
-def test_a_digest_that_is_not_the_locks_is_refused_with_both():
+def test_a_digest_that_contradicts_the_lock_is_refused_with_both():
     other = "sha256:" + "0b" * 32
     with pytest.raises(ValueError, match=f"locked as {DIGEST}, not as {other}"):
         locked_image(f"{NAME}@{other}")
 
 
 @pytest.mark.usefixtures("one_digest")
-def test_an_image_that_is_not_in_the_lock_keeps_its_own_digest():
+def test_an_image_outside_the_lock_keeps_its_own_digest():
     other = f"example.com/team/vllm:1@{DIGEST}"
     assert locked_image(other).pinned == other
 
 
 @pytest.mark.parametrize("registry", ["ghcr.io", "localhost:5000", "127.0.0.1:5000", "registry:5000", "localhost"])
-def test_a_registry_is_told_from_a_repository(registry: str):
+def test_a_registry_is_distinguished_from_a_repository(registry: str):
     image = parse_reference(f"{registry}/llm-d/x:v1")
     assert (image.registry, image.repository, image.tag) == (registry, "llm-d/x", "v1")
 
@@ -67,16 +67,16 @@ def test_a_registry_is_told_from_a_repository(registry: str):
         "",
     ],
 )
-def test_what_is_no_whole_reference_is_refused_with_what_would_be(text: str):
+def test_an_incomplete_image_reference_is_refused_with_the_right_form(text: str):
     with pytest.raises(ValueError, match="registry/repository:tag"):
         parse_reference(text)
 
 
-def test_the_lock_has_the_images_of_the_catalogue_and_no_others():
+def test_the_lock_has_exactly_the_images_of_the_catalogue():
     assert list(lock().images) == [image.reference for image in kit_images()]
 
 
-def test_every_image_that_values_name_is_one_of_the_catalogue():
+def test_every_image_in_values_is_listed_in_the_catalogue():
     charts = {chart.reference for name in names("operators") if (chart := _chart(name))}
     known = {image.reference for image in kit_images()}
     assert set(_references()) == known - charts
@@ -88,7 +88,7 @@ def _chart(name: str) -> ContainerImage | None:
     return operators.operator(name).chart.artifact if "chart" in entry else None
 
 
-def test_no_image_is_named_in_the_code():
+def test_no_image_reference_is_written_in_code():
     root = values_folder().parent
     sources = [path.read_text() for folder in ("components", "packages") for path in (root / folder).rglob("*.py")]
     known = [image.reference.rpartition(":")[0] for image in kit_images()]
@@ -96,7 +96,7 @@ def test_no_image_is_named_in_the_code():
     assert not named
 
 
-def test_a_digest_has_a_source_and_null_has_a_reason():
+def test_a_locked_digest_has_a_source_and_null_has_a_reason():
     for entry in lock().images.values():
         assert entry.source if entry.digest else entry.reason
     for wrong in ({"digest": DIGEST}, {"digest": None}, {"digest": "sha256:1", "source": "a test"}):

@@ -56,7 +56,7 @@ def test_each_metric_of_the_table_is_used() -> None:
 
 
 @pytest.mark.parametrize("version", ["v0.7.1", "v0.8.0", "v0.10.0"])
-def test_rules_and_panels_have_the_names_of_their_endpoint_picker(version: str) -> None:
+def test_rules_and_panels_use_the_metric_names_of_their_endpoint_picker(version: str) -> None:
     metrics = endpoint_picker(version).metrics
     seen = watch(metrics)
     texts = [row.expression for row in (*seen.recordings, *seen.alerts)]
@@ -67,7 +67,7 @@ def test_rules_and_panels_have_the_names_of_their_endpoint_picker(version: str) 
     assert seen.lacking == ()
 
 
-def test_what_a_picker_has_no_metric_for_is_left_out_and_named() -> None:
+def test_rules_whose_metrics_a_picker_lacks_are_omitted_and_named() -> None:
     seen = watch(Metrics(decisions="decisions_total", requests="requests_total"))
     assert seen.lacking == ("alert StackNotScraped", 'panel "Servers that the picker picks from"')
     assert "StackNotScraped" not in {row.alert for row in seen.alerts}
@@ -76,7 +76,7 @@ def test_what_a_picker_has_no_metric_for_is_left_out_and_named() -> None:
     assert len(panels) == len(others) - 1
 
 
-def test_each_source_of_a_metric_names_a_tag_or_a_version() -> None:
+def test_each_metrics_source_names_a_tag_or_a_version() -> None:
     without = {
         name
         for name, program in programs().items()
@@ -91,7 +91,7 @@ def test_each_alert_has_a_page_and_each_page_an_alert() -> None:
 
 
 @pytest.mark.parametrize("page", sorted({row.page for row in rules().alerts}))
-def test_a_page_names_its_alerts_and_says_what_to_do(page: str) -> None:
+def test_an_alerts_page_names_its_alerts_and_says_what_to_do(page: str) -> None:
     text = (PAGES / f"{page}.md").read_text()
     for row in rules().alerts:
         if row.page == page:
@@ -112,12 +112,12 @@ def alert_table() -> Iterator[str]:
         yield f"| `{row.alert}` | {', '.join(windows) or '-'} | {row.hold} | {row.severity} | {how} |"
 
 
-def test_each_alert_is_either_rehearsed_or_says_why_not() -> None:
+def test_each_alert_is_rehearsed_or_has_the_reason_why_not() -> None:
     names = [row.alert for row in rules().alerts]
     assert sorted([*REHEARSED, *BY_PROMTOOL]) == sorted(names)
 
 
-def test_the_table_of_alerts_is_what_rules_and_faults_say() -> None:
+def test_the_table_of_alerts_equals_rules_and_faults() -> None:
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
     page = PAGES / "README.md"
     head, mark, _ = page.read_text().partition("<!-- table -->\n")
@@ -128,7 +128,7 @@ def test_the_table_of_alerts_is_what_rules_and_faults_say() -> None:
     assert page.read_text() == text
 
 
-def test_the_alert_on_a_nodes_checks_asks_for_each_that_nodes_run():
+def test_the_alert_on_node_checks_covers_each_check_that_nodes_run():
     script = (values_folder() / "cloud-init" / "node-checks.sh.j2").read_text()
     names = re.findall(r"^  check ([a-z-]+) [a-z_]+$", script, re.MULTILINE)
     rules = (values_folder() / "monitoring" / "rules.yaml").read_text()

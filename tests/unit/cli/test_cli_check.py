@@ -31,14 +31,14 @@ def check(project: Path, *options: str, **changes: Any) -> str:
         ({}, "it compiles each time"),
     ],
 )
-def test_check_tells_how_long_a_server_takes_to_start_first_and_again(
+def test_check_shows_how_long_a_servers_first_and_later_starts_take(
     tmp_path: Path, changes: dict[str, Any], words: str
 ):
     (line,) = [line for line in check(tmp_path, **changes).splitlines() if "start of a server" in line]
     assert words in line
 
 
-def test_a_plan_as_data_has_the_seconds_of_both_starts(tmp_path: Path):
+def test_check_json_has_the_seconds_of_both_kinds_of_server_starts(tmp_path: Path):
     start = json.loads(check(tmp_path, "--json", **NODE_DISK))["server_start"]
     assert start["first_s"] - start["again_s"] == pytest.approx(bring_up_facts().server_start.compiling_seconds)
     assert start["source"] == "assumed"
@@ -60,7 +60,9 @@ def models(count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("count", [1, 9])
-def test_a_terminal_gets_one_screen_with_at_most_five_decisions(tmp_path: Path, screen: StringIO, count: int):
+def test_on_a_terminal_check_shows_one_screen_with_at_most_five_pieces_of_advice(
+    tmp_path: Path, screen: StringIO, count: int
+):
     check(tmp_path, models=models(count))
     lines = screen.getvalue().splitlines()
     assert len(lines) <= 40
@@ -69,26 +71,26 @@ def test_a_terminal_gets_one_screen_with_at_most_five_decisions(tmp_path: Path, 
         assert fact in screen.getvalue()
 
 
-def test_known_limits_of_the_release_are_counted_on_a_terminal_with_their_page(tmp_path: Path, screen: StringIO):
+def test_known_limits_of_the_release_are_counted_and_their_page_is_named(tmp_path: Path, screen: StringIO):
     check(tmp_path)
     assert "while no prefill server is ready" not in screen.getvalue()
     assert "5 known limits of llm-d-0.9.0 (docs/releases.md)" in " ".join(screen.getvalue().split())
 
 
-def test_explain_shows_on_a_terminal_what_a_pipe_gets(tmp_path: Path, screen: StringIO):
+def test_check_with_explain_shows_on_a_terminal_what_it_writes_to_a_pipe(tmp_path: Path, screen: StringIO):
     check(tmp_path, "--explain")
     text = " ".join(screen.getvalue().split())
     for words in ("while no prefill server is ready", "updates of gpt-oss-120b", "cost at list price"):
         assert words in text
 
 
-def test_data_say_which_advice_is_a_known_limit_of_the_release(tmp_path: Path):
+def test_check_json_marks_advice_that_is_a_known_limit_of_the_release(tmp_path: Path):
     kinds = [item["kind"] for item in json.loads(check(tmp_path, "--json"))["advice"]]
     assert kinds.count("limit") == 5
     assert "decision" in kinds
 
 
-def test_every_known_limit_that_is_told_stands_on_its_page():
+def test_every_reported_known_limit_is_on_its_documentation_page():
     page = (PROJECT / "docs" / "releases.md").read_text()
     limits = [item.text for item in planning.plan_object(stack()).advice if item.kind == "limit"]
     assert [text for text in limits if text.partition(": ")[2].rpartition(" (")[0] not in page] == []

@@ -35,18 +35,18 @@ def check(project: Path) -> dict[str, Any]:
     return json.loads(run(project, "check", "--stack", "s", "--json")[1])
 
 
-def test_an_entry_in_the_place_of_the_kits_is_told_as_such(project: Path):
+def test_check_reports_a_project_entry_that_replaces_the_kits(project: Path):
     write_entry(project, "prices/oci", kit_entry("prices/oci", as_of="2026-02-02"))
     assert "prices oci: values/prices/oci.yaml, instead of the kit's" in run(project, "check", "--stack", "s")[1]
 
 
-def test_the_projects_price_of_a_shape_is_what_check_counts(project: Path):
+def test_check_uses_the_projects_price_of_a_shape(project: Path):
     shape = "shapes/BM.GPU.MI300X.8"
     write_entry(project, shape, kit_entry(shape, price_usd_per_hour=1.0))
     assert check(project)["price_usd_per_hour"] == 9.0
 
 
-def test_what_is_wrong_with_values_and_with_the_stack_file_is_told_at_once(project: Path):
+def test_invalid_entries_and_an_invalid_stack_file_are_reported_together(project: Path):
     write_entry(project, f"models/{MINE}", model_entry(MINE, max_model_len=0))
     write_entry(project, f"latency/MI300X/{MINE}", {"model": MINE})
     write(project, "s", stack(model("8p", model=MINE)))
@@ -59,19 +59,19 @@ def test_what_is_wrong_with_values_and_with_the_stack_file_is_told_at_once(proje
     assert all(one["line"] for one in problems if one["path"] in {"max_model_len", "models[0].topology"})
 
 
-def test_latency_figures_of_another_gpu_than_their_folders_are_refused(project: Path):
+def test_latency_figures_in_another_gpus_folder_are_refused(project: Path):
     write_entry(project, f"latency/MI300X/{MINE}", kit_entry("latency/H100/gpt-oss-120b", model=MINE))
     (problem,) = check(project)["problems"]
     assert (problem["path"], problem["value"], problem["accepted"]) == ("gpu", "H100", "MI300X")
 
 
-def test_a_misspelt_name_may_mean_the_projects_entry(project: Path):
+def test_a_misspelt_name_is_answered_with_a_project_entry(project: Path):
     write(project, "s", stack(model("1p-tp8-1d-tp8", model="suport-70b")))
     (problem,) = check(project)["problems"]
     assert problem["accepted"].startswith(f"{MINE}? or another of ")
 
 
-def test_a_name_that_makes_no_name_of_objects_asks_for_another(project: Path):
+def test_a_model_name_that_is_invalid_in_kubernetes_requires_an_explicit_name(project: Path):
     name = "a-model-whose-name-has-many-more-than-thirty-six-characters"
     write_entry(project, f"models/{name}", model_entry(name))
     write(project, "s", stack(model("1p-tp8-1d-tp8", model=name)))
@@ -81,7 +81,7 @@ def test_a_name_that_makes_no_name_of_objects_asks_for_another(project: Path):
     assert check(project)["ok"]
 
 
-def test_models_whose_names_differ_by_case_only_have_one_name_of_objects(project: Path):
+def test_models_whose_names_differ_only_by_case_have_one_object_name(project: Path):
     names = ("Support-8B", "support-8b")
     for name in names:
         write_entry(project, f"models/{name}", model_entry(name, repository=f"acme/{name}-{name[0]}"))
@@ -94,7 +94,7 @@ def test_models_whose_names_differ_by_case_only_have_one_name_of_objects(project
     assert check(project)["ok"]
 
 
-def test_equal_stack_files_with_other_entries_are_other_deployments(project: Path):
+def test_other_project_entries_change_the_configuration_hash(project: Path):
     before = plan_stack_file(project, "s").config_hash
     write_entry(project, "prices/oci", kit_entry("prices/oci", as_of="2026-02-02"))
     assert plan_stack_file(project, "s").config_hash == before
@@ -102,17 +102,17 @@ def test_equal_stack_files_with_other_entries_are_other_deployments(project: Pat
     assert plan_stack_file(project, "s").config_hash != before
 
 
-def test_a_search_knows_the_projects_model(project: Path):
+def test_tune_rank_knows_the_projects_model(project: Path):
     status, output = run(project, "tune", "rank", "--model", MINE, "--gpus", "8", "--allow-extrapolation")
     assert status == 0, output
 
 
-def test_a_search_refuses_a_model_that_is_broken(project: Path):
+def test_tune_rank_refuses_an_invalid_project_model(project: Path):
     write_entry(project, f"models/{MINE}", model_entry(MINE, max_model_len=0))
     assert f"values/models/{MINE}.yaml: max_model_len = 0" in run(project, "tune", "rank", "--model", MINE)[1]
 
 
-def test_sixty_four_models_of_the_projects_own_are_planned_in_a_second(project: Path):
+def test_sixty_four_project_models_are_planned_within_a_second(project: Path):
     models = [f"mine-{number}" for number in range(64)]
     for name in models:
         write_entry(project, f"models/{name}", model_entry(name))
@@ -123,7 +123,7 @@ def test_sixty_four_models_of_the_projects_own_are_planned_in_a_second(project: 
     assert time.process_time() - started_s < 1.0
 
 
-def test_a_broken_stack_file_is_told_beside_a_project_without_problems(project: Path):
+def test_an_invalid_stack_file_is_reported_without_project_entries_too(project: Path):
     write(project, "s", stack(model("1p-tp8-1d-tp8", model=MINE), release="llm-d-9"))
     with pytest.raises(InvalidStack, match="llm-d-9"):
         plan_stack_file(project, "s")

@@ -56,19 +56,19 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     return run
 
 
-def test_a_change_in_oci_is_told_in_words_and_ends_with_3(command: Command) -> None:
+def test_drift_of_an_oci_resource_is_explained_and_exits_with_3(command: Command) -> None:
     code, shown, errors = command("drift", event=RESIZED)
     assert (code, shown) == (3, f"{WORDS}\n")
     assert "reading what there is of 1 resources; nothing is changed" in errors
 
 
-def test_a_change_is_told_as_data(command: Command) -> None:
+def test_drift_is_reported_as_json(command: Command) -> None:
     code, shown, _ = command("drift", "--json", event=RESIZED)
     drift = {"urn": URN, "path": "size", "words": WORDS, "taken_back": True}
     assert (code, json.loads(shown)) == (3, {"stack": "prod", "drift": [drift]})
 
 
-def test_a_stack_as_it_was_left_ends_with_0(command: Command, tmp_path: Path) -> None:
+def test_a_stack_without_drift_exits_with_0(command: Command, tmp_path: Path) -> None:
     assert command("drift")[:2] == (0, "Nothing was changed by hand.\n")
     asked = (tmp_path / "asked").read_text().splitlines()
     assert [words.split(" --stack")[0] for words in asked] == [
@@ -77,24 +77,24 @@ def test_a_stack_as_it_was_left_ends_with_0(command: Command, tmp_path: Path) ->
     ]
 
 
-def test_what_can_not_be_seen_is_an_error_and_no_drift(command: Command) -> None:
+def test_drift_that_cannot_be_determined_is_an_error(command: Command) -> None:
     code, shown, errors = command("drift", "--json", event=REFUSED, status=255)
     assert (code, json.loads(shown)["error"]) == (1, "401-NotAuthenticated")
     assert "401-NotAuthenticated" in errors
 
 
-def test_where_nothing_is_deployed_nothing_is_asked_of_oci(command: Command, tmp_path: Path) -> None:
+def test_for_a_stack_that_is_not_deployed_drift_queries_no_oci(command: Command, tmp_path: Path) -> None:
     code, _, errors = command("drift", deployed=False)
     assert (code, "nothing is deployed" in errors) == (0, True)
     assert "refresh" not in (tmp_path / "asked").read_text()
 
 
-def test_a_rehearsal_that_is_not_up_is_no_stack_without_drift(command: Command) -> None:
+def test_drift_of_a_rehearsal_that_does_not_run_is_an_error(command: Command) -> None:
     code, _, errors = command("drift", "--rehearse")
     assert (code, "scripts/rehearse --stack prod" in errors) == (1, True)
 
 
-def test_a_pipeline_writes_a_summary_and_ends_as_the_command_does(command: Command, tmp_path: Path) -> None:
+def test_pipeline_drift_writes_a_summary_and_has_the_commands_exit_code(command: Command, tmp_path: Path) -> None:
     summary = tmp_path / "out" / "summary.md"
     code, shown, _ = command("pipeline", "drift", "--summary", str(summary), event=RESIZED)
     assert (code, shown) == (3, "")

@@ -42,7 +42,7 @@ def update(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_lock_is_written_and_then_as_the_registry_says(lock: Path, registry: Registry):
+def test_images_update_writes_a_lock_that_images_check_accepts(lock: Path, registry: Registry):
     digest = registry.push("llm-d/vllm", "v1", 10, 20)
     assert update("--check")[0] == 1
     code, output = update()
@@ -54,14 +54,14 @@ def test_the_lock_is_written_and_then_as_the_registry_says(lock: Path, registry:
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--check"])
-def test_nothing_is_written_where_that_is_not_asked_for(lock: Path, registry: Registry, option: str):
+def test_the_lock_is_not_written_unless_requested(lock: Path, registry: Registry, option: str):
     registry.push("llm-d/vllm", "v1", 10)
     before = lock.read_text()
     assert "+    digest: sha256:" in update(option)[1]
     assert lock.read_text() == before
 
 
-def test_a_moved_tag_ends_with_1_until_it_is_taken(lock: Path, registry: Registry):
+def test_a_moved_tag_exits_with_1_until_the_lock_is_updated(lock: Path, registry: Registry):
     registry.push("llm-d/vllm", "v1", 10)
     update()
     moved = registry.push("llm-d/vllm", "v1", 11)
@@ -72,7 +72,7 @@ def test_a_moved_tag_ends_with_1_until_it_is_taken(lock: Path, registry: Registr
     assert moved in lock.read_text()
 
 
-def test_a_registry_that_gives_no_answer_ends_with_1_and_its_reason(lock: Path, registry: Registry):
+def test_a_registry_without_an_answer_exits_with_1_and_the_reason(lock: Path, registry: Registry):
     registry.push("llm-d/vllm", "v1", 10)
     registry.busy, registry.retry_after = 1, "3600"
     before = lock.read_text()
@@ -81,7 +81,7 @@ def test_a_registry_that_gives_no_answer_ends_with_1_and_its_reason(lock: Path, 
     assert lock.read_text() == before
 
 
-def test_a_stacks_images_are_listed_with_the_place_that_brings_them():
+def test_a_stacks_images_are_listed_with_the_key_that_causes_each():
     result = CliRunner().invoke(app, ["images", "list", "--stack", "guide", "--project", str(PROJECT), "--json"])
     images = json.loads(result.output)["images"]
     assert [image["used_by"] for image in images] == [
@@ -95,7 +95,7 @@ def test_a_stacks_images_are_listed_with_the_place_that_brings_them():
     assert all(image["digest"] or image["no_digest_because"] for image in images)
 
 
-def test_the_table_names_images_without_a_digest():
+def test_the_table_of_images_names_those_without_a_digest():
     result = CliRunner().invoke(app, ["images", "list", "--stack", "reference", "--project", str(PROJECT)])
     assert result.exit_code == 0
     assert "tag alone" in result.output
@@ -110,7 +110,7 @@ def project(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
-def test_a_project_gets_a_lock_of_its_own_which_counts_from_then_on(project: Path, registry: Registry):
+def test_a_project_gets_its_own_lock_which_is_used_from_then_on(project: Path, registry: Registry):
     digest, before = registry.push("llm-d/vllm", "v1", 10), container_images.kit_lock()
     assert update("--project", str(project))[0] == 0
     open_project(project)
@@ -119,7 +119,7 @@ def test_a_project_gets_a_lock_of_its_own_which_counts_from_then_on(project: Pat
     assert update("--project", str(project), "--check")[0] == 0
 
 
-def test_images_that_a_projects_lock_has_by_hand_stay_in_it(project: Path, registry: Registry):
+def test_manually_added_images_stay_in_a_projects_lock(project: Path, registry: Registry):
     digest = registry.push("own/vllm", "v2", 10)
     registry.push("llm-d/vllm", "v1", 10)
     reference = f"{registry.address}/own/vllm:v2"
@@ -134,25 +134,25 @@ def copy_list(*arguments: str) -> str:
     return CliRunner().invoke(app, whole, catch_exceptions=False).output
 
 
-def test_the_list_to_copy_is_plain_data_with_digests_and_destinations():
+def test_the_list_of_copies_is_json_with_digests_and_destinations():
     document = json.loads(copy_list("--stack", "reference", "--mirror", "iad.ocir.io/ai/mirror", "--json"))
     assert document["prefix"] == "iad.ocir.io/ai/mirror"
     assert all(item["destination"].startswith("iad.ocir.io/ai/mirror/") for item in document["copies"])
     assert [text.partition(",")[0] for text in document["not_mirrored"]] == ["OKE's control plane"]
 
 
-def test_a_list_to_copy_without_a_private_registry_says_how_to_name_one():
+def test_listing_copies_without_a_private_registry_says_how_to_name_one():
     with pytest.raises(KitError, match="has no private registry") as raised:
         copy_list("--stack", "rehearsal")
     assert (raised.value.remedy or "").startswith("Say registryMirror in the stack file, or --mirror")
 
 
 @pytest.mark.parametrize("prefix", ["https://x.io/a", "x", "iad.ocir.io/a/"])
-def test_a_private_registry_of_the_wrong_form_is_refused(prefix: str):
+def test_an_invalid_private_registry_is_refused(prefix: str):
     with pytest.raises(KitError, match=f"--mirror {prefix} is no private registry"):
         copy_list("--stack", "rehearsal", "--mirror", prefix)
 
 
 @pytest.mark.parametrize(("form", "word"), [("crane", "crane copy "), ("skopeo", "# skopeo sync"), ("plain", "  iad.")])
-def test_the_list_to_copy_has_the_form_that_is_asked_for(form: str, word: str):
+def test_the_list_of_copies_has_the_requested_format(form: str, word: str):
     assert word in copy_list("--stack", "rehearsal", "--mirror", "iad.ocir.io/ai/mirror", "--format", form)

@@ -54,12 +54,12 @@ def text_of(project: Path, stack: str = "first") -> str:
         ("--target", "rehearsal", "--topology", "agg-tp8-1r", "--model", "qwen3-32b"),
     ],
 )
-def test_what_is_written_can_be_deployed(project: Path, arguments: tuple[str, ...]):
+def test_the_stack_file_that_init_writes_can_be_deployed(project: Path, arguments: tuple[str, ...]):
     assert init(project, *arguments).exit_code == 0
     assert planning.plan_stack_file(project, "first").models
 
 
-def test_options_stand_in_the_file_with_comments_beside_them(project: Path):
+def test_init_writes_options_with_comments_into_the_stack_file(project: Path):
     init(project, *ON_OCI, *SIZED, "--client-cidr", "192.0.2.0/24", "--itl", "25")
     text = text_of(project)
     for words in (f"compartmentId: {COMPARTMENT}", "clientCidrs: [192.0.2.0/24]", "slo: {itlMs: 25}"):
@@ -67,14 +67,14 @@ def test_options_stand_in_the_file_with_comments_beside_them(project: Path):
     assert "# network, rights, cluster and pools are this stack's" in text
 
 
-def test_what_nobody_said_is_told_as_assumed_in_the_file_and_as_data(project: Path):
+def test_unanswered_questions_are_reported_as_assumptions(project: Path):
     told = json.loads(init(project, *ON_OCI, *SIZED, "--json").stdout)
     assert "--workload 4096/256: the lengths of the published scale-out run" in told["assumed"]
     assert all(f"# Assumed: {text}" in text_of(project) for text in told["assumed"])
     assert (told["ok"], told["gpus"]) == (True, 16)
 
 
-def test_missing_answers_are_named_by_their_options_where_nobody_can_be_asked(project: Path):
+def test_missing_answers_are_named_by_their_options_without_a_terminal(project: Path):
     result = init(project, "--target", "oci")
     assert result.exit_code == 1
     assert isinstance(result.exception, KitError)
@@ -91,14 +91,14 @@ def test_missing_answers_are_named_by_their_options_where_nobody_can_be_asked(pr
         ((*ON_OCI, "--topology", "1p-tp16-1d-tp16"), "models[0].topology"),
     ],
 )
-def test_answers_that_cant_be_are_told_and_nothing_is_written(project: Path, arguments: tuple[str, ...], place: str):
+def test_impossible_answers_are_reported_and_nothing_is_written(project: Path, arguments: tuple[str, ...], place: str):
     result = init(project, *arguments)
     assert result.exit_code == 1
     assert place in str(result.exception)
     assert not list(project.rglob("Pulumi.*.yaml"))
 
 
-def test_a_stack_file_that_is_there_stays_without_force(project: Path):
+def test_init_keeps_an_existing_stack_file_without_force(project: Path):
     init(project, *ON_OCI, *SIZED)
     before = text_of(project)
     assert init(project, "--target", "rehearsal", *SIZED).exit_code == 1
@@ -129,7 +129,9 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[ServingNeeds]:
     return asked
 
 
-def test_a_load_gets_the_first_topology_that_planning_accepts(project: Path, searched: list[ServingNeeds]):
+def test_init_chooses_the_first_topology_for_the_load_that_planning_accepts(
+    project: Path, searched: list[ServingNeeds]
+):
     assert init(project, *ON_OCI, "--load", "30").exit_code == 0
     text = text_of(project)
     assert searched[-1].requests_per_s == 30
@@ -137,14 +139,14 @@ def test_a_load_gets_the_first_topology_that_planning_accepts(project: Path, sea
     assert "# carries at most 40 requests/s (bound)" in text
 
 
-def test_limits_that_the_kit_assumes_give_way_and_those_given_dont(project: Path, searched: list[ServingNeeds]):
+def test_assumed_latency_limits_are_relaxed_but_given_ones_are_not(project: Path, searched: list[ServingNeeds]):
     assert init(project, *ON_OCI, "--gpus", "16", "--ttft", "100").exit_code == 1
     assert init(project, *ON_OCI, "--gpus", "16").exit_code == 0
     assert "slo:" not in text_of(project)
     assert "# Assumed: no limits of latency" in text_of(project)
 
 
-def test_what_the_tenancy_offers_stands_in_place_of_examples(
+def test_init_fills_in_resources_of_the_tenancy_instead_of_placeholders(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     file = tmp_path / "oci-config"
@@ -178,7 +180,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, *texts: str) -> None:
 DIGIT = Question("--digit", "A digit", lambda text: None if text in {"7", "8"} else "seven or eight")
 
 
-def test_a_wrong_answer_on_a_terminal_is_asked_for_again(
+def test_an_invalid_answer_on_a_terminal_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     typed(monkeypatch, "nine", "7")
@@ -186,7 +188,7 @@ def test_a_wrong_answer_on_a_terminal_is_asked_for_again(
     assert "accepted: seven or eight" in capsys.readouterr().err
 
 
-def test_a_number_chooses_an_offer_and_enter_the_first(monkeypatch: pytest.MonkeyPatch):
+def test_a_number_chooses_an_offered_value_and_enter_the_first(monkeypatch: pytest.MonkeyPatch):
     typed(monkeypatch, "2", "")
     offers = [Offer("8", "eight"), Offer("7", "seven")]
     answers = [Answers(asks=True).answer(DIGIT, None, offers=lambda: offers) for _ in range(2)]

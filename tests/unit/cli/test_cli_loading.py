@@ -13,7 +13,7 @@ HEAVY = "numpy matplotlib plotext pulumi pulumi_kubernetes pulumi_oci lightkube 
 
 
 @pytest.mark.parametrize("module", ["llmd_oke.cli.main", "llmd_oke.cli.check"])
-def test_checking_a_stack_file_loads_nothing_of_other_commands(module: str) -> None:
+def test_check_imports_no_modules_of_other_commands(module: str) -> None:
     program = f"import {module}, sys; print(sorted(sys.modules.keys() & {HEAVY.split()!r}))"
     run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "[]"
@@ -26,33 +26,33 @@ def test_a_misspelt_command_is_answered_with_the_nearest_one() -> None:
 
 
 @pytest.mark.parametrize(("group", "command"), [("experiment", "run"), ("rehearse", "status"), ("tune", "rank")])
-def test_a_group_has_its_own_commands(group: str, command: str) -> None:
+def test_a_command_group_lists_its_own_commands(group: str, command: str) -> None:
     assert command in CliRunner().invoke(app, [group, "--help"]).output
 
 
-def test_commands_stand_under_headings() -> None:
+def test_help_lists_commands_under_headings() -> None:
     shown = CliRunner().invoke(app, ["--help"]).output
     places = [shown.index(f"─ {item} ─") for item in ("Plan", "Deploy", "Measure what is deployed", "Compare and tune")]
     assert places == sorted(places)
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"llmd-oke {metadata.version('llmd-oke')}\n"
 
 
-def test_a_command_of_the_tuner_loads_no_other() -> None:
+def test_a_command_of_the_tuner_imports_no_other() -> None:
     program = "import llmd_tuner.cli.tune_rank, sys; print(sorted(sys.modules.keys() & {'pulumi', 'httpx', 'httpx2'}))"
     run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "[]"
 
 
-def test_rehearsals_load_neither_pulumi_nor_clients_of_a_cluster() -> None:
+def test_rehearsal_commands_import_neither_pulumi_nor_cluster_clients() -> None:
     program = "import llmd_rehearsal.cli, sys; print(sorted(sys.modules.keys() & {'pulumi', 'lightkube', 'httpx2'}))"
     run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "[]"
 
 
-def test_help_loads_no_command() -> None:
+def test_help_imports_no_command() -> None:
     program = (
         "import sys; sys.argv[1:] = ['--help']\n"
         "from llmd_oke.cli.main import app\n"
@@ -63,11 +63,11 @@ def test_help_loads_no_command() -> None:
     assert run.stdout.strip().endswith("False")
 
 
-def test_every_entry_point_of_this_package_has_a_heading() -> None:
+def test_every_entry_point_for_commands_has_a_heading() -> None:
     assert {entry.name for entry in metadata.entry_points(group="llmd_oke.commands")} == set(_Commands.panels)
 
 
-def test_a_command_whose_extra_is_missing_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_without_its_optional_extra_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "needs_an_extra.py").write_text("import not_installed\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(KitError) as refused:

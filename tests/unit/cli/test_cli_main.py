@@ -23,7 +23,7 @@ def ended_fixture(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[
     return run
 
 
-def test_a_command_that_is_interrupted_says_so_once(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_command_says_so_once(ended: Any, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -32,18 +32,18 @@ def test_a_command_that_is_interrupted_says_so_once(ended: Any, monkeypatch: pyt
     assert (status, said) == (130, "interrupted\n")
 
 
-def test_last_words_are_left_to_the_command_that_runs_inside(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_the_interrupted_message_is_left_to_the_command_that_runs_inside(ended: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rehearsal, "run_command", lambda *_, **__: console.INTERRUPTED)
     status, said = ended("rehearse", "run", "--", "llmd-oke", "bench")
     assert (status, said) == (130, "")
 
 
-def test_sigterm_ends_a_command_as_ctrl_c_does_with_its_own_code(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_sigterm_ends_a_command_like_ctrl_c_with_its_own_exit_code(ended: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rehearsal, "rehearsed_stacks", lambda *_: signal.raise_signal(signal.SIGTERM))
     assert ended("rehearse", "status") == (143, "interrupted\n")
 
 
-def test_sigterm_is_heeded_where_ctrl_c_is_ignored(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_sigterm_works_where_ctrl_c_is_ignored(ended: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rehearsal, "rehearsed_stacks", lambda *_: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -52,7 +52,7 @@ def test_sigterm_is_heeded_where_ctrl_c_is_ignored(ended: Any, monkeypatch: pyte
         signal.signal(signal.SIGINT, before)
 
 
-def test_what_the_system_refuses_is_told_in_a_sentence_with_the_file(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_an_os_error_is_reported_in_a_sentence_with_the_file(ended: Any, monkeypatch: pytest.MonkeyPatch):
     def refused(*_: object) -> None:
         raise OSError(errno.EACCES, "Permission denied", "/some/file")
 
@@ -60,7 +60,7 @@ def test_what_the_system_refuses_is_told_in_a_sentence_with_the_file(ended: Any,
     assert ended("rehearse", "status") == (1, "error /some/file: Permission denied.\n")
 
 
-def test_what_the_system_refuses_is_told_as_json_where_that_is_wanted(
+def test_an_os_error_is_reported_as_json_if_requested(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def refused(*_: object) -> None:
@@ -73,14 +73,14 @@ def test_what_the_system_refuses_is_told_as_json_where_that_is_wanted(
     assert json.loads(capsys.readouterr().out) == {"error": "/some/file: Permission denied.", "remedy": None}
 
 
-def test_a_full_disk_is_told_once():
+def test_a_full_disk_is_reported_once():
     with open("/dev/full", "w") as full:  # noqa: PTH123
         words = [sys.executable, "-m", "llmd_oke", "schema"]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error No space left on device.\n")
 
 
-def test_a_reader_that_stops_is_no_error_of_the_stack():
+def test_a_closed_output_pipe_is_no_error():
     words = [sys.executable, "-m", "llmd_oke", "schema"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout

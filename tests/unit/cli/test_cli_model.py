@@ -31,7 +31,7 @@ def refusal(*arguments: str) -> str:
     return str(error)
 
 
-def test_the_entry_is_printed_with_a_source_beside_each_figure():
+def test_model_add_prints_the_entry_with_a_source_for_each_figure():
     result = run(CONFIG, *REPOSITORY)
     assert result.exit_code == 0
     entry = CatalogueModel.model_validate(yaml.safe_load(result.stdout))
@@ -40,7 +40,7 @@ def test_the_entry_is_printed_with_a_source_beside_each_figure():
     assert f"architecture:                         # {CONFIG}, sha256 " in result.stdout
 
 
-def test_what_is_assumed_is_told_apart_from_what_is_computed():
+def test_model_add_separates_assumed_from_computed_figures():
     told = run(CONFIG, *REPOSITORY).stderr
     assert "computed: 32.76 billion parameters" in told
     assert "not computed: activation_gib_per_gpu 6.0 (bound:" in told
@@ -48,7 +48,7 @@ def test_what_is_assumed_is_told_apart_from_what_is_computed():
     assert "bounds until some are measured" in told
 
 
-def test_the_entry_of_every_configuration_reads_back_as_it_was_computed():
+def test_the_entry_of_every_stored_config_is_read_back_equal():
     for path in FOLDER.glob("*.json"):
         result = run(str(path), *REPOSITORY, "--name", path.stem)
         entry = CatalogueModel.model_validate(yaml.safe_load(result.stdout))
@@ -56,7 +56,7 @@ def test_the_entry_of_every_configuration_reads_back_as_it_was_computed():
         assert kept is None or (entry.work, entry.weights, entry.kv_cache) == (kept.work, kept.weights, kept.kv_cache)
 
 
-def test_an_entry_is_written_into_the_project_and_not_twice(tmp_path: Path):
+def test_model_add_writes_an_entry_into_the_project_only_once(tmp_path: Path):
     arguments = [CONFIG, *REPOSITORY, "--write", "--project", str(tmp_path)]
     assert run(*arguments).exit_code == 0
     path = tmp_path / "values" / "models" / "large-model-32b.yaml"
@@ -78,7 +78,7 @@ def test_a_written_entry_is_one_of_the_projects_own(tmp_path: Path):
 
 
 @pytest.mark.parametrize("write", [(), ("--write",)])
-def test_an_entry_in_the_place_of_the_kits_is_told_as_such(write: tuple[str, ...], tmp_path: Path):
+def test_model_add_reports_an_entry_that_replaces_the_kits(write: tuple[str, ...], tmp_path: Path):
     place = ["--project", str(tmp_path), "--repository", "deepseek-ai/DeepSeek-R1"]
     result = run(CONFIG, *place, *write)
     assert "note the kit has deepseek-r1 too; in a project this entry stands in its place" in result.output
@@ -86,7 +86,7 @@ def test_an_entry_in_the_place_of_the_kits_is_told_as_such(write: tuple[str, ...
     assert json.loads(run(CONFIG, *place, "--json").stdout)["replaces_kit"]
 
 
-def test_a_folder_with_config_and_index_is_read_whole(tmp_path: Path):
+def test_model_add_reads_config_and_index_from_a_folder(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(config_of("qwen3-32b")))
     index = {"metadata": {"total_size": 70 * 2**30}, "weight_map": {}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -95,7 +95,7 @@ def test_a_folder_with_config_and_index_is_read_whole(tmp_path: Path):
     assert [file["name"] for file in result["read"]] == ["config.json", "model.safetensors.index.json"]
 
 
-def test_the_commit_that_was_read_is_the_one_that_servers_read(monkeypatch: pytest.MonkeyPatch):
+def test_servers_load_the_commit_that_model_add_read(monkeypatch: pytest.MonkeyPatch):
     config = ModelFile("config.json", "https://huggingface.co/acme/x", Path(CONFIG).read_bytes(), "a" * 40)
     monkeypatch.setattr("llmd_oke.access.hugging_face.download_model_files", lambda *_: (config, None))
     result = json.loads(run("acme/x", "--json").stdout)
@@ -113,32 +113,32 @@ def test_the_commit_that_was_read_is_the_one_that_servers_read(monkeypatch: pyte
         (["no-such-thing"], "neither a file nor a repository"),
     ],
 )
-def test_what_can_not_be_read_is_told_with_what_would_be_right(arguments: list[str], told: str):
+def test_an_unreadable_config_is_reported_with_what_would_be_right(arguments: list[str], told: str):
     assert told in refusal(*arguments)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "[" * 100_000])
-def test_a_file_that_is_no_json_object_is_refused_by_its_name(content: str, tmp_path: Path):
+def test_a_config_that_is_no_json_object_is_refused_by_its_name(content: str, tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(content)
     assert str(path) in refusal(str(path), *REPOSITORY)
 
 
-def test_what_is_assumed_of_an_architecture_stands_in_its_entry_and_summary(tmp_path: Path):
+def test_assumptions_about_an_architecture_are_in_entry_and_summary(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of("qwen3-32b", model_type="new")))
     assert "# Bound: no code of new was looked at" in run(str(path), *REPOSITORY).stdout
     assert json.loads(run(str(path), *REPOSITORY, "--json").stdout)["bounds"][0].startswith("no code of new")
 
 
-def test_the_state_that_a_sequence_keeps_is_told_beside_its_kv_cache(tmp_path: Path):
+def test_the_state_of_a_sequence_is_shown_beside_its_kv_cache(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of("nemotron-3-nano-30b-a3b")))
     told = run(str(path), *REPOSITORY).stderr
     assert "6,144 bytes of KV cache for a token, 49,082,368 bytes of state for a sequence" in told
 
 
-def test_layers_of_an_unknown_kind_are_refused_with_path_and_remedy(tmp_path: Path):
+def test_unknown_kinds_of_layers_are_refused_with_path_and_remedy(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of("qwen3-32b", model_type="lfm2", conv_L_cache=3)))
     error = run(str(path), *REPOSITORY).exception
@@ -149,7 +149,7 @@ def test_layers_of_an_unknown_kind_are_refused_with_path_and_remedy(tmp_path: Pa
     assert "gated delta rules" in told
 
 
-def test_help_is_there_at_once():
+def test_help_of_model_add_appears_immediately():
     started_s = time.process_time()
     assert run("--help").exit_code == 0
     assert time.process_time() - started_s < 1.0

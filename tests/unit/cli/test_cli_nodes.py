@@ -23,7 +23,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Drain, "require_cluster", refuse)
 
 
-def test_nodes_are_not_replaced_undrained_where_the_api_server_can_not_be_reached(capsys: pytest.CaptureFixture[str]):
+def test_nodes_are_not_replaced_undrained_if_the_api_server_is_unreachable(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(KitError, match="Nodes can't be drained") as refused:
         nodes._drain(PLAN, 60, force=False, asks=False)
     assert "--no-drain" in (refused.value.remedy or "")
@@ -31,7 +31,9 @@ def test_nodes_are_not_replaced_undrained_where_the_api_server_can_not_be_reache
 
 
 @pytest.mark.parametrize("agreed", [True, False])
-def test_on_a_terminal_it_is_asked_whether_they_shall_be(monkeypatch: pytest.MonkeyPatch, agreed: bool):
+def test_on_a_terminal_the_user_is_asked_whether_to_replace_undrained_nodes(
+    monkeypatch: pytest.MonkeyPatch, agreed: bool
+):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(nodes.typer, "confirm", lambda _: agreed)
     if agreed:

@@ -28,18 +28,18 @@ def given(text: str | None) -> Result:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("15", 15), ("15s", 15), ("2.5", 2.5), ("1.5m", 90), ("24h", 86_400), (None, 15)]
 )
-def test_times_are_written_with_or_without_units(text: str | None, seconds: float):
+def test_durations_are_accepted_with_or_without_units(text: str | None, seconds: float):
     assert float(given(text).stdout) == seconds
 
 
 @pytest.mark.parametrize("text", ["0", "0.5s", "25h", "ten", "5 m", "-3s", "nan", "1h30m", "10d"])
-def test_other_times_are_refused_with_what_is_accepted(text: str):
+def test_invalid_durations_are_refused_with_the_accepted_forms(text: str):
     refused = given(text)
     assert refused.exit_code == 2
     assert f"{text!r} is no time from 1s to 24h; accepted: 90s, 10m, 2h, or seconds." in refused.stderr
 
 
-def test_no_time_is_endless():
+def test_infinite_durations_are_refused():
     refused = CliRunner().invoke(app, ["bench", "--limit", "9" * 400], env=WIDE)
     assert (refused.exit_code, "is no time" in refused.stderr) == (2, True)
 
@@ -47,7 +47,7 @@ def test_no_time_is_endless():
 @pytest.mark.parametrize(
     ("time_s", "text"), [(0, "0s"), (0.001, "0.001s"), (15, "15s"), (90, "90s"), (600, "10m"), (10_800, "3h")]
 )
-def test_a_time_is_shown_in_its_largest_whole_unit(time_s: float, text: str):
+def test_a_duration_is_shown_in_its_largest_whole_unit(time_s: float, text: str):
     assert options.time_text(time_s) == text
 
 
@@ -64,7 +64,7 @@ def test_a_time_is_shown_in_its_largest_whole_unit(time_s: float, text: str):
         ["tunnel", "--session"],
     ],
 )
-def test_each_option_that_is_a_time_takes_it_in_the_same_form(words: list[str]):
+def test_every_option_that_is_a_duration_accepts_the_same_form(words: list[str]):
     refused = CliRunner().invoke(app, [*words, "soon"], env=WIDE)
     assert refused.exit_code == 2
     assert "accepted: 90s, 10m, 2h, or seconds." in refused.stderr
@@ -92,17 +92,17 @@ def order_app() -> typer.Typer:
     return made
 
 
-def test_each_field_is_an_option_with_its_own_default(order_app: typer.Typer) -> None:
+def test_each_field_of_an_options_class_is_an_option_with_its_default(order_app: typer.Typer) -> None:
     said = CliRunner().invoke(order_app, ["here", "--name", "gpu", "--again"])
     assert said.output == f"here {Wanted('gpu', 3)} True\n"
 
 
-def test_fields_have_their_short_names_too(order_app: typer.Typer) -> None:
+def test_fields_can_have_short_option_names(order_app: typer.Typer) -> None:
     assert "size=8" in CliRunner().invoke(order_app, ["here", "--name", "gpu", "-n", "8"]).output
 
 
 @pytest.mark.parametrize("words", [["here"], ["here", "--name", "gpu", "--size", "0"]])
-def test_a_field_without_default_is_required_and_limits_hold(order_app: typer.Typer, words: list[str]) -> None:
+def test_a_field_without_default_is_a_required_option_and_limits_hold(order_app: typer.Typer, words: list[str]) -> None:
     assert CliRunner().invoke(order_app, words).exit_code == 2
 
 

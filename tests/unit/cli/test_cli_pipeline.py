@@ -24,7 +24,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize(
     "stack", ["org/llmd-oke/reference", "org/reference", "../reference", "reference ", "", "Reference"]
 )
-def test_another_name_of_a_stack_is_refused(command: str, more: list[str], stack: str):
+def test_a_pipeline_refuses_names_of_unlisted_stacks(command: str, more: list[str], stack: str):
     more = more if command != "limit" else ["--own-runner"]
     ended = CliRunner().invoke(app, ["pipeline", command, "--stack", stack, "--project", str(PROJECT), *more])
     assert isinstance(ended.exception, KitError)
@@ -44,7 +44,7 @@ GROUP = ("--group-id", "ocid1.group.oc1..aaaa")
 
 
 @pytest.mark.parametrize("identity", pipeline_identities())
-def test_what_an_identity_may_do_is_printed_as_a_policy_and_objects(identity: str):
+def test_an_identitys_rights_are_printed_as_policy_statements_and_objects(identity: str):
     text = rights(identity, *GROUP)
     statements = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# Allow")]
     assert statements
@@ -62,7 +62,7 @@ def test_what_an_identity_may_do_is_printed_as_a_policy_and_objects(identity: st
 
 
 @pytest.mark.parametrize("identity", ["drift", "preview"])
-def test_who_only_looks_may_change_nothing_and_get_a_kubeconfig(identity: str):
+def test_read_only_identities_may_change_nothing_and_get_a_kubeconfig(identity: str):
     text = rights(identity, *GROUP)
     statements = [line for line in text.splitlines() if line.startswith("# Allow")]
     assert any("{CLUSTER_USE}" in line for line in statements)
@@ -72,7 +72,7 @@ def test_who_only_looks_may_change_nothing_and_get_a_kubeconfig(identity: str):
 
 
 @pytest.mark.parametrize("identity", ["drift", "preview"])
-def test_who_only_looks_runs_no_command_and_calls_no_kubelet(identity: str):
+def test_read_only_identities_may_not_exec_into_pods_or_call_kubelets(identity: str):
     """`get` of pods/exec, nodes/proxy and services/proxy does that, and "*" has them."""
     (role, _) = yaml.safe_load_all(rights(identity, *GROUP))
     for rule in role["rules"]:
@@ -81,7 +81,7 @@ def test_who_only_looks_runs_no_command_and_calls_no_kubelet(identity: str):
         assert "" not in rule["apiGroups"] or "*" not in rule["resources"]
 
 
-def test_who_previews_reads_every_kind_that_stacks_declare_but_secrets():
+def test_the_preview_identity_may_read_every_declared_kind_except_secrets():
     (role, _) = yaml.safe_load_all(rights("preview", *GROUP))
     by_group = {group: rule["resources"] for rule in role["rules"] for group in rule["apiGroups"]}
     assert "secrets" not in by_group[""]
@@ -98,7 +98,7 @@ def test_who_previews_reads_every_kind_that_stacks_declare_but_secrets():
     ("words", "message"),
     [(("drifter", *GROUP), "There is no identity drifter"), (("drift", "--group-id", "ci"), "is no OCID of a group")],
 )
-def test_a_wrong_identity_or_group_is_refused(words: tuple[str, ...], message: str):
+def test_an_invalid_identity_or_group_is_refused(words: tuple[str, ...], message: str):
     with pytest.raises(KitError, match=message):
         rights(*words)
 
@@ -107,14 +107,14 @@ def judged(preview: Preview, *, allow_replace: bool = False) -> PreviewSummary:
     return summarise("prod", PLAN, preview, allow_replace=allow_replace)
 
 
-def test_a_quiet_preview_says_so_and_what_the_stack_costs():
+def test_a_preview_without_changes_says_so_and_what_the_stack_costs():
     said = judged(parse(document(step("same", "a:b:C", "d"))))
     assert "### `prod`: no changes" in said.markdown
     assert "96.00 $/hour" in said.markdown
     assert said.refusals == []
 
 
-def test_nodes_are_those_at_first_and_their_limits_are_told():
+def test_a_preview_shows_initial_nodes_and_their_limits():
     pool = existing_pool(size=3)
     scaled = existing_pool(size=3, scaling={"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9})
     for one, text in ((pool, "\n3 GPU nodes, 16 of 24 GPUs"), (scaled, "\n3 GPU nodes (2 to 9), 16 of 24 GPUs")):
@@ -122,23 +122,23 @@ def test_nodes_are_those_at_first_and_their_limits_are_told():
         assert text in summarise("prod", new_plan, parse(document())).markdown
 
 
-def test_the_first_line_finds_an_earlier_comment():
+def test_the_first_line_of_a_preview_comment_identifies_earlier_ones():
     assert judged(parse(document())).markdown.startswith("<!-- llmd-oke preview of prod -->\n")
 
 
-def test_changes_are_rows_with_the_properties_that_change_without_components():
+def test_a_preview_lists_changed_resources_with_properties_without_components():
     said = judged(recorded("switch")).markdown
     assert "| delete | Deployment m-aggregated |" in said
     assert "| create | Deployment m-prefill |" in said
     assert "AggregatedUnit" not in said
 
 
-def test_a_property_that_replaces_stands_out():
+def test_a_property_that_causes_a_replacement_is_emphasized():
     said = judged(recorded("replace")).markdown
     assert r'**metadata.labels\["llmd-oke/tensor-parallel-size"\]**' in said
 
 
-def test_a_refusal_is_told_with_its_cause():
+def test_a_refused_preview_shows_the_cause():
     said = judged(parse(document(replaced_pool())))
     assert "**The update is refused**" in said.markdown
     assert "nodeConfigDetails.computeClusterId changes from 'ocid1.old' to 'ocid1.new'" in said.markdown
@@ -146,26 +146,26 @@ def test_a_refusal_is_told_with_its_cause():
     assert judged(parse(document(replaced_pool())), allow_replace=True).refusals == []
 
 
-def test_errors_of_the_engine_refuse():
+def test_errors_of_the_engine_make_a_preview_fail():
     assert judged(parse(document(errors=("no such shape",)))).refusals == ["no such shape"]
 
 
-def test_servers_that_go_first_are_told():
+def test_a_preview_lists_servers_that_are_deleted_first():
     assert "m-aggregated must go before they come" in judged(recorded("switch")).markdown
 
 
-def test_changes_by_hand_are_listed():
+def test_a_preview_lists_manual_changes():
     by_hand = [Drift("u", "", "ConfigMap c is gone; the update makes it anew")]
     said = summarise("prod", PLAN, parse(document()), by_hand=by_hand).markdown
     assert "**Changed by hand**\n\n- ConfigMap c is gone; the update makes it anew" in said
 
 
-def test_many_changes_are_cut_short_with_their_number():
+def test_many_changes_are_shortened_with_their_number():
     said = judged(parse(document(*(step("create", "a:b:C", f"n{i}") for i in range(200))))).markdown
     assert "and 140 more" in said
 
 
-def test_the_parts_of_a_replacement_count_once():
+def test_the_steps_of_a_replacement_count_as_one_change():
     assert (
         headline({"replace": 1, "delete-replaced": 1, "create-replacement": 1, "same": 3})
         == "1 to replace, 3 unchanged"

@@ -27,7 +27,7 @@ esac
 """
 
 
-def test_a_pool_that_will_be_taken_is_not_listed_as_an_orphan_to_delete(
+def test_a_pool_that_recover_will_adopt_is_not_listed_as_an_orphan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     write(tmp_path, "prod", created_stack(created_pool(size=9)))

@@ -22,17 +22,17 @@ def shown(width: int) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def test_a_table_with_room_is_one():
+def test_a_table_that_fits_the_terminal_is_one_table():
     assert shown(80)[0].split() == ["topology", "decode", "tok/s", "prompt", "tok/s", "GPUs"]
 
 
-def test_headings_are_broken_first():
+def test_table_headings_are_wrapped_first():
     lines = shown(48)
     assert len(lines) == 3
     assert all(cell in lines[-1] for cell in CELLS)
 
 
-def test_rows_become_paragraphs_after_that():
+def test_table_rows_become_paragraphs_if_headings_are_wrapped_in_vain():
     assert shown(40) == [
         "8p-tp1-4d-tp2",
         "    decode tok/s 1,234,567",
@@ -41,11 +41,11 @@ def test_rows_become_paragraphs_after_that():
 
 
 @pytest.mark.parametrize("width", range(22, 80, 6))
-def test_no_figure_is_ever_cut(width: int):
+def test_figures_in_tables_are_never_truncated(width: int):
     assert "1,234,567" in "\n".join(shown(width))
 
 
-def test_a_digest_in_a_problem_is_copied_whole_from_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch):
+def test_a_digest_in_a_problem_can_be_copied_from_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch):
     written, image = StringIO(), f"registry.mine/vllm:v1@sha256:{'1' * 64}"
     monkeypatch.setattr(console, "errors", lambda: Console(file=written, width=80))
     console.show_problems((Problem("override.vllmImage", image, f"{image}, or the tag", "words " * 30),), "no")

@@ -98,7 +98,7 @@ def through(port: int) -> dict[str, str]:
     return {"llmd-oke_apiServer": f"https://127.0.0.1:{port}"}
 
 
-def test_where_the_cluster_is_there_the_tunnel_is_open_before_anything_is_previewed(
+def test_with_an_existing_cluster_the_tunnel_opens_before_the_preview(
     command: Command, oci: Tenancy, port: int
 ) -> None:
     code, log, _ = command("up", "--yes", "--tunnel", "--no-benchmark", **through(port))
@@ -106,9 +106,7 @@ def test_where_the_cluster_is_there_the_tunnel_is_open_before_anything_is_previe
     assert oci.sent[-1][:2] == ("DELETE", "bastion /sessions/s")
 
 
-def test_where_the_cluster_is_still_to_come_the_tunnel_opens_while_the_update_runs(
-    command: Command, oci: Tenancy, port: int
-) -> None:
+def test_with_a_new_cluster_the_tunnel_opens_during_the_update(command: Command, oci: Tenancy, port: int) -> None:
     answers = [[], [], *[[CLUSTER]] * 9]
     oci.answers["containerengine /clusters"] = Sequence(answers)
     code, log, errors = command("up", "--yes", "--tunnel", "--no-benchmark", **through(port))
@@ -116,46 +114,46 @@ def test_where_the_cluster_is_still_to_come_the_tunnel_opens_while_the_update_ru
     assert "as soon as the cluster and its bastion are there" in errors
 
 
-def test_a_destruction_has_its_tunnel_too(command: Command, oci: Tenancy, port: int) -> None:
+def test_destroy_opens_a_tunnel_too(command: Command, oci: Tenancy, port: int) -> None:
     assert command("destroy", "--yes", "--tunnel", **through(port))[:2] == (0, ["destroy reached"])
 
 
-def test_a_pipelines_deployment_too(command: Command, oci: Tenancy, port: int) -> None:
+def test_pipeline_deploy_opens_a_tunnel_too(command: Command, oci: Tenancy, port: int) -> None:
     code, log, _ = command("pipeline", "deploy", "--tunnel", **through(port))
     assert (code, log[-1]) == (0, "up reached")
 
 
-def test_objects_that_go_elsewhere_are_refused_with_what_sends_them_through_it(command: Command, oci: Tenancy) -> None:
+def test_a_kubeconfig_that_bypasses_the_tunnel_is_refused_with_a_remedy(command: Command, oci: Tenancy) -> None:
     code, log, errors = command("up", "--yes", "--tunnel")
     assert (code, log) == (1, [])
     assert "pulumi config set llmd-oke:apiServer https://127.0.0.1:6443 --stack prod" in " ".join(errors.split())
 
 
-def test_an_update_without_its_tunnel_says_what_opens_one(command: Command, oci: Tenancy, port: int) -> None:
+def test_an_update_that_needs_a_tunnel_says_which_option_opens_one(command: Command, oci: Tenancy, port: int) -> None:
     _, _, errors = command("destroy", "--yes", **through(port))
     assert f"nothing listens at 127.0.0.1:{port}" in errors
     assert "--tunnel" in errors
 
 
-def test_an_address_of_another_machine_is_no_tunnels(command: Command, oci: Tenancy) -> None:
+def test_an_address_of_another_machine_is_refused_as_tunnel(command: Command, oci: Tenancy) -> None:
     code, _, errors = command("up", "--tunnel", **{"llmd-oke_apiServer": "https://10.0.0.6:6443"})
     assert code == 1
     assert "llmd-oke:apiServer is https://10.0.0.6:6443" in " ".join(errors.split())
 
 
-def test_the_tunnel_signs_in_as_the_stack_does(command: Command, oci: Tenancy, port: int) -> None:
+def test_the_tunnel_authenticates_as_the_stack_does(command: Command, oci: Tenancy, port: int) -> None:
     command("up", "--yes", "--tunnel", "--no-benchmark", **through(port), oci_configFileProfile="PROD")
     assert set(oci.who) == {SignIn(None, "PROD")}
 
 
-def test_a_tunnel_that_finds_nothing_ends_its_wait_with_what_is_missing(command: Command, oci: Tenancy) -> None:
+def test_a_tunnel_without_a_bastion_ends_its_wait_with_what_is_missing(command: Command, oci: Tenancy) -> None:
     oci.answers["bastion /bastions"] = []
     code, _, errors = command("tunnel", "--wait", "0")
     assert code == 1
     assert "no active bastion in the cluster's VCN" in errors
 
 
-def test_a_cluster_without_an_ocid_needs_one_given() -> None:
+def test_a_tunnel_to_a_cluster_without_an_ocid_requires_one() -> None:
     stack = validate({**STACK, "cluster": existing_cluster()})
     with pytest.raises(KitError, match="no OCID of its cluster"):
         tunnel_options_of(stack)

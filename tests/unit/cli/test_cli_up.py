@@ -77,7 +77,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return say
 
 
-def test_an_update_tells_changes_outputs_and_benchmark(command: Command, benchmark: Callable[..., None]) -> None:
+def test_an_update_shows_changes_outputs_and_benchmark(command: Command, benchmark: Callable[..., None]) -> None:
     benchmark()
     code, document, errors = command("up", "--yes")
     assert (code, document.pop("duration_s") >= 0) == (0, True)
@@ -92,7 +92,7 @@ def test_an_update_tells_changes_outputs_and_benchmark(command: Command, benchma
     assert "engine at work" in errors
 
 
-def test_an_update_that_fails_tells_what_it_did_and_ends_as_the_engine_did(command: Command) -> None:
+def test_a_failed_update_shows_what_it_did_and_exits_like_the_engine(command: Command) -> None:
     code, document, _ = command("up", "--yes", status=255)
     assert (code, document["ok"], document["changes"]["create"]) == (255, False, 3)
     assert document["error"] == "`pulumi up` ended with exit code 255."
@@ -106,7 +106,7 @@ POOL = {
 }
 
 
-def test_an_update_whose_gate_fails_says_what_nodes_cost_and_what_gives_them_back(
+def test_an_update_whose_gate_fails_shows_the_nodes_cost_and_how_to_return_them(
     command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": [POOL]}}))
@@ -118,7 +118,7 @@ def test_an_update_whose_gate_fails_says_what_nodes_cost_and_what_gives_them_bac
 
 
 @pytest.mark.parametrize("refused", [None, KitError("OCI refuses it")])
-def test_pools_whose_gate_fails_are_scaled_to_zero_unasked_on_request(
+def test_pools_whose_gate_fails_are_scaled_to_zero_if_requested_by_option(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: KitError | None
 ) -> None:
     scaled: list[tuple[str, int]] = []
@@ -140,7 +140,7 @@ def test_pools_whose_gate_fails_are_scaled_to_zero_unasked_on_request(
 
 
 @pytest.mark.parametrize("agreed", [True, False])
-def test_on_a_terminal_it_is_asked_whether_the_pool_shall_be_scaled(
+def test_on_a_terminal_the_user_is_asked_whether_to_scale_the_pool_to_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agreed: bool
 ) -> None:
     write(tmp_path, "prod", STACK)
@@ -166,21 +166,23 @@ def test_on_a_terminal_it_is_asked_whether_the_pool_shall_be_scaled(
     assert ("nodes scale mi300x 0" in remedy) is not agreed
 
 
-def test_a_benchmark_that_is_not_passed_fails_the_update(command: Command, benchmark: Callable[..., None]) -> None:
+def test_a_failed_benchmark_fails_the_update(command: Command, benchmark: Callable[..., None]) -> None:
     benchmark("ttft_ms.p95")
     code, document, errors = command("up", "--yes")
     assert (code, document["error"]) == (1, "gpt-oss-120b did not pass: ttft_ms.p95")
     assert "did not pass" in errors
 
 
-def test_a_benchmark_that_can_not_be_run_loses_nothing(command: Command, benchmark: Callable[..., None]) -> None:
+def test_a_benchmark_that_cannot_be_run_does_not_undo_the_update(
+    command: Command, benchmark: Callable[..., None]
+) -> None:
     benchmark(error=KitError("The cluster does not answer.", "Is it up?"))
     code, document, _ = command("up", "--yes")
     assert (code, document["changes"]["create"], document["smoke"]) == (1, 3, [])
     assert (document["error"], document["remedy"]) == ("The cluster does not answer.", "Is it up?")
 
 
-def test_a_benchmark_of_the_cluster_that_can_not_be_read_is_told_and_fails_nothing(
+def test_an_unreadable_benchmark_in_the_cluster_is_reported_without_failing(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetched(*_: object) -> list[SmokeOutcome]:
@@ -193,7 +195,7 @@ def test_a_benchmark_of_the_cluster_that_can_not_be_read_is_told_and_fails_nothi
     assert document["smoke_error"] == {"error": "The Jobs of llm-d can't be read.", "remedy": "Ask again."}
 
 
-def test_an_update_whose_client_evaluates_answers_can_not_leave_that_out(command: Command, tmp_path: Path) -> None:
+def test_an_evaluation_that_a_client_must_run_cannot_be_skipped(command: Command, tmp_path: Path) -> None:
     write(tmp_path, "prod", {**STACK, "override": {"quickReduce": "INT4"}})
     code, document, errors = command("up", "--yes", "--no-benchmark")
     assert (code, "engine at work" in errors) == (1, False)
@@ -202,18 +204,18 @@ def test_an_update_whose_client_evaluates_answers_can_not_leave_that_out(command
 
 
 @pytest.mark.parametrize("operation", ["up", "destroy"])
-def test_without_yes_nothing_is_begun(command: Command, operation: str) -> None:
+def test_without_confirmation_nothing_is_changed(command: Command, operation: str) -> None:
     code, document, errors = command(operation)
     assert (code, document) == (1, {"error": "With --json nobody can be asked.", "remedy": "Add --yes."})
     assert "engine at work" not in errors
 
 
-def test_a_destruction_tells_its_changes(command: Command) -> None:
+def test_a_destroy_shows_its_changes(command: Command) -> None:
     code, document, _ = command("destroy", "--yes")
     assert (code, document["ok"], document["changes"]) == (0, True, {"create": 3, "same": 5})
 
 
-def test_a_refused_stack_file_is_told_with_all_its_problems(command: Command, tmp_path: Path) -> None:
+def test_an_invalid_stack_file_is_reported_with_all_its_problems(command: Command, tmp_path: Path) -> None:
     (tmp_path / "stacks/Pulumi.prod.yaml").write_text("config: {}\n")
     code, document, _ = command("up", "--yes")
     assert (code, document["problems"][0]["path"]) == (1, "config")

@@ -82,7 +82,7 @@ def out_of_time(script: str) -> str:
 
 
 class TestNumaBalancing:
-    def test_the_kernel_leaves_pages_where_they_are(self, machine: Machine):
+    def test_boot_disables_automatic_numa_balancing(self, machine: Machine):
         machine.write("proc/sys/kernel/numa_balancing", "1\n")
         machine.command("sysctl")
         assert machine.run(step("numa-balancing")).returncode == 0
@@ -90,7 +90,7 @@ class TestNumaBalancing:
         assert machine.read(file) == "kernel.numa_balancing = 0\n"
         assert machine.calls("sysctl") == [f"[--quiet][--load={machine.root}/{file}]"]
 
-    def test_a_kernel_without_it_boots_all_the_same(self, machine: Machine):
+    def test_a_kernel_without_numa_balancing_boots(self, machine: Machine):
         machine.command("sysctl")
         assert machine.run(step("numa-balancing")).returncode == 0
         assert machine.calls("sysctl") == []
@@ -117,24 +117,24 @@ class TestRdmaNamespaces:
         )
         machine.command("update-initramfs")
 
-    def test_devices_belong_to_one_namespace_now_and_after_each_boot(self, machine: Machine):
+    def test_rdma_devices_become_exclusive_to_a_namespace_now_and_after_each_boot(self, machine: Machine):
         self.kernel(machine)
         assert machine.run(step("rdma-namespaces")).returncode == 0
         assert machine.read("mode") == EXCLUSIVE
         assert machine.read(self.FILE) == "options ib_core netns_mode=0\n"
         assert machine.calls("update-initramfs") == ["[-u]"]
 
-    def test_namespaces_of_services_at_boot_are_waited_for(self, machine: Machine):
+    def test_boot_waits_for_namespaces_of_services_before_it_makes_rdma_exclusive(self, machine: Machine):
         self.kernel(machine, refusals=3)
         assert machine.run(step("rdma-namespaces")).returncode == 0
         assert len(machine.calls("sleep")) == 3
 
-    def test_an_image_that_has_it_already_is_left_as_it_is(self, machine: Machine):
+    def test_an_image_with_exclusive_rdma_devices_is_left_unchanged(self, machine: Machine):
         self.kernel(machine, mode=EXCLUSIVE)
         assert machine.run(step("rdma-namespaces")).returncode == 0
         assert machine.calls("rdma") == ["[system][show]"]
 
-    def test_a_node_whose_devices_stay_shared_does_not_join(self, machine: Machine):
+    def test_a_node_whose_rdma_devices_stay_shared_does_not_join(self, machine: Machine):
         self.kernel(machine, refusals=100)
         limit = f"SECONDS + {cloud_init().rdma_namespaces.timeout_s}"
         script = step("rdma-namespaces")
@@ -143,11 +143,11 @@ class TestRdmaNamespaces:
         assert ended.returncode == 1
         assert "shared by all network namespaces" in ended.stderr
 
-    def test_only_nodes_whose_pods_have_devices_of_their_own_have_the_step(self):
+    def test_only_nodes_whose_pods_have_own_rdma_devices_make_them_exclusive(self):
         steps = dict(STEP.findall(user_data(Boot("gpu", "v1.34.2"))))
         assert "rdma-namespaces" not in steps
 
-    def test_rdma_namespaces_are_set_before_anything_makes_namespaces(self):
+    def test_rdma_devices_become_exclusive_before_any_namespace_is_created(self):
         names = list(cloud_init().scripts["gpu"])
         assert names.index("rdma-namespaces") < min(names.index(name) for name in ("nvme-raid", "packages", "join"))
 
@@ -155,13 +155,13 @@ class TestRdmaNamespaces:
 class TestCpuGovernor:
     FILE = "etc/tmpfiles.d/90-llmd-oke-governor.conf"
 
-    def test_processors_run_at_full_speed_now_and_after_each_boot(self, machine: Machine):
+    def test_processors_use_the_performance_governor_now_and_after_each_boot(self, machine: Machine):
         machine.command("systemd-tmpfiles")
         assert machine.run(step("cpu-governor")).returncode == 0
         assert machine.read(self.FILE).endswith("/cpu*/cpufreq/scaling_governor - - - - performance\n")
         assert machine.calls("systemd-tmpfiles") == [f"[--create][{machine.root}/{self.FILE}]"]
 
-    def test_a_governor_that_can_not_be_set_is_told_and_keeps_no_node_away(self, machine: Machine):
+    def test_a_governor_that_cannot_be_set_is_reported_and_the_node_joins(self, machine: Machine):
         machine.command("systemd-tmpfiles", "exit 73")
         ended = machine.run(step("cpu-governor"))
         assert (ended.returncode, "could not be set" in ended.stderr) == (0, True)
@@ -202,34 +202,34 @@ class TestNodeChecks:
         assert self.codes(sound) == {"gpu-count": 0, "cpu-profile": 0, "rdmalink-stat": 0, "wpa-auth": 0}
         assert sound.calls("wpa_cli")[0] == "[-i][rdma0][status]"
 
-    def test_a_port_that_802_1x_has_not_authorized_fails(self, sound: Machine):
+    def test_a_port_that_802_1x_has_not_authorized_fails_its_check(self, sound: Machine):
         sound.command("wpa_cli", "[[ $2 != rdma3 ]] && echo suppPortStatus=Authorized || echo wpa_state=ASSOCIATING")
         assert self.codes(sound)["wpa-auth"] == 1
 
-    def test_what_wpa_supplicant_does_not_say_is_not_known(self, sound: Machine):
+    def test_the_state_of_a_port_that_wpa_supplicant_does_not_report_is_unknown(self, sound: Machine):
         sound.command("wpa_cli", "exit 255")
         assert self.codes(sound)["wpa-auth"] == 2
 
-    def test_a_port_that_says_nothing_hides_none_that_is_not_authorized(self, sound: Machine):
+    def test_a_port_without_a_state_hides_no_unauthorized_one(self, sound: Machine):
         said = {"rdma0": "exit 255", "rdma3": "echo suppPortStatus=Unauthorized", "*": "echo suppPortStatus=Authorized"}
         cases = " ".join(f"{name}) {command};;" for name, command in said.items())
         sound.command("wpa_cli", f"case $2 in {cases} esac")
         assert self.codes(sound)["wpa-auth"] == 1
 
-    def test_one_port_of_many_that_says_nothing_is_not_known(self, sound: Machine):
+    def test_one_port_without_a_state_makes_the_check_unknown(self, sound: Machine):
         sound.command("wpa_cli", "[[ $2 == rdma0 ]] && exit 255; echo suppPortStatus=Authorized")
         assert self.codes(sound)["wpa-auth"] == 2
 
-    def test_a_processor_that_scales_its_clock_fails(self, sound: Machine):
+    def test_a_processor_that_scales_its_clock_fails_its_check(self, sound: Machine):
         sound.write("sys/devices/system/cpu/cpu5/cpufreq/scaling_governor", "powersave\n")
         assert self.codes(sound)["cpu-profile"] == 1
 
-    def test_a_missing_gpu_and_a_link_that_is_down_fail(self, sound: Machine):
+    def test_a_missing_gpu_and_a_link_that_is_down_fail_their_checks(self, sound: Machine):
         shutil.rmtree(sound.root / "sys/bus/pci/drivers/amdgpu/0000:03:00.0")
         sound.write("sys/class/net/rdma7/carrier", "0\n")
         assert self.codes(sound) == {"gpu-count": 1, "cpu-profile": 0, "rdmalink-stat": 1, "wpa-auth": 0}
 
-    def test_a_node_without_rdma_network_says_nothing_of_it(self, sound: Machine):
+    def test_a_node_without_rdma_network_has_no_check_of_it(self, sound: Machine):
         shutil.rmtree(sound.root / "sys/class/net")
         assert self.codes(sound) == {"gpu-count": 0, "cpu-profile": 0, "rdmalink-stat": 2, "wpa-auth": 2}
 
@@ -237,7 +237,7 @@ class TestNodeChecks:
 class TestKernelModules:
     BLOCKED = "etc/modprobe.d/90-llmd-oke-blocked.conf"
 
-    def test_modules_by_whose_faults_users_become_root_are_never_loaded(self, machine: Machine):
+    def test_kernel_modules_with_privilege_escalations_are_never_loaded(self, machine: Machine):
         machine.write("proc/modules", "ib_core 1 0 - Live\n")
         machine.command("modprobe")
         assert machine.run(step("kernel-modules")).returncode == 0
@@ -246,7 +246,7 @@ class TestKernelModules:
         assert machine.read(self.BLOCKED) == "".join(f"install {module} /bin/false\n" for module in modules)
         assert machine.calls("modprobe") == []
 
-    def test_one_that_is_loaded_goes_and_one_in_use_is_told(self, machine: Machine):
+    def test_a_loaded_vulnerable_module_is_removed_or_reported_if_in_use(self, machine: Machine):
         machine.write("proc/modules", "esp4 1 0 - Live\nesp4_offload 1 0 - Live\nrxrpc 1 1 - Live\n")
         machine.command("modprobe", "[[ $2 != rxrpc ]]")
         ended = machine.run(step("kernel-modules"))
@@ -255,13 +255,13 @@ class TestKernelModules:
 
 
 class TestPackages:
-    def test_nothing_is_installed_where_the_image_has_it(self, machine: Machine):
+    def test_packages_that_the_image_has_are_not_installed(self, machine: Machine):
         for name in ("apt-get", "oke", "mount.nfs"):
             machine.command(name)
         assert machine.run(step("packages", file_storage=True)).returncode == 0
         assert machine.calls("apt-get") == []
 
-    def test_the_packages_are_those_of_the_image(self, machine: Machine):
+    def test_installed_packages_depend_on_the_nodes_operating_system(self, machine: Machine):
         repository = machine.root / "opt/oke-node-client-packages/ubuntu-noble/kubernetes-1.34"
         (repository / "dists").mkdir(parents=True)
         machine.command("apt-get", INSTALLS_OKE)
@@ -271,14 +271,14 @@ class TestPackages:
         assert update.endswith("[Dir::Etc::sourceparts=-][-o][APT::Get::List-Cleanup=0][update]")
         assert install.endswith(PACKAGE)
 
-    def test_packages_that_the_image_lacks_come_from_oracles_repository(self, machine: Machine):
+    def test_missing_packages_are_installed_from_oracles_repository(self, machine: Machine):
         machine.command("apt-get", INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
         folders = [f"{uri}/ubuntu-noble/kubernetes-1.34" for uri in cloud_init().packages.repositories]
         assert len(folders) == 2
         assert f"URIs: {' '.join(folders)}\n" in machine.read("sources")
 
-    def test_a_repository_that_does_not_answer_keeps_no_package_of_another_away(self, machine: Machine):
+    def test_an_unreachable_repository_prevents_no_package_of_another(self, machine: Machine):
         machine.command("apt-get", f"[[ $* != *update* ]] || exit 100\n{INSTALLS_OKE}")
         assert machine.run(step("packages")).returncode == 0
         assert len(machine.calls("apt-get")) == 2
@@ -291,12 +291,12 @@ class TestPackages:
         assert {call.partition("[install]")[2] for call in machine.calls("apt-get") if "[install]" in call} == {NAME}
         assert not (machine.root / SOURCES).exists()
 
-    def test_the_repository_is_trusted_no_more_where_nothing_could_be_installed(self, machine: Machine):
+    def test_the_unsigned_repository_is_removed_even_if_the_installation_fails(self, machine: Machine):
         machine.command("apt-get", "exit 100")
         assert machine.run(out_of_time(step("packages"))).returncode == 1
         assert not (machine.root / SOURCES).exists()
 
-    def test_an_install_that_fails_is_tried_with_fresh_lists(self, machine: Machine):
+    def test_a_failed_installation_is_repeated_with_fresh_package_lists(self, machine: Machine):
         fails_once = 'if [[ $* == *install* && ! -e $ROOT/failed ]]; then >"$ROOT/failed"; exit 100; fi\n'
         machine.command("apt-get", fails_once + INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
@@ -307,35 +307,35 @@ class TestPackages:
             PACKAGE,
         ]
 
-    def test_locks_are_waited_for(self, machine: Machine):
+    def test_installation_waits_for_locks_of_the_package_manager(self, machine: Machine):
         machine.command("sleep", '>"$ROOT/free"')
         machine.command("apt-get", f"[[ -e $ROOT/free ]] || exit 100\n{INSTALLS_OKE}")
         assert machine.run(step("packages")).returncode == 0
         assert machine.calls("sleep") == [f"[{cloud_init().packages.pause_s}]"]
 
-    def test_installing_ends_with_words_when_its_time_is_up(self, machine: Machine):
+    def test_installation_ends_with_an_error_after_its_time_limit(self, machine: Machine):
         machine.command("apt-get", "exit 100")
         ended = machine.run(out_of_time(step("packages")))
         assert (ended.returncode, machine.calls("sleep")) == (1, [])
         assert "oke is missing and could not be installed" in ended.stderr
 
-    def test_an_install_without_the_command_is_no_success(self, machine: Machine):
+    def test_an_installation_without_the_expected_command_counts_as_failed(self, machine: Machine):
         machine.command("apt-get")
         assert machine.run(out_of_time(step("packages"))).returncode == 1
 
-    def test_nodes_that_mount_file_storage_get_what_mounts_it(self, machine: Machine):
+    def test_nodes_that_mount_file_storage_install_nfs(self, machine: Machine):
         machine.command("oke")
         machine.command("apt-get", INSTALLS_OKE.replace("bin/oke", "bin/mount.nfs"))
         assert machine.run(step("packages", file_storage=True)).returncode == 0
         assert [call.endswith("[install][nfs-common]") for call in machine.calls("apt-get")] == [True]
 
-    def test_another_system_than_ubuntu_must_have_what_mounts_file_storage(self, machine: Machine):
+    def test_systems_other_than_ubuntu_must_have_nfs_in_the_image(self, machine: Machine):
         machine.write("etc/os-release", "ID=ol\n")
         ended = machine.run(step("packages", file_storage=True))
         assert ended.returncode == 1
         assert "the image has no mount.nfs" in ended.stderr
 
-    def test_another_system_than_ubuntu_brings_its_packages(self, machine: Machine):
+    def test_systems_other_than_ubuntu_install_no_packages(self, machine: Machine):
         machine.write("etc/os-release", "ID=ol\n")
         assert machine.run(step("packages")).returncode == 0
 
@@ -347,12 +347,12 @@ class TestJoining:
         machine.write("metadata/instance/metadata/cluster_ca_cert", AUTHORITY)
         return machine
 
-    def test_a_node_of_a_pool_is_told_its_cluster_by_oke(self, machine: Machine):
+    def test_nodes_of_a_pool_join_with_okes_own_program(self, machine: Machine):
         machine.command("oke")
         assert machine.run(step("join")).returncode == 0
         assert machine.calls("oke") == ["[bootstrap]"]
 
-    def test_kubelets_arguments_are_one_argument(self, machine: Machine):
+    def test_kubelet_arguments_are_passed_as_one_argument(self, machine: Machine):
         machine.command("oke")
         machine.run(step("join", taints=("a=b:NoSchedule",)))
         assert machine.calls("oke") == ["[bootstrap][--kubelet-extra-args][--register-with-taints=a=b:NoSchedule]"]
@@ -363,12 +363,12 @@ class TestJoining:
         assert machine.run(step("join")).returncode == 0
         assert machine.read("joined") == "joins\n"
 
-    def test_a_self_managed_node_says_where_its_cluster_is(self, machine: Machine):
+    def test_a_self_managed_node_gets_its_clusters_address(self, machine: Machine):
         machine.command("oke")
         assert machine.run(step("join", self_managed=True)).returncode == 0
         assert machine.calls("oke") == [f"[bootstrap][--apiserver-host][10.140.0.5][--ca][{AUTHORITY}]"]
 
-    def test_a_self_managed_node_has_its_clusters_files(self, machine: Machine):
+    def test_a_self_managed_node_writes_its_clusters_certificate(self, machine: Machine):
         machine.command("oke")
         machine.run(step("join", self_managed=True))
         assert machine.read("etc/oke/oke-apiserver") == "10.140.0.5"
@@ -380,21 +380,21 @@ class TestJoining:
         expected = f"--apiserver-endpoint 10.140.0.5 --kubelet-ca-cert {AUTHORITY}"
         assert machine.read("joined") == f"{expected} --kubelet-extra-args --register-with-taints=a=:NoSchedule\n"
 
-    def test_a_self_managed_node_that_was_told_nothing_says_so(self, machine: Machine):
+    def test_a_self_managed_node_without_a_cluster_address_reports_it(self, machine: Machine):
         machine.command("oke")
         (machine.root / "metadata/instance/metadata/cluster_ca_cert").unlink()
         ended = machine.run(step("join", self_managed=True))
         assert (ended.returncode, machine.calls("oke")) == (1, [])
         assert "the metadata of the instance have no cluster_ca_cert" in ended.stderr
 
-    def test_joining_is_tried_again(self, machine: Machine):
+    def test_a_failed_join_is_repeated(self, machine: Machine):
         machine.command("sleep", '>"$ROOT/later"')
         machine.command("oke", "[[ -e $ROOT/later ]]")
         assert machine.run(step("join")).returncode == 0
         assert len(machine.calls("oke")) == 2
 
 
-def test_a_step_that_fails_ends_the_boot_and_is_told_on_the_console(machine: Machine):
+def test_a_failing_boot_step_ends_the_boot_and_is_reported_on_the_console(machine: Machine):
     machine.write("etc/os-release", "echo 'no such system' >&2; exit 3")
     ended = machine.run(user_data(Boot("cpu", "v1.34.2")))
     assert ended.returncode == 1

@@ -43,7 +43,7 @@ def steps(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("boot", VARIANTS)
-def test_every_script_is_bash(boot: Boot):
+def test_every_boot_script_is_bash(boot: Boot):
     for script in (user_data(boot), *steps(user_data(boot)).values()):
         checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False, timeout=10)
         assert checked.stderr == ""
@@ -56,7 +56,7 @@ def parsed_by_bash(script: str) -> str:
 
 
 @pytest.mark.parametrize("boot", VARIANTS)
-def test_bash_reads_the_same_scripts_with_and_without_comments(boot: Boot, monkeypatch: pytest.MonkeyPatch):
+def test_bash_parses_the_same_script_with_and_without_comments(boot: Boot, monkeypatch: pytest.MonkeyPatch):
     kept = steps(user_data(boot))
     monkeypatch.setattr(instance_metadata, "without_comments", str)
     written = steps(user_data(boot))
@@ -67,7 +67,7 @@ def test_bash_reads_the_same_scripts_with_and_without_comments(boot: Boot, monke
 
 
 @pytest.mark.parametrize("boot", VARIANTS)
-def test_another_comment_or_indentation_changes_no_nodes_metadata(boot: Boot, monkeypatch: pytest.MonkeyPatch):
+def test_comments_and_indentation_of_boot_scripts_do_not_change_metadata(boot: Boot, monkeypatch: pytest.MonkeyPatch):
     before = metadata(boot)
     monkeypatch.setattr(instance_metadata, "_script", with_other_comments(instance_metadata._script))
     assert metadata(boot) == before
@@ -82,7 +82,7 @@ def with_other_comments(render: Callable[[str, Boot], str]) -> Callable[[str, Bo
     return reworded
 
 
-def test_another_word_of_a_boot_script_is_another_digest(monkeypatch: pytest.MonkeyPatch):
+def test_another_word_of_a_boot_script_changes_its_digest(monkeypatch: pytest.MonkeyPatch):
     before, render = metadata(CPU), instance_metadata._script
     monkeypatch.setattr(instance_metadata, "_script", lambda name, boot: render(name, boot) + "true\n")
     assert metadata(CPU)["llmd-oke-cloud-init"] != before["llmd-oke-cloud-init"]
@@ -102,24 +102,24 @@ def test_another_word_of_a_boot_script_is_another_digest(monkeypatch: pytest.Mon
         ("# b\na\n", "a\n"),
     ],
 )
-def test_what_is_quoted_stays_and_comments_go(script: str, meaning: str):
+def test_quoted_text_is_kept_and_comments_are_removed(script: str, meaning: str):
     assert without_comments(script) == meaning
 
 
 @pytest.mark.parametrize("boot", VARIANTS)
-def test_nothing_is_fetched_from_outside_the_cloud(boot: Boot):
+def test_boot_scripts_download_nothing_from_outside_the_cloud(boot: Boot):
     addresses = set(re.findall(r"https?://([^/\"\s]+)", user_data(boot)))
     assert addresses == {"169.254.169.254", *(urlsplit(uri).netloc for uri in cloud_init().packages.repositories)}
 
 
 @pytest.mark.parametrize("boot", VARIANTS)
-def test_nothing_is_left_to_be_filled_in(boot: Boot):
+def test_no_placeholder_is_left_in_boot_scripts(boot: Boot):
     assert "{{" not in user_data(boot)
     assert "{%" not in user_data(boot)
 
 
 @pytest.mark.parametrize("boot", VARIANTS)
-def test_every_script_ends_at_its_first_failure(boot: Boot):
+def test_every_boot_script_exits_at_its_first_failure(boot: Boot):
     for script in (user_data(boot), *steps(user_data(boot)).values()):
         assert "set -euo pipefail" in script
 
@@ -139,42 +139,42 @@ BOOT_STEPS = [
 ]
 
 
-def test_disks_are_ready_before_the_node_joins():
+def test_disks_are_set_up_before_the_node_joins():
     assert list(steps(user_data(GPU))) == BOOT_STEPS
 
 
-def test_what_was_not_asked_for_does_not_run():
+def test_boot_steps_that_were_not_requested_are_left_out():
     assert list(steps(user_data(Boot("gpu", "v1.34.2")))) == [BOOT_STEPS[0], *BOOT_STEPS[4:]]
     assert list(steps(user_data(CPU))) == ["kernel-modules", "packages", "join"]
 
 
-def test_disks_become_the_array_that_was_asked_for():
+def test_disks_become_the_configured_array():
     assert "level=10\n" in steps(user_data(GPU))["nvme-raid"]
     assert "level=0\n" in steps(user_data(Boot("gpu", "v1.34.2", nvme="raid-0")))["nvme-raid"]
 
 
-def test_huge_pages_are_counted_in_pages_of_two_mib():
+def test_huge_pages_are_given_in_pages_of_two_mib():
     assert "32768" in steps(user_data(GPU))["huge-pages"]
 
 
-def test_containers_may_lock_memory_and_routes_stay():
+def test_containers_may_lock_memory_and_routes_are_kept():
     scripts = steps(user_data(GPU))
     assert 'default_ulimits = ["memlock=-1:-1"]' in scripts["memlock"]
     assert "ManageForeignRoutes=no\\nManageForeignRoutingPolicyRules=no" in scripts["networkd"]
 
 
-def test_the_kubelet_registers_with_the_taints():
+def test_the_kubelet_registers_the_node_with_the_taints():
     assert kubelet_arguments(GPU) == "--register-with-taints=amd.com/gpu=present:NoSchedule,team=a:NoExecute"
     argument = re.search(r"^kubelet_extra_args=(.*)$", steps(user_data(GPU))["join"], re.MULTILINE)
     assert argument is not None
     assert argument[1].strip("'") == kubelet_arguments(GPU)
 
 
-def test_an_overlay_network_needs_the_limit_of_pods_as_an_argument():
+def test_an_overlay_network_passes_the_limit_of_pods_as_an_argument():
     assert kubelet_arguments(Boot("gpu", "v1.34.2", max_pods=64)) == "--max-pods=64"
 
 
-def test_hostile_arguments_stay_arguments():
+def test_arguments_with_shell_characters_stay_single_arguments():
     boot = Boot("cpu", "v1.34.2", kubelet_arguments=["--x='; touch /tmp/llmd-oke-was-here; echo '"])
     line = re.search(r"^kubelet_extra_args=.*$", steps(user_data(boot))["join"], re.MULTILINE)
     assert line is not None
@@ -188,12 +188,12 @@ def test_hostile_arguments_stay_arguments():
     assert shown.stdout == kubelet_arguments(boot)
 
 
-def test_short_image_names_are_allowed_again_from_1_34_on():
+def test_short_image_names_are_allowed_from_kubernetes_1_34_on():
     assert 'short_name_mode = "disabled"' in user_data(GPU)
     assert "short_name_mode" not in user_data(CPU)
 
 
-def test_metadata_says_which_user_data_it_is():
+def test_metadata_contains_the_digest_of_its_user_data():
     made = metadata(GPU, {"more": "1"})
     text = base64.b64decode(made["user_data"]).decode()
     assert text == user_data(GPU)
@@ -201,7 +201,7 @@ def test_metadata_says_which_user_data_it_is():
     assert made["more"] == "1"
 
 
-def test_equal_choices_give_equal_metadata_and_others_do_not():
+def test_equal_choices_give_equal_metadata_and_different_ones_do_not():
     assert metadata(GPU) == metadata(GPU)
     assert metadata(GPU) != metadata(Boot("gpu", "v1.34.2", GPU.taints))
 
@@ -211,7 +211,7 @@ def test_metadata_leaves_room_for_labels():
     assert size < cloud_init().metadata_limit_bytes / 2
 
 
-def test_metadata_above_the_limit_is_refused():
+def test_metadata_above_ocis_limit_is_refused():
     with pytest.raises(KitError, match="OCI allows 32000"):
         metadata(GPU, {"oke-initial-node-labels": "x" * 32_000})
 
@@ -228,7 +228,7 @@ SELF_MANAGED = SelfManaged(
 )
 
 
-def test_self_managed_nodes_know_their_cluster():
+def test_self_managed_nodes_get_their_clusters_address_and_certificate():
     assert self_managed(SELF_MANAGED) == {
         "apiserver_host": "10.140.0.5",
         "cluster_ca_cert": "Q0E=",
@@ -244,6 +244,6 @@ def test_self_managed_nodes_know_their_cluster():
     }
 
 
-def test_self_managed_nodes_in_an_overlay_know_nothing_of_pods_subnets():
+def test_self_managed_nodes_in_an_overlay_get_no_pod_subnets():
     node = SelfManaged("10.0.0.1", "Q0E=", "t", "v1.34.2", {}, 64)
     assert not [key for key in self_managed(node) if "pod" in key]

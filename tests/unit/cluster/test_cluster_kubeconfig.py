@@ -20,7 +20,7 @@ def of_oke(user: dict[str, Any]) -> str:
     return json.dumps(document)
 
 
-def test_the_address_and_the_authority_are_those_of_the_cluster():
+def test_the_kubeconfig_has_the_clusters_address_and_authority():
     access = read_kubeconfig(KUBECONFIG)
     assert (access.server, access.host) == ("https://10.140.0.5:6443", "10.140.0.5")
     made = json.loads(assemble(access, CLUSTER, "us-ashburn-1"))
@@ -30,7 +30,7 @@ def test_the_address_and_the_authority_are_those_of_the_cluster():
     }
 
 
-def test_credentials_come_from_the_kits_own_program():
+def test_the_kubeconfig_gets_credentials_from_the_kits_token_command():
     made = json.loads(assemble(read_kubeconfig(KUBECONFIG), CLUSTER, "us-ashburn-1"))
     program = made["users"][0]["user"]["exec"]
     assert [program["command"], *program["args"]] == [
@@ -40,26 +40,26 @@ def test_credentials_come_from_the_kits_own_program():
     assert program["interactiveMode"] == "Never"
 
 
-def test_credentials_are_those_of_who_the_stack_signs_in_as():
+def test_the_kubeconfigs_credentials_use_the_stacks_authentication():
     who = SignIn(Auth.API_KEY, "PROD")
     made = json.loads(assemble(read_kubeconfig(KUBECONFIG), CLUSTER, "us-ashburn-1", sign_in=who))
     args = made["users"][0]["user"]["exec"]["args"]
     assert args[-4:] == ["--auth", "api-key", "--profile", "PROD"]
 
 
-def test_a_user_that_asks_no_program_is_kept():
+def test_a_kubeconfig_user_without_a_token_command_is_kept():
     made = json.loads(assemble(read_kubeconfig(of_oke(CERTIFICATE)), CLUSTER, "us-ashburn-1"))
     assert made["users"][0]["user"] == CERTIFICATE
 
 
-def test_a_tunnel_changes_the_address_and_not_what_is_checked():
+def test_a_tunnel_changes_the_address_and_not_the_verified_host_name():
     made = json.loads(assemble(read_kubeconfig(KUBECONFIG), CLUSTER, "us-ashburn-1", "https://127.0.0.1:6443"))
     cluster = made["clusters"][0]["cluster"]
     assert (cluster["server"], cluster["tls-server-name"]) == ("https://127.0.0.1:6443", "10.140.0.5")
     assert "insecure-skip-tls-verify" not in cluster
 
 
-def test_the_one_context_is_the_current_one():
+def test_the_only_context_of_the_kubeconfig_is_current():
     made = json.loads(assemble(read_kubeconfig(KUBECONFIG), CLUSTER, "us-ashburn-1"))
     (context,) = made["contexts"]
     assert made["current-context"] == context["name"]
@@ -67,6 +67,6 @@ def test_the_one_context_is_the_current_one():
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "{}", '{"clusters": []}', '{"clusters": [{"cluster": {}}], "users": []}'])
-def test_what_is_no_kubeconfig_is_told(text: str):
+def test_an_invalid_kubeconfig_is_reported(text: str):
     with pytest.raises(KitError, match="can't be read"):
         read_kubeconfig(text)

@@ -29,7 +29,7 @@ def storage(**args: Any) -> Rendered:
     return declared(program, cluster=Oci())
 
 
-def test_file_storage_is_a_file_system_with_a_mount_target_and_an_export():
+def test_file_storage_consists_of_file_system_mount_target_and_export():
     made = storage(kind="file-storage", **PLACE, nsg_ids=["nsg"], client_cidr="10.0.0.0/16")
     target = made.resource("oci:FileStorage/mountTarget:MountTarget", "models-mount-target").inputs
     export = made.resource("oci:FileStorage/export:Export", "models-export").inputs
@@ -42,7 +42,7 @@ def test_file_storage_is_a_file_system_with_a_mount_target_and_an_export():
     assert made.outputs["handle"] == "ocid1.models-file-system:10.0.0.9:/models"
 
 
-def test_lustre_has_the_size_and_speed_that_are_asked_for_and_hours_to_come():
+def test_lustre_has_the_requested_size_and_speed_and_a_timeout_of_hours():
     made = storage(kind="lustre", **PLACE, capacity_gb=41600, performance_tier="MBPS_PER_TB_250")
     (system,) = made.of_type("oci:Lustre/fileStorageLustreFileSystem:FileStorageLustreFileSystem")
     assert (system.inputs["capacityInGbs"], system.inputs["performanceTier"]) == (41600, "MBPS_PER_TB_250")
@@ -51,17 +51,17 @@ def test_lustre_has_the_size_and_speed_that_are_asked_for_and_hours_to_come():
     assert made.outputs["handle"] == "10.0.0.8@tcp:/models"
 
 
-def test_of_a_file_system_that_is_there_nothing_is_created():
+def test_for_an_existing_file_system_nothing_is_created():
     made = storage(kind="lustre", existing_volume_handle="10.0.0.7@tcp:/old")
     assert [resource.type for resource in made.resources] == ["llmd-oke:index:Storage"]
     assert made.outputs["handle"] == "10.0.0.7@tcp:/old"
 
 
-def test_what_is_left_out_is_named():
+def test_missing_arguments_of_a_file_system_are_named():
     with pytest.raises(KitError, match="without availability_domain, subnet_id, client_cidr"):
         storage(kind="file-storage", compartment_id="c")
 
 
-def test_another_kind_is_refused():
+def test_an_unknown_kind_of_file_system_is_refused():
     with pytest.raises(KitError, match="'tape' is no kind"):
         storage(kind="tape", **PLACE)

@@ -51,7 +51,7 @@ def access(pair: tuple[bytes, bytes]) -> KubeconfigAccess:
     return KubeconfigAccess("https://10.0.0.6:6443", base64.b64encode(pair[0]).decode(), {})
 
 
-async def test_an_api_server_that_answers_is_not_waited_for(tmp_path: Path, own: tuple[bytes, bytes]):
+async def test_an_api_server_that_answers_needs_no_wait_for_a_tunnel(tmp_path: Path, own: tuple[bytes, bytes]):
     async with api_server(tmp_path, own) as port:
         await oke_cluster.wait_until_reached(f"https://127.0.0.1:{port}", access(own), 0)
 
@@ -70,7 +70,7 @@ async def test_a_tunnel_that_opens_later_is_waited_for(
         await reached
 
 
-async def test_no_tunnel_in_time_is_told_with_the_commands_that_make_one(tmp_path: Path, own: tuple[bytes, bytes]):
+async def test_a_missing_tunnel_is_reported_with_the_commands_that_open_one(tmp_path: Path, own: tuple[bytes, bytes]):
     async with api_server(tmp_path, own) as port:
         pass
     with pytest.raises(KitError, match=r"does not answer at https://127\.0\.0\.1:") as late:
@@ -78,14 +78,14 @@ async def test_no_tunnel_in_time_is_told_with_the_commands_that_make_one(tmp_pat
     assert "up --tunnel" in (late.value.remedy or "")
 
 
-async def test_the_tunnel_of_another_cluster_is_told_at_once(tmp_path: Path, own: tuple[bytes, bytes]):
+async def test_a_tunnel_to_another_cluster_is_reported_at_once(tmp_path: Path, own: tuple[bytes, bytes]):
     async with api_server(tmp_path, certificate("10.0.0.6")) as port:
         with pytest.raises(KitError, match="is not this cluster's API server"):
             await oke_cluster.wait_until_reached(f"https://127.0.0.1:{port}", access(own), 20)
 
 
 @pytest.mark.parametrize("authority", ["", "####", base64.b64encode(b"no certificate").decode()])
-async def test_without_an_authority_nothing_is_waited_for(authority: str):
+async def test_without_a_certificate_authority_no_tunnel_is_waited_for(authority: str):
     unknown = KubeconfigAccess("https://10.0.0.6:6443", authority, {})
     with pytest.raises(KitError, match="no certificate authority"):
         await oke_cluster.wait_until_reached("https://127.0.0.1:1", unknown, 20)

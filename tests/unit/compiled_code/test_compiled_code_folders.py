@@ -27,26 +27,26 @@ def names(root: Path) -> set[str]:
     return {path.name for path in root.iterdir()}
 
 
-def test_folders_are_open_to_their_user_and_roots_group_alone(tmp_path: Path):
+def test_code_folders_are_accessible_only_to_their_user_and_roots_group(tmp_path: Path):
     folder = folders.prepare(tmp_path, KEYS[0], os.getuid())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o770
 
 
-def test_folders_that_nobody_used_for_long_are_removed(tmp_path: Path):
+def test_code_folders_that_were_unused_for_long_are_removed(tmp_path: Path):
     for key, days in zip(KEYS, (0, 1, 20, 30), strict=True):
         used(tmp_path, key, days)
     assert set(folders.remove_old(tmp_path, KEYS[0], 14 * DAYS, 8)) == set(KEYS[2:])
     assert names(tmp_path) == set(KEYS[:2])
 
 
-def test_of_too_many_folders_the_longest_unused_are_removed(tmp_path: Path):
+def test_of_too_many_code_folders_the_longest_unused_are_removed(tmp_path: Path):
     for key, days in zip(KEYS, (5, 1, 2, 3), strict=True):
         used(tmp_path, key, days)
     assert folders.remove_old(tmp_path, KEYS[0], 14 * DAYS, 2) == [KEYS[2], KEYS[3]]
     assert names(tmp_path) == {KEYS[0], KEYS[1]}
 
 
-def test_a_folder_that_a_server_runs_with_stays_however_old_it_is(tmp_path: Path):
+def test_a_code_folder_in_use_is_kept_however_old_it_is(tmp_path: Path):
     old = used(tmp_path, KEYS[1], 0)
     place = start.claim(old)
     used(tmp_path, KEYS[1], 99)
@@ -56,13 +56,13 @@ def test_a_folder_that_a_server_runs_with_stays_however_old_it_is(tmp_path: Path
     assert folders.remove_old(tmp_path, KEYS[0], 14 * DAYS, 8) == [KEYS[1]]
 
 
-def test_what_the_program_did_not_make_stays(tmp_path: Path):
+def test_files_that_the_program_did_not_create_are_kept(tmp_path: Path):
     (tmp_path / "of others").mkdir()
     assert folders.remove_old(tmp_path, KEYS[0], 0, 1) == []
     assert names(tmp_path) == {"of others"}
 
 
-def test_a_folder_that_can_not_be_made_keeps_no_server_from_starting(
+def test_a_code_folder_that_cannot_be_created_does_not_prevent_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "root").write_text("")
@@ -110,7 +110,7 @@ def served(root: Path, key: str, user: int) -> str:
 
 
 @pytest.mark.parametrize("user", [0, USER])
-def test_servers_of_any_user_keep_code_that_root_removes_without_other_rights(root: Path, user: int):
+def test_servers_of_any_user_can_keep_code_that_root_can_remove(root: Path, user: int):
     for _ in range(2):
         assert "is kept in" in prepared(root, KEYS[0], user)
         assert served(root, KEYS[0], user).startswith("compiled code in compiled/")
@@ -119,7 +119,7 @@ def test_servers_of_any_user_keep_code_that_root_removes_without_other_rights(ro
     assert names(root / "compiled") == {KEYS[1]}
 
 
-def test_another_user_can_not_write_to_a_folder_of_code(root: Path):
+def test_another_user_cannot_write_to_a_code_folder(root: Path):
     prepared(root, KEYS[0], USER)
     tried = f"open('compiled/{KEYS[0]}/used', 'w')"
     other = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", sys.executable, "-c", tried]

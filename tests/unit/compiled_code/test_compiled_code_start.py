@@ -49,7 +49,7 @@ def restarted(folder: Path, links: Path) -> start.Place:
     return start.claim(folder)
 
 
-def test_the_next_server_finds_the_code_of_one_that_started(folder: Path, tmp_path: Path):
+def test_the_next_server_finds_compiled_code_of_one_that_started(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     assert first.state == "none yet"
     compiled(first, tmp_path)
@@ -61,7 +61,7 @@ def test_the_next_server_finds_the_code_of_one_that_started(folder: Path, tmp_pa
     assert (tmp_path / "vllm" / "library").read_text() == "code"
 
 
-def test_code_that_a_server_did_not_start_with_is_removed(folder: Path, tmp_path: Path):
+def test_compiled_code_of_a_failed_start_is_removed(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     compiled(first, tmp_path)
     first.confirm()
@@ -75,7 +75,7 @@ def test_code_that_a_server_did_not_start_with_is_removed(folder: Path, tmp_path
     assert not list((tmp_path / "vllm").iterdir())
 
 
-def test_code_that_was_removed_is_not_taken_from_another_server_again(folder: Path, tmp_path: Path):
+def test_removed_compiled_code_is_not_copied_from_another_server_again(folder: Path, tmp_path: Path):
     good = start.claim(folder)
     compiled(good, tmp_path)
     good.confirm()
@@ -86,7 +86,7 @@ def test_code_that_was_removed_is_not_taken_from_another_server_again(folder: Pa
     assert not list(restarted(folder, tmp_path).folder.glob("code/vllm/*"))
 
 
-def test_servers_that_run_at_once_never_write_to_one_place(folder: Path, tmp_path: Path):
+def test_concurrent_servers_never_write_to_one_folder(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     compiled(first, tmp_path)
     second = restarted(folder, tmp_path)
@@ -94,7 +94,7 @@ def test_servers_that_run_at_once_never_write_to_one_place(folder: Path, tmp_pat
     assert second.state == "none yet"  # the first one has not started
 
 
-def test_a_second_server_begins_with_a_copy_of_what_the_first_compiled(folder: Path, tmp_path: Path):
+def test_a_second_server_begins_with_a_copy_of_the_firsts_compiled_code(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     compiled(first, tmp_path)
     first.confirm()
@@ -104,7 +104,7 @@ def test_a_second_server_begins_with_a_copy_of_what_the_first_compiled(folder: P
     assert (second.code / "vllm" / "library").read_text() == "other"
 
 
-def test_servers_that_start_again_at_once_leave_their_code_to_be_copied(folder: Path, tmp_path: Path):
+def test_concurrently_restarted_servers_leave_their_code_to_be_copied(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     compiled(first, tmp_path)
     first.confirm()
@@ -114,14 +114,14 @@ def test_servers_that_start_again_at_once_leave_their_code_to_be_copied(folder: 
     assert restarted(folder, tmp_path).state == "a copy of that in place 0"
 
 
-def test_what_a_server_left_without_a_place_gives_way_to_the_link(folder: Path, tmp_path: Path):
+def test_a_folder_left_by_a_server_without_a_slot_is_replaced_by_the_link(folder: Path, tmp_path: Path):
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "old").write_text("")
     restarted(folder, tmp_path).start([tmp_path / "vllm"])
     assert not list((tmp_path / "vllm").iterdir())
 
 
-def test_no_place_left_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_lack_of_free_slots_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(start, "MOST_PLACES", 1)
     start.claim(folder)
     with pytest.raises(OSError, match="all 1 places are taken"):
@@ -140,7 +140,7 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_command_becomes_the_server_and_its_exit_code_is_the_servers(folder: Path, tmp_path: Path):
+def test_the_wrapper_runs_the_servers_command_and_returns_its_exit_code(folder: Path, tmp_path: Path):
     shown = "import json, os, sys; print(json.dumps([os.getpid(), sys.argv[1:]])); sys.exit(7)"
     process = run(folder, tmp_path / "vllm", "http://127.0.0.1:1/", sys.executable, "-c", shown, "--port=1")
     output, _ = process.communicate(timeout=LIMIT_S)
@@ -150,7 +150,7 @@ def test_a_command_becomes_the_server_and_its_exit_code_is_the_servers(folder: P
     assert process.returncode == 7
 
 
-def test_a_healthy_server_confirms_its_code_and_frees_its_place_as_it_ends(folder: Path, tmp_path: Path):
+def test_a_healthy_server_confirms_its_code_and_frees_its_slot_at_its_end(folder: Path, tmp_path: Path):
     other = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )  # whose address is known before
@@ -172,7 +172,7 @@ def test_a_healthy_server_confirms_its_code_and_frees_its_place_as_it_ends(folde
 
 
 @pytest.mark.parametrize("damage", ["a file in its place", "no folder"])
-def test_a_server_runs_without_a_folder_that_it_can_not_use(folder: Path, tmp_path: Path, damage: str):
+def test_a_server_runs_without_a_code_folder_that_it_cannot_use(folder: Path, tmp_path: Path, damage: str):
     folder.rmdir()
     if damage == "a file in its place":
         folder.write_text("")
@@ -183,7 +183,7 @@ def test_a_server_runs_without_a_folder_that_it_can_not_use(folder: Path, tmp_pa
     assert (served, process.returncode) == ("served", 0)
 
 
-def test_the_servers_own_command_is_told_from_the_one_that_starts_it():
+def test_the_servers_command_is_separated_from_the_wrappers_arguments():
     own = ["vllm", "serve", "m", "--x", "--", "y"]
     options = ["--folder=/c", "--link=/l", "--health=http://127.0.0.1/", "--limit-s=1"]
     assert start.server_command(["python3", "-IB", "/opt/start.py", *options, "--", *own]) == own

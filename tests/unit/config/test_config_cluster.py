@@ -16,7 +16,7 @@ def only(*, cluster: Any = None, pool: Any = None, **changes: Any) -> Problem:
     return problem
 
 
-def test_the_safe_choice_is_the_default():
+def test_the_default_cluster_settings_are_the_safe_ones():
     cluster = config.validate(cluster_layer()).cluster
     assert isinstance(cluster, CreateCluster)
     assert cluster.protect
@@ -24,13 +24,13 @@ def test_the_safe_choice_is_the_default():
     assert cluster.ssh_public_key is None
 
 
-def test_pools_are_launched_as_a_managed_compute_cluster_unless_asked_otherwise():
+def test_the_default_launch_mode_of_pools_is_a_managed_compute_cluster():
     result = config.validate(cluster_layer())
     assert result.gpu_pools[0].launch == "managed-compute-cluster"
     assert (result.system_pool.size, result.system_pool.shape) == (3, "VM.Standard.E5.Flex")
 
 
-def test_an_image_to_import_is_written_as_import():
+def test_an_imported_image_is_written_under_the_key_import():
     image = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "sha256:" + "0" * 64}}
     result = config.validate(cluster_layer(created_pool(image=image))).gpu_pools[0].image
     assert result is not None
@@ -67,7 +67,7 @@ def test_an_image_to_import_is_written_as_import():
         ({"layer": "network"}, "layer", "'cluster', 'serving' or 'all'"),
     ],
 )
-def test_what_is_not_valid_is_told_in_the_words_of_oci_and_kubernetes(
+def test_invalid_cluster_settings_are_reported_in_terms_of_oci_and_kubernetes(
     changes: dict[str, Any], path: str, accepted: str
 ):
     problem = only(**changes)
@@ -75,12 +75,12 @@ def test_what_is_not_valid_is_told_in_the_words_of_oci_and_kubernetes(
     assert accepted in problem.accepted
 
 
-def test_a_checksum_says_its_kind():
+def test_a_checksum_names_its_algorithm():
     image = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "0" * 32}}
     assert "md5: or sha256:" in only(pool={"image": image}).accepted
 
 
-def test_what_is_missing_of_a_cluster_is_told_at_once():
+def test_all_missing_cluster_settings_are_reported_at_once():
     with pytest.raises(InvalidStack) as refused:
         config.validate({**cluster_layer(), "cluster": {"mode": "create"}})
     paths = {problem.path for problem in refused.value.problems}

@@ -18,12 +18,12 @@ SHARE = EngineSetting(flag="spare-share", text="Spare.", kind="number", vllm=Fla
         (SHARE, 64, "--spare-share=64"),
     ],
 )
-def test_a_setting_is_one_argument(setting: EngineSetting, value: SettingValue, argument: str):
+def test_an_engine_setting_becomes_one_vllm_argument(setting: EngineSetting, value: SettingValue, argument: str):
     assert setting.argument(value) == argument
     assert setting.read(setting.written(value)) == value
 
 
-def test_the_argument_of_a_row_is_taken_in_all_its_forms():
+def test_an_engine_settings_argument_is_recognized_in_all_notations():
     port = ReservedFlag(flag="port", instead="nothing", vllm=Flag(kind="integer"))
     assert EngineSettings(settings=(SWITCH, SHARE), reserved=(port,)).taken() == {
         "--enable-speed": "engine.enableSpeed",
@@ -34,16 +34,16 @@ def test_the_argument_of_a_row_is_taken_in_all_its_forms():
     }
 
 
-def test_vllms_side_of_a_setting_is_a_flag_of_its_kind_where_nothing_else_is_said():
+def test_an_engine_setting_is_a_flag_of_its_type_by_default():
     flags = EngineSettings(settings=(SWITCH, SHARE), reserved=()).flags()
     assert flags == {"enable-speed": Flag(kind="boolean"), "spare-share": Flag(kind="number", aliases=("-ss",))}
 
 
-def test_each_row_is_a_field_of_the_stack_file_that_takes_its_default():
+def test_each_row_of_engine_settings_is_a_stack_file_field_with_its_default():
     rows = engine_settings().settings
     defaults = {row.field: row.default for row in rows if row.default is not None}
     assert Engine.model_validate(defaults).settings() == Engine().settings() == defaults
 
 
-def test_rows_name_releases_of_the_catalogue():
+def test_engine_settings_name_releases_of_the_catalogue():
     assert {row.since for row in engine_settings().settings} - {None} <= set(release_names())

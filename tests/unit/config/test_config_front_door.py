@@ -46,13 +46,13 @@ def refused(**door: Any) -> dict[str, str]:
         ({"limits": {"clients": {"a b": 2}}}, "limits.clients.a b", "letters, digits"),
     ],
 )
-def test_a_key_of_another_shape_is_refused_with_its_path(door: dict[str, Any], path: str, words: str):
+def test_a_limit_of_another_type_is_refused_with_its_path(door: dict[str, Any], path: str, words: str):
     result = refused(**door)
     assert list(result) == [f"frontDoor.{path}"]
     assert words in result[f"frontDoor.{path}"]
 
 
-def test_a_number_is_a_clients_requests_in_a_minute():
+def test_a_plain_number_limits_a_clients_requests_per_minute():
     limits = {"clients": {"a": 6, "b": {"requestsPerMinute": 6}}}
     door = StackConfig.model_validate(stack(frontDoor={"authentication": KEYS, "limits": limits})).front_door
     assert door is not None

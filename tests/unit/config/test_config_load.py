@@ -48,7 +48,7 @@ def refused(project: Path, text: str) -> list[Problem]:
     return list(caught.value.problems)
 
 
-def test_other_keys_of_pulumi_and_secrets_are_let_through(project: Path):
+def test_other_pulumi_settings_and_secrets_are_ignored(project: Path):
     write(project, STACK)
     loaded = config.load(project, "mine")
     assert loaded.models[0].model == "gpt-oss-120b"
@@ -61,12 +61,12 @@ def test_every_stack_of_the_project_loads():
         config.load(PROJECT, stack)
 
 
-def test_organization_and_project_before_the_name_are_let_go(project: Path):
+def test_organization_and_project_before_a_stack_name_are_dropped(project: Path):
     write(project, STACK)
     assert config.load(project, "organization/llmd-oke/mine") == config.load(project, "mine")
 
 
-def test_a_missing_file_names_the_stacks_that_are_there(project: Path):
+def test_a_missing_stack_file_is_reported_with_the_existing_ones(project: Path):
     write(project, STACK, "other")
     with pytest.raises(KitError, match=r"no stack file .*Pulumi\.mine\.yaml") as caught:
         config.load(project, "mine")
@@ -86,7 +86,7 @@ def test_a_missing_file_names_the_stacks_that_are_there(project: Path):
         b"[" * 5000,
     ],
 )
-def test_what_is_not_yaml_is_an_error_with_the_file_name(project: Path, text: bytes):
+def test_a_file_that_is_not_yaml_is_an_error_with_the_file_name(project: Path, text: bytes):
     write(project, text)
     with pytest.raises(KitError, match="is not YAML"):
         config.load(project, "mine")
@@ -101,39 +101,39 @@ def test_what_is_not_yaml_is_an_error_with_the_file_name(project: Path, text: by
         (b"a: b: c", ":1 is not YAML: mapping values are not allowed in this context."),
     ],
 )
-def test_what_is_not_yaml_is_told_by_file_and_line(project: Path, text: bytes, said: str):
+def test_a_yaml_error_is_reported_by_file_and_line(project: Path, text: bytes, said: str):
     path = write(project, text)
     with pytest.raises(KitError) as caught:
         config.load(project, "mine")
     assert caught.value.message == f"{path}{said}"
 
 
-def test_what_is_nested_too_deeply_is_refused(project: Path):
+def test_deeply_nested_yaml_is_refused(project: Path):
     (problem,) = refused(project, "[" * 1000 + "]" * 1000)
     assert (problem.line, problem.why) == (1, "it is nested too deeply")
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b/c/d", "a b", ".hidden"])
-def test_what_is_no_name_of_a_stack_is_refused(project: Path, name: str):
+def test_an_invalid_stack_name_is_refused(project: Path, name: str):
     with pytest.raises(KitError, match="no name of a stack"):
         config.load(project, name)
 
 
 @pytest.mark.parametrize("text", ["", "5", "[]", "config:", "config: {}", "config: {llmd-oke:other: 1}"])
-def test_a_file_without_our_object_says_what_is_missing(project: Path, text: str):
+def test_a_file_without_the_kits_object_says_what_is_missing(project: Path, text: str):
     (problem,) = refused(project, text)
     assert problem.path == "config"
     assert "llmd-oke:stack" in problem.accepted
 
 
 @pytest.mark.parametrize("text", ["5", "text", "[]", "null"])
-def test_an_object_that_is_none_names_the_keys_it_may_have(project: Path, text: str):
+def test_a_stack_value_that_is_no_object_is_refused_with_the_keys(project: Path, text: str):
     (problem,) = refused(project, f"config:\n  llmd-oke:stack: {text}\n")
     assert (problem.path, problem.line) == ("llmd-oke:stack", 2)
     assert "gpuPools" in problem.accepted
 
 
-def test_all_problems_come_at_once_each_with_its_line(project: Path):
+def test_all_problems_are_reported_at_once_with_their_lines(project: Path):
     text = STACK.replace("size: 2", "size: 0").replace("release:", "relese:").replace("5000", "many")
     problems = refused(project, text)
     assert [(problem.path, problem.line) for problem in problems] == [
@@ -144,25 +144,25 @@ def test_all_problems_come_at_once_each_with_its_line(project: Path):
     ]
 
 
-def test_a_missing_key_has_the_line_of_the_object_around_it(project: Path):
+def test_a_missing_key_has_the_line_of_the_enclosing_object(project: Path):
     (problem,) = refused(project, STACK.replace(", outputTokens: 250", ""))
     assert (problem.path, problem.line, problem.value) == ("models[0].workload.outputTokens", 15, None)
 
 
-def test_a_key_that_is_there_twice_is_refused(project: Path):
+def test_a_duplicate_key_is_refused(project: Path):
     (problem,) = refused(project, STACK + "    release: llm-d-0.6.0\n")
     assert (problem.path, problem.line) == ("release", 16)
     assert (problem.value, problem.why) == ("llm-d-0.6.0", "the key is in line 11 already")
 
 
-def test_aliases_work_and_endless_ones_are_refused(project: Path):
+def test_yaml_aliases_work_and_recursive_ones_are_refused(project: Path):
     write(project, STACK.replace("size: 2}", "size: &two 2}") + "    smoke: {requests: *two}\n")
     assert config.load(project, "mine").smoke.requests == 2
     (problem,) = refused(project, STACK + "    smoke: &smoke {thresholds: *smoke}\n")
     assert (problem.path, problem.why) == ("smoke.thresholds", "the alias contains itself")
 
 
-def test_nested_aliases_are_not_unfolded(project: Path):
+def test_nested_yaml_aliases_are_not_expanded(project: Path):
     layers = "".join(f"    l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 12))
     started = time.process_time()
     problems = refused(project, STACK + "    l0: &l0 [lol]\n" + layers)
@@ -171,7 +171,7 @@ def test_nested_aliases_are_not_unfolded(project: Path):
     assert time.process_time() - started < 2
 
 
-def test_locate_gives_problems_of_planning_their_lines(project: Path):
+def test_locate_adds_lines_to_problems_of_planning(project: Path):
     path = write(project, STACK)
     paths = ["models[0].topology", "gpuPools", "models[0].engine.maxNumSeqs", "models[7]", "config", "rdma"]
     located = config.locate([Problem(place, 1, "", "") for place in paths], path)
@@ -185,5 +185,5 @@ def test_locate_gives_problems_of_planning_their_lines(project: Path):
     }
 
 
-def test_loading_is_quick():
+def test_loading_a_stack_file_is_fast():
     assert min(timeit.repeat(lambda: config.load(PROJECT, "rehearsal"), number=1, repeat=10)) < 0.1

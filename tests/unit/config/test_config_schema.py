@@ -32,20 +32,20 @@ def schema_fixture() -> dict[str, Any]:
     return stack_file_schema()
 
 
-def test_the_schema_in_the_project_is_fresh():
+def test_the_committed_stack_file_schema_is_up_to_date():
     assert (STACKS / "schema.json").read_text() == schema_text(), (
         "stale: python -m llmd_oke.config.schema > stacks/schema.json"
     )
 
 
 @pytest.mark.parametrize("validator", VALIDATORS)
-def test_the_schema_is_one(schema: dict[str, Any], validator: Any):
+def test_the_stack_file_schema_is_valid_json_schema(schema: dict[str, Any], validator: Any):
     validator.check_schema(schema)
 
 
 @pytest.mark.parametrize("validator", VALIDATORS)
 @pytest.mark.parametrize("path", sorted(STACKS.glob("Pulumi.*.yaml")), ids=lambda path: path.name)
-def test_every_stack_file_satisfies_the_schema_and_names_it(schema: dict[str, Any], path: Path, validator: Any):
+def test_every_stack_file_is_valid_by_the_schema_and_refers_to_it(schema: dict[str, Any], path: Path, validator: Any):
     validator(schema).validate(yaml.safe_load(path.read_text()))
     assert path.read_text().startswith("# yaml-language-server: $schema=./schema.json\n")
 
@@ -69,7 +69,9 @@ def test_every_stack_file_satisfies_the_schema_and_names_it(schema: dict[str, An
         ({"namespace": "A b"}, False),
     ],
 )
-def test_schema_and_code_are_of_one_mind(schema: dict[str, Any], changes: dict[str, Any], good: bool, validator: Any):
+def test_the_schema_accepts_what_the_code_accepts(
+    schema: dict[str, Any], changes: dict[str, Any], good: bool, validator: Any
+):
     assert validator(schema).is_valid(document(**changes)) is good
     if good:
         config.parse(document(**changes))
@@ -78,7 +80,7 @@ def test_schema_and_code_are_of_one_mind(schema: dict[str, Any], changes: dict[s
             config.parse(document(**changes))
 
 
-def test_every_key_is_described(schema: dict[str, Any]):
+def test_every_key_of_the_schema_has_a_description(schema: dict[str, Any]):
     stack = schema["properties"]["config"]["properties"]["llmd-oke:stack"]
     for name, part in {"StackConfig": stack, **schema["$defs"]}.items():
         for key, described in part.get("properties", {}).items():
@@ -86,7 +88,7 @@ def test_every_key_is_described(schema: dict[str, Any]):
             assert "description" in text or "$ref" in text, f"{name}.{key}"
 
 
-def test_names_of_a_projects_own_entries_are_suggested_beside_the_kits(tmp_path: Path):
+def test_the_schema_suggests_names_of_the_projects_entries_and_the_kits(tmp_path: Path):
     write_entry(tmp_path, "models/mine", model_entry("mine"))
     printed = CliRunner().invoke(app, ["schema", "--project", str(tmp_path)])
     definitions = json.loads(printed.stdout)["$defs"]

@@ -68,7 +68,7 @@ def problem(*place: str | int, value: Any) -> Problem:
         (("smoke",), None, "smoke", "an object with the keys concurrency"),
     ],
 )
-def test_a_value_that_is_not_valid_says_where_and_what_would_be(
+def test_an_invalid_value_is_reported_with_its_path_and_valid_values(
     place: tuple[str | int, ...], value: Any, path: str, accepted: str
 ):
     result = problem(*place, value=value)
@@ -80,20 +80,20 @@ def test_a_value_that_is_not_valid_says_where_and_what_would_be(
 @pytest.mark.parametrize(
     "text", ["", "8p", "8p-tp1", "0p-tp1-4d-tp2", "agg-tp1", "8P-TP1-4D-TP2", "8p-tp1-4d-tp2\n", "٨p-tp1-4d-tp2"]
 )
-def test_text_that_is_no_topology_shows_both_forms(text: str):
+def test_an_invalid_topology_is_answered_with_both_forms(text: str):
     result = problem("models", 0, "topology", value=text)
     assert (result.path, result.value) == ("models[0].topology", text)
     assert "8p-tp1-4d-tp2" in result.accepted
     assert "agg-tp1-16r" in result.accepted
 
 
-def test_a_number_inside_the_short_form_is_told_at_the_topology():
+def test_an_invalid_number_of_a_short_topology_is_reported_at_the_topology():
     result = problem("models", 0, "topology", value="2000p-tp1-4d-tp2")
     assert (result.path, result.value) == ("models[0].topology", "2000p-tp1-4d-tp2")
     assert result.why == "prefill.replicas must be at most 1024"
 
 
-def test_a_number_of_the_long_form_is_told_at_its_own_place():
+def test_an_invalid_number_of_a_long_topology_is_reported_at_its_own_key():
     part = {"replicas": 1, "tensorParallelSize": 0}
     result = problem("models", 0, "topology", value={"aggregated": part})
     assert result.path == "models[0].topology.aggregated.tensorParallelSize"
@@ -116,7 +116,7 @@ def test_a_misspelt_key_is_answered_with_the_right_one(place: tuple[str | int, .
     assert result.accepted.split("?", 1)[0] == suggestion
 
 
-def test_a_key_like_no_other_is_answered_with_all_keys():
+def test_an_unknown_key_without_a_similar_one_is_answered_with_all_keys():
     result = problem("models", 0, "workload", "colour", value="red")
     assert result.accepted == "one of inputTokens, outputTokens, sharedPrefixTokens"
 
@@ -131,7 +131,7 @@ def test_a_key_like_no_other_is_answered_with_all_keys():
         ({"mode": "create", "identifier": "here"}, "the key belongs to mode existing; here mode is create"),
     ],
 )
-def test_a_key_of_the_other_mode_is_told_from_one_that_is_none(cluster: dict[str, str], why: str):
+def test_a_key_of_another_cluster_mode_is_distinguished_from_an_unknown_one(cluster: dict[str, str], why: str):
     result = problems({**GOOD, "cluster": cluster})
     assert why in [item.why for item in result]
 
@@ -151,39 +151,39 @@ def test_a_cluster_without_a_mode_is_answered_with_all_modes():
         ([], "it is a list"),
     ],
 )
-def test_a_value_that_is_not_valid_says_why(value: Any, why: str):
+def test_an_invalid_value_is_reported_with_the_reason(value: Any, why: str):
     assert problem("gpuPools", 0, "size", value=value).why == why
 
 
-def test_an_environment_name_that_kubernetes_refuses_is_refused():
+def test_an_environment_variable_name_that_kubernetes_refuses_is_refused():
     result = problem("models", 0, "engine", "env", value={"A B": "1"})
     assert result.path == "models[0].engine.env.A B"
     assert result.accepted.startswith("letters, digits and underscores")
 
 
-def test_every_missing_key_is_told():
+def test_every_missing_key_is_reported():
     assert [result.path for result in problems({})] == ["gpuPools", "release"]
 
 
-def test_a_problem_reads_as_one_line_however_large_its_value():
+def test_a_problem_is_one_line_however_large_its_value_is():
     result = problem("models", 0, "engine", "env", value=[{"x" * 100: ["y" * 100] * 50}] * 50)
     assert "\n" not in str(result)
     assert len(str(result)) < 700
 
 
-def test_code_may_use_the_python_names():
+def test_code_may_use_the_python_names_of_keys():
     assert config.WorkloadConfig(input_tokens=1, output_tokens=2) == config.WorkloadConfig(
         inputTokens=1, outputTokens=2
     )
 
 
-def test_a_config_is_never_changed():
+def test_a_config_object_is_immutable():
     loaded = config.validate(GOOD)
     with pytest.raises(ValueError, match="frozen"):
         loaded.release = "other"
 
 
-def test_unset_parts_have_the_published_defaults():
+def test_unset_keys_have_the_published_defaults():
     model = config.validate(GOOD).models[0]
     assert (model.copies, model.router.mode, model.engine.gpu_memory_utilization) == (1, "standalone", 0.95)
     assert model.object_name == "gpt-oss-120b"
@@ -212,7 +212,7 @@ PLACES = st.sampled_from(
 
 
 @given(PLACES, JSON)
-def test_any_value_anywhere_gives_a_config_or_problems(place: tuple[str | int, ...], value: Any):
+def test_any_value_at_any_key_gives_a_config_or_problems(place: tuple[str | int, ...], value: Any):
     try:
         config.validate(changed(*place, value=value))
     except InvalidStack as refused:
@@ -230,7 +230,7 @@ def test_any_object_gives_a_config_or_problems(value: Any):
         config.validate(value)
 
 
-def test_the_object_that_pulumi_gives_is_read_like_the_file():
+def test_the_object_from_pulumis_config_is_read_like_the_file():
     assert config.validate(json.loads(json.dumps(GOOD))) == config.parse(document(GOOD))
 
 
@@ -241,11 +241,11 @@ NAMES = ["BM.GPU.MI300X.8", "BM.GPU.H100.8", "llama-3.3-70b-instruct-fp8-dynamic
     ("written", "first"),
     [("bm.gpu.mi300x.8", NAMES[0]), ("llama-3.3-70b", NAMES[2]), ("BM.GPU.H10O.8", NAMES[1])],
 )
-def test_the_likeliest_name_comes_first_and_once(written: str, first: str):
+def test_similar_names_are_suggested_once_with_the_most_similar_first(written: str, first: str):
     result = did_you_mean(written, NAMES)
     assert result.startswith(f"{first}? or another of ")
     assert result.count(first) == 1
 
 
-def test_where_none_is_likely_all_are_named():
+def test_without_a_similar_name_all_names_are_listed():
     assert did_you_mean("x", NAMES) == f"one of {', '.join(NAMES)}"

@@ -14,7 +14,7 @@ AGGREGATED = st.builds(Topology, aggregated=SERVERS)
 
 
 @given(DISAGGREGATED | AGGREGATED)
-def test_the_short_form_says_the_same_as_the_long_form(topology: Topology):
+def test_the_short_form_of_a_topology_equals_the_long_form(topology: Topology):
     again = Topology.model_validate(str(topology))
     assert again == topology
     assert hash(again) == hash(topology)
@@ -23,7 +23,7 @@ def test_the_short_form_says_the_same_as_the_long_form(topology: Topology):
 
 
 @given(SERVERS, SERVERS)
-def test_gpus_are_those_of_all_servers(prefill: Servers, decode: Servers):
+def test_the_gpus_of_a_topology_are_those_of_all_servers(prefill: Servers, decode: Servers):
     topology = Topology(prefill=prefill, decode=decode)
     assert topology.disaggregated
     assert topology.gpus == (
@@ -31,7 +31,7 @@ def test_gpus_are_those_of_all_servers(prefill: Servers, decode: Servers):
     )
 
 
-def test_reports_and_tuner_write_short_forms_as_topologies_do():
+def test_reports_and_tuner_write_topologies_in_the_same_short_form():
     assert (
         disaggregated_short_form(8, Parallelism(1), 4, Parallelism(2))
         == str(Topology.model_validate("8p-tp1-4d-tp2"))
@@ -40,7 +40,7 @@ def test_reports_and_tuner_write_short_forms_as_topologies_do():
     assert aggregated_short_form(Parallelism(2), 12) == str(Topology.model_validate("agg-tp2-12r")) == "agg-tp2-12r"
 
 
-def test_the_published_names_mean_what_the_field_means():
+def test_published_topology_names_have_the_published_meaning():
     assert parse_short_form("8p-tp1-4d-tp2") == {
         "prefill": {"replicas": 8, "tensorParallelSize": 1},
         "decode": {"replicas": 4, "tensorParallelSize": 2},
@@ -51,18 +51,18 @@ def test_the_published_names_mean_what_the_field_means():
 @pytest.mark.parametrize(
     "text", ["8p-tp1-4d-tp2x", "x8p-tp1-4d-tp2", "8p-tp1-4d-tp02", "99999p-tp1-1d-tp1", "agg-tp-1r"]
 )
-def test_other_text_is_no_topology(text: str):
+def test_other_texts_are_no_topology(text: str):
     with pytest.raises(ValueError, match="no topology"):
         parse_short_form(text)
 
 
-def test_a_topology_without_short_form_names_its_roles():
+def test_a_topology_without_short_form_lists_its_roles():
     one = Servers(replicas=1, tensor_parallel_size=1)
     assert str(Topology(prefill=one)) == "prefill 1 x tp1"
     assert list(Topology(decode=one, aggregated=one).servers()) == ["decode", "aggregated"]
 
 
-def test_short_forms_tell_ranks_and_experts():
+def test_short_forms_contain_ranks_and_expert_parallelism():
     topology = Topology.model_validate("2p-tp1dp8ep-1d-tp2dp4")
     prefill, decode = topology.servers().values()
     assert (prefill.data_parallel_size, prefill.expert_parallel, prefill.gpus) == (8, True, 8)
@@ -73,6 +73,6 @@ def test_short_forms_tell_ranks_and_experts():
 
 
 @pytest.mark.parametrize("text", ["agg-dp8-1r", "agg-tp1dp-1r", "agg-tp1epdp8-1r", "agg-tp1-dp8-1r"])
-def test_parts_of_a_short_form_have_one_order(text: str):
+def test_the_parts_of_a_short_form_have_a_fixed_order(text: str):
     with pytest.raises(ValueError, match="no topology"):
         parse_short_form(text)

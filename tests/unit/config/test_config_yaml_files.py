@@ -28,27 +28,27 @@ def read(text: str) -> object:
         (str(10**30), 1e30),
     ],
 )
-def test_a_number_is_one_as_yaml_1_2_and_old_octals_have_it(text: str, value: float) -> None:
+def test_numbers_are_parsed_as_in_yaml_1_2_including_old_octals(text: str, value: float) -> None:
     result = read(f"a: {text}")
     assert (result, type(result)) == (value, type(value))
 
 
 @pytest.mark.parametrize("text", ["yes", "on", "n", "12:30:45", "1e400", "0o8", "1.2.3", "=", "'1e6'", '"true"'])
-def test_what_yaml_1_1_alone_takes_for_something_else_is_text(text: str) -> None:
+def test_values_that_only_yaml_1_1_converts_are_texts(text: str) -> None:
     assert read(f"a: {text}") == text.strip("'\"")
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("~", None), ("", None), ("2026-11-02", date(2026, 11, 2))]
 )
-def test_truth_nothing_and_dates_are_what_they_were(text: str, value: object) -> None:
+def test_booleans_null_and_dates_are_parsed_as_before(text: str, value: object) -> None:
     assert read(f"a: {text}") == value
 
 
-def test_an_infinite_number_is_no_text() -> None:
+def test_infinity_is_parsed_as_a_number() -> None:
     assert read("a: -.Inf") == -math.inf
 
 
 @given(st.text("0123456789.eExob_+-:~yn", max_size=8) | st.integers() | st.floats(allow_nan=False) | st.booleans())
-def test_what_is_written_is_read_again(value: object) -> None:
+def test_written_yaml_is_read_back_equal(value: object) -> None:
     assert read(text_of({"a": value})) == value

@@ -83,7 +83,7 @@ def run(tmp_path: Path) -> Run:
     return lambda *words: CliRunner().invoke(app, ["accept", "-s", "s", "--project", str(tmp_path), *words])
 
 
-def test_all_nodes_are_asked_for_again_and_the_tables_say_what_came(cluster: Cluster, run: Run) -> None:
+def test_accept_tests_all_nodes_and_tables_show_the_results(cluster: Cluster, run: Run) -> None:
     ended = run()
     assert ended.exit_code == 0, ended.output
     (asked,) = cluster.requests
@@ -93,19 +93,19 @@ def test_all_nodes_are_asked_for_again_and_the_tables_say_what_came(cluster: Clu
     assert "mi300x-1 not tested now: it serves" in ended.output
 
 
-def test_named_nodes_alone_are_asked_for(cluster: Cluster, run: Run) -> None:
+def test_accept_with_names_tests_only_these_nodes(cluster: Cluster, run: Run) -> None:
     assert run("--node", "mi300x-1").exit_code == 0
     assert [asked["only"] for asked in cluster.requests] == [["mi300x-1"]]
 
 
-def test_a_node_that_no_pool_has_is_refused_before_anything_is_made(cluster: Cluster, run: Run) -> None:
+def test_an_unknown_node_is_refused_before_anything_is_created(cluster: Cluster, run: Run) -> None:
     ended = run("--node", "other")
     assert ended.exit_code != 0
     assert "No pool of the stack has a node other" in str(ended.exception)
     assert (cluster.applied, cluster.created) == ([], [])
 
 
-def test_accounts_rights_and_policies_are_there_before_the_job(cluster: Cluster, run: Run) -> None:
+def test_service_account_roles_and_policies_are_created_before_the_job(cluster: Cluster, run: Run) -> None:
     run()
     kinds = [type(item).__name__ for item in cluster.applied]
     assert kinds[0] == "Namespace"
@@ -114,7 +114,7 @@ def test_accounts_rights_and_policies_are_there_before_the_job(cluster: Cluster,
     assert job["spec"]["suspend"] is True
 
 
-def test_what_a_job_may_do_ends_with_it(cluster: Cluster, run: Run) -> None:
+def test_the_jobs_permissions_are_removed_when_it_ends(cluster: Cluster, run: Run) -> None:
     run()
     (job,) = cluster.created
     name = job["metadata"]["name"]
@@ -124,14 +124,14 @@ def test_what_a_job_may_do_ends_with_it(cluster: Cluster, run: Run) -> None:
     assert cluster.deleted == rights
 
 
-def test_a_node_that_failed_is_told_with_what_was_seen_and_ends_with_1(cluster: Cluster, run: Run) -> None:
+def test_a_failed_node_is_reported_with_its_measurements_and_exits_with_1(cluster: Cluster, run: Run) -> None:
     cluster.results = [SOUND, DEAD]
     ended = run()
     assert ended.exit_code == 1
     assert "mi300x-1 gpus: 7 of 8 GPUs" in ended.output
 
 
-def test_results_are_given_as_json(cluster: Cluster, run: Run) -> None:
+def test_acceptance_results_are_printed_as_json(cluster: Cluster, run: Run) -> None:
     cluster.results = [DEAD]
     ended = run("--json")
     assert ended.exit_code == 1
@@ -140,7 +140,7 @@ def test_results_are_given_as_json(cluster: Cluster, run: Run) -> None:
     assert pool["untested"] == {"mi300x-1": "it serves"}
 
 
-def test_a_job_that_fails_is_the_pools_problem(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_acceptance_job_is_reported_for_its_pool(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = PoolResult("mi300x", 3, (SOUND,), {}, "Only 1 of 3 nodes passed.")
     monkeypatch.setattr(acceptance, "accept", lambda *_: [outcome])
     ended = run()
@@ -148,7 +148,7 @@ def test_a_job_that_fails_is_the_pools_problem(run: Run, monkeypatch: pytest.Mon
     assert "Only 1 of 3 nodes passed." in ended.output
 
 
-def test_a_cluster_that_does_not_answer_is_an_error_in_words(cluster: Cluster, run: Run) -> None:
+def test_an_unreachable_cluster_is_an_error_with_an_explanation(cluster: Cluster, run: Run) -> None:
     def refuse(*_: object, **__: object) -> list[Any]:
         raise httpx2.ConnectError("refused")
 

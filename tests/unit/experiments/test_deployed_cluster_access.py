@@ -44,7 +44,7 @@ def authorization(config: SingleConfig, now: list[float]) -> Authorization:
     return Authorization(config, clock=lambda: now[0])
 
 
-def test_a_token_is_fetched_again_before_it_expires(signing_in: SigningIn):
+def test_a_cluster_token_is_renewed_before_it_expires(signing_in: SigningIn):
     now = [0.0]
     header = authorization(signing_in(), now)
     before = dict(header)
@@ -52,12 +52,12 @@ def test_a_token_is_fetched_again_before_it_expires(signing_in: SigningIn):
     assert (before, dict(header)) == ({"Authorization": "Bearer t1"}, {"Authorization": "Bearer t2"})
 
 
-def test_a_young_token_serves_all_ways(signing_in: SigningIn):
+def test_a_valid_token_serves_all_connections(signing_in: SigningIn):
     header = authorization(signing_in(), [0.0])
     assert [dict(header)["Authorization"] for _ in range(3)] == ["Bearer t1"] * 3
 
 
-def test_another_process_keeps_the_token_that_it_was_given(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
+def test_another_process_uses_the_token_that_it_was_passed(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
     now = [0.0]
     header = authorization(signing_in(), now)
     copy = deepcopy(header)
@@ -67,25 +67,25 @@ def test_another_process_keeps_the_token_that_it_was_given(signing_in: SigningIn
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo no JSON", "echo {}"])
-def test_a_program_that_gives_no_token_is_told_without_a_traceback(signing_in: SigningIn, script: str):
+def test_a_credential_program_without_a_token_is_reported_without_a_traceback(signing_in: SigningIn, script: str):
     with pytest.raises(KitError, match="can't sign in"):
         dict(authorization(signing_in(script), [0.0]))
 
 
-def test_pods_of_a_user_who_cannot_sign_in_are_told_without_a_traceback(signing_in: SigningIn):
+def test_a_failed_sign_in_is_reported_when_pods_are_listed(signing_in: SigningIn):
     signing_in("exit 1")
     with pytest.raises(KitError, match="can't be listed"):
         ClusterAccess().pods("ns", {})
 
 
-def test_a_way_that_is_kept_has_a_fresh_token_at_each_request(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
+def test_a_kept_connection_has_a_current_token_at_each_request(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
     signing_in()
     monkeypatch.setattr(cluster_access, "RENEW_S", 0.0)
     way = ClusterAccess().pod("ns", PodAddress("p", "127.0.0.1"), 1)
     assert dict(way.headers) != dict(way.headers)
 
 
-def test_a_way_with_a_programs_token_expires(signing_in: SigningIn):
+def test_a_connection_with_a_programs_token_expires(signing_in: SigningIn):
     signing_in()
     access = ClusterAccess()
     way = access.pod("ns", PodAddress("p", "127.0.0.1"), 1)
@@ -117,7 +117,7 @@ BEHIND = Services(
         (False, "https://127.0.0.1:1/api/v1/namespaces/gateways/services/shared:80/proxy"),
     ],
 )
-def test_a_model_behind_a_gateway_is_asked_for_by_the_host_name_of_its_service(
+def test_a_model_behind_a_gateway_is_called_with_its_services_host_name(
     signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch, reachable: bool, url: str
 ):
     signing_in()

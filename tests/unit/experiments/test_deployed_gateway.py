@@ -59,25 +59,25 @@ def reachable_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_access, "is_reachable", lambda *_: True)
 
 
-def test_the_gateways_address_is_asked_by_the_host_and_headers_of_the_route(monkeypatch: pytest.MonkeyPatch):
+def test_the_gateway_is_called_with_the_routes_host_and_headers(monkeypatch: pytest.MonkeyPatch):
     route = {"hosts": ["gpt.example.com"], "headers": {"X-Model": "gpt"}}
     found = way(monkeypatch, deployed(route=route), token="t")
     assert found.url == "http://203.0.113.7"
     assert dict(found.headers) == {"host": "gpt.example.com", "X-Model": "gpt", "authorization": "Bearer t"}
 
 
-def test_a_listener_with_tls_is_asked_by_the_name_of_its_certificate(monkeypatch: pytest.MonkeyPatch):
+def test_a_tls_listener_is_called_by_its_certificates_host_name(monkeypatch: pytest.MonkeyPatch):
     found = way(monkeypatch, deployed(listener="secure"), HTTP, {**HTTPS, "hostname": "llm.example.com"})
     assert (found.url, dict(found.headers)) == ("https://llm.example.com", {})
 
 
-def test_another_port_and_an_ipv6_address_are_part_of_the_url(monkeypatch: pytest.MonkeyPatch):
+def test_another_port_and_an_ipv6_address_are_part_of_the_gateways_url(monkeypatch: pytest.MonkeyPatch):
     found = way(monkeypatch, deployed(), {**HTTP, "port": 8080}, addresses=({"value": "2001:db8::7"},))
     assert found.url == "http://[2001:db8::7]:8080"
 
 
 @pytest.mark.parametrize("addresses", [(), ({"type": "IPAddress"},)])
-def test_a_gateway_without_an_address_is_told_with_what_says_why(
+def test_a_gateway_without_an_address_is_reported_with_its_conditions(
     monkeypatch: pytest.MonkeyPatch, addresses: tuple[StackObject, ...]
 ):
     with pytest.raises(KitError, match="gateways/shared has no address") as told:
@@ -85,25 +85,25 @@ def test_a_gateway_without_an_address_is_told_with_what_says_why(
     assert told.value.remedy == "kubectl describe gateway shared --namespace gateways says why."
 
 
-def test_a_gateway_without_the_listener_of_clients_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_gateway_without_a_listener_for_clients_is_refused(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(KitError, match="no listener edge") as told:
         way(monkeypatch, deployed(listener="edge"), HTTP, HTTPS)
     assert "web, secure" in str(told.value.remedy)
 
 
 @pytest.mark.parametrize("listener", [HTTPS, {**HTTPS, "hostname": "*.example.com"}])
-def test_a_listener_with_tls_and_no_host_name_is_refused(monkeypatch: pytest.MonkeyPatch, listener: StackObject):
+def test_a_tls_listener_without_host_name_is_refused(monkeypatch: pytest.MonkeyPatch, listener: StackObject):
     with pytest.raises(KitError, match="by which host name") as told:
         way(monkeypatch, deployed(), listener)
     assert "router.route.hosts" in str(told.value.remedy)
 
 
-def test_an_address_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_a_gateway_address_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster_access, "is_reachable", lambda *_: False)
     with pytest.raises(KitError, match=r"can't be reached at 203\.0\.113\.7:80"):
         way(monkeypatch, deployed())
 
 
-def test_a_model_behind_no_gateway_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_model_that_is_not_behind_a_gateway_is_refused(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(KitError, match="behind no Gateway"):
         way(monkeypatch, plan())

@@ -44,7 +44,7 @@ def plan():
     return planning.plan_stack_file(PROJECT, "guide")
 
 
-def test_what_was_asked_reaches_the_pods(plan):
+def test_options_of_the_load_reach_the_pods(plan):
     asked = LoadOptions(
         ("constant:4",), duration_s=5.0, input_tokens="normal:64,8", parallelism=3, request_timeout_s=20.0
     )
@@ -53,24 +53,24 @@ def test_what_was_asked_reaches_the_pods(plan):
     assert request.output_tokens == str(plan.models[0].workload.output_tokens)
 
 
-def test_a_load_without_end_is_refused(plan):
+def test_a_load_without_an_end_is_refused(plan):
     with pytest.raises(InvalidStack, match="it would never end"):
         load_request(plan, plan.models[0], LoadOptions(("closed:4",)), "load-x")
 
 
-def test_a_trace_is_refused_because_pods_do_not_have_its_file(plan):
+def test_a_trace_is_refused_because_pods_do_not_have_the_file(plan):
     with pytest.raises(KitError, match="trace"):
         load_request(plan, plan.models[0], LoadOptions(("trace:file.jsonl",)), "load-x")
 
 
 @pytest.mark.parametrize("tool", ["own", "inference-perf"])
-def test_the_manifests_begin_with_the_job_that_all_others_belong_to(plan, tool):
+def test_the_first_manifest_is_the_job_that_owns_all_others(plan, tool):
     job, *others = manifests(plan, plan.models[0], RATE, tool)
     owners = {owner["name"] for item in others for owner in item["metadata"]["ownerReferences"]}
     assert (job["kind"], owners) == ("Job", {job["metadata"]["name"]})
 
 
-def test_pods_tolerate_the_taints_that_the_stack_file_gives_its_pools(plan):
+def test_load_pods_tolerate_the_taints_of_the_stacks_pools(plan):
     taint = Taint(key="team", value="search")
     pools = tuple(replace(pool, taints=(taint,)) for pool in plan.pools)
     place = place_of(replace(plan, pools=pools), "load-x")
@@ -90,7 +90,7 @@ class Untouched:
 
 
 @pytest.mark.parametrize("send", [load.in_cluster, load.with_tool])
-def test_a_folder_that_can_not_be_made_is_refused_before_anything_is_sent(plan, tmp_path, monkeypatch, send):
+def test_a_folder_that_cannot_be_created_is_refused_before_anything_is_sent(plan, tmp_path, monkeypatch, send):
     monkeypatch.setattr(load, "ClusterAccess", Untouched)
     monkeypatch.setattr(load, "LoadJobs", Untouched)
     (tmp_path / "file").write_text("")
@@ -133,12 +133,12 @@ def sent_by(pods, plan, tmp_path, monkeypatch, restarts=()) -> StoredLoad:
     return load.in_cluster(plan, plan.models[0], asked, LoadFolder(tmp_path / "bench", Hints()), SilentProgress())
 
 
-def test_a_whole_load_is_sent_once(plan, tmp_path, monkeypatch):
+def test_a_complete_load_is_sent_once(plan, tmp_path, monkeypatch):
     kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch)
     assert (len(pods.requests), len(kept.found.rows), kept.unmeasured) == (1, 2, ())
 
 
-def test_a_load_of_which_a_pod_was_missing_is_sent_once_more_with_other_prompts(plan, tmp_path, monkeypatch):
+def test_a_load_with_a_missing_pod_is_repeated_once_with_other_prompts(plan, tmp_path, monkeypatch):
     kept = sent_by(pods := Pods({(0, 1)}), plan, tmp_path, monkeypatch)
     first, again = pods.requests
     assert (again.shapes, again.limit_s) == (first.shapes, first.limit_s)
@@ -148,32 +148,32 @@ def test_a_load_of_which_a_pod_was_missing_is_sent_once_more_with_other_prompts(
     assert kept.unmeasured == ()
 
 
-def test_a_load_that_falls_short_twice_has_no_row_and_keeps_its_requests(plan, tmp_path, monkeypatch):
+def test_a_load_with_two_shortfalls_has_no_row_and_keeps_its_requests(plan, tmp_path, monkeypatch):
     kept = sent_by(Pods({(0, 1), (1, 0)}), plan, tmp_path, monkeypatch)
     assert read_rows(tmp_path / "bench" / "rows.jsonl") == []
     assert (tmp_path / "bench" / "requests.jsonl").read_text()
     assert kept.unmeasured[0] == "constant:0.25: 1 of 2 pods left no result: 50% of the load is missing"
 
 
-def test_a_load_during_which_a_server_restarted_is_sent_once_more(plan, tmp_path, monkeypatch):
+def test_a_load_during_which_a_server_restarted_is_repeated_once(plan, tmp_path, monkeypatch):
     kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch, restarts=(8, 9))
     assert len(pods.requests) == 2
     assert "the first: 1 model server restarted during the run" in str(kept.found.rows[0].notes)
     assert kept.unmeasured == ()
 
 
-def test_a_load_during_which_servers_keep_restarting_has_no_row(plan, tmp_path, monkeypatch):
+def test_a_load_during_which_servers_restart_again_has_no_row(plan, tmp_path, monkeypatch):
     kept = sent_by(Pods(set()), plan, tmp_path, monkeypatch, restarts=(1, 2, 3, 4))
     assert kept.found.rows == ()
     assert "1 model server restarted during the run" in kept.unmeasured[0]
 
 
-def test_an_interrupted_load_is_not_sent_again(plan, tmp_path, monkeypatch):
+def test_an_interrupted_load_is_not_repeated(plan, tmp_path, monkeypatch):
     kept = sent_by(pods := Pods({(0, 1)}, interrupted=True), plan, tmp_path, monkeypatch)
     assert (len(pods.requests), kept.interrupted) == (1, True)
 
 
-def test_a_shape_can_be_asked_for_by_its_own_name():
+def test_load_shapes_can_be_given_by_name():
     for text in ("closed:8", "constant:0.125", "poisson:45"):
         assert [str(shape) for shape in read_shapes(text)] == [text]
 
@@ -197,35 +197,35 @@ def kept(folder: Path, **files: str):
     return store_load(LoadMeasurement((), files=named), LoadFolder(folder, Hints()))
 
 
-def test_rows_and_requests_of_each_stage_are_kept(tmp_path: Path):
+def test_rows_and_requests_of_each_stage_are_stored(tmp_path: Path):
     store_load(LoadMeasurement((ROW,), (STAGE, STAGE)), LoadFolder(tmp_path, Hints()))
     assert read_rows(tmp_path / "rows.jsonl") == [ROW]
     assert [number for number, _ in read_lines((tmp_path / "requests.jsonl").read_text().splitlines())] == [0, 1]
 
 
-def test_files_of_a_tool_keep_their_places(tmp_path: Path):
+def test_files_of_another_tool_keep_their_relative_paths(tmp_path: Path):
     kept(tmp_path, a__log="one", b__log="two")
     assert [(tmp_path / "inference-perf" / name / "log").read_text() for name in "ab"] == ["one", "two"]
 
 
-def test_a_file_of_a_tool_that_can_not_be_read_is_told(tmp_path: Path):
+def test_an_unreadable_file_of_another_tool_is_reported(tmp_path: Path):
     (rejected,) = kept(tmp_path, **{"stage_0_lifecycle_metrics.json": BROKEN}).found.rejected
     assert rejected.file.endswith("stage_0_lifecycle_metrics.json")
 
 
 @pytest.mark.parametrize("name", ["../rows.jsonl", "/etc/passwd", "a/../../x"])
-def test_a_pod_writes_nothing_outside_of_the_folder(tmp_path: Path, name: str):
+def test_files_of_a_pod_are_written_only_inside_of_the_results_folder(tmp_path: Path, name: str):
     with pytest.raises(KitError, match="the name"):
         store_load(LoadMeasurement((), files={name: ""}), LoadFolder(tmp_path / "in", Hints()))
 
 
-def test_what_can_not_be_written_is_told(tmp_path: Path):
+def test_a_result_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "inference-perf").write_text("")
     with pytest.raises(KitError, match="can't be written"):
         kept(tmp_path, a="")
 
 
-def test_a_folder_stays_only_if_something_was_put_into_it(tmp_path: Path):
+def test_an_empty_results_folder_is_removed(tmp_path: Path):
     with pytest.raises(KitError), folder_for_results(tmp_path / "empty"):
         raise KitError("nothing was measured")
     with folder_for_results(tmp_path / "full"):
@@ -233,5 +233,5 @@ def test_a_folder_stays_only_if_something_was_put_into_it(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
 
 
-def test_a_stack_with_organization_and_project_has_one_folder(tmp_path: Path):
+def test_results_of_organization_and_project_stacks_are_in_one_folder(tmp_path: Path):
     assert new_folder(tmp_path, "acme/llm/dev").relative_to(tmp_path).parts[:2] == ("acme_llm_dev", "bench")

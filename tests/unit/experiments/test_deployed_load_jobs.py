@@ -112,35 +112,35 @@ def send(cluster: Any):
         return sent
 
 
-def test_a_pod_that_fails_later_takes_nothing_from_the_others():
+def test_a_pod_that_fails_late_does_not_invalidate_other_pods_results():
     cluster = Cluster([0, 2], [], "Failed")
     cluster.later = [pod(1, "Failed", "OOMKilled")]
     sent = send(cluster)
     assert (len(sent.pods), sent.missing) == (2, {1: "OOMKilled, exit code 1"})
 
 
-def test_a_pod_that_is_gone_with_its_node_is_told():
+def test_a_pod_that_was_lost_with_its_node_is_reported():
     assert send(Cluster([0, 1], [pod(0, "Succeeded")], "Failed")).missing == {2: "it is gone"}
 
 
-def test_a_job_without_any_result_is_its_failure():
+def test_a_job_without_any_result_is_an_error_with_the_jobs_failure():
     with pytest.raises(KitError, match="1 failed index"):
         send(Cluster([], [], "Failed"))
 
 
-def test_an_interrupt_has_the_pods_publish_what_they_have():
+def test_on_interrupt_pods_publish_what_they_have_measured():
     cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
     cluster.later = [pod(index, "Running") for index in range(3)]
     sent = send(cluster)
     assert (len(sent.pods), sent.interrupted, cluster.suspended) == (3, True, True)
 
 
-def test_an_interrupt_before_anything_was_measured_leaves_nothing():
+def test_an_interrupt_before_any_measurement_leaves_no_result():
     with pytest.raises(KeyboardInterrupt):
         send(Cluster([], [], KeyboardInterrupt()))
 
 
-def test_a_result_of_which_a_piece_is_missing_is_none():
+def test_a_result_with_a_missing_piece_counts_as_none():
     cluster = Cluster([0, 1, 2], [], "Failed")
     cluster.later = [pod(1, "Failed", "Error")]
     cluster.config_maps[REQUEST.part_name(1, 0)]["metadata"]["annotations"] = {COUNT_ANNOTATION: "2"}
@@ -158,13 +158,13 @@ FORBIDDEN = {"code": 403, "message": "forbidden"}
     ],
     ids=["away for a moment", "refused"],
 )
-def test_an_order_to_end_that_is_not_taken_loses_nothing(refusals: list[Exception]):
+def test_a_failed_request_to_stop_loses_no_result(refusals: list[Exception]):
     cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
     cluster.refusals = refusals
     assert len(send(cluster).pods) == 3
 
 
-def test_the_start_is_told_once_all_pods_have_said_that_they_are_ready():
+def test_the_start_is_given_once_all_pods_are_ready():
     cluster = Cluster([0, 1, 2], [], "Complete")
     late = cluster.config_maps.pop(REQUEST.ready_name(1))
     looks: list[str] = []
@@ -186,14 +186,14 @@ def test_a_pod_that_fails_before_it_is_ready_ends_the_wait():
         send(Cluster([], [pod(0, "Failed", "Error")], "Failed"))
 
 
-def test_the_start_is_not_told_by_the_clock_of_the_command():
+def test_the_start_time_does_not_use_the_commands_clock():
     cluster = Cluster([0, 1, 2], [], "Complete")
     send(cluster)
     (start,) = cluster.made
     assert (start.metadata.name, start.data) == (REQUEST.start_name, None)
 
 
-def test_the_job_goes_only_after_its_result_could_be_kept():
+def test_the_job_is_deleted_only_after_its_result_was_stored():
     cluster = Cluster([0, 1, 2], [], "Complete")
     with Pods(cast("Any", cluster), SilentProgress()).send(PLACE, REQUEST) as sent:
         assert (len(sent.pods), cluster.deleted) == (3, False)

@@ -25,37 +25,37 @@ def at(*moments: str) -> list[datetime]:
     return [datetime.fromisoformat(f"2026-03-01T{moment}+00:00") for moment in moments]
 
 
-def test_a_cold_start_is_timed_from_the_first_server_to_all_ready_and_to_an_answer():
+def test_a_cold_start_is_timed_from_the_first_server_until_ready_and_to_an_answer():
     pods = [pod(SECOND, "2026-03-01T00:01:00Z"), pod(FIRST, "2026-03-01T00:01:30Z")]
     result = cold_start(pods, at("00:02:00"))
     assert (result.ready_s, result.first_token_s) == (90.0, 120.0)
 
 
-def test_a_server_that_is_not_ready_leaves_the_moment_open():
+def test_a_server_that_is_not_ready_leaves_the_cold_start_unknown():
     result = cold_start([pod(FIRST), pod(SECOND, "2026-03-01T00:01:00Z")], [])
     assert (result.ready_s, result.first_token_s) == (None, None)
 
 
-def test_without_servers_there_is_nothing_to_say():
+def test_without_servers_there_is_no_cold_start():
     assert cold_start([], []) is None
 
 
-def test_a_server_that_lost_its_readiness_since_is_not_taken_for_a_slow_one():
+def test_a_server_that_lost_readiness_later_does_not_count_as_a_slow_start():
     result = cold_start([pod(FIRST, "2026-03-01T00:05:00Z")], at("00:02:00"))
     assert (result.ready_s, result.first_token_s) == (None, 120.0)
 
 
-def test_servers_that_an_update_left_beside_newer_ones_did_not_start_together():
+def test_older_servers_beside_those_of_an_update_do_not_count_as_one_start():
     old, new = pod(FIRST, "2026-03-01T00:01:00Z"), pod("2026-03-01T00:05:00Z", "2026-03-01T00:05:41Z")
     assert cold_start([old, new], at("00:06:00")) is None
 
 
-def test_a_later_benchmark_of_the_same_servers_does_not_make_their_start_longer():
+def test_a_later_benchmark_does_not_lengthen_the_recorded_start():
     result = cold_start([pod(FIRST, "2026-03-01T00:01:00Z")], at("01:00:00", "00:02:00"))
     assert result.first_token_s == 120.0
 
 
-def test_answers_of_servers_that_went_before_do_not_count():
+def test_answers_of_former_servers_do_not_count_in_a_cold_start():
     result = cold_start([pod(SECOND, "2026-03-01T00:01:00Z")], at("00:00:05", "00:02:00"))
     assert result.first_token_s == 110.0
 
@@ -81,16 +81,16 @@ def status(image: str, image_id: str):
     return {"name": "vllm", "image": image, "imageID": image_id, "ready": True, "restartCount": 0}
 
 
-def test_the_passport_has_what_was_asked_for_and_what_runs():
+def test_the_passport_has_the_configured_and_the_running_images():
     result = running(f"ghcr.io/llm-d/vllm:v1@{ONE}", f"ghcr.io/llm-d/vllm@{ONE}", "")
     assert (result.asked, result.tag, result.locked) == (f"ghcr.io/llm-d/vllm:v1@{ONE}", "v1", ONE)
     assert result.digests == (ONE,)
 
 
-def test_nodes_that_pulled_different_images_under_one_tag_are_told_apart():
+def test_nodes_with_different_images_under_one_tag_are_listed_separately():
     result = running("ghcr.io/llm-d/vllm:v1", f"ghcr.io/llm-d/vllm@{TWO}", f"ghcr.io/llm-d/vllm@{ONE}")
     assert (result.locked, result.digests) == (None, (ONE, TWO))
 
 
-def test_what_is_no_digest_says_nothing_of_what_runs():
+def test_an_image_id_without_digest_is_not_recorded_as_running():
     assert running("localhost:5000/llm-d/vllm:v1", "rehearsal://localhost:5000/llm-d/vllm:v1").digests == ()

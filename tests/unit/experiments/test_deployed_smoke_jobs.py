@@ -83,14 +83,14 @@ def fetched(monkeypatch, plan, client, folder):
     return outcome
 
 
-def test_a_result_is_stored_as_a_report(monkeypatch, plan, result, tmp_path):
+def test_a_smoke_jobs_result_is_stored_as_a_report(monkeypatch, plan, result, tmp_path):
     outcome = fetched(monkeypatch, plan, FakeClient([job(ended="Failed")], config_maps=[result]), tmp_path)
     assert outcome.failed == ("TTFT p95",)
     assert outcome.report.parent == tmp_path / "mine" / "20260101T120000Z"
     assert len((outcome.report.parent / "requests.jsonl").read_text().splitlines()) == 4
 
 
-def test_a_jobs_evaluation_is_kept_for_the_configuration_that_was_measured_alone(plan, tmp_path):
+def test_a_smoke_jobs_evaluation_is_stored_for_the_measured_configuration_only(plan, tmp_path):
     asked = replace(smoke_request(plan, plan.models[0]), facts=facts("mine", plan, plan.models[0]))
     performance = summarize((), planned=4, gpus=16, concurrency=2)
     examined = BuiltinResult("set", NOW, 60.0, "1" * 79 + "0", 1, ("sum-1: 'x'",))
@@ -107,30 +107,30 @@ def test_a_jobs_evaluation_is_kept_for_the_configuration_that_was_measured_alone
     assert evals.latest(tmp_path, "mine", MODEL, "builtin", other.config_hash) is None
 
 
-def test_the_newest_job_counts(monkeypatch, plan, result, tmp_path):
+def test_the_newest_smoke_job_is_used(monkeypatch, plan, result, tmp_path):
     jobs = [job("smoke-1", day=2), job("smoke-0", ended="Failed", day=1)]
     assert fetched(monkeypatch, plan, FakeClient(jobs, config_maps=[result]), tmp_path).report
 
 
-def test_a_result_of_an_earlier_job_says_nothing(monkeypatch, plan, result, tmp_path):
+def test_a_result_of_an_earlier_smoke_job_is_ignored(monkeypatch, plan, result, tmp_path):
     words = json.dumps({"message": "no answer", "failed": ["no measurement"]})
     client = FakeClient([job("smoke-2", ended="Failed")], [pod(words)], [result])
     outcome = fetched(monkeypatch, plan, client, tmp_path)
     assert (outcome.failed, outcome.report, str(outcome.table)) == (("no measurement",), None, "no answer")
 
 
-def test_last_words_of_something_else_are_shown_as_they_are(monkeypatch, plan, tmp_path):
+def test_an_unknown_termination_message_is_shown_as_it_is(monkeypatch, plan, tmp_path):
     client = FakeClient([job(ended="Failed")], [pod("Traceback: x")])
     monkeypatch.setattr(smoke.JobReader, "config_map", lambda _self, _name: None)
     outcome = fetched(monkeypatch, plan, client, tmp_path)
     assert (outcome.failed, str(outcome.table)) == (("no measurement",), "Traceback: x")
 
 
-def test_a_job_that_still_runs_is_waited_for_by_the_user(monkeypatch, plan, tmp_path):
+def test_a_running_smoke_job_is_left_to_the_user_to_wait_for(monkeypatch, plan, tmp_path):
     with pytest.raises(KitError, match="still running"):
         fetched(monkeypatch, plan, FakeClient([job(ended=None)]), tmp_path)
 
 
-def test_a_stack_without_the_benchmark_says_how_to_have_one(monkeypatch, plan, tmp_path):
+def test_a_stack_without_a_smoke_job_says_how_to_enable_it(monkeypatch, plan, tmp_path):
     with pytest.raises(KitError, match=r"smoke\.where: cluster"):
         fetched(monkeypatch, plan, FakeClient(), tmp_path)

@@ -24,35 +24,35 @@ def experiment(command: str, recipe: Path | str, folder: Path, *options: str) ->
     return CliRunner().invoke(app, words)
 
 
-def test_a_plan_says_what_it_takes_as_data(recipe_file: Path, tmp_path: Path):
+def test_experiment_plan_prints_time_and_price_as_json(recipe_file: Path, tmp_path: Path):
     plan = json.loads(experiment("plan", recipe_file, tmp_path, "--gpus", "4", "--json").stdout)
     assert [item["names"] for item in plan["rounds"]] == [["disagg-1p-tp1-1d-tp1", "agg-tp1-2r"]]
     assert plan["price_usd"] > 0
     assert plan["gpu_hours"] == pytest.approx(4 * plan["seconds"] / 3600)
 
 
-def test_a_plan_says_where_its_times_are_from(recipe_file: Path, tmp_path: Path):
+def test_experiment_plan_states_the_origin_of_its_durations(recipe_file: Path, tmp_path: Path):
     shown = experiment("plan", recipe_file, tmp_path).stdout
     assert "assumed" in shown
     assert "calibrated" in shown
     assert "at list price" in shown
 
 
-def test_what_costs_money_is_not_run_where_nobody_can_be_asked(recipe_file: Path, tmp_path: Path):
+def test_a_run_that_costs_money_needs_confirmation_and_a_terminal_or_yes(recipe_file: Path, tmp_path: Path):
     ended = experiment("run", recipe_file, tmp_path)
     assert isinstance(ended.exception, KitError)
     assert "at list price" in ended.stdout
     assert not (tmp_path / "reports").exists()
 
 
-def test_a_bad_recipe_is_refused_before_anything_is_shown(tmp_path: Path):
+def test_an_invalid_recipe_is_refused_before_anything_is_shown(tmp_path: Path):
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump(recipe_object(loads=[], extra=1)))
     ended = experiment("run", tmp_path / "bad.yaml", project(tmp_path), "--rehearse")
     assert isinstance(ended.exception, InvalidStack)
     assert {problem.path for problem in ended.exception.problems} == {"loads", "extra"}
 
 
-def test_the_status_of_what_was_never_run_says_how_to_run_it(tmp_path: Path):
+def test_the_status_of_an_experiment_that_never_ran_says_how_to_run_it(tmp_path: Path):
     ended = experiment("status", "guide", project(tmp_path))
     assert isinstance(ended.exception, KitError)
     assert "experiment run guide" in (ended.exception.remedy or "")

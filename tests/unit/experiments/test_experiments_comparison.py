@@ -30,7 +30,7 @@ def column(table: Table, name: str) -> list[str]:
     return [row[list(table.columns).index(name)].text for row in table.cells]
 
 
-def test_results_have_a_line_for_each_deployment_and_level(tmp_path: Path):
+def test_the_comparison_has_a_row_for_each_deployment_and_level(tmp_path: Path):
     run = filled(tmp_path)
     (_, results), _ = comparison.tables(run, run.gather())
     assert column(results, "level") == ["users-c2", "users-c4"] * 2
@@ -47,19 +47,19 @@ def test_each_deployment_is_compared_with_the_baseline_at_the_same_level(tmp_pat
     assert [row[3].tone for row in differences.cells] == ["good", "good"]
 
 
-def test_seeds_are_told_as_their_mean(tmp_path: Path):
+def test_runs_with_several_seeds_are_averaged(tmp_path: Path):
     run = filled(tmp_path, seeds=[1, 2, 3])
     (_, results), _ = comparison.tables(run, run.gather())
     assert column(results, "n") == ["3"] * 4
 
 
-def test_servers_alone_are_not_compared_with_whole_deployments(tmp_path: Path):
+def test_single_servers_are_not_compared_with_whole_deployments(tmp_path: Path):
     run = filled(tmp_path)
     rows = [row.model_copy(update={"subject": "decode"}) if row.tpsg == 100 else row for row in run.gather()]
     assert len(comparison.tables(run, rows)) == 1
 
 
-def test_the_page_has_the_throughput_plot_and_all_remarks(tmp_path: Path):
+def test_the_comparisons_page_has_the_throughput_plot_and_all_remarks(tmp_path: Path):
     run = filled(tmp_path)
     comparison.write(run)
     page = (run.path / comparison.HTML).read_text()
@@ -68,20 +68,20 @@ def test_the_page_has_the_throughput_plot_and_all_remarks(tmp_path: Path):
     assert "Rehearsed, not measured" in page
 
 
-def test_rates_are_drawn_as_latency_against_offered_load(tmp_path: Path):
+def test_open_loops_are_plotted_as_latency_against_offered_load(tmp_path: Path):
     run = filled(tmp_path, loads=[{**OPEN, "requestsPerS": [1.0, 2.0]}])
     comparison.write(run)
     assert "Latency against load" in (run.path / comparison.HTML).read_text()
 
 
-def test_a_single_level_is_drawn_as_distributions(tmp_path: Path):
+def test_a_single_level_is_plotted_as_distributions(tmp_path: Path):
     run = filled(tmp_path, loads=[{**CLOSED, "concurrencies": [2]}])
     comparison.write(run)
     page = (run.path / comparison.HTML).read_text()
     assert "Distributions" in page
 
 
-def test_markdown_has_the_same_tables(tmp_path: Path):
+def test_markdown_has_the_same_tables_as_the_page(tmp_path: Path):
     run = filled(tmp_path)
     comparison.write(run)
     text = (run.path / comparison.MARKDOWN).read_text()
@@ -89,7 +89,7 @@ def test_markdown_has_the_same_tables(tmp_path: Path):
     assert f"## Against {AGGREGATED}" in text
 
 
-def test_a_run_without_rows_is_told_as_such(tmp_path: Path):
+def test_a_run_without_rows_is_reported_as_such(tmp_path: Path):
     made = experiment(tmp_path)
     run = runs.new_run(made.project, made.name, made.recipe, made.settings, [AGGREGATED])
     assert comparison.write(run) == []

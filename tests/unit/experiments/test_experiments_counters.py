@@ -66,7 +66,7 @@ def unit(requests: int, **gauges: float) -> Snapshot:
 
 
 @pytest.mark.parametrize("name", request_counters())
-def test_requests_are_counted_by_the_name_that_a_version_of_the_picker_has(name: str):
+def test_requests_are_counted_by_the_metric_name_of_the_picker_version(name: str):
     def shown(requests: int) -> Snapshot:
         text = f"# TYPE {name} counter\n{name} {requests}\n"
         return Snapshot((Reading(router(0).endpoint, parse(text)),))
@@ -103,7 +103,7 @@ def watching_on(
         yield whole
 
 
-def test_a_unit_is_seen_by_what_its_counters_grew_by():
+def test_a_unit_is_observed_by_the_increase_of_its_counters():
     seen = watched([unit(100), unit(140), unit(200)])[-1]
     assert (seen.answered, seen.duration_s) == (100, 20.0)
     assert seen.requests_per_s == pytest.approx(5.0)
@@ -116,48 +116,48 @@ def test_a_unit_is_seen_by_what_its_counters_grew_by():
     assert seen.notes == ()
 
 
-def test_sequences_in_decode_follow_from_the_time_between_their_tokens():
+def test_decoding_sequences_are_computed_from_the_time_between_tokens():
     assert watched([unit(0), unit(50), unit(100)])[-1].running == pytest.approx(100 * 10 * 0.02 / 20)
 
 
-def test_gauges_are_means_over_readings_but_for_the_most():
+def test_gauges_are_averaged_over_readings_except_for_maxima():
     first, last = {"running": 4, "waiting": 2, "usage": 0.2}, {"running": 8, "waiting": 4, "usage": 0.4}
     seen = watched([unit(0), unit(50, **first), unit(100, **last)])[-1]
     assert (seen.most_running, seen.waiting) == (8, 3)
     assert seen.kv_cache_usage == pytest.approx(0.3)
 
 
-def test_an_aggregated_server_tells_all_by_itself():
+def test_an_aggregated_servers_counters_cover_both_phases():
     snapshots = [Snapshot((server("aggregated", requests),)) for requests in (0, 50, 100)]
     seen = watched(snapshots, evidence=None)[-1]
     assert (seen.requests_per_s, seen.ttft_ms) == (pytest.approx(5), pytest.approx(50))
     assert seen.remote_prefill_share is None
 
 
-def test_model_time_passes_as_the_scale_says():
+def test_observed_time_is_scaled_to_model_time():
     seen = watched([unit(0), unit(50), unit(100)], replace(PACE, time_scale=2.0))[-1]
     assert (seen.duration_s, seen.requests_per_s) == (10.0, pytest.approx(10.0))
 
 
-def test_of_a_server_that_restarted_what_it_counted_since_counts():
+def test_counters_of_a_restarted_server_count_from_its_restart():
     seen = watched([unit(100), unit(30), unit(60)])[-1]
     assert seen.answered == 60
     assert "prefill-0" in seen.notes[0]
     assert "lower bounds" in seen.notes[0]
 
 
-def test_an_interval_in_which_a_server_is_silent_is_left_out():
+def test_an_interval_without_a_servers_answer_is_left_out():
     seen = watched([unit(0), dead(unit(50), "decode"), unit(100), unit(140)], replace(PACE, for_s=30))[-1]
     assert (seen.answered, seen.duration_s) == (40, 10.0)
     assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
 
 
-def test_a_server_that_came_begins_to_count_with_the_next_interval():
+def test_a_new_server_counts_from_its_second_reading():
     more = Snapshot((*unit(50).readings, server("aggregated", 0)))
     assert watched([unit(0), more], replace(PACE, for_s=10))[-1].duration_s == 0
 
 
-def test_a_silent_router_leaves_the_rate_to_the_servers():
+def test_without_the_routers_counters_the_rate_follows_from_the_servers():
     seen = watched([dead(unit(requests), "router") for requests in (0, 50, 100)])[-1]
     assert seen.requests_per_s == pytest.approx(5.0)
 
@@ -175,24 +175,24 @@ def answering(*result: Snapshot | str) -> Callable[[], Snapshot]:
     return read
 
 
-def test_a_reading_that_fails_is_an_interval_left_out():
+def test_a_failed_reading_leaves_its_interval_out():
     seen = watched(answering(unit(0), unit(40), "no answer", unit(90), unit(120)), replace(PACE, for_s=40))[-1]
     assert (seen.answered, seen.duration_s) == (70, 20.0)
     assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
 
 
-def test_no_time_passes_between_readings_that_fail():
+def test_failed_readings_are_no_intervals_without_traffic():
     seen = watched(answering(unit(0), unit(40), "no answer", "no answer", unit(90)), replace(PACE, for_s=40))[-1]
     assert seen.duration_s == 10.0
 
 
-def test_what_was_proved_before_the_last_reading_failed_stays_proved():
+def test_remote_prefill_proved_before_a_failed_reading_stays_proved():
     seen = watched(answering(unit(0), unit(40), "no answer"))[-1]
     assert seen.remote_prefill_share == 1.0
     assert "no answer at the last reading: no answer" in seen.notes
 
 
-def test_a_cluster_that_stays_silent_ends_watching_after_its_limit():
+def test_watching_ends_with_an_error_if_the_cluster_is_silent_beyond_the_limit():
     result: list[CountedObservation] = []
     limit_s = tolerances().silence_s
     with pytest.raises(KitError, match="no answer"):
@@ -200,19 +200,19 @@ def test_a_cluster_that_stays_silent_ends_watching_after_its_limit():
     assert len(result) == 1 + limit_s / PACE.every_s
 
 
-def test_one_reading_may_fail_however_rare_they_are():
+def test_a_single_failed_reading_is_tolerated_at_any_interval():
     pace = ReadingIntervals(every_s=2 * tolerances().silence_s, for_s=10 * tolerances().silence_s)
     with pytest.raises(KitError):
         watched(answering(unit(0), "no answer", "no answer"), pace)
     assert watched(answering(*[unit(0), "no answer"] * 3), pace)
 
 
-def test_a_cluster_that_does_not_answer_at_first_is_not_watched():
+def test_a_cluster_that_does_not_answer_the_first_reading_is_not_watched():
     with pytest.raises(KitError, match="no answer"):
         watched(answering("no answer"))
 
 
-def test_each_interval_counts_the_servers_that_were_there():
+def test_each_interval_counts_the_servers_that_existed_in_it():
     """A second decode server that decodes nothing: 20 s of one, 10 s of two."""
     more = Reading(MetricsEndpoint("decode", "decode-1", "http://decode-1/metrics"), server("decode", 0).series)
     snapshots = [unit(0), unit(50), unit(100), *(Snapshot((*unit(n).readings, more)) for n in (150, 200))]
@@ -221,7 +221,7 @@ def test_each_interval_counts_the_servers_that_were_there():
     assert seen.running == pytest.approx(150 * 10 * 0.02 / (20 + 2 * 10))
 
 
-def test_means_have_standard_errors_by_their_buckets():
+def test_standard_errors_of_means_are_estimated_from_buckets():
     """Half of the requests in the middle of each of two buckets, 0.05 s and 0.55 s: scatter 0.25 s."""
     snapshots = [Snapshot((scattered(requests),)) for requests in (0, 50, 100)]
     errors = watched(snapshots, evidence=None)[-1].standard_errors
@@ -258,12 +258,12 @@ def reader_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Rea
     return Reader(plan, plan.models[0]), access
 
 
-def test_a_model_without_servers_is_no_model_to_watch(reader: tuple[Reader, FakeAccess]):
+def test_a_model_without_servers_cannot_be_watched(reader: tuple[Reader, FakeAccess]):
     with pytest.raises(KitError, match="No server of gpt-oss-120b is there"):
         reader[0]()
 
 
-def test_ways_to_pods_are_looked_for_again_only_when_other_pods_are_there(reader: tuple[Reader, FakeAccess]):
+def test_connections_to_pods_are_renewed_only_if_the_pods_change(reader: tuple[Reader, FakeAccess]):
     read, access = reader
     access.pod_names = ["a"]
     read()
@@ -274,7 +274,7 @@ def test_ways_to_pods_are_looked_for_again_only_when_other_pods_are_there(reader
     assert {reading.endpoint.pod for reading in read().readings} == {"a", "b"}
 
 
-def test_percentiles_are_told_by_server_and_bucket():
+def test_percentiles_are_estimated_by_server_and_bucket():
     result = watched([unit(0), unit(50), unit(100)])[-1].percentiles_ms
     assert set(result) == {"TTFT of prefill servers", "TTFT of decode servers", "ITL of decode servers"}
     assert (result["TTFT of prefill servers"]["p50"].low, result["ITL of decode servers"]["p99"].high) == (100, 100)
@@ -293,7 +293,7 @@ def names(result: ModelAssumptions, kind: str) -> set[str]:
     return {item.figure.name for item in result.assumptions if item.kind == kind}
 
 
-def test_an_applied_forecast_gives_load_latencies_and_targets(tmp_path: Path):
+def test_an_applied_forecast_gives_assumptions_about_load_latencies_and_targets(tmp_path: Path):
     result = rests_on(tmp_path, applied(), slo={"itlMs": 99.0})
     assert names(result, "load") == {"requests_per_s", "input_tokens", "output_tokens", "prefix_cache_hit_share"}
     assert names(result, "forecast") == {"ttft_ms"}
@@ -301,7 +301,7 @@ def test_an_applied_forecast_gives_load_latencies_and_targets(tmp_path: Path):
     assert "forecast applied 2026-03-01" in result.source
 
 
-def test_without_one_the_stack_file_has_lengths_and_targets(tmp_path: Path):
+def test_without_an_applied_forecast_the_stack_file_gives_lengths_and_targets(tmp_path: Path):
     result = rests_on(tmp_path, None, slo={"ttftMs": 500.0, "itlMs": 20.0})
     assert names(result, "load") == {"input_tokens", "output_tokens", "prefix_cache_hit_share"}
     assert names(result, "forecast") == set()
@@ -309,18 +309,18 @@ def test_without_one_the_stack_file_has_lengths_and_targets(tmp_path: Path):
     assert "no forecast was applied" in result.source
 
 
-def test_a_forecast_of_another_deployment_is_set_aside_and_why_is_said(tmp_path: Path):
+def test_a_forecast_of_another_deployment_is_ignored_with_the_reason(tmp_path: Path):
     result = rests_on(tmp_path, applied(topology="agg-tp2-1r"))
     assert names(result, "forecast") == set()
     assert "the forecast of 2026-03-01T00:00:00+00:00 is of 1 x agg-tp2-1r" in result.source
 
 
-def test_remote_prefill_is_assumed_of_disaggregated_models_only(tmp_path: Path):
+def test_remote_prefill_is_assumed_only_for_disaggregated_models(tmp_path: Path):
     assert "remote_prefill_share" not in names(rests_on(tmp_path, None), "limit")
     assert "remote_prefill_share" in names(rests_on(tmp_path, None, topology="1p-tp1-1d-tp1"), "limit")
 
 
-def test_conditions_that_changed_since_the_forecast_are_told(tmp_path: Path):
+def test_conditions_that_changed_since_the_forecast_are_reported(tmp_path: Path):
     made_for = {"block_size": 16, "router_profile": "token-load", "quick_reduce": "NONE", "image": "i"}
     result = rests_on(tmp_path, applied(**made_for), engine={"blockSize": 32}, router={"profile": "prefix"})
     told = {text.partition(",")[0] for text in result.conditions}
@@ -329,6 +329,6 @@ def test_conditions_that_changed_since_the_forecast_are_told(tmp_path: Path):
     assert result.conditions[-1].endswith("the forecast of 2026-03-01T00:00:00+00:00 was made for token-load")
 
 
-def test_a_forecast_of_before_forecasts_had_conditions_says_that(tmp_path: Path):
+def test_a_forecast_without_recorded_conditions_is_reported_as_such(tmp_path: Path):
     (told,) = rests_on(tmp_path, applied()).conditions
     assert told.startswith("conditions unknown: what the forecast of 2026-03-01")

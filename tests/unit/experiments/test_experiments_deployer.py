@@ -52,7 +52,7 @@ def deployer(tmp_path: Path) -> tuple[PulumiDeployer, list[config.ModelConfig]]:
     return PulumiDeployer(tmp_path, "s", {}), models
 
 
-def test_models_are_deployed_with_a_stack_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_models_of_an_experiment_are_deployed_in_a_separate_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cli = Cli(tmp_path, monkeypatch, up=0)
     real, models = deployer(tmp_path)
     assert real.deploy(models, SilentProgress()).simulated == ()
@@ -61,14 +61,16 @@ def test_models_are_deployed_with_a_stack_of_their_own(tmp_path: Path, monkeypat
     assert "s-experiment" in config.stacks(tmp_path)
 
 
-def test_a_failed_update_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_update_of_an_experiment_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     Cli(tmp_path, monkeypatch, up=255)
     real, models = deployer(tmp_path)
     with pytest.raises(KitError, match="The update failed"):
         real.deploy(models, SilentProgress())
 
 
-def test_in_the_end_neither_stack_nor_stack_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_after_an_experiment_neither_its_stack_nor_its_stack_file_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     cli = Cli(tmp_path, monkeypatch, up=0)
     real, models = deployer(tmp_path)
     real.deploy(models, SilentProgress())
@@ -78,7 +80,9 @@ def test_in_the_end_neither_stack_nor_stack_file_is_left(tmp_path: Path, monkeyp
     assert config.stacks(tmp_path) == ["s"]
 
 
-def test_a_program_runs_in_the_project_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_measuring_program_runs_in_the_projects_folder_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     Cli(tmp_path, monkeypatch, up=0)
     real = PulumiDeployer(tmp_path, "s", {"BEGAN": "1"})
     script = "import json, os, pathlib; pathlib.Path('told').write_text(json.dumps(os.environ['BEGAN'])); exit(3)"

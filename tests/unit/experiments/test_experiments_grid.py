@@ -27,13 +27,13 @@ MODEL, SHAPE = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_sh
 LATENCY = latency_model_of(known_figures(MODEL, SHAPE.gpu), MODEL, SHAPE)
 
 
-def test_the_adaptive_grid_has_the_least_the_most_and_one_between():
+def test_the_adaptive_grid_has_the_smallest_the_largest_and_one_middle_level():
     kinds = [Parallelism(size) for size in (1, 2, 4, 8)]
     assert kinds_of_grid("adaptive", kinds) == (kinds[0], kinds[-1])
     assert decode_levels("adaptive", 8, 256) == (4, 32, 256)
 
 
-def test_the_full_grid_is_the_published_one_as_far_as_servers_take_it():
+def test_the_full_grid_has_the_published_levels_up_to_the_servers_limit():
     assert decode_levels("full", 2, 256)[-3:] == (64, 128, 256)
     assert decode_levels("full", 8, 512)[-3:] == (128, 256, 512)
     assert prefill_levels("full", 256) == (1, 4, 8, 16)
@@ -41,7 +41,7 @@ def test_the_full_grid_is_the_published_one_as_far_as_servers_take_it():
 
 @pytest.mark.parametrize("grid", ["adaptive", "full"])
 @pytest.mark.parametrize("most", [2, 3, 81, 256])
-def test_no_level_is_above_what_a_server_takes_and_the_largest_batch_is_one(grid, most):
+def test_no_grid_level_exceeds_a_servers_limit_and_the_largest_batch_is_included(grid, most):
     assert max(decode_levels(grid, 4, most)) == most
     assert max(prefill_levels(grid, most)) <= most
 
@@ -58,7 +58,7 @@ def kept_points(role: CalibratedRole) -> list[StepTime]:
     [(DECODE, {4, 32, 256}, grids().adaptive.decode_error), (PREFILL, {1}, grids().adaptive.prefill_error)],
     ids=["decode", "prefill"],
 )
-def test_the_adaptive_points_predict_the_published_others_as_well_as_it_is_said(role, levels, error):
+def test_a_fit_of_the_adaptive_grid_has_the_stated_error_on_published_points(role, levels, error):
     points = kept_points(role)
     known = [item for item in points if item.parallelism.tensor_parallel_size in {1, 8} and item.sequences in levels]
     unseen = [item for item in points if item not in known]
@@ -70,7 +70,7 @@ def test_the_adaptive_points_predict_the_published_others_as_well_as_it_is_said(
     [(DECODE, grids().adaptive.full_decode_error), (PREFILL, grids().adaptive.full_prefill_error)],
     ids=["decode", "prefill"],
 )
-def test_a_fit_of_all_published_points_is_off_by_what_is_said(role, error):
+def test_a_fit_of_all_published_points_has_the_stated_error(role, error):
     points = kept_points(role)
     assert predict(role, points, points, LATENCY).mean == pytest.approx(error, abs=0.001)
 
@@ -94,7 +94,7 @@ def levels(result, name):
     return load.concurrencies
 
 
-def test_ten_points_are_enough_where_the_full_grid_has_over_seventy():
+def test_the_adaptive_grid_has_ten_points_and_the_full_one_over_seventy():
     counts = [
         sum(len(load.levels) for item in result.deployments for load in result.loads_of(item))
         for result in (recipe(), recipe("full"))
@@ -103,7 +103,7 @@ def test_ten_points_are_enough_where_the_full_grid_has_over_seventy():
     assert counts[1] > 70
 
 
-def test_servers_that_prefill_answer_with_one_token_and_others_fill_their_prompts_in():
+def test_prefill_is_measured_with_one_token_and_decode_with_prefilled_prompts():
     result = recipe()
     prefill, decode = result.named("agg-tp8-1r-prefill"), result.named("agg-tp8-1r-decode")
     assert {load.output_tokens for load in result.loads_of(prefill)} == {1}
@@ -111,7 +111,7 @@ def test_servers_that_prefill_answer_with_one_token_and_others_fill_their_prompt
     assert DECODE_BENCH not in result.model_of(prefill).engine.extra_args
 
 
-def test_servers_are_measured_with_the_settings_of_those_that_hand_kv_cache_over():
+def test_servers_are_measured_with_the_settings_of_those_that_transfer_kv_cache():
     release = catalogue.release("llm-d-0.9.0")
     model, latent = catalogue.model("gpt-oss-120b"), catalogue.model("deepseek-r1")
     engine = handing_over(config.Engine(), release, model)
@@ -122,40 +122,40 @@ def test_servers_are_measured_with_the_settings_of_those_that_hand_kv_cache_over
     assert handing_over(config.Engine(), release, latent).argument("--attention-backend") == (0, "ROCM_AITER_MLA")
 
 
-def test_the_largest_batch_is_the_servers_own_limit():
+def test_the_largest_measured_batch_is_the_servers_own_limit():
     result = recipe(max_num_seqs=64)
     assert levels(result, "agg-tp1-1r-decode") == (4, 16, 64)
     assert {item.engine.max_num_seqs for item in result.deployments} == {64}
 
 
-def test_no_more_is_in_flight_than_the_kv_cache_holds():
+def test_no_more_requests_are_in_flight_than_the_kv_cache_holds():
     result = recipe(model="llama-3.3-70b-instruct-fp8-dynamic")
     assert max(levels(result, "agg-tp1-1r-decode")) == 81
     assert max(levels(result, "agg-tp8-1r-decode")) == 256
 
 
-def test_decode_servers_have_the_mean_context_of_several_classes():
+def test_decode_is_measured_at_the_workloads_mean_context():
     asked = servers(workload="0.5:4096/256,0.5:512/128")
     (decode,) = (load for load in tuning_recipe(asked, "adaptive", (), 8).loads if load.output_tokens > 1)
     assert decode.input_tokens + decode.output_tokens / 2 == pytest.approx(asked.workload.context_tokens, abs=1)
 
 
-def test_a_rehearsal_sends_three_requests_for_each_one_in_flight():
+def test_a_rehearsed_grid_sends_three_requests_for_each_concurrent_one():
     (decode,) = (load for load in recipe(rehearsed=True).loads if load.output_tokens > 1)
     assert [decode.requests_at(level) for level in decode.levels] == [12, 96, 768]
 
 
-def test_the_text_of_a_recipe_is_read_back_equal():
+def test_a_recipe_is_read_back_from_its_text():
     result = recipe("full", gpus=4)
     assert recipes.validate(yaml.safe_load(recipe_text(result))) == result
     assert recipe_problems(result) == []
 
 
-def test_sizes_that_can_not_be_measured_are_refused_with_those_that_can():
+def test_sizes_that_cannot_be_measured_are_refused_with_the_possible_ones():
     with pytest.raises(KitError, match=r"tp3, tp8 can't be measured.*\n.*Possible: tp1, tp1dp2, tp1dp2ep, tp2"):
         recipe(sizes=(1, 3, 8), gpus=4)
 
 
-def test_lengths_that_no_server_holds_are_refused():
+def test_lengths_that_no_server_has_room_for_are_refused():
     with pytest.raises(KitError, match="No server"):
         recipe(workload="90000000/10")

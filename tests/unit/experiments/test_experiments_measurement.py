@@ -70,7 +70,7 @@ class Interrupting(SilentProgress):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_stage_that_is_interrupted_is_no_result(assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_stage_is_no_result(assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measurement, "INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         measurement.measure(assignment, Interrupting())
@@ -79,7 +79,7 @@ def test_a_stage_that_is_interrupted_is_no_result(assignment: DeploymentRun, mon
     assert [row.origin.file for row in folder.gather()] == [f"{DEPLOYMENT}/users-c2-s0/row.json"]
 
 
-def test_a_stage_of_which_nothing_was_sent_is_an_error_with_its_cause(
+def test_a_stage_without_any_sent_request_is_an_error_with_its_cause(
     assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(processes, "work", lambda *_: sys.exit(3))
@@ -94,7 +94,7 @@ def test_a_stage_of_which_nothing_was_sent_is_an_error_with_its_cause(
     assert len(RunFolder(assignment.folder).left(DEPLOYMENT)) == 2
 
 
-def test_what_answers_wrongly_is_not_measured(assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch):
+def test_a_deployment_with_wrong_answers_is_not_measured(assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch):
     async def evaluated(*_: object) -> BuiltinResult:
         return BuiltinResult("set", datetime.now(UTC), 1.0, "1" * 9 + "0", 0, ("sum-9: '41'",))
 
@@ -140,13 +140,13 @@ TWO_USERS = [request(0, 0.0), request(1, 0.5), request(2, 1.0), request(3, 1.5),
 """From second 0.5 to 2.5 both are busy; then one of them waits for a long answer."""
 
 
-def test_a_whole_stage_counts_from_its_first_request_to_its_last_answer():
+def test_a_whole_stage_is_measured_from_first_request_to_last_answer():
     whole = measurement.of_window(measured(stage := closed_stage(steady_state=False), TWO_USERS), stage, gpus=2)
     assert whole.duration_s == pytest.approx(5.0)
     assert whole.output_tokens_per_s == pytest.approx(20 / 5)
 
 
-def test_in_the_steady_state_only_what_came_while_all_users_were_busy_counts():
+def test_the_steady_state_covers_only_the_time_with_all_users_busy():
     steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), TWO_USERS), stage, gpus=2)
     assert steady.duration_s == pytest.approx(2.0)
     assert steady.output_tokens_per_s > 5
@@ -154,31 +154,31 @@ def test_in_the_steady_state_only_what_came_while_all_users_were_busy_counts():
     assert steady.users == 2
 
 
-def test_failures_of_the_whole_stage_are_told_in_the_steady_state_too():
+def test_failures_of_the_whole_stage_are_reported_with_the_steady_state():
     records = [request(9, 0.0, 0.1, Failure.STATUS), *TWO_USERS]
     steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), records), stage, gpus=2)
     assert (steady.requests, steady.failures) == (6, 1)
 
 
-def test_a_stage_in_which_not_all_users_were_ever_busy_counts_as_a_whole():
+def test_a_stage_whose_users_were_never_all_busy_is_measured_as_a_whole():
     steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), TWO_USERS[:1]), stage, gpus=2)
     assert steady.requests == 1
 
 
-def test_the_answered_rate_is_not_held_down_by_the_last_answer():
+def test_the_last_answers_duration_does_not_lower_the_answered_rate():
     one = recipe(loads=[OPEN])
     stage = recipes.stages(one, one.deployments[0])[0]
     steady = measured(stage, [request(i, i / 2, 3.0) for i in range(8)])
     assert answered_per_s(steady) == pytest.approx(2.0)
 
 
-def test_a_growing_queue_holds_the_answered_rate_down():
+def test_a_growing_queue_lowers_the_answered_rate():
     one = recipe(loads=[OPEN])
     stage = recipes.stages(one, one.deployments[0])[0]
     assert answered_per_s(measured(stage, [request(i, i / 2, 1.0 + i) for i in range(8)])) < 1.6
 
 
-def test_arrivals_are_counted_as_they_came():
+def test_the_arrival_rate_is_that_of_the_actual_arrivals():
     one = recipe(loads=[OPEN])
     stage = recipes.stages(one, one.deployments[0])[0]
     came = [replace(request(i, i / 1.6), due_s=i / 1.6) for i in range(8)]

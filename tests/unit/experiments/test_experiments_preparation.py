@@ -17,17 +17,17 @@ def names(made: preparation.Experiment) -> list[str]:
     return [item.object_name for item in made.deployments]
 
 
-def test_deployments_that_fit_are_up_side_by_side(tmp_path: Path):
+def test_deployments_that_fit_the_gpus_together_are_deployed_together(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True))
     assert [[item.object_name for item in group] for group in made.rounds(names(made))] == [names(made)]
 
 
-def test_deployments_that_do_not_fit_come_one_after_the_other(tmp_path: Path):
+def test_deployments_that_do_not_fit_together_are_deployed_one_after_another(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=2, rehearsed=True))
     assert [len(group) for group in made.rounds(names(made))] == [1, 1]
 
 
-def test_a_real_run_leaves_the_stacks_own_models_their_gpus(tmp_path: Path):
+def test_a_real_run_uses_only_gpus_that_the_stacks_own_models_leave_free(tmp_path: Path):
     with pytest.raises(InvalidStack) as refused:
         experiment(tmp_path, RunOptions(), deployments=[{"topology": "agg-tp1-8r"}])
     (problem,) = refused.value.problems
@@ -35,7 +35,7 @@ def test_a_real_run_leaves_the_stacks_own_models_their_gpus(tmp_path: Path):
     assert "leave 7" in problem.why
 
 
-def test_a_stack_without_free_gpus_says_how_to_go_on(tmp_path: Path):
+def test_a_stack_without_free_gpus_is_refused_with_a_remedy(tmp_path: Path):
     experiment(tmp_path, RunOptions())
     own = small_model("agg-tp1-8r")
     with pytest.raises(KitError) as error:
@@ -43,7 +43,7 @@ def test_a_stack_without_free_gpus_says_how_to_go_on(tmp_path: Path):
     assert "--gpus" in (error.value.remedy or "")
 
 
-def test_what_planning_refuses_is_told_in_the_words_of_the_recipe(tmp_path: Path):
+def test_problems_of_planning_are_reported_in_the_recipes_terms(tmp_path: Path):
     with pytest.raises(InvalidStack) as refused:
         experiment(tmp_path, deployments=[{"topology": "agg-tp3-1r"}, {"topology": "1p-tp2-1d-tp1"}])
     assert [problem.path for problem in refused.value.problems] == [
@@ -53,14 +53,14 @@ def test_what_planning_refuses_is_told_in_the_words_of_the_recipe(tmp_path: Path
     assert refused.value.verdict == "the recipe can't be run"
 
 
-def test_only_some_deployments_can_be_asked_for(tmp_path: Path):
+def test_a_run_can_be_limited_to_some_deployments(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(rehearsed=True, only=("agg-tp1-2r",)))
     assert names(made) == ["agg-tp1-2r"]
     with pytest.raises(KitError, match="no deployment other"):
         experiment(tmp_path, RunOptions(rehearsed=True, only=("other",)))
 
 
-def test_a_derived_stack_serves_the_models_in_a_namespace_of_its_own(tmp_path: Path):
+def test_a_derived_stack_serves_the_models_in_its_own_namespace(tmp_path: Path):
     made = experiment(tmp_path, RunOptions())
     models = [made.recipe.model_of(item) for item in made.deployments]
     plan = planning.plan(config.validate(deployer.derive(made.base, "s", models)))
@@ -69,7 +69,7 @@ def test_a_derived_stack_serves_the_models_in_a_namespace_of_its_own(tmp_path: P
     assert [model.name for model in plan.models] == names(made)
 
 
-def test_a_derived_stack_evaluates_what_changes_answers_when_it_is_measured(tmp_path: Path):
+def test_a_derived_stack_evaluates_settings_that_change_answers(tmp_path: Path):
     made = experiment(tmp_path, deployments=[{"topology": "agg-tp2-1r"}])
     base = made.base.model_copy(update={"override": config.stack.Override(quick_reduce="INT4")})
     models = [made.recipe.model_of(item) for item in made.deployments]
@@ -77,7 +77,7 @@ def test_a_derived_stack_evaluates_what_changes_answers_when_it_is_measured(tmp_
     assert (plan.smoke.where, plan.models[0].min_accuracy) == ("client", 0.95)
 
 
-def test_models_of_a_created_cluster_are_deployed_through_its_stack(tmp_path: Path):
+def test_models_on_a_created_cluster_are_deployed_with_a_layered_stack(tmp_path: Path):
     made = experiment(tmp_path)
     cluster = config.CreateCluster.model_validate(created_cluster(), by_alias=True)
     derived = deployer.derive(made.base.model_copy(update={"cluster": cluster}), "s", [])
@@ -85,7 +85,7 @@ def test_models_of_a_created_cluster_are_deployed_through_its_stack(tmp_path: Pa
     assert "cluster" not in derived
 
 
-def test_a_derived_stack_file_keeps_the_stacks_other_keys_and_goes_away(tmp_path: Path):
+def test_a_derived_stack_file_has_the_stacks_other_keys_and_is_removed_at_the_end(tmp_path: Path):
     project(tmp_path)
     written = yaml.safe_load(deployer.write(tmp_path, "s", {"layer": "serving"}).read_text())
     assert written["encryptionsalt"] == "v1:salt"
@@ -94,20 +94,20 @@ def test_a_derived_stack_file_keeps_the_stacks_other_keys_and_goes_away(tmp_path
     assert config.stacks(tmp_path) == ["s"]
 
 
-def test_an_open_load_takes_as_long_as_it_says(tmp_path: Path):
+def test_an_open_load_takes_its_configured_duration(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=4), loads=[{**OPEN, "durationS": 600.0}])
     (only,) = forecast_of(made, names(made), {}).rounds
     assert only.bench.seconds == pytest.approx(2 * 600, rel=0.1)
     assert only.deploy.basis == "assumed"
 
 
-def test_what_was_measured_goes_before_what_is_assumed(tmp_path: Path):
+def test_measured_durations_replace_assumed_ones(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=4))
     (only,) = forecast_of(made, names(made), {"deploy": 77.0}).rounds
     assert (only.deploy.seconds, only.deploy.basis) == (77.0, "measured")
 
 
-def test_the_price_is_that_of_all_gpus_for_all_the_time(tmp_path: Path):
+def test_the_price_is_that_of_all_gpus_for_the_whole_time(tmp_path: Path):
     forecast = forecast_of(made := experiment(tmp_path, RunOptions(gpus=4)), names(made), {})
     assert forecast.price_usd == pytest.approx(4 * forecast.seconds / 3600 * 6.0)
 
@@ -128,9 +128,7 @@ def test_fewer_servers_take_longer(tmp_path: Path):
     assert seconds[0] > 1.2 * seconds[1]
 
 
-def test_a_rehearsal_without_a_time_scale_gets_one_that_suits_its_loads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_rehearsal_without_a_time_scale_gets_one_for_its_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rehearsed, "processors", lambda: 2.0)
     light, heavy = (
         experiment(
@@ -141,21 +139,21 @@ def test_a_rehearsal_without_a_time_scale_gets_one_that_suits_its_loads(
     assert light.settings.time_scale == 1.0 < heavy.settings.time_scale
 
 
-def test_what_is_measured_on_real_nodes_has_no_time_scale(tmp_path: Path):
+def test_measurements_on_real_nodes_have_no_time_scale(tmp_path: Path):
     loads = [{**OPEN, "requestsPerS": [1000.0]}]
     assert experiment(tmp_path, RunOptions(gpus=4), loads=loads).settings.time_scale == 1.0
 
 
-def test_large_ones_go_first_and_small_ones_beside_them():
+def test_large_deployments_are_grouped_first_and_small_ones_beside_them():
     assert pack([1, 2, 4, 8, 3, 4, 5], int, 16, lambda _: True) == [[8, 5, 3], [4, 4, 2, 1]]
 
 
-def test_what_does_not_go_together_goes_apart():
+def test_deployments_that_exclude_each_other_are_in_different_rounds():
     assert pack([4, 4], int, 16, lambda some: len(some) < 2) == [[4], [4]]
 
 
 @given(st.lists(st.integers(1, 16), max_size=20))
-def test_everything_is_packed_once_and_nothing_overflows(sizes: list[int]):
+def test_everything_is_grouped_once_and_no_group_exceeds_the_capacity(sizes: list[int]):
     groups = pack(sizes, int, 16, lambda _: True)
     assert sorted(size for group in groups for size in group) == sorted(sizes)
     assert all(sum(group) <= 16 for group in groups)

@@ -17,11 +17,11 @@ def problems(**changes: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", names("recipes"))
-def test_recipes_of_the_kit_can_be_run(name: str):
+def test_the_kits_recipes_can_be_run(name: str):
     assert recipes.load(name).deployments
 
 
-def test_the_guide_is_the_published_comparison():
+def test_the_guide_recipe_is_the_published_comparison():
     guide = recipes.load("guide")
     assert [(item.object_name, item.gpus) for item in guide.deployments] == [
         ("disagg-8p-tp1-2d-tp4", 16),
@@ -32,13 +32,13 @@ def test_the_guide_is_the_published_comparison():
     assert guide.model_of(guide.deployments[1]).router.mode == "none"
 
 
-def test_the_pareto_sweep_has_the_published_deployments_and_levels():
+def test_the_pareto_recipe_has_the_published_deployments_and_levels():
     pareto = recipes.load("pareto")
     assert [item.gpus for item in pareto.deployments] == [1, 2, 4, 8, 3, 4, 5]
     assert len(stages(pareto, pareto.deployments[0])) == 20
 
 
-def test_a_user_level_never_has_fewer_requests_than_users():
+def test_a_closed_loop_never_has_fewer_requests_than_users():
     many = recipe(loads=[{**CLOSED, "concurrencies": [2, 400]}])
     assert [stage.requests for stage in stages(many, many.deployments[0], most_requests=4)] == [4, 400]
 
@@ -49,7 +49,7 @@ def test_each_seed_is_a_measurement_of_its_own():
     assert result == ["users-c2-s1", "users-c2-s2", "users-c4-s1", "users-c4-s2"]
 
 
-def test_all_problems_of_shape_are_told_at_once():
+def test_all_structural_problems_of_a_recipe_are_reported_at_once():
     result = problems(deployments=[{"topology": "1p", "routr": {}}], loads=[{**CLOSED, "requests": 0}], gpu=1)
     assert result["deployments[0].topology"].startswith("{x}p-tp{p}-{y}d-tp{d}")
     assert result["deployments[0].routr"].startswith("router?")
@@ -57,7 +57,7 @@ def test_all_problems_of_shape_are_told_at_once():
     assert result["gpu"].startswith("gpus?")
 
 
-def test_all_problems_of_meaning_are_told_at_once():
+def test_all_semantic_problems_of_a_recipe_are_reported_at_once():
     result = problems(
         deployments=[
             {"topology": "agg-tp1-1r", "loads": ["nothing"]},
@@ -84,13 +84,13 @@ def test_a_load_without_levels_is_refused():
     assert "loads[0].concurrencies" in problems(loads=[{key: CLOSED[key] for key in CLOSED if key != "concurrencies"}])
 
 
-def test_an_unknown_recipe_is_answered_with_those_there_are():
+def test_an_unknown_recipe_is_answered_with_the_existing_ones():
     with pytest.raises(KitError) as error:
         recipes.load("gide")
     assert "guide, pareto, scale-out" in (error.value.remedy or "")
 
 
-def test_decode_only_servers_fill_their_prompts_in_and_have_no_router():
+def test_decode_only_servers_get_prefilled_prompts_and_have_no_router():
     alone = recipe(deployments=[{"topology": "agg-tp2-1r", "subject": "decode-only", "engine": {"extraArgs": ["--x"]}}])
     model = alone.model_of(alone.deployments[0])
     assert model.engine.extra_args == ("--x", DECODE_BENCH)
@@ -104,14 +104,14 @@ def test_a_model_is_planned_for_the_longest_of_its_loads():
     assert (workload.input_tokens, workload.output_tokens) == (1024, 900)
 
 
-def test_a_recipe_survives_being_stored():
+def test_a_recipe_is_read_back_as_it_was_stored():
     written = recipes.load("guide").model_dump_json()
     assert recipes.Recipe.model_validate_json(written) == recipes.load("guide")
 
 
-def test_unknown_keys_of_a_load_are_answered_with_the_likeliest():
+def test_unknown_keys_of_a_load_are_answered_with_similar_ones():
     assert "outputTokens" in problems(loads=[{**CLOSED, "outputToken": 3}])["loads[0].outputToken"]
 
 
-def test_a_recipe_object_is_valid_by_itself():
+def test_a_recipe_is_valid_as_a_parsed_object():
     assert recipes.validate(recipe_object())

@@ -24,32 +24,32 @@ def row(**changes: object) -> Row:
     return Row.model_validate({**values, **changes})
 
 
-def test_the_newest_row_of_equal_circumstances_stays(tmp_path: Path):
+def test_the_newest_row_replaces_earlier_ones_under_the_same_conditions(tmp_path: Path):
     file = tmp_path / "tuning" / "rows.jsonl"
     records.add_rows([row(), row(concurrency=32.0)], file)
     kept = records.add_rows([row(output_tokens_per_s=120.0)], file)
     assert [(item.concurrency, item.output_tokens_per_s) for item in kept] == [(32.0, 100.0), (4.0, 120.0)]
 
 
-def test_what_was_measured_displaces_what_was_rehearsed(tmp_path: Path):
+def test_measured_rows_replace_rehearsed_ones(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
     records.add_rows([row(basis=Basis.MEASURED), row(concurrency=8.0), row(model="other")], file)
     assert [item.basis for item in records.current_rows(file, "gpt-oss-120b", "MI300X")] == [Basis.MEASURED]
 
 
-def test_rehearsed_rows_serve_where_nothing_was_measured(tmp_path: Path):
+def test_rehearsed_rows_are_used_where_nothing_was_measured(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
     records.add_rows([row(), row(concurrency=8.0)], file)
     assert len(records.current_rows(file, "gpt-oss-120b", "MI300X")) == 2
 
 
-def test_rows_of_another_image_than_the_last_are_not_mixed_in(tmp_path: Path):
+def test_rows_of_another_image_than_the_last_one_are_left_out(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
     records.add_rows([row(), row(image="two")], file)
     assert [item.image for item in records.current_rows(file, "gpt-oss-120b", "MI300X")] == ["two"]
 
 
-def test_rows_of_other_conditions_than_the_last_of_their_role_are_not_mixed_in(tmp_path: Path):
+def test_rows_under_other_conditions_than_their_roles_last_are_left_out(tmp_path: Path):
     """A prefill server without a connector has other conditions than a decode server; those of each are alike."""
     file = tmp_path / "rows.jsonl"
     prefill = {"subject": "prefill", "block_size": 16}

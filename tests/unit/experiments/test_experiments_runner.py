@@ -49,7 +49,7 @@ def apart(tmp_path: Path) -> Experiment:
     return experiment(tmp_path, RunOptions(gpus=2, rehearsed=True))
 
 
-def test_deployments_of_a_round_come_up_together_and_are_measured_in_turn(together: Experiment):
+def test_deployments_of_a_round_start_together_and_are_measured_in_turn(together: Experiment):
     _, deployer, _ = run(together)
     assert deployer.calls == [
         f"deploy {DISAGGREGATED} {AGGREGATED}",
@@ -60,12 +60,12 @@ def test_deployments_of_a_round_come_up_together_and_are_measured_in_turn(togeth
     ]
 
 
-def test_each_round_is_taken_down_before_the_next(apart: Experiment):
+def test_each_round_is_removed_before_the_next(apart: Experiment):
     _, deployer, _ = run(apart)
     assert [call.split()[0] for call in deployer.calls] == ["deploy", "measure", "teardown"] * 2 + ["close"]
 
 
-def test_all_measurements_become_rows_in_the_order_of_the_recipe(apart: Experiment):
+def test_measurements_become_rows_in_the_order_of_the_recipe(apart: Experiment):
     state, _, folder = run(apart)
     assert state.ended
     assert [row.origin.file for row in read_rows(folder.rows_file)] == [
@@ -73,7 +73,7 @@ def test_all_measurements_become_rows_in_the_order_of_the_recipe(apart: Experime
     ]
 
 
-def test_what_can_not_be_deployed_is_tried_alone_and_holds_up_nothing(together: Experiment):
+def test_a_deployment_that_fails_in_its_round_is_tried_alone_and_blocks_nothing(together: Experiment):
     state, deployer, _ = run(together, broken=(DISAGGREGATED,))
     assert state.deployments[AGGREGATED].phase == "done"
     assert state.deployments[DISAGGREGATED].phase == "failed"
@@ -88,14 +88,14 @@ def test_a_failed_measurement_is_recorded_with_its_cause(together: Experiment):
     assert state.deployments[DISAGGREGATED].phase == "done"
 
 
-def test_what_failed_is_tried_again_and_nothing_else(together: Experiment):
+def test_only_failed_deployments_are_repeated(together: Experiment):
     run(together, fail_aggregated)
     state, deployer, _ = run(together)
     assert deployer.calls[0] == f"deploy {AGGREGATED}"
     assert state.ended
 
 
-def test_an_interrupted_run_goes_on_where_it_was(apart: Experiment):
+def test_an_interrupted_experiment_is_continued(apart: Experiment):
     with pytest.raises(KeyboardInterrupt):
         run(apart, stop_after_one)
     left: list[Any] = []
@@ -111,7 +111,7 @@ def test_an_interrupted_run_goes_on_where_it_was(apart: Experiment):
     assert len(folder.gather()) == 4
 
 
-def test_a_measurement_that_was_cut_off_leaves_nothing_that_counts(together: Experiment):
+def test_an_interrupted_measurement_leaves_no_result(together: Experiment):
     folder = opened(together)
     stage = folder.left(AGGREGATED)[0]
     with contextlib.suppress(KeyboardInterrupt), folder.making(AGGREGATED, stage.name) as unfinished:
@@ -121,7 +121,7 @@ def test_a_measurement_that_was_cut_off_leaves_nothing_that_counts(together: Exp
     assert folder.gather() == []
 
 
-def test_a_row_that_measured_nothing_is_refused_with_its_file_and_what_to_do(together: Experiment):
+def test_a_row_without_measurements_is_refused_with_its_file_and_a_remedy(together: Experiment):
     def measure_nothing(deployment: str, folder: RunFolder) -> int:
         fill(folder, deployment, folder.left(deployment)[0], requests=0)
         return 0
@@ -133,13 +133,13 @@ def test_a_row_that_measured_nothing_is_refused_with_its_file_and_what_to_do(tog
     assert f"Remove {file.parent}" in str(error.value.remedy)
 
 
-def test_another_time_scale_is_another_run(tmp_path: Path):
+def test_another_time_scale_starts_a_new_run(tmp_path: Path):
     opened(experiment(tmp_path, RunOptions(rehearsed=True, time_scale=1.0)))
     other = experiment(tmp_path, RunOptions(rehearsed=True, time_scale=2.0))
     assert runs.unfinished_run(tmp_path, other.name, other.recipe, other.settings) is None
 
 
-def test_the_assignment_says_what_was_not_real(together: Experiment):
+def test_the_assignment_lists_the_simulated_parts(together: Experiment):
     _, _, folder = run(together)
     assignment = DeploymentRun.model_validate_json((folder.path / AGGREGATED / "assignment.json").read_text())
     assert assignment.simulated == ("vLLM",)
@@ -148,6 +148,6 @@ def test_the_assignment_says_what_was_not_real(together: Experiment):
     assert min(assignment.limits_s.values()) >= 600
 
 
-def test_times_are_kept_for_the_next_forecast(together: Experiment):
+def test_measured_durations_are_stored_for_the_next_forecast(together: Experiment):
     state, _, _ = run(together)
     assert state.seconds.keys() == {"deploy", "teardown"}

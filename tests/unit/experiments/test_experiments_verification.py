@@ -47,17 +47,17 @@ def subject(folder: Path, **changes: Any) -> AppliedModel:
     return verification.subject(folder, "s", model, applied)
 
 
-def test_an_applied_forecast_is_read_back_as_it_was(tmp_path: Path):
+def test_an_applied_forecast_is_read_back_as_it_was_stored(tmp_path: Path):
     result = subject(tmp_path).applied
     assert (result.forecast, result.targets) == (forecast(), "qps=2.5")
 
 
-def test_a_stack_that_nothing_was_applied_to_says_how(tmp_path: Path):
+def test_verifying_a_stack_without_an_applied_forecast_says_how_to_apply_one(tmp_path: Path):
     with pytest.raises(KitError, match="tune apply --stack s"):
         applied_forecast(applied_file(tmp_path, "s"), "s", "gpt-oss-120b")
 
 
-def test_a_spoiled_file_is_no_traceback(tmp_path: Path):
+def test_a_damaged_file_of_forecasts_is_reported_without_a_traceback(tmp_path: Path):
     file = tmp_path / "applied.json"
     file.write_text('{"gpt-oss-120b": {}}')
     with pytest.raises(KitError, match="not as it was written"):
@@ -65,36 +65,36 @@ def test_a_spoiled_file_is_no_traceback(tmp_path: Path):
 
 
 @pytest.mark.parametrize("changes", [{"topology": "agg-tp1-2r"}, {"copies": 2}, {"max_num_seqs": 64}])
-def test_a_stack_file_that_was_changed_since_is_refused(tmp_path: Path, changes: dict[str, Any]):
+def test_a_stack_file_that_was_changed_after_apply_is_refused(tmp_path: Path, changes: dict[str, Any]):
     with pytest.raises(KitError, match="Apply again"):
         subject(tmp_path, **changes)
 
 
-def test_a_forecast_that_counts_on_prefix_cache_hits_is_left_to_the_real_load(tmp_path: Path):
+def test_a_forecast_that_assumes_prefix_cache_hits_is_not_verified(tmp_path: Path):
     with pytest.raises(KitError, match=r"for 40% of prompt tokens.*\n.*tune watch --stack s"):
         subject(tmp_path, prefix_cache_hit_share=0.4)
 
 
-def test_the_load_is_the_forecasts(tmp_path: Path):
+def test_verification_sends_the_forecasts_load(tmp_path: Path):
     recipe = subject(tmp_path).recipe
     (stage,) = stages(recipe, recipe.deployments[0])
     assert (stage.arrival, stage.level, stage.requests) == ("poisson", 2.5, 300)
     assert (stage.input_tokens, stage.output_tokens) == (64, 8)
 
 
-def test_what_is_not_up_in_a_rehearsal_says_how_to_bring_it_up(tmp_path: Path):
+def test_a_rehearsal_that_does_not_run_is_reported_with_the_command_to_start_it(tmp_path: Path):
     verified = subject(tmp_path)
     with pytest.raises(KitError, match="rehearse --stack s"):
         verification.measure_rehearsed(verified, None, {}, SilentProgress())
 
 
-def test_errors_are_of_what_was_seen():
+def test_forecast_errors_are_relative_to_the_measurement():
     seen = forecast(ttft_ms=Quantiles(mean=100.0), e2e_ms=Quantiles(mean=250.0))
     result = {item.metric.name: item.error for item in compare(forecast(), seen)}
     assert result == pytest.approx({"ttft_ms.mean": 0.2, "e2e_ms.mean": -0.2, "output_tokens_per_s": 0.0, "tpsg": 0.0})
 
 
-def test_only_forecasts_are_held_against_the_tolerance():
+def test_only_forecasts_are_compared_with_the_tolerance():
     seen = forecast(ttft_ms=Quantiles(mean=60.0))
     compared = list(compare(forecast(), seen))
     assert [item.metric.name for item in beyond(compared, forecast(), 0.25)] == ["ttft_ms.mean"]
@@ -102,7 +102,7 @@ def test_only_forecasts_are_held_against_the_tolerance():
 
 
 @pytest.mark.parametrize(("there", "refused"), [(1, True), (2, False), (3, True)])
-def test_other_servers_than_the_stack_file_has_are_refused(there: int, refused: bool):
+def test_a_cluster_with_other_servers_than_the_stack_file_is_refused(there: int, refused: bool):
     topology = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, Parallelism(1)),))
     endpoints = tuple(MetricsEndpoint("aggregated", f"pod-{i}", f"http://pod-{i}") for i in range(there))
     plan = SmokePlan("http://service", "m", topology, 64, 8, metrics=endpoints)
@@ -115,7 +115,7 @@ def verified(folder: Path, expected: Row, seen: Row) -> Verified:
     return Verified(subject(folder, basis=expected.basis), seen, compared, 0.25, folder)
 
 
-def test_a_rehearsal_says_what_its_errors_are_worth(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_errors_against_simulated_servers_are_marked_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     seen = forecast(ttft_ms=Quantiles(mean=60.0))
     tune_verify.show_verification(verified(tmp_path, forecast(), seen))
     shown = capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_a_rehearsal_says_what_its_errors_are_worth(tmp_path: Path, capsys: pyte
     assert "nothing of real servers" in shown
 
 
-def test_a_measurement_needs_no_such_word(tmp_path: Path):
+def test_errors_against_real_servers_need_no_remark(tmp_path: Path):
     result = tune_verify.verification_json(verified(tmp_path, forecast(), forecast(basis=Basis.MEASURED)))
     assert result["seen"]["about"] is None
     assert result["seen"]["basis"] == "measured"
@@ -141,7 +141,7 @@ def test_a_bound_is_never_called_a_forecast(tmp_path: Path, capsys: pytest.Captu
     assert "not held against the tolerance" in shown
 
 
-def test_what_was_measured_under_other_conditions_than_forecast_is_told(
+def test_differing_conditions_of_measurement_and_forecast_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     made_for = {"block_size": 128, "router_profile": "token-load"}

@@ -27,7 +27,7 @@ def keep_published(folder: Path) -> Path:
     return file
 
 
-def test_a_plan_says_points_time_cost_and_what_such_a_fit_is_off_by(tmp_path: Path):
+def test_tune_plan_prints_points_time_price_and_the_expected_error(tmp_path: Path):
     plan = json.loads(tune("plan", project(tmp_path), "--gpus", "8", "--json").stdout)
     assert plan["points"] == 10
     assert plan["published_errors"] == {"decode": 0.095, "prefill": 0.058}
@@ -35,13 +35,13 @@ def test_a_plan_says_points_time_cost_and_what_such_a_fit_is_off_by(tmp_path: Pa
     assert plan["price_usd"] > 0
 
 
-def test_a_plan_for_people_has_all_of_it(tmp_path: Path):
+def test_tune_plan_shows_points_time_price_and_expected_error_as_tables(tmp_path: Path):
     shown = tune("plan", project(tmp_path), "--gpus", "8").stdout
     for words in ("agg-tp8-1r-decode", "GPU-hours", "at list price", "assumed", "9.5%"):
         assert words in shown
 
 
-def test_a_plan_is_written_as_a_recipe(tmp_path: Path):
+def test_tune_plan_writes_its_measurements_as_a_recipe(tmp_path: Path):
     file = tmp_path / "recipe.yaml"
     assert tune("plan", project(tmp_path), "--grid", "full", "--gpus", "8", "-o", str(file)).exit_code == 0
     assert len(recipes.load(str(file)).deployments) == 8
@@ -53,44 +53,44 @@ def test_a_rehearsed_plan_uses_a_whole_node_and_costs_nothing(tmp_path: Path):
     assert plan["price_usd"] == 0
 
 
-def test_another_model_needs_its_workload(tmp_path: Path):
+def test_another_model_than_the_stacks_needs_a_workload_option(tmp_path: Path):
     ended = tune("plan", project(tmp_path), "--model", "llama-3.3-70b-instruct-fp8-dynamic", "--rehearse")
     assert isinstance(ended.exception, KitError)
     assert "--workload" in (ended.exception.remedy or "")
 
 
-def test_a_stack_without_free_gpus_is_refused_with_what_to_do(tmp_path: Path):
+def test_a_stack_without_free_gpus_is_refused_with_a_remedy(tmp_path: Path):
     ended = tune("plan", project(tmp_path, models=[small_model("agg-tp8-1r")]))
     assert isinstance(ended.exception, KitError)
     assert "--gpus" in (ended.exception.remedy or "")
 
 
-def test_what_costs_money_is_not_measured_where_nobody_can_be_asked(tmp_path: Path):
+def test_measurements_that_cost_money_need_confirmation(tmp_path: Path):
     ended = tune("run", project(tmp_path))
     assert isinstance(ended.exception, KitError)
     assert not isinstance(ended.exception, InvalidStack)
     assert not (tmp_path / "reports").exists()
 
 
-def test_rank_goes_by_the_rows_that_are_kept_and_says_so(tmp_path: Path):
+def test_tune_rank_uses_stored_rows_and_says_so(tmp_path: Path):
     file = keep_published(project(tmp_path))
     ended = tune("rank", tmp_path, *SLO)
     assert f"figures  fitted to 27 rows (measured) of {file}" in ended.stderr.replace("\n", "")
 
 
-def test_too_few_rows_leave_the_kits_own_figures_and_say_so(tmp_path: Path):
+def test_with_too_few_stored_rows_the_kits_figures_are_used(tmp_path: Path):
     file = keep_published(project(tmp_path))
     file.write_text(file.read_text().split("\n", 1)[0] + "\n")
     ended = tune("rank", tmp_path, *SLO)
     assert "figures  the kit's own" in ended.stderr
 
 
-def test_fit_takes_the_rows_that_are_kept(tmp_path: Path):
+def test_tune_fit_uses_the_stored_rows(tmp_path: Path):
     keep_published(project(tmp_path))
     assert "points: 23" in tune("fit", tmp_path).stdout
 
 
-def test_rows_that_are_named_go_before_those_that_are_kept(tmp_path: Path):
+def test_rows_given_by_option_are_preferred_to_stored_ones(tmp_path: Path):
     file = keep_published(project(tmp_path))
     other = tmp_path / "other.jsonl"
     other.write_text(file.read_text())
@@ -98,7 +98,7 @@ def test_rows_that_are_named_go_before_those_that_are_kept(tmp_path: Path):
     assert "figures  fitted" not in ended.stderr
 
 
-def test_apply_keeps_its_forecast_and_verify_wants_it_deployed(tmp_path: Path):
+def test_tune_apply_stores_its_forecast_and_verify_requires_the_deployment(tmp_path: Path):
     applied = tune("apply", project(tmp_path), *SLO)
     assert applied.exit_code == 0, applied.exception
     kept = json.loads((tmp_path / "reports" / "s" / "tuning" / "applied.json").read_text())
@@ -108,7 +108,7 @@ def test_apply_keeps_its_forecast_and_verify_wants_it_deployed(tmp_path: Path):
     assert "rehearse --stack s" in (ended.exception.remedy or "")
 
 
-def test_a_dry_run_keeps_no_forecast(tmp_path: Path):
+def test_a_dry_run_stores_no_forecast(tmp_path: Path):
     assert tune("apply", project(tmp_path), *SLO, "--dry-run").exit_code == 0
     assert not (tmp_path / "reports").exists()
 

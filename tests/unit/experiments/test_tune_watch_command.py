@@ -58,24 +58,24 @@ def watch_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_all_that_holds_ends_well(watch: Any):
+def test_watching_with_all_assumptions_met_exits_with_0(watch: Any):
     result = watch()
     assert result.exit_code == 0
     assert "2.5/s" in result.output
     assert "llmd-oke tune rank" not in result.output
 
 
-def test_another_load_ends_with_1_and_the_command_for_it(watch: Any):
+def test_another_load_than_assumed_exits_with_1_and_the_command_to_rank_it(watch: Any):
     result = watch(requests_per_s=5.0)
     assert result.exit_code == 1
     assert "llmd-oke tune rank --stack s --workload 64/8 --slo qps=5\n" in result.output
 
 
-def test_more_may_be_allowed(watch: Any):
+def test_watching_tolerates_larger_errors_by_option(watch: Any):
     assert watch("--tolerance", "2", requests_per_s=5.0).exit_code == 0
 
 
-def test_json_has_both_sides_and_where_they_are_from(watch: Any):
+def test_watch_json_has_assumed_and_observed_figures_with_their_origins(watch: Any):
     document = json.loads(watch("--json", input_tokens=100).stdout)
     (length,) = (item for item in document["assumptions"] if item["name"] == "input_tokens")
     assert (length["assumed"], length["seen"], length["basis"], length["verdict"]) == (64, 100, "given", "above")
@@ -83,13 +83,13 @@ def test_json_has_both_sides_and_where_they_are_from(watch: Any):
     assert document["holds"] is False
 
 
-def test_too_few_requests_are_no_success(watch: Any):
+def test_too_few_requests_exit_with_1(watch: Any):
     result = watch(answered=3, requests_per_s=2.5)
     assert result.exit_code == 1
     assert "too few to tell" in result.stderr
 
 
-def test_what_tells_too_little_is_one_document_too(watch: Any):
+def test_too_few_requests_are_reported_in_a_single_json_document(watch: Any):
     result = watch("--json", answered=3, requests_per_s=2.5)
     document = json.loads(result.stdout)
     assert document["holds"] is None
@@ -98,43 +98,43 @@ def test_what_tells_too_little_is_one_document_too(watch: Any):
     assert isinstance(result.exception, SystemExit)
 
 
-def test_a_watch_that_breaks_off_shows_first_what_was_seen(watch: Any):
+def test_an_interrupted_watch_shows_what_was_observed_before(watch: Any):
     result = watch(end=KitError("The pods can't be listed."))
     assert (result.exit_code, "1500 requests" in result.stdout) == (1, True)
     assert "The pods can't be listed." in result.stderr
 
 
-def test_a_watch_that_breaks_off_before_anything_is_seen_is_an_error(watch: Any):
+def test_a_watch_without_any_reading_is_an_error(watch: Any):
     assert "can't be listed" in str(watch(end=KitError("The pods can't be listed."), duration_s=0.0).exception)
 
 
-def test_ctrl_c_shows_what_was_seen(watch: Any):
+def test_ctrl_c_ends_a_watch_with_what_was_observed(watch: Any):
     result = watch(end=KeyboardInterrupt())
     assert result.exit_code == 130
     assert "1500 requests" in result.output
 
 
-def test_lines_fit_a_terminal_but_for_what_is_to_be_copied(watch: Any, monkeypatch: pytest.MonkeyPatch):
+def test_watch_lines_fit_the_terminal_except_for_commands_to_copy(watch: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = watch(requests_per_s=5.0, ttft_ms=400.0).output.splitlines()
     assert [line for line in shown if len(line) > 80 and "llmd-oke tune rank" not in line] == []
 
 
 @pytest.mark.parametrize("text", ["0", "0.5s", "25h"])
-def test_a_time_that_cannot_be_watched_is_refused(watch: Any, text: str):
+def test_an_invalid_duration_of_a_watch_is_refused(watch: Any, text: str):
     refused = watch("--every", text)
     assert (refused.exit_code, "from 1s to 24h" in refused.stderr) == (2, True)
 
 
-def test_two_readings_have_no_other_length(watch: Any):
+def test_two_readings_exclude_a_different_duration(watch: Any):
     assert "exclude each other" in str(watch("--once", "--for", "1h").exception)
 
 
-def test_an_interval_without_requests_is_said_to_have_none():
+def test_an_interval_without_requests_is_reported_as_such():
     assert interval_text(CountedObservation(basis=Basis.MEASURED, duration_s=15, answered=0)) == "no requests"
 
 
-def test_an_interval_that_is_left_out_says_why():
+def test_an_interval_that_is_left_out_has_a_reason():
     assert (
         interval_text(CountedObservation(basis=Basis.MEASURED, duration_s=0, answered=0, notes=("no answer",)))
         == "left out: no answer"
@@ -144,16 +144,16 @@ def test_an_interval_that_is_left_out_says_why():
 @pytest.mark.parametrize(
     ("command", "expected"), [("watch", tolerances().load_share), ("verify", verifying().tolerance)]
 )
-def test_help_has_the_tolerances_of_the_kits_own_data(command: str, expected: float):
+def test_help_shows_the_kits_default_tolerances(command: str, expected: float):
     result = CliRunner().invoke(app, ["tune", command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert f"{expected:g} if left out" in result.output
 
 
-def test_where_forecasts_are_kept_is_no_option_of_one_command_alone():
+def test_all_commands_with_forecasts_share_the_option_for_their_folder():
     for command in ("apply", "verify", "watch"):
         result = CliRunner().invoke(app, ["tune", command, "--help"])
         assert (result.exit_code, "--reports" in result.output) == (0, False)
 
 
-def test_a_whole_that_is_shorter_than_its_parts_is_refused(watch: Any):
+def test_a_duration_shorter_than_the_interval_is_refused(watch: Any):
     assert "shorter" in str(watch("--every", "1m", "--for", "30s").exception)

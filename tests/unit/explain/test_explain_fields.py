@@ -26,7 +26,7 @@ OBJECTS = {("Deployment", "model-decode"): {"spec": POD}, ("Deployment", "model"
         ("Deployment/model-decode.labels[example.com/role]", "decode"),
     ],
 )
-def test_a_field_is_named_by_keys_names_of_items_and_what_texts_begin_with(text: str, value: object):
+def test_a_field_is_found_by_keys_item_names_and_beginnings_of_texts(text: str, value: object):
     assert object_field(text, OBJECTS).of(OBJECTS) == value
 
 
@@ -38,13 +38,13 @@ def test_a_field_is_named_by_keys_names_of_items_and_what_texts_begin_with(text:
         ("Deployment/model-decode.args", "spec.template.containers.vllm.args"),
     ],
 )
-def test_what_isnt_there_or_is_there_twice_is_told_with_what_is(text: str, remedy: str):
+def test_a_missing_or_ambiguous_field_is_answered_with_the_existing_ones(text: str, remedy: str):
     with pytest.raises(KitError) as refused:
         object_field(text, OBJECTS)
     assert remedy in (refused.value.remedy or "")
 
 
-def test_an_object_of_another_name_stands_for_one_that_is_gone():
+def test_a_renamed_object_is_compared_with_its_most_similar_successor():
     field = object_field("Deployment/model-decode.replicas", OBJECTS)
     other = {("Deployment", "other-prefill"): {"spec": {"replicas": 8}}, ("Deployment", "other-decode"): {"spec": POD}}
     assert field.in_other(other, OBJECTS) == 4

@@ -16,7 +16,7 @@ def file(tmp_path: Path) -> StackFile:
     return StackFile(tmp_path, "s")
 
 
-def test_a_key_is_a_default_or_has_its_line(file: StackFile):
+def test_a_key_has_a_default_or_the_line_that_sets_it(file: StackFile):
     keys = {key.path: key for key in file.known_keys()}
     assert keys["models[0].engine.maxNumSeqs"].line is not None
     assert keys["models[0].engine.gpuMemoryUtilization"].line is None
@@ -30,13 +30,13 @@ def test_numbers_of_a_short_topology_are_keys_on_its_line(file: StackFile):
     assert prefill.line == decode.line is not None
 
 
-def test_other_values_stand_in_a_copy(file: StackFile):
+def test_other_values_are_set_in_a_copy_of_the_stack_file(file: StackFile):
     path = "models[0].engine.kvCache.hostMemoryGib"
     assert value_at(file.with_values({path: 8, "namespace": "other"}), path) == 8
     assert value_at(file.object, path) is None
 
 
-def test_a_place_that_isnt_there_is_told(file: StackFile):
+def test_a_path_into_a_missing_list_item_is_refused(file: StackFile):
     with pytest.raises(KitError, match="no place for models"):
         file.with_values({"models[3].engine.maxNumSeqs": 1})
 
@@ -52,11 +52,11 @@ def test_a_place_that_isnt_there_is_told(file: StackFile):
         ("models[0].engine.blockSize", None, 16),
     ],
 )
-def test_a_value_of_the_keys_kind_is_tried(path: str, value: Any, other: Any):
+def test_other_values_to_try_have_the_keys_type(path: str, value: Any, other: Any):
     assert other in list(other_values(path, value))
 
 
-def test_what_stands_in_place_of_an_unknown_key_is_named():
+def test_an_unknown_key_is_answered_with_existing_ones():
     with pytest.raises(KitError, match=r"no models\[0\]\.nonsense") as refused:
         schema_nodes("models[0].nonsense")
     assert "topology" in (refused.value.remedy or "")

@@ -16,7 +16,7 @@ def component(name: str, **options: Any) -> Declared:
     return Declared("llmd-oke:index:Router", name, f"urn:{name}", {}, **options)
 
 
-def test_a_wave_is_the_longest_way_of_objects_that_are_waited_for():
+def test_an_objects_wave_is_its_longest_chain_of_dependencies():
     resources = [
         declared("last", depends_on=("urn:first", "urn:middle")),
         declared("middle", depends_on=("urn:first",)),
@@ -29,24 +29,24 @@ def test_a_wave_is_the_longest_way_of_objects_that_are_waited_for():
     ]
 
 
-def test_a_child_waits_for_what_its_component_waits_for():
+def test_a_child_resource_waits_for_its_components_dependencies():
     resources = [declared("first"), component("router", depends_on=("urn:first",)), declared("a", parent="urn:router")]
     assert {item.name: item.wave for item in rendering_of("prod", resources).objects} == {"first": 0, "a": 1}
 
 
-def test_a_secret_outside_of_secrets_is_refused():
+def test_a_secret_value_outside_of_kubernetes_secrets_is_refused():
     with pytest.raises(KitError, match="ConfigMap a would show a secret"):
         rendering_of("prod", [declared("a", secret_inputs=frozenset({"data.token"}))])
 
 
-def test_fields_that_are_left_to_others_are_left_out():
+def test_fields_that_others_own_are_omitted():
     servers = declared("a", "Deployment", inputs={"spec": {"replicas": 2, "paused": False}})
     scaled = declared("b", "Deployment", inputs=servers.inputs, ignore_changes=("spec.replicas",))
     specs = [item.manifest["spec"] for item in rendering_of("prod", [servers, scaled]).objects]
     assert specs == [{"replicas": 2, "paused": False}, {"paused": False}]
 
 
-def test_another_spec_is_another_job_and_the_same_one_the_same():
+def test_a_changed_job_gets_another_name_and_an_equal_one_the_same():
     def name(seconds: int, **metadata: str) -> str:
         job = declared("smoke", "Job", inputs={"metadata": metadata, "spec": {"activeDeadlineSeconds": seconds}})
         (item,) = rendering_of("prod", [job]).objects

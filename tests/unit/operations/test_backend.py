@@ -21,7 +21,7 @@ class Cli:
         return CommandResult(0, f'{{"url": "{self.url}"}}')
 
 
-def test_unlocking_a_backend_of_files_removes_what_was_not_written_to_its_end(tmp_path: Path):
+def test_unlocking_a_file_backend_removes_incompletely_written_files(tmp_path: Path):
     stacks, locks = tmp_path / ".pulumi/stacks/kit", tmp_path / ".pulumi/locks/organization/kit/prod"
     whole = [stacks / "prod.json", stacks / "prod.json.bak", stacks / "prod.json.bak.attrs", locks / "3.json"]
     unfinished = [stacks / "prod.json.attrs", locks / "1.json.18ea5aede4e025a6.tmp", locks / "2.json"]
@@ -41,7 +41,7 @@ def test_other_backends_are_only_unlocked():
 
 
 @pytest.mark.parametrize("words", ["error: failed to load checkpoint: EOF", "unexpected end of JSON input"])
-def test_a_state_whose_files_were_not_written_to_their_end_names_the_remedy(words: str):
+def test_a_state_with_incompletely_written_files_names_the_remedy(words: str):
     pulumi = PulumiCli(Path("/p"), "prod", "pulumi", lambda *_: CommandResult(1, "", words))
     with pytest.raises(KitError) as refusal:
         pulumi.export()

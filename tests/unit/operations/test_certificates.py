@@ -30,7 +30,7 @@ def finding(secret: StoredSecret | None) -> Finding:
     return result
 
 
-def test_a_certificate_for_the_front_doors_host_is_fine():
+def test_a_certificate_for_the_front_doors_host_passes():
     assert finding(stored()).verdict is Verdict.FINE
 
 
@@ -46,7 +46,7 @@ def test_a_certificate_for_the_front_doors_host_is_fine():
     ],
     ids=["missing", "expired", "not yet valid", "another host", "another type", "no certificate"],
 )
-def test_a_certificate_that_no_client_would_take_is_a_problem(secret: StoredSecret | None, words: str):
+def test_a_certificate_that_no_client_would_accept_is_a_problem(secret: StoredSecret | None, words: str):
     result = finding(secret)
     assert result.verdict is Verdict.PROBLEM
     assert words in result.value
@@ -62,7 +62,7 @@ def test_a_certificate_that_no_client_would_take_is_a_problem(secret: StoredSecr
     ],
     ids=["expired", "not yet valid", "another host"],
 )
-def test_an_update_is_refused_while_clients_would_refuse_the_certificate(secret: StoredSecret, accepted: str):
+def test_an_update_with_a_certificate_that_clients_refuse_is_refused(secret: StoredSecret, accepted: str):
     with pytest.raises(InvalidStack) as refused:
         refuse_certificates(plan(frontDoor=DOOR), lambda _namespace, _name: secret)
     (problem,) = refused.value.problems
@@ -74,14 +74,14 @@ def silent(_namespace: str, _name: str) -> StoredSecret:
 
 
 @pytest.mark.parametrize("read", [lambda _namespace, _name: None, silent], ids=["no Secret yet", "no answer"])
-def test_an_update_goes_on_where_nothing_is_known_of_the_certificate(read: ReadSecret):
+def test_an_update_with_an_unknown_certificate_goes_on(read: ReadSecret):
     refuse_certificates(plan(frontDoor=DOOR), read)
 
 
-def test_a_cluster_that_does_not_answer_leaves_the_certificate_unknown():
+def test_an_unreachable_cluster_leaves_the_certificate_unknown():
     (result,) = certificate_findings(plan(frontDoor=DOOR), silent)
     assert (result.verdict, result.value) == (Verdict.UNKNOWN, "The cluster does not answer.")
 
 
-def test_a_stack_without_such_secrets_asks_no_cluster():
+def test_a_stack_without_a_certificate_queries_no_cluster():
     assert certificate_findings(plan()) == []

@@ -13,7 +13,7 @@ def cluster(*pods: str, kept: set[str] | None = None) -> ClusterForTests:
     return ClusterForTests(nodes, [pod(name, "10.0.0.5") for name in pods], kept or set())
 
 
-def test_a_node_is_cordoned_then_its_pods_are_evicted_and_waited_for():
+def test_a_node_is_cordoned_before_its_pods_are_evicted_and_waited_for():
     there = cluster("decode-0", "prefill-0")
     with there.drain().drained(INSTANCES):
         there.history.append("ended")
@@ -30,7 +30,7 @@ def test_a_node_is_cordoned_then_its_pods_are_evicted_and_waited_for():
     ],
     ids=["of a DaemonSet", "static", "ended"],
 )
-def test_pods_that_belong_to_the_node_or_have_ended_stay(stays: dict[str, object]):
+def test_daemonset_pods_and_ended_pods_are_not_evicted(stays: dict[str, object]):
     there = cluster("decode-0")
     there.pods.append(stays)
     with there.drain().drained(INSTANCES):
@@ -38,7 +38,7 @@ def test_pods_that_belong_to_the_node_or_have_ended_stay(stays: dict[str, object
     assert there.evicted == ["decode-0"]
 
 
-def test_what_a_disruption_budget_keeps_is_told_and_asked_again_until_it_may_go():
+def test_an_eviction_that_a_disruption_budget_refuses_is_repeated():
     there = cluster("decode-0", kept={"decode-0"})
     there.kept_until_s = 30
     with there.drain().drained(INSTANCES):
@@ -47,7 +47,7 @@ def test_what_a_disruption_budget_keeps_is_told_and_asked_again_until_it_may_go(
     assert any(news.startswith(words) and "decode needs 2 healthy pods" in news for news in there.progress.news)
 
 
-def test_a_node_that_is_not_empty_in_time_takes_pods_again_and_nothing_ends():
+def test_a_node_that_is_not_drained_in_time_is_uncordoned_and_kept():
     there = cluster("decode-0", "prefill-0", kept={"decode-0"})
     words = "Pods of mi300x-0 have not ended in 1 minutes: llm-d/decode-0"
     with pytest.raises(KitError, match=words) as given_up, there.drain().drained(INSTANCES):
@@ -57,21 +57,21 @@ def test_a_node_that_is_not_empty_in_time_takes_pods_again_and_nothing_ends():
     assert not there.is_cordoned("10.0.0.5")
 
 
-def test_on_request_what_is_left_ends_with_the_node():
+def test_with_force_the_remaining_pods_end_with_the_node():
     there = cluster("decode-0", kept={"decode-0"})
     with there.drain(force=True).drained(INSTANCES):
         there.history.append("ended")
     assert there.history == ["cordoned 10.0.0.5", "ended"]
 
 
-def test_a_node_whose_end_fails_takes_pods_again():
+def test_a_node_whose_termination_fails_is_uncordoned():
     there = cluster()
     with pytest.raises(KeyboardInterrupt), there.drain().drained(INSTANCES):
         raise KeyboardInterrupt
     assert there.history == ["cordoned 10.0.0.5", "uncordoned 10.0.0.5"]
 
 
-def test_a_node_that_somebody_else_cordoned_stays_so():
+def test_a_node_that_someone_else_cordoned_stays_cordoned():
     there = cluster()
     there.nodes[0]["spec"]["unschedulable"] = True
     with pytest.raises(KitError), there.drain().drained(INSTANCES):
@@ -79,7 +79,7 @@ def test_a_node_that_somebody_else_cordoned_stays_so():
     assert there.is_cordoned("10.0.0.5")
 
 
-def test_what_a_run_that_was_killed_cordoned_takes_pods_again():
+def test_a_node_that_a_killed_run_cordoned_is_uncordoned():
     there = cluster()
     there.nodes[0]["spec"]["unschedulable"] = True
     there.nodes[0]["metadata"]["annotations"] = {CORDONED: "true"}
@@ -87,27 +87,27 @@ def test_what_a_run_that_was_killed_cordoned_takes_pods_again():
     assert there.history == ["uncordoned 10.0.0.5"]
 
 
-def test_a_node_that_is_not_ready_is_not_waited_for_and_that_is_said():
+def test_a_node_that_is_not_ready_is_not_drained_and_this_is_reported():
     there = ClusterForTests([node("n", "ocid1.instance.a", ready=False)], [pod("decode-0", "n")])
     with there.drain().drained(INSTANCES):
         assert there.evicted == []
     assert any("mi300x-0 is not Ready" in news for news in there.progress.news)
 
 
-def test_an_instance_that_never_became_a_node_is_told():
+def test_an_instance_that_never_became_a_node_is_reported():
     there = ClusterForTests([])
     with there.drain().drained(INSTANCES):
         pass
     assert there.progress.news == ["mi300x-0 is no node of the cluster: there is nothing to drain"]
 
 
-def test_nodes_without_a_provider_id_are_known_by_their_instances_names():
+def test_nodes_without_a_provider_id_are_found_by_their_instances_names():
     there = ClusterForTests([node("mi300x-0")], [pod("decode-0", "mi300x-0")])
     with there.drain().drained(INSTANCES):
         assert there.evicted == ["decode-0"]
 
 
-def test_a_new_node_is_waited_for_until_it_is_ready_and_no_longer_than_an_hour():
+def test_a_new_node_is_waited_for_until_ready_for_at_most_an_hour():
     there = ClusterForTests([node("n", "ocid1.instance.a", ready=False)])
     with pytest.raises(KitError, match="mi300x-0: no node is Ready after 60 minutes"):
         there.drain().await_ready(INSTANCES)
@@ -116,7 +116,7 @@ def test_a_new_node_is_waited_for_until_it_is_ready_and_no_longer_than_an_hour()
     there.drain().await_ready(INSTANCES)
 
 
-def test_a_new_node_is_waited_for_until_it_offers_the_devices_of_the_old_one():
+def test_a_new_node_is_waited_for_until_it_has_the_old_ones_devices():
     there = ClusterForTests([node("n", "ocid1.instance.a", devices={"amd.com/gpu": "8", "cpu": "112"})])
     with there.drain().drained(INSTANCES) as devices:
         there.nodes[0] = node("n", "ocid1.instance.a", devices={"amd.com/gpu": "7"})
@@ -126,7 +126,7 @@ def test_a_new_node_is_waited_for_until_it_offers_the_devices_of_the_old_one():
     there.drain().await_ready(INSTANCES, devices)
 
 
-def test_devices_are_counted_as_kubernetes_writes_them():
+def test_device_quantities_are_parsed_as_in_kubernetes():
     shared = "rdma/shared"
     there = ClusterForTests([node("n", "ocid1.instance.a", devices={shared: "1k", "amd.com/gpu": "0"})])
     with there.drain().drained(INSTANCES) as devices:
@@ -134,7 +134,7 @@ def test_devices_are_counted_as_kubernetes_writes_them():
     there.drain().await_ready(INSTANCES, devices)
 
 
-def test_an_api_server_that_can_not_be_reached_is_told():
+def test_an_unreachable_api_server_is_reported():
     there = cluster()
     there.drain().require_cluster()
     there.broken = True
@@ -142,7 +142,7 @@ def test_an_api_server_that_can_not_be_reached_is_told():
         there.drain().require_cluster()
 
 
-def test_a_server_that_spans_nodes_is_named_with_the_pods_that_go_with_it():
+def test_draining_names_the_other_pods_of_a_server_that_spans_nodes():
     there = cluster()
     labels = {GROUP_LABEL: "1f"}
     there.pods += [pod(f"decode-0{rest}", on, labels=labels) for rest, on in (("", "10.0.0.5"), ("-1", "10.0.0.6"))]

@@ -30,7 +30,7 @@ def containers(image: str) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": image}]}}
 
 
-def test_what_only_a_replacement_undoes_is_no_promise_of_an_update():
+def test_drift_that_only_a_replacement_reverts_is_not_promised_to_be_reverted():
     subnet = urn("oci:Core/subnet:Subnet", "workers")
     was, now = {"prohibitPublicIpOnVnic": True}, {"prohibitPublicIpOnVnic": False}
     paths = ("prohibitPublicIpOnVnic",)
@@ -44,7 +44,7 @@ def test_what_only_a_replacement_undoes_is_no_promise_of_an_update():
     assert to_read([drift]) == []
 
 
-def test_items_of_lists_are_found_by_their_keys():
+def test_list_items_are_identified_by_their_keys():
     fields = {"f:spec": {"f:containers": {'k:{"name":"b"}': {"f:image": {}}}}}
     change = changed(
         ("spec.containers[1].image",), containers("j"), containers("x"), live(containers("x"), kubectl_set=fields)
@@ -53,20 +53,20 @@ def test_items_of_lists_are_found_by_their_keys():
     assert str(drift) == f"Deployment d: spec.containers[1].image was 'j' and is 'x', set by kubectl-set; {TAKEN_BACK}"
 
 
-def test_who_set_a_whole_list_set_its_items():
+def test_the_owner_of_a_whole_list_owns_its_items():
     fields = {"f:spec": {"f:args": {}}}
     was, now = {"spec": {"args": ["a"]}}, {"spec": {"args": ["b"]}}
     (drift,) = drift_of_refresh([changed(("spec.args[0]",), was, now, live(now, k9s=fields))])
     assert "and is 'b', set by k9s" in str(drift)
 
 
-def test_a_field_that_nobody_owns_any_longer_was_changed_by_somebody():
+def test_a_changed_field_without_an_owner_was_changed_by_somebody():
     was, now = {"metadata": {"labels": {"a/b": "c"}}}, {"metadata": {}}
     (drift,) = drift_of_refresh([changed(('metadata.labels["a/b"]',), was, now, live(now))])
     assert str(drift) == f"Deployment d: metadata.labels[\"a/b\"] was 'c' and is absent; {TAKEN_BACK}"
 
 
-def test_secrets_and_long_values_are_not_shown():
+def test_secrets_and_long_values_are_not_shown_in_drift():
     secret = {
         "data": {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "[secret]"}
     }
@@ -74,7 +74,7 @@ def test_secrets_and_long_values_are_not_shown():
     assert str(drift) == f"Deployment d: data.k was changed; {TAKEN_BACK}"
 
 
-def test_a_scale_that_looks_like_an_autoscalers_says_how_to_leave_the_number_to_one():
+def test_drift_that_looks_like_autoscaling_says_how_to_ignore_replicas():
     now = {"spec": {"replicas": 5}}
     there = live(now, kube_controller_manager={"f:spec": {"f:replicas": {}}})
     (drift,) = drift_of_refresh([changed(("spec.replicas",), {"spec": {"replicas": 2}}, now, there)])
@@ -82,7 +82,7 @@ def test_a_scale_that_looks_like_an_autoscalers_says_how_to_leave_the_number_to_
     assert "`scaling` would leave it to an autoscaler" in str(drift)
 
 
-def test_an_addition_is_told_once_and_is_no_reason_to_read_the_object():
+def test_an_addition_is_reported_once_and_does_not_need_the_live_object():
     fields = {"f:metadata": {"f:annotations": {".": {}, "f:x/y": {}}}}
     there = live({"metadata": {"annotations": {"x/y": "z"}}}, kubectl_annotate=fields)
     new = ResourceChange("same", urn(DEPLOYMENT, "d"), new_outputs=there)
@@ -93,14 +93,14 @@ def test_an_addition_is_told_once_and_is_no_reason_to_read_the_object():
 
 
 @pytest.mark.parametrize("type_", ["kubernetes:helm.sh/v3:Release", "oci:Core/vcn:Vcn", "pulumi:providers:kubernetes"])
-def test_only_objects_are_looked_at(type_: str):
+def test_only_objects_are_compared_with_the_cluster(type_: str):
     assert drift_of_refresh([ResourceChange("delete", urn(type_, "d"))]) == []
 
 
 POOL = "oci:ContainerEngine/nodePool:NodePool"
 
 
-def test_in_the_whole_stack_what_oci_has_is_compared_too_and_told_how_it_is_undone():
+def test_drift_of_the_whole_stack_includes_oci_and_says_how_it_is_reverted():
     sized = ResourceChange(
         "update",
         urn(POOL, "mi300x"),
@@ -116,7 +116,7 @@ def test_in_the_whole_stack_what_oci_has_is_compared_too_and_told_how_it_is_undo
     ]
 
 
-def test_what_only_the_outputs_tell_apart_is_told_from_these():
+def test_drift_visible_only_in_outputs_is_read_from_them():
     inputs = {"name": "prod"}
     change = ResourceChange(
         "update", urn(POOL, "p"), inputs, inputs, {"name": "prod"}, {"name": "other"}, changed=("name",)
@@ -126,19 +126,19 @@ def test_what_only_the_outputs_tell_apart_is_told_from_these():
 
 
 @pytest.mark.parametrize("type_", ["pulumi:providers:oci", "llmd-oke:index:GpuPool", "pulumi:pulumi:Stack"])
-def test_what_has_no_existence_of_its_own_can_not_be_changed(type_: str):
+def test_a_resource_without_an_existence_of_its_own_cannot_drift(type_: str):
     change = ResourceChange("update", urn(type_, "d"), {"a": 1}, {"a": 2}, changed=("a",))
     assert drift_of_refresh([change], objects_only=False) == []
 
 
-def test_a_release_of_helm_is_told_where_it_is_gone_and_not_compared():
+def test_a_deleted_helm_release_is_reported_and_others_are_not_compared():
     release = urn("kubernetes:helm.sh/v3:Release", "operator")
     compared = ResourceChange("update", release, {"values": 1}, {"values": 2}, changed=("values",))
     (drift,) = drift_of_refresh([compared, ResourceChange("delete", release)], objects_only=False)
     assert str(drift) == "Release operator is gone; the update makes it anew"
 
 
-def test_a_preview_tells_the_changes_of_fields_that_others_set_and_no_others():
+def test_drift_lists_exactly_the_fields_that_others_changed():
     fields = {"f:spec": {"f:replicas": {}}}
     old, new = {"spec": {"replicas": 3, "paused": True}}, {"spec": {"replicas": 2, "paused": False}}
     change = ResourceChange(
@@ -154,13 +154,13 @@ def test_a_preview_tells_the_changes_of_fields_that_others_set_and_no_others():
     assert str(drift) == "Deployment d: spec.replicas is 3, set by kubectl; the update makes it 2"
 
 
-def test_events_of_other_kinds_are_passed_over():
+def test_events_of_other_kinds_are_ignored():
     assert of_events('{"preludeEvent": {}}\n{"resOutputsEvent": {"metadata": {"op": "same", "urn": "u"}}}') == (
         ResourceChange("same", "u"),
     )
 
 
-def test_of_a_refresh_that_failed_the_errors_are_told_and_not_all_events():
+def test_a_failed_refresh_reports_only_its_errors():
     said = {"diagnosticEvent": {"severity": "error", "message": "the cluster does not answer\n"}}
     assert errors_of_events("\n".join(map(json.dumps, ({"preludeEvent": {}}, said)))) == (
         "the cluster does not answer",

@@ -22,7 +22,7 @@ from previews_for_tests import document, recorded, replaced_pool, step
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"
 
 
-def test_a_replaced_pool_is_refused_with_the_input_that_causes_it():
+def test_an_update_that_replaces_a_pool_is_refused_with_the_cause():
     with pytest.raises(KitError) as refused:
         refuse_losses(parse(document(replaced_pool())))
     assert (
@@ -33,7 +33,7 @@ def test_a_replaced_pool_is_refused_with_the_input_that_causes_it():
     assert "--allow-replace" in (refused.value.remedy or "")
 
 
-def test_all_losses_are_told_at_once():
+def test_all_destructive_changes_are_reported_at_once():
     preview = parse(document(replaced_pool(), step("delete", CLUSTER, "prod")))
     with pytest.raises(KitError) as refused:
         refuse_losses(preview)
@@ -41,12 +41,12 @@ def test_all_losses_are_told_at_once():
     assert "delete cluster prod, because the stack file no longer has it" in refused.value.message
 
 
-def test_the_steps_of_one_replacement_are_one_loss():
+def test_the_steps_of_one_replacement_count_as_one_loss():
     parts = [{**replaced_pool(), "op": op} for op in ("delete-replaced", "replace", "create-replacement")]
     assert len(losses(parse(document(*parts)))) == 1
 
 
-def test_a_pool_that_is_updated_in_place_passes():
+def test_a_pool_that_is_updated_in_place_is_permitted():
     refuse_losses(parse(document({**replaced_pool(), "op": "update"})))
 
 
@@ -58,17 +58,17 @@ def upgrade(type_: str, before: str, after: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("after", ["v1.36.1", "v1.33.10", "v1.34.1"])
-def test_a_control_plane_that_would_skip_a_version_or_go_down_is_refused(after: str):
+def test_a_control_plane_that_skips_a_version_or_downgrades_is_refused(after: str):
     with pytest.raises(KitError, match=f"oke-cluster from v1.34.2 to {after}"):
         refuse_skipped_versions(parse(document(upgrade(CLUSTER, "v1.34.2", after))))
 
 
 @pytest.mark.parametrize("after", ["v1.34.2", "v1.34.10", "v1.35.2"])
-def test_a_control_plane_goes_up_one_minor_version(after: str):
+def test_a_control_plane_may_be_upgraded_by_one_minor_version(after: str):
     refuse_skipped_versions(parse(document(upgrade(CLUSTER, "v1.34.2", after))))
 
 
-def test_pools_may_go_up_further_than_one_minor_version():
+def test_pools_may_be_upgraded_by_more_than_one_minor_version():
     pool = "oci:ContainerEngine/nodePool:NodePool"
     refuse_skipped_versions(parse(document(upgrade(pool, "v1.33.1", "v1.35.2"))))
 
@@ -112,7 +112,7 @@ BY_NODE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", BY_BOOT_VOLUME)
-def test_an_update_tells_the_pool_whose_nodes_oke_will_cycle_and_why(changes: dict[str, Any]):
+def test_an_update_names_the_pools_whose_nodes_oke_will_cycle_and_why(changes: dict[str, Any]):
     ((key, _),) = changes.items()
     for mode, how in (("BOOT_VOLUME_REPLACE", "new boot volumes"), ("INSTANCE_REPLACE", "replaced by others")):
         (cycle,) = cycles(cycled(mode, **changes))
@@ -123,7 +123,7 @@ def test_an_update_tells_the_pool_whose_nodes_oke_will_cycle_and_why(changes: di
 
 
 @pytest.mark.parametrize("changes", BY_NODE)
-def test_cycling_by_boot_volume_is_refused_what_a_boot_volume_does_not_bring(changes: dict[str, Any]):
+def test_changes_that_boot_volume_cycling_cannot_apply_are_refused(changes: dict[str, Any]):
     ((key, _),) = changes.items()
     with pytest.raises(KitError, match=f"gpu-node-pool: {key.replace('__', '.')}\n?") as refused:
         refuse_failing_cycles(cycled("BOOT_VOLUME_REPLACE", kubernetesVersion="v1.35.0", **changes))
@@ -132,7 +132,7 @@ def test_cycling_by_boot_volume_is_refused_what_a_boot_volume_does_not_bring(cha
 
 
 @pytest.mark.parametrize("mode", ["BOOT_VOLUME_REPLACE", "INSTANCE_REPLACE"])
-def test_nodes_that_are_cycled_are_never_placed_elsewhere(mode: str):
+def test_cycling_never_changes_the_placement_of_nodes(mode: str):
     moved = {"nodeConfigDetails__placementConfigs": [{"subnetId": "a", "capacityReservationId": "b"}]}
     with pytest.raises(KitError, match=r"gpu-node-pool: nodeConfigDetails\.placementConfigs"):
         refuse_failing_cycles(cycled(mode, **moved))
@@ -148,29 +148,29 @@ def test_nodes_that_are_cycled_are_never_placed_elsewhere(mode: str):
         {"nodeMetadata__apiserver_host": UNKNOWN},
     ],
 )
-def test_what_is_no_property_of_nodes_cycles_none(changes: dict[str, Any]):
+def test_changes_that_are_not_about_nodes_cycle_none(changes: dict[str, Any]):
     assert list(cycles(cycled("BOOT_VOLUME_REPLACE", **changes))) == []
 
 
-def test_nodes_of_pools_without_cycling_stay_as_they_are():
+def test_nodes_of_pools_without_cycling_are_kept():
     changes = {"kubernetesVersion": "v1.35.0", "initialNodeLabels": []}
     assert list(cycles(cycled("BOOT_VOLUME_REPLACE", enabled=False, **changes))) == []
 
 
-def test_what_is_allowed_passes():
+def test_explicitly_allowed_losses_pass():
     refuse_losses(parse(document(replaced_pool())), allowed=True)
 
 
-def test_servers_that_are_replaced_pass():
+def test_replaced_model_servers_pass():
     refuse_losses(recorded("replace"))
 
 
-def test_anything_protected_is_guarded():
+def test_every_protected_resource_is_guarded():
     protected = step("delete", "kubernetes:core/v1:Namespace", "n", oldState={"protect": True, "inputs": {}})
     assert len(losses(parse(document(protected)))) == 1
 
 
-def test_the_engines_own_preview_is_read():
+def test_the_engines_own_preview_is_parsed():
     preview = recorded("replace")
     (change,) = preview.effective
     assert change.short_name == "Deployment m-aggregated"
@@ -178,14 +178,14 @@ def test_the_engines_own_preview_is_read():
     assert preview.counts == {"same": 4, "replace": 1}
 
 
-def test_an_older_engines_reasons_are_read_too():
+def test_replacement_reasons_of_older_engines_are_parsed():
     old = {"op": "replace", "urn": replaced_pool()["urn"], "replaceReasons": ["nodeShape"], "diffReasons": ["size"]}
     (change,) = of_document({"steps": [old]}).changes
     assert (change.replaced_by, change.changed) == (("nodeShape",), ("size",))
 
 
 @pytest.mark.parametrize("text", ["", "error: no stack named 'x'", "[]", '{"steps": [{}]}'])
-def test_what_is_no_preview_is_said_to_be_none(text: str):
+def test_a_file_that_is_no_preview_is_refused(text: str):
     with pytest.raises(KitError, match="no preview"):
         parse(text)
 
@@ -200,7 +200,7 @@ SWITCH = recorded("switch")
 """16 aggregated servers with one GPU become 8 prefill servers with one and 4 decode servers with two."""
 
 
-def test_on_full_nodes_the_old_servers_go_first():
+def test_on_full_nodes_old_servers_are_deleted_first():
     servers = displacement(SWITCH, gpus=16)
     assert servers is not None
     assert [change.name for change in servers.first] == ["m-aggregated"]
@@ -208,7 +208,7 @@ def test_on_full_nodes_the_old_servers_go_first():
     assert "m-aggregated must go before they come" in str(servers)
 
 
-def test_servers_that_go_first_are_named_in_one_order():
+def test_servers_to_delete_first_are_listed_in_a_fixed_order():
     def deployment(operation: str, name: str) -> dict[str, Any]:
         state = {"inputs": {"spec": {"template": {"spec": {"containers": [{"resources": {"limits": {GPU: "1"}}}]}}}}}
         return step(
@@ -222,13 +222,13 @@ def test_servers_that_go_first_are_named_in_one_order():
         assert [change.name for change in servers.first] == ["m-a", "m-b"]
 
 
-def test_with_some_room_but_not_enough_they_go_first_too():
+def test_with_too_few_free_gpus_old_servers_are_deleted_first():
     assert displacement(SWITCH, gpus=24) is not None
 
 
-def test_with_room_for_both_nothing_goes_early():
+def test_with_enough_free_gpus_no_server_is_deleted_early():
     assert displacement(SWITCH, gpus=32) is None
 
 
-def test_servers_that_are_replaced_go_first_by_themselves():
+def test_servers_that_are_replaced_are_deleted_first_without_help():
     assert displacement(recorded("replace"), gpus=16) is None

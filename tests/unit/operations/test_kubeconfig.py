@@ -19,7 +19,7 @@ def pulumi(stack: str, ended: CommandResult, asked: list[Sequence[str]]) -> Pulu
     return PulumiCli(PROJECT, stack, "pulumi", run)
 
 
-def test_the_kubeconfig_of_a_created_cluster_serves_while_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kubeconfig_of_a_created_cluster_is_used_while_it_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/home/me/.kube/another-cluster")
     asked: list[Sequence[str]] = []
     plan = planning.plan_stack_file(PROJECT, "reference")
@@ -40,7 +40,7 @@ def test_an_existing_cluster_is_reached_as_the_environment_says(monkeypatch: pyt
     assert not asked
 
 
-def test_a_stack_without_a_kubeconfig_says_so() -> None:
+def test_a_stack_without_a_kubeconfig_reports_it() -> None:
     plan = planning.plan_stack_file(PROJECT, "reference")
     failed = CommandResult(1, errors="error: current stack does not have output property 'kubeconfig'")
     with (

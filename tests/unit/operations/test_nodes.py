@@ -36,7 +36,7 @@ def anew(*indices: int) -> list[str]:
     return [*(f"state unprotect {item} --yes" for item in instances), f"up --yes --skip-preview {' '.join(chosen)}"]
 
 
-def test_an_instance_is_drained_before_it_is_launched_anew():
+def test_an_instance_is_drained_before_it_is_replaced():
     there = ClusterForTests([node("n", "ocid1.instance.0")], [pod("decode-0", "n")])
     cli = Cli(document(), launched(0, current=False))
     cli.resources[0]["id"] = "ocid1.instance.0"
@@ -46,7 +46,7 @@ def test_an_instance_is_drained_before_it_is_launched_anew():
     assert there.history == ["cordoned n", "evicted decode-0", "launched anew", "uncordoned n"]
 
 
-def test_an_instance_that_could_not_be_launched_anew_takes_pods_again():
+def test_an_instance_that_could_not_be_replaced_is_uncordoned():
     there = ClusterForTests([node("n", "ocid1.instance.0")])
     cli = Cli(document(), launched(0, current=False))
     cli.resources[0]["id"] = "ocid1.instance.0"
@@ -63,32 +63,32 @@ def changing(cli: Cli) -> list[str]:
     return [words for words in cli.asked if words.startswith(("up", "state"))]
 
 
-def test_nodes_that_were_launched_otherwise_are_launched_anew_one_after_the_other():
+def test_outdated_instances_are_replaced_one_after_the_other():
     cli = Cli(document(), NODES)
     assert replaced(cli) == 0
     assert changing(cli) == [*anew(2), *anew(10)]
 
 
-def test_nodes_are_launched_anew_by_name_and_several_at_a_time():
+def test_nodes_can_be_replaced_by_name_and_several_at_a_time():
     cli = Cli(document(), NODES)
     assert replaced(cli, "mi300x-0", "mi300x-2", "mi300x-10", at_once=2) == 0
     assert changing(cli) == [*anew(0, 2), *anew(10)]
 
 
-def test_nodes_are_not_launched_anew_beside_other_changes():
+def test_nodes_are_not_replaced_together_with_other_changes():
     cli = Cli(document(step("update", "kubernetes:apps/v1:Deployment", "d")), NODES)
     with pytest.raises(KitError, match="not as its file says: Deployment d"):
         replaced(cli)
     assert changing(cli) == []
 
 
-def test_a_node_that_the_stack_does_not_launch_is_named_with_those_that_it_does():
+def test_a_node_that_the_stack_does_not_have_is_refused_with_its_nodes():
     with pytest.raises(KitError, match="no GPU node mi300x-7") as refused:
         replaced(Cli(document(), NODES), "mi300x-7")
     assert "mi300x-0, mi300x-2, mi300x-10" in (refused.value.remedy or "")
 
 
-def test_a_node_whose_replacement_was_interrupted_is_launched_anew_by_the_next_run():
+def test_an_interrupted_replacement_is_continued_by_the_next_run():
     instance = "oci:Core/instance:Instance"
     begun = (
         step("replace", instance, "mi300x-instance-1"),
@@ -177,7 +177,7 @@ class NetworkOfOci:
                 self.cluster.nodes.append(node(f"node-{item['id']}", item["id"]))
 
 
-def test_nodes_of_a_cluster_network_are_detached_drained_one_after_the_other():
+def test_nodes_of_a_cluster_network_are_drained_and_detached_one_by_one():
     oci = NetworkOfOci("old", "new", "old")
     assert oci.replace() == 0
     how = {"isDecrementSize": False, "isAutoTerminate": True}
@@ -191,20 +191,20 @@ def test_nodes_of_a_cluster_network_are_detached_drained_one_after_the_other():
     assert {item["instanceConfigurationId"] for item in oci.instances} == {"new"}
 
 
-def test_several_nodes_of_a_cluster_network_at_a_time_and_by_name_or_ocid():
+def test_cluster_network_nodes_can_be_replaced_by_name_or_ocid_and_several_at_once():
     oci = NetworkOfOci("new", "new", "new")
     assert oci.replace("inst-0-mi300x", "ocid1.instance.2", at_once=2) == 0
     assert [item["instanceId"] for item in oci.detached] == ["ocid1.instance.0", "ocid1.instance.2"]
     assert [news.split()[0] for news in oci.cluster.history] == ["cordoned", "cordoned", "detached", "detached"]
 
 
-def test_a_cluster_network_whose_nodes_are_current_is_left():
+def test_a_cluster_network_whose_nodes_are_current_is_not_changed():
     oci = NetworkOfOci("new", "new", "new")
     assert oci.replace() == 0
     assert oci.cluster.progress.news[-1] == "all nodes were launched as the stack file says"
 
 
-def test_after_an_interrupted_run_the_next_node_waits_for_the_last_ones_successor():
+def test_after_an_interruption_the_next_node_waits_for_the_last_ones_successor():
     oci = NetworkOfOci("old", "new")
     oci._launch("new", "Provisioning")
     assert oci.replace() == 0
@@ -213,7 +213,7 @@ def test_after_an_interrupted_run_the_next_node_waits_for_the_last_ones_successo
     assert oci.cluster.clock_s >= nodes.POLL_S
 
 
-def test_a_node_that_oci_has_no_successor_for_ends_the_replacement():
+def test_a_node_without_a_successor_in_oci_ends_the_replacement():
     oci = NetworkOfOci("old", "old", "old")
     oci.capacity = 0
     with pytest.raises(KitError, match="OCI has 2 of 3 instances of mi300x after 120 minutes"):
@@ -221,7 +221,7 @@ def test_a_node_that_oci_has_no_successor_for_ends_the_replacement():
     assert len(oci.detached) == 1
 
 
-def test_a_node_whose_pods_may_not_go_is_not_detached():
+def test_a_node_that_cannot_be_drained_is_not_detached():
     oci = NetworkOfOci("old", "new", "new")
     oci.cluster.pods, oci.cluster.kept = [pod("decode-0", "node-ocid1.instance.0")], {"decode-0"}
     with pytest.raises(KitError, match="Pods of inst-0-mi300x have not ended"):
@@ -229,7 +229,7 @@ def test_a_node_whose_pods_may_not_go_is_not_detached():
     assert (oci.detached, oci.cluster.is_cordoned("node-ocid1.instance.0")) == ([], False)
 
 
-def test_without_draining_nodes_of_a_cluster_network_are_detached_all_the_same():
+def test_without_draining_cluster_network_nodes_are_detached_all_the_same():
     oci = NetworkOfOci("old", "new", "new")
     assert oci.replace(drained=False) == 0
     assert oci.cluster.history == ["detached ocid1.instance.0"]
@@ -271,7 +271,7 @@ class PoolOfOke(NetworkOfOci):
     resource = GPU_POOL
 
 
-def test_nodes_of_a_managed_pool_are_drained_and_replaced_one_after_the_other():
+def test_nodes_of_a_managed_pool_are_drained_and_replaced_one_by_one():
     oci = PoolOfOke("old", "new", "old")
     assert oci.replace() == 0
     assert oci.cluster.history == [
@@ -291,7 +291,7 @@ def test_a_broken_node_of_a_managed_pool_is_replaced_by_its_name():
     assert [item["instanceId"] for item in oci.detached] == ["ocid1.instance.1"]
 
 
-def test_a_node_of_a_managed_pool_whose_pods_may_not_go_stays():
+def test_a_managed_node_that_cannot_be_drained_is_kept():
     oci = PoolOfOke("old", "new", "new")
     oci.cluster.pods, oci.cluster.kept = [pod("decode-0", "node-ocid1.instance.0")], {"decode-0"}
     with pytest.raises(KitError, match="Pods of inst-0-mi300x have not ended"):
@@ -299,7 +299,7 @@ def test_a_node_of_a_managed_pool_whose_pods_may_not_go_stays():
     assert (oci.detached, oci.cluster.is_cordoned("node-ocid1.instance.0")) == ([], False)
 
 
-def test_pools_without_gpus_are_none_of_the_nodes_that_are_replaced():
+def test_nodes_without_gpus_are_not_replaced():
     assert replaced(Cli(document(), [SYSTEM])) == 0
 
 
@@ -311,12 +311,12 @@ def test_pools_without_gpus_are_none_of_the_nodes_that_are_replaced():
         ([held(JOB, "mi300x-gate-job")], []),
     ],
 )
-def test_a_pool_with_nodes_whose_gate_nobody_has_passed_is_told(gate: list[dict[str, Any]], names: list[str]):
+def test_nodes_that_never_passed_a_gate_are_reported(gate: list[dict[str, Any]], names: list[str]):
     unready = nodes.unready_pools([MANAGED, SYSTEM, *gate], PLAN)
     assert [pool.name for pool in unready] == names
 
 
-def test_a_pool_that_the_stack_did_not_create_is_not_told():
+def test_nodes_of_a_pool_that_the_stack_did_not_create_are_not_reported():
     assert nodes.unready_pools([SYSTEM], PLAN) == []
 
 
@@ -327,7 +327,7 @@ def scaled(resources: list[dict[str, Any]], answers: dict[str, Any], size: int =
     return oci, [words for words in cli.asked if words.startswith("refresh")]
 
 
-def test_a_node_pool_is_scaled_in_oci_and_read_into_the_state():
+def test_a_node_pool_is_resized_in_oci_and_refreshed_in_the_state():
     nodes = [{"lifecycleState": "DELETING"}, {"lifecycleState": "DELETED"}]
     gone = [{"lifecycleState": "DELETED"}] * 2
     path = "containerengine /nodePools/ocid.mi300x-node-pool"
@@ -336,7 +336,7 @@ def test_a_node_pool_is_scaled_in_oci_and_read_into_the_state():
     assert read == [f"refresh --yes --skip-preview --target {MANAGED['urn']}"]
 
 
-def test_a_cluster_network_is_scaled_by_its_instance_pools():
+def test_a_cluster_network_is_resized_through_its_instance_pools():
     network = held(CLUSTER_NETWORK, "mi300x-cluster-network", displayName="mi300x")
     path = "compute /clusterNetworks/ocid.mi300x-cluster-network"
     scaling = {"lifecycleState": "SCALING", "instancePools": [{"id": "p", "size": 0}]}
@@ -346,7 +346,7 @@ def test_a_cluster_network_is_scaled_by_its_instance_pools():
     assert len(read) == 1
 
 
-def test_instances_are_terminated_and_those_that_are_gone_are_left():
+def test_instances_are_terminated_and_deleted_ones_are_skipped():
     instances = [held(INSTANCE, f"mi300x-instance-{i}") for i in range(2)]
     first, second = (f"compute /instances/ocid.mi300x-instance-{i}" for i in range(2))
     ended = {"lifecycleState": "TERMINATED"}
@@ -364,12 +364,12 @@ def test_instances_are_terminated_and_those_that_are_gone_are_left():
         ([held(INSTANCE, "mi300x-instance-0")], 1, "instance by instance"),
     ],
 )
-def test_a_size_that_can_not_be_had_is_refused(resources: list[dict[str, Any]], size: int, words: str):
+def test_an_impossible_size_is_refused(resources: list[dict[str, Any]], size: int, words: str):
     with pytest.raises(KitError, match=words):
         scaled(resources, {}, size)
 
 
-def test_a_pool_that_oci_does_not_scale_in_time_is_told():
+def test_a_pool_that_oci_does_not_resize_in_time_is_reported():
     path = "containerengine /nodePools/ocid.mi300x-node-pool"
     with pytest.raises(KitError, match="in 45 minutes"):
         scaled([MANAGED], {f"PUT {path}": None, path: {"nodes": [{"lifecycleState": "DELETING"}]}})

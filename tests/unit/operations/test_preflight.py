@@ -69,7 +69,7 @@ def only(check: str, findings: list[Finding]) -> Finding:
     return finding
 
 
-def test_a_tenancy_that_has_everything_is_fine():
+def test_preflight_passes_a_tenancy_with_everything_that_is_needed():
     findings = look()
     assert {finding.check for finding in findings} == {
         *("versions", "add-ons", "node image", "limits", "capacity", "image", "packages")
@@ -87,7 +87,7 @@ def test_a_tenancy_that_has_everything_is_fine():
         ("v1.35.1", "v1.34.2", Verdict.PROBLEM),
     ],
 )
-def test_the_cluster_that_the_stack_made_goes_up_one_minor_version_at_a_time(
+def test_preflight_checks_that_a_cluster_is_upgraded_one_minor_version_at_a_time(
     running: str, wanted: str, verdict: Verdict
 ):
     gone = {"lifecycleState": "DELETED", "kubernetesVersion": "v1.30.1"}
@@ -97,7 +97,7 @@ def test_the_cluster_that_the_stack_made_goes_up_one_minor_version_at_a_time(
     assert [item.verdict for item in judged] == [verdict]
 
 
-def test_an_add_on_that_oke_no_longer_has_in_its_version_is_told_with_the_others():
+def test_preflight_reports_an_add_on_version_that_oke_no_longer_has():
     options = [{"name": "NvidiaNetworkOperator", "versions": [{"versionNumber": "v26.1.0"}]}]
     findings = [item for item in look({"containerengine /addonOptions": options}) if item.check == "add-ons"]
     assert [(item.verdict, item.value) for item in findings] == [
@@ -107,7 +107,7 @@ def test_an_add_on_that_oke_no_longer_has_in_its_version_is_told_with_the_others
     assert "one of v26.1.0" in findings[1].remedy
 
 
-def test_a_version_that_oke_has_no_image_for_is_told():
+def test_preflight_reports_a_version_without_an_oke_image():
     finding = only("node image", look({"containerengine /nodePoolOptions/all": {"sources": []}}))
     assert (finding.verdict, finding.path, finding.value) == (
         Verdict.PROBLEM,
@@ -122,7 +122,7 @@ def limit(path: str, findings: list[Finding]) -> Finding:
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(16, Verdict.PROBLEM), (71, Verdict.PROBLEM), (72, Verdict.FINE)])
-def test_a_limit_of_gpus_counts_gpus(free: int, verdict: Verdict):
+def test_a_gpu_limit_counts_gpus(free: int, verdict: Verdict):
     finding = limit("gpuPools[0].size", look({available("compute", "gpu-mi300x-count"): {"available": free}}))
     assert finding.verdict is verdict
     assert f"{free} available in {DOMAIN}; 72 GPUs wanted" in finding.value
@@ -132,13 +132,13 @@ def test_a_limit_of_gpus_counts_gpus(free: int, verdict: Verdict):
     ("free", "verdict"),
     [(23, Verdict.PROBLEM), (24, Verdict.UNKNOWN), (31, Verdict.UNKNOWN), (32, Verdict.FINE)],
 )
-def test_the_system_pool_needs_its_cores_in_the_domains_that_it_is_spread_over(free: int, verdict: Verdict):
+def test_the_system_pool_needs_cores_in_each_of_its_availability_domains(free: int, verdict: Verdict):
     finding = limit("systemPool.ocpus", look({available("compute", "standard-e5-core-count"): {"available": free}}))
     assert finding.verdict is verdict
     assert "48 OCPUs wanted" in finding.value
 
 
-def test_pools_that_share_a_limit_are_judged_together():
+def test_pools_that_share_a_limit_are_checked_together():
     more = {"name": "more", "size": 1, "ocpus": 64, "memoryGib": 128, "availabilityDomains": [DOMAIN]}
     findings = preflight(FakeOci(ANSWERS), validate(created_stack(cpuPools=[more])), read_text=read_index)
     finding = limit("systemPool.ocpus", findings)
@@ -146,7 +146,7 @@ def test_pools_that_share_a_limit_are_judged_together():
     assert "112 OCPUs wanted (systemPool.ocpus, cpuPools[0].ocpus)" in finding.value
 
 
-def test_a_limit_that_oci_does_not_tell_hides_no_other():
+def test_a_limit_that_oci_does_not_report_hides_no_other():
     refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses the clusters' limit")
     findings = look({available("container-engine", "enhanced-cluster-count"): refused})
     assert limit("cluster", findings).verdict is Verdict.UNKNOWN
@@ -157,32 +157,32 @@ def test_a_limit_that_oci_does_not_tell_hides_no_other():
     ("service", "name", "path"),
     [("container-engine", "enhanced-cluster-count", "cluster"), ("vcn", "vcn-count", "cluster.network")],
 )
-def test_there_must_be_room_for_a_cluster_and_a_network(service: str, name: str, path: str):
+def test_limits_of_clusters_and_networks_are_checked(service: str, name: str, path: str):
     assert limit(path, look({available(service, name): {"available": 0}})).verdict is Verdict.PROBLEM
 
 
-def test_a_network_that_is_there_needs_no_limit():
+def test_an_existing_network_needs_no_limit():
     ocid = "ocid1.vcn.oc1.iad.v"
     answers = {f"compute /vcns/{ocid}": {"cidrBlocks": ["10.0.0.0/16"]}}
     findings = look(answers, cluster={"network": {"vcnId": ocid, "cidr": "10.0.0.0/16"}})
     assert not [item for item in findings if item.check == "limits" and item.path == "cluster.network"]
 
 
-def test_the_nodes_of_a_reservation_were_counted_when_it_was_made():
+def test_nodes_from_a_reservation_do_not_count_against_limits():
     findings = look(
         {available("compute", "gpu-mi300x-count"): {"available": 0}}, capacityReservationId="ocid1.r.oc1..r"
     )
     assert not [item for item in findings if item.check == "limits" and item.path.startswith("gpuPools")]
 
 
-def test_a_limit_without_a_published_name_is_left_to_the_user_with_similar_ones():
+def test_a_limit_with_an_unknown_name_is_reported_with_similar_ones():
     finding = limit("gpuPools[0].size", look(shape="BM.GPU.MI355X.8"))
     assert finding.verdict is Verdict.UNKNOWN
     assert "gpu-mi355x-count" in finding.value
     assert "72 GPUs" in finding.remedy
 
 
-def test_limits_of_a_domain_are_asked_with_it_and_those_of_the_region_without():
+def test_limits_of_a_domain_are_queried_with_it_and_regional_ones_without():
     client = FakeOci(ANSWERS)
     preflight(client, validate(created_stack()), read_text=read_index)
     asked = {path: query for path, query in client.asked if "resourceAvailability" in path}
@@ -198,7 +198,7 @@ def test_limits_of_a_domain_are_asked_with_it_and_those_of_the_region_without():
         {"availabilityStatus": "AVAILABLE", "availableCount": 3},
     ],
 )
-def test_capacity_that_is_not_there_is_a_problem(report: dict[str, Any]):
+def test_missing_capacity_is_a_problem(report: dict[str, Any]):
     finding = only("capacity", look({"POST compute /computeCapacityReports": {"shapeAvailabilities": [report]}}))
     assert finding.verdict is Verdict.PROBLEM
     assert report["availabilityStatus"] in finding.value
@@ -222,7 +222,7 @@ def reserved(count: int, used: int = 0, **changes: Any) -> dict[str, Any]:
         ({**reserved(9), "lifecycleState": "DELETING"}, Verdict.PROBLEM),
     ],
 )
-def test_a_reservation_counts_for_its_shape_and_places_alone(reservation: dict[str, Any], verdict: Verdict):
+def test_a_reservation_counts_only_for_its_shape_and_placement(reservation: dict[str, Any], verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     answers = {f"compute /computeCapacityReservations/{ocid}": reservation}
     finding = only("capacity", look(answers, capacityReservationId=ocid, faultDomains=["FAULT-DOMAIN-1"]))
@@ -278,7 +278,7 @@ def look_again(answers: dict[str, Any], **pool: Any) -> list[Finding]:
 
 
 @pytest.mark.parametrize("launch", ["managed-compute-cluster", "cluster-network", "compute-cluster-instances"])
-def test_a_tenancy_that_is_full_of_the_stacks_own_nodes_is_fine(launch: str):
+def test_a_tenancy_that_is_full_of_the_stacks_own_nodes_passes(launch: str):
     findings = look_again(full(9, launch), launch=launch)
     assert {finding.verdict for finding in findings} == {Verdict.FINE}
     assert only("running", findings).value == "9 nodes of the stack run"
@@ -288,7 +288,7 @@ def test_a_tenancy_that_is_full_of_the_stacks_own_nodes_is_fine(launch: str):
     )
 
 
-def test_nodes_that_a_stack_lacks_still_need_room():
+def test_nodes_that_do_not_exist_yet_still_need_capacity():
     findings = look_again(full(8))
     assert limit("gpuPools[0].size", findings).verdict is Verdict.PROBLEM
     assert "8 GPUs wanted" in limit("gpuPools[0].size", findings).value
@@ -296,13 +296,13 @@ def test_nodes_that_a_stack_lacks_still_need_room():
 
 
 @pytest.mark.parametrize(("nodes", "verdict"), [(9, Verdict.FINE), (8, Verdict.PROBLEM)])
-def test_a_reservation_that_is_used_by_the_stacks_own_nodes_is_enough(nodes: int, verdict: Verdict):
+def test_a_reservation_used_by_the_stacks_own_nodes_suffices(nodes: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     answers = {**full(nodes, reservation=ocid), f"compute /computeCapacityReservations/{ocid}": reserved(nodes, nodes)}
     assert only("capacity", look_again(answers, capacityReservationId=ocid)).verdict is verdict
 
 
-def test_what_runs_is_unknown_where_oci_does_not_tell_and_nothing_is_left_out():
+def test_running_nodes_are_unknown_if_oci_does_not_report_them():
     refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses instances")
     findings = look_again({**full(9), "compute /instances": refused})
     assert only("running", findings).verdict is Verdict.UNKNOWN
@@ -310,7 +310,7 @@ def test_what_runs_is_unknown_where_oci_does_not_tell_and_nothing_is_left_out():
 
 
 @pytest.mark.parametrize(("used", "verdict"), [(0, Verdict.FINE), (2, Verdict.PROBLEM)])
-def test_with_a_reservation_its_free_instances_count(used: int, verdict: Verdict):
+def test_a_reservations_free_instances_count_as_capacity(used: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     reservation = reserved(10, used)
     findings = look({f"compute /computeCapacityReservations/{ocid}": reservation}, capacityReservationId=ocid)
@@ -334,7 +334,7 @@ SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (12, Verdict.FINE)])
-def test_a_reservation_for_size_alone_is_not_enough_for_the_most_nodes(free: int, verdict: Verdict):
+def test_a_reservation_for_the_initial_size_does_not_cover_the_maximum(free: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     reservation = reserved(free)
     answers = {f"compute /computeCapacityReservations/{ocid}": reservation}
@@ -344,19 +344,19 @@ def test_a_reservation_for_size_alone_is_not_enough_for_the_most_nodes(free: int
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (12, Verdict.FINE)])
-def test_capacity_for_size_alone_is_not_enough_for_the_most_nodes(count: int, verdict: Verdict):
+def test_capacity_for_the_initial_size_does_not_cover_the_maximum(count: int, verdict: Verdict):
     report = {"availabilityStatus": "AVAILABLE", "availableCount": count}
     answers = {"POST compute /computeCapacityReports": {"shapeAvailabilities": [report]}}
     assert only("capacity", look(answers, scaling=SCALED)).verdict is verdict
 
 
-def test_limits_of_a_scaled_pool_are_those_of_its_most_nodes():
+def test_limits_are_checked_for_an_autoscaled_pools_maximum():
     finding = limit("gpuPools[0].scaling.maxSize", look(scaling=SCALED))
     assert finding.verdict is Verdict.PROBLEM
     assert "96 GPUs wanted" in finding.value
 
 
-def test_an_image_that_is_still_imported_is_a_problem():
+def test_an_image_that_is_still_being_imported_is_a_problem():
     finding = only("image", look({f"compute /images/{IMAGE}": {"lifecycleState": "IMPORTING", "displayName": "u"}}))
     assert (finding.path, finding.verdict) == ("gpuPools[0].image.ocid", Verdict.PROBLEM)
 
@@ -366,20 +366,20 @@ def test_an_image_for_other_shapes_is_a_problem():
     assert "not for BM.GPU.MI300X.8" in finding.value
 
 
-def test_a_node_package_that_oke_has_not_is_left_to_the_image_with_its_versions():
+def test_a_missing_node_package_is_left_to_the_image_with_existing_versions():
     finding = only("packages", look(cluster={"kubernetesVersion": "v1.34.3"}))
     assert (finding.verdict, finding.path) == (Verdict.UNKNOWN, "gpuPools[0].image")
     assert "have no oci-oke-node-all-1.34.3: nodes join if the image carries it" in finding.value
     assert finding.remedy.endswith("v1.34.1, v1.34.2, v1.34.20.")
 
 
-def test_images_of_other_systems_need_no_package():
+def test_images_of_other_systems_need_no_node_package():
     image = {"operatingSystem": "Oracle Linux", "operatingSystemVersion": "8"}
     answers = {f"compute /images/{IMAGE}": {**ANSWERS[f"compute /images/{IMAGE}"], **image}}
     assert not [item for item in look(answers) if item.check == "packages"]
 
 
-def test_a_package_that_one_of_the_repositories_has_is_there():
+def test_a_node_package_in_one_of_the_repositories_suffices():
     first, second = cloud_init().packages.repositories
 
     def read_second(uri: str) -> str:
@@ -401,7 +401,7 @@ def test_a_package_that_one_of_the_repositories_has_is_there():
         ("own-image", []),
     ],
 )
-def test_an_image_that_is_older_than_its_kernels_fixes_is_told(name: str, faults: list[str]):
+def test_an_image_older_than_known_kernel_fixes_is_reported(name: str, faults: list[str]):
     image = {**ANSWERS[f"compute /images/{IMAGE}"], "displayName": name}
     findings = [item for item in look({f"compute /images/{IMAGE}": image}) if "nodes block" in item.value]
     assert [fault for item in findings for fault in faults if fault in item.value] == faults
@@ -409,7 +409,7 @@ def test_an_image_that_is_older_than_its_kernels_fixes_is_told(name: str, faults
     assert len(findings) == len(faults)
 
 
-def test_a_repository_that_does_not_answer_is_unknown():
+def test_an_unreachable_package_repository_leaves_the_check_unknown():
     def fail(uri: str) -> str:
         raise OciError(404, "", f"{uri} is answered with 404")
 
@@ -417,7 +417,7 @@ def test_a_repository_that_does_not_answer_is_unknown():
     assert finding.verdict is Verdict.UNKNOWN
 
 
-def test_a_version_that_is_not_offered_is_a_problem_with_those_that_are():
+def test_a_version_that_oke_does_not_offer_is_a_problem_with_those_it_does():
     finding = only("versions", look({"containerengine /clusterOptions/all": {"kubernetesVersions": ["v1.35.1"]}}))
     assert (finding.verdict, finding.remedy) == (Verdict.PROBLEM, "One of v1.35.1")
 
@@ -425,7 +425,7 @@ def test_a_version_that_is_not_offered_is_a_problem_with_those_that_are():
 @pytest.mark.parametrize(
     ("running", "verdict"), [("v1.33.1", Verdict.FINE), ("v1.32.1", Verdict.PROBLEM), ("v1.35.1", Verdict.PROBLEM)]
 )
-def test_a_control_plane_goes_up_one_minor_at_a_time(running: str, verdict: Verdict):
+def test_a_control_plane_may_be_upgraded_by_one_minor_version_at_a_time(running: str, verdict: Verdict):
     ocid = "ocid1.cluster.oc1.iad.k"
     answers = {f"containerengine /clusters/{ocid}": {"kubernetesVersion": running}}
     findings = [item for item in look(answers, cluster={"clusterId": ocid}) if running in item.value]
@@ -436,12 +436,12 @@ def test_a_control_plane_goes_up_one_minor_at_a_time(running: str, verdict: Verd
     ("nodes", "verdict"),
     [("v1.31.1", Verdict.FINE), ("v1.30.1", Verdict.PROBLEM), ("v1.35.0", Verdict.PROBLEM)],
 )
-def test_nodes_may_be_three_minors_older_and_never_newer(nodes: str, verdict: Verdict):
+def test_nodes_may_be_three_minor_versions_older_and_never_newer(nodes: str, verdict: Verdict):
     findings = [item for item in look(kubernetesVersion=nodes) if item.path == "gpuPools[0].kubernetesVersion"]
     assert [item.verdict for item in findings] == [verdict]
 
 
-def test_a_network_that_is_there_must_keep_clear_of_the_rdma_ranges():
+def test_an_existing_network_must_not_overlap_the_rdma_ranges():
     ocid = "ocid1.vcn.oc1.iad.v"
     answers = {f"compute /vcns/{ocid}": {"cidrBlocks": ["10.0.0.0/16", "10.224.8.0/24"]}}
     finding = only("network", look(answers, cluster={"network": {"vcnId": ocid, "cidr": "10.0.0.0/16"}}))
@@ -449,7 +449,7 @@ def test_a_network_that_is_there_must_keep_clear_of_the_rdma_ranges():
     assert "10.224.8.0/24 overlaps 10.224.0.0/12" in finding.value
 
 
-def test_rights_that_an_administrator_grants_are_looked_for():
+def test_permissions_that_an_administrator_grants_are_checked():
     granted = [
         {
             "statements": [
@@ -467,7 +467,7 @@ def test_rights_that_an_administrator_grants_are_looked_for():
     assert "COMPUTE_CLUSTER_LAUNCH_INSTANCE" in finding.remedy
 
 
-def test_what_oci_does_not_answer_is_unknown_and_hides_nothing_else():
+def test_an_oci_query_without_an_answer_is_unknown_and_hides_nothing_else():
     refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses")
     findings = look({"limits /limitDefinitions": refused})
     assert only("limits", findings).verdict is Verdict.UNKNOWN
@@ -500,13 +500,13 @@ def look_at_import(file: StoredFile | OciError, *images: dict[str, Any]) -> Find
     return only("image", preflight(oci, validate(created_stack(pool)), read, read_text=read_index))
 
 
-def test_a_file_is_the_one_whose_checksum_the_stack_file_has():
+def test_the_image_file_must_have_the_checksum_in_the_stack_file():
     finding = look_at_import(StoredFile(2**34, (MD5,)))
     assert (finding.verdict, finding.path) == (Verdict.FINE, "gpuPools[0].image.import.checksum")
     assert "16.0 GiB" in finding.value
 
 
-def test_another_file_behind_the_link_is_a_problem():
+def test_another_file_behind_the_image_link_is_a_problem():
     other = "md5:" + "cd" * 16
     finding = look_at_import(StoredFile(1, (other,)))
     assert finding.verdict is Verdict.PROBLEM
@@ -514,17 +514,17 @@ def test_another_file_behind_the_link_is_a_problem():
     assert MD5 in finding.value
 
 
-def test_a_checksum_of_another_kind_says_nothing():
+def test_a_checksum_of_another_kind_is_not_compared():
     assert look_at_import(StoredFile(1, ("sha256:" + "0" * 64,))).verdict is Verdict.UNKNOWN
     assert look_at_import(StoredFile(1, ())).verdict is Verdict.UNKNOWN
 
 
-def test_a_link_that_has_expired_is_unknown():
+def test_an_expired_image_link_leaves_the_check_unknown():
     assert look_at_import(OciError(404, "", "the image's link is answered with 404")).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(("state", "verdict"), [("AVAILABLE", Verdict.FINE), ("IMPORTING", Verdict.PROBLEM)])
-def test_an_image_that_was_imported_is_known_by_its_tag(state: str, verdict: Verdict):
+def test_an_imported_image_is_identified_by_its_tag(state: str, verdict: Verdict):
     tagged = {"displayName": "ubuntu", "lifecycleState": state, "freeformTags": {"llmd-oke-checksum": MD5}}
     finding = look_at_import(OciError(404, "", "expired"), {"displayName": "other"}, tagged)
     assert finding.verdict is verdict

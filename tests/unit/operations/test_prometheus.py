@@ -29,7 +29,7 @@ def result(kind: str, rows: Any) -> Any:
     return {"status": "success", "data": {"resultType": kind, "result": rows}}
 
 
-def test_an_instant_query_has_one_point_for_each_series() -> None:
+def test_an_instant_query_yields_one_point_for_each_series() -> None:
     seen: list[httpx2.Request] = []
     rows = [{"metric": {"pod": "a"}, "value": [10.5, "2"]}, {"metric": {"pod": "b"}, "value": [10.5, "NaN"]}]
     series = query(URL, 'up{pod=~"a|b"}', http=answering(result("vector", rows), seen=seen))
@@ -40,18 +40,18 @@ def test_an_instant_query_has_one_point_for_each_series() -> None:
     assert (seen[0].method, seen[0].url.params["query"]) == ("GET", 'up{pod=~"a|b"}')
 
 
-def test_a_query_over_a_time_has_all_its_points() -> None:
+def test_a_range_query_yields_all_points() -> None:
     rows = [{"metric": {}, "values": [[1, "1"], [2, "3"]]}]
     (series,) = query_range(URL, "x", start_s=1, end_s=2, step_s=1, http=answering(result("matrix", rows)))
     assert series.points == ((1.0, 1.0), (2.0, 3.0))
 
 
-def test_a_scalar_is_a_series_without_labels() -> None:
+def test_a_scalar_result_is_a_series_without_labels() -> None:
     (series,) = query(URL, "1", http=answering(result("scalar", [1, "1"])))
     assert (dict(series.labels), series.value) == ({}, 1.0)
 
 
-def test_nothing_that_matches_is_no_series() -> None:
+def test_an_empty_result_has_no_series() -> None:
     assert query(URL, "absent_metric", http=answering(result("vector", []))) == []
 
 
@@ -68,12 +68,12 @@ def test_nothing_that_matches_is_no_series() -> None:
         ),
     ],
 )
-def test_a_refusal_or_another_server_is_told(answer: Any, status: int, message: str) -> None:
+def test_a_refused_query_or_another_server_is_reported(answer: Any, status: int, message: str) -> None:
     with pytest.raises(KitError, match=message):
         query(URL, "sum(", http=answering(answer, status))
 
 
-def test_a_prometheus_that_is_not_there_is_told_with_its_address() -> None:
+def test_an_unreachable_prometheus_is_reported_with_its_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -81,7 +81,7 @@ def test_a_prometheus_that_is_not_there_is_told_with_its_address() -> None:
             query(url, "up", limit_s=2)
 
 
-def test_alerts_are_those_that_fire() -> None:
+def test_only_firing_alerts_are_returned() -> None:
     rows = [
         {
             "labels": {"alertname": "A"},
@@ -119,7 +119,7 @@ def trickling(request: pytest.FixtureRequest) -> Iterator[str]:
     listener.close()
 
 
-def test_the_limit_holds_for_a_server_that_trickles(trickling: str) -> None:
+def test_the_time_limit_holds_for_a_server_that_answers_slowly(trickling: str) -> None:
     started_s = time.monotonic()
     with pytest.raises(KitError, match=r"did not answer within 0\.3 s"):
         query(trickling, "up", limit_s=0.3)

@@ -24,24 +24,24 @@ def verdicts(targets: list[PrometheusSeries]) -> list[tuple[Verdict, str]]:
 
 
 @pytest.mark.parametrize("monitoring", ["none", "install"])
-def test_a_stack_that_counts_on_nobody_elses_is_told_nothing(monitoring: str) -> None:
+def test_a_stack_without_an_existing_prometheus_has_no_check(monitoring: str) -> None:
     assert prometheus_findings(plan(monitoring=monitoring), lambda _: pytest.fail("asked")) == []
 
 
-def test_one_that_scrapes_the_stack_is_fine() -> None:
+def test_a_prometheus_that_scrapes_the_stack_passes() -> None:
     expected = [(Verdict.FINE, f"{URL} answers"), (Verdict.FINE, "it scrapes 2 targets in llm-d")]
     assert verdicts(up(a=1, b=1)) == expected
 
 
-def test_targets_that_do_not_answer_are_a_problem_by_name() -> None:
+def test_targets_that_prometheus_cannot_scrape_are_a_problem() -> None:
     assert verdicts(up(a=1, b=0))[1] == (Verdict.PROBLEM, "1 of its targets in llm-d don't answer it: b")
 
 
-def test_one_that_scrapes_nothing_of_the_stack_is_told() -> None:
+def test_a_prometheus_that_scrapes_nothing_of_the_stack_is_a_problem() -> None:
     assert verdicts([])[1] == (Verdict.UNKNOWN, "it scrapes nothing in the namespace llm-d")
 
 
-def test_one_that_does_not_answer_is_a_problem_with_the_reason() -> None:
+def test_a_prometheus_that_does_not_answer_is_a_problem_with_the_reason() -> None:
     def refuse(_: str) -> list[PrometheusSeries]:
         raise KitError("it can't be reached", "Does it run?")
 
@@ -49,7 +49,7 @@ def test_one_that_does_not_answer_is_a_problem_with_the_reason() -> None:
     assert (finding.verdict, finding.value, finding.remedy) == (Verdict.PROBLEM, "it can't be reached", "Does it run?")
 
 
-def test_one_outside_the_cluster_is_asked_by_its_own_address() -> None:
+def test_a_prometheus_outside_of_the_cluster_is_queried_at_its_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -58,6 +58,6 @@ def test_one_outside_the_cluster_is_asked_by_its_own_address() -> None:
     assert f"Prometheus at {url} can't be reached" in finding.value
 
 
-def test_of_a_cluster_that_the_stack_makes_nothing_is_known() -> None:
+def test_on_a_cluster_that_the_stack_creates_prometheus_is_unknown() -> None:
     (finding,) = prometheus_findings(plan_object(created_stack(monitoring="existing")))
     assert finding.verdict is Verdict.UNKNOWN

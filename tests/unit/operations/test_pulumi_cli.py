@@ -33,7 +33,7 @@ class Counting:
         return CommandResult(0, '{"steps": []}')
 
 
-def test_the_state_is_read_once_whoever_asks():
+def test_the_state_is_read_once_and_cached():
     pulumi = PulumiCli(Path("/p"), "prod", "pulumi", Counting())
     assert pulumi.export() == {"deployment": {"resources": [{}]}}
     pulumi.look()
@@ -61,7 +61,7 @@ def test_the_state_is_read_again_after_a_change(change: Callable[[PulumiCli], ob
     assert len(pulumi.resources()) == 2
 
 
-def test_a_state_that_can_not_be_read_is_no_empty_stack():
+def test_an_unreadable_state_is_not_taken_for_an_empty_stack():
     pulumi = PulumiCli(Path("/p"), "prod", "pulumi", lambda *_: CommandResult(0, "{}"))
     with pytest.raises(KitError, match="state can't be read"):
         pulumi.resources()
@@ -119,20 +119,20 @@ def waited_for(monkeypatch: pytest.MonkeyPatch, *signals: int, alone: bool = Tru
 
 
 @pytest.mark.parametrize("signals", [(TERM,), (INT,), (TERM, TERM), (TERM, INT)])
-def test_a_child_is_told_once(monkeypatch: pytest.MonkeyPatch, signals: tuple[int, ...]):
+def test_a_child_process_gets_a_signal_once(monkeypatch: pytest.MonkeyPatch, signals: tuple[int, ...]):
     assert waited_for(monkeypatch, *signals).told == [signals[0]]
 
 
-def test_a_child_that_heard_it_with_its_group_is_not_told_again(monkeypatch: pytest.MonkeyPatch):
+def test_a_child_that_got_the_signal_by_its_group_gets_it_once(monkeypatch: pytest.MonkeyPatch):
     assert waited_for(monkeypatch, TERM, TERM, alone=False).told == []
 
 
-def test_signals_are_handled_once_it_has_ended(monkeypatch: pytest.MonkeyPatch, handled: list[int]):
+def test_signals_are_handled_after_the_child_has_ended(monkeypatch: pytest.MonkeyPatch, handled: list[int]):
     waited_for(monkeypatch, INT, TERM)
     assert handled == [TERM]
 
 
-def test_a_signal_that_comes_before_it_runs_is_passed_on_too(monkeypatch: pytest.MonkeyPatch):
+def test_a_signal_before_the_childs_start_is_passed_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pulumi_cli, "_group_member", nullcontext)
     monkeypatch.setattr(pulumi_cli, "_is_running", lambda _: True)
     process: Any = Process(INT)
@@ -145,7 +145,7 @@ def test_a_signal_that_comes_before_it_runs_is_passed_on_too(monkeypatch: pytest
     assert process.told == [TERM]
 
 
-def test_a_program_that_says_nothing_for_long_loses_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_output_of_a_program_that_is_silent_for_long_is_complete(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pulumi_cli, "LOOK_S", 0.001)
     words = [sys.executable, "-c", "print('output'); import sys; sys.exit(3)"]
     assert pulumi_cli.run_to_end(lambda: subprocess.Popen(words, stdout=subprocess.PIPE, text=True)) == (
@@ -155,7 +155,7 @@ def test_a_program_that_says_nothing_for_long_loses_nothing(monkeypatch: pytest.
     )
 
 
-def test_a_signal_to_the_group_is_seen():
+def test_a_signal_to_the_process_group_is_detected():
     words = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(words, capture_output=True, text=True, check=False, start_new_session=True, timeout=30)
     assert done.stdout == "False\n", done.stderr

@@ -40,7 +40,7 @@ def found(deployment: Any, *pools: dict[str, Any], choices: dict[str, str] | Non
     return recovery.look(deployment, recovery.in_oci(lambda: FakeOci({POOLS: list(pools)})), choices)
 
 
-def test_a_pool_in_creation_is_found_by_name_and_tag_and_taken_into_the_state():
+def test_a_pool_in_creation_is_found_by_name_and_tag_and_adopted_into_the_state():
     deployment = state(POOL)
     known = found(deployment, pool(freeformTags={}), pool("ocid1.nodepool.2"), pool("x", name="other"))
     assert recovery.recovered_state(deployment, known) == {
@@ -51,7 +51,7 @@ def test_a_pool_in_creation_is_found_by_name_and_tag_and_taken_into_the_state():
     assert known.urns == [POOL["urn"]]
 
 
-def test_oci_is_asked_within_the_cluster_and_compartment_of_the_pool():
+def test_oci_is_searched_within_the_cluster_and_compartment_of_the_pool():
     client = FakeOci({POOLS: []})
     recovery.look(state(POOL), recovery.in_oci(lambda: client))
     assert client.asked == [(POOLS, {"compartmentId": "c", "clusterId": "k"})]
@@ -66,7 +66,7 @@ USER = {
 }
 
 
-def test_a_pools_successor_is_found_beside_it_and_the_old_one_marked_for_deletion():
+def test_a_pools_successor_is_adopted_and_the_old_pool_marked_for_deletion():
     deployment = state(POOL, known=(VCN, OLD, USER))
     known = found(deployment, pool("ocid1.nodepool.old"), pool("ocid1.nodepool.new"))
     assert [identifier for _, identifier in known.taken] == ["ocid1.nodepool.new"]
@@ -79,7 +79,7 @@ def test_a_pools_successor_is_found_beside_it_and_the_old_one_marked_for_deletio
     ]
 
 
-def test_the_successor_of_a_pool_that_is_gone_already_takes_its_place():
+def test_the_successor_of_a_deleted_pool_takes_its_place_in_the_state():
     deployment = state(POOL, known=(VCN, {**OLD, "pendingReplacement": True}, USER))
     known = found(deployment, pool("ocid1.nodepool.old", lifecycleState="DELETED"), pool("ocid1.nodepool.new"))
     resources = recovery.recovered_state(deployment, known)["resources"]
@@ -87,7 +87,7 @@ def test_the_successor_of_a_pool_that_is_gone_already_takes_its_place():
 
 
 @pytest.mark.parametrize("marks", [{}, {"pendingReplacement": True}])
-def test_where_no_successor_was_created_the_old_pool_stays_in_the_state(marks: dict[str, Any]):
+def test_without_a_successor_the_old_pool_stays_in_the_state(marks: dict[str, Any]):
     deployment = state(POOL, known=({**OLD, **marks},))
     known = found(deployment, pool("ocid1.nodepool.old"))
     assert ([item.name for item in known.absent], known.urns) == (["mi300x"], [])
@@ -102,14 +102,14 @@ def test_of_two_old_pools_none_is_taken_for_the_successor():
     assert resources == [{**POOL, "id": "ocid1.nodepool.new"}, {**OLD, "delete": True}, older]
 
 
-def test_an_object_made_anew_under_its_name_takes_the_place_of_the_one_that_is_gone():
+def test_an_object_recreated_under_its_name_replaces_the_deleted_one():
     gone = {**JOB, "id": "kube-system/gate", "pendingReplacement": True}
     deployment = state(JOB, known=(gone,))
     known = recovery.look(deployment, recovery.in_oci(recovery.no_client))
     assert recovery.recovered_state(deployment, known)["resources"] == [{**JOB, "id": "kube-system/gate"}]
 
 
-def test_an_object_that_the_state_has_under_that_name_is_read_again():
+def test_an_object_that_the_state_has_under_that_name_is_refreshed():
     there = {**JOB, "id": "kube-system/gate"}
     known = recovery.look(state(JOB, known=(there,)), recovery.in_oci(recovery.no_client))
     assert (known.taken, known.urns) == ((), [JOB["urn"]])
@@ -117,19 +117,19 @@ def test_an_object_that_the_state_has_under_that_name_is_read_again():
 
 
 @pytest.mark.parametrize("listed", [[], [pool(lifecycleState="DELETED")], [pool(freeformTags=None)]])
-def test_what_was_never_created_or_is_gone_or_is_anothers_is_created_anew(listed: list[dict[str, Any]]):
+def test_a_resource_that_is_missing_deleted_or_anothers_is_created_again(listed: list[dict[str, Any]]):
     known = found(state(POOL), *listed)
     assert [pending.name for pending in known.absent] == ["mi300x"]
     assert recovery.recovered_state(state(POOL), known)["resources"] == []
 
 
-def test_a_pool_that_the_state_has_under_another_name_is_not_taken_twice():
+def test_a_pool_in_the_state_under_another_name_is_not_adopted_twice():
     other = {"urn": "urn::other", "id": "ocid1.nodepool.1", "type": POOL["type"]}
     known = found(state(POOL, known=(other,)), pool("ocid1.nodepool.1"))
     assert (known.taken, [item.name for item in known.absent]) == ((), ["mi300x"])
 
 
-def test_two_pools_of_one_name_are_refused_with_what_shows_and_what_settles_it():
+def test_two_pools_of_one_name_are_refused_with_commands_to_inspect_and_choose():
     known = found(state(POOL), pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2"))
     with pytest.raises(KitError) as refusal:
         recovery.refuse_unmatched(known, "prod")
@@ -138,7 +138,7 @@ def test_two_pools_of_one_name_are_refused_with_what_shows_and_what_settles_it()
     assert "llmd-oke recover --stack prod --yes --take mi300x=<id or none>" in str(refusal.value.remedy)
 
 
-def test_an_operator_says_which_pool_it_is_or_that_there_is_none():
+def test_an_operator_can_say_which_pool_it_is_or_that_there_is_none():
     pools = pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2")
     chosen = found(state(POOL), *pools, choices={"mi300x": "ocid1.nodepool.2"})
     assert [identifier for _, identifier in chosen.taken] == ["ocid1.nodepool.2"]
@@ -147,7 +147,7 @@ def test_an_operator_says_which_pool_it_is_or_that_there_is_none():
         found(state(POOL), *pools, choices={"m300x": NONE})
 
 
-def test_a_type_that_the_kit_does_not_create_is_not_guessed():
+def test_resource_types_that_the_kit_does_not_create_are_not_guessed():
     alien = {**POOL, "type": "oci:Database/autonomousDatabase:AutonomousDatabase"}
     assert [item.reason for item in found(state(alien)).unmatched] == ["the kit doesn't know how OCI lists these"]
 
@@ -163,7 +163,7 @@ def test_an_add_on_is_found_in_its_cluster_by_its_name():
     assert [identifier for _, identifier in known.taken] == ["clusters/k/addons/AmdGpuPlugin"]
 
 
-def test_what_was_being_changed_or_deleted_is_read_again():
+def test_a_resource_that_was_being_changed_or_deleted_is_refreshed():
     stored = {**POOL, "id": "ocid1.nodepool.1"}
     for operation in ("updating", "deleting", "reading"):
         known = found(state(POOL, operation=operation, known=(stored,)))
@@ -183,7 +183,7 @@ def test_an_objects_id_follows_from_its_name(inputs: dict[str, Any], identifier:
     assert kubernetes_id(Pending("creating", "urn", "kubernetes:core/v1:ConfigMap", inputs)) == identifier
 
 
-def test_a_resource_with_the_stacks_tag_outside_its_state_is_an_orphan_costs_first():
+def test_untracked_resources_with_the_stacks_tag_are_orphans_by_descending_cost():
     answers: dict[str, Any] = {
         POOLS: [pool("ocid1.nodepool.known"), pool("ocid1.nodepool.lost", timeCreated="2026-11-22T00:00:00Z")],
         "compute /vcns": [{"id": "ocid1.vcn.lost", "displayName": "prod", "freeformTags": TAG}],
@@ -206,7 +206,7 @@ def test_a_resource_with_the_stacks_tag_outside_its_state_is_an_orphan_costs_fir
 
 
 @pytest.mark.parametrize("pools", [[pool()], [pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2")]])
-def test_what_a_pending_creation_is_or_could_be_is_no_orphan(pools: list[dict[str, Any]]):
+def test_a_candidate_for_a_pending_creation_is_no_orphan(pools: list[dict[str, Any]]):
     other = pool("ocid1.nodepool.lost", name="prod-other")
     client = EmptyOci({POOLS: [*pools, other]})
     deployment = state(POOL)
@@ -236,7 +236,7 @@ def lost(state_ids: tuple[str, ...] = (), progress: Listener | None = None, **an
 
 
 @pytest.mark.parametrize("tags", [{}, {"freeformTags": TAG}], ids=["without the stack's tag", "with it"])
-def test_nodes_and_load_balancers_of_what_is_there_are_no_orphans(tags: dict[str, Any]):
+def test_nodes_and_load_balancers_of_existing_clusters_are_no_orphans(tags: dict[str, Any]):
     pooled: Any = {**POOLED, "freeformTags": {**POOLED["freeformTags"], **tags.get("freeformTags", {})}}
     there: Any = {
         "pools": [pool()],
@@ -250,7 +250,7 @@ def test_nodes_and_load_balancers_of_what_is_there_are_no_orphans(tags: dict[str
 
 
 @pytest.mark.parametrize("tags", [{}, {"freeformTags": TAG}], ids=["without the stack's tag", "with it"])
-def test_nodes_and_load_balancers_whose_pool_or_cluster_is_gone_are_orphans(tags: dict[str, Any]):
+def test_nodes_and_load_balancers_of_deleted_pools_or_clusters_are_orphans(tags: dict[str, Any]):
     pooled: Any = {**POOLED, "freeformTags": {**POOLED["freeformTags"], **tags.get("freeformTags", {})}}
     gone: Any = {
         "pools": [pool(**GONE)],
@@ -264,7 +264,7 @@ def test_nodes_and_load_balancers_whose_pool_or_cluster_is_gone_are_orphans(tags
     assert lost(("ocid1.nodepool.1", "ocid1.network.1", "ocid1.cluster.1"), **gone) == orphaned
 
 
-def test_a_load_balancer_that_says_its_subnet_alone_goes_with_the_stacks_cluster():
+def test_a_load_balancer_known_only_by_its_subnet_belongs_to_the_stacks_cluster():
     balancer = {"id": "ocid1.lb.1", "subnetIds": ["ocid1.subnet.1"]}
     answers: Any = {"loadbalancer /loadBalancers": [balancer], "compute /subnets": [{"id": "ocid1.subnet.1"}]}
     assert lost(("ocid1.subnet.1",), clusters=[{**CLUSTER, **GONE}], **answers) == ["ocid1.lb.1"]
@@ -273,7 +273,7 @@ def test_a_load_balancer_that_says_its_subnet_alone_goes_with_the_stacks_cluster
     assert lost(("ocid1.subnet.1",), **others) == []
 
 
-def test_what_an_identity_may_not_list_is_told_and_the_rest_is_looked_for():
+def test_resources_that_may_not_be_listed_are_reported_and_others_are_searched():
     progress = Listener()
     pools: Any = {"pools": [pool("ocid1.nodepool.lost")]}
     client = EmptyOci({POOLS: pools["pools"], BALANCERS: OciError(404, "NotAuthorizedOrNotFound", "no rights")})
@@ -303,7 +303,7 @@ class Cli:
         return CommandResult(0)
 
 
-def test_a_stack_with_something_pending_gets_it_into_its_state_and_reads_it():
+def test_recover_adopts_a_pending_resource_into_the_state_and_refreshes_it():
     cli, progress = Cli(state(JOB)), Listener()
     recovery.recover(cli.pulumi, progress)
     assert cli.imported["deployment"]["resources"] == [{**JOB, "id": "kube-system/gate"}]
@@ -325,7 +325,7 @@ class Steps:
 
 
 @pytest.mark.parametrize("ends", ["ACTIVE", "NEEDS_ATTENTION", "FAILED", "DELETED"])
-def test_a_pool_that_is_taken_up_is_waited_for_before_anything_else_is_done(ends: str):
+def test_an_adopted_pool_is_waited_for_before_anything_else(ends: str):
     cli, progress, steps = Cli(state(POOL)), Listener(), Steps()
     answers = Sequence([[pool()], [pool()], [pool(lifecycleState="UPDATING")], [pool(lifecycleState=ends)]])
     client = FakeOci({POOLS: answers})
@@ -334,7 +334,7 @@ def test_a_pool_that_is_taken_up_is_waited_for_before_anything_else_is_done(ends
     assert "OCI is not done with mi300x (CREATING)" in progress.news
 
 
-def test_a_pool_that_is_not_there_in_time_ends_the_wait_with_what_it_waits_for():
+def test_waiting_for_an_adopted_pool_has_a_limit():
     cli, steps = Cli(state(POOL)), Steps()
     client = FakeOci({POOLS: [pool()]})
     with pytest.raises(KitError, match=r"OCI is not done with mi300x \(CREATING\) after 120 minutes") as late:
@@ -343,13 +343,13 @@ def test_a_pool_that_is_not_there_in_time_ends_the_wait_with_what_it_waits_for()
     assert cli.imported["deployment"]["resources"][0]["id"] == "ocid1.nodepool.1"
 
 
-def test_a_stack_with_nothing_pending_is_left_alone():
+def test_a_stack_without_pending_operations_is_left_alone():
     cli, progress = Cli(state()), Listener()
     recovery.recover(cli.pulumi, progress)
     assert (cli.asked, progress.news) == (["stack export"], [])
 
 
-def test_a_stack_that_another_engine_holds_says_how_its_lock_goes():
+def test_a_locked_stack_is_reported_with_how_to_unlock_it():
     cli = Cli(state(JOB), CommandResult(255, "", "error: the stack is currently locked by 1 lock(s)"))
     with pytest.raises(KitError, match="currently locked") as refusal:
         recovery.recover(cli.pulumi, Listener())
@@ -367,14 +367,14 @@ def failed(resource: dict[str, Any], message: str) -> list[dict[str, Any]]:
     return [{"resOpFailedEvent": {"metadata": metadata}}, {"diagnosticEvent": told}]
 
 
-def test_a_creation_without_an_answer_is_told_from_one_that_was_refused():
+def test_a_creation_without_an_answer_is_distinguished_from_a_refused_one():
     begun = recovery.unanswered_creations([*failed(POOL, LOST), *failed(JOB, REFUSED), {"summaryEvent": {}}])
     assert begun == [POOL]
     known = found(recovery.with_pending({"resources": []}, begun), pool())
     assert known.taken == ((recovery.pending_operations(state(POOL))[0], "ocid1.nodepool.1"),)
 
 
-def test_what_was_created_without_an_answer_is_taken_into_the_failed_updates_state(tmp_path: Path):
+def test_a_resource_created_without_an_answer_is_adopted_into_the_state(tmp_path: Path):
     cli, progress, log = Cli(state()), Listener(), tmp_path / "events.jsonl"
     client = FakeOci({POOLS: [pool(lifecycleState="ACTIVE")]})
     recovery.recover_unanswered(cli.pulumi, log, progress, lambda: client)

@@ -37,7 +37,7 @@ SHAPES = st.recursive(
 
 
 @given(SHAPES)
-def test_no_secret_of_any_shape_is_left_in_a_state(value: Any):
+def test_secrets_of_every_kind_are_removed_from_a_state(value: Any):
     shown, sealed = secret(value), {**MARK, "ciphertext": PLANTED}
     public = without_secrets(state(shown, sealed, secret({"inner": shown, "more": sealed})))
     assert PLANTED not in json.dumps(public)
@@ -45,7 +45,7 @@ def test_no_secret_of_any_shape_is_left_in_a_state(value: Any):
     assert "secrets_providers" not in public["deployment"]
 
 
-def test_what_is_no_secret_stays_and_secrets_keep_their_kind():
+def test_values_that_are_not_secret_stay_and_secrets_keep_their_type():
     public = without_secrets(state("plain", secret({"name": PLANTED, "count": 3, "on": True, "none": None})))
     plain, kept = (item["inputs"]["a"][0] for item in public["deployment"]["resources"])
     assert plain == "plain"
@@ -57,13 +57,13 @@ def test_what_is_no_secret_stays_and_secrets_keep_their_kind():
     ("user", "stays"),
     [("exec: {command: llmd-oke}", True), (f"token: {PLANTED}", False), (f"client-key-data: {PLANTED}", False)],
 )
-def test_a_kubeconfig_stays_only_if_whoever_has_it_must_sign_in(user: str, stays: bool):
+def test_a_kubeconfig_is_kept_only_if_it_contains_no_credentials(user: str, stays: bool):
     text = KUBECONFIG % user
     (kept,) = (item["inputs"]["a"][0] for item in without_secrets(state(secret(text)))["deployment"]["resources"])
     assert json.loads(kept["plaintext"]) == (text if stays else PLACEHOLDER)
 
 
-def test_changes_of_placeholders_are_none_and_others_are_told():
+def test_changes_of_placeholders_are_ignored_and_others_reported():
     old = {"data": "[secret]", "labels": {"a": "b"}}
     hidden = ResourceChange("update", "a::b::c::d", old=old, changed=("data.token",))
     both = ResourceChange("update", "a::b::c::e", old=old, changed=("data", "labels.a"))
@@ -77,7 +77,7 @@ def test_changes_of_placeholders_are_none_and_others_are_told():
     assert count == 2
 
 
-def test_the_copy_of_a_project_has_no_sealed_value_of_its_stack_files(tmp_path: Path):
+def test_the_copied_project_contains_no_encrypted_value_of_its_stack_files(tmp_path: Path):
     project = tmp_path / "project"
     (project / "stacks").mkdir(parents=True)
     (project / "Pulumi.yaml").write_text("name: llmd-oke\n")
@@ -94,7 +94,7 @@ def test_the_copy_of_a_project_has_no_sealed_value_of_its_stack_files(tmp_path: 
     assert (tmp_path / "copy" / "Pulumi.yaml").read_text() == "name: llmd-oke\n"
 
 
-def test_a_folder_without_the_stacks_state_is_refused_with_what_writes_it(tmp_path: Path):
+def test_a_folder_without_the_stacks_state_is_refused_with_the_command_to_write_it(tmp_path: Path):
     with pytest.raises(KitError, match=r"has no prod\.json") as refused, preview_project(tmp_path, "prod", tmp_path):
         pytest.fail("previewed")
     assert refused.value.remedy == "llmd-oke pipeline state --stack prod --output FILE"

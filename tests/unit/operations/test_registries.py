@@ -42,20 +42,20 @@ def look(address: str, digest: str | None = None) -> Finding:
     return finding
 
 
-def test_an_image_that_can_be_pulled_is_fine_with_its_digest_of_today(registry: Registry):
+def test_an_image_that_can_be_pulled_passes_with_its_current_digest(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     finding = look(registry.address)
     assert (finding.check, finding.path, finding.verdict) == ("pull", "release", Verdict.FINE)
     assert finding.value == f"vLLM: {registry.address}/{REPOSITORY}:v1 can be pulled, {digest} today"
 
 
-def test_a_locked_image_is_asked_for_as_nodes_ask(registry: Registry):
+def test_a_locked_image_is_queried_as_nodes_pull_it(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     assert look(registry.address, digest).value.endswith("can be pulled as it is locked")
     assert any(request.endswith(digest) for request in registry.requests)
 
 
-def test_a_moved_tag_is_told_and_does_not_stop_what_is_locked(registry: Registry):
+def test_a_moved_tag_is_reported_but_does_not_stop_locked_images(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     moved = registry.push(REPOSITORY, "v1", 11)
     finding = look(registry.address, digest)
@@ -72,7 +72,7 @@ def test_a_locked_digest_that_the_registry_lost_is_a_problem(registry: Registry)
     assert "images update --moved" in finding.remedy
 
 
-def test_what_registries_refuse_is_a_problem_with_its_remedy(registry: Registry):
+def test_an_image_that_a_registry_refuses_is_a_problem_with_a_remedy(registry: Registry):
     assert (look(registry.address).verdict, look(registry.address).remedy) == (
         Verdict.PROBLEM,
         "A tag that the registry has.",
@@ -85,7 +85,7 @@ def test_what_registries_refuse_is_a_problem_with_its_remedy(registry: Registry)
     assert "private, or gone" in denied.value
 
 
-def test_no_answer_says_nothing_of_the_image():
+def test_an_image_of_a_silent_registry_is_unknown():
     with served(Registry()) as gone:
         pass
     finding = look(gone.address)
@@ -111,13 +111,13 @@ def chart(repository: str, sha256: str | None, version: str = "v1") -> Finding:
     return finding
 
 
-def test_an_archive_is_held_to_the_checksum_of_the_catalogue(repository: str):
+def test_an_archive_is_compared_with_the_catalogues_checksum(repository: str):
     assert chart(repository, SHA256).verdict is Verdict.FINE
     other = chart(repository, "0" * 64)
     assert (other.verdict, other.value) == (Verdict.PROBLEM, f"chart gpu v1 is {SHA256}, the catalogue has {'0' * 64}")
 
 
-def test_an_update_does_not_begin_with_another_archive_than_the_catalogues(repository: str):
+def test_an_update_with_another_archive_than_the_catalogues_is_refused(repository: str):
     def begin(sha256: str | None) -> None:
         wanted = HelmChart(reference="gpu", version="v1", repository=repository, sha256=sha256, reason="nobody asked")
         refuse_other_archives([wanted], SilentProgress())
@@ -128,7 +128,7 @@ def test_an_update_does_not_begin_with_another_archive_than_the_catalogues(repos
     begin(None)
 
 
-def test_an_archive_without_a_checksum_is_told_with_the_one_of_today(repository: str):
+def test_an_archive_without_a_checksum_is_reported_with_the_current_one(repository: str):
     unknown = chart(repository, None)
     assert (unknown.verdict, SHA256 in unknown.value) == (Verdict.UNKNOWN, True)
 
@@ -143,7 +143,7 @@ def test_an_archive_without_a_checksum_is_told_with_the_one_of_today(repository:
         ("{", "gives no archive"),
     ],
 )
-def test_a_repository_that_answers_something_else_says_nothing_of_the_chart(
+def test_an_unexpected_answer_of_a_chart_repository_leaves_the_chart_unknown(
     repository: str, tmp_path: Path, index: str, words: str
 ):
     (tmp_path / "index.yaml").write_text(index)
@@ -151,7 +151,7 @@ def test_a_repository_that_answers_something_else_says_nothing_of_the_chart(
     assert (finding.verdict, words in finding.value) == (Verdict.UNKNOWN, True)
 
 
-def test_an_unreachable_repository_is_no_problem_of_the_chart():
+def test_an_unreachable_chart_repository_is_no_problem_of_the_chart():
     assert chart("http://127.0.0.1:9", SHA256).verdict is Verdict.UNKNOWN
 
 
@@ -179,7 +179,7 @@ def after(answers: Answers, *references: str, take_moved: bool = False) -> LockU
     return lock_update(LOCK, images(*(references or (A, B))), answers, TODAY, take_moved=take_moved)
 
 
-def test_a_digest_takes_the_place_of_its_reason_and_comments_stay():
+def test_a_digest_replaces_its_reason_and_comments_stay():
     update = after({A: StoredImage(ONE, 1234), B: StoredImage(TWO)})
     assert (
         update.text
@@ -200,7 +200,7 @@ images:
     assert not update.unanswered
 
 
-def test_a_tag_that_moved_is_told_and_taken_only_where_that_is_asked_for():
+def test_a_moved_tag_is_reported_and_locked_only_on_request():
     answers = {A: StoredImage(ONE), B: StoredImage(THREE)}
     kept = after(answers)
     assert kept.moved == {B: (TWO, THREE)}
@@ -210,32 +210,32 @@ def test_a_tag_that_moved_is_told_and_taken_only_where_that_is_asked_for():
     assert f"digest: {THREE}\n    source: ghcr.io, 2026-11-21" in taken.text
 
 
-def test_an_image_that_is_there_again_is_not_gone_any_more():
+def test_an_image_that_is_available_again_is_not_marked_as_gone():
     lock = LOCK.replace("its registry was not asked", "the package was removed\n    gone: true")
     update = lock_update(lock, images(A, B), {A: StoredImage(ONE), B: StoredImage(TWO)}, TODAY)
     assert f"  {A}:\n    digest: {ONE}\n    source: ghcr.io, 2026-11-21\n  # B is special." in update.text
 
 
-def test_a_registry_without_an_answer_changes_nothing():
+def test_a_registry_without_an_answer_changes_no_locked_digest():
     gone = RegistryError(Refusal.UNREACHABLE, "ghcr.io does not answer.")
     update = after({A: gone, B: gone})
     assert update.text == LOCK
     assert update.unanswered == {A: gone.message, B: gone.message}
 
 
-def test_an_image_that_is_not_there_gets_that_for_its_reason():
+def test_an_image_that_is_missing_gets_that_as_the_reason_for_no_digest():
     update = after({A: RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1."), B: StoredImage(TWO)})
     assert "digest: null\n    reason: ghcr.io has no llm-d/a:v1." in update.text
     assert not update.unanswered
 
 
-def test_a_digest_is_never_given_up_for_a_refusal():
+def test_a_locked_digest_is_kept_if_the_registry_refuses():
     update = after({A: StoredImage(ONE), B: RegistryError(Refusal.DENIED, "private, or gone")})
     assert f"digest: {TWO}" in update.text
     assert update.unanswered == {B: "private, or gone"}
 
 
-def test_the_lock_gets_new_images_in_their_place_and_loses_others():
+def test_the_lock_gains_new_images_in_order_and_loses_unused_ones():
     new = "ghcr.io/llm-d/aa:v1"
     update = after({A: StoredImage(ONE), new: StoredImage(THREE)}, A, new)
     assert update.text.index(A) < update.text.index(new)
@@ -243,7 +243,7 @@ def test_the_lock_gets_new_images_in_their_place_and_loses_others():
     assert B not in update.text
 
 
-def test_asking_twice_changes_nothing_the_second_time():
+def test_updating_the_lock_twice_changes_nothing_the_second_time():
     answers = {A: RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1."), B: StoredImage(TWO, 7)}
     once = after(answers).text
     assert lock_update(once, images(A, B), answers, date(2027, 1, 1)).text == once
@@ -255,7 +255,7 @@ def copied_chart(registry: Registry, sha256: str) -> HelmChart:
     return HelmChart(reference="gpu", version="v1", repository="https://charts.example.com", sha256=sha256)
 
 
-def test_the_copy_of_a_charts_archive_is_held_to_the_checksum_too(registry: Registry):
+def test_a_copied_chart_archive_is_compared_with_the_checksum_too(registry: Registry):
     mirror = MirrorRegistry(registry.address)
     (fine,) = chart_findings([copied_chart(registry, "0" * 64)], SilentProgress(), mirror)
     assert (fine.verdict, fine.path) == (Verdict.FINE, "gpuStack")
@@ -264,14 +264,14 @@ def test_the_copy_of_a_charts_archive_is_held_to_the_checksum_too(registry: Regi
     assert "images copy-list" in other.remedy
 
 
-def test_an_update_does_not_begin_with_another_copy_of_an_archive(registry: Registry):
+def test_an_update_with_another_copy_of_an_archive_is_refused(registry: Registry):
     mirror = MirrorRegistry(registry.address)
     refuse_other_archives([copied_chart(registry, "0" * 64)], SilentProgress(), mirror)
     with pytest.raises(KitError, match="the catalogue sha256:1111"):
         refuse_other_archives([copied_chart(registry, "1" * 64)], SilentProgress(), mirror)
 
 
-def test_a_chart_that_was_not_copied_is_a_problem(registry: Registry):
+def test_a_chart_missing_in_the_private_registry_is_a_problem(registry: Registry):
     chart = HelmChart(reference="gpu", version="v1", repository="https://charts.example.com", sha256="0" * 64)
     (finding,) = chart_findings([chart], SilentProgress(), MirrorRegistry(registry.address))
     assert (finding.verdict, "charts.example.com/gpu:v1" in finding.value) == (Verdict.PROBLEM, True)

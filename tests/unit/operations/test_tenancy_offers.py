@@ -14,7 +14,7 @@ def report(status: str, count: int | None) -> dict[str, Any]:
     return {"shapeAvailabilities": [{"availabilityStatus": status, "availableCount": count}]}
 
 
-def test_the_domain_with_most_capacity_comes_first_with_what_the_limit_leaves():
+def test_the_domain_with_most_capacity_is_offered_first_with_its_remaining_limit():
     client = FakeOci(
         {
             "identity /availabilityDomains": [{"name": "AD-1"}, {"name": "AD-2"}],
@@ -33,7 +33,7 @@ def _without_taking(client: FakeOci) -> Any:
     return lambda service, path, **_: client.answers[f"{service} {path}"]
 
 
-def test_shapes_with_capacity_come_once_where_most_of_them_is():
+def test_shapes_with_capacity_are_offered_once_for_the_best_domain():
     def rows(*counts: int) -> dict[str, Any]:
         names = ("BM.GPU.MI300X.8", "BM.GPU.MI355X-v1.8")
         return {
@@ -52,7 +52,7 @@ def test_shapes_with_capacity_come_once_where_most_of_them_is():
     ]
 
 
-def test_images_are_the_compartments_own_that_can_be_booted():
+def test_offered_images_are_the_compartments_own_that_nodes_can_boot():
     client = FakeOci({})
     images = [
         {"id": "a", "displayName": "gpu", "lifecycleState": "AVAILABLE", "compartmentId": "mine"},
@@ -64,7 +64,7 @@ def test_images_are_the_compartments_own_that_can_be_booted():
     assert [offer.value for offer in TenancyOffers(client, "tenancy").images("mine", SHAPE)] == ["a"]
 
 
-def test_what_oci_refuses_is_left_out_and_the_rest_asked():
+def test_resources_that_oci_refuses_to_list_are_not_offered():
     client = FakeOci({"containerengine /clusterOptions/all": {"kubernetesVersions": ["v1.9.3", "v1.34.2"]}})
     known = TenancyOffers(client, "tenancy")
     assert known.compartments() == []
@@ -72,7 +72,7 @@ def test_what_oci_refuses_is_left_out_and_the_rest_asked():
     assert len(known.refusals) == 1
 
 
-def test_nothing_more_is_asked_where_nobody_answers():
+def test_after_a_query_without_an_answer_no_other_is_made():
     client = FakeOci({"identity /compartments": OciError(0, "NoAnswer", "nobody answers")})
     known = TenancyOffers(client, "tenancy")
     assert [known.compartments(), known.clusters("mine"), known.availability_domains(SHAPE)] == [[], [], []]

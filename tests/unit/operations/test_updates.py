@@ -28,7 +28,7 @@ def scaled_by_hand() -> CommandResult:
     return CommandResult(0, "\n".join(json.dumps({"resOutputsEvent": {"metadata": item}}) for item in (scaled, gone)))
 
 
-def test_what_was_changed_by_hand_is_told_read_and_taken_back():
+def test_manual_changes_are_reported_refreshed_and_reverted():
     cli = Cli(document(), seen=scaled_by_hand())
     assert cli.update() == 0
     config = urn("kubernetes:core/v1:ConfigMap", "config")
@@ -52,7 +52,7 @@ def test_kubernetes_is_upgraded_one_resource_after_the_other():
     assert cli.progress.news[-1] == "Kubernetes, one after the other: system-node-pool v1.34.2 -> v1.35.2"
 
 
-def test_which_nodes_are_cycled_is_told_before_an_update_and_what_fails_is_refused():
+def test_an_update_names_nodes_to_be_cycled_and_refuses_impossible_cycling():
     cycling = {"nodePoolCyclingDetails": {"isNodeCyclingEnabled": True, "cycleModes": ["BOOT_VOLUME_REPLACE"]}}
 
     def cli(**changes: Any) -> Cli:
@@ -71,7 +71,7 @@ def test_which_nodes_are_cycled_is_told_before_an_update_and_what_fails_is_refus
     assert not [words for words in failing.asked if words.startswith("up")]
 
 
-def test_what_was_read_before_an_update_that_never_came_is_told_with_the_next():
+def test_changes_refreshed_for_an_update_that_was_cancelled_are_reported_next_time():
     owner = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     read = {"spec": {"replicas": 3}}
     old = {"inputs": read, "outputs": {**read, "metadata": {"managedFields": [owner]}}}
@@ -83,7 +83,7 @@ def test_what_was_read_before_an_update_that_never_came_is_told_with_the_next():
     )
 
 
-def test_an_update_goes_on_where_changes_by_hand_can_not_be_seen():
+def test_an_update_goes_on_if_manual_changes_cannot_be_determined():
     cli = Cli(document(), seen=CommandResult(255, "", "the cluster does not answer"))
     assert cli.update() == 0
     assert "they can't be seen, and so are not taken back: the cluster does not answer" in cli.progress.news
@@ -93,7 +93,7 @@ def test_an_update_goes_on_where_changes_by_hand_can_not_be_seen():
     ]
 
 
-def test_what_others_change_is_read_before_it_is_previewed_and_updated():
+def test_resources_that_others_change_are_refreshed_before_preview_and_update():
     cli = Cli(document())
     cli.pulumi = replace(cli.pulumi, refresh=True)
     assert cli.update() == 0
@@ -103,7 +103,7 @@ def test_what_others_change_is_read_before_it_is_previewed_and_updated():
     ]
 
 
-def test_what_failed_is_told_apart_from_what_was_not_begun_for_it():
+def test_failed_resources_are_distinguished_from_those_that_were_not_started():
     pool, stash = urn(NODE_POOL, "gpu"), urn("pulumi:index:Stash", "gpu-image-v1.34.2")
     stack = "urn:pulumi:prod::llmd-oke::pulumi:pulumi:Stack::llmd-oke-prod"
     errors = {pool: "out of capacity", stash: f"expected resource operations for {stash} but none were seen"}
@@ -120,7 +120,7 @@ def test_what_failed_is_told_apart_from_what_was_not_begun_for_it():
     )
 
 
-def test_an_update_is_previewed_and_then_made():
+def test_an_update_is_previewed_before_it_is_executed():
     cli = Cli(document())
     assert cli.update() == 0
     assert cli.asked == [
@@ -135,7 +135,7 @@ def unknown(op: str, name: str, protect: bool = True, **old: Any) -> dict[str, A
     return step(op, "oci:ContainerEngine/nodePool:NodePool", name, newState=state, **old)
 
 
-def test_an_update_is_not_bound_to_a_preview_with_values_that_only_it_will_know():
+def test_an_update_with_values_unknown_at_preview_is_not_bound_to_its_plan():
     there = unknown("update", "prod-mi300x", oldState={"inputs": {"size": 1}, "protect": True})
     cli = Cli(document(there, unknown("create", "prod-other")))
     assert cli.update() == 0
@@ -148,7 +148,7 @@ def test_an_update_is_not_bound_to_a_preview_with_values_that_only_it_will_know(
 
 
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (False, False)])
-def test_what_can_not_be_judged_and_nothing_protects_is_not_updated(before: bool, after: bool):
+def test_an_update_that_cannot_be_judged_and_is_unprotected_is_refused(before: bool, after: bool):
     there = unknown("update", "prod-mi300x", protect=after, oldState={"inputs": {"size": 1}, "protect": before})
     cli = Cli(document(there))
     with pytest.raises(KitError, match="node pool prod-mi300x, whose nodeMetadata only the update will know"):
@@ -159,7 +159,7 @@ def test_what_can_not_be_judged_and_nothing_protects_is_not_updated(before: bool
     assert cli.progress.news[-1].endswith("it may be replaced")
 
 
-def test_what_is_left_after_old_servers_went_is_judged_again():
+def test_changes_left_after_the_deletion_of_old_servers_are_judged_again():
     lost = document(replaced_pool())
     cli = Cli((DATA / "preview-switch.json").read_text(), then=lost)
     with pytest.raises(KitError, match="would take away"):
@@ -167,14 +167,14 @@ def test_what_is_left_after_old_servers_went_is_judged_again():
     assert not [words for words in cli.asked if words.startswith("up")]
 
 
-def test_without_a_plan_no_update_is_bound():
+def test_without_a_plan_an_update_is_not_bound_to_its_preview():
     cli = Cli(document())
     progress = Listener()
     updates.update(cli.pulumi, PLAN, progress, lambda _: True, yes=True, allow_replace=False, bound=False)
     assert cli.asked == ["preview --json --show-sames --non-interactive", "up --yes --skip-preview"]
 
 
-def test_without_yes_the_cli_asks_for_itself():
+def test_without_yes_the_pulumi_cli_asks_for_confirmation():
     cli = Cli(document())
     cli.update(yes=False)
     assert cli.asked[-1] == "up --plan FILE"
@@ -187,14 +187,14 @@ def test_a_refused_preview_updates_nothing():
     assert cli.asked == ["preview --json --show-sames --non-interactive --save-plan FILE"]
 
 
-def test_a_preview_that_failed_updates_nothing_and_says_why():
+def test_a_failed_preview_updates_nothing_and_says_why():
     cli = Cli(document(errors=("the bucket is gone",)))
     with pytest.raises(KitError, match="the bucket is gone"):
         cli.update(allow_replace=True)
     assert not [words for words in cli.asked if words.startswith(("up", "state"))]
 
 
-def test_what_may_be_replaced_loses_its_protection_and_nothing_else_does():
+def test_only_resources_whose_replacement_is_allowed_lose_their_protection():
     other = step("same", "oci:ContainerEngine/cluster:Cluster", "prod")["urn"]
     state = [{"urn": POOL, "protect": True}, {"urn": other, "protect": True}]
     cli = Cli(PROTECTED, state, then=document(replaced_pool()))
@@ -203,13 +203,13 @@ def test_what_may_be_replaced_loses_its_protection_and_nothing_else_does():
     assert cli.asked[-1].startswith("up")
 
 
-def test_protection_alone_is_refused_without_the_option():
+def test_removing_protection_alone_is_refused_without_the_option():
     cli = Cli(PROTECTED, [{"urn": POOL, "protect": True}])
     with pytest.raises(KitError, match="marked for protection"):
         cli.update()
 
 
-def test_on_full_nodes_old_servers_are_destroyed_before_the_update():
+def test_on_full_nodes_old_servers_are_deleted_before_the_update():
     cli = Cli((DATA / "preview-switch.json").read_text())
     assert cli.update() == 0
     _, early, again, last = cli.asked
@@ -219,7 +219,7 @@ def test_on_full_nodes_old_servers_are_destroyed_before_the_update():
     assert last.startswith("up")
 
 
-def test_nothing_is_destroyed_early_where_the_user_says_no():
+def test_nothing_is_deleted_early_if_the_user_declines():
     cli = Cli((DATA / "preview-switch.json").read_text())
     assert cli.update(yes=False, agreed=False) == 1
     assert cli.asked == ["preview --json --show-sames --non-interactive --save-plan FILE"]
@@ -233,7 +233,7 @@ def test_protected_resources_are_not_destroyed():
     assert cli.asked == []
 
 
-def test_unprotected_on_request_they_are():
+def test_protected_resources_are_destroyed_on_request():
     cli = Cli(document(), [{"urn": POOL, "protect": True}])
     assert updates.destroy(cli.pulumi, cli.progress, yes=True, unprotect=True) == 0
     assert cli.asked == [f"state unprotect {POOL} --yes", "destroy --yes"]
@@ -256,26 +256,26 @@ def reads(plan: planning.Plan, *resources: dict[str, Any]) -> bool:
     return with_refresh(Cli("", resources).pulumi, plan).refresh
 
 
-def test_sizes_that_the_autoscaler_changes_are_read():
+def test_pool_sizes_that_the_autoscaler_changes_are_refreshed():
     assert reads(REFRESHING_SCALED)
 
 
-def test_a_stack_that_goes_back_to_fixed_sizes_reads_what_the_autoscaler_left():
+def test_a_pool_that_becomes_fixed_is_refreshed_from_the_autoscalers_size():
     assert reads(FIXED, ADD_ON)
 
 
 @pytest.mark.parametrize("resources", [(), (OTHER,)])
-def test_a_stack_without_autoscaler_reads_nothing(resources: tuple[dict[str, Any], ...]):
+def test_a_stack_without_autoscaler_is_not_refreshed(resources: tuple[dict[str, Any], ...]):
     assert not reads(FIXED, *resources)
 
 
-def test_a_stack_that_creates_no_cluster_is_not_asked_for_its_state():
+def test_a_stack_that_creates_no_cluster_needs_no_state():
     cli = Cli("", [ADD_ON])
     assert not with_refresh(cli.pulumi, PLAN).refresh
     assert cli.asked == []
 
 
-def test_a_pool_whose_creation_failed_is_read_because_it_is_gone():
+def test_a_pool_whose_creation_failed_is_refreshed_because_it_was_deleted():
     assert reads(FIXED, OTHER, left("CREATING"))
 
 
@@ -308,22 +308,20 @@ FAILED_UPDATE = "updating urn:pulumi:prod::llmd-oke::x::gpu: 1 error occurred:\n
 
 @pytest.mark.parametrize(("type_", "outputs"), RECORDED)
 @pytest.mark.parametrize("error", [FAILED_CREATION, NOTHING_THERE], ids=["creation", "update that found nothing"])
-def test_a_failed_creation_may_have_left_nothing_whatever_state_was_recorded(
+def test_a_failed_creation_is_refreshed_whatever_state_was_recorded(
     type_: str, outputs: dict[str, Any] | None, error: str
 ):
     assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[error]))
 
 
 @pytest.mark.parametrize(("type_", "outputs"), RECORDED)
-def test_a_failed_update_is_read_only_in_a_state_that_a_creation_passes_through(
-    type_: str, outputs: dict[str, Any] | None
-):
+def test_a_failed_update_is_refreshed_only_in_states_that_a_creation_passes(type_: str, outputs: dict[str, Any] | None):
     created = {"ACTIVE", "CREATING_IMAGE", "INACTIVE", "MOVING", "NEEDS_ATTENTION", "RUNNING", "STOPPED", "STOPPING"}
     there = (outputs or {}).get("state") in {*created, "UPDATING"}
     assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[FAILED_UPDATE])) is not there
 
 
-def test_an_acceptance_that_failed_is_read_because_it_has_deleted_its_bindings():
+def test_a_failed_acceptance_is_refreshed_because_it_deletes_its_role_bindings():
     metadata = {"name": "acceptance-mi300x-1a2b", "namespace": "llmd-oke-acceptance"}
     job = left("", "kubernetes:batch/v1:Job", inputs={"metadata": metadata})
     assert reads(FIXED, job)
@@ -336,5 +334,5 @@ def test_an_acceptance_that_failed_is_read_because_it_has_deleted_its_bindings()
     [left("ACTIVE"), left("CREATING", initErrors=None), left("CREATING", "kubernetes:apps/v1:Deployment")],
     ids=["failed later", "well", "of another kind"],
 )
-def test_what_is_there_is_left_to_the_update(resource: dict[str, Any]):
+def test_existing_resources_are_left_to_the_update(resource: dict[str, Any]):
     assert not is_gone_after_failure(resource)

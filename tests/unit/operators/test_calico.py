@@ -21,34 +21,34 @@ def node_pod() -> dict[str, Any]:
     return declared()["DaemonSet/calico-node"]["spec"]["template"]["spec"]
 
 
-def test_nodes_get_no_cni_plug_in_of_calicos():
+def test_calicos_cni_plug_in_is_not_installed_on_nodes():
     assert "initContainers" not in node_pod()
     assert [volume["name"] for volume in node_pod()["volumes"]] == ["lib-modules"]
 
 
-def test_the_engine_knows_interfaces_of_okes_plug_in_and_leaves_addresses_to_it():
+def test_calico_handles_okes_interfaces_and_leaves_addresses_to_okes_plug_in():
     environment = {item["name"]: item["value"] for item in node_pod()["containers"][0]["env"]}
     assert environment["FELIX_INTERFACEPREFIX"] == "oci"
     assert environment["NO_DEFAULT_POOLS"] == "true"
     assert "FELIX_TYPHAK8SSERVICENAME" not in environment
 
 
-def test_what_serves_typha_is_left_out_as_nodes_do_not_use_it():
+def test_typha_is_removed_because_nodes_do_not_use_it():
     assert not [name for name in declared() if name.endswith("/calico-typha")]
 
 
-def test_definitions_come_first():
+def test_calicos_crds_come_before_its_other_objects():
     kinds = [name.partition("/")[0] for name in declared()]
     assert kinds[0] == "CustomResourceDefinition"
     assert kinds.count("CustomResourceDefinition") == 1
 
 
-def test_every_image_that_is_left_is_one_of_the_catalogues():
+def test_every_image_of_the_calico_manifest_is_in_the_catalogue():
     images = {item.reference for item in FACTS.images}
     assert node_pod()["containers"][0]["image"].partition("@")[0] in images
 
 
-def test_a_manifest_that_is_not_the_published_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_calico_manifest_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LLMD_OKE_CACHE", str(tmp_path))
     cached = tmp_path / "calico" / FACTS.version / "calico-policy-only.yaml"
     cached.parent.mkdir(parents=True)

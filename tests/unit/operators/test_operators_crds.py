@@ -47,36 +47,36 @@ async def wait(cluster, limit_s=10.0):
     await crds._wait(["ippools.nv-ipam.nvidia.com"], limit_s, cast("Any", cluster))
 
 
-async def test_a_definition_is_looked_for_until_it_is_established():
+async def test_a_crd_is_waited_for_until_it_is_established():
     cluster = Cluster(404, 503, "False", "True")
     await wait(cluster)
     assert cluster.asked == 4
 
 
-async def test_what_does_not_come_in_time_is_named():
+async def test_a_crd_that_does_not_appear_in_time_is_named():
     with pytest.raises(KitError, match=r"no definition of ippools.nv-ipam.nvidia.com after 0 s"):
         await wait(Cluster(404), 0)
 
 
-async def test_whoever_waits_says_what_helps():
+async def test_waiting_for_a_crd_says_what_would_help():
     with pytest.raises(KitError) as refused:
         await crds._wait(["scaledobjects.keda.sh"], 0, cast("Any", Cluster(404)), scaling().remedy)
     assert refused.value.remedy == scaling().remedy
     assert "scale.md" in scaling().remedy
 
 
-async def test_a_refusal_is_no_reason_to_wait():
+async def test_a_refused_connection_does_not_end_the_wait_for_crds():
     with pytest.raises(KitError, match="doesn't show its definitions"):
         await wait(Cluster(403))
 
 
-async def test_a_cluster_that_never_answers_is_told_with_what_it_said_last():
+async def test_a_cluster_that_never_answers_is_reported_with_its_last_error():
     with pytest.raises(KitError, match=r"can't be asked for ippools.* after 0 s: connection refused") as late:
         await wait(Cluster(httpx2.ConnectError("connection refused")), 0)
     assert late.value.remedy == crds.WAY
 
 
-async def test_a_certificate_that_is_not_trusted_is_no_reason_to_wait():
+async def test_an_untrusted_certificate_ends_the_wait_for_crds():
     error = httpx2.ConnectError("handshake")
     error.__cause__ = ssl.SSLCertVerificationError("certificate verify failed")
     with pytest.raises(KitError, match="certificate is not trusted"):
@@ -87,14 +87,14 @@ async def test_a_certificate_that_is_not_trusted_is_no_reason_to_wait():
     "error",
     [ConfigError("Exec llmd-oke returned 1: error There is no profile X"), FileNotFoundError(2, "No such file", "it")],
 )
-async def test_credentials_that_can_not_be_had_are_told_at_once(error: Exception):
+async def test_missing_credentials_are_reported_at_once(error: Exception):
     with pytest.raises(KitError, match="can't be signed in to") as refused:
         await wait(Cluster(error))
     assert str(error) in refused.value.message
     assert "PATH" in (refused.value.remedy or "")
 
 
-async def test_a_secret_kubeconfig_makes_no_secret_of_what_waits_for_definitions():
+async def test_a_secret_kubeconfig_does_not_make_dependents_secret():
     pulumi.runtime.set_mocks(NoResources())
     served = crds.when_established(["g"], 1, pulumi.Output.secret("kubeconfig"))
     assert await served.is_secret() is False

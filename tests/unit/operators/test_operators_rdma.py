@@ -15,7 +15,7 @@ assert MI300X is not None
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_a_node_has_a_function_for_each_gpu(shape):
+def test_a_node_has_a_virtual_function_for_each_gpu(shape):
     spec = rdma_network.policy(shape)["spec"]
     assert len(spec["nicSelector"]["rootDevices"]) * spec["numVfs"] == shape.rdma.virtual_functions == shape.gpus
     assert len(shape.rdma.adapters) == shape.gpus
@@ -23,7 +23,7 @@ def test_a_node_has_a_function_for_each_gpu(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_policy_network_and_pods_speak_of_the_same_resource(shape):
+def test_policy_network_and_pods_use_the_same_resource_name(shape):
     policy, network = rdma_network.policy(shape), rdma_network.network(shape)
     assert f"nvidia.com/{policy['spec']['resourceName']}" == shape.rdma.resource
     assert network["spec"]["resourceName"] == policy["spec"]["resourceName"]
@@ -43,7 +43,7 @@ def test_mi300x_ports_are_those_of_the_shape():
     )
 
 
-def test_the_network_takes_addresses_from_the_pool_and_moves_the_rdma_device():
+def test_the_rdma_network_takes_addresses_from_its_pool_and_moves_the_rdma_device():
     spec = rdma_network.network(MI300X)["spec"]
     assert json.loads(spec["ipam"]) == {"type": "nv-ipam", "poolName": rdma_network.ip_pool()["metadata"]["name"]}
     plugins = json.loads(f"[{spec['metaPlugins']}]")
@@ -51,7 +51,7 @@ def test_the_network_takes_addresses_from_the_pool_and_moves_the_rdma_device():
     assert plugins[0]["mtu"] == rdma_network.policy(MI300X)["spec"]["mtu"]
 
 
-def test_each_nodes_block_of_addresses_is_enough_and_inside_the_pool():
+def test_each_nodes_address_block_suffices_and_is_inside_the_pool():
     pool = rdma_network.ip_pool()["spec"]
     subnet = ipaddress.ip_network(pool["subnet"])
     assert ipaddress.ip_address(pool["gateway"]) in subnet
@@ -59,37 +59,37 @@ def test_each_nodes_block_of_addresses_is_enough_and_inside_the_pool():
     assert subnet.num_addresses // pool["perNodeBlockSize"] >= 500
 
 
-def test_ucx_and_rccl_agree_on_gid_and_traffic_class():
+def test_ucx_and_rccl_use_the_same_gid_and_traffic_class():
     rdma = MI300X.rdma
     assert rdma.environment["UCX_IB_GID_INDEX"] == rdma.rccl["NCCL_IB_GID_INDEX"]
     assert rdma.environment["UCX_IB_TRAFFIC_CLASS"] == rdma.rccl["NCCL_IB_TC"]
 
 
-def test_clusters_of_oci_hpc_oke_have_names_of_their_own():
+def test_clusters_of_oci_hpc_oke_have_their_own_resource_names():
     theirs = operators.with_function_names(MI300X, "oci-hpc-oke").rdma
     assert (theirs.resource, theirs.network_attachment.name) == ("nvidia.com/rdma-vf", "rdma-vf")
     assert theirs.environment == MI300X.rdma.environment
     assert operators.with_function_names(MI300X, None) is MI300X
 
 
-def test_names_that_the_catalogue_does_not_know_are_refused():
+def test_unknown_naming_schemes_are_refused():
     with pytest.raises(KitError, match="oci-hpc-oke"):
         operators.with_function_names(MI300X, "somebody")
 
 
-def test_a_resource_that_the_device_plug_in_does_not_give_out_is_refused():
+def test_a_resource_name_that_the_device_plug_in_does_not_offer_is_refused():
     other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update={"resource": "example.com/vf"})})
     with pytest.raises(KitError, match=r"example.com/vf.*nvidia.com"):
         rdma_network.policy(other)
 
 
-def test_a_shape_whose_ports_nobody_knows_is_refused():
+def test_a_shape_with_unknown_ports_is_refused():
     other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update={"sriov": None})})
     with pytest.raises(KitError, match="no ports"):
         rdma_network.policy(other)
 
 
-def test_all_definitions_that_are_waited_for_are_those_of_the_objects():
+def test_the_crds_that_are_waited_for_are_those_of_the_objects():
     objects = [
         rdma_network.policy(MI300X),
         rdma_network.network(MI300X),

@@ -65,29 +65,29 @@ def has(tree: Any, path: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator", "leader-worker-set"])
-def test_every_value_is_one_of_the_charts_own(name):
+def test_every_value_exists_in_the_charts_own_values(name):
     known = published_values(name)
     given = chart_values(operators.operator(name), WANTED)
     assert [path for path in paths(given) if not has(known, path) and path not in FREE_FORM[name]] == []
 
 
-def test_a_misspelt_value_would_be_noticed():
+def test_the_check_of_chart_values_detects_a_misspelt_one():
     assert not has(published_values("amd-gpu-operator"), "controllerManager.manager.tolerration")
 
 
-def test_the_workers_keep_the_tolerations_that_the_gpu_operators_chart_gives_them():
+def test_gpu_operator_workers_keep_the_charts_tolerations():
     defaults = published_values("amd-gpu-operator")["node-feature-discovery"]["worker"]["tolerations"]
     given = chart_values(operators.operator("node-feature-discovery"), WANTED)
     assert given["worker"]["tolerations"] == [*defaults, *WANTED]
 
 
-def test_tolerations_are_added_to_a_copy():
+def test_added_tolerations_do_not_change_the_shared_values():
     facts = operators.operator("node-feature-discovery")
     chart_values(facts, WANTED)
     assert chart_values(facts, [])["worker"] == facts.values["worker"]
 
 
-def test_the_gpu_operator_installs_no_driver_no_discovery_no_second_device_config():
+def test_the_gpu_operators_driver_and_discovery_are_disabled():
     given = operators.operator("amd-gpu-operator").values
     assert given["kmm"] == {"enabled": False, "watch": False}
     assert given["node-feature-discovery"] == {"enabled": False}
@@ -96,13 +96,13 @@ def test_the_gpu_operator_installs_no_driver_no_discovery_no_second_device_confi
 
 
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator", "leader-worker-set"])
-def test_charts_are_pinned(name):
+def test_chart_versions_are_pinned(name):
     chart = operators.operator(name).chart
     assert chart.version.lstrip("v")[0].isdigit()
     assert chart.repository is not None or chart.artifact in kit_images()
 
 
-def test_a_chart_of_a_registry_is_fetched_by_the_digest_of_the_lock(monkeypatch: pytest.MonkeyPatch):
+def test_an_oci_chart_is_pulled_by_its_locked_digest(monkeypatch: pytest.MonkeyPatch):
     digest = f"sha256:{'1' * 64}"
     chart = operators.operator("cert-manager").chart
     known = Lock(
@@ -114,7 +114,7 @@ def test_a_chart_of_a_registry_is_fetched_by_the_digest_of_the_lock(monkeypatch:
     assert chart.pinned == f"oci://quay.io/jetstack/charts/cert-manager@{digest}"
 
 
-def test_rehearsals_have_a_chart_whatever_digest_it_is_pinned_by():
+def test_rehearsals_have_every_chart_whatever_its_digest():
     with charts.chart(
         f"oci://registry.k8s.io/nfd/charts/node-feature-discovery@sha256:{'1' * 64}", "", "0.18.3"
     ) as folder:
@@ -130,7 +130,7 @@ def test_rehearsals_have_a_chart_whatever_digest_it_is_pinned_by():
         {"reference": "charts", "repository": "https://example.com", "sha256": "0" * 63},
     ],
 )
-def test_a_chart_that_nothing_holds_to_its_content_needs_a_reason(fields: dict[str, str]):
+def test_a_chart_without_a_checksum_needs_a_reason(fields: dict[str, str]):
     with pytest.raises(ValidationError):
         HelmChart(version="v1", **fields)
 
@@ -150,7 +150,7 @@ def test_everything_on_gpu_nodes_tolerates_their_taints():
     assert WANTED == [{"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}]
 
 
-def test_the_device_config_leaves_the_driver_alone():
+def test_the_device_config_disables_the_driver():
     assert device_config("ns", None, [])["spec"]["driver"] == {"enable": False, "blacklist": False}
 
 
@@ -175,7 +175,7 @@ def closed(schema: Any) -> Any:
         ("sriovnetwork.openshift.io_sriovnetworkpoolconfigs", rdma_network.pool_config([SHAPE])),
     ],
 )
-def test_custom_resources_satisfy_their_definitions(definition, manifest):
+def test_custom_resources_are_valid_by_their_crds(definition, manifest):
     path = SHARED_DATA / "crds" / f"{definition}.yaml"
     if not path.is_file():
         pytest.skip(f"{path} is absent")
@@ -186,7 +186,7 @@ def test_custom_resources_satisfy_their_definitions(definition, manifest):
     jsonschema.validate(manifest, {**closed(served["schema"]["openAPIV3Schema"]), "additionalProperties": True})
 
 
-def test_another_version_of_a_chart_needs_another_look_at_its_images():
+def test_another_chart_version_needs_another_review_of_its_images():
     known = operators.operator("kube-prometheus-stack").model_dump()
     with pytest.raises(ValidationError, match=r"images_of has to say that v0.92.0, .* are what 99.0.0 brings"):
         Operator.model_validate({**known, "chart": {**known["chart"], "version": "99.0.0"}})

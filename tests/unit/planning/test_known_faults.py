@@ -17,13 +17,13 @@ def paths(topology: str, engine: dict[str, Any], release: str = "llm-d-0.10.0") 
     return [problem.path for problem in problems(model(topology, engine=engine), release=release)]
 
 
-def test_a_fault_is_refused_where_all_that_it_takes_is_there():
+def test_a_known_fault_is_refused_if_all_its_conditions_are_met():
     assert paths(RANKS, DBO) == ["models[0].engine.extraArgs[0]"]
     assert paths(RANKS, {"extraArgs": DBO["extraArgs"]}) == []
     assert paths(RANKS, {**DBO, "all2AllBackend": "allgather_reducescatter"}) == []
 
 
-def test_a_fault_is_met_by_a_setting_of_one_role():
+def test_a_known_fault_is_met_by_a_setting_of_one_role():
     engine = {
         "extraArgs": ["--enable-eplb"],
         "gpuMemoryUtilization": 0.8,
@@ -34,16 +34,16 @@ def test_a_fault_is_met_by_a_setting_of_one_role():
     assert [item.path for item in told] == ["models[0].engine.extraArgs[0]"]
 
 
-def test_a_fault_of_another_release_is_none():
+def test_a_fault_of_another_release_is_not_met():
     assert paths(RANKS, DBO, release="llm-d-0.9.0") == []
 
 
-def test_a_fault_of_servers_with_a_connector_is_none_of_others():
+def test_a_fault_of_servers_with_a_kv_connector_is_not_met_without_one():
     assert paths("1p-tp1-1d-tp1", {"env": SEGMENTS}) == ["models[0].engine.env.PYTORCH_CUDA_ALLOC_CONF"]
     assert paths("agg-tp1-1r", {"env": SEGMENTS}) == []
 
 
-def test_a_value_is_found_in_another_word_and_in_the_key_of_an_object():
+def test_a_faults_argument_is_found_in_other_notations_and_in_json():
     drafts = ["--speculative-config", '{"method": "eagle3", "model": "/models/draft"}']
     arguments = ["--kv-offloading-size=10"]
     assert paths("agg-tp1ep-1r", {"extraArgs": [*arguments, *drafts]}) == ["models[0].engine.extraArgs[0]"]
@@ -51,7 +51,7 @@ def test_a_value_is_found_in_another_word_and_in_the_key_of_an_object():
     assert paths("agg-tp1ep-1r", {"extraArgs": [*arguments, key]}) == ["models[0].engine.extraArgs[0]"]
 
 
-def test_what_answers_may_suffer_from_is_told_with_its_source():
+def test_a_fault_that_may_change_answers_is_reported_with_its_source():
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", "--kv-cache-dtype=fp8"]})
     advice = plan(servers, release="llm-d-0.10.0").advice
     (told,) = [item for item in advice if "scales for keys and values" in item.text]
@@ -65,7 +65,7 @@ def entry(tmp_path: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.9.0", "llm-d-0.10.0"])
-def test_weights_that_gpus_do_not_load_are_refused_with_their_source(tmp_path: Path, release: str):
+def test_weights_that_the_gpu_cannot_load_are_refused_with_their_source(tmp_path: Path, release: str):
     entry(tmp_path)
     (problem,) = problems(model("agg-tp1-1r", model="mine"), release=release)
     assert problem.path == "models[0].model"
@@ -73,7 +73,7 @@ def test_weights_that_gpus_do_not_load_are_refused_with_their_source(tmp_path: P
     assert "github.com/amd/skills" in (problem.why or "")
 
 
-def test_weights_that_gpus_emulate_are_told_of_where_there_are_others(tmp_path: Path):
+def test_weights_that_the_gpu_emulates_are_reported_if_there_are_others(tmp_path: Path):
     weights = {"format": "mxfp4", "gib": 40.0}
     entry(tmp_path, weights=weights)
     assert not [item for item in plan(model("agg-tp1-1r", model="mine")).advice if "emulated" in item.text]
@@ -83,7 +83,7 @@ def test_weights_that_gpus_emulate_are_told_of_where_there_are_others(tmp_path: 
 
 
 @pytest.mark.parametrize("fault", known_faults(), ids=lambda fault: fault.text[:30])
-def test_a_known_fault_names_releases_and_flags_that_there_are(fault):
+def test_known_faults_refer_to_existing_releases_and_flags(fault):
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     assert set(fault.releases) <= {release.name for release in releases}
     assert all(f"--{flag}" in flags_by_word() for flag in fault.arguments)

@@ -10,30 +10,30 @@ def planned(*pools, **changes):
     return planning.plan_object(created_stack(*pools, **changes))
 
 
-def test_new_nodes_of_created_pools_are_tested_by_updates():
+def test_updates_test_new_nodes_of_created_pools():
     (accepted,) = planned().acceptance
     assert accepted.in_update
     assert accepted.checks == ("gpus", "memory", "matrix-products", "disks", "rdma", "locality", "links", "all-reduce")
 
 
-def test_limits_are_the_shapes_published_figures():
+def test_acceptance_limits_are_the_shapes_published_figures():
     limits = planned().acceptance[0].limits
     assert (limits.gpus, limits.virtual_functions, limits.gid_index, limits.mtu_bytes) == (8, 8, 3, 4220)
     assert (limits.all_reduce_gb_per_s, limits.all_reduce_alone_gb_per_s) == (350, 310)
     assert limits.link_gb_per_s == pytest.approx(0.8 * 50)
 
 
-def test_thresholds_of_the_stack_file_win():
+def test_thresholds_of_the_stack_file_override_the_shapes():
     limits = planned(acceptance={"thresholds": {"minLinkGbPerS": 45, "minAllReduceGbPerS": 355}}).acceptance[0].limits
     assert (limits.link_gb_per_s, limits.all_reduce_gb_per_s) == (45, 355)
 
 
-def test_other_nodes_are_tested_by_the_command_alone():
+def test_nodes_of_other_pools_are_tested_only_by_the_command():
     by_command, existing = planned(acceptance={"when": "by-command"}), plan(model())
     assert [accepted.in_update for stack in (by_command, existing) for accepted in stack.acceptance] == [False, False]
 
 
-def test_pools_of_the_cluster_autoscaler_are_tested_by_the_command_alone():
+def test_nodes_of_autoscaled_pools_are_tested_only_by_the_command():
     scaling = {"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9}
     (accepted,) = planned(created_pool(scaling=scaling)).acceptance
     assert not accepted.in_update
@@ -44,30 +44,30 @@ def test_the_models_need_the_nodes_that_they_are_placed_on():
     assert plan(model()).acceptance[0].needed == 2
 
 
-def test_without_rdma_there_is_nothing_between_nodes_to_test():
+def test_without_rdma_no_links_between_nodes_are_tested():
     (accepted,) = planned(models=[model("agg-tp1-1r")], rdma="none").acceptance
     assert accepted.checks == ("gpus", "memory", "matrix-products", "disks")
     assert accepted.limits.virtual_functions == 0
 
 
-def test_the_page_says_what_tests_the_way_of_kv_cache_without_rdma():
+def test_the_docs_say_what_tests_kv_transfer_without_rdma():
     page = " ".join((PROJECT / "docs/how-to/accept-gpu-nodes.md").read_text().split())
     least = EMULATION * without_rdma().emulated_gb_per_s
     assert f"at most {least:g} GB/s, {EMULATION:g} times UCX's software emulation" in page
 
 
-def test_a_shape_without_a_published_all_reduce_is_not_held_to_one():
+def test_a_shape_without_a_published_all_reduce_rate_has_no_threshold_for_it():
     (accepted,) = planned(created_pool(shape="BM.GPU.MI355X.8"), models=[model("agg-tp1-1r")], rdma="none").acceptance
     assert "all-reduce" not in accepted.checks
 
 
-def test_the_cost_of_an_acceptance_is_bounded_by_its_time_limit():
+def test_the_cost_of_an_acceptance_is_limited_by_its_time_limit():
     (accepted,) = planned(acceptance={"limitMinutes": 30}).acceptance
     assert accepted.price_usd == pytest.approx(9 * 48 / 2)
     assert accepted.cost_sentence.endswith("within 30 minutes, at most 216 US dollars of nodes (list price, bound)")
 
 
-def test_a_bring_up_has_acceptance_between_devices_and_servers():
+def test_bring_up_has_acceptance_between_devices_and_servers():
     legs = {leg.name: leg for leg in bring_up(planned()).legs}
     assert legs["acceptance of GPU nodes"].after == ("vLLM image",)
     assert "vLLM image" in legs["server start"].after
@@ -83,18 +83,18 @@ def test_a_bring_up_has_acceptance_between_devices_and_servers():
         ({"checks": ["gpus", "gpus"]}, "checks", "twice"),
     ],
 )
-def test_thresholds_and_checks_that_contradict_are_refused(acceptance, path, why):
+def test_contradictory_thresholds_and_checks_are_refused(acceptance, path, why):
     (problem,) = problems(model(), acceptance=acceptance)
     assert problem.path.endswith(path)
     assert why in problem.why
 
 
 @pytest.mark.parametrize("acceptance", [{"checks": []}, {"checks": ["speed"]}, {"limitMinutes": 1}, {"onFailure": "x"}])
-def test_other_shapes_are_refused(acceptance):
+def test_acceptance_of_other_shapes_is_refused(acceptance):
     assert [problem.path.split(".")[0] for problem in problems(model(), acceptance=acceptance)] == ["acceptance"]
 
 
-def test_gpus_and_disks_are_held_to_shares_of_what_the_shape_has():
+def test_thresholds_of_gpus_and_disks_are_shares_of_the_shapes_figures():
     (accepted,) = plan().acceptance
     assert accepted.limits.memory_gb_per_s == pytest.approx(0.7 * 5300)
     assert accepted.limits.matrix_tflops == pytest.approx(0.4 * 1307)
@@ -102,12 +102,12 @@ def test_gpus_and_disks_are_held_to_shares_of_what_the_shape_has():
 
 
 @pytest.mark.parametrize(("nvme", "folder"), [("raid-10", "/mnt/nvme"), ("none", None)])
-def test_disks_are_read_where_the_kit_makes_a_file_system_of_them(nvme: str, folder: str | None):
+def test_disk_speed_is_tested_where_the_kit_makes_a_file_system(nvme: str, folder: str | None):
     (accepted,) = planned(created_pool(nvme=nvme, bootVolumeGib=1024)).acceptance
     assert accepted.disk_folder == folder
 
 
 @pytest.mark.parametrize(("key", "value"), [("minMemoryGbPerS", 5300), ("minMatrixTflops", 1307)])
-def test_a_threshold_that_no_gpu_reaches_is_refused(key: str, value: float):
+def test_a_threshold_beyond_the_gpus_peak_is_refused(key: str, value: float):
     (problem,) = problems(acceptance={"thresholds": {key: value}})
     assert problem.path == f"acceptance.thresholds.{key}"

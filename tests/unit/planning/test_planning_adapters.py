@@ -19,7 +19,7 @@ def refused(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
     return {problem.path: str(problem) for problem in problems(*models, **{"storage": CACHE, **changes})}
 
 
-def test_room_takes_what_vllm_makes_of_it_off_the_kv_cache():
+def test_adapter_slots_take_memory_from_the_kv_cache_as_in_vllm():
     without, beside = (
         plan(llama(room=room), storage=CACHE).models[0].units[0].roles[0].memory
         for room in (None, {"slots": 4, "maxRank": 16})
@@ -31,7 +31,7 @@ def test_room_takes_what_vllm_makes_of_it_off_the_kv_cache():
     assert without.key_value_gib - beside.key_value_gib == pytest.approx(expected)
 
 
-def test_each_gpu_of_several_has_the_inner_matrices_whole():
+def test_each_gpu_holds_an_adapters_whole_inner_matrices():
     def gib(size: int) -> float:
         entry = model(f"agg-tp{size}-1r", model="llama-3.1-8b-instruct", engine={"adapters": {}})
         return plan(entry, storage=CACHE).models[0].units[0].roles[0].memory.adapters_gib
@@ -39,68 +39,68 @@ def test_each_gpu_of_several_has_the_inner_matrices_whole():
     assert gib(1) < gib(2) < 2 * gib(1)
 
 
-def test_a_revision_has_a_name_of_its_own_at_the_servers():
+def test_an_adapter_revision_has_its_own_name_at_the_servers():
     (adapter,) = plan(llama(SQL, room={}), storage=CACHE).models[0].adapters
     assert adapter.served_name == "sql-aaaaaaaaaaaa"
 
 
-def test_adapters_without_room_are_refused():
+def test_adapters_without_slots_are_refused():
     assert "no room" in refused(llama(SQL))["models[0].engine.adapters"]
 
 
-def test_adapters_without_a_filled_model_cache_are_refused():
+def test_adapters_without_a_pre_warmed_model_cache_are_refused():
     assert "model cache" in refused(llama(SQL, room={}), storage={})["models[0].engine.adapters"]
     source = {**CACHE, "prewarm": {"source": "none"}}
     assert "model cache" in refused(llama(SQL, room={}), storage=source)["models[0].engine.adapters"]
 
 
-def test_a_model_whose_layers_are_not_known_to_take_adapters_is_refused():
+def test_adapters_for_layers_without_known_support_are_refused():
     assert "gpt_oss" in refused(model("agg-tp1-1r", engine={"adapters": {}}))["models[0].engine.adapters"]
 
 
-def test_a_release_that_is_not_known_to_read_adapters_is_refused():
+def test_adapters_are_refused_with_a_release_not_known_to_support_them():
     assert "llm-d-0.7.0" in refused(llama(SQL, room={}), release="llm-d-0.7.0")["models[0].engine.adapters"]
 
 
-def test_a_router_that_is_not_known_to_write_names_is_refused():
+def test_adapters_are_refused_with_a_router_not_known_to_rewrite_names():
     problem = refused(llama(SQL, room={}), override={"router": "llm-d-0.6.0"})["models[0].engine.adapters"]
     assert "endpoint picker of llm-d-0.6.0" in problem
 
 
-def test_servers_without_an_endpoint_picker_have_no_adapters():
+def test_servers_without_an_endpoint_picker_cannot_have_adapters():
     assert "endpoint picker" in refused(llama(SQL, room={}, router={"mode": "none"}))["models[0].router.mode"]
 
 
-def test_a_gateway_would_pass_the_route_that_loads_adapters():
+def test_adapters_behind_a_gateway_are_refused_because_it_exposes_loading():
     gateway = {"mode": "create", "provider": "istio"}
     problem = refused(llama(SQL, room={}, router={"mode": "gateway"}), gateway=gateway)["models[0].router.mode"]
     assert "/v1/load_lora_adapter" in problem
 
 
 @pytest.mark.parametrize("name", ["sql", "llama", "sql-aaaaaaaaaaaa"])
-def test_a_name_that_something_else_has_is_refused(name: str):
+def test_an_adapter_name_that_is_in_use_is_refused(name: str):
     entry = llama(SQL, {**SQL, "name": name}, room={}, name="llama")
     assert "models[0].adapters[1].name" in refused(entry)
 
 
-def test_fewer_places_in_memory_than_slots_are_refused():
+def test_fewer_adapters_in_memory_than_slots_are_refused():
     assert "models[0].engine.adapters.hostSlots" in refused(llama(room={"slots": 4, "hostSlots": 2}))
 
 
-def test_a_rank_that_vllm_has_no_room_for_is_refused():
+def test_an_adapter_rank_that_vllm_does_not_support_is_refused():
     assert "320" in refused(llama(room={"maxRank": 24}))["models[0].engine.adapters.maxRank"]
 
 
-def test_a_branch_is_no_revision():
+def test_a_branch_is_refused_as_an_adapters_revision():
     assert "commit" in refused(llama({**SQL, "revision": "main"}, room={}))["models[0].adapters[0].revision"]
 
 
-def test_vllms_own_arguments_for_adapters_are_keys_of_the_stack_file():
+def test_vllms_arguments_for_adapters_are_refused_in_favour_of_keys():
     entry = model("agg-tp1-1r", model="llama-3.1-8b-instruct", engine={"extraArgs": ["--enable-lora"]})
     assert "engine.adapters" in refused(entry)["models[0].engine.extraArgs[0]"]
 
 
-def test_what_room_takes_and_adapters_that_share_it_are_told():
+def test_memory_of_slots_and_adapters_that_share_it_are_advised():
     adapters = ({**SQL, "name": name} for name in ("a", "b", "c"))
     told = [item.text for item in plan(llama(*adapters, room={"slots": 2}), storage=CACHE).advice]
     assert any("2 slots of rank 16" in text for text in told)

@@ -16,7 +16,7 @@ CACHE = {"modelCache": {"kind": "node-disk"}}
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
 
 
-def test_a_fitting_stack_is_told_what_its_nodes_need_and_the_limits_of_its_release():
+def test_a_sound_stack_gets_advice_on_its_nodes_needs_and_its_releases_limits():
     fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
     text = plan(fitting, nodes=2, storage=CACHE).advice
     limits = {(item.path, item.text.partition(":")[0]) for item in text if item.path != "gpuPools[0]"}
@@ -28,7 +28,7 @@ def test_a_fitting_stack_is_told_what_its_nodes_need_and_the_limits_of_its_relea
     ]
 
 
-def test_what_handing_over_without_rdma_takes_is_forecast_for_each_model():
+def test_the_time_of_kv_transfers_without_rdma_is_advised_for_each_model():
     text = advice(model("2p-tp1-2d-tp2"), nodes=1, rdma="none")["rdma"]
     assert "0.3 GB of a prompt of 4096 tokens take 0.079 to 1.2 s of gpt-oss-120b's time" in text
     assert "forecast by 3.8 and 0.25 GB/s measured on other GPUs; 13.1 are reported of MI300X" in text
@@ -36,7 +36,7 @@ def test_what_handing_over_without_rdma_takes_is_forecast_for_each_model():
     assert "rdma" not in advice(model("2p-tp1-2d-tp2"))
 
 
-def test_policies_that_nothing_enforces_and_cache_that_none_sees_are_told():
+def test_unenforced_policies_and_unobserved_kv_cache_are_advised():
     text = advice(model("4p-tp1-2d-tp2"))["cluster"]
     assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in text
     assert (
@@ -50,7 +50,7 @@ def test_policies_that_nothing_enforces_and_cache_that_none_sees_are_told():
 
 
 @pytest.mark.parametrize(("keys", "told"), [({}, True), ({"frontDoor": {}}, False)])
-def test_servers_that_nothing_stands_before_are_told(keys: dict[str, object], told: bool):
+def test_open_servers_without_a_router_are_advised_unless_keys_protect_them(keys: dict[str, object], told: bool):
     assert ("models[0].router.mode" in advice(model("agg-tp1-1r", router={"mode": "none"}), **keys)) is told
     assert "models[0].router.mode" not in advice(model("agg-tp1-1r"), **keys)
 
@@ -61,7 +61,7 @@ def test_neither_network_of_oke_enforces_policies(cni: str):
     assert f"OKE's {cni} network does not" in advice(*result.pop("models"), **result)["cluster"]
 
 
-def test_disk_space_on_existing_nodes_is_told_by_the_fullest_of_them():
+def test_disk_space_on_existing_nodes_is_advised_by_the_fullest_node():
     text = advice(model("8p-tp1-2d-tp4"), nodes=2)["gpuPools[0]"]
     assert "592 GiB of its disk (8 x 74 GiB)" in text
     assert text.endswith("a storage.modelCache keeps weights out of pods")
@@ -69,14 +69,14 @@ def test_disk_space_on_existing_nodes_is_told_by_the_fullest_of_them():
     assert "gpuPools[0]" not in advice(*result.pop("models"), **result)
 
 
-def test_a_vocabulary_that_every_server_fetches_is_told():
+def test_a_vocabulary_that_every_server_downloads_is_advised():
     assert "o200k_base.tiktoken as it starts" in advice(model())["models[0].model"]
     assert "o200k_base" in advice(model(), storage={**CACHE, "prewarm": {"source": "none"}})["models[0].model"]
     for quiet in (advice(model(), storage=CACHE), advice(model("agg-tp2-1r", model=LLAMA))):
         assert "models[0].model" not in quiet
 
 
-def test_idle_nodes_come_with_their_price_and_the_copies_that_would_fit():
+def test_idle_nodes_are_advised_with_their_price_and_copies_that_would_fit():
     text = advice(model("8p-tp1-4d-tp2"))["gpuPools"]
     assert text == (
         "7 nodes (56 GPUs, 336 $/hour at list price) would serve nothing; models[0].copies of 4 would fit, 1 node idle"
@@ -84,26 +84,26 @@ def test_idle_nodes_come_with_their_price_and_the_copies_that_would_fit():
     assert advice(model("8p-tp1-4d-tp2", copies=4))["gpuPools"].startswith("1 node (8 GPUs, 48 $/hour")
 
 
-def test_copies_are_not_offered_where_no_other_would_fit():
+def test_copies_are_not_advised_where_none_would_fit():
     assert "copies" not in advice(model("8p-tp1-4d-tp2"), nodes=3)["gpuPools"]
     assert "copies" not in advice(model("agg-tp1-1r", copies=64), nodes=9)["gpuPools"]
     assert "copies" not in advice(model("1p-tp1-1d-tp2"), nodes=2, rdma="none")["gpuPools"]
 
 
-def test_the_offered_copies_can_be_deployed():
+def test_the_advised_copies_can_be_deployed():
     offered = advice(model("3p-tp1-1d-tp2"), nodes=4)["gpuPools"]
     assert "models[0].copies of 6 would fit" in offered
     assert "gpuPools" not in advice(model("3p-tp1-1d-tp2", copies=6), nodes=4)
 
 
 @pytest.mark.parametrize(("tokens", "short"), [(200, True), (999, True), (1000, False), (10_000, False)])
-def test_short_prompts_do_not_pay_for_disaggregation(tokens: int, short: bool):
+def test_disaggregation_of_short_prompts_is_advised_against(tokens: int, short: bool):
     workload = {"inputTokens": tokens, "outputTokens": 100}
     assert ("models[0].workload.inputTokens" in advice(model(workload=workload))) is short
     assert "models[0].workload.inputTokens" not in advice(model("agg-tp1-1r", workload=workload))
 
 
-def test_small_models_do_not_pay_for_disaggregation(monkeypatch: pytest.MonkeyPatch):
+def test_disaggregation_of_small_models_is_advised_against(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.model("gpt-oss-120b")
     assert known is not None
     parameters = known.parameters.model_copy(update={"total_billions": 8.0})
@@ -123,33 +123,33 @@ def test_small_models_do_not_pay_for_disaggregation(monkeypatch: pytest.MonkeyPa
         (51, "plain aggregated"),
     ],
 )
-def test_targets_at_the_extremes_do_not_pay_for_disaggregation(itl_ms: float, reason: str | None):
+def test_disaggregation_for_extreme_targets_is_advised_against(itl_ms: float, reason: str | None):
     text = advice(model(slo={"itlMs": itl_ms})).get("models[0].slo.itlMs")
     assert (text is None) if reason is None else (text is not None and reason in text)
     assert "models[0].slo.itlMs" not in advice(model("agg-tp1-1r", slo={"itlMs": itl_ms}))
 
 
-def test_a_target_of_ttft_alone_says_nothing_about_disaggregation():
+def test_a_target_for_ttft_alone_gives_no_advice_on_disaggregation():
     assert "models[0].slo.itlMs" not in advice(model(slo={"ttftMs": 2000}))
 
 
-def test_kv_cache_for_fewer_sequences_than_asked_for_is_told_with_figures():
+def test_a_kv_cache_for_fewer_sequences_than_configured_is_advised_with_figures():
     text = advice(model("8p-tp1-2d-tp1", model="llama-3.3-70b-instruct-fp8-dynamic"))["models[0].engine.maxNumSeqs"]
     assert "81 sequences of 4352 tokens" in text
     assert "256" in text
 
 
-def test_kv_cache_of_prefill_servers_is_not_judged_by_sequences():
+def test_the_kv_cache_of_prefill_servers_is_not_judged_by_sequences():
     llama = "llama-3.3-70b-instruct-fp8-dynamic"
     assert "models[0].engine.maxNumSeqs" not in advice(model("8p-tp1-2d-tp4", model=llama))
 
 
-def test_a_server_without_a_spare_for_its_update_is_told():
+def test_a_server_without_spare_gpus_for_its_update_is_advised():
     assert "the only decode server" in advice(model("6p-tp1-1d-tp2"), nodes=1)["models[0].topology"]
     assert "models[0].topology" not in advice(model("6p-tp1-1d-tp2"), nodes=9)
 
 
-def test_free_gpus_on_used_nodes_are_told_only_where_they_add_up_to_a_node(shape_with: Callable[[int], None]):
+def test_free_gpus_on_used_nodes_are_advised_only_if_they_add_up_to_a_node(shape_with: Callable[[int], None]):
     assert "gpuPools" not in advice(model("3p-tp1-1d-tp2"), nodes=1)
     shape_with(4)
     text = advice(model("8p-tp1-4d-tp2"), nodes=4)["gpuPools"]
@@ -162,7 +162,7 @@ def way_in(**changes: Any) -> bool:
     return "cluster.network.bastionService.clientCidrs" in advice(*result.pop("models"), **result)
 
 
-def test_a_private_endpoint_that_no_bastion_leads_to_is_told():
+def test_a_private_endpoint_without_a_bastion_is_advised():
     public = {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}
     assert way_in()
     assert not way_in(network={"bastionService": {"clientCidrs": ["203.0.113.0/24"]}})
@@ -170,7 +170,7 @@ def test_a_private_endpoint_that_no_bastion_leads_to_is_told():
     assert not way_in(apiEndpoint=public)
 
 
-def test_nodes_without_a_way_to_the_internet_need_all_in_their_image():
+def test_nodes_without_internet_access_that_need_packages_are_advised():
     storage = {"storage": {"modelCache": {"kind": "file-storage"}}}
     result = created(network={"workerInternet": False}, stack_changes=storage)
     text = advice(*result.pop("models"), **result)["cluster.network.workerInternet"]
@@ -179,17 +179,17 @@ def test_nodes_without_a_way_to_the_internet_need_all_in_their_image():
 
 
 @pytest.mark.parametrize(("launch", "advised"), [("managed-compute-cluster", True), ("cluster-network", False)])
-def test_a_right_to_publish_metrics_that_no_node_may_use_is_told(launch: str, advised: bool):
+def test_an_unused_permission_to_publish_metrics_is_advised(launch: str, advised: bool):
     result = created(created_pool(launch=launch), iam={"grants": ["oci-metrics"]})
     assert ("cluster.iam.grants" in advice(*result.pop("models"), **result)) is advised
 
 
-def test_ocids_of_an_example_are_told_once():
+def test_placeholder_ocids_of_an_example_are_advised_once():
     result = advice(nodes=2, cluster=existing_cluster(identifier="ocid1.cluster.oc1.iad.example"))
     assert result["cluster.identifier"].startswith("the OCID is an example's")
 
 
-def test_blocks_that_are_smaller_than_those_that_are_handed_over_are_told():
+def test_block_sizes_below_those_of_kv_transfers_are_advised():
     assert advice(model(engine={"blockSize": 16}))["models[0].engine.blockSize"].startswith(
         "KV cache is handed over block by block: 8 times the descriptors of blocks of 128"
     )
@@ -197,11 +197,11 @@ def test_blocks_that_are_smaller_than_those_that_are_handed_over_are_told():
         assert "models[0].engine.blockSize" not in advice(served)
 
 
-def test_a_folder_of_kernels_that_hides_those_of_the_image_is_told():
+def test_a_kernel_folder_that_hides_the_images_kernels_is_advised():
     text = advice(model(engine={"env": {"AITER_JIT_DIR": "/.aiter"}}))
     assert "compiles what the image has prebuilt" in text["models[0].engine.env.AITER_JIT_DIR"]
 
 
-def test_what_several_models_are_advised_is_said_once():
+def test_equal_advice_on_several_models_is_given_once():
     several = [Advice("models[0]", "a"), Advice("models[0]", "b"), Advice("models[1]", "a"), Advice("models[2]", "a")]
     assert merge_advice(several) == [Advice("models[0] and 2 more", "a"), Advice("models[0]", "b")]

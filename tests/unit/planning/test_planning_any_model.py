@@ -32,11 +32,11 @@ def known(name: str) -> catalogue.CatalogueModel:
 
 
 @pytest.mark.parametrize("name", sorted(FULL))
-def test_every_model_of_the_catalogue_can_be_deployed_on_a_node_or_two(name: str):
+def test_every_model_of_the_catalogue_can_be_deployed_on_one_or_two_nodes(name: str):
     assert problems(model(FULL[name], model=name, workload=WORKLOAD)) == []
 
 
-def test_gpus_that_would_share_a_block_of_weights_are_refused_with_the_way_out():
+def test_gpus_that_would_split_a_block_of_weights_are_refused_with_a_remedy():
     (problem,) = problems(model("agg-tp8-1r", model=QWEN, workload=WORKLOAD))
     assert problem.path == "models[0].topology"
     assert problem.accepted == "for aggregated: one of 2, 4"
@@ -45,11 +45,11 @@ def test_gpus_that_would_share_a_block_of_weights_are_refused_with_the_way_out()
     assert "expertParallel" in problem.why
 
 
-def test_experts_that_stay_whole_are_on_any_number_of_gpus():
+def test_experts_that_stay_whole_permit_any_number_of_gpus():
     assert problems(model("agg-tp8ep-1r", model=QWEN, workload=WORKLOAD)) == []
 
 
-def test_a_dense_layer_has_blocks_too():
+def test_dense_layers_have_blocks_of_weights_too():
     dense = known("qwen3-32b")
     scaled = dense.model_copy(update={"weights": dense.weights.model_copy(update={"block_size": 128})})
     assert [size for size in (1, 2, 4, 8) if blocks_allow(scaled, Parallelism(size))] == [1, 2, 4, 8]
@@ -61,12 +61,12 @@ def test_a_dense_layer_has_blocks_too():
     ] == [1, 2]
 
 
-def test_kv_heads_are_copied_to_more_gpus_than_there_are_heads():
+def test_kv_heads_are_copied_if_there_are_more_gpus_than_heads():
     assert heads_allow(known(QWEN), 8)
     assert not heads_allow(known("mixtral-8x22b"), 3)
 
 
-def test_a_model_that_no_node_holds_is_refused_with_what_it_would_take(monkeypatch: pytest.MonkeyPatch):
+def test_a_model_that_fits_no_node_is_refused_with_what_it_needs(monkeypatch: pytest.MonkeyPatch):
     large = known("deepseek-r1")
     weights = large.weights.model_copy(update={"gib": 2500.0})
     monkeypatch.setattr(catalogue, "model", lambda name: large.model_copy(update={"weights": weights}))
@@ -77,7 +77,7 @@ def test_a_model_that_no_node_holds_is_refused_with_what_it_would_take(monkeypat
     assert "of MI300X it takes 16 GPUs on 2 nodes" in problem.accepted
 
 
-def test_servers_of_latent_attention_have_its_backend():
+def test_servers_with_latent_attention_use_its_backend():
     release = catalogue.release("llm-d-0.9.0")
     assert release is not None
     backends = release.vllm.attention_backend
@@ -90,7 +90,7 @@ def test_servers_of_latent_attention_have_its_backend():
 
 
 @pytest.mark.parametrize("topology", ["1p-tp8-1d-tp8", "agg-tp8-1r"])
-def test_a_backend_that_nobody_evaluated_in_this_vllm_is_evaluated_by_each_update(topology: str):
+def test_an_attention_backend_without_evaluation_in_this_vllm_is_evaluated(topology: str):
     servers = model(topology, model="deepseek-r1", workload=WORKLOAD)
     (change,) = plan(servers).models[0].answer_changes
     assert (change.path, change.what.split(",")[0]) == ("release", "attention backend ROCM_AITER_MLA")
@@ -99,7 +99,7 @@ def test_a_backend_that_nobody_evaluated_in_this_vllm_is_evaluated_by_each_updat
     assert plan(servers, release="llm-d-0.7.0").models[0].answer_changes == ()
 
 
-def test_heads_that_a_backend_has_no_kernel_for_are_refused(monkeypatch: pytest.MonkeyPatch):
+def test_heads_that_an_attention_backend_does_not_support_are_refused(monkeypatch: pytest.MonkeyPatch):
     deepseek = known("deepseek-r1")
     architecture = deepseek.architecture.model_copy(update={"attention_heads": 40, "key_value_heads": 40})
     monkeypatch.setattr(catalogue, "model", lambda name: deepseek.model_copy(update={"architecture": architecture}))
@@ -108,7 +108,7 @@ def test_heads_that_a_backend_has_no_kernel_for_are_refused(monkeypatch: pytest.
     assert "here are 5" in problem.why
 
 
-def test_the_state_of_a_sequence_takes_room_of_its_kv_cache():
+def test_the_state_of_a_sequence_takes_memory_from_the_kv_cache():
     dense = known("qwen3-32b")
     linear = LinearAttention(layers=48, state_bytes_per_sequence=100 * dense.kv_cache.bytes_per_token)
     hybrid = dense.model_copy(
@@ -135,5 +135,7 @@ def advice(topology: str, name: str, input_tokens: int) -> dict[str, str]:
         ("agg-tp8-2r", "llama-3.1-405b-instruct-fp8-dynamic", 8000, False),  # dense
     ],
 )
-def test_large_models_with_experts_and_long_prompts_are_told_of_pd(topology: str, name: str, tokens: int, pays: bool):
+def test_disaggregation_is_advised_for_large_expert_models_with_long_prompts(
+    topology: str, name: str, tokens: int, pays: bool
+):
     assert ("P/D pays" in advice(topology, name, tokens).get("models[0].topology", "")) is pays

@@ -10,22 +10,22 @@ from stack_files import created_stack, problems
 TO_OPS: dict[str, Any] = {"recipients": ["ops@example.com"]}
 
 
-def test_a_budget_needs_a_cluster_that_the_stack_creates():
+def test_a_budget_requires_a_cluster_that_the_stack_creates():
     assert [problem.path for problem in problems(budget={"monthlyAmount": 1, **TO_OPS})] == ["budget"]
 
 
 @pytest.mark.parametrize(("amount", "told"), [(1_000, True), (10_000_000, False)])
-def test_a_stack_that_costs_more_than_its_budget_is_told(amount: int, told: bool):
+def test_a_stack_that_costs_more_than_its_budget_is_advised(amount: int, told: bool):
     made = plan(validate(created_stack(budget={"monthlyAmount": amount, **TO_OPS})))
     assert ("budget.monthlyAmount" in [advice.path for advice in made.advice]) == told
 
 
-def test_alerts_that_are_there_twice_are_refused():
+def test_duplicate_budget_alerts_are_refused():
     alerts = [{"percent": 80}, {"percent": 100}, {"percent": 80, "of": "spent"}]
     found = problems(budget={"monthlyAmount": 1, "alerts": alerts, **TO_OPS})
     assert "budget.alerts[2]" in [problem.path for problem in found]
 
 
-def test_a_budget_changes_nothing_that_results_go_by():
+def test_a_budget_does_not_change_the_configuration_hash():
     with_budget = plan(validate(created_stack(budget={"monthlyAmount": 10_000_000, **TO_OPS})))
     assert with_budget.config_hash == plan(validate(created_stack())).config_hash

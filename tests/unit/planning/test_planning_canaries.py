@@ -30,7 +30,7 @@ def objects(rendered: Rendered, kind: str, name: str) -> list[dict[str, Any]]:
     return [inputs for inputs in found if inputs["metadata"]["name"] == name]
 
 
-def test_each_server_of_each_unit_is_asked_at_its_own_port():
+def test_each_server_of_each_unit_gets_canaries_at_its_own_port():
     (config,) = objects(render(document(canaries={"everySeconds": 7})), "ConfigMap", "canary-gpt-oss-120b")
     request = from_json(config["data"]["request.json"])
     (unit,) = request.units
@@ -42,7 +42,7 @@ def test_each_server_of_each_unit_is_asked_at_its_own_port():
     assert len(request.prompts) == len(set(request.prompts)) == 3
 
 
-def test_canaries_are_pods_that_measure_and_prometheus_reads_them():
+def test_canary_pods_may_reach_servers_and_prometheus_may_scrape_them():
     rendered = render(document())
     (deployment,) = objects(rendered, "Deployment", "canary-gpt-oss-120b")
     assert deployment["spec"]["template"]["metadata"]["labels"]["llmd-oke/canary"] == "gpt-oss-120b"
@@ -59,12 +59,12 @@ def test_a_stack_without_canaries_has_none_of_their_objects_and_alerts():
     assert "Canary" not in json.dumps([item.inputs for item in rendered.resources])
 
 
-def test_canaries_that_nobody_hears_are_refused():
+def test_canaries_without_monitoring_are_refused():
     assert problems(document(monitoring="none")) == ["canaries"]
 
 
 @pytest.mark.parametrize("connector", ["mori-io", "mooncake"])
-def test_canaries_are_refused_where_they_could_not_hand_over(connector: str):
+def test_canaries_are_refused_where_they_could_not_transfer_kv_cache(connector: str):
     given = document(release="llm-d-0.10.0", override={"vllmImage": "docker.io/acme/vllm:v0.30.0"})
     given["models"] = [model("1p-tp2-1d-tp2", model="qwen3-32b", engine={"kvCache": {"connector": connector}})]
     assert problems(given) == ["models[0].engine.kvCache.connector"]

@@ -34,7 +34,7 @@ def refused_paths(value: dict[str, Any], **changes: Any) -> dict[str, str]:
         (CREATED, {"layer": "cluster", "models": None}),
     ],
 )
-def test_what_a_layer_needs_is_enough(value: dict[str, Any], changes: dict[str, Any]):
+def test_the_keys_that_a_layer_needs_suffice(value: dict[str, Any], changes: dict[str, Any]):
     assert refused_paths(value, **changes) == {}
 
 
@@ -51,16 +51,16 @@ def test_what_a_layer_needs_is_enough(value: dict[str, Any], changes: dict[str, 
         (CREATED, {"layer": "cluster"}, "models"),
     ],
 )
-def test_what_does_not_go_with_a_layer_is_refused(value: dict[str, Any], changes: dict[str, Any], path: str):
+def test_keys_that_do_not_belong_to_a_layer_are_refused(value: dict[str, Any], changes: dict[str, Any], path: str):
     assert list(refused_paths(value, **changes)) == [path]
 
 
-def test_pools_of_the_serving_layer_only_say_what_is_there():
+def test_pools_of_the_serving_layer_only_describe_existing_nodes():
     pools = [existing_pool(launch="plain", cycling={})]
     assert refused_paths(EXISTING, layer="serving", gpuPools=pools) == {}
 
 
-def test_a_missing_list_of_pools_hides_no_wrong_release() -> None:
+def test_a_missing_list_of_pools_does_not_hide_an_unknown_release() -> None:
     value = stack(model(model="gpt"), release="llm-d-9", gpuPool=[])
     del value["gpuPools"]
     with pytest.raises(InvalidStack) as refused:
@@ -72,11 +72,11 @@ PROJECT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("stack", config.stacks(PROJECT))
-def test_every_stack_can_be_deployed(stack: str):
+def test_every_stack_of_the_project_can_be_deployed(stack: str):
     assert planning.plan_stack_file(PROJECT, stack).models
 
 
-def test_the_reference_fills_eight_nodes_with_four_units_and_keeps_one_spare():
+def test_the_reference_stack_fills_eight_nodes_with_four_units_and_a_spare():
     plan = planning.plan_stack_file(PROJECT, "reference")
     (model,) = plan.models
     assert isinstance(plan.cluster, CreateCluster)
@@ -84,12 +84,12 @@ def test_the_reference_fills_eight_nodes_with_four_units_and_keeps_one_spare():
     assert (str(model.topology), len(model.units)) == ("8p-tp1-4d-tp2", 4)
 
 
-def test_the_small_stack_is_one_node():
+def test_the_small_stack_needs_one_node():
     plan = planning.plan_stack_file(PROJECT, "small")
     (model,) = plan.models
     assert (len(plan.nodes), str(model.topology)) == (1, "2p-tp1-1d-tp2")
 
 
 @pytest.mark.parametrize("stack", ["reference", "small", "existing"])
-def test_deployed_stacks_keep_weights_on_the_nodes(stack: str):
+def test_the_deployed_stacks_keep_weights_on_the_nodes(stack: str):
     assert planning.plan_stack_file(PROJECT, stack).config.storage.model_cache.kind == "node-disk"

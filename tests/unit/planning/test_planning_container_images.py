@@ -21,7 +21,7 @@ def used(*models: dict[str, Any], **changes: Any) -> list[str]:
     return [image.used_by for image in images_of(plan(*models, **changes))]
 
 
-def test_a_disaggregated_model_runs_vllm_router_and_sidecar():
+def test_a_disaggregated_model_pulls_vllm_router_and_sidecar():
     assert used(model("8p-tp1-4d-tp2"), nodes=2) == [
         "image pull",
         "vLLM",
@@ -31,17 +31,17 @@ def test_a_disaggregated_model_runs_vllm_router_and_sidecar():
     ]
 
 
-def test_aggregated_servers_have_no_sidecar_and_without_a_router_nothing_else():
+def test_aggregated_servers_have_no_sidecar_and_may_have_no_router():
     assert used(model("agg-tp1-8r"), nodes=1) == ["image pull", "vLLM", "endpoint picker", "Envoy"]
     assert used(model("agg-tp1-8r", router={"mode": "none"}), nodes=1) == ["image pull", "vLLM"]
 
 
-def test_a_cache_that_is_filled_beforehand_brings_the_pre_warm_image():
+def test_a_pre_warmed_cache_pulls_the_pre_warm_image():
     assert "pre-warm" in used(model("agg-tp1-8r"), nodes=1, storage=NODE_DISK)
     assert "pre-warm" not in used(model("agg-tp1-8r"), nodes=1, storage={**NODE_DISK, "prewarm": {"source": "none"}})
 
 
-def test_a_created_cluster_runs_gate_and_operator_too_each_image_once():
+def test_a_created_cluster_pulls_gate_and_operators_images_once_each():
     images = images_of(planning.plan(validated(stack_changes={"storage": NODE_DISK})))
     names = [image.used_by for image in images]
     assert names[0] == "gate"
@@ -51,13 +51,13 @@ def test_a_created_cluster_runs_gate_and_operator_too_each_image_once():
     assert len(set(references)) == len(references)
 
 
-def test_the_archives_of_all_charts_of_repositories_are_held_to_a_checksum():
+def test_archives_of_all_repository_charts_have_a_checksum():
     charts = chart_archives(planning.plan(validated(stack_changes={"monitoring": "install"})))
     assert [chart.reference for chart in charts] == ["gpu-operator-charts", "kube-prometheus-stack"]
     assert unchecked_archives_sentence(charts) is None
 
 
-def test_a_chart_whose_archive_is_held_to_no_checksum_is_told_with_the_reason():
+def test_a_chart_without_a_checksum_is_advised_with_the_reason():
     (chart,) = chart_archives(planning.plan(validated()))
     unknown = chart.model_copy(update={"sha256": None, "reason": "nobody asked"})
     assert unchecked_archives_sentence((unknown,)) == (
@@ -66,21 +66,21 @@ def test_a_chart_whose_archive_is_held_to_no_checksum_is_told_with_the_reason():
     )
 
 
-def test_an_image_of_the_stack_file_is_named_by_its_place_there():
+def test_an_image_of_the_stack_file_is_named_by_its_key():
     mine = f"example.com/team/vllm:1@sha256:{'0' * 64}"
     (_, vllm) = images_of(plan(model("agg-tp1-8r", router={"mode": "none"}), nodes=1, override={"vllmImage": mine}))
     assert (vllm.path, vllm.image.pinned) == ("override.vllmImage", mine)
 
 
 @pytest.mark.parametrize("digest", ["sha256:1", f"sha256:{'0' * 64}"])
-def test_a_digest_that_is_malformed_or_not_the_locks_is_refused_with_its_place(digest: str):
+def test_a_malformed_or_contradicting_digest_is_refused_with_its_key(digest: str):
     pinned = next(image for image in kit_images() if image.digest)
     (problem,) = problems(model("agg-tp1-8r"), nodes=1, override={"proxyImage": f"{pinned.reference}@{digest}"})
     assert problem.path == "override.proxyImage"
     assert "@sha256:" in problem.accepted
 
 
-def test_images_by_tag_alone_are_counted_in_one_sentence():
+def test_images_without_a_digest_are_counted_in_one_sentence():
     by_tag = UsedImage(ContainerImage(registry="ghcr.io", repository="a/b", tag="v1"), "x", "release")
     pinned = UsedImage(by_tag.image.model_copy(update={"digest": "sha256:" + "0" * 64}), "y", "release")
     assert (tag_only_sentence((by_tag, pinned)) or "").startswith("1 of 2 container images and charts are named by tag")

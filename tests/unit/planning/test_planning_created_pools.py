@@ -13,7 +13,7 @@ def planned(**changes: object) -> ClusterPlan:
     return created
 
 
-def test_what_a_pool_takes_as_the_stack_file_says_it_are_arguments_of_its_component():
+def test_pool_options_of_the_stack_file_are_arguments_of_the_component():
     cluster = planned(cpuPools=[{"name": "more"}])
     system, more = cluster.cpu_pools
     assert cluster.gpu_pools[0].options.keys() < GpuPoolArgs.__annotations__.keys()
@@ -21,7 +21,7 @@ def test_what_a_pool_takes_as_the_stack_file_says_it_are_arguments_of_its_compon
     assert more.options.keys() < CpuPoolArgs.__annotations__.keys()
 
 
-def test_the_network_has_addresses_for_the_pods_that_pools_are_told():
+def test_the_network_has_addresses_for_the_maximum_number_of_pods():
     bare = {"shape": "BM.Standard.E5.192", "ocpus": 2, "memoryGib": 16}
     cluster = planned(systemPool=bare, cpuPools=[{"name": "small", "ocpus": 2, "memoryGib": 16}, {"name": "large"}])
     told = [pool.max_pods for pool in cluster.pools]
@@ -29,14 +29,14 @@ def test_the_network_has_addresses_for_the_pods_that_pools_are_told():
     assert [pool.max_pods for pool in cluster.network.pools] == told
 
 
-def test_pools_have_the_image_that_is_looked_up_where_they_name_none():
+def test_pools_without_an_image_get_the_looked_up_one():
     looked_up = planned(cluster={"lookupResults": {"systemImageId": ocid("image", "oke")}})
     assert looked_up.cpu_pools[0].image_id == ocid("image", "oke")
     assert planned().cpu_pools[0].image_id is None
     assert planned().gpu_pools[0].image_id == ocid("image")
 
 
-def test_a_pool_that_is_there_has_no_image():
+def test_an_existing_pool_has_no_image():
     there = created_pool(poolId=ocid("nodepool"))
     network = {"vcnId": ocid("vcn"), "cidr": "10.0.0.0/16"}
     cluster = planned(gpuPools=[there], cluster={"network": network})

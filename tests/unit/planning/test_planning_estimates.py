@@ -17,7 +17,7 @@ def by_part(total: Costs) -> dict[str, float | None]:
     return {cost.part.split(":")[0]: cost.usd_per_hour for cost in total.parts}
 
 
-def test_a_created_cluster_costs_its_nodes_their_volumes_and_itself():
+def test_a_created_clusters_cost_includes_nodes_volumes_and_control_plane():
     parts = by_part(of())
     assert parts["mi300x"] == 9 * 48
     assert parts["system"] == pytest.approx(3 * (16 * 0.03 + 64 * 0.002))
@@ -25,7 +25,7 @@ def test_a_created_cluster_costs_its_nodes_their_volumes_and_itself():
     assert parts["OKE cluster"] == 0.10
 
 
-def test_the_sum_is_that_of_the_parts():
+def test_the_sum_is_that_of_the_parts_costs():
     result = of()
     assert result.usd_per_hour == pytest.approx(sum(price or 0 for price in by_part(result).values()))
 
@@ -40,7 +40,7 @@ def test_faster_boot_volumes_cost_more():
     assert fast - slow == pytest.approx(9 * 512 * 10 * 0.0017 / 744)
 
 
-def test_boot_volumes_of_a_pool_that_is_there_are_not_counted():
+def test_boot_volumes_of_an_existing_pool_are_not_counted():
     with_pool, without = (of(created_pool(**more)) for more in ({}, {"poolId": ocid("nodepool")}))
     assert (with_pool.usd_per_hour - without.usd_per_hour) == pytest.approx(9 * 512 * (0.0255 + 0.017) / 744)
 
@@ -51,7 +51,7 @@ def test_a_shape_without_a_public_price_is_named_and_not_guessed():
     assert any("BM.Standard.E5.192" in left_out for left_out in result.not_included)
 
 
-def test_of_an_existing_cluster_only_the_gpu_nodes_are_known():
+def test_the_cost_of_an_existing_cluster_includes_only_gpu_nodes():
     result = costs(plan(nodes=2))
     assert by_part(result) == {"mi300x": 96}
     assert "there already" in result.not_included[0]
@@ -60,14 +60,14 @@ def test_of_an_existing_cluster_only_the_gpu_nodes_are_known():
 NODE_DISK = {"modelCache": {"kind": "node-disk"}}
 
 
-def test_legs_side_by_side_take_as_long_as_the_longest():
+def test_parallel_bring_up_steps_take_as_long_as_the_longest():
     result = BringUp((Leg("a", 10, ""), Leg("b", 5, "", ("a",)), Leg("c", 7, "", ("a",)), Leg("d", 1, "", ("b", "c"))))
     assert result.seconds == 18
     assert result.critical == ("a", "c", "d")
     assert result.starts == {"a": 0, "b": 10, "c": 10, "d": 17}
 
 
-def test_a_created_cluster_waits_for_its_gpu_nodes():
+def test_bring_up_of_a_created_cluster_waits_for_its_gpu_nodes():
     result = bring_up(planning.plan(validated(stack_changes={"storage": NODE_DISK})))
     assert result.critical[:4] == ("network", "control plane", "system nodes", "GPU nodes")
     assert result.critical[-2:] == ("server start", "first request")
@@ -75,7 +75,7 @@ def test_a_created_cluster_waits_for_its_gpu_nodes():
     assert result.starts["operators"] == result.starts["GPU nodes"] > result.starts["system nodes"]
 
 
-def test_a_cluster_that_is_there_has_no_such_legs():
+def test_bring_up_in_an_existing_cluster_has_no_cluster_steps():
     names = [leg.name for leg in bring_up(plan(model("8p-tp1-4d-tp2"), nodes=2)).legs]
     assert names == ["vLLM image", "weights", "server start", "router", "first request"]
 
@@ -85,7 +85,7 @@ def test_servers_without_a_router_wait_for_none():
     assert "router" not in names
 
 
-def test_without_a_cache_the_servers_of_a_node_share_its_rate():
+def test_without_a_cache_the_servers_of_a_node_share_its_download_rate():
     def weights(**changes: object) -> float:
         result = bring_up(plan(model("agg-tp1-8r"), nodes=1, **changes))
         return next(leg.seconds for leg in result.legs if leg.name == "weights")
@@ -93,7 +93,7 @@ def test_without_a_cache_the_servers_of_a_node_share_its_rate():
     assert weights() == pytest.approx(8 * weights(storage=NODE_DISK))
 
 
-def test_the_registrys_own_size_of_the_image_wins(monkeypatch: pytest.MonkeyPatch):
+def test_the_image_size_from_the_registry_is_preferred(monkeypatch: pytest.MonkeyPatch):
     stack = plan(model("agg-tp1-8r"), nodes=1)
     reference = stack.release.vllm.image.reference
     entry = LockedDigest(digest="sha256:" + "0" * 64, source="a test", download_bytes=24_000_000)
@@ -101,7 +101,7 @@ def test_the_registrys_own_size_of_the_image_wins(monkeypatch: pytest.MonkeyPatc
     assert bring_up(stack).legs[0] == Leg("vLLM image", 1.0, bring_up(stack).legs[0].source)
 
 
-def test_a_server_starts_faster_where_compiled_code_is_kept():
+def test_a_server_start_is_faster_if_compiled_code_is_kept():
     kept, pods = (server_start(plan(model("agg-tp1-8r"), nodes=1, **more)) for more in ({"storage": NODE_DISK}, {}))
     assert kept
     assert pods
@@ -110,7 +110,7 @@ def test_a_server_starts_faster_where_compiled_code_is_kept():
     assert kept.source == ASSUMED
 
 
-def test_every_leg_says_where_its_time_is_from():
+def test_every_bring_up_step_has_the_source_of_its_duration():
     legs = bring_up(planning.plan(validated(stack_changes={"storage": NODE_DISK}))).legs
     assert all(leg.source for leg in legs)
     assert any(leg.source == ASSUMED for leg in legs)
@@ -118,7 +118,7 @@ def test_every_leg_says_where_its_time_is_from():
     assert all(names.index(other) < names.index(leg.name) for leg in legs for other in leg.after)
 
 
-def test_image_and_weights_come_at_the_same_time_where_weights_are_cached():
+def test_image_and_weights_are_downloaded_in_parallel_if_weights_are_cached():
     result = bring_up(plan(model("agg-tp1-8r"), nodes=1, storage=NODE_DISK))
     assert result.starts["vLLM image"] == result.starts["weights"] == 0
     assert "weights" not in result.critical

@@ -31,7 +31,7 @@ def roles(topology: str, engine: dict[str, Any], **changes: Any) -> tuple[RolePl
     return plan(servers(topology, engine), **given).models[0].units[0].roles
 
 
-def test_mori_over_nodes_takes_an_image_of_the_users_own_and_says_why():
+def test_mori_between_nodes_requires_the_users_own_image_and_says_why():
     refused = found(WIDE, MORI)
     assert [problem.path for problem in refused] == [
         "models[0].engine.prefill.all2AllBackend",
@@ -42,39 +42,39 @@ def test_mori_over_nodes_takes_an_image_of_the_users_own_and_says_why():
     assert found(WIDE, MORI, override={"vllmImage": OWN_IMAGES["vllmImage"]}) == []
 
 
-def test_an_image_of_another_release_is_not_the_users_own():
+def test_an_image_of_another_release_does_not_count_as_the_users_own():
     image = "registry.example/vllm/vllm-openai-rocm:v0.30.0"
     assert found(WIDE, MORI, override={"vllmImage": image})
 
 
-def test_ranks_of_one_node_exchange_by_mori_with_the_releases_image():
+def test_ranks_of_one_node_can_use_mori_with_the_releases_image():
     assert found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency", "gpuMemoryUtilization": 0.8}) == []
 
 
-def test_the_heap_of_mori_lies_outside_of_vllms_share_of_memory():
+def test_moris_heap_is_outside_of_vllms_share_of_memory():
     (problem,) = found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency"})
     assert (problem.path, problem.accepted) == ("models[0].engine.gpuMemoryUtilization", "at most 0.86")
 
 
 @pytest.mark.parametrize("topology", ["agg-tp8ep-1r", "agg-tp8-1r"])
-def test_servers_of_one_rank_have_nothing_to_exchange(topology: str):
+def test_an_exchange_backend_is_refused_for_servers_with_one_rank(topology: str):
     (problem,) = found(topology, {"all2AllBackend": "allgather_reducescatter"})
     assert problem.path == "models[0].engine.all2AllBackend"
     assert "no experts that others send tokens to" in (problem.why or "")
 
 
-def test_a_release_without_a_backend_names_those_that_have_it():
+def test_an_unsupported_exchange_backend_is_refused_with_releases_that_have_it():
     (problem,) = found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency"}, release="llm-d-0.9.0")
     assert problem.accepted.endswith(f"or release: {NEWEST}")
 
 
-def test_each_role_has_its_own_backend():
+def test_each_role_can_have_its_own_exchange_backend():
     prefill, decode = roles(WIDE, MORI, override=OWN_IMAGES)
     assert "--all2all-backend=mori_high_throughput" in prefill.settings.table_arguments
     assert "--all2all-backend=mori_low_latency" in decode.settings.table_arguments
 
 
-def test_what_is_known_of_a_backend_is_told_at_its_key():
+def test_known_drawbacks_of_a_backend_are_advised_at_its_key():
     given = plan(servers(WIDE, MORI), release=NEWEST, override=OWN_IMAGES, gpuPools=[existing_pool(size=4)])
     told = [item.path for item in given.advice if "MoRI over nodes" in item.text]
     assert told == ["models[0].engine.prefill.all2AllBackend", "models[0].engine.decode.all2AllBackend"]
@@ -84,7 +84,7 @@ def mori_io(**changes: Any) -> dict[str, Any]:
     return {**MORI, "kvCache": {"connector": "mori-io"}, **changes}
 
 
-def test_mori_io_hands_over_between_ranks_by_images_of_the_users_own():
+def test_mori_io_with_several_ranks_requires_the_users_own_images():
     assert found(WIDE, mori_io(), override=OWN_IMAGES) == []
     (problem,) = found(WIDE, mori_io(), override={"vllmImage": OWN_IMAGES["vllmImage"]})
     assert problem.path == "models[0].engine.kvCache.connector"
@@ -92,6 +92,6 @@ def test_mori_io_hands_over_between_ranks_by_images_of_the_users_own():
 
 
 @pytest.mark.parametrize("topology", ["2p-tp1dp16ep-1d-tp1dp16ep", "1p-tp1dp16ep-1d-tp1dp32ep"])
-def test_mori_io_knows_one_server_of_each_role_over_nodes(topology: str):
+def test_mori_io_supports_one_server_of_each_role_over_nodes(topology: str):
     (problem,) = found(topology, mori_io(), override=OWN_IMAGES)
     assert "one prefill and one decode server" in problem.accepted

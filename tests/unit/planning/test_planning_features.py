@@ -15,7 +15,7 @@ def arguments(engine: dict[str, Any] | None = None, **changes: Any) -> tuple[str
     return of_both
 
 
-def test_servers_have_all_features_that_the_catalogue_knows_of_their_model():
+def test_servers_enable_all_features_that_the_catalogue_has_for_their_model():
     assert arguments() == (
         "--enable-auto-tool-choice",
         "--tool-call-parser=hermes",
@@ -23,7 +23,7 @@ def test_servers_have_all_features_that_the_catalogue_knows_of_their_model():
     )
 
 
-def test_a_stack_chooses_among_features():
+def test_a_stack_can_choose_among_features():
     assert arguments({"features": ["reasoning"]}) == ("--reasoning-parser=qwen3",)
     assert arguments({"features": []}) == ()
 
@@ -32,7 +32,7 @@ def test_a_model_without_features_is_served_without():
     assert arguments(model="mixtral-8x22b") == ()
 
 
-def test_a_feature_that_the_catalogue_does_not_know_of_the_model_is_refused():
+def test_a_feature_that_the_catalogue_lacks_for_the_model_is_refused():
     (problem,) = problems(model("agg-tp8-1r", model="mixtral-8x22b", engine={"features": ["tool-calling"]}))
     assert (problem.path, problem.value) == ("models[0].engine.features[0]", "tool-calling")
     assert problem.accepted == "nothing"
@@ -40,13 +40,13 @@ def test_a_feature_that_the_catalogue_does_not_know_of_the_model_is_refused():
     assert (problem.path, problem.accepted) == ("models[0].engine.features[1]", "tool-calling")
 
 
-def test_a_feature_that_nobody_knows_is_refused_with_those_that_there_are():
+def test_an_unknown_feature_is_refused_with_the_known_ones():
     (problem,) = problems(model("agg-tp8-1r", engine={"features": ["tools"]}))
     assert problem.path == "models[0].engine.features[0]"
     assert "tool-calling" in problem.accepted
 
 
 @pytest.mark.parametrize("known", [known for known in MODELS if known.features], ids=lambda known: known.name)
-def test_tools_are_called_by_a_parser_that_the_server_is_told(known: catalogue.CatalogueModel):
+def test_tool_calls_use_the_parser_in_the_servers_arguments(known: catalogue.CatalogueModel):
     given = known.feature_arguments(["tool-calling"])
     assert ("--enable-auto-tool-choice" in given) == any(word.startswith("--tool-call-parser=") for word in given)

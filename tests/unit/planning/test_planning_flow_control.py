@@ -19,7 +19,7 @@ def refused(*models: dict[str, Any], door: dict[str, Any] | None = None, **chang
     return {problem.path: str(problem) for problem in found}
 
 
-def test_each_priority_of_a_client_has_a_band_and_so_do_clients_without_one():
+def test_each_client_priority_has_a_band_and_clients_without_one_have_the_default():
     asked = {"priorityBands": [{"priority": -10, "maxRequests": 50}]}
     (planned,) = plan(routed(flowControl=asked), frontDoor=DOOR, networkPolicies=ENFORCED).models
     assert planned.priorities == (100, -10)
@@ -27,7 +27,7 @@ def test_each_priority_of_a_client_has_a_band_and_so_do_clients_without_one():
     assert planned.flow_control.bands == (PriorityBand(100), PriorityBand(0), PriorityBand(-10, max_requests=50))
 
 
-def test_a_stack_without_the_key_holds_nothing_back():
+def test_a_stack_without_flowcontrol_has_no_queueing():
     (planned,) = plan(routed()).models
     assert (planned.flow_control, planned.holds_back, planned.priorities) == (None, False, ())
 
@@ -59,14 +59,14 @@ def test_a_stack_without_the_key_holds_nothing_back():
         ),
     ],
 )
-def test_priorities_that_would_do_nothing_are_refused(router: dict[str, Any], path: str, words: str):
+def test_priorities_without_an_effect_are_refused(router: dict[str, Any], path: str, words: str):
     topology = "agg-tp1-2r" if router.get("mode") == "none" else "1p-tp1-1d-tp1"
     result = refused(model(topology, router=router))
     assert list(result) == [path]
     assert words in result[path]
 
 
-def test_priorities_need_clients_that_can_be_told_apart():
+def test_priorities_require_authenticated_clients():
     result = refused(routed(flowControl={}), door={"priorities": {"chat": 100}})
     assert list(result) == ["frontDoor.authentication"]
 
@@ -78,7 +78,9 @@ def test_priorities_need_clients_that_can_be_told_apart():
         ({"priorityBands": [{"priority": 0, "maxRequests": 9}]}, "priorityBands", "bounds bands by bytes alone"),
     ],
 )
-def test_what_an_older_picker_would_not_do_is_refused_with_its_source(asked: dict[str, Any], path: str, words: str):
+def test_flow_control_that_an_older_picker_lacks_is_refused_with_its_source(
+    asked: dict[str, Any], path: str, words: str
+):
     result = refused(routed(flowControl=asked), release="llm-d-0.6.0")
     assert list(result) == [f"models[0].router.flowControl.{path}"]
     assert words in result[f"models[0].router.flowControl.{path}"]
@@ -86,7 +88,7 @@ def test_what_an_older_picker_would_not_do_is_refused_with_its_source(asked: dic
     assert refused(routed(flowControl=asked)) == {}
 
 
-def test_a_config_of_its_own_says_itself_whether_it_holds_requests_back():
+def test_a_picker_config_of_the_users_own_decides_on_flow_control():
     config = {
         "featureGates": ["flowControl"],
         "plugins": [{"type": "single-profile-handler"}, {"type": "queue-scorer"}],

@@ -20,7 +20,7 @@ def test_a_stack_without_the_key_has_no_front_door():
     assert plan().front_door is None
 
 
-def test_entries_of_one_model_are_units_of_one_name():
+def test_entries_with_one_served_name_are_units_of_one_model():
     door = plan(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, LLAMA, frontDoor={}).front_door
     assert door is not None
     assert [(m.served_name, m.units) for m in door.models] == [
@@ -36,7 +36,7 @@ def test_copies_without_routers_are_one_unit():
     assert door.models[0].units == ("gpt-oss-120b",)
 
 
-def test_a_shift_of_weights_is_no_other_deployment():
+def test_changing_weights_does_not_change_the_configuration_hash():
     hashes = {
         plan(model("2p-tp1-2d-tp1", copies=2), frontDoor={"weights": weights}).config_hash
         for weights in ({}, {"gpt-oss-120b-0": 90, "gpt-oss-120b-1": 10})
@@ -104,20 +104,20 @@ def test_a_shift_of_weights_is_no_other_deployment():
         ({"loadBalancer": {"subnetId": ocid("subnet")}}, "frontDoor.loadBalancer", "has no load balancer"),
     ],
 )
-def test_what_does_not_go_together_is_refused(door: dict[str, Any], path: str, words: str):
+def test_contradictory_front_door_settings_are_refused(door: dict[str, Any], path: str, words: str):
     result = refused(**door)
     assert list(result) == [path]
     assert words in result[path]
 
 
 @pytest.mark.parametrize(("isolation", "words"), [("client", "fewer cache hits"), ("none", "share prefix cache")])
-def test_check_says_what_shared_prefix_cache_costs_and_what_its_isolation(isolation: str, words: str):
+def test_check_advises_on_shared_prefix_caches_and_the_cost_of_isolation(isolation: str, words: str):
     door = {"authentication": KEYS, "cacheIsolation": isolation, "uncheckedPods": "accepted"}
     said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
     assert words in said["frontDoor.cacheIsolation"]
 
 
-def test_keys_need_enforced_policies_or_trust_in_all_pods():
+def test_keys_require_enforced_network_policies_or_an_opt_out():
     door = {"authentication": KEYS}
     (problem,) = problems(frontDoor=door)
     assert problem.path == "frontDoor.uncheckedPods"
@@ -127,7 +127,7 @@ def test_keys_need_enforced_policies_or_trust_in_all_pods():
     assert refusals(stack_changes={"frontDoor": door, "networkPolicies": {"engine": "calico"}}) == {}
 
 
-def test_limits_of_all_clients_are_those_of_each_of_whom_nothing_else_is_said():
+def test_limits_for_all_clients_apply_to_clients_without_their_own():
     own = {"models": ["llama"], "concurrentRequests": 2}
     limits = {"concurrentRequests": 8, "models": ["gpt-oss-120b"], "clients": {"a": own}}
     door = plan(
@@ -138,7 +138,7 @@ def test_limits_of_all_clients_are_those_of_each_of_whom_nothing_else_is_said():
     assert (door.clients["a"].concurrent_requests, door.clients["a"].models) == (1, (door.models[1].served_name,))
 
 
-def test_with_an_empty_list_of_models_only_clients_with_a_list_may_use_any():
+def test_with_an_empty_list_only_clients_with_own_lists_may_use_models():
     limits = {"models": [], "clients": {"a": {"models": ["gpt-oss-120b"]}}}
     door = plan(
         model("2p-tp1-2d-tp1"), frontDoor={"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
@@ -147,7 +147,7 @@ def test_with_an_empty_list_of_models_only_clients_with_a_list_may_use_any():
     assert door.limits.models == ()
 
 
-def test_check_says_which_requests_a_limit_of_tokens_never_lets_pass():
+def test_check_advises_on_requests_that_a_token_limit_never_admits():
     limits = {"tokensPerMinute": 300_000, "clients": {"small": {"tokensPerMinute": 200_000}}}
     door = {"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
     said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
@@ -155,22 +155,22 @@ def test_check_says_which_requests_a_limit_of_tokens_never_lets_pass():
     assert "frontDoor.limits.tokensPerMinute" not in said
 
 
-def test_the_internet_gets_neither_plain_nor_free_access():
+def test_a_public_front_door_requires_tls_and_authentication():
     result = refused(exposure="public", loadBalancer={"subnetId": ocid("subnet")})
     assert set(result) == {"frontDoor.tls", "frontDoor.authentication"}
 
 
-def test_a_public_front_door_of_a_cluster_that_is_there_names_its_subnet():
+def test_a_public_front_door_on_an_existing_cluster_requires_a_subnet():
     assert set(refused(exposure="public", authentication=KEYS, **TLS)) == {"frontDoor.loadBalancer.subnetId"}
 
 
 @pytest.mark.parametrize(("network", "count"), [({}, 1), ({"publicLoadBalancers": True}, 0)])
-def test_a_public_front_door_needs_a_public_subnet(network: dict[str, Any], count: int):
+def test_a_public_front_door_requires_a_public_subnet(network: dict[str, Any], count: int):
     door = {"exposure": "public", "authentication": KEYS, "uncheckedPods": "accepted", **TLS}
     assert len(refusals(stack_changes={"frontDoor": door}, network=network)) == count
 
 
-def test_each_unit_of_a_model_needs_a_weight():
+def test_each_unit_of_a_weighted_model_requires_a_weight():
     result = refused(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, weights={"gpt-oss-120b-0": 100})
     assert "gpt-oss-120b-1, gpt-agg" in result["frontDoor.weights"]
 
@@ -180,5 +180,5 @@ def test_a_model_cannot_have_the_front_doors_name():
     assert list(refused(model(name="front-door"))) == ["models[0].name"]
 
 
-def test_the_cluster_layer_has_no_front_door():
+def test_the_cluster_layer_cannot_have_a_front_door():
     assert "frontDoor" in {p.path for p in problems(layer="cluster", frontDoor={})}

@@ -54,7 +54,7 @@ def test_keys_of_two_clients_are_accepted():
     assert refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}) == {}
 
 
-def test_a_key_twice_is_refused_without_telling_it():
+def test_a_duplicate_key_is_refused_without_showing_it():
     result = refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": ALICE})
     assert list(result) == ["llmd-oke:frontDoorKeys.bob"]
     assert "alice has the same key" in result["llmd-oke:frontDoorKeys.bob"]
@@ -73,11 +73,11 @@ def test_a_key_twice_is_refused_without_telling_it():
         ({"alice\r\nx": ALICE}, "llmd-oke:frontDoorKeys.alice\r\nx"),
     ],
 )
-def test_keys_that_cannot_be_used_are_refused(keys: dict[str, str], path: str):
+def test_unusable_keys_are_refused(keys: dict[str, str], path: str):
     assert list(refused(KEYS, frontDoorKeys=keys)) == [path]
 
 
-def test_a_key_that_can_be_guessed_is_refused_with_what_makes_one_that_cannot():
+def test_a_weak_key_is_refused_with_a_command_for_a_strong_one():
     problem = refused(KEYS, frontDoorKeys={"alice": "a" * 40})["llmd-oke:frontDoorKeys.alice"]
     assert "openssl rand -hex 24" in problem
     assert "aaa" not in problem
@@ -86,37 +86,37 @@ def test_a_key_that_can_be_guessed_is_refused_with_what_makes_one_that_cannot():
 @pytest.mark.parametrize(
     "make", [lambda: secrets.token_hex(24), lambda: secrets.token_urlsafe(18), lambda: str(uuid4())]
 )
-def test_keys_by_chance_are_accepted(make: Callable[[], str]):
+def test_random_keys_are_accepted(make: Callable[[], str]):
     assert [key for key in (make() for _ in range(200)) if refused(KEYS, frontDoorKeys={"alice": key})] == []
 
 
 @pytest.mark.parametrize(
     "secret", ["", "short", "a" * 64, "0123456789" * 5, "with spaces and signs, which JSON escapes!"]
 )
-def test_a_secret_of_cache_salts_that_can_be_guessed_is_refused(secret: str):
+def test_a_weak_secret_for_cache_salts_is_refused(secret: str):
     result = refused(SALTED, frontDoorCacheSecret=secret, frontDoorKeySet={"keys": [{"kty": "RSA"}]})
     assert list(result) == ["llmd-oke:frontDoorCacheSecret"]
     assert "openssl rand -hex 32" in result["llmd-oke:frontDoorCacheSecret"]
 
 
-def test_a_secret_of_cache_salts_by_chance_is_accepted():
+def test_a_random_secret_for_cache_salts_is_accepted():
     assert refused(SALTED, frontDoorCacheSecret=secrets.token_hex(32), frontDoorKeySet={"keys": [{"kty": "RSA"}]}) == {}
 
 
-def test_a_limit_is_for_a_client_with_a_key():
+def test_a_limit_for_a_client_without_a_key_is_refused():
     limits = {"requestsPerMinute": 60, "clients": {"carol": 6}}
     front_door = door(authentication={"kind": "api-keys"}, limits=limits)
     assert list(refused(front_door, frontDoorKeys={"alice": ALICE})) == ["frontDoor.limits.clients.carol"]
 
 
-def test_a_provider_whose_keys_are_fetched_needs_no_key_set():
+def test_an_identity_provider_with_fetched_keys_needs_no_key_set():
     authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
     fetched = door(authentication={**authentication, "jwksUri": "https://id.example.com/jwks.json"})
     assert refused(fetched) == {}
 
 
 @pytest.mark.parametrize("keys", ["", "{}", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "[1]"])
-def test_only_public_keys_of_a_provider_are_accepted(keys: str):
+def test_private_keys_of_an_identity_provider_are_refused(keys: str):
     assert list(refused(JWT, frontDoorKeySet=keys)) == ["llmd-oke:frontDoorKeySet"]
     assert refused(JWT, frontDoorKeySet='{"keys": [{"kty": "RSA", "n": "x", "e": "AQAB"}]}') == {}
 
@@ -131,7 +131,7 @@ def test_an_expired_certificate_is_refused_with_its_date():
     assert "expired on 2026-05-31" in result["llmd-oke:frontDoorCertificate.chain"]
 
 
-def test_a_key_of_another_certificate_is_refused():
+def test_a_private_key_of_another_certificate_is_refused():
     result = refused(TLS, frontDoorCertificate={**pair(), "key": private_key().pem})
     assert "another's key" in result["llmd-oke:frontDoorCertificate.key"]
 
@@ -141,11 +141,11 @@ def test_a_certificate_of_another_host_is_refused():
     assert "not for other.example.org" in result["llmd-oke:frontDoorCertificate.chain"]
 
 
-def test_a_certificate_with_a_star_is_for_hosts_of_its_domain():
+def test_a_wildcard_certificate_is_valid_for_hosts_of_its_domain():
     chain = certificate(key(), "*.example.com", NOW + timedelta(days=1)).chain
     assert refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem}) == {}
 
 
-def test_what_is_missing_is_told_of_chain_and_key():
+def test_missing_chain_and_key_are_both_reported():
     assert list(refused(TLS)) == ["llmd-oke:frontDoorCertificate.chain"]
     assert list(refused(TLS, frontDoorCertificate={"chain": pair()["chain"]})) == ["llmd-oke:frontDoorCertificate.key"]

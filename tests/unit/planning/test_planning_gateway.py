@@ -32,7 +32,7 @@ def test_a_stack_without_the_key_has_no_gateway():
     assert plan().gateway is None
 
 
-def test_a_created_gateway_has_one_listener_for_clients_and_the_models_services():
+def test_a_created_gateway_has_a_listener_for_clients_and_one_for_services():
     gateway = plan(behind(), gateway=CREATED).gateway
     assert gateway is not None
     assert (gateway.listener, gateway.cluster_listener) == ("clients", "clients")
@@ -40,21 +40,21 @@ def test_a_created_gateway_has_one_listener_for_clients_and_the_models_services(
     assert gateway.pod_labels == {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
 
 
-def test_a_certificate_has_a_listener_of_its_own():
+def test_a_certificate_adds_a_tls_listener():
     tls = {**CREATED, "host": "llm.example.com", "tls": "certificate"}
     gateway = plan(behind(), gateway=tls).gateway
     assert gateway is not None
     assert (gateway.listener, gateway.cluster_listener) == ("clients", "cluster")
 
 
-def test_an_existing_gateway_is_found_where_its_provider_puts_its_service():
+def test_an_existing_gateways_service_is_found_by_its_providers_convention():
     gateway = plan(behind(), gateway=EXISTING).gateway
     assert gateway is not None
     assert (gateway.created, gateway.listener) == (None, None)
     assert gateway.service_host == "shared.gateways.svc.cluster.local"
 
 
-def test_the_stack_file_may_say_which_service_is_before_a_gateway():
+def test_the_stack_file_can_name_the_service_in_front_of_a_gateway():
     there = {**EXISTING, "provider": "envoy-gateway", "service": {"name": "edge", "namespace": "front"}}
     gateway = plan(behind(), gateway=there).gateway
     assert gateway is not None
@@ -72,11 +72,11 @@ def test_the_stack_file_may_say_which_service_is_before_a_gateway():
         ({"name": "gpt-oss-120b"}, "gateway.name", "objects of models[0] have it"),
     ],
 )
-def test_a_gateway_that_can_not_be_made_is_refused(changes: dict[str, Any], path: str, words: str):
+def test_a_gateway_that_the_provider_cannot_create_is_refused(changes: dict[str, Any], path: str, words: str):
     assert words in refused(behind(), gateway={**CREATED, **changes})[path]
 
 
-def test_a_model_behind_a_gateway_needs_one():
+def test_a_model_behind_a_gateway_requires_one_in_the_stack():
     assert "models[0]" in refused(behind())["gateway"]
 
 
@@ -89,7 +89,7 @@ def test_a_route_without_a_gateway_is_refused():
     assert "router.mode" in refused(lost)["models[0].router.route"]
 
 
-def test_a_service_whose_name_can_not_be_told_must_be_said():
+def test_a_gateway_service_without_a_conventional_name_must_be_given():
     there = {**EXISTING, "provider": "envoy-gateway"}
     assert "can't be told" in refused(behind(), gateway=there)["gateway.service"]
 
@@ -98,7 +98,7 @@ def test_front_door_and_gateway_exclude_each_other():
     assert "standalone" in refused(behind(), gateway=CREATED, frontDoor={})["frontDoor"]
 
 
-def test_two_models_for_the_same_requests_are_refused():
+def test_two_models_with_equal_routes_are_refused():
     both = refused(behind(), behind(model=LLAMA, name="llama"), gateway=CREATED)
     assert "models[0] already" in both["models[1].router.route"]
 
@@ -110,7 +110,7 @@ def test_two_models_for_the_same_requests_are_refused():
         ({"headers": {"X-Model": "a", "x-model": "b"}}, "headers.x-model", "X-Model is the same header"),
     ],
 )
-def test_a_condition_twice_in_one_route_is_refused(route: dict[str, Any], key: str, words: str):
+def test_a_duplicate_condition_in_a_route_is_refused(route: dict[str, Any], key: str, words: str):
     assert words in refused(behind(route=route), gateway=CREATED)[f"models[0].router.route.{key}"]
 
 
@@ -118,24 +118,24 @@ def test_a_condition_twice_in_one_route_is_refused(route: dict[str, Any], key: s
     "route",
     [{"hosts": ["llama.example.com"]}, {"headers": {"X-Gateway-Base-Model-Name": "llama"}}],
 )
-def test_hosts_or_headers_tell_models_apart(route: dict[str, Any]):
+def test_hosts_or_headers_distinguish_models(route: dict[str, Any]):
     both = plan(behind(), behind(model=LLAMA, name="llama", route=route), gateway=CREATED)
     assert [m.behind_gateway for m in both.models] == [True, True]
 
 
-def test_names_of_headers_are_compared_without_case():
+def test_header_names_are_compared_case_insensitively():
     first, second = ({"headers": {name: "a"}} for name in ("X-Model", "x-model"))
     both = refused(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
     assert "models[1].router.route" in both
 
 
-def test_prefixes_of_paths_are_compared_without_their_last_slash():
+def test_path_prefixes_are_compared_without_a_trailing_slash():
     first, second = ({"hosts": ["a.example.com"], "path": path} for path in ("/v1", "/v1/"))
     both = refused(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
     assert "models[0] already" in both["models[1].router.route"]
 
 
-def test_what_a_provider_needs_to_know_pools_is_advice():
+def test_settings_that_a_gateway_provider_needs_are_advised():
     texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
     assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in texts[0]
 
@@ -149,7 +149,7 @@ UNCHECKED = [
 
 
 @pytest.mark.parametrize("gateway", UNCHECKED)
-def test_a_gateway_that_refuses_no_field_of_clients_is_refused_unless_accepted(
+def test_a_gateway_that_checks_no_client_fields_must_be_accepted_explicitly(
     gateway: dict[str, Any],
 ):
     assert "trusted clients alone" in refused(behind(), gateway=gateway)["gateway.uncheckedRequests"]
@@ -157,11 +157,11 @@ def test_a_gateway_that_refuses_no_field_of_clients_is_refused_unless_accepted(
 
 
 @pytest.mark.parametrize("gateway", [CREATED, {**CREATED, "provider": "envoy-gateway"}])
-def test_a_gateway_that_checks_requests_needs_no_word_of_it(gateway: dict[str, Any]):
+def test_a_gateway_that_checks_requests_needs_no_acceptance(gateway: dict[str, Any]):
     assert refused(behind(), gateway=gateway) == {}
 
 
-def test_nothing_but_accepted_is_said_of_unchecked_requests():
+def test_unchecked_requests_of_a_gateway_can_only_be_accepted():
     assert (
         "there is no such choice"
         in refused(behind(), gateway={**EXISTING, "uncheckedRequests": True})["gateway.uncheckedRequests"]
@@ -169,38 +169,38 @@ def test_nothing_but_accepted_is_said_of_unchecked_requests():
 
 
 @pytest.mark.parametrize("gateway", UNCHECKED)
-def test_that_a_gateway_refuses_no_field_of_clients_is_advice(gateway: dict[str, Any]):
+def test_a_gateway_without_checks_of_client_fields_is_advised(gateway: dict[str, Any]):
     gateway = {**gateway, **ACCEPTED}
     texts = [advice.text for advice in plan(behind(), gateway=gateway).advice if advice.path == "gateway.provider"]
     assert any("kv_transfer_params, priority" in text for text in texts)
 
 
-def test_that_what_istio_refuses_was_never_tried_is_advice():
+def test_untested_request_checks_on_istio_are_advised():
     texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
     assert [text for text in texts if "was never tried" in text]
     assert not [text for text in texts if "lets all" in text]
 
 
 @pytest.mark.parametrize("mode", [{"mode": "create"}, SHARED])
-def test_nothing_is_said_of_clients_fields_where_envoy_gateway_refuses_them(mode: dict[str, Any]):
+def test_no_advice_on_client_fields_is_given_if_envoy_gateway_checks_them(mode: dict[str, Any]):
     both = plan(behind(), gateway={**mode, "provider": "envoy-gateway"}, release="llm-d-0.7.0").advice
     assert not [advice for advice in both if "client" in advice.text and advice.path.startswith("gateway")]
 
 
-def test_a_sidecar_that_believes_clients_is_advice():
+def test_a_sidecar_that_trusts_clients_is_advised():
     for release, warned in (("llm-d-0.9.0", False), ("llm-d-0.7.0", True)):
         unchecked = plan(behind(), gateway={**UNCHECKED[0], **ACCEPTED}, release=release)
         assert ("gateway" in [advice.path for advice in unchecked.advice]) is warned
 
 
-def test_pickers_behind_a_gateway_need_less_room_than_routers_with_envoys():
+def test_pickers_behind_a_gateway_need_less_cpu_than_routers_with_envoys():
     small = {"shape": "VM.Standard.E5.Flex", "size": 1, "ocpus": 8, "memoryGib": 32}
     routed = refusals(stack_changes={"models": [model("2p-tp1-2d-tp1")], "systemPool": small})
     assert list(routed) == ["systemPool.size"]
     assert not refusals(stack_changes={"models": [behind()], "systemPool": small, "gateway": CREATED})
 
 
-def test_more_copies_than_a_route_of_the_provider_may_have_are_refused():
+def test_more_copies_than_a_providers_route_supports_are_refused():
     config = validate(stack(behind(copies=2), gateway={**CREATED, "provider": "envoy-gateway"}))
     with pytest.raises(InvalidStack) as refused_:
         planning.plan(config, nodes_pull=True)
@@ -209,7 +209,7 @@ def test_more_copies_than_a_route_of_the_provider_may_have_are_refused():
 
 
 @pytest.mark.parametrize(("provider", "timeout_s", "told"), [("istio", 300, False), ("agentgateway", 0, True)])
-def test_answers_that_a_load_balancer_may_cut_are_told(provider: str, timeout_s: int, told: bool):
+def test_responses_that_a_load_balancer_may_time_out_are_advised(provider: str, timeout_s: int, told: bool):
     gateways = ({**EXISTING, **ACCEPTED, "provider": provider}, {"mode": "create", "provider": "envoy-gateway"})
     paths = [
         {advice.path for advice in plan(behind(route={"timeoutS": timeout_s}), gateway=gateway).advice}

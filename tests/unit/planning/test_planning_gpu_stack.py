@@ -17,14 +17,14 @@ def stack(*, created=True, **changes):
     return validate(stack_files.stack(**{**({"cluster": created_cluster()} if created else {}), **changes}))
 
 
-def test_a_created_cluster_gets_the_operator_and_an_existing_one_is_left_alone():
+def test_a_created_cluster_gets_the_gpu_operator_and_an_existing_one_nothing():
     assert gpu_stack_kind(stack()) == "helm-operator"
     assert gpu_stack_kind(stack(created=False)) == "present"
     assert gpu_stack(stack(created=False)).add_ons == ()
     assert gpu_stack(stack(created=False)).components == ()
 
 
-def test_without_rdma_the_operator_brings_its_own_discovery():
+def test_without_rdma_the_operator_brings_its_own_node_discovery():
     plan = gpu_stack(stack(rdma="none"))
     assert plan.components == ("cert-manager", "node-feature-discovery", "amd-gpu-operator")
     assert plan.add_ons == ()
@@ -38,24 +38,24 @@ def test_with_rdma_discovery_is_okes_add_on_and_nodes_are_selected_by_shape():
     assert dict(plan.gpu_selector) == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
 
 
-def test_nodes_of_several_shapes_are_selected_by_what_all_of_them_have():
+def test_nodes_of_several_shapes_are_selected_by_their_common_labels():
     pools = [existing_pool(name=name.lower(), shape=f"BM.GPU.{name}.8") for name in ("MI300X", "MI355X-v1")]
     plan = gpu_stack(stack(gpuPools=pools))
     assert dict(plan.gpu_selector) == {"amd.com/gpu": "true"}
 
 
-def test_okes_own_plug_in_is_kept_from_nodes_of_the_operator():
+def test_okes_device_plug_in_is_disabled_on_nodes_of_the_operator():
     assert dict(gpu_stack(stack()).node_labels) == {"oci.oraclecloud.com/disable-gpu-device-plugin": "true"}
     assert dict(gpu_stack(stack(gpuStack="oke-plugin")).node_labels) == {}
 
 
-def test_okes_plug_in_is_an_add_on_and_nothing_else():
+def test_with_okes_device_plug_in_only_its_add_on_is_installed():
     plan = gpu_stack(stack(gpuStack="oke-plugin", rdma="none"))
     assert [add_on.name for add_on in plan.add_ons] == ["AmdGpuPlugin"]
     assert plan.components == ()
 
 
-def test_okes_operator_comes_after_its_add_ons():
+def test_okes_operator_comes_after_the_add_ons_it_needs():
     plan = gpu_stack(stack(gpuStack="oke-operator-addon"))
     names = [add_on.name for add_on in plan.add_ons]
     assert names == ["CertManager", "NodeFeatureDiscovery", "AmdGpuOperator", "NvidiaNetworkOperator"]
@@ -64,14 +64,14 @@ def test_okes_operator_comes_after_its_add_ons():
 
 @pytest.mark.parametrize("kind", ["helm-operator", "oke-plugin", "oke-operator-addon"])
 @pytest.mark.parametrize("rdma", ["sriov-vf", "none"])
-def test_there_is_one_owner_of_gpus(kind, rdma):
+def test_only_one_component_advertises_gpus(kind, rdma):
     plan = gpu_stack(stack(gpuStack=kind, rdma=rdma))
     owners = [name for name in plan.components if name == "amd-gpu-operator"]
     owners += [add_on.name for add_on in plan.add_ons if add_on.name in {"AmdGpuPlugin", "AmdGpuOperator"}]
     assert len(owners) == 1
 
 
-def test_what_add_ons_run_on_gpu_nodes_tolerates_their_taints():
+def test_pods_of_add_ons_tolerate_gpu_nodes_taints():
     taint = {"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
     discovery, network = gpu_stack(stack()).add_ons
     assert json.loads(discovery.configurations["worker.tolerations"]) == [taint]
@@ -79,71 +79,71 @@ def test_what_add_ons_run_on_gpu_nodes_tolerates_their_taints():
     assert network.configurations["sriovNetworkOperator.enabled"] == "true"
 
 
-def test_a_created_cluster_needs_an_owner_of_gpus():
+def test_a_created_cluster_requires_a_gpu_stack():
     (problem,) = gpu_stack_problems(stack(gpuStack="present"))
     assert (problem.path, problem.value) == ("gpuStack", "present")
     assert "helm-operator" in problem.accepted
 
 
-def test_an_existing_cluster_is_not_changed():
+def test_a_gpu_stack_is_refused_on_an_existing_cluster():
     (problem,) = gpu_stack_problems(stack(created=False, gpuStack="helm-operator"))
     assert (problem.path, problem.value) == ("gpuStack", "helm-operator")
     assert problem.accepted.startswith("present")
 
 
 @pytest.mark.parametrize("kind", ["helm-operator", "oke-plugin", "oke-operator-addon"])
-def test_every_kind_is_fine_for_a_created_cluster(kind):
+def test_every_kind_of_gpu_stack_is_accepted_for_a_created_cluster(kind):
     assert list(gpu_stack_problems(stack(gpuStack=kind))) == []
 
 
-def test_functions_of_another_maker_have_its_names_in_the_plan():
+def test_a_naming_scheme_of_virtual_functions_sets_resource_names_in_the_plan():
     cluster = existing_cluster(virtualFunctions="oci-hpc-oke")
     (pool,) = plan(validate(stack_files.stack(cluster=cluster))).pools
     assert pool.shape.rdma.resource == "nvidia.com/rdma-vf"
 
 
-def test_names_of_functions_need_functions():
+def test_a_naming_scheme_without_virtual_functions_is_refused():
     cluster = existing_cluster(virtualFunctions="oci-hpc-oke")
     (problem,) = gpu_stack_problems(validate(stack_files.stack(cluster=cluster, rdma="none")))
     assert (problem.path, problem.value) == ("cluster.virtualFunctions", "oci-hpc-oke")
 
 
-def test_a_created_cluster_has_the_kits_own_names():
+def test_created_clusters_have_the_kits_own_resource_names():
     with pytest.raises(InvalidStack, match="virtualFunctions"):
         stack(cluster=created_cluster(virtualFunctions="oci-hpc-oke"))
 
 
 @pytest.mark.parametrize("created", [True, False])
-def test_adapters_that_pods_get_no_functions_of_are_refused(created):
+def test_network_adapters_without_virtual_functions_are_refused(created):
     pools = [existing_pool(shape="BM.GPU.MI355X.8")]
     (problem,) = gpu_stack_problems(stack(created=created, gpuPools=pools))
     assert (problem.path, problem.value) == ("rdma", "sriov-vf")
     assert list(gpu_stack_problems(stack(created=created, gpuPools=pools, rdma="none"))) == []
 
 
-def test_mi355x_with_adapters_of_mellanox_has_a_function_for_each_gpu():
+def test_mi355x_with_mellanox_adapters_has_a_virtual_function_for_each_gpu():
     pools = [existing_pool(shape="BM.GPU.MI355X-v1.8")]
     assert list(gpu_stack_problems(stack(gpuPools=pools))) == []
 
 
-def test_a_cluster_that_the_operators_chart_refuses_is_told_before_it_is_made():
+def test_a_kubernetes_version_that_the_operators_chart_refuses_is_refused():
     config = stack(cluster=created_cluster(kubernetesVersion="v1.28.2"))
     (result,) = gpu_stack_problems(config)
     assert (result.path, result.accepted) == ("cluster.kubernetesVersion", "v1.29 or newer")
 
 
-def test_okes_plug_in_asks_for_no_version():
+def test_okes_device_plug_in_requires_no_kubernetes_version():
     config = stack(cluster=created_cluster(kubernetesVersion="v1.28.2"), gpuStack="oke-plugin")
     assert list(gpu_stack_problems(config)) == []
 
 
-def test_a_shape_without_virtual_functions_is_one_problem():
+def test_a_shape_without_virtual_functions_is_reported_once():
     with pytest.raises(InvalidStack) as refused:
         plan(stack(created=False, gpuPools=[existing_pool(shape="BM.GPU.MI355X.8")]))
     assert [problem.path for problem in refused.value.problems] == ["rdma"]
 
 
-def test_too_few_gpus_are_told_beside_virtual_functions_that_a_shape_lacks():
+def test_too_few_gpus_are_reported_beside_missing_virtual_functions():
     with pytest.raises(InvalidStack) as refused:
         plan(stack(created=False, gpuPools=[existing_pool(shape="BM.GPU.MI355X.8", size=1)]))
     assert [problem.path for problem in refused.value.problems] == ["rdma", "gpuPools[0].size"]
@@ -159,7 +159,7 @@ def add_ons_with(*written: dict[str, Any]):
     return {add_on.name: add_on for add_on in add_ons(config, config.cluster)}
 
 
-def test_an_add_on_is_asked_for_once():
+def test_a_duplicate_add_on_is_refused():
     result = of_add_ons("NodeProblemDetector", "NodeProblemDetector")
     assert "cluster.addOns[0] asks for it already" in result["cluster.addOns[1].name"]
 
@@ -168,11 +168,11 @@ def test_an_add_on_is_asked_for_once():
     ("name", "stack"),
     [("AmdGpuPlugin", "helm-operator"), ("AmdGpuOperator", "helm-operator"), ("AmdGpuOperator", "oke-plugin")],
 )
-def test_gpus_have_one_owner(name: str, stack: str):
+def test_a_second_gpu_device_plug_in_is_refused(name: str, stack: str):
     assert f"gpuStack is {stack}" in of_add_ons(name, gpuStack=stack)["cluster.addOns[0].name"]
 
 
-def test_what_the_kit_installs_is_no_add_on_too():
+def test_add_ons_that_the_kit_installs_itself_are_refused():
     assert "installs cert-manager itself" in of_add_ons("CertManager")["cluster.addOns[0].name"]
 
 
@@ -192,7 +192,7 @@ def test_a_pinned_add_on_keeps_the_settings_that_the_gpu_stack_needs():
     assert list(pinned) == ["NodeFeatureDiscovery", "NvidiaNetworkOperator"]
 
 
-def test_an_add_on_of_the_stack_file_comes_after_those_that_are_needed():
+def test_additional_add_ons_are_installed_after_the_required_ones():
     assert list(add_ons_with({"name": "NodeProblemDetector"}))[-1] == "NodeProblemDetector"
 
 
@@ -208,11 +208,11 @@ TEAM = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}
         ("oke.oraclecloud.com/pool.name", "other"),
     ],
 )
-def test_a_label_of_the_kit_keeps_its_value(label: str, value: str):
+def test_overriding_a_label_of_the_kit_is_refused(label: str, value: str):
     assert "the kit sets this label" in refusals(created_pool(labels={label: value}))[f"gpuPools[0].labels.{label}"]
 
 
-def test_a_label_that_says_what_the_kit_says_is_accepted():
+def test_a_label_equal_to_the_kits_is_accepted():
     assert refusals(created_pool(labels={"amd.com/gpu": "true"})) == {}
 
 
@@ -223,16 +223,16 @@ def test_a_label_that_says_what_the_kit_says_is_accepted():
         ({"cpuPools": [{"name": "more", "labels": {"oke.oraclecloud.com/pool.name": "other"}}]}, "cpuPools[0]"),
     ],
 )
-def test_pools_without_gpus_keep_their_pools_name_too(changes: dict[str, Any], path: str):
+def test_cpu_pools_cannot_override_their_pool_label(changes: dict[str, Any], path: str):
     assert f"{path}.labels.oke.oraclecloud.com/pool.name" in refusals(stack_changes=changes)
 
 
-def test_a_taint_of_the_shape_is_not_given_twice():
+def test_the_shapes_taint_in_the_stack_file_is_not_added_twice():
     result = refusals(created_pool(taints=[{"key": "amd.com/gpu", "value": "mine"}]))
     assert "the shape has this key" in result["gpuPools[0].taints[0]"]
 
 
-def test_a_key_may_have_each_effect_once():
+def test_a_taint_key_may_have_each_effect_once():
     taints = [TEAM, {**TEAM, "effect": "NoExecute"}, {**TEAM, "value": "b"}]
     result = refusals(stack_changes={"cpuPools": [{"name": "more", "taints": taints}]})
     assert [path for path in result if "taints" in path] == ["cpuPools[0].taints[2]"]
@@ -245,6 +245,6 @@ def test_operators_tolerate_the_taints_of_all_gpu_pools():
 
 
 @pytest.mark.parametrize("changes", [{}, {"layer": "cluster", "models": []}])
-def test_a_pool_may_have_taints_of_its_own(changes: dict[str, Any]):
+def test_a_pool_may_have_its_own_taints(changes: dict[str, Any]):
     result = refusals(created_pool(taints=[TEAM]), stack_changes=changes)
     assert [path for path in result if "taints" in path] == []

@@ -123,18 +123,18 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("need", list(policies().needs))
-def test_a_need_is_served_by_these_statements(need):
+def test_an_iam_need_is_granted_by_its_expected_statements(need):
     result = statements([need], VARIABLES)
     assert [text for texts in result.values() for text in texts] == EXPECTED[need]
 
 
-def test_all_that_there_is_fits_into_one_policy_of_each_compartment():
+def test_all_statements_of_a_compartment_fit_into_one_policy():
     result = statements(list(policies().needs), VARIABLES)
     assert set(result) == {"compartment", "network", "images", "keys", "reservations", "tags", "tenancy"}
     assert max(map(len, result.values())) <= MAX_STATEMENTS
 
 
-def test_no_statement_is_made_without_what_narrows_it():
+def test_no_statement_is_declared_without_its_conditions():
     with pytest.raises(KitError, match="self-managed-nodes must know cluster_id"):
         statements(["self-managed-nodes"], Variables({"compartment_id": "C"}, {"nodes": "N"}, {}))
     with pytest.raises(KitError, match="host-groups must know host_group_id"):
@@ -150,11 +150,11 @@ def test_no_statement_is_made_without_what_narrows_it():
         (["ocir", "cluster-encryption"], ["nodes", "clusters"]),
     ],
 )
-def test_dynamic_groups_are_those_that_statements_speak_of(needs, groups):
+def test_dynamic_groups_are_those_that_statements_name(needs, groups):
     assert groups_of(needs) == groups
 
 
-def test_a_dynamic_group_has_the_instances_or_clusters_of_a_compartment():
+def test_a_dynamic_group_contains_the_instances_or_clusters_of_a_compartment():
     assert matching_rule("nodes", "C") == "ALL {instance.compartment.id = 'C'}"
     tagged = "ALL {instance.compartment.id = 'C', tag.Operations.Cluster.value = 'prod'}"
     assert matching_rule("nodes", "C", ("Operations.Cluster", "prod")) == tagged
@@ -167,13 +167,13 @@ def needs_of(*pools, stack_changes=None, **changes):
     return iam_needs(config, config.cluster)
 
 
-def test_the_default_pool_needs_its_compute_cluster_and_its_image():
+def test_the_default_pool_needs_permissions_for_compute_cluster_and_image():
     result = needs_of()
     assert (result.cluster, result.nodes) == (("managed-compute-cluster", "custom-images"), ())
 
 
 @pytest.mark.parametrize("need", list(policies().needs))
-def test_a_right_waits_for_the_cluster_only_where_it_names_it(need):
+def test_a_statement_waits_for_the_cluster_only_if_it_names_the_cluster(need):
     """OCI needs a while to act on a policy, so that all that can be granted is granted before the cluster is made."""
     knows_all_but = {name: value for name, value in VARIABLES.values.items() if name != "cluster_id"}
     without_cluster = Variables(knows_all_but, VARIABLES.groups, VARIABLES.resource_ids)
@@ -219,12 +219,12 @@ def test_a_right_waits_for_the_cluster_only_where_it_names_it(need):
         ({"poolId": ocid("nodepool")}, ()),
     ],
 )
-def test_a_pool_needs_what_its_choices_need(pool, needs):
+def test_a_pools_iam_needs_follow_from_its_settings(pool, needs):
     result = needs_of(created_pool(**pool))
     assert {*result.cluster, *result.nodes} == set(needs)
 
 
-def test_rights_to_the_keys_of_boot_volumes_are_to_those_that_pools_name():
+def test_permissions_on_boot_volume_keys_are_limited_to_the_pools_keys():
     managed, own = ocid("key", "managed"), ocid("key", "own")
     pools = (
         created_pool(bootVolumeKmsKeyId=managed),
@@ -245,28 +245,28 @@ def test_rights_to_the_keys_of_boot_volumes_are_to_those_that_pools_name():
         ({"kind": "lustre"}, {"lustre"}),
     ],
 )
-def test_storage_needs_what_its_service_does(storage, needs):
+def test_storage_needs_permissions_for_its_service(storage, needs):
     result = needs_of(stack_changes={"storage": {"modelCache": storage}})
     assert {*result.cluster, *result.nodes} == {"managed-compute-cluster", "custom-images"} | needs
 
 
-def test_a_driver_that_makes_file_systems_on_demand_gets_its_rights_by_name():
+def test_dynamic_volume_provisioning_needs_an_explicit_grant():
     assert needs_of(iam={"grants": ["file-storage"]}).nodes == ("file-storage",)
 
 
-def test_the_cluster_may_use_the_key_of_its_secrets_before_it_is_there():
+def test_the_cluster_may_use_its_secrets_key_before_it_is_created():
     result = needs_of(kmsKeyId=KEY)
     assert "cluster-encryption" in result.cluster
     assert result.resource_ids == {"cluster_key_id": (KEY,)}
 
 
-def test_a_network_in_another_compartment_needs_rights_there():
+def test_a_network_in_another_compartment_needs_permissions_there():
     elsewhere = {"network": {"compartmentId": "ocid1.compartment.oc1..network"}}
     assert "network-elsewhere" in needs_of(**elsewhere).nodes
     assert "network-elsewhere" not in needs_of(network={"compartmentId": COMPARTMENT}).nodes
 
 
-def test_an_autoscaler_needs_rights_in_the_networks_compartment_too():
+def test_an_autoscaler_needs_permissions_in_the_networks_compartment():
     elsewhere = {"network": {"compartmentId": "ocid1.compartment.oc1..network"}}
     scaled = created_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9})
     for needs in (needs_of(scaled, **elsewhere), needs_of(iam={"grants": ["cluster-autoscaler"]}, **elsewhere)):
@@ -275,20 +275,20 @@ def test_an_autoscaler_needs_rights_in_the_networks_compartment_too():
         assert "cluster-autoscaler-network-elsewhere" not in needs.nodes
 
 
-def test_further_grants_are_by_name():
+def test_additional_grants_are_given_by_name():
     assert needs_of(iam={"grants": ["ocir", "oci-metrics"]}).cluster[-2:] == ("ocir", "oci-metrics")
 
 
-def test_an_administrator_who_grants_everything_leaves_nothing_to_create():
+def test_no_iam_resource_is_created_if_an_administrator_grants_everything():
     result = needs_of(created_pool(launch="cluster-network"), kmsKeyId=KEY, iam={"create": False})
     assert (result.cluster, result.nodes) == ((), ())
 
 
-def test_a_classic_tenancy_has_no_domains():
+def test_identity_domains_are_refused_for_tenancies_without_them():
     result = refusals(iam={"style": "classic", "domain": "gpu", "domainUrl": "https://idcs-1.identity.oraclecloud.com"})
     assert set(result) == {"cluster.iam.domain", "cluster.iam.domainUrl"}
 
 
-def test_what_is_not_created_can_grant_nothing():
+def test_grants_without_created_iam_resources_are_refused():
     result = refusals(iam={"create": False, "dynamicGroups": {"nodes": ocid("dynamicgroup")}, "grants": ["ocir"]})
     assert set(result) == {"cluster.iam.dynamicGroups.nodes", "cluster.iam.grants"}

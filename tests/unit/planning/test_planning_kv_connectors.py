@@ -30,20 +30,20 @@ def only(*args: Any, **changes: Any) -> Problem:
     return problem
 
 
-def test_prefill_servers_keep_kv_cache_in_host_memory_and_decode_servers_keep_none():
+def test_with_host_memory_only_prefill_servers_keep_kv_cache_there():
     prefill, decode = plan("1p-tp2-1d-tp2", hostMemoryGib=64).models[0].units[0].roles
     assert (prefill.settings.host_memory_gib, decode.settings.host_memory_gib) == (64, 0)
     assert prefill.host_key_value_tokens == 64 * 2**30 // (256 * 1024)  # 64 layers of 8 heads of 128 in BF16
     assert decode.host_key_value_tokens == 0
 
 
-def test_ranks_share_the_host_memory_of_their_server():
+def test_data_parallel_ranks_share_their_servers_host_memory():
     (role,) = plan("agg-tp1dp4ep-1r", "qwen3-235b-a22b-fp8", hostMemoryGib=100).models[0].units[0].roles
     extra = role.settings.kv_transfer["kv_connector_extra_config"] if role.settings.kv_transfer else None
     assert extra == {"cpu_bytes_to_use": 25 * 2**30}
 
 
-def test_a_latent_cache_is_kept_once_for_all_gpus():
+def test_a_latent_cache_is_kept_once_in_host_memory_for_all_gpus():
     (role,) = plan("agg-tp8-1r", LATENT, hostMemoryGib=100).models[0].units[0].roles
     assert role.host_key_value_tokens == pytest.approx(100 * 2**30 / (61 * 576 * 2), rel=0.01)
 
@@ -56,22 +56,22 @@ def test_host_memory_leaves_room_for_a_full_node_of_servers(topology: str, most:
     assert problem.accepted == f"at most {most} for servers with 1 GPU"
 
 
-def test_host_memory_that_ends_servers_at_their_start_is_refused_with_its_source():
+def test_host_memory_that_makes_vllm_exit_is_refused_with_its_source():
     problem = only("agg-tp8-1r", hostMemoryGib=256)
     assert problem.accepted == "at most 128"
     assert "vllm issue 52656" in (problem.why or "")
 
 
 @pytest.mark.parametrize("release", [name for name in release_names() if name not in {"llm-d-0.9.0", NEWEST}])
-def test_older_releases_keep_no_kv_cache_in_host_memory(release: str):
+def test_older_releases_refuse_kv_cache_in_host_memory(release: str):
     assert only("agg-tp2-1r", release=release, hostMemoryGib=10).accepted == "nothing, or a newer release"
 
 
-def test_layers_of_linear_attention_are_not_kept_in_host_memory():
+def test_linear_attention_is_refused_with_kv_cache_in_host_memory():
     assert "linear attention" in (only("agg-tp4-1r", "qwen3-next-80b-a3b-thinking", hostMemoryGib=10).why or "")
 
 
-def test_host_memory_beside_a_connector_among_the_arguments_is_refused():
+def test_host_memory_beside_a_connector_in_the_arguments_is_refused():
     given = document("agg-tp2-1r", hostMemoryGib=10)
     given["models"][0]["engine"]["extraArgs"] = ["--kv-offloading-size=10"]
     with pytest.raises(InvalidStack) as error:
@@ -79,7 +79,7 @@ def test_host_memory_beside_a_connector_among_the_arguments_is_refused():
     assert [problem.path for problem in error.value.problems] == ["models[0].engine.extraArgs[0]"]
 
 
-def test_a_known_fault_counts_host_memory_as_the_argument_that_it_stands_for():
+def test_known_faults_recognize_host_memory_as_its_connector_argument():
     given = document("agg-tp8ep-1r", LATENT, hostMemoryGib=10)
     given["models"][0]["engine"]["extraArgs"] = ["--speculative-config", '{"method": "eagle3", "model": "m"}']
     with pytest.raises(InvalidStack) as error:
@@ -87,12 +87,12 @@ def test_a_known_fault_counts_host_memory_as_the_argument_that_it_stands_for():
     assert any("EAGLE-3" in (problem.why or "") for problem in error.value.problems)
 
 
-def test_aggregated_servers_have_no_connector_to_hand_over_by():
+def test_aggregated_servers_have_no_connector_for_transfers():
     assert only("agg-tp2-1r", connector="mori-io").accepted == "nothing"
 
 
 @pytest.mark.parametrize("connector", ["mori-io", "mooncake"])
-def test_a_release_without_a_connector_names_those_that_have_it(connector: str):
+def test_a_release_without_a_connector_is_refused_with_those_that_have_it(connector: str):
     problem = only("1p-tp2-1d-tp2", release="llm-d-0.9.0", connector=connector)
     assert problem.accepted == f"nixl or release: {NEWEST}"
 
@@ -107,19 +107,21 @@ def test_a_release_without_a_connector_names_those_that_have_it(connector: str):
         ("1p-tp2-1d-tp2", DENSE, {"stack": {"rdma": "none"}}, "by RDMA"),
     ],
 )
-def test_mori_io_is_refused_of_what_it_does_not_hand_over(topology: str, name: str, changes: dict[str, Any], said: str):
+def test_mori_io_is_refused_for_caches_that_it_does_not_transfer(
+    topology: str, name: str, changes: dict[str, Any], said: str
+):
     problem = only(topology, name, connector="mori-io", **changes)
     assert problem.path == "models[0].engine.kvCache.connector"
     assert said in (problem.why or "")
 
 
-def test_mori_io_hands_over_between_other_sizes_where_heads_are_copied_or_latent():
+def test_mori_io_transfers_between_sizes_if_heads_are_copied_or_latent():
     plan("1p-tp4ep-1d-tp8ep", "qwen3-235b-a22b-fp8", connector="mori-io")  # four KV heads
     plan("1p-tp8-1d-tp8", LATENT, connector="mori-io")
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.9.0", NEWEST])
-def test_states_are_handed_over_between_equal_sizes_where_kv_heads_are_copied(release: str):
+def test_states_are_transferred_between_equal_sizes_if_kv_heads_are_copied(release: str):
     name = "qwen3-next-80b-a3b-thinking"  # two KV heads
     problem = only("1p-tp2-1d-tp4", name, release=release)
     assert problem.accepted.endswith("--no-enable-prefix-caching")
@@ -130,7 +132,7 @@ def test_states_are_handed_over_between_equal_sizes_where_kv_heads_are_copied(re
     planning.plan_object(given)
 
 
-def test_state_spaces_are_handed_over_between_sizes_that_their_groups_allow(monkeypatch: pytest.MonkeyPatch):
+def test_state_spaces_are_transferred_between_sizes_that_their_groups_allow(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.model("qwen3-next-80b-a3b-thinking")
     assert known is not None
 
@@ -146,12 +148,12 @@ def test_state_spaces_are_handed_over_between_sizes_that_their_groups_allow(monk
     plan("1p-tp2-1d-tp2", known.name)
 
 
-def test_mori_io_tells_what_is_known_against_it():
+def test_known_drawbacks_of_mori_io_are_advised():
     said = [advice.text for advice in plan("1p-tp2-1d-tp2", connector="mori-io").advice if "kvCache" in advice.path]
     assert any("issues/40340" in text for text in said)
 
 
-def test_mooncake_takes_an_image_that_has_its_package():
+def test_mooncake_requires_an_image_with_its_package():
     assert only("1p-tp2-1d-tp2", connector="mooncake").accepted == "override.vllmImage with it, or nixl"
     image = "docker.io/acme/vllm-mooncake:v0.30.0"
     plan("1p-tp2-1d-tp2", connector="mooncake", stack={"override": {"vllmImage": image}})

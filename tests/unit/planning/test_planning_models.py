@@ -30,14 +30,14 @@ def test_published_topologies_are_accepted(topology: str):
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7])
-def test_attention_heads_must_divide_by_the_tensor_parallel_size(size: int):
+def test_attention_heads_must_be_divisible_by_the_tensor_parallel_size(size: int):
     problem = only(model({"aggregated": servers(1, size)}))
     assert problem.path == "models[0].topology.aggregated.tensorParallelSize"
     assert (problem.value, problem.accepted) == (size, "one of 1, 2, 4, 8")
     assert problem.why == f"64 attention heads can't be divided by {size}"
 
 
-def test_kv_heads_must_fit_the_tensor_parallel_size(monkeypatch: pytest.MonkeyPatch):
+def test_kv_heads_must_divide_or_be_divided_by_the_tensor_parallel_size(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.model("gpt-oss-120b")
     assert known is not None
     architecture = known.architecture.model_copy(update={"attention_heads": 96, "key_value_heads": 4})
@@ -50,26 +50,26 @@ def test_kv_heads_must_fit_the_tensor_parallel_size(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("size", [9, 16, 64])
-def test_a_rank_never_spans_nodes(size: int):
+def test_a_rank_cannot_span_nodes(size: int):
     problem = only(model({"aggregated": servers(1, size)}))
     assert problem.why == "a node has 8 GPUs, and a rank can't span nodes"
 
 
-def test_a_problem_of_the_short_form_is_told_at_the_topology_as_written():
+def test_a_problem_in_a_short_topology_is_reported_at_the_topology():
     problem = only(model("8p-tp3-4d-tp4"))
     assert (problem.path, problem.value) == ("models[0].topology", "8p-tp3-4d-tp4")
     assert problem.accepted == "for prefill: one of 1, 2, 4, 8"
     assert problem.why.startswith("prefill servers with tp3: ")
 
 
-def test_decode_has_at_least_the_tensor_parallel_size_of_prefill():
+def test_decode_needs_at_least_the_tensor_parallel_size_of_prefill():
     problem = only(model({"prefill": servers(1, 4), "decode": servers(1, 2)}))
     assert problem.path == "models[0].topology.decode.tensorParallelSize"
     assert (problem.value, problem.accepted) == (2, "at least 4")
     assert "NIXL" in problem.why
 
 
-def test_latent_attention_has_no_such_limit(monkeypatch: pytest.MonkeyPatch):
+def test_latent_attention_permits_any_pair_of_tensor_parallel_sizes(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.model("gpt-oss-120b")
     assert known is not None
     latent = LatentAttention(key_value_rank=512, rope_dim=64)
@@ -90,14 +90,14 @@ def test_latent_attention_has_no_such_limit(monkeypatch: pytest.MonkeyPatch):
         (["aggregated", "prefill", "decode"], "do not work together"),
     ],
 )
-def test_roles_that_make_no_unit_are_refused(roles: list[str], reason: str):
+def test_roles_that_form_no_unit_are_refused(roles: list[str], reason: str):
     problem = only(model({role: servers(1, 1) for role in roles}))
     assert problem.path == "models[0].topology"
     assert reason in problem.why
     assert "8p-tp1-4d-tp2" in problem.accepted
 
 
-def test_weights_that_leave_no_room_for_a_sequence_are_refused_with_their_figures():
+def test_weights_that_leave_no_room_for_a_sequence_are_refused_with_figures():
     problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4}))
     assert problem.path == "models[0].topology"
     assert "68 GiB of weights" in problem.why
@@ -107,24 +107,24 @@ def test_weights_that_leave_no_room_for_a_sequence_are_refused_with_their_figure
     assert plan(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4, "maxModelLen": 9764}))
 
 
-def test_a_shorter_model_length_is_not_offered_where_the_workload_needs_more():
+def test_a_shorter_model_length_is_not_suggested_below_the_workloads():
     workload = {"inputTokens": 16384, "outputTokens": 256}
     problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4}, workload=workload))
     assert "maxModelLen" not in problem.accepted
 
 
-def test_memory_that_fits_no_size_says_so():
+def test_memory_too_small_for_any_size_is_reported_as_such():
     problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.01}))
     assert problem.accepted.startswith("for aggregated: narrower weights, or a node with 8 GPUs of at least ")
 
 
-def test_a_model_that_fits_no_node_names_its_quantized_ones():
+def test_a_model_that_fits_no_node_is_refused_with_quantized_alternatives():
     problem = only(model("agg-tp8-1r", model="qwen3-coder-480b-a35b-instruct", engine={"gpuMemoryUtilization": 0.4}))
     assert "narrower weights (model: qwen3-coder-480b-a35b-instruct-fp8), or a node" in problem.accepted
 
 
 @pytest.mark.parametrize(("extra", "refused"), [(0, False), (1, True)])
-def test_the_workload_fits_the_model_length_to_the_token(extra: int, refused: bool):
+def test_the_workload_may_fill_the_model_length_exactly(extra: int, refused: bool):
     workload = {"inputTokens": 8000, "outputTokens": 192 + extra}
     result = problems(model(workload=workload, engine={"maxModelLen": 8192}))
     assert [problem.path for problem in result] == (["models[0].workload"] if refused else [])
@@ -136,7 +136,7 @@ def test_a_model_length_above_the_models_context_is_refused_once():
     assert (problem.path, problem.accepted) == ("models[0].engine.maxModelLen", "at most 131072")
 
 
-def test_prefill_and_decode_need_a_router():
+def test_prefill_and_decode_servers_require_a_router():
     assert only(model(router={"mode": "none"})).path == "models[0].router.mode"
     assert problems(model("agg-tp1-16r", router={"mode": "none"})) == []
 
@@ -158,7 +158,7 @@ def planned_by() -> set[str]:
 
 
 @pytest.mark.parametrize("flag", sorted(planned_by()))
-def test_a_flag_that_planning_goes_by_is_known(flag: str):
+def test_each_argument_that_planning_reserves_is_a_vllm_flag(flag: str):
     assert flag in flags_by_word()
 
 
@@ -166,7 +166,7 @@ def test_a_flag_that_planning_goes_by_is_known(flag: str):
     "flag", sorted(flag for flag in planned_by() if flag.startswith("--") and flag[:-1] not in flags_by_word())
 )
 @pytest.mark.parametrize("written", ["{}=1", "{}.key=1", "{}"])
-def test_a_shortened_argument_is_refused_with_its_whole_name(flag: str, written: str):
+def test_an_abbreviated_argument_is_refused_with_its_whole_name(flag: str, written: str):
     argument = written.format(flag[:-1].replace("-", "_").replace("__", "--", 1))
     problem = only(model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", argument, "1"]}))
     assert problem.path == "models[0].engine.extraArgs[1]"
@@ -174,13 +174,13 @@ def test_a_shortened_argument_is_refused_with_its_whole_name(flag: str, written:
 
 
 @pytest.mark.parametrize("argument", ["--", "-", "--kv", "-t=2"])
-def test_what_is_short_for_many_arguments_is_refused(argument: str):
+def test_an_ambiguous_abbreviated_argument_is_refused(argument: str):
     problem = only(model("agg-tp1-1r", engine={"extraArgs": [argument]}))
     assert "vLLM would take the shortened name" in problem.why
 
 
 @pytest.mark.parametrize("argument", ["--tokenizer=/a", "--no-enable-prefix-caching", "-q=fp8", "--of-a-later-vllm"])
-def test_an_argument_with_its_whole_name_is_passed_on(argument: str):
+def test_an_unreserved_whole_argument_is_passed_on(argument: str):
     assert problems(model("agg-tp1-1r", engine={"extraArgs": [argument]})) == []
 
 
@@ -203,7 +203,7 @@ def test_a_setting_of_a_later_release_is_refused(release: str, path: str | None,
         ({"env": {"VLLM_API_KEY": "secret"}}, "env.VLLM_API_KEY"),
     ],
 )
-def test_servers_that_ask_for_a_key_are_refused_without_showing_it(engine: dict[str, Any], path: str):
+def test_api_keys_of_servers_are_refused_without_showing_them(engine: dict[str, Any], path: str):
     problem = only(model(engine=engine))
     assert problem.path == f"models[0].engine.{path}"
     assert "401" in problem.why
@@ -226,7 +226,7 @@ CONNECTOR = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_r
         ["--kv-offloading-backend=lmcache"],
     ],
 )
-def test_a_connector_beside_the_kits_own_is_refused_where_cache_is_handed_over(arguments: list[str], release: str):
+def test_a_second_connector_is_refused_where_kv_cache_is_transferred(arguments: list[str], release: str):
     servers = model("1p-tp1-1d-tp1", engine={"extraArgs": ["--seed=1", *arguments]})
     (problem,) = problems(servers, release=release)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
@@ -236,7 +236,7 @@ def test_a_connector_beside_the_kits_own_is_refused_where_cache_is_handed_over(a
 
 
 @pytest.mark.parametrize("arguments", [[CONNECTOR], ["--kv-offloading-size=10"], ["--kv_offloading_size", "10"]])
-def test_aggregated_servers_with_a_connector_are_started_as_vllm_needs_it(arguments: list[str]):
+def test_aggregated_servers_with_an_own_connector_get_the_settings_it_needs(arguments: list[str]):
     engine = {"extraArgs": arguments}
     assert plan(model("agg-tp1-1r", engine=engine)).models[0].block_size == 128
     backend = {"extraArgs": [*arguments, "--attention-backend=ROCM_AITER_UNIFIED_ATTN"]}
@@ -252,7 +252,7 @@ def test_aggregated_servers_with_a_connector_are_started_as_vllm_needs_it(argume
         ([CONNECTOR], "none", False),
     ],
 )
-def test_a_connector_by_which_clients_could_name_servers_needs_a_router(arguments, mode, refused):
+def test_a_connector_through_which_clients_could_name_servers_requires_a_router(arguments, mode, refused):
     servers = model("agg-tp1-1r", engine={"extraArgs": arguments}, router={"mode": mode})
     paths = [problem.path for problem in problems(servers) if "could name the server" in problem.why]
     assert paths == (["models[0].engine.extraArgs[0]"] if refused else [])
@@ -265,7 +265,7 @@ def test_two_connectors_of_one_server_are_refused():
 
 
 @pytest.mark.parametrize("size", ["none", "0", "-1", "nan", "inf", ""])
-def test_kv_cache_in_host_memory_has_a_size(size: str):
+def test_kv_cache_in_host_memory_requires_a_size(size: str):
     problem = only(model("agg-tp1-1r", engine={"extraArgs": [f"--kv-offloading-size={size}"]}))
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "a size in GiB above 0")
 
@@ -287,7 +287,7 @@ MULTI = f'{{"kv_connector": "MultiConnector", "kv_connector_extra_config": {{"co
         ['--kv-transfer-config={"kv_connector_extra_config": {"lmcache.max_local_cpu_size": 200}}'],
     ],
 )
-def test_kv_cache_in_host_memory_by_another_way_is_refused_with_the_flag(arguments: list[str], release: str):
+def test_vllms_own_arguments_for_host_memory_are_refused_with_the_key(arguments: list[str], release: str):
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
     (problem,) = problems(servers, release=release)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
@@ -306,13 +306,13 @@ def test_kv_cache_in_host_memory_leaves_room_for_a_full_node_of_servers(topology
     assert problem.accepted.startswith(f"at most {most} ")
 
 
-def test_arguments_in_a_file_are_refused_because_no_plan_knows_them():
+def test_arguments_in_a_file_are_refused_because_planning_cannot_read_them():
     problem = only(model(engine={"extraArgs": ["--config=/etc/vllm.yaml"]}))
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "engine, and its extraArgs")
 
 
 @pytest.mark.parametrize("arguments", [["--attention-backend=ROCM_ATTN"], ["--attention-backend", "rocm_attn"]])
-def test_an_attention_backend_that_vllm_refuses_beside_a_connector_is_refused(arguments: list[str]):
+def test_an_attention_backend_without_support_for_connectors_is_refused(arguments: list[str]):
     problem = only(model(engine={"extraArgs": arguments}), release="llm-d-0.9.0")
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "TRITON_ATTN, or none")
     llama = {"model": "llama-3.3-70b-instruct-fp8-dynamic", "engine": {"extraArgs": arguments}}
@@ -320,7 +320,7 @@ def test_an_attention_backend_that_vllm_refuses_beside_a_connector_is_refused(ar
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.6.0", "llm-d-0.7.0"])
-def test_servers_of_different_sizes_need_a_kv_cache_that_can_be_split_by_heads(release: str):
+def test_servers_of_different_sizes_require_a_kv_cache_split_by_heads(release: str):
     problem = only(model("4p-tp1-2d-tp4"), release=release)
     assert (problem.path, problem.accepted) == (
         "models[0].topology",
@@ -331,7 +331,7 @@ def test_servers_of_different_sizes_need_a_kv_cache_that_can_be_split_by_heads(r
     assert problems(model("4p-tp1-2d-tp4"), release="llm-d-0.9.0") == []
 
 
-def test_a_backend_that_splits_is_named_where_the_model_can_use_it():
+def test_a_backend_that_can_be_split_is_suggested_if_the_model_supports_it():
     llama = model("4p-tp1-2d-tp4", model="llama-3.3-70b-instruct-fp8-dynamic", engine={"maxModelLen": 8192})
     assert only(llama, release="llm-d-0.6.0").accepted == "for decode: 1, as prefill has, or ROCM_ATTN"
     arguments = [*llama["engine"].get("extraArgs", []), "--attention-backend=ROCM_ATTN"]
@@ -356,7 +356,7 @@ UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
     ],
     ids=["image of another release", "mirror of one", "backend", "image and backend"],
 )
-def test_no_override_lets_servers_of_different_sizes_share_what_can_not_be_split(
+def test_no_override_permits_different_sizes_with_an_unsplittable_cache(
     changes: dict[str, Any], override: dict[str, str], path: str
 ):
     problem = only(model(MIXED), override=override, **changes)
@@ -365,7 +365,7 @@ def test_no_override_lets_servers_of_different_sizes_share_what_can_not_be_split
     assert problems(model("4p-tp2-4d-tp2"), override=override, **changes) == []
 
 
-def test_an_overriding_backend_that_nobody_has_looked_at_is_told():
+def test_an_unknown_overriding_attention_backend_is_advised():
     result = plan(model(MIXED), release="llm-d-0.7.0", override={"attentionBackend": "FLEX_ATTENTION"})
     (text,) = [advice for advice in result.advice if "split" in advice.text]
     assert text.path == "override.attentionBackend"
@@ -381,14 +381,14 @@ def test_an_overriding_backend_that_nobody_has_looked_at_is_told():
         ["--attention-config.backend=TRITON_ATTN"],
     ],
 )
-def test_a_backend_has_one_argument(arguments: list[str]):
+def test_duplicate_attention_backend_arguments_are_refused(arguments: list[str]):
     problem = only(model(engine={"extraArgs": arguments}))
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "--attention-backend")
     other = ["--attention-config.flash_attn_max_num_splits_for_cuda_graph=8", '-ac={"use_cudnn_prefill": false}']
     assert problems(model(engine={"extraArgs": other})) == []
 
 
-def test_a_layout_that_can_not_be_split_is_refused_between_servers_of_two_sizes():
+def test_an_unsplittable_cache_layout_is_refused_between_different_sizes():
     problem = only(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}))
     assert (problem.path, problem.accepted) == ("models[0].engine.env.VLLM_KV_CACHE_LAYOUT", "HND, or nothing")
     assert problems(model("4p-tp2-4d-tp2", engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}})) == []
@@ -404,13 +404,13 @@ def test_a_layout_that_can_not_be_split_is_refused_between_servers_of_two_sizes(
         ("proxy_password", "no secret"),
     ],
 )
-def test_a_secret_is_no_environment_variable_and_is_not_shown(name: str, accepted: str):
+def test_a_secret_in_environment_variables_is_refused_without_showing_it(name: str, accepted: str):
     problem = only(model(engine={"env": {name: "planted", "VLLM_MAX_TOKENS": "1"}}))
     assert (problem.path, problem.accepted) == (f"models[0].engine.env.{name}", accepted)
     assert "planted" not in repr(problem)
 
 
-def test_a_backend_is_no_environment_variable():
+def test_an_attention_backend_in_environment_variables_is_refused():
     problem = only(model(engine={"env": {"VLLM_ATTENTION_BACKEND": "ROCM_ATTN"}}), release="llm-d-0.9.0")
     assert problem.path == "models[0].engine.env.VLLM_ATTENTION_BACKEND"
     assert problem.accepted.startswith("override.attentionBackend")
@@ -423,14 +423,14 @@ def test_a_backend_is_no_environment_variable():
         ({}, "override.attentionBackend"),
     ],
 )
-def test_a_model_with_sinks_has_no_backend_without_them(changes: dict[str, Any], path: str):
+def test_a_model_with_attention_sinks_refuses_backends_without_them(changes: dict[str, Any], path: str):
     override = {} if changes else {"override": {"attentionBackend": "ROCM_ATTN"}}
     problem = only(model("agg-tp1-1r", **changes), release="llm-d-0.6.0", **override)
     assert problem.path == path
     assert "gpt-oss-120b has attention sinks, which ROCM_ATTN lacks" in (problem.why or "")
 
 
-def test_quick_reduce_is_told_with_the_stack():
+def test_quick_reduce_is_reported_with_the_stack():
     engine = {"env": {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}}
     problem = only(model(engine=engine))
     assert (problem.path, problem.accepted) == (
@@ -440,7 +440,7 @@ def test_quick_reduce_is_told_with_the_stack():
     assert problems(model(), override={"quickReduce": "INT4"}) == []
 
 
-def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
+def test_unknown_catalogue_names_are_answered_with_known_ones():
     result = problems(
         model(model="openai/gpt-oss-120b"),
         model(model="gpt-oss-120", name="b"),
@@ -455,7 +455,7 @@ def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
     }
 
 
-def test_names_that_would_collide_in_the_cluster_are_refused():
+def test_model_names_that_collide_in_the_cluster_are_refused():
     result = problems(
         model("agg-tp1-1r"),
         model("agg-tp1-1r"),
@@ -472,7 +472,7 @@ def test_names_that_would_collide_in_the_cluster_are_refused():
     ]
 
 
-def test_too_few_nodes_are_refused_with_how_many_would_do():
+def test_too_few_nodes_are_refused_with_the_number_needed():
     problem = only(model(copies=4), nodes=7)
     assert (problem.path, problem.value) == ("gpuPools[0].size", 7)
     assert problem.accepted.startswith("at least 8,")
@@ -480,7 +480,7 @@ def test_too_few_nodes_are_refused_with_how_many_would_do():
     assert problems(model(copies=4), nodes=8) == []
 
 
-def test_virtual_functions_count_like_gpus(shape_with: Callable[[int], None]):
+def test_virtual_functions_limit_servers_like_gpus(shape_with: Callable[[int], None]):
     shape_with(4)
     assert problems(model("agg-tp1-16r"), nodes=2) == []
     assert problems(model("agg-tp8-2r"), nodes=2) == []
@@ -491,20 +491,20 @@ def test_virtual_functions_count_like_gpus(shape_with: Callable[[int], None]):
     assert problems(model("1p-tp1-1d-tp8"), nodes=1, rdma="none")[:1] != []
 
 
-def test_a_server_with_more_gpus_than_the_node_has_virtual_functions_is_refused(shape_with: Callable[[int], None]):
+def test_a_server_with_more_gpus_than_virtual_functions_is_refused(shape_with: Callable[[int], None]):
     shape_with(4)
     problem = only(model("1p-tp1-1d-tp8"))
     assert problem.accepted == "for decode: one of 1, 2, 4"
     assert "4 virtual functions" in problem.why
 
 
-def test_without_rdma_a_unit_stays_on_one_node():
+def test_without_rdma_a_unit_must_fit_one_node():
     assert problems(model("1p-tp1-1d-tp2"), rdma="none") == []
     assert only(model("8p-tp1-4d-tp2"), rdma="none").path == "rdma"
     assert problems(model("agg-tp1-16r"), rdma="none") == []
 
 
-def test_many_problems_come_at_once():
+def test_many_problems_are_reported_at_once():
     result = problems(
         model({"prefill": servers(1, 3)}),
         model("1p-tp4-1d-tp2", name="b", router={"mode": "none"}),
@@ -522,7 +522,7 @@ def test_many_problems_come_at_once():
     ]
 
 
-def test_on_mi355x_with_pollara_kv_cache_stays_on_a_node():
+def test_on_mi355x_with_pollara_kv_cache_is_transferred_within_a_node():
     pools = [existing_pool(shape="BM.GPU.MI355X.8", size=2)]
     assert problems(model("4p-tp1-2d-tp2"), gpuPools=pools, rdma="none") == []
     (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=pools, rdma="none")
@@ -558,14 +558,14 @@ SHARES = st.floats(0.05, 1.0)
         ("gpt-oss-120b", 2, 975),
     ],
 )
-def test_capacity_at_4096_in_and_256_out_is_what_was_worked_out_by_hand(name: str, size: int, sequences: int):
+def test_the_computed_capacity_at_4096_in_and_256_out_equals_a_manual_calculation(name: str, size: int, sequences: int):
     model = catalogue.model(name)
     assert model is not None
     assert memory(model, SHAPE, Parallelism(size), 0.95).sequences(4352) == pytest.approx(sequences, abs=1)
 
 
 @given(ANY_MODEL, SIZES, SHARES)
-def test_parts_add_up_to_the_share_of_the_gpus(model: catalogue.CatalogueModel, size: int, share: float):
+def test_parts_of_the_memory_add_up_to_the_usable_share(model: catalogue.CatalogueModel, size: int, share: float):
     fit = memory(model, SHAPE, Parallelism(size), share)
     assert fit.weights_gib + fit.activation_gib + fit.key_value_gib == pytest.approx(share * fit.gpu_gib)
     assert fit.key_value_tokens >= 0
@@ -581,7 +581,9 @@ def test_more_gpus_never_hold_fewer_tokens(model: catalogue.CatalogueModel, one:
 
 
 @given(ANY_MODEL, SIZES, SHARES, SHARES)
-def test_a_larger_share_never_holds_fewer_tokens(model: catalogue.CatalogueModel, size: int, one: float, other: float):
+def test_a_larger_memory_share_never_holds_fewer_tokens(
+    model: catalogue.CatalogueModel, size: int, one: float, other: float
+):
     less, more = sorted([one, other])
     assert (
         memory(model, SHAPE, Parallelism(size), less).key_value_tokens
@@ -600,7 +602,7 @@ def test_heavier_weights_never_leave_more_tokens(model: catalogue.CatalogueModel
     )
 
 
-def test_kv_heads_are_copied_only_where_there_are_more_gpus_than_heads():
+def test_kv_heads_are_copied_only_if_there_are_more_gpus_than_heads():
     model = GROUPED
     few = model.model_copy(update={"architecture": model.architecture.model_copy(update={"key_value_heads": 2})})
     assert [key_value_copies(few, size) for size in (1, 2, 4, 8)] == [1, 1, 2, 4]
@@ -624,13 +626,13 @@ def advised(scaling, **changes):
     return [item.text for item in plan(scaled(scaling, **changes)).advice if "scaling" in item.path]
 
 
-def test_limits_around_the_topology_are_accepted():
+def test_scaling_limits_around_the_topology_are_accepted():
     assert problems(scaled()) == []
     roles = plan(scaled()).models[0].units[0].roles
     assert [(role.replicas, role.most_replicas) for role in roles] == [(8, 10), (4, 6)]
 
 
-def test_the_topology_lies_within_the_limits():
+def test_the_topology_must_lie_within_the_scaling_limits():
     wrong = {"prefill": {**PREFILL, "minReplicas": 9}, "decode": {**DECODE, "maxReplicas": 3}}
     result = [(p.path, p.value, p.accepted) for p in problems(scaled(wrong))]
     assert result == [
@@ -639,22 +641,22 @@ def test_the_topology_lies_within_the_limits():
     ]
 
 
-def test_a_role_that_the_topology_lacks_cannot_be_scaled():
+def test_scaling_of_a_role_that_the_topology_lacks_is_refused():
     assert paths(scaled({"decode": DECODE}, "agg-tp1-16r")) == ["models[0].scaling.decode"]
 
 
-def test_a_role_needs_a_threshold():
+def test_scaling_of_a_role_requires_a_threshold():
     (problem,) = problems(scaled({"decode": {"minReplicas": 1, "maxReplicas": 4}}))
     assert problem.path == "models[0].scaling.decode"
     assert problem.accepted == "at least one of requests, kvCacheUsage"
 
 
-def test_scaling_names_a_role():
+def test_scaling_requires_a_role():
     assert paths(scaled({})) == ["models[0].scaling"]
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(3, 12), (4, 20)])
-def test_the_pools_have_room_for_the_most_servers(nodes: int, most: int):
+def test_pools_must_have_room_for_the_maximum_number_of_servers(nodes: int, most: int):
     just = {"prefill": {**PREFILL, "maxReplicas": most}, "decode": {**DECODE, "maxReplicas": 6}}
     assert problems(scaled(just), nodes=nodes) == []
     more = {**just, "prefill": {**PREFILL, "maxReplicas": most + 1}}
@@ -664,7 +666,7 @@ def test_the_pools_have_room_for_the_most_servers(nodes: int, most: int):
     assert f"{nodes * 8 + 1} GPUs" in problem.why
 
 
-def test_the_most_servers_have_room_beside_other_models_and_in_all_copies():
+def test_the_maximum_number_of_servers_must_fit_beside_other_models_and_copies():
     fits = scaled(copies=2)
     assert problems(fits, nodes=6) == []
     other = model("agg-tp8-2r", name="other")
@@ -674,42 +676,42 @@ def test_the_most_servers_have_room_beside_other_models_and_in_all_copies():
     ]
 
 
-def test_pools_without_room_for_what_is_started_with_are_told_so():
+def test_pools_without_room_for_the_initial_servers_are_reported_as_such():
     assert paths(scaled(), nodes=1) == ["gpuPools[0].size"]
 
 
-def test_room_for_rollouts_is_what_the_most_servers_leave():
+def test_room_for_rollouts_is_what_the_maximum_number_of_servers_leaves():
     roles = (
         plan(scaled({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": DECODE}), nodes=4).models[0].units[0].roles
     )
     assert [role.rollout.max_surge for role in roles] == [0, 0]
 
 
-def test_scaling_one_role_of_two_is_advised_against():
+def test_scaling_only_one_role_of_two_is_advised_against():
     (text,) = advised({"prefill": {**PREFILL, "minReplicas": 8}})
     assert text == "only prefill servers are scaled: where decode servers are too few, more don't help"
 
 
-def test_limits_in_another_proportion_than_the_topology_are_told():
+def test_limits_in_another_proportion_than_the_topology_are_advised():
     (text,) = advised({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": {**DECODE, "maxReplicas": 4}})
     assert text.startswith("maxReplicas has 20 prefill for 4 decode servers where 8p-tp1-4d-tp2 has 8 for 4")
 
 
-def test_a_threshold_that_only_waiting_requests_reach_is_told():
+def test_a_threshold_that_only_waiting_requests_reach_is_advised():
     (text,) = advised({**BOTH, "decode": {**DECODE, "requests": 300}})
     assert "one server runs 256 at a time" in text
 
 
-def test_a_threshold_beyond_the_peak_rate_of_the_gpus_is_told():
+def test_a_threshold_beyond_the_gpus_peak_rate_is_advised():
     (text,) = advised({**BOTH, "prefill": {**PREFILL, "promptTokensPerS": 1_000_000}})
     assert text.startswith("servers are added only once prompts wait: one server computes at most 143,626 tokens")
 
 
-def test_a_share_of_the_kv_cache_that_no_batch_fills_is_told_if_alone():
+def test_a_lone_kv_cache_threshold_that_no_batch_reaches_is_advised():
     (text,) = advised({**BOTH, "decode": {"minReplicas": 2, "maxReplicas": 6, "kvCacheUsage": 0.8}})
     assert text.startswith("no server is ever added at this workload: 256 requests at a time")
     assert advised({**BOTH, "decode": {**DECODE, "kvCacheUsage": 0.8}}) == []
 
 
-def test_sensible_limits_need_no_advice():
+def test_sensible_scaling_gives_no_advice():
     assert advised(BOTH) == []

@@ -17,15 +17,15 @@ def paths(**changes: object) -> list[str]:
     return [problem.path for problem in refused.value.problems]
 
 
-def test_a_stack_that_says_nothing_of_it_is_not_watched() -> None:
+def test_monitoring_is_off_by_default() -> None:
     assert plan_object(stack()).monitoring is None
 
 
-def test_no_monitoring_leaves_no_trace_in_the_hash_of_what_is_deployed() -> None:
+def test_monitoring_none_does_not_change_the_configuration_hash() -> None:
     assert plan_object(stack(monitoring="none")).config_hash == plan_object(stack()).config_hash
 
 
-def test_an_existing_prometheus_is_that_of_the_guides_unless_its_address_is_given() -> None:
+def test_an_existing_prometheus_has_the_guides_address_by_default() -> None:
     watched = plan_object(stack(monitoring="existing")).monitoring
     assert watched is not None
     assert (watched.install, watched.url.split("/")[2]) == (
@@ -38,30 +38,30 @@ def test_an_existing_prometheus_is_that_of_the_guides_unless_its_address_is_give
 
 
 @pytest.mark.parametrize(("mode", "told"), [("existing", True), ("install", False), ("none", False)])
-def test_a_prometheus_of_others_is_told_what_nodes_find_of_themselves(mode: str, told: bool) -> None:
+def test_node_checks_need_configuration_of_an_existing_prometheus_as_advice(mode: str, told: bool) -> None:
     texts = [item.text for item in plan_object(stack(monitoring=mode)).advice if item.path == "monitoring"]
     assert any(NODE_CHECKS in text for text in texts) is told
 
 
-def test_nodes_write_where_node_exporter_reads() -> None:
+def test_nodes_write_their_checks_where_node_exporter_reads() -> None:
     arguments = operator(OPERATOR).values["prometheus-node-exporter"]["extraArgs"]
     assert f"--collector.textfile.directory=/host/root{NODE_CHECKS}" in arguments
     assert f"folder={NODE_CHECKS}\n" in (values_folder() / "cloud-init" / "node-checks.sh.j2").read_text()
 
 
-def test_targets_for_the_first_token_are_those_of_the_models_in_seconds() -> None:
+def test_ttft_targets_in_rules_are_those_of_the_models_in_seconds() -> None:
     watched = plan_object(stack(model(slo={"ttftMs": 1500, "itlMs": 25}), monitoring="install")).monitoring
     assert watched is not None
     assert (dict(watched.slo_ttft_s), watched.disaggregated) == ({"gpt-oss-120b": 1.5}, True)
 
 
-def test_the_price_of_a_gpu_is_the_list_price_of_its_shape() -> None:
+def test_a_gpus_price_in_rules_is_the_shapes_list_price() -> None:
     watched = plan_object(stack(monitoring="existing")).monitoring
     assert watched is not None
     assert watched.usd_per_gpu_hour == 6.0
 
 
-def test_rules_and_panels_that_a_release_has_no_metric_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_and_panels_without_a_metric_in_the_release_are_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_object(stack(monitoring="install"))
     assert not any(item.path == "monitoring" for item in plan.advice)
     picker = plan.release.endpoint_picker.dialect
@@ -72,15 +72,15 @@ def test_rules_and_panels_that_a_release_has_no_metric_for_are_told(monkeypatch:
     assert "v0.10.0 has no metric" in text
 
 
-def test_the_serving_layer_installs_nothing_for_the_cluster() -> None:
+def test_the_serving_layer_cannot_install_a_prometheus() -> None:
     assert paths(layer="serving", monitoring="install") == ["monitoring"]
 
 
-def test_the_address_of_a_prometheus_needs_monitoring_of_an_existing_one() -> None:
+def test_an_address_of_prometheus_requires_monitoring_of_an_existing_one() -> None:
     assert paths(prometheus=OTHER) == ["prometheus"]
     assert paths(prometheus=OTHER, monitoring="install") == ["prometheus"]
 
 
 @pytest.mark.parametrize("url", ["prometheus:9090", "ftp://x", "http://user:password@prometheus:9090", ""])
-def test_what_is_no_address_of_a_prometheus_is_refused(url: str) -> None:
+def test_an_invalid_address_of_a_prometheus_is_refused(url: str) -> None:
     assert paths(monitoring="existing", prometheus={"url": url}) == ["prometheus.url"]

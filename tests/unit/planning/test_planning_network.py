@@ -28,19 +28,19 @@ def network(**changes):
     return {"network": changes}
 
 
-def test_the_defaults_are_sound():
+def test_the_default_network_ranges_are_accepted():
     assert refusals() == {}
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/16", "172.16.0.0/18"])
-def test_other_ranges_are_sound(cidr):
+def test_other_valid_network_ranges_are_accepted(cidr):
     assert refusals(**network(cidr=cidr)) == {}
 
 
 @pytest.mark.parametrize(
     "range_", ["10.224.0.0/16", "10.230.0.0/20", "192.168.0.0/16", "192.168.16.0/20", "10.208.0.0/16"]
 )
-def test_a_vcn_keeps_clear_of_the_ranges_of_rdma(range_):
+def test_a_vcn_overlapping_the_rdma_ranges_is_refused(range_):
     result = refusals(**network(cidr=range_))
     assert "overlaps" in result["cluster.network.cidr"]
 
@@ -56,7 +56,7 @@ def test_a_vcn_keeps_clear_of_the_ranges_of_rdma(range_):
         ("operator", {"subnets": {"operator": ocid("subnet")}}),
     ],
 )
-def test_a_part_of_the_network_is_there_where_it_is_asked_for_or_given(choice, changes):
+def test_an_optional_subnet_exists_if_it_is_requested_or_given(choice, changes):
     def part(**changes):
         config = validated(**network(**changes))
         return getattr(network_choices(config, config.created_cluster), choice)
@@ -68,30 +68,30 @@ def test_a_part_of_the_network_is_there_where_it_is_asked_for_or_given(choice, c
     ("changes", "bastion"),
     [({"bastion": True}, True), ({"bastion": False}, False)],
 )
-def test_the_bastion_service_can_be_left_out(changes, bastion):
+def test_the_bastion_service_can_be_disabled(changes, bastion):
     config = validated(**network(**changes))
     assert network_choices(config, config.created_cluster).bastion == bastion
 
 
-def test_services_keep_clear_of_the_ranges_of_rdma():
+def test_a_services_range_overlapping_the_rdma_ranges_is_refused():
     assert "RDMA interfaces" in refusals(servicesCidr="10.230.0.0/16")["cluster.servicesCidr"]
 
 
-def test_pods_of_an_overlay_keep_clear_of_the_ranges_of_rdma():
+def test_an_overlays_pod_range_overlapping_the_rdma_ranges_is_refused():
     result = refusals(cni="flannel", podsCidr="10.192.0.0/10")
     assert "10.224.0.0/12" in result["cluster.podsCidr"] or "10.208.0.0/12" in result["cluster.podsCidr"]
 
 
-def test_the_pods_range_means_nothing_where_pods_have_addresses_of_the_vcn():
+def test_a_pod_range_is_refused_with_vcn_native_pods():
     assert refusals(cni="vcn-native", podsCidr="10.140.0.0/16") == {}
 
 
-def test_services_and_vcn_must_not_overlap():
+def test_overlapping_services_and_vcn_are_refused():
     result = refusals(servicesCidr="10.140.0.0/20")
     assert "overlaps that of Services, 10.140.0.0/20 (cluster.servicesCidr)" in result["cluster.network.cidr"]
 
 
-def test_pods_and_services_of_an_overlay_must_not_overlap():
+def test_overlapping_pods_and_services_of_an_overlay_are_refused():
     result = refusals(cni="flannel", podsCidr="10.96.0.0/12")
     assert "overlaps that of Services" in result["cluster.podsCidr"]
 
@@ -103,16 +103,16 @@ def test_a_vcn_without_room_for_the_pods_is_refused_with_figures():
     assert "accepted: a range of /20 or larger" in text
 
 
-def test_pools_that_are_there_already_need_no_addresses():
+def test_existing_pools_need_no_addresses():
     assert refusals(created_pool(poolId=ocid("nodepool")), **network(cidr="10.0.0.0/21")) == {}
 
 
-def test_subnets_that_are_there_already_take_no_room():
+def test_existing_subnets_take_no_addresses():
     given = {"subnets": {"pods": ocid("subnet", "pods")}}
     assert refusals(**network(vcnId=VCN, cidr="10.0.0.0/21", **given)) == {}
 
 
-def test_more_nodes_than_any_vcn_holds_are_told_so():
+def test_more_nodes_than_any_vcn_has_addresses_for_are_refused_as_such():
     text = refusals(created_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/16"))["cluster.network.cidr"]
     assert "fewer nodes" in text
     assert "cni: flannel" in text
@@ -122,15 +122,15 @@ def test_more_nodes_than_any_vcn_holds_are_told_so():
     ("cidr", "accepted"),
     [("10.0.0.0/15", "/16 to /30"), ("10.0.0.1/16", "10.0.0.0/16"), ("10.0.0.0/33", "a prefix length up to 32")],
 )
-def test_a_range_that_is_none_for_a_vcn_is_refused(cidr, accepted):
+def test_an_impossible_vcn_range_is_refused(cidr, accepted):
     assert accepted in refusals(**network(cidr=cidr))["cluster.network.cidr"]
 
 
-def test_a_vcn_that_is_there_already_must_say_its_range():
+def test_an_existing_vcn_requires_its_range():
     assert "the range of the VCN" in refusals(**network(vcnId=VCN))["cluster.network.cidr"]
 
 
-def test_what_is_in_a_vcn_that_is_created_cant_be_there_already():
+def test_existing_subnets_in_a_created_vcn_are_refused():
     result = refusals(
         **network(
             subnets={"api": ocid("subnet")},
@@ -145,43 +145,43 @@ def test_what_is_in_a_vcn_that_is_created_cant_be_there_already():
     }
 
 
-def test_a_cluster_that_is_there_already_has_a_vcn():
+def test_an_existing_cluster_has_no_vcn_settings():
     assert "OCID of the cluster's VCN" in refusals(clusterId=ocid("cluster"))["cluster.network.vcnId"]
 
 
-def test_an_overlay_has_no_subnet_for_pods():
+def test_a_pod_subnet_is_refused_with_an_overlay_network():
     given = {"subnets": {"pods": ocid("subnet")}, "securityGroups": {"pods": ocid("networksecuritygroup")}}
     result = refusals(cni="flannel", **network(vcnId=VCN, cidr="10.0.0.0/16", **given))
     assert set(result) == {"cluster.network.subnets.pods", "cluster.network.securityGroups.pods"}
 
 
-def test_a_public_endpoint_needs_an_allow_list():
+def test_a_public_endpoint_requires_an_allow_list():
     result = refusals(apiEndpoint={"access": "public"})
     assert "203.0.113.0/24" in result["cluster.apiEndpoint.allowedCidrs"]
 
 
-def test_a_public_endpoint_with_an_allow_list_is_sound():
+def test_a_public_endpoint_with_an_allow_list_is_accepted():
     assert refusals(apiEndpoint={"access": "public", "allowedCidrs": ["203.0.113.0/24"]}) == {}
 
 
 @pytest.mark.parametrize("cidr", ["0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1"])
 @pytest.mark.parametrize("access", ["public", "private"])
-def test_the_internet_is_no_allow_list(access, cidr):
+def test_the_whole_internet_is_refused_as_an_allow_list(access, cidr):
     result = refusals(apiEndpoint={"access": access, "allowedCidrs": ["203.0.113.0/24", cidr]})
     assert set(result) == {"cluster.apiEndpoint.allowedCidrs[1]"}
     assert "/8 and smaller" in result["cluster.apiEndpoint.allowedCidrs[1]"]
 
 
-def test_the_bastion_host_is_not_for_the_internet_either():
+def test_the_whole_internet_is_refused_for_the_bastion_host():
     result = refusals(**network(bastionHostCidrs=["0.0.0.0/0"]))
     assert "SSH of the bastion host" in result["cluster.network.bastionHostCidrs[0]"]
 
 
-def test_public_load_balancers_may_be_for_the_internet():
+def test_public_load_balancers_may_admit_the_whole_internet():
     assert refusals(**network(publicLoadBalancers=True)) == {}
 
 
-def test_everything_is_told_at_once():
+def test_all_network_problems_are_reported_at_once():
     result = refusals(
         apiEndpoint={"access": "public"},
         servicesCidr="10.230.0.0/16",
@@ -195,7 +195,7 @@ def test_everything_is_told_at_once():
     }
 
 
-def test_the_serving_layer_judges_no_network():
+def test_the_serving_layer_has_no_network_problems():
     result = created(stack_changes={"layer": "serving"}, **network(cidr="10.0.0.0/30"))
     paths = {problem.path for problem in problems(*result.pop("models"), **result)}
     assert not any(path.startswith("cluster.network") for path in paths)
@@ -204,7 +204,7 @@ def test_the_serving_layer_judges_no_network():
 CLIENTS = {"clientCidrs": ["203.0.113.0/24"]}
 
 
-def test_a_vcn_of_the_wrong_size_is_told_its_overlaps_too():
+def test_a_vcn_of_invalid_size_is_checked_for_overlaps_too():
     outcome = created(**network(cidr="10.224.0.0/12"))
     result = problems(*outcome.pop("models"), **outcome)
     text = " ".join(problem.why for problem in result if problem.path == "cluster.network.cidr")
@@ -212,7 +212,7 @@ def test_a_vcn_of_the_wrong_size_is_told_its_overlaps_too():
     assert "overlaps" in text
 
 
-def test_a_bastion_for_named_clients_is_sound():
+def test_a_bastion_for_given_clients_is_accepted():
     assert refusals(**network(bastionService=CLIENTS)) == {}
 
 
@@ -238,7 +238,7 @@ def test_a_bastion_for_named_clients_is_sound():
         (network(bastionService={"subnetCidr": "10.0.0.0/27"}), "subnetCidr", "is created is known"),
     ],
 )
-def test_a_bastion_that_cant_be_is_refused(changes, key, why):
+def test_an_invalid_bastion_is_refused(changes, key, why):
     result = refusals(**changes)
     assert set(result) == {f"cluster.network.bastionService.{key}"}
     assert why in result[f"cluster.network.bastionService.{key}"]
@@ -261,7 +261,7 @@ def crowded(cidr, roles, pools=REFERENCE):
     return {part.role: (part.needed, part.room) for part in layout(IPv4Network(cidr), roles, pools).too_small}
 
 
-def test_a_vcn_of_the_usual_size_has_oci_hpc_okes_subnets():
+def test_a_vcn_of_the_usual_size_has_the_subnets_of_oci_hpc_oke():
     assert subnets("10.140.0.0/16") == {
         "api": "10.140.0.0/29",
         "bastion_host": "10.140.0.8/29",
@@ -276,7 +276,7 @@ def test_a_vcn_of_the_usual_size_has_oci_hpc_okes_subnets():
     }
 
 
-def test_a_smaller_vcn_has_the_same_small_subnets_and_smaller_large_ones():
+def test_a_smaller_vcn_keeps_small_subnets_and_shrinks_large_ones():
     assert subnets("10.0.0.0/20", FLANNEL, [PoolSize(9, 64)]) == {
         "api": "10.0.0.0/29",
         "load_balancers": "10.0.0.32/27",
@@ -285,46 +285,46 @@ def test_a_smaller_vcn_has_the_same_small_subnets_and_smaller_large_ones():
     }
 
 
-def test_the_nodes_subnet_grows_in_place_when_the_pools_do():
+def test_the_nodes_subnet_grows_in_place_with_the_pools():
     few = subnets("10.0.0.0/20", FLANNEL, [PoolSize(400, 64)])["workers"]
     many = subnets("10.0.0.0/20", FLANNEL, [PoolSize(410, 64)])["workers"]
     assert (few, many) == ("10.0.4.0/23", "10.0.4.0/22")
 
 
-def test_pools_may_grow_by_a_quarter_while_they_are_updated():
+def test_pools_may_grow_by_a_quarter_during_updates():
     assert nodes_with_surge([PoolSize(9, 64), PoolSize(1, 31)]) == 9 + 3 + 1 + 1
 
 
 @pytest.mark.parametrize(("max_pods", "expected"), [(31, 2 * 32), (32, 2 * 64), (64, 2 * 96), (110, 2 * 128)])
-def test_pods_take_whole_vnics_of_31_pods_and_one_address_of_the_vnics_own(max_pods, expected):
+def test_each_vnic_of_31_pods_takes_one_more_address(max_pods, expected):
     assert pod_addresses([PoolSize(1, max_pods)]) == expected
 
 
-def test_three_addresses_of_each_subnet_are_ocis():
+def test_three_addresses_of_each_subnet_belong_to_oci():
     assert addresses(IPv4Network("10.0.0.0/29")) == 5
     assert addresses(IPv4Network("10.0.0.0/31")) == 0
 
 
-def test_pods_that_find_no_room_are_told_with_figures():
+def test_pods_without_addresses_are_refused_with_figures():
     result = layout(IPv4Network("10.0.0.0/22"), NetworkChoices().subnet_roles, REFERENCE)
     (pods,) = result.too_small
     assert (pods.role, pods.needed, pods.room) == ("pods", 12 * 96 + 4 * 96, 509)
     assert pods.reason == ("12 nodes and 4 more during updates, with up to 93 pods each on VNICs of 32 addresses")
 
 
-def test_the_last_node_that_fits_fits():
+def test_exactly_as_many_nodes_as_fit_are_accepted():
     assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(202, 64)]) == {}
     assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(203, 64)]) == {"workers": (254, 253)}
 
 
-def test_a_vcn_that_is_too_small_for_a_file_system_says_so():
+def test_a_vcn_too_small_for_a_file_system_is_refused():
     roles = NetworkChoices(cni="flannel", lustre=True).subnet_roles
     assert crowded("10.0.0.0/21", roles) == {"lustre": (1024, 512)}
     assert crowded("10.0.0.0/20", roles) == {}
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/29", "10.0.0.0/30"])
-def test_a_vcn_of_a_few_addresses_is_too_small_for_everything(cidr):
+def test_a_vcn_of_a_few_addresses_is_too_small_for_every_subnet(cidr):
     assert set(crowded(cidr, FLANNEL)) == set(FLANNEL)
 
 
@@ -334,7 +334,7 @@ def test_a_vcn_of_a_few_addresses_is_too_small_for_everything(cidr):
     flags=st.lists(st.booleans(), min_size=5, max_size=5),
     pools=st.lists(st.builds(PoolSize, st.integers(1, 300), st.integers(1, 110)), min_size=1, max_size=3),
 )
-def test_subnets_lie_in_the_vcn_never_overlap_and_hold_what_they_must(prefix, flannel, flags, pools):
+def test_subnets_lie_in_the_vcn_never_overlap_and_have_enough_addresses(prefix, flannel, flags, pools):
     load_balancers, host, operator, files, lustre = flags
     choices = NetworkChoices(
         cni="flannel" if flannel else "vcn-native",
@@ -469,21 +469,21 @@ def cases():
 
 
 @pytest.mark.parametrize(("cni", "rule"), list(cases()))
-def test_every_rule_of_the_table_is_there_once(cni, rule):
+def test_every_rule_of_the_table_is_made_exactly_once(cni, rule):
     assert rows_of(NetworkChoices(cni=cni, **ALL_PARTS)).count(rule) == 1
 
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
-def test_there_is_no_rule_beside_those_of_the_table(cni):
+def test_only_rules_of_the_table_are_made(cni):
     assert Counter(rows_of(NetworkChoices(cni=cni, **ALL_PARTS))) == Counter(expected(cni))
 
 
-def test_a_private_endpoint_without_allow_list_is_reached_from_inside_the_vcn_only():
+def test_a_private_endpoint_without_allow_list_is_reachable_only_from_the_vcn():
     peers = {rule[5] for rule in rows_of(NetworkChoices(), {"vcn": ["10.0.0.0/16"]}) if rule[:2] == ("api", "ingress")}
     assert peers == {"api", "workers", "pods"}
 
 
-def test_a_public_endpoint_is_reached_by_its_allow_list_too_and_by_nobody_else():
+def test_a_public_endpoint_is_reachable_only_by_its_allow_list_and_the_vcn():
     choices, allowed = NetworkChoices(public_endpoint=True), {"api-allowed-cidrs": ["203.0.113.0/24"]}
     new = set(rows_of(choices, allowed)) - set(rows_of(NetworkChoices(), {}))
     assert new == {("api", "ingress", "tcp", "6443", "", "203.0.113.0/24")}
@@ -491,7 +491,7 @@ def test_a_public_endpoint_is_reached_by_its_allow_list_too_and_by_nobody_else()
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
 @pytest.mark.parametrize("everything", [{}, ALL_PARTS])
-def test_only_path_discovery_and_clients_of_public_services_come_in_from_anywhere(cni, everything):
+def test_only_path_discovery_and_public_services_are_open_to_the_internet(cni, everything):
     open_rules = {
         rule[:4]
         for rule in rows_of(NetworkChoices(cni=cni, **everything))
@@ -502,13 +502,13 @@ def test_only_path_discovery_and_clients_of_public_services_come_in_from_anywher
     assert open_rules <= path_discovery | (public if everything else set())
 
 
-def test_rules_need_what_a_network_can_have_or_allow():
+def test_each_rules_condition_is_a_setting_of_the_network():
     needs = {row.needs for row in catalogue_network.security_rules()} - {None}
     assert needs == {"worker_internet", "pod_internet"}
     assert needs <= {field.name for field in fields(NetworkChoices) if field.type in {"bool", bool}}
 
 
-def test_peers_are_groups_that_are_there():
+def test_peers_of_rules_are_existing_groups():
     choices = NetworkChoices(cni="flannel")
     rules = security_rules(choices, {})
     assert {rule.peer.group for rule in rules} - {None} <= {"api", "workers", "load_balancers"}
@@ -522,16 +522,16 @@ def test_peers_are_groups_that_are_there():
         ({"pod_internet": False}, ("pods", "egress", "all", "", "", ANYWHERE)),
     ],
 )
-def test_the_internet_can_be_closed_for_nodes_and_for_pods(choices, gone):
+def test_internet_access_can_be_disabled_for_nodes_and_for_pods(choices, gone):
     assert set(rows_of(NetworkChoices())) - set(rows_of(NetworkChoices(**choices))) == {gone}
 
 
-def test_rules_have_names_of_their_own():
+def test_rules_have_unique_names():
     rules = security_rules(NetworkChoices(**ALL_PARTS), CIDRS)
     assert len({(rule.group, rule.key) for rule in rules}) == len(rules)
 
 
-def test_an_allow_list_that_names_a_range_twice_makes_one_rule():
+def test_a_duplicate_range_in_an_allow_list_makes_one_rule():
     rules = rows_of(NetworkChoices(), {"api-allowed-cidrs": ["203.0.113.0/24", "203.0.113.0/24"]})
     assert rules.count(("api", "ingress", "tcp", "6443", "", "203.0.113.0/24")) == 1
 

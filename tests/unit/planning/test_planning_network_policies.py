@@ -7,39 +7,39 @@ from llmd_oke.config import validate
 from stack_files import created_pool, created_stack, plan, problems
 
 
-def test_nothing_enforces_policies_where_the_stack_file_does_not_say():
+def test_network_policies_have_no_enforcing_engine_by_default():
     assert plan().network_policies.engine == "none"
     assert any("NetworkPolicies do nothing" in item.text for item in plan().advice)
 
 
-def test_calico_is_for_clusters_that_the_stack_creates():
+def test_calico_is_refused_on_existing_clusters():
     (problem,) = problems(networkPolicies={"engine": "calico"})
     assert (problem.path, problem.value) == ("networkPolicies.engine", "calico")
 
 
-def test_calico_is_not_for_flannel():
+def test_calico_is_refused_with_flannel():
     chosen = {"networkPolicies": {"engine": "calico"}}
     assert "networkPolicies.engine" in refusals(created_pool(), stack_changes=chosen, cni="flannel")
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.1/8", "10.0.0.0/33", "300.0.0.0/8"])
-def test_a_block_that_is_none_is_refused_by_its_path(cidr: str):
+def test_an_invalid_address_block_is_refused_with_its_path(cidr: str):
     (problem,) = problems(networkPolicies={"engine": "existing", "destinations": [{"cidr": cidr}]})
     assert problem.path == "networkPolicies.destinations[0].cidr"
 
 
 @pytest.mark.parametrize("cidr", ["169.254.169.254/32", "169.254.169.0/24", "169.254.0.0/16", "169.254.20.10/32"])
-def test_a_block_that_opens_the_metadata_of_nodes_is_refused_by_its_path(cidr: str):
+def test_an_address_block_of_only_the_metadata_service_is_refused_with_its_path(cidr: str):
     opened = {"engine": "existing", "destinations": [{"cidr": "10.60.0.0/24"}, {"cidr": cidr}]}
     (problem,) = problems(networkPolicies=opened)
     assert (problem.path, problem.value) == ("networkPolicies.destinations[1].cidr", cidr)
 
 
-def test_a_block_that_has_the_metadata_among_others_is_accepted():
+def test_an_address_block_that_includes_the_metadata_service_is_accepted():
     assert not problems(networkPolicies={"engine": "existing", "destinations": [{"cidr": "0.0.0.0/0"}]})
 
 
-def test_where_policies_are_enforced_nobody_is_told_that_they_do_nothing():
+def test_with_enforced_policies_no_advice_says_that_they_do_nothing():
     config: Any = created_stack(created_pool(), networkPolicies={"engine": "calico"})
     texts = [item.text for item in planning.plan(validate(config)).advice]
     assert not any("NetworkPolicies do nothing" in text for text in texts)

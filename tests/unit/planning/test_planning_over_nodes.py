@@ -25,18 +25,18 @@ def problems(topology: object, **changes: object) -> list[tuple[str, str, str]]:
     return [(problem.path, problem.accepted, problem.why) for problem in error.value.problems]
 
 
-def test_ranks_of_several_nodes_are_shared_evenly_by_their_pods():
+def test_ranks_of_a_server_that_spans_nodes_are_shared_evenly_by_its_pods():
     (role,) = plan("agg-tp2dp8ep-1r").models[0].units[0].roles
     spread = role.parallelism
     assert (spread.nodes, spread.gpus, spread.gpus_per_node, spread.data_parallel_size_local) == (2, 16, 8, 4)
 
 
-def test_pods_of_a_server_over_nodes_have_virtual_functions_in_any_role():
+def test_pods_of_servers_that_span_nodes_have_virtual_functions_in_any_role():
     (role,) = plan("agg-tp1dp16ep-1r").models[0].units[0].roles
     assert role.virtual_functions == 8
 
 
-def test_each_pod_of_a_server_over_nodes_fills_a_node():
+def test_each_pod_of_a_server_that_spans_nodes_fills_a_node():
     nodes = plan("agg-tp1dp16ep-2r").nodes
     assert [[(pod.index, pod.node_rank) for pod in node.servers] for node in nodes] == [
         [(0, 0)],
@@ -46,7 +46,7 @@ def test_each_pod_of_a_server_over_nodes_fills_a_node():
     ]
 
 
-def test_pods_of_one_server_go_to_nodes_of_one_pool():
+def test_pods_of_one_server_are_placed_in_one_pool():
     nodes = [PlacedNode(pool, index, 8, (), 8) for pool, size in (("a", 3), ("b", 2)) for index in range(size)]
     spread = plan("agg-tp1dp16ep-1r").models[0].units[0].roles[0].parallelism
     servers = [pod for index in range(2) for pod in pods("unit", "aggregated", index, spread, 8)]
@@ -55,37 +55,37 @@ def test_pods_of_one_server_go_to_nodes_of_one_pool():
     assert [node.pool for node in placed if node.servers] == ["a", "a", "b", "b"]
 
 
-def test_a_server_that_no_pool_has_nodes_for_is_left_whole():
+def test_a_server_for_which_no_pool_has_enough_nodes_is_not_placed_at_all():
     nodes = [PlacedNode(pool, index, 8, (), 8) for pool in "ab" for index in range(1)]
     servers = [PlacedServer("unit", "aggregated", 0, 8, 8, 2, rank) for rank in range(2)]
     assert place(servers, nodes)[1] == servers
 
 
-def test_servers_over_more_nodes_than_there_are_are_refused():
+def test_servers_that_span_more_nodes_than_exist_are_refused():
     ((path, accepted, why),) = problems("agg-tp1dp16ep-3r")
     assert path == "gpuPools[0].size"
     assert accepted.startswith("at least 6")
     assert "1 server finds no node" in why
 
 
-def test_servers_over_nodes_need_rdma():
+def test_servers_that_span_nodes_require_rdma():
     found = problems("agg-tp1dp16ep-1r", rdma="none")
     assert [(path, accepted) for path, accepted, _ in found] == [("rdma", "sriov-vf")]
 
 
-def test_a_release_without_servers_over_nodes_refuses_them():
+def test_a_release_without_support_for_servers_over_nodes_refuses_them():
     ((path, accepted, why),) = problems("agg-tp1dp16ep-1r", release="llm-d-0.7.0")
     assert path == "models[0].topology"
     assert "at most 8" in accepted
     assert "the kit doesn't know how llm-d-0.7.0 serves" in why
 
 
-def test_scaling_of_servers_over_nodes_is_refused():
+def test_autoscaling_of_servers_that_span_nodes_is_refused():
     limits = {"aggregated": {"minReplicas": 1, "maxReplicas": 2, "requests": 10}}
     assert "models[0].scaling.aggregated" in [path for path, _, _ in problems("agg-tp1dp16ep-1r", scaling=limits)]
 
 
-def test_a_server_over_nodes_keeps_kv_cache_in_the_memory_of_each_node():
+def test_a_server_that_spans_nodes_keeps_kv_cache_in_each_nodes_memory():
     (role,) = (
         plan("agg-tp1dp16ep-1r", release="llm-d-0.10.0", engine={"kvCache": {"hostMemoryGib": 64}})
         .models[0]
@@ -96,18 +96,18 @@ def test_a_server_over_nodes_keeps_kv_cache_in_the_memory_of_each_node():
     assert role.settings.kv_transfer["kv_connector_extra_config"] == {"cpu_bytes_to_use": 64 * 2**30 // 8}
 
 
-def test_what_is_known_of_servers_over_nodes_is_told():
+def test_known_limits_of_servers_that_span_nodes_are_advised():
     assert any("span nodes" in item.text for item in plan("agg-tp1dp16ep-1r").advice)
     assert not any("span nodes" in item.text for item in plan("agg-tp1dp8ep-1r").advice)
 
 
-def test_acceptance_needs_a_node_for_each_pod_of_a_server():
+def test_acceptance_requires_a_node_for_each_pod_of_a_server():
     (accepted,) = plan("agg-tp1dp16ep-2r", size=6).acceptance
     assert accepted.needed == 4
 
 
 @pytest.mark.parametrize(("version", "keeps"), [("v1.34.2", True), ("v1.31.0", True), ("v1.30.1", False)])
-def test_pods_of_a_server_are_kept_to_a_pool_where_kubernetes_tells_groups_apart(version: str, keeps: bool):
+def test_pods_of_a_server_are_kept_in_a_pool_if_kubernetes_can_select_groups(version: str, keeps: bool):
     given = created_stack(models=[model("agg-tp1dp16ep-1r", model=MIXTURE)], cluster={"kubernetesVersion": version})
     assert planning.plan_object(given).keeps_to_pools is keeps
     assert plan("agg-tp1dp16ep-1r").keeps_to_pools is False

@@ -31,7 +31,7 @@ def long_form(**servers: object) -> dict[str, object]:
     return {"aggregated": {"replicas": 1, "tensorParallelSize": 1, **servers}}
 
 
-def test_ranks_and_their_gpus_are_planned_together():
+def test_data_parallel_ranks_and_their_gpus_are_planned_together():
     (role,) = plan(MIXTURE, "agg-tp2dp4ep-2r").units[0].roles
     assert role.parallelism == Parallelism(2, 4, expert_parallel=True)
     assert role.gpus == 16
@@ -50,7 +50,7 @@ def test_ranks_have_their_own_attention_weights_and_share_experts():
     assert two - one == pytest.approx(known.work.dense_weight_gb * 1e9 / 2**30)
 
 
-def test_a_latent_cache_is_held_once_by_each_rank_and_not_by_each_gpu():
+def test_a_latent_cache_is_held_once_by_each_rank():
     known = catalogue.model("deepseek-v3")
     assert known is not None
     split, ranks = (memory(known, SHAPE, spread, 0.95) for spread in (Parallelism(8), Parallelism(1, 8)))
@@ -58,14 +58,14 @@ def test_a_latent_cache_is_held_once_by_each_rank_and_not_by_each_gpu():
     assert ranks.sequences(100_000) == 8 * (ranks.key_value_tokens // 8 // 100_000)
 
 
-def test_the_recipe_of_a_model_decides_on_expert_parallelism_unless_the_stack_does():
+def test_expert_parallelism_defaults_to_the_models_recipe():
     assert plan("deepseek-v3", "agg-tp8-1r").units[0].roles[0].parallelism.expert_parallel
     given = long_form(tensorParallelSize=8, expertParallel=False)
     assert not plan("deepseek-v3", given).units[0].roles[0].parallelism.expert_parallel
     assert str(plan("deepseek-v3", given).topology) == "aggregated 1 x tp8"
 
 
-def test_a_dense_model_has_no_ranks_and_is_told_the_other_way():
+def test_ranks_of_a_dense_model_are_refused_with_tensor_parallelism_instead():
     assert problems(DENSE, "agg-tp1dp2-3r") == [
         (
             "models[0].topology",
@@ -81,7 +81,7 @@ def test_a_dense_model_has_no_ranks_and_is_told_the_other_way():
 @pytest.mark.parametrize(
     ("size", "ranks", "why"), [(2, 6, "have all of their GPUs"), (3, 8, "a rank can't span nodes")]
 )
-def test_ranks_of_more_than_a_node_that_fill_no_nodes_are_refused(size: int, ranks: int, why: str):
+def test_ranks_that_need_several_nodes_must_fill_them(size: int, ranks: int, why: str):
     found = problems(MIXTURE, long_form(tensorParallelSize=size, dataParallelSize=ranks))
     assert "models[0].topology.aggregated.dataParallelSize" in [path for path, _ in found]
     assert any(why in told for _, told in found)
@@ -96,7 +96,7 @@ def test_arguments_that_would_change_the_parallelism_are_refused(argument: str):
     ]
 
 
-def test_what_endpoint_pickers_see_of_ranks_is_told():
+def test_how_endpoint_pickers_treat_ranks_is_advised():
     told = [item.text for item in planning.plan_object(document(MIXTURE, "agg-tp4dp2ep-1r")).advice]
     assert any("first rank alone" in text for text in told)
     told = [item.text for item in planning.plan_object(document(MIXTURE, "agg-tp4-1r")).advice]

@@ -60,7 +60,7 @@ def with_session_filter(parameters: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def test_the_pickers_pods_have_the_stacks_own_config():
+def test_the_picker_runs_with_the_stacks_own_config():
     assert problems(PD) == []
     rendered = render(document(PD))
     (texts,) = (
@@ -73,7 +73,7 @@ def test_the_pickers_pods_have_the_stacks_own_config():
     assert yaml.safe_load(text) == {"apiVersion": version, "kind": "EndpointPickerConfig", **PD}
 
 
-def test_reports_call_the_routers_profile_the_stacks_own():
+def test_reports_name_the_profile_of_an_own_picker_config_own():
     (planned,) = planning.plan_object(document(PD)).models
     assert planned.router_profile == "own"
 
@@ -82,7 +82,7 @@ def test_reports_call_the_routers_profile_the_stacks_own():
     ("key", "value"),
     [("profile", "token-load"), ("decider", "always"), ("nonCachedTokens", 100), ("peakPrefillTokensPerS", 1000)],
 )
-def test_what_a_config_says_itself_is_not_said_beside_it(key: str, value: object):
+def test_settings_that_an_own_picker_config_contains_are_refused_beside_it(key: str, value: object):
     assert [problem.path for problem in problems(PD, **{key: value})] == [f"models[0].router.{key}"]
 
 
@@ -96,13 +96,13 @@ def test_what_a_config_says_itself_is_not_said_beside_it(key: str, value: object
         (with_plugins(decode="prefix-cache-scorer"), "names plugin prefix-cache-scorer, which is not there"),
     ],
 )
-def test_a_config_that_the_picker_would_not_read_is_refused(config: dict[str, Any], said: str):
+def test_a_picker_config_that_the_picker_cannot_parse_is_refused(config: dict[str, Any], said: str):
     (problem,) = problems(config)
     assert problem.path == PATH
     assert said in (problem.why or "")
 
 
-def test_a_config_that_prefills_nothing_remotely_is_refused_where_it_has_to():
+def test_a_picker_config_without_remote_prefill_is_refused_for_disaggregation():
     plain = {
         "plugins": [{"type": "single-profile-handler"}, {"type": "queue-scorer"}],
         "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],
@@ -127,18 +127,18 @@ def test_a_config_that_prefills_nothing_remotely_is_refused_where_it_has_to():
         ),
     ],
 )
-def test_a_config_that_fails_without_a_word_is_refused_with_its_source(config: dict[str, Any], said: str):
+def test_a_picker_config_with_a_silent_fault_is_refused_with_its_source(config: dict[str, Any], said: str):
     (problem,) = problems(config)
     assert said in (problem.why or "")
     assert "https://github.com/" in (problem.why or "")
 
 
-def test_precise_prefixes_are_taken_where_each_consumer_names_the_producer():
+def test_a_precise_prefix_config_is_accepted_if_each_consumer_names_the_producer():
     named = {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"}
     assert problems(with_plugins(*PRECISE, {"type": "prefix-cache-scorer", "parameters": named})) == []
 
 
-def test_experimental_plugins_are_allowed_where_a_config_has_them():
+def test_experimental_plugins_are_permitted_in_an_own_config():
     config = with_plugins({"type": "session-affinity-scorer"})
     assert problems(config) == []
     (picker,) = (
@@ -159,20 +159,20 @@ def test_experimental_plugins_are_allowed_where_a_config_has_them():
         ({"deciders": {"prefill": "always-disagg-pd-decider"}, "stageOrder": "prefill-first"}, "takes no decider"),
     ],
 )
-def test_a_handler_that_would_prefill_nothing_remotely_is_refused(parameters: dict[str, Any], said: str):
+def test_a_profile_handler_that_would_never_prefill_remotely_is_refused(parameters: dict[str, Any], said: str):
     config = copy.deepcopy(PD)
     config["plugins"][-1]["parameters"] = parameters
     (problem,) = problems(config)
     assert said in (problem.why or "")
 
 
-def test_prefill_servers_that_are_chosen_first_need_no_decider():
+def test_a_config_that_always_picks_prefill_servers_needs_no_decider():
     config = copy.deepcopy(PD)
     config["plugins"][-1]["parameters"] = {"stageOrder": "prefill-first"}
     assert problems(config) == []
 
 
-def test_a_session_filter_of_the_prefill_profile_that_names_it_is_taken():
+def test_a_session_filter_named_by_its_prefill_profile_is_accepted():
     assert problems(with_session_filter({"profileName": "prefill"})) == []
 
 
@@ -191,13 +191,13 @@ def test_a_session_filter_of_the_prefill_profile_that_names_it_is_taken():
         ),
     ],
 )
-def test_the_headers_of_sessions_are_those_that_a_config_reads(parameters: dict[str, Any], headers: tuple[str, ...]):
+def test_session_headers_are_those_that_a_picker_config_reads(parameters: dict[str, Any], headers: tuple[str, ...]):
     (planned,) = planning.plan_object(document(with_session_filter(parameters))).models
     assert planned.session_headers == headers
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.6.0", "llm-d-0.7.0"])
-def test_a_scorer_whose_token_no_client_gets_is_refused(release: str):
+def test_a_scorer_of_session_tokens_that_no_client_gets_is_refused(release: str):
     plugins = [{"type": "single-profile-handler"}, {"type": "session-affinity-scorer"}]
     config = {
         "plugins": plugins,
@@ -210,7 +210,7 @@ def test_a_scorer_whose_token_no_client_gets_is_refused(release: str):
     assert (problem.path, "no client ever has one to send" in (problem.why or "")) == (PATH, True)
 
 
-def test_a_gateway_that_takes_the_headers_of_sessions_away_is_refused():
+def test_a_gateway_that_removes_session_headers_is_refused():
     gateway = {"mode": "create", "name": "models", "provider": "envoy-gateway"}
     asked = stack(
         model("1p-tp1-1d-tp1", router={"profile": "session-affinity", "mode": "gateway"}),
@@ -224,7 +224,7 @@ def test_a_gateway_that_takes_the_headers_of_sessions_away_is_refused():
     }
 
 
-def test_adapters_are_no_reason_to_choose_a_server_that_has_none():
+def test_the_adapter_affinity_profile_is_refused_for_servers_without_adapters():
     def found(**engine: object) -> list[str]:
         asked = model(
             "1p-tp1-1d-tp1", model="llama-3.1-8b-instruct", router={"profile": "lora-affinity"}, engine=engine

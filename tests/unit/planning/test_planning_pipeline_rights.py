@@ -57,12 +57,12 @@ def stack_with(pool: Mapping[str, Any] | None = None, **changes: Any) -> dict[st
     return cluster_layer(created_pool(**(pool or {})), **changes)
 
 
-def test_there_is_a_stack_for_everything_that_needs_rights_of_its_own():
+def test_every_iam_need_of_pipelines_has_a_stack_in_the_test():
     assert set(FEATURES) == set(DEPLOYS) == set(get_args(StackFeature))
 
 
 @pytest.mark.parametrize("feature", get_args(StackFeature))
-def test_who_deploys_a_stack_may_do_what_it_uses_and_no_more(feature: StackFeature):
+def test_the_deploying_identity_may_manage_what_its_stack_uses_and_no_more(feature: StackFeature):
     without = granted("deploy", stack_with(cluster={"iam": {"create": False}}))
     assert not [text for text in DEPLOYS[feature] if text in without]
     with_it = granted("deploy", stack_with(**FEATURES[feature]))
@@ -71,23 +71,23 @@ def test_who_deploys_a_stack_may_do_what_it_uses_and_no_more(feature: StackFeatu
 
 @pytest.mark.parametrize("identity", ["drift", "preview"])
 @pytest.mark.parametrize("feature", get_args(StackFeature))
-def test_who_only_looks_may_read_what_a_stack_uses(feature: StackFeature, identity: str):
+def test_read_only_identities_may_read_what_a_stack_uses(feature: StackFeature, identity: str):
     more = set(granted(identity, stack_with(**FEATURES[feature]))) - set(granted(identity, stack_with()))
     assert more == set(LOOKS.get(feature, ()))
 
 
-def test_a_link_that_is_a_secret_needs_no_right_to_read_objects():
+def test_a_secret_link_needs_no_permission_to_read_objects():
     linked = {"import": {key: value for key, value in IMPORTED["import"].items() if key != "uri"}}
     assert not [text for text in granted("deploy", stack_with(pool={"image": linked})) if "objects" in text]
 
 
-def test_namespaces_of_tags_may_be_in_a_compartment_of_their_own():
+def test_tag_namespaces_may_be_in_another_compartment():
     tags = {"defined": {"Operations": {"CostCenter": "42"}}, "namespaceCompartmentId": ELSEWHERE}
     assert f"use tag-namespaces in compartment id {ELSEWHERE} where" in " ".join(
         granted("deploy", stack_with(tags=tags))
     )
 
 
-def test_of_a_cluster_that_is_there_already_the_compartment_is_left_open():
+def test_an_existing_clusters_compartment_is_left_as_a_placeholder():
     texts = granted("drift", stack())
     assert "read cluster-family in compartment id COMPARTMENT_OF_THE_CLUSTER" in texts

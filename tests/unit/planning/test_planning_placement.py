@@ -35,20 +35,20 @@ POWERS_OF_TWO = servers_of(st.sampled_from([1, 2, 4, 8]))
 
 
 @given(ANY, NODES)
-def test_nothing_is_lost_and_nothing_is_placed_twice(servers: list[PlacedServer], nodes: list[PlacedNode]):
+def test_placement_loses_and_duplicates_no_server(servers: list[PlacedServer], nodes: list[PlacedNode]):
     placed, left = place(servers, nodes)
     assert Counter([server for node in placed for server in node.servers] + left) == Counter(servers)
     assert [(node.pool, node.index, node.gpus) for node in placed] == [("pool", i, 8) for i in range(len(nodes))]
 
 
 @given(ANY, NODES)
-def test_no_node_is_over_its_capacity(servers: list[PlacedServer], nodes: list[PlacedNode]):
+def test_placement_exceeds_no_nodes_capacity(servers: list[PlacedServer], nodes: list[PlacedNode]):
     placed, _ = place(servers, nodes)
     assert all(node.free_gpus >= 0 and node.free_virtual_functions >= 0 for node in placed)
 
 
 @given(ANY, NODES)
-def test_a_server_is_left_only_if_no_node_has_room(servers: list[PlacedServer], nodes: list[PlacedNode]):
+def test_a_server_stays_unplaced_only_if_no_node_has_room(servers: list[PlacedServer], nodes: list[PlacedNode]):
     placed, left = place(servers, nodes)
     for server in left:
         assert all(
@@ -57,7 +57,7 @@ def test_a_server_is_left_only_if_no_node_has_room(servers: list[PlacedServer], 
 
 
 @given(POWERS_OF_TWO, st.integers(1, 6))
-def test_powers_of_two_pack_without_waste(servers: list[PlacedServer], count: int):
+def test_sizes_that_are_powers_of_two_fill_nodes_without_waste(servers: list[PlacedServer], count: int):
     nodes = [PlacedNode("pool", i, 8, (), 8) for i in range(count)]
     placed, left = place(servers, nodes)
     assert bool(left) == (sum(server.gpus for server in servers) > 8 * count)
@@ -66,7 +66,7 @@ def test_powers_of_two_pack_without_waste(servers: list[PlacedServer], count: in
 
 
 @given(POWERS_OF_TWO)
-def test_placing_in_two_goes_keeps_what_is_there(servers: list[PlacedServer]):
+def test_placing_in_two_steps_keeps_earlier_placements(servers: list[PlacedServer]):
     nodes = [PlacedNode("pool", i, 8, (), 8) for i in range(3)]
     first, _ = place(servers[: len(servers) // 2], nodes)
     second, _ = place(servers[len(servers) // 2 :], first)
@@ -75,32 +75,32 @@ def test_placing_in_two_goes_keeps_what_is_there(servers: list[PlacedServer]):
     )
 
 
-def test_servers_with_virtual_functions_come_first():
+def test_servers_with_virtual_functions_are_placed_first():
     functionless = [PlacedServer("a", "aggregated", i, 2) for i in range(4)]
     functional = [PlacedServer("b", "decode", i, 1, 1) for i in range(8)]
     _, left = place([*functionless, *functional], [PlacedNode("pool", i, 8, (), 4) for i in range(2)])
     assert left == []
 
 
-def test_the_guide_fills_its_two_nodes():
+def test_the_guides_stack_fills_its_two_nodes():
     result = plan(model("8p-tp1-2d-tp4"), nodes=2)
     assert [node.free_gpus for node in result.nodes] == [0, 0]
     assert [node.free_virtual_functions for node in result.nodes] == [0, 0]
     assert (result.gpus, result.used_gpus) == (16, 16)
 
 
-def test_aggregated_servers_take_no_virtual_function():
+def test_aggregated_servers_have_no_virtual_functions():
     result = plan(model("agg-tp1-16r"), nodes=2)
     assert result.models[0].units[0].roles[0].virtual_functions == 0
     assert all(node.free_virtual_functions == 8 for node in result.nodes)
 
 
-def test_without_rdma_no_server_takes_a_virtual_function():
+def test_without_rdma_no_server_has_virtual_functions():
     result = plan(model("1p-tp1-1d-tp2"), nodes=1, rdma="none")
     assert [role.virtual_functions for role in result.models[0].units[0].roles] == [0, 0]
 
 
-def test_a_thousand_nodes_are_filled_in_no_time():
+def test_a_thousand_nodes_are_filled_quickly():
     nodes = [PlacedNode("pool", i, 8, (), 8) for i in range(1000)]
     servers = [PlacedServer("unit", "decode", i, 1, 1) for i in range(8001)]
     _, left = place(servers, nodes)
@@ -111,7 +111,7 @@ COUNTS = st.integers(1, 1024)
 
 
 @given(COUNTS, st.integers(0, 2000))
-def test_a_rollout_always_moves_and_never_takes_more_than_there_is(replicas: int, room: int):
+def test_a_rollout_always_progresses_and_never_exceeds_the_free_gpus(replicas: int, room: int):
     how = placement.rollout(replicas, room)
     assert 0 <= how.max_surge <= min(replicas, room)
     assert 0 <= how.max_unavailable <= 1
@@ -120,7 +120,7 @@ def test_a_rollout_always_moves_and_never_takes_more_than_there_is(replicas: int
 
 
 @given(COUNTS, st.integers(0, 2000), st.integers(1, 7200))
-def test_the_timeout_of_an_update_is_one_start_for_each_wave(replicas: int, room: int, startup_s: int):
+def test_an_updates_timeout_is_one_server_start_for_each_wave(replicas: int, room: int, startup_s: int):
     how = placement.rollout(replicas, room)
     limit_s = placement.update_timeout_s(startup_s, replicas, how)
     step = how.max_surge + how.max_unavailable
@@ -130,18 +130,18 @@ def test_the_timeout_of_an_update_is_one_start_for_each_wave(replicas: int, room
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=9), st.sampled_from([1, 2, 4, 8]))
-def test_sure_room_is_there_however_free_gpus_are_scattered(free: list[int], size: int):
+def test_guaranteed_room_exists_however_free_gpus_are_distributed(free: list[int], size: int):
     there = sum(gpus // size for gpus in free)
     mixed_nodes = sum(bool(gpus % size) for gpus in free)
     assert placement.sure_room(sum(free), size, mixed_nodes) <= there
     assert placement.sure_room(sum(free), size, len(free)) <= there
 
 
-def test_one_gpu_always_fits_a_free_gpu():
+def test_any_free_gpu_has_room_for_a_server_with_one_gpu():
     assert [placement.sure_room(spare, 1, 9) for spare in (0, 1, 5)] == [0, 1, 5]
 
 
-def test_whole_free_nodes_are_room_where_no_other_sizes_are():
+def test_whole_free_nodes_count_as_room_if_no_other_sizes_exist():
     assert placement.sure_room(16, 8, 0) == 2
     assert placement.sure_room(15, 8, 0) == 1
     assert placement.sure_room(15, 8, 2) == 1
@@ -161,7 +161,7 @@ TOPOLOGIES = st.sampled_from(
 
 
 @given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 12), st.randoms())
-def test_all_surges_find_room_at_once_wherever_the_pods_are(
+def test_all_surge_pods_find_room_at_once_wherever_other_pods_are(
     drawn: list[tuple[str, int]], nodes: int, chance: random.Random
 ):
     models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
@@ -187,12 +187,14 @@ def test_all_surges_find_room_at_once_wherever_the_pods_are(
         ("agg-tp1-8r", 4, {"router": {"mode": "none"}}, "rolling"),
     ],
 )
-def test_another_version_comes_as_there_is_room(topology: str, nodes: int, changes: dict[str, Any], way: str):
+def test_the_update_strategy_of_another_version_follows_from_free_gpus(
+    topology: str, nodes: int, changes: dict[str, Any], way: str
+):
     (planned,) = plan(model(topology, **changes), nodes=nodes).models
     assert planned.update_way == way
 
 
-def test_what_another_version_costs_is_told_in_minutes():
+def test_the_effect_of_another_version_on_serving_is_given_in_minutes():
     (full,) = plan(model("8p-tp1-2d-tp4"), nodes=2).models
     minutes = full.units[0].roles[0].startup_budget_s // 60
     assert f"outage of a start-up, at most {minutes} minutes" in full.update_note
@@ -201,7 +203,7 @@ def test_what_another_version_costs_is_told_in_minutes():
 
 
 @given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 16), st.randoms())
-def test_where_others_come_beside_all_servers_find_room_twice_wherever_the_first_are(
+def test_servers_placed_beside_others_fit_twice_wherever_the_first_are(
     drawn: list[tuple[str, int]], nodes: int, chance: random.Random
 ):
     models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
@@ -221,7 +223,7 @@ def of_pools(system: dict[str, Any], copies: int = 4, **changes: Any) -> dict[st
     return refusals(stack_changes={"systemPool": system, "models": models, **changes})
 
 
-def test_the_default_pool_holds_three_routers_and_a_front_doors_envoy_on_each_node():
+def test_the_default_pool_has_room_for_three_routers_and_a_front_doors_envoy():
     release = catalogue.release("llm-d-0.7.0")
     assert release is not None
     assert (release.router_requests.cpus, release.router_requests.memory_gib) == (8, 16)
@@ -229,11 +231,11 @@ def test_the_default_pool_holds_three_routers_and_a_front_doors_envoy_on_each_no
 
 
 @pytest.mark.parametrize(("copies", "refused"), [(4, False), (5, True)])
-def test_routers_fit_or_are_refused(copies: int, refused: bool):
+def test_routers_that_do_not_fit_the_system_pool_are_refused(copies: int, refused: bool):
     assert ("systemPool.size" in of_pools({"size": 3}, copies)) is refused
 
 
-def test_the_remedy_is_enough():
+def test_the_suggested_size_of_the_system_pool_suffices():
     text = of_pools({"size": 1}, copies=7)["systemPool.size"]
     assert "at least 5" in text
     assert of_pools({"size": 5}, copies=7) == {}
@@ -243,23 +245,23 @@ def test_the_remedy_is_enough():
     ("pool", "key"),
     [({"ocpus": 4, "memoryGib": 16}, "ocpus"), ({"ocpus": 16, "memoryGib": 20}, "memoryGib")],
 )
-def test_a_node_that_holds_no_router_has_to_be_larger(pool: dict[str, Any], key: str):
+def test_a_node_too_small_for_any_router_must_be_larger(pool: dict[str, Any], key: str):
     allowance, door = operators.system_nodes().allowance, FRONT_DOOR_REQUESTS
     cpus, memory_gib = 8 + allowance.cpus + door.cpus, 16 + allowance.memory_gib + door.memory_gib
     text = of_pools(pool)[f"systemPool.{key}"]
     assert f"{cpus / 2:g} OCPUs and {memory_gib} GiB" in text
 
 
-def test_further_pools_count_unless_they_are_tainted():
+def test_further_cpu_pools_count_for_routers_unless_they_are_tainted():
     small, large = {"ocpus": 4, "memoryGib": 16}, {"name": "routers", "size": 3}
     assert of_pools(small, cpuPools=[large]) == {}
     assert "systemPool.ocpus" in of_pools(small, cpuPools=[{**large, "taints": [{"key": "team"}]}])
 
 
-def test_models_without_a_router_need_no_room():
+def test_models_without_a_router_need_no_room_for_one():
     models = [model("agg-tp1-4r", router={"mode": "none"})]
     assert refusals(stack_changes={"systemPool": {"ocpus": 4, "memoryGib": 16}, "models": models}) == {}
 
 
-def test_a_shape_that_is_not_flexible_is_taken_to_be_enough():
+def test_a_cpu_shape_that_is_not_flexible_is_assumed_to_be_large_enough():
     assert of_pools({"shape": "BM.Standard.E5.192", "size": 1}, copies=9) == {}

@@ -28,7 +28,7 @@ def test_every_stack_of_the_project_has_a_plan(name: str):
     assert result.used_gpus <= result.gpus
 
 
-def test_what_comes_after_planning_reads_no_stack_file_by_the_plan():
+def test_code_after_planning_reads_only_the_plan_and_no_stack_file():
     """But for preflight, which asks OCI whether the stack file itself holds, and explain, which tries other ones."""
     sources = [path for folder in ("components", "packages") for path in (PROJECT / folder).rglob("*.py")]
     later = [path for path in sources if path.parent.name != "planning"]
@@ -36,7 +36,7 @@ def test_what_comes_after_planning_reads_no_stack_file_by_the_plan():
     assert readers == ["preflight.py", "probes.py"]
 
 
-def test_the_published_stacks_mean_what_was_published():
+def test_the_published_stacks_have_the_published_topology():
     rehearsal = planning.plan_stack_file(PROJECT, "rehearsal")
     assert (rehearsal.gpus, rehearsal.used_gpus, rehearsal.price_usd_per_hour) == (72, 16, 432)
     guide = planning.plan_stack_file(PROJECT, "guide")
@@ -48,13 +48,13 @@ def test_the_published_stacks_mean_what_was_published():
     assert (baseline.models[0].router.mode, baseline.models[0].gpus) == ("none", guide.models[0].gpus)
 
 
-def test_copies_are_units_with_names_of_their_own():
+def test_copies_are_units_with_unique_names():
     result = planning.plan_object(stack(model("8p-tp1-4d-tp2", copies=2, name="big")))
     assert [unit.name for unit in result.models[0].units] == ["big-0", "big-1"]
     assert planning.plan_object(stack(model(name="big"))).models[0].units[0].name == "big"
 
 
-def test_a_plan_says_what_the_creation_of_a_cluster_consists_of():
+def test_the_plan_lists_what_a_created_cluster_consists_of():
     taint = {"key": "team", "value": "a"}
     pool = created_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 12}, taints=[taint])
     plan = planning.plan_object(created(pool, network={"bastion": False}))
@@ -69,13 +69,13 @@ def test_a_plan_says_what_the_creation_of_a_cluster_consists_of():
     assert plan.control_plane_cidrs is not None
 
 
-def test_a_plan_for_a_cluster_that_is_there_creates_nothing_around_its_models():
+def test_a_plan_for_an_existing_cluster_creates_only_models():
     plan = planning.plan_object(stack())
     assert (plan.created, plan.taints, plan.control_plane_cidrs) == (None, (), None)
     assert plan.gpu_stack.kind == "present"
 
 
-def test_errors_of_shape_and_of_meaning_come_together():
+def test_structural_and_semantic_problems_are_reported_together():
     value = stack(model("8p"), model("8p-tp3-1d-tp4", name="b"), release="llm-d-9", smoke={"requests": 0})
     assert [problem.path for problem in problems(value)] == [
         "models[0].topology",
@@ -85,7 +85,7 @@ def test_errors_of_shape_and_of_meaning_come_together():
     ]
 
 
-def test_rules_of_a_created_cluster_are_told_beside_errors_of_shape():
+def test_problems_of_a_created_cluster_are_reported_beside_structural_ones():
     value = created(
         created_pool(kubernetesVersion="v1.36.1"),
         stack_changes={"smoke": {"requests": 0}, "systemPool": {"shape": "VM.GPU.A10.1"}},
@@ -95,7 +95,7 @@ def test_rules_of_a_created_cluster_are_told_beside_errors_of_shape():
     assert {"smoke.requests", "gpuPools[0].kubernetesVersion", "systemPool.shape", "cluster.network.cidr"} <= result
 
 
-def test_what_a_wrong_cluster_is_judged_by_is_left_alone():
+def test_checks_that_depend_on_an_invalid_cluster_are_skipped():
     value = created(created_pool(), stack_changes={"gpuStack": "present"}, cni="calico")
     assert {problem.path for problem in problems(value)} == {"cluster.cni"}
 
@@ -113,13 +113,13 @@ def test_what_a_wrong_cluster_is_judged_by_is_left_alone():
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_nothing_is_made_up_that_follows_from_a_wrong_shape(changes: dict[str, Any], path: str):
+def test_structural_errors_cause_no_consequential_problems(changes: dict[str, Any], path: str):
     result = problems({**stack(nodes=1), **changes})
     assert result[0].path == path
     assert {problem.path.split(".")[0] for problem in result} == {path.split(".", maxsplit=1)[0]}
 
 
-def test_problems_of_a_file_have_their_lines(tmp_path: Path):
+def test_problems_of_a_stack_file_have_line_numbers(tmp_path: Path):
     value = stack(model("8p-tp1-4d-tp2", copies=9), model({"prefill": {"replicas": 1, "tensorParallelSize": 3}}))
     lines = write(tmp_path, "mine", value).read_text().splitlines()
     with pytest.raises(InvalidStack) as caught:
@@ -133,7 +133,7 @@ def test_problems_of_a_file_have_their_lines(tmp_path: Path):
     }
 
 
-def test_planning_is_quick():
+def test_planning_is_fast():
     loaded = config.load(PROJECT, "rehearsal")
     planning.plan(loaded)
     assert min(timeit.repeat(lambda: planning.plan(loaded), number=1, repeat=20)) < 0.02
@@ -210,7 +210,7 @@ def exists(path: str, value: Any) -> bool:
 
 
 @given(STACKS)
-def test_any_config_gives_a_plan_that_holds_or_problems_that_say_where(value: dict[str, Any]):
+def test_any_valid_config_gives_a_consistent_plan_or_problems_with_paths(value: dict[str, Any]):
     result = outcome(value)
     if not isinstance(result, planning.Plan):
         assert result
@@ -228,7 +228,7 @@ def test_any_config_gives_a_plan_that_holds_or_problems_that_say_where(value: di
 
 
 @given(STACKS, st.data())
-def test_a_config_with_any_part_gone_or_changed_gives_a_plan_or_problems(value: dict[str, Any], data: st.DataObject):
+def test_a_config_with_any_part_removed_or_changed_gives_a_plan_or_problems(value: dict[str, Any], data: st.DataObject):
     broken = copy.deepcopy(value)
     target: Any = broken
     while isinstance(target, dict | list) and target:

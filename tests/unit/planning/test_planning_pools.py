@@ -54,7 +54,7 @@ def test_every_launch_mode_is_accepted(launch: str):
         ("compute-cluster-instances", {"poolId": ocid("instancepool")}, "poolId"),
     ],
 )
-def test_what_a_launch_mode_can_not_carry_is_refused(launch: str, option: dict[str, Any], key: str):
+def test_an_option_that_a_launch_mode_does_not_support_is_refused(launch: str, option: dict[str, Any], key: str):
     result = of_pool(launch=launch, **option)
     assert f"launch is {launch}" in result[f"gpuPools[0].{key}"]
 
@@ -69,35 +69,35 @@ def test_what_a_launch_mode_can_not_carry_is_refused(launch: str, option: dict[s
         ("managed-compute-cluster", {"cycling": {"mode": "replace-boot-volume"}, "evictionGraceMinutes": 5}),
     ],
 )
-def test_what_a_launch_mode_carries_is_accepted(launch: str, option: dict[str, Any]):
+def test_an_option_that_a_launch_mode_supports_is_accepted(launch: str, option: dict[str, Any]):
     assert of_pool(launch=launch, **option) == {}
 
 
-def test_a_pool_to_create_needs_a_place_and_an_image():
+def test_a_created_pool_requires_an_availability_domain_and_an_image():
     assert set(refusals(existing_pool())) == {"gpuPools[0].availabilityDomain", "gpuPools[0].image"}
 
 
-def test_a_pool_that_is_there_needs_neither():
+def test_an_existing_pool_needs_neither_availability_domain_nor_image():
     assert refusals(existing_pool(poolId=ocid("nodepool"))) == {}
 
 
-def test_a_pool_that_is_there_keeps_its_compute_cluster():
+def test_a_compute_cluster_for_an_existing_pool_is_refused():
     result = of_pool(poolId=ocid("nodepool"), computeClusterId=ocid("computecluster"))
     assert set(result) == {"gpuPools[0].computeClusterId"}
 
 
 @pytest.mark.parametrize("image", [{}, {"ocid": ocid("image"), "import": IMPORT}])
-def test_an_image_is_one_of_two(image: dict[str, Any]):
+def test_a_pool_has_either_an_image_or_an_image_to_import(image: dict[str, Any]):
     assert "nodes boot from one image" in of_pool(image=image)["gpuPools[0].image"]
 
 
-def test_an_imported_image_is_one_of_the_catalogue():
+def test_an_imported_image_must_be_in_the_catalogue():
     assert of_pool(image={"import": IMPORT}) == {}
     result = of_pool(image={"import": {**IMPORT, "name": "Canonical-Ubuntu"}})
     assert ROCM in result["gpuPools[0].image.import.name"]
 
 
-def test_an_image_is_made_for_the_shape(monkeypatch: pytest.MonkeyPatch):
+def test_an_imported_image_must_be_for_the_shape(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.image(ROCM)
     assert known is not None
     monkeypatch.setattr(catalogue, "image", lambda name: known.model_copy(update={"shapes": ("BM.GPU.MI355X.8",)}))
@@ -105,7 +105,7 @@ def test_an_image_is_made_for_the_shape(monkeypatch: pytest.MonkeyPatch):
     assert "made for BM.GPU.MI355X.8" in result["gpuPools[0].image.import.name"]
 
 
-def test_images_that_are_offered_instead_are_those_for_the_shape():
+def test_suggested_images_are_those_for_the_shape():
     names = catalogue.image_names()
     other = next(name for name in names if "BM.GPU.MI300X.8" not in (catalogue.image(name) or pytest.fail(name)).shapes)
     text = of_pool(image={"import": {**IMPORT, "name": other}})["gpuPools[0].image.import.name"]
@@ -114,14 +114,14 @@ def test_images_that_are_offered_instead_are_those_for_the_shape():
 
 
 @pytest.mark.parametrize(("launch", "refused"), [("managed-compute-cluster", True), ("plain", False)])
-def test_rdma_nodes_run_ubuntu(monkeypatch: pytest.MonkeyPatch, launch: str, refused: bool):
+def test_rdma_nodes_must_run_ubuntu(monkeypatch: pytest.MonkeyPatch, launch: str, refused: bool):
     known = catalogue.image(ROCM)
     assert known is not None
     monkeypatch.setattr(catalogue, "image", lambda name: known.model_copy(update={"operating_system": "Oracle Linux"}))
     assert ("gpuPools[0].image.import.name" in of_pool(launch=launch, image={"import": IMPORT})) is refused
 
 
-def test_pods_can_not_have_an_rdma_network_that_nodes_do_not_have():
+def test_rdma_in_pods_requires_rdma_on_nodes():
     assert "has no RDMA network" in of_pool(launch="plain")["gpuPools[0].launch"]
 
 
@@ -129,24 +129,24 @@ def test_pods_can_not_have_an_rdma_network_that_nodes_do_not_have():
     ("version", "why"),
     [("v1.35.0", "newer than the control plane"), ("v1.34.3", "newer"), ("v1.30.9", "3 minor versions behind")],
 )
-def test_nodes_are_at_most_three_minor_versions_behind(version: str, why: str):
+def test_nodes_more_than_three_minor_versions_behind_are_refused(version: str, why: str):
     assert why in of_pool(kubernetesVersion=version)["gpuPools[0].kubernetesVersion"]
     assert why in of_stack(systemPool={"kubernetesVersion": version})["systemPool.kubernetesVersion"]
 
 
 @pytest.mark.parametrize("version", ["v1.34.2", "v1.34.1", "v1.31.0"])
-def test_nodes_may_lag_behind(version: str):
+def test_nodes_may_have_an_older_version_than_the_cluster(version: str):
     assert of_pool(kubernetesVersion=version) == {}
 
 
-def test_self_managed_nodes_need_a_control_plane_that_knows_them():
+def test_self_managed_nodes_require_a_recent_enough_control_plane():
     old: dict[str, Any] = {"stack_changes": {"gpuStack": "oke-plugin"}, "kubernetesVersion": "v1.27.2"}
     result = refusals(created_pool(launch="cluster-network"), **old)
     assert "at least v1.27.10" in result["cluster.kubernetesVersion"]
     assert "cluster.kubernetesVersion" not in refusals(created_pool(), **old)
 
 
-def test_huge_pages_leave_memory_to_the_servers(monkeypatch: pytest.MonkeyPatch):
+def test_huge_pages_must_leave_memory_to_the_servers(monkeypatch: pytest.MonkeyPatch):
     assert of_pool(hugePagesGib=1024) == {}
     known = catalogue.shape("BM.GPU.MI300X.8")
     assert known is not None
@@ -164,7 +164,7 @@ def test_huge_pages_leave_memory_to_the_servers(monkeypatch: pytest.MonkeyPatch)
         ({"maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
     ],
 )
-def test_cycling_can_replace_nodes(cycling: dict[str, Any], key: str, accepted: str):
+def test_cycling_may_replace_nodes(cycling: dict[str, Any], key: str, accepted: str):
     ((path, text),) = of_pool(cycling=cycling).items()
     assert path == f"gpuPools[0].{key}"
     assert f"(accepted: {accepted})" in text
@@ -179,7 +179,7 @@ def test_cycling_can_replace_nodes(cycling: dict[str, Any], key: str, accepted: 
         ({"mode": "replace-node", "maxUnavailable": "25%"}, ("replace-node", "1", "25%")),
     ],
 )
-def test_cycling_that_is_left_open_returns_no_gpu_node_before_there_is_another(
+def test_default_cycling_returns_no_gpu_node_before_a_new_one_exists(
     cycling: dict[str, Any], expected: tuple[str, str, str]
 ):
     planned = planning.plan(validated(created_pool(cycling=cycling), stack_changes={"systemPool": {"cycling": {}}}))
@@ -190,17 +190,17 @@ def test_cycling_that_is_left_open_returns_no_gpu_node_before_there_is_another(
     assert bool(told) is (expected[0] == "replace-node" and expected[2] != "0")
 
 
-def test_controllers_do_not_run_on_gpu_nodes():
+def test_controllers_cannot_run_on_gpu_nodes():
     assert "GPU nodes are tainted" in of_stack(systemPool={"shape": "BM.GPU.MI300X.8"})["systemPool.shape"]
 
 
-def test_names_of_pools_are_unique():
+def test_pool_names_are_unique():
     assert "gpuPools[0] has it already" in of_stack(cpuPools=[{"name": "mi300x"}])["cpuPools[0].name"]
     assert "systemPool has it already" in of_stack(cpuPools=[{"name": "system"}])["cpuPools[0].name"]
     assert "systemPool has it already" in of_pool(name="system")["gpuPools[0].name"]
 
 
-def test_several_problems_are_told_at_once():
+def test_several_problems_of_pools_are_reported_at_once():
     pool = created_pool(kubernetesVersion="v1.36.1", image={}, bootVolumeVpusPerGb=20)
     result = refusals(pool, stack_changes={"systemPool": {"shape": "VM.GPU.A10.1"}})
     assert len(result) == 4
@@ -216,7 +216,7 @@ def test_several_problems_are_told_at_once():
         ("AD-1", None),
     ],
 )
-def test_a_name_tells_the_words_of_its_region_or_nothing(name: str, region: str | None):
+def test_the_region_is_recognized_in_an_availability_domains_name(name: str, region: str | None):
     assert region_words(name) == region
 
 
@@ -226,7 +226,7 @@ def test_a_pool_in_another_region_is_refused():
     assert "us-phoenix" in result["gpuPools[0].availabilityDomain"]
 
 
-def test_every_place_of_an_availability_domain_is_judged():
+def test_every_availability_domain_in_the_stack_file_is_checked():
     other = ["Uocm:EU-FRANKFURT-1-AD-1"]
     result = refusals(
         stack_changes={
@@ -248,7 +248,7 @@ def test_every_place_of_an_availability_domain_is_judged():
     ("region", "name"),
     [("us-phoenix-1", "Uocm:PHX-AD-1"), ("ap-singapore-2", "x:AP-SINGAPORE-2-AD-1"), ("us-ashburn-1", "x:IAD-AD-1")],
 )
-def test_what_is_of_the_region_or_says_nothing_is_accepted(region: str, name: str):
+def test_availability_domains_of_the_region_or_without_one_are_accepted(region: str, name: str):
     assert refusals(created_pool(availabilityDomain=name), region=region) == {}
 
 
@@ -259,41 +259,41 @@ def of_system_pool(**changes: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("ocpus", "memory_gib", "good"), [(16, 64, True), (4, 257, False), (32, 16, False), (126, 2098, True)]
 )
-def test_memory_goes_by_ocpus(ocpus: int, memory_gib: int, good: bool):
+def test_memory_must_fit_the_number_of_ocpus(ocpus: int, memory_gib: int, good: bool):
     result = of_system_pool(shape="VM.Standard.E5.Flex", ocpus=ocpus, memoryGib=memory_gib)
     assert ("systemPool.memoryGib" not in result) is good
 
 
-def test_memory_ends_at_the_largest_node_of_the_shape():
+def test_memory_must_not_exceed_the_shapes_maximum():
     result = of_system_pool(shape="VM.Standard.E6.Flex", ocpus=100, memoryGib=2048)
     assert "accepted: 100 to 1454" in result["systemPool.memoryGib"]
 
 
-def test_more_ocpus_than_any_node_of_the_shape_are_refused_once():
+def test_more_ocpus_than_the_shapes_maximum_are_refused_once():
     result = of_system_pool(shape="VM.Standard3.Flex", ocpus=64, memoryGib=1024)
     assert list(result) == ["systemPool.ocpus"]
     assert "accepted: at most 56" in result["systemPool.ocpus"]
 
 
-def test_pools_of_the_stack_file_are_judged_each_for_itself():
+def test_each_pool_of_the_stack_file_is_checked_separately():
     result = refusals(stack_changes={"cpuPools": [{"name": "large", "shape": "VM.Optimized3.Flex", "ocpus": 32}]})
     assert list(result) == ["cpuPools[0].ocpus"]
 
 
-def test_the_size_of_a_shape_without_public_figures_is_left_to_oci():
+def test_the_size_of_a_shape_without_public_limits_is_not_checked():
     assert of_system_pool(shape="VM.Standard.E9.Flex", ocpus=200, memoryGib=2048) == {}
 
 
-def test_memory_goes_by_ocpus_whatever_the_flexible_shape():
+def test_memory_must_fit_ocpus_for_every_flexible_shape():
     result = of_system_pool(shape="VM.Standard.E9.Flex", ocpus=16, memoryGib=2048)
     assert "1 to 64 GB for each OCPU, so 16 to 1024 with 16 OCPUs" in result["systemPool.memoryGib"]
 
 
-def test_a_shape_of_one_size_is_not_judged():
+def test_a_shape_of_fixed_size_is_not_checked():
     assert flexible_shape("VM.Standard2.16") is None
 
 
-def test_the_limits_of_every_shape_with_a_price_are_known():
+def test_size_limits_of_every_priced_shape_are_known():
     for name in prices().flexible_shapes:
         limits = flexible_shape(name)
         assert limits is not None, name
@@ -313,68 +313,68 @@ def existing_pools(size: int, scaling: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("launch", ["managed-compute-cluster", "plain"])
-def test_node_pools_of_oke_can_be_scaled(launch: str):
+def test_managed_node_pools_can_be_autoscaled(launch: str):
     one_node = model("2p-tp1-1d-tp2")
     changes: dict[str, Any] = {"rdma": "none" if launch == "plain" else "sriov-vf", "models": [one_node]}
     assert refusals(pool(launch=launch), stack_changes=changes) == {}
 
 
 @pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
-def test_self_managed_nodes_can_not_be_scaled(launch: str):
+def test_self_managed_nodes_cannot_be_autoscaled(launch: str):
     result = refusals(pool(launch=launch))
     assert list(result) == ["gpuPools[0].scaling.mode"]
     assert "accepted: mode: fixed, or launch: managed-compute-cluster or plain" in result["gpuPools[0].scaling.mode"]
 
 
-def test_a_pool_that_is_there_already_is_not_changed():
+def test_an_existing_pool_cannot_be_autoscaled():
     result = pool(poolId=ocid("nodepool"))
     assert "nothing of it is changed" in refusals(result)["gpuPools[0].scaling.mode"]
 
 
 @pytest.mark.parametrize(("size", "key"), [(2, "minSize"), (10, "maxSize")])
-def test_a_pool_starts_within_its_limits(size: int, key: str):
+def test_a_pools_initial_size_must_lie_within_its_limits(size: int, key: str):
     scaling = {**SCALED, "minSize": 3, "maxSize": 9}
     assert list(refusals(pool(size, scaling=scaling))) == [f"gpuPools[0].scaling.{key}"]
 
 
-def test_limits_of_cpu_pools_are_judged_too():
+def test_limits_of_cpu_pools_are_checked_too():
     more = {"name": "more", "size": 1, "scaling": SCALED}
     assert list(refusals(stack_changes={"cpuPools": [more]})) == ["cpuPools[0].scaling.minSize"]
 
 
-def test_the_most_servers_need_room_on_the_most_nodes_only():
+def test_maximum_servers_need_room_only_on_the_maximum_number_of_nodes():
     few, many = {**SCALED, "maxSize": 3}, {**SCALED, "maxSize": 4}
     assert problems(GROWING, gpuPools=existing_pools(2, many)) == []
     (problem,) = problems(GROWING, gpuPools=existing_pools(2, few))
     assert problem.path == "models[0].scaling.decode.maxReplicas"
 
 
-def test_what_is_started_with_needs_room_on_the_nodes_that_are_there_at_first():
+def test_initial_servers_need_room_on_the_initial_nodes():
     (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(1, {**SCALED, "minSize": 1}))
     assert (problem.path, problem.value) == ("gpuPools[0].size", 1)
     assert problem.accepted.startswith("at least 2,")
 
 
-def test_models_that_not_even_the_most_nodes_hold_are_told_of_the_limit():
+def test_models_that_do_not_fit_the_maximum_of_nodes_are_refused_with_the_limit():
     (problem,) = problems(model("8p-tp1-8d-tp2"), gpuPools=existing_pools(1, {**SCALED, "minSize": 1, "maxSize": 2}))
     assert (problem.path, problem.value) == ("gpuPools[0].scaling.maxSize", 2)
     assert problem.accepted.startswith("at least 3,")
 
 
-def test_updates_take_no_room_on_nodes_that_may_not_be_there():
+def test_rollouts_do_not_count_on_nodes_that_may_not_exist():
     scaled = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED))
     fixed = plan(model("8p-tp1-4d-tp2"), nodes=9)
     assert {role.rollout.max_surge for role in scaled.models[0].units[0].roles} == {0}
     assert all(role.rollout.max_surge for role in fixed.models[0].units[0].roles)
 
 
-def test_nodes_that_the_autoscaler_would_take_are_no_idle_nodes():
+def test_nodes_that_the_autoscaler_would_remove_do_not_count_as_idle():
     assert plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED)).idle_nodes == []
     stays = {**SCALED, "minSize": 4}
     assert len(plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(4, stays)).idle_nodes) == 2
 
 
-def test_the_nodes_at_first_are_as_many_as_the_file_says():
+def test_initial_nodes_are_as_many_as_the_stack_file_says():
     result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED))
     assert (len(result.nodes_at_first), len(result.nodes)) == (2, 9)
 
@@ -383,27 +383,27 @@ def first_nodes(topology: str, scaling: dict[str, Any], *, size: int = 6) -> dic
     return awaited_nodes(plan(model(topology), gpuPools=existing_pools(size, scaling)))
 
 
-def test_the_first_servers_need_the_nodes_that_hold_them_and_at_least_the_fewest():
+def test_initial_servers_need_the_nodes_that_hold_them_and_at_least_the_minimum():
     assert first_nodes("16p-tp1-8d-tp2", {**SCALED, "minSize": 1}) == {"mi300x": 4}
     assert first_nodes("8p-tp1-4d-tp2", {**SCALED, "minSize": 3}) == {"mi300x": 3}
 
 
-def test_servers_that_an_autoscaler_may_add_are_not_among_the_first():
+def test_servers_that_an_autoscaler_may_add_are_not_initial_servers():
     assert awaited_nodes(plan(GROWING, gpuPools=existing_pools(5, SCALED))) == {"mi300x": 2}
 
 
-def test_all_nodes_of_a_fixed_pool_are_needed():
+def test_all_nodes_of_a_fixed_pool_are_waited_for():
     assert first_nodes("8p-tp1-4d-tp2", {"mode": "fixed"}) == {"mi300x": 6}
 
 
-def test_a_pool_whose_limits_are_its_size_is_the_autoscalers_all_the_same():
+def test_a_pool_with_equal_limits_is_still_autoscaled():
     pinned = {"mode": "cluster-autoscaler", "minSize": 4, "maxSize": 4}
     result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(4, pinned))
     assert [item.autoscaled for item in result.pools] == [True]
     assert {role.rollout.max_surge for role in result.models[0].units[0].roles} == {0}
 
 
-def test_servers_wait_for_weights_where_nodes_come_later_and_have_them_to_themselves():
+def test_servers_on_autoscaled_nodes_wait_for_their_own_downloads():
     def create_timeout_s(scaling: dict[str, Any], kind: str, **prewarm: Any) -> int:
         disks: dict[str, Any] = {"modelCache": {"kind": kind}, "prewarm": prewarm} if kind != "none" else {}
         result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, scaling), storage=disks)
@@ -416,7 +416,7 @@ def test_servers_wait_for_weights_where_nodes_come_later_and_have_them_to_themse
     assert create_timeout_s(fixed, "node-disk") == create_timeout_s(SCALED, "none") == usual
 
 
-def test_a_shared_cache_is_advised_where_nodes_come_later():
+def test_a_shared_cache_is_advised_for_autoscaled_nodes():
     def advised(scaling: dict[str, Any]) -> list[str]:
         storage = {"modelCache": {"kind": "node-disk"}}
         result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, scaling), storage=storage)
@@ -426,26 +426,26 @@ def test_a_shared_cache_is_advised_where_nodes_come_later():
     assert "storage.modelCache.kind" not in advised({"mode": "fixed"})
 
 
-def test_copies_are_advised_for_nodes_that_are_there_at_first_only():
+def test_more_copies_are_advised_only_for_initial_nodes():
     pools = existing_pools(4, {**SCALED, "minSize": 4})
     (text,) = [item.text for item in plan(model("8p-tp1-4d-tp2"), gpuPools=pools).advice if item.path == "gpuPools"]
     assert "models[0].copies of 2 would fit" in text
     assert problems(model("8p-tp1-4d-tp2", copies=2), gpuPools=pools) == []
 
 
-def test_the_network_has_addresses_for_the_most_nodes():
+def test_the_network_has_addresses_for_the_maximum_number_of_nodes():
     more = {"name": "more", "size": 2, "scaling": SCALED}
     config = validated(pool(), stack_changes={"cpuPools": [more]})
     assert [item.nodes for item in network_pools(config)] == [9, 3, 9]
 
 
-def test_nodes_that_may_come_are_no_part_of_the_price_and_are_told():
+def test_autoscaled_nodes_are_not_in_the_price_but_in_the_advice():
     result = costs(planning.plan(validated(pool())))
     assert next(part.usd_per_hour for part in result.parts if part.part.startswith("mi300x")) == 2 * 48
     assert "mi300x: nodes that the cluster autoscaler adds, up to 9" in result.not_included
 
 
-def test_the_autoscaler_may_change_pools_where_there_is_one():
+def test_the_autoscaler_gets_permissions_on_pools_if_it_is_installed():
     for result, expected in ((pool(), True), (created_pool(), False)):
         config = validated(result)
         assert config.cluster is not None
@@ -453,12 +453,12 @@ def test_the_autoscaler_may_change_pools_where_there_is_one():
         assert ("cluster-autoscaler" in iam_needs(config, config.cluster).nodes) is expected
 
 
-def test_a_stack_that_does_not_create_its_pools_leaves_the_autoscaler_to_others():
+def test_a_stack_that_does_not_create_its_pools_installs_no_autoscaler():
     config = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED)).config
     assert autoscaled_pools(config) == []
 
 
-def test_the_add_on_knows_each_pool_with_its_limits():
+def test_the_autoscaler_add_on_gets_each_pool_with_its_limits():
     more = {"name": "more", "size": 1, "scaling": {"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 3}}
     config = validated(pool(), stack_changes={"cpuPools": [more, {"name": "fixed", "size": 1}]})
     cluster = planning.plan(config).created
@@ -473,28 +473,28 @@ def test_the_autoscaler_waits_as_long_as_the_gate_and_runs_on_the_system_pool():
     assert settings["authType"] == "workload"
 
 
-def test_what_the_stack_file_says_of_the_add_on_is_added():
+def test_autoscaler_settings_of_the_stack_file_are_added():
     own = {"name": "ClusterAutoscaler", "version": "v1", "configurations": {"scaleDownUnneededTime": "60m"}}
     add_on = autoscaler_add_on(validated(pool(), addOns=[own]))
     assert (add_on.version, add_on.configurations["scaleDownUnneededTime"]) == ("v1", "60m")
 
 
 @pytest.mark.parametrize("key", ["nodes", "authType", "nodeSelectors", "maxNodeProvisionTime"])
-def test_what_follows_from_the_pools_can_not_be_said_of_the_add_on(key: str):
+def test_autoscaler_settings_that_follow_from_pools_are_refused(key: str):
     own = {"name": "ClusterAutoscaler", "configurations": {key: "x"}}
     assert list(refusals(pool(), addOns=[own])) == [f"cluster.addOns[0].configurations.{key}"]
 
 
-def test_an_add_on_of_ones_own_is_left_alone_where_no_pool_is_scaled():
+def test_an_own_autoscaler_add_on_is_kept_if_no_pool_is_autoscaled():
     own = {"name": "ClusterAutoscaler", "configurations": {"nodes": "1:2:ocid", "authType": "instance"}}
     assert refusals(addOns=[own]) == {}
 
 
-def test_the_cluster_is_new_enough_for_the_add_on():
+def test_the_autoscaler_requires_a_recent_enough_cluster():
     (problem,) = node_scaling_problems(validated(pool(), kubernetesVersion="v1.25.4"))
     assert (problem.path, problem.accepted) == ("cluster.kubernetesVersion", "v1.26 or newer")
 
 
-def test_the_system_pool_has_one_size():
+def test_the_system_pool_cannot_be_autoscaled():
     result = created(stack_changes={"systemPool": {"scaling": SCALED}})
     assert list(refusals(stack_changes={"systemPool": result["systemPool"]})) == ["systemPool.scaling"]

@@ -43,7 +43,7 @@ def advice(of: planning.Plan, path: str) -> list[str]:
         "",
     ],
 )
-def test_a_prefix_that_is_no_registry_with_a_path_is_refused_with_its_place(prefix: str):
+def test_an_invalid_registry_prefix_is_refused_with_its_path(prefix: str):
     (problem,) = problems(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": prefix})
     assert problem.path == "registryMirror.prefix"
     assert "iad.ocir.io/namespace/mirror" in problem.accepted or "128" in problem.accepted
@@ -59,7 +59,7 @@ def test_a_prefix_that_is_no_registry_with_a_path_is_refused_with_its_place(pref
         (PREFIX, "registryMirror"),
     ],
 )
-def test_what_else_may_be_wrong_of_a_private_registry_is_refused_with_its_place(mirror: object, path: str):
+def test_other_invalid_private_registry_settings_are_refused_with_their_path(mirror: object, path: str):
     (problem,) = problems(model("agg-tp1-8r"), nodes=1, registryMirror=mirror)
     assert problem.path == path
 
@@ -67,48 +67,48 @@ def test_what_else_may_be_wrong_of_a_private_registry_is_refused_with_its_place(
 @pytest.mark.parametrize(
     "prefix", [PREFIX, "registry.example.com", "registry.example.com:5000/a", "localhost:5000/a_b"]
 )
-def test_registries_with_and_without_a_path_or_port_are_taken(prefix: str):
+def test_registries_with_and_without_path_or_port_are_accepted(prefix: str):
     assert problems(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": prefix}) == []
 
 
-def test_copies_of_equal_names_from_two_registries_are_two():
+def test_copies_of_equal_names_from_two_registries_are_distinct():
     other = BUSYBOX.model_copy(update={"registry": "quay.io"})
     assert MIRROR.copy_of(BUSYBOX).reference == f"{PREFIX}/docker.io/library/busybox:1.36"
     assert MIRROR.copy_of(other).reference == f"{PREFIX}/quay.io/library/busybox:1.36"
 
 
-def test_a_copy_of_a_copy_is_the_copy_with_its_digest():
+def test_a_copy_of_a_copy_is_the_same_copy_with_its_digest():
     copy = MIRROR.copy_of(BUSYBOX)
     assert MIRROR.copy_of(copy) == copy
     assert copy.digest == BUSYBOX.digest
 
 
-def test_an_image_of_a_registry_with_a_port_has_a_copy_that_can_be_named():
+def test_an_image_of_a_registry_with_a_port_has_a_valid_copy_name():
     local = BUSYBOX.model_copy(update={"registry": "localhost:5000"})
     assert MIRROR.copy_of(local).reference == f"{PREFIX}/localhost-5000/library/busybox:1.36"
 
 
-def test_values_that_are_not_known_yet_stay_what_they_are():
+def test_values_unknown_at_preview_are_passed_through():
     unknown = object()
     pod = {"containers": [{"image": "docker.io/library/busybox:1.36"}], "volumes": unknown}
     assert MIRROR.in_manifest({"spec": pod})["spec"]["volumes"] is unknown
 
 
-def test_pods_keep_the_secrets_that_they_pull_with_already():
+def test_pods_keep_their_own_pull_secrets():
     pod = {"containers": [], "imagePullSecrets": [{"name": "own"}]}
     mirrored = MirrorRegistry(PREFIX, "ocir").in_manifest(pod)
     assert mirrored["imagePullSecrets"] == [{"name": "own"}, {"name": "ocir"}]
     assert MirrorRegistry(PREFIX, "ocir").in_manifest(mirrored) == mirrored
 
 
-def test_nodes_pull_copies_and_the_lock_goes_by_the_images_themselves():
+def test_nodes_pull_copies_while_the_lock_has_the_original_images():
     of = created(registryMirror={"prefix": PREFIX})
     assert [used.image.digest for used in pulled_images(of)] == [used.image.digest for used in images_of(of)]
     assert {used.image.registry for used in pulled_images(of)} == {"iad.ocir.io"}
     assert "iad.ocir.io" not in {used.image.registry for used in images_of(of)}
 
 
-def test_a_release_whose_images_are_gone_is_deployed_from_copies():
+def test_a_release_whose_images_are_deleted_can_be_deployed_from_copies():
     old = created_stack(release="llm-d-0.6.0", models=[model("2p-tp1-2d-tp1")])
     mirrored = {**old, "registryMirror": {"prefix": PREFIX}}
     with pytest.raises(InvalidStack, match="nodes can't pull"):
@@ -116,7 +116,7 @@ def test_a_release_whose_images_are_gone_is_deployed_from_copies():
     assert not [item for item in planning.plan_object(mirrored, nodes_pull=True).advice if "can't pull" in item.text]
 
 
-def test_the_list_has_the_digests_and_the_archives_of_charts_with_their_checksums():
+def test_the_list_of_copies_has_digests_and_chart_archives_with_checksums():
     listed = [as_copy(copy) for copy in copies(created(), MIRROR)]
     assert {item["kind"] for item in listed} == {"image or chart", "chart archive"}
     archives = [item for item in listed if item["kind"] == "chart archive"]
@@ -130,7 +130,7 @@ def test_crane_copies_whole_indexes_by_digest_to_the_tag():
     assert shlex.split(line) == ["crane", "copy", BUSYBOX.pinned, f"{PREFIX}/docker.io/library/busybox:1.36"]
 
 
-def test_the_commands_for_a_charts_archive_hold_it_to_its_checksum():
+def test_commands_for_a_chart_archive_verify_its_checksum():
     archives = [copy for copy in copies(created(), MIRROR) if copy.archive]
     lines = copy_text(archives[:1], PREFIX, CopyForm.CRANE).splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["set", "helm", "echo", "helm"]
@@ -139,7 +139,7 @@ def test_the_commands_for_a_charts_archive_hold_it_to_its_checksum():
     assert (archives[0].archive.sha256 or "absent") in lines[2]
 
 
-def test_skopeo_gets_a_file_of_its_own_form_and_its_command():
+def test_skopeo_gets_its_own_file_format_and_command():
     text = copy_text(copies(created(), MIRROR), PREFIX, CopyForm.SKOPEO)
     listed = yaml.safe_load(text)
     assert listed["docker.io"]["images"]["library/busybox"] == ["1.36"]
@@ -147,20 +147,20 @@ def test_skopeo_gets_a_file_of_its_own_form_and_its_command():
     assert "# helm push" in text
 
 
-def test_what_a_private_registry_has_no_say_in_is_told():
+def test_parts_that_ignore_the_private_registry_are_advised():
     texts = advice(created(registryMirror={"prefix": PREFIX}), "registryMirror")
     assert texts == ["OKE's control plane, node software and add-ons come from Oracle's own registries"]
     assert not advice(plan(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": PREFIX}), "registryMirror")
 
 
-def test_the_image_of_a_gateways_pods_is_told_to_be_its_providers():
+def test_the_image_of_a_gateways_pods_is_advised_as_its_providers():
     behind = model("agg-tp1-8r", router={"mode": "gateway"})
     own = {"mode": "create", "provider": "istio"}
     (text,) = advice(plan(behind, nodes=1, gateway=own, registryMirror={"prefix": PREFIX}), "registryMirror")
     assert text == "pods of the Gateway run the image that istio is installed with"
 
 
-def test_many_nodes_without_a_private_registry_are_told_docker_hubs_limit():
+def test_docker_hubs_limit_is_advised_for_many_nodes_without_a_private_registry():
     pools = [{**created_stack()["gpuPools"][0], "size": 40}]
     (text,) = advice(planning.plan(validated(stack_changes={"gpuPools": pools})), "registryMirror")
     assert "from docker.io, at most " in text
@@ -177,6 +177,8 @@ def test_many_nodes_without_a_private_registry_are_told_docker_hubs_limit():
         ({"prefix": "harbor.example.com/mirror"}, [], False),
     ],
 )
-def test_nodes_that_may_not_pull_from_ocis_registry_are_told(mirror: dict[str, str], grants: list[str], told: bool):
+def test_nodes_without_permission_to_pull_from_ocis_registry_are_advised(
+    mirror: dict[str, str], grants: list[str], told: bool
+):
     config = created_stack(registryMirror=mirror, cluster={"iam": {"grants": grants}})
     assert bool(advice(planning.plan_object(config), "registryMirror.prefix")) is told

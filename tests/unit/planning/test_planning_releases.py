@@ -22,7 +22,7 @@ def texts(*models: dict[str, object], **changes: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("former", "name"), [("llm-d-0.7", "llm-d-0.6.0"), ("llm-d-0.8", "llm-d-0.7.0")])
-def test_a_former_name_is_refused_with_its_present_name_and_one_that_can_be_pulled(former: str, name: str):
+def test_a_former_image_name_is_refused_with_its_present_name(former: str, name: str):
     (problem,) = problems(release=former)
     assert (problem.path, problem.accepted) == ("release", f"{name}, or llm-d-0.9.0, whose images can be pulled")
     assert f"what was called {former}" in problem.why
@@ -44,7 +44,7 @@ GONE = {"endpointPickerImage": "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0"}
         ("llm-d-0.7.0", {}, {"mode": "none"}, []),
     ],
 )
-def test_images_that_are_gone_are_refused_where_nodes_pull_them(
+def test_deleted_images_are_refused_if_real_nodes_pull_them(
     release: str, override: dict[str, str], router: dict[str, str], paths: list[str]
 ):
     served = model("4p-tp2-4d-tp2" if not router else "agg-tp1-1r", router=router)
@@ -65,12 +65,12 @@ def refused(value: object) -> Sequence[Problem]:
     return ()
 
 
-def test_a_rehearsal_of_what_nodes_can_not_pull_says_so():
+def test_a_rehearsal_of_images_that_nodes_cannot_pull_says_so():
     assert any("was removed from its registry" in text for text in texts(model(EQUAL), release="llm-d-0.7.0"))
     assert not any("registry" in text for text in texts(release="llm-d-0.9.0"))
 
 
-def test_known_limits_are_told_where_they_matter():
+def test_known_limits_of_a_release_are_advised_if_they_apply():
     result = texts(model(EQUAL), release="llm-d-0.7.0")
     assert any("/v1/responses are never prefilled remotely" in text for text in result)
     aggregated = texts(model("agg-tp1-1r"), release="llm-d-0.7.0")
@@ -79,7 +79,7 @@ def test_known_limits_are_told_where_they_matter():
     assert not any("/v1/responses" in text for text in texts(llama, release="llm-d-0.7.0"))
 
 
-def test_faults_of_the_releases_own_vllm_are_told_where_kv_cache_is_handed_over():
+def test_faults_of_the_releases_vllm_are_advised_if_kv_cache_is_transferred():
     (result,) = [text for text in texts(model(EQUAL), release="llm-d-0.9.0") if "vllm/issues/49238" in text]
     assert result.startswith("models[0]: vLLM v0.26.0: a decode server may crash")
     assert not any("49238" in text for text in texts(model("agg-tp1-1r"), release="llm-d-0.9.0"))
@@ -97,12 +97,12 @@ def test_faults_of_the_releases_own_vllm_are_told_where_kv_cache_is_handed_over(
         (4096, "llm-d-0.7.0", "prefix"),
     ],
 )
-def test_the_profile_follows_the_workload_and_what_the_release_can(shared: int, release: str, profile: str):
+def test_the_picker_profile_follows_from_the_workload_and_the_release(shared: int, release: str, profile: str):
     workload = {"inputTokens": 4096, "outputTokens": 256, "sharedPrefixTokens": shared}
     assert plan(model(EQUAL, workload=workload), release=release).models[0].profile == profile
 
 
-def test_a_profile_that_is_asked_for_is_used_or_refused():
+def test_a_requested_picker_profile_is_used_or_refused():
     value = model(EQUAL, router={"profile": "token-load"})
     assert plan(value).models[0].profile == "token-load"
     (problem,) = problems(value, release="llm-d-0.7.0")
@@ -124,7 +124,7 @@ def test_a_profile_that_is_asked_for_is_used_or_refused():
         ),
     ],
 )
-def test_settings_of_a_router_that_mean_nothing_are_refused_with_their_path(
+def test_router_settings_without_an_effect_are_refused_with_their_path(
     router: dict[str, Any], path: str, accepted: str
 ) -> None:
     topology = "agg-tp1-2r" if router.get("mode") == "none" else EQUAL
@@ -132,7 +132,7 @@ def test_settings_of_a_router_that_mean_nothing_are_refused_with_their_path(
     assert (problem.path, problem.accepted) == (path, accepted)
 
 
-def test_one_picker_is_had_where_it_is_asked_for():
+def test_a_single_picker_can_be_requested():
     router = {"replicas": 1, "profile": "prefix-affinity", "peakPrefillTokensPerS": 20000}
     assert plan(model(EQUAL, router=router)).models[0].router_replicas == 1
     assert plan(model(EQUAL)).models[0].router_replicas == 2
@@ -140,7 +140,7 @@ def test_one_picker_is_had_where_it_is_asked_for():
     assert any("nobody has measured" in text for text in texts(model(EQUAL, router={"profile": "prefix-affinity"})))
 
 
-def test_the_router_of_another_release_takes_the_nearest_profile():
+def test_the_router_of_another_release_uses_the_nearest_profile():
     with_older = plan(model(router={"profile": "token-load"}), override={"router": "llm-d-0.6.0"})
     assert with_older.models[0].profile == "running-requests"
     assert with_older.release.name == "llm-d-0.9.0"
@@ -149,7 +149,7 @@ def test_the_router_of_another_release_takes_the_nearest_profile():
     assert text == ["endpoint picker v0.7.1 has no scorers for token-load: running-requests is used"]
 
 
-def test_overrides_are_shown_by_every_plan():
+def test_every_plan_reports_its_overrides():
     result = texts(override={"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1", "quickReduce": "INT4"})
     assert any("vllm image docker.io/vllm/vllm-openai-rocm:v0.27.1 is not what llm-d-0.9.0" in text for text in result)
     assert any("override.quickReduce: INT4 in all-reduce changes answers: each update asks" in text for text in result)
@@ -165,7 +165,7 @@ def test_overrides_are_shown_by_every_plan():
         ({"attentionBackend": "ROCM_AITER_UNIFIED_ATTN"}, "override.attentionBackend"),
     ],
 )
-def test_overrides_that_name_nothing_that_would_start_are_refused(override: dict[str, str], path: str):
+def test_overrides_without_an_effect_are_refused(override: dict[str, str], path: str):
     assert [problem.path for problem in problems(override=override)] == [path]
 
 
@@ -176,7 +176,7 @@ def test_overrides_that_name_nothing_that_would_start_are_refused(override: dict
         {"routingSidecarImage": "registry.mine/llm-d-routing-sidecar:v0.8.0"},
     ],
 )
-def test_a_picker_or_sidecar_of_another_release_comes_with_its_router(override: dict[str, str]):
+def test_overriding_picker_or_sidecar_of_another_release_requires_its_router(override: dict[str, str]):
     (problem,) = problems(override=override)
     assert problem.path == f"override.{next(iter(override))}"
     assert problem.accepted == "override.router: llm-d-0.7.0"
@@ -184,12 +184,12 @@ def test_a_picker_or_sidecar_of_another_release_comes_with_its_router(override: 
     assert problems(model(EQUAL), release="llm-d-0.7.0", override=override) == []
 
 
-def test_an_image_that_its_own_release_does_without_is_told():
+def test_an_image_that_its_own_release_does_not_use_is_advised():
     result = texts(override={"vllmImage": "registry.mine/llm-d-rocm:v0.9.0"})
     assert any("llm-d-0.9.0 does without it: it crash-looped" in text for text in result)
 
 
-def test_a_digest_that_is_not_the_locks_is_refused_with_the_locks_own():
+def test_a_digest_that_contradicts_the_lock_is_refused_with_the_locks():
     image = "docker.io/vllm/vllm-openai-rocm:v0.26.0"
     value, right = f"{image}@sha256:{'1' * 64}", lock().images[image].digest
     (problem,) = problems(override={"vllmImage": value})
@@ -197,7 +197,7 @@ def test_a_digest_that_is_not_the_locks_is_refused_with_the_locks_own():
     assert problem.accepted.startswith(f"{image}@{right}, or the tag alone; where the tag has moved, `llmd-oke images")
 
 
-def test_a_prefix_longer_than_the_prompt_is_refused():
+def test_a_shared_prefix_longer_than_the_prompt_is_refused():
     workload = {"inputTokens": 100, "outputTokens": 10, "sharedPrefixTokens": 101}
     (problem,) = problems(model(workload=workload))
     assert problem.path == "models[0].workload.sharedPrefixTokens"
@@ -219,7 +219,7 @@ def llama(topology: str = "4p-tp1-2d-tp2", *arguments: str) -> dict[str, object]
         (llama("agg-tp1-1r", "--attention-backend", "ROCM_ATTN"), None, "models[0].engine.extraArgs[0]"),
     ],
 )
-def test_what_changes_answers_is_evaluated_by_each_update(used, override: dict[str, str] | None, path: str):
+def test_settings_that_change_answers_are_evaluated_by_each_update(used, override: dict[str, str] | None, path: str):
     changes = {"override": override} if override else {}
     result = plan(used, **changes)
     assert [change.path for change in result.models[0].answer_changes] == [path]
@@ -241,12 +241,12 @@ def test_what_changes_answers_is_evaluated_by_each_update(used, override: dict[s
         "the release's own of servers that hand KV cache over",
     ],
 )
-def test_what_answers_do_not_depend_on_is_not_evaluated(used, override: dict[str, str]):
+def test_settings_that_do_not_change_answers_need_no_evaluation(used, override: dict[str, str]):
     (result,) = plan(used, override=override).models
     assert (result.answer_changes, result.min_accuracy) == ((), None)
 
 
-def test_a_stack_may_ask_for_an_evaluation_that_nothing_calls_for():
+def test_a_stack_may_request_an_evaluation_that_is_not_needed():
     assert plan(smoke={"thresholds": {"minAccuracy": 0.5}}).models[0].min_accuracy == 0.5
 
 
@@ -261,7 +261,7 @@ def test_a_stack_may_ask_for_an_evaluation_that_nothing_calls_for():
         ),
     ],
 )
-def test_what_changes_answers_is_refused_where_no_update_evaluates_it(
+def test_settings_that_change_answers_are_refused_if_nothing_evaluates_them(
     smoke: dict[str, object], path: str, accepted: str
 ):
     (problem,) = problems(model(EQUAL), override={"quickReduce": "INT4"}, smoke=smoke)
@@ -281,7 +281,7 @@ def test_what_changes_answers_is_refused_where_no_update_evaluates_it(
         ({"override": {"quickReduce": "NONE"}}, []),
     ],
 )
-def test_a_models_own_format_is_evaluated_only_with_the_release_of_its_evaluation(changes, paths: list[str]):
+def test_a_models_reduce_format_is_evaluated_in_releases_without_an_evaluation(changes, paths: list[str]):
     evaluated = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)
     facts = catalogue.model("gpt-oss-120b").model_copy(
         update={"quick_reduce": QuickReduce(quantization="INT6", evaluation=evaluated)}

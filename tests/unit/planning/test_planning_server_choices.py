@@ -46,9 +46,7 @@ def by_model() -> dict[str, ServerChoices]:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_chosen_is_planned_with_the_servers_that_it_names(
-    by_model: dict[str, ServerChoices], data: st.DataObject
-):
+def test_every_offered_kind_of_server_can_be_planned(by_model: dict[str, ServerChoices], data: st.DataObject):
     name = data.draw(st.sampled_from(sorted(by_model)))
     prefill, decode = data.draw(st.sampled_from(by_model[name].disaggregated))
     (planned,) = planning.plan_object(document(name, disaggregated_short_form(1, prefill, 1, decode))).models
@@ -60,7 +58,9 @@ def test_whatever_is_chosen_is_planned_with_the_servers_that_it_names(
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_what_is_left_out_is_refused_by_planning(by_model: dict[str, ServerChoices], data: st.DataObject):
+def test_kinds_of_servers_that_are_not_offered_are_refused_by_planning(
+    by_model: dict[str, ServerChoices], data: st.DataObject
+):
     name = data.draw(st.sampled_from(sorted(by_model)))
     spreads = list(divided_spreads(known(name), 8, 8 * NODES))
     pair = data.draw(st.sampled_from([(first, second) for first in spreads for second in spreads]))
@@ -69,7 +69,7 @@ def test_what_is_left_out_is_refused_by_planning(by_model: dict[str, ServerChoic
 
 
 @pytest.mark.parametrize("name", catalogue.model_names())
-def test_spreads_are_told_apart_by_their_names_and_read_back_equal(name: str):
+def test_spreads_over_gpus_have_unique_names_that_are_parsed_back(name: str):
     entry = known(name)
     spreads = list(divided_spreads(entry, 8, 32))
     assert len({spread.kind for spread in spreads}) == len(spreads)
@@ -79,19 +79,19 @@ def test_spreads_are_told_apart_by_their_names_and_read_back_equal(name: str):
 
 
 @pytest.mark.parametrize("name", catalogue.model_names())
-def test_dense_models_have_tensor_parallelism_alone_and_all_ranks_stay_in_nodes(name: str):
+def test_dense_models_have_only_tensor_parallelism_and_ranks_stay_in_nodes(name: str):
     entry = known(name)
     spreads = list(divided_spreads(entry, 8, 32))
     assert all(spread.tensor_parallel_size <= 8 and spread.gpus_per_node <= 8 for spread in spreads)
     assert (entry.architecture.experts is not None) == any(spread.data_parallel_size > 1 for spread in spreads)
 
 
-def test_mixtures_of_experts_span_whole_nodes():
+def test_models_with_experts_may_span_whole_nodes():
     assert Parallelism(1, 16, True, 2) in choices("deepseek-v3").aggregated
     assert (Parallelism(1, 16, True, 2), Parallelism(1, 16, True, 2)) in choices("deepseek-v3").disaggregated
 
 
-def test_servers_over_nodes_are_no_choice_without_rdma_or_with_scaling():
+def test_servers_over_nodes_are_not_offered_without_rdma_or_with_scaling():
     over = [spread for spread in choices("deepseek-v3").aggregated if spread.nodes > 1]
     assert over
     scaled = {"aggregated": {"minReplicas": 1, "maxReplicas": 2, "requests": 10}}
@@ -101,21 +101,21 @@ def test_servers_over_nodes_are_no_choice_without_rdma_or_with_scaling():
     assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(without), 0, 32).spreads)
 
 
-def test_kv_cache_goes_to_no_smaller_tensor_parallel_size_unless_it_is_latent():
+def test_kv_cache_goes_to_no_smaller_size_unless_it_is_latent():
     pairs = possible_servers(known("gpt-oss-120b"), SHAPE, 16, 0.95).disaggregated
     assert all(prefill.tensor_parallel_size <= decode.tensor_parallel_size for prefill, decode in pairs)
     latent = possible_servers(known("deepseek-v3"), SHAPE, 16, 0.95).disaggregated
     assert (Parallelism(8, expert_parallel=True), Parallelism(1, 8, True)) in latent
 
 
-def test_no_pair_has_more_gpus_than_there_are():
+def test_no_pair_of_servers_has_more_gpus_than_available():
     assert all(first.gpus + second.gpus <= 16 for first, second in choices("gpt-oss-120b", gpus=16).disaggregated)
 
 
 @pytest.mark.parametrize(
     "name", [name for name in catalogue.release_names() if not catalogue.release(name).vllm.over_nodes]
 )
-def test_a_release_that_knows_no_servers_over_nodes_offers_none(name: str):
+def test_a_release_without_servers_over_nodes_offers_none(name: str):
     older = {**document("gpt-oss-120b", "agg-tp1-1r"), "release": name}
     assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(older), 0, 32).spreads)
 

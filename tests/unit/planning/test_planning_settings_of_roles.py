@@ -15,14 +15,14 @@ def found(engine: dict[str, Any], topology: str = TOPOLOGY) -> list[tuple[str, s
     return [(problem.path, problem.accepted) for problem in problems(model(topology, engine=engine))]
 
 
-def test_servers_of_a_role_have_its_settings_in_place_of_those_of_all():
+def test_settings_of_a_role_override_those_of_all_roles():
     roles = started({"maxNumSeqs": 128, "prefill": {"maxNumSeqs": 16, "maxNumBatchedTokens": 32768}})
     assert (roles["prefill"].max_num_seqs, roles["decode"].max_num_seqs) == (16, 128)
     assert roles["prefill"].table["max_num_batched_tokens"] == 32768
     assert "max_num_batched_tokens" not in roles["decode"].table
 
 
-def test_arguments_and_variables_of_a_role_come_after_those_of_all():
+def test_a_roles_arguments_and_variables_follow_those_of_all_roles():
     engine = {
         "extraArgs": ["--seed=1"],
         "env": {"A": "1", "VLLM_LOGGING_LEVEL": "INFO"},
@@ -35,7 +35,7 @@ def test_arguments_and_variables_of_a_role_come_after_those_of_all():
     assert roles["prefill"].env["VLLM_LOGGING_LEVEL"] == "INFO"
 
 
-def test_servers_that_are_started_otherwise_by_role_are_of_one_version():
+def test_servers_with_different_settings_by_role_share_one_version():
     from llmd_oke.program.models import _server_spec  # noqa: PLC0415
     from llmd_oke.serving.vllm import version  # noqa: PLC0415
 
@@ -46,7 +46,7 @@ def test_servers_that_are_started_otherwise_by_role_are_of_one_version():
     assert len(versions) == 1
 
 
-def test_memory_is_planned_by_the_share_of_the_role():
+def test_memory_is_planned_with_the_roles_share():
     engine = {"gpuMemoryUtilization": 0.9, "prefill": {"gpuMemoryUtilization": 0.6}}
     roles = plan(model("1p-tp1-1d-tp1", engine=engine)).models[0].units[0].roles
     assert roles[0].memory.key_value_gib < roles[1].memory.key_value_gib
@@ -61,17 +61,17 @@ def test_memory_is_planned_by_the_share_of_the_role():
         "--of-a-later-vllm",
     ],
 )
-def test_what_servers_must_have_alike_is_refused_for_one_role(argument: str):
+def test_settings_that_roles_must_share_are_refused_for_one_role(argument: str):
     engine = {"prefill": {"extraArgs": ["--stream-interval=2", argument]}}
     assert found(engine) == [("models[0].engine.prefill.extraArgs[1]", "engine.extraArgs, for all servers")]
 
 
-def test_a_variable_that_servers_must_have_alike_is_refused_for_one_role():
+def test_variables_that_roles_must_share_are_refused_for_one_role():
     engine = {"decode": {"env": {"VLLM_ROCM_USE_AITER": "0"}}}
     assert found(engine) == [("models[0].engine.decode.env.VLLM_ROCM_USE_AITER", "engine.env, for all servers")]
 
 
-def test_a_secret_of_one_role_is_refused():
+def test_a_secret_in_one_roles_variables_is_refused():
     ((path, accepted),) = found({"decode": {"env": {"HF_TOKEN": "hf_x"}}})
     assert path == "models[0].engine.decode.env.HF_TOKEN"
     assert "pulumi config set --secret" in accepted
@@ -84,11 +84,11 @@ def test_a_variable_of_one_role_that_changes_answers_is_refused():
     ]
 
 
-def test_settings_of_a_role_that_is_not_there_are_refused():
+def test_settings_of_a_missing_role_are_refused():
     assert found({"aggregated": {"maxNumSeqs": 8}}) == [("models[0].engine.aggregated", "prefill or decode")]
     assert found({"decode": {"maxNumSeqs": 8}}, "agg-tp1-1r") == [("models[0].engine.decode", "aggregated")]
 
 
-def test_an_argument_of_a_role_is_refused_where_the_stack_file_has_a_key():
+def test_a_roles_argument_is_refused_if_the_stack_file_has_a_key_for_it():
     engine = {"prefill": {"extraArgs": ["--max-num-seqs=8"]}}
     assert found(engine) == [("models[0].engine.prefill.extraArgs[0]", "engine.maxNumSeqs")]

@@ -20,7 +20,7 @@ def three() -> Plan:
     return plan(*MODELS, nodes=2)
 
 
-def test_all_servers_are_placed_on_the_nodes_together(three: Plan):
+def test_servers_of_all_models_are_placed_together(three: Plan):
     placed = Counter(server.unit for node in three.nodes for server in node.servers)
     assert placed == {"gpt-oss-120b": 3, LLAMA.replace(".", "-"): 2, "plain": 2}
     assert (three.used_gpus, three.gpus) == (12, 16)
@@ -31,7 +31,7 @@ def test_no_node_has_more_servers_than_gpus(three: Plan):
         assert sum(server.gpus for server in node.servers) + node.free_gpus == 8
 
 
-def test_servers_that_find_no_room_beside_those_of_other_models_are_refused():
+def test_servers_without_room_beside_other_models_are_refused():
     (problem,) = problems(*MODELS, nodes=1)
     assert (problem.path, problem.accepted) == ("gpuPools[0].size", "at least 2, or fewer or smaller servers")
     assert "the models need 12 GPUs and 10 virtual functions" in problem.why
@@ -50,6 +50,6 @@ def test_room_for_another_version_is_what_all_models_leave(three: Plan):
         ([model(name="gpt-oss-120b-1"), model("agg-tp1-1r", copies=2)], "models[1].model", "gpt-oss-120b"),
     ],
 )
-def test_models_of_one_name_are_refused(models: list[StackObject], path: str, value: str):
+def test_models_with_equal_names_are_refused(models: list[StackObject], path: str, value: str):
     (problem,) = problems(*models)
     assert (problem.path, problem.value, problem.accepted) == (path, value, "a name of its own (key name)")

@@ -29,7 +29,7 @@ def told(entry: dict[str, Any], **changes: Any) -> str:
     return "\n".join(item.text for item in advice if item.path == "models[0].engine.speculation")
 
 
-def test_layers_of_the_models_own_files_are_loaded_for_drafts_alone():
+def test_draft_layers_in_a_models_files_are_loaded_only_for_drafting():
     without, beside = memory(model("agg-tp8-1r", model="deepseek-r1")), memory(drafting("deepseek-r1"))
     assert without.draft_gib == 0
     assert beside.draft_gib == pytest.approx(14.4)
@@ -39,16 +39,16 @@ def test_layers_of_the_models_own_files_are_loaded_for_drafts_alone():
     assert beside.key_value_tokens == int(expected)
 
 
-def test_ranks_share_the_experts_of_a_draft_and_have_the_rest_each():
+def test_ranks_share_a_drafts_experts_and_have_their_own_other_weights():
     topology = "1p-tp1dp8ep-1d-tp1dp8ep"
     assert memory(drafting("deepseek-r1", topology), "decode").draft_gib == pytest.approx(10.5 + 8 * (14.4 - 10.5))
 
 
-def test_a_draft_on_one_gpu_is_taken_to_be_whole_on_each():
+def test_a_draft_on_one_gpu_is_counted_on_each_gpu():
     assert memory(drafting("gpt-oss-120b", "agg-tp2-1r")).draft_gib == pytest.approx(2 * 2.7)
 
 
-def test_each_drafted_token_takes_one_more_state_of_linear_attention():
+def test_each_drafted_token_adds_a_state_of_linear_attention():
     name = "qwen3.5-27b"
     states = [memory(entry).state_tokens for entry in (model("agg-tp8-1r", model=name), drafting(name, tokens=3))]
     known = catalogue.model(name)
@@ -58,14 +58,14 @@ def test_each_drafted_token_takes_one_more_state_of_linear_attention():
     assert states[1] == pytest.approx(states[0] * 4 * known.kv_cache.bytes_per_token / larger, rel=1e-3)
 
 
-def test_a_draft_that_leaves_no_room_is_named():
+def test_a_draft_that_leaves_no_memory_is_refused_by_name():
     tight = {"maxModelLen": 131072, "gpuMemoryUtilization": 0.4}
     entry = drafting("llama-3.3-70b-instruct", "agg-tp2-1r", engine=tight)
     (problem,) = refused(entry).values()
     assert "4.6 GiB of a draft" in problem
 
 
-def test_weights_of_a_drafts_repository_need_room_in_the_cache():
+def test_weights_of_a_draft_repository_need_room_in_the_cache():
     cache = {"modelCache": {"kind": "node-disk", "capacityGib": 590}}
     assert refused(model("agg-tp8-1r", model="kimi-k2.5"), storage=cache) == {}
     cache["modelCache"]["capacityGib"] = 584
@@ -73,53 +73,53 @@ def test_weights_of_a_drafts_repository_need_room_in_the_cache():
     assert "storage.modelCache.capacityGib" in refused(drafting("kimi-k2.5"), storage=cache)
 
 
-def test_a_model_that_nobody_published_a_draft_for_is_refused():
+def test_speculation_is_refused_for_a_model_without_a_published_draft():
     problem = refused(drafting("qwen3-32b", "agg-tp1-1r"))["models[0].engine.speculation"]
     assert "values/models/qwen3-32b.yaml" in problem
     assert "deepseek-r1" in problem
 
 
 @pytest.mark.parametrize("word", ["--speculative-config", "-sc", "--spec-model", "--speculative_config.method=mtp"])
-def test_vllms_own_argument_beside_the_key_is_refused(word: str):
+def test_vllms_speculative_argument_beside_the_key_is_refused(word: str):
     entry = drafting("deepseek-r1", engine={"extraArgs": [word]})
     assert "models[0].engine.extraArgs[0]" in refused(entry)
 
 
-def test_a_release_whose_vllm_nobody_looked_at_drafts_nothing():
+def test_a_release_without_reviewed_drafts_refuses_speculation():
     problem = refused(drafting("deepseek-r1"), release="llm-d-0.7.0")["models[0].engine.speculation"]
     assert "llm-d-0.9.0 or llm-d-0.10.0" in problem or "llm-d-0.10.0 or llm-d-0.9.0" in problem
 
 
-def test_layers_of_the_models_own_files_have_no_revision_of_their_own():
+def test_draft_layers_in_the_models_files_have_no_own_revision():
     assert "models[0].engine.speculation.revision" in refused(drafting("deepseek-r1", revision=COMMIT))
 
 
-def test_a_step_that_computes_whole_prompts_has_room_for_one():
+def test_with_whole_prompt_steps_a_batch_needs_room_for_one_prompt():
     entry = drafting("qwen3-next-80b-a3b-thinking", engine={"maxNumBatchedTokens": 8192, "maxModelLen": 32768})
     assert "32768" in refused(entry)["models[0].engine.maxNumBatchedTokens"]
     assert "whole prompts" in told(drafting("qwen3-next-80b-a3b-thinking"))
 
 
-def test_drafts_beside_adapters_need_room_in_a_step():
+def test_drafts_with_adapters_need_room_in_a_steps_token_budget():
     engine = {"adapters": {}, "maxNumBatchedTokens": 512, "maxNumSeqs": 256}
     entry = drafting("llama-3.1-8b-instruct", "agg-tp1-1r", engine=engine)
     assert "1024" in refused(entry, storage=CACHE)["models[0].engine.maxNumBatchedTokens"]
 
 
-def test_drafts_host_memory_and_shared_experts_together_are_refused():
+def test_drafts_with_host_memory_and_shared_experts_are_refused():
     engine = {"kvCache": {"hostMemoryGib": 20}}
     assert refused(drafting("gpt-oss-120b", "agg-tp1ep-1r", engine=engine)).keys() == {"models[0].engine.speculation"}
     assert refused(drafting("gpt-oss-120b", "agg-tp1-1r", engine=engine)) == {}
 
 
-def test_layers_that_read_the_models_own_cache_are_handed_over_by_no_connector():
+def test_layers_that_read_the_models_cache_are_refused_with_kv_transfers():
     entry = drafting("gemma-4-26b-a4b-it", "1p-tp1-1d-tp1")
     assert "engine.speculation" in str(refused(entry))
     newer = plan(entry, release="llm-d-0.10.0").advice
     assert any("computes the whole prompt" in item.text or "compute the whole prompt" in item.text for item in newer)
 
 
-def test_memory_origin_and_what_forecasts_count_are_told():
+def test_a_drafts_memory_origin_and_forecast_effect_are_advised():
     text = told(drafting("deepseek-r1"))
     assert "mtp of its own files" in text
     assert "no source says" in text
@@ -128,13 +128,13 @@ def test_memory_origin_and_what_forecasts_count_are_told():
     assert "MI300X" in told(drafting("qwen3-vl-235b-a22b-instruct"))
 
 
-def test_an_unpinned_repository_of_a_draft_is_told():
+def test_an_unpinned_draft_repository_is_advised():
     assert "not pinned" in told(drafting("gpt-oss-120b", "agg-tp1-1r"))
     assert "not pinned" not in told(drafting("gpt-oss-120b", "agg-tp1-1r", revision=COMMIT))
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue.model_names() if (m := catalogue.model(name)) and m.draft])
-def test_a_draft_of_the_models_own_files_is_a_layer_of_its_kind(name: str):
+def test_a_draft_in_the_models_files_counts_as_a_layer_of_its_kind(name: str):
     known = catalogue.model(name)
     assert known is not None
     assert known.draft is not None

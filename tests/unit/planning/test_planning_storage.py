@@ -32,11 +32,11 @@ def test_without_storage_servers_keep_weights_in_their_pods():
         storage("lustre", existing={"managementIp": "10.0.0.9", "fileSystemName": "models"}),
     ],
 )
-def test_a_cache_that_is_there_is_accepted(cache: dict[str, Any]):
+def test_an_existing_cache_folder_is_accepted(cache: dict[str, Any]):
     assert problems(storage=cache) == []
 
 
-def test_weights_must_fit_the_room_on_a_node():
+def test_weights_must_fit_the_cache_on_a_node():
     problem = only(model(), LLAMA, storage=storage("node-disk", capacityGib=100))
     assert (problem.path, problem.value) == ("storage.modelCache.capacityGib", 100)
     assert problem.why == "the weights of all models need 135 GiB, the cache has 100 GiB"
@@ -53,7 +53,7 @@ def test_weights_must_fit_the_room_on_a_node():
         (storage("file-storage", existing=FILE_SYSTEM), "llm-d-0.9.0", None),
     ],
 )
-def test_compiled_code_is_kept_on_nodes_disks_by_servers_that_find_it(
+def test_compiled_code_is_kept_on_node_disks_if_servers_can_find_it(
     cache: dict[str, Any], release: str, path: str | None
 ):
     planned = plan(model("agg-tp1-8r"), storage=cache, release=release).model_cache
@@ -62,7 +62,7 @@ def test_compiled_code_is_kept_on_nodes_disks_by_servers_that_find_it(
 
 
 @pytest.mark.parametrize("folder", ["/data/w", "/data/w/compiled"])
-def test_compiled_code_may_not_lie_in_the_folder_of_weights(folder: str):
+def test_compiled_code_in_the_folder_of_weights_is_refused(folder: str):
     problem = only(storage=storage("node-disk", path="/data/w", compiledCode=folder))
     assert (problem.path, problem.value) == ("storage.modelCache.compiledCode", folder)
     assert problems(storage=storage("node-disk", path="/data/w", compiledCode="/data/w-2")) == []
@@ -84,7 +84,7 @@ BUCKET = {"prewarm": {"source": "object-storage"}}
         ({"workerInternet": False}, "vcn-native", storage("node-disk"), None),
     ],
 )
-def test_weights_come_from_a_bucket_where_pods_reach_no_internet(
+def test_pods_without_internet_access_require_weights_from_a_bucket(
     network: dict[str, bool], cni: str, storage: dict[str, Any], path: str | None
 ):
     result = refusals(stack_changes={"storage": storage}, network=network, cni=cni)
@@ -92,12 +92,12 @@ def test_weights_come_from_a_bucket_where_pods_reach_no_internet(
     assert all("object-storage" in text and "pods reach no internet" in text for text in result.values())
 
 
-def test_a_model_that_is_served_twice_is_kept_once():
+def test_a_model_that_is_served_twice_is_cached_once():
     twice = [model(), model("agg-tp1-1r", name="again")]
     assert problems(*twice, storage=storage("node-disk", capacityGib=70)) == []
 
 
-def test_disks_in_mirrors_have_half_the_room_of_stripes():
+def test_mirrored_disks_have_half_the_capacity_of_striped_ones():
     shape = catalogue.shape("BM.GPU.MI300X.8")
     assert shape is not None
     stripes, mirrors = (
@@ -109,18 +109,18 @@ def test_disks_in_mirrors_have_half_the_room_of_stripes():
 
 
 @pytest.mark.parametrize("kind", ["file-storage", "lustre"])
-def test_in_an_existing_cluster_a_shared_file_system_must_be_there(kind: str):
+def test_an_existing_cluster_requires_an_existing_shared_file_system(kind: str):
     problem = only(storage=storage(kind))
     assert problem.path == "storage.modelCache.existing"
     assert "created together with the cluster" in problem.why
 
 
-def test_a_file_system_that_is_there_has_its_place_already():
+def test_placement_settings_of_an_existing_file_system_are_refused():
     problem = only(storage=storage("file-storage", existing=FILE_SYSTEM, availabilityDomain="x:AD-1"))
     assert problem.path == "storage.modelCache.availabilityDomain"
 
 
-def test_a_prewarm_without_a_cache_is_refused():
+def test_pre_warming_without_a_cache_is_refused():
     assert only(storage={"prewarm": {"source": "hugging-face"}}).path == "storage.prewarm"
 
 
@@ -146,7 +146,7 @@ DRAFT = "nvidia/gpt-oss-120b-Eagle3"
         ["--generation_config", DRAFT],
     ],
 )
-def test_what_a_prewarmed_server_can_not_fetch_is_refused(arguments: list[str]):
+def test_arguments_that_a_pre_warmed_server_would_download_are_refused(arguments: list[str]):
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
     problem = only(servers, storage=storage("node-disk"))
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", DRAFT)
@@ -170,12 +170,12 @@ def test_what_a_prewarmed_server_can_not_fetch_is_refused(arguments: list[str]):
         ["--generation-config", "vllm"],
     ],
 )
-def test_a_prewarmed_server_may_read_folders_and_its_own_model(arguments: list[str]):
+def test_a_pre_warmed_server_may_read_folders_and_its_own_model(arguments: list[str]):
     servers = model("agg-tp1-1r", engine={"extraArgs": arguments})
     assert problems(servers, storage=storage("node-disk")) == []
 
 
-def test_adapters_that_requests_name_are_refused_where_servers_are_prewarmed():
+def test_adapters_loaded_by_request_are_refused_with_pre_warmed_servers():
     variable = "VLLM_LORA_RESOLVER_HF_REPO_LIST"
     problem = only(model("agg-tp1-1r", engine={"env": {variable: "me/adapters"}}), storage=storage("node-disk"))
     assert problem.path == f"models[0].engine.env.{variable}"
@@ -186,7 +186,7 @@ def pins(**prewarm: Any) -> list[str]:
     return [item.text for item in plan(storage=stack).advice if "not pinned" in item.text]
 
 
-def test_a_model_whose_revision_nobody_pins_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_a_model_without_a_pinned_revision_is_advised(monkeypatch: pytest.MonkeyPatch):
     assert pins() == []
     (text,) = pins(source="object-storage")
     assert text.startswith("the bucket's files are not pinned")
@@ -200,7 +200,7 @@ def test_a_model_whose_revision_nobody_pins_is_told(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("revision", ["main", "v1.0", "a" * 39, "A" * 40])
-def test_a_revision_that_moves_is_refused(revision: str):
+def test_a_branch_is_refused_as_a_revision(revision: str):
     problem = only(storage={**storage("node-disk"), "prewarm": {"revisions": {"gpt-oss-120b": revision}}})
     assert problem.path == "storage.prewarm.revisions.gpt-oss-120b"
     assert "40 hexadecimal digits" in problem.accepted
@@ -222,11 +222,11 @@ def test_a_revision_of_a_model_that_is_not_served_is_refused():
         ({"kind": "file-storage", "existing": {**FILE_SYSTEM, "mountTargetIp": "x"}}, "storage.modelCache.existing"),
     ],
 )
-def test_a_wrong_shape_is_told_at_its_place(cache: dict[str, Any], path: str):
+def test_an_invalid_storage_setting_is_reported_at_its_path(cache: dict[str, Any], path: str):
     assert only(storage={"modelCache": cache}).path.startswith(path)
 
 
-def test_what_servers_write_must_fit_the_boot_volume_where_local_disks_stay_unused():
+def test_servers_files_must_fit_the_boot_volume_if_local_disks_are_unused():
     small = refusals(created_pool(nvme="none", bootVolumeGib=512))
     assert (
         "the servers of one node may write 592 GiB, its disks have 461 GiB for pods"
@@ -235,12 +235,12 @@ def test_what_servers_write_must_fit_the_boot_volume_where_local_disks_stay_unus
     assert refusals(created_pool(nvme="none", bootVolumeGib=1024)) == refusals(created_pool()) == {}
 
 
-def test_what_servers_write_goes_beside_the_weights_on_the_nodes_own_disks():
+def test_servers_files_must_fit_beside_the_weights_on_local_disks():
     changes = {"storage": storage("node-disk", capacityGib=100)}
     assert refusals(created_pool(), stack_changes=changes) == {}
 
 
-def test_where_a_nodes_own_disks_are_too_small_their_layout_is_to_blame(monkeypatch: pytest.MonkeyPatch):
+def test_local_disks_that_are_too_small_are_reported_at_their_layout(monkeypatch: pytest.MonkeyPatch):
     """No node of the catalogue has disks so small."""
     monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: 500)
     assert "its disks have 450 GiB for pods" in refusals(created_pool())["gpuPools[0].nvme"]

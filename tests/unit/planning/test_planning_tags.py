@@ -29,7 +29,7 @@ def refused(**tags: Any) -> dict[str, str]:
         ({"namespaceCompartmentId": "root"}, "tags.namespaceCompartmentId"),
     ],
 )
-def test_what_no_tag_can_be_is_refused_by_its_path(tags: dict[str, Any], path: str):
+def test_an_invalid_tag_is_refused_with_its_path(tags: dict[str, Any], path: str):
     assert any(told.path.startswith(path) for told in problems(model(), tags=tags))
 
 
@@ -49,11 +49,11 @@ def test_what_no_tag_can_be_is_refused_by_its_path(tags: dict[str, Any], path: s
         ({"ignored": ["A.b"]}, "tags.ignored[0]", "without defined tags"),
     ],
 )
-def test_tags_that_oci_would_refuse_are_refused_before_anything_is_created(tags: dict[str, Any], path: str, why: str):
+def test_tags_that_oci_would_refuse_are_refused_before_any_change(tags: dict[str, Any], path: str, why: str):
     assert why in refused(**tags)[path]
 
 
-def test_as_many_tags_as_oci_takes_are_accepted():
+def test_the_maximum_number_of_tags_is_accepted():
     defined = {"A": {f"k{i}": "v" for i in range(62)}}
     assert refused(freeform={f"k{i}": "v" * 256 for i in range(8)}, defined=defined, ignored=["Audit.Owner"]) == {}
 
@@ -67,7 +67,9 @@ def test_as_many_tags_as_oci_takes_are_accepted():
         ({"defined": {"A": {"b": "1"}}, "namespaceCompartmentId": COMPARTMENT}, "cluster-network", set[str]()),
     ],
 )
-def test_namespaces_elsewhere_need_rights(tags: dict[str, Any], launch: str, needed: set[str]):
+def test_tag_namespaces_in_another_compartment_need_permissions_there(
+    tags: dict[str, Any], launch: str, needed: set[str]
+):
     config = validated(created_pool(launch=launch), stack_changes={"tags": tags})
     assert config.created_cluster is not None
     needs = iam_needs(config, config.created_cluster)
@@ -75,18 +77,18 @@ def test_namespaces_elsewhere_need_rights(tags: dict[str, Any], launch: str, nee
     assert (needs.resource_ids.get("tag_namespace") == ("A",)) is ("defined" in tags)
 
 
-def test_results_of_two_stacks_that_differ_by_tags_are_of_the_same_deployment():
+def test_tags_do_not_change_the_configuration_hash():
     tagged = plan(tags={"freeform": {"team": "a"}})
     assert tagged.config_hash == plan().config_hash
     assert [item.path for item in tagged.advice if item.path == "tags"] == ["tags"]
 
 
-def test_a_stack_that_creates_its_cluster_is_told_nothing_of_its_tags():
+def test_a_stack_that_creates_its_cluster_gets_no_advice_on_tags():
     told = planning.plan(validated(stack_changes={"tags": {"freeform": {"team": "a"}}})).advice
     assert [item for item in told if item.path == "tags"] == []
 
 
-def test_the_tag_of_nodes_is_one_of_the_stacks_with_a_name_that_no_other_cluster_has():
+def test_nodes_have_a_tag_whose_value_is_unique_to_the_stack():
     tagged = planning.plan(validated(iam={"nodeTag": "Operations.Cluster"}))
     assert tagged.created is not None
     name = tagged.created.tags.defined["Operations.Cluster"]
@@ -103,19 +105,19 @@ def test_the_tag_of_nodes_is_one_of_the_stacks_with_a_name_that_no_other_cluster
         ("Operations", {}, "cluster.iam.nodeTag"),
     ],
 )
-def test_a_tag_of_nodes_that_is_somebody_elses_is_refused(tag: str, tags: dict[str, Any], path: str):
+def test_a_node_tag_in_another_stacks_namespace_is_refused(tag: str, tags: dict[str, Any], path: str):
     with pytest.raises(InvalidStack) as refused:
         planning.plan_object(created(stack_changes={"tags": tags}, iam={"nodeTag": tag}))
     assert [problem.path for problem in refused.value.problems] == [path]
 
 
 @pytest.mark.parametrize("rights", [{"create": False}, {"dynamicGroups": {"nodes": ocid("dynamicgroup")}}])
-def test_a_tag_of_nodes_that_no_group_of_the_stack_goes_by_is_told(rights: dict[str, Any]):
+def test_a_node_tag_that_no_group_of_the_stack_uses_is_advised(rights: dict[str, Any]):
     advice = planning.plan(validated(iam={"nodeTag": "Operations.Cluster", **rights})).advice
     assert ["narrows nothing" in item.text for item in advice if item.path == "cluster.iam.nodeTag"] == [True]
 
 
-def test_that_tags_reach_the_load_balancer_alone_of_a_cluster_that_is_there_is_told():
+def test_tags_that_reach_only_an_existing_clusters_load_balancer_are_advised():
     told = plan(tags={"freeform": {"team": "a"}}, frontDoor={"exposure": "internal"}).advice
     assert ["load balancers alone" in item.text for item in told if item.path == "tags"] == [True]
 
@@ -129,7 +131,7 @@ def test_that_tags_reach_the_load_balancer_alone_of_a_cluster_that_is_there_is_t
         ("cluster-network", "Operations.Cluster", False),
     ],
 )
-def test_that_any_instance_of_the_compartment_may_join_is_told(launch: str, tag: str | None, told: bool):
+def test_a_group_that_admits_any_instance_of_the_compartment_is_advised(launch: str, tag: str | None, told: bool):
     iam = {} if tag is None else {"nodeTag": tag}
     advice = planning.plan(validated(created_pool(launch=launch), iam=iam)).advice
     assert ("cluster.iam.nodeTag" in {item.path for item in advice}) is told

@@ -6,16 +6,16 @@ from stack_files import model, plan, problems, stack
 COLLECTOR = {"endpoint": "http://otel-collector:4317"}
 
 
-def test_a_stack_that_says_nothing_of_it_traces_nothing():
+def test_tracing_is_off_by_default():
     assert plan().tracing is None
 
 
-def test_no_tracing_leaves_no_trace_in_the_hash_of_what_is_deployed():
+def test_tracing_none_does_not_change_the_configuration_hash():
     traced = planning.plan_object(stack(tracing=COLLECTOR))
     assert traced.config_hash != planning.plan_object(stack()).config_hash
 
 
-def test_a_tenth_of_the_requests_is_traced_unless_another_share_is_said():
+def test_by_default_a_tenth_of_the_requests_is_traced():
     assert plan(tracing=COLLECTOR).tracing == TracingPlan("http://otel-collector:4317", 0.1)
     assert plan(tracing={**COLLECTOR, "sampledShare": 1}).tracing == TracingPlan("http://otel-collector:4317", 1.0)
 
@@ -30,17 +30,17 @@ def test_a_tenth_of_the_requests_is_traced_unless_another_share_is_said():
         "http://a@b:1",
     ],
 )
-def test_what_is_no_address_of_a_collector_is_refused(endpoint: str):
+def test_an_invalid_collector_address_is_refused(endpoint: str):
     assert [problem.path for problem in problems(tracing={"endpoint": endpoint})] == ["tracing.endpoint"]
 
 
 @pytest.mark.parametrize("share", [0, 1.5])
-def test_what_is_no_share_is_refused(share: float):
+def test_an_invalid_share_of_traced_requests_is_refused(share: float):
     paths = [problem.path for problem in problems(tracing={**COLLECTOR, "sampledShare": share})]
     assert paths == ["tracing.sampledShare"]
 
 
-def test_programs_that_are_not_known_to_send_traces_are_refused_by_name():
+def test_programs_not_known_to_export_traces_are_refused_by_name():
     (problem,) = [
         item for item in problems(release="llm-d-0.7.0", tracing=COLLECTOR) if item.path == "tracing.endpoint"
     ]
@@ -48,7 +48,7 @@ def test_programs_that_are_not_known_to_send_traces_are_refused_by_name():
         assert name in str(problem)
 
 
-def test_a_sidecar_that_no_server_has_is_not_asked_for():
+def test_a_sidecar_that_no_server_has_needs_no_tracing_support():
     aggregated = model("agg-tp1-2r", router={"mode": "none"})
     texts = [str(item) for item in problems(aggregated, release="llm-d-0.6.0", tracing=COLLECTOR)]
     (told,) = [text for text in texts if text.startswith("tracing")]

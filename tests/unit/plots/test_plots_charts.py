@@ -23,41 +23,41 @@ def texts(svg):
     return [item.text or "" for item in root.iter() if item.tag.endswith("}text")]
 
 
-def test_equal_input_gives_equal_bytes():
+def test_equal_chart_inputs_give_equal_bytes():
     assert scatter([MEASURED, BOUND], frontier=True) == scatter([MEASURED, BOUND], frontier=True)
 
 
-def test_an_svg_is_whole_and_asks_for_no_other_file():
+def test_an_svg_is_complete_and_refers_to_no_other_file():
     svg = scatter([MEASURED])
     assert svg.startswith("<svg")
     assert not re.search(r'href="(?!#)|url\((?!#)|<script|<image', svg)
     assert "<dc:date" not in svg
 
 
-def test_each_series_says_what_its_figures_are():
+def test_each_series_legend_states_the_basis_of_its_figures():
     assert {"8p-tp1-4d-tp2 (measured)", "memory (bound)"} <= set(texts(scatter([MEASURED, BOUND])))
 
 
-def test_names_are_escaped_and_never_formulas():
+def test_names_in_charts_are_escaped_and_never_parsed_as_formulas():
     series = ChartSeries("$x$ <b>&", [ChartPoint(1, 1)], Basis.MEASURED)
     shown = texts(scatter([series]))
     assert "$x$ <b>& (measured)" in shown
     assert "T & <U>" in shown
 
 
-def test_text_takes_the_colour_of_the_page():
+def test_chart_text_has_the_colour_of_the_page():
     svg = scatter([MEASURED])
     assert "currentColor" in svg
     assert INK not in svg
 
 
-def test_only_points_on_the_frontier_are_labelled_when_it_is_drawn():
+def test_with_a_frontier_only_its_points_are_labelled():
     shown = texts(scatter([MEASURED], frontier=True))
     assert {"C=64", "C=32", "Pareto frontier (measured)"} <= set(shown)
     assert "C=8" not in shown
 
 
-def test_a_bound_is_no_part_of_a_frontier():
+def test_a_bound_is_never_part_of_a_frontier():
     assert "Pareto frontier (bound)" not in texts(scatter([MEASURED, BOUND], frontier=True))
     assert not [text for text in texts(scatter([BOUND], frontier=True)) if "frontier" in text]
 
@@ -68,30 +68,30 @@ def test_labels_without_room_are_left_out():
     assert 0 < len(labels) < 10
 
 
-def test_a_box_is_in_the_legend():
+def test_a_box_of_targets_is_in_the_legend():
     assert "SLO" in texts(scatter([MEASURED], box=Box(x_min=25, y_min=300, label="SLO")))
 
 
-def test_nothing_to_draw_says_so():
+def test_an_empty_chart_says_that_it_has_no_data():
     assert "no data" in texts(scatter([]))
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_lines_have_plain_numbers_on_both_axes(log):
+def test_both_axes_of_a_line_chart_have_plain_numbers(log):
     series = ChartSeries("a", [ChartPoint(rate, 10.0**rate) for rate in (1, 2, 3)], Basis.CALIBRATED)
     svg = lines_svg([series], title="t", x_label="requests/s", y_label="ms", y_log=log)
     assert "1000" in texts(svg)
     assert "mathdefault" not in svg
 
 
-def test_a_distribution_ends_at_its_largest_value_however_many_samples_there_are():
+def test_a_distribution_ends_at_its_largest_value():
     samples = Samples("a", [1.0 + index for index in range(20 * MAX_STEPS)], Basis.MEASURED)
     svg = distribution_svg([samples], title="t", x_label="ms")
     assert len(svg) < 200_000
     assert "20000" in texts(svg)
 
 
-def test_distributions_of_small_and_large_values_have_a_logarithmic_axis():
+def test_distributions_of_very_different_values_have_a_logarithmic_axis():
     svg = distribution_svg([Samples("a", [0.01, 1, 150], Basis.MEASURED)], title="t", x_label="ms")
     assert {"0.01", "0.1", "1", "10", "100"} <= set(texts(svg))
 
@@ -111,9 +111,9 @@ def test_the_diagonal_and_the_series_are_in_the_legend():
     assert "held out (calibrated)" in svg
 
 
-def test_decades_are_drawn_on_logarithmic_axes():
+def test_values_over_decades_have_logarithmic_axes():
     assert ">2000<" in drawn((10, 10), (5000, 5000))
 
 
-def test_values_of_one_size_are_drawn_on_linear_axes():
+def test_values_of_similar_size_have_linear_axes():
     assert ">140<" in drawn((100, 110), (200, 190))

@@ -6,25 +6,25 @@ from llmd_bench.plots.page import Cell, PageSection, Table, page
 TABLE = Table(("metric", "A", "B"), [("TTFT", "1,234.5", Cell("-3%", "good")), ("ITL", "8", Cell("+1%", "bad"))])
 
 
-def test_a_page_needs_no_other_file_and_no_script():
+def test_a_page_refers_to_no_other_file_and_no_script():
     text = page("t", [PageSection("h", "p", TABLE, "<svg></svg>")])
     assert not re.search(r"<script|<link|src=|@import|url\(", text)
 
 
 @pytest.mark.parametrize("where", ["title", "heading", "text", "cell", "column"])
-def test_texts_are_escaped(where):
+def test_page_texts_are_escaped(where):
     evil = "<b onclick=x>&"
     given = {name: evil if name == where else "x" for name in ("title", "heading", "text", "cell", "column")}
     table = Table((given["column"],), [(given["cell"],)])
     assert evil not in page(given["title"], [PageSection(given["heading"], given["text"], table)])
 
 
-def test_columns_of_numbers_are_aligned_to_the_right():
+def test_number_columns_are_aligned_to_the_right():
     assert TABLE.numeric == [False, True, True]
     assert Table(("a",), [("8p-tp1",), ("2",)]).numeric == [False]
 
 
-def test_cells_have_their_tone():
+def test_table_cells_have_the_colour_of_their_tone():
     assert 'class="number good">-3%' in page("t", [PageSection("h", table=TABLE)])
 
 
@@ -32,7 +32,7 @@ def test_paragraphs_are_separated_by_empty_lines():
     assert page("t", [PageSection("h", "one\n\ntwo")]).count("<p>") == 2
 
 
-def test_a_page_is_for_light_and_dark_and_for_paper():
+def test_a_page_has_styles_for_light_dark_and_print():
     text = page("t", [])
     assert "prefers-color-scheme: dark" in text
     assert "@media print" in text

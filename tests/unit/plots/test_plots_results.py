@@ -39,7 +39,7 @@ def both():
     return loaded("before", AGG, (500.0, 510.0, 490.0)), loaded("after|x", DISAGG, (400.0, 404.0, 396.0))
 
 
-def test_a_page_has_tables_and_all_charts(both):
+def test_a_comparison_page_has_tables_and_all_charts(both):
     text = comparison_page(compare(both[0].side, both[1].side), *both)
     for part in ("Throughput per GPU", "TTFT p95 against load", "Time between tokens", "A: agg-tp1-4r (measured)"):
         assert part in text
@@ -47,37 +47,37 @@ def test_a_page_has_tables_and_all_charts(both):
     assert text.count("<svg") == text.count("</svg>") > 3
 
 
-def test_a_single_load_has_its_table_before_the_charts(both):
+def test_a_page_of_a_single_load_has_its_table_before_the_charts(both):
     a, b = (SideResults(Side(item.side.name, item.side.rows[:3]), latencies=item.latencies) for item in both)
     text = comparison_page(compare(a.side, b.side), a, b)
     assert text.index("3 runs of A") < text.index("Throughput per GPU")
     assert "against load" not in text
 
 
-def test_markdown_is_a_table_for_each_load(both):
+def test_markdown_has_a_table_for_each_load(both):
     text = markdown(compare(both[0].side, both[1].side))
     assert "after\\|x" in text
     assert text.count("| TTFT p95 (ms) | 500.0 | 400.0 | -20.0% |") == 2
     assert "measured" in text
 
 
-def test_lines_say_what_is_sure(both):
+def test_comparison_lines_state_what_is_significant(both):
     (line,) = [line for line in lines(compare(both[0].side, both[1].side).loads[0]) if line.metric == "TTFT p95 (ms)"]
     assert line.verdict == "better"
     assert line.interval.startswith("-2")
 
 
-def test_a_single_run_has_no_interval():
+def test_a_single_run_has_no_confidence_interval():
     a, b = loaded("a", AGG, (500.0,)), loaded("b", AGG, (400.0,))
     assert {line.interval for line in lines(compare(a.side, b.side).loads[0])} == {"none: one run"}
 
 
-def test_the_summary_is_plain_json(both):
+def test_the_comparison_summary_is_plain_json(both):
     summary = summarize(compare(both[0].side, both[1].side))
     assert json.loads(json.dumps(summary))["loads"][0]["metrics"]["ttft_ms.p95"]["change"] == pytest.approx(-0.2)
 
 
-def test_sides_of_different_kinds_have_lines_of_their_own():
+def test_sides_with_different_bases_have_separate_series():
     a, b = loaded("a", AGG, (500.0,)), loaded("b", AGG, (400.0,), basis=Basis.CALIBRATED)
     text = comparison_page(compare(a.side, b.side), a, b)
     assert "A: a (measured)" in text

@@ -12,27 +12,27 @@ def plot(series):
     return scatter_text(series, width=60, height=20, x_label="TPSU", y_label="TPSG")
 
 
-def test_a_plot_fits_and_has_no_colour_codes():
+def test_a_terminal_plot_fits_its_size_and_has_no_colour_codes():
     lines = plot(SERIES).splitlines()
     assert len(lines) <= 20
     assert max(map(len, lines)) <= 60
     assert "\x1b" not in plot(SERIES)
 
 
-def test_the_legend_says_what_the_figures_are():
+def test_a_terminal_plots_legend_states_the_basis_of_figures():
     assert plot(SERIES).splitlines()[-2:] == ["  ● agg (measured)", "  ■ disagg (calibrated)"]
 
 
-def test_one_plot_leaves_nothing_for_the_next():
+def test_a_terminal_plot_leaves_no_state_for_the_next_one():
     plot(SERIES)
     assert plot(SERIES[1:]).count("■") == 0
 
 
-def test_nothing_to_draw_says_so():
+def test_an_empty_terminal_plot_says_that_it_has_no_data():
     assert plot([]) == "no data"
 
 
-def test_each_axis_has_its_own_label_and_round_values():
+def test_each_axis_of_a_terminal_plot_has_its_label_and_round_values():
     first, *_, below, _, _ = plot(SERIES).splitlines()
     assert (first, below.strip()) == ("TPSG", "TPSU")
     assert all(f"{mark}┤" in plot(SERIES) for mark in (60, 80, 100, 120))

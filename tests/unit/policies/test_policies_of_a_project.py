@@ -38,14 +38,14 @@ def refused(project: Path, policies: str, content: dict[str, Any], settings: dic
     return [f"{problem.line} {problem}" for problem in refusal.value.problems]
 
 
-def test_a_project_without_policies_is_not_judged(tmp_path: Path):
+def test_a_project_without_policies_is_not_checked_against_any(tmp_path: Path):
     small = stack(model("1p-tp1-1d-tp1"))
     plan = judged(tmp_path, None, small)
     assert plan == plan_stack_file(tmp_path, "s")
 
 
 @pytest.mark.parametrize("name", ["reference", "guide", "existing", "small"])
-def test_the_kits_own_stacks_are_told_and_not_refused(name: str, tmp_path: Path):
+def test_the_kits_own_stacks_violate_only_advisory_policies(name: str, tmp_path: Path):
     text = (PROJECT / "stacks" / f"Pulumi.{name}.yaml").read_text()
     (tmp_path / "stacks").mkdir()
     (tmp_path / "policies").mkdir()
@@ -55,13 +55,13 @@ def test_the_kits_own_stacks_are_told_and_not_refused(name: str, tmp_path: Path)
     assert {advice.path for advice in told} <= {"policy image-digests"}
 
 
-def test_the_examples_policies_take_the_reference():
+def test_the_reference_stack_satisfies_the_examples_policies():
     organisation = read_organisation(PROJECT / "examples")
     assert organisation is not None
     assert organisation.level("protection") == "mandatory"
 
 
-def test_a_stack_that_breaches_mandatory_policies_is_refused_with_its_lines(tmp_path: Path):
+def test_a_stack_that_violates_mandatory_policies_is_refused_with_lines(tmp_path: Path):
     policies = "levels: {protection: mandatory, monthly-cost: mandatory}\nmonthlyUsd: 1000\n"
     problems = refused(tmp_path, policies, created_stack(cluster={"protect": False}))
     assert any("cluster.protect" in text and "policy protection: Cluster" in text for text in problems)
@@ -69,7 +69,7 @@ def test_a_stack_that_breaches_mandatory_policies_is_refused_with_its_lines(tmp_
     assert not [text for text in problems if text.startswith("None")]
 
 
-def test_a_plain_secret_among_the_settings_is_refused(tmp_path: Path):
+def test_a_plain_text_secret_in_the_settings_is_refused(tmp_path: Path):
     hidden = {"llmd-oke:frontDoorKeys": {"secure": "v1:x"}, "llmd-oke:huggingFaceToken": "hf_planted"}
     problems = refused(tmp_path, "levels: {plain-secrets: mandatory}", stack(model("1p-tp1-1d-tp1")), hidden)
     assert len(problems) == 1
@@ -77,13 +77,13 @@ def test_a_plain_secret_among_the_settings_is_refused(tmp_path: Path):
     assert "planted" not in problems[0]
 
 
-def test_a_public_front_door_is_judged_without_its_secrets(tmp_path: Path):
+def test_a_public_front_door_is_checked_without_its_secrets(tmp_path: Path):
     policies = "levels: {client-authentication: mandatory, public-endpoints: mandatory, image-digests: 'off'}"
     plan = judged(tmp_path, policies, created_stack(cluster=NETWORK, frontDoor=PUBLIC))
     assert not [advice for advice in plan.advice if advice.text.startswith("policy ")]
 
 
-def test_a_wrong_file_of_policies_is_told_with_all_its_lines(tmp_path: Path):
+def test_an_invalid_policy_file_is_reported_with_all_its_lines(tmp_path: Path):
     with pytest.raises(InvalidStack) as refusal:
         judged(tmp_path, "levels: {protection: must}\nregion: [us-ashburn-1]\n", stack(model("1p-tp1-1d-tp1")))
     assert [(item.file, item.path, item.line) for item in refusal.value.problems] == [

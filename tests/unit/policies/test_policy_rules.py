@@ -44,7 +44,7 @@ def service(port: int, annotations: Mapping[str, str] | None = None, name: str =
     return kubernetes("Service", metadata={"annotations": annotations or {}, "name": name}, spec=spec)
 
 
-def test_a_public_api_endpoint_is_found_where_it_is_not_allowed():
+def test_a_public_api_endpoint_violates_its_policy():
     public, private = (oci(endpointConfig={"isPublicIpEnabled": value}) for value in (True, False))
     (violation,) = found("public-endpoints", public, private)
     assert violation.key == "cluster.apiEndpoint.access"
@@ -61,25 +61,25 @@ def test_a_public_api_endpoint_is_found_where_it_is_not_allowed():
         (service(80, {INTERNAL: "false"}), ["frontDoor.tls"]),
     ],
 )
-def test_a_public_load_balancer_without_tls_is_found(resource: PolicyResource, keys: list[str]):
+def test_a_public_load_balancer_without_tls_violates_its_policy(resource: PolicyResource, keys: list[str]):
     assert [item.key for item in found("public-endpoints", resource)] == keys
 
 
 @pytest.mark.parametrize(
     ("internal", "protocol", "count"), [("false", "HTTP", 1), ("false", "HTTPS", 0), ("true", "HTTP", 0)]
 )
-def test_a_public_gateways_listener_without_tls_is_found(internal: str, protocol: str, count: int):
+def test_a_public_gateway_listener_without_tls_violates_its_policy(internal: str, protocol: str, count: int):
     spec = {"infrastructure": {"annotations": {INTERNAL: internal}}, "listeners": [{"name": "a", "protocol": protocol}]}
     assert len(found("public-endpoints", kubernetes("Gateway", spec=spec))) == count
 
 
 @pytest.mark.parametrize(("signed_in", "count"), [(False, 1), (True, 0)])
-def test_a_public_front_door_for_anybody_is_found(signed_in: bool, count: int):
+def test_a_public_front_door_without_authentication_violates_its_policy(signed_in: bool, count: int):
     facts = StackFacts(1.0, signed_in=signed_in)
     assert len(found("client-authentication", service(443), service(443, name="other"), facts=facts)) == count
 
 
-def test_missing_tags_are_found_on_what_has_tags():
+def test_missing_required_tags_violate_their_policy():
     tags = {"freeformTags": {"team": "a"}, "definedTags": {"Operations.CostCenter": "42"}}
     bare = oci("oci:ContainerEngine/addon:Addon")
     required = {"required_tags": ["team", "Operations.CostCenter", "owner"]}
@@ -96,7 +96,7 @@ def test_missing_tags_are_found_on_what_has_tags():
         (None, None),
     ],
 )
-def test_a_stack_that_costs_more_than_the_bound_is_found(facts: StackFacts | None, words: str | None):
+def test_a_stack_above_the_price_limit_violates_its_policy(facts: StackFacts | None, words: str | None):
     texts = [item.found for item in found("monthly-cost", facts=facts, monthly_usd=1000)]
     assert [words in text for text in texts if words] == ([True] if words else [])
     assert bool(texts) == bool(words)
@@ -113,13 +113,13 @@ def test_a_stack_that_costs_more_than_the_bound_is_found(facts: StackFacts | Non
         ".".join(["eyJ" + "a" * 12] * 2 + ["b" * 12]),
     ],
 )
-def test_keys_and_tokens_in_plain_text_are_found_and_never_shown(text: str):
+def test_plain_text_keys_and_tokens_violate_their_policy_and_are_not_shown(text: str):
     (violation,) = found("plain-secrets", kubernetes("ConfigMap", data={"a": [text]}))
     assert "data.a[0]" in violation.found
     assert text not in str(violation)
 
 
-def test_what_is_secret_and_what_is_no_secret_is_left_alone():
+def test_secret_values_and_ordinary_values_satisfy_the_policy_on_secrets():
     secret = PolicyResource(
         "kubernetes:core/v1:Secret", "s", {"stringData": {"token": TOKEN}}, False, frozenset({"stringData"})
     )
@@ -128,20 +128,20 @@ def test_what_is_secret_and_what_is_no_secret_is_left_alone():
     )
 
 
-def test_a_setting_that_must_be_secret_is_found_whatever_it_looks_like():
+def test_a_setting_listed_as_secret_violates_its_policy_in_plain_text():
     settings = PolicyResource(CONFIG, "prod", {"llmd-oke:huggingFaceToken": "short", "oci:region": "us-ashburn-1"})
     (violation,) = found("plain-secrets", settings)
     assert "llmd-oke:huggingFaceToken" in violation.found
 
 
-def test_what_must_be_protected_and_is_not_is_found():
+def test_an_unprotected_resource_that_must_be_protected_violates_its_policy():
     storage = oci("oci:FileStorage/fileSystem:FileSystem", protect=False)
     assert [item.key for item in found("protection", oci(protect=False), oci(), storage)] == ["cluster.protect"]
     (violation,) = found("protection", storage, oci(protect=False), protected=["file-systems"])
     assert violation.key == "storage.modelCache"
 
 
-def test_other_regions_and_shapes_than_the_allowed_ones_are_found():
+def test_regions_and_shapes_outside_the_allow_list_violate_their_policy():
     def provider(name: str) -> PolicyResource:
         return PolicyResource("pulumi:providers:oci", name, {"region": "us-phoenix-1"})
 
@@ -154,23 +154,23 @@ def test_other_regions_and_shapes_than_the_allowed_ones_are_found():
     assert not found("shapes", launched)
 
 
-def test_images_without_digest_are_found_but_for_registries_that_suffice():
+def test_images_without_digest_violate_their_policy_except_of_allowed_registries():
     pod = {"template": {"spec": {"initContainers": [{"image": "a/b:1"}], "containers": [{"image": "c:1@sha256:00"}]}}}
     assert [item.accepted for item in found("image-digests", kubernetes("Deployment", spec=pod))] == ["a/b:1@sha256:…"]
     assert not found("image-digests", kubernetes("Deployment", spec=pod), tags_suffice=["a/"])
 
 
-def test_a_namespace_with_model_servers_needs_a_network_policy():
+def test_a_namespace_with_model_servers_but_no_network_policy_is_a_violation():
     server = kubernetes("Deployment", metadata={"labels": {"llm-d.ai/role": "decode"}})
     elsewhere = kubernetes("NetworkPolicy", metadata={"namespace": "other"})
     assert [item.resource for item in found("network-policies", server, elsewhere)] == ["Namespace llm-d"]
     assert not found("network-policies", server, kubernetes("NetworkPolicy"))
 
 
-def test_a_policy_that_is_off_finds_nothing():
+def test_a_disabled_policy_reports_nothing():
     assert not found("protection", oci(protect=False), levels={"protection": "off"})
 
 
 @pytest.mark.parametrize("policy", [*RESOURCE_RULES, *STACK_RULES])
-def test_each_policy_says_what_it_finds(policy: Any):
+def test_each_policys_violation_has_a_message(policy: Any):
     assert description(policy).startswith("Find ")

@@ -30,20 +30,20 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_model_lies_where_hugging_faces_own_cache_has_it(hub: Hub, tmp_path: Path):
+def test_a_model_is_stored_in_the_layout_of_hugging_faces_cache(hub: Hub, tmp_path: Path):
     assert run(tmp_path) == 0
     assert files(snapshot(tmp_path)) == WANTED
     assert (tmp_path / "hub/models--owner--model/refs/main").read_text() == COMMIT
 
 
-def test_a_complete_model_asks_no_one(hub: Hub, tmp_path: Path):
+def test_a_complete_cache_needs_no_network_request(hub: Hub, tmp_path: Path):
     run(tmp_path)
     hub.requests.clear()
     assert run(tmp_path) == 0
     assert hub.requests == []
 
 
-def test_a_file_that_was_lost_is_fetched_again_and_no_other(hub: Hub, tmp_path: Path):
+def test_only_a_missing_file_is_downloaded_again(hub: Hub, tmp_path: Path):
     run(tmp_path)
     (snapshot(tmp_path) / "model-1.safetensors").unlink()
     hub.requests.clear()
@@ -52,14 +52,14 @@ def test_a_file_that_was_lost_is_fetched_again_and_no_other(hub: Hub, tmp_path: 
     assert len(hub.asked_for("/resolve/")) == 1
 
 
-def test_a_broken_download_goes_on_where_it_ended(hub: Hub, tmp_path: Path):
+def test_an_interrupted_download_is_resumed(hub: Hub, tmp_path: Path):
     hub.broken["model-1.safetensors"] = 4000
     assert run(tmp_path) == 0
     assert files(snapshot(tmp_path)) == WANTED
     assert [asked[1] for asked in hub.asked_for("model-1")] == [None, "bytes=4000-"]
 
 
-def test_an_update_that_was_ended_goes_on_where_it_ended(hub: Hub, tmp_path: Path):
+def test_a_terminated_pre_warming_is_resumed(hub: Hub, tmp_path: Path):
     partial = places.CacheFolder(tmp_path, REPOSITORY, "main").unfinished / "model-1.safetensors"
     partial.parent.mkdir(parents=True)
     partial.write_bytes(FILES["model-1.safetensors"][:1234])
@@ -67,20 +67,20 @@ def test_an_update_that_was_ended_goes_on_where_it_ended(hub: Hub, tmp_path: Pat
     assert [asked[1] for asked in hub.asked_for("model-1")] == ["bytes=1234-"]
 
 
-def test_wrong_content_is_thrown_away_and_fetched_again(hub: Hub, tmp_path: Path):
+def test_wrong_content_is_deleted_and_downloaded_again(hub: Hub, tmp_path: Path):
     right = FILES["model-1.safetensors"]
     hub.wrong["model-1.safetensors"] = bytes(len(right))
     assert run(tmp_path) == 0
     assert files(snapshot(tmp_path)) == WANTED
 
 
-def test_trouble_on_the_other_side_is_waited_out(hub: Hub, tmp_path: Path):
+def test_temporary_server_errors_are_waited_for(hub: Hub, tmp_path: Path):
     hub.status[f"/api/models/{REPOSITORY}/tree/{COMMIT}"] = [429, 503]
     assert run(tmp_path) == 0
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "token"), (403, "license"), (404, "no such repository")])
-def test_a_refusal_ends_the_program_at_once_with_its_cause(hub: Hub, tmp_path, capfd, status, hint):
+def test_a_refused_download_ends_the_program_at_once_with_its_cause(hub: Hub, tmp_path, capfd, status, hint):
     hub.status[f"/api/models/{REPOSITORY}/revision/main"] = [status]
     assert run(tmp_path) == 1
     assert hint in capfd.readouterr().err
@@ -93,7 +93,7 @@ def test_a_repository_without_weights_is_refused(hub: Hub, tmp_path: Path, capfd
     assert "no weights" in capfd.readouterr().err
 
 
-def test_a_cache_without_room_is_refused_before_anything_is_fetched(hub: Hub, tmp_path, capfd, monkeypatch):
+def test_a_cache_without_enough_space_is_refused_before_any_download(hub: Hub, tmp_path, capfd, monkeypatch):
     full = os.statvfs_result((1, 1, 100, 1, 1, 1, 1, 1, 0, 255))
     monkeypatch.setattr(transfer.os, "statvfs", lambda path: full)
     assert run(tmp_path) == 1
@@ -101,7 +101,7 @@ def test_a_cache_without_room_is_refused_before_anything_is_fetched(hub: Hub, tm
     assert hub.asked_for("/resolve/") == []
 
 
-def test_the_token_is_sent_to_its_own_host_only(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_token_is_sent_only_to_its_own_host(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert run(tmp_path) == 0
     assert {asked[2] for asked in hub.requests} == {"Bearer hf_secret"}
@@ -112,12 +112,12 @@ def test_the_token_is_sent_to_its_own_host_only(hub: Hub, tmp_path: Path, monkey
     assert (away.get_header("Authorization"), home.get_header("Authorization")) == (None, "Bearer hf_secret")
 
 
-def test_progress_says_how_much_is_there(hub: Hub, tmp_path: Path, capfd):
+def test_progress_shows_how_much_is_downloaded(hub: Hub, tmp_path: Path, capfd):
     run(tmp_path)
     assert "(100 %)" in capfd.readouterr().out
 
 
-def test_a_bucket_is_read_by_a_pre_authenticated_request_that_no_message_shows(hub, tmp_path, monkeypatch, capfd):
+def test_a_bucket_is_read_with_a_pre_authenticated_link_that_is_never_shown(hub, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
     hub.broken["model-1.safetensors"] = 10
     assert run(tmp_path, "--source=object-storage") == 0
@@ -144,20 +144,20 @@ def from_bucket(cache: Path, *arguments: str) -> int:
     return run(cache, "--source=object-storage", *arguments)
 
 
-def test_what_was_uploaded_in_parts_is_verified_by_the_md5_of_its_parts(bucket: Hub, tmp_path: Path, capfd):
+def test_an_object_uploaded_in_parts_is_verified_by_the_md5_of_its_parts(bucket: Hub, tmp_path: Path, capfd):
     assert from_bucket(tmp_path) == 0
     assert "all 2 files have the announced checksums (1 by md5, 1 by md5-of-parts)" in capfd.readouterr().out
     assert [file.read_bytes() for file in tmp_path.rglob(LARGE)] == [bucket.files[LARGE]]
 
 
-def test_a_resumed_download_of_parts_with_wrong_content_is_fetched_again(bucket: Hub, tmp_path: Path):
+def test_a_resumed_multi_part_object_with_wrong_content_is_downloaded_again(bucket: Hub, tmp_path: Path):
     bucket.broken[LARGE] = 1000
     bucket.wrong[LARGE] = bytes(len(bucket.files[LARGE]))
     assert from_bucket(tmp_path) == 0
     assert [file.read_bytes() for file in tmp_path.rglob(LARGE)] == [bucket.files[LARGE]]
 
 
-def test_parts_of_a_size_that_is_not_found_are_told_by_count_and_not_kept(bucket: Hub, tmp_path: Path, capfd):
+def test_objects_with_unknown_part_sizes_are_reported_by_count_and_not_kept(bucket: Hub, tmp_path: Path, capfd):
     bucket.part_bytes = {LARGE: 2**20 - 7, "config.json": 1}
     assert from_bucket(tmp_path) == 1
     told = capfd.readouterr().err
@@ -167,7 +167,7 @@ def test_parts_of_a_size_that_is_not_found_are_told_by_count_and_not_kept(bucket
     assert len(bucket.asked_for(LARGE)) == 1
 
 
-def test_files_without_a_checksum_are_refused_before_anything_is_fetched(bucket: Hub, tmp_path: Path, capfd):
+def test_files_without_a_checksum_are_refused_before_any_download(bucket: Hub, tmp_path: Path, capfd):
     bucket.unlisted = {LARGE}
     assert from_bucket(tmp_path) == 1
     assert "1 of 2 files can't be verified, because they have no checksum: model.safetensors" in capfd.readouterr().err
@@ -175,7 +175,7 @@ def test_files_without_a_checksum_are_refused_before_anything_is_fetched(bucket:
 
 
 @pytest.mark.parametrize("header", ["opc-content-sha256", "opc-multipart-md5", "Content-MD5"])
-def test_a_checksum_that_is_not_listed_is_taken_from_the_objects_headers(bucket: Hub, tmp_path: Path, header: str):
+def test_a_checksum_missing_in_the_listing_is_read_from_the_objects_headers(bucket: Hub, tmp_path: Path, header: str):
     content = bucket.files[LARGE]
     checksums = {
         "opc-content-sha256": base64.b64encode(hashlib.sha256(content).digest()).decode(),
@@ -192,14 +192,14 @@ def with_sums(bucket: Hub, *paths: str) -> None:
     bucket.files["SHA256SUMS"] = "\n".join(lines).encode()
 
 
-def test_sums_beside_the_files_verify_parts_of_any_size(bucket: Hub, tmp_path: Path, capfd):
+def test_a_checksum_file_verifies_objects_with_any_part_size(bucket: Hub, tmp_path: Path, capfd):
     bucket.part_bytes = {LARGE: 2**20 - 7}
     with_sums(bucket, LARGE, "config.json")
     assert from_bucket(tmp_path) == 0
     assert "all 2 files have the announced checksums (2 by sha256)" in capfd.readouterr().out
 
 
-def test_a_file_that_the_sums_lack_is_refused(bucket: Hub, tmp_path: Path, capfd):
+def test_a_file_missing_in_the_checksum_file_is_refused(bucket: Hub, tmp_path: Path, capfd):
     with_sums(bucket, LARGE)
     assert from_bucket(tmp_path) == 1
     assert "1 of 2 files can't be verified, because they have no checksum: config.json" in capfd.readouterr().err
@@ -220,14 +220,14 @@ def test_another_commit_than_the_pinned_one_is_refused(hub: Hub, tmp_path: Path,
     assert f"it answers with commit {COMMIT}" in capfd.readouterr().err
 
 
-def test_part_sizes_that_a_number_of_parts_allows_are_tried_from_the_usual_one_on():
+def test_possible_part_sizes_are_tried_from_the_usual_one_on():
     assert transfer.part_sizes(4_600 * 2**20, 36)[0] == 128 * 2**20
     assert transfer.part_sizes(7, 1) == [7]
     assert transfer.part_sizes(7, 2) == []
     assert len(transfer.part_sizes(10**12, 2)) == transfer.MAX_PART_SIZES
 
 
-def test_without_the_secret_a_bucket_is_refused(tmp_path: Path, capfd):
+def test_without_the_secret_link_a_bucket_is_refused(tmp_path: Path, capfd):
     assert run(tmp_path, "--source=object-storage") == 1
     assert "MODEL_SOURCE_URL" in capfd.readouterr().err
 
@@ -236,7 +236,7 @@ def test_without_the_secret_a_bucket_is_refused(tmp_path: Path, capfd):
 @pytest.mark.parametrize(
     "value", ["planted\nx", "planted x", "planted\x01", "pläntedx-planted", "planted/p/x", "file:///planted"]
 )
-def test_a_secret_that_no_request_can_carry_is_refused_and_not_shown(hub, tmp_path, monkeypatch, capfd, name, value):
+def test_an_invalid_secret_is_refused_and_not_shown(hub, tmp_path, monkeypatch, capfd, name, value):
     """Python's own errors have addresses and headers in their words."""
     monkeypatch.setenv(name, value)
     status = run(tmp_path, *(["--source=object-storage"] if name == "MODEL_SOURCE_URL" else []))
@@ -245,17 +245,17 @@ def test_a_secret_that_no_request_can_carry_is_refused_and_not_shown(hub, tmp_pa
     assert status == (0 if name == "HF_TOKEN" and "/" in value else 1)
 
 
-def test_a_line_end_after_a_token_is_no_part_of_it(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_line_break_after_a_token_is_ignored(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
     assert run(tmp_path) == 0
     assert {asked[2] for asked in hub.requests} == {"Bearer hf_secret"}
 
 
-def test_an_address_in_a_message_has_no_password():
+def test_urls_in_messages_have_no_password():
     assert web.without_secrets("https://user:planted@host/p/planted/n?planted") == "https://host/p/..."
 
 
-def test_of_two_programs_on_one_cache_one_downloads(hub: Hub, tmp_path: Path):
+def test_of_two_programs_on_one_cache_only_one_downloads(hub: Hub, tmp_path: Path):
     place = places.CacheFolder(tmp_path, REPOSITORY, "main")
     source = web.Web()
     statuses = []
@@ -277,7 +277,7 @@ def test_of_two_programs_on_one_cache_one_downloads(hub: Hub, tmp_path: Path):
     assert not place.lock.exists()
 
 
-def test_the_lock_of_a_program_that_died_is_taken_over(hub: Hub, tmp_path: Path):
+def test_the_lock_of_a_crashed_program_is_taken_over(hub: Hub, tmp_path: Path):
     lock = places.CacheFolder(tmp_path, REPOSITORY, "main").lock
     lock.parent.mkdir(parents=True)
     lock.write_text("dead")
@@ -286,7 +286,7 @@ def test_the_lock_of_a_program_that_died_is_taken_over(hub: Hub, tmp_path: Path)
     assert run(tmp_path) == 0
 
 
-def test_another_revision_is_another_snapshot(hub: Hub, tmp_path: Path):
+def test_another_revision_is_stored_as_another_snapshot(hub: Hub, tmp_path: Path):
     run(tmp_path)
     hub.requests.clear()
     assert run(tmp_path, "--revision=pinned") == 0
@@ -295,7 +295,7 @@ def test_another_revision_is_another_snapshot(hub: Hub, tmp_path: Path):
     assert records == {"models--owner--model@main.json", "models--owner--model@pinned.json"}
 
 
-def test_the_files_of_the_config_map_run_by_themselves(hub: Hub, tmp_path: Path):
+def test_the_files_in_the_configmap_run_without_the_package(hub: Hub, tmp_path: Path):
     """Run as in a pod: the files in a folder `prewarm`, and nothing of the kit importable."""
     folder = tmp_path / "prewarm"
     folder.mkdir()
@@ -323,7 +323,9 @@ def vocabularies(cache: Path) -> dict[str, bytes]:
     return files(cache / "encodings") if (cache / "encodings").is_dir() else {}
 
 
-def test_a_vocabulary_lies_in_the_cache_beside_the_weights(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_vocabulary_is_stored_in_the_cache_beside_the_weights(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert with_vocabulary(hub, tmp_path) == 0
     assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
@@ -331,7 +333,7 @@ def test_a_vocabulary_lies_in_the_cache_beside_the_weights(hub: Hub, tmp_path: P
     assert [token for _, _, token in hub.asked_for("/encodings/")] == [None]
 
 
-def test_a_vocabulary_comes_to_weights_that_are_there_already(hub: Hub, tmp_path: Path):
+def test_a_vocabulary_is_added_to_weights_that_exist_already(hub: Hub, tmp_path: Path):
     run(tmp_path)
     hub.requests.clear()
     assert with_vocabulary(hub, tmp_path) == 0
@@ -341,13 +343,15 @@ def test_a_vocabulary_comes_to_weights_that_are_there_already(hub: Hub, tmp_path
     assert hub.requests == []
 
 
-def test_a_vocabulary_that_is_not_the_announced_one_is_refused(hub: Hub, tmp_path: Path, capfd):
+def test_a_vocabulary_with_another_digest_than_announced_is_refused(hub: Hub, tmp_path: Path, capfd):
     assert with_vocabulary(hub, tmp_path, content=VOCABULARY[::-1]) == 1
     assert vocabularies(tmp_path) == {}
     assert "the content is not what was announced" in capfd.readouterr().err
 
 
-def test_from_a_bucket_the_vocabulary_comes_with_the_weights(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_vocabulary_in_a_bucket_is_downloaded_with_the_weights(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
     assert with_vocabulary(hub, tmp_path, "--source=object-storage") == 0
     assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
@@ -363,7 +367,7 @@ def listed(hub: Hub, *names: str) -> None:
     "name",
     ["../../../../models--other--model/snapshots/x/w.safetensors", "/etc/cron.d/x", "a\\..\\b", "a\x00b", "a//b", ".."],
 )
-def test_a_name_of_a_listing_that_leads_out_ends_it_before_anything_is_written(
+def test_a_listed_name_that_leaves_the_folder_is_refused_before_any_write(
     hub: Hub,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -379,7 +383,7 @@ def test_a_name_of_a_listing_that_leads_out_ends_it_before_anything_is_written(
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() in {b"evil", b"weights"}]
 
 
-def test_a_link_in_the_cache_does_not_lead_out_of_it(hub: Hub, tmp_path: Path) -> None:
+def test_a_symbolic_link_in_the_cache_cannot_lead_out_of_it(hub: Hub, tmp_path: Path) -> None:
     cache, outside = tmp_path / "cache", tmp_path / "outside"
     outside.mkdir()
     (cache / "hub").mkdir(parents=True)
@@ -409,19 +413,19 @@ def test_a_file_that_is_listed_twice_is_refused(
     assert "the listing has a file twice" in capsys.readouterr().err
 
 
-def test_two_models_that_fill_one_cache_do_not_write_to_one_unfinished_vocabulary(tmp_path: Path) -> None:
+def test_two_models_do_not_write_to_one_unfinished_vocabulary(tmp_path: Path) -> None:
     models = [places.CacheFolder(tmp_path, name, "main") for name in ("owner/model", "owner/other")]
     assert models[0].unfinished != models[1].unfinished
 
 
-def test_nothing_unfinished_stays_in_a_cache_that_is_complete(hub: Hub, tmp_path: Path) -> None:
+def test_a_complete_cache_contains_no_unfinished_file(hub: Hub, tmp_path: Path) -> None:
     hub.broken["model-1.safetensors"] = 4000
     assert run(tmp_path) == 0
     assert not places.CacheFolder(tmp_path, REPOSITORY, "main").unfinished.exists()
 
 
 @pytest.mark.parametrize("commit", ["../../evil", "main", "c" * 39, ""])
-def test_a_commit_that_is_none_is_refused(
+def test_an_invalid_commit_is_refused(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("hub_for_tests.COMMIT", commit)
@@ -430,7 +434,7 @@ def test_a_commit_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize("size", [-1, "7", None, True, 1.5])
-def test_a_size_that_is_none_is_refused(
+def test_an_invalid_size_is_refused(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(hub, "_tree", lambda: [{"type": "file", "path": "a", "size": size, "oid": "x"}])
@@ -439,7 +443,7 @@ def test_a_size_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize("record", ["[]", '{"commit": "../../x", "files": {}}', '{"commit": 1, "files": {"../x": 1}}'])
-def test_a_record_in_the_cache_that_leads_out_counts_for_nothing(tmp_path: Path, record: str) -> None:
+def test_a_record_in_the_cache_with_paths_out_of_it_is_ignored(tmp_path: Path, record: str) -> None:
     place = places.CacheFolder(tmp_path, REPOSITORY, "main")
     places.write_whole(place.record, record)
     assert not place.is_complete()

@@ -36,25 +36,25 @@ def written(cache: Path, name: str) -> dict[str, Any]:
     return json.loads((placed(cache, name) / "adapter_config.json").read_text())
 
 
-def test_an_adapter_lies_where_vllms_resolver_looks_and_names_the_snapshot(hub: Hub, tmp_path: Path):
+def test_an_adapter_is_stored_where_vllms_resolver_looks(hub: Hub, tmp_path: Path):
     assert run(tmp_path, wanted("sql-1")) == 0
     base = tmp_path / "hub" / "models--owner--model" / "snapshots" / COMMIT
     assert written(tmp_path, "sql-1") == {**CONFIG, "base_model_name_or_path": str(base)}
     assert (placed(tmp_path, "sql-1") / "model-1.safetensors").read_bytes() == FILES["model-1.safetensors"]
 
 
-def test_a_cache_without_adapters_has_the_folder_that_vllm_needs_to_start(hub: Hub, tmp_path: Path):
+def test_a_cache_without_adapters_has_the_folder_that_vllm_needs(hub: Hub, tmp_path: Path):
     assert run(tmp_path, wanted()) == 0
     assert placed(tmp_path, ".").is_dir()
 
 
-def test_the_list_may_be_a_file(hub: Hub, tmp_path: Path):
+def test_the_list_of_adapters_may_be_a_file(hub: Hub, tmp_path: Path):
     (tmp_path / "adapters.json").write_text(wanted("sql-1"))
     assert run(tmp_path, f"@{tmp_path / 'adapters.json'}") == 0
     assert placed(tmp_path, "sql-1").is_dir()
 
 
-def test_adapters_that_are_there_ask_no_one_and_another_comes_beside_them(hub: Hub, tmp_path: Path):
+def test_stored_adapters_need_no_request_and_another_is_added_beside_them(hub: Hub, tmp_path: Path):
     run(tmp_path, wanted("sql-1"))
     hub.requests.clear()
     assert run(tmp_path, wanted("sql-1", "sql-2")) == 0
@@ -73,12 +73,12 @@ def test_adapters_that_are_there_ask_no_one_and_another_comes_beside_them(hub: H
         ({"bias": "all"}, "bias"),
     ],
 )
-def test_what_vllm_would_not_load_ends_the_job_with_the_reason(hub, tmp_path, capsys, change, word):
+def test_an_adapter_that_vllm_would_not_load_fails_the_job_with_the_reason(hub, tmp_path, capsys, change, word):
     hub.files["adapter_config.json"] = json.dumps({**CONFIG, **change}).encode()
     assert run(tmp_path, wanted("sql-1")) == 1
     assert word in capsys.readouterr().err
     assert not placed(tmp_path, "sql-1").exists()
 
 
-def test_a_name_that_leaves_the_folder_is_refused(hub: Hub, tmp_path: Path):
+def test_an_adapter_name_that_leaves_the_folder_is_refused(hub: Hub, tmp_path: Path):
     assert run(tmp_path, wanted("../../hub")) == 1

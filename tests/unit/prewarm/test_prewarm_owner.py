@@ -46,7 +46,7 @@ def run(folder: Path, hub: Hub, rights: tuple[str, ...], program: tuple[str, ...
     return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_folder_of_roots_is_given_away_and_filled_and_read_without_any_capability(folder: Path, hub: Hub):
+def test_a_root_owned_folder_is_given_to_the_user_and_usable_without_capabilities(folder: Path, hub: Hub):
     assert "1 files and folders were given to user 65532" in run(folder, hub, CHOWN, OWNER).stdout
     filled = run(folder, hub, FILLS, PREWARM)
     assert filled.returncode == 0, filled.stderr
@@ -55,7 +55,7 @@ def test_a_folder_of_roots_is_given_away_and_filled_and_read_without_any_capabil
     assert int(read.stdout) > 0, read.stderr
 
 
-def test_a_cache_that_root_filled_is_filled_further_by_the_other_user(folder: Path, hub: Hub):
+def test_a_cache_that_root_filled_can_be_filled_further_by_another_user(folder: Path, hub: Hub):
     assert run(folder, hub, BARE, (*PREWARM, "--revision=pinned")).returncode == 0
     (folder / "outside").write_text("root's")
     (folder / "cache" / "hub" / "link").symlink_to("../../outside")
@@ -65,19 +65,19 @@ def test_a_cache_that_root_filled_is_filled_further_by_the_other_user(folder: Pa
     assert (folder / "outside").stat().st_uid == 0
 
 
-def test_a_folder_that_the_user_cant_write_to_is_told_with_what_would_be_right(folder: Path, hub: Hub):
+def test_an_unwritable_folder_is_reported_with_a_remedy(folder: Path, hub: Hub):
     refused = run(folder, hub, FILLS, PREWARM)
     assert refused.returncode == 1
     assert "error user 65532 can't write to cache: its folder has to be this user's, or its export" in refused.stderr
 
 
-def test_an_owner_that_cant_be_changed_is_left_to_pre_warming(folder: Path, hub: Hub):
+def test_an_owner_that_cannot_be_changed_does_not_stop_pre_warming(folder: Path, hub: Hub):
     left = run(folder, hub, BARE, OWNER)
     assert (left.returncode, left.stderr) == (0, "")
     assert "cache stays as it is, because its owner can't be changed" in left.stdout
 
 
-def test_what_belongs_to_the_user_already_is_left_alone(tmp_path: Path):
+def test_files_that_belong_to_the_user_are_left_alone(tmp_path: Path):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "file").write_text("weights")
     assert owner.give(tmp_path, os.getuid()) == 0

@@ -78,20 +78,20 @@ def load(environment: dict[str, str], temporary: Path) -> subprocess.CompletedPr
     )
 
 
-def test_the_package_reads_the_pre_warmed_file_and_insists_on_the_catalogues_digest(hub: Hub, tmp_path: Path):
+def test_openai_harmony_loads_the_pre_warmed_vocabulary_and_checks_its_digest(hub: Hub, tmp_path: Path):
     done = load(variables(prewarmed(hub, tmp_path / "cache")), tmp_path)
     small = hashlib.sha256(VOCABULARY).hexdigest()
     assert f"hash mismatch: computed={small}, expected={FACTS.sha256}" in done.stderr
 
 
-def test_without_the_variable_the_package_asks_the_internet(hub: Hub, tmp_path: Path):
+def test_without_the_variable_openai_harmony_downloads_the_vocabulary(hub: Hub, tmp_path: Path):
     environment = variables(prewarmed(hub, tmp_path / "cache"))
     del environment[FACTS.variable]
     assert "error downloading or loading vocab file" in load(environment, tmp_path).stderr
 
 
 @pytest.mark.skipif("LLMD_OKE_VOCABULARY" not in os.environ, reason="LLMD_OKE_VOCABULARY names no o200k_base.tiktoken")
-def test_the_real_vocabulary_loads_where_nothing_is_reached(tmp_path: Path):
+def test_the_real_vocabulary_loads_without_network_access(tmp_path: Path):
     folder = tmp_path / "cache" / "encodings"
     folder.mkdir(parents=True)
     shutil.copy(os.environ["LLMD_OKE_VOCABULARY"], folder / FACTS.file)

@@ -17,16 +17,16 @@ def unknown(effect: str, *, own: bool = False) -> list[Problem]:
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_a_taint_that_keeps_pods_away_must_be_known(effect: str):
+def test_a_taint_of_the_cluster_that_keeps_pods_away_must_be_in_the_stack_file(effect: str):
     (problem,) = unknown(effect)
     assert (problem.path, problem.value) == ("gpuPools[0].taints", None)
     assert f"team=search:{effect}" in problem.accepted
 
 
-def test_a_taint_that_only_ranks_a_node_last_is_let_through():
+def test_a_taint_that_only_affects_preference_is_ignored():
     assert unknown("PreferNoSchedule") == []
 
 
-def test_what_the_pool_says_is_shown_beside_what_is_missing():
+def test_the_pools_taints_are_shown_beside_the_missing_one():
     (problem,) = unknown("NoSchedule", own=True)
     assert problem.value == "own=a:NoSchedule"

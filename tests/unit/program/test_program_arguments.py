@@ -35,21 +35,21 @@ class _PoolArgs(TypedDict):
     gpus: NotRequired[int]
 
 
-def test_each_key_is_taken_from_the_field_or_property_of_its_name():
+def test_each_argument_key_is_read_from_the_field_of_its_name():
     assert arguments(_PoolArgs, _Pool("mi300x", 2)) == {"name": "mi300x", "size": 2, "taints": [], "gpus": 16}
 
 
-def test_values_that_are_given_and_earlier_records_go_first():
+def test_given_values_and_earlier_records_take_precedence():
     made = arguments(_PoolArgs, {"size": 1}, _Pool("mi300x", 2), gpus=None)
     assert made == {"name": "mi300x", "size": 1, "taints": [], "gpus": None}
 
 
-def test_records_inside_records_become_dictionaries_without_what_is_none():
+def test_nested_records_become_dictionaries_without_none_values():
     taint = _Taint(key="amd.com/gpu")
     assert arguments(_PoolArgs, _Pool("mi300x", 2, (taint,)))["taints"] == [{"key": "amd.com/gpu"}]
 
 
-def test_outputs_are_passed_on_as_they_are():
+def test_pulumi_outputs_are_passed_on_unchanged():
     async def made() -> None:
         size = pulumi.Output.from_input(3)
         assert arguments(_PoolArgs, _Pool("mi300x", 2), size=size)["size"] is size
@@ -62,12 +62,12 @@ def test_an_optional_key_without_a_source_is_refused_by_name():
         arguments(_PoolArgs, name="mi300x", size=2)
 
 
-def test_a_value_for_a_key_that_is_not_there_is_refused_by_name():
+def test_a_value_for_a_key_that_does_not_exist_is_refused_by_name():
     with pytest.raises(UnknownFieldError, match=r"_PoolArgs has no colour\."):
         arguments(_PoolArgs, _Pool("mi300x", 2), colour="red")
 
 
-def test_entries_of_the_catalogue_are_passed_on_as_they_are():
+def test_catalogue_entries_are_passed_on_unchanged():
     shape = catalogue.shape("BM.GPU.MI300X.8")
     assert shape is not None
     assert arguments(_ShapeArgs, shape=shape)["shape"] is shape

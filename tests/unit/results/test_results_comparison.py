@@ -27,26 +27,26 @@ def change(a, b, of=TTFT):
     return load.change(of)
 
 
-def test_a_shorter_time_is_better_and_a_higher_rate_too():
+def test_shorter_times_and_higher_rates_are_better():
     a, b = [row(ttft=500.0, output_tokens_per_s=800.0)], [row(ttft=400.0, output_tokens_per_s=700.0)]
     assert change(a, b).relative == pytest.approx(-0.2)
     assert change(a, b).verdict == "better"
     assert change(a, b, metric("tpsg")).verdict == "worse"
 
 
-def test_a_single_run_has_no_confidence_and_says_so():
+def test_a_single_run_has_no_confidence_interval_and_says_so():
     compared = sides([row()], [row(ttft=400.0)])
     assert compared.loads[0].change(TTFT).interval is None
     assert any("single run" in note for note in compared.notes)
 
 
-def test_a_change_within_what_repeats_differ_by_is_unclear():
+def test_a_change_within_the_variation_of_repetitions_is_unclear():
     a = [row(ttft=ttft) for ttft in (400.0, 500.0, 600.0)]
     b = [row(ttft=ttft) for ttft in (420.0, 510.0, 620.0)]
     assert change(a, b).verdict == "unclear"
 
 
-def test_a_change_beyond_what_repeats_differ_by_is_clear():
+def test_a_change_beyond_the_variation_of_repetitions_is_clear():
     a = [row(ttft=ttft) for ttft in (500.0, 505.0, 495.0)]
     b = [row(ttft=ttft) for ttft in (600.0, 606.0, 594.0)]
     result = change(a, b)
@@ -56,37 +56,37 @@ def test_a_change_beyond_what_repeats_differ_by_is_clear():
     assert low > 0.15
 
 
-def test_loads_are_compared_each_with_its_like():
+def test_equal_loads_are_compared_with_each_other():
     compared = sides([row(concurrency=8), row(concurrency=16)], [row(concurrency=16.1), row(concurrency=32)])
     assert [load.load.level for load in compared.loads] == [16]
     assert [load.level for load in compared.only_a] == [8]
     assert [load.level for load in compared.only_b] == [32]
 
 
-def test_single_deployments_are_compared_with_each_other():
+def test_single_deployments_on_both_sides_are_compared_even_if_they_differ():
     assert sides([row(topology="agg-tp1-4r")], [row(topology="2p-tp1-1d-tp2")]).loads
 
 
-def test_several_deployments_are_compared_each_with_itself():
+def test_several_deployments_are_compared_only_with_the_same_ones():
     a = [row(topology="agg-tp1-4r", ttft=500.0), row(topology="2p-tp1-1d-tp2", ttft=300.0)]
     b = [row(topology="2p-tp1-1d-tp2", ttft=330.0), row(topology="agg-tp1-4r", ttft=500.0)]
     changes = {load.load.deployment: load.change(TTFT).relative for load in sides(a, b).loads}
     assert changes == {"agg-tp1-4r": 0, "2p-tp1-1d-tp2": pytest.approx(0.1)}
 
 
-def test_results_that_share_no_load_are_refused_with_what_each_has():
+def test_results_without_a_common_load_are_refused_with_each_sides_loads():
     with pytest.raises(KitError, match="no load in common") as caught:
         sides([row(concurrency=8)], [row(concurrency=9)])
     assert "8 users" in caught.value.remedy
     assert "9 users" in caught.value.remedy
 
 
-def test_figures_of_different_kinds_are_pointed_out():
+def test_figures_with_different_bases_are_remarked():
     compared = sides([row()], [row(basis=Basis.CALIBRATED)])
     assert any("not of the same kind" in note for note in compared.notes)
 
 
-def test_a_run_that_could_not_follow_its_rate_is_pointed_out():
+def test_a_run_that_could_not_keep_its_rate_is_remarked():
     behind = row(arrival="constant", offered_requests_per_s=45, achieved_requests_per_s=32.6)
     kept_up = row(arrival="constant", offered_requests_per_s=45, achieved_requests_per_s=44.9)
     notes = [note for note in sides([behind], [kept_up]).notes if "were offered" in note]
@@ -94,12 +94,12 @@ def test_a_run_that_could_not_follow_its_rate_is_pointed_out():
     assert notes[0].startswith("before answered 72% of the 45 requests/s")
 
 
-def test_idle_reserved_gpus_are_pointed_out():
+def test_reserved_but_unused_gpus_are_remarked():
     compared = sides([row(gpus_counted=3, gpus_reserved=4)], [row()])
     assert any("3 MI300X, 4 reserved" in note for note in compared.notes)
 
 
-def test_failures_are_told_and_are_not_taken_for_slowness():
+def test_failed_requests_are_remarked_and_not_counted_as_slow():
     busy = row(arrival="constant", offered_requests_per_s=20, achieved_requests_per_s=13.1, requests=40, failures=13)
     calm = row(arrival="constant", offered_requests_per_s=20, achieved_requests_per_s=19.6)
     notes = sides([calm], [busy]).notes
@@ -110,11 +110,11 @@ def test_failures_are_told_and_are_not_taken_for_slowness():
 @pytest.mark.parametrize(
     ("freedom", "value"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (10, 2.2281), (30, 2.0423)]
 )
-def test_quantiles_are_those_of_the_printed_tables(freedom, value):
+def test_confidence_quantiles_equal_those_of_published_tables(freedom, value):
     assert t_quantile(0.975, freedom) == pytest.approx(value, abs=5e-5)
 
 
-def test_the_interval_is_welchs():
+def test_the_confidence_interval_is_welchs():
     """Reference: mean difference 3.5, variances 4/4 and 1/3, freedom 4.6, computed by hand."""
     low, high = difference_interval([10.0, 12.0, 14.0, 12.0], [15.0, 16.0, 15.5]) or (0, 0)
     assert (low + high) / 2 == pytest.approx(3.5)
@@ -123,11 +123,11 @@ def test_the_interval_is_welchs():
     assert (high - low) / 2 == pytest.approx(error * t_quantile(0.975, freedom))
 
 
-def test_of_a_single_run_nothing_is_said():
+def test_a_single_run_has_no_interval():
     assert difference_interval([1.0], [1.0, 2.0]) is None
 
 
-def test_equal_runs_have_an_interval_without_width():
+def test_equal_runs_have_an_interval_of_zero_width():
     assert difference_interval([1.0, 1.0], [2.0, 2.0]) == (1, 1)
 
 
@@ -150,18 +150,18 @@ def judged(gate, a, b):
         ("tpsg<-5%", True),
     ],
 )
-def test_a_gate_fails_on_the_wrong_side_of_its_limit(gate, fails):
+def test_a_gate_fails_beyond_its_limit(gate, fails):
     b = row(ttft=575.0, output_tokens_per_s=720.0)
     assert bool(judged(gate, row(), b)) is fails
 
 
-def test_a_breach_says_by_how_much_and_under_which_load():
+def test_a_gates_failure_says_by_how_much_and_under_which_load():
     (breach,) = judged("ttft_ms.p95>+10%", row(), row(ttft=575.0))
     assert "+15.0%, from 500 to 575 ms" in str(breach)
     assert "8 users" in str(breach)
 
 
-def test_what_can_not_be_judged_fails():
+def test_a_gate_on_an_unknown_metric_value_fails():
     assert judged("goodput_share<0.9", row(), row())
     assert judged("itl_ms.p95>+10%", row(), row())
 
@@ -170,32 +170,32 @@ def test_an_unchanged_zero_is_no_change():
     assert not judged("failures_share>+10%", row(), row())
 
 
-def test_all_wrong_gates_are_named_at_once():
+def test_all_invalid_gates_are_named_at_once():
     with pytest.raises(KitError) as caught:
         parse_gates(["ttft.p95>+10%", "ttft_ms.p95=3", "ttft_ms.p95>+10%"])
     assert "ttft_ms.p95" in caught.value.message.splitlines()[0]
     assert len(caught.value.message.splitlines()) == 2
 
 
-def test_a_load_that_only_a_has_fails_every_gate():
+def test_a_load_missing_in_b_fails_every_gate():
     compared = compare(Side("a", (row(), row(concurrency=64))), Side("b", (row(),)))
     (breach,) = breaches(parse_gates(["ttft_ms.p95>+10%"]), compared)
     assert "B has no result under it" in str(breach)
     assert "64 users" in str(breach)
 
 
-def test_an_error_is_predicted_over_seen_less_one():
+def test_a_forecast_error_is_predicted_over_measured_less_one():
     (result,) = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=900.0), row(output_tokens_per_s=750.0))
     assert result.error == pytest.approx(0.2)
 
 
-def test_a_mean_error_counts_both_directions():
+def test_a_mean_absolute_error_counts_both_directions():
     up = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=110.0), row(output_tokens_per_s=100.0))
     down = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=70.0), row(output_tokens_per_s=100.0))
     assert mean_absolute_error([*up, *down]) == pytest.approx((0.1 + 0.3) / 2)
 
 
-def test_the_worst_is_furthest_off_in_either_direction():
+def test_the_worst_error_is_the_largest_in_either_direction():
     figures = [
         item
         for value in (120.0, 70.0, 110.0)
@@ -204,5 +204,5 @@ def test_the_worst_is_furthest_off_in_either_direction():
     assert worst(figures).error == pytest.approx(-0.3)
 
 
-def test_figures_that_one_side_lacks_are_not_compared():
+def test_metrics_that_one_side_lacks_are_not_compared():
     assert list(forecast_errors(["goodput_share"], row(), row())) == []

@@ -34,18 +34,18 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
 @given(rows=st.lists(ROWS, max_size=3))
-def test_what_is_written_is_read_back_equal(folder, name, rows):
+def test_written_rows_are_read_back_equal(folder, name, rows):
     path = folder / name
     path.unlink(missing_ok=True)
     write_rows(rows, path)
     assert read_rows(path) == rows
 
 
-def test_quantiles_are_columns_of_their_own():
+def test_quantiles_are_separate_csv_columns():
     assert {"ttft_ms_p50", "e2e_ms_p99p9", "origin_config_hash", "notes"} <= set(COLUMNS)
 
 
-def test_a_row_that_is_older_than_conditions_has_none_but_its_image(tmp_path):
+def test_a_row_older_than_conditions_has_only_its_image_as_condition(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows([row(image="one")], path)
     assert "block_size" not in path.read_text()
@@ -53,7 +53,7 @@ def test_a_row_that_is_older_than_conditions_has_none_but_its_image(tmp_path):
     assert {name: value for name, value in result.conditions.items() if value is not None} == {"image": "one"}
 
 
-def test_lines_that_are_no_rows_are_named_and_the_rest_is_read(tmp_path):
+def test_invalid_lines_are_named_and_others_are_read(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows([row(), row()], path)
     good = path.read_text().splitlines()
@@ -73,7 +73,7 @@ EMPTY = [
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
 @pytest.mark.parametrize(("fields", "why"), EMPTY, ids=["requests", "duration", "rates"])
-def test_a_row_that_measured_nothing_is_refused_by_file_and_line(tmp_path, name, fields, why):
+def test_a_row_without_measurements_is_refused_by_file_and_line(tmp_path, name, fields, why):
     path = tmp_path / name
     write_rows([row(), row(**fields)], path)
     result = scan_rows(path)
@@ -81,7 +81,7 @@ def test_a_row_that_measured_nothing_is_refused_by_file_and_line(tmp_path, name,
     assert str(result.rejected[0]).startswith(f"{path}:{3 if name.endswith('csv') else 2}: measured nothing: {why}")
 
 
-def test_a_load_of_which_every_request_failed_is_a_measurement(tmp_path):
+def test_a_load_whose_requests_all_failed_is_still_a_measurement(tmp_path):
     path = tmp_path / "rows.jsonl"
     failed = row(output_tokens_per_s=0.0, achieved_requests_per_s=0.0, requests=100, failures=100, duration_s=3.0)
     write_rows([failed], path)
@@ -97,19 +97,19 @@ def test_a_csv_cell_that_is_no_number_is_named_by_its_line(tmp_path):
     assert str(result.rejected[0]).startswith(f"{path}:3: input_tokens")
 
 
-def test_strict_reading_refuses_a_file_with_other_lines(tmp_path):
+def test_strict_reading_refuses_a_file_with_invalid_lines(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("nonsense\n")
     with pytest.raises(KitError, match=r"rows.jsonl:1: is not JSON"):
         read_rows(path)
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(KitError, match="No such file"):
         read_rows(tmp_path / "none.jsonl")
 
 
-def test_a_file_that_can_not_be_written_is_an_error_and_no_traceback(tmp_path):
+def test_a_file_that_cannot_be_written_is_an_error_and_no_traceback(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(KitError, match="can't be made"):
         write_rows([row()], tmp_path / "file" / "rows.jsonl")
@@ -117,7 +117,7 @@ def test_a_file_that_can_not_be_written_is_an_error_and_no_traceback(tmp_path):
         write_rows([row()], tmp_path)
 
 
-def test_a_link_that_is_written_to_stays_a_link(tmp_path):
+def test_writing_to_a_symbolic_link_keeps_the_link(tmp_path):
     (tmp_path / "rows.jsonl").symlink_to(tmp_path / "real.jsonl")
     write_rows([row()], tmp_path / "rows.jsonl")
     assert (tmp_path / "rows.jsonl").is_symlink()

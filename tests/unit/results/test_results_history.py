@@ -25,7 +25,7 @@ def times(found):
     return [run.time for run in found]
 
 
-def test_runs_are_listed_newest_first_and_links_and_unfinished_ones_are_none(store):
+def test_the_history_lists_runs_newest_first_without_links_and_unfinished_ones(store):
     assert times(runs(store, "dev")) == [*reversed(TIMES)]
     assert stacks(store) == ["dev"]
 
@@ -40,18 +40,18 @@ def test_runs_are_listed_newest_first_and_links_and_unfinished_ones_are_none(sto
         ("dev@bbbb", (TIMES[2], TIMES[1])),
     ],
 )
-def test_runs_are_found_by_what_names_them(store, reference, which):
+def test_runs_are_found_by_each_form_of_reference(store, reference, which):
     assert times(find(store, reference)) == list(which)
 
 
 @pytest.mark.parametrize("reference", ["dev@cccc", "dev:20200101T000000Z", "dev@second"])
-def test_a_run_that_is_not_there_is_refused_with_those_that_are(store, reference):
+def test_a_missing_run_is_refused_with_the_existing_ones(store, reference):
     with pytest.raises(KitError, match="has no result") as caught:
         find(store, reference)
     assert TIMES[2] in caught.value.remedy
 
 
-def test_a_stack_without_results_is_refused_with_those_that_have_some(store):
+def test_a_stack_without_results_is_refused_with_stacks_that_have_some(store):
     with pytest.raises(KitError, match="Stack prod has no results") as caught:
         find(store, "prod@latest")
     assert "dev" in caught.value.remedy
@@ -68,18 +68,18 @@ def loaded(store, tmp_path):
     return store
 
 
-def test_loads_are_listed_only_where_they_are_asked_for(loaded):
+def test_loads_are_listed_only_on_request(loaded):
     assert times(runs(loaded, "dev")) == [*reversed(TIMES)]
     newest = runs(loaded, "dev", loads=True)[0]
     assert (newest.name, newest.kind, len(newest.rows)) == (f"dev:{LOAD}", "load", 2)
 
 
-def test_a_load_is_found_by_its_time_and_is_never_the_latest(loaded):
+def test_a_load_is_found_by_its_time_and_never_as_the_latest(loaded):
     assert [run.kind for run in find(loaded, f"dev:{LOAD}")] == ["load"]
     assert times(find(loaded, "dev@latest")) == [TIMES[2]]
 
 
-def test_a_stack_with_loads_alone_says_how_to_name_them(tmp_path):
+def test_a_stack_with_only_loads_says_how_to_name_them(tmp_path):
     write_rows([row()], tmp_path / "dev/bench" / LOAD / "rows.jsonl")
     with pytest.raises(KitError, match="loads") as caught:
         find(FolderStore(tmp_path), "dev@latest")
@@ -93,21 +93,21 @@ def test_loads_are_copied_too(loaded, tmp_path):
     assert [run.kind for run in runs(target, "dev", loads=True)] == ["load", "smoke", "smoke", "smoke"]
 
 
-def test_the_models_of_one_stack_are_one_run(store, tmp_path):
+def test_all_models_of_one_stacks_benchmark_are_one_run(store, tmp_path):
     for model in ("a", "b"):
         write_rows([row(model=model)], tmp_path / "dev/20260305T120000Z" / model / "rows.jsonl")
     (result,) = find(store, "dev@latest")
     assert [item.model for item in result.rows] == ["a", "b"]
 
 
-def test_a_broken_line_is_named_and_hides_no_other_run(store, tmp_path):
+def test_an_invalid_line_is_named_and_hides_no_other_run(store, tmp_path):
     (tmp_path / "dev" / TIMES[1] / "rows.jsonl").write_text("{\n")
     result = runs(store, "dev")
     assert [len(run.rows) for run in result] == [1, 0, 1]
     assert str(result[1].found.rejected[0]).startswith(f"dev/{TIMES[1]}/rows.jsonl:1: ")
 
 
-def test_single_requests_are_read_with_failures_and_cut_lines_left_out(store, tmp_path):
+def test_single_requests_are_read_without_failures_and_truncated_lines(store, tmp_path):
     lines = [
         {"first_token_s": 0.5, "token_times_s": [0.5, 0.625, 0.6875], "failure": None},
         {"first_token_s": 0.1, "token_times_s": [0.1], "failure": "cut"},
@@ -128,7 +128,7 @@ def test_only_missing_runs_are_copied(store, tmp_path):
     assert find(target, "dev@latest")[0].rows == find(store, "dev@latest")[0].rows
 
 
-def test_a_copy_that_broke_off_is_done_again(store, tmp_path):
+def test_an_interrupted_copy_is_repeated(store, tmp_path):
     class Full(FolderStore):
         def write(self, name, content):
             if name.endswith("rows.jsonl"):
@@ -141,21 +141,21 @@ def test_a_copy_that_broke_off_is_done_again(store, tmp_path):
     assert len(copy_runs(store, FolderStore(tmp_path / "copy"), "dev", lambda _: None)) == 3
 
 
-def test_the_tuners_rows_are_no_run(store, tmp_path):
+def test_the_tuners_rows_are_no_run_of_the_history(store, tmp_path):
     write_rows([row()], tmp_path / "tuned/tuning/rows.jsonl")
     assert stacks(store) == ["dev"]
     with pytest.raises(KitError, match="Stack tuned has no results"):
         find(store, "tuned@latest")
 
 
-def test_a_stack_with_organization_and_project_has_one_folder(tmp_path):
+def test_stacks_with_organization_and_project_have_one_folder(tmp_path):
     folder = stack_folder("acme/llm/dev")
     write_rows([row()], tmp_path / folder / TIMES[0] / "rows.jsonl")
     store = FolderStore(tmp_path)
     assert (stacks(store), times(runs(store, "acme/llm/dev"))) == ([folder], [TIMES[0]])
 
 
-def test_a_stack_without_runs_is_not_copied_in_silence(tmp_path):
+def test_copying_a_stack_without_runs_is_an_error(tmp_path):
     with pytest.raises(KitError, match="no results to copy"):
         copy_runs(FolderStore(tmp_path), FolderStore(tmp_path / "copy"), "dev", lambda _: None)
 
@@ -168,5 +168,5 @@ def test_a_stack_without_runs_is_not_copied_in_silence(tmp_path):
         ([Basis.BOUND, Basis.MEASURED], Basis.BOUND),
     ],
 )
-def test_a_side_is_worth_no_more_than_its_least_certain_figure(bases, worst):
+def test_a_sides_basis_is_that_of_its_least_certain_figure(bases, worst):
     assert SideResults(Side("a", tuple(row(basis=basis) for basis in bases))).basis == worst

@@ -67,7 +67,9 @@ def written(tmp_path: Path, name: str, text: str | bytes) -> Path:
         ("half-note.jsonl", json.dumps({**ROW, "notes": ["m\ud800"]}), "notes.0: "),
     ],
 )
-def test_a_hostile_file_ends_in_a_sentence_and_soon(tmp_path: Path, name: str, text: str, sentence: str):
+def test_a_malicious_result_file_is_refused_quickly_with_an_explanation(
+    tmp_path: Path, name: str, text: str, sentence: str
+):
     started_s = time.monotonic()
     _, ended = compared(written(tmp_path, name, text))
     assert isinstance(ended, KitError)
@@ -75,26 +77,26 @@ def test_a_hostile_file_ends_in_a_sentence_and_soon(tmp_path: Path, name: str, t
     assert time.monotonic() - started_s < 5
 
 
-def test_a_file_that_never_ends_is_read_to_its_limit(monkeypatch: pytest.MonkeyPatch):
+def test_an_endless_file_is_read_only_to_a_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "MAX_BYTES", 2**20)
     with pytest.raises(KitError, match="larger than 1 MiB"):
         files.read_text(Path("/dev/zero"))
 
 
-def test_pipes_in_a_folder_of_results_are_no_files(tmp_path: Path):
+def test_named_pipes_in_a_results_folder_are_ignored(tmp_path: Path):
     import os  # noqa: PLC0415
 
     os.mkfifo(tmp_path / "rows.jsonl")
     assert not read(tmp_path).rows
 
 
-def test_rows_of_a_store_are_bounded_too(monkeypatch: pytest.MonkeyPatch):
+def test_rows_of_a_store_are_limited_in_size_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "MAX_BYTES", 10)
     (rejected,) = files.parse_rows(b"x" * 11, "dev/rows.jsonl").rejected
     assert "larger than" in rejected.why
 
 
-def test_more_loads_than_anyone_compares_are_refused():
+def test_too_many_different_loads_are_refused():
     with pytest.raises(KitError, match="more than 500 different loads"):
         grouped(
             [row(concurrency=float(2**i if i < 40 else 10**6 * 1.1**i)) for i in range(40)] * 2
@@ -104,7 +106,7 @@ def test_more_loads_than_anyone_compares_are_refused():
 
 
 @pytest.mark.parametrize("times", ['["a", 1]', "[1, [2]]", "[NaN, 1]", "[1e400, 1]", '{"a": 1}', '"ab"', "7"])
-def test_token_times_that_are_none_are_left_out(times: str):
+def test_invalid_token_times_are_left_out(times: str):
     result = Latencies()
     result.add([f'{{"first_token_s": 1, "token_times_s": {times}}}', "[" * 100_000, '{"first_token_s": 1e400}'])
     assert (result.ttft_ms, result.itl_ms) == ([1000.0], [])
@@ -113,7 +115,7 @@ def test_token_times_that_are_none_are_left_out(times: str):
 MARKUP = "[/x][bold red]m[/]"
 
 
-def test_names_are_no_markup_in_tables_of_compare_and_history(tmp_path: Path):
+def test_names_cannot_inject_markup_into_terminal_tables(tmp_path: Path):
     path = written(tmp_path, "rows.jsonl", json.dumps({**ROW, "model": MARKUP, "topology": MARKUP}))
     shown, ended = compared(path)
     assert ended is None
@@ -139,7 +141,7 @@ def shown(value: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_whatever_is_shown_a_terminal_obeys_none_of_it(monkeypatch: pytest.MonkeyPatch, terminal: bool):
+def test_shown_texts_cannot_contain_terminal_control_sequences(monkeypatch: pytest.MonkeyPatch, terminal: bool):
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
     table = Table(title=OBEYED)
     table.add_row(OBEYED)
@@ -149,7 +151,7 @@ def test_whatever_is_shown_a_terminal_obeys_none_of_it(monkeypatch: pytest.Monke
         assert "evil" in own
 
 
-def test_both_consoles_show_what_terminals_obey():
+def test_both_output_streams_remove_terminal_control_sequences():
     for made in (console.output(), console.errors()):
         assert isinstance(made, Console)
         with made.capture() as captured:
@@ -160,7 +162,7 @@ def test_both_consoles_show_what_terminals_obey():
 @pytest.mark.parametrize(
     "text", ["a|b", "a`b", "[a](javascript:x)", "![a](b)", "<script>", "**a**", "a\n# b", "a\\|b", "&lt;"]
 )
-def test_names_are_no_marks_in_markdown(text: str):
+def test_names_cannot_inject_markup_into_markdown(text: str):
     escaped = plain(text)
     assert "\n" not in escaped
     assert "<" not in escaped
@@ -168,7 +170,7 @@ def test_names_are_no_marks_in_markdown(text: str):
     assert re.fullmatch(r"`[^`|\n]*`", code(text))
 
 
-def test_names_are_no_markup_on_a_page_with_charts(tmp_path: Path):
+def test_names_cannot_inject_markup_into_a_page_with_charts(tmp_path: Path):
     pytest.importorskip("matplotlib")
     evil = '"><script>alert(1)</script>$x$'
     path = written(tmp_path, "rows.jsonl", json.dumps({**ROW, "model": evil, "topology": evil}))
@@ -180,13 +182,13 @@ def test_names_are_no_markup_on_a_page_with_charts(tmp_path: Path):
     assert "alert(1)" in page.read_text()
 
 
-def test_a_stack_file_that_would_end_yamls_reader_is_refused(tmp_path: Path):
+def test_a_stack_file_that_exhausts_the_yaml_parser_is_refused(tmp_path: Path):
     for text in ("[" * 100_000, "- " * 100_000, "a: " * 100_000):
         with pytest.raises(KitError):
             yaml_files.read(written(tmp_path, "Pulumi.dev.yaml", text))
 
 
-def test_aliases_of_a_usual_report_are_read():
+def test_yaml_aliases_of_usual_reports_are_read():
     require_bounded("a: &a {b: [1, 2]}\nc: *a\nd: [*a, *a]\n")
     with pytest.raises(UnboundedError):
         require_bounded(bomb())

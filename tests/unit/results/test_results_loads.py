@@ -20,21 +20,21 @@ def test_a_frontier_has_exactly_the_points_that_no_other_dominates(points):
     assert sorted(best(points)) == sorted(point for point in points if not dominated(point))
 
 
-def test_a_frontier_runs_from_the_largest_x_down():
+def test_a_frontier_is_sorted_by_falling_x():
     assert best([(1, 3), (3, 1), (2, 2), (1, 1)]) == [(3, 1), (2, 2), (1, 3)]
 
 
-def test_items_without_a_place_are_left_out():
+def test_items_without_both_values_are_not_on_the_frontier():
     assert best([(None, 3), (1, None), (1, 1)]) == [(1, 1)]
 
 
-def test_a_frontier_of_many_points_is_found_quickly():
+def test_a_frontier_of_many_points_is_computed_quickly():
     began = time.process_time()
     best([(index * 7919 % 100_003, index * 104_729 % 100_003) for index in range(100_000)])
     assert time.process_time() - began < 5
 
 
-def test_runs_without_a_rate_or_with_many_failures_did_not_serve():
+def test_runs_without_a_rate_or_with_many_failures_did_not_serve_their_load():
     assert served(row(concurrency=8, output_tokens_per_s=100.0))
     assert not served(row(concurrency=8, output_tokens_per_s=1000.0, failures=2))
     assert not served(row(concurrency=8, output_tokens_per_s=None))

@@ -56,7 +56,7 @@ def listed(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", LEADING_OUT)
-def test_a_run_with_a_name_that_leads_out_is_not_copied_at_all(tmp_path, name):
+def test_a_run_with_a_name_that_leaves_its_folder_is_not_copied_at_all(tmp_path, name):
     target = tmp_path / "history"
     with pytest.raises(KitError, match="the name "):
         copy_runs(listed(tmp_path, name), FolderStore(target), "dev", lambda _: None)
@@ -65,7 +65,7 @@ def test_a_run_with_a_name_that_leads_out_is_not_copied_at_all(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["/etc/cron.d/x", "../x", "..", ".", "", "a/../../x", "a\\b", "a\nb", "a/"])
-def test_a_folder_and_a_bucket_take_and_give_no_such_name(tmp_path, name):
+def test_folders_and_buckets_refuse_names_that_leave_them(tmp_path, name):
     for store in (FolderStore(tmp_path / "history"), bucket_store("https://objects.test")):
         with pytest.raises(KitError, match="the name "):
             store.write(name, b"x")
@@ -74,13 +74,13 @@ def test_a_folder_and_a_bucket_take_and_give_no_such_name(tmp_path, name):
 
 
 @pytest.mark.parametrize("stack", ["..", ".", "a\\b", "a\x00b"])
-def test_a_stack_name_that_leads_out_is_refused(tmp_path, stack):
+def test_a_stack_name_that_leaves_its_folder_is_refused(tmp_path, stack):
     (tmp_path / "history").mkdir()
     with pytest.raises(KitError, match="the name "):
         runs(FolderStore(tmp_path / "history"), stack)
 
 
-def test_a_link_in_the_destination_leads_nowhere(tmp_path):
+def test_a_link_in_the_destination_folder_is_not_followed(tmp_path):
     outside, target = tmp_path / "outside", tmp_path / "history"
     outside.mkdir()
     target.mkdir()
@@ -90,7 +90,7 @@ def test_a_link_in_the_destination_leads_nowhere(tmp_path):
     assert not list(outside.iterdir())
 
 
-def test_a_link_in_a_history_gives_no_other_file_away(tmp_path):
+def test_a_link_in_a_history_does_not_expose_other_files(tmp_path):
     secret, source = tmp_path / "secret", tmp_path / "source"
     secret.write_text("key")
     FolderStore(source).write(ROWS, row_json(row()).encode())
@@ -101,14 +101,14 @@ def test_a_link_in_a_history_gives_no_other_file_away(tmp_path):
         FolderStore(source).read(f"dev/{TIME}/notes.txt")
 
 
-def test_links_in_a_circle_are_refused(tmp_path):
+def test_circular_links_are_refused(tmp_path):
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     with pytest.raises(UnsafeNameError, match="by a link"):
         inside(tmp_path, "a/c")
 
 
-def test_a_bucket_with_a_name_that_leads_out_is_refused_with_the_name(tmp_path):
+def test_a_bucket_with_an_unsafe_name_is_refused_with_the_name(tmp_path):
     with bucket() as service:
         service.files[f"kit/{ROWS}"] = row_json(row()).encode()
         service.files[f"kit/dev/{TIME}/../../../evil"] = b"x"
@@ -118,13 +118,13 @@ def test_a_bucket_with_a_name_that_leads_out_is_refused_with_the_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../x.json", "/x.json", "a/../../x.json", "a\\x.json", "x\x00.json"])
-def test_files_of_a_pod_stay_in_the_folder_of_their_load(tmp_path, name):
+def test_files_of_a_pod_stay_in_their_loads_folder(tmp_path, name):
     with pytest.raises(KitError, match="The pod's result: the name"):
         store_load(LoadMeasurement((row(),), files={name: "{}"}), LoadFolder(tmp_path / "load", Hints()))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_result_that_unpacks_to_more_than_a_pod_can_have_is_refused(monkeypatch):
+def test_a_result_that_decompresses_beyond_a_limit_is_refused(monkeypatch):
     monkeypatch.setattr(config_maps, "MAX_BYTES", 1000)
     with pytest.raises(KitError, match="broken, or larger"):
         config_maps.join_pieces(config_maps.pieces(bytes(1001)))
@@ -135,7 +135,7 @@ def test_a_result_that_unpacks_to_more_than_a_pod_can_have_is_refused(monkeypatc
     "content",
     [b"", b"nonsense", gzip.compress(b"x", mtime=0)[:-1], gzip.compress(b"x", mtime=0) + b"y", zlib.compress(b"x")],
 )
-def test_a_result_that_is_not_whole_is_refused(content):
+def test_a_truncated_result_is_refused(content):
     with pytest.raises(KitError, match="broken, or larger"):
         config_maps.join_pieces([content])
     with pytest.raises(KitError, match="can't be read"):
@@ -143,7 +143,7 @@ def test_a_result_that_is_not_whole_is_refused(content):
 
 
 @pytest.mark.parametrize("count", ["1000000000", "33", "0", "-1", "x", "²", ""])
-def test_a_pod_that_says_it_has_too_many_pieces_is_not_asked_for_them(count):
+def test_a_pod_with_too_many_pieces_is_not_read(count):
     with pytest.raises(KitError, match="1 to 32 are possible"):
         config_maps.count_of({config_maps.COUNT_ANNOTATION: count})
 
@@ -151,6 +151,6 @@ def test_a_pod_that_says_it_has_too_many_pieces_is_not_asked_for_them(count):
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b"[" * 100_000, b'{"circumstances": 1, "stages": [{}]}', b'{"stages": 3}']
 )
-def test_a_load_result_that_is_none_is_refused_in_words(content):
+def test_an_invalid_load_result_is_refused_with_an_explanation(content):
     with pytest.raises(KitError, match="can't be read"):
         pod_load.unpack(content)

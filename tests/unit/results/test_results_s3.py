@@ -24,7 +24,7 @@ def store(service, prefix="team a", secret=SECRET):
     return s3_store(f"s3://results/{prefix}", environment)
 
 
-def test_what_is_written_is_listed_and_read_back_over_several_pages(service):
+def test_files_written_to_a_bucket_are_listed_over_several_pages_and_read_back(service):
     files = {f"dev/{name}": name.encode() for name in ("a, b.yaml", "c+d", "e~f", "ü", "<x>&")}
     mine = store(service)
     for name, content in files.items():
@@ -33,31 +33,31 @@ def test_what_is_written_is_listed_and_read_back_over_several_pages(service):
     assert {name: mine.read(name) for name in files} == files
 
 
-def test_other_folders_and_prefixes_are_not_listed(service):
+def test_other_folders_and_prefixes_of_a_bucket_are_not_listed(service):
     store(service, "other").write("dev/x", b"")
     mine = store(service)
     mine.write("dev2/x", b"")
     assert mine.names("dev") == []
 
 
-def test_a_wrong_key_is_refused_with_what_to_check(service):
+def test_a_wrong_access_key_is_refused_with_what_to_check(service):
     with pytest.raises(KitError, match=r"403 Forbidden.*SignatureDoesNotMatch") as caught:
         store(service, secret="other").names("")
     assert "keys, and this machine's clock" in caught.value.remedy
 
 
-def test_a_busy_service_is_an_error_with_its_own_word(service):
+def test_a_busy_object_storage_is_an_error_with_its_message(service):
     service.status = 503
     with pytest.raises(KitError, match=r"s3://results/team a/x: .*503 Service Unavailable.*SlowDown"):
         store(service).read("x")
 
 
-def test_a_file_that_is_not_there_is_an_error(service):
+def test_a_missing_object_is_an_error(service):
     with pytest.raises(KitError, match=r"404 Not Found.*NoSuchKey"):
         store(service).read("x")
 
 
-def test_a_file_larger_than_any_result_is_not_read_whole(service, monkeypatch):
+def test_an_oversized_object_is_not_read_whole(service, monkeypatch):
     mine = store(service)
     mine.write("x", bytes(1000))
     assert mine.read("x") == bytes(1000)
@@ -66,7 +66,7 @@ def test_a_file_larger_than_any_result_is_not_read_whole(service, monkeypatch):
         mine.read("x")
 
 
-def test_a_bucket_with_more_files_than_any_history_is_refused(service, monkeypatch):
+def test_a_bucket_with_too_many_files_is_refused(service, monkeypatch):
     mine = store(service)
     for name in ("a", "b", "c"):
         mine.write(name, b"")
@@ -75,40 +75,40 @@ def test_a_bucket_with_more_files_than_any_history_is_refused(service, monkeypat
         mine.names("")
 
 
-def test_markers_of_folders_are_no_files(service):
+def test_folder_markers_in_a_bucket_are_no_files(service):
     mine = store(service)
     mine.write("dev/run/rows.jsonl", b"x")
     service.files |= {"team a/dev/": b"", "team a/dev/run/": b""}
     assert mine.names("dev") == ["dev/run/rows.jsonl"]
 
 
-def test_a_service_that_is_not_there_is_an_error(service):
+def test_an_unreachable_object_storage_is_an_error(service):
     mine = store(service)
     service.server_close()
     with pytest.raises(KitError, match="error sending request"):
         mine.names("")
 
 
-def test_what_is_missing_is_named():
+def test_missing_settings_of_a_bucket_are_named():
     with pytest.raises(KitError) as caught:
         s3_store("s3://results", {"AWS_REGION": "x"})
     assert caught.value.remedy == "Set AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY."
 
 
-def test_keys_go_over_tls_alone():
+def test_access_keys_are_sent_only_over_tls():
     environment = dict.fromkeys(("AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "x")
     with pytest.raises(KitError, match="no https address"):
         s3_store("s3://results", {**environment, "AWS_ENDPOINT_URL_S3": "http://storage.example"})
 
 
-def test_no_secret_is_shown(service):
+def test_errors_of_a_bucket_show_no_secret(service):
     mine = store(service, secret="wJalrXUt")
     with pytest.raises(KitError) as caught:
         mine.read("x")
     assert "wJalr" not in f"{mine!r} {vars(mine)} {caught.value!r} {caught.value.__cause__!r}"
 
 
-def test_without_its_library_the_extra_is_named(monkeypatch):
+def test_without_the_s3_library_the_needed_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "llmd_bench.s3")
     with pytest.raises(KitError, match="A history in a bucket needs obstore") as caught:

@@ -32,28 +32,28 @@ def sources(labels: dict[str, str]) -> list[dict[str, Any]]:
     return [peer["podSelector"]["matchLabels"] for rule in rules for peer in rule["from"]]
 
 
-def test_every_pod_of_an_acceptance_has_a_policy() -> None:
+def test_every_pod_of_an_acceptance_has_a_network_policy() -> None:
     for labels in (of_node(), of_leader()):
         selectors = [spec["podSelector"]["matchLabels"] for spec in POLICIES if spec["podSelector"]]
         assert any(selector.items() <= labels.items() for selector in selectors)
     assert all(spec["policyTypes"] == ["Ingress", "Egress"] for spec in POLICIES)
 
 
-def test_pods_of_nodes_reach_each_other_and_nobody_else_reaches_them() -> None:
+def test_acceptance_pods_of_nodes_reach_each_other_and_are_unreachable_for_others() -> None:
     assert sources(of_node()) == [of_node()]
     assert not of_node().items() <= of_leader().items()
 
 
-def test_the_leading_pod_is_reached_by_nobody() -> None:
+def test_the_leading_acceptance_pod_is_unreachable() -> None:
     assert sources(of_leader()) == []
 
 
-def test_a_job_may_change_no_other_binding_of_the_cluster_than_its_own() -> None:
+def test_an_acceptance_job_may_change_only_its_own_cluster_role_binding() -> None:
     rights = rights_of("acceptance-mi300x-1a2b")
     (rule,) = [item for item in rights["cluster-role"]["rules"] if "clusterrolebindings" in item["resources"]]
     assert rule["resourceNames"] == [rights["cluster-role-binding"]["metadata"]["name"]]
     assert rule["verbs"] == ["patch", "delete"]
 
 
-def test_no_binding_of_the_cluster_outlives_a_job() -> None:
+def test_no_cluster_role_binding_outlives_an_acceptance_job() -> None:
     assert not [key for key, item in shared_manifests().items() if item["kind"].startswith("Cluster")]

@@ -57,7 +57,7 @@ def arguments(manifest: dict[str, Any]) -> dict[str, str]:
     return {flag: value for flag, mark, value in parts if mark}
 
 
-def test_all_releases_models_and_roles_are_among_the_servers_looked_at(every: list[Servers]):
+def test_servers_of_all_releases_models_and_roles_are_compared_with_the_plan(every: list[Servers]):
     assert {plan.release.name for plan, *_ in every} == set(catalogue.release_names())
     assert {planned.model.name for _, planned, *_ in every} == set(catalogue.model_names())
     kinds = {(plan.release.name, role.role, plan.rdma) for plan, _, role, _ in every}
@@ -65,7 +65,7 @@ def test_all_releases_models_and_roles_are_among_the_servers_looked_at(every: li
     assert kinds == set(itertools.product(catalogue.release_names(), roles, (True, False)))
 
 
-def test_servers_ask_for_the_virtual_functions_that_they_were_placed_with(every: list[Servers]):
+def test_servers_request_the_virtual_functions_that_they_were_placed_with(every: list[Servers]):
     for plan, _, role, manifest in every:
         resource, resources = plan.pools[0].shape.rdma.resource, container(manifest)["resources"]
         asked = {int(resources[kind].get(resource, 0)) for kind in ("limits", "requests")}
@@ -74,7 +74,7 @@ def test_servers_ask_for_the_virtual_functions_that_they_were_placed_with(every:
         assert len(json.loads(annotations.get("k8s.v1.cni.cncf.io/networks", "[]"))) == role.virtual_functions
 
 
-def test_servers_may_and_are_told_what_the_rdma_network_takes_only_on_it(every: list[Servers]):
+def test_servers_have_rdma_rights_and_settings_only_on_the_rdma_network(every: list[Servers]):
     for _, _, role, manifest in every:
         vllm = container(manifest)
         on_network = role.virtual_functions > 0
@@ -84,21 +84,21 @@ def test_servers_may_and_are_told_what_the_rdma_network_takes_only_on_it(every: 
         assert ("NCCL_IB_HCA" in names) == (on_network and role.parallelism.gpus > 1)
 
 
-def test_kv_cache_without_rdma_is_read_by_the_faster_of_the_known_ways(every: list[Servers]):
+def test_without_rdma_kv_cache_uses_the_faster_known_transport(every: list[Servers]):
     for plan, _, role, manifest in every:
         variables = {entry["name"]: entry.get("value") for entry in container(manifest)["env"]}
         expected = None if plan.rdma or role.role == "aggregated" else "y"
         assert variables.get("UCX_RMA_PPLN_ENABLE") == expected
 
 
-def test_every_backend_has_the_block_size_that_its_vllm_prefers(every: list[Servers]):
+def test_every_attention_backend_gets_the_block_size_that_vllm_prefers(every: list[Servers]):
     for plan, _, role, manifest in every:
         told, sizes = arguments(manifest), plan.release.vllm.block_size
         preferred = sizes.preferred.get(told["--attention-backend"], sizes.default)
         assert int(told["--block-size"]) == (preferred if role.role == "aggregated" else sizes.kv_connector)
 
 
-def test_only_prefill_and_decode_servers_have_a_connector_each_with_its_role(every: list[Servers]):
+def test_only_prefill_and_decode_servers_have_a_connector_with_their_role(every: list[Servers]):
     for plan, _, role, manifest in every:
         told = arguments(manifest).get("--kv-transfer-config")
         assert (told is None) == (role.role == "aggregated")
@@ -106,7 +106,7 @@ def test_only_prefill_and_decode_servers_have_a_connector_each_with_its_role(eve
             assert json.loads(told)["kv_role"] == plan.release.vllm.kv_connector.roles[role.role]
 
 
-def test_readiness_and_liveness_ask_for_health_after_a_start_that_lists_the_model(every: list[Servers]):
+def test_readiness_and_liveness_probes_start_after_models_are_listed(every: list[Servers]):
     for _, _, role, manifest in every:
         vllm = container(manifest)
         startup, live, ready = (vllm[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness"))

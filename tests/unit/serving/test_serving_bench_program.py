@@ -27,18 +27,18 @@ def imported(program):
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_needs_nothing_that_vllms_image_lacks(program):
+def test_a_benchmark_program_needs_only_what_vllms_image_has(program):
     packages = {name.partition(".")[0] for name in imported(program)} - set(bench_program.PACKAGES)
     assert packages - set(sys.stdlib_module_names) <= set(bench_jobs().packages)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_fits_a_config_map(program):
+def test_a_benchmark_program_fits_a_configmap(program):
     assert len(bench_program.archive(program)) <= MAX_BYTES
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_finds_all_of_its_modules_in_its_file(program, tmp_path: Path):
+def test_a_benchmark_program_finds_all_its_modules_in_its_archive(program, tmp_path: Path):
     file = tmp_path / bench_program.FILE
     file.write_bytes(base64.b64decode(bench_program.binary_data(program)[bench_program.FILE]))
     look = f"import sys; sys.path.insert(0, {str(file)!r}); import {program} as p; print(p.__file__)"
@@ -47,14 +47,14 @@ def test_a_program_finds_all_of_its_modules_in_its_file(program, tmp_path: Path)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_has_all_modules_that_a_parser_finds_in_its_sources(program):
+def test_a_benchmark_program_contains_all_modules_that_it_imports(program):
     own = {name for name in imported(program) if name.partition(".")[0] in bench_program.PACKAGES}
     assert own <= bench_program.modules(program).keys()
 
 
-def test_equal_sources_make_equal_bytes():
+def test_equal_sources_give_equal_archives():
     assert bench_program.archive.__wrapped__(PROGRAM) == bench_program.archive.__wrapped__(PROGRAM)
 
 
-def test_a_module_that_is_imported_as_a_name_of_its_package_is_found():
+def test_a_module_imported_as_a_name_of_its_package_is_found():
     assert "llmd_bench.report_format" in bench_program.modules(PROGRAM)

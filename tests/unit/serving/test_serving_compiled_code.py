@@ -28,7 +28,7 @@ def named(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {item["name"]: item for item in items}
 
 
-def test_servers_of_one_kind_have_one_folder():
+def test_equal_servers_share_one_folder_of_compiled_code():
     assert vllm.compiled_key(spec()) == vllm.compiled_key(spec())
 
 
@@ -44,11 +44,11 @@ def test_servers_of_one_kind_have_one_folder():
         {"shape": catalogue.shape("BM.GPU.MI355X.8")},
     ],
 )
-def test_another_image_gpu_argument_variable_or_user_has_another_folder(changes: dict[str, Any]):
+def test_another_image_gpu_argument_variable_or_user_has_another_code_folder(changes: dict[str, Any]):
     assert vllm.compiled_key(spec(**changes)) != vllm.compiled_key(spec())
 
 
-def test_servers_see_the_folder_of_their_kind_alone_and_all_at_one_path():
+def test_servers_mount_only_their_own_code_folder_at_a_fixed_path():
     container, pod = vllm.container(spec()), units.pod_spec(spec(), ARGS)
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert mounts["/compiled"]["subPath"] == vllm.compiled_key(spec())
@@ -60,21 +60,21 @@ def test_servers_see_the_folder_of_their_kind_alone_and_all_at_one_path():
     assert all(any(link.startswith(f"{folder}/") for folder in mounts) for link in links)
 
 
-def test_a_start_is_waited_for_as_long_as_its_probe_waits():
+def test_the_code_wrapper_waits_for_a_start_as_long_as_the_probe_does():
     container = vllm.container(spec())
     probe = container["startupProbe"]
     assert f"--limit-s={probe['periodSeconds'] * probe['failureThreshold']}" in container["command"]
     assert container["command"][-3:] == ["--", "vllm", "serve"]
 
 
-def test_keeping_compiled_code_leaves_a_unit_as_it_is():
+def test_keeping_compiled_code_does_not_change_a_units_version():
     without = spec(cache={"path": "/mnt/nvme/models"})
     assert vllm.version(spec()) == vllm.version(without)
     assert vllm.container(without)["command"] == ["vllm", "serve"]
     assert not [volume for volume in units.pod_spec(without, ARGS)["volumes"] if "compiled" in volume["name"]]
 
 
-def test_the_folder_is_given_to_the_user_of_the_servers():
+def test_the_code_folder_belongs_to_the_servers_user():
     own = spec(engine={"user": {"id": 1000}})
     container = named(units.pod_spec(own, ARGS)["initContainers"])["compiled-code"]
     assert {f"--key={vllm.compiled_key(own)}", "--user=1000"} < set(container["args"])

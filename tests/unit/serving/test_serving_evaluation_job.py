@@ -24,7 +24,7 @@ def container(name="gpqa"):
 
 
 @pytest.mark.parametrize("name", sorted(evals().packages))
-def test_the_package_asks_the_router_for_the_served_model(name):
+def test_an_evaluation_package_sends_requests_to_the_router(name):
     spec = json.loads(next(e["value"] for e in container(name)["env"] if e["name"] == package_job.SPEC_VARIABLE))
     called = " ".join(spec["program"])
     assert "http://gpt.llm-d.svc.cluster.local/v1" in called
@@ -35,7 +35,7 @@ def test_the_package_asks_the_router_for_the_served_model(name):
 
 
 @pytest.mark.parametrize("name", sorted(evals().packages))
-def test_packages_are_installed_from_hashes_alone(name):
+def test_evaluation_packages_are_installed_by_hash_only(name):
     (program,) = evaluation_objects(PLACE, evaluation(name), "uid")
     lock = program["data"]["requirements.lock"]
     pinned = re.findall(r"^[a-z0-9].*==", lock, re.MULTILINE)
@@ -44,14 +44,14 @@ def test_packages_are_installed_from_hashes_alone(name):
     assert sum(map(len, program["data"].values())) < 2**20
 
 
-def test_the_pod_has_no_rights_in_the_cluster_and_no_gpu():
+def test_an_evaluation_pod_has_no_permissions_and_no_gpu():
     pod = evaluation_job(PLACE, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"]
     assert "amd.com/gpu" not in json.dumps([item["resources"] for item in pod["containers"]])
 
 
-def test_the_pod_mounts_its_own_program_and_a_scratch_folder():
+def test_an_evaluation_pod_mounts_only_its_program_and_a_scratch_folder():
     pod = evaluation_job(PLACE, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
     (program,) = evaluation_objects(PLACE, evaluation(), "uid")
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
@@ -59,7 +59,7 @@ def test_the_pod_mounts_its_own_program_and_a_scratch_folder():
     assert volumes["program"]["configMap"]["name"] == program["metadata"]["name"]
 
 
-def test_locks_are_those_of_the_versions_that_the_figures_come_from():
+def test_evaluation_locks_have_the_versions_that_the_floors_were_measured_with():
     for package in evals().packages.values():
         name, version = package.source.split(",")[0].split()
         assert re.search(
@@ -67,7 +67,7 @@ def test_locks_are_those_of_the_versions_that_the_figures_come_from():
         )
 
 
-def test_the_pod_tolerates_the_taints_of_the_shape_and_those_of_the_stack_file():
+def test_an_evaluation_pod_tolerates_taints_of_shape_and_stack_file():
     place = replace(PLACE, node_taints=({"key": "team", "value": "search", "effect": "NoSchedule"},))
     pod = evaluation_job(place, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
     assert [item["key"] for item in pod["tolerations"]] == ["amd.com/gpu", "team"]

@@ -35,7 +35,7 @@ def wait(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], nodes: i
     return node_count, text, clock[0]
 
 
-def test_no_gpu_is_held_and_every_node_of_the_shape_is_reached():
+def test_image_pulls_use_no_gpu_and_reach_every_node_of_the_shape():
     spec = daemon_set(OLD)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["image"] == OLD["image"]
@@ -44,7 +44,7 @@ def test_no_gpu_is_held_and_every_node_of_the_shape_is_reached():
     assert spec["tolerations"][0]["key"] == "amd.com/gpu"
 
 
-def test_another_image_is_pulled_on_all_nodes_at_once_and_waited_for_anew():
+def test_another_image_is_pulled_on_all_nodes_at_once_and_waited_for_again():
     old, new = daemon_set(OLD), daemon_set(NEW)
     assert old["spec"]["selector"] == new["spec"]["selector"]
     assert new["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "100%"}
@@ -55,34 +55,34 @@ def test_another_image_is_pulled_on_all_nodes_at_once_and_waited_for_anew():
     assert f"--selector={image_pull.IMAGE}={label}" in container["args"]
 
 
-def test_nothing_waits_for_the_daemon_set_itself():
+def test_no_resource_waits_for_the_daemonset_of_the_image_pull():
     assert daemon_set(OLD)["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
 
 
-def test_pulling_ends_as_soon_as_all_nodes_have_the_image(monkeypatch: pytest.MonkeyPatch):
+def test_an_image_pull_ends_as_soon_as_all_nodes_have_the_image(monkeypatch: pytest.MonkeyPatch):
     pulling = [pod("a", RUNNING), pod("b", PULLING)]
     node_count, text, seconds = wait(monkeypatch, pulling, pulling, [pod("a", RUNNING), pod("b", RUNNING)])
     assert (node_count, text, seconds) == (2, "2 of 2 nodes have the image", 4.0)
 
 
-def test_a_node_that_never_comes_is_given_up_once_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch):
+def test_an_image_pull_skips_a_node_that_never_joins(monkeypatch: pytest.MonkeyPatch):
     node_count, text, seconds = wait(monkeypatch, [pod("a", RUNNING)])
     assert (node_count, seconds) == (1, 30.0)
     assert text.endswith("the others are not there")
 
 
-def test_a_node_that_does_not_answer_is_given_up_too(monkeypatch: pytest.MonkeyPatch):
+def test_an_image_pull_skips_a_node_that_does_not_respond(monkeypatch: pytest.MonkeyPatch):
     node_count, _, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", taken=False)])
     assert (node_count, seconds) == (1, 30.0)
 
 
-def test_a_slow_node_is_waited_for_until_the_limit(monkeypatch: pytest.MonkeyPatch):
+def test_an_image_pull_waits_for_a_slow_node_until_its_limit(monkeypatch: pytest.MonkeyPatch):
     node_count, text, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", PULLING)])
     assert (node_count, seconds) == (1, 600.0)
     assert "b pulls it; not waited for after 600 s" in text
 
 
-def test_an_image_that_no_node_gets_ends_with_the_kubelets_words(monkeypatch: pytest.MonkeyPatch):
+def test_an_image_pull_that_fails_on_all_nodes_reports_the_kubelets_error(monkeypatch: pytest.MonkeyPatch):
     node_count, text, seconds = wait(monkeypatch, [pod("a", REFUSED), pod("b", REFUSED)])
     assert (node_count, seconds) == (0, 600.0)
     assert "a pulls it (ErrImagePull: manifest unknown)" in text

@@ -19,7 +19,7 @@ def config_map(name, text):
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"file": text}}
 
 
-def test_an_object_is_declared_field_by_field():
+def test_a_kubernetes_object_is_declared_field_by_field():
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
@@ -30,7 +30,7 @@ def test_an_object_is_declared_field_by_field():
     assert declared(lambda: declare("r", role, NO_OPTIONS)).kubernetes("RoleBinding", "r") == role
 
 
-def test_a_custom_object_is_declared_as_one():
+def test_a_custom_object_is_declared_as_a_custom_resource():
     pool = {
         "apiVersion": "inference.networking.k8s.io/v1",
         "kind": "InferencePool",
@@ -42,12 +42,12 @@ def test_a_custom_object_is_declared_as_one():
     assert matches == {key: value for key, value in pool.items() if key != "status"}
 
 
-def test_a_kind_that_serving_does_not_know_is_refused_by_name():
+def test_an_unknown_kind_is_refused_by_name():
     with pytest.raises(KitError, match="batch/v1 CronJob"):
         declare("j", {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}}, NO_OPTIONS)
 
 
-def test_a_value_known_beforehand_depends_on_its_object():
+def test_a_constant_value_still_depends_on_its_object():
     def program():
         first = declare("first", config_map("first", "x"), NO_OPTIONS)
         second = {**config_map("second", "x"), "data": {"name": when_declared(first, "first")}}
@@ -60,7 +60,7 @@ def test_a_value_known_beforehand_depends_on_its_object():
 
 
 @pytest.mark.parametrize("part", ["picker", "envoy"])
-def test_router_pods_follow_what_they_read_at_their_start(monkeypatch, part):
+def test_router_pods_depend_on_what_they_read_at_their_start(monkeypatch, part):
     def hashed(config):
         manifests = router.manifests(catalogue.release("llm-d-0.6.0"), ROUTER, config)
         (matches,) = [item for item in manifests if item["kind"] == "Deployment"]
@@ -74,7 +74,7 @@ def test_router_pods_follow_what_they_read_at_their_start(monkeypatch, part):
 
 @pytest.mark.parametrize("release", catalogue.release_names())
 @pytest.mark.parametrize("disaggregated", [True, False])
-def test_every_plugin_that_a_profile_refers_to_is_listed_once(release, disaggregated):
+def test_every_plugin_that_a_picker_profile_refers_to_is_listed_once(release, disaggregated):
     facts = catalogue.release(release)
     args = {"release": release, "namespace": "n", "model": "m", "unit": "u", "disaggregated": disaggregated}
     config = yaml.safe_load(picker_config.endpoint_picker_config(facts, args))
@@ -84,13 +84,13 @@ def test_every_plugin_that_a_profile_refers_to_is_listed_once(release, disaggreg
     assert referred <= set(listed)
 
 
-def test_no_two_units_share_a_name_of_their_routers_objects():
+def test_units_do_not_share_names_of_router_objects():
     both = [router.router_manifests({**ROUTER, "unit": unit}) for unit in ("m" * 45, "m" * 45 + "-1")]
     first, second = ({(item["kind"], item["metadata"]["name"]) for item in manifests} for manifests in both)
     assert not first & second
 
 
-def test_an_endpoint_takes_a_namespace_that_is_not_known_yet():
+def test_an_endpoint_accepts_a_namespace_that_is_unknown_at_preview():
     def program():
         name = pulumi.Output.from_input("late")
         endpoint = ModelEndpoint("e", {"namespace": name, "model": "m"})

@@ -19,7 +19,7 @@ def selectors(matches):
     return [peer["podSelector"] for peer in matches if "podSelector" in peer]
 
 
-def test_servers_behind_a_router_admit_it_benchmarks_monitoring_and_the_api_server():
+def test_servers_admit_their_router_benchmarks_monitoring_and_the_api_server():
     (matches,) = peers(rules("aggregated"), VLLM)
     assert {"podSelector": {"matchLabels": labels.router_selector("u")}} in matches
     assert {"ipBlock": {"cidr": "10.140.0.0/29"}} in matches
@@ -29,19 +29,19 @@ def test_servers_behind_a_router_admit_it_benchmarks_monitoring_and_the_api_serv
     assert len(matches) == 5
 
 
-def test_no_pod_reaches_servers_for_being_the_kits_alone():
+def test_being_a_pod_of_the_kit_is_not_enough_to_reach_servers():
     assert {"matchLabels": {"app.kubernetes.io/part-of": "llmd-oke"}} not in [
         item for matches in peers(rules(), VLLM) for item in matches
     ]
 
 
 @pytest.mark.parametrize("control_plane", [API, None])
-def test_servers_without_a_router_and_without_keys_before_them_are_open(control_plane):
+def test_servers_without_router_and_client_keys_are_open(control_plane):
     assert None in peers(rules(routed=False, control_plane=control_plane), VLLM)
 
 
 @pytest.mark.parametrize(("routed", "signed_in"), [(True, False), (False, True)])
-def test_servers_are_closed_to_strangers_with_unknown_addresses_of_the_api_server(routed, signed_in):
+def test_servers_stay_closed_to_others_if_the_api_servers_addresses_are_unknown(routed, signed_in):
     (matches,) = peers(network_policies.servers_rules("u", "aggregated", routed, None, signed_in=signed_in), VLLM)
     assert matches
     assert not [item for item in matches if "ipBlock" in item]
@@ -49,16 +49,16 @@ def test_servers_are_closed_to_strangers_with_unknown_addresses_of_the_api_serve
 
 @pytest.mark.parametrize(("role", "partner"), [("prefill", "decode"), ("decode", "prefill")])
 @pytest.mark.parametrize("routed", [True, False])
-def test_cache_is_handed_over_between_prefill_and_decode_of_one_unit_alone(role, partner, routed):
+def test_only_servers_of_one_unit_may_transfer_kv_cache_between_roles(role, partner, routed):
     (matches,) = peers(rules(role, routed, None), SIDE_CHANNEL)
     assert selectors(matches) == [{"matchLabels": labels.role_selector("u", partner)}]
 
 
-def test_servers_that_do_both_take_no_cache():
+def test_aggregated_servers_accept_no_kv_cache():
     assert peers(rules("aggregated"), SIDE_CHANNEL) == []
 
 
-def test_pods_without_a_policy_are_reached_by_nobody_and_operations_by_each_other():
+def test_pods_without_a_policy_are_unreachable_except_operations_pods():
     default, operations, *_ = network_policies.defaults("llm-d")
     assert default["spec"]["podSelector"] == {}
     assert default["spec"]["ingress"] == []
@@ -70,7 +70,7 @@ def blocks(rules):
     return [peer["ipBlock"] for rule in rules for peer in rule["to"] if "ipBlock" in peer]
 
 
-def test_pods_without_a_policy_reach_dns_and_what_the_stack_file_opens_alone():
+def test_pods_without_a_policy_reach_only_dns_and_allowed_destinations():
     opened = [{"cidr": "10.9.0.0/16", "ports": [443]}, {"cidr": "0.0.0.0/0"}]
     dns, chosen, everything = network_policies.defaults("llm-d", API, opened)[0]["spec"]["egress"]
     assert {(port["protocol"], port["port"]) for port in dns["ports"]} == {("TCP", 53), ("UDP", 53)}
@@ -80,13 +80,13 @@ def test_pods_without_a_policy_reach_dns_and_what_the_stack_file_opens_alone():
 
 
 @pytest.mark.parametrize(("role", "partner"), [("prefill", "decode"), ("decode", "prefill")])
-def test_servers_hand_cache_to_their_own_unit_alone(role, partner):
+def test_servers_may_reach_the_kv_cache_of_their_own_unit_only(role, partner):
     rules = network_policies.servers_destinations("u", role, asks_api_server=False, control_plane=API, tracing=None)
     (partners,) = [rule["to"] for rule in rules if "ports" not in rule]
     assert selectors(partners) == [{"matchLabels": labels.role_selector("u", partner)}]
 
 
-def test_a_router_reaches_the_api_server_by_its_addresses_where_they_are_known():
+def test_a_routers_egress_to_the_api_server_is_limited_to_known_addresses():
     rules = network_policies.router_destinations("u", {"a": "b"}, API, None)
     (ports,) = [rule["ports"] for rule in rules if {"ipBlock": {"cidr": API[0]}} in rule["to"]]
     assert [port["port"] for port in ports] == [443, 6443]

@@ -19,22 +19,22 @@ def waited(answers: Callable[[float], dict[str, set[str]]], own: str = "10.0.0.2
     return problem, now[0]
 
 
-def test_names_must_have_been_known_for_longer_than_a_denial_is_remembered():
+def test_peer_names_must_resolve_longer_than_negative_dns_answers_are_cached():
     assert waited(lambda _now: KNOWN) == ("", STEADY_S)
 
 
-def test_a_name_that_goes_missing_starts_the_wait_anew():
+def test_a_peer_name_that_stops_to_resolve_restarts_the_wait():
     problem, took_s = waited(lambda now: {} if 20 <= now < 30 else KNOWN)
     assert problem == ""
     assert 30 + STEADY_S <= took_s <= 30 + STEADY_S + PAUSE_S
 
 
-def test_names_of_several_addresses_are_not_of_one_pod():
+def test_a_peer_name_with_several_addresses_is_not_of_one_pod():
     problem, took_s = waited(lambda _now: {**KNOWN, "prefill-0": {"10.0.0.1", "10.0.0.9"}})
     assert problem == "after 300 s without one steady address: prefill-0"
     assert took_s == 300
 
 
-def test_a_pod_that_is_none_of_those_named_says_so():
+def test_a_pod_that_is_not_among_the_named_peers_reports_it():
     problem, _ = waited(lambda _now: KNOWN, own="10.0.0.7")
     assert "10.0.0.7, the pod's own address, is none of" in problem

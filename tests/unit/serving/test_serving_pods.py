@@ -30,12 +30,12 @@ def values(environment):
     return {entry["name"]: entry.get("value") for entry in environment}
 
 
-def test_only_decode_servers_stand_behind_a_sidecar():
+def test_only_decode_servers_are_behind_a_routing_sidecar():
     ports = {role: spec(role).settings.vllm_port for role in ("prefill", "decode", "aggregated")}
     assert ports == {"prefill": 8000, "decode": 8200, "aggregated": 8000}
 
 
-def test_arguments_come_in_the_order_kit_release_model_user():
+def test_arguments_are_ordered_kit_release_model_user():
     arguments = vllm.arguments(spec(engine={"extra_args": ["--max-num-seqs=9"]}))
     assert arguments[0] == "openai/gpt-oss-120b"
     assert arguments[-1] == "--max-num-seqs=9"
@@ -54,24 +54,24 @@ DECODE_BENCH = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "k
         ("aggregated", [DECODE_BENCH], "TRITON_ATTN"),
     ],
 )
-def test_servers_with_a_kv_connector_have_an_attention_backend_that_vllm_accepts(role, extra_args, backend):
+def test_servers_with_a_kv_connector_use_an_attention_backend_that_accepts_it(role, extra_args, backend):
     arguments = vllm.arguments(spec(role, engine={"extra_args": extra_args}))
     assert f"--attention-backend={backend}" in arguments
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_another_connector_than_the_kits_is_refused_of_servers_that_hand_cache_over(role):
+def test_another_connector_is_refused_for_servers_that_transfer_kv_cache(role):
     with pytest.raises(KitError, match="which --kv-transfer-config would replace"):
         vllm.arguments(spec(role, engine={"extra_args": [DECODE_BENCH]}))
 
 
-def test_a_setting_without_an_argument_of_its_own_is_given_by_its_field_in_the_table():
+def test_a_setting_without_its_own_argument_is_passed_by_its_field_in_the_table():
     assert "--block-size=64" in vllm.arguments(spec(engine={"settings": {"block_size": "64"}}))
     with pytest.raises(KitError, match="'speed' is not known"):
         vllm.arguments(spec(engine={"settings": {"speed": "64"}}))
 
 
-def test_engine_settings_reach_vllm():
+def test_engine_settings_are_passed_to_vllm():
     engine = {"max_model_len": 8192, "max_num_seqs": 64, "gpu_memory_utilization": 0.9, "block_size": 128}
     arguments = vllm.arguments(spec(engine=engine))
     assert {
@@ -82,7 +82,7 @@ def test_engine_settings_reach_vllm():
     } <= set(arguments)
 
 
-def test_the_models_environment_wins_over_the_releases():
+def test_the_models_environment_variables_override_the_releases():
     model = spec().model.model_copy(update={"environment": {"VLLM_ROCM_USE_AITER": "0"}})
     assert values(vllm.environment(spec(model=model)))["VLLM_ROCM_USE_AITER"] == "0"
 
@@ -93,25 +93,25 @@ QUICK_REDUCE = QuickReduce.model_validate(
 
 
 @pytest.mark.parametrize(("size", "quick"), [(1, None), (2, "INT4"), (8, "INT4")])
-def test_quick_reduce_only_where_gpus_reduce(size, quick):
+def test_quick_reduce_is_set_only_for_servers_with_several_gpus(size, quick):
     model = spec().model.model_copy(update={"quick_reduce": QUICK_REDUCE})
     assert values(vllm.environment(spec(size=size, model=model))).get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION") == quick
 
 
 @pytest.mark.parametrize("size", [1, 8])
-def test_answers_are_reduced_exactly_unless_a_models_own_file_says_otherwise(size):
+def test_all_reduce_is_exact_unless_a_models_own_file_says_otherwise(size):
     assert not [name for name in values(vllm.environment(spec(size=size))) if "QUICK_REDUCE" in name]
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "aggregated"])
-def test_the_images_kernels_are_used_and_others_compiled_within_the_pods_share(role):
+def test_prebuilt_kernels_are_used_and_others_compiled_with_limited_processes(role):
     environment = values(vllm.environment(spec(role, 2)))
     assert "AITER_JIT_DIR" not in environment
     assert environment["MAX_JOBS"] == vllm.resources(spec(role, 2))["requests"]["cpu"] == "32"
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_servers_keep_connections_longer_than_the_sidecar(role):
+def test_servers_keep_idle_connections_longer_than_the_sidecar(role):
     sidecar_idle_s = 90  # net/http's DefaultTransport, which the sidecar uses
     assert int(values(vllm.environment(spec(role)))["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] or 0) > sidecar_idle_s
 
@@ -121,12 +121,12 @@ def blocks(role, extra_args=()):
     return [argument for argument in arguments if argument.startswith("--block-size")]
 
 
-def test_blocks_are_large_where_cache_is_handed_over():
+def test_block_sizes_are_larger_where_kv_cache_is_transferred():
     assert blocks("prefill") == blocks("decode") == blocks("aggregated", [DECODE_BENCH]) == ["--block-size=128"]
     assert blocks("aggregated") == ["--block-size=64"]
 
 
-def test_host_memory_for_kv_cache_is_part_of_the_pods():
+def test_host_memory_for_kv_cache_is_part_of_the_pods_memory_request():
     def asked(*extra_args):
         return vllm.resources(spec("aggregated", 1, engine={"extra_args": list(extra_args)}))
 
@@ -153,7 +153,7 @@ HOST_PART = {
 }
 
 
-def test_prefill_servers_hand_over_and_keep_kv_cache_by_two_connectors_in_one():
+def test_prefill_servers_combine_a_transfer_and_a_host_memory_connector():
     assert transfer(with_kv_cache("prefill", host_memory_gib=20)) == {
         "kv_connector": "MultiConnector",
         "kv_role": "kv_producer",
@@ -164,7 +164,7 @@ def test_prefill_servers_hand_over_and_keep_kv_cache_by_two_connectors_in_one():
     assert transfer(with_kv_cache("aggregated", host_memory_gib=20)) == HOST_PART
 
 
-def test_host_memory_of_kv_cache_lies_in_shared_memory_where_vllm_has_it():
+def test_host_memory_of_kv_cache_is_part_of_the_shared_memory_volume():
     def rooms(of: vllm.ServerSpec) -> tuple[str, int]:
         return vllm.resources(of)["limits"]["memory"], vllm.shared_memory_gib(of)
 
@@ -173,12 +173,12 @@ def test_host_memory_of_kv_cache_lies_in_shared_memory_where_vllm_has_it():
     assert rooms(with_kv_cache("prefill", "llm-d-0.9.0", host_memory_gib=20)) == ("296Gi", 20)
 
 
-def test_servers_with_other_host_memory_hand_over_to_each_other():
+def test_servers_with_different_host_memory_can_transfer_kv_cache():
     assert vllm.version(with_kv_cache("prefill", host_memory_gib=20)) == vllm.version(with_kv_cache("decode"))
     assert vllm.version(with_kv_cache("prefill", connector="mori-io")) != vllm.version(with_kv_cache("prefill"))
 
 
-def test_mori_io_has_its_ports_and_its_mode_at_server_and_sidecar():
+def test_mori_io_sets_its_ports_and_mode_at_server_and_sidecar():
     decode = with_kv_cache("decode", connector="mori-io")
     assert transfer(decode)["kv_connector_extra_config"] == {
         "http_port": "8200",
@@ -193,61 +193,61 @@ def test_mori_io_has_its_ports_and_its_mode_at_server_and_sidecar():
     assert {"--kv-connector=nixlv2", "--moriio-write-mode", "--moriio-tp-size=2"} <= set(sidecar["args"])
 
 
-def test_room_for_what_a_server_writes_is_asked_of_its_node():
+def test_pods_request_disk_space_for_what_servers_write():
     own, cached = (vllm.resources(spec(cache=cache))["requests"] for cache in ({}, {"path": "/models"}))
     assert (own["ephemeral-storage"], cached["ephemeral-storage"]) == ("74Gi", "10Gi")  # 60.8 GiB of weights, 5 % spare
 
 
-def test_only_servers_that_download_weights_have_the_token():
+def test_only_servers_that_download_weights_get_the_token():
     cache = {"path": "/models", "prewarm": {"source": "hugging-face"}}
     assert "HF_TOKEN" not in values(vllm.environment(spec(cache=cache)))
     assert "HF_TOKEN" in values(vllm.environment(spec(cache={"path": "/models"})))
 
 
-def test_a_sidecar_that_does_not_listen_keeps_vllm_from_starting_and_the_pod_unready():
+def test_a_sidecar_that_does_not_listen_keeps_the_pod_unready():
     sidecar = units.routing_sidecar(spec(), ARGS)
     for probe in ("startupProbe", "readinessProbe"):
         assert sidecar[probe]["tcpSocket"] == {"port": "proxy"}
 
 
-def test_a_token_given_as_environment_replaces_the_secret():
+def test_a_token_in_environment_variables_replaces_the_secret():
     environment = vllm.environment(spec(engine={"env": {"HF_TOKEN": "mine"}}))
     assert [entry for entry in environment if entry["name"] == "HF_TOKEN"] == [{"name": "HF_TOKEN", "value": "mine"}]
 
 
-def test_start_up_budget_is_never_cut_short():
+def test_the_start_up_probe_covers_the_whole_start_up_budget():
     model = spec().model.model_copy(update={"startup_budget_s": 1802})
     probe = vllm.container(spec(model=model))["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 1802
 
 
-def test_resources_grow_with_the_size():
+def test_cpu_and_memory_requests_grow_with_the_gpus():
     one, four = (vllm.resources(spec(size=size)) for size in (1, 4))
     assert one["requests"]["amd.com/gpu"] == "1"
     assert four["limits"] == {"amd.com/gpu": "4", "nvidia.com/sriov-rdma-vf": "4", "memory": "512Gi"}
 
 
-def test_version_is_the_same_for_both_roles_and_all_sizes():
+def test_the_version_label_is_equal_for_both_roles_and_all_sizes():
     assert units.version(spec("prefill", 1)) == units.version(spec("decode", 4))
 
 
 @pytest.mark.parametrize("engine", [{"block_size": 64}, {"extra_args": ["--kv-cache-dtype=fp8"]}, {"env": {"A": "1"}}])
-def test_version_changes_with_what_prefill_and_decode_must_agree_on(engine):
+def test_the_version_label_changes_with_settings_that_both_roles_must_share(engine):
     assert units.version(spec()) != units.version(spec(engine=engine))
 
 
-def test_version_differs_between_releases():
+def test_the_version_label_differs_between_releases():
     other = catalogue.release("llm-d-0.6.0")
     assert units.version(spec()) != units.version(spec(release=other))
 
 
-def test_a_pod_without_a_prefix_has_no_priority_class():
+def test_a_pod_without_a_priority_prefix_has_no_priority_class():
     assert "priorityClassName" not in units.pod_spec(spec(), ARGS)
     named = units.pod_spec(spec(), {**ARGS, "priority_class_prefix": "llm-d"})
     assert named["priorityClassName"] == namespace.class_name("llm-d", 2)
 
 
-def test_priority_grows_with_the_size():
+def test_scheduling_priority_grows_with_the_number_of_gpus():
     assert namespace.priority(1) < namespace.priority(2) < namespace.priority(8)
 
 
@@ -260,7 +260,7 @@ def protecting():
 POOLED: UnitArgs = {**ARGS, "inference_pool": "u"}
 
 
-def test_a_sidecar_that_can_has_prompts_prefilled_by_its_own_pool_alone():
+def test_a_sidecar_with_pool_support_accepts_only_its_own_prefill_servers():
     pod = units.pod_spec(spec(release=protecting()), POOLED)
     (sidecar,) = pod["initContainers"]
     assert {"--enable-ssrf-protection", "--inference-pool=llm-d/u"} <= set(sidecar["args"])
@@ -270,21 +270,21 @@ def test_a_sidecar_that_can_has_prompts_prefilled_by_its_own_pool_alone():
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "aggregated"])
-def test_a_service_called_vllm_says_nothing_to_vllm(role):
+def test_vllm_ignores_service_variables_of_a_service_named_vllm(role):
     assert units.pod_spec(spec(role), ARGS)["enableServiceLinks"] is False
 
 
 @pytest.mark.parametrize(("role", "args"), [("decode", ARGS), ("prefill", POOLED)])
-def test_no_other_pod_has_a_way_to_the_api_server(role, args):
+def test_no_other_pod_gets_a_token_of_the_api_server(role, args):
     pod = units.pod_spec(spec(role, release=protecting()), args)
     assert "api-access" not in str(pod)
 
 
-def test_a_release_whose_sidecar_knows_no_pool_of_version_1_protects_nothing():
+def test_without_the_stable_pool_api_the_sidecar_does_not_restrict_servers():
     assert "ssrf" not in str(units.pod_spec(spec(release=catalogue.release("llm-d-0.6.0")), POOLED))
 
 
-def test_the_sidecar_may_look_up_its_pool_and_pods_and_nothing_else():
+def test_the_sidecar_may_only_read_its_pool_and_pods():
     role, binding = units.pool_reader("u", POOLED)
     assert [(rule["resources"], rule.get("resourceNames")) for rule in role["rules"]] == [
         (["inferencepools"], ["u"]),
@@ -295,18 +295,18 @@ def test_the_sidecar_may_look_up_its_pool_and_pods_and_nothing_else():
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 
-def test_a_server_that_waits_for_gpus_ends_no_other():
+def test_a_server_that_waits_for_gpus_evicts_no_other():
     made = namespace.priority_class("llm-d", 8, {})
     assert (made["value"], made["preemptionPolicy"]) == (8000, "Never")
 
 
-def test_selectors_have_no_label_that_an_update_changes():
+def test_selectors_contain_no_label_that_an_update_changes():
     for role in ("prefill", "decode", "aggregated"):
         chosen = labels.role_selector("u", role)
         assert not {labels.VERSION, labels.TENSOR_PARALLEL_SIZE, labels.MODEL} & set(chosen)
 
 
-def test_units_are_labelled_with_their_own_name_unless_told_otherwise():
+def test_units_are_labelled_with_their_own_name_by_default():
     template = units.pod_template("u", ARGS, spec())
     assert template["metadata"]["labels"][labels.MODEL] == "u"
     told = units.pod_template("u", {**ARGS, "model_label": "m"}, spec())
@@ -314,13 +314,13 @@ def test_units_are_labelled_with_their_own_name_unless_told_otherwise():
 
 
 @pytest.mark.parametrize("key", ["release", "model", "shape"])
-def test_names_that_the_catalogue_does_not_have_are_refused_with_those_that_it_has(key):
+def test_unknown_catalogue_names_are_refused_with_the_known_ones(key):
     with pytest.raises(KitError, match=f"no {key} 'nothing'") as error:
         units.server_spec({**ARGS, key: "nothing"}, "decode", Parallelism(1))
     assert error.value.remedy
 
 
-def test_updates_may_take_a_start_up_for_each_wave_unless_told_otherwise():
+def test_updates_may_take_a_start_up_budget_for_each_wave_by_default():
     one = units.workload("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 2}, spec())
     assert one["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
@@ -329,26 +329,26 @@ def ranks(role="decode", size=1):
     return dataclasses.replace(spec(role), parallelism=Parallelism(size, 8 // size, expert_parallel=True))
 
 
-def test_a_server_of_several_ranks_has_the_gpus_of_all_and_is_told_of_them():
+def test_a_server_of_several_ranks_has_all_their_gpus_and_arguments():
     arguments = vllm.arguments(ranks(size=2))
     assert {"--tensor-parallel-size=2", "--data-parallel-size=4", "--enable-expert-parallel"} <= {*arguments}
     assert vllm.resources(ranks())["limits"]["amd.com/gpu"] == "8"
     assert not {"--enable-expert-parallel", "--data-parallel-size=1"} & {*vllm.arguments(spec())}
 
 
-def test_each_rank_that_hands_over_has_a_port():
+def test_each_transferring_rank_has_a_port():
     ports = [entry["containerPort"] for entry in vllm.container(ranks())["ports"]]
     assert ports == [8200, *range(5600, 5608)]
 
 
-def test_ranks_and_experts_are_no_part_of_the_version_and_ranks_are_of_the_label():
+def test_ranks_are_part_of_the_label_but_not_of_the_version():
     assert vllm.version(ranks()) == vllm.version(spec())
     found = units.workload("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 1}, ranks())["metadata"]["labels"]
     assert found[labels.DATA_PARALLEL_SIZE] == "8"
     assert labels.DATA_PARALLEL_SIZE not in units.workload("n", "u", ARGS, SERVERS, spec())["metadata"]["labels"]
 
 
-def test_a_unit_is_another_one_with_other_ranks():
+def test_a_unit_with_other_ranks_is_another_unit():
     def named(spread):
         return vllm.revision("u", "r", {"decode": "v"}, {"decode": spread})
 

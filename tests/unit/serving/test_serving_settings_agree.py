@@ -201,6 +201,6 @@ def compare_with_reports(made: planning.Plan, planned: planning.ModelPlan, read:
 @pytest.mark.parametrize(
     ("topology", "told"), [("agg-tp1-2r", "NONE"), ("agg-tp2-2r", "INT4"), ("2p-tp1-1d-tp2", "INT4")]
 )
-def test_quantized_all_reduce_is_told_of_servers_that_reduce(topology: str, told: str):
+def test_quantized_all_reduce_is_reported_only_for_servers_with_several_gpus(topology: str, told: str):
     made = plan(model(topology), override={"quickReduce": "INT4"})
     assert conditions(made, made.models[0])["quick_reduce"] == told

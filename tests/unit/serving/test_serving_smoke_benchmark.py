@@ -24,22 +24,22 @@ def template(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("changed", ["request", "measured", "image"])
-def test_what_is_measured_or_asked_makes_another_template(changed):
+def test_a_changed_measurement_or_question_changes_the_smoke_jobs_template(changed):
     assert template(**{changed: "other"}) != template()
 
 
-def test_facts_of_the_report_measure_nothing_again():
+def test_facts_for_the_report_do_not_rerun_the_smoke_job():
     assert template(facts='{"price": 1}') == template()
 
 
-def test_the_job_may_list_pods_and_write_its_one_result():
+def test_the_smoke_job_may_list_pods_and_write_its_own_result():
     pods, result = smoke_benchmark.rules(ARGS)
     assert (pods["resources"], pods["verbs"]) == (["pods"], ["get", "list"])
     assert result["resourceNames"] == ["smoke-gpt"]
     assert (result["resources"], result["verbs"]) == (["configmaps"], ["create", "patch"])
 
 
-def test_the_pod_keeps_to_the_restricted_standard():
+def test_the_smoke_pod_meets_the_restricted_standard():
     spec = template()["spec"]
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -49,18 +49,18 @@ def test_the_pod_keeps_to_the_restricted_standard():
     assert not container["securityContext"]["allowPrivilegeEscalation"]
 
 
-def test_the_job_takes_no_gpu():
+def test_the_smoke_job_uses_no_gpu():
     (container,) = template()["spec"]["containers"]
     asked = {*container["resources"]["requests"], *container["resources"]["limits"]}
     assert asked == {"cpu", "memory"}
 
 
-def test_the_job_is_tried_once_and_stays():
+def test_the_smoke_job_is_tried_once_and_kept():
     spec = smoke_benchmark.job(ARGS, bench_jobs())["spec"]
     assert spec["backoffLimit"] == 0
     assert spec["activeDeadlineSeconds"] > ARGS["timeout_s"]
     assert "ttlSecondsAfterFinished" not in spec
 
 
-def test_no_manifest_has_what_only_a_rehearsal_says():
+def test_no_manifest_contains_rehearsal_settings():
     assert "CIRCUMSTANCES" not in str(template())

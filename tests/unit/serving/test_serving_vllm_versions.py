@@ -34,7 +34,7 @@ def with_engine(engine: EngineArgs) -> str:
     ],
     ids=str,
 )
-def test_what_the_handshake_does_not_go_by_is_no_part_of_the_version(engine: EngineArgs):
+def test_settings_that_the_handshake_ignores_are_not_in_the_version(engine: EngineArgs):
     assert with_engine(engine) == version(BASE)
 
 
@@ -50,16 +50,16 @@ def test_what_the_handshake_does_not_go_by_is_no_part_of_the_version(engine: Eng
     ],
     ids=str,
 )
-def test_all_else_is_a_part_of_it(engine: EngineArgs):
+def test_all_other_settings_are_part_of_the_version(engine: EngineArgs):
     assert with_engine(engine) != version(BASE)
 
 
-def test_a_value_counts_in_either_spelling_and_the_last_of_several_wins():
+def test_a_setting_counts_in_either_notation_and_the_last_one_wins():
     words = [["--kv-cache-dtype", "fp8"], ["--kv-cache-dtype=fp8"], ["--kv-cache-dtype=auto", "--kv-cache-dtype=fp8"]]
     assert len({with_engine({"extra_args": item}) for item in words}) == 1
 
 
-def test_servers_that_get_their_own_kv_role_hand_over_to_those_that_lack_it():
+def test_servers_with_an_added_kv_role_can_transfer_to_those_without():
     connectors = BASE.release.vllm.kv_connector.model_copy(
         update={"roles": {"prefill": "kv_both", "decode": "kv_both"}}
     )
@@ -79,13 +79,13 @@ def test_prefill_and_decode_of_any_size_share_a_version():
     } == {version(BASE)}
 
 
-def test_omitted_arguments_and_variables_are_written_as_vllm_and_programs_write_them():
+def test_omitted_arguments_have_the_notation_of_vllm_and_programs():
     assert all(name.startswith("--") for name in handshake().arguments)
     names = {word.partition("=")[0] for word in vllm.arguments(BASE)}
     assert {"--port", "--tensor-parallel-size", "--max-num-seqs"} <= names & handshake().arguments
 
 
-def test_a_unit_is_another_one_with_another_size_release_or_name():
+def test_a_unit_with_another_size_release_or_name_is_another_unit():
     def named(unit: str = "u", release: str = "llm-d-0.9.0", size: int = 2) -> str:
         return revision(unit, release, {"decode": version(BASE)}, {"decode": Parallelism(size)})
 

@@ -29,7 +29,7 @@ def only_symptom(run: Run) -> dict[str, str]:
     return symptom
 
 
-def test_a_healthy_stack_is_one_screen(run: Run):
+def test_the_status_of_a_healthy_stack_fits_one_screen(run: Run):
     result = run("status")
     lines = result.stdout.splitlines()
     assert (result.exit_code, lines[1]) == (0, "healthy")
@@ -37,13 +37,13 @@ def test_a_healthy_stack_is_one_screen(run: Run):
     assert max(map(len, lines)) <= 80
 
 
-def test_the_screen_has_nodes_servers_load_versions_changes_and_alerts(run: Run):
+def test_the_status_has_nodes_servers_load_versions_changes_and_alerts(run: Run):
     screen = run("status").stdout
     for text in ("1 of 1", "2 of 2", "remote prefill", "vllm v0.26.0", "by pulumi-kubernetes", "no Prometheus"):
         assert text in screen
 
 
-def test_a_rehearsal_names_the_programs_that_run_and_not_their_images(run: Run):
+def test_the_status_of_a_rehearsal_names_running_programs_instead_of_images(run: Run):
     ran = ("--ran", "envoy=v1.39.0", "--ran", "epp=v0.10.0")
     screen = " ".join(run("status", *ran).stdout.split())
     assert "envoy v1.39.0 (not distroless-v1.40.0)" in screen
@@ -51,11 +51,11 @@ def test_a_rehearsal_names_the_programs_that_run_and_not_their_images(run: Run):
     assert json.loads(run("status", "--json", *ran).stdout)["ran"]["envoy"] == "v1.39.0"
 
 
-def test_no_colour_is_written_where_nobody_sees_it(run: Run):
+def test_no_colours_are_written_without_a_terminal(run: Run):
     assert "\x1b" not in run("status").output
 
 
-def test_a_node_that_is_not_ready_comes_first_with_its_reason(run: Run, cluster: StackCluster):
+def test_a_node_that_is_not_ready_is_listed_first_with_its_reason(run: Run, cluster: StackCluster):
     told = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting"}
     cluster.nodes[0]["status"]["conditions"] = [{**told, "lastTransitionTime": LONG_AGO}]
     result = run("status")
@@ -74,7 +74,7 @@ def test_a_node_that_is_not_ready_comes_first_with_its_reason(run: Run, cluster:
         (node(name="gone") | {"metadata": {"name": "other"}}, "pool mi300x has 0 of 1 nodes"),
     ],
 )
-def test_a_node_that_is_not_as_it_should_be_is_told(run: Run, cluster: StackCluster, change: Any, words: str):
+def test_a_node_with_failed_checks_is_reported(run: Run, cluster: StackCluster, change: Any, words: str):
     cluster.nodes[:] = [change]
     assert words in only_symptom(run)["what"]
 
@@ -91,7 +91,7 @@ def troubled(cluster: StackCluster, part: str, **changes: object) -> None:
     group["status"]["readyReplicas"] -= 1
 
 
-def test_a_crash_loop_is_told_with_how_it_ended_and_the_command_for_its_log(run: Run, cluster: StackCluster):
+def test_a_crash_loop_is_reported_with_its_exit_and_the_log_command(run: Run, cluster: StackCluster):
     ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": NOW}}
     troubled(cluster, PREFILL, **waiting("CrashLoopBackOff", lastState=ended, restartCount=5))
     told = only_symptom(run)
@@ -99,12 +99,12 @@ def test_a_crash_loop_is_told_with_how_it_ended_and_the_command_for_its_log(run:
     assert told["remedy"].endswith("-c vllm --previous")
 
 
-def test_an_image_that_cannot_be_pulled_is_told(run: Run, cluster: StackCluster):
+def test_an_image_that_cannot_be_pulled_is_reported(run: Run, cluster: StackCluster):
     troubled(cluster, PREFILL, **waiting("ImagePullBackOff", "Back-off pulling image"))
     assert "vllm: ImagePullBackOff: Back-off pulling image" in only_symptom(run)["what"]
 
 
-def test_pods_without_a_node_are_one_symptom_in_the_schedulers_words(run: Run, cluster: StackCluster):
+def test_unschedulable_pods_are_one_symptom_with_the_schedulers_message(run: Run, cluster: StackCluster):
     message = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
     unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     for pod in (item for item in cluster.pods if PREFILL in item["metadata"]["name"]):
@@ -116,7 +116,7 @@ def test_pods_without_a_node_are_one_symptom_in_the_schedulers_words(run: Run, c
     assert message in told[0]
 
 
-def test_a_server_that_starts_is_told_with_its_limit_and_the_last_warning(run: Run, cluster: StackCluster):
+def test_a_starting_server_is_reported_with_its_limit_and_last_warning(run: Run, cluster: StackCluster):
     troubled(cluster, PREFILL)
     about = {"kind": "Pod", "name": cluster.pod(PREFILL)["metadata"]["name"]}
     event = {"metadata": {"name": "e"}, "involvedObject": about, "reason": "Unhealthy", "message": "Startup failed"}
@@ -126,7 +126,7 @@ def test_a_server_that_starts_is_told_with_its_limit_and_the_last_warning(run: R
     assert told.endswith("Unhealthy: Startup failed")
 
 
-def test_a_model_without_a_ready_decode_server_is_an_outage_and_comes_first(run: Run, cluster: StackCluster):
+def test_a_model_without_a_ready_decode_server_is_listed_first_as_an_outage(run: Run, cluster: StackCluster):
     troubled(cluster, DECODE)
     cluster.nodes[0]["spec"]["unschedulable"] = True
     result = run("status", "--json")
@@ -134,12 +134,12 @@ def test_a_model_without_a_ready_decode_server_is_an_outage_and_comes_first(run:
     assert symptoms(result)[0]["what"] == "no unit of gpt-oss-120b answers: no decode server is ready"
 
 
-def test_without_a_ready_router_nothing_is_answered(run: Run, cluster: StackCluster):
+def test_a_model_without_a_ready_router_is_reported_as_an_outage(run: Run, cluster: StackCluster):
     cluster.deployment("-router")["status"] = {}
     assert "no router is ready" in symptoms(run("status", "--json"))[0]["what"]
 
 
-def test_without_a_ready_front_door_nothing_is_answered(run: Run, cluster: StackCluster):
+def test_a_stack_without_a_ready_front_door_is_reported_as_an_outage(run: Run, cluster: StackCluster):
     cluster.deployment("-front-door")["status"] = {}
     assert symptoms(run("status", "--json"))[0] | {"remedy": ""} == {
         "severity": "outage",
@@ -148,19 +148,19 @@ def test_without_a_ready_front_door_nothing_is_answered(run: Run, cluster: Stack
     }
 
 
-def test_without_prefill_servers_it_says_that_decode_servers_compute_prompts(run: Run, cluster: StackCluster):
+def test_missing_prefill_servers_are_reported_with_decode_computing_prompts(run: Run, cluster: StackCluster):
     cluster.deployment("-prefill")["status"] = {}
     assert any(
         "decode servers compute prompts themselves" in item["what"] for item in symptoms(run("status", "--json"))
     )
 
 
-def test_servers_that_were_scaled_by_hand_are_told(run: Run, cluster: StackCluster):
+def test_manually_scaled_servers_are_reported(run: Run, cluster: StackCluster):
     cluster.deployment("-prefill")["spec"]["replicas"] = 1
     assert only_symptom(run)["remedy"] == "llmd-oke drift --stack s"
 
 
-def test_a_unit_that_only_the_cluster_has_is_told(run: Run, cluster: StackCluster):
+def test_a_unit_that_only_the_cluster_has_is_reported(run: Run, cluster: StackCluster):
     for item in cluster.deployments:
         own = item["spec"]["template"]["metadata"]["labels"]
         own |= {key: "old" for key in own if key == "llmd-oke/unit"}
@@ -169,18 +169,18 @@ def test_a_unit_that_only_the_cluster_has_is_told(run: Run, cluster: StackCluste
     assert any("of the stack file is not in the cluster" in text for text in told)
 
 
-def test_nothing_deployed_is_an_outage(run: Run, cluster: StackCluster):
+def test_a_stack_that_is_not_deployed_is_reported_as_an_outage(run: Run, cluster: StackCluster):
     cluster.deployments.clear()
     cluster.pods.clear()
     assert symptoms(run("status", "--json"))[0]["what"].endswith("answers: nothing is deployed")
 
 
-def test_an_image_that_the_stack_file_does_not_have_is_told(run: Run, cluster: StackCluster):
+def test_an_image_that_differs_from_the_stack_file_is_reported(run: Run, cluster: StackCluster):
     cluster.pod(DECODE)["spec"]["containers"][0]["image"] = "docker.io/vllm/vllm-openai-rocm:v0.1.0"
     assert only_symptom(run)["what"] == "decode/vllm runs v0.1.0, and is v0.26.0 by the stack file"
 
 
-def test_a_benchmark_that_failed_is_told(run: Run, cluster: StackCluster):
+def test_a_failed_benchmark_is_reported(run: Run, cluster: StackCluster):
     own = {"name": "smoke-1", "labels": {"llmd-oke/smoke": "gpt-oss-120b"}, "creationTimestamp": NOW}
     failed = {"conditions": [{"type": "Failed", "status": "True"}]}
     cluster.jobs.append({"metadata": own, "spec": {"template": {"spec": {"containers": []}}}, "status": failed})
@@ -197,7 +197,7 @@ REFUSED = 403, json.dumps({"message": 'nodes is forbidden: User "u" cannot list 
         (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", "servers"),
     ],
 )
-def test_what_may_not_be_read_is_told_in_its_place_and_the_rest_is_shown(
+def test_parts_that_may_not_be_read_are_named_and_others_are_shown(
     run: Run, cluster: StackCluster, path: str, name: str
 ):
     cluster.answers[path] = REFUSED
@@ -207,7 +207,7 @@ def test_what_may_not_be_read_is_told_in_its_place_and_the_rest_is_shown(
     assert "by pulumi-kubernetes" in result.stdout or "node-0 joined" in result.stdout
 
 
-def test_without_the_right_to_all_pods_its_own_are_counted(run: Run, cluster: StackCluster):
+def test_without_permission_on_all_pods_the_stacks_own_pods_are_counted(run: Run, cluster: StackCluster):
     cluster.answers["/api/v1/pods"] = REFUSED
     result = run("status")
     assert result.exit_code == 0
@@ -215,21 +215,23 @@ def test_without_the_right_to_all_pods_its_own_are_counted(run: Run, cluster: St
 
 
 @pytest.mark.parametrize("answer", ["<html>a proxy</html>", "{}", '{"items": [{"metadata": 5}]}'])
-def test_what_is_no_api_server_is_told_without_a_traceback(run: Run, cluster: StackCluster, answer: str):
+def test_an_address_that_is_no_api_server_is_reported_without_a_traceback(run: Run, cluster: StackCluster, answer: str):
     cluster.answers["/api/v1/nodes"] = 200, answer
     result = run("status")
     assert (result.exit_code, isinstance(result.exception, SystemExit)) == (2, True)
     assert "nodes  not known: what answers is no API server" in result.stdout
 
 
-def test_a_cluster_that_is_not_there_ends_with_2(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreachable_cluster_exits_with_2(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
     result = run("status")
     assert result.exit_code == 2
     assert "the cluster does not answer: ConnectError" in result.stdout
 
 
-def test_an_api_server_that_hangs_is_given_up_in_time(run: Run, cluster: StackCluster, monkeypatch: pytest.MonkeyPatch):
+def test_an_api_server_that_hangs_is_given_up_after_a_time_limit(
+    run: Run, cluster: StackCluster, monkeypatch: pytest.MonkeyPatch
+):
     over = threading.Event()
 
     def hang() -> tuple[int, str]:
@@ -246,7 +248,7 @@ def test_an_api_server_that_hangs_is_given_up_in_time(run: Run, cluster: StackCl
     assert "nodes  not known: ReadTimeout" in result.stdout
 
 
-def test_a_program_of_the_kubeconfig_that_hangs_is_given_up_in_time(
+def test_a_credential_program_that_hangs_is_given_up_after_a_time_limit(
     run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     file = kubeconfig(project, "http://127.0.0.1:1")
@@ -258,14 +260,14 @@ def test_a_program_of_the_kubeconfig_that_hangs_is_given_up_in_time(
     assert (result.exit_code, "no answer in time" in result.stdout) == (2, True)
 
 
-def test_without_a_kubeconfig_it_ends_with_2(run: Run, monkeypatch: pytest.MonkeyPatch, project: Path):
+def test_a_missing_kubeconfig_exits_with_2(run: Run, monkeypatch: pytest.MonkeyPatch, project: Path):
     monkeypatch.setenv("KUBECONFIG", str(project / "none"))
     result = run("status", "--json")
     assert result.exit_code == 2
     assert "No cluster can be reached" in json.loads(result.stdout)["error"]
 
 
-def test_a_stack_file_that_is_wrong_ends_with_2(run: Run, project: Path):
+def test_an_invalid_stack_file_exits_with_2(run: Run, project: Path):
     stack_files.write(project, "s", {**small_stack(), "release": "llm-d-9"})
     result = run("status")
     assert (result.exit_code, "release" in result.stderr) == (2, True)
@@ -279,7 +281,7 @@ def test_control_characters_in_names_do_not_reach_the_terminal(run: Run, cluster
     assert "\x1b" not in result.stdout
 
 
-def test_json_has_all_parts(run: Run):
+def test_status_json_has_all_parts(run: Run):
     document = json.loads(run("status", "--json").stdout)
     assert document["healthy"] is True
     assert [pool["used_gpus"] for pool in document["nodes"]] == [4]
@@ -289,7 +291,7 @@ def test_json_has_all_parts(run: Run):
     assert document["models"][0]["limits"][0]["name"] == "ttft_ms"
 
 
-def test_watching_looks_again_until_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_watching_repeats_the_status_until_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch):
     looks: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -307,5 +309,5 @@ def test_once_and_watch_exclude_each_other(run: Run):
     assert run("status", "--once", "--watch").exit_code == 2
 
 
-def test_a_cluster_is_called_as_the_stack_file_does():
+def test_the_status_names_a_cluster_as_the_stack_file_does():
     assert status.cluster_name(stack_files.plan(cluster=stack_files.existing_cluster(identifier="x"))) == "x"

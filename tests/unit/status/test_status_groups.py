@@ -20,7 +20,7 @@ def ending(name: str, on: str, **own: str) -> Any:
     return Pod.from_dict({**described, "spec": {"nodeName": on, "containers": []}})
 
 
-def test_a_server_that_waits_for_a_dead_node_is_told_with_that_node():
+def test_a_server_that_waits_for_a_lost_node_is_reported_with_the_node():
     nodes = [dead("node-1"), Node.from_dict(node("node-2"))]
     pods = [ending(f"decode-{name}", on, **{GROUP_LABEL: "k"}) for name, on in (("0", "node-1"), ("0-1", "node-2"))]
     pods.append(ending("prefill-abc", "node-1"))
@@ -29,7 +29,7 @@ def test_a_server_that_waits_for_a_dead_node_is_told_with_that_node():
     assert "kubectl delete node node-1" in symptom.remedy
 
 
-def test_more_is_told_of_the_set_that_servers_over_nodes_are():
+def test_messages_of_leaderworkersets_are_reported():
     wide = plan(model("agg-tp1dp16ep-2r"), nodes=4)
     name = f"{wide.models[0].units[0].name}-aggregated"
     group = DeploymentPods(name, wide.models[0].name, wide.models[0].units[0].name, "aggregated", 1, 2, 2)

@@ -65,7 +65,7 @@ def what(result: Result) -> list[str]:
     return [item["what"] for item in json.loads(result.stdout)["symptoms"]]
 
 
-def test_load_is_shown_against_what_it_is_held_to(run: Run, cluster: StackCluster):
+def test_measured_load_is_shown_beside_its_targets(run: Run, cluster: StackCluster):
     serve(cluster, remote)
     result = run("status")
     assert result.exit_code == 0
@@ -75,7 +75,7 @@ def test_load_is_shown_against_what_it_is_held_to(run: Run, cluster: StackCluste
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_colours_can_be_read_on_light_and_dark_grounds(
+def test_status_colours_are_readable_on_light_and_dark_backgrounds(
     run: Run, cluster: StackCluster, slow: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """Bold, dim, red, green and magenta alone: yellow, cyan and white vanish on light ones, blue on dark ones."""
@@ -87,17 +87,17 @@ def test_colours_can_be_read_on_light_and_dark_grounds(
     assert {"1", "31" if slow else "32"} <= codes <= {"", "0", "1", "2", "31", "32", "35"}
 
 
-def test_a_target_that_is_missed_is_told(run: Run, cluster: StackCluster):
+def test_a_missed_latency_target_is_reported(run: Run, cluster: StackCluster):
     serve(cluster, lambda requests: remote(requests, ttft_s=3.0))
     assert what(run("status", "--json")) == ["gpt-oss-120b: TTFT mean, ms 3100, to be at most 2000"]
 
 
-def test_prompts_that_decode_servers_compute_themselves_are_told(run: Run, cluster: StackCluster):
+def test_prompts_computed_by_decode_servers_are_reported(run: Run, cluster: StackCluster):
     serve(cluster, lambda requests: server(requests, received=requests / 2), prefill=0.5)
     assert what(run("status", "--json")) == ["gpt-oss-120b: remote prefill 50.0%, to be at least 95.0%"]
 
 
-def test_waiting_requests_and_a_full_cache_are_told(run: Run, cluster: StackCluster):
+def test_waiting_requests_and_a_full_kv_cache_are_reported(run: Run, cluster: StackCluster):
     serve(cluster, lambda requests: remote(requests, num_requests_waiting=40, kv_cache_usage_perc=0.97))
     told = what(run("status", "--json"))
     assert [text.partition(" in ")[0].partition(" per ")[0] for text in told] == [
@@ -106,7 +106,7 @@ def test_waiting_requests_and_a_full_cache_are_told(run: Run, cluster: StackClus
     ]
 
 
-def test_a_metric_that_servers_lack_leaves_its_place_empty(run: Run, cluster: StackCluster):
+def test_a_metric_that_servers_lack_is_left_empty(run: Run, cluster: StackCluster):
     lacking = ("vllm:kv_cache_usage_perc", "vllm:inter_token_latency_seconds_sum")
     serve(cluster, lambda requests: {name: value for name, value in remote(requests).items() if name not in lacking})
     result = run("status")
@@ -114,7 +114,7 @@ def test_a_metric_that_servers_lack_leaves_its_place_empty(run: Run, cluster: St
     assert "- / 25" in result.stdout
 
 
-def test_servers_whose_counters_cannot_be_read_are_told_and_the_rest_is_shown(run: Run, cluster: StackCluster):
+def test_servers_with_unreadable_counters_are_reported_and_others_shown(run: Run, cluster: StackCluster):
     serve(cluster, remote)
     name = cluster.pod("-decode-")["metadata"]["name"]
     cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:8200/proxy/metrics"] = 503, "no endpoints"
@@ -160,7 +160,7 @@ def of_pod(requests: float, pod: str) -> Counts:
     return remote(requests) if "-decode-" in pod else server(requests / 2)
 
 
-def test_a_prometheus_has_counters_for_longer(run: Run, cluster: StackCluster):
+def test_with_prometheus_counters_cover_a_longer_time(run: Run, cluster: StackCluster):
     alerts(cluster)
     history(cluster, of_pod)
     result = run("status", "--prometheus", URL, "--json")
@@ -171,7 +171,7 @@ def test_a_prometheus_has_counters_for_longer(run: Run, cluster: StackCluster):
 
 
 @pytest.mark.parametrize(("known_s", "minutes"), [(299, 2), (90, 1)])
-def test_in_the_first_minutes_counters_are_compared_over_what_there_is(
+def test_in_the_first_minutes_counters_cover_the_available_time(
     run: Run, cluster: StackCluster, known_s: float, minutes: int
 ):
     alerts(cluster)
@@ -182,14 +182,14 @@ def test_in_the_first_minutes_counters_are_compared_over_what_there_is(
     assert document["symptoms"] == []
 
 
-def test_servers_that_prometheus_has_seen_for_seconds_are_told_as_such(run: Run, cluster: StackCluster):
+def test_servers_with_seconds_of_prometheus_data_are_reported_as_such(run: Run, cluster: StackCluster):
     alerts(cluster)
     history(cluster, of_pod, 10)
     (told,) = what(run("status", "--prometheus", URL, "--json"))
     assert told.endswith("can't be read: Prometheus has known it for less than 60 s")
 
 
-def test_alerts_that_fire_are_told_but_for_those_that_say_that_all_is_well(run: Run, cluster: StackCluster):
+def test_firing_alerts_are_reported_except_watchdogs(run: Run, cluster: StackCluster):
     history(cluster, of_pod)
     failing = {"alertname": "KvTransfersFail", "severity": "critical"}
     alerts(cluster, {"alertname": "Watchdog", "severity": "none"}, failing, {**failing, "pod": "other"})
@@ -200,7 +200,7 @@ def test_alerts_that_fire_are_told_but_for_those_that_say_that_all_is_well(run: 
 
 
 @pytest.mark.parametrize("answer", [(503, "no endpoints available"), (200, "<html>"), (404, "{}")])
-def test_a_prometheus_that_does_not_answer_takes_nothing_but_alerts(
+def test_a_prometheus_that_does_not_answer_affects_only_alerts(
     run: Run, cluster: StackCluster, answer: tuple[int, str]
 ):
     serve(cluster, remote)
@@ -211,7 +211,7 @@ def test_a_prometheus_that_does_not_answer_takes_nothing_but_alerts(
     assert "200 / 2000" in result.stdout
 
 
-def test_a_prometheus_without_the_stacks_servers_leaves_it_to_them(run: Run, cluster: StackCluster):
+def test_if_prometheus_lacks_the_stacks_servers_they_are_read_directly(run: Run, cluster: StackCluster):
     serve(cluster, remote)
     alerts(cluster)
     history(cluster, lambda _requests, _pod: {})
@@ -222,7 +222,7 @@ def test_a_prometheus_without_the_stacks_servers_leaves_it_to_them(run: Run, clu
     ]
 
 
-def test_a_prometheus_that_lacks_a_role_is_told(run: Run, cluster: StackCluster):
+def test_a_role_that_prometheus_lacks_is_reported(run: Run, cluster: StackCluster):
     serve(cluster, remote)
     alerts(cluster)
     history(cluster, lambda requests, pod: {} if "-router-" in pod else of_pod(requests, pod))

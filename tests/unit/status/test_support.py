@@ -49,7 +49,7 @@ def packed(run: Run, folder: Path, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", SECRETS)
-def test_what_looks_like_a_secret_is_taken_out_of_texts(text: str):
+def test_texts_that_look_like_secrets_are_removed_from_the_archive(text: str):
     assert HIDDEN in redact_text(f"a {text} b")
     assert not {"abcdef0123456789", TOKEN} & set(redact_text(text).replace("\n", " ").split())
     assert "abcdef0123456789" not in redact_text(text)
@@ -57,16 +57,16 @@ def test_what_looks_like_a_secret_is_taken_out_of_texts(text: str):
 
 @pytest.mark.parametrize("text", ["x" * 300_000, "token" * 60_000, "a:b" * 100_000, "://" + "a" * 300_000])
 @pytest.mark.timeout(20)
-def test_lines_of_any_length_are_read_in_time(text: str):
+def test_lines_of_any_length_are_redacted_quickly(text: str):
     assert redact_text(text) == text
 
 
 @pytest.mark.parametrize("text", SAFE)
-def test_what_only_has_a_like_name_stays(text: str):
+def test_values_with_similar_but_harmless_names_are_kept(text: str):
     assert redact_text(text) == text
 
 
-def test_documents_lose_values_by_the_names_of_keys_and_of_variables():
+def test_documents_are_redacted_by_names_of_keys_and_variables():
     document = {
         "env": [{"name": "HF_TOKEN", "value": "x"}, {"name": "PORT", "value": "8000"}],
         "config": {"llmd-oke:modelSourceUrl": {"secure": "v1:x"}},
@@ -81,7 +81,7 @@ def test_documents_lose_values_by_the_names_of_keys_and_of_variables():
     }
 
 
-def test_the_archive_has_all_parts_and_a_manifest_of_them(run: Run, cluster: StackCluster, project: Path):
+def test_the_support_archive_has_all_parts_and_a_manifest(run: Run, cluster: StackCluster, project: Path):
     log(cluster, "started\n")
     latest = project / "reports" / "s" / "latest"
     latest.mkdir(parents=True)
@@ -97,7 +97,7 @@ def test_the_archive_has_all_parts_and_a_manifest_of_them(run: Run, cluster: Sta
     assert sum(path.startswith("logs/") for path in files) == len(cluster.pods)
 
 
-def test_no_secret_of_stack_file_objects_or_logs_is_in_it(run: Run, cluster: StackCluster, project: Path):
+def test_no_secret_of_stack_file_objects_or_logs_is_in_the_archive(run: Run, cluster: StackCluster, project: Path):
     log(cluster, "\n".join(SECRETS))
     settings = {"llmd-oke:huggingFaceToken": {"secure": "v1:abcdef0123456789"}}
     engine = {"env": {"MY_API_KEY": "abcdef0123456789"}}
@@ -109,12 +109,12 @@ def test_no_secret_of_stack_file_objects_or_logs_is_in_it(run: Run, cluster: Sta
     assert [path for path, text in files.items() if "abcdef0123456789" in text or TOKEN in text] == []
 
 
-def test_support_never_asks_for_secrets_or_config_maps(run: Run, cluster: StackCluster, project: Path):
+def test_support_never_reads_secrets_or_configmaps(run: Run, cluster: StackCluster, project: Path):
     packed(run, project)
     assert [path for path in cluster.asked if "secrets" in path or "configmaps" in path] == []
 
 
-def test_a_cluster_that_is_not_there_is_told_in_the_manifest(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreachable_cluster_is_noted_in_the_manifest(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
     files = packed(run, project)
     missing = {item["path"] for item in json.loads(files["manifest.json"])["missing"]}
@@ -122,7 +122,7 @@ def test_a_cluster_that_is_not_there_is_told_in_the_manifest(run: Run, project: 
     assert "plan.json" in files
 
 
-def test_without_a_kubeconfig_or_a_right_stack_file_it_has_the_rest(
+def test_without_a_kubeconfig_or_valid_stack_file_the_archive_has_the_rest(
     run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("KUBECONFIG", str(project / "none"))
@@ -136,7 +136,7 @@ def test_without_a_kubeconfig_or_a_right_stack_file_it_has_the_rest(
     )
 
 
-def test_a_log_that_cannot_be_read_is_told_in_the_manifest(run: Run, cluster: StackCluster, project: Path):
+def test_an_unreadable_log_is_noted_in_the_manifest(run: Run, cluster: StackCluster, project: Path):
     log(cluster, "started\n")
     name = cluster.pod("-decode-")["metadata"]["name"]
     cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/log"] = 403, '{"message": "no"}'
@@ -144,7 +144,7 @@ def test_a_log_that_cannot_be_read_is_told_in_the_manifest(run: Run, cluster: St
     assert told == {"path": f"logs/{name}/vllm.log", "why": "HTTP 403: no"}
 
 
-def test_long_logs_keep_their_end_and_the_whole_its_limit(
+def test_long_logs_keep_their_end_and_the_archive_has_a_size_limit(
     run: Run, cluster: StackCluster, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(support, "MAX_LOG_BYTES", 1000)
@@ -157,12 +157,12 @@ def test_long_logs_keep_their_end_and_the_whole_its_limit(
     assert "the archive has its" in json.loads(packed(run, project)["manifest.json"])["missing"][0]["why"]
 
 
-def test_a_folder_that_is_not_there_is_an_error_and_nothing_is_left(run: Run, project: Path):
+def test_a_missing_output_folder_is_an_error_and_leaves_nothing(run: Run, project: Path):
     result = run("support", "--output", str(project / "none" / "x.tar.gz"))
     assert "is no folder" in str(result.exception)
 
 
-def test_json_says_what_is_in_it(run: Run, project: Path):
+def test_support_json_lists_what_is_in_the_archive(run: Run, project: Path):
     result = run("support", "--output", str(project / "x.tar.gz"), "--json")
     assert "status.json" in json.loads(result.stdout)["files"]
     assert yaml.safe_load(result.stdout)["file"] == str(project / "x.tar.gz")

@@ -24,20 +24,20 @@ def told(outcomes, verdict):
     ]
 
 
-def test_no_claim_is_missed_that_is_not_known_to_be(outcomes):
+def test_every_missed_claim_is_known_to_be_missed(outcomes):
     assert told(outcomes, "miss") == []
 
 
-def test_no_known_miss_has_turned_into_a_hit(outcomes):
+def test_every_known_miss_is_still_missed(outcomes):
     assert told(outcomes, "unexpected hit") == []
 
 
-def test_most_points_hold(outcomes):
+def test_most_points_of_published_claims_hold(outcomes):
     """Two of three, so that the list of known misses can't quietly grow into the rule."""
     assert len(told(outcomes, "hit")) > 2 / 3 * len(outcomes)
 
 
-def test_the_bands_of_prefill_servers_come_in_their_order(outcomes):
+def test_ranges_of_claims_on_prefill_servers_are_in_order(outcomes):
     """3p, then 2p, then 1p with rising speed for each user, wherever they cross."""
     groups = {
         outcome.at: outcome.predicted.split()[0]
@@ -49,19 +49,19 @@ def test_the_bands_of_prefill_servers_come_in_their_order(outcomes):
     assert set(winners) == {"1p", "2p", "3p"}
 
 
-def test_a_prediction_of_assumed_figures_is_not_called_calibrated(outcomes):
+def test_a_prediction_from_assumed_figures_is_not_called_calibrated(outcomes):
     """Llama's prefill is an assumption."""
     bases = {(outcome.basis, "llama" in outcome.claim.name) for outcome in outcomes}
     assert bases == {(Basis.CALIBRATED, False), (Basis.BOUND, True)}
 
 
-def test_every_known_miss_names_a_point_that_is_evaluated(outcomes):
+def test_every_known_miss_names_an_evaluated_point(outcomes):
     points = {(outcome.claim.name, outcome.at) for outcome in outcomes}
     listed = {(claim.name, at) for claim in published_claims().claims for at in claim.known_misses}
     assert listed <= points
 
 
-def test_claims_have_names_of_their_own():
+def test_claims_have_unique_names():
     names = [claim.name for claim in published_claims().claims]
     assert len(names) == len(set(names))
 
@@ -70,7 +70,7 @@ def test_claims_have_names_of_their_own():
     ("holds", "known", "verdict"),
     [(True, False, "hit"), (False, False, "miss"), (False, True, "known miss"), (True, True, "unexpected hit")],
 )
-def test_a_verdict_says_whether_it_was_known(holds, known, verdict):
+def test_a_verdict_says_whether_its_result_was_expected(holds, known, verdict):
     claim = published_claims().claims[0]
     bare = PublishedClaim.model_validate({**claim.model_dump(), "known_misses": {20.0: "why"} if known else {}})
     outcome = ClaimOutcome(bare, 20.0, "TPSU", Basis.CALIBRATED, "1", "2", holds=False)

@@ -42,7 +42,7 @@ def project_fixture(tmp_path):
     return tmp_path
 
 
-def test_rank_as_json_tells_the_best_and_how_sure_it_is():
+def test_tune_rank_json_has_the_best_deployment_and_its_confidence():
     result = json.loads(run("rank", *GPT, "--slo", "ttft=2000,itl=25,qps=45", "--gpus", "16", "--json").stdout)
     assert result["best"]["meets_targets"]
     assert result["confidence"]["basis"] == "calibrated"
@@ -52,45 +52,45 @@ def test_rank_as_json_tells_the_best_and_how_sure_it_is():
     assert result["lost"][0]["why"]
 
 
-def test_rank_that_counts_on_prefix_cache_hits_needs_less_of_prefill():
+def test_tune_rank_with_prefix_cache_hits_needs_less_prefill():
     asked = ["rank", *GPT, "--slo", "itl=25,qps=45", "--gpus", "16", "--json"]
     none, half = (json.loads(run(*asked, "--prefix-hits", share).stdout) for share in ("0", "0.5"))
     assert "50% of prompt tokens cached" in half["workload"]
     assert half["best"]["capacity_per_s"] > none["best"]["capacity_per_s"]
 
 
-def test_forecasts_say_which_prefix_cache_hits_they_count_on(tmp_path):
+def test_forecasts_state_the_prefix_cache_hits_that_they_assume(tmp_path):
     path = tmp_path / "rows.jsonl"
     run("rank", *GPT, "--slo", "qps=20", "--gpus", "8", "--prefix-hits", "0.5", "--rows", str(path))
     assert {result.prefix_cache_hit_share for result in read_rows(path)} == {0.5}
 
 
-def test_rank_ends_with_1_where_nothing_meets_the_targets():
+def test_tune_rank_exits_with_1_if_nothing_meets_the_targets():
     result = run("rank", *GPT, "--slo", "itl=1,qps=45", "--gpus", "8")
     assert result.exit_code == 1
     assert "nothing meets the targets" in result.stdout
     assert "what would have to change" in result.stdout
 
 
-def test_rank_of_a_stack_takes_its_workload_targets_and_gpus(project):
+def test_tune_rank_of_a_stack_uses_its_workload_targets_and_gpus(project):
     arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation", "--json")
     result = json.loads(run("rank", *arguments).stdout)
     assert (result["workload"], result["gpus"]) == ("4096/256", 16)
     assert result["targets"] == {"ttft_s": 2.0, "itl_s": 0.025, "e2e_s": None, "requests_per_s": None}
 
 
-def test_rank_without_leave_to_extrapolate_says_what_was_measured():
+def test_tune_rank_without_extrapolation_says_what_was_measured():
     result = run("rank", "--model", "gpt-oss-120b")
     assert isinstance(result.exception, KitError)
     assert "measured up to 130" in result.exception.message
 
 
 @pytest.mark.parametrize("arguments", [(), ("--stack", "s", "--model", "m"), ("--model", "no-such-model")])
-def test_rank_of_nothing_known_is_refused(arguments):
+def test_tune_rank_of_unknown_names_is_refused(arguments):
     assert isinstance(run("rank", *arguments).exception, KitError)
 
 
-def test_apply_writes_the_best_and_keeps_the_comment(project):
+def test_tune_apply_writes_the_best_topology_and_keeps_comments(project):
     result = run("apply", "--stack", "small", "--project", str(project), "--slo", "qps=30", "--allow-extrapolation")
     assert result.exit_code == 0, result.exception
     text = (project / "stacks" / "Pulumi.small.yaml").read_text()
@@ -106,7 +106,7 @@ def test_a_dry_run_writes_nothing(project):
     assert (project / "stacks" / "Pulumi.small.yaml").read_text() == STACK
 
 
-def test_apply_refuses_what_can_not_be_deployed(project):
+def test_tune_apply_refuses_what_cannot_be_deployed(project):
     path = project / "stacks" / "Pulumi.small.yaml"
     path.write_text(STACK.replace("release:", "rdma: none\n    release:").replace("8p-tp1-4d-tp2", "agg-tp1-16r"))
     before = path.read_text()
@@ -116,7 +116,7 @@ def test_apply_refuses_what_can_not_be_deployed(project):
     assert path.read_text() == before
 
 
-def test_import_checks_and_lists_what_it_can_not_read(tmp_path):
+def test_tune_import_checks_rows_and_lists_what_it_cannot_read(tmp_path):
     source, target = tmp_path / "runs.jsonl", tmp_path / "rows.jsonl"
     write_rows([row(output_tokens_per_s=2000), row(output_tokens_per_s=2000, max_num_seqs=32)], source)
     source.write_text(source.read_text() + '{"subject": "decode"}\n')
@@ -127,7 +127,7 @@ def test_import_checks_and_lists_what_it_can_not_read(tmp_path):
     assert "concurrency above max_num_seqs" in result.stderr
 
 
-def test_import_that_leaves_no_row_leaves_the_output_as_it_was(tmp_path):
+def test_tune_import_without_any_row_leaves_its_output_unchanged(tmp_path):
     empty, target = tmp_path / "empty.jsonl", tmp_path / "rows.jsonl"
     empty.write_text("")
     write_rows([row()], target)
@@ -135,27 +135,27 @@ def test_import_that_leaves_no_row_leaves_the_output_as_it_was(tmp_path):
     assert len(read_rows(target)) == 1
 
 
-def test_fit_names_the_file_that_has_no_rows(tmp_path):
+def test_tune_fit_names_the_file_that_has_no_rows(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     result = run("fit", str(tmp_path / "empty.jsonl"), "--model", "gpt-oss-120b").exception
     assert "no rows in" in str(result)
 
 
-def test_a_forecast_that_can_not_be_kept_leaves_the_stack_file_as_it_was(project):
+def test_a_forecast_that_cannot_be_stored_leaves_the_stack_file_unchanged(project):
     (project / "reports").write_text("")
     result = run("apply", "--stack", "small", "--project", str(project), "--slo", "qps=30", "--allow-extrapolation")
     assert isinstance(result.exception, KitError)
     assert (project / "stacks" / "Pulumi.small.yaml").read_text() == STACK
 
 
-def test_fit_writes_figures_that_rank_takes(tmp_path):
+def test_tune_fit_writes_figures_that_tune_rank_accepts(tmp_path):
     figures = tmp_path / "fit.yaml"
     assert run("fit", "--model", "gpt-oss-120b", "--published", "-o", str(figures)).exit_code == 0
     result = run("rank", *GPT, "--figures", str(figures), "--slo", "itl=25,qps=20", "--gpus", "8", "--json")
     assert json.loads(result.stdout)["best"] is not None
 
 
-def test_fit_says_what_was_measured_and_takes_rows_of_one_condition_alone(tmp_path):
+def test_tune_fit_shows_what_was_measured_and_uses_rows_of_one_condition(tmp_path):
     told = [row(concurrency=4 * n, tpot_ms=tpot(4.0 + n), image="one", block_size=16) for n in (1, 2, 3)]
     others = [item.model_copy(update={"block_size": 128}) for item in told]
     write_rows([*told, *others], tmp_path / "rows.jsonl")
@@ -167,19 +167,19 @@ def test_fit_says_what_was_measured_and_takes_rows_of_one_condition_alone(tmp_pa
     assert "is no condition of a row" in str(run(*words, "--only", "color=red").exception)
 
 
-def test_match_prints_the_published_table():
+def test_tune_match_prints_the_published_table():
     result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--json").stdout)
     assert (result[1]["topology"], round(result[1]["tpsg"])) == ("1p-tp1-1d-tp1", 544)
 
 
-def test_match_works_on_rows_of_a_file(tmp_path):
+def test_tune_match_accepts_rows_of_a_file(tmp_path):
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     write_rows(points.rows(), tmp_path / "rows.jsonl")
     assert len(json.loads(run("match", str(tmp_path / "rows.jsonl"), "--json").stdout)) == 24
 
 
-def test_plot_writes_one_file_that_needs_no_other(tmp_path):
+def test_tune_plot_writes_one_self_contained_file(tmp_path):
     page = tmp_path / "plot.html"
     assert run("plot", *GPT, "--slo", "itl=25,qps=20", "--gpus", "8", "--html", str(page)).exit_code == 0
     text = page.read_text()
@@ -188,7 +188,7 @@ def test_plot_writes_one_file_that_needs_no_other(tmp_path):
     assert not re.search(r"""(src|href)=["']http|url\(http|@import""", text)
 
 
-def test_plot_draws_in_the_terminal_otherwise():
+def test_tune_plot_draws_in_the_terminal_by_default():
     result = run("plot", *GPT, "--slo", "itl=25,qps=20", "--gpus", "8")
     assert "(calibrated)" in result.stdout
 
@@ -204,12 +204,12 @@ def test_forecasts_are_written_as_rows_and_drawn_beside_measurements(tmp_path):
     assert str(first.topology) in svg.read_text()
 
 
-def test_other_commands_start_without_numpy():
+def test_other_commands_start_without_importing_numpy():
     program = "import llmd_oke.cli.main, sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_rank_tells_what_host_memory_is_worth_and_ranks_with_a_share_of_it():
+def test_tune_rank_says_what_host_memory_is_worth_and_accepts_a_share_of_it():
     words = ["rank", *GPT, "--slo", "ttft=2000,itl=25,qps=20", "--gpus", "32"]
     assert "the node's memory" not in run(*words).output
     kept = run(*words, "--host-hits", "0.5")
@@ -220,7 +220,7 @@ def test_rank_tells_what_host_memory_is_worth_and_ranks_with_a_share_of_it():
     assert told["best"]["capacity_per_s"] > json.loads(run(*words, "--json").stdout)["best"]["capacity_per_s"]
 
 
-def test_rank_of_a_stack_with_host_memory_says_what_a_prompt_takes_from_there(project):
+def test_tune_rank_of_a_stack_with_host_memory_counts_its_loading_time(project):
     with_memory = STACK.replace("release: llm-d-0.9.0", "release: llm-d-0.10.0")
     with_memory += "        engine: {kvCache: {hostMemoryGib: 64}}\n"
     (project / "stacks" / "Pulumi.kept.yaml").write_text(with_memory)
@@ -230,7 +230,7 @@ def test_rank_of_a_stack_with_host_memory_says_what_a_prompt_takes_from_there(pr
     assert "the node's memory" not in run(*words, "--stack", "small").output
 
 
-def test_servers_that_nobody_measured_are_marked_and_not_applied(project):
+def test_unmeasured_kinds_of_servers_are_marked_and_not_applied(project):
     words = ["--project", str(project), "--stack", "small", "--allow-extrapolation"]
     shown = run("rank", *words, "--slo", "qps=40").output
     assert "nothing is measured of" in shown
@@ -260,7 +260,7 @@ def measured(spread, slower=1.0):
         yield row(**told, **lengths, concurrency=sequences, output_tokens_per_s=sequences / step_s)
 
 
-def test_measured_servers_with_ranks_are_ranked_and_written_into_the_stack_file(project, tmp_path):
+def test_measured_servers_with_ranks_are_ranked_and_applied(project, tmp_path):
     rows = tmp_path / "rows.jsonl"
     whole = Parallelism(1, 8, expert_parallel=True)
     write_rows([*measured(Parallelism(1), slower=4.0), *measured(whole)], rows)
@@ -274,6 +274,6 @@ def test_measured_servers_with_ranks_are_ranked_and_written_into_the_stack_file(
     assert {role.parallelism for role in planned.units[0].roles} <= {whole, Parallelism(1)}
 
 
-def test_no_more_than_all_prompt_tokens_are_cached():
+def test_cached_shares_of_prompts_add_up_to_at_most_one():
     refused = run("rank", *GPT, "--prefix-hits", "0.6", "--host-hits", "0.5")
     assert isinstance(refused.exception, KitError)

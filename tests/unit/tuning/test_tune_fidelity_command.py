@@ -38,12 +38,12 @@ def throughput(published):
     }
 
 
-def test_published_points_of_the_fit_are_kept_apart_from_others(published):
+def test_published_points_used_in_the_fit_are_separated_from_others(published):
     points = {standing: errors["points"] for standing, errors in throughput(published).items()}
     assert points == {"in sample": 23, "held out": 4, "left out": 23}
 
 
-def test_the_event_simulation_is_near_what_was_published(published):
+def test_simulated_figures_are_near_the_published_ones(published):
     """5 % for points of the fit, 10 % for those left out of it: docs/how-to/compare-simulation-with-measurements.md."""
     means = {standing: errors["mean_absolute_error"] for standing, errors in throughput(published).items()}
     assert means["in sample"] < 0.05
@@ -60,7 +60,7 @@ def test_measurements_of_another_accelerator_do_not_count(tmp_path):
     assert all("H200" in item for item in group["circumstances"])
 
 
-def test_whole_servers_of_another_gpu_are_held_against_its_own_figures():
+def test_deployments_on_another_gpu_are_compared_with_its_own_figures():
     """InferenceMAX on H100, 1k prompts and answers, which its figures have not seen."""
     groups = json.loads(run(*GPT, "--gpu", "H100", "--json").stdout)["groups"]
     (group,) = [group for group in groups if group["standing"] == "held out"]
@@ -70,11 +70,11 @@ def test_whole_servers_of_another_gpu_are_held_against_its_own_figures():
     assert means["ttft_ms.mean"] > 0.25, "a known miss: short prompts begin sooner than one overhead for all tells"
 
 
-def test_statements_are_held_against_the_same_simulation(published):
+def test_published_statements_are_compared_with_the_simulation(published):
     assert {item["outside_by"] for item in published[0]["statements"]} >= {0.0}
 
 
-def test_files_are_written_and_need_no_others(published):
+def test_report_files_are_self_contained(published):
     folder = published[1]
     assert "## Held out" in (folder / "markdown").read_text()
     assert not re.search(r"""(src|href)=["']http|url\(http|@import""", (folder / "html").read_text())
@@ -88,7 +88,7 @@ def test_figures_that_rest_on_assumptions_do_not_count():
     assert "simulation rests on bounds or assumptions" in result.stdout.replace("\n", " ")
 
 
-def test_a_mean_error_above_the_limit_fails():
+def test_a_mean_error_above_the_limit_exits_with_an_error():
     result = run(*GPT, "--max-error", "1", "--json")
     assert result.exit_code == 1
     assert "in sample: decode output" in result.stderr
@@ -99,12 +99,12 @@ def test_a_mean_error_above_the_limit_fails():
     }
 
 
-def test_help_says_what_is_taken_from_a_stack():
+def test_help_says_which_facts_come_from_a_stack():
     text = " ".join(run("--help").stdout.replace("│", " ").split())
     assert "Take model and shape from this stack, and what the tuner kept of it." in text
 
 
-def test_results_of_a_rehearsal_stand_beside_what_was_measured(tmp_path):
+def test_rehearsed_results_are_shown_beside_measurements(tmp_path):
     rehearsed = row(basis=Basis.CALIBRATED, output_tokens_per_s=4288 * 1.02)
     write_rows([rehearsed], tmp_path / "rows.jsonl")
     result = json.loads(run(*GPT, "--rehearsed", str(tmp_path), "--json").stdout)
@@ -113,12 +113,12 @@ def test_results_of_a_rehearsal_stand_beside_what_was_measured(tmp_path):
     assert points[0]["rehearsed_error"] == pytest.approx(0.02)
 
 
-def test_rows_of_another_image_make_a_group_of_their_own(tmp_path):
+def test_rows_of_another_image_form_a_separate_group(tmp_path):
     own = row(image="vllm:2", requests=64, output_tokens_per_s=4000.0)
     write_rows([own], tmp_path / "rows.jsonl")
     result = run(*GPT, str(tmp_path / "rows.jsonl"), "--points")
     assert "MI300X, vllm:2, test" in result.stdout
 
 
-def test_a_model_has_to_be_told():
+def test_tune_fidelity_requires_a_model():
     assert isinstance(run().exception, KitError)

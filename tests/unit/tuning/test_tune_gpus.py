@@ -30,7 +30,7 @@ def refusal(*arguments):
     return f"{error.message} {error.remedy}"
 
 
-def test_rank_on_a_gpu_with_figures_of_its_own_is_a_forecast():
+def test_tune_rank_on_a_gpu_with_figures_of_its_own_gives_a_forecast():
     result = json.loads(run("rank", *GPT, "--gpu", "h200", "--json").stdout)
     assert (result["gpu"], result["shape"]) == ("H200", None)
     assert result["confidence"]["basis"] == "calibrated"
@@ -38,16 +38,16 @@ def test_rank_on_a_gpu_with_figures_of_its_own_is_a_forecast():
     assert result["best"]["usd_per_million_output_tokens"] > 0
 
 
-def test_batches_stay_at_what_was_measured_on_the_gpu():
+def test_batches_are_limited_to_those_measured_on_the_gpu():
     result = json.loads(run("rank", *GPT, "--gpu", "H100", "--json").stdout)
     assert max(item["max_num_seqs"] for item in result["first"]) <= 64
 
 
-def test_rank_on_a_gpu_without_figures_is_refused():
+def test_tune_rank_on_a_gpu_without_figures_is_refused():
     assert "nothing was fitted" in refusal("rank", *GPT, "--gpu", "MI325X")
 
 
-def test_rank_by_bounds_is_no_forecast_and_has_no_price_where_no_list_has_one():
+def test_tune_rank_by_bounds_gives_no_forecast_and_no_price_without_a_list_price():
     result = run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation")
     assert "no forecasts: bound: decode not measured, prefill not measured" in result.stdout
     assert "no $, as OCI lists no price of MI325X" in result.stdout.replace("\n", " ")
@@ -55,33 +55,33 @@ def test_rank_by_bounds_is_no_forecast_and_has_no_price_where_no_list_has_one():
     assert actual["best"]["usd_per_million_output_tokens"] is None
 
 
-def test_a_plot_by_bounds_says_so(tmp_path):
+def test_a_plot_of_bounds_says_so(tmp_path):
     page = tmp_path / "plot.html"
     assert run("plot", *GPT, "--gpu", "MI325X", "--allow-extrapolation", "--html", str(page)).exit_code == 0
     assert "No forecasts: bound" in page.read_text()
 
 
-def test_a_shape_and_a_gpu_exclude_each_other():
+def test_shape_and_gpu_options_exclude_each_other():
     told = refusal("rank", *GPT, "--gpu", "H200", "--shape", "BM.GPU.MI300X.8")
     assert "--shape BM.GPU.MI300X.8 or --gpu H200" in told
 
 
-def test_a_stack_and_a_gpu_exclude_each_other(tmp_path):
+def test_stack_and_gpu_options_exclude_each_other(tmp_path):
     told = refusal("rank", "--stack", "some", "--project", str(tmp_path), "--gpu", "H200")
     assert "name --model instead of --stack" in told
 
 
-def test_an_unknown_gpu_is_refused_with_those_that_are_known():
+def test_an_unknown_gpu_is_refused_with_the_known_ones():
     assert "GPUs: H100, H200, MI300X, MI325X, MI355X" in refusal("rank", *GPT, "--gpu", "H300")
 
 
-def test_figures_of_another_gpu_are_refused_with_the_option_that_takes_them(tmp_path):
+def test_figures_of_another_gpu_are_refused_with_the_option_that_accepts_them(tmp_path):
     figures = tmp_path / "fit.yaml"
     assert run("fit", "--published", "--model", "gpt-oss-120b", "--gpu", "H200", "-o", str(figures)).exit_code == 0
     assert "--gpu H200" in refusal("rank", *GPT, "--figures", str(figures))
 
 
-def test_apply_does_not_deploy_by_bounds(tmp_path):
+def test_tune_apply_does_not_deploy_by_bounds(tmp_path):
     pool = existing_pool(shape="BM.GPU.MI355X-v1.8", size=1)
     write(tmp_path, "small", stack(model("agg-tp1-8r"), gpuPools=[pool]))
     told = refusal("apply", "--stack", "small", "--project", str(tmp_path), "--allow-extrapolation")
@@ -96,7 +96,7 @@ def measured(step_share, size, batch):
     return row(**own, input_tokens=4096, tpot_ms=tpot(step_s * 1000))
 
 
-def test_rows_are_held_against_the_bound_of_their_own_gpu(tmp_path):
+def test_rows_are_compared_with_the_bounds_of_their_own_gpu(tmp_path):
     source, target = tmp_path / "runs.jsonl", tmp_path / "rows.jsonl"
     write_rows([measured(0.9, 1, 32), measured(1.5, 1, 32)], source)
     result = run("import", str(source), "-o", str(target))
@@ -111,7 +111,7 @@ def test_rows_of_an_unknown_gpu_are_imported_and_named(tmp_path):
     assert "B200 is no GPU of the catalogue" in result.stderr
 
 
-def test_a_fit_of_rows_is_of_their_gpu_and_serves_rank(tmp_path):
+def test_a_fit_of_rows_is_of_their_gpu_and_usable_by_tune_rank(tmp_path):
     rows, figures = tmp_path / "rows.jsonl", tmp_path / "fit.yaml"
     decode = [measured(2.0, size, batch) for size in (1, 2) for batch in (4, 32, 128)]
     prefill = [
@@ -126,19 +126,19 @@ def test_a_fit_of_rows_is_of_their_gpu_and_serves_rank(tmp_path):
     assert result["best"]["topology"]
 
 
-def test_the_recipe_that_llm_d_publishes_for_h200_is_on_the_frontier_there():
+def test_llm_ds_published_recipe_for_h200_is_on_the_frontier():
     """llm-d guides, pd-disaggregation: 8p-tp1-2d-tp4 on 16 H200, 5000 tokens in and 250 out."""
     asked = ("--model", "gpt-oss-120b", "--gpu", "H200", "--gpus", "16", "--workload", "5000/250")
     result = json.loads(run("rank", *asked, "--json").stdout)
     assert "8p-tp1-2d-tp4" in {item["topology"] for item in result["frontier"]}
 
 
-def test_published_points_of_a_gpu_are_matched():
+def test_published_points_of_a_gpu_can_be_matched():
     result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--gpu", "H200", "--json").stdout)
     assert len(result) == 35
 
 
-def test_bounds_lose_nothing_to_the_hardware():
+def test_bounds_have_no_hardware_losses():
     figures = known_figures(MODEL, MI325X.gpu)
     assert (figures.prefill.basis, figures.decode.basis) == (Basis.BOUND, Basis.BOUND)
     assert not figures.measured
@@ -147,7 +147,7 @@ def test_bounds_lose_nothing_to_the_hardware():
     assert step_s == pytest.approx(read / 6000, rel=0.01)
 
 
-def test_a_switch_gives_two_gpus_the_rate_that_it_gives_eight():
+def test_with_a_switch_two_gpus_have_the_link_rate_of_eight():
     """All-reduce of a prompt over NVLink: a share of (tp - 1) / tp of the activations, at one rate."""
     h200 = search_inputs.known_gpu("H200")
     model = latency_model_of(bound_figures(MODEL, h200.gpu), MODEL, h200)

@@ -43,7 +43,7 @@ def test_a_table_of_bounds_says_that_they_are_no_forecasts():
     assert "no forecasts: bound" in CliRunner().invoke(app, arguments, env={"COLUMNS": "120"}).stdout
 
 
-def test_a_table_without_leave_to_show_bounds_is_refused_in_words():
+def test_bounds_are_refused_with_an_explanation_unless_allowed():
     error = CliRunner().invoke(app, ["rank", "--model", "deepseek-r1", "--workload", "4096/256"]).exception
     assert "nothing was fitted" in str(error)
 
@@ -56,7 +56,7 @@ def test_sizes_that_would_split_blocks_of_weights_are_not_ranked():
     assert sizes("deepseek-r1") == {1}  # its experts stay whole
 
 
-def test_a_latent_cache_is_read_whole_by_each_gpu():
+def test_each_gpu_reads_a_whole_latent_cache():
     latency = bound(known("deepseek-r1"))
 
     def context_s(size: int) -> float:
@@ -69,14 +69,14 @@ def test_a_latent_cache_is_read_whole_by_each_gpu():
     )
 
 
-def test_a_latent_cache_is_handed_over_to_each_gpu():
+def test_a_latent_cache_is_transferred_to_each_gpu():
     latency = bound(known("deepseek-r1"))
     assert latency.key_value_transfer_s(4096, 8, 128) == pytest.approx(latency.key_value_transfer_s(4096, 1, 128))
     heads = bound(known("qwen3-32b"))
     assert heads.key_value_transfer_s(4096, 8, 128) < heads.key_value_transfer_s(4096, 1, 128)
 
 
-def test_kv_heads_that_more_gpus_have_copies_of_are_read_by_each():
+def test_copied_kv_heads_are_read_by_each_gpu_with_a_copy():
     latency = bound(known("qwen3-235b-a22b-fp8"))
     assert [latency.sizes.key_value_copies(size) for size in (1, 2, 4, 8)] == [1, 1, 1, 2]
 
@@ -94,7 +94,7 @@ def test_layers_of_linear_attention_read_a_state_instead_of_a_cache():
     assert hybrid.descriptors(4096, 128) == whole.descriptors(4096, 128) // 4
 
 
-def test_the_state_of_a_sequence_leaves_room_for_fewer():
+def test_the_state_of_a_sequence_leaves_room_for_fewer_sequences():
     dense = known("qwen3-32b")
     linear = LinearAttention(layers=48, state_bytes_per_sequence=4352 * dense.kv_cache.bytes_per_token)
     architecture = dense.architecture.model_copy(update={"linear_attention": linear})

@@ -45,7 +45,7 @@ def changed_lines(before, after):
     return [line for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
 
 
-def test_only_the_values_of_the_choice_change():
+def test_applying_a_topology_changes_only_its_values_in_the_stack_file():
     assert changed_lines(FILE, apply_change(FILE, 0, CHOICE)) == [
         "-        topology: 8p-tp1-4d-tp2   # as published",
         "+        topology: 10p-tp1-3d-tp2  # as published",
@@ -54,7 +54,7 @@ def test_only_the_values_of_the_choice_change():
     ]
 
 
-def test_one_copy_is_not_written_where_none_was():
+def test_a_single_copy_is_not_written_if_the_key_is_absent():
     after = apply_change(FILE, 1, StackFileChange("agg-tp2-4r", 1, 64))
     assert changed_lines(FILE, after) == [
         '-        topology: "agg-tp1-1r"',
@@ -63,7 +63,7 @@ def test_one_copy_is_not_written_where_none_was():
     ]
 
 
-def test_the_long_form_of_a_topology_becomes_the_short_one():
+def test_a_long_topology_is_replaced_by_a_short_one():
     text = FILE.replace('"agg-tp1-1r"', "{aggregated: {replicas: 1, tensorParallelSize: 1}}")
     assert (
         document_of(apply_change(text, 1, CHOICE))["config"]["llmd-oke:stack"]["models"][1]["topology"]
@@ -71,20 +71,20 @@ def test_the_long_form_of_a_topology_becomes_the_short_one():
     )
 
 
-def test_the_same_choice_again_changes_nothing():
+def test_applying_the_same_topology_again_changes_nothing():
     once = apply_change(FILE, 0, CHOICE)
     assert difference(once, apply_change(once, 0, CHOICE), "f") == ""
 
 
 @pytest.mark.parametrize("stack", [path.stem.removeprefix("Pulumi.") for path in sorted(STACKS.glob("Pulumi.*.yaml"))])
-def test_in_our_own_stack_files_nothing_else_changes(stack):
+def test_in_the_projects_stack_files_nothing_else_changes(stack):
     before = (STACKS / f"Pulumi.{stack}.yaml").read_text()
     after = apply_change(before, 0, StackFileChange("8p-tp1-4d-tp2", 1, 141))
     changed = changed_lines(before, after)
     assert all(any(key in line for key in ("topology", "copies", "engine", "maxNumSeqs")) for line in changed)
 
 
-def test_what_was_applied_can_be_planned():
+def test_an_applied_stack_file_can_be_planned():
     before = (STACKS / "Pulumi.reference.yaml").read_text()
     plan = planning.plan(config.parse(document_of(apply_change(before, 0, CHOICE))))
     model = plan.models[0]
@@ -112,11 +112,11 @@ def scaling_of(text):
     return document_of(text)["config"]["llmd-oke:stack"]["models"][0].get("scaling")
 
 
-def test_thresholds_are_never_added_unasked():
+def test_scaling_thresholds_are_not_added_by_default():
     assert scaling_of(apply_change(FILE, 0, replace(CHOICE, thresholds=SCALED))) is None
 
 
-def test_thresholds_are_added_on_demand_with_limits_up_to_the_topology():
+def test_scaling_thresholds_are_added_on_request_with_limits_of_the_topology():
     after = apply_change(FILE, 0, replace(CHOICE, thresholds=SCALED, add_scaling=True))
     assert scaling_of(after) == {
         "prefill": {"minReplicas": 3, "maxReplicas": 10, "promptTokensPerS": 17828},
@@ -124,7 +124,7 @@ def test_thresholds_are_added_on_demand_with_limits_up_to_the_topology():
     }
 
 
-def test_thresholds_follow_where_the_file_has_scaling_and_limits_hold_them():
+def test_existing_scaling_gets_new_thresholds_and_its_limits_include_the_topology():
     after = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
     assert scaling_of(after) == {
         "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 17828},
@@ -132,7 +132,7 @@ def test_thresholds_follow_where_the_file_has_scaling_and_limits_hold_them():
     }
 
 
-def test_the_basis_of_a_threshold_is_a_comment_beside_it_and_other_comments_stay():
+def test_a_thresholds_basis_is_written_as_a_comment_and_others_are_kept():
     after = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
     lines = [" ".join(line.split()) for line in after.splitlines()]
     assert "promptTokensPerS: 17828 # calibrated: p" in lines
@@ -140,13 +140,13 @@ def test_the_basis_of_a_threshold_is_a_comment_beside_it_and_other_comments_stay
     assert {"# The night needs few.", "kvCacheUsage: 0.8 # as in the guide"} <= set(lines)
 
 
-def test_roles_that_the_new_topology_lacks_are_no_longer_scaled():
+def test_scaling_of_roles_that_the_new_topology_lacks_is_removed():
     alone = {"aggregated": RoleThresholds(4, (Threshold("requests", 50, "calibrated: a"),))}
     after = apply_change(WITH_SCALING, 0, replace(CHOICE, topology="agg-tp2-4r", thresholds=alone))
     assert scaling_of(after) == {"aggregated": {"minReplicas": 1, "maxReplicas": 4, "requests": 50}}
 
 
-def test_the_same_thresholds_again_change_nothing():
+def test_applying_the_same_thresholds_again_changes_nothing():
     once = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
     assert difference(once, apply_change(once, 0, replace(CHOICE, thresholds=SCALED)), "f") == ""
 
@@ -179,7 +179,7 @@ def values(result):
     return {threshold.key: threshold.value for item in result.values() for threshold in item.thresholds}
 
 
-def test_prefill_goes_by_prompt_tokens_and_decode_by_requests_and_kv_cache(asked, best):
+def test_prefill_scales_by_prompt_tokens_and_decode_by_requests_and_kv_cache(asked, best):
     result = thresholds(asked, best, "calibrated")
     assert {role: (keys(item), item.replicas) for role, item in result.items()} == {
         "prefill": (["promptTokensPerS"], best.prefill),
@@ -187,7 +187,7 @@ def test_prefill_goes_by_prompt_tokens_and_decode_by_requests_and_kv_cache(asked
     }
 
 
-def test_thresholds_are_a_share_of_what_the_targets_allow(asked, best):
+def test_thresholds_are_a_share_of_the_highest_load_within_the_targets(asked, best):
     result = thresholds(asked, best, "calibrated")
     (full,) = at_loads(asked, best, [best.capacity_per_s])
     assert full.feasible
@@ -200,18 +200,18 @@ def test_thresholds_are_a_share_of_what_the_targets_allow(asked, best):
     }
 
 
-def test_copies_share_the_load(asked, best):
+def test_thresholds_are_for_each_copy(asked, best):
     two = replace(best, copies=2, capacity_per_s=2 * best.capacity_per_s)
     assert values(thresholds(asked, best, "")) == values(thresholds(asked, two, ""))
 
 
-def test_aggregated_servers_go_by_requests(asked):
+def test_aggregated_servers_scale_by_requests(asked):
     aggregated = next(item for item in search(asked).deployments() if not item.prefill)
     result = thresholds(asked, aggregated, "calibrated")
     assert {role: keys(item) for role, item in result.items()} == {"aggregated": ["requests", "kvCacheUsage"]}
 
 
-def test_each_threshold_says_where_it_is_from(asked, best):
+def test_each_threshold_has_a_comment_on_its_origin(asked, best):
     for item in thresholds(asked, best, "bound").values():
         assert item.thresholds[0].basis.startswith("bound: ")
         assert all(threshold.basis for threshold in item.thresholds)

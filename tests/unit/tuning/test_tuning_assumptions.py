@@ -71,13 +71,13 @@ def verdicts(result: tuple[AssumptionJudgement, ...]) -> dict[str, str]:
     }
 
 
-def test_sequences_of_a_server_follow_from_rate_lengths_and_step():
+def test_decoding_sequences_of_a_server_follow_from_rate_lengths_and_step_time():
     (running,) = (item for item in assumptions() if item.figure.name == "running")
     assert running.value == pytest.approx(40 * 255 * 0.010 / 2)  # 255 gaps between 256 tokens
     assert running.basis == "calibrated"
 
 
-def test_a_forecast_keeps_its_basis_and_what_was_asked_is_given():
+def test_forecast_assumptions_have_a_basis_and_requested_loads_are_given():
     bases = {f"{item.figure.name} {item.kind}": item.basis for item in assumptions()}
     assert bases["requests_per_s load"] == bases["input_tokens load"] == "given"
     assert bases["ttft_ms forecast"] == "calibrated"
@@ -85,27 +85,27 @@ def test_a_forecast_keeps_its_basis_and_what_was_asked_is_given():
     assert bases["kv_cache_usage limit"] == "limit"
 
 
-def test_the_most_that_a_deployment_carries_is_a_forecast_itself():
+def test_a_forecast_of_the_highest_load_assumes_that_load_as_forecast():
     (rate,) = (item for item in assumptions(targets="itl=25") if item.figure.name == "requests_per_s")
     assert (rate.basis, rate.side) == ("calibrated", "at most")
 
 
-def test_without_a_rate_nothing_that_follows_from_it_is_assumed():
+def test_without_a_rate_nothing_derived_from_it_is_assumed():
     names = {item.figure.name for item in assumptions(offered_requests_per_s=None)}
     assert names.isdisjoint({"requests_per_s", "running"})
 
 
-def test_prefix_cache_hits_are_allowed_a_share_of_all_prompt_tokens():
+def test_assumed_prefix_cache_hits_have_a_tolerance_in_prompt_tokens():
     hits = list(of_lengths(forecast().input_tokens, forecast().output_tokens, 0.1))[-1]
     assert (hits.figure.name, hits.value, hits.tolerance) == ("prefix_cache_hit_share", 0.0, 0.1)
 
 
-def test_prefix_cache_hits_that_a_forecast_counts_on_are_assumed():
+def test_prefix_cache_hits_in_a_forecast_are_assumptions():
     (hits,) = (item for item in assumptions(prefix_cache_hit_share=0.4) if item.figure.name == "prefix_cache_hit_share")
     assert hits.value == 0.4
 
 
-def test_what_is_as_it_was_assumed_holds():
+def test_a_figure_within_its_tolerance_holds():
     assert verdicts(judged()) == {}
 
 
@@ -128,15 +128,15 @@ def test_what_is_as_it_was_assumed_holds():
         ({"waiting": None}, {"waiting limit": "not shown"}),
     ],
 )
-def test_what_is_off_by_more_than_allowed_is_named(changes: dict[str, float], expected: dict[str, str]):
+def test_a_figure_beyond_its_tolerance_is_named(changes: dict[str, float], expected: dict[str, str]):
     assert verdicts(judged(**changes)) == expected
 
 
-def test_a_target_that_is_missed_is_no_matter_of_tolerance():
+def test_a_missed_target_does_not_depend_on_a_tolerance():
     assert verdicts(judged(itl_ms=25.1)) == {"itl_ms forecast": "above", "itl_ms limit": "above"}
 
 
-def test_under_another_load_a_forecast_is_not_judged_and_limits_are():
+def test_under_another_load_only_limits_are_judged_and_no_forecast():
     result = judged(requests_per_s=60.0, ttft_ms=900.0, waiting=9.0)
     assert verdicts(result) == {
         "requests_per_s load": "above",
@@ -145,13 +145,13 @@ def test_under_another_load_a_forecast_is_not_judged_and_limits_are():
     }
 
 
-def test_less_load_is_no_surprise_where_none_was_asked_for():
+def test_a_smaller_load_breaks_no_assumption_if_none_was_requested():
     asked_for_none = assumptions(targets="itl=25")
     assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=10.0))) == {}
     assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=50.0)))["requests_per_s load"] == "above"
 
 
-def test_but_its_forecast_is_then_of_another_load():
+def test_under_a_smaller_load_a_forecast_for_the_highest_load_is_not_judged():
     result = judge(assumptions(targets="itl=25"), as_forecast(requests_per_s=10.0, itl_ms=5.0))
     assert verdicts(result) == {"itl_ms forecast": "other load"}
 
@@ -162,19 +162,19 @@ def test_a_bound_is_never_judged_as_a_forecast():
     assert not any(item.off for item in result)
 
 
-def test_means_of_few_requests_are_not_judged_but_their_number_is():
+def test_means_over_few_requests_are_not_judged_but_reported():
     result = judge(assumptions(), as_forecast(duration_s=15.0, answered=3, requests_per_s=0.2, ttft_ms=9000.0))
     shown = verdicts(result)
     assert shown["requests_per_s load"] == "below"
     assert shown["ttft_ms forecast"] == shown["input_tokens load"] == "too few"
 
 
-def test_a_short_look_allows_a_rate_its_chance():
+def test_over_a_short_time_random_arrivals_widen_the_rates_tolerance():
     assert "requests_per_s load" not in verdicts(judge(assumptions(), as_forecast(duration_s=5.0, requests_per_s=48.0)))
 
 
 @pytest.mark.parametrize("name", ["input_tokens", "output_tokens"])
-def test_lengths_that_scatter_are_seldom_off_by_chance(name: str):
+def test_means_of_varying_lengths_are_seldom_off_by_chance(name: str):
     """Lognormal lengths whose standard deviation is their mean, 30 a look, in vLLM's buckets (1, 2, 5, 10...)."""
     mean = getattr(as_forecast(), name)
     lengths = np.random.default_rng(1).lognormal(np.log(mean) - np.log(2) / 2, sqrt(np.log(2)), (500, 30))
@@ -190,7 +190,7 @@ def error(lengths: NDArray[np.float64]) -> float:
 
 
 @pytest.mark.parametrize(("name", "value"), [("ttft_ms", 2100.0), ("itl_ms", 26.0)])
-def test_a_target_is_missed_only_beyond_chance(name: str, value: float):
+def test_a_target_counts_as_missed_only_beyond_random_variation(name: str, value: float):
     missed = as_forecast(**{name: value}, standard_errors={name: value / 100})
     chance = as_forecast(**{name: value}, standard_errors={name: value / 10})
     assert f"{name} limit" in verdicts(judge(assumptions(), missed))
@@ -198,7 +198,7 @@ def test_a_target_is_missed_only_beyond_chance(name: str, value: float):
 
 
 @given(st.floats(0.0, 200.0), st.floats(1.0, 3600.0))
-def test_a_rate_is_off_exactly_beyond_what_is_allowed(rate: float, duration_s: float):
+def test_a_rate_is_off_only_beyond_its_tolerance(rate: float, duration_s: float):
     (result,) = (
         item
         for item in judge(assumptions(), as_forecast(requests_per_s=rate, duration_s=duration_s))
@@ -215,33 +215,33 @@ def counted(values: list[float]) -> dict[float, float]:
     return {bound: float(sum(value <= bound for value in values)) for bound in BOUNDS}
 
 
-def test_observations_are_taken_as_evenly_spread_within_a_bucket():
+def test_observations_are_assumed_to_be_spread_evenly_in_a_bucket():
     result = percentile({1.0: 0.0, 2.0: 10.0, inf: 10.0}, 0.25)
     assert result is not None
     assert (result.low, result.high, result.value) == (1.0, 2.0, 1.25)
 
 
-def test_nothing_has_no_percentiles():
+def test_an_empty_histogram_has_no_percentiles():
     assert percentile({1.0: 0.0, inf: 0.0}, 0.5) is None
     assert percentiles_ms({}) == {}
 
 
-def test_the_outermost_buckets_tell_a_side_and_no_value():
+def test_the_outermost_buckets_give_only_a_bound_of_a_percentile():
     result = percentiles_ms({0.01: 60.0, 0.1: 95.0, inf: 100.0})
     assert [result[name].text("ms") for name in ("p50", "p90", "p99")] == ["< 10 ms", "87.14 ms", "> 100 ms"]
 
 
-def test_scatter_is_that_of_the_middles_of_buckets():
+def test_variation_is_computed_from_the_middles_of_buckets():
     assert variance({1.0: 2.0, 3.0: 4.0, inf: 4.0}) == 0.75**2
     assert variance({1.0: 0.0, 3.0: 2.0, inf: 4.0}) == 0.5**2
 
 
-def test_what_lies_in_one_bucket_or_nowhere_does_not_scatter():
+def test_observations_in_a_single_bucket_have_no_variation():
     assert variance({1.0: 0.0, 2.0: 7.0, inf: 7.0}) == variance({1.0: 0.0, inf: 0.0}) == variance({}) == 0.0
 
 
 @given(st.lists(st.floats(0.0, 100.0), min_size=1), st.floats(0.01, 1.0))
-def test_a_percentile_lies_in_the_bucket_of_the_observation_of_that_rank(values: list[float], share: float):
+def test_a_percentile_lies_in_the_bucket_of_its_rank(values: list[float], share: float):
     result = percentile(counted(values), share)
     ranked = sorted(values)
     below = next(value for place, value in enumerate(ranked, 1) if place >= share * len(ranked))
@@ -263,56 +263,56 @@ def commands(**changes: float) -> list[str]:
     return [item.command for item in advice(judged(**changes), as_forecast(**changes), HERE)]
 
 
-def test_nothing_is_to_do_where_all_holds():
+def test_no_next_step_is_given_if_all_assumptions_hold():
     assert commands() == []
 
 
-def test_another_load_is_ranked_as_it_is_seen():
+def test_another_load_leads_to_tune_rank_for_the_observed_load():
     assert commands(requests_per_s=51.234, input_tokens=6000.4) == [
         "llmd-oke tune rank --stack prod --workload 6000/256 --slo ttft=2000,itl=25,qps=51.2"
     ]
 
 
-def test_servers_without_room_are_ranked_anew_under_the_same_load():
+def test_overloaded_servers_lead_to_tune_rank_under_the_same_load():
     (only,) = commands(kv_cache_usage=0.95)
     assert only.startswith("llmd-oke tune rank --stack prod")
 
 
-def test_a_forecast_that_is_off_is_measured_again():
+def test_a_wrong_forecast_leads_to_new_measurements():
     assert commands(itl_ms=14.0) == ["llmd-oke tune run --stack prod"]
 
 
-def test_prompts_that_are_not_prefilled_remotely_are_the_smoke_benchmarks_matter():
+def test_prompts_not_prefilled_remotely_lead_to_the_smoke_benchmark():
     assert commands(remote_prefill_share=0.4) == ["llmd-oke smoke --stack prod"]
 
 
-def test_prefix_cache_hits_are_said_where_they_matter():
+def test_prefix_cache_hits_are_passed_to_tune_rank_if_they_matter():
     (only,) = advice(judged(prefix_cache_hit_share=0.4), as_forecast(prefix_cache_hit_share=0.4), HERE)
     assert "40% of prompt tokens" in only.why
     assert "--prefix-hits 0.4 " in only.command
 
 
-def test_few_prefix_cache_hits_are_none_to_count_on():
+def test_few_prefix_cache_hits_are_not_counted_on():
     assert "--prefix-hits" not in rank_command(as_forecast(prefix_cache_hit_share=0.1), HERE)
 
 
-def test_one_of_several_models_is_named():
+def test_commands_name_the_model_if_the_stack_has_several():
     assert "--name llama" in rank_command(as_forecast(), replace(HERE, name="llama"))
 
 
 @pytest.mark.parametrize("missing", ["input_tokens", "output_tokens"])
-def test_what_was_not_seen_is_left_to_the_stack_file(missing: str):
+def test_values_that_were_not_observed_are_left_to_the_stack_file(missing: str):
     assert "--workload" not in rank_command(as_forecast(**{missing: None}), HERE)
 
 
-def test_lengths_of_few_requests_are_left_to_it_too():
+def test_lengths_of_too_few_requests_are_left_to_the_stack_file():
     few = as_forecast(answered=5, requests_per_s=0.5)
     assert rank_command(few, HERE) == "llmd-oke tune rank --stack prod --slo ttft=2000,itl=25,qps=0.5"
 
 
-def test_no_requests_are_nothing_to_rank_for():
+def test_without_requests_tune_rank_is_not_suggested():
     assert commands(answered=0, requests_per_s=0.0) == []
 
 
-def test_a_name_with_spaces_stays_one_word():
+def test_a_model_name_with_spaces_is_quoted():
     assert "--stack 'a b'" in rank_command(as_forecast(), replace(HERE, stack="a b"))

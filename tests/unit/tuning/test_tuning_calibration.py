@@ -40,7 +40,7 @@ BOTH = pytest.mark.parametrize("kept", [True, False], ids=["without the outlier"
 
 
 @BOTH
-def test_three_concurrencies_predict_the_others(kept):
+def test_a_fit_of_three_concurrencies_predicts_the_others(kept):
     points = decode_points(rows(kept))
     known = [point for point in points if point.sequences in {4, 32, 256}]
     unseen = [point for point in points if point.sequences in {16, 64, 128}]
@@ -67,7 +67,7 @@ def test_each_tensor_parallel_size_is_predicted_from_the_others(kept):
     [({1, 2}, "decode_sizes_1_and_2_predict_4_and_8"), ({2, 8}, "decode_sizes_2_and_8_predict_1_and_4")],
     ids=["1 and 2", "2 and 8"],
 )
-def test_two_sizes_alone_miss_the_others_by_a_known_amount(kept, sizes, tolerance):
+def test_a_fit_of_two_sizes_misses_the_others_by_a_known_amount(kept, sizes, tolerance):
     points = decode_points(rows(kept))
     known = [point for point in points if point.parallelism.tensor_parallel_size in sizes]
     unseen = [point for point in points if point.parallelism.tensor_parallel_size not in sizes]
@@ -80,7 +80,7 @@ def test_each_size_of_prefill_is_predicted_from_the_others():
     assert result.mean <= TOLERANCES["prefill_each_size"]
 
 
-def test_the_shipped_figures_are_the_fit_of_the_published_points():
+def test_the_kits_figures_equal_the_fit_of_the_published_points():
     fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
     assert fitted.decode.fixed_s == pytest.approx(FIGURES.decode.fixed_s, rel=0.01)
     assert fitted.decode.bytes_factor == pytest.approx(FIGURES.decode.bytes_factor, rel=0.01)
@@ -92,7 +92,7 @@ def test_the_shipped_figures_are_the_fit_of_the_published_points():
 
 
 @pytest.mark.parametrize("product", ["H100", "H200"])
-def test_the_shipped_figures_of_other_gpus_are_the_fits_of_their_points(product):
+def test_the_kits_figures_of_other_gpus_equal_the_fits_of_their_points(product):
     points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
     assert points is not None
     shipped = known_figures(MODEL, node.gpu)
@@ -109,7 +109,7 @@ def test_the_shipped_figures_of_other_gpus_are_the_fits_of_their_points(product)
 
 
 @pytest.mark.parametrize("product", ["H100", "H200"])
-def test_held_out_errors_of_other_gpus_are_within_the_tolerances(product):
+def test_held_out_errors_of_other_gpus_are_within_tolerances(product):
     figures = known_figures(MODEL, search_inputs.known_gpu(product).gpu)
     assert figures.decode.fit is not None
     assert figures.prefill.fit is not None
@@ -118,7 +118,7 @@ def test_held_out_errors_of_other_gpus_are_within_the_tolerances(product):
     assert (figures.prefill.fit.unseen_size_error or 1) <= TOLERANCES["prefill_each_size"]
 
 
-def test_a_fit_finds_the_model_that_made_the_points():
+def test_a_fit_recovers_the_model_that_generated_its_points():
     made = [
         row(
             tensor_parallel_size=size,
@@ -136,7 +136,7 @@ def test_a_fit_finds_the_model_that_made_the_points():
 
 
 @pytest.mark.parametrize("tokens", [1024, 4096], ids=["that go on together", "that take turns"])
-def test_overheads_of_prompts_in_flight_hide_behind_others_computing(tokens):
+def test_overheads_of_concurrent_prompts_overlap_with_others_computing(tokens):
     """Eight prompts of 1024 tokens are one step of vLLM's budget, of 4096 tokens four steps."""
     together = min(8, 8192 // tokens)
 
@@ -153,7 +153,7 @@ def test_overheads_of_prompts_in_flight_hide_behind_others_computing(tokens):
     assert figures.overhead_s == pytest.approx(FIGURES.prefill.overhead_s, rel=0.01)
 
 
-def test_a_role_with_too_few_points_stays_as_it_was():
+def test_a_role_with_too_few_points_keeps_its_figures():
     result = calibrate(rows(True)[:5], MODEL, SHAPE, FIGURES)
     assert result.fitted == ("decode",)
     assert result.figures.prefill == FIGURES.prefill
@@ -164,7 +164,7 @@ def test_too_few_rows_are_refused_with_what_was_found():
         calibrate([row(output_tokens_per_s=1000), row(model="other")], MODEL, SHAPE, FIGURES)
 
 
-def test_rows_of_two_images_are_not_mixed():
+def test_rows_of_two_images_are_refused():
     with pytest.raises(KitError, match="several images: one, two"):
         calibrate([row(image="one"), row(image="two")], MODEL, SHAPE, FIGURES)
 
@@ -176,7 +176,7 @@ def decode_rows(count=3, **changes):
 TOLD = {"image": "one", "attention_backend": "A", "quick_reduce": "NONE", "block_size": 16}
 
 
-def test_rows_of_several_conditions_are_refused_with_what_they_differ_in():
+def test_rows_of_several_conditions_are_refused_with_their_differences():
     mixed = [*decode_rows(2, **TOLD), *decode_rows(2, **{**TOLD, "block_size": 128}), row(image="one", concurrency=64)]
     with pytest.raises(KitError, match="The decode rows were measured under several conditions") as refused:
         calibrate(mixed, MODEL, SHAPE, FIGURES)
@@ -185,7 +185,7 @@ def test_rows_of_several_conditions_are_refused_with_what_they_differ_in():
     assert "--only block_size=VALUE" in (refused.value.remedy or "")
 
 
-def test_each_role_keeps_what_its_servers_were_started_with(tmp_path):
+def test_figures_of_each_role_record_its_servers_settings(tmp_path):
     prefill = [
         row("prefill", **{**TOLD, "block_size": 128}, tensor_parallel_size=size, concurrency=1, input_tokens=4096)
         for size in (1, 2, 4)
@@ -206,7 +206,7 @@ def test_each_role_keeps_what_its_servers_were_started_with(tmp_path):
     assert told.startswith("decode: block size 128, measured 16")
 
 
-def test_a_fit_of_rows_that_tell_no_conditions_says_so():
+def test_a_fit_of_rows_without_conditions_says_so():
     fitted = calibrate(decode_rows(4, image="one"), MODEL, SHAPE, FIGURES).figures
     told = fitted.differences(Conditions(image="one", attention_backend="A", block_size=16))
     assert (
@@ -216,7 +216,7 @@ def test_a_fit_of_rows_that_tell_no_conditions_says_so():
 
 
 @pytest.mark.parametrize("product", ["MI300X", "H100", "H200"])
-def test_fits_of_published_points_know_the_conditions_that_the_shipped_figures_state(product):
+def test_fits_of_published_points_have_the_conditions_in_the_kits_figures(product):
     points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
     assert points is not None
     shipped = known_figures(MODEL, node.gpu)
@@ -225,7 +225,7 @@ def test_fits_of_published_points_know_the_conditions_that_the_shipped_figures_s
     assert set(fitted.measured_conditions().values()) == {shipped.conditions}
 
 
-def test_figures_are_written_and_read_back(tmp_path):
+def test_written_figures_are_read_back_equal(tmp_path):
     fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
     (tmp_path / "fit.yaml").write_text(figures_text(fitted))
     read = read_figures(tmp_path / "fit.yaml")
@@ -245,7 +245,7 @@ def test_a_file_that_has_no_figures_is_refused_by_field(tmp_path):
     st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=4, max_size=8),
 )
 @settings(max_examples=50)
-def test_no_coefficient_is_negative_and_none_fits_better_alone(factors, matrix):
+def test_no_coefficient_is_negative_and_no_single_change_fits_better(factors, matrix):
     columns = np.array(matrix)
     values = columns @ (np.array(factors) - 3)
     result = nonnegative_least_squares(columns, values)
@@ -264,22 +264,22 @@ LOADS = (4, 16, 64, 128, 256)
 ROWS = [exact(size, concurrency) for size in (1, 2) for concurrency in LOADS]
 
 
-def test_a_point_that_was_left_out_does_not_bend_its_own_model():
+def test_a_held_out_point_does_not_influence_its_own_prediction():
     wrong = ROWS[0].model_copy(update={"output_tokens_per_s": 10 * (ROWS[0].output_tokens_per_s or 0)})
     result = dict(left_out_models([wrong, *ROWS[1:]], LATENCY))
     assert result[wrong].decode_step_s(4, 130, 1) == pytest.approx(LATENCY.decode_step_s(4, 130, 1), rel=0.01)
     assert result[ROWS[1]].decode_step_s(4, 130, 1) < 0.8 * LATENCY.decode_step_s(4, 130, 1)
 
 
-def test_each_row_comes_back_once():
+def test_each_row_is_held_out_once():
     assert [row for row, _ in left_out_models(ROWS, LATENCY)] == ROWS
 
 
-def test_too_few_points_give_no_model():
+def test_too_few_points_give_no_held_out_model():
     assert list(left_out_models(ROWS[:3], LATENCY)) == []
 
 
-def test_points_of_one_load_are_left_out_by_spread():
+def test_points_of_a_single_load_are_held_out_by_spread_over_gpus():
     def prefill(size):
         return row(
             "prefill",

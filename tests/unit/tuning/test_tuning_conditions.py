@@ -44,14 +44,14 @@ def rendered(release_, model, engine, role):
     ("release_", "model", "engine"),
     list(itertools.product((NEW, OVERRIDDEN, release("llm-d-0.6.0")), (MODEL, QUICK), ENGINES)),
 )
-def test_servers_are_taken_to_be_started_as_their_pods_are(release_, model, engine):
+def test_assumed_server_settings_equal_those_of_rendered_pods(release_, model, engine):
     started = deployed_conditions(release_, model, engine)
     for role, own in (("decode", started.handing_over), ("aggregated", started.aggregated)):
         assert (own.attention_backend, own.block_size, own.quick_reduce) == rendered(release_, model, engine, role)
         assert own.image == release_.vllm.image.reference
 
 
-def test_each_difference_is_told_with_what_is_known_of_it():
+def test_each_difference_of_conditions_is_reported_with_its_known_effect():
     measured = Conditions(image="one", attention_backend="A", quick_reduce="NONE", block_size=16)
     deployed = Conditions(image="two", attention_backend="B", quick_reduce="INT4", block_size=128)
     image, backend, quick_reduce, block_size = differences(measured, deployed)
@@ -61,17 +61,17 @@ def test_each_difference_is_told_with_what_is_known_of_it():
     assert "bound" in block_size
 
 
-def test_servers_started_as_the_measured_ones_differ_in_nothing():
+def test_servers_with_the_measured_settings_have_no_differences():
     same = Conditions(image="one", attention_backend="A", quick_reduce="NONE", block_size=16)
     assert list(differences(same, same)) == []
 
 
-def test_figures_of_unknown_servers_say_that():
+def test_figures_of_unknown_servers_are_reported_as_such():
     (told,) = differences(None, Conditions(image="two"))
     assert "is not told" in told
 
 
-def test_figures_of_which_the_image_alone_is_known_say_that_too():
+def test_figures_of_which_only_the_image_is_known_are_reported_as_such():
     told = list(differences(Conditions(image="one"), Conditions(image="two", block_size=128)))
     assert told[0] == "image two, measured one: effect unknown"
     assert told[1:] == [
@@ -79,18 +79,18 @@ def test_figures_of_which_the_image_alone_is_known_say_that_too():
     ]
 
 
-def test_a_backend_is_found_in_each_way_to_write_an_argument():
+def test_an_attention_backend_is_recognized_in_each_notation():
     for words in (["--attention-backend", "ROCM_ATTN"], ["--attention_backend=A", "--attention-backend=ROCM_ATTN"]):
         started = deployed_conditions(NEW, MODEL, config.Engine(extra_args=tuple(words)))
         assert (started.handing_over.attention_backend, started.aggregated.attention_backend) == ("ROCM_ATTN",) * 2
 
 
-def test_without_quick_reduce_figures_that_were_measured_with_it_come_out_too_fast():
+def test_without_quick_reduce_figures_measured_with_it_are_optimistic():
     (told,) = differences(Conditions(quick_reduce="INT4"), Conditions(quick_reduce="NONE"))
     assert "take longer than measured: not counted" in told
 
 
-def test_forecasts_for_mi300x_name_each_kind_of_servers_that_differs():
+def test_mi300x_forecasts_name_each_kind_of_servers_that_differs():
     """The published points were measured without quick-reduce, with blocks of 16, by an image of February 2026."""
     _, trust = confine(
         question(), FIGURES, allow_extrapolation=True, started=deployed_conditions(NEW, MODEL, config.Engine())
@@ -100,19 +100,19 @@ def test_forecasts_for_mi300x_name_each_kind_of_servers_that_differs():
     assert not any("quick-reduce" in item for item in trust.conditions)
 
 
-def test_bounds_differ_from_no_measurement():
+def test_bounds_have_no_measured_conditions_to_differ_from():
     bounds = known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)
     assert list(condition_differences(bounds, deployed_conditions(NEW, MODEL, config.Engine()))) == []
 
 
-def test_drafts_are_told_as_counted_or_not():
+def test_drafts_are_reported_as_counted_or_not():
     (uncounted,) = differences(Conditions(block_size=16), Conditions(draft_tokens=3))
     assert "neither what they save nor what they cost" in uncounted
     (counted,) = differences(Conditions(block_size=16), Conditions(draft_tokens=3, accepted_share=0.8))
     assert "80% of them are counted" in counted
 
 
-def test_a_stack_that_drafts_forecasts_by_its_accepted_share():
+def test_forecasts_of_a_stack_with_drafts_use_its_accepted_share():
     asked = config.Engine(speculation=Speculation(tokens=2, accepted_share=0.7))
     started = deployed_conditions(NEW, MODEL, asked).handing_over
     assert (started.draft_tokens, started.accepted_share) == (2, 0.7)

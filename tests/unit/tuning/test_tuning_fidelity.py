@@ -35,7 +35,7 @@ def finding(row, rule):
     return RowFinding(row, rule, "rejected", "why")
 
 
-def test_a_case_compares_the_simulation_with_the_measurement():
+def test_a_case_compares_simulation_and_measurement():
     (case,) = held(measured()).cases
     assert case.standing is Standing.HELD_OUT
     assert {item.metric.name: item.error for item in case.figures}["tpsg"] == pytest.approx(
@@ -43,13 +43,13 @@ def test_a_case_compares_the_simulation_with_the_measurement():
     )
 
 
-def test_a_rehearsal_of_the_same_load_stands_beside_its_measurement():
+def test_a_rehearsal_of_the_same_load_is_shown_beside_its_measurement():
     rehearsed = measured(basis=Basis.CALIBRATED, image="vllm:9", output_tokens_per_s=4400.0)
     (case,) = held(measured(), rehearsed=[rehearsed]).cases
     assert [item.error for item in case.rehearsed_figures] == pytest.approx([0.1, 0.1, 0.1])
 
 
-def test_a_rehearsal_without_a_measurement_is_a_case_of_its_own():
+def test_a_rehearsal_without_a_measurement_is_a_separate_case():
     rehearsed = measured(basis=Basis.CALIBRATED, concurrency=8)
     cases = held(measured(), rehearsed=[rehearsed]).cases
     assert [case.standing for case in cases] == [Standing.HELD_OUT, Standing.REHEARSED]
@@ -60,38 +60,38 @@ def test_a_rehearsal_without_a_measurement_is_a_case_of_its_own():
     ("changes", "why"),
     [({"model": "llama"}, "it is of llama"), ({"basis": Basis.BOUND}, "a bound"), ({"arrival": "trace"}, "trace")],
 )
-def test_rehearsals_are_held_to_the_same_rules_as_measurements(changes, why):
+def test_rehearsals_and_measurements_are_subject_to_the_same_rules(changes, why):
     result = held(rehearsed=[measured(**{"basis": Basis.CALIBRATED, **changes})])
     assert result.cases == ()
     assert why in str(result.omitted[0])
 
 
-def test_a_bound_stands_beside_no_measurement():
+def test_a_bound_is_not_compared_with_a_measurement():
     (case,) = held(measured(), rehearsed=[measured(basis=Basis.BOUND)]).cases
     assert case.rehearsed is None
 
 
-def test_a_measurement_too_long_to_be_simulated_whole_is_left_out():
+def test_a_measurement_too_long_to_simulate_is_left_out():
     """A part of it is another load: under overload queues grow as long as it lasts."""
     result = held(measured(requests=60_000))
     assert result.cases == ()
     assert "60,000 requests would have to be simulated, at most 20,000 are" in str(result.omitted[0])
 
 
-def test_points_of_the_fit_come_twice():
+def test_points_of_the_fit_are_reported_in_sample_and_left_out():
     rows = [measured(concurrency=level, output_tokens_per_s=60.0 * level) for level in (4, 16, 64, 128, 256)]
     standings = [case.standing for case in held(*rows, fitted=tuple(rows)).cases]
     assert standings == 5 * [Standing.IN_SAMPLE] + 5 * [Standing.LEFT_OUT]
 
 
-def test_what_can_not_be_right_is_left_out():
+def test_rejected_rows_are_left_out():
     wrong = measured()
     result = held(wrong, findings=[finding(wrong, Rule.HARDWARE_BOUND)])
     assert result.cases == ()
     assert "above the hardware's bound" in str(result.omitted[0])
 
 
-def test_requests_that_waited_are_simulated_waiting():
+def test_queued_requests_are_simulated_as_queued():
     waited = measured(concurrency=512, max_num_seqs=256)
     assert len(held(waited, findings=[finding(waited, Rule.MAX_NUM_SEQS)]).cases) == 1
 
@@ -105,7 +105,7 @@ def test_requests_that_waited_are_simulated_waiting():
         ({"input_tokens": 1e8}, "doesn't fit its KV cache"),
     ],
 )
-def test_rows_that_can_not_be_compared_say_why(changes, why):
+def test_rows_that_cannot_be_compared_have_a_reason(changes, why):
     result = held(measured(**changes))
     assert result.cases == ()
     assert why in str(result.omitted[0])
@@ -124,11 +124,11 @@ def open_loop(**changes):
     return row("end-to-end", **{**told, **load, "requests": 40, **changes})
 
 
-def test_a_prompt_alone_takes_what_the_latency_model_says():
+def test_a_single_prompts_simulated_time_is_the_latency_models():
     assert simulated(prefill(), SIMULATOR).ttft_ms.mean == pytest.approx(1000 * unloaded_prefill_s(LATENCY, 4096, 2))
 
 
-def test_prompts_that_a_cache_answered_are_cached_in_the_simulation():
+def test_prompts_answered_by_a_prefix_cache_are_cached_in_the_simulation():
     whole, half = (simulated(prefill(prefix_cache_hit_share=share, requests=200), SIMULATOR) for share in (None, 0.5))
     least = LATENCY.factors.prefill_overhead_s * 1000
     assert half.ttft_ms.mean < least + 0.7 * (whole.ttft_ms.mean - least)
@@ -141,12 +141,12 @@ def test_prompts_of_decode_measurements_cost_no_prefill():
     assert result.ttft_ms.mean < 1000 * LATENCY.factors.prefill_overhead_s + 20
 
 
-def test_as_many_requests_are_sent_as_were_measured():
+def test_a_simulation_sends_as_many_requests_as_were_measured():
     result = simulated(open_loop(), SIMULATOR)
     assert (result.requests, result.offered_requests_per_s, result.topology) == (3 * 40, 2.0, "1p-tp1-1d-tp2")
 
 
-def test_only_the_steady_part_counts_where_a_row_says_so():
+def test_only_the_steady_part_counts_if_a_rows_notes_say_so():
     result = simulated(open_loop(notes=("counted: all users busy",)), SIMULATOR)
     assert "the middle 60 % of the sending time" in result.notes
 
@@ -157,7 +157,7 @@ def test_a_closed_loop_without_a_number_of_requests_runs_a_minute():
     assert result.duration_s > 55
 
 
-def test_a_simulation_has_the_basis_of_its_figures():
+def test_a_simulations_basis_is_that_of_its_figures():
     bound = Simulator(MODEL, SHAPE, LATENCY, Basis.BOUND)
     assert {simulated(item, bound).basis for item in (prefill(), row(requests=None))} == {Basis.BOUND}
 
@@ -174,11 +174,11 @@ def test_a_simulation_has_the_basis_of_its_figures():
         (open_loop(requests=12_001, notes=("counted: all users busy",)), "20,002 requests"),
     ],
 )
-def test_a_load_that_is_not_told_is_not_guessed(measured, why):
+def test_an_unknown_load_is_not_guessed(measured, why):
     assert why in str(unsuitable(measured))
 
 
-def test_the_longest_load_that_can_be_simulated_is():
+def test_the_longest_allowed_load_can_be_simulated():
     assert unsuitable(open_loop(requests=20_000)) is None
 
 
@@ -209,18 +209,18 @@ def end_to_end(**changes):
         (end_to_end(basis=Basis.CALIBRATED, image=IMAGE_STANDINGS), Standing.REHEARSED),
     ],
 )
-def test_a_row_stands_by_its_gpu_image_and_load(measured, standing):
+def test_a_rows_group_depends_on_gpu_image_and_load(measured, standing):
     assert KNOWN.standing(measured) is standing
 
 
-def test_a_simulation_that_rests_on_an_assumed_prefill_is_no_forecast():
+def test_a_simulation_with_assumed_prefill_is_no_forecast():
     assumed = FIGURES.model_copy(update={"prefill": FIGURES.prefill.model_copy(update={"basis": Basis.BOUND})})
     known = KnownFigures(assumed, (FITTED,))
     assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.ASSUMED
     assert known.standing(FITTED) is Standing.IN_SAMPLE
 
 
-def test_servers_count_as_fitted_where_nobody_says_what_a_fit_has_seen():
+def test_servers_of_a_fit_with_unknown_rows_count_as_fitted():
     known = KnownFigures(FIGURES.model_copy(update={"image": IMAGE_STANDINGS}), None)
     assert known.standing(row(image=IMAGE_STANDINGS, concurrency=99)) is Standing.IN_SAMPLE
     assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.HELD_OUT
@@ -251,19 +251,19 @@ def guide_fixture():
         ("e2e_ms", "request_latency"),
     ],
 )
-def test_latencies_of_the_guide_are_those_of_its_report(guide, field, key):
+def test_the_guides_measured_latencies_are_those_of_its_report(guide, field, key):
     source = yaml.safe_load(REPORT.read_text())["metrics"]["latency"][key]
     told = getattr(guide, field).model_dump(exclude_none=True)
     assert told == pytest.approx({name: 1000 * source[name] for name in told}, rel=1e-3)
 
 
-def test_throughput_of_the_guide_is_that_of_its_report(guide):
+def test_the_guides_measured_throughput_is_that_of_its_report(guide):
     source = yaml.safe_load(REPORT.read_text())["metrics"]["throughput"]
     assert guide.output_tokens_per_s == pytest.approx(source["output_tokens_per_sec"], rel=1e-3)
     assert guide.concurrency == pytest.approx(source["requests_per_sec"] * (guide.e2e_ms.mean or 0) / 1000, rel=2e-3)
 
 
-def test_runs_of_a_model_are_its_own():
+def test_published_runs_are_those_of_the_requested_model():
     runs = published_runs("gpt-oss-120b", "H200")
     assert {(run.row.model, run.row.gpu) for run in runs} == {("gpt-oss-120b", "H200")}
     assert len(published_runs("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")) == 16

@@ -44,12 +44,12 @@ def seen(subject, off, **changes):
 
 
 @pytest.mark.parametrize("metric", ["output_tokens_per_s", "tpsg", "tpsu"])
-def test_the_mean_error_of_a_group_is_that_of_its_own_points(metric):
+def test_a_groups_mean_error_is_that_of_its_own_points(metric):
     """+10 % and -25 %."""
     assert errors("held out", metric).mean_absolute == pytest.approx(0.175)
 
 
-def test_figures_for_each_gpu_and_user_are_those_of_two_gpus_and_a_hundred_users():
+def test_figures_by_gpu_and_user_are_computed_for_two_gpus_and_a_hundred_users():
     first = errors("held out", "tpsg").entries[0].compared
     assert (first.seen, first.predicted) == (500.0, 550.0)
     assert errors("held out", "tpsu").entries[0].compared.predicted == 11.0
@@ -60,20 +60,20 @@ def test_the_worst_point_is_named():
     assert (worst.compared.error, worst.name) == (-0.25, "decode tp2 2/256 C 50")
 
 
-def test_a_rehearsal_has_an_error_of_its_own():
+def test_a_rehearsal_has_its_own_error():
     assert errors("held out", "output_tokens_per_s").rehearsed_mean_absolute == pytest.approx(0.05)
 
 
-def test_groups_come_in_order_and_are_not_mixed():
+def test_groups_have_an_order_and_are_not_mixed():
     assert [group.standing.title for group in REPORT.groups] == ["held out", "in sample", "another accelerator"]
 
 
-def test_only_groups_that_count_can_be_beyond_a_limit():
+def test_only_counted_groups_can_exceed_the_limit():
     assert {group.standing for group, _ in REPORT.beyond(0.05)} == {Standing.HELD_OUT}
     assert REPORT.beyond(0.18) == []
 
 
-def test_whole_deployments_and_servers_of_one_role_have_means_of_their_own():
+def test_whole_deployments_and_servers_of_one_role_have_separate_means():
     cases = (seen("prefill", 0.01), seen("decode", 0.02), seen("end-to-end", 0.3, topology="agg-tp1-1r"))
     report = Report("m", "MI300X", "x", cases)
     assert [(item.subject, round(item.mean_absolute, 3)) for item in report.groups[0].metrics] == [
@@ -84,7 +84,7 @@ def test_whole_deployments_and_servers_of_one_role_have_means_of_their_own():
     assert [item.subject for _, item in report.beyond(0.2)] == ["end-to-end"]
 
 
-def test_other_images_are_groups_of_their_own():
+def test_each_other_image_is_a_group_of_its_own():
     cases = tuple(case(Standing.OTHER_IMAGE, 100.0, 110.0, image=image) for image in ("vllm:2", "vllm:3", "vllm:2"))
     groups = Report("m", "MI300X", "x", cases).groups
     assert [(group.title, len(group.cases)) for group in groups] == [
@@ -93,7 +93,7 @@ def test_other_images_are_groups_of_their_own():
     ]
 
 
-def test_every_metric_that_is_compared_is_shown():
+def test_every_compared_metric_is_shown():
     figures = {name: tpot(5.0).model_copy(update={"p95": 6.0}) for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")}
     rates = {"input_tokens_per_s": 7.0, "output_tokens_per_s": 8.0}
     rows = [row(subject, **figures, **rates) for subject in METRICS_BY_SUBJECT]
@@ -102,26 +102,26 @@ def test_every_metric_that_is_compared_is_shown():
     assert shown == [(subject, name) for subject, names in METRICS_BY_SUBJECT.items() for name in names]
 
 
-def test_a_verdict_names_what_is_beyond_the_limit():
+def test_a_verdict_names_the_metrics_beyond_the_limit():
     assert str(verdict_of(REPORT, 0.16)).splitlines()[1] == "  held out: decode output, 17.5%"
     assert (verdict_of(REPORT, 0.16).passed, verdict_of(REPORT, 0.18).passed) == (False, True)
 
 
-def test_where_nothing_counts_no_limit_is_kept():
+def test_without_counted_groups_the_verdict_fails():
     assert not verdict_of(Report("m", "MI300X", "x", CASES[3:]), 0.5).passed
 
 
-def test_a_report_without_anything_that_counts_says_so():
+def test_a_report_without_counted_errors_says_so():
     assert not Report("m", "MI300X", "x", CASES[3:]).counted
 
 
-def test_an_error_of_a_step_is_one_of_its_time():
+def test_a_decode_steps_error_is_that_of_its_time():
     late = Case(Standing.HELD_OUT, row(tpot_ms=tpot(10.0)), row(tpot_ms=tpot(12.0)))
     (only,) = Report("m", "MI300X", "x", (late,)).groups[0].metrics
     assert (only.metric.name, only.mean_absolute) == ("tpot_ms.mean", pytest.approx(0.2))
 
 
-def test_statements_are_off_by_the_distance_to_their_range():
+def test_a_statements_error_is_its_distance_from_the_range():
     assert [item.error for item in STATEMENTS] == pytest.approx([0.1, -0.1, 0.0])
 
 
@@ -129,7 +129,7 @@ def test_a_statement_that_is_not_reached_has_no_error():
     assert ClaimSimulation("x", "blog", "1 TPSU", (None, 1.0), None, Basis.CALIBRATED).error is None
 
 
-def test_json_has_means_of_groups_and_every_figure():
+def test_report_json_has_means_of_groups_and_every_figure():
     result = fidelity_report.as_json(REPORT)
     assert result["groups"][0]["metrics"][1]["metric"] == "tpsg"
     assert result["groups"][0]["metrics"][1]["mean_absolute_error"] == pytest.approx(0.175)
@@ -138,13 +138,13 @@ def test_json_has_means_of_groups_and_every_figure():
     assert result["omitted"] == ["runs.jsonl:7: odd"]
 
 
-def test_lines_have_one_figure_each_with_the_basis_of_both_sides():
+def test_json_lines_have_one_figure_each_with_both_sides_basis():
     first = json.loads(fidelity_report.json_lines(REPORT).splitlines()[0])
     assert (first["reference_basis"], first["simulated_basis"]) == ("measured", "calibrated")
     assert (first["error"], first["rehearsed_error"]) == (pytest.approx(0.1), pytest.approx(-0.05))
 
 
-def test_markdown_has_a_table_for_each_group_and_metric():
+def test_report_markdown_has_a_table_for_each_group_and_metric():
     text = fidelity_report.markdown(REPORT)
     assert "| decode tp2 2/256 C 100 | 1,000 | 1,100 | +10.0% | 950.0 | -5.0% |" in text
     assert "| decode | output (tokens/s) | 2 | 17.5% | 5.0% | -25.0% | decode tp2 2/256 C 50 |" in text
@@ -152,7 +152,7 @@ def test_markdown_has_a_table_for_each_group_and_metric():
     assert "Not counted." in text
 
 
-def test_the_page_draws_no_other_accelerator():
+def test_the_page_draws_no_measurements_of_other_accelerators():
     text = fidelity_report.html(REPORT)
     assert "decode, held out (calibrated)" in text
     assert "another accelerator (calibrated)" not in text

@@ -56,22 +56,22 @@ def flat_points(contexts=(130,)):
         (prefill(all_reduce_efficiency=1.0), "all_reduce_efficiency 1", "links' whole rate"),
     ],
 )
-def test_a_factor_that_is_not_physical_is_told_with_what_it_makes_free(figures, factor, free):
+def test_a_physically_impossible_factor_is_reported_with_its_consequence(figures, factor, free):
     result = [str(fault) for fault in unphysical(figures)]
     assert any(factor in text and free in text and " points, " in text for text in result)
 
 
 @pytest.mark.parametrize("gpu", ["H100", "H200"])
-def test_the_kits_figures_that_read_faster_than_memory_can_say_so(gpu):
+def test_the_kits_figures_that_exceed_memory_bandwidth_are_reported(gpu):
     result = unphysical(known_figures(MODEL, search_inputs.known_gpu(gpu).gpu))
     assert [fault.factor.split()[0] for fault in result] == ["bytes_factor"]
 
 
-def test_no_role_without_a_fit_is_judged():
+def test_a_role_without_a_fit_is_not_checked():
     assert unphysical(known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)) == ()
 
 
-def test_a_fit_of_one_short_context_that_leaves_reading_out_says_so():
+def test_a_fit_of_one_short_context_that_omits_reading_time_says_so():
     figures = calibrate(flat_points(), MODEL, SHAPE, FIGURES).figures
     assert figures.decode.bytes_factor < 0.1
     (fault,) = [fault for fault in unphysical(figures) if fault.role == "decode"]
@@ -80,7 +80,7 @@ def test_a_fit_of_one_short_context_that_leaves_reading_out_says_so():
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_long_contexts_are_not_extrapolated_from_a_fit_in_which_they_cost_nothing(allowed):
+def test_contexts_are_not_extrapolated_from_a_fit_in_which_they_cost_nothing(allowed):
     figures = calibrate(flat_points(), MODEL, SHAPE, FIGURES).figures
     with pytest.raises(
         KitError, match=r"can't be extrapolated so far:\n  decode: contexts of 4,224 tokens, measured"
@@ -89,31 +89,31 @@ def test_long_contexts_are_not_extrapolated_from_a_fit_in_which_they_cost_nothin
     assert "tune run --workload" in (e.value.remedy or "")
 
 
-def test_within_what_was_measured_such_a_fit_answers_and_says_so():
+def test_within_its_range_such_a_fit_is_used_with_a_warning():
     figures = calibrate(flat_points((4224,)), MODEL, SHAPE, FIGURES).figures
     _, trust = confine(question(), figures, allow_extrapolation=False)
     assert "longer contexts cost hardly anything" in trust.sentence
 
 
-def test_batches_stay_within_what_was_measured_where_larger_ones_would_be_free():
+def test_batches_stay_in_the_measured_range_if_larger_ones_would_be_free():
     figures = decode(flops_factor=0.0, sequence_s=0.0, fit=FIGURES.decode.fit.model_copy(update={"most_sequences": 64}))
     asked, _ = confine(question(), figures, allow_extrapolation=True)
     assert asked.room.max_num_seqs == 64
 
 
-def test_other_sizes_are_left_out_where_steps_would_take_nothing_for_their_layers():
+def test_other_sizes_are_excluded_if_steps_would_take_no_time_for_layers():
     fit = FIGURES.decode.fit.model_copy(update={"tensor_parallel_sizes": (1, 2)})
     asked, _ = confine(question(), decode(fixed_s={}, fit=fit), allow_extrapolation=True)
     assert {spread.kind for spread in asked.choices.spreads} == {"tp1", "tp2"}
 
 
-def test_simulated_servers_of_a_model_without_figures_go_by_bounds():
+def test_simulated_servers_without_latency_figures_use_bounds():
     own, other = (known_figures(model, SHAPE.gpu) for model in (MODEL, MODEL.model_copy(update={"name": "other"})))
     assert (own.basis, other.basis) == (Basis.CALIBRATED, Basis.BOUND)
     assert (own.measured, other.measured) == (True, False)
 
 
-def test_a_fit_that_lies_in_the_project_is_what_forecasts_go_by(tmp_path: Path):
+def test_forecasts_use_a_fit_stored_in_the_project(tmp_path: Path):
     write_entry(tmp_path, "latency/MI300X/gpt-oss-120b", figures_text(prefill(overhead_s=0.5)))
     assert not project_problems()
     used = latency_figures("gpt-oss-120b", "MI300X")

@@ -13,7 +13,7 @@ def verdicts(*rows, limits=LIMITS):
     return [(finding.rule, finding.verdict) for finding in inspect(rows, limits).findings]
 
 
-def test_cached_prefill_of_the_published_table_is_above_the_hardware_bound():
+def test_published_cached_prefill_exceeds_the_hardware_bound():
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     rejected = inspect(points.rows(), RowLimits(LATENCY)).rejected
@@ -22,7 +22,7 @@ def test_cached_prefill_of_the_published_table_is_above_the_hardware_bound():
     assert "408,046 prompt tokens/s, at most 134,165" in str(cached[1])
 
 
-def test_the_published_table_keeps_all_points_up_to_its_server_cap():
+def test_the_published_table_keeps_points_up_to_its_servers_limit():
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     inspection = inspect(points.rows(), RowLimits(LATENCY))
@@ -30,62 +30,62 @@ def test_the_published_table_keeps_all_points_up_to_its_server_cap():
     assert {item.row.concurrency for item in inspection.rejected if item.rule is Rule.MAX_NUM_SEQS} == {512}
 
 
-def test_a_decode_step_faster_than_the_memory_is_rejected():
+def test_a_decode_step_faster_than_memory_bandwidth_is_rejected():
     assert verdicts(row(concurrency=1, output_tokens_per_s=50_000)) == [(Rule.HARDWARE_BOUND, "rejected")]
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.02, "flagged"), (0.6, "rejected")])
-def test_prefix_cache_hits_are_flagged_or_rejected_by_their_share(share, verdict):
+def test_rows_are_flagged_or_rejected_by_their_share_of_prefix_cache_hits(share, verdict):
     hit = row("prefill", input_tokens=4096, output_tokens=1, prefix_cache_hit_share=share)
     assert verdicts(hit) == [(Rule.PREFIX_CACHE, verdict)]
 
 
-def test_servers_that_drafted_are_no_measure_of_a_step():
+def test_rows_of_servers_with_drafts_are_rejected_for_fits():
     assert verdicts(row(output_tokens_per_s=2000, draft_tokens=3)) == [(Rule.DRAFTS, "rejected")]
 
 
-def test_more_in_flight_than_the_server_runs_is_no_batch():
+def test_more_concurrent_requests_than_the_servers_limit_are_rejected():
     assert verdicts(row(output_tokens_per_s=2000, max_num_seqs=32)) == [(Rule.MAX_NUM_SEQS, "rejected")]
 
 
-def test_a_whole_deployment_may_queue_but_says_so():
+def test_a_whole_deployment_with_a_queue_is_flagged():
     run = row("end-to-end", topology="8p-tp1-4d-tp2", concurrency=300, max_num_seqs=64)
     assert verdicts(run) == [(Rule.MAX_NUM_SEQS, "flagged")]
     assert verdicts(run.model_copy(update={"concurrency": 256})) == []
 
 
-def test_more_in_flight_than_the_kv_cache_holds_is_rejected():
+def test_more_concurrent_requests_than_the_kv_cache_holds_are_rejected():
     big = row(input_tokens=100_000, output_tokens_per_s=2000, tpot_ms=tpot(32))
     assert verdicts(big) == [(Rule.KEY_VALUE_CACHE, "rejected")]
 
 
-def test_two_waves_are_too_few():
+def test_fewer_than_two_waves_of_requests_are_rejected():
     assert verdicts(row(output_tokens_per_s=2000, requests=128)) == [(Rule.WAVES, "flagged")]
 
 
-def test_a_rate_that_was_not_achieved_is_no_steady_state():
+def test_a_rate_that_was_not_achieved_is_rejected():
     slow = row("end-to-end", arrival="poisson", offered_requests_per_s=45, achieved_requests_per_s=43.5)
     assert verdicts(slow) == [(Rule.ACHIEVED, "flagged")]
 
 
-def test_gpus_that_are_held_but_not_counted_are_told():
+def test_gpus_that_are_reserved_but_not_counted_are_flagged():
     assert verdicts(row("end-to-end", gpus_counted=3, gpus_reserved=8)) == [(Rule.RESERVED, "flagged")]
 
 
-def test_filling_the_kv_cache_shows_in_tpot():
+def test_a_benchmark_that_fills_the_kv_cache_is_detected_by_its_tpot():
     """vLLM pull request 56473: 84.9 requests/s with the fill, 117.7 by steps."""
     filled = row(concurrency=256, output_tokens_per_s=84.9 * 256, tpot_ms=tpot(256 * 1000 / (117.7 * 256)))
     assert verdicts(filled, limits=RowLimits()) == [(Rule.FILL, "flagged")]
 
 
-def test_long_prompts_without_tpot_may_hide_a_fill():
+def test_long_prompts_without_tpot_are_flagged():
     assert verdicts(row(input_tokens=4096, output_tokens_per_s=2000)) == [(Rule.FILL, "flagged")]
 
 
-def test_failed_requests_spoil_a_run():
+def test_failed_requests_reject_a_row():
     assert verdicts(row(output_tokens_per_s=2000, requests=1000, failures=11)) == [(Rule.FAILURES, "rejected")]
 
 
-def test_a_finding_says_where_the_row_is():
+def test_a_finding_has_the_place_of_its_row():
     finding = inspect([row(output_tokens_per_s=2000, max_num_seqs=32)], RowLimits()).findings[0]
     assert str(finding).startswith("runs.jsonl:7: rejected, concurrency above max_num_seqs: 64 in flight, 32 at a time")

@@ -66,7 +66,7 @@ def decode_errors(latency):
     ]
 
 
-def test_decode_of_gpt_oss_meets_the_accuracy_that_its_figures_state(gpt_oss):
+def test_gpt_oss_decode_has_the_accuracy_that_its_figures_state(gpt_oss):
     """MAPE 4.4 % over 24 points; the largest error is the outlier at TP4, concurrency 4."""
     errors = decode_errors(gpt_oss)
     assert sum(errors) / len(errors) < 0.045
@@ -75,17 +75,17 @@ def test_decode_of_gpt_oss_meets_the_accuracy_that_its_figures_state(gpt_oss):
 
 
 @pytest.mark.parametrize("size", PREFILL_MS)
-def test_prefill_of_gpt_oss_is_near_the_table(gpt_oss, size):
+def test_gpt_oss_prefill_is_near_the_published_table(gpt_oss, size):
     """Within 12 % at each TP."""
     assert unloaded_prefill_s(gpt_oss, 4096, size) * 1000 == pytest.approx(PREFILL_MS[size], rel=0.12)
 
 
-def test_a_saturated_prefill_gpu_of_gpt_oss_reaches_the_documented_rate(gpt_oss):
+def test_a_saturated_gpt_oss_prefill_gpu_has_the_documented_rate(gpt_oss):
     """22 to 26 thousand tokens/s at TP1."""
     assert 22_000 < 4096 / gpt_oss.prefill_s(4096) < 26_000
 
 
-def test_decode_of_llama_70b_is_near_the_table_at_tp8():
+def test_llama_70b_decode_is_near_the_published_table_at_tp8():
     """MAPE 1.5 % over 16 points, with an FP8 KV cache as in the source."""
     latency = latency_of("llama-3.3-70b-instruct-fp8-dynamic", 163_840)
     errors: list[float] = []
@@ -96,20 +96,20 @@ def test_decode_of_llama_70b_is_near_the_table_at_tp8():
     assert sum(errors) / len(errors) < 0.03
 
 
-def test_llama_70b_is_sane(llama):
+def test_llama_70b_latencies_are_plausible(llama):
     """Prefill of 4096 tokens takes 0.5 to 0.7 s at TP1; TP2 decodes in the published band of 23 to 50 tokens/s/user."""
     assert 0.5 < llama.prefill_s(4096) < 0.7
     assert 1 / 50 < llama.decode_step_s(24, 4224, 2) < 1 / 23
     assert 0.02 < llama.decode_step_s(1, 128, 1) < 0.04
 
 
-def test_tensor_parallelism_makes_a_prefill_gpu_of_llama_less_efficient(llama):
+def test_tensor_parallelism_lowers_a_llama_prefill_gpus_efficiency(llama):
     """One link between two GPUs: TP2 gives far less than twice the rate of TP1."""
     assert llama.prefill_s(4096, 0, 2) > 0.8 * llama.prefill_s(4096, 0, 1)
 
 
 @pytest.mark.parametrize(("size", "left"), [(1, None), (2, 0.35), (4, 0.54), (8, 0.54)])
-def test_quantized_all_reduce_saves_what_was_measured_of_it(llama, size, left):
+def test_quantized_all_reduce_saves_the_measured_amount(llama, size, left):
     """Kernels at TP2 and TP4; TP8 is taken for TP4, and one GPU has nothing to reduce."""
     quick = latency_of("llama-3.3-70b-instruct-fp8-dynamic", conditions=Conditions(quick_reduce="INT4"))
     without = replace(llama, factors=replace(llama.factors, all_reduce_efficiency=float("inf"))).prefill_s(
@@ -121,18 +121,18 @@ def test_quantized_all_reduce_saves_what_was_measured_of_it(llama, size, left):
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
-def test_no_quantization_is_faster_than_what_it_sends(quantization):
+def test_no_quantization_is_faster_than_its_transferred_bytes(quantization):
     known = quick_reduce_times()
     assert all(share >= known.bytes_share[quantization] for _, share in all_reduce_shares(quantization))
 
 
-def test_quantized_all_reduce_leaves_decode_steps_alone(llama):
+def test_quantized_all_reduce_does_not_change_decode_steps(llama):
     """Decode messages are below the least size of quantized all-reduce."""
     quick = latency_of("llama-3.3-70b-instruct-fp8-dynamic", conditions=Conditions(quick_reduce="INT4"))
     assert quick.decode_step_s(64, 4096, 8) == llama.decode_step_s(64, 4096, 8)
 
 
-def test_the_bytes_of_a_transfer_go_over_the_ports(gpt_oss, llama):
+def test_bytes_of_a_transfer_are_spread_over_the_ports(gpt_oss, llama):
     """302 MB and 1342 MB for 4096 tokens at 40 GB/s."""
     bytes_only = [replace(item, factors=replace(item.factors, transfer_descriptor_s=0.0)) for item in (gpt_oss, llama)]
     assert bytes_only[0].key_value_transfer_s(4096, 1, 16) == pytest.approx(0.00755, rel=0.01)
@@ -144,7 +144,7 @@ def test_the_bytes_of_a_transfer_go_over_the_ports(gpt_oss, llama):
     ("block_size", "release", "descriptors"),
     [(16, "llm-d-0.6.0", 18432), (16, "llm-d-0.9.0", 4752), (64, "llm-d-0.9.0", 1188), (128, "llm-d-0.9.0", 594)],
 )
-def test_a_transfer_takes_its_descriptors_beside_its_bytes(block_size, release, descriptors):
+def test_a_transfer_takes_time_for_descriptors_and_bytes(block_size, release, descriptors):
     """36 layers, keys and values apart before vLLM 0.26, which hands over the windows alone of half of them."""
     latency = latency_of("gpt-oss-120b", conditions=Conditions(release=release))
     assert latency.descriptors(4096, block_size) == descriptors
@@ -154,7 +154,7 @@ def test_a_transfer_takes_its_descriptors_beside_its_bytes(block_size, release, 
 
 
 @given(st.sampled_from(model_names()), st.integers(1, 200_000), st.sampled_from([16, 64, 128]), st.booleans())
-def test_bytes_handed_over_are_the_sum_over_layers_by_their_kind_of_attention(name, tokens, block_size, windows_alone):
+def test_transferred_bytes_are_summed_over_layers_by_kind_of_attention(name, tokens, block_size, windows_alone):
     """Full: whole blocks. Windowed: those with a token that the next one sees, or all. Linear: none."""
     architecture, cached = model(name).architecture, model(name).kv_cache.bytes_per_token
     linear = architecture.linear_attention.layers if architecture.linear_attention else 0
@@ -172,20 +172,20 @@ def test_bytes_handed_over_are_the_sum_over_layers_by_their_kind_of_attention(na
     assert latency.key_value_bytes(tokens, block_size) == pytest.approx(layer_bytes * sum(handed))
 
 
-def test_of_a_long_prompt_windowed_layers_hand_over_next_to_nothing():
+def test_sliding_window_layers_transfer_little_of_a_long_prompt():
     """gpt-oss-120b by vLLM 0.26; before it, and of servers of which no release is told, every layer in full."""
     full, told = (latency_of("gpt-oss-120b", conditions=Conditions(release=name)) for name in (None, "llm-d-0.9.0"))
     assert told.key_value_bytes(5000, 128) / full.key_value_bytes(5000, 128) == pytest.approx(0.525, abs=0.001)
     assert latency_of("gpt-oss-120b", conditions=Conditions(release="llm-d-0.7.0")) != told
 
 
-def test_larger_blocks_save_of_a_transfer_what_was_published(gpt_oss):
+def test_larger_blocks_save_the_published_share_of_transfer_time(gpt_oss):
     """vLLM issue 50913, 5k tokens, blocks of 16 to 64: 58 ms, another model on other GPUs; within a factor of two."""
     saved_s = gpt_oss.key_value_transfer_s(5000, 1, 16) - gpt_oss.key_value_transfer_s(5000, 1, 64)
     assert 0.029 < saved_s < 0.116
 
 
-def test_chunks_of_a_prompt_cost_what_the_whole_prompt_costs(gpt_oss):
+def test_chunks_of_a_prompt_take_as_long_as_the_whole_prompt(gpt_oss):
     """Attention to the computed context is counted once for each chunk; windows differ by little."""
     whole = gpt_oss.prefill_s(8192)
     chunks = gpt_oss.prefill_s(2048) + gpt_oss.prefill_s(2048, 2048) + gpt_oss.prefill_s(4096, 4096)
@@ -205,7 +205,7 @@ def test_more_work_never_takes_less_time(name, size):
     assert prompts == sorted(prompts)
 
 
-def test_a_step_is_evaluated_in_microseconds(gpt_oss):
+def test_a_step_is_computed_in_microseconds(gpt_oss):
     """The simulated vLLM asks at each step; the bound is loose for busy machines."""
     server = gpt_oss.server(2)
     server.decode_step_s(64, 4096)
@@ -216,7 +216,7 @@ def test_a_step_is_evaluated_in_microseconds(gpt_oss):
     assert (time.process_time() - start) / 1000 < 50e-6
 
 
-def test_figures_say_how_far_they_may_be_trusted():
+def test_latency_figures_state_their_basis():
     """Llama's prefill is an assumption and says so."""
     figures = latency_figures("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")
     assert figures is not None
@@ -224,7 +224,7 @@ def test_figures_say_how_far_they_may_be_trusted():
     assert figures.decode.basis is Basis.CALIBRATED
 
 
-def test_there_is_no_latency_model_without_figures_for_the_gpu():
+def test_without_figures_for_the_gpu_there_is_no_latency_model():
     """Figures of MI300X say nothing about another product."""
     chosen, hardware = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
     assert chosen is not None
@@ -253,7 +253,7 @@ def test_ranks_that_share_experts_read_each_experts_weights_once():
     assert one < ranks
 
 
-def test_a_latent_cache_costs_a_rank_less_time_than_gpus_that_each_read_all_of_it():
+def test_a_latent_cache_costs_a_rank_less_time_than_gpus_that_each_read_it():
     latency = bound_of("deepseek-v3")
     split, ranks = (latency.server(spread) for spread in (8, Parallelism(1, 8)))
     of_split, of_ranks = (
@@ -274,7 +274,7 @@ def test_ranks_exchange_activations_of_all_layers_with_all_others():
     assert exchange_s == pytest.approx(sent / rate)
 
 
-def test_what_ranks_of_other_nodes_exchange_comes_by_the_ports_of_a_node_once():
+def test_activations_from_ranks_of_other_nodes_pass_a_nodes_ports_once():
     latency = bound_of("deepseek-v3")
     spread = Parallelism(1, 16)
     sizes, hardware, efficiency = latency.sizes, latency.hardware, latency.factors.all_reduce_efficiency
@@ -284,7 +284,7 @@ def test_what_ranks_of_other_nodes_exchange_comes_by_the_ports_of_a_node_once():
     assert more_s - inside_s == pytest.approx(sent / (hardware.port_bytes_per_s * 8 * efficiency))
 
 
-def test_a_step_that_checks_drafts_takes_longer_and_less_for_each_token():
+def test_a_step_with_drafts_takes_longer_and_less_for_each_token():
     plain = latency_of("gpt-oss-120b")
     conditions = Conditions(draft_tokens=3, accepted_share=0.8)
     drafting = latency_of("gpt-oss-120b", conditions=conditions)

@@ -40,7 +40,7 @@ def balanced(latency):
     return replace(latency, factors=replace(latency.factors, expert_imbalance=1.0))
 
 
-def test_all_wait_for_the_busiest_gpu_where_experts_are_whole():
+def test_with_whole_experts_all_gpus_wait_for_the_busiest_one():
     parts, even = LATENCY.server(Parallelism(1, 8)), balanced(LATENCY).server(WHOLE)
     assert even.prefill_s(4096) == pytest.approx(parts.prefill_s(4096))
     busy, sizes = LATENCY.server(WHOLE), LATENCY.sizes
@@ -58,11 +58,11 @@ def test_no_gpu_reads_more_than_its_own_experts_in_a_step():
     assert more_s == pytest.approx(many * compute)
 
 
-def test_a_single_gpu_has_no_busier_one():
+def test_a_single_gpu_has_no_imbalance():
     assert LATENCY.server(Parallelism(1, expert_parallel=True)).prefill_s(100) == LATENCY.server(1).prefill_s(100)
 
 
-def test_shared_experts_are_no_experts_that_tokens_are_routed_to():
+def test_shared_experts_do_not_count_as_routed_experts():
     known = search_inputs.known_model("deepseek-v3")
     routed = 58 * 256 * 3 * 7168 * 2048  # config.json: layers, experts and matrices of each
     active = search_inputs.question_of(
@@ -83,7 +83,7 @@ def test_the_closed_form_of_ranks_agrees_with_the_event_simulation(name, share):
     assert look.itl_ratio == pytest.approx(1, abs=TOLERANCES[tolerance])
 
 
-def test_ranks_of_a_server_carry_as_much_as_servers_would_of_the_same_times():
+def test_ranks_carry_as_much_as_servers_with_the_same_times():
     asked = question("")
     family, kind = kind_named(asked, "agg-tp1dp8ep")
     ranks = family.generating(kind)
@@ -99,7 +99,7 @@ def of_deepseek(gpus=32, targets="itl=50,ttft=2000"):
     return search_inputs.question_of(known, SHAPE, figures, load, parse_targets(targets), gpus, choices=choices)
 
 
-def test_what_is_found_is_written_back_read_and_planned_as_it_was_found():
+def test_a_found_deployment_is_written_read_and_planned_unchanged():
     text = yaml_files_text(STACK)
     for found in [*search(of_deepseek()).best_of_families()][::5]:
         after = apply_change(text, 0, StackFileChange(found.topology, found.copies, found.max_num_seqs))
@@ -112,7 +112,7 @@ def yaml_files_text(value):
     return yaml_files.dump(yaml_files.load(json.dumps({"config": {"llmd-oke:stack": value}})), "")
 
 
-def test_every_deployment_of_a_stack_fits_its_nodes():
+def test_every_found_deployment_fits_the_stacks_nodes():
     result = search(of_deepseek(targets="qps=1"))
     assert result.size > 500
     for found in list(result.deployments())[::97]:
@@ -123,7 +123,7 @@ def test_every_deployment_of_a_stack_fits_its_nodes():
 MEASURED = frozenset(Parallelism(size) for size in (1, 2, 4, 8))
 
 
-def test_servers_that_nobody_measured_come_behind_those_that_were():
+def test_unmeasured_servers_are_ranked_behind_measured_ones():
     asked, trust = confine(question(), FIGURES, allow_extrapolation=True)
     assert asked.measured == MEASURED
     result = rank(asked, sensitivity=False)
@@ -135,13 +135,13 @@ def test_servers_that_nobody_measured_come_behind_those_that_were():
     assert not any("dp" in text for text in trust.beyond)
 
 
-def test_without_leave_to_extrapolate_only_what_was_measured_is_searched():
+def test_without_extrapolation_only_measured_servers_are_searched():
     asked = question(workload="100/50")
     confined, _ = confine(replace(asked, workload=of_lengths(100, 50)), FIGURES, allow_extrapolation=False)
     assert set(confined.choices.spreads) == MEASURED
 
 
-def test_figures_of_a_model_with_whole_experts_are_of_such_servers():
+def test_figures_of_a_model_with_whole_experts_include_imbalance():
     asked, _ = confine(of_deepseek(), FIGURES, allow_extrapolation=True)
     assert asked.measured == {Parallelism(size, expert_parallel=True) for size in (4, 8)}
 
@@ -151,21 +151,21 @@ def ranks_row(subject="decode", **changes: object) -> Row:
     return row(subject, **{**told, **changes})
 
 
-def test_points_are_those_of_a_rank():
+def test_measured_points_are_those_of_one_rank():
     (point,) = decode_points([ranks_row(concurrency=512, output_tokens_per_s=8 * 64 / 0.02)])
     assert (point.parallelism, point.sequences, point.seconds) == (WHOLE, 64, pytest.approx(0.02))
     (prompt,) = prefill_points([ranks_row("prefill", concurrency=8, achieved_requests_per_s=40)])
     assert (prompt.parallelism, prompt.sequences, prompt.seconds) == (WHOLE, 1, pytest.approx(0.2))
 
 
-def test_rows_of_before_tell_of_ranks_by_their_topology():
+def test_older_rows_have_their_ranks_in_the_topology():
     old = row(tensor_parallel_size=1, topology="agg-tp1dp16ep-1r", gpus_counted=16)
     assert parallelism_of(old) == Parallelism(1, 16, True, 2)
     assert parallelism_of(row()) == Parallelism(2)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_rows_with_ranks_are_read_back_equal_and_older_files_too(tmp_path: Path, suffix: str):
+def test_rows_with_ranks_and_older_files_are_read_back_equal(tmp_path: Path, suffix: str):
     rows = [ranks_row(nodes=1), row()]
     file = tmp_path / f"rows.{suffix}"
     write_rows(rows, file)
@@ -179,7 +179,7 @@ def test_rows_with_ranks_are_read_back_equal_and_older_files_too(tmp_path: Path,
 _NEW = {"data_parallel_size", "expert_parallel", "nodes"}
 
 
-def test_ranks_are_not_taken_for_a_cache_or_for_a_queue():
+def test_ranks_are_not_mistaken_for_caching_or_queueing():
     prefill = ranks_row("prefill", input_tokens=4096, output_tokens=1, concurrency=8, achieved_requests_per_s=100)
     decode = ranks_row(concurrency=512, output_tokens_per_s=20_000, max_num_seqs=64)
     assert inspect_by_model([prefill, decode]).findings == ()
@@ -203,7 +203,7 @@ def rows_of(spread: Parallelism, fixed_s: float):
         yield row(**told, concurrency=sequences, output_tokens_per_s=sequences / step_s)
 
 
-def test_fits_are_kept_by_kind_of_server(tmp_path: Path):
+def test_fits_are_stored_by_kind_of_server(tmp_path: Path):
     over = Parallelism(1, 16, True, 2)
     rows = [*rows_of(Parallelism(1), 0.004), *rows_of(WHOLE, 0.006), *rows_of(over, 0.009)]
     figures = calibrate(rows, MODEL, SHAPE, FIGURES).figures
@@ -229,7 +229,7 @@ def _as_decode(figures):
     return figures.prefill.model_copy(update={"fit": fit})
 
 
-def test_figures_of_tensor_parallel_sizes_alone_are_written_as_before():
+def test_figures_of_tensor_parallel_sizes_are_written_in_the_former_format():
     rows = [*rows_of(Parallelism(1), 0.004), *rows_of(Parallelism(2), 0.003)]
     figures = calibrate(rows, MODEL, SHAPE, FIGURES).figures
     assert figures.decode.fit is not None
@@ -238,12 +238,12 @@ def test_figures_of_tensor_parallel_sizes_alone_are_written_as_before():
 
 
 @pytest.mark.parametrize("text", ["tp8", "tp1dp8", "tp2ep", "tp1dp16ep-2n"])
-def test_a_kind_of_server_is_read_back_equal(text: str):
+def test_a_kind_of_server_is_parsed_back(text: str):
     assert parse_server_kind(text).kind == text
 
 
 @pytest.mark.parametrize("text", ["8", "dp8", "tp0", "tp1dp8ep-0n", "tp1-r"])
-def test_what_is_no_kind_of_server_is_told(text: str):
+def test_an_invalid_kind_of_server_is_reported(text: str):
     with pytest.raises(ValueError, match="no kind of server"):
         parse_server_kind(text)
 
@@ -255,13 +255,13 @@ def loaded(host_tokens: int, rate: float, host_bytes_per_s: float):
     return simulate(servers, [size], PoissonArrivals(rate), latency, duration_s=60).row.ttft_ms.mean
 
 
-def test_simulated_prompts_wait_for_what_comes_from_host_memory():
+def test_simulated_prompts_wait_for_blocks_from_host_memory():
     slow = LATENCY.sizes.key_value_bytes_per_token * 2048 / 0.1  # a prompt's part takes 100 ms
     at_once, later = loaded(0, 0.5, slow), loaded(2048, 0.5, slow)
     assert later - at_once == pytest.approx(100, rel=0.1)
 
 
-def test_simulated_prompts_of_a_server_are_loaded_one_after_the_other():
+def test_a_simulated_server_loads_prompts_one_after_the_other():
     slow = LATENCY.sizes.key_value_bytes_per_token * 2048 / 0.1
     assert loaded(2048, 8, slow) - loaded(0, 8, slow) > 120  # its link is busy 80 % of the time
 
@@ -275,19 +275,19 @@ def test_the_closed_form_of_host_memory_agrees_with_the_event_simulation():
     assert look.ttft_ratio == pytest.approx(1, abs=TOLERANCES["closed_form_ttft"])
 
 
-def test_results_of_other_tools_tell_of_ranks_by_their_topology():
+def test_other_tools_results_have_their_ranks_in_the_topology():
     told = ranks_row(tensor_parallel_size=None, data_parallel_size=None, expert_parallel=None)
     assert parallelism_of(told.model_copy(update={"topology": "agg-tp1dp8ep-1r"})) == WHOLE
     assert parallelism_of(told) is None
 
 
-def test_ranks_of_reports_are_part_of_their_topology():
+def test_ranks_in_reports_are_part_of_their_topology():
     spreads = (Parallelism(1, 8, True), Parallelism(2, 4))
     told = zip(("prefill", "decode"), (2, 1), spreads, strict=True)
     assert topology_of(told) == "2p-tp1dp8ep-1d-tp2dp4"
 
 
-def test_loads_of_servers_with_ranks_have_other_names_than_those_without():
+def test_loads_of_servers_with_ranks_have_names_of_their_own():
     assert deployment_of(ranks_row()) == "tp1dp8ep"
     assert deployment_of(row()) == "tp2"
 
@@ -296,7 +296,7 @@ MIXTURES = [name for name in catalogue.model_names() if search_inputs.known_mode
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_parameters_of_experts_are_what_their_weights_take(name: str):
+def test_expert_parameters_equal_their_weights_in_memory(name: str):
     known = search_inputs.known_model(name)
     experts, sizes = known.architecture.experts, latency_model_of(bound_figures(known, SHAPE.gpu), known, SHAPE).sizes
     assert experts is not None

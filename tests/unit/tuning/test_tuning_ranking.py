@@ -11,7 +11,7 @@ from llmd_tuner.search_inputs import Targets, parse_targets
 from tuning_for_tests import FIGURES, question
 
 
-def test_each_kind_of_deployment_is_told_why_it_lost():
+def test_each_losing_kind_of_deployment_has_a_reason():
     result = rank(question(), sensitivity=False)
     assert result.best is not None
     reasons = {loser.deployment.family: loser.why for loser in result.losers}
@@ -21,7 +21,7 @@ def test_each_kind_of_deployment_is_told_why_it_lost():
     assert "of its rate" in reasons["p-tp8-d-tp8"]
 
 
-def test_each_input_is_varied_by_ten_per_cent_both_ways():
+def test_each_input_is_varied_by_ten_percent_in_both_directions():
     result = rank(question())
     assert {swing.name for swing in result.swings} == {
         "decode step",
@@ -35,14 +35,14 @@ def test_each_input_is_varied_by_ten_per_cent_both_ways():
     assert {swing.factor for swing in result.swings} == {0.9, 1.1}
 
 
-def test_a_load_at_the_edge_changes_the_winner():
+def test_near_a_limit_a_small_change_of_load_changes_the_winner():
     best = search(question("itl=25,qps=45")).best()
     assert best is not None
     edge = rank(question(f"itl=25,qps={best.capacity_per_s * 0.98}"))
     assert any(swing.changes for swing in edge.swings if swing.name == "qps" and swing.factor > 1)
 
 
-def test_where_nothing_meets_the_targets_the_nearest_misses_come_first():
+def test_if_nothing_meets_the_targets_the_nearest_deployments_come_first():
     result = rank(question("ttft=200,itl=8,qps=45"))
     assert result.best is None
     ratios = [item.ratio for item in result.first]
@@ -50,7 +50,7 @@ def test_where_nothing_meets_the_targets_the_nearest_misses_come_first():
     assert ratios[0] > 1
 
 
-def test_the_remedies_work():
+def test_deployments_meet_the_targets_after_the_suggested_changes():
     result = rank(question("ttft=200,itl=8,qps=45"))
     load = next(item for item in result.remedies if item.startswith("qps="))
     gpus = next(item for item in result.remedies if "GPUs instead of 16" in item)
@@ -63,13 +63,13 @@ def test_a_context_beyond_the_fit_is_refused():
         confine(question(), FIGURES, allow_extrapolation=False)
 
 
-def test_an_allowed_extrapolation_is_tagged():
+def test_an_allowed_extrapolation_is_marked():
     _, trust = confine(question(), FIGURES, allow_extrapolation=True)
     assert trust.tag == "calibrated, extrapolated"
     assert trust.decode_error == pytest.approx(0.119)
 
 
-def test_within_the_fit_batches_stay_at_what_was_measured():
+def test_within_the_fit_batches_stay_in_the_measured_range():
     asked, trust = confine(question(workload="64/64"), FIGURES, allow_extrapolation=False)
     assert asked.room.max_num_seqs == 256
     assert trust.tag == "calibrated"
@@ -85,13 +85,13 @@ def test_figures_that_are_assumptions_are_bounds():
     assert "decode: servers tp1, tp2, tp4, measured tp8" in trust.beyond
 
 
-def test_targets_are_read_in_milliseconds_and_requests_per_second():
+def test_targets_are_parsed_in_milliseconds_and_requests_per_second():
     assert parse_targets("ttft=2000, itl=25,qps=45") == Targets(ttft_s=2.0, itl_s=0.025, requests_per_s=45.0)
     assert str(parse_targets("e2e=9000,qps=1.5")) == "e2e=9000,qps=1.5"
 
 
 @pytest.mark.parametrize("text", ["ttft", "ttft=-1", "itl=nan", "p99=3", "qps=0", "ttft=1,ttft=2"])
-def test_other_targets_are_refused_with_the_form(text):
+def test_invalid_targets_are_refused_with_the_form(text):
     with pytest.raises(KitError) as refused:
         parse_targets(text)
     assert "ttft=2000,itl=25,qps=45" in (refused.value.remedy or "")

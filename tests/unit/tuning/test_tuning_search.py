@@ -25,7 +25,7 @@ COUNTS = st.integers(1, 8)
 SHARES = st.floats(0.05, 0.95)
 
 
-def test_prompts_from_host_memory_are_waited_for_and_computed_in_part():
+def test_prompts_in_host_memory_are_waited_for_and_computed_partly():
     plain = prefill_server(LATENCY, WORKLOAD, Parallelism(2))
     kept = prefill_server(LATENCY, replace(WORKLOAD, host_hit_share=0.5), Parallelism(2))
     server = LATENCY.server(2)
@@ -33,7 +33,7 @@ def test_prompts_from_host_memory_are_waited_for_and_computed_in_part():
     assert kept.overhead_s - plain.overhead_s == pytest.approx(server.host_load_s(2048))
 
 
-def test_a_server_computes_no_faster_than_its_links_load():
+def test_a_server_prefills_no_faster_than_its_links_load():
     slow = replace(LATENCY, hardware=replace(LATENCY.hardware, host_bytes_per_s=1e6))
     all_kept = replace(WORKLOAD, host_hit_share=1.0)
     assert prefill_server(slow, all_kept, Parallelism(1)).service_s == pytest.approx(slow.server(1).host_load_s(4096))
@@ -62,7 +62,7 @@ def test_more_load_never_makes_anything_faster(prefill, decode, share, more):
 
 @given(COUNTS, COUNTS, SHARES)
 @settings(max_examples=60)
-def test_twice_the_copies_carry_twice_the_load_alike(prefill, decode, share):
+def test_twice_the_copies_carry_twice_the_load_with_equal_latencies(prefill, decode, share):
     family = disaggregated()
     load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0])
     one, two = scored(family, prefill, decode, 1, load), scored(family, prefill, decode, 2, 2 * load)
@@ -71,7 +71,7 @@ def test_twice_the_copies_carry_twice_the_load_alike(prefill, decode, share):
 
 @given(COUNTS, COUNTS, SHARES)
 @settings(max_examples=60)
-def test_twice_the_servers_have_the_same_load_and_itl(prefill, decode, share):
+def test_twice_the_servers_have_equal_load_and_itl(prefill, decode, share):
     family = disaggregated()
     load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0])
     one, two = scored(family, prefill, decode, 1, load), scored(family, 2 * prefill, 2 * decode, 1, 2 * load)
@@ -81,7 +81,7 @@ def test_twice_the_servers_have_the_same_load_and_itl(prefill, decode, share):
 
 @given(COUNTS, COUNTS, SHARES)
 @settings(max_examples=60)
-def test_throughput_stays_below_what_decode_alone_would_do(prefill, decode, share):
+def test_throughput_stays_below_that_of_decode_alone(prefill, decode, share):
     family = disaggregated()
     fleet = fleet_of_counts([(prefill, decode, 1)])
     load = share * float(family.most_requests_per_s(fleet)[0])
@@ -91,7 +91,7 @@ def test_throughput_stays_below_what_decode_alone_would_do(prefill, decode, shar
 
 @pytest.mark.parametrize("servers", [1, 3, 16])
 @pytest.mark.parametrize("utilization", [0.1, 0.555, 0.9, 0.98])
-def test_looked_up_waits_are_those_of_the_formula(servers, utilization):
+def test_tabulated_waits_equal_the_formulas(servers, utilization):
     result = waits_s(np.array([servers]), np.array([utilization]), 0.2, 0.0)[0]
     assert result == pytest.approx(mdc_wait_s(utilization * servers / 0.2, 0.2, servers), rel=0.02, abs=1e-4)
 
@@ -100,11 +100,11 @@ def test_a_single_server_waits_as_in_m_d_1():
     assert waits_s(np.array([1]), np.array([0.8]), 1.0, 0.0)[0] == pytest.approx(mdc_wait_s(0.8, 1.0, 1), rel=1e-6)
 
 
-def test_an_overloaded_queue_has_no_wait_that_ends():
+def test_an_overloaded_queue_has_an_infinite_wait():
     assert np.isinf(waits_s(np.array([2]), np.array([1.0]), 1.0, 0.0)[0])
 
 
-def test_all_deployments_fit_the_gpus_and_each_is_there_once():
+def test_all_deployments_fit_the_gpus_and_are_unique():
     result = list(search(question(gpus=8)).deployments())
     names = [(item.topology, item.copies) for item in result]
     assert len(names) == len(set(names))
@@ -113,7 +113,7 @@ def test_all_deployments_fit_the_gpus_and_each_is_there_once():
     assert ("agg-tp1-8r", 1) in names
 
 
-def test_the_best_meets_all_targets_and_carries_what_is_asked():
+def test_the_best_deployment_meets_all_targets_under_the_load():
     best = search(question()).best()
     assert best is not None
     assert best.ttft_s <= 2
@@ -122,7 +122,7 @@ def test_the_best_meets_all_targets_and_carries_what_is_asked():
     assert best.gpus <= 16
 
 
-def test_at_its_capacity_a_deployment_is_at_the_limit_and_beyond_it_over():
+def test_a_deployment_at_its_capacity_is_exactly_at_a_limit():
     asked = question()
     best = search(asked).best()
     assert best is not None
@@ -131,30 +131,30 @@ def test_at_its_capacity_a_deployment_is_at_the_limit_and_beyond_it_over():
     assert not over.feasible
 
 
-def test_without_a_load_the_one_that_carries_most_comes_first():
+def test_without_a_load_the_deployment_with_the_highest_capacity_is_best():
     result = list(search(question("ttft=2000,itl=25")).deployments(20))
     capacities = [round(item.capacity_per_s, 3) for item in result]
     assert capacities == sorted(capacities, reverse=True)
 
 
-def test_fewer_nodes_come_before_more_room():
+def test_fewer_nodes_are_ranked_before_more_spare_capacity():
     best = search(question("ttft=2000,itl=25,qps=15")).best()
     assert best is not None
     assert best.gpus_reserved == 8
 
 
-def test_decode_batches_stay_within_the_kv_cache():
+def test_decode_batches_fit_the_kv_cache():
     result = search(with_tokens(question("ttft=9000", gpus=8), {1: 10 * 4352, 2: 40 * 4352}))
     assert all(item.batch <= (10 if item.topology.endswith("d-tp1") else 40) for item in result.deployments(50))
 
 
-def test_sizes_that_do_not_hold_the_model_are_no_candidates():
+def test_sizes_that_do_not_hold_the_model_are_excluded():
     fitting = families(with_tokens(question(), {1: 0, 2: 1_000_000}))
     names = {family.name(kind) for family in fitting for kind in range(family.kinds)}
     assert names == {"agg-tp2", "p-tp1-d-tp2", "p-tp2-d-tp2"}
 
 
-def test_the_frontier_rises_as_users_slow_down_and_no_curve_lies_far_beyond_it():
+def test_the_frontier_is_monotonic_and_no_curve_is_far_beyond_it():
     asked = question(gpus=8)
     frontier = frontier_of(asked)
     speeds = [item.tpsu for item in frontier]
@@ -165,7 +165,7 @@ def test_the_frontier_rises_as_users_slow_down_and_no_curve_lies_far_beyond_it()
         assert any(s >= point.tpsu * 0.95 and r >= point.tpsg * 0.95 for s, r in zip(speeds, rates, strict=True))
 
 
-def test_the_published_units_are_in_their_bands():
+def test_published_units_are_in_their_published_ranges():
     """llm-d.ai blog: 3p-tp1-1d-tp2 gives 600 to 950 tokens/s for each GPU at 20 to 60 tokens/s for each user."""
     asked = question("", gpus=5)
     unit = next(item for item in search(asked).deployments() if item.topology == "3p-tp1-1d-tp2")
@@ -174,7 +174,7 @@ def test_the_published_units_are_in_their_bands():
     assert all(600 / 1.1 <= item <= 950 * 1.1 for item in band)
 
 
-def test_aggregated_servers_are_ahead_for_slow_users_and_behind_in_the_middle():
+def test_aggregated_servers_win_for_slow_users_and_lose_in_the_middle():
     asked = question("", gpus=5)
     result = list(search(asked).deployments())
     unit = next(item for item in result if item.topology == "3p-tp1-1d-tp2")
@@ -188,7 +188,7 @@ def _tpsg_at(curve, tpsu):
     return float(np.interp(tpsu, [item.tpsu for item in reversed(curve)], [item.tpsg for item in reversed(curve)]))
 
 
-def test_disaggregation_trades_ttft_for_itl():
+def test_disaggregation_improves_itl_at_the_cost_of_ttft():
     asked = question("qps=20")
     result = list(search(asked).deployments())
     split = next(item for item in result if item.topology == "10p-tp1-3d-tp2" and item.copies == 1)
@@ -215,7 +215,7 @@ def _itl_tolerance(topology, profile):
     return "closed_form_itl_token_load" if profile in BY_TOKENS else "closed_form_itl"
 
 
-def test_a_hundred_thousand_operating_points_of_all_kinds_are_scored_in_a_second():
+def test_a_hundred_thousand_operating_points_are_scored_in_a_second():
     asked = question("", gpus=16)
     (family,) = (item for item in families(asked) if isinstance(item, Disaggregated))
     fleet = fleet_of(family, 16)

@@ -34,7 +34,7 @@ def crommelin_wait(count, utilization):
 
 
 @pytest.mark.parametrize(("count", "load", "expected"), [(1, 1.0, 0.5), (2, 1.0, 0.2), (10, 8.0, 0.12166), (5, 0, 0)])
-def test_erlang_b_has_the_values_of_the_tables(count, load, expected):
+def test_erlang_b_has_the_values_of_published_tables(count, load, expected):
     assert erlang_b(count, load) == pytest.approx(expected, abs=1e-5)
 
 
@@ -51,12 +51,12 @@ def test_erlang_c_lies_between_erlang_b_and_one(count, utilization):
 
 
 @given(utilizations)
-def test_with_one_server_the_chance_to_wait_is_the_utilization(utilization):
+def test_with_one_server_the_probability_to_wait_is_the_utilization(utilization):
     assert erlang_c(1, utilization) == pytest.approx(utilization)
 
 
 @given(utilizations, service_times)
-def test_one_server_with_constant_service_waits_as_pollaczek_and_khinchine_say(utilization, service_s):
+def test_constant_service_on_one_server_waits_as_pollaczek_and_khinchine_say(utilization, service_s):
     """M/D/1: W = rho s / (2 (1 - rho))."""
     exact_s = utilization * service_s / (2 * (1 - utilization))
     assert mdc_wait_s(utilization / service_s, service_s, 1) == pytest.approx(exact_s)
@@ -64,12 +64,12 @@ def test_one_server_with_constant_service_waits_as_pollaczek_and_khinchine_say(u
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
 @pytest.mark.parametrize("utilization", [0.6, 0.7, 0.8, 0.9])
-def test_wait_for_constant_service_is_within_2_percent_of_the_exact_series(count, utilization):
+def test_waits_for_constant_service_are_within_2_percent_of_the_exact_series(count, utilization):
     assert mdc_wait_s(count * utilization, 1, count) == pytest.approx(crommelin_wait(count, utilization), rel=0.02)
 
 
 @given(servers, utilizations, service_times)
-def test_constant_service_waits_between_nothing_and_exponential_service(count, utilization, service_s):
+def test_constant_service_waits_less_than_exponential_service(count, utilization, service_s):
     rate = count * utilization / service_s
     assert 0 <= mdc_wait_s(rate, service_s, count) <= mmc_wait_s(rate, service_s, count)
 
@@ -81,13 +81,13 @@ def test_more_load_waits_longer(count, utilization, service_s):
 
 
 @given(st.integers(1, 32), utilizations, service_times)
-def test_twice_the_servers_with_twice_the_load_wait_less(count, utilization, service_s):
+def test_twice_the_servers_under_twice_the_load_wait_less(count, utilization, service_s):
     rate = count * utilization / service_s
     assert mdc_wait_s(2 * rate, service_s, 2 * count) <= mdc_wait_s(rate, service_s, count)
 
 
 @given(servers, utilizations, service_times, st.floats(0.1, 10))
-def test_the_wait_scales_with_the_unit_of_time(count, utilization, service_s, scale):
+def test_waits_scale_with_the_unit_of_time(count, utilization, service_s, scale):
     rate = count * utilization / service_s
     assert mdc_wait_s(rate / scale, service_s * scale, count) == pytest.approx(
         scale * mdc_wait_s(rate, service_s, count)
@@ -96,16 +96,16 @@ def test_the_wait_scales_with_the_unit_of_time(count, utilization, service_s, sc
 
 @pytest.mark.parametrize("wait", [mdc_wait_s, mmc_wait_s, mgc_wait_s])
 @pytest.mark.parametrize("rate", [1.0, 1.5])
-def test_an_overloaded_queue_never_settles(wait, rate):
+def test_an_overloaded_queue_has_an_infinite_wait(wait, rate):
     assert math.isinf(wait(rate, 1.0))
 
 
-def test_one_server_with_varying_service_waits_as_pollaczek_and_khinchine_say():
+def test_varying_service_on_one_server_waits_as_pollaczek_and_khinchine_say():
     """W = rho s (1 + scv) / (2 (1 - rho))."""
     assert mgc_wait_s(0.8, 1, 1, 0.5) == pytest.approx(0.8 * 1.5 / (2 * 0.2))
 
 
-def test_variation_of_two_equally_frequent_prompts():
+def test_two_equally_frequent_prompts_have_the_expected_variation():
     """Mean 2, variance 1."""
     assert scv([(1, 1.0), (1, 3.0)]) == pytest.approx(0.25)
     assert scv([(3, 2.0)]) == 0

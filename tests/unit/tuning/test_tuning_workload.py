@@ -9,20 +9,20 @@ from llmd_tuner.workload import MAX_CLASSES, parse, read_trace
 from tuning_for_tests import question
 
 
-def test_one_class_is_its_own_mean():
+def test_a_single_class_is_its_own_mean():
     load = parse("4096/256")
     assert (load.input_tokens, load.output_tokens, load.context_tokens) == (4096, 256, 4224)
     assert str(load) == "4096/256"
 
 
-def test_a_class_counts_by_its_steps_in_the_mean_context():
+def test_the_mean_context_weights_classes_by_their_steps():
     load = parse("1:1000/100,1:2000/300")
     assert load.input_tokens == 1500
     assert load.output_tokens == 200
     assert load.context_tokens == pytest.approx((100 * 1050 + 300 * 2150) / 400)
 
 
-def test_longer_prompts_of_equal_mean_length_make_prefill_wait_longer():
+def test_variation_of_prompt_lengths_makes_prefill_wait_longer():
     even = search(question(workload="4096/256")).best()
     mixed = search(question(workload="0.5:7168/256,0.5:1024/256")).best()
     assert even is not None
@@ -31,14 +31,14 @@ def test_longer_prompts_of_equal_mean_length_make_prefill_wait_longer():
 
 
 @pytest.mark.parametrize("text", ["", "4096", "4096/0", "-1:4096/256", "0:4096/256", "a/b"])
-def test_other_workloads_are_refused_with_the_form(text):
+def test_invalid_workloads_are_refused_with_the_form(text):
     with pytest.raises(KitError, match="no workload") as refused:
         parse(text)
     assert "4096/256" in (refused.value.remedy or "")
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
-def test_a_trace_gives_lengths_and_rate(tmp_path, suffix):
+def test_a_traces_lengths_and_rate_are_read(tmp_path, suffix):
     path = tmp_path / f"trace.{suffix}"
     requests = [{"input_tokens": 100 * n, "output_tokens": 10, "at_s": (n - 1) / 4} for n in range(1, 101)]
     if suffix == "jsonl":

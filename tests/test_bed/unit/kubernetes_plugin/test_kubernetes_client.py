@@ -49,7 +49,9 @@ def cluster() -> Iterator[Cluster]:
         server.shutdown()
 
 
-def test_a_change_goes_by_the_object_as_others_left_it_meanwhile(monkeypatch: pytest.MonkeyPatch, cluster: Cluster):
+def test_an_update_starts_from_the_object_as_others_have_changed_it_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+):
     versions = iter([2, 3])
     monkeypatch.setattr(cluster, "get", lambda *_: config_map(next(versions)))
 
@@ -67,7 +69,7 @@ def config_map(version: int) -> JsonObject:
 
 
 @pytest.mark.usefixtures("hasty_threads")
-def test_calls_at_the_same_time_never_lose_each_others_connections(cluster: Cluster):
+def test_parallel_calls_of_the_api_client_never_mix_their_connections(cluster: Cluster):
     def call() -> int:
         return sum(cluster.get_path("/version") == {} for _ in range(CALLS))
 

@@ -16,17 +16,17 @@ from llmd_rehearsal.plugin_values import UNKNOWN, Naming, OperationRefusal
 AUTO = {"metadata": {"name": "cm-1234", "annotations": {AUTONAMED: "true"}}}
 
 
-def test_string_data_of_a_secret_becomes_data():
+def test_stringdata_of_a_secret_is_converted_to_data():
     secret = {"apiVersion": "v1", "kind": "Secret", "stringData": {"k": "v"}, "data": {"k": "eA==", "l": "eQ=="}}
     assert normalized(secret, None) == {"apiVersion": "v1", "kind": "Secret", "data": {"k": "dg==", "l": "eQ=="}}
 
 
-def test_inputs_lose_what_only_a_server_sets():
+def test_normalized_inputs_lose_the_fields_that_only_a_server_sets():
     obj = {"apiVersion": "x.example/v1", "kind": "X", "metadata": {"name": "n", "creationTimestamp": None, "uid": "u"}}
     assert normalized(obj, None)["metadata"] == {"name": "n"}
 
 
-def test_a_nameless_object_gets_a_name_that_the_seed_decides():
+def test_an_object_without_a_name_gets_one_derived_from_the_engines_seed():
     one, other = (give_name({}, Naming("cm", b"seed")) for _ in range(2))
     assert one == other
     assert one["metadata"]["name"].startswith("cm-")
@@ -34,22 +34,22 @@ def test_a_nameless_object_gets_a_name_that_the_seed_decides():
 
 
 @pytest.mark.parametrize("name", ["own", UNKNOWN])
-def test_a_name_of_the_programs_own_stays(name):
+def test_a_name_that_the_program_sets_is_kept(name):
     obj = {"metadata": {"name": name}}
     assert give_name(obj, Naming("cm", b"")) == obj
     assert adopt_name(obj, AUTO) == obj
 
 
-def test_an_update_keeps_the_name_that_was_given():
+def test_an_update_keeps_an_automatically_generated_name():
     assert adopt_name({"data": {}}, AUTO)["metadata"] == AUTO["metadata"]
 
 
-def test_names_can_be_left_to_the_program():
+def test_automatic_names_can_be_disabled():
     with pytest.raises(OperationRefusal, match="autonaming is disabled"):
         give_name({}, Naming("cm", b"", allowed=False))
 
 
-def test_the_engine_may_propose_a_name():
+def test_the_engine_may_propose_an_objects_name():
     assert give_name({}, Naming("cm", b"", proposed="p"))["metadata"]["name"] == "p"
 
 
@@ -103,16 +103,16 @@ def spec_of(spec: dict[str, Any], api_version: str = "g/v1") -> Any:
         pytest.param({"limits": {"cpu": 2, "m": "1024Mi"}}, {"limits": {"cpu": "2", "m": "1Gi"}}, id="quantities"),
     ],
 )
-def test_inputs_take_the_form_that_a_server_answers(given, answered):
+def test_inputs_are_normalized_to_the_form_that_the_api_server_returns(given, answered):
     assert spec_of(given) == answered
 
 
 @pytest.mark.parametrize("given", [{"on": "yes", "bogus": 1}, {"limits": {"cpu": "lots"}}, {"on": 1}])
-def test_what_does_not_fit_is_left_for_the_server_to_refuse(given):
+def test_inputs_with_a_wrong_type_are_left_for_the_server_to_refuse(given):
     assert spec_of(given) == given
 
 
-def test_without_a_server_inputs_stay_as_they_are():
+def test_without_a_cluster_inputs_are_not_normalized():
     assert spec_of({"bogus": 1}, api_version="other/v1") == {"bogus": 1}
 
 
@@ -136,11 +136,11 @@ def test_without_a_server_inputs_stay_as_they_are():
         ("100M", "100M"),
     ],
 )
-def test_a_quantity_is_written_as_a_server_would(written: str, answered: str):
+def test_a_quantity_is_normalized_as_the_api_server_does(written: str, answered: str):
     assert canonical(written) == answered
 
 
 @pytest.mark.parametrize("text", ["lots", "", "1..2", "1 Gi", "Gi"])
-def test_other_texts_are_no_quantities(text: str):
+def test_texts_that_are_no_quantities_are_not_normalized(text: str):
     with pytest.raises(NotAQuantity):
         canonical(text)

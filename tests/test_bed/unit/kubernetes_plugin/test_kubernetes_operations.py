@@ -24,7 +24,7 @@ def test_a_new_map_is_one_difference_at_its_own_path():
     }
 
 
-def test_lists_are_compared_by_position():
+def test_list_items_are_compared_by_position():
     old = {"env": [{"name": "A"}, {"name": "B"}, {"name": "C"}]}
     new = {"env": [{"name": "B"}, {"name": "B", "value": "1"}]}
     assert changes(old, new) == {
@@ -34,23 +34,23 @@ def test_lists_are_compared_by_position():
     }
 
 
-def test_names_with_dots_are_quoted():
+def test_property_paths_quote_names_with_dots():
     assert list(changes({"annotations": {"a.b/c": "1"}}, {"annotations": {}})) == ['annotations["a.b/c"]']
 
 
-def test_an_unknown_value_is_a_change():
+def test_an_unknown_value_counts_as_a_change():
     assert changes({"a": 1}, {"a": UNKNOWN, "b": UNKNOWN}) == {"a": ("UPDATE", False), "b": ("ADD", False)}
 
 
-def test_a_boolean_is_no_number():
+def test_a_boolean_does_not_equal_a_number():
     assert changes({"a": 1}, {"a": True}) == {"a": ("UPDATE", False)}
 
 
-def test_a_change_below_a_replacing_field_replaces():
+def test_a_change_inside_of_an_immutable_field_requires_a_replacement():
     assert changes({"data": {"k": "v"}}, {"data": {"k": "w"}}, "data") == {"data.k": ("UPDATE", True)}
 
 
-def test_a_new_part_replaces_when_it_brings_a_replacing_field():
+def test_an_added_part_with_an_immutable_field_requires_a_replacement():
     pattern = "spec.containers[*].image"
     assert changes({"spec": {"containers": []}}, {"spec": {"containers": [{"image": "i"}]}}, pattern) == {
         "spec.containers[0]": ("ADD", True)
@@ -60,17 +60,17 @@ def test_a_new_part_replaces_when_it_brings_a_replacing_field():
     }
 
 
-def test_name_and_namespace_always_replace():
+def test_a_change_of_name_or_namespace_requires_a_replacement():
     assert changes({"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}) == {"metadata.name": ("UPDATE", True)}
 
 
-def test_ignored_paths_hide_what_lies_below_and_nothing_beside():
+def test_ignored_paths_hide_changes_below_them_and_none_beside():
     changes = differences({"a": {"b": 1}, "ab": 1}, {"a": {"b": 2}, "ab": 2}, ())
     assert [d.name for d in without_ignored(changes, ["a"])] == ["ab"]
     assert [d.change for d in changes] == [PropertyChangeKind.UPDATE, PropertyChangeKind.UPDATE]
 
 
-def test_a_provider_option_makes_data_mutable_but_not_of_immutable_objects():
+def test_a_provider_option_makes_configmap_data_mutable_except_in_immutable_objects():
     kind = kind_of("kubernetes:core/v1:ConfigMap")
     flags = frozenset({"enableConfigMapMutable"})
     assert "data" in replacing_fields(kind, {}, frozenset())
@@ -86,31 +86,31 @@ def live(*entries, **fields):
     return {"metadata": {"managedFields": list(entries)}, **fields}
 
 
-def test_the_first_update_takes_the_creates_fields_over():
+def test_the_first_update_takes_over_the_field_ownership_of_the_create():
     created = entry("pulumi-kubernetes", **{"f:data": {"f:k": {}}})
     other = entry("someone", **{"f:status": {}})
     assert take_over_fields(live(created, other), "m") == [other, entry("m", "Apply", **{"f:data": {"f:k": {}}})]
 
 
-def test_taken_fields_are_joined_with_those_that_the_manager_has():
+def test_fields_that_are_taken_over_join_the_managers_own():
     own = entry("m", "Apply", **{"f:data": {"f:k": {}}})
     edited = entry("kubectl-edit", **{"f:data": {"f:l": {}}})
     assert take_over_fields(live(own, edited), "m") == [entry("m", "Apply", **{"f:data": {"f:k": {}, "f:l": {}}})]
 
 
-def test_fields_of_others_and_of_subresources_are_not_taken():
+def test_fields_of_other_managers_and_subresources_are_not_taken_over():
     scaled = {**entry("kubectl", **{"f:spec": {"f:replicas": {}}}), "subresource": "scale"}
     assert take_over_fields(live(scaled, entry("someone")), "m") is None
 
 
-def test_a_preview_overrules_others_as_long_as_nothing_was_taken_over():
+def test_a_preview_forces_conflicts_as_long_as_no_fields_were_taken_over():
     created = live(entry("pulumi-kubernetes"), entry("other"))
     assert must_force(created, preview=True)
     assert not must_force(created, preview=False)
     assert not must_force(live(entry("m", "Apply")), preview=True)
 
 
-def test_an_ignored_field_stays_with_the_manager_that_owns_it():
+def test_an_ignored_field_stays_with_the_field_manager_that_owns_it():
     obj = {"spec": {"replicas": 1, "x": 1}}
     scaler = entry("hpa", **{"f:spec": {"f:replicas": {}}})
     own = entry("m", "Apply", **{"f:spec": {"f:replicas": {}}})

@@ -56,7 +56,7 @@ def test_a_deployment_under_way_is_not_ready(live):
     assert not readiness_of(live, replica_set(), replica_set("2")).ready
 
 
-def test_a_deployment_with_unready_pods_says_which_and_why():
+def test_the_status_of_a_deployment_names_its_unready_pods_and_the_reason():
     waiting = {"name": "c", "ready": False, "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}
     pod = {
         "metadata": {"name": "p", "namespace": "n", "ownerReferences": [{"uid": "rs1"}]},
@@ -102,7 +102,7 @@ def test_a_service_without_endpoints_of_its_own_is_ready_at_once(live):
     assert readiness.service(ReadinessEvidence(live)).ready
 
 
-def test_a_service_with_a_selector_settles():
+def test_a_service_with_a_selector_is_ready_once_its_endpoints_are():
     live, related = service(selector={"a": "b"}), endpoints(addresses=[{"ip": "1"}])
     early = readiness.service(ReadinessEvidence(live, related=related, quiet_s=4, settle_s=10))
     late = readiness.service(ReadinessEvidence(live, related=related, quiet_s=10, settle_s=10))
@@ -110,7 +110,7 @@ def test_a_service_with_a_selector_settles():
     assert late.ready
 
 
-def test_a_service_with_unready_pods_is_not_ready_however_long():
+def test_a_service_with_unready_pods_never_becomes_ready():
     related = endpoints(notReadyAddresses=[{"ip": "1"}])
     verdict = readiness.service(
         ReadinessEvidence(service(selector={"a": "b"}), related=related, quiet_s=99, settle_s=10)
@@ -154,12 +154,12 @@ def claim(phase):
         ("Immediate", "Bound", True),
     ],
 )
-def test_a_new_claim_is_ready_in_the_phase_that_its_class_allows(mode, phase, ready):
+def test_a_new_volume_claim_is_ready_in_the_phase_of_its_storage_class(mode, phase, ready):
     related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": mode}]}
     assert readiness.claim(ReadinessEvidence(claim(phase), related=related)).ready is ready
 
 
-def test_an_updated_claim_may_be_bound():
+def test_an_updated_volume_claim_may_be_bound():
     related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": "WaitForFirstConsumer"}]}
     assert readiness.claim(ReadinessEvidence(claim("Bound"), previous=claim("Bound"), related=related)).ready
 
@@ -203,7 +203,7 @@ def available_set(status="True", generation=2, observed=2):
 
 
 @pytest.mark.parametrize("expression", ["condition=Available", "condition=Available=True", "Available"])
-def test_a_condition_that_is_waited_for_is_met_once_it_holds(expression):
+def test_waiting_for_a_condition_ends_when_it_is_met(expression):
     assert readiness.awaited_condition(expression).condition(available_set()).ready
 
 
@@ -215,7 +215,7 @@ def test_a_condition_that_is_waited_for_is_met_once_it_holds(expression):
         pytest.param(ReadinessEvidence({"metadata": {"name": "set", "generation": 1}}), id="no status yet"),
     ],
 )
-def test_a_condition_that_is_waited_for_is_not_met_before(observation):
+def test_waiting_for_a_condition_goes_on_until_it_is_met(observation):
     judged = readiness.awaited_condition("condition=Available").condition(observation)
     assert not judged.ready
     assert "(want True)" in judged.reasons[0]

@@ -30,27 +30,27 @@ def create(stub: Any, *, preview: bool, kind: str = "core/v1:ConfigMap") -> Any:
     )
 
 
-def test_the_stand_in_says_which_version_of_the_plug_in_it_is_for(stub: Any):
+def test_the_stand_in_reports_the_plug_in_version_that_it_implements(stub: Any):
     assert stub.GetPluginInfo(Empty()).version == "4.30.0"
 
 
-def test_a_handshake_is_unimplemented_as_in_the_real_plugin(stub: Any):
+def test_the_handshake_call_is_unimplemented_as_in_the_real_plug_in(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         stub.Handshake(provider.ProviderHandshakeRequest())
     assert failure.value.code() == grpc.StatusCode.UNIMPLEMENTED
     assert failure.value.details() == "method Handshake not implemented"
 
 
-def test_the_engine_may_attach(stub: Any):
+def test_the_engine_can_attach_to_a_running_stand_in(stub: Any):
     assert stub.Attach(plugin.PluginAttach(address="127.0.0.1:1")) == Empty()
 
 
-def test_a_preview_without_a_cluster_answers_the_bare_inputs(stub: Any):
+def test_a_preview_without_a_cluster_returns_the_inputs_unchanged(stub: Any):
     answer = create(configured(stub), preview=True)
     assert (answer.id, decode(answer.properties)) == ("", INPUTS)
 
 
-def test_an_update_without_a_cluster_fails_and_says_so(stub: Any):
+def test_an_update_without_a_cluster_fails_with_a_clear_error(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         create(configured(stub), preview=False)
     assert failure.value.code() == grpc.StatusCode.UNKNOWN
@@ -65,13 +65,13 @@ def test_a_kind_that_is_not_on_the_list_is_refused(stub: Any):
     assert "kubernetes:core/v1:PodTemplate is not in this rehearsal" in failure.value.details()
 
 
-def test_a_call_before_its_configuration_is_refused(stub: Any):
+def test_a_call_before_the_provider_is_configured_is_refused(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         create(stub, preview=True)
     assert failure.value.details() == "the Kubernetes provider was not configured"
 
 
-def test_yaml_is_decoded_and_lists_are_taken_apart(stub: Any):
+def test_yaml_is_parsed_and_kubernetes_lists_are_split_into_objects(stub: Any):
     text = "kind: List\nitems: [{kind: A}, {kind: B, metadata: {namespace: own}}]\n---\nkind: C\n"
     arguments = encode({"text": text, "defaultNamespace": "n"})
     answer = stub.Invoke(provider.InvokeRequest(tok="kubernetes:yaml:decode", args=arguments))
@@ -84,7 +84,7 @@ def test_yaml_is_decoded_and_lists_are_taken_apart(stub: Any):
     }
 
 
-def test_what_depends_on_a_replaced_object_is_compared_without_knowing_any_of_it(stub: Any):
+def test_objects_that_depend_on_a_replaced_one_are_diffed_with_unknown_values(stub: Any):
     configured(stub)
     olds = create(stub, preview=True).properties
     news = encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": UNKNOWN, "data": UNKNOWN})

@@ -35,25 +35,25 @@ def config(server="https://a:1", user="u", namespace="ns"):
         ({"kubeconfig": config()}, {"kubeconfig": UNKNOWN}, ("kubeconfig",), ("kubeconfig",)),
     ],
 )
-def test_another_server_replaces_the_provider_unless_the_identifier_stays(olds, news, changed, replaces):
+def test_another_api_server_replaces_the_provider_unless_its_identifier_stays(olds, news, changed, replaces):
     change = compare(olds, news)
     assert (change.changed, change.replaces) == (changed, replaces)
 
 
-def test_booleans_arrive_as_texts():
+def test_boolean_provider_options_are_accepted_as_texts():
     settings = ProviderSettings.parse(
         {"kubeconfig": config(), "upsertExistingObjects": "true", "enablePatchForce": "false"}
     )
     assert settings.flags == {"upsertExistingObjects"}
 
 
-def test_the_environment_names_the_kubeconfig_where_the_program_names_none(monkeypatch):
+def test_the_kubeconfig_environment_variable_applies_if_the_program_sets_none(monkeypatch):
     monkeypatch.setenv("KUBECONFIG", "/some/where")
     assert ProviderSettings.parse({}).kubeconfig == "/some/where"
 
 
 @pytest.mark.parametrize("option", [{"enableServerSideApply": "false"}, {"renderYamlToDirectory": "/tmp/x"}])
-def test_options_that_no_rehearsal_can_honour_are_refused(option):
+def test_provider_options_that_rehearsals_lack_are_refused(option):
     with pytest.raises(OperationRefusal, match=next(iter(option))):
         ProviderSettings.parse(option)
 

@@ -43,7 +43,7 @@ def _most(resource: ResourceType) -> dict[str, object]:
 
 @pytest.mark.parametrize("resource", ALL, ids=lambda resource: resource.name)
 @pytest.mark.parametrize("inputs_of", [_least, _most])
-def test_the_same_inputs_change_nothing_of_what_was_made_of_them(
+def test_diffing_unchanged_inputs_reports_no_change(
     resource: ResourceType, inputs_of: Callable[[ResourceType], dict[str, object]]
 ):
     checked = check(resource, {}, inputs_of(resource), Naming("it"))
@@ -55,14 +55,14 @@ def test_the_same_inputs_change_nothing_of_what_was_made_of_them(
     )
 
 
-def test_a_resource_that_is_not_served_is_named_with_those_that_are():
+def test_an_unsupported_resource_type_is_named_with_the_supported_ones():
     with pytest.raises(
         OperationRefusal, match=r"oci:Database/db:Db is not in this rehearsal; .* serves Addon, Alarm, Bastion"
     ):
         resource_of("oci:Database/db:Db")
 
 
-def test_every_resource_has_outputs_and_what_is_required_is_no_output_alone():
+def test_every_resource_type_has_outputs_and_requires_only_inputs():
     assert all(resource.inputs.keys().isdisjoint(resource.outputs) for resource in ALL)
     assert len(ALL) == 49
 
@@ -72,7 +72,7 @@ GATEWAY = resource_of("oci:Core/internetGateway:InternetGateway")
 LEAST = {"clusterId": "c", "compartmentId": "p", "nodeShape": "s"}
 
 
-def test_a_name_is_made_up_and_kept():
+def test_a_generated_name_is_kept_in_updates():
     first = check(POOL, {}, LEAST, Naming("gpu", seed=b"1")).inputs
     again = check(POOL, first, LEAST, Naming("gpu", seed=b"2")).inputs
     assert first["name"].startswith("gpu-")
@@ -80,16 +80,16 @@ def test_a_name_is_made_up_and_kept():
     assert again["name"] == first["name"]
 
 
-def test_the_engines_own_proposal_is_the_name():
+def test_the_engines_proposed_name_is_used():
     assert check(POOL, {}, LEAST, Naming("gpu", proposed="gpu-of-mine")).inputs["name"] == "gpu-of-mine"
 
 
-def test_a_name_must_be_given_where_none_may_be_made_up():
+def test_a_missing_name_is_refused_where_none_may_be_generated():
     with pytest.raises(OperationRefusal, match="automatic naming is disabled"):
         check(POOL, {}, LEAST, Naming("gpu", allowed=False))
 
 
-def test_inputs_are_brought_into_their_types():
+def test_inputs_are_converted_to_their_types():
     news = {"compartmentId": 5, "vcnId": UNKNOWN, "enabled": "false"}
     assert check(GATEWAY, {}, news, Naming("g")).inputs == {
         "__defaults": [],
@@ -107,12 +107,12 @@ def test_inputs_are_brought_into_their_types():
         ({"freeformTags": "a"}, "freeform_tags: expected type 'map', got unconvertible type 'str'"),
     ],
 )
-def test_a_value_that_no_conversion_helps_is_an_error_of_the_call(news: dict[str, object], words: str):
+def test_a_value_that_cannot_be_converted_is_an_error_of_the_call(news: dict[str, object], words: str):
     with pytest.raises(OperationRefusal, match=words):
         check(GATEWAY, {}, {"compartmentId": "p", **news}, Naming("g"))
 
 
-def test_everything_wrong_is_told_at_once():
+def test_all_invalid_inputs_are_reported_at_once():
     failures = check(GATEWAY, {}, {"bogus": 1, "odd": 2}, Naming("g")).failures
     assert [failure.partition(".")[0] for failure in failures] == [
         "Invalid or unknown key",

@@ -86,7 +86,7 @@ def scene(region: Region, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(region, state["id"], view, autoscaler)
 
 
-def test_the_pool_is_resized_at_once_and_its_node_comes_when_its_time_has_passed(scene: Scene):
+def test_the_pool_is_resized_at_once_and_its_node_joins_after_the_boot_time(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.look(0)
     assert (scene.size, scene.nodes) == (2, ["gpu-0"])
@@ -97,27 +97,27 @@ def test_the_pool_is_resized_at_once_and_its_node_comes_when_its_time_has_passed
     assert scene.view.messages == [f"b: pod triggered scale-up: [{{{scene.pool_id} 1->2 (max: 3)}}]"]
 
 
-def test_nodes_on_their_way_are_counted_and_the_limit_holds(scene: Scene):
+def test_nodes_that_are_still_joining_count_and_the_maximum_is_kept(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), *(pod(f"b{i}") for i in range(5))]
     scene.autoscaler.look(0)
     scene.autoscaler.look(10)
     assert scene.size == 3
 
 
-def test_small_pods_share_a_node(scene: Scene):
+def test_pending_pods_that_fit_one_node_add_a_single_node(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b", 4), pod("c", 4)]
     scene.autoscaler.look(0)
     assert scene.size == 2
 
 
-def test_pods_that_no_node_of_the_pool_could_take_add_none(scene: Scene):
+def test_pending_pods_that_no_node_of_the_pool_could_hold_add_no_node(scene: Scene):
     elsewhere = {"selector": {"node.kubernetes.io/instance-type": "VM.Standard.E5.Flex"}}
     scene.view.bound = [pod("a", node="gpu-0"), pod("b", 16), pod("c", **elsewhere), pod("d", tolerations=[])]
     scene.autoscaler.look(0)
     assert scene.size == 1
 
 
-def test_an_empty_node_goes_after_its_time_and_not_below_the_least(scene: Scene):
+def test_an_empty_node_is_removed_after_its_delay_but_not_below_the_minimum(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.look(0)
     scene.autoscaler.look(PROVISION_S)
@@ -136,7 +136,7 @@ def test_an_empty_node_goes_after_its_time_and_not_below_the_least(scene: Scene)
     assert scene.size == 1
 
 
-def test_a_node_that_a_pod_comes_to_at_the_last_moment_stays_and_is_open_again(scene: Scene):
+def test_a_node_that_gets_a_pod_at_the_last_moment_is_kept_and_untainted(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.look(0)
     scene.autoscaler.look(PROVISION_S)
@@ -151,7 +151,7 @@ def test_a_node_that_a_pod_comes_to_at_the_last_moment_stays_and_is_open_again(s
     assert (scene.nodes, scene.view.tainted) == (["gpu-0", "gpu-1"], [])
 
 
-def test_no_node_goes_while_a_pod_waits_that_it_is_for(scene: Scene):
+def test_no_node_is_removed_while_a_pending_pod_could_use_it(scene: Scene):
     """A node that has joined shows its GPUs later: until then its pod waits on."""
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.look(0)
@@ -160,14 +160,14 @@ def test_no_node_goes_while_a_pod_waits_that_it_is_for(scene: Scene):
     assert scene.nodes == ["gpu-0", "gpu-1"]
 
 
-def test_without_the_add_on_nothing_changes(scene: Scene):
+def test_without_the_autoscaler_add_on_no_pool_is_resized(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.remove()
     scene.autoscaler.look(0)
     assert (scene.size, scene.view.status) == (1, "")
 
 
-def test_the_status_says_limits_and_what_is_wanted(scene: Scene):
+def test_the_autoscalers_status_has_limits_and_target_sizes(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.look(0)
     (group,) = json.loads(scene.view.status)["nodeGroups"]
@@ -176,7 +176,7 @@ def test_the_status_says_limits_and_what_is_wanted(scene: Scene):
     assert group["scaleUp"] == {"status": "InProgress"}
 
 
-def test_settings_are_those_of_the_add_on():
+def test_the_autoscaler_uses_the_settings_of_its_add_on():
     settings = read_settings({"nodes": "1:3:ocid1.a, 2:4:ocid1.b", "scaleDownUnneededTime": "1h30m"})
     assert [(group.pool_id, group.least, group.most) for group in settings.groups] == [
         ("ocid1.a", 1, 3),
@@ -185,7 +185,7 @@ def test_settings_are_those_of_the_add_on():
     assert (settings.unneeded_s, settings.delay_after_add_s) == (5400, 600)
 
 
-def test_pods_are_read_with_what_their_containers_ask_for_together():
+def test_a_pods_request_is_the_sum_over_its_containers():
     meta = {"namespace": "n", "name": "p", "uid": "u", "ownerReferences": [{"kind": "DaemonSet"}]}
     container = {"resources": {"limits": {GPU: "4"}, "requests": {"cpu": "500m"}}}
     conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
@@ -195,7 +195,7 @@ def test_pods_are_read_with_what_their_containers_ask_for_together():
     assert (read.unschedulable, read.of_daemon_set, read.node) == (True, True, "")
 
 
-def test_room_that_is_free_is_used_before_a_node_is_added(scene: Scene):
+def test_free_capacity_is_used_before_a_node_is_added(scene: Scene):
     record = scene.region.records.get(scene.pool_id)
     assert record is not None
     spec = machine_spec(record, scene.region.records)

@@ -13,7 +13,7 @@ def ask(region: Region, name: str, kubeconfig: Path | None = None, **arguments: 
     return invoke(f"oci:Any/{name}:{name}", FunctionCall(arguments, "eu-frankfurt-1", region.records, kubeconfig))
 
 
-def test_a_cluster_gives_the_rehearsals_kubeconfig(region: Region, tmp_path: Path):
+def test_the_kubeconfig_function_returns_the_rehearsals_kubeconfig(region: Region, tmp_path: Path):
     file = tmp_path / "kubeconfig.yaml"
     file.write_text("a: kubeconfig")
     cluster = region.cluster(region.vcn())
@@ -24,26 +24,26 @@ def test_a_cluster_gives_the_rehearsals_kubeconfig(region: Region, tmp_path: Pat
         ask(region, "getClusterKubeConfig", file, clusterId=cluster["id"])
 
 
-def test_availability_domains_are_the_regions(region: Region):
+def test_the_availability_domains_are_those_of_the_region(region: Region):
     names = [
         domain["name"] for domain in ask(region, "getAvailabilityDomains", compartmentId="t")["availabilityDomains"]
     ]
     assert names == [f"Uocm:EU-FRANKFURT-1-AD-{number}" for number in (1, 2, 3)]
 
 
-def test_filters_are_applied(region: Region):
+def test_list_functions_apply_their_filters(region: Region):
     filters = [{"name": "name", "values": ["All .* Services In Oracle Services Network"], "regex": True}]
     (service,) = ask(region, "getServices", filters=filters)["services"]
     assert service["cidrBlock"] == "all-fra-services-in-oracle-services-network"
 
 
-def test_images_fit_the_shape(region: Region):
+def test_listed_images_fit_the_shape(region: Region):
     images = ask(region, "getImages", compartmentId="c", shape="BM.GPU.MI300X.8")["images"]
     assert images
     assert all("AMD-ROCM" in image["displayName"] for image in images)
 
 
-def test_the_home_region_is_told(region: Region):
+def test_the_home_region_can_be_queried(region: Region):
     subscriptions = ask(region, "getRegionSubscriptions", tenancyId="t")["regionSubscriptions"]
     assert {item["regionName"]: item["isHomeRegion"] for item in subscriptions} == {
         "us-ashburn-1": True,
@@ -66,11 +66,13 @@ def test_the_home_region_is_told(region: Region):
         ("getTenancy", {"tenancyId": "t"}, "homeRegionKey"),
     ],
 )
-def test_functions_have_answers(region: Region, name: str, arguments: dict[str, Any], key: str):
+def test_every_function_of_the_program_is_answered_by_the_oci_stand_in(
+    region: Region, name: str, arguments: dict[str, Any], key: str
+):
     assert ask(region, name, **arguments)[key]
 
 
-def test_what_there_is_can_be_listed(region: Region):
+def test_existing_resources_can_be_listed(region: Region):
     cluster = region.cluster(region.vcn())
     assert [item["id"] for item in ask(region, "getClusters", compartmentId=COMPARTMENT)["clusters"]] == [cluster["id"]]
     assert ask(region, "getVcn", vcnId=cluster["vcnId"])["cidrBlock"] == "10.0.0.0/16"
@@ -78,6 +80,6 @@ def test_what_there_is_can_be_listed(region: Region):
     assert ask(region, "getNodePools", compartmentId=COMPARTMENT)["nodePools"] == []
 
 
-def test_a_function_that_is_not_answered_is_named_with_those_that_are(region: Region):
+def test_an_unsupported_function_is_named_with_the_supported_ones(region: Region):
     with pytest.raises(OperationRefusal, match=r"getWallet is not in this rehearsal; .* answers getAddonOptions, "):
         ask(region, "getWallet")

@@ -62,7 +62,7 @@ def test_an_add_on_is_installed_after_its_delay():
     assert cluster.installed == {"CertManager": {"a": "b"}}
 
 
-def test_an_add_on_that_was_removed_meanwhile_does_not_come():
+def test_an_add_on_that_was_deleted_before_its_delay_ended_is_not_installed():
     cluster, clock = Cluster(), GatedClock()
     add_ons = control(cluster, clock)
     add_ons.install("CertManager", {})
@@ -74,12 +74,12 @@ def test_an_add_on_that_was_removed_meanwhile_does_not_come():
     assert cluster.installed == {}
 
 
-def test_a_removal_that_helm_refuses_fails():
+def test_deleting_an_add_on_fails_if_helm_fails():
     with pytest.raises(WorkRequestFailed, match="no way"):
         control(Cluster("no way"), RegionClock(0)).remove("CertManager")
 
 
-def test_a_configuration_is_read_by_key():
+def test_add_on_configuration_is_read_by_key():
     state = {"configurations": [{"key": "worker.tolerations", "value": "[]"}]}
     assert configurations_of(state) == {"worker.tolerations": "[]"}
     assert configurations_of({}) == {}
@@ -112,7 +112,7 @@ class Etcd:
         return httpx2.Response(200, json={"deleted": "1"})
 
 
-def test_what_came_after_the_first_cluster_goes() -> None:
+def test_deleting_a_cluster_removes_the_objects_created_after_it() -> None:
     etcd = Etcd(OWN)
     store = etcd.store()
     store.snapshot()
@@ -122,7 +122,7 @@ def test_what_came_after_the_first_cluster_goes() -> None:
     assert etcd.keys == {OWN}
 
 
-def test_what_a_controller_makes_meanwhile_goes_too() -> None:
+def test_deleting_a_cluster_removes_objects_that_controllers_create_meanwhile() -> None:
     etcd = Etcd(OWN, busy="/registry/pods/llm-d/decode-0")
     store = etcd.store()
     store.snapshot()
@@ -131,12 +131,12 @@ def test_what_a_controller_makes_meanwhile_goes_too() -> None:
     assert etcd.keys == {OWN}
 
 
-def test_nothing_goes_where_no_cluster_was_made() -> None:
+def test_deleting_a_cluster_that_was_never_created_removes_nothing() -> None:
     etcd = Etcd(OWN)
     etcd.store().restore()
     assert etcd.keys == {OWN}
 
 
-def test_an_etcd_that_does_not_answer_fails_the_deletion() -> None:
+def test_deleting_a_cluster_fails_if_etcd_does_not_answer() -> None:
     with pytest.raises(WorkRequestFailed, match="etcd does not answer"):
         EtcdStore(etcd_client("http://127.0.0.1:1"), pause_s=0).snapshot()

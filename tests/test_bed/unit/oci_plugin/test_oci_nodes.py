@@ -44,25 +44,25 @@ def parts(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("form", [encoded, archive])
-def test_kubelets_arguments_are_found_in_user_data(form: Any):
+def test_kubelet_arguments_are_extracted_from_user_data(form: Any):
     boot = read_boot({"user_data": form(SCRIPT)})
     assert boot.labels == {"l": "1", "m": "2"}
     assert boot.taints == (NodeTaint(key="a", value="b", effect="NoSchedule"), NodeTaint(key="c", effect="NoExecute"))
     assert boot.joins
 
 
-def test_a_script_in_a_file_of_cloud_config_is_found():
+def test_a_boot_script_inside_a_cloud_config_file_is_found():
     config = f"#cloud-config\nwrite_files:\n  - {{encoding: b64, path: /x, content: {encoded(SCRIPT)}}}\n"
     assert read_boot({"user_data": encoded(config)}).labels == {"l": "1", "m": "2"}
 
 
-def test_a_script_that_does_not_join_is_told_from_none():
+def test_a_script_that_joins_no_cluster_is_recognized():
     assert not read_boot({"user_data": encoded("#!/bin/sh\necho hello\n")}).joins
     assert read_boot({}).joins
     assert read_boot({"oke-initial-node-labels": "x=y"}).labels == {"x": "y"}
 
 
-def test_what_a_node_of_no_pool_needs_makes_it_join():
+def test_a_self_managed_node_joins_if_its_user_data_has_everything_it_needs():
     assert read_boot(JOINS_ALONE, self_managed=True).joins
 
 
@@ -80,12 +80,12 @@ def test_what_a_node_of_no_pool_needs_makes_it_join():
         {"cluster_ca_cert": ""},
     ],
 )
-def test_a_node_of_no_pool_that_lacks_anything_does_not_join(change: dict[str, str]):
+def test_a_self_managed_node_does_not_join_if_its_user_data_lacks_anything(change: dict[str, str]):
     assert not read_boot({**JOINS_ALONE, **change}, self_managed=True).joins
 
 
 @pytest.mark.parametrize("self_managed", [True, False])
-def test_our_own_scripts_make_nodes_join(self_managed: bool):
+def test_the_kits_boot_scripts_make_nodes_join(self_managed: bool):
     boot = Boot("gpu", "v1.34.2", ["a=b:NoSchedule"], self_managed=self_managed)
     metadata = {**JOINS_ALONE, "user_data": encoded(user_data(boot))}
     assert read_boot(metadata, self_managed=self_managed).joins
@@ -119,14 +119,14 @@ def test_a_pool_without_a_compute_cluster_has_no_rdma(region: Region, parts: tup
     assert region.nodes.there["gpu-0"].devices == {"amd.com/gpu": "8"}
 
 
-def test_flexible_machines_are_as_large_as_asked_for(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_flexible_shapes_have_the_requested_size(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     small = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0, "memoryInGbs": 16.0}}
     region.create("NodePool", **pool(*parts, size=1, name="system", **small))
     own = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "1Ti", "pods": "110"}
     assert region.nodes.there["system-0"].capacity == own
 
 
-def test_nodes_come_and_go_with_the_size(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_nodes_are_added_and_removed_with_the_pools_size(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     state = region.create("NodePool", **pool(*parts, size=3))
     state = region.update("NodePool", state, **pool(*parts, size=1))
     assert sorted(region.nodes.there) == ["gpu-0"]
@@ -136,7 +136,7 @@ def test_nodes_come_and_go_with_the_size(region: Region, parts: tuple[dict[str, 
     assert region.nodes.there == {}
 
 
-def test_nodes_are_replaced_for_new_metadata_where_cycling_is_on(
+def test_changed_metadata_replaces_nodes_if_cycling_is_enabled(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
 ):
     cycling = {"nodePoolCyclingDetails": {"isNodeCyclingEnabled": True}}
@@ -146,9 +146,7 @@ def test_nodes_are_replaced_for_new_metadata_where_cycling_is_on(
     assert {node.labels.get("l") for node in region.nodes.there.values()} == {"1"}
 
 
-def test_nodes_with_new_boot_volumes_stay_the_same_machines(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_cycling_by_boot_volume_keeps_the_instances(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     cycling = {"nodePoolCyclingDetails": {"isNodeCyclingEnabled": True, "cycleModes": ["BOOT_VOLUME_REPLACE"]}}
     state = region.create("NodePool", **pool(*parts, size=2, **cycling))
     before = {name: node.provider_id for name, node in region.nodes.there.items()}
@@ -161,13 +159,15 @@ def test_nodes_with_new_boot_volumes_stay_the_same_machines(
         region.update("NodePool", state, **pool(*parts, size=2, **cycling, **metadata, **labels))
 
 
-def test_nodes_stay_as_they_are_where_cycling_is_off(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_without_cycling_changed_metadata_leaves_nodes_as_they_are(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
     state = region.create("NodePool", **pool(*parts, size=2))
     region.update("NodePool", state, **pool(*parts, size=2, nodeMetadata={"user_data": encoded(SCRIPT)}))
     assert {node.labels.get("l") for node in region.nodes.there.values()} == {None}
 
 
-def test_pools_of_one_name_do_not_share_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_pools_of_equal_names_do_not_share_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     region.create("NodePool", **pool(*parts, size=1))
     second = region.create("NodePool", **pool(*parts, size=1))
     assert len(region.nodes.there) == 2
@@ -175,21 +175,21 @@ def test_pools_of_one_name_do_not_share_nodes(region: Region, parts: tuple[dict[
     assert sorted(region.nodes.there) == ["gpu-0"]
 
 
-def test_a_pool_whose_script_does_not_join_fails(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_a_pool_whose_boot_script_does_not_join_fails(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     metadata = {"user_data": encoded("#!/bin/sh\necho hello\n")}
     with pytest.raises(InitFailed, match=r"9 node\(s\) register timeout"):
         region.create("NodePool", **pool(*parts, nodeMetadata=metadata))
     assert region.nodes.there == {}
 
 
-def test_deleting_a_cluster_takes_its_nodes_along(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_deleting_a_cluster_deletes_its_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     region.create("NodePool", **pool(*parts, size=2))
     region.delete(parts[0])
     assert region.nodes.there == {}
     assert region.records.all_of("NodePool") == []
 
 
-def test_a_cluster_networks_machines_join_on_their_own_account(region: Region):
+def test_instances_of_a_cluster_network_join_by_themselves(region: Region):
     metadata = {**JOINS_ALONE, "oke-initial-node-labels": "pool=gpu", "oke-max-pods": "60"}
     launch = {"shape": RDMA_SHAPE, "metadata": metadata}
     details = {"instanceType": "compute", "launchDetails": launch}
@@ -206,7 +206,7 @@ def test_a_cluster_networks_machines_join_on_their_own_account(region: Region):
     assert len(node.devices) == 2
 
 
-def test_an_instance_with_user_data_becomes_a_node(region: Region):
+def test_an_instance_with_user_data_of_the_kit_becomes_a_node(region: Region):
     region.create(
         "Instance",
         compartmentId=COMPARTMENT,

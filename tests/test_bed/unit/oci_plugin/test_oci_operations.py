@@ -12,21 +12,21 @@ from llmd_rehearsal.plugin_values import InitFailed, OperationRefusal
 from oci_region import COMPARTMENT, DOMAIN, Region, pool
 
 
-def test_a_new_resource_is_well_and_has_all_that_oci_adds():
+def test_a_new_resource_is_active_and_has_the_defaults_that_oci_sets():
     vcn = Region().vcn()
     assert vcn["id"].startswith("ocid1.vcn.oc1.iad.aaaaaaaa")
     assert (vcn["state"], vcn["cidrBlock"], vcn["freeformTags"]) == ("AVAILABLE", "10.0.0.0/16", {})
     assert vcn["defaultSecurityListId"].startswith("ocid1.securitylist.")
 
 
-def test_a_cluster_leads_to_the_rehearsals_api_server():
+def test_a_created_cluster_leads_to_the_rehearsals_api_server():
     region = Region()
     cluster = region.cluster(region.vcn())
     assert cluster["endpoints"][0]["privateEndpoint"] == "10.244.0.1:6443"
     assert cluster["availableKubernetesUpgrades"] == ["v1.35.2", "v1.36.1"]
 
 
-def test_what_a_cluster_holds_goes_with_it():
+def test_deleting_a_cluster_deletes_what_it_contains():
     region = Region()
     cluster = region.cluster(region.vcn())
     assert region.store.calls == ["snapshot"]
@@ -34,7 +34,7 @@ def test_what_a_cluster_holds_goes_with_it():
     assert region.store.calls == ["snapshot", "restore"]
 
 
-def test_a_subnet_gets_what_its_network_has_by_default():
+def test_a_subnet_gets_the_networks_default_route_table_and_security_list():
     region = Region()
     vcn = region.vcn()
     subnet = region.subnet(vcn, "10.0.1.0/24")
@@ -42,14 +42,14 @@ def test_a_subnet_gets_what_its_network_has_by_default():
     assert (subnet["virtualRouterIp"], subnet["securityListIds"]) == ("10.0.1.1", [vcn["defaultSecurityListId"]])
 
 
-def test_an_update_keeps_what_the_inputs_do_not_say():
+def test_an_update_keeps_properties_that_the_inputs_omit():
     region = Region()
     before = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN, displayName="a")
     after = region.update("ComputeCluster", before, compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
     assert after == before
 
 
-def test_what_is_gone_is_read_as_nothing_and_deleted_without_complaint():
+def test_reading_a_deleted_resource_returns_nothing_and_deleting_it_succeeds():
     region = Region()
     vcn = region.vcn()
     order = region.order("Vcn", {"compartmentId": COMPARTMENT, "cidrBlocks": ["10.0.0.0/16"]}, "v")
@@ -60,7 +60,7 @@ def test_what_is_gone_is_read_as_nothing_and_deleted_without_complaint():
         region.operations.update(vcn["id"], vcn, order)
 
 
-def test_a_plug_in_that_starts_anew_knows_what_there_was(tmp_path: Path):
+def test_a_restarted_stand_in_knows_the_existing_resources(tmp_path: Path):
     journal = tmp_path / "oci" / "journal.jsonl"
     region = Region(journal)
     vcn, gone = region.vcn(), region.vcn("10.1.0.0/16")
@@ -74,7 +74,7 @@ def test_a_plug_in_that_starts_anew_knows_what_there_was(tmp_path: Path):
     assert [machine["name"] for machine in anew.records.all_of("NodePool")[0].machines] == ["gpu-0", "gpu-1"]
 
 
-def test_a_change_that_was_not_written_to_its_end_is_left_out_of_the_journal(tmp_path: Path):
+def test_a_journal_entry_that_was_not_written_completely_is_ignored(tmp_path: Path):
     journal = tmp_path / "journal.jsonl"
     region = Region(journal)
     vcn = region.vcn()
@@ -89,12 +89,12 @@ def test_a_change_that_was_not_written_to_its_end_is_left_out_of_the_journal(tmp
     assert read_journal(journal)[-1] == {"id": vcn["id"]}
 
 
-def test_a_limit_that_is_too_short_ends_the_wait():
+def test_an_operation_longer_than_its_timeout_fails():
     with pytest.raises(WorkRequestFailed, match="timeout while waiting for state to become 'SUCCEEDED'"):
         RegionClock(0).work(resource_of("oci:Core/clusterNetwork:ClusterNetwork"), "create", 60)
 
 
-def test_a_cancelled_wait_ends():
+def test_a_cancelled_operation_stops_to_wait():
     clock = RegionClock(1000)
     clock.cancel()
     with pytest.raises(WorkRequestFailed, match="cancelled"):
@@ -115,23 +115,23 @@ class TestFaults:
         vcn = region.vcn()
         return pool(region.cluster(vcn), region.subnet(vcn, "10.0.0.0/19"))
 
-    def test_requests_that_are_too_many_are_tried_again(self, region: Region, faults: Path):
+    def test_requests_that_oci_throttles_are_retried(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: too-many-requests, times: 3}]")
         assert region.vcn()["state"] == "AVAILABLE"
 
-    def test_requests_that_stay_too_many_fail_in_the_end(self, region: Region, faults: Path):
+    def test_requests_that_oci_keeps_throttling_fail_in_the_end(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: too-many-requests}]")
         with pytest.raises(OperationRefusal, match="429-TooManyRequests, Too many requests for the user"):
             region.vcn()
 
-    def test_an_internal_error_leaves_nothing(self, region: Region, faults: Path):
+    def test_an_internal_error_creates_nothing(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: internal-error, times: 1}]")
         with pytest.raises(OperationRefusal, match="500-InternalError, Internal server error\nSuggestion: The service"):
             region.vcn()
         assert region.records.all_of("Vcn") == []
         region.vcn()
 
-    def test_a_pool_that_oci_can_not_make_is_deleted_again_but_the_engine_is_told_its_id(
+    def test_a_pool_whose_creation_fails_is_deleted_but_the_engine_gets_its_id(
         self, region: Region, faults: Path, inputs: dict[str, Any]
     ):
         faults.write_text("faults: [{resource: NodePool, fault: out-of-host-capacity, nodes: 2, times: 1}]")
@@ -140,7 +140,7 @@ class TestFaults:
         assert failure.value.properties["state"] == "CREATING"
         assert (region.nodes.there, region.operations.read(failure.value.id, {})) == ({}, None)
 
-    def test_a_pool_that_was_deleted_again_can_not_be_updated_but_made_anew(
+    def test_a_pool_that_was_deleted_after_its_failure_is_recreated_and_not_updated(
         self, region: Region, faults: Path, inputs: dict[str, Any]
     ):
         faults.write_text("faults: [{resource: NodePool, fault: late-failure, times: 1}]")
@@ -151,7 +151,7 @@ class TestFaults:
         region.create("NodePool", **inputs)
         assert len(region.nodes.there) == 9
 
-    def test_a_pool_that_can_not_grow_keeps_its_nodes_and_the_next_update_repairs_it(
+    def test_a_pool_that_cannot_grow_keeps_its_nodes_and_the_next_update_repairs_it(
         self, region: Region, faults: Path, inputs: dict[str, Any]
     ):
         before = region.create("NodePool", **inputs)
@@ -169,27 +169,25 @@ class TestFaults:
             region.create("NodePool", **inputs)
         assert (region.nodes.there, region.records.all_of("NodePool")) == ({}, [])
 
-    def test_a_pool_that_takes_longer_than_the_engine_waits_stays(self, region: Region, inputs: dict[str, Any]):
+    def test_a_pool_that_takes_longer_than_the_engine_waits_is_kept(self, region: Region, inputs: dict[str, Any]):
         with pytest.raises(InitFailed, match="timeout while waiting"):
             region.operations.create(region.order("NodePool", inputs, "gpu", timeout_s=60))
         assert [pool.state["state"] for pool in region.records.all_of("NodePool")] == ["FAILED"]
 
-    def test_a_cluster_that_oci_can_not_make_is_deleted_again(self, region: Region, faults: Path):
+    def test_a_cluster_whose_creation_fails_is_deleted_again(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Cluster, fault: late-failure, times: 1, message: No quota left}]")
         vcn = region.vcn()
         with pytest.raises(InitFailed, match=r"Work Request error(.|\n)*Message: No quota left"):
             region.cluster(vcn)
         assert region.records.all_of("Cluster") == []
 
-    def test_a_late_failure_leaves_other_resources_failed(self, region: Region, faults: Path):
+    def test_a_late_failure_leaves_other_resources_in_the_state_failed(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: late-failure, times: 1}]")
         with pytest.raises(InitFailed) as failure:
             region.vcn()
         assert failure.value.properties["state"] == "FAILED"
 
-    def test_a_network_whose_answer_is_lost_is_there_once_also_if_the_answer_comes_later(
-        self, region: Region, faults: Path
-    ):
+    def test_a_create_whose_answer_is_lost_or_late_makes_one_network(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: answer-lost, times: 3}]")
         before = region.vcn()
         assert [vcn.id for vcn in region.records.all_of("Vcn")] == [before["id"]]
@@ -198,22 +196,20 @@ class TestFaults:
             region.vcn()
         assert [vcn.state["state"] for vcn in region.records.all_of("Vcn")] == ["AVAILABLE", "AVAILABLE"]
 
-    def test_a_networks_default_security_list_goes_with_it(self, region: Region):
+    def test_deleting_a_network_deletes_its_default_security_list(self, region: Region):
         vcn = region.vcn()
         region.create("DefaultSecurityList", manageDefaultResourceId=vcn["defaultSecurityListId"])
         region.delete(vcn)
         assert region.records.all_of("DefaultSecurityList") == []
 
-    def test_what_the_plug_in_does_not_wait_for_is_there_all_the_same(self, region: Region, faults: Path):
+    def test_a_resource_that_the_plug_in_does_not_wait_for_exists_all_the_same(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: timeout}]")
         with pytest.raises(InitFailed, match="timeout while waiting") as failure:
             region.vcn()
         (there,) = region.records.all_of("Vcn")
         assert (failure.value.id, there.state["state"]) == (there.id, "AVAILABLE")
 
-    def test_what_is_slow_takes_five_times_as_long_and_no_longer_than_the_engine_waits(
-        self, region: Region, faults: Path
-    ):
+    def test_a_slow_operation_takes_five_times_as_long_but_ends_within_its_timeout(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: slow}]")
         inputs = {"compartmentId": COMPARTMENT, "cidrBlocks": ["10.0.0.0/16"]}
         with pytest.raises(InitFailed, match="timeout while waiting"):
@@ -221,13 +217,13 @@ class TestFaults:
         faults.write_text("faults: []")
         region.operations.create(region.order("Vcn", inputs, "it", timeout_s=3))
 
-    def test_a_fault_hits_the_names_that_it_is_for(self, region: Region, faults: Path):
+    def test_a_fault_applies_to_the_resource_names_that_it_lists(self, region: Region, faults: Path):
         faults.write_text('faults: [{resource: "*", name: "gpu*", fault: internal-error}]')
         region.vcn()
         with pytest.raises(OperationRefusal, match="500-InternalError"):
             region.vcn(displayName="gpu-network")
 
-    def test_a_delete_can_fail_and_be_done_again(self, region: Region, faults: Path):
+    def test_a_failed_delete_can_be_repeated(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, operation: delete, fault: late-failure, times: 1}]")
         vcn = region.vcn()
         with pytest.raises(InitFailed):
@@ -235,7 +231,7 @@ class TestFaults:
         region.delete(vcn)
         assert region.records.all_of("Vcn") == []
 
-    def test_a_fault_that_is_asked_for_in_short_hits_every_operation(self, region: Region, faults: Path):
+    def test_a_fault_in_short_form_applies_to_every_operation(self, region: Region, faults: Path):
         vcn = region.vcn()
         write_rules(faults, [parse_rule("Vcn/it:internal-error:2")])
         with pytest.raises(OperationRefusal, match="500-InternalError"):
@@ -245,19 +241,19 @@ class TestFaults:
         region.delete(vcn)
 
     @pytest.mark.parametrize("text", ["NodePool", "NodePool:earthquake", "Vcn:internal-error:0", ":internal-error"])
-    def test_what_is_no_fault_is_refused_with_what_is(self, text: str):
+    def test_an_unknown_fault_is_refused_with_the_known_ones(self, text: str):
         with pytest.raises(KitError, match="is no fault") as refused:
             parse_rule(text)
         assert "out-of-host-capacity" in (refused.value.remedy or "")
         assert "ClusterNetwork" in (refused.value.remedy or "")
 
-    def test_a_type_that_oci_has_not_is_refused_with_the_nearest_and_all_others(self):
+    def test_an_unknown_resource_type_in_a_fault_is_refused_with_the_nearest_names(self):
         with pytest.raises(KitError, match="OCI has no 'NodePol' here") as refused:
             parse_rule("NodePol:internal-error")
         assert refused.value.remedy is not None
         assert refused.value.remedy.startswith("Did you mean NodePool? Types of OCI's resources here: Addon,")
 
-    def test_a_file_that_holds_no_faults_is_named(self, region: Region, faults: Path):
+    def test_a_file_without_faults_is_named(self, region: Region, faults: Path):
         faults.write_text("faults: [{fault: earthquake}]")
         with pytest.raises(OperationRefusal, match=r"oci-faults\.yaml holds no faults"):
             region.vcn()

@@ -34,12 +34,12 @@ def test_a_network_keeps_the_ranges_of_its_subnets(region: Region):
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/8", "10.0.0.0/31", "10.0.0.1/16", "ten"])
-def test_ranges_have_from_16_to_30_bits(region: Region, cidr: str):
+def test_subnet_ranges_have_prefixes_from_16_to_30_bits(region: Region, cidr: str):
     with pytest.raises(OperationRefusal, match="400-InvalidParameter"):
         region.vcn(cidr)
 
 
-def test_a_second_internet_gateway_is_one_too_many(region: Region):
+def test_a_second_internet_gateway_is_refused(region: Region):
     where = {"compartmentId": COMPARTMENT, "vcnId": region.vcn()["id"]}
     region.create("InternetGateway", **where)
     with pytest.raises(OperationRefusal, match=r"400-LimitExceeded, .*internet-gateway-count"):
@@ -57,18 +57,18 @@ def test_a_rule_may_name_a_group_of_its_own_network_only(region: Region):
         region.create("NetworkSecurityGroupSecurityRule", **rule, **peer)
 
 
-def test_what_was_deleted_is_not_found(region: Region):
+def test_a_deleted_resource_is_not_found(region: Region):
     vcn = region.vcn()
     region.delete(vcn)
     with pytest.raises(OperationRefusal, match="404-NotAuthorizedOrNotFound"):
         region.subnet(vcn, "10.0.0.0/24")
 
 
-def test_what_was_there_before_is_taken_as_it_is(region: Region):
+def test_an_existing_resource_that_was_not_created_here_is_accepted(region: Region):
     region.subnet({"id": "ocid1.vcn.oc1.iad.of-somebody"}, "10.0.0.0/24")
 
 
-def test_a_network_goes_after_all_that_is_in_it(region: Region):
+def test_a_network_with_anything_in_it_cannot_be_deleted(region: Region):
     vcn = region.vcn()
     subnet = region.subnet(vcn, "10.0.0.0/24")
     gateway = region.create("NatGateway", compartmentId=COMPARTMENT, vcnId=vcn["id"])
@@ -82,7 +82,7 @@ def test_a_network_goes_after_all_that_is_in_it(region: Region):
     assert region.records.all_of("Vcn") == []
 
 
-def test_a_gateway_goes_after_the_routes_to_it(region: Region):
+def test_a_gateway_with_routes_to_it_cannot_be_deleted(region: Region):
     vcn = region.vcn()
     gateway = region.create("NatGateway", compartmentId=COMPARTMENT, vcnId=vcn["id"])
     rule = {"networkEntityId": gateway["id"], "destination": "0.0.0.0/0"}
@@ -91,7 +91,7 @@ def test_a_gateway_goes_after_the_routes_to_it(region: Region):
         region.delete(gateway)
 
 
-def test_a_group_takes_its_rules_with_it(region: Region):
+def test_deleting_a_security_group_deletes_its_rules(region: Region):
     group = region.group(region.vcn())
     region.create("NetworkSecurityGroupSecurityRule", networkSecurityGroupId=group["id"], **TCP)
     region.delete(group)
@@ -108,7 +108,7 @@ def parts(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
     return region.cluster(vcn), region.subnet(vcn, "10.0.0.0/19", prohibitPublicIpOnVnic=True)
 
 
-def test_versions_are_those_that_there_are(region: Region):
+def test_only_kubernetes_versions_that_oke_offers_are_accepted(region: Region):
     with pytest.raises(OperationRefusal, match=r"Invalid kubernetesVersion: v1.2.3, supported versions: .*v1.34.2"):
         region.cluster(region.vcn(), kubernetesVersion="v1.2.3")
 
@@ -121,19 +121,21 @@ def test_a_cluster_goes_up_one_minor_version_at_a_time(region: Region, version: 
         region.update("Cluster", cluster, compartmentId=COMPARTMENT, vcnId=vcn["id"], kubernetesVersion=version)
 
 
-def test_services_must_not_overlap_with_the_network(region: Region):
+def test_service_and_network_ranges_must_not_overlap(region: Region):
     with pytest.raises(OperationRefusal, match=r"services CIDR 10.96.0.0/16 overlaps"):
         region.cluster(region.vcn("10.96.0.0/16"))
 
 
-def test_a_private_subnet_has_no_public_endpoint(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_a_private_subnet_cannot_have_a_public_endpoint(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     _, subnet = parts
     endpoint = {"subnetId": subnet["id"], "isPublicIpEnabled": True}
     with pytest.raises(OperationRefusal, match="private subnet"):
         region.cluster({"id": subnet["vcnId"]}, endpointConfig=endpoint)
 
 
-def test_nodes_may_lag_behind_the_cluster_but_not_lead(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_nodes_may_have_older_kubernetes_versions_than_the_cluster_but_no_newer(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
     with pytest.raises(OperationRefusal, match=r"at most that of the cluster, v1.34.2"):
         region.create("NodePool", **pool(*parts, kubernetesVersion="v1.35.2"))
 
@@ -145,7 +147,7 @@ def test_nodes_may_lag_behind_the_cluster_but_not_lead(region: Region, parts: tu
         ({"nodeMetadata": {"user_data": "x" * 33000}}, "32000 bytes together"),
     ],
 )
-def test_machines_must_be_such_as_there_are(
+def test_only_shapes_that_exist_are_accepted(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]], change: dict[str, Any], words: str
 ):
     with pytest.raises(OperationRefusal, match=words):
@@ -160,7 +162,9 @@ def oke_image(version: str) -> dict[str, Any]:
     return {"imageId": image_id(f"Oracle-Linux-8.10-2026.06.30-0-OKE-{version}-1100", "IAD"), "sourceType": "IMAGE"}
 
 
-def test_an_image_of_oke_is_for_its_own_version_only(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_an_oke_image_fits_only_its_own_kubernetes_version(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
     words = "409-Conflict, Kubernetes version does not match Kubernetes version of OKE worker node image"
     with pytest.raises(OperationRefusal, match=words):
         region.create("NodePool", **pool(*parts, nodeSourceDetails=oke_image("1.33.1"), **SYSTEM))
@@ -173,7 +177,7 @@ def test_an_image_of_oke_is_for_its_own_version_only(region: Region, parts: tupl
 @pytest.mark.parametrize(
     ("written", "answered"), [("PT60M", "PT1H"), ("PT0M", "PT0S"), ("PT90M", "PT1H30M"), ("PT5M", "PT5M")]
 )
-def test_times_are_answered_in_the_largest_units(
+def test_durations_are_returned_in_the_largest_units(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]], written: str, answered: str
 ):
     inputs = pool(*parts, nodeEvictionNodePoolSettings={"evictionGraceDuration": written})
@@ -183,7 +187,7 @@ def test_times_are_answered_in_the_largest_units(
         assert state["nodeEvictionNodePoolSettings"]["evictionGraceDuration"] == answered
 
 
-def test_an_identity_domain_adds_a_schema_and_tells_no_tags(region: Region):
+def test_an_identity_domain_returns_its_schema_and_no_tags(region: Region):
     tags = [{"key": "llmd-oke/stack", "value": "test"}]
     before = region.create(
         "DomainsDynamicResourceGroup",
@@ -209,20 +213,20 @@ def test_a_compute_cluster_has_one_availability_domain(region: Region, parts: tu
         region.create("NodePool", **pool(*parts, details=details))
 
 
-def test_only_machines_with_rdma_are_in_compute_clusters(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_a_compute_cluster_accepts_only_shapes_with_rdma(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
     small: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0}}
     with pytest.raises(OperationRefusal, match="not supported in a compute cluster"):
         region.create("NodePool", **pool(*parts, details={"computeClusterId": compute["id"]}, **small))
 
 
-def test_an_availability_domain_must_be_the_regions(region: Region):
+def test_an_availability_domain_must_belong_to_the_region(region: Region):
     with pytest.raises(OperationRefusal, match="Invalid availabilityDomain Uocm:PHX-AD-1"):
         region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain="Uocm:PHX-AD-1")
     region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain="AbCd:US-ASHBURN-AD-3")
 
 
-def test_add_ons_are_those_of_the_catalogue_each_once(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_add_ons_must_exist_and_are_accepted_once_each(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True}
     region.create("Addon", addonName="CertManager", **inputs)
     with pytest.raises(OperationRefusal, match="is installed already"):
@@ -232,7 +236,7 @@ def test_add_ons_are_those_of_the_catalogue_each_once(region: Region, parts: tup
 
 
 @pytest.mark.parametrize("name", ["NvidiaNetworkOperator", "AmdGpuOperator"])
-def test_an_add_on_fails_and_is_gone_where_the_one_that_it_needs_is_not_active(
+def test_an_add_on_whose_dependency_is_not_active_fails_and_is_removed(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]], name: str
 ):
     inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True}
@@ -243,21 +247,19 @@ def test_an_add_on_fails_and_is_gone_where_the_one_that_it_needs_is_not_active(
     assert region.create("Addon", addonName=name, **inputs)["state"] == "ACTIVE"
 
 
-def test_an_add_on_may_be_told_not_to_look_for_the_one_that_it_needs(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_an_add_on_can_skip_the_check_of_its_dependency(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     skip = {"key": "skipNodeFeatureDiscoveryDependencyCheck", "value": "true"}
     inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True, "configurations": [skip]}
     assert region.create("Addon", addonName="AmdGpuOperator", **inputs)["state"] == "ACTIVE"
 
 
-def test_basic_clusters_have_no_add_ons(region: Region):
+def test_a_basic_cluster_accepts_no_add_ons(region: Region):
     cluster = region.cluster(region.vcn(), type="BASIC_CLUSTER")
     with pytest.raises(OperationRefusal, match="enhanced clusters only"):
         region.create("Addon", addonName="CertManager", clusterId=cluster["id"], removeAddonResourcesOnDelete=True)
 
 
-def test_a_subnet_and_a_group_go_after_the_pool_that_uses_them(
+def test_a_subnet_or_group_that_a_pool_uses_cannot_be_deleted(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
 ):
     group = region.group({"id": parts[1]["vcnId"]})
@@ -271,7 +273,7 @@ def test_a_subnet_and_a_group_go_after_the_pool_that_uses_them(
     region.delete(parts[1])
 
 
-def test_a_cluster_network_takes_machines_with_rdma_only(region: Region):
+def test_a_cluster_network_accepts_only_shapes_with_rdma(region: Region):
     launch = {"shape": "VM.Standard.E5.Flex", "shapeConfig": {"ocpus": 2.0}}
     details = {"instanceType": "compute", "launchDetails": launch}
     configuration = region.create("InstanceConfiguration", compartmentId=COMPARTMENT, instanceDetails=details)
@@ -286,7 +288,7 @@ def test_a_cluster_network_takes_machines_with_rdma_only(region: Region):
 
 
 @pytest.mark.parametrize("key", ["user_data", "ssh_authorized_keys"])
-def test_what_an_instance_boots_with_can_not_be_changed(region: Region, key: str):
+def test_an_instances_boot_source_cannot_be_changed(region: Region, key: str):
     metadata = {"user_data": "Zm9v", "ssh_authorized_keys": "ssh-ed25519 A", "oke-max-pods": "31"}
     inputs = {"compartmentId": COMPARTMENT, "availabilityDomain": DOMAIN, "shape": RDMA_SHAPE, "displayName": "gpu-0"}
     before = region.create("Instance", **inputs, metadata=metadata)
@@ -304,19 +306,19 @@ def test_what_an_instance_boots_with_can_not_be_changed(region: Region, key: str
         "Allow service lustrefs to use virtual-network-family in tenancy",
     ],
 )
-def test_statements_that_oci_reads_pass(region: Region, statement: str):
+def test_valid_policy_statements_are_accepted(region: Region, statement: str):
     region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
 
 
 @pytest.mark.parametrize(
     "statement", ["Permit nobody", "Allow group g to look repos in tenancy", "Allow dynamic-group d to manage x"]
 )
-def test_statements_that_oci_cannot_read_are_refused(region: Region, statement: str):
+def test_invalid_policy_statements_are_refused(region: Region, statement: str):
     with pytest.raises(OperationRefusal, match="Failed to parse the policy statement"):
         region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
 
 
-def test_names_of_policies_are_theirs_alone(region: Region):
+def test_policy_names_are_unique(region: Region):
     policy = {
         "compartmentId": COMPARTMENT,
         "name": "p",
@@ -328,7 +330,7 @@ def test_names_of_policies_are_theirs_alone(region: Region):
         region.create("Policy", **policy)
 
 
-def test_dynamic_groups_are_the_tenancys(region: Region):
+def test_dynamic_groups_must_be_in_the_tenancys_root(region: Region):
     group = {"name": "g", "description": "d", "matchingRule": "ANY {instance.compartment.id = 'x'}"}
     region.create("DynamicGroup", compartmentId="ocid1.tenancy.oc1..a", **group)
     with pytest.raises(OperationRefusal, match="root compartment"):
@@ -339,7 +341,7 @@ def test_dynamic_groups_are_the_tenancys(region: Region):
         )
 
 
-def test_a_file_system_goes_after_its_exports(region: Region):
+def test_a_file_system_with_exports_cannot_be_deleted(region: Region):
     where = {"compartmentId": COMPARTMENT, "availabilityDomain": DOMAIN}
     subnet = region.subnet(region.vcn(), "10.0.0.0/24")
     system, target = region.create("FileSystem", **where), region.create("MountTarget", **where, subnetId=subnet["id"])

@@ -55,7 +55,7 @@ def agent_context(witness: Witness, folder: Path, simulated: bool = False) -> Ag
     return cast("AgentContext", context)
 
 
-async def test_a_pod_that_waits_for_a_config_map_has_no_network_yet(tmp_path: Path) -> None:
+async def test_a_pod_that_waits_for_a_configmap_has_no_network_namespace_yet(tmp_path: Path) -> None:
     witness = Witness()
     pod = make_pod(volumes=[{"name": "settings", "configMap": {"name": "missing"}}])
     worker = PodWorker(agent_context(witness, tmp_path), pod, lambda: 1)
@@ -68,7 +68,9 @@ async def test_a_pod_that_waits_for_a_config_map_has_no_network_yet(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("simulated", "networks"), [(True, 0), (False, 1)])
-async def test_pods_of_which_nothing_runs_have_no_network(tmp_path: Path, simulated: bool, networks: int) -> None:
+async def test_pods_without_a_running_container_have_no_network_namespace(
+    tmp_path: Path, simulated: bool, networks: int
+) -> None:
     witness = Witness()
     sandbox = PodSandbox(agent_context(witness, tmp_path, simulated), make_pod())
     async with asyncio.timeout(LIMIT_S):

@@ -54,7 +54,7 @@ def factory(simulator: httpx2.AsyncClient | None = None, time_scale: float = 1.0
     return ContainerFactory(TABLE, programs, Python(Path("/state/python"), {"B": "2"}), simulator, time_scale)
 
 
-def test_an_image_with_a_program_is_a_process(setting: ContainerContext) -> None:
+def test_a_container_whose_image_has_a_program_runs_it_as_a_process(setting: ContainerContext) -> None:
     assert isinstance(factory().make(model("test/program:1"), setting), ProcessContainer)
 
 
@@ -63,7 +63,7 @@ def test_an_image_with_a_program_is_a_process(setting: ContainerContext) -> None
     [(1.0, [], []), (0.5, [], []), (4.0, [], ["--every=0.2s"]), (4.0, ["--every=1s"], ["--every=1s"])],
     ids=["real time", "faster", "slower", "the manifest's own"],
 )
-def test_intervals_of_a_program_go_with_the_time_of_its_servers(
+def test_a_programs_intervals_are_scaled_with_the_time_of_its_servers(
     setting: ContainerContext, time_scale: float, arguments: list[str], expected: list[str]
 ) -> None:
     created = factory(time_scale=time_scale).make(model("test/program:1", command=["/x"], args=arguments), setting)
@@ -71,14 +71,14 @@ def test_intervals_of_a_program_go_with_the_time_of_its_servers(
     assert created._spec.argv == ["/x", *expected]
 
 
-def test_a_command_without_a_folder_is_the_program_that_the_image_has_on_its_path(setting: ContainerContext) -> None:
+def test_without_a_path_a_containers_command_is_the_program_of_its_image(setting: ContainerContext) -> None:
     created = factory().make(model("test/program:1", command=["program"], args=["-v"]), setting)
     assert isinstance(created, ProcessContainer)
     path = TABLE.entries[0].path
     assert created._spec.argv == [path, "-v"]
 
 
-def test_a_program_that_would_make_a_key_for_itself_gets_the_rehearsals(setting: ContainerContext) -> None:
+def test_a_program_that_would_create_its_own_key_gets_the_rehearsals_key(setting: ContainerContext) -> None:
     table = ImageTable([ImageEntry(repositories=("a",), program="a", path="/a", certificate_flag="--cert-path")])
     python, programs = Python(Path("/state/python"), {}), {"a": Path("/bin/sh")}
     certificate = (Path("/pki/a.crt"), Path("/pki/a.key"))
@@ -91,19 +91,19 @@ def test_a_program_that_would_make_a_key_for_itself_gets_the_rehearsals(setting:
     assert targets["/pki/a.key"] == "/etc/llmd-oke-rehearsal/tls.key"
 
 
-def test_a_python_program_is_a_process_with_a_file_for_its_last_words(setting: ContainerContext) -> None:
+def test_a_python_program_runs_with_a_file_for_its_termination_message(setting: ContainerContext) -> None:
     assert isinstance(factory().make(model("test/vllm:1", command=["/bin/python3", "x.py"]), setting), ProcessContainer)
     assert setting.termination_log.read_bytes() == b""
 
 
-def test_python_is_found_on_path_and_a_containers_own_variables_win() -> None:
+def test_python_is_found_on_path_and_a_containers_variables_take_precedence() -> None:
     python = Python(Path("/state/python"), {"B": "2", "C": "3"})
     values = python.variables({"A": "1", "C": "4", "PATH": "/usr/bin"})
     assert values == {"A": "1", "B": "2", "C": "4", "PATH": "/opt/python/bin:/usr/bin"}
     assert python.argv(["/usr/local/bin/python3", "-m", "x"]) == ["/opt/python/bin/python", "-m", "x"]
 
 
-def test_packages_are_shown_only_where_the_image_has_them() -> None:
+def test_a_python_program_can_import_packages_only_if_its_image_has_them() -> None:
     python = Python(Path("/state/python"), {})
     bare, whole = (python.mounts(packages=packages) for packages in (False, True))
     assert next(mount.target for mount in whole if mount not in bare).endswith("/site-packages")
@@ -115,7 +115,7 @@ def test_an_image_without_a_row_is_simulated(setting: ContainerContext) -> None:
     assert isinstance(factory().make(model("test/other:1"), setting), PlaceholderContainer)
 
 
-def test_what_does_nothing_until_it_ends_needs_no_process_and_is_not_simulated(setting: ContainerContext) -> None:
+def test_a_container_that_only_sleeps_needs_no_process_and_is_not_simulated(setting: ContainerContext) -> None:
     waiting = model("test/vllm:1", command=["sleep", "infinity"])
     assert isinstance(factory().make(waiting, setting), PlaceholderContainer)
     assert not factory().needs_process(waiting)
@@ -123,20 +123,20 @@ def test_what_does_nothing_until_it_ends_needs_no_process_and_is_not_simulated(s
     assert factory().is_simulated(model("test/vllm:1", command=["sleep", "5"]))
 
 
-def test_a_program_that_is_not_there_is_an_error_that_names_it(setting: ContainerContext) -> None:
+def test_a_missing_program_is_an_error_that_names_it(setting: ContainerContext) -> None:
     with pytest.raises(StartError, match='no program "absent" for test/absent:1') as caught:
         factory().make(model("test/absent:1"), setting)
     assert caught.value.reason == "ErrImageNeverPull"
 
 
-def test_vllm_goes_to_the_simulator_and_other_commands_of_its_image_do_not(setting: ContainerContext) -> None:
+def test_vllm_is_simulated_but_other_commands_of_its_image_run(setting: ContainerContext) -> None:
     simulator = httpx2.AsyncClient()
     assert isinstance(factory(simulator).make(model("test/vllm:1", args=["m"]), setting), SimulatorContainer)
     assert factory(simulator).is_simulated(model("test/vllm:1", command=["rocm-smi"]))
     assert factory(None).is_simulated(model("test/vllm:1", args=["m"]))
 
 
-def test_a_sandbox_mounts_outer_folders_before_inner_ones_and_keeps_few_capabilities() -> None:
+def test_a_sandbox_mounts_outer_folders_before_inner_ones_and_drops_capabilities() -> None:
     mounts = [
         containers.Mount(Path("/tmp/b"), "/etc/app/inner"),
         containers.Mount(Path("/tmp/a"), "/etc/app", read_only=True),
@@ -215,7 +215,7 @@ class Watched:
         return ScriptedContainer(next(self._codes))
 
 
-async def test_a_container_that_may_not_restart_is_over_at_its_end() -> None:
+async def test_a_container_with_restart_policy_never_stays_ended() -> None:
     watched = Watched([3], restarts=lambda _code: False)
     await watched.worker.run()
     assert watched.record.failed
@@ -224,7 +224,7 @@ async def test_a_container_that_may_not_restart_is_over_at_its_end() -> None:
     assert watched.record.state.message == "ended with 3"
 
 
-async def test_failures_restart_until_success_with_back_off_from_the_second_on() -> None:
+async def test_failures_restart_with_back_off_from_the_second_on_until_success() -> None:
     watched = Watched([1, 1, 1, 0], restarts=lambda code: code != 0)
     await watched.worker.run()
     assert watched.record.succeeded
@@ -246,7 +246,7 @@ async def test_a_container_without_probes_is_started_and_ready_at_once() -> None
     assert not watched.record.ready
 
 
-async def test_stop_ends_a_container_that_waits_to_be_restarted() -> None:
+async def test_stopping_a_container_cancels_its_pending_restart() -> None:
     watched = Watched([1, 1], restarts=lambda _code: True, wait_s=3600)
     running = asyncio.create_task(watched.worker.run())
     await asyncio.wait_for(watched.waits.wait(), 5)
@@ -286,7 +286,7 @@ class Starting:
         await asyncio.wait_for(self.running, 5)
 
 
-async def test_a_program_starts_once_one_before_it_has_answered() -> None:
+async def test_a_program_starts_after_its_predecessor_in_the_queue_has_answered() -> None:
     starts = Starts(most=1)
     first, second = Starting("first", starts), Starting("second", starts)
     await asyncio.wait_for(first.begun.wait(), 5)
@@ -299,7 +299,7 @@ async def test_a_program_starts_once_one_before_it_has_answered() -> None:
     await second.end()
 
 
-async def test_a_program_starts_once_one_that_never_answered_has_ended() -> None:
+async def test_a_program_starts_after_a_predecessor_that_never_answered_has_ended() -> None:
     starts = Starts(most=1)
     first, second = Starting("first", starts), Starting("second", starts)
     await asyncio.wait_for(first.begun.wait(), 5)
@@ -308,7 +308,7 @@ async def test_a_program_starts_once_one_that_never_answered_has_ended() -> None
     await second.end()
 
 
-async def test_a_program_that_waits_for_its_turn_can_be_stopped() -> None:
+async def test_a_program_that_is_queued_can_be_stopped() -> None:
     starts = Starts(most=1)
     first, second = Starting("first", starts), Starting("second", starts)
     await asyncio.wait_for(first.begun.wait(), 5)
@@ -325,7 +325,7 @@ def simulator(answers: Callable[[httpx2.Request], httpx2.Response]) -> httpx2.As
     return httpx2.AsyncClient(base_url="http://simulator", transport=httpx2.MockTransport(answers))
 
 
-async def test_a_simulated_server_is_asked_for_with_its_namespace_and_argv(tmp_path: Path) -> None:
+async def test_a_simulated_server_is_started_with_its_network_namespace_and_arguments(tmp_path: Path) -> None:
     seen: list[tuple[str, str, bytes]] = []
 
     def answers(request: httpx2.Request) -> httpx2.Response:
@@ -347,7 +347,7 @@ async def test_a_simulated_server_is_asked_for_with_its_namespace_and_argv(tmp_p
     assert spec.log.read_text() == "error: unrecognized arguments: --foo"
 
 
-async def test_a_simulated_server_whose_start_was_not_answered_is_not_left_behind(tmp_path: Path) -> None:
+async def test_a_simulated_server_whose_start_got_no_answer_is_stopped(tmp_path: Path) -> None:
     requests: list[str] = []
 
     def answers(request: httpx2.Request) -> httpx2.Response:
@@ -362,7 +362,7 @@ async def test_a_simulated_server_whose_start_was_not_answered_is_not_left_behin
     assert requests == ["POST", "DELETE"]
 
 
-async def test_an_answer_that_is_lost_while_a_server_runs_is_asked_for_again(tmp_path: Path) -> None:
+async def test_a_lost_answer_of_the_simulator_is_requested_again(tmp_path: Path) -> None:
     lost = iter([True, True, False])
 
     def answers(request: httpx2.Request) -> httpx2.Response:
@@ -374,7 +374,7 @@ async def test_an_answer_that_is_lost_while_a_server_runs_is_asked_for_again(tmp
     assert await container.wait() == 0
 
 
-async def test_a_simulator_that_is_gone_counts_as_a_kill(tmp_path: Path) -> None:
+async def test_a_crashed_simulator_counts_as_killed_servers(tmp_path: Path) -> None:
     def answers(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("gone", request=request)
 
@@ -394,14 +394,14 @@ def log(tmp_path: Path) -> Path:
     return log
 
 
-def test_what_was_written_is_said_whatever_the_exit_code(tmp_path: Path, log: Path) -> None:
+def test_a_termination_message_is_reported_whatever_the_exit_code(tmp_path: Path, log: Path) -> None:
     file = empty_file(tmp_path / "words" / "c")
     file.write_text("node-3 never joined")
     assert termination_message(FALLBACK, 0, file, log) == "node-3 never joined"
     assert termination_message(FALLBACK, 1, file, log) == "node-3 never joined"
 
 
-def test_a_failure_without_message_is_told_by_the_end_of_the_log_if_asked_for(tmp_path: Path, log: Path) -> None:
+def test_without_a_termination_message_the_end_of_the_log_is_used_if_requested(tmp_path: Path, log: Path) -> None:
     file = empty_file(tmp_path / "c")
     text = termination_message(FALLBACK, 1, file, log)
     assert text is not None
@@ -410,29 +410,25 @@ def test_a_failure_without_message_is_told_by_the_end_of_the_log_if_asked_for(tm
     assert termination_message(ContainerModel(name="c"), 1, file, log) is None
 
 
-def test_a_new_run_starts_with_nothing_said(tmp_path: Path, log: Path) -> None:
+def test_a_restarted_container_begins_without_a_termination_message(tmp_path: Path, log: Path) -> None:
     empty_file(tmp_path / "c").write_text("of the run before")
     assert termination_message(ContainerModel(name="c"), 1, empty_file(tmp_path / "c"), log) is None
 
 
-def test_the_file_is_shown_where_the_container_expects_it(tmp_path: Path) -> None:
+def test_the_termination_message_file_is_mounted_where_the_container_expects_it(tmp_path: Path) -> None:
     assert mount(ContainerModel(name="c"), tmp_path).target == "/dev/termination-log"
     assert mount(ContainerModel(name="c", terminationMessagePath="/tmp/words"), tmp_path).target == "/tmp/words"
 
 
 @pytest.mark.parametrize(("seconds", "time_scale", "wall_s"), [(15, 0.1, 6), (120, 0.1, 12), (15, 1, 15), (2, 0.1, 2)])
-def test_a_pre_stop_sleep_is_scaled_but_leaves_clients_time_to_notice(
-    seconds: float, time_scale: float, wall_s: float
-) -> None:
+def test_a_pre_stop_sleep_is_scaled_but_has_a_lower_limit(seconds: float, time_scale: float, wall_s: float) -> None:
     assert pre_stop_sleep_s(seconds, time_scale) == wall_s
 
 
 @pytest.mark.parametrize(
     ("time_scale", "waited_s"), [(0.5, []), (1.0, []), (3.0, [30.0])], ids=["faster", "real time", "slower"]
 )
-async def test_servers_that_take_longer_for_requests_have_longer_for_them_before_their_end(
-    time_scale: float, waited_s: list[float]
-) -> None:
+async def test_slower_servers_get_a_longer_grace_period(time_scale: float, waited_s: list[float]) -> None:
     container = ScriptedContainer(None, time_scale=time_scale)
     watched = Watched([], restarts=lambda _code: False)
     hook = ContainerModel(name="c", lifecycle=Lifecycle(preStop=LifecycleHandler(sleep=SleepAction(15))))
@@ -448,7 +444,7 @@ async def test_servers_that_take_longer_for_requests_have_longer_for_them_before
     assert worker.time_scale == 1.0
 
 
-async def test_a_slow_server_goes_once_no_server_has_work_left(tmp_path: Path) -> None:
+async def test_a_slow_server_stops_as_soon_as_it_has_no_requests(tmp_path: Path) -> None:
     answers = iter([False, True])
 
     def at_rest(_request: httpx2.Request) -> httpx2.Response:
@@ -461,7 +457,7 @@ async def test_a_slow_server_goes_once_no_server_has_work_left(tmp_path: Path) -
     assert next(answers, None) is None
 
 
-async def test_a_slow_server_that_never_rests_goes_after_its_time(tmp_path: Path) -> None:
+async def test_a_slow_server_that_is_never_idle_stops_after_its_grace_period(tmp_path: Path) -> None:
     spec = SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log", time_scale=3.0)
     client = simulator(lambda _request: httpx2.Response(200, json={"at_rest": False}))
     await asyncio.wait_for(SimulatorContainer(spec, client).finish_work(0.01), 5)

@@ -29,12 +29,12 @@ def from_field(path: str) -> dict[str, Any]:
     return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def test_later_variables_see_earlier_ones() -> None:
+def test_environment_variables_can_refer_to_earlier_ones() -> None:
     env = [{"name": "IP", **from_field("status.podIP")}, {"name": "URL", "value": "http://$(IP):$(PORT)"}]
     assert variables({"env": env})["URL"] == "http://10.244.3.7:$(PORT)"
 
 
-def test_own_variables_override_env_from_and_service_links() -> None:
+def test_own_variables_override_envfrom_and_service_links() -> None:
     container = {
         "envFrom": [{"configMapRef": {"name": "settings"}, "prefix": "S_"}],
         "env": [{"name": "S_b", "value": "own"}],
@@ -43,12 +43,12 @@ def test_own_variables_override_env_from_and_service_links() -> None:
     assert (result["S_a"], result["S_b"], result["LINK"]) == ("1", "own", "kept")
 
 
-def test_secret_keys_are_decoded_text() -> None:
+def test_values_from_secrets_are_decoded() -> None:
     env = [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}}]
     assert variables({"env": env})["TOKEN"] == "s3cret"
 
 
-def test_an_optional_key_that_is_missing_leaves_the_variable_out() -> None:
+def test_an_optional_key_that_is_missing_omits_the_variable() -> None:
     env = [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "no", "optional": True}}}]
     assert "X" not in variables({"env": env})
 
@@ -62,12 +62,12 @@ def test_an_optional_key_that_is_missing_leaves_the_variable_out() -> None:
         ({"fieldRef": {"fieldPath": "spec.unknown"}}, "unsupported fieldPath: spec.unknown"),
     ],
 )
-def test_a_missing_source_is_named_as_a_kubelet_names_it(reference: dict[str, Any], message: str) -> None:
+def test_a_missing_source_is_reported_in_the_kubelets_words(reference: dict[str, Any], message: str) -> None:
     with pytest.raises(MissingConfigError, match=message):
         variables({"env": [{"name": "X", "valueFrom": reference}]})
 
 
-def test_a_missing_env_from_is_an_error_unless_optional() -> None:
+def test_a_missing_envfrom_source_is_an_error_unless_optional() -> None:
     with pytest.raises(MissingConfigError):
         variables({"envFrom": [{"secretRef": {"name": "none"}}]})
     assert variables({"envFrom": [{"secretRef": {"name": "none", "optional": True}}]})["HOSTNAME"] == "decode-0"
@@ -89,13 +89,13 @@ def test_resources_are_rounded_up_to_the_divisor(reference: dict[str, str], expe
     assert variables({"resources": resources, "env": env})["R"] == expected
 
 
-def test_labels_and_annotations_by_key_and_as_a_file() -> None:
+def test_labels_and_annotations_are_available_by_key_and_as_a_file() -> None:
     pod = make_pod()
     assert field_value(pod, FACTS, "metadata.labels['llm-d.ai/role']") == "decode"
     assert field_value(pod, FACTS, "metadata.annotations") == 'note="two\\n\\"lines\\""'
 
 
-def test_a_bad_quantity_is_refused() -> None:
+def test_an_invalid_quantity_is_refused() -> None:
     with pytest.raises(MissingConfigError, match="not a quantity"):
         quantity("8 GiB")
 
@@ -106,7 +106,7 @@ def service(name: str, namespace: str = "serving", address: str = "10.96.1.2") -
     return cast("Service", Service.from_dict(body))
 
 
-def test_service_links_have_the_names_that_collide_with_vllms_own() -> None:
+def test_service_links_define_the_variable_names_that_collide_with_vllms_own() -> None:
     links = service_links([service("vllm"), service("elsewhere", "other")], "serving", all_of_namespace=True)
     assert links["VLLM_PORT"] == "tcp://10.96.1.2:8000"
     assert links["VLLM_SERVICE_PORT_HTTP_MAIN"] == "8000"
@@ -114,7 +114,7 @@ def test_service_links_have_the_names_that_collide_with_vllms_own() -> None:
     assert not any(name.startswith("ELSEWHERE") for name in links)
 
 
-def test_without_service_links_only_the_api_server_is_told() -> None:
+def test_without_service_links_only_the_api_server_has_variables() -> None:
     services = [service("vllm"), service("kubernetes", "default", "10.96.0.1"), service("headless", address="None")]
     links = service_links(services, "serving", all_of_namespace=False)
     assert links["KUBERNETES_SERVICE_HOST"] == "10.96.0.1"
@@ -134,7 +134,7 @@ def test_without_service_links_only_the_api_server_is_told() -> None:
         ("$(B)$(B)", "twotwo"),
     ],
 )
-def test_references_are_expanded_as_kubernetes_does(text: str, expected: str) -> None:
+def test_variable_references_are_expanded_as_in_kubernetes(text: str, expected: str) -> None:
     assert expand(text, {"A": "1", "B": "two"}) == expected
 
 
@@ -147,7 +147,7 @@ def test_references_are_expanded_as_kubernetes_does(text: str, expected: str) ->
         (["c"], ["$(A)"], ["c", "1"]),
     ],
 )
-def test_a_command_replaces_entrypoint_and_image_arguments(
+def test_a_command_replaces_the_entrypoint_and_the_images_arguments(
     command: list[str] | None, arguments: list[str] | None, expected: list[str]
 ) -> None:
     assert resolve_argv(command, arguments, ["/ep", "$(A)"], ["image-arg"], {"A": "1"}) == expected

@@ -21,7 +21,7 @@ TABLE = load(Path(__file__).parents[4] / "values" / "rehearsal" / "images.yaml")
         ("localhost/a:1", "localhost/a"),
     ],
 )
-def test_a_repository_has_neither_tag_nor_digest(image: str, expected: str) -> None:
+def test_an_images_repository_excludes_tag_and_digest(image: str, expected: str) -> None:
     assert repository(image) == expected
 
 
@@ -34,13 +34,13 @@ def test_a_repository_has_neither_tag_nor_digest(image: str, expected: str) -> N
         ("docker.io/envoyproxy/envoy:distroless-v1.40.0", "envoy"),
     ],
 )
-def test_the_kits_images_have_programs(image: str, program: str) -> None:
+def test_the_kits_images_have_programs_in_rehearsals(image: str, program: str) -> None:
     entry = TABLE.find(image)
     assert entry is not None
     assert entry.program == program
 
 
-def test_an_envoy_has_fewer_threads_than_its_manifest_asks_for() -> None:
+def test_a_rehearsed_envoy_has_fewer_threads_than_its_manifest_requests() -> None:
     entry = TABLE.find("docker.io/envoyproxy/envoy:distroless-v1.40.0")
     assert entry is not None
     words = ["envoy", "--concurrency", "8", "-c", "x"]
@@ -48,7 +48,7 @@ def test_an_envoy_has_fewer_threads_than_its_manifest_asks_for() -> None:
     assert "--concurrency" not in entry.with_flags(["envoy", "-c", "x"])
 
 
-def test_a_program_gets_flags_that_its_manifest_does_not_give() -> None:
+def test_a_rehearsed_program_gets_additional_flags() -> None:
     entry = ImageEntry(repositories=("a",), program="a", path="/a", adds={"--every": "10s"})
     assert entry.with_flags(["a", "-c", "x"]) == ["a", "-c", "x", "--every", "10s"]
     assert entry.with_flags(["a", "--every=1s"]) == ["a", "--every=1s"]
@@ -77,7 +77,7 @@ VLLM_IMAGE = "ghcr.io/llm-d/llm-d-rocm:v0.5.0"
         ("vllm/vllm-openai-rocm:v0.15.1", ["python"], ["/opt/smoke.py", "--model=vllm/x"], "packages"),
     ],
 )
-def test_python_programs_run_with_what_their_image_has(
+def test_python_programs_run_with_the_packages_of_their_image(
     image: str, command: list[str] | None, arguments: list[str] | None, python: str
 ) -> None:
     entry = TABLE.find(image, command, arguments)
@@ -93,13 +93,13 @@ def test_python_programs_run_with_what_their_image_has(
         (["vllm", "serve"], ["m"]),
     ],
 )
-def test_the_server_itself_stays_simulated(command: list[str] | None, arguments: list[str]) -> None:
+def test_the_vllm_server_command_itself_is_simulated(command: list[str] | None, arguments: list[str]) -> None:
     entry = TABLE.find(VLLM_IMAGE, command, arguments)
     assert entry is not None
     assert entry.simulator == "vllm"
 
 
-def test_a_command_that_is_not_python_has_no_program_in_an_image_of_python() -> None:
+def test_a_command_other_than_python_has_no_program_in_a_python_image() -> None:
     assert TABLE.find(PYTHON_IMAGE, ["sh", "-c", "true"]) is None
 
 
@@ -110,12 +110,12 @@ def test_the_pod_that_keeps_an_image_on_its_node_needs_no_process() -> None:
     assert entry.idle
 
 
-def test_a_copy_in_a_private_registry_runs_what_the_image_itself_would() -> None:
+def test_an_image_in_a_private_registry_runs_the_original_images_program() -> None:
     image = "docker.io/envoyproxy/envoy:distroless-v1.33.2"
     assert TABLE.find(f"iad.ocir.io/ai/mirror/{image}") == TABLE.find(image) is not None
 
 
-def test_other_images_have_no_row() -> None:
+def test_other_images_have_no_entry_in_the_table_of_programs() -> None:
     assert TABLE.find("ghcr.io/llm-d/llm-d-benchmark:v0.5.2") is None
 
 
@@ -129,7 +129,7 @@ def test_other_images_have_no_row() -> None:
         "images: [",
     ],
 )
-def test_a_table_of_the_wrong_shape_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_table_of_programs_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "images.yaml"
     path.write_text(text)
     with pytest.raises(KitError, match=r"image table .*images\.yaml"):

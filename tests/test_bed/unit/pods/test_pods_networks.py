@@ -37,13 +37,13 @@ def own_networks() -> Networks:
     return Networks(IPv4Interface("10.244.0.1/16"))
 
 
-async def test_what_was_made_of_a_network_that_failed_is_removed(ip: Ip) -> None:
+async def test_a_network_namespace_whose_setup_failed_is_removed(ip: Ip) -> None:
     with pytest.raises(KitError):
         await own_networks().attach("web", "10.244.1.1", "veth1")
     assert ip.removed == ["veth1"]
 
 
-async def test_the_network_of_a_node_is_tried_again_for_its_next_pod(ip: Ip) -> None:
+async def test_a_failed_node_network_is_set_up_again_for_the_next_pod(ip: Ip) -> None:
     created = own_networks()
     with pytest.raises(KitError):
         await created.attach_node("gpu-1", "10.244.0.11")

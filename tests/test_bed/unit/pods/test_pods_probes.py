@@ -15,7 +15,7 @@ def verdicts(tally: Tally, answers: str) -> list[bool | None]:
     return [tally.record(passed=answer == "y") for answer in answers]
 
 
-def test_times_are_scaled_but_never_below_what_two_cores_bear() -> None:
+def test_probe_timings_are_scaled_but_not_below_a_limit_for_small_machines() -> None:
     probe = Probe(initialDelaySeconds=5, periodSeconds=10, timeoutSeconds=3)
     scaled = schedule(probe, 0.1)
     assert (scaled.initial_delay_s, scaled.period_s) == (0.5, 1.0)
@@ -23,7 +23,7 @@ def test_times_are_scaled_but_never_below_what_two_cores_bear() -> None:
     assert schedule(probe, 0.001).settled_period_s == 1.0
 
 
-def test_load_alone_turns_no_verdict_sooner_than_it_would_for_real() -> None:
+def test_load_on_the_machine_changes_no_probe_result_earlier_than_in_real_time() -> None:
     times = schedule(Probe(periodSeconds=10, timeoutSeconds=3), 0.1)
     tally = Tally(Probe(failureThreshold=2), verdict=True)
     assert (times.timeout_s, times.period_of(tally)) == (3.0, 1.0)
@@ -33,12 +33,12 @@ def test_load_alone_turns_no_verdict_sooner_than_it_would_for_real() -> None:
     assert times.period_of(tally) == 1.0
 
 
-def test_an_answer_may_take_longer_where_many_probes_share_a_machine():
+def test_probe_timeouts_are_longer_if_many_probes_share_a_machine():
     assert [schedule(Probe(timeoutSeconds=1), 1.0).timeout_of(probes) for probes in (0, 100, 1000)] == [5.0, 5.0, 10.0]
     assert schedule(Probe(timeoutSeconds=20), 1.0).timeout_of(1) == 20.0
 
 
-def test_many_probes_are_asked_less_often_while_all_is_well() -> None:
+def test_many_successful_probes_are_repeated_less_often() -> None:
     times, tally = schedule(Probe(periodSeconds=10), 0.1), Tally(Probe(), verdict=True)
     assert [times.period_of(tally, probes) for probes in (0, 40, 200, 4000)] == [1.0, 1.0, 5.0, 10.0]
     tally.record(passed=False)
@@ -49,49 +49,49 @@ def test_many_probes_are_asked_less_often_while_all_is_well() -> None:
     assert [often.period_of(Tally(Probe(), verdict=True), probes) for probes in (80, 4000)] == [2.0, 10.0]
 
 
-def test_probes_count_while_their_container_runs() -> None:
+def test_probes_run_only_while_their_container_runs() -> None:
     count = ProbeCount()
     with count.counted(2):
         assert count.running == 2
     assert count.running == 0
 
 
-def test_times_that_are_not_given_are_kubernetes_defaults() -> None:
+def test_unset_probe_timings_have_kubernetes_defaults() -> None:
     times = schedule(Probe(), 1.0)
     assert (times.initial_delay_s, times.period_s, times.timeout_s) == (0.0, 10.0, 1.0)
 
 
-def test_the_verdict_turns_after_as_many_answers_in_a_row_as_the_threshold_says() -> None:
+def test_a_probe_result_changes_after_the_threshold_of_consecutive_answers() -> None:
     tally = Tally(Probe(failureThreshold=3, successThreshold=2), verdict=False)
     assert verdicts(tally, "ynyy") == [None, None, None, True]
     assert verdicts(tally, "nnynnn") == [None, None, None, None, None, False]
 
 
-def test_an_unchanged_verdict_is_not_repeated() -> None:
+def test_an_unchanged_probe_result_is_not_reported_again() -> None:
     tally = Tally(Probe(failureThreshold=1), verdict=True)
     assert verdicts(tally, "yyny") == [None, None, False, True]
 
 
-def test_a_tally_is_settled_while_answers_are_yes() -> None:
+def test_a_probe_is_stable_while_its_answers_are_positive() -> None:
     tally = Tally(Probe(), verdict=True)
     assert tally.settled
     tally.record(passed=False)
     assert not tally.settled
 
 
-def test_the_first_restart_is_at_once_and_later_waits_double_up_to_the_longest() -> None:
+def test_the_first_restart_is_immediate_and_later_delays_double_up_to_the_limit() -> None:
     back_off = BackOff(first_s=10, longest_s=300)
     assert [back_off.delay_s(restarts) for restarts in (0, 1, 2, 3, 20)] == [0, 10, 20, 40, 300]
 
 
-def test_ports_may_be_named() -> None:
+def test_probe_ports_can_be_names() -> None:
     model = Container(name="c", ports=[ContainerPort(containerPort=8000, name="http")])
     assert (port_number("http", model), port_number(9, model), port_number("9", model)) == (8000, 9, 9)
     with pytest.raises(ValueError, match="nope"):
         port_number("nope", model)
 
 
-def test_the_health_request_carries_the_service_name() -> None:
+def test_a_grpc_health_request_contains_the_service_name() -> None:
     assert request("") == b""
     assert request("ab") == b"\x0a\x02ab"
     with pytest.raises(ValueError, match="200 bytes"):
@@ -124,7 +124,7 @@ async def test_a_refused_connection_is_a_failure() -> None:
     assert not await run_probe(probe, Container(name="c"), PlaceholderContainer(completes=False), "127.0.0.1", 5.0)
 
 
-async def test_a_late_answer_of_a_starved_server_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_answer_of_a_process_without_cpu_time_passes_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's own processes are looked at, beside the one that asks."""
     server_pid = 4711
 

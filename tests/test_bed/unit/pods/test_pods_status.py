@@ -61,7 +61,7 @@ def condition(status: dict[str, Any], name: str) -> dict[str, Any]:
         ([ended("s", 143, ContainerRole.SIDECAR), ended("m", 0)], "Succeeded"),
     ],
 )
-def test_phase(records: list[ContainerRecord], expected: str) -> None:
+def test_a_pods_phase_follows_from_its_containers_states(records: list[ContainerRecord], expected: str) -> None:
     assert phase(records) == expected
 
 
@@ -72,7 +72,7 @@ def test_a_pod_is_ready_when_all_of_its_containers_and_sidecars_are() -> None:
     assert condition(result, "Ready")["message"] == "containers with unready status: [s]"
 
 
-def test_a_pod_is_initialised_when_init_containers_have_ended_and_sidecars_started() -> None:
+def test_a_pod_is_initialized_when_init_containers_have_ended_and_sidecars_started() -> None:
     result = status(ended("i", 0, ContainerRole.INIT), waiting("s", ContainerRole.SIDECAR), waiting("m"))
     assert condition(result, "Initialized")["message"] == "containers with incomplete status: [s]"
     result = status(ended("i", 0, ContainerRole.INIT), running("s", ContainerRole.SIDECAR), waiting("m"))
@@ -83,7 +83,7 @@ def test_an_ended_pod_is_not_ready() -> None:
     assert condition(status(ended("m", 0)), "Ready")["reason"] == "PodCompleted"
 
 
-def test_addresses_appear_with_the_network() -> None:
+def test_a_pod_has_addresses_once_its_network_exists() -> None:
     assert "podIP" not in status(waiting("m"), facts=None)
     assert condition(status(waiting("m"), facts=None), "PodReadyToStartContainers")["status"] == "False"
     result = status(waiting("m"))
@@ -98,7 +98,7 @@ def with_conditions(*conditions: dict[str, str], **spec: Any) -> Pod:
     return cast("Pod", Pod.from_dict(make_pod(**spec).to_dict() | {"status": {"conditions": list(conditions)}}))
 
 
-def test_foreign_conditions_and_transition_times_are_kept() -> None:
+def test_conditions_set_by_others_and_transition_times_are_kept() -> None:
     pod = with_conditions(
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T05:59:00Z"},
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T06:00:30Z"},
@@ -110,7 +110,7 @@ def test_foreign_conditions_and_transition_times_are_kept() -> None:
     assert condition(result, "ContainersReady")["lastTransitionTime"] == "2026-11-21T06:01:00Z"
 
 
-def test_readiness_gates_hold_back_ready_but_not_containers_ready() -> None:
+def test_readiness_gates_prevent_ready_but_not_containersready() -> None:
     gates = [{"conditionType": "example.com/gate"}]
     result = status(running("m"), pod=make_pod(readinessGates=gates))
     assert (condition(result, "Ready")["status"], condition(result, "ContainersReady")["status"]) == ("False", "True")
@@ -118,7 +118,7 @@ def test_readiness_gates_hold_back_ready_but_not_containers_ready() -> None:
     assert condition(status(running("m"), pod=opened), "Ready")["status"] == "True"
 
 
-def test_a_container_in_back_off_shows_its_last_end() -> None:
+def test_a_container_in_back_off_reports_its_last_termination() -> None:
     record = waiting("m", reason="CrashLoopBackOff")
     record.last = Terminated(137, "Error", START, NOW, "process://1")
     record.restarts = 2
@@ -128,7 +128,7 @@ def test_a_container_in_back_off_shows_its_last_end() -> None:
     assert (result["restartCount"], status(record)["phase"]) == (2, "Running")
 
 
-def test_records_start_in_the_order_of_the_spec_with_their_roles() -> None:
+def test_container_records_have_the_specs_order_and_their_roles() -> None:
     inits = [{"name": "i", "image": "x"}, {"name": "s", "image": "x", "restartPolicy": "Always"}]
     records = initial_records(make_pod(initContainers=inits))
     assert [(name, record.role) for name, record in records.items()] == [
@@ -139,7 +139,7 @@ def test_records_start_in_the_order_of_the_spec_with_their_roles() -> None:
     assert records["vllm"].state == Waiting("PodInitializing")
 
 
-def test_containers_that_ran_under_an_agent_that_is_gone_count_as_restarted() -> None:
+def test_containers_that_ran_under_an_earlier_agent_count_as_restarted() -> None:
     ran = {"name": "vllm", "image": "x", "imageID": "", "ready": True, "restartCount": 1, "containerID": "process://0"}
     pod = cast("Pod", Pod.from_dict(make_pod().to_dict() | {"status": {"containerStatuses": [ran]}}))
     assert initial_records(pod)["vllm"].restarts == 2

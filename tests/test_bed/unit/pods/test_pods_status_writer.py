@@ -40,7 +40,7 @@ class Pod:
         return self.written
 
 
-async def test_what_turns_readiness_or_ends_a_pod_is_written_at_once():
+async def test_changes_of_readiness_and_the_end_of_a_pod_are_written_at_once():
     pod = Pod(gathered_s=10 * LIMIT_S)
     running = asyncio.create_task(pod.writer.run())
     pod.writer.changed()
@@ -52,7 +52,7 @@ async def test_what_turns_readiness_or_ends_a_pod_is_written_at_once():
     running.cancel()
 
 
-async def test_readiness_of_a_pod_that_does_not_serve_waits_for_its_end():
+async def test_readiness_of_a_pod_that_serves_nobody_is_written_with_its_end():
     pod = Pod(gathered_s=10 * LIMIT_S, serves=False)
     running = asyncio.create_task(pod.writer.run())
     pod.ready, pod.phase = True, "Running"
@@ -62,7 +62,7 @@ async def test_readiness_of_a_pod_that_does_not_serve_waits_for_its_end():
     running.cancel()
 
 
-async def test_annotations_are_written_with_the_status_in_one_request():
+async def test_status_and_annotations_are_written_in_one_request():
     pod = Pod(gathered_s=0.02)
     running = asyncio.create_task(pod.writer.run())
     await pod.written_after(phase="Running")
@@ -70,12 +70,12 @@ async def test_annotations_are_written_with_the_status_in_one_request():
     running.cancel()
 
 
-async def test_other_changes_are_written_once_they_are_gathered():
+async def test_other_status_changes_are_written_together_after_a_delay():
     pod = Pod(gathered_s=0.02)
     running = asyncio.create_task(pod.writer.run())
     assert await pod.written_after(phase="Running") == [(False, "Running")]
     running.cancel()
 
 
-def test_changes_are_gathered_for_longer_the_more_a_machine_runs():
+def test_the_delay_of_status_changes_grows_with_the_number_of_pods():
     assert [gather_s(pods) for pods in (0, 100, 500, 5000)] == [0.01, 0.01, 1.0, 2.0]

@@ -32,16 +32,16 @@ def files(body: dict[str, Any]) -> dict[str, File]:
     return volumes.files(cast("Volume", Volume.from_dict({"name": "v", **body})), make_pod(), CONTENTS)
 
 
-def test_a_config_map_gives_all_keys() -> None:
+def test_a_configmap_volume_contains_all_keys() -> None:
     assert files({"configMap": {"name": "settings"}}) == {"a": File(b"1"), "b": File(b"2")}
 
 
-def test_items_choose_paths_and_modes() -> None:
+def test_items_of_a_volume_choose_paths_and_modes() -> None:
     result = files({"configMap": {"name": "settings", "items": [{"key": "b", "path": "x/y", "mode": 0o400}]}})
     assert result == {"x/y": File(b"2", 0o400)}
 
 
-def test_a_secret_gives_bytes() -> None:
+def test_a_secret_volume_contains_bytes() -> None:
     assert files({"secret": {"secretName": "keys", "defaultMode": 0o400}}) == {"k": File(b"\x00", 0o400)}
 
 
@@ -54,7 +54,7 @@ def test_the_service_account_volume_has_token_certificate_and_namespace() -> Non
     }
 
 
-def test_a_pod_has_files_of_what_its_volumes_name() -> None:
+def test_a_pod_gets_the_files_of_all_its_volumes() -> None:
     settings, keys = {"configMap": {"name": "settings"}}, {"secret": {"secretName": "keys"}}
     both = {"sources": [{"configMap": {"name": "more"}}, {"secret": {"name": "other-keys"}}]}
     pod = make_pod(volumes=[{"name": str(i), **body} for i, body in enumerate([settings, keys, {"projected": both}])])
@@ -69,7 +69,7 @@ def test_a_pod_has_files_of_what_its_volumes_name() -> None:
         {"configMap": {"name": "settings", "items": [{"key": "z", "path": "z"}]}},
     ],
 )
-def test_what_is_missing_is_an_error(source: dict[str, Any]) -> None:
+def test_a_missing_volume_source_is_an_error(source: dict[str, Any]) -> None:
     with pytest.raises(MissingConfigError):
         files(source)
 
@@ -82,7 +82,7 @@ def test_what_is_missing_is_an_error(source: dict[str, Any]) -> None:
         {"projected": {"sources": [{"secret": {"name": "none", "optional": True}}]}},
     ],
 )
-def test_what_is_missing_and_optional_is_empty(source: dict[str, Any]) -> None:
+def test_a_missing_optional_volume_source_is_an_empty_folder(source: dict[str, Any]) -> None:
     assert files(source) == {}
 
 
@@ -99,7 +99,7 @@ def folder(body: dict[str, Any]) -> Path:
         ({"hostPath": {"path": "/dev/kfd"}}, "/state/nodes/gpu-2/host/dev/kfd"),
     ],
 )
-def test_folders_never_lie_outside_the_state_folder(source: dict[str, Any], expected: str) -> None:
+def test_volume_folders_never_lie_outside_the_state_folder(source: dict[str, Any], expected: str) -> None:
     assert folder(source) == Path(expected)
 
 
@@ -116,12 +116,12 @@ def test_new_files_replace_old_ones_behind_the_same_folder(tmp_path: Path) -> No
     assert len(list(tmp_path.glob("..*"))) == 2  # the link and the one generation that it leads to
 
 
-def test_modes_are_kept(tmp_path: Path) -> None:
+def test_file_modes_of_volumes_are_kept(tmp_path: Path) -> None:
     write_files(tmp_path, {"a": File(b"1", 0o640)})
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
 
 
-def test_mounts_of_api_files_are_read_only_and_sub_paths_are_made(tmp_path: Path) -> None:
+def test_mounts_of_api_files_are_read_only_and_sub_paths_are_created(tmp_path: Path) -> None:
     mounts = [
         {"name": "config", "mountPath": "/etc/app/app.yaml", "subPath": "app.yaml"},
         {"name": "work", "mountPath": "/work", "subPathExpr": "$(POD)/x"},
@@ -135,7 +135,7 @@ def test_mounts_of_api_files_are_read_only_and_sub_paths_are_made(tmp_path: Path
     assert work.source.is_dir()
 
 
-def test_a_volume_has_a_folder_for_another_that_is_mounted_inside(tmp_path: Path) -> None:
+def test_a_volume_has_a_folder_as_mount_point_for_a_volume_inside_it(tmp_path: Path) -> None:
     """The kubelet makes it, as a volume of API files is read-only in the container."""
     mounts = [{"name": "more", "mountPath": "/etc/app/more.d/"}, {"name": "config", "mountPath": "/etc/app"}]
     container = cast("Container", Container.from_dict({"name": "c", "volumeMounts": mounts}))

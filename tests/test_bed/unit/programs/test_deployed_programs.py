@@ -38,19 +38,19 @@ def rehearsed(definition: ProgramDefinition) -> set[str]:
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_what_is_deployed_is_rehearsed_in_its_version_or_has_a_reason(name: str):
+def test_deployed_programs_are_rehearsed_in_their_version_or_have_a_reason(name: str):
     deployed = set(deployed_versions().get(name, {}).values())
     assert deployed - rehearsed(PROGRAMS[name]) == set(PROGRAMS[name].differs)
     assert bool(deployed) != bool(PROGRAMS[name].not_deployed)
 
 
-def test_no_other_program_says_that_it_is_deployed():
+def test_only_deployed_programs_are_listed_as_deployed():
     assert set(deployed_versions()) <= set(EVERYWHERE)
     others = [name for name, item in PROGRAMS.items() if (item.differs or item.not_deployed) and name not in EVERYWHERE]
     assert others == []
 
 
-def test_nothing_is_excepted_of_envoy_picker_and_sidecar_of_the_default_release():
+def test_envoy_picker_and_sidecar_of_the_default_release_have_no_exceptions():
     current = catalogue.default_release()
     assert not current.images_gone
     for name in IN_PODS:
@@ -59,18 +59,18 @@ def test_nothing_is_excepted_of_envoy_picker_and_sidecar_of_the_default_release(
         assert versions <= rehearsed(PROGRAMS[name])
 
 
-def test_the_picker_and_sidecar_of_a_release_come_from_one_build():
+def test_picker_and_sidecar_of_a_release_are_built_together():
     assert PROGRAMS["epp"].builds == PROGRAMS["pd-sidecar"].builds
 
 
-def test_a_rehearsed_keda_has_definitions_and_images_of_its_version():
+def test_the_rehearsed_keda_has_the_deployed_versions_crds_and_images():
     version = PROGRAMS["keda-operator"].version
     assert keda_parts().definitions.version == version
     images = re.findall(r"'(ghcr.io/kedacore/\S+)'", str(keda_parts().objects))
     assert {image.rpartition(":")[2] for image in images} == {version.removeprefix("v")}
 
 
-def test_a_rehearsed_envoy_gateway_has_definitions_images_and_title_of_its_version():
+def test_the_rehearsed_envoy_gateway_has_the_deployed_versions_crds_and_images():
     version, parts = PROGRAMS["envoy-gateway"].version, gateway_parts()
     assert PROGRAMS["inference-pools"].version == version
     assert parts.title == f"Envoy Gateway {version}"
@@ -81,7 +81,7 @@ def test_a_rehearsed_envoy_gateway_has_definitions_images_and_title_of_its_versi
     assert set(images) == {version}
 
 
-def test_definitions_and_image_of_a_rehearsed_prometheus_operator_are_the_deployed():
+def test_the_rehearsed_prometheus_operator_has_the_deployed_crds_and_image():
     images = [item.image for item in operator("kube-prometheus-stack").images]
     (deployed,) = {image.reference for image in images if image.repository.endswith("/prometheus-operator")}
     version = deployed.rpartition(":")[2]
@@ -108,17 +108,17 @@ def told(changes: dict[str, Any], **versions: str) -> list[str]:
     return [str(item) for item in Inventory(choice, located).version_differences(plan)]
 
 
-def test_a_rehearsal_of_the_deployed_versions_tells_no_difference():
+def test_a_rehearsal_with_the_deployed_versions_reports_no_difference():
     assert told({}) == []
 
 
-def test_a_rehearsal_tells_each_program_that_is_not_the_deployed_one():
+def test_a_rehearsal_reports_each_program_with_another_version_than_deployed():
     assert told({}, epp="v0.7.1") == ["epp v0.7.1 in place of v0.10.0: llm-d-0.6.0 stands in for llm-d-0.9.0"]
     (watched,) = told({"monitoring": "install"}, prometheus="v0.330.0")
     assert watched == "prometheus v0.330.0 in place of v0.312.0: from PATH"
 
 
-def test_an_envoy_of_the_stacks_own_is_told_not_to_be_rehearsed():
+def test_an_envoy_image_of_the_users_own_is_reported_as_not_rehearsed():
     override = {"proxyImage": "docker.io/envoyproxy/envoy:distroless-v1.39.0"}
     expected = "envoy v1.40.0 in place of v1.39.0: `override.proxyImage` of the stack file"
     assert told({"override": override}) == [expected]

@@ -100,7 +100,7 @@ def builds(script, tmp_path):
     script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0\nwhile [ "$1" != -o ]; do shift; done; echo built > "$2"')
 
 
-def test_a_published_program_is_downloaded_once_and_can_be_run(published, mirror, path, listener):
+def test_a_published_program_is_downloaded_once_and_executable(published, mirror, path, listener):
     published()
     etcd = programs.ensure(["etcd"], listener)["etcd"]
     assert (etcd.path.read_bytes(), etcd.path.stat().st_mode & 0o111) == (b"#!/bin/sh\n", 0o111)
@@ -110,7 +110,7 @@ def test_a_published_program_is_downloaded_once_and_can_be_run(published, mirror
     assert listener.steps == ["downloading etcd v3.6.6 from example.com"]
 
 
-def test_a_file_that_is_the_program_itself_is_taken_as_it_is(published, path, listener):
+def test_a_downloaded_file_that_is_no_archive_is_the_program_itself(published, path, listener):
     published(b"#!/bin/sh\n", file=None)
     assert programs.ensure(["etcd"], listener)["etcd"].path.read_bytes() == b"#!/bin/sh\n"
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_the_program_itself_is_taken_as_it_is(published, path, li
         ({"content": ETCD[:100]}, "is no archive"),
     ],
 )
-def test_a_download_that_is_not_what_is_pinned_leaves_nothing_and_is_built(
+def test_a_download_with_another_checksum_is_deleted_and_the_program_is_built(
     published, builds, cache, listener, arguments, reason
 ):
     published(**arguments)
@@ -134,14 +134,14 @@ def test_a_download_that_is_not_what_is_pinned_leaves_nothing_and_is_built(
     assert list((cache / "unfinished").iterdir()) == []
 
 
-def test_a_mirror_without_the_file_is_told_and_the_program_is_built(published, mirror, builds, listener):
+def test_a_mirror_without_the_file_is_reported_and_the_program_is_built(published, mirror, builds, listener):
     published()
     mirror.files.clear()
     assert programs.ensure(["etcd"], listener)["etcd"].origin == "built from tools/"
     assert "answers 404" in listener.details[0]
 
 
-def test_without_a_network_the_first_host_is_tried_alone(published, builds, monkeypatch, listener):
+def test_without_a_network_only_the_first_host_is_tried(published, builds, monkeypatch, listener):
     published()
     monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "http://127.0.0.1:1")
     assert {program.origin for program in programs.ensure(["etcd", "helm"], listener).values()} == {"built from tools/"}
@@ -150,28 +150,28 @@ def test_without_a_network_the_first_host_is_tried_alone(published, builds, monk
     assert detail.endswith("what is missing is built here instead")
 
 
-def test_nothing_is_downloaded_where_none_is_asked_for(published, mirror, builds, monkeypatch, listener):
+def test_nothing_is_downloaded_if_downloads_are_disabled(published, mirror, builds, monkeypatch, listener):
     published()
     monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "none")
     assert programs.ensure(["etcd"], listener)["etcd"].origin == "built from tools/"
     assert mirror.asked == []
 
 
-def test_what_was_downloaded_once_is_used_where_nothing_is_downloaded(published, path, monkeypatch, listener):
+def test_an_earlier_download_is_used_even_if_downloads_are_disabled(published, path, monkeypatch, listener):
     published()
     etcd = programs.ensure(["etcd"], listener)["etcd"]
     monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "none")
     assert programs.ensure(["etcd"], listener)["etcd"] == etcd
 
 
-def test_a_machine_that_nothing_is_published_for_builds(published, mirror, builds, monkeypatch, listener):
+def test_a_program_without_a_download_for_this_machine_is_built(published, mirror, builds, monkeypatch, listener):
     published()
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert programs.ensure(["etcd"], listener)["etcd"].origin == "built from tools/"
     assert mirror.asked == []
 
 
-def test_a_mirror_elsewhere_is_asked_over_https_alone(published, monkeypatch, builds, listener):
+def test_a_mirror_outside_this_machine_must_use_https(published, monkeypatch, builds, listener):
     published()
     monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "http://mirror.example")
     programs.ensure(["etcd"], listener)
@@ -187,7 +187,7 @@ RELEASES = {
 
 @pytest.mark.parametrize("name", RELEASES)
 @pytest.mark.parametrize("architecture", ["amd64", "arm64"])
-def test_a_release_is_pinned_for_each_architecture_in_the_version_that_is_built(name, architecture):
+def test_downloads_are_pinned_for_each_architecture_in_the_version_that_is_built(name, architecture):
     definition, release = RELEASES[name]
     version = {"v0.312.0": "3.12.0"}.get(definition.version, definition.version.removeprefix("v"))
     url = release.url.format(architecture=release.names.get(architecture, architecture))
@@ -196,7 +196,7 @@ def test_a_release_is_pinned_for_each_architecture_in_the_version_that_is_built(
     assert len(bytes.fromhex(release.sha256[architecture])) == 32
 
 
-def test_no_two_files_have_the_same_checksum_unless_they_are_the_same():
+def test_pinned_downloads_with_equal_checksums_are_the_same_file():
     addresses: dict[str, set[str]] = {}
     for _, release in RELEASES.values():
         for architecture, digest in release.sha256.items():
@@ -212,26 +212,26 @@ IMAGES = [
 
 
 @pytest.mark.parametrize(("version", "file"), IMAGES)
-def test_an_image_with_a_program_is_one_that_stacks_deploy_in_that_version(version: str, file: ImageFile):
+def test_images_that_programs_are_extracted_from_are_those_that_stacks_deploy(version: str, file: ImageFile):
     assert file.image.reference in {image.reference for image in kit_images()}
     assert file.image.tag == version
     assert file.image.digest
 
 
-def test_no_image_is_asked_for_a_machine_that_it_would_not_run_on(monkeypatch):
+def test_programs_are_extracted_only_from_images_for_this_machine(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert downloads.of_image(IMAGES[0][1]) is None
 
 
 @pytest.mark.parametrize("mirror", ["none", "https://mirror.example"])
-def test_no_image_is_asked_where_nothing_is_downloaded_or_from_a_mirror_alone(monkeypatch, mirror):
+def test_no_registry_is_used_if_downloads_are_disabled_or_only_from_a_mirror(monkeypatch, mirror):
     monkeypatch.setenv("LLMD_OKE_DOWNLOADS", mirror)
     found = downloads.of_image(IMAGES[0][1])
     assert found is not None
     assert not found.is_wanted
 
 
-def test_a_registry_that_cannot_be_reached_is_asked_again(cache, monkeypatch, script):
+def test_an_unreachable_registry_is_tried_again(cache, monkeypatch, script):
     monkeypatch.delenv("LLMD_OKE_DOWNLOADS")
     script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0; echo \'{"Error": "403 Forbidden"}\'')
     asked: list[str] = []

@@ -8,30 +8,30 @@ from llmd_rehearsal.program_definitions import tools_folder
 SCHEDULER = "github.com/llm-d/llm-d-inference-scheduler"
 
 
-def test_a_dependencys_version_is_found(go_program):
+def test_the_version_of_a_go_programs_dependency_is_found(go_program):
     modules = f"path\tx/epp\nmod\tx\t(devel)\t\ndep\tother\tv9.9.9\th1:a=\ndep\t{SCHEDULER}\tv0.7.1\th1:b=\n"
     assert module_version(go_program(modules), [SCHEDULER]) == "v0.7.1"
 
 
-def test_the_main_modules_version_is_found(go_program):
+def test_the_version_of_a_go_programs_main_module_is_found(go_program):
     modules = f"path\t{SCHEDULER}/cmd/epp\nmod\t{SCHEDULER}\tv0.8.0\th1:b=\n"
     assert module_version(go_program(modules), [SCHEDULER]) == "v0.8.0"
 
 
-def test_a_program_from_a_checkout_tells_the_release_stamped_into_it(go_program):
+def test_a_program_built_from_a_checkout_reports_its_stamped_release(go_program):
     modules = f'mod\t{SCHEDULER}\t(devel)\t\nbuild\t-ldflags="-X gaie/version.BuildRef=v0.8.0 -X a=b"\n'
     assert module_version(go_program(modules), [SCHEDULER]) == "v0.8.0"
 
 
-def test_a_program_from_a_checkout_without_a_stamp_tells_nothing(go_program):
+def test_a_program_built_from_a_checkout_without_a_stamp_has_no_version(go_program):
     assert module_version(go_program(f"mod\t{SCHEDULER}\t(devel)\t\n"), [SCHEDULER]) is None
 
 
-def test_a_program_without_the_module_tells_nothing(go_program):
+def test_a_program_without_the_module_has_no_version(go_program):
     assert module_version(go_program("mod\tother\tv1.0.0\t\n"), [SCHEDULER]) is None
 
 
-def test_a_file_that_is_not_gos_tells_nothing(tmp_path):
+def test_a_file_that_is_no_go_program_has_no_version(tmp_path):
     (tmp_path / "script").write_text("#!/bin/sh\n")
     (tmp_path / "empty").touch()
     assert module_version(tmp_path / "script", [SCHEDULER]) is None
@@ -56,7 +56,7 @@ def test_a_file_that_is_not_gos_tells_nothing(tmp_path):
         ("later", "v1", False),
     ],
 )
-def test_which_other_versions_serve(accepts, version, serves):
+def test_other_versions_that_may_stand_in_for_a_program_are_known(accepts, version, serves):
     assert version_satisfies(version, "v1.34.2", accepts) is serves
 
 
@@ -78,19 +78,19 @@ FITS = "echo go1.27.3"
 
 
 @pytest.mark.parametrize("on_path", [None, TOO_OLD, "echo go1.19.8", "exit 127"])
-def test_go_of_the_python_package_builds_where_none_on_path_will_do(cache, path, script, packaged_go, on_path):
+def test_the_python_packages_go_builds_if_none_on_path_is_suitable(cache, path, script, packaged_go, on_path):
     if on_path is not None:
         script("go", on_path)
     expected = packaged_go('[ "$GOTOOLCHAIN" = local ] && [ -z "$GOROOT" ] && ' + FITS)
     assert golang.find_go(tools_folder() / "etcd", expected, "") == expected
 
 
-def test_go_on_path_is_taken_before_the_packages_own(cache, script, packaged_go):
+def test_go_on_path_is_preferred_to_the_python_packages(cache, script, packaged_go):
     packaged, on_path = packaged_go(FITS), script("go", FITS)
     assert golang.find_go(tools_folder() / "etcd", packaged, "") == on_path
 
 
-def test_the_script_that_the_python_package_puts_on_path_is_no_go_of_the_machine(
+def test_the_go_script_of_the_python_package_is_not_taken_for_the_machines_go(
     cache, script, path, packaged_go, monkeypatch
 ):
     script("go", FITS)
@@ -99,7 +99,7 @@ def test_the_script_that_the_python_package_puts_on_path_is_no_go_of_the_machine
     assert golang.find_go(tools_folder() / "etcd", expected, "") == expected
 
 
-def test_a_root_of_another_go_is_not_handed_on(monkeypatch):
+def test_goroot_of_another_go_is_not_passed_on(monkeypatch):
     monkeypatch.setenv("GOROOT", "/usr/lib/go-1.19")
     monkeypatch.setenv("GOTOOLCHAIN", "auto")
     assert "GOROOT" not in golang.environment()

@@ -25,23 +25,23 @@ def put_in_cache(name):
     return file
 
 
-def test_a_program_on_path_in_the_right_version_is_taken(cache, script):
+def test_a_program_on_path_with_the_right_version_is_used(cache, script):
     etcd = script("etcd", "echo etcd Version: 3.6.9")
     assert programs.locate("etcd") == programs.LocalProgram("etcd", etcd, "v3.6.9", "PATH")
 
 
-def test_a_program_on_path_in_another_version_is_not_taken(cache, script):
+def test_a_program_on_path_with_another_version_is_not_used(cache, script):
     script("etcd", "echo etcd Version: 3.5.1")
     assert programs.locate("etcd") is None
 
 
-def test_what_was_built_before_comes_before_path(cache, script):
+def test_an_earlier_build_is_preferred_to_path(cache, script):
     script("etcd", "echo etcd Version: 3.6.6")
     built = put_in_cache("etcd")
     assert programs.locate("etcd") == programs.LocalProgram("etcd", built, "v3.6.6", "built from tools/")
 
 
-def test_what_was_built_is_not_given_out_as_another_version(cache, path):
+def test_an_earlier_build_is_not_used_for_another_version(cache, path):
     put_in_cache("epp")
     assert programs.locate("epp") is not None
     assert programs.locate("epp", "v0.8.0") is None
@@ -49,7 +49,7 @@ def test_what_was_built_is_not_given_out_as_another_version(cache, path):
 
 @pytest.mark.parametrize("module", ["github.com/llm-d/llm-d-router", "github.com/llm-d/llm-d-inference-scheduler"])
 @pytest.mark.parametrize("release", catalogue.release_names())
-def test_a_releases_picker_and_sidecar_are_known_by_each_name_of_their_module(cache, go_program, release, module):
+def test_a_releases_picker_and_sidecar_are_found_by_each_name_of_their_module(cache, go_program, release, module):
     release = catalogue.release(release)
     for program in (release.endpoint_picker.program, release.routing_sidecar.program):
         file = go_program(f"path\t{module}/cmd/{program.name}\nmod\t{module}\t{program.version}\t\n", program.name)
@@ -57,7 +57,7 @@ def test_a_releases_picker_and_sidecar_are_known_by_each_name_of_their_module(ca
         assert located == programs.LocalProgram(program.name, file, program.version, "PATH")
 
 
-def test_the_named_folder_comes_first_whatever_the_version(cache, script, tmp_path, monkeypatch):
+def test_the_configured_program_folder_is_preferred_whatever_the_version(cache, script, tmp_path, monkeypatch):
     script("etcd", "echo etcd Version: 3.6.6")
     other = tmp_path / "etcd"
     other.write_text("#!/bin/sh\necho etcd Version: 3.4.0\n")
@@ -68,7 +68,7 @@ def test_the_named_folder_comes_first_whatever_the_version(cache, script, tmp_pa
     assert (located.path, located.version) == (other, "v3.4.0")
 
 
-def test_the_named_folder_does_not_pass_for_a_version_that_was_asked_for(cache, tmp_path, path, monkeypatch):
+def test_the_configured_program_folder_is_not_used_for_a_requested_version(cache, tmp_path, path, monkeypatch):
     (tmp_path / "epp").touch(mode=0o755)
     monkeypatch.setenv("LLMD_OKE_PROGRAMS", str(tmp_path))
     assert programs.locate("epp") is not None
@@ -88,7 +88,7 @@ def test_an_unknown_program_is_refused_with_the_known_ones():
         programs.locate("kubelet")
 
 
-def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+def test_the_user_can_choose_the_cache_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("LLMD_OKE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
     assert programs.cache_folder() == tmp_path / "shared/llmd-oke"
@@ -100,7 +100,7 @@ def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
     assert programs.cache_folder() == tmp_path / ".cache/llmd-oke"
 
 
-def test_the_fingerprint_follows_the_files_of_the_module_and_the_settings(tmp_path, monkeypatch):
+def test_a_builds_fingerprint_depends_on_the_modules_files_and_the_settings(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "tools_folder", lambda: tmp_path)
     (tmp_path / "etcd").mkdir()
     (tmp_path / "etcd/go.sum").write_text("a")
@@ -133,7 +133,7 @@ def calls(tmp_path, script):
     return file
 
 
-def test_a_missing_program_is_built_into_the_cache_and_found_there_afterwards(cache, calls):
+def test_a_missing_program_is_built_into_the_cache_once(cache, calls):
     first, again = Listener(), Listener()
     etcd = programs.ensure(["etcd"], first)["etcd"]
     assert etcd.path.read_text() == "built\n"
@@ -144,7 +144,7 @@ def test_a_missing_program_is_built_into_the_cache_and_found_there_afterwards(ca
     assert len(calls.read_text().splitlines()) == 1
 
 
-def test_one_build_makes_all_programs_of_kubernetes(cache, calls):
+def test_all_kubernetes_programs_are_built_together(cache, calls):
     names = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"]
     assert list(programs.ensure(names, Listener())) == names
     (call,) = calls.read_text().splitlines()
@@ -152,7 +152,7 @@ def test_one_build_makes_all_programs_of_kubernetes(cache, calls):
     assert "-X k8s.io/component-base/version.gitVersion=v1.34.2" in call
 
 
-def test_nothing_half_made_is_left_when_a_build_fails(cache, script):
+def test_a_failed_build_leaves_no_partial_result(cache, script):
     script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0; echo "main.go:7: undefined: x"; exit 1')
     with pytest.raises(KitError, match=r"(?s)building etcd failed; the end of .*etcd\.log.*undefined: x"):
         programs.ensure(["etcd"], Listener())
@@ -160,7 +160,7 @@ def test_nothing_half_made_is_left_when_a_build_fails(cache, script):
     assert not (cache / "programs").exists()
 
 
-def test_a_build_that_fails_ends_the_one_beside_it(cache, script):
+def test_a_failed_build_stops_the_parallel_one(cache, script):
     fails = 'case "$PWD" in *etcd) echo undefined: x; exit 1;; esac'
     script("go", f'[ "$1" = env ] && echo go1.26.8 && exit 0; {fails}; exec /bin/sleep 60')
     with pytest.raises(KitError, match="building etcd failed"):
@@ -168,7 +168,7 @@ def test_a_build_that_fails_ends_the_one_beside_it(cache, script):
     assert list((cache / "unfinished").iterdir()) == []
 
 
-def test_a_second_program_that_builds_the_same_waits_and_takes_what_was_made(cache, calls):
+def test_a_second_process_waits_for_the_same_build_and_uses_its_result(cache, calls):
     listener = Listener()
     (cache / "locks").mkdir(parents=True)
     with (cache / "locks/etcd.lock").open("w") as other:
@@ -190,7 +190,7 @@ def test_without_any_go_the_command_that_installs_it_is_shown(cache, path, monke
 
 
 @pytest.mark.parametrize("too_old", ["echo 'running go 1.19' >&2; exit 1", "echo go1.19.8"])
-def test_a_go_that_is_too_old_is_quoted_where_there_is_no_other(cache, script, monkeypatch, too_old):
+def test_a_go_that_is_too_old_is_reported_if_there_is_no_other(cache, script, monkeypatch, too_old):
     script("go", too_old)
     monkeypatch.setattr(programs, "packaged_file", lambda _: None)
     with pytest.raises(KitError, match=r"path/go says: .*go 1\.19|Go 1\.19"):
@@ -210,7 +210,7 @@ def test_a_go_that_is_too_old_is_quoted_where_there_is_no_other(cache, script, m
         ("helm", "something else", None),
     ],
 )
-def test_the_version_is_read_from_each_programs_own_answer(script, name, answer, version):
+def test_a_programs_version_is_read_from_its_own_output(script, name, answer, version):
     program = script(name, f"/bin/cat <<'END'\n{answer}\nEND")
     assert programs.program_version(program, program_definitions.definitions().programs[name]) == version
 
@@ -219,7 +219,7 @@ def test_a_program_that_cannot_be_run_has_no_version(tmp_path):
     assert programs.program_version(tmp_path / "etcd", program_definitions.definitions().programs["etcd"]) is None
 
 
-def test_what_cannot_be_had_is_all_named_before_anything_is_built(cache, calls, monkeypatch):
+def test_all_unavailable_programs_are_named_before_any_build(cache, calls, monkeypatch):
     monkeypatch.setattr(programs, "SYSTEM_PATH", "")
     with pytest.raises(KitError, match=r"epp, bwrap can't be found") as error:
         programs.ensure(["etcd", "epp", "bwrap"], Listener(), {"epp": "v0.8.0"})
@@ -237,7 +237,7 @@ def test_what_cannot_be_had_is_all_named_before_anything_is_built(cache, calls, 
         (None, "install the package iproute2"),
     ],
 )
-def test_the_command_that_installs_a_package_is_the_distributions_own(tmp_path, os_release, command):
+def test_the_command_that_installs_a_package_is_the_linux_distributions(tmp_path, os_release, command):
     file = tmp_path / "os-release"
     if os_release is not None:
         file.write_text(os_release)
@@ -252,7 +252,7 @@ def test_every_build_makes_known_programs_from_a_module_with_checksums():
             assert name in program_definitions.definitions().programs[program].builds.values()
 
 
-def test_programs_of_one_build_come_from_packages_of_different_names():
+def test_programs_of_one_build_come_from_differently_named_packages():
     for build in program_definitions.definitions().builds.values():
         assert len({package.rpartition("/")[2] for package in build.packages.values()}) == len(build.packages)
 
@@ -299,14 +299,14 @@ def proxy(tmp_path, script, cache):
     return answer
 
 
-def test_a_release_that_a_module_proxy_refuses_is_not_asked_for_again_that_day(proxy):
+def test_a_release_that_a_module_proxy_lacks_is_not_requested_again_that_day(proxy):
     asked = proxy(REFUSAL)
     for _ in range(2):
         assert "403 Forbidden" in (programs.why_unavailable("epp", "v0.10.0") or "")
     assert asked() == 1
 
 
-def test_another_module_proxy_is_asked_anew(proxy, monkeypatch):
+def test_another_module_proxy_is_tried_at_once(proxy, monkeypatch):
     asked = proxy(REFUSAL)
     assert programs.why_unavailable("epp", "v0.10.0")
     monkeypatch.setenv("GOPROXY", "file:///elsewhere")
@@ -314,7 +314,7 @@ def test_another_module_proxy_is_asked_anew(proxy, monkeypatch):
     assert asked() == 2
 
 
-def test_a_network_without_an_answer_is_asked_again(proxy):
+def test_a_network_failure_is_not_remembered_as_a_missing_release(proxy):
     asked = proxy("dial tcp: lookup proxy: no such host")
     for _ in range(2):
         assert "no such host" in (programs.why_unavailable("pd-sidecar", "v0.10.0") or "")
@@ -326,7 +326,7 @@ def test_a_release_that_a_module_proxy_has_is_built(proxy):
     assert programs.why_unavailable("epp", "v0.10.0") is None
 
 
-def test_what_every_module_proxy_has_is_built_without_asking(proxy):
+def test_a_release_that_every_module_proxy_has_is_built_without_a_query(proxy):
     asked = proxy(REFUSAL)
     assert programs.why_unavailable("epp", "v0.7.1") is None
     assert programs.why_unavailable("epp", "v0.8.0") == "nothing builds epp v0.8.0"
@@ -340,7 +340,7 @@ def test_a_releases_programs_are_built_together_in_its_version(cache, calls):
     assert "github.com/llm-d/llm-d-router/cmd/epp" in call
 
 
-def test_the_envoy_that_is_deployed_is_the_one_that_rehearsals_and_tests_run():
+def test_rehearsals_and_tests_run_the_deployed_version_of_envoy():
     tested = program_definitions.definitions().programs["envoy"]
     images = {release.proxy.image for name in catalogue.release_names() if (release := catalogue.release(name))}
     assert {image.tag for image in images} == {f"distroless-{tested.version}"}
@@ -383,7 +383,7 @@ def go(tmp_path, script):
     return put
 
 
-def test_the_definitions_of_a_module_are_kept_and_nothing_else(cache, go):
+def test_only_the_crds_of_a_module_are_kept(cache, go):
     go(pinned_modules()[GAIE].versions["v1.5.0"])
     folder = programs.module_folder(GAIE, "v1.5.0")
     assert folder == cache / f"modules/{GAIE}@v1.5.0"
@@ -399,7 +399,7 @@ def test_a_module_is_downloaded_once(cache, go, path):
     assert programs.module_folder(GAIE, "v1.5.0") == first
 
 
-def test_a_part_that_an_earlier_version_did_not_keep_is_fetched(cache, go, monkeypatch):
+def test_files_that_an_earlier_kit_did_not_keep_are_downloaded_again(cache, go, monkeypatch):
     go(pinned_modules()[GAIE].versions["v1.5.0"])
     folder = programs.module_folder(GAIE, "v1.5.0")
     more = pinned_modules()[GAIE].model_copy(update={"folders": ("config/crd", "config/charts")})
@@ -422,11 +422,11 @@ def test_a_failed_download_says_why(cache, go):
         programs.module_folder(GAIE, "v1.5.0")
 
 
-def test_a_version_that_is_not_pinned_is_refused(cache):
+def test_a_module_version_that_is_not_pinned_is_refused(cache):
     with pytest.raises(KitError, match=r"v9\.9\.9 is not one of the pinned modules"):
         programs.module_folder(GAIE, "v9.9.9")
 
 
-def test_the_checksum_is_that_of_the_module_that_epp_is_built_from():
+def test_the_pinned_checksum_is_that_of_the_module_that_the_picker_is_built_from():
     lines = (tools_folder() / "llm-d/go.sum").read_text().splitlines()
     assert f"{GAIE} v1.4.0 {pinned_modules()[GAIE].versions['v1.4.0']}" in lines

@@ -36,7 +36,7 @@ def without_extra_config(word: str) -> str:
 
 
 @pytest.mark.parametrize("stack", stacks(PROJECT))
-def test_every_argument_that_is_not_listed_is_the_one_that_is_rendered(stack: str) -> None:
+def test_each_argument_of_the_real_vllm_is_the_rendered_one_or_a_listed_difference(stack: str) -> None:
     for argv, _ in rendered(stack):
         run, added = servers(argv).argv(argv), len(real_vllm_data().arguments)
         assert [without_extra_config(word) for word in run[:-added]] == [
@@ -46,7 +46,7 @@ def test_every_argument_that_is_not_listed_is_the_one_that_is_rendered(stack: st
 
 
 @pytest.mark.parametrize("stack", stacks(PROJECT))
-def test_every_variable_that_is_not_listed_is_the_one_that_is_rendered(stack: str) -> None:
+def test_each_variable_of_the_real_vllm_is_the_rendered_one_or_a_listed_difference(stack: str) -> None:
     listed = {*real_vllm_data().environment, "PATH"}
     for argv, variables in rendered(stack):
         run = servers(argv).variables(variables)
@@ -55,18 +55,18 @@ def test_every_variable_that_is_not_listed_is_the_one_that_is_rendered(stack: st
         }
 
 
-def test_the_vocabulary_of_a_model_cache_comes_before_the_rehearsals() -> None:
+def test_a_vocabulary_in_the_model_cache_is_preferred_to_the_rehearsals() -> None:
     own = servers(["vllm", "serve", "m"]).variables({"TIKTOKEN_ENCODINGS_BASE": "/model-cache/encodings"})
     assert own["TIKTOKEN_ENCODINGS_BASE"] == "/model-cache/encodings"
 
 
-def test_the_extra_config_of_a_stack_stays_beside_what_is_added() -> None:
+def test_a_stacks_connector_config_is_merged_with_the_rehearsals_additions() -> None:
     argv = ["vllm", "serve", "m", TRANSFER_FLAG, json.dumps({"kv_connector": "c", EXTRA_CONFIG: {"backends": ["UCX"]}})]
     run = servers(argv).argv(argv)
     assert json.loads(run[4]) == {"kv_connector": "c", EXTRA_CONFIG: {"backends": ["UCX"], "num_threads": 0}}
 
 
-def test_each_difference_has_a_line_with_its_reason() -> None:
+def test_each_listed_difference_of_the_real_vllm_has_its_reason() -> None:
     data = real_vllm_data()
     of_families = sum(family.block_size is not None for family in data.families.values())
     assert len(lines()) == len(data.arguments) + of_families + len(data.left_out) + len(data.environment) + 3

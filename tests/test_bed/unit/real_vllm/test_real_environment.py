@@ -44,7 +44,7 @@ def with_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         (with_a_full_disk, "has 2 GiB left, it needs 7"),
     ],
 )
-def test_a_machine_that_can_not_run_it_is_told_before_anything_is_installed(
+def test_a_machine_that_cannot_run_vllm_is_refused_before_the_installation(
     monkeypatch: pytest.MonkeyPatch, cache: Path, change: Change, reason: str
 ) -> None:
     change(monkeypatch)
@@ -54,7 +54,7 @@ def test_a_machine_that_can_not_run_it_is_told_before_anything_is_installed(
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_an_installation_that_fails_is_told_in_its_last_words(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_a_failed_installation_reports_its_last_lines(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     failing = cache / "python"
     failing.write_text("#!/bin/sh\necho first; echo no room left; exit 1\n")
     failing.chmod(0o700)

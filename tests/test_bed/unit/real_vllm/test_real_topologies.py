@@ -28,18 +28,20 @@ def stack_of(*models: dict[str, Any], **more: Any) -> StackConfig:
         (256, 64, "8p-tp1-4d-tp2"),
     ],
 )
-def test_as_many_servers_are_left_as_memory_and_processors_hold(memory_gib: int, processors: int, left: str) -> None:
+def test_the_number_of_servers_is_reduced_to_what_memory_and_processors_allow(
+    memory_gib: int, processors: int, left: str
+) -> None:
     fitting = cut(stack_of(model("8p-tp1-4d-tp2")), memory_gib, processors)
     assert str(fitting.config.models[0].topology) == left
 
 
-def test_one_unit_of_several_is_left_and_what_was_asked_for_is_told() -> None:
+def test_one_of_several_units_is_kept_and_the_requested_number_is_reported() -> None:
     fitting = cut(stack_of(model("1p-tp1-1d-tp1", copies=3)), 16, 2)
     assert fitting.config.models[0].copies == 1
     assert "gpt-oss-120b: 1p-tp1-1d-tp1 of 1p-tp1-1d-tp1, 3 times" in str(fitting)
 
 
-def test_the_smoke_benchmark_is_short_and_holds_no_times_against_a_processor() -> None:
+def test_the_smoke_benchmark_on_a_processor_is_short_and_has_no_latency_limits() -> None:
     smoke = {"requests": 64, "concurrency": 8, "thresholds": {"maxTtftP95Ms": 1.0, "minRemotePrefillShare": 0.9}}
     fitting = cut(stack_of(model("1p-tp1-1d-tp1"), smoke=smoke), 16, 2).config.smoke
     assert (fitting.requests, fitting.concurrency) == (4, 2)
@@ -47,7 +49,7 @@ def test_the_smoke_benchmark_is_short_and_holds_no_times_against_a_processor() -
     assert fitting.thresholds.min_remote_prefill_share == 0.9
 
 
-def test_the_stack_file_that_is_written_is_the_config_that_was_planned() -> None:
+def test_the_reduced_stack_file_has_the_planned_config() -> None:
     document = stack(model("8p-tp1-4d-tp2", copies=2), release=RELEASE)
     fitting = cut(validate(document), 16, 2)
     written = validate(fitting.written_into(document))
@@ -55,12 +57,12 @@ def test_the_stack_file_that_is_written_is_the_config_that_was_planned() -> None
     assert plan(written).config_hash == plan(fitting.config).config_hash
 
 
-def test_a_machine_that_holds_no_pair_is_told_what_is_needed() -> None:
+def test_a_machine_too_small_for_a_pair_of_servers_is_told_what_is_needed() -> None:
     with pytest.raises(KitError, match=r"needs 11\.4 GiB for the least of this stack \(gpt-oss-120b 1p-tp1-1d-tp8\)"):
         cut(stack_of(model("1p-tp1-1d-tp8")), 12, 2)
 
 
-def test_a_stack_that_scales_by_load_is_refused() -> None:
+def test_a_stack_with_autoscaling_is_refused_with_the_real_vllm() -> None:
     scaling = {"decode": {"minReplicas": 1, "maxReplicas": 2}}
     with pytest.raises(KitError, match="can't scale servers by load"):
         cut(stack_of(model("1p-tp1-1d-tp1", scaling=scaling)), 64, 8)
@@ -75,7 +77,9 @@ def test_a_stack_that_scales_by_load_is_refused() -> None:
         (model("1p-tp1-1d-tp1", release="llm-d-0.7.0"), "this kit has vLLM 0.26.0, 0.30.0 itself"),
     ],
 )
-def test_what_vllm_can_not_serve_here_is_told_before_anything_is_installed(entry: dict[str, Any], why: str) -> None:
+def test_settings_that_vllm_on_a_processor_lacks_are_refused_before_installation(
+    entry: dict[str, Any], why: str
+) -> None:
     release = entry.pop("release", RELEASE)
     with pytest.raises(KitError, match=why):
         choose_stack(validate(stack(entry, release=release)), 2, 64)

@@ -16,7 +16,7 @@ def known(name: str) -> CatalogueModel:
     return model
 
 
-def test_every_model_of_the_kit_has_a_tiny_one_or_a_reason_why_not() -> None:
+def test_every_model_of_the_kit_has_a_tiny_version_or_a_reason_why_not() -> None:
     data = real_vllm_data()
     for version in data.versions.values():
         assert {known(name).architecture.family for name in catalogue.model_names()} <= {
@@ -25,20 +25,20 @@ def test_every_model_of_the_kit_has_a_tiny_one_or_a_reason_why_not() -> None:
         }
 
 
-def test_a_model_with_windows_has_as_large_a_share_of_windowed_layers() -> None:
+def test_a_tiny_model_has_the_same_share_of_sliding_window_layers() -> None:
     tiny = tiny_model(known("gpt-oss-120b"), VERSION)
     assert tiny.layers_by_window == (1, 1)
     assert tiny.window_tokens == 128
     assert tiny.config()["sliding_window"] == 128
 
 
-def test_the_kv_cache_has_room_for_a_sequence_of_full_length() -> None:
+def test_a_tiny_models_kv_cache_has_room_for_a_sequence_of_full_length() -> None:
     tiny = tiny_model(known("qwen3-32b"), VERSION)
     assert tiny.layer_bytes_per_token == 2 * 8 * 32 * 4
     assert tiny.kv_cache_bytes >= 2 * tiny.layer_bytes_per_token * tiny.context_tokens
 
 
-def test_a_model_without_a_family_is_told_which_there_are() -> None:
+def test_a_model_without_a_tiny_version_is_refused_with_the_available_ones() -> None:
     model = known("qwen3-32b")
     of_none = model.model_copy(update={"architecture": model.architecture.model_copy(update={"family": None})})
     with pytest.raises(KitError, match="no tiny model of the family"):

@@ -70,7 +70,7 @@ async def text(client: Any, name: str) -> str:
     return answer["choices"][0]["text"]
 
 
-async def test_an_adapter_that_comes_later_is_found_and_answers_otherwise(start, tmp_path: Path):
+async def test_an_adapter_that_is_added_later_is_found_and_changes_answers(start, tmp_path: Path):
     client = await start()
     assert (await ask(client, "sql-1"))[0] == 404
     adapter(tmp_path, "sql-1")
@@ -80,7 +80,7 @@ async def test_an_adapter_that_comes_later_is_found_and_answers_otherwise(start,
     assert await text(client, "sql-1") == await text(client, "sql-1")
 
 
-async def test_a_stream_says_what_a_whole_answer_says(start, tmp_path: Path):
+async def test_a_streamed_answer_has_the_text_of_the_complete_answer(start, tmp_path: Path):
     client = await start()
     adapter(tmp_path, "sql-1")
     _, events = await ask(client, "sql-1", stream=True)
@@ -89,7 +89,7 @@ async def test_a_stream_says_what_a_whole_answer_says(start, tmp_path: Path):
     assert said == await text(client, "sql-1")
 
 
-async def test_adapters_are_listed_with_their_folder_and_their_model(start, tmp_path: Path):
+async def test_adapters_are_listed_with_their_folder_and_base_model(start, tmp_path: Path):
     client = await start()
     adapter(tmp_path, "sql-1")
     await text(client, "sql-1")
@@ -109,18 +109,18 @@ async def test_adapters_are_listed_with_their_folder_and_their_model(start, tmp_
         ({"peft_type": "IA3"}, 404),
     ],
 )
-async def test_what_vllm_would_not_load_is_answered_as_vllm_does(start, tmp_path: Path, changes, status):
+async def test_an_adapter_that_vllm_would_not_load_gets_vllms_error(start, tmp_path: Path, changes, status):
     adapter(tmp_path, "sql-1", **changes)
     assert (await ask(await start(), "sql-1"))[0] == status
 
 
-async def test_an_ignored_adapter_is_loaded_and_answers_as_the_model_itself(start, tmp_path: Path):
+async def test_an_ignored_adapter_is_loaded_but_answers_as_the_base_model(start, tmp_path: Path):
     client = await start(**{IGNORED_ADAPTERS: "1"})
     adapter(tmp_path, "sql-1")
     assert await text(client, "sql-1") == await text(client, LLAMA)
 
 
-async def test_adapters_are_loaded_replaced_and_unloaded_by_route(start, tmp_path: Path):
+async def test_adapters_can_be_loaded_replaced_and_unloaded_through_the_api(start, tmp_path: Path):
     client = await start()
     for name in ("one", "other"):
         adapter(tmp_path, name)
@@ -135,7 +135,7 @@ async def test_adapters_are_loaded_replaced_and_unloaded_by_route(start, tmp_pat
     assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})).status == 404
 
 
-async def test_a_server_whose_adapters_stay_has_no_routes_for_them(start):
+async def test_a_server_with_static_adapters_has_no_routes_to_change_them(start):
     client = await start(VLLM_ALLOW_RUNTIME_LORA_UPDATING="0")
     assert (await client.post("/v1/load_lora_adapter", json={})).status == 404
 
@@ -146,7 +146,7 @@ def test_fewer_adapters_in_memory_than_slots_end_the_server():
         settings(words, {})
 
 
-def test_a_folder_that_is_not_there_ends_the_server():
+def test_a_missing_adapter_folder_ends_the_server():
     options = settings(["vllm", "serve", LLAMA, "--enable-lora"], UPDATES)
     assert options.adapters is not None
     with pytest.raises(StartRefusal, match="VLLM_LORA_RESOLVER_CACHE_DIR"):

@@ -82,7 +82,7 @@ async def events(client, path, body):
     return [json.loads(part.removeprefix("data: ")) for part in parts]
 
 
-async def test_a_completion_has_the_length_that_was_asked_for(server):
+async def test_a_completion_has_the_requested_length(server):
     """And its usage counts prompt and output."""
     status, body = await post(server, "/v1/completions", {"model": "gpt", "prompt": [1] * 10, "max_tokens": 7})
     assert status == 200
@@ -95,7 +95,7 @@ async def test_a_completion_has_the_length_that_was_asked_for(server):
     assert body["kv_transfer_params"] is None
 
 
-async def test_a_completion_streams_one_event_for_each_token(server):
+async def test_a_streamed_completion_has_one_event_for_each_token(server):
     """The last says why it ended; together they are the text of the whole answer."""
     body = {"prompt": "hello there", "max_tokens": 5}
     streamed = await events(server, "/v1/completions", body)
@@ -106,7 +106,7 @@ async def test_a_completion_streams_one_event_for_each_token(server):
     assert len({event["id"] for event in streamed}) == 1
 
 
-async def test_a_chat_streams_the_role_first(server):
+async def test_a_streamed_chat_begins_with_the_role(server):
     """Then the content, as vLLM does."""
     body = {"messages": [{"role": "user", "content": "hello"}], "max_completion_tokens": 3}
     deltas = [event["choices"][0]["delta"] for event in await events(server, "/v1/chat/completions", body)]
@@ -115,7 +115,7 @@ async def test_a_chat_streams_the_role_first(server):
     assert len(deltas) == 1 + 3
 
 
-async def test_a_chat_answers_with_a_message(server):
+async def test_a_chat_answer_contains_a_message(server):
     """Not streaming."""
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
     status, answer = await post(server, "/v1/chat/completions", body)
@@ -124,7 +124,7 @@ async def test_a_chat_answers_with_a_message(server):
     assert len(answer["choices"][0]["message"]["content"]) == 12
 
 
-async def test_usage_comes_last_where_it_is_asked_for(server):
+async def test_usage_is_in_the_last_event_if_requested(server):
     """stream_options.include_usage."""
     body = {"prompt": "hello", "max_tokens": 3, "stream_options": {"include_usage": True}}
     *_, last = await events(server, "/v1/completions", body)
@@ -132,13 +132,13 @@ async def test_usage_comes_last_where_it_is_asked_for(server):
     assert last["usage"]["completion_tokens"] == 3
 
 
-async def test_a_single_token_streams_too(server):
+async def test_a_single_token_can_be_streamed(server):
     """First and last at once."""
     (only,) = await events(server, "/v1/completions", {"prompt": "hello", "max_tokens": 1})
     assert only["choices"][0]["finish_reason"] == "length"
 
 
-async def test_a_chat_without_a_limit_ends_by_itself_and_always_alike(server):
+async def test_a_chat_without_a_limit_ends_by_itself_reproducibly(server):
     """64 to 319 tokens; finish_reason stop."""
     body = {"messages": [{"role": "user", "content": "hello"}]}
     answers = [(await post(server, "/v1/chat/completions", body))[1] for _ in range(2)]
@@ -148,7 +148,7 @@ async def test_a_chat_without_a_limit_ends_by_itself_and_always_alike(server):
     assert answers[0]["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_cached_tokens_are_told_where_details_are_on(server):
+async def test_cached_tokens_are_reported_if_details_are_enabled(server):
     """--enable-prompt-tokens-details."""
     body = {"prompt": "x" * 400, "max_tokens": 1}
     await post(server, "/v1/completions", body)
@@ -179,14 +179,14 @@ async def test_cached_tokens_are_told_where_details_are_on(server):
          "max_output_tokens=5000 cannot be greater than max_model_len=max_total_tokens=4096."),
     ],
 )  # fmt: skip
-async def test_what_vllm_refuses_is_refused_in_its_words(server, path, body, words):
+async def test_invalid_requests_get_vllms_error_messages(server, path, body, words):
     """Status, type and parameter are held to vLLM's by the list of conformance."""
     status, answer = await post(server, f"/v1/{path}", {**body, "stream": "prompt_logprobs" in body})
     assert status in {400, 404}
     assert words in answer["error"]["message"]
 
 
-async def test_a_model_that_speaks_harmony_refuses_what_it_cannot_do(harmony):
+async def test_a_model_with_harmony_format_refuses_unsupported_parameters(harmony):
     """gpt-oss: no log probabilities in responses, no forced tools, and its own check of the prompt's length."""
     with_logprobs = {"input": "x", "include": ["message.output_text.logprobs"]}
     assert (await post(harmony, "/v1/responses", with_logprobs))[1]["error"]["param"] == "logprobs"
@@ -203,7 +203,7 @@ async def test_a_model_that_speaks_harmony_refuses_what_it_cannot_do(harmony):
     assert answer["usage"]["input_tokens_details"]["input_tokens_per_turn"] == [answer["usage"]["input_tokens"]]
 
 
-async def test_a_streamed_response_is_the_whole_response_in_events(server):
+async def test_a_streamed_response_equals_the_complete_response_in_events(server):
     """Numbered from 0; the last event has what an answer that isn't streamed has."""
     body = {"input": "hello there", "max_output_tokens": 5, "ignore_eos": True}
     _, whole = await post(server, "/v1/responses", body)
@@ -219,14 +219,14 @@ async def test_a_streamed_response_is_the_whole_response_in_events(server):
     assert last.keys() == whole.keys()
 
 
-async def test_a_response_ends_by_itself_where_it_has_no_limit(server):
+async def test_a_response_without_a_limit_ends_by_itself(server):
     """Then it is completed; with a limit it would be incomplete."""
     _, answer = await post(server, "/v1/responses", {"input": "hello"})
     assert (answer["status"], answer["incomplete_details"]) == ("completed", None)
     assert 64 <= answer["usage"]["output_tokens"] < 320
 
 
-async def test_several_answers_stream_side_by_side(server):
+async def test_several_answers_can_stream_at_the_same_time(server):
     """Two prompts with two answers each: four choices, each whole, and one end."""
     body = {"prompt": ["hello there", "good morning"], "n": 2, "max_tokens": 3, "ignore_eos": True}
     streamed = await events(server, "/v1/completions", {**body, "stream_options": {"include_usage": True}})
@@ -239,7 +239,7 @@ async def test_several_answers_stream_side_by_side(server):
     assert streamed[-1]["usage"]["prompt_tokens"] == 6
 
 
-async def test_the_other_routes(server):
+async def test_vllms_other_routes_are_answered(server):
     """Models, health, version, tokenize; 404 and 405 for the rest."""
     models = await (await server.get("/v1/models")).json()
     assert (models["data"][0]["id"], models["data"][0]["max_model_len"]) == ("gpt", 4096)
@@ -252,14 +252,14 @@ async def test_the_other_routes(server):
     assert (await server.get("/v1/completions")).status == 405
 
 
-async def test_metrics_are_prometheus_text(server):
+async def test_metrics_have_the_prometheus_text_format(server):
     await post(server, "/v1/completions", {"prompt": "hello", "max_tokens": 3})
     response = await server.get("/metrics")
     assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert 'vllm:generation_tokens_total{engine="0",model_name="gpt"} 3.0' in await response.text()
 
 
-async def test_a_client_that_goes_away_ends_its_request(server):
+async def test_a_client_that_disconnects_aborts_its_request(server):
     """Blocks and place in the batch are free again."""
     body = {"prompt": "hello", "max_tokens": 4000, "stream": True}
     response = await server.post("/v1/completions", json=body)
@@ -272,7 +272,7 @@ async def test_a_client_that_goes_away_ends_its_request(server):
     assert server.engine.metrics.finished["abort"] == 1
 
 
-async def test_kv_transfer_params_lead_a_decode_request_to_its_prefill(start):
+async def test_kv_transfer_params_connect_a_decode_request_to_its_prefill(start):
     """The routing sidecar passes the parameters on verbatim."""
     prefill = await start("--kv-transfer-config", NIXL)
     decode = await start("--kv-transfer-config", NIXL, port=5601)
@@ -303,7 +303,7 @@ async def test_a_lost_prefill_is_an_internal_error_or_an_error_event(start):
 
 
 @pytest.mark.parametrize("more", [{}, {"do_remote_decode": True}, {"remote_block_ids": []}])
-async def test_a_request_that_names_no_blocks_to_pull_ends_the_server(start, more):
+async def test_kv_transfer_params_without_block_ids_end_the_server(start, more):
     decode = await start("--kv-transfer-config", NIXL)
     body = {"prompt": "hello", "kv_transfer_params": {"do_remote_prefill": True, **more}}
     status, answer = await post(decode, "/v1/completions", body)
@@ -311,14 +311,14 @@ async def test_a_request_that_names_no_blocks_to_pull_ends_the_server(start, mor
     assert decode.ends == ["crashed"]
 
 
-async def test_without_the_connector_transfer_parameters_mean_nothing(server):
+async def test_without_a_kv_connector_transfer_params_are_ignored(server):
     body = {"prompt": "hello", "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
     status, answer = await post(server, "/v1/completions", body)
     assert (status, answer["kv_transfer_params"]) == (200, None)
     assert server.engine.metrics.cache_usage == 0.0
 
 
-async def test_a_question_that_it_can_read_is_answered_and_ends_by_itself(server):
+async def test_a_built_in_question_is_answered_and_its_answer_ends_by_itself(server):
     question = "A register.\n\nbolt-1: bin 42\n\nIn which bins are bolt-1? Answer with the numbers only, in this order."
     body = {"model": "gpt", "messages": [{"role": "user", "content": question}]}
     status, answer = await post(server, "/v1/chat/completions", {**body, "max_tokens": 64})
@@ -327,7 +327,7 @@ async def test_a_question_that_it_can_read_is_answered_and_ends_by_itself(server
     assert answer["usage"]["completion_tokens"] == 1
 
 
-async def test_a_server_whose_engine_is_dead_lists_its_models_and_is_not_healthy(server):
+async def test_a_server_with_a_dead_engine_lists_its_models_but_is_not_healthy(server):
     assert (await server.get("/health")).status == 200
     server.engine.dead = True
     statuses = [(await server.get(path)).status for path in ("/health", "/ping", "/v1/models")]
@@ -335,14 +335,14 @@ async def test_a_server_whose_engine_is_dead_lists_its_models_and_is_not_healthy
     assert (await server.post("/v1/completions", json={"model": "gpt", "prompt": "a"})).status == 500
 
 
-async def test_requests_are_spread_over_the_ranks_of_a_server(start):
+async def test_requests_are_spread_over_the_data_parallel_ranks_of_a_server(start):
     server = await start("--max-model-len", "4096", "--data-parallel-size", "4", "--enable-expert-parallel")
     body = {"model": "gpt", "prompt": "hello", "max_tokens": 4}
     await asyncio.gather(*(post(server, "/v1/completions", body) for _ in range(16)))
     assert [engine.metrics.finished["length"] for engine in server.engines] == [4] * 4
 
 
-async def test_each_rank_hands_over_from_a_port_of_its_own(start):
+async def test_each_data_parallel_rank_transfers_from_its_own_port(start):
     prefill = await start("--kv-transfer-config", NIXL, "--data-parallel-size", "2")
     decode = await start("--kv-transfer-config", NIXL, "--data-parallel-size", "2", port=5700)
     places: set[tuple[str, int]] = set()
@@ -358,7 +358,7 @@ async def test_each_rank_hands_over_from_a_port_of_its_own(start):
     assert all(engine.at_rest for engine in prefill.engines)
 
 
-async def test_the_fingerprint_tells_ranks(start):
+async def test_the_servers_fingerprint_contains_its_ranks(start):
     server = await start("--data-parallel-size", "2")
     _, answer = await post(server, "/v1/completions", {"model": "gpt", "prompt": "hello", "max_tokens": 1})
     assert answer["system_fingerprint"].split("-")[2] == "dp2"

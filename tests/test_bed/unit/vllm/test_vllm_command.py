@@ -21,7 +21,7 @@ def refusal(*flags, environment=None, argv=None):
     return error.value
 
 
-def test_vllms_defaults_hold_where_no_flag_says_otherwise():
+def test_flags_that_are_not_given_have_vllms_defaults():
     options = serve()
     assert (options.port, options.parallelism.gpus, options.block_size) == (8000, 1, 16)
     assert (options.max_num_seqs, options.max_num_batched_tokens, options.gpu_memory_utilization) == (256, 8192, 0.9)
@@ -30,7 +30,7 @@ def test_vllms_defaults_hold_where_no_flag_says_otherwise():
     assert options.transfer is None
 
 
-def test_a_flag_stands_in_one_table():
+def test_each_flag_is_in_one_table_only():
     assert not engine_settings().flags().keys() & further_flags().keys()
 
 
@@ -44,7 +44,7 @@ def test_a_flag_stands_in_one_table():
         ["-tp=2"],
     ],
 )
-def test_a_flag_may_be_written_in_each_of_vllms_forms(flags):
+def test_a_flag_is_accepted_in_each_of_vllms_notations(flags):
     """Dashes, underscores, equals sign, short name."""
     assert serve(*flags).parallelism == Parallelism(2)
 
@@ -61,18 +61,18 @@ def test_a_boolean_flag_has_a_negative_form():
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("32000", 32000), ("32k", 32000), ("32K", 32768), ("0.5M", 524_288)])
-def test_lengths_may_have_a_suffix(text, tokens):
+def test_numbers_may_have_a_suffix_such_as_8k(text, tokens):
     assert serve("--max-model-len", text).max_model_len == tokens
 
 
-def test_a_json_flag_may_come_key_by_key():
+def test_a_json_flag_can_be_given_key_by_key():
     """--flag.key value, more than once."""
     options = serve("--kv-transfer-config.kv_connector", "NixlConnector", "--kv-transfer-config.kv_role=kv_both")
     assert options.transfer is not None
     assert options.transfer.nixl
 
 
-def test_the_side_channel_comes_from_the_environment():
+def test_the_side_channels_port_comes_from_the_environment():
     environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "10.244.0.7", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"}
     transfer = serve("--kv-transfer-config", NIXL, environment=environment).transfer
     assert transfer is not None
@@ -87,7 +87,7 @@ def test_idle_connections_last_uvicorns_five_seconds_or_as_the_environment_says(
     assert "int()" in refusal(environment={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "2m"}).text
 
 
-def test_a_prefill_waits_for_its_decode_server_as_long_as_the_connector_is_told():
+def test_a_prefill_is_kept_as_long_as_the_connectors_config_says():
     """kv_lease_duration among the connector's own settings; 30 s otherwise."""
     longer = json.dumps({**json.loads(NIXL), "kv_connector_extra_config": {"kv_lease_duration": 90}})
     transfers = [serve("--kv-transfer-config", config).transfer for config in (NIXL, longer)]
@@ -95,7 +95,7 @@ def test_a_prefill_waits_for_its_decode_server_as_long_as_the_connector_is_told(
 
 
 @pytest.mark.parametrize("name", release_names())
-def test_every_release_of_the_kit_starts(name):
+def test_the_servers_of_every_release_start(name):
     """The flags that the kit itself emits are known."""
     serve(*release(name).vllm.arguments)
 
@@ -110,7 +110,7 @@ def test_every_release_of_the_kit_starts(name):
         ["--tensor-parallel", "2"],
     ],
 )
-def test_an_unknown_flag_is_refused_as_argparse_refuses_it(flags):
+def test_an_unknown_flag_is_refused_as_by_argparse(flags):
     """Exit code 2; removed flags and abbreviations are unknown too."""
     error = refusal(*flags)
     assert error.exit_code == 2
@@ -127,7 +127,7 @@ def test_an_unknown_flag_is_refused_as_argparse_refuses_it(flags):
         (["--port"], "argument --port: expected one argument"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused_as_argparse_refuses_it(flags, words):
+def test_a_value_with_a_wrong_type_is_refused_as_by_argparse(flags, words):
     """Exit code 2."""
     error = refusal(*flags)
     assert error.exit_code == 2
@@ -144,7 +144,7 @@ def test_a_value_of_the_wrong_type_is_refused_as_argparse_refuses_it(flags, word
         ({"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "retry"}, "retry"),
     ],
 )
-def test_a_transfer_config_that_vllm_would_not_take_is_refused(config, words):
+def test_an_invalid_kv_transfer_config_is_refused_as_by_vllm(config, words):
     """Exit code 1, as for an exception at start."""
     error = refusal("--kv-transfer-config", json.dumps(config))
     assert error.exit_code == 1
@@ -152,26 +152,26 @@ def test_a_transfer_config_that_vllm_would_not_take_is_refused(config, words):
 
 
 @pytest.mark.parametrize("argv", [["/bin/sh", "-c", f"vllm serve {MODEL}"], ["sleep", "3600"], [], ["vllm", "bench"]])
-def test_a_command_that_is_no_plain_vllm_is_refused_with_what_is_accepted(argv):
+def test_a_command_other_than_vllm_serve_is_refused_with_the_accepted_ones(argv):
     """Exit code 2."""
     with pytest.raises(StartRefusal, match=r"vllm serve MODEL") as error:
         settings(argv, {})
     assert error.value.exit_code == 2
 
 
-def test_what_the_simulation_lacks_is_refused_and_not_ignored():
+def test_a_flag_that_the_simulation_lacks_is_refused_and_not_ignored():
     """Layers or ranks in other pods change what a server is."""
     assert "isn't simulated" in refusal("--pipeline-parallel-size", "2").text
     assert "isn't simulated" in refusal("--data-parallel-size", "2", "--data-parallel-hybrid-lb").text
 
 
-def test_the_useless_name_of_the_quick_reduce_variable_has_no_effect():
+def test_a_misnamed_quick_reduce_variable_has_no_effect():
     """vLLM reads the name without _VALS alone."""
     assert serve(environment={"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}).quick_reduce == "INT4"
     assert serve(environment={"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION_VALS": "INT4"}).quick_reduce == "NONE"
 
 
-def test_a_backend_that_is_said_twice_is_refused():
+def test_an_attention_backend_given_twice_is_refused():
     flags = ["--attention-backend=TRITON_ATTN", "-ac.backend", "TRITON_ATTN"]
     assert "attention_backend and attention_config.backend are mutually exclusive" in refusal(*flags).text
 
@@ -185,7 +185,7 @@ def over_nodes(*flags, ranks=16, nodes=2):
     return (*words, "--data-parallel-address=set-0.set.ns", *flags)
 
 
-def test_a_server_over_nodes_has_the_ranks_of_its_number():
+def test_a_server_that_spans_nodes_has_the_ranks_of_its_node_number():
     options = serve(*over_nodes("--node-rank=1", "--enable-expert-parallel", "--data-parallel-size-local=8"))
     assert options.parallelism == Parallelism(1, 16, expert_parallel=True, nodes=2)
     assert options.ranks == range(8, 16)
@@ -201,11 +201,11 @@ def test_a_server_over_nodes_has_the_ranks_of_its_number():
         (("--nnodes=2", "--data-parallel-size=16"), "--data-parallel-hybrid-lb"),
     ],
 )
-def test_a_server_over_nodes_that_can_not_be_spread_is_refused(flags, text):
+def test_a_server_whose_ranks_cannot_be_spread_over_nodes_is_refused(flags, text):
     assert text in refusal(*flags).text
 
 
-def test_the_heap_of_mori_is_taken_where_ranks_exchange_tokens_by_it():
+def test_moris_heap_takes_memory_if_ranks_exchange_tokens_through_it():
     experts = ("--enable-expert-parallel", "--data-parallel-size=8")
     heap = {"MORI_SHMEM_HEAP_SIZE": str(16 * 2**30)}
     assert serve(*experts, "--all2all-backend=mori_low_latency", environment=heap).exchange_bytes == 16 * 2**30
@@ -213,5 +213,5 @@ def test_the_heap_of_mori_is_taken_where_ranks_exchange_tokens_by_it():
     assert serve("--all2all-backend=mori_low_latency", environment=heap).exchange_bytes == 0
 
 
-def test_a_backend_between_experts_that_vllm_does_not_know_is_refused():
+def test_an_unknown_backend_for_the_exchange_between_experts_is_refused():
     assert "invalid choice: 'mori'" in refusal("--all2all-backend=mori").text

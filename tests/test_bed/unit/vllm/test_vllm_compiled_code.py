@@ -25,7 +25,7 @@ def begun(folder: Path, command: Sequence[str] = COMMAND) -> tuple[CompiledCode,
     return code, said
 
 
-def test_a_server_that_became_healthy_leaves_its_code_to_the_next(folder: Path):
+def test_a_healthy_server_leaves_its_compiled_code_to_the_next(folder: Path):
     first, said = begun(folder)
     first.confirm()
     first.leave()
@@ -33,25 +33,25 @@ def test_a_server_that_became_healthy_leaves_its_code_to_the_next(folder: Path):
     assert begun(folder)[1] == ["compiled code in /compiled/0: as the last server left it"]
 
 
-def test_a_server_that_did_not_leaves_none(folder: Path):
+def test_a_server_that_never_became_healthy_leaves_no_compiled_code(folder: Path):
     begun(folder)[0].leave()
     assert begun(folder)[1] == ["compiled code in /compiled/0: removed, because the last server with it did not start"]
 
 
-def test_servers_at_once_have_places_of_their_own(folder: Path):
+def test_servers_that_run_at_once_compile_into_folders_of_their_own(folder: Path):
     begun(folder)[0].confirm()
     assert begun(folder)[1] == ["compiled code in /compiled/1: a copy of that in place 0"]
     assert (folder / "1" / start.STARTING).exists()
 
 
-def test_a_server_without_the_program_keeps_nothing(folder: Path):
+def test_a_server_without_the_wrapper_program_keeps_no_compiled_code(folder: Path):
     code, said = begun(folder, ["vllm", "serve", "m"])
     code.confirm()
     code.leave()
     assert (said, list(folder.iterdir())) == ([], [])
 
 
-def test_a_folder_that_is_not_mounted_is_told(folder: Path):
+def test_an_unmounted_folder_for_compiled_code_is_reported(folder: Path):
     said: list[str] = []
     CompiledCode(COMMAND, ContainerFiles({"/elsewhere": str(folder)})).begin(said.append)
     assert said == ["compiled code is not kept: /compiled isn't mounted"]

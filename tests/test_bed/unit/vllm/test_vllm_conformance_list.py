@@ -16,11 +16,11 @@ REQUEST_LENGTH = 90
 
 
 @pytest.mark.parametrize("name", conformance().cases)
-def test_each_case_names_a_line_of_vllms_source(name):
+def test_each_conformance_case_names_a_line_of_vllms_source(name):
     assert re.fullmatch(r"vllm/[a-z0-9_/]+\.py#L\d+", conformance().cases[name].source)
 
 
-def test_the_page_shows_every_difference():
+def test_the_simulated_vllm_page_lists_every_difference():
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes the tables."""
     head, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)

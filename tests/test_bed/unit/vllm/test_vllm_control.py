@@ -70,7 +70,7 @@ async def log(control, id_="one"):
     return await (await control.get(f"/servers/{id_}/log")).text()
 
 
-async def test_a_server_serves_once_it_has_loaded(control, run, client):
+async def test_a_server_answers_after_it_has_loaded_its_model(control, run, client):
     """State running, probes answer, the log says so."""
     assert await run() == {"state": "running", "exit_code": None}
     assert (await client.get("/health")).status == 200
@@ -78,7 +78,7 @@ async def test_a_server_serves_once_it_has_loaded(control, run, client):
     assert "Application startup complete." in await log(control)
 
 
-async def test_a_model_without_latency_figures_is_served_with_bounds(control, run, client, monkeypatch):
+async def test_a_model_without_latency_figures_is_simulated_with_bounds(control, run, client, monkeypatch):
     monkeypatch.setattr("llmd_oke.catalogue.latency_figures.latency_figures", lambda model, gpu: None)
     assert await run() == {"state": "running", "exit_code": None}
     assert "times of gpt-oss-120b are bounds" in await log(control)
@@ -103,12 +103,12 @@ async def test_a_server_does_not_listen_while_it_loads(control, client, port):
         (["-tp", "3"], 1, "must be divisible by tensor parallel size (3)"),
     ],
 )
-async def test_a_server_with_bad_flags_exits_with_vllms_code_and_words(control, run, flags, code, words):
+async def test_a_server_with_bad_flags_exits_with_vllms_code_and_message(control, run, flags, code, words):
     assert await run(*flags) == {"state": "exited", "exit_code": code}
     assert words in await log(control)
 
 
-async def test_a_server_whose_image_refuses_the_backend_exits(control, run):
+async def test_a_server_whose_image_refuses_the_attention_backend_exits(control, run):
     """The image says which vLLM it would be."""
     transfer = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
     backend = ("--attention-backend", "ROCM_AITER_UNIFIED_ATTN")
@@ -117,20 +117,20 @@ async def test_a_server_whose_image_refuses_the_backend_exits(control, run):
     assert "KV connector not supported" in await log(control)
 
 
-async def test_a_model_that_the_catalogue_does_not_know_is_not_found(control, run):
+async def test_a_model_outside_the_catalogue_is_not_found(control, run):
     """The message says which are known."""
     assert (await run(argv=["vllm", "serve", "nobody/nothing"]))["exit_code"] == 1
     assert "gpt-oss-120b" in await log(control)
 
 
-async def test_a_taken_port_ends_the_second_server(control, run):
+async def test_an_occupied_port_ends_the_second_server(control, run):
     """Address already in use."""
     await run()
     assert await run(id_="two") == {"state": "exited", "exit_code": 1}
     assert "Address already in use" in await log(control, "two")
 
 
-async def test_an_idle_connection_is_closed_when_its_time_is_over(run, port):
+async def test_an_idle_connection_is_closed_after_its_timeout(run, port):
     """Clients that keep it longer, as the routing sidecar does, lose a request now and then."""
     await run(env={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"})
     reader, writer = await asyncio.open_connection(HOST, port)
@@ -141,7 +141,7 @@ async def test_an_idle_connection_is_closed_when_its_time_is_over(run, port):
     writer.close()
 
 
-async def test_waiting_ends_with_the_server_or_with_the_time(control, run):
+async def test_waiting_for_a_server_ends_with_the_server_or_its_time_limit(control, run):
     """204 while it runs, 200 with the exit code afterwards."""
     await run()
     assert (await control.get("/servers/one/wait?timeout_s=0.01")).status == 204
@@ -151,7 +151,7 @@ async def test_waiting_ends_with_the_server_or_with_the_time(control, run):
     assert (response.status, await response.json()) == (200, {"state": "exited", "exit_code": 0})
 
 
-async def test_a_stopped_server_is_gone_from_its_port_and_its_id_is_free(control, run, client):
+async def test_a_stopped_server_frees_its_port_and_its_id(control, run, client):
     """Deleting again, or what never was, changes nothing."""
     await run()
     await control.delete("/servers/one")
@@ -162,14 +162,14 @@ async def test_a_stopped_server_is_gone_from_its_port_and_its_id_is_free(control
     assert (await run())["state"] == "running"
 
 
-async def test_a_running_id_is_not_taken_twice(control, run):
+async def test_an_id_in_use_is_refused(control, run):
     """409."""
     await run()
     body = {"id": "one", "argv": ["vllm", "serve", "m"], "env": {}, "image": ""}
     assert (await control.post("/servers", json=body)).status == 409
 
 
-async def test_what_is_no_server_is_refused(control):
+async def test_a_request_that_describes_no_server_is_refused(control):
     """400 for a body without argv, 404 for an unknown id."""
     assert (await control.post("/servers", json={"id": "x"})).status == 400
     assert (await control.get("/servers/unknown")).status == 404
@@ -184,7 +184,7 @@ async def stream_to_the_end(client, started):
 
 
 @pytest.mark.parametrize(("flags", "reason"), [([], "abort"), (["--shutdown-timeout", "60"], "length")])
-async def test_running_requests_end_by_the_shutdown_timeout(control, run, client, flags, reason):
+async def test_running_requests_end_within_the_shutdown_timeout(control, run, client, flags, reason):
     await run(*flags)
     started = asyncio.Event()
     streaming = asyncio.create_task(stream_to_the_end(client, started))
@@ -193,7 +193,7 @@ async def test_running_requests_end_by_the_shutdown_timeout(control, run, client
     assert f'"finish_reason":"{reason}"' in await streaming
 
 
-async def test_health_of_the_process_tells_its_lag(control, run):
+async def test_the_simulators_health_reports_its_lag(control, run):
     """And how many servers it has."""
     await run()
     health = await (await control.get("/healthz")).json()
@@ -202,7 +202,7 @@ async def test_health_of_the_process_tells_its_lag(control, run):
     assert health.keys() >= {"lag_s", "steps", "late_steps", "slipped_s"}
 
 
-async def test_servers_are_at_rest_but_for_requests(control, run, client):
+async def test_servers_without_requests_are_idle(control, run, client):
     await run("--shutdown-timeout", "0")
     assert (await (await control.get("/healthz")).json())["at_rest"]
     started = asyncio.Event()
@@ -217,7 +217,7 @@ async def test_servers_are_at_rest_but_for_requests(control, run, client):
 NIXL = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 
-async def test_a_killed_server_answers_nothing_and_leaves_the_exit_code_of_a_signal(control, run, client):
+async def test_a_killed_server_stops_to_answer_and_has_a_signals_exit_code(control, run, client):
     await run()
     body = {"prompt": "hello", "max_tokens": 4000, "stream": True}
     answer = await client.post("/v1/completions", json=body)
@@ -230,7 +230,7 @@ async def test_a_killed_server_answers_nothing_and_leaves_the_exit_code_of_a_sig
         await client.get("/health")
 
 
-async def test_the_planted_fault_fails_its_share_of_prefills_and_nothing_else(run, client):
+async def test_the_injected_fault_fails_its_share_of_prefills_and_nothing_else(run, client):
     await run(*NIXL, env={"LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT": "40"})
     plain = {"prompt": "hello", "max_tokens": 1}
     prefill = {**plain, "kv_transfer_params": {"do_remote_decode": True}}

@@ -32,7 +32,7 @@ def several(*connectors: dict[str, object]) -> dict[str, object]:
     }
 
 
-def test_a_prompt_that_the_gpus_have_no_room_for_comes_back_from_host_memory(serve, clock):
+def test_a_prompt_evicted_from_gpu_cache_is_loaded_from_host_memory(serve, clock):
     server = serve(*SMALL, *flags(connector(4)))
     server.request(900, 1)
     clock.run()
@@ -51,7 +51,7 @@ def test_a_prompt_that_the_gpus_have_no_room_for_comes_back_from_host_memory(ser
     assert again.sequence.cached_tokens == loaded
 
 
-def test_without_host_memory_such_a_prompt_is_computed_anew(serve, clock):
+def test_without_host_memory_an_evicted_prompt_is_computed_again(serve, clock):
     server = serve(*SMALL)
     for start in (0, 5000, 0):
         server.request(900, 1, start=start)
@@ -60,7 +60,7 @@ def test_without_host_memory_such_a_prompt_is_computed_anew(serve, clock):
     assert server.metrics.external_queries == 0
 
 
-def test_what_the_gpus_still_have_is_not_loaded(serve, clock):
+def test_blocks_still_in_gpu_cache_are_not_loaded_from_host_memory(serve, clock):
     server = serve(*SMALL, *flags(connector(4)))
     for _ in range(2):
         server.request(512, 1)
@@ -69,13 +69,13 @@ def test_what_the_gpus_still_have_is_not_loaded(serve, clock):
     assert server.metrics.loaded_blocks == 0
 
 
-def test_prefill_servers_keep_prompts_and_hand_them_over(serve):
+def test_prefill_servers_with_host_memory_still_transfer_kv_cache(serve):
     server = serve(*flags(several(NIXL, connector(4))))
     assert server.transfer.nixl
     assert server.engine.cache.host_blocks > 0
 
 
-def test_a_request_that_is_aborted_while_it_is_loaded_leaves_no_block_behind(serve, clock):
+def test_an_aborted_request_that_is_being_loaded_leaves_no_block_behind(serve, clock):
     server = serve(*SMALL, *flags(connector(4)))
     for start in (0, 5000):
         server.request(900, 1, start=start)
@@ -88,18 +88,18 @@ def test_a_request_that_is_aborted_while_it_is_loaded_leaves_no_block_behind(ser
     assert server.metrics.cache_usage == 0.0
 
 
-def test_two_connectors_that_hand_over_are_not_simulated():
+def test_two_connectors_that_transfer_between_servers_are_not_simulated():
     with pytest.raises(StartRefusal, match="isn't simulated"):
         settings(["vllm", "serve", "m", *flags(several(NIXL, NIXL))], {})
 
 
-def test_host_memory_without_a_size_ends_the_server_as_vllm_does():
+def test_host_memory_without_a_size_ends_the_server_as_in_vllm():
     with pytest.raises(StartRefusal, match="cpu_bytes_to_use must be specified"):
         settings(["vllm", "serve", "m", *flags(dict(OFFLOADING))], {})
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=8, unique=True), max_size=20), st.integers(0, 6))
-def test_host_memory_never_holds_more_blocks_than_it_has_room_for(chains: list[list[int]], size: int):
+def test_host_memory_never_holds_more_blocks_than_its_capacity(chains: list[list[int]], size: int):
     cache = HostCache(size)
     for chain in chains:
         cache.store(chain)

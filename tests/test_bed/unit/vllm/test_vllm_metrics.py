@@ -27,7 +27,7 @@ def value(metrics, family, sample, **labels):
     return matches[0]
 
 
-def test_a_prometheus_client_reads_every_metric_that_llmd_knows(metrics):
+def test_a_prometheus_client_parses_every_metric_that_the_kit_knows(metrics):
     """Names and types as in vLLM."""
     kinds = {name: family.type for name, family in families(metrics).items()}
     gauges = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
@@ -48,7 +48,7 @@ def test_a_prometheus_client_reads_every_metric_that_llmd_knows(metrics):
     assert gauges <= {name for name, kind in kinds.items() if kind == "gauge"}
 
 
-def test_values_carry_vllms_labels(metrics):
+def test_metrics_have_vllms_labels(metrics):
     """model_name and engine; finished_reason for requests."""
     metrics.running = 3
     metrics.cache_usage = 0.25
@@ -60,12 +60,12 @@ def test_values_carry_vllms_labels(metrics):
     assert value(metrics, name, f"{name}_total", finished_reason="length", **labels) == 7
 
 
-def test_the_endpoint_picker_finds_the_block_size(metrics):
+def test_the_endpoint_picker_finds_the_block_size_in_the_metrics(metrics):
     name = "vllm:cache_config_info"
     assert value(metrics, name, name, block_size="16", num_gpu_blocks="100", engine="0") == 1
 
 
-def test_a_histogram_counts_into_cumulative_buckets(metrics):
+def test_a_histogram_has_cumulative_buckets(metrics):
     """An observation on a bound belongs to that bucket; its text is renewed."""
     metrics.text()
     metrics.between_tokens.observe(0.025, 4)
@@ -77,13 +77,13 @@ def test_a_histogram_counts_into_cumulative_buckets(metrics):
     assert value(metrics, name, f"{name}_sum") == pytest.approx(100.1)
 
 
-def test_without_a_connector_there_are_no_transfer_metrics():
+def test_without_a_kv_connector_there_are_no_transfer_metrics():
     plain = ServerMetrics("gpt", {}, connector=False, lag=Lag())
     assert not [name for name in families(plain) if "nixl" in name]
     assert "vllm:external_prefix_cache_hits" in families(plain)
 
 
-def test_lag_tells_whether_the_machine_kept_up(metrics):
+def test_the_lag_metric_shows_whether_the_machine_kept_up(metrics):
     """The greatest of the last seconds, and what only grows."""
     lag = metrics._lag
     lag.record(0.001, 1.0)
@@ -96,7 +96,7 @@ def test_lag_tells_whether_the_machine_kept_up(metrics):
     assert value(metrics, name, name) == 0.002
 
 
-def test_a_scrape_costs_far_less_than_a_millisecond(metrics):
+def test_a_scrape_takes_far_less_than_a_millisecond(metrics):
     """240 scrapes a second must leave the process free; the bound is loose for busy machines."""
     start = time.process_time()
     for _ in range(200):
@@ -105,7 +105,7 @@ def test_a_scrape_costs_far_less_than_a_millisecond(metrics):
     assert (time.process_time() - start) / 200 < 0.0003 * 3
 
 
-def test_ranks_have_series_of_their_own_in_each_family():
+def test_each_data_parallel_rank_has_its_own_series_in_each_metric():
     ranks = [ServerMetrics("gpt", {"block_size": "16"}, connector=True, lag=Lag(), rank=rank) for rank in range(3)]
     for rank, metrics in enumerate(ranks):
         metrics.running = rank

@@ -26,7 +26,7 @@ def hand_over(clock, prefill, decode, start=0, tokens=4096):
     return request, submitted_s
 
 
-def test_the_first_transfer_of_a_pair_pays_the_handshake_and_the_next_does_not(pair, clock):
+def test_only_the_first_transfer_between_two_servers_pays_the_handshake(pair, clock):
     """5 s once; afterwards the bytes over the port and one decode step."""
     prefill, decode = pair
     first, first_s = hand_over(clock, prefill, decode)
@@ -37,7 +37,7 @@ def test_the_first_transfer_of_a_pair_pays_the_handshake_and_the_next_does_not(p
     assert second.times[0] - second_s == pytest.approx(transfer_s + step_s)
 
 
-def test_a_pulled_prompt_counts_as_externally_cached_and_its_holder_frees_it(pair, clock):
+def test_a_pulled_prompt_counts_as_external_cache_hit_and_frees_the_prefill(pair, clock):
     """Bytes and time are counted on the decode side."""
     prefill, decode = pair
     request, _ = hand_over(clock, prefill, decode)
@@ -54,7 +54,9 @@ HYBRID = "--no-disable-hybrid-kv-cache-manager"
 @pytest.mark.parametrize(
     ("block_size", "whole_tokens", "window_tokens"), [("16", 4112, 144), ("64", 4160, 192), ("128", 4224, 256)]
 )
-def test_windowed_layers_hand_over_the_blocks_of_the_last_window(serve, clock, block_size, whole_tokens, window_tokens):
+def test_sliding_window_layers_transfer_only_the_blocks_of_the_last_window(
+    serve, clock, block_size, whole_tokens, window_tokens
+):
     """18 of gpt-oss-120b's 36 layers have a window of 128 tokens; 2 KiB of each token in each layer."""
     prefill, decode = (
         serve("--kv-transfer-config", NIXL, "--block-size", block_size, HYBRID, host=host)
@@ -65,7 +67,7 @@ def test_windowed_layers_hand_over_the_blocks_of_the_last_window(serve, clock, b
     assert decode.metrics.transferred.total == pytest.approx(2048 * 18 * (whole_tokens + window_tokens))
 
 
-def test_servers_of_which_one_hands_over_windows_alone_do_not_pair(serve, clock):
+def test_servers_do_not_pair_if_only_one_transfers_windows_alone(serve, clock):
     prefill = serve("--kv-transfer-config", NIXL, HYBRID)
     decode = serve("--kv-transfer-config", NIXL, "--disable-hybrid-kv-cache-manager", host="10.244.0.3")
     request, _ = hand_over(clock, prefill, decode)
@@ -73,7 +75,7 @@ def test_servers_of_which_one_hands_over_windows_alone_do_not_pair(serve, clock)
     assert "compatibility hash mismatch: hybrid" in decode.log[0]
 
 
-def test_only_what_the_decode_server_lacks_is_pulled(pair, clock):
+def test_only_blocks_that_the_decode_server_lacks_are_pulled(pair, clock):
     """The same prompt again: all but its last block is in the decode server's own cache."""
     prefill, decode = pair
     hand_over(clock, prefill, decode)
@@ -82,7 +84,7 @@ def test_only_what_the_decode_server_lacks_is_pulled(pair, clock):
     assert decode.metrics.transferred.total - before == 16 * 73_728
 
 
-def test_a_prefill_is_held_until_it_is_pulled_or_expires(pair, clock):
+def test_a_prefills_blocks_are_held_until_they_are_pulled_or_expire(pair, clock):
     """Expiry by kv_lease_duration, 30 s unless told otherwise."""
     prefill, _ = pair
     filled = prefill.request(4096, 1, hold=True)
@@ -98,7 +100,7 @@ def test_a_prefill_is_held_until_it_is_pulled_or_expires(pair, clock):
     assert prefill.metrics.expired_transfers == 1
 
 
-def test_a_prefill_that_a_decode_server_knows_of_does_not_expire(pair, clock):
+def test_a_prefill_that_a_decode_server_renews_does_not_expire(pair, clock):
     """The decode server's heartbeat renews the lease while the request waits there, here for a full batch to end."""
     prefill, decode = pair
     busy = [decode.request(64, 4000, start=100_000 * (index + 1)) for index in range(256)]
@@ -127,7 +129,7 @@ def claimed(clock, prefill, decode):
     return filled, waiting
 
 
-def test_blocks_of_a_decode_server_that_is_gone_are_freed_when_its_last_renewal_ends(pair, clock):
+def test_blocks_of_a_vanished_decode_server_are_freed_when_its_last_renewal_ends(pair, clock):
     """A heartbeat extends the lease by two thirds of its 30 s."""
     prefill, decode = pair
     filled, _ = claimed(clock, prefill, decode)
@@ -140,7 +142,7 @@ def test_blocks_of_a_decode_server_that_is_gone_are_freed_when_its_last_renewal_
     assert prefill.metrics.expired_transfers == 1
 
 
-def test_blocks_of_a_request_that_is_aborted_before_it_is_pulled_are_freed_at_once(pair, clock):
+def test_blocks_of_a_request_that_is_aborted_before_its_pull_are_freed_at_once(pair, clock):
     prefill, decode = pair
     filled, waiting = claimed(clock, prefill, decode)
     decode.engine.abort(waiting.sequence)
@@ -149,7 +151,7 @@ def test_blocks_of_a_request_that_is_aborted_before_it_is_pulled_are_freed_at_on
     assert decode.metrics.failed_notifications == 0
 
 
-def test_an_abort_that_the_holder_of_its_blocks_is_not_told_of_is_counted(pair, clock):
+def test_an_abort_that_the_prefill_server_does_not_hear_of_is_counted(pair, clock):
     prefill, decode = pair
     _, waiting = claimed(clock, prefill, decode)
     prefill.leave()
@@ -157,7 +159,7 @@ def test_an_abort_that_the_holder_of_its_blocks_is_not_told_of_is_counted(pair, 
     assert decode.metrics.failed_notifications == 1
 
 
-def test_blocks_that_a_decode_server_fails_to_pull_are_freed_when_the_lease_ends(serve, clock):
+def test_blocks_that_a_decode_server_fails_to_pull_are_freed_after_their_lease(serve, clock):
     """The handshake fails, as block sizes differ."""
     prefill = serve("--kv-transfer-config", NIXL)
     decode = serve("--kv-transfer-config", NIXL, "--block-size", "64", host="10.244.0.3")
@@ -169,7 +171,7 @@ def test_blocks_that_a_decode_server_fails_to_pull_are_freed_when_the_lease_ends
     assert prefill.metrics.expired_transfers == 1
 
 
-def test_transfers_out_of_one_prefill_server_follow_each_other(pair, clock):
+def test_transfers_from_one_prefill_server_run_one_after_the_other(pair, clock):
     """One port: the last of four transfers ends four transfer times after it could begin."""
     prefill, decode = pair
     hand_over(clock, prefill, decode, start=900_000)
@@ -186,7 +188,7 @@ def test_transfers_out_of_one_prefill_server_follow_each_other(pair, clock):
     assert last_s < 4 * decode.latency.key_value_transfer_s(4096, 1, 16) + 0.02
 
 
-def test_a_request_for_a_prefill_server_that_is_gone_fails(pair, clock):
+def test_a_request_with_a_vanished_prefill_server_fails(pair, clock):
     """Policy fail, vLLM's default."""
     prefill, decode = pair
     filled = prefill.request(4096, 1, hold=True)
@@ -200,7 +202,7 @@ def test_a_request_for_a_prefill_server_that_is_gone_fails(pair, clock):
     assert "no engine" in decode.log[0]
 
 
-def test_a_lost_prefill_is_computed_again_where_the_policy_says_so(serve, clock):
+def test_a_lost_prefill_is_recomputed_if_the_load_failure_policy_says_so(serve, clock):
     """Policy recompute: the decode server does the whole prefill."""
     prefill = serve("--kv-transfer-config", NIXL)
     decode = serve("--kv-transfer-config", NIXL_OR_RECOMPUTE, host="10.244.0.3")
@@ -225,7 +227,7 @@ def test_a_lost_prefill_is_computed_again_where_the_policy_says_so(serve, clock)
         (["-tp", "2"], {"name": "llama-3.3-70b-instruct-fp8-dynamic"}, "model"),
     ],
 )
-def test_servers_that_do_not_match_cannot_hand_over(serve, clock, flags, extra, why):
+def test_servers_with_different_settings_cannot_transfer_kv_cache(serve, clock, flags, extra, why):
     """Decode TP below prefill TP, other block size, number format, vLLM or model."""
     prefill = serve("-tp", "2", "--kv-transfer-config", NIXL)
     decode = serve(*flags, "--kv-transfer-config", NIXL, host="10.244.0.3", **extra)
@@ -234,7 +236,7 @@ def test_servers_that_do_not_match_cannot_hand_over(serve, clock, flags, extra, 
     assert why in decode.log[0]
 
 
-def test_a_side_channel_on_loopback_is_not_reached_from_another_pod(serve, clock):
+def test_a_side_channel_on_loopback_cannot_be_reached_from_another_pod(serve, clock):
     """VLLM_NIXL_SIDE_CHANNEL_HOST was forgotten: vLLM advertises localhost."""
     prefill = serve("--kv-transfer-config", NIXL, host="localhost")
     decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
@@ -243,7 +245,7 @@ def test_a_side_channel_on_loopback_is_not_reached_from_another_pod(serve, clock
     assert "VLLM_NIXL_SIDE_CHANNEL_HOST" in decode.log[0]
 
 
-def test_a_request_aborted_during_its_transfer_frees_both_sides(pair, clock):
+def test_a_request_aborted_during_its_transfer_frees_blocks_on_both_servers(pair, clock):
     """The transfer ends first, as RDMA can't be called back."""
     prefill, decode = pair
     filled = prefill.request(4096, 1, hold=True)
@@ -258,7 +260,7 @@ def test_a_request_aborted_during_its_transfer_frees_both_sides(pair, clock):
     assert decode.engine.idle
 
 
-def test_which_versions_paired_is_counted_also_where_they_did_not_fit(serve, network, clock):
+def test_pairings_are_counted_by_version_even_if_they_fail(serve, network, clock):
     prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
     same = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
     other = serve("--block-size", "64", "--kv-transfer-config", NIXL, host="10.244.0.4")
@@ -270,7 +272,7 @@ def test_which_versions_paired_is_counted_also_where_they_did_not_fit(serve, net
 
 
 @pytest.mark.parametrize(("variable", "crashes"), [("1", True), ("0", False)])
-def test_a_decode_server_crashes_over_a_new_prefill_only_by_fault_and_after_a_loss(serve, clock, variable, crashes):
+def test_decode_servers_crash_over_a_new_prefill_server_only_by_an_injected_fault(serve, clock, variable, crashes):
     fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": variable}
     decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
     first, second, third = (serve("--kv-transfer-config", NIXL, host=f"10.244.1.{index}") for index in range(3))
@@ -284,7 +286,7 @@ def test_a_decode_server_crashes_over_a_new_prefill_only_by_fault_and_after_a_lo
     assert ("crashed" in decode.log) == crashes
 
 
-def test_a_prefill_server_that_nobody_knew_crashes_nobody(serve, clock):
+def test_losing_a_prefill_server_without_connections_crashes_no_decode_server(serve, clock):
     fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
     decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
     serve("--kv-transfer-config", NIXL, host="10.244.1.0").leave()
@@ -304,9 +306,7 @@ NEW, OLD = "docker.io/vllm/vllm-openai-rocm:v0.26.0", "ghcr.io/llm-d/llm-d-rocm:
         (OLD, "ROCM_ATTN", "2", False),
     ],
 )
-def test_a_cache_that_can_not_be_split_is_garbage_for_servers_of_another_size(
-    serve, clock, image, backend, size, garbled
-):
+def test_an_unsplittable_kv_cache_is_garbage_for_servers_of_another_size(serve, clock, image, backend, size, garbled):
     """vLLM doesn't ask, and answers."""
     flags = ("--kv-transfer-config", NIXL, "--attention-backend", backend)
     prefill = serve(*flags, image=image)
@@ -317,7 +317,7 @@ def test_a_cache_that_can_not_be_split_is_garbage_for_servers_of_another_size(
 
 
 @pytest.mark.parametrize(("size", "finish"), [("1", "length"), ("2", "error")])
-def test_heads_that_lie_apart_are_not_split(serve, clock, size, finish):
+def test_a_kv_cache_whose_heads_are_not_contiguous_is_not_split(serve, clock, size, finish):
     flags = ("--kv-transfer-config", NIXL)
     apart = {"environment": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}
     prefill, decode = serve(*flags, **apart), serve("-tp", size, *flags, host="10.244.0.3", **apart)
@@ -326,18 +326,18 @@ def test_heads_that_lie_apart_are_not_split(serve, clock, size, finish):
 
 
 @pytest.mark.parametrize("item", builtin_items(builtin_set()), ids=lambda item: item.id)
-def test_questions_of_the_kits_set_are_answered_right_and_wrong_once_corrupted(item):
+def test_corrupted_kv_cache_changes_answers_to_the_kits_questions(item):
     answer = answer_to_question(f"<|user|>{item.prompt}")
     assert right(item, answer)
     assert not right(item, corrupt_answer(answer))
 
 
-def test_another_prompt_is_not_read():
+def test_other_prompts_are_not_interpreted_as_questions():
     assert answer_to_question("Write a poem about the number 7 + 5") is None
 
 
 @pytest.mark.parametrize(("percent", "corrupted"), [("0", False), ("100", True)])
-def test_the_planted_fault_damages_what_is_pulled(serve, clock, percent, corrupted):
+def test_the_injected_fault_corrupts_pulled_kv_cache(serve, clock, percent, corrupted):
     prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
     fault = {"LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT": percent}
     decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)

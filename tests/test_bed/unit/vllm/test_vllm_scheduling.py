@@ -13,7 +13,7 @@ from virtual_clock import VirtualClock
 DECODE_BENCH = '{"kv_connector":"DecodeBenchConnector","kv_role":"kv_both"}'
 
 
-def test_a_lone_request_takes_a_prefill_and_a_decode_step_for_each_further_token(serve, clock):
+def test_a_single_request_takes_a_prefill_and_a_decode_step_for_each_later_token(serve, clock):
     """TTFT is overhead and prefill, each gap one decode step of batch 1."""
     server = serve()
     request = server.request(4096, 4)
@@ -33,7 +33,7 @@ def test_a_prompt_longer_than_the_token_budget_is_prefilled_in_chunks(serve, clo
     assert request.times == [pytest.approx(server.latency.factors.prefill_overhead_s + sum(chunks))]
 
 
-def test_sequences_decode_together_in_one_step(serve, clock):
+def test_sequences_are_decoded_together_in_one_step(serve, clock):
     """Seven sequences that came during the prefill of the first are prefilled together and stay together."""
     server = serve()
     first, *others = [server.request(16, 20, start=1000 * index) for index in range(8)]
@@ -65,7 +65,7 @@ def test_no_more_sequences_run_than_max_num_seqs(serve, clock):
     assert server.metrics.queue.total > 0.05
 
 
-def test_a_prompt_with_a_known_prefix_is_prefilled_from_where_it_differs(serve, clock):
+def test_a_cached_prefix_is_not_prefilled_again(serve, clock):
     """The second of two equal prompts computes its last block only."""
     server = serve()
     first = server.request(4096, 1)
@@ -79,7 +79,7 @@ def test_a_prompt_with_a_known_prefix_is_prefilled_from_where_it_differs(serve, 
     assert server.metrics.prefix_queries == 2 * 4096
 
 
-def test_without_prefix_caching_equal_prompts_cost_the_same(serve, clock):
+def test_without_prefix_caching_equal_prompts_take_equal_times(serve, clock):
     """No lookups are counted either."""
     server = serve("--no-enable-prefix-caching")
     first = server.request(4096, 1)
@@ -93,7 +93,7 @@ def test_without_prefix_caching_equal_prompts_cost_the_same(serve, clock):
     assert server.metrics.prefix_queries == 0
 
 
-def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_starts_again(serve, clock):
+def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_restarts(serve, clock):
     """All tokens come in the end; what was computed is computed again."""
     server = serve("--num-gpu-blocks-override", "8", "--max-model-len", "100", "--no-enable-prefix-caching")
     old, young = server.request(30, 60), server.request(30, 60, start=500)
@@ -104,7 +104,7 @@ def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_starts_again
     assert server.metrics.cache_usage == 0.0
 
 
-def test_a_prompt_waits_until_there_are_blocks_for_it(serve, clock):
+def test_a_prompt_waits_until_there_are_free_blocks_for_it(serve, clock):
     server = serve("--num-gpu-blocks-override", "8", "--max-model-len", "100", "--no-enable-prefix-caching")
     first = server.request(90, 5)
     second = server.request(90, 5, start=500)
@@ -113,7 +113,7 @@ def test_a_prompt_waits_until_there_are_blocks_for_it(serve, clock):
     assert server.metrics.preemptions == 0
 
 
-def test_an_aborted_request_leaves_nothing_behind(serve, clock):
+def test_an_aborted_request_frees_its_blocks(serve, clock):
     """Running, waiting and arriving ones alike."""
     server = serve("--max-num-seqs", "1")
     running, waiting = server.request(16, 1000), server.request(16, 1000)
@@ -128,7 +128,7 @@ def test_an_aborted_request_leaves_nothing_behind(serve, clock):
     assert clock.now() < 1
 
 
-def test_decode_bench_fills_the_prompt_without_prefill(serve, clock):
+def test_decode_bench_fills_the_prompts_kv_cache_without_prefill(serve, clock):
     """The first token comes after one decode step, and the prompt counts as externally cached."""
     server = serve("--kv-transfer-config", DECODE_BENCH)
     request = server.request(4096, 3)
@@ -137,7 +137,7 @@ def test_decode_bench_fills_the_prompt_without_prefill(serve, clock):
     assert server.metrics.external_hits == 4096
 
 
-def test_metrics_add_up_after_a_run(serve, clock):
+def test_metrics_are_consistent_after_a_run(serve, clock):
     """Counts of tokens and requests, and times that are parts of the whole."""
     server = serve()
     for index in range(5):
@@ -176,7 +176,7 @@ def test_a_closed_loop_obeys_littles_law(serve, clock):
     assert len(done) / 60.0 * sum(latencies) / len(latencies) == pytest.approx(16, rel=0.03)
 
 
-def test_no_more_blocks_are_given_than_there_are():
+def test_no_more_blocks_are_allocated_than_exist():
     """All or nothing."""
     pool = BlockPool(4)
     assert pool.allocate(3) is not None
@@ -184,7 +184,7 @@ def test_no_more_blocks_are_given_than_there_are():
     assert pool.available == 1
 
 
-def test_a_released_block_is_found_by_its_content_until_it_is_needed():
+def test_a_released_block_is_found_by_its_content_until_it_is_reused():
     """Eviction takes the least recently used, the tail of a prompt before its head."""
     pool = BlockPool(3)
     blocks = pool.allocate(3)
@@ -210,7 +210,7 @@ def test_a_shared_block_is_free_when_its_last_user_releases_it():
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 9)), max_size=60))
-def test_a_pool_never_loses_or_invents_a_block(actions):
+def test_a_block_pool_never_loses_or_duplicates_a_block(actions):
     pool, users = BlockPool(10), []
     for count, release, content in actions:
         if release and users:
@@ -228,13 +228,13 @@ def test_a_pool_never_loses_or_invents_a_block(actions):
     assert pool.available == 10
 
 
-def test_four_characters_are_a_token_and_ids_count_exactly():
+def test_four_characters_count_as_a_token_and_token_ids_count_exactly():
     """The endpoint picker estimates in the same way."""
     assert [Prompt("x" * length).tokens for length in (1, 4, 5)] == [1, 1, 2]
     assert Prompt((1, 2, 3)).tokens == 3
 
 
-def test_equal_prefixes_have_equal_hashes_and_different_ones_have_not():
+def test_equal_prefixes_have_equal_hashes_and_different_ones_do_not():
     """A block's hash covers all that was before it."""
     one, other = Prompt("a" * 64 + "b" * 64 + "c").block_hashes(16), Prompt("z" * 64 + "b" * 64).block_hashes(16)
     assert one == Prompt("a" * 64 + "b" * 64 + "rest").block_hashes(16)
@@ -242,7 +242,7 @@ def test_equal_prefixes_have_equal_hashes_and_different_ones_have_not():
     assert one[1] != other[1]
 
 
-def test_the_forms_of_a_prompt():
+def test_all_forms_of_a_prompt_are_accepted():
     """Text, ids, or a list of these; messages with text or parts; instructions and items of a response."""
     assert completion_prompts("text") == completion_prompts(["text"]) == [Prompt("text")]
     assert completion_prompts([1, 2]) == completion_prompts([[1, 2]]) == [Prompt((1, 2))]
@@ -255,7 +255,7 @@ def test_the_forms_of_a_prompt():
     assert responses_prompt("be short", [*parts, call]) == chat_prompt(messages)
 
 
-def test_virtual_time_passes_in_order_of_the_planned_calls():
+def test_virtual_time_runs_planned_calls_in_order():
     """And not at all without them."""
     clock, seen = VirtualClock(), []
     clock.call_at(2.0, lambda: seen.append(clock.now()))
@@ -289,7 +289,7 @@ def test_a_model_second_takes_time_scale_wall_seconds():
     assert clock.now() == pytest.approx(4.0)
 
 
-def test_steps_go_on_from_their_deadline_so_that_lateness_does_not_add_up():
+def test_late_steps_are_scheduled_from_their_deadlines_so_that_lags_do_not_add_up():
     """A timer that fires late shortens the wait for the next one."""
     loop = _Loop()
     clock = WallClock(loop, 1.0)
@@ -299,7 +299,7 @@ def test_steps_go_on_from_their_deadline_so_that_lateness_does_not_add_up():
     assert clock.lag.late_steps == 1
 
 
-def test_a_hopeless_lag_is_given_up_and_counted():
+def test_a_lag_that_cannot_be_caught_up_is_dropped_and_counted():
     """More than a second behind: model time jumps to the present."""
     loop = _Loop()
     clock = WallClock(loop, 2.0)
@@ -308,7 +308,7 @@ def test_a_hopeless_lag_is_given_up_and_counted():
     assert clock.lag.slipped_s == pytest.approx(8.0)
 
 
-def test_time_that_the_process_stood_still_is_counted_as_given_up():
+def test_time_in_which_the_process_was_paused_counts_as_dropped():
     """The loop's time leaves it out; whoever reads the lag of a benchmark must know of it."""
     loop, stood_still_s = _Loop(), [0.0]
     clock = WallClock(loop, 1.0, stood_still_s=lambda: stood_still_s[0])
@@ -319,7 +319,7 @@ def test_time_that_the_process_stood_still_is_counted_as_given_up():
     assert clock.lag.recent_s == pytest.approx(60.0)
 
 
-async def test_a_wall_clock_keeps_its_average_on_a_real_loop():
+async def test_a_scaled_clock_keeps_its_average_on_a_real_event_loop():
     """100 steps of 1 ms end after 100 ms, although timers are coarser than that."""
     clock, done = WallClock(asyncio.get_running_loop(), 1.0), asyncio.Event()
     start_s, steps = clock.now(), 100

@@ -5,13 +5,13 @@ from llmd_bench.readers import read, read_all
 from results_rows import row
 
 
-def test_rows_of_the_kit_are_read_as_they_are(tmp_path):
+def test_rows_in_the_kits_format_are_read_unchanged(tmp_path):
     for name in ("rows.jsonl", "rows.csv"):
         write_rows([row()], tmp_path / name)
         assert read(tmp_path / name).rows == (row(),)
 
 
-def test_a_folder_is_read_with_all_below_it_and_no_link_twice(tmp_path):
+def test_a_folder_is_read_recursively_without_following_links_twice(tmp_path):
     for name in ("one", "two"):
         write_rows([row()], tmp_path / name / "rows.jsonl")
     (tmp_path / "latest").symlink_to("two")
@@ -19,13 +19,13 @@ def test_a_folder_is_read_with_all_below_it_and_no_link_twice(tmp_path):
     assert len(read(tmp_path).rows) == 2
 
 
-def test_the_same_run_in_two_formats_is_read_once(tmp_path):
+def test_one_run_in_two_formats_is_read_once(tmp_path):
     write_rows([row()], tmp_path / "rows.jsonl")
     (tmp_path / "benchmark_report,_x.yaml").write_text("{version: '0.1', metrics: {}, scenario: {}}")
     assert read(tmp_path).rows == (row(),)
 
 
-def test_a_folder_without_results_says_so(tmp_path):
+def test_a_folder_without_results_is_reported(tmp_path):
     assert read(tmp_path).rejected[0].why == "holds no results"
 
 
@@ -39,7 +39,7 @@ def test_a_folder_without_results_says_so(tmp_path):
         ("a.yaml", "{version: '0.2', results: {}, run: {time: {duration: soon}}}", "not like PT12.5S", None),
     ],
 )
-def test_what_is_not_readable_says_why_and_where(tmp_path, name, text, why, line):
+def test_an_unreadable_result_is_reported_with_reason_and_place(tmp_path, name, text, why, line):
     path = tmp_path / name
     path.write_text(text)
     (rejected,) = read(path).rejected
@@ -47,7 +47,7 @@ def test_what_is_not_readable_says_why_and_where(tmp_path, name, text, why, line
     assert (rejected.file, rejected.line) == (str(path), line)
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(KitError, match="No such file"):
         read(tmp_path / "none.json")
 
@@ -58,13 +58,13 @@ def test_an_impossible_topology_is_refused(tmp_path):
     assert "is no topology" in read(path, Hints(topology="many")).rejected[0].why
 
 
-def test_several_files_are_read_together(tmp_path):
+def test_several_files_can_be_read_together(tmp_path):
     for name in ("a.jsonl", "b.jsonl"):
         write_rows([row()], tmp_path / name)
     assert len(read_all([tmp_path / "a.jsonl", tmp_path / "b.jsonl"]).rows) == 2
 
 
-def test_what_is_broken_in_a_folder_is_named(tmp_path):
+def test_broken_files_in_a_folder_are_named(tmp_path):
     write_rows([row()], tmp_path / "rows.jsonl")
     for name, text in (("a.yaml", "a: [\n"), ("b.json", '{"x":'), ("c.jsonl", ""), ("requests.jsonl", "")):
         (tmp_path / name).write_text(text)

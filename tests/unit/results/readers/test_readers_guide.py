@@ -37,13 +37,13 @@ def guide():
 
 
 @pytest.mark.parametrize(("name", "quantile"), CELLS)
-def test_latencies_are_as_printed(guide, name, quantile):
+def test_latencies_of_the_guides_report_are_read_as_published(guide, name, quantile):
     printed = CELLS[name, quantile]
     digits = len(printed.split(".")[1])
     assert f"{getattr(getattr(guide, name), quantile):.{digits}f}" == printed
 
 
-def test_rates_and_counts_are_as_printed(guide):
+def test_rates_and_counts_of_the_guides_report_are_read_as_published(guide):
     assert (guide.requests, guide.failures, guide.offered_requests_per_s) == (5400, 0, 45)
     assert f"{guide.output_tokens_per_s:.1f}" == "12236.6"
     assert f"{guide.input_tokens_per_s + guide.output_tokens_per_s:.1f}" == "236554.8"
@@ -52,17 +52,17 @@ def test_rates_and_counts_are_as_printed(guide):
     assert (f"{guide.input_tokens:.1f}", f"{guide.output_tokens:.1f}") == ("5151.4", "281.0")
 
 
-def test_rates_per_gpu_and_user_follow_from_the_topology(guide):
+def test_rates_by_gpu_and_user_follow_from_the_topology(guide):
     assert guide.gpus_counted == 16
     assert (f"{guide.tpsg:.1f}", f"{guide.tpsu:.0f}", f"{guide.tpsu_decode:.0f}") == ("764.8", "79", "120")
     assert f"{guide.concurrency:.0f}" == "154"
 
 
-def test_what_the_report_says_itself_needs_no_hint(guide):
+def test_facts_in_the_report_need_no_hint(guide):
     assert (guide.model, guide.arrival, guide.origin.tool) == ("gpt-oss-120b", "constant", "inference-perf")
 
 
-def test_what_it_does_not_say_is_asked_for_and_never_guessed():
+def test_facts_missing_in_the_report_are_requested_and_never_guessed():
     result = read(PUBLISHED, Hints(names=NAMES))
     assert not result.rows
     assert "which GPU" in result.rejected[0].why

@@ -55,25 +55,25 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_each_stage_is_a_row_and_the_summary_of_all_is_none(folder):
+def test_each_inference_perf_stage_is_a_row_and_the_summary_is_none(folder):
     result = read(folder, HINTS)
     assert not result.rejected
     assert [row.offered_requests_per_s for row in result.rows] == [5, 10]
 
 
-def test_seconds_become_milliseconds(folder):
+def test_seconds_are_converted_to_milliseconds(folder):
     row = read(folder, HINTS).rows[0]
     assert (row.ttft_ms.mean, row.ttft_ms.p50, row.ttft_ms.p95) == pytest.approx((1400, 1260, 2800))
     assert (row.ttft_ms.p99p9, row.itl_ms.mean) == (None, None)
 
 
-def test_model_and_arrival_come_from_the_configuration_beside_it(folder):
+def test_model_and_arrival_are_read_from_the_configuration_beside_the_results(folder):
     row = read(folder, HINTS).rows[0]
     assert (row.model, row.arrival, row.gpus_counted) == ("gpt-oss-120b", "constant", 16)
     assert (row.requests, row.failures, row.input_tokens, row.concurrency) == (100, 2, 5000, 35)
 
 
-def test_newer_releases_count_tokens_under_another_name(folder):
+def test_newer_inference_perf_releases_count_tokens_under_another_name(folder):
     content = stage(requested_rate=7.0)
     content["successes"]["prompt_tokens"] = {"total": 1, "cached": 0, **statistics(4000.0)}
     (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(content))
@@ -81,14 +81,14 @@ def test_newer_releases_count_tokens_under_another_name(folder):
     assert (row.input_tokens, row.offered_requests_per_s) == (4000, 7)
 
 
-def test_a_closed_loop_says_its_concurrency(folder):
+def test_a_closed_loops_configuration_gives_its_concurrency(folder):
     (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "load": {"type": "concurrent"}}))
     (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(stage(concurrency=64)))
     row = read(folder / "stage_0_lifecycle_metrics.json", HINTS).rows[0]
     assert (row.arrival, row.concurrency, row.offered_requests_per_s) == ("closed", 64, None)
 
 
-def test_without_a_configuration_what_it_would_say_is_asked_for(folder):
+def test_without_a_configuration_the_missing_facts_are_requested(folder):
     (folder / "config.yaml").unlink()
     result = read(folder, HINTS)
     assert len(result.rejected) == 2
@@ -101,7 +101,7 @@ def made(shape: LoadShape, **changes) -> dict:
     return config(told, results="/results", tokenizer="openai/gpt-oss-120b", workers=45, worker_concurrency=100)
 
 
-def test_the_guides_profile():
+def test_the_guides_inference_perf_profile_is_written():
     """llm-d-benchmark, profile guide_pd-disaggregation_1."""
     told = made(ConstantRate(45), duration_s=120)
     assert told["load"]["type"] == "constant"
@@ -111,14 +111,14 @@ def test_the_guides_profile():
     assert told["server"]["ignore_eos"] is True
 
 
-def test_a_fixed_length_reads_the_same_in_old_and_new_releases():
+def test_a_fixed_length_is_valid_in_old_and_new_releases():
     told = made(ConstantRate(45), duration_s=120)["data"]["input_distribution"]
     assert told["type"] == "fixed"
     assert (told["min"], told["max"], told["mean"], told["std_dev"]) == (5000, 5000, 5000, 0)
     assert told["total_count"] > 45 * 120
 
 
-def test_poisson_and_closed_loops_have_their_own_types():
+def test_poisson_and_closed_loops_have_their_own_load_types():
     assert made(PoissonRate(4), duration_s=10)["load"]["type"] == "poisson"
     assert made(ClosedLoop(8), requests=64)["load"]["stages"] == [{"concurrency_level": 8, "num_requests": 64}]
 
@@ -131,6 +131,6 @@ def test_poisson_and_closed_loops_have_their_own_types():
         (ConstantRate(4), {"duration_s": 10, "input_tokens": Normal(100, 10)}),
     ],
 )
-def test_what_it_can_not_do_is_refused(shape, changes):
+def test_loads_that_inference_perf_lacks_are_refused(shape, changes):
     with pytest.raises(KitError):
         made(shape, **changes)

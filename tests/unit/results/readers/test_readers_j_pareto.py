@@ -50,13 +50,13 @@ def read_text(tmp_path, text, name="pd-config-decode-tp2.log", hints=MODEL):
     return read(path, hints)
 
 
-def test_each_run_of_a_log_is_a_row_and_calibration_is_none(tmp_path):
+def test_each_run_of_a_j_pareto_log_is_a_row_except_calibration(tmp_path):
     result = read_text(tmp_path, log(run(4, bench(772.0, 13124.0)), run(16, bench(1860.0, 31620.0))))
     assert not result.rejected
     assert [(row.concurrency, row.output_tokens_per_s) for row in result.rows] == [(4, 772), (16, 1860)]
 
 
-def test_a_run_says_role_size_lengths_and_latencies(tmp_path):
+def test_a_j_pareto_run_has_role_size_lengths_and_latencies(tmp_path):
     (row,) = read_text(tmp_path, log(run(4, bench(772.0, 13124.0)))).rows
     assert (row.subject, row.tensor_parallel_size, row.gpus_counted, row.topology) == ("decode", 2, 2, None)
     assert (row.input_tokens, row.output_tokens, row.input_tokens_per_s) == (4096, 256, 12352)
@@ -64,12 +64,12 @@ def test_a_run_says_role_size_lengths_and_latencies(tmp_path):
     assert "DecodeBenchConnector" in row.notes[0]
 
 
-def test_an_aggregated_server_has_a_topology(tmp_path):
+def test_an_aggregated_j_pareto_server_has_a_topology(tmp_path):
     (row,) = read_text(tmp_path, log(run(4, bench(772.0, 13124.0)), workload="aggregated")).rows
     assert (row.subject, row.topology) == ("end-to-end", "agg-tp2-1r")
 
 
-def test_runs_that_are_cut_or_broken_are_named_by_line_and_the_rest_is_read(tmp_path):
+def test_broken_runs_of_a_log_are_named_by_line_and_others_are_read(tmp_path):
     text = log(
         run(4, bench(772.0, 13124.0), end=False),
         run(8, "Traceback\n"),
@@ -87,14 +87,14 @@ def test_runs_that_are_cut_or_broken_are_named_by_line_and_the_rest_is_read(tmp_
     assert all(lines[item.line - 1].startswith("BENCH_RUN: ") for item in result.rejected)
 
 
-def test_a_sweep_of_a_deployment_has_its_topology_and_its_gpus(tmp_path):
+def test_a_j_pareto_sweep_of_a_deployment_has_its_topology_and_gpus(tmp_path):
     config = "CONFIG: target=disagg-2p-tp1-1d-tp2 model=openai/gpt-oss-120b isl=4096 osl=256 gpu_count=4"
     text = "\n".join(["SWEEP_START", config, run(32, bench(2752.0, 46784.0))])
     (row,) = read_text(tmp_path, text, "pareto-2p.log").rows
     assert (row.subject, row.topology, row.gpus_counted) == ("end-to-end", "2p-tp1-1d-tp2", 4)
 
 
-def test_a_gpu_count_that_the_script_did_not_find_is_asked_for(tmp_path):
+def test_a_gpu_count_missing_in_the_log_is_requested(tmp_path):
     config = "CONFIG: target=agg-tp4 model=openai/gpt-oss-120b isl=4096 osl=256 gpu_count=0"
     result = read_text(tmp_path, "\n".join(["SWEEP_START", config, run(32, bench(2752.0, 46784.0))]))
     assert "how many GPUs" in result.rejected[0].why
@@ -117,7 +117,7 @@ SCALING = """,Decode,ISL: 4096,OSL: 256,,,
 """
 
 
-def test_each_column_of_each_block_is_a_row(tmp_path):
+def test_each_column_of_each_csv_block_is_a_row(tmp_path):
     result = read_text(tmp_path, SCALING, "decode_scaling.csv")
     assert [(row.tensor_parallel_size, row.concurrency, row.output_tokens_per_s) for row in result.rows] == [
         (1, 4, 468),
@@ -129,19 +129,19 @@ def test_each_column_of_each_block_is_a_row(tmp_path):
     assert (first.ttft_ms.mean, first.tpot_ms.mean, result.rows[1].ttft_ms.mean) == (101.5, 8.5, None)
 
 
-def test_a_cell_that_is_no_number_is_named_by_line(tmp_path):
+def test_a_csv_cell_that_is_no_number_is_named_by_line(tmp_path):
     (rejected,) = read_text(tmp_path, SCALING, "decode_scaling.csv").rejected
     assert (rejected.line, rejected.why) == (12, "TP=2 at concurrency 16 is 'lots', no number")
 
 
-def test_prefill_counts_prompts_and_answers_together(tmp_path):
+def test_prefill_throughput_counts_prompts_and_answers_together(tmp_path):
     text = SCALING.replace("Decode", "Prefill").replace("OSL: 256", "OSL: 1").replace("lots", "5")
     row = read_text(tmp_path, text, "prefill_scaling.csv").rows[0]
     assert row.subject == "prefill"
     assert row.input_tokens_per_s == pytest.approx(468 * 4096 / 4097)
 
 
-def test_a_deployments_file_needs_its_lengths_as_hints(tmp_path):
+def test_lengths_of_a_deployments_csv_file_must_be_given_as_hints(tmp_path):
     text = """,disagg-3p-tp1-1d-tp2,GPUs: 5
 ,Concurrency,4,16
 ,Output tok/s,700,1900

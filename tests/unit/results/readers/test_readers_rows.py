@@ -14,6 +14,6 @@ from results_rows import NAMES
         ("NVIDIA-B200", "B200"),
     ],
 )
-def test_a_gpu_is_named_by_its_product(name: str, product: str):
+def test_gpus_are_named_by_product_without_the_vendor(name: str, product: str):
     """Boards of a product with other limits keep their names."""
     assert gpu_product(name, NAMES.gpus) == product

@@ -38,7 +38,7 @@ def read_one(tmp_path, hints=HINTS, **changes):
     return read(path, hints)
 
 
-def test_a_result_is_one_row(tmp_path):
+def test_one_vllm_result_is_one_row(tmp_path):
     (row,) = read_one(tmp_path).rows
     assert (row.model, row.topology, row.gpus_counted) == ("gpt-oss-120b", "agg-tp2-1r", 2)
     assert (row.input_tokens, row.output_tokens, row.output_tokens_per_s) == (4096, 256, 800)
@@ -56,34 +56,34 @@ def test_a_result_is_one_row(tmp_path):
         ({"max_concurrency": None}, "closed", None, 200),
     ],
 )
-def test_the_load_is_what_set_the_pace(tmp_path, changes, arrival, offered, concurrency):
+def test_the_load_level_is_what_limited_the_request_rate(tmp_path, changes, arrival, offered, concurrency):
     (row,) = read_one(tmp_path, **changes).rows
     assert (row.arrival, row.offered_requests_per_s) == (arrival, offered)
     assert row.concurrency == pytest.approx(concurrency)
 
 
-def test_bursts_are_no_poisson_arrivals(tmp_path):
+def test_bursty_arrivals_do_not_count_as_poisson(tmp_path):
     result = read_one(tmp_path, request_rate=3.2, max_concurrency=None, burstiness=0.5)
     assert "how requests arrive" in result.rejected[0].why
 
 
-def test_requests_that_were_not_completed_failed(tmp_path):
+def test_requests_that_were_not_completed_count_as_failed(tmp_path):
     (row,) = read_one(tmp_path, completed=190).rows
     assert (row.requests, row.failures) == (200, 10)
 
 
-def test_what_was_measured_is_told_by_a_hint(tmp_path):
+def test_the_subject_of_a_measurement_is_given_by_a_hint(tmp_path):
     hints = Hints(gpu="H200", gpus=2, tensor_parallel_size=2, subject="decode")
     (row,) = read_one(tmp_path, hints).rows
     assert (row.subject, row.tensor_parallel_size) == ("decode", 2)
 
 
-def test_metadata_of_the_run_goes_before_hints(tmp_path):
+def test_metadata_of_the_run_precedes_hints(tmp_path):
     (row,) = read_one(tmp_path, topology="agg-tp4-1r", gpus="4").rows
     assert (row.topology, row.gpus_counted) == ("agg-tp4-1r", 4)
 
 
-def test_appended_results_are_read_line_by_line_and_broken_ones_named(tmp_path):
+def test_appended_results_are_read_by_line_and_broken_lines_are_named(tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_text(f"{json.dumps(RESULT)}\n{{\n{json.dumps({**RESULT, 'duration': 'long'})}\n{json.dumps(RESULT)}\n")
     result = read(path, HINTS)

@@ -41,7 +41,7 @@ def run_bench(*arguments):
     return CliRunner().invoke(app, ["bench", *arguments])
 
 
-def test_a_sweep_is_shown_and_written(url, tmp_path):
+def test_a_sweep_is_shown_and_its_rows_are_written(url, tmp_path):
     files = ["--output", str(tmp_path / "requests.jsonl"), "--rows", str(tmp_path / "rows.jsonl")]
     known = ["--gpu", "MI300X", "--gpus", "8", "--simulated", "vLLM"]
     ran = run_bench("--url", url, "--shape", "closed:1,2", "--requests", "2", *SHORT, *files, *known)
@@ -61,7 +61,7 @@ def test_a_sweep_is_shown_and_written(url, tmp_path):
     ]
 
 
-def test_json_has_each_stage_with_the_generators_own_health(url):
+def test_bench_json_has_each_stage_with_the_generators_health(url):
     ran = run_bench("--url", url, "--shape", "constant:20", "--requests", "2", *SHORT, "--json")
     (stage,) = json.loads(ran.stdout)["stages"]
     assert (stage["load"], stage["requests"], stage["planned"], stage["failures"]) == ("constant:20", 2, 2, [])
@@ -69,7 +69,7 @@ def test_json_has_each_stage_with_the_generators_own_health(url):
     assert stage["generator"]["slip_ms"]["p99"] >= 0
 
 
-def test_a_run_without_any_success_fails_and_says_why():
+def test_a_run_without_successes_exits_with_an_error_and_the_reason():
     ran = run_bench("--url", "http://127.0.0.1:9", "--model", "m", "--shape", "closed:1", "--requests", "1", *SHORT)
     assert ran.exit_code == 1
     assert "1 x connection" in ran.stderr
@@ -79,12 +79,12 @@ def test_a_run_without_any_success_fails_and_says_why():
     ("choice", "said"),
     [([], "Give --stack or --url."), (["--url", "http://127.0.0.1:9", "--stack", "s"], "both say what to load")],
 )
-def test_one_thing_is_loaded(choice, said):
+def test_bench_loads_exactly_one_target(choice, said):
     ran = run_bench("--shape", "closed:1", "--requests", "1", *choice)
     assert said in str(ran.exception)
 
 
-def test_a_stage_of_which_not_all_was_sent_has_no_row_and_fails(url, tmp_path):
+def test_a_stage_that_was_not_sent_completely_has_no_row_and_fails(url, tmp_path):
     rows = tmp_path / "rows.jsonl"
     known = ["--gpu", "MI300X", "--gpus", "8", "--rows", str(rows)]
     stages = ["--shape", "constant:0.001", "--shape", "closed:2", "--requests", "3"]
@@ -95,13 +95,13 @@ def test_a_stage_of_which_not_all_was_sent_has_no_row_and_fails(url, tmp_path):
     assert [row.concurrency for row in read_rows(rows)] == [2]
 
 
-def test_a_stage_that_was_not_begun_in_time_is_told_and_fails(url):
+def test_a_stage_that_did_not_start_in_time_is_reported_and_fails(url):
     ran = run_bench("--url", url, "--shape", "closed:1,2", "--requests", "300", *SHORT, "--limit", "1s")
     assert ran.exit_code == 1
     assert "within the time limit; closed:2: not begun" in " ".join(ran.stderr.split())
 
 
-def test_a_stage_measured_at_the_second_try_says_so_and_leaves_one_set_of_requests(url, tmp_path, monkeypatch):
+def test_a_repeated_stage_says_so_and_leaves_one_set_of_requests(url, tmp_path, monkeypatch):
     output, begun = tmp_path / "requests.jsonl", []
     work = processes.work
     monkeypatch.setattr(processes, "work", lambda *given: work(*given) if len(begun) > 1 else os._exit(3))
@@ -113,7 +113,7 @@ def test_a_stage_measured_at_the_second_try_says_so_and_leaves_one_set_of_reques
     assert [record.index for _, record in read_lines(output.read_text().splitlines())] == [0, 1]
 
 
-def test_ctrl_c_keeps_the_requests_until_then_and_no_row(url, tmp_path):
+def test_ctrl_c_stores_the_requests_so_far_and_no_row(url, tmp_path):
     output, rows = tmp_path / "requests.jsonl", tmp_path / "rows.jsonl"
     arguments = ["--url", url, "--shape", "closed:1", "--duration", "60", *SHORT, "--output", str(output), "--json"]
     arguments += ["--gpu", "MI300X", "--gpus", "8", "--rows", str(rows)]
@@ -132,7 +132,7 @@ def test_ctrl_c_keeps_the_requests_until_then_and_no_row(url, tmp_path):
     assert not rows.exists()
 
 
-def test_rows_that_could_not_be_written_are_refused_before_anything_is_sent(url, tmp_path):
+def test_an_unwritable_output_is_refused_before_anything_is_sent(url, tmp_path):
     (tmp_path / "file").write_text("")
     output = tmp_path / "requests.jsonl"
     files = ["--output", str(output), "--rows", str(tmp_path / "file" / "rows.jsonl")]
@@ -142,7 +142,7 @@ def test_rows_that_could_not_be_written_are_refused_before_anything_is_sent(url,
 
 
 @pytest.mark.parametrize("wrong", [[], ["--requests", "1", "--trim", "some"]], ids=["without end", "trim"])
-def test_a_refused_load_leaves_files_as_they_are(url, tmp_path, wrong):
+def test_a_refused_load_leaves_output_files_unchanged(url, tmp_path, wrong):
     output = tmp_path / "requests.jsonl"
     output.write_text("an earlier run\n")
     ran = run_bench(
@@ -161,7 +161,7 @@ PROJECT = Path(__file__).parents[4]
 LOAD = ["bench", "--stack", "guide", "--shape", "constant:4", "--duration", "5", "--project", str(PROJECT)]
 
 
-def test_files_of_a_tool_that_can_not_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unreadable_files_of_another_tool_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     unread = StoredLoad(ReadResults(rejected=(Rejection("stage_0.json", None, "has no figures"),)))
 
     def with_tool(*_: object) -> StoredLoad:
@@ -262,7 +262,7 @@ def test_no_file_text_or_argument_of_a_benchmark_has_a_planted_secret(
 
 
 @pytest.mark.parametrize("cut", range(12, len(TOKEN) + 1, 6))
-def test_a_credential_is_known_by_its_beginning(cut: int):
+def test_a_credential_is_redacted_by_its_beginning(cut: int):
     target = CompletionsTarget("http://x", "m", {"Authorization": f"Bearer {TOKEN}"})
     assert target.without_credentials(f"{{'Authorization': 'Bearer {TOKEN[:cut]}'}}") == (
         "{'Authorization': 'Bearer [credential]'}"
@@ -271,14 +271,14 @@ def test_a_credential_is_known_by_its_beginning(cut: int):
 
 
 @pytest.mark.parametrize("value", ["planted x", "planted\nx", "planted\x01", "pläntedplanted"])
-def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, value: str):
+def test_an_invalid_token_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, value: str):
     monkeypatch.setenv(TOKEN_VARIABLE, value)
     with pytest.raises(KitError, match=TOKEN_VARIABLE) as caught:
         target_of_url(TargetOptions(url="http://127.0.0.1:1", model="m"))
     assert "planted" not in caught.value.message + str(caught.value.remedy)
 
 
-def test_an_address_with_a_password_is_refused_and_not_shown():
+def test_a_url_with_a_password_is_refused_and_not_shown():
     with pytest.raises(KitError, match="password") as caught:
         target_of_url(TargetOptions(url="http://user:planted@127.0.0.1:1"))
     assert "planted" not in str(caught.value)
@@ -292,7 +292,7 @@ def test_a_token_is_in_headers_and_in_no_text_of_the_target(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("expires", [True, False])
-def test_a_token_that_expires_is_said_before_anything_is_sent(
+def test_a_token_that_expires_during_the_load_is_reported_in_advance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], expires: bool
 ):
     class Access:
@@ -310,7 +310,7 @@ def test_a_token_that_expires_is_said_before_anything_is_sent(
     assert ("--in-cluster" in capsys.readouterr().err) == expires
 
 
-def test_documents_share_nothing():
+def test_json_documents_on_standard_output_are_separate():
     labels = {"part-of": "llmd-oke"}
     text = as_yaml([{"kind": "Job", "labels": labels}, {"kind": "Role", "labels": labels}])
     assert "&" not in text

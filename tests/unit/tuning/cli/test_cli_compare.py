@@ -37,71 +37,71 @@ def run(reports, *arguments):
     return CliRunner().invoke(app, [*arguments, "--project", str(reports)], env={"COLUMNS": "100"})
 
 
-def test_the_last_two_runs_of_a_stack_are_compared(reports):
+def test_compare_takes_a_stacks_last_two_runs_by_default(reports):
     ended = run(reports, "compare", "dev@previous", "dev@latest", "--json")
     assert ended.exit_code == 0
     (load,) = json.loads(ended.stdout)["loads"]
     assert load["metrics"]["ttft_ms.p95"]["change"] == pytest.approx(0.15)
 
 
-def test_tables_say_what_the_figures_are(reports):
+def test_comparison_tables_state_the_basis_of_figures(reports):
     ended = run(reports, "compare", "dev@previous", "dev@latest")
     assert "A  dev@previous (calibrated)" in ended.output
     assert "TTFT p95 (ms)" in ended.output
     assert "none: one run" in ended.output
 
 
-def test_a_gate_that_fails_ends_with_exit_code_1_and_its_reason(reports):
+def test_a_failing_gate_exits_with_1_and_its_reason(reports):
     ended = run(reports, "compare", "dev@previous", "dev@latest", "--fail-on", "ttft_ms.p95>+10%")
     assert ended.exit_code == 1
 
 
-def test_a_gate_that_holds_ends_with_exit_code_0(reports):
+def test_a_gate_that_holds_exits_with_0(reports):
     assert run(reports, "compare", "dev@previous", "dev@latest", "--fail-on", "ttft_ms.p95>+20%").exit_code == 0
 
 
-def test_a_wrong_gate_is_refused_before_anything_is_read(reports):
+def test_an_invalid_gate_is_refused_before_any_file_is_read(reports):
     ended = run(reports, "compare", "none", "none", "--fail-on", "ttft>+10%")
     assert isinstance(ended.exception, KitError)
     assert "no gate" in ended.exception.message
 
 
-def test_pages_and_markdown_are_written(reports):
+def test_compare_writes_html_and_markdown_pages(reports):
     files = ["--html", str(reports / "out/c.html"), "--markdown", str(reports / "out/c.md")]
     assert run(reports, "compare", "dev@previous", "dev@latest", *files).exit_code == 0
     assert (reports / "out/c.html").read_text().startswith("<!doctype html>")
     assert (reports / "out/c.md").read_text().startswith("# dev@previous against dev@latest")
 
 
-def test_a_run_that_is_not_there_is_refused(reports):
+def test_a_missing_run_is_refused(reports):
     assert "no result" in run(reports, "compare", "dev@abcf", "dev@latest").exception.message
 
 
-def test_the_history_of_a_stack_is_listed_newest_first(reports):
+def test_a_stacks_history_is_listed_newest_first(reports):
     output = run(reports, "history", "list", "--stack", "dev").output
     assert output.index("20260302T120000Z") < output.index("20260301T120000Z")
     assert "abcd1234" in output
     assert "calibrated" in output
 
 
-def test_a_run_is_shown_whole(reports):
+def test_a_run_of_the_history_is_shown_completely(reports):
     output = run(reports, "history", "show", "previous", "--stack", "dev").output
     assert "500.0" in output
     assert "calibrated" in output
 
 
-def test_runs_are_copied_to_another_history(reports):
+def test_runs_can_be_copied_to_another_history(reports):
     ended = run(reports, "history", "push", str(reports / "other"), "--stack", "dev")
     assert "2 runs copied" in ended.output
     assert (reports / "other/dev/20260301T120000Z/rows.jsonl").is_file()
 
 
 @pytest.mark.parametrize("text", ["gpu", "size=3", "gpus=many"])
-def test_what_is_no_hint_is_refused(text):
+def test_an_unknown_hint_is_refused(text):
     with pytest.raises(KitError, match="hint"):
         parse_hints([text])
 
 
-def test_hints_have_their_types():
+def test_hints_are_parsed_into_their_types():
     hints = parse_hints(["gpus=16", "basis=calibrated", "input_tokens=4096"])
     assert (hints.gpus, hints.basis, hints.input_tokens) == (16, Basis.CALIBRATED, 4096)

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 GPT, LLAMA = "openai/gpt-oss-120b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
 
 
-def test_simulated_servers_make_figures_calibrated():
+def test_simulated_servers_give_calibrated_figures():
     how = run_context(plan(), 0.5, ("vLLM",), ["epp=v0.7.1"])
     assert (how.basis_of(GPT), how.ran) == (Basis.CALIBRATED, {"epp": "v0.7.1"})
     assert run_context(plan(), 1.0, (), []).basis_of(GPT) is Basis.MEASURED
 
 
-def test_figures_of_a_model_are_bounds_where_its_times_were_fitted_to_nothing():
+def test_figures_of_a_model_without_fitted_latencies_are_bounds():
     two = plan(model("agg-tp1-1r"), model("agg-tp2-1r", model="llama-3.3-70b-instruct-fp8-dynamic"))
     how = run_context(two, 0.5, ("vLLM",), [])
     assert (how.basis_of(GPT), how.basis_of(LLAMA)) == (Basis.CALIBRATED, Basis.BOUND)
@@ -33,5 +33,5 @@ def test_a_program_without_a_version_is_refused():
     ("words", "said"),
     [(["--set", "none"], "no set of questions"), (["--set", "gsm8k", "--rehearse"], "not run in a rehearsal")],
 )
-def test_questions_that_can_not_be_asked_are_refused(words: list[str], said: str):
+def test_questions_that_cannot_be_asked_are_refused(words: list[str], said: str):
     assert said in str(CliRunner().invoke(app, ["eval", "--stack", "s", *words]).exception)

@@ -27,18 +27,18 @@ MIXED = [RequestClass(8000, 100, weight=1), RequestClass(1000, 400, weight=3)]
 
 @pytest.mark.parametrize("policy", ["random", "queue", "active"])
 @pytest.mark.parametrize("arrivals", [ClosedLoopArrivals(24), ConstantArrivals(12), PoissonArrivals(12)])
-def test_a_seed_gives_the_same_run_again(deploy, latency, policy, arrivals):
+def test_equal_seeds_give_equal_runs(deploy, latency, policy, arrivals):
     made = deploy("2p-tp1-2d-tp2", copies=2, policy=policy)
     first, again = (simulate(made, MIXED, arrivals, latency, duration_s=20) for _ in range(2))
     assert first.rows == again.rows
 
 
-def test_seeds_are_different_runs(deploy, latency):
+def test_different_seeds_give_different_runs(deploy, latency):
     result = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(15), latency, duration_s=30)
     assert len({row.ttft_ms.mean for row in result.rows}) == 3
 
 
-def test_every_deployment_gets_the_same_arrivals_from_a_seed(deploy, latency):
+def test_every_deployment_gets_equal_arrivals_from_one_seed(deploy, latency):
     """Differences between deployments are then not those of chance."""
     rows = [
         simulate(deploy(topology), MIXED, PoissonArrivals(10), latency, seeds=[7], duration_s=60, window="whole").row
@@ -48,7 +48,7 @@ def test_every_deployment_gets_the_same_arrivals_from_a_seed(deploy, latency):
     assert rows[0].input_tokens == rows[1].input_tokens
 
 
-def test_a_row_says_what_it_is_of_and_that_it_is_calibrated(deploy, latency):
+def test_a_simulated_row_names_its_deployment_and_is_calibrated(deploy, latency):
     row = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonArrivals(20), latency, duration_s=30).row
     assert (row.basis, row.subject, row.topology, row.copies) == (Basis.CALIBRATED, "end-to-end", "4p-tp1-2d-tp2", 2)
     assert (row.gpus_counted, row.arrival, row.offered_requests_per_s) == (16, "poisson", 20)
@@ -64,7 +64,7 @@ def test_quantiles_of_a_row_ascend(deploy, latency):
         assert values == sorted(values)
 
 
-def test_goodput_is_the_share_that_keeps_both_promises(deploy, latency):
+def test_goodput_is_the_share_of_requests_that_meet_both_targets(deploy, latency):
     """All where promises are loose, none where one can't be kept, and the median's half in between."""
     result = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(18), latency, seeds=[0], duration_s=60)
     assert result.goodput_share(60_000, 1000).mean == 1
@@ -73,7 +73,7 @@ def test_goodput_is_the_share_that_keeps_both_promises(deploy, latency):
     assert result.goodput_share(result.row.ttft_ms.p50, 1000).mean == pytest.approx(0.5, abs=0.01)
 
 
-def test_more_runs_narrow_the_interval(deploy, latency):
+def test_more_runs_narrow_the_confidence_interval(deploy, latency):
     made = deploy("4p-tp1-2d-tp2")
     few, many = (
         simulate(made, GUIDE, PoissonArrivals(18), latency, seeds=range(count), duration_s=40).estimate("ttft_ms.p99")
@@ -83,12 +83,12 @@ def test_more_runs_narrow_the_interval(deploy, latency):
     assert abs(many.mean - few.mean) < few.half_width
 
 
-def test_a_single_run_knows_nothing_of_its_certainty(deploy, latency):
+def test_a_single_run_has_no_confidence_interval(deploy, latency):
     result = simulate(deploy("agg-tp2-1r"), GUIDE, ConstantArrivals(1), latency, seeds=[0], duration_s=20)
     assert result.estimate("tpsg").half_width is None
 
 
-def test_students_interval_of_three_runs():
+def test_students_t_interval_of_three_runs_has_the_expected_width():
     """4.303 x s / sqrt(3)."""
     result = estimate([1.0, 2.0, 3.0])
     assert (result.mean, result.runs) == (2.0, 3)
@@ -107,7 +107,7 @@ def test_a_number_of_requests_ends_a_run(deploy, latency):
     assert [row.requests for row in rows] == [50, 50, 50]
 
 
-def test_recorded_requests_come_with_their_own_sizes(deploy, latency):
+def test_recorded_requests_keep_their_own_sizes(deploy, latency):
     """TTFT of prompts that meet an idle server is theirs alone."""
     recorded = RecordedTimes([0.0, 5.0, 10.0])
     sizes = [RequestClass(tokens, 8) for tokens in (1000, 2000, 4000)]
@@ -117,7 +117,7 @@ def test_recorded_requests_come_with_their_own_sizes(deploy, latency):
     assert row.arrival == "trace"
 
 
-def test_each_rank_of_a_server_takes_requests_of_its_own(deploy, latency):
+def test_each_data_parallel_rank_has_its_own_requests(deploy, latency):
     """Two prompts that come together each meet an idle rank."""
     together, made = RecordedTimes([0.0, 0.0]), deploy("agg-tp1dp2-1r", policy="active")
     row = simulate(made, [RequestClass(4000, 8)] * 2, together, latency, seeds=[0], window="whole").row
@@ -126,7 +126,7 @@ def test_each_rank_of_a_server_takes_requests_of_its_own(deploy, latency):
 
 
 @pytest.mark.parametrize(("block_size", "result"), [(16, 2992), (128, 2944)])
-def test_cached_tokens_are_not_computed_as_far_as_they_fill_blocks(deploy, latency, block_size, result):
+def test_cached_tokens_are_not_computed_in_whole_blocks(deploy, latency, block_size, result):
     cached = [RequestClass(4000, 8, cached_tokens=3000)]
     made = deploy("agg-tp1-1r", block_size=block_size)
     row = simulate(made, cached, ConstantArrivals(1), latency, seeds=[0], duration_s=10).row
@@ -135,7 +135,7 @@ def test_cached_tokens_are_not_computed_as_far_as_they_fill_blocks(deploy, laten
 
 
 @pytest.mark.parametrize(("block_size", "together"), [(16, 4), (128, 3)])
-def test_what_blocks_leave_empty_is_no_room_for_others(deploy, latency, block_size, together):
+def test_a_partly_filled_block_is_not_shared_with_other_requests(deploy, latency, block_size, together):
     """Four sequences of 520 tokens are 33 blocks of 16 each, or five of 128."""
     held_by_memory = deploy("agg-tp1-1r", block_size=block_size, key_value_tokens=4 * 33 * 16)
     held_by_limit = deploy("agg-tp1-1r", max_num_seqs=together)
@@ -148,7 +148,7 @@ def test_what_blocks_leave_empty_is_no_room_for_others(deploy, latency, block_si
     assert rows[0].e2e_ms == rows[1].e2e_ms
 
 
-def test_larger_blocks_hand_over_sooner(deploy, latency):
+def test_larger_blocks_make_transfers_faster(deploy, latency):
     """Prompts come one by one, and hand over sooner by the descriptors that larger blocks save."""
     pairs = [deploy("1p-tp1-1d-tp2", block_size=size) for size in (16, 128)]
     ttft_ms = [simulate(pair, GUIDE, ConstantArrivals(0.5), latency, requests=5).row.ttft_ms.mean for pair in pairs]
@@ -156,7 +156,7 @@ def test_larger_blocks_hand_over_sooner(deploy, latency):
     assert ttft_ms[0] - ttft_ms[1] == pytest.approx(1000 * saved_s)
 
 
-def test_chunked_prefill_gives_aggregated_servers_a_tail_that_decode_servers_lack(deploy, latency):
+def test_chunked_prefill_gives_aggregated_servers_longer_itl_tails_than_decode(deploy, latency):
     """ITL's p99 has a prompt's whole computation in it."""
     aggregated = simulate(deploy("agg-tp1-8r"), GUIDE, PoissonArrivals(15), latency, duration_s=60).row
     disaggregated = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(15), latency, duration_s=60).row
@@ -164,7 +164,7 @@ def test_chunked_prefill_gives_aggregated_servers_a_tail_that_decode_servers_lac
     assert disaggregated.itl_ms.p99 < 20
 
 
-def test_sequences_above_the_limit_wait(deploy, latency):
+def test_sequences_above_the_servers_limit_wait(deploy, latency):
     """`max_num_seqs` and KV blocks both hold the batch down, and what waits shows in TTFT."""
     free = simulate(deploy("agg-tp1-1r"), GUIDE, ClosedLoopArrivals(32), latency, duration_s=120).row
     for limits in ({"max_num_seqs": 8}, {"key_value_tokens": 8 * 4352 + 16}):
@@ -173,14 +173,14 @@ def test_sequences_above_the_limit_wait(deploy, latency):
         assert held.row.ttft_ms.mean > 3 * free.ttft_ms.mean
 
 
-def test_transfers_wait_for_the_port_of_a_prefill_server(deploy, latency):
+def test_transfers_wait_for_the_network_port_of_a_prefill_server(deploy, latency):
     """A hundred times slower port than any other part: it sets the rate."""
     slow = replace(latency, hardware=replace(latency.hardware, port_bytes_per_s=1e9))
     row = simulate(deploy("1p-tp1-4d-tp2"), GUIDE, ClosedLoopArrivals(64), slow, duration_s=300).row
     assert row.achieved_requests_per_s == pytest.approx(1 / slow.key_value_transfer_s(4096, 1, 16), rel=0.03)
 
 
-def test_all_that_is_wrong_is_refused_at_once(deploy, latency):
+def test_all_problems_of_a_simulation_are_refused_at_once(deploy, latency):
     with pytest.raises(InvalidStack) as refused:
         simulate(
             deploy("agg-tp1-1r", key_value_tokens=100), [RequestClass(0, 5)], PoissonArrivals(0), latency, seeds=[]
@@ -203,12 +203,12 @@ def test_a_request_that_fits_no_server_is_refused(deploy, latency):
 
 
 @pytest.mark.parametrize("times_s", [[0.0], [2.0, 1.0], [-1.0, 0.0]])
-def test_recorded_times_must_fit_the_requests_and_ascend(deploy, latency, times_s):
+def test_recorded_times_must_match_the_requests_and_ascend(deploy, latency, times_s):
     with pytest.raises(InvalidStack, match="times_s"):
         simulate(deploy("agg-tp1-1r"), GUIDE * 2, RecordedTimes(times_s), latency)
 
 
-def test_a_time_in_which_nothing_comes_says_so(deploy, latency):
+def test_a_duration_without_arrivals_is_an_error(deploy, latency):
     with pytest.raises(KitError, match="longer"):
         simulate(deploy("agg-tp1-1r"), GUIDE, PoissonArrivals(0.001), latency, duration_s=0.001)
 
@@ -225,14 +225,14 @@ def ends_s(batch, context, steps):
 
 @given(batches, contexts, st.integers(1, 200))
 @settings(max_examples=50)
-def test_a_run_ends_when_its_steps_have_been_taken(batch, context, steps):
+def test_a_decode_run_ends_when_its_steps_are_done(batch, context, steps):
     run = DecodeRun(SERVER, 0.0, batch, batch * context, steps)
     assert run.end_s == pytest.approx(ends_s(batch, context, steps)[-1])
 
 
 @given(batches, contexts, st.floats(0, 0.999))
 @settings(max_examples=50)
-def test_a_moment_within_a_run_lies_in_the_step_that_is_found(batch, context, part):
+def test_the_step_at_a_time_within_a_decode_run_is_found(batch, context, part):
     run = DecodeRun(SERVER, 0.0, batch, batch * context, 100)
     moment_s = part * run.end_s
     ends = ends_s(batch, context, 100)
@@ -241,7 +241,7 @@ def test_a_moment_within_a_run_lies_in_the_step_that_is_found(batch, context, pa
     assert run.boundary_s(moment_s) >= moment_s
 
 
-def test_contexts_that_outgrow_a_window_are_within_a_percent():
+def test_contexts_beyond_a_sliding_window_are_simulated_within_one_percent():
     """The model bends there; a run takes the straight line between its ends."""
     run = DecodeRun(SERVER, 0.0, 64, 64 * 2, 256)
     assert run.end_s == pytest.approx(ends_s(64, 2, 256)[-1], rel=0.01)

@@ -128,13 +128,13 @@ def differences(ours, theirs):
 
 
 @pytest.mark.parametrize("rate", [0.5, 2, 6])
-def test_an_aggregated_server_serves_each_request_at_the_same_time(deploy, latency, rate):
+def test_simulation_and_rehearsal_of_an_aggregated_server_have_equal_times(deploy, latency, rate):
     requests = list(load(150, rate))
     ours = simulated(deploy("agg-tp1-1r"), latency, requests)
     assert max(differences(ours, rehearsed_aggregated(requests, []))) < 1e-6
 
 
-def test_a_server_with_few_sequences_queues_alike(deploy, latency):
+def test_simulation_and_rehearsal_queue_alike_on_a_server_with_few_sequences(deploy, latency):
     requests = list(load(100, 4))
     ours = simulated(deploy("agg-tp2-1r", max_num_seqs=8), latency, requests)
     assert max(differences(ours, rehearsed_aggregated(requests, ["-tp", "2", "--max-num-seqs", "8"]))) < 1e-6
@@ -142,7 +142,7 @@ def test_a_server_with_few_sequences_queues_alike(deploy, latency):
 
 @pytest.mark.parametrize("block_size", [16, 128])
 @pytest.mark.parametrize("rate", [0.5, 2, 4])
-def test_a_pair_of_prefill_and_decode_serves_each_request_at_the_same_time(deploy, latency, rate, block_size):
+def test_simulation_and_rehearsal_of_a_disaggregated_pair_have_equal_times(deploy, latency, rate, block_size):
     """Transfers included."""
     requests = list(load(150, rate))
     ours = simulated(deploy("1p-tp1-1d-tp2", block_size=block_size), latency, requests)

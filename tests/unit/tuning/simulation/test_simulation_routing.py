@@ -40,7 +40,7 @@ def picked(weights, servers, prefix=None):
         ({}, {0, 1, 2}),
     ],
 )
-def test_each_scorer_prefers_what_it_counts(weights, best):
+def test_each_scorer_prefers_the_server_with_less_of_what_it_counts(weights, best):
     """Servers with nothing waiting are equal to the queue-scorer, however busy they are."""
     servers = [
         server(waiting=0, running=9, assigned=9, tokens=100, cache_use=0.9),
@@ -51,7 +51,7 @@ def test_each_scorer_prefers_what_it_counts(weights, best):
 
 
 @pytest.mark.parametrize(("shared", "best"), [(2400, 0), (1600, 1)])
-def test_more_than_half_a_shared_prefix_beats_any_queue(shared, best):
+def test_half_of_a_shared_prefix_outweighs_any_queue(shared, best):
     """Weights of `prefix`: 2 for the share of the prompt that is cached, 1 for the shortest queue."""
     prompt = RequestClass(4000, 8, prefix_tokens=shared, prefixes=1)
     servers = [server(waiting=100, prefixes=[0]), server()]
@@ -59,7 +59,7 @@ def test_more_than_half_a_shared_prefix_beats_any_queue(shared, best):
     assert pick(servers, prompt, 0) is servers[best]
 
 
-def test_token_load_counts_what_a_server_would_have_to_compute():
+def test_the_token_load_scorer_counts_tokens_that_a_server_would_compute():
     servers = [server(tokens=2000, prefixes=[0]), server(tokens=0)]
     assert picked(scorers("token-load", "prefill"), servers, prefix=0) == {0}
     assert picked(scorers("token-load", "prefill"), servers) == {1}
@@ -72,18 +72,18 @@ def affine(servers, prefix, shared=3600):
     return {servers.index(pick(servers, prompt, prefix)) for _ in range(50)}
 
 
-def test_affinity_keeps_a_prefix_where_it_is_cached_but_for_18_s_of_waiting():
+def test_prefix_affinity_keeps_a_server_unless_others_save_18_s_of_waiting():
     """33,821 tokens a second: 600,000 tokens are 17.7 s, 620,000 are 18.3 s."""
     assert affine([server(tokens=600_000, prefixes=[0]), server()], prefix=0) == {0}
     assert affine([server(tokens=620_000, prefixes=[0]), server()], prefix=0) == {1}
 
 
-def test_affinity_takes_four_fifths_of_a_prompt_for_cached_and_no_less():
+def test_prefix_affinity_needs_four_fifths_of_a_prompt_cached():
     servers = [server(tokens=9000, prefixes=[0]), server()]
     assert (affine(servers, 0, shared=3200), affine(servers, 0, shared=3199)) == ({0}, {1})
 
 
-def test_without_shared_prefixes_affinity_is_token_load(deploy, latency):
+def test_without_shared_prefixes_affinity_equals_token_load(deploy, latency):
     rows = [
         simulate(
             deploy("4p-tp1-2d-tp1", policy=policy, block_size=128),
@@ -98,7 +98,7 @@ def test_without_shared_prefixes_affinity_is_token_load(deploy, latency):
     assert rows[0] == rows[1]
 
 
-def test_a_profile_that_a_picker_lacks_is_refused_with_those_that_it_has():
+def test_a_profile_that_a_picker_lacks_is_refused_with_its_profiles():
     with pytest.raises(KitError, match=r"v0\.7\.1 has no profile token-load") as refused:
         scorers("token-load", "decode", "v0.7.1")
     assert "prefix" in (refused.value.remedy or "")
@@ -122,7 +122,7 @@ def test_token_load_shortens_the_wait_for_prefill(deploy, latency, share):
     assert ttft_ms[1].p90 < 0.85 * ttft_ms[0].p90
 
 
-def test_prefix_sends_shared_prompts_to_one_server_and_token_load_does_not(deploy, latency):
+def test_the_prefix_profile_keeps_shared_prompts_together_and_token_load_does_not(deploy, latency):
     """One server of four is asked for more than it can compute even with the prefix cached, although all four could."""
     shared = [RequestClass(4096, 16, prefix_tokens=2560, prefixes=1)]
     rate = 0.8 * 4 / latency.prefill_s(4096)

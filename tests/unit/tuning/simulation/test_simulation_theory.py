@@ -23,7 +23,7 @@ def little_in_flight(arrivals_per_s, time_in_system_s):
 
 
 @pytest.mark.parametrize("utilization", [0.4, 0.6, 0.75])
-def test_one_server_that_computes_prompts_one_by_one_is_m_d_1(deploy, latency, utilization):
+def test_a_server_that_prefills_one_prompt_at_a_time_waits_as_m_d_1(deploy, latency, utilization):
     """Within 2 %: a step has room for one prompt, so that service is constant."""
     service_s = latency.prefill_s(PROMPT)
     rate = utilization / service_s
@@ -32,7 +32,7 @@ def test_one_server_that_computes_prompts_one_by_one_is_m_d_1(deploy, latency, u
     assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, 1), rel=0.02)
 
 
-def test_servers_that_are_picked_at_random_are_as_many_m_d_1(deploy, latency):
+def test_servers_picked_at_random_wait_as_separate_m_d_1_queues(deploy, latency):
     service_s = latency.prefill_s(PROMPT)
     four = deploy("agg-tp1-4r", policy="random", max_num_batched_tokens=PROMPT)
     result = simulate(four, PROMPTS_ONLY, PoissonArrivals(4 * 0.6 / service_s), latency, requests=30_000)
@@ -40,7 +40,7 @@ def test_servers_that_are_picked_at_random_are_as_many_m_d_1(deploy, latency):
 
 
 @pytest.mark.parametrize("servers", [2, 4])
-def test_servers_with_the_least_work_first_are_m_d_c(deploy, latency, monkeypatch, servers):
+def test_servers_picked_by_least_work_wait_as_m_d_c(deploy, latency, monkeypatch, servers):
     """Within 2 %: sending each prompt to the server that is free first is one common queue."""
     service_s = latency.prefill_s(PROMPT)
     free_s = {}
@@ -59,7 +59,7 @@ def test_servers_with_the_least_work_first_are_m_d_c(deploy, latency, monkeypatc
     assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, servers), rel=0.02)
 
 
-def test_fewest_requests_first_lies_between_one_common_queue_and_random(deploy, latency):
+def test_picking_by_fewest_requests_waits_between_a_common_queue_and_random(deploy, latency):
     service_s = latency.prefill_s(PROMPT)
     rate = 0.75 * 4 / service_s
     four = deploy("agg-tp1-4r", policy="active", max_num_batched_tokens=PROMPT)
@@ -91,7 +91,7 @@ def test_littles_law_holds_for_the_batch_of_decode_servers(deploy, latency):
 
 
 @pytest.mark.parametrize("concurrency", [8, 32])
-def test_with_prefill_in_plenty_decode_follows_its_own_curve(deploy, latency, concurrency):
+def test_with_ample_prefill_decode_follows_its_own_latency_curve(deploy, latency, concurrency):
     """x to infinity: TPOT is the model's step at the batch and context that the one decode server had, within 1 %."""
     made = deploy("64p-tp1-1d-tp2", block_size=128)
     result = simulate(made, GUIDE, ClosedLoopArrivals(concurrency), latency, duration_s=200)
@@ -111,14 +111,14 @@ def test_tpot_and_ttft_grow_with_the_load(deploy, latency):
         assert means == sorted(means)
 
 
-def test_rates_are_those_that_were_offered_below_capacity(deploy, latency):
+def test_below_capacity_served_rates_equal_offered_rates(deploy, latency):
     row = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, ConstantArrivals(30), latency, duration_s=200).row
     assert row.achieved_requests_per_s == pytest.approx(30, rel=0.01)
     assert row.output_tokens_per_s == pytest.approx(30 * 256, rel=0.01)
     assert row.input_tokens_per_s == pytest.approx(30 * 4096, rel=0.01)
 
 
-def test_two_copies_with_twice_the_load_are_as_quick_as_one(deploy, latency):
+def test_two_copies_under_twice_the_load_are_as_fast_as_one(deploy, latency):
     one = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(15), latency, duration_s=150).row
     two = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonArrivals(30), latency, duration_s=150).row
     assert two.tpsg == pytest.approx(one.tpsg, rel=0.03)
