@@ -13,7 +13,7 @@ class BudgetAlertArgs(TypedDict):
     """A threshold of a budget."""
 
     percent: float
-    """Share of the amount in percent."""
+    """Share of the amount in percent, at most 10,000, with at most two decimal places."""
     of: str
     """What is compared: `spent` so far, or the month's `forecast`."""
 
@@ -46,7 +46,8 @@ class BudgetArgs(TagArgs):
 
 class Budget(pulumi.ComponentResource):
     """A budget for a compartment that starts anew each month, and its alerts by mail. OCI stops nothing when it is
-    spent, and counts costs some hours late.
+    spent, looks at alerts every 24 hours, and forecasts after three days with costs (OCI documentation, Budgets
+    Overview and Creating a Budget Alert Rule). A compartment has at most one budget.
     """
 
     budget_id: pulumi.Output[str]
@@ -73,7 +74,7 @@ class Budget(pulumi.ComponentResource):
             oci.budget.Rule(
                 f"{name}-{alert['of']}-{percent}",
                 budget_id=budget.id,
-                display_name=f"{label}-{alert['of']}-{percent}",
+                display_name=f"{label}-{alert['of']}-{percent.replace('.', '_')}",
                 type="FORECAST" if alert["of"] == "forecast" else "ACTUAL",
                 threshold=alert["percent"],
                 threshold_type="PERCENTAGE",

@@ -13,15 +13,18 @@ class BudgetAlert(ConfigPart):
     """A threshold of a budget at which mail is sent."""
 
     percent: Annotated[float, Field(gt=0, le=10_000)]
-    """Share of the amount in percent."""
+    """Share of the amount in percent, with at most two decimal places."""
 
     of: Literal["spent", "forecast"] = "spent"
-    """`spent`: what the month has cost so far; `forecast`: what OCI expects it to cost."""
+    """`spent`: what the month has cost so far; `forecast`: what OCI expects it to cost, from its third day with costs
+    on.
+    """
 
 
 class BudgetConfig(ConfigPart):
     """A budget of OCI for the cluster's compartment. It tells, and stops nothing; it counts all that costs something
-    in the compartment and in those below, also what other stacks have there.
+    in the compartment and in those below, also what other stacks have there. OCI allows a compartment one budget, so
+    that one of these stacks has it.
     """
 
     monthly_amount: Annotated[int, Field(ge=1)]

@@ -11,7 +11,9 @@ from llmd_oke.planning.plan import Advice, Plan
 
 
 def budget_problems(config: StackConfig) -> Iterator[Problem]:
-    """Yield a problem for a budget in a stack that creates no cluster, and for budget alerts that are listed twice."""
+    """Yield a problem for a budget in a stack that creates no cluster, for budget alerts that are listed twice, and for
+    thresholds that OCI refuses (API reference, CreateAlertRuleDetails).
+    """
     budget = config.budget
     if budget is None:
         return
@@ -21,6 +23,9 @@ def budget_problems(config: StackConfig) -> Iterator[Problem]:
     for index, alert in enumerate(budget.alerts):
         if alert in budget.alerts[:index]:
             yield Problem(f"budget.alerts[{index}]", f"{alert.percent:g}", "each alert once", "it is there already")
+        if round(alert.percent, 2) != alert.percent:
+            why = "OCI's thresholds have no more"
+            yield Problem(f"budget.alerts[{index}].percent", alert.percent, "at most two decimal places", why)
 
 
 def budget_advice(plan: Plan) -> Iterator[Advice]:

@@ -36,6 +36,9 @@ _STATEMENT: Final = re.compile(
 _OTHER: Final = re.compile(r"(define|endorse|admit|deny)\s+.+", re.IGNORECASE | re.DOTALL)
 _MATCHING: Final = re.compile(r"\s*((any|all)\s*\{.+\}|[a-z.]+\s*(=|!=)\s*'.*')\s*", re.IGNORECASE | re.DOTALL)
 _TENANCY: Final = "ocid1.tenancy."
+_BUDGET_NAME: Final = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*")
+_LARGEST_PERCENTAGE: Final = 10_000
+_LONGEST_MESSAGE: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -332,6 +335,37 @@ def _matching_rule(request: ServiceRequest) -> None:
         raise invalid(f"Failed to parse the matching rule: {rule}")
 
 
+# Budgets and their alerts.
+
+
+def _budget(request: ServiceRequest) -> None:
+    """Require the tenancy as the compartment, the documented form of the name, and a target that has no budget yet (OCI
+    documentation, Budgets Overview and Creating a Budget). OCI's own words for the last are not known.
+    """
+    if not request.inputs["compartmentId"].startswith(_TENANCY):
+        raise invalid("Budgets must be created in the root compartment of the tenancy")
+    name = request.inputs.get("displayName") or "budget"
+    if not _BUDGET_NAME.fullmatch(name):
+        raise invalid(f"Invalid name of a budget: {name}")
+    for target in request.inputs.get("targets") or ():
+        if any(target in (other.state.get("targets") or ()) for other in request.others()):
+            raise ServiceError(409, "Conflict", f"{target} has a budget already")
+
+
+def _alert_rule(request: ServiceRequest) -> None:
+    """Require a threshold of at most 10,000 percent with at most two decimal places (OCI API, CreateAlertRuleDetails),
+    and a message of at most 1,000 characters (OCI documentation, Creating a Budget Alert Rule).
+    """
+    request.require(request.inputs["budgetId"], "Budget")
+    threshold = float(request.inputs["threshold"])
+    if request.inputs["thresholdType"] == "PERCENTAGE" and not (
+        0 < threshold <= _LARGEST_PERCENTAGE and round(threshold, 2) == threshold
+    ):
+        raise invalid(f"Invalid threshold: {threshold:g}")
+    if len(request.inputs.get("message") or "") > _LONGEST_MESSAGE:
+        raise invalid(f"The message is longer than {_LONGEST_MESSAGE} characters")
+
+
 # Instances: shapes, images, metadata, capacity, and cluster networks.
 
 
@@ -556,6 +590,8 @@ _RULES: Final[Mapping[str, Callable[[ServiceRequest], None]]] = {
     "Export": _export,
     "FileStorageLustreFileSystem": _in_subnet,
     "Bastion": _bastion,
+    "Budget": _budget,
+    "Rule": _alert_rule,
     "Policy": _policy,
     "DynamicGroup": _dynamic_group,
     "DomainsDynamicResourceGroup": _matching_rule,

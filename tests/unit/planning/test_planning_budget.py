@@ -26,6 +26,13 @@ def test_duplicate_budget_alerts_are_refused():
     assert "budget.alerts[2]" in [problem.path for problem in found]
 
 
+def test_thresholds_have_at_most_two_decimal_places():
+    alerts = [{"percent": 99.55}, {"percent": 99.555}]
+    found = problems(budget={"monthlyAmount": 1, "alerts": alerts, **TO_OPS})
+    assert "budget.alerts[1].percent" in [problem.path for problem in found]
+    assert "budget.alerts[0].percent" not in [problem.path for problem in found]
+
+
 def test_a_budget_does_not_change_the_configuration_hash():
     with_budget = plan(validate(created_stack(budget={"monthlyAmount": 10_000_000, **TO_OPS})))
     assert with_budget.config_hash == plan(validate(created_stack())).config_hash

@@ -341,6 +341,30 @@ def test_dynamic_groups_must_be_in_the_tenancys_root(region: Region):
         )
 
 
+BUDGET = {"amount": 1, "resetPeriod": "MONTHLY", "targetType": "COMPARTMENT", "displayName": "b"}
+ROOT = "ocid1.tenancy.oc1..a"
+
+
+def test_a_compartment_has_one_budget_in_the_tenancys_root(region: Region):
+    with pytest.raises(OperationRefusal, match="root compartment"):
+        region.create("Budget", compartmentId=COMPARTMENT, targets=[COMPARTMENT], **BUDGET)
+    with pytest.raises(OperationRefusal, match="Invalid name"):
+        region.create("Budget", compartmentId=ROOT, targets=[COMPARTMENT], **BUDGET | {"displayName": "9 b"})
+    region.create("Budget", compartmentId=ROOT, targets=[COMPARTMENT], **BUDGET)
+    with pytest.raises(OperationRefusal, match="has a budget already"):
+        region.create("Budget", compartmentId=ROOT, targets=[COMPARTMENT], **BUDGET)
+    region.create("Budget", compartmentId=ROOT, targets=[ROOT], **BUDGET)
+
+
+@pytest.mark.parametrize("other", [{"threshold": 10_000.5}, {"threshold": 99.555}, {"message": "m" * 1001}])
+def test_alert_rules_have_ocis_limits(region: Region, other: dict[str, Any]):
+    budget = region.create("Budget", compartmentId=ROOT, targets=[COMPARTMENT], **BUDGET)
+    rule = {"budgetId": budget["id"], "type": "ACTUAL", "threshold": 99.5, "thresholdType": "PERCENTAGE"}
+    region.create("Rule", **rule)
+    with pytest.raises(OperationRefusal, match=r"Invalid threshold|longer than"):
+        region.create("Rule", **rule | other)
+
+
 def test_a_file_system_with_exports_cannot_be_deleted(region: Region):
     where = {"compartmentId": COMPARTMENT, "availabilityDomain": DOMAIN}
     subnet = region.subnet(region.vcn(), "10.0.0.0/24")
