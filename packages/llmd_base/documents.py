@@ -1,6 +1,8 @@
-"""Checks of YAML from outside: limits on size and nesting before parsing, and pydantic's errors in plain words."""
+"""Nested documents: limits on size and nesting of YAML from outside before it is parsed, pydantic's errors in plain
+words, and the values in a document with their paths.
+"""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
 from typing import Any, cast
 
@@ -90,6 +92,20 @@ def explain(error: ValidationError, whole: str = "row") -> str:
     return "; ".join(
         f"{'.'.join(map(str, problem['loc'])) or whole}: {in_words(problem)}" for problem in error.errors()
     )
+
+
+def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield everything in a document that is neither an object nor a list, with its path, such as `models[0].name`;
+    `path` is that of the document itself.
+    """
+    if isinstance(value, Mapping):
+        for key, part in cast("Mapping[object, object]", value).items():
+            yield from leaves(part, f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for index, part in enumerate(cast("list[object]", value)):
+            yield from leaves(part, f"{path}[{index}]")
+    else:
+        yield path, value
 
 
 MAX_BYTES = 4 * 2**20

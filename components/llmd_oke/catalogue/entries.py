@@ -9,11 +9,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, cast
+from typing import Generic, cast
 
-from llmd_base.documents import MAX_VALUES, kind_of
+from llmd_base.documents import MAX_VALUES, kind_of, leaves
 from llmd_base.errors import InvalidStack, KitError, Problem
 from pydantic import ValidationError
 
@@ -162,8 +162,9 @@ def _validated(kind: EntryKind[EntryType], document: yaml_files.YamlDocument) ->
     if not isinstance(value, Mapping):
         keys = ", ".join(kind.type_.model_fields)
         return None, [Problem("", None, f"an object with the keys {keys}", f"it is {kind_of(value)}")]
-    if problems := list(_infinite(cast("object", value), "")):
-        return None, problems
+    numbers = ((path, leaf) for path, leaf in leaves(cast("object", value)) if isinstance(leaf, float))
+    if infinite := [(path, number) for path, number in numbers if not math.isfinite(number)]:
+        return None, [Problem(path, number, "a finite number", "it has no end") for path, number in infinite]
     try:
         text = json.dumps(value, default=str)
     except (TypeError, ValueError) as error:
@@ -175,18 +176,6 @@ def _validated(kind: EntryKind[EntryType], document: yaml_files.YamlDocument) ->
     except ValidationError as error:
         problems = shape_problems(error.errors(include_url=False), json.loads(text), kind.type_)
         return None, [replace(problem, path="") if problem.path == CONFIG_KEY else problem for problem in problems]
-
-
-def _infinite(value: object, path: str) -> Iterator[Problem]:
-    """Yield a problem for each number that is infinite or not a number, which a project's entry may not contain."""
-    if isinstance(value, float) and not math.isfinite(value):
-        yield Problem(path, value, "a finite number", "it has no end")
-    elif isinstance(value, Mapping):
-        for key, item in cast("Mapping[Any, object]", value).items():
-            yield from _infinite(item, f"{path}.{key}".removeprefix("."))
-    elif isinstance(value, list):
-        for i, item in enumerate(cast("list[object]", value)):
-            yield from _infinite(item, f"{path}[{i}]")
 
 
 @follows_project

@@ -7,7 +7,7 @@ from collections import UserDict
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,6 +79,18 @@ def load(entry: EntryPoint, what: str) -> Any:
             raise
         remedy = f"Install llmd-oke[{','.join(entry.extras)}]."
         raise KitError(f"{what} needs {error.name}, which is not installed.", remedy) from error
+
+
+def load_only(group: str, what: str, missing: KitError) -> Any:
+    """Import the object of the one entry point of a group, by which the kit finds what packages above it bring.
+
+    Raises:
+        KitError: `missing`, if the installation has no such entry point; or a package of its extras isn't installed.
+    """
+    entry = next(iter(entry_points(group=group)), None)
+    if entry is None:
+        raise missing
+    return load(entry, what)
 
 
 @contextmanager

@@ -3,13 +3,12 @@ doesn't import packages above it.
 """
 
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from llmd_base.errors import KitError
 
-from llmd_oke.cli.loading import load
+from llmd_oke.cli.loading import load_only
 
 if TYPE_CHECKING:  # `check` loads no Pulumi CLI
     from llmd_base.progress import Progress
@@ -71,7 +70,6 @@ def rehearsals() -> Rehearsals:
     Raises:
         KitError: the installation has none, or they need an extra that isn't installed.
     """
-    entry = next(iter(entry_points(group="llmd_oke.rehearsals")), None)
-    if entry is None:
-        raise KitError("--rehearse: this installation has no rehearsals.", "Install llmd-oke anew.")
-    return load(entry, "--rehearse")
+    missing = KitError("--rehearse: this installation has no rehearsals.", "Install llmd-oke anew.")
+    found: Rehearsals = load_only("llmd_oke.rehearsals", "--rehearse", missing)
+    return found

@@ -4,13 +4,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Protocol
 
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 
-from llmd_oke.cli.loading import load
+from llmd_oke.cli.loading import load_only
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,6 @@ def topology_search() -> TopologySearch:
     Raises:
         KitError: the installation has none, or it needs an extra that isn't installed.
     """
-    entry = next(iter(entry_points(group="llmd_oke.topology_searches")), None)
-    if entry is None:
-        raise KitError("This installation has no search for topologies.", "Give --topology, or install llmd-oke anew.")
-    return load(entry, "A topology for a load (without --topology)")
+    missing = KitError("This installation has no search for topologies.", "Give --topology, or install llmd-oke anew.")
+    search: TopologySearch = load_only("llmd_oke.topology_searches", "A topology for a load (no --topology)", missing)
+    return search

@@ -129,12 +129,10 @@ def _origins(
     digest = probes.plan.config_hash in repr(field.of(objects))
     able = [probe for probe in tried if digest or not same_plan(view(probe.plan), now)]
     likely = [probe for probe in able if _letters(steps(probe.key.path)[-1]) in _letters(field)]
+    others = [probe for probe in able if probe not in likely]
     return [
         origin
-        for part in (
-            likely,
-            [probe for probe in able if probe not in likely],
-        )  # so that most of all is ruled out at once
+        for part in (likely, others)  # so that most of the others are ruled out at once
         for origin in probes.origins(
             part, view, lambda rendered: comparable(field.in_other(rendered, objects)) != before
         )

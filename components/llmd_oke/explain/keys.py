@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from llmd_base.documents import leaves
 from llmd_base.errors import KitError
 from llmd_bench.deployment import parse_short_form
 
@@ -46,7 +47,7 @@ class StackFile:
     def known_keys(self) -> list[StackKey]:
         """Return all keys that have a value, defaults included, in the order of the stack file's types."""
         known = config.validate(self.object).model_dump(mode="json", by_alias=True, exclude_none=True)
-        return [StackKey(path, value, self.line(path)) for path, value in _leaves(known)]
+        return [StackKey(path, value, self.line(path)) for path, value in leaves(known)]
 
     def line(self, path: str) -> int | None:
         """Return the line of the file that sets a key. For a key that is written in a short form it is the line of the
@@ -165,17 +166,6 @@ def _resolved(node: Schema, definitions: Schema) -> Iterator[Schema]:
 
 def _choices(node: Schema) -> Sequence[object]:
     return [*node.get("enum", ()), *([node["const"]] if "const" in node else ()), *node.get("examples", ())]
-
-
-def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping):
-        for key, inner in cast("Mapping[str, object]", value).items():
-            yield from _leaves(inner, f"{path}.{key}".removeprefix("."))
-    elif isinstance(value, list):
-        for index, inner in enumerate(cast("list[object]", value)):
-            yield from _leaves(inner, f"{path}[{index}]")
-    else:
-        yield path, value
 
 
 def _set(document: dict[str, Any], path: str, value: object) -> None:

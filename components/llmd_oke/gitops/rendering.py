@@ -3,13 +3,14 @@
 import hashlib
 import json
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import pulumi
+from llmd_base.documents import leaves
 from llmd_base.errors import InvalidStack, KitError, Problem
 from pulumi.runtime import mocks
 
@@ -384,7 +385,8 @@ def _chart(resource: Declared, wave: int) -> ChartRelease:
 def _unknown_values(rendering: Rendering, plan: Plan) -> Iterator[Problem]:
     """Yield a problem for each value of an object that is known only once OCI has created a resource."""
     for item in rendering.objects:
-        for place in _places(item.manifest):
+        unknown = [place for place, value in leaves(item.manifest) if isinstance(value, str) and UNKNOWN in value]
+        for place in unknown:
             why = f"{item.kind} {item.name} needs it ({place}), and it is known only once it is made"
             if plan.cluster_stack is not None:
                 command = f"pulumi stack output --json --stack {plan.cluster_stack} > FILE"
@@ -393,15 +395,3 @@ def _unknown_values(rendering: Rendering, plan: Plan) -> Iterator[Problem]:
             else:
                 accepted = "one that is there (storage.modelCache.existing), or layer: serving with clusterStack"
                 yield Problem("storage.modelCache", None, accepted, why)
-
-
-def _places(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of an object's placeholders for unknown values, such as `spec.csi.volumeHandle`."""
-    if isinstance(value, str) and UNKNOWN in value:
-        yield path
-    elif isinstance(value, Mapping):
-        for key, part in cast("Mapping[str, Any]", value).items():
-            yield from _places(part, f"{path}.{key}".removeprefix("."))
-    elif isinstance(value, list):
-        for index, part in enumerate(cast("Iterable[Any]", value)):
-            yield from _places(part, f"{path}[{index}]")

@@ -1,9 +1,10 @@
 """Advice on settings that can be deployed but may not pay off. Advice never refuses a stack."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, cast
+
+from llmd_base.documents import leaves
 
 from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.catalogue.serving import without_rdma
@@ -91,22 +92,11 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
 
 def placeholder_advice(config: StackConfig) -> Iterator[Advice]:
     """Yield advice on OCIDs that are an example's placeholders, in one item with all their paths."""
-    paths = list(_paths(config.model_dump(mode="json", by_alias=True), ""))
+    values = leaves(config.model_dump(mode="json", by_alias=True))
+    paths = [path for path, value in values if isinstance(value, str) and _PLACEHOLDER.fullmatch(value)]
     if paths:
         others = f", as at {' and '.join(paths[1:])}" if paths[1:] else ""
         yield Advice(paths[0], f"the OCID is an example's{others}: a rehearsal takes it, OCI has no such thing")
-
-
-def _paths(value: Any, path: str) -> Iterator[str]:
-    if isinstance(value, str):
-        if _PLACEHOLDER.fullmatch(value):
-            yield path
-    elif isinstance(value, Mapping):
-        for key, inner in cast("Mapping[str, Any]", value).items():
-            yield from _paths(inner, f"{path}.{key}".removeprefix("."))
-    elif isinstance(value, list):
-        for index, inner in enumerate(cast("list[Any]", value)):
-            yield from _paths(inner, f"{path}[{index}]")
 
 
 def _created_cluster(plan: Plan) -> Iterator[Advice]:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from llmd_base.documents import leaves
+
 from llmd_oke.policies.organisation import Organisation, PolicyName
 from llmd_oke.serving import labels
 from llmd_oke.serving.stack_front_door import NAME
@@ -137,8 +139,9 @@ def plain_secrets(resource: PolicyResource, organisation: Organisation) -> Itera
     has the value.
     """
     del organisation
-    for path, text in _texts(resource.properties):
-        if any(path == secret or path.startswith((f"{secret}.", f"{secret}[")) for secret in resource.secrets):
+    for path, text in leaves(resource.properties):
+        secret = any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in resource.secrets)
+        if secret or not isinstance(text, str):
             continue
         kind = next((kind for kind, form in _SECRETS.items() if form.search(text)), None)
         if kind is None and resource.type == CONFIG and path.rpartition(":")[2] in _SECRET_SETTINGS:
@@ -302,18 +305,6 @@ def _at(value: Any, *keys: str) -> Any:
     for key in keys:
         value = cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
     return value
-
-
-def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield all texts of a value with their paths."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, part in cast("Mapping[str, Any]", value).items():
-            yield from _texts(part, f"{path}.{key}".removeprefix("."))
-    elif isinstance(value, list):
-        for index, part in enumerate(cast("list[Any]", value)):
-            yield from _texts(part, f"{path}[{index}]")
 
 
 def _images(value: Any) -> Iterator[str]:

@@ -1,0 +1,13 @@
+"""Values in nested documents, with their paths."""
+
+from llmd_base.documents import leaves
+
+
+def test_leaves_are_all_that_is_no_object_and_no_list():
+    document = {"a": {"b": [1, {"c": None}], "d": []}, "e": "f", 5: 0.5, "g": {}}
+    assert list(leaves(document)) == [("a.b[0]", 1), ("a.b[1].c", None), ("e", "f"), ("5", 0.5)]
+
+
+def test_a_document_that_is_one_value_is_its_own_leaf():
+    assert list(leaves(3, "models[0]")) == [("models[0]", 3)]
+    assert list(leaves("x")) == [("", "x")]
