@@ -14,6 +14,7 @@ from render_support import selects
 from stack_files import created_pool, created_stack, model, stack
 
 ALICE = "sk-alice-Qm7xT2vKd9RwZb4H"
+NEXT = "sk-next-Hd5kV9bMq2TzXc7R"
 DIGEST = hashlib.sha256(ALICE.encode()).hexdigest()
 HOST = "llm.example.com"
 KEYS = {"kind": "api-keys"}
@@ -41,6 +42,26 @@ def secured(rendered: Any) -> Rendered:
         "limits": {"requestsPerMinute": 60},
     }
     return rendered(stack(model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE, frontDoor=door), **secrets())
+
+
+def test_both_keys_of_a_client_lead_to_its_name(rendered: Any):
+    door = {"authentication": KEYS, **TRUSTED}
+    both = {"frontDoorKeys": json.dumps({"alice": ALICE}), "frontDoorNextKeys": json.dumps({"alice": NEXT})}
+    (access,) = [
+        m
+        for m in rendered(stack(AGGREGATED, frontDoor=door), **both).manifests()
+        if m["metadata"]["name"] == "front-door-access"
+    ]
+    text = access["stringData"]["authentication.json"]
+    assert all(f'[\\"{hashlib.sha256(key.encode()).hexdigest()}\\"] = \\"alice\\"' in text for key in (ALICE, NEXT))
+    assert ALICE not in text + NEXT
+
+
+def test_secrets_are_changed_in_place_so_that_none_is_away_while_pods_start(rendered: Any):
+    made = rendered(stack(AGGREGATED), huggingFaceToken="hf_planted")
+    (token,) = [item for item in made.resources if item.inputs.get("metadata", {}).get("name") == "huggingface-token"]
+    providers = {item.urn: item.inputs for item in made.of_type("pulumi:providers:kubernetes")}
+    assert providers[token.provider.rpartition("::")[0]]["enableSecretMutable"] in {True, "true"}
 
 
 def clusters(rendered: Rendered) -> dict[str, dict[str, int | None]]:

@@ -6,6 +6,7 @@ Modules that load Pulumi are imported where they are needed, since `--help` does
 import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -28,6 +29,9 @@ HEALTHY, WRONG, UNSEEN = 0, 1, 2
 
 EVERY_S = 5.0
 
+ENDS_WITHIN_DAYS = 14
+"""As in the alert CertificateExpires (`values/monitoring/rules.yaml`)."""
+
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")]
 Once = Annotated[bool, typer.Option("--once", help="Look once; this is what it does without `--watch`.")]
 Every = Annotated[
@@ -47,6 +51,12 @@ PrometheusUrl = Annotated[
         metavar="URL",
     ),
 ]
+EndsWithin = Annotated[
+    int,
+    typer.Option(
+        "--ends-within", help="Tell certificates that end within so many days.", metavar="DAYS", min=0, max=3650
+    ),
+]
 
 
 def status(
@@ -56,6 +66,7 @@ def status(
     once: Once = False,
     every: Every = EVERY_S,
     prometheus: PrometheusUrl = None,
+    ends_within: EndsWithin = ENDS_WITHIN_DAYS,
     as_json: options.Json = False,
     rehearse: options.Rehearse = False,
     reports: Annotated[Path | None, typer.Option("--reports", hidden=True)] = None,
@@ -63,7 +74,8 @@ def status(
     simulated: options.Simulated = None,
     ran: smoke.Ran = None,
 ) -> None:
-    """Show the state of a deployed stack: problems first, then nodes, servers, load, versions, changes and alerts.
+    """Show the state of a deployed stack: problems first, then nodes, servers, load, versions, changes, alerts, and the
+    age of its secrets.
 
     It reads the cluster of the kubeconfig, the metrics of its servers and its Prometheus, and changes nothing. Parts
     that can't be read are shown with the reason. Ends with 0 if the stack is healthy, with 1 if there is a problem, and
@@ -74,9 +86,12 @@ def status(
         raise typer.BadParameter("--watch and --once exclude each other.")
     try:
         if rehearse:
-            raise console.ChildExit(_inside(project, stack, watch=watch, every=every, url=prometheus, as_json=as_json))
+            own = ("--ends-within", str(ends_within))
+            ended = _inside(project, stack, *own, watch=watch, every=every, url=prometheus, as_json=as_json)
+            raise console.ChildExit(ended)
         show = _show_json if as_json else _show
-        read = _reader(project, stack, every, prometheus, time_scale, tuple(simulated or ()), ran or ())
+        within = timedelta(days=ends_within)
+        read = _reader(project, stack, every, prometheus, time_scale, tuple(simulated or ()), ran or (), within)
         if watch:
             _watch(read, every, show, live=console.output().is_terminal and not as_json)
         latest = read()
@@ -105,13 +120,14 @@ def _reader(
     time_scale: float,
     simulated: tuple[str, ...],
     ran: Sequence[str],
+    ends_within: timedelta,
 ) -> "Callable[[], StackStatus]":
     from llmd_oke.operations.prometheus import prometheus_url  # noqa: PLC0415
     from llmd_oke.operations.status.status import StatusReader  # noqa: PLC0415
 
     plan = planning.plan_stack_file(project, stack)
     how = smoke.run_context(plan, time_scale, simulated, ran)
-    return StatusReader(stack, plan, how, every_s, url or prometheus_url(plan))
+    return StatusReader(stack, plan, how, every_s, url or prometheus_url(plan), ends_within)
 
 
 def _watch(
@@ -150,8 +166,8 @@ def _show_json(status: "StackStatus") -> None:
     typer.echo(json.dumps(status_document(status), indent=2))
 
 
-def _inside(project: Path, stack: str, *, watch: bool, every: float, url: str | None, as_json: bool) -> int:
+def _inside(project: Path, stack: str, *options: str, watch: bool, every: float, url: str | None, as_json: bool) -> int:
     """Run the command inside a rehearsal; return its exit code."""
-    words = ["status", "--every", str(every), "--time-scale", str(rehearsals().time_scale(project, stack))]
+    words = ["status", *options, "--every", str(every), "--time-scale", str(rehearsals().time_scale(project, stack))]
     words += [*["--watch"] * watch, *["--json"] * as_json, *(["--prometheus", url] if url else [])]
     return rehearsals().run_inside(project, stack, words, interruptible=True)

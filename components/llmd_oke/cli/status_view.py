@@ -12,6 +12,7 @@ from rich.text import Text
 
 from llmd_oke.cli.tables import FittingTable, plain_cells
 from llmd_oke.operations.observations import ITL, REMOTE_PREFILL, TTFT, Figure
+from llmd_oke.operations.status.credentials import Credential
 from llmd_oke.operations.status.load import Gauges, ModelLoad
 from llmd_oke.operations.status.prometheus import ActiveAlert
 from llmd_oke.operations.status.reading import Unread, age_text
@@ -161,6 +162,7 @@ def _facts(status: StackStatus) -> Table:
         *(("versions" if place == 0 else "", text) for place, text in enumerate(_versions(status))),
         *(("changed" if place == 0 else "", text) for place, text in enumerate(_changes(status))),
         ("alerts", _alerts(status.alerts)),
+        *(("secrets" if place == 0 else "", text) for place, text in enumerate(_credentials(status))),
     ]
     for name, text in rows:
         table.add_row(Text(name, style="dim"), Text(text))
@@ -196,6 +198,20 @@ def _alerts(alerts: tuple[ActiveAlert, ...] | Unread) -> str:
     return f"{len(alerts)} firing" if alerts else "none fires"
 
 
+def _credentials(status: StackStatus) -> Iterator[str]:
+    if isinstance(status.credentials, Unread):
+        yield f"not known: {status.credentials.why}"
+        return
+    for item in status.credentials:
+        ends = f", ends {item.ends:%Y-%m-%d}" if item.ends else ""
+        yield f"{item.secret} ({item.what}): unchanged for {age_text(item.changed, status.reading.taken)}{ends}"
+
+
+def _credential_document(item: Credential) -> dict[str, Any]:
+    changed, ends = (moment.isoformat() if moment else None for moment in (item.changed, item.ends))
+    return document("secret what changed ends", item, changed=changed, ends=ends)
+
+
 def _unread(name: str, part: Unread) -> Text:
     return Text.assemble((name, "dim"), f"  not known: {part.why}")
 
@@ -205,7 +221,7 @@ def status_document(status: StackStatus) -> dict[str, Any]:
     reading = status.reading
     return document(
         "stack cluster namespace release taken kubernetes healthy symptoms nodes servers units models load_source basis"
-        " images ran changes prometheus alerts",
+        " images ran changes prometheus alerts credentials",
         status,
         taken=reading.taken.isoformat(timespec="seconds"),
         kubernetes=_known(reading.kubernetes, str),
@@ -226,6 +242,7 @@ def status_document(status: StackStatus) -> dict[str, Any]:
                 {**asdict(item), "since": item.since.isoformat() if item.since else None} for item in alerts
             ],
         ),
+        credentials=_known(status.credentials, lambda known: [_credential_document(item) for item in known]),
     )
 
 

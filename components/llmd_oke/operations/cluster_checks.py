@@ -21,7 +21,7 @@ from llmd_oke.operations.kubeconfig import cluster_client, kubeconfig_context
 from llmd_oke.operations.objects import texts
 from llmd_oke.operations.prometheus import PrometheusSeries, prometheus_url, query, service_path
 from llmd_oke.planning import Plan
-from llmd_oke.planning.front_door_secrets import certificate_problems
+from llmd_oke.planning.front_door_secrets import certificate_end, certificate_problems
 
 CERTIFICATES = "secret"
 PROMETHEUS = "prometheus"
@@ -125,9 +125,10 @@ def _findings(certificate: UsedCertificate, namespace: str, read: ReadSecret) ->
         yield Finding(CERTIFICATES, certificate.path, Verdict.PROBLEM, problem.why, f"Give it {problem.accepted}.")
     if not problems:
         hosts = ", ".join(certificate.hosts) or "any host"
-        yield Finding(
-            CERTIFICATES, certificate.path, Verdict.FINE, f"the certificate in {name} is valid now, for {hosts}"
-        )
+        end = certificate_end(_plain(stored.data.get(NAMES[0], "")))
+        until = f" until {end:%Y-%m-%d}" if end else ""
+        value = f"the certificate in {name} is valid{until}, for {hosts}"
+        yield Finding(CERTIFICATES, certificate.path, Verdict.FINE, value)
 
 
 def _problems(certificate: UsedCertificate, name: str, stored: StoredSecret) -> Iterator[Problem]:

@@ -19,7 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from llmd_oke.config.front_door import CLIENT_PATTERN
 from llmd_oke.planning.plan import FrontDoorPlan
 
-KEYS, KEY_SET, CERTIFICATE = "frontDoorKeys", "frontDoorKeySet", "frontDoorCertificate"
+KEYS, NEXT_KEYS, KEY_SET = "frontDoorKeys", "frontDoorNextKeys", "frontDoorKeySet"
+CERTIFICATE = "frontDoorCertificate"
 CACHE_SECRET = "frontDoorCacheSecret"  # noqa: S105 - the name of one
 """Keys of the stack's config, without the prefix `llmd-oke:`."""
 
@@ -48,11 +49,13 @@ class Certificate:
 
 @dataclass(frozen=True)
 class FrontDoorSecrets:
-    """Secrets of a front door; None for each that the stack doesn't need. `keys` are the API keys by client, `key_set`
-    is a JSON Web Key Set, `cache_secret` is the secret from which cache salts are derived.
+    """Secrets of a front door; None for each that the stack doesn't need. `keys` are the API keys by client,
+    `next_keys` second keys of clients that are changing to them, `key_set` is a JSON Web Key Set, `cache_secret` is the
+    secret from which cache salts are derived.
     """
 
     keys: Mapping[str, str] | None = None
+    next_keys: Mapping[str, str] | None = None
     key_set: str | None = None
     certificate: Certificate | None = None
     cache_secret: str | None = None
@@ -67,21 +70,23 @@ def read_secrets(
         InvalidStack: a secret is missing or invalid; contains all problems, without the secrets.
     """
     authentication = door.authentication.kind if door.authentication else None
-    keys = _texts(settings.get(KEYS)) if authentication == "api-keys" else None
+    by_key = authentication == "api-keys"
+    keys = _texts(settings.get(KEYS)) if by_key else None
+    next_keys = _texts(settings.get(NEXT_KEYS)) if by_key else None
     fetched = door.authentication is not None and door.authentication.kind == "jwt" and door.authentication.jwks_uri
     key_set = settings.get(KEY_SET) or "" if authentication == "jwt" and not fetched else None
     pair = _texts(settings.get(CERTIFICATE)) if door.tls is not None and door.tls.kind == "config" else None
     cache_secret = settings.get(CACHE_SECRET) or "" if door.cache_isolation == "client" else None
     problems = [
         *(_cache_secret_problems(cache_secret) if cache_secret is not None else ()),
-        *(_key_problems(keys, door) if keys is not None else ()),
+        *(_key_problems(keys, next_keys or {}, door) if keys is not None else ()),
         *(_key_set_problems(key_set) if key_set is not None else ()),
         *(certificate_problems(pair, f"llmd-oke:{CERTIFICATE}", door.hosts, now) if pair is not None else ()),
     ]
     if problems:
         raise InvalidStack(problems)
     certificate = Certificate(pair["chain"], pair["key"]) if pair is not None else None
-    return FrontDoorSecrets(keys, key_set, certificate, cache_secret)
+    return FrontDoorSecrets(keys, next_keys, key_set, certificate, cache_secret)
 
 
 def _cache_secret_problems(text: str) -> Iterator[Problem]:
@@ -102,19 +107,22 @@ def _texts(text: str | None) -> dict[str, str]:
         return {}
 
 
-def _key_problems(keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Problem]:
+def _key_problems(keys: Mapping[str, str], next_keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Problem]:
     path = f"llmd-oke:{KEYS}"
     command = f"pulumi config set --secret --path {path}.CLIENT for each client"
     if not keys:
         yield Problem(path, None, command, "the front door asks for keys, and no client has one")
     owners: dict[str, str] = {}
-    for client, key in keys.items():
-        place = f"{path}.{client}"
+    each = [(f"{path}.{client}", client, key) for client, key in keys.items()]
+    each += [(f"llmd-oke:{NEXT_KEYS}.{client}", client, key) for client, key in next_keys.items()]
+    for place, client, key in each:
         if not re.match(CLIENT_PATTERN, client):
             accepted = "at most 63 letters, digits, dashes, dots and underscores"
             yield Problem(place, client, accepted, "clients stand by their names in headers and logs")
         if key in owners:
             why = f"{owners[key]} has the same key, so that they can't be told apart"
+            if owners[key] == client:
+                why = "it is the client's present key, so that nothing would change"
             yield Problem(place, None, "a key of its own", why)
         elif len(key) < _SHORTEST_KEY or not re.fullmatch(r"[!-~]+", key):
             accepted = f"at least {_SHORTEST_KEY} letters, digits and signs of ASCII without blanks"
@@ -123,11 +131,12 @@ def _key_problems(keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Prob
             accepted = "letters and digits by chance, as `openssl rand -hex 24` makes them"
             yield Problem(place, None, accepted, "the key repeats itself or counts up, so that it can be guessed")
         owners.setdefault(key, client)
-    for place, clients in {"limits.clients": door.clients, "priorities": door.priorities}.items():
-        for client in clients:
-            if client not in keys:
-                why = "no client of this name has a key"
-                yield Problem(f"frontDoor.{place}.{client}", None, ", ".join(keys) or "none", why)
+    named = {f"frontDoor.limits.clients.{client}": client for client in door.clients}
+    named |= {f"frontDoor.priorities.{client}": client for client in door.priorities}
+    named |= {f"llmd-oke:{NEXT_KEYS}.{client}": client for client in next_keys}
+    for place, client in named.items():
+        if client not in keys:
+            yield Problem(place, None, ", ".join(keys) or "none", "no client of this name has a key")
 
 
 def _chance_bits(key: str) -> float:
@@ -198,6 +207,14 @@ def certificate_problems(
         if not {host, f"*.{host.partition('.')[2]}"} & covered:
             why = f"it is for {', '.join(sorted(covered)) or 'no host'}, not for {host}"
             yield Problem(f"{path}.{chain_name}", None, f"a certificate for {host}", why)
+
+
+def certificate_end(chain: str) -> datetime | None:
+    """Return the time at which the first certificate of a chain (PEM) expires; None if the text has no certificate."""
+    try:
+        return min(certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(chain.encode()))
+    except ValueError:
+        return None
 
 
 def _time_problems(path: str, chain: Sequence[x509.Certificate], now: datetime) -> Iterator[Problem]:

@@ -28,7 +28,10 @@ _PROTECTED = {
 }
 
 _SECRET_SETTINGS = frozenset(
-    {"huggingFaceToken", "modelSourceUrl", "imageLinks", "frontDoorKeys", "frontDoorKeySet", "frontDoorCertificate"}
+    {
+        *("huggingFaceToken", "modelSourceUrl", "imageLinks", "frontDoorKeys", "frontDoorNextKeys"),
+        *("frontDoorKeySet", "frontDoorCertificate", "frontDoorCacheSecret"),
+    }
     | {"privateKey", "privateKeyPassword"}
 )
 """Settings of a stack that are secret, without their namespace."""

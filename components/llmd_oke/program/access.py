@@ -56,8 +56,9 @@ class ClusterIdentity:
 
         The provider is identified by the cluster's OCID, so that another kubeconfig (of a tunnel, or in CI) replaces no
         objects. Updates overwrite fields that other field managers have set, except those in `ignore_changes`; without
-        `enable_patch_force` the API server would refuse the update as a conflict. With `mutable`, ConfigMaps and
-        Secrets are changed in place, otherwise replaced; with `upsert`, existing objects are adopted.
+        `enable_patch_force` the API server would refuse the update as a conflict. Secrets are changed in place, so that
+        no pod starts while one is away. With `mutable`, ConfigMaps are changed in place too, otherwise replaced; with
+        `upsert`, existing objects are adopted.
         """
         return k8s.Provider(
             name,
@@ -67,7 +68,7 @@ class ClusterIdentity:
             enable_patch_force=True,
             upsert_existing_objects=upsert or None,
             enable_config_map_mutable=mutable or None,
-            enable_secret_mutable=mutable or None,
+            enable_secret_mutable=True,
         )
 
     def name_once_served(

@@ -64,12 +64,13 @@ def front_door_args(
 
     names = (
         front_door_secrets.KEYS,
+        front_door_secrets.NEXT_KEYS,
         front_door_secrets.KEY_SET,
         front_door_secrets.CERTIFICATE,
         front_door_secrets.CACHE_SECRET,
     )
     secrets = front_door_secrets.read_secrets(door, {name: settings.get(name) for name in names})
-    pair, keys, tls = secrets.certificate, secrets.keys, door.tls
+    pair, tls = secrets.certificate, door.tls
     return arguments(
         StackFrontDoorArgs,
         common_args(plan),
@@ -79,7 +80,8 @@ def front_door_args(
         certificate=None if pair is None else {"chain": pair.chain, "key": pulumi.Output.secret(pair.key)},
         certificate_secret=tls.name if tls and tls.kind == "secret" else None,
         issuer={"name": tls.name, "kind": tls.scope} if tls and tls.kind == "issuer" else None,
-        api_keys=None if keys is None else {name: pulumi.Output.secret(key) for name, key in keys.items()},
+        api_keys=_keys(secrets.keys),
+        next_api_keys=_keys(secrets.next_keys) or None,
         tokens=_tokens(door, secrets.key_set),
         cache_secret=None if secrets.cache_secret is None else pulumi.Output.secret(secrets.cache_secret),
         allowed_models=None if door.limits.models is None else list(door.limits.models),
@@ -87,6 +89,10 @@ def front_door_args(
         priorities=door.priorities or None,
         load_balancer=load_balancer_args(plan, door.exposure, door.load_balancer, access),
     )
+
+
+def _keys(keys: Mapping[str, str] | None) -> dict[str, pulumi.Input[str]] | None:
+    return None if keys is None else {client: pulumi.Output.secret(key) for client, key in keys.items()}
 
 
 def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoorModelArgs:

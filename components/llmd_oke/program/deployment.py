@@ -66,7 +66,7 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     """Declare the components of the plan's layer; return the stack's outputs.
 
     `settings` are the stack's config keys besides `llmd-oke:stack`: the secrets `huggingFaceToken`, `modelSourceUrl`,
-    `imageLinks`, `frontDoorKeys`, `frontDoorKeySet` and `frontDoorCertificate`; `apiServer`, the URL of a created
+    `imageLinks` and those of the front door (`planning.front_door_secrets`); `apiServer`, the URL of a created
     cluster's API server at the local end of a tunnel; and `allowReplace`, true to remove the protection of cluster,
     network and pools, so that the next update may replace them.
     """

@@ -5,7 +5,7 @@ at each start that it is work in progress, and compares keys in plain text.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,15 +44,15 @@ def key_digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def keys_filter(digests: Mapping[str, str]) -> Config:
+def keys_filter(digests: Iterable[tuple[str, str]]) -> Config:
     """Return the filter that authenticates clients by the digests of their API keys and refuses other requests.
 
     The filter answers 429 to unknown keys from an address that had too many refusals in a minute.
 
     Args:
-        digests: SHA-256 of the keys, by the clients' names.
+        digests: names of clients with the SHA-256 of one of their keys; a client may have several.
     """
-    clients = {digest: client for client, digest in sorted(digests.items())}
+    clients = {digest: client for client, digest in sorted(digests)}
     per_minute = bounds().refusals_per_minute
     return _lua("sha256", "client-keys", Clients=clients, NameHeader=CLIENT_HEADER, RefusalsPerMinute=per_minute)
 

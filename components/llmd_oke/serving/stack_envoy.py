@@ -214,13 +214,13 @@ def _in_subsets(entries: Sequence[ServedModel], named: Sequence[Upstream]) -> li
     ]
 
 
-def api_keys(keys: Mapping[str, str]) -> str:
+def api_keys(*keys: Mapping[str, str]) -> str:
     """Return the file that authenticates clients by API keys. It contains the keys' digests only.
 
     Args:
-        keys: API keys by the clients' names.
+        keys: API keys by the clients' names, and further keys of the same clients.
     """
-    digests = {client: client_access.key_digest(key) for client, key in keys.items()}
+    digests = [(client, client_access.key_digest(key)) for of_clients in keys for client, key in of_clients.items()]
     return _resources([_extension(client_access.keys_filter(digests))])
 
 

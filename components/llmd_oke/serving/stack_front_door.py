@@ -151,6 +151,9 @@ class StackFrontDoorArgs(TypedDict):
     """Issuer of cert-manager from which the certificate is requested; needs `host`."""
     api_keys: NotRequired[dict[str, pulumi.Input[str]] | None]
     """API keys by the clients' names. At most one of `api_keys` and `tokens`; no authentication without them."""
+    next_api_keys: NotRequired[dict[str, pulumi.Input[str]] | None]
+    """Second API keys by the clients' names, which are valid beside those of `api_keys` while clients change to them;
+    none if left out."""
     tokens: NotRequired[FrontDoorTokensArgs | None]
     """Tokens by which clients authenticate."""
     cache_secret: NotRequired[pulumi.Input[str] | None]
@@ -189,7 +192,7 @@ class StackFrontDoor(pulumi.ComponentResource):
     """Value of the label `llmd-oke/front-door` on the Envoys, known once they are ready."""
 
     def __init__(self, name: str, args: StackFrontDoorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        secrets = ("certificate", "api_keys", "tokens", "cache_secret")
+        secrets = ("certificate", "api_keys", "next_api_keys", "tokens", "cache_secret")
         super().__init__("llmd-oke:index:StackFrontDoor", name, inputs(self, args, *secrets), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
         units = pulumi.ResourceOptions(depends_on=opts.depends_on if opts else None)
@@ -272,7 +275,10 @@ def secret_objects(args: StackFrontDoorArgs) -> dict[str, Manifest]:
 def _authentication(args: StackFrontDoorArgs) -> pulumi.Output[str] | None:
     keys, tokens = args.get("api_keys"), args.get("tokens")
     if keys is not None:
-        return pulumi.Output.all(**keys).apply(stack_envoy.api_keys)
+        each = (keys, args.get("next_api_keys") or {})
+        return pulumi.Output.all(*(pulumi.Output.all(**own) for own in each)).apply(
+            lambda known: stack_envoy.api_keys(*known)
+        )
     if tokens is None:
         return None
     issuer, audiences, uri = tokens["issuer"], tokens["audiences"], tokens.get("key_set_uri")

@@ -13,7 +13,7 @@ from llmd_oke.planning.plan import FrontDoorPlan
 from stack_files import plan
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
-ALICE, BOB = "sk-alice-Qm7xT2vKd9RwZb4H", "sk-bob-Wc3nY8fLs6JpXe5G"
+ALICE, BOB, NEXT = "sk-alice-Qm7xT2vKd9RwZb4H", "sk-bob-Wc3nY8fLs6JpXe5G", "sk-next-Hd5kV9bMq2TzXc7R"
 HOST = "llm.example.com"
 
 
@@ -59,6 +59,25 @@ def test_a_duplicate_key_is_refused_without_showing_it():
     assert list(result) == ["llmd-oke:frontDoorKeys.bob"]
     assert "alice has the same key" in result["llmd-oke:frontDoorKeys.bob"]
     assert ALICE not in str(result)
+
+
+def test_a_client_may_have_a_next_key_beside_its_present_one():
+    assert refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}, frontDoorNextKeys={"alice": NEXT}) == {}
+
+
+@pytest.mark.parametrize(
+    ("next_keys", "why"),
+    [
+        ({"alice": ALICE}, "it is the client's present key"),
+        ({"alice": BOB}, "bob has the same key"),
+        ({"alice": "a" * 40}, "can be guessed"),
+        ({"carol": NEXT}, "no client of this name has a key"),
+    ],
+)
+def test_next_keys_that_cannot_be_used_are_refused(next_keys: dict[str, str], why: str):
+    result = refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}, frontDoorNextKeys=next_keys)
+    assert list(result) == [f"llmd-oke:frontDoorNextKeys.{name}" for name in next_keys]
+    assert why in next(iter(result.values()))
 
 
 @pytest.mark.parametrize(

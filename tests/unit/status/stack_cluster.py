@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import stack_files
 import yaml
@@ -84,6 +84,7 @@ class StackCluster:
     deployments: list[Object] = field(default_factory=list[Object])
     jobs: list[Object] = field(default_factory=list[Object])
     events: list[Object] = field(default_factory=list[Object])
+    secrets: list[Object] = field(default_factory=list[Object])
     answers: dict[str, Answer] = field(default_factory=dict[str, Answer])
     asked: list[str] = field(default_factory=list[str])
 
@@ -117,9 +118,12 @@ class StackCluster:
             f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments": self.deployments,
             f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs": self.jobs,
             f"/api/v1/namespaces/{NAMESPACE}/events": self.events,
+            f"/api/v1/namespaces/{NAMESPACE}/secrets": self.secrets,
         }
         if place in lists:
-            return 200, json.dumps({"metadata": {}, "items": lists[place]})
+            asked = parse_qs(urlsplit(path).query).get("fieldSelector", [""])[0].removeprefix("metadata.name=")
+            named = [item for item in lists[place] if item["metadata"].get("name") == asked]
+            return 200, json.dumps({"metadata": {}, "items": named if place.endswith("/secrets") else lists[place]})
         if place == "/version":
             return 200, json.dumps({"gitVersion": "v1.34.2"})
         return 404, json.dumps({"kind": "Status", "code": 404, "message": f"{place} is not there"})
@@ -150,8 +154,11 @@ def _groups(plan: Plan) -> Iterable[tuple[str, dict[str, str], int, dict[str, st
                 images = {"vllm": planned["vllm"]}
                 yield f"{name}-{role.role}", own, role.replicas, images, role.parallelism.gpus
             yield f"{name}-router", labels.router(model.name, name), 2, {"epp": planned["epp"]}, 0
-        own = {**labels.front_door_selector(model.name), labels.FRONT_DOOR: "v"}
-        yield f"{model.name}-front-door", own, 2, {"envoy": planned["envoy"]}, 0
+        if plan.front_door is None:
+            own = {**labels.front_door_selector(model.name), labels.FRONT_DOOR: "v"}
+            yield f"{model.name}-front-door", own, 2, {"envoy": planned["envoy"]}, 0
+    if plan.front_door is not None:
+        yield "front-door-v", labels.stack_front_door_selector("v"), 2, {"envoy": planned["envoy"]}, 0
 
 
 @contextmanager

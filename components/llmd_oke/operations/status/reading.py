@@ -16,7 +16,7 @@ from lightkube.generic_resource import GenericNamespacedResource
 from lightkube.models.core_v1 import Container, ContainerStatus
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Event, Node, Pod
+from lightkube.resources.core_v1 import Event, Node, Pod, Secret
 from llmd_base.addresses import HttpEndpoint
 from llmd_base.errors import KitError
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -39,7 +39,7 @@ LeaderWorkerSet: type[GenericNamespacedResource] = _generic.create_namespaced_re
 )
 """lightkube's class for LeaderWorkerSets, which run servers over several nodes; specs and statuses are mappings."""
 
-Object = TypeVar("Object", Node, Pod, Deployment, GenericNamespacedResource, Job, Event)
+Object = TypeVar("Object", Node, Pod, Deployment, GenericNamespacedResource, Job, Event, Secret)
 
 
 class _List(BaseModel):
@@ -97,7 +97,8 @@ def reason(error: Exception) -> str:
 @dataclass(frozen=True)
 class ClusterReading:
     """Objects of a cluster from which a stack's status is determined. Deployments, LeaderWorkerSets, Jobs and warning
-    events are those of the stack's namespace; pods are those of all namespaces, unless `own_pods_only`.
+    events are those of the stack's namespace; pods are those of all namespaces, unless `own_pods_only`. Secrets are
+    those that were asked for and exist.
     """
 
     taken: datetime
@@ -109,6 +110,7 @@ class ClusterReading:
     leader_worker_sets: tuple[GenericNamespacedResource, ...] | Unread
     jobs: tuple[Job, ...] | Unread
     warnings: tuple[Event, ...] | Unread
+    secrets: tuple[Secret, ...] | Unread = ()
 
     @property
     def silent(self) -> str | None:
@@ -119,10 +121,16 @@ class ClusterReading:
 
 
 def read_cluster(
-    access: ClusterAccess, namespace: str, limit_s: float = LIMIT_S, *, over_nodes: bool = False
+    access: ClusterAccess,
+    namespace: str,
+    limit_s: float = LIMIT_S,
+    *,
+    over_nodes: bool = False,
+    secrets: Iterable[str] = (),
 ) -> ClusterReading:
     """Read a cluster's objects from the API server, concurrently and within `limit_s` seconds; LeaderWorkerSets only
-    with `over_nodes`, for servers that run over several nodes.
+    with `over_nodes`, for servers that run over several nodes, and Secrets of the namespace only by the names in
+    `secrets`.
     """
     until_s = time.monotonic() + limit_s
     way = ThreadedRead(lambda: access.api("")).until(until_s)
@@ -143,6 +151,8 @@ def read_cluster(
     sets = ask_for(f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{namespace}/leaderworkersets") if over_nodes else None
     jobs = ask_for(f"/apis/batch/v1/namespaces/{namespace}/jobs")
     warnings = ask_for(f"/api/v1/namespaces/{namespace}/events?fieldSelector=type%3DWarning")
+    by_name = f"/api/v1/namespaces/{namespace}/secrets?fieldSelector=metadata.name%3D"
+    named = [ask_for(by_name + name) for name in secrets]
     listed = pods()
     return ClusterReading(
         taken=datetime.now(UTC),
@@ -154,7 +164,18 @@ def read_cluster(
         leader_worker_sets=_objects(sets(), "leaderworkerset.x-k8s.io/v1", LeaderWorkerSet) if sets else (),
         jobs=_objects(jobs(), "batch/v1", Job),
         warnings=_objects(warnings(), "v1", Event),
+        secrets=_together([_objects(answer(), "v1", Secret) for answer in named]),
     )
+
+
+def _together(lists: Iterable[tuple[Secret, ...] | Unread]) -> tuple[Secret, ...] | Unread:
+    """Return the Secrets of all lists, or the first list that couldn't be read."""
+    read: list[Secret] = []
+    for part in lists:
+        if isinstance(part, Unread):
+            return part
+        read += part
+    return tuple(read)
 
 
 def _pods(way: HttpEndpoint, namespace: str) -> tuple[bytes, bool]:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 
 from lightkube.resources.apps_v1 import Deployment
@@ -20,6 +20,7 @@ from llmd_oke.operations import jobs
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.operations.passport import running_images
+from llmd_oke.operations.status.credentials import Credential, credential_symptoms, credentials, used_secrets
 from llmd_oke.operations.status.load import (
     CounterGrowth,
     Gauges,
@@ -95,6 +96,7 @@ class StackStatus:
     changes: tuple[StackChange, ...]
     prometheus: str | None
     alerts: tuple[ActiveAlert, ...] | Unread
+    credentials: tuple[Credential, ...] | Unread
 
     @property
     def seen(self) -> bool:
@@ -107,11 +109,21 @@ class StatusReader:
     server answers.
 
     `every_s` is the wall time in seconds between two scrapes of the pods' counters, if Prometheus doesn't have them;
-    `prometheus` is the URL of Prometheus, None without one.
+    `prometheus` is the URL of Prometheus, None without one. Certificates that end within `ends_within` are symptoms; if
+    it is None, Secrets aren't read.
     """
 
-    def __init__(self, stack: str, plan: Plan, how: RunContext, every_s: float, prometheus: str | None = None) -> None:
+    def __init__(
+        self,
+        stack: str,
+        plan: Plan,
+        how: RunContext,
+        every_s: float,
+        prometheus: str | None = None,
+        ends_within: timedelta | None = None,
+    ) -> None:
         self._stack, self._plan, self._how, self._every_s = stack, plan, how, every_s
+        self._ends_within = ends_within
         self._access = ClusterAccess(plan.kubeconfig_context)
         decisions = plan.release.endpoint_picker.dialect.metrics.decisions
         self._prometheus = (
@@ -123,7 +135,8 @@ class StatusReader:
         """Read the present status."""
         prometheus = self._prometheus
         alerts = ThreadedRead(prometheus.alerts) if prometheus else None
-        reading = read_cluster(self._access, self._plan.namespace, over_nodes=self._plan.over_nodes)
+        over_nodes, secrets = self._plan.over_nodes, used_secrets(self._plan) if self._ends_within is not None else ()
+        reading = read_cluster(self._access, self._plan.namespace, over_nodes=over_nodes, secrets=secrets)
         running = () if isinstance(reading.pods, Unread) else programs(own_pods(self._plan, reading.pods))
         growth = self._growth(running, reading)
         unasked = Unread("no Prometheus; `--prometheus URL` names one")
@@ -135,6 +148,7 @@ class StatusReader:
             growth,
             alerts.until(time.monotonic() + LIMIT_S) if alerts else unasked,
             prometheus.url if prometheus else None,
+            self._ends_within,
         )
 
     def _growth(self, running: Sequence[CountedProgram], reading: ClusterReading) -> CounterGrowth | Unread:
@@ -160,6 +174,7 @@ def judge_status(
     growth: CounterGrowth | Unread,
     alerts: tuple[ActiveAlert, ...] | Unread,
     prometheus: str | None = None,
+    ends_within: timedelta | None = None,
 ) -> StackStatus:
     """Determine a stack's status from what was read of cluster, counters and alerts."""
     nodes, pods = reading.nodes, reading.pods
@@ -189,6 +204,7 @@ def judge_status(
                 load_symptoms(loads, stack),
                 () if isinstance(images, Unread) else _image_symptoms(plan, stack, images),
                 _alert_symptoms(alerts, prometheus),
+                () if ends_within is None else credential_symptoms(plan, reading.secrets, reading.taken, ends_within),
                 () if isinstance(growth, Unread) else _scraping_symptoms(growth, prometheus),
             )
         ),
@@ -202,6 +218,7 @@ def judge_status(
         changes=tuple(_changes(reading))[:_MAX_CHANGES],
         prometheus=prometheus,
         alerts=alerts,
+        credentials=credentials(plan, reading.secrets),
     )
 
 
