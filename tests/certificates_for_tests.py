@@ -44,4 +44,8 @@ def certificate(key: PrivateKey, host: str, end: datetime | None = None) -> Cert
     builder = builder.not_valid_before(end - timedelta(days=366)).not_valid_after(end)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.key.public_key())  # tells authorities of one name apart
+    builder = builder.add_extension(identifier, critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+    builder = builder.add_extension(issuer, critical=False)
     return Certificate(builder.sign(key.key, hashes.SHA256()))
