@@ -1,4 +1,5 @@
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,21 @@ def answering(*, create: bool) -> tuple[Terminal, list[str]]:
         return "typed"
 
     return Terminal(confirm, ask_passphrase), questions
+
+
+def test_a_passphrase_is_changed_and_the_old_one_opens_nothing(signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch):
+    def pulumi(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        argv = [signed_in.program, *words, "--stack", "dev", "--cwd", str(signed_in.project)]
+        return subprocess.run(argv, input=given, capture_output=True, text=True, timeout=60, check=False)
+
+    monkeypatch.setenv(PASSPHRASE, "the old one")
+    require_stack(signed_in, answering(create=True)[0])
+    assert pulumi("config", "set", "--secret", "llmd-oke:huggingFaceToken", given="hf_planted").returncode == 0
+    changed = pulumi("stack", "change-secrets-provider", "passphrase", given="the new one\n")
+    assert changed.returncode == 0, changed.stderr
+    assert pulumi("config", "get", "llmd-oke:huggingFaceToken").returncode != 0
+    monkeypatch.setenv(PASSPHRASE, "the new one")
+    assert pulumi("config", "get", "llmd-oke:huggingFaceToken").stdout.strip() == "hf_planted"
 
 
 def test_without_a_login_to_a_state_backend_the_error_names_the_command_to_log_in(pulumi: PulumiCli):

@@ -127,7 +127,7 @@ class Load:
 
 
 async def answers(known: Known) -> set[int]:
-    """Return the statuses that a key or token gets by several new connections, so that all threads of Envoy are asked."""
+    """Return the statuses of several new connections with a key or token, which reach all threads of Envoy."""
 
     async def ask() -> int:
         async with Client(tls=known.trust, key=known.key) as client:
