@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llmd_oke.cluster.gpu_pool import GpuPool, GpuPoolArgs, Launch
     from llmd_oke.cluster.iam import Iam, IamArgs
     from llmd_oke.cluster.network import ClusterNetworkArgs, Network, NetworkArgs, NodeNetworkArgs
+    from llmd_oke.cluster.oci_monitoring import OciAlarmArgs, OciMonitoring, OciMonitoringArgs
     from llmd_oke.cluster.oke_cluster import (
         AddOnArgs,
         AddOns,
@@ -135,6 +136,11 @@ REGISTRY = {
         "Network",
         "NetworkArgs",
         "NodeNetworkArgs",
+    ),
+    "llmd_oke.cluster.oci_monitoring": (
+        "OciAlarmArgs",
+        "OciMonitoring",
+        "OciMonitoringArgs",
     ),
     "llmd_oke.cluster.oke_cluster": (
         "AddOnArgs",
@@ -362,6 +368,9 @@ __all__ = [
     "NodeNetworkArgs",
     "NodeRepair",
     "NodeRepairArgs",
+    "OciAlarmArgs",
+    "OciMonitoring",
+    "OciMonitoringArgs",
     "OidcArgs",
     "OkeCluster",
     "OkeClusterArgs",

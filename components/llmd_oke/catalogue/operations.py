@@ -215,6 +215,8 @@ StackFeature = Literal[
     "image-files",
     "images-elsewhere",
     "reservations",
+    "oci-alarms",
+    "oci-logs",
     "network-elsewhere",
     "budget",
 ]

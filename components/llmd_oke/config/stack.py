@@ -23,6 +23,7 @@ from llmd_oke.config.front_door import FrontDoorConfig
 from llmd_oke.config.gateway import Gateway
 from llmd_oke.config.model import ModelConfig
 from llmd_oke.config.network_policies import NetworkPolicies
+from llmd_oke.config.oci_monitoring import OciMonitoringConfig
 from llmd_oke.config.pools import CpuPoolConfig, GpuPoolConfig, SystemPoolConfig
 from llmd_oke.config.tags import Tags
 
@@ -496,6 +497,11 @@ class StackConfig(ConfigPart):
 
     budget: Annotated[BudgetConfig | None, Field(exclude_if=is_absent)] = None
     """A budget of OCI with alerts by mail for the compartment of a created cluster; none if left out."""
+
+    oci_monitoring: Annotated[OciMonitoringConfig | None, Field(exclude_if=is_absent)] = None
+    """Alarms of OCI Monitoring with their notifications, and the log of the control plane in OCI Logging, for a created
+    cluster; none if left out.
+    """
 
     tracing: Annotated[Tracing | None, Field(exclude_if=is_absent)] = None
     """Export of request traces from endpoint pickers, routing sidecars and vLLM; none if left out."""

@@ -21,6 +21,7 @@ from llmd_oke.planning.model_plan import ModelPlan
 from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
 from llmd_oke.planning.network_policies import network_policy_advice
+from llmd_oke.planning.oci_monitoring import oci_monitoring_advice
 from llmd_oke.planning.placement import place, pods
 from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, kernel_faults
@@ -70,6 +71,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_nodes_by_tag(plan),
         *tag_advice(plan),
         *budget_advice(plan),
+        *oci_monitoring_advice(plan),
         *network_policy_advice(plan),
         *_without_rdma(plan),
         *cache_isolation_advice(plan.front_door),

@@ -29,6 +29,7 @@ from llmd_oke.planning.models import answer_changes, other_problems, room_proble
 from llmd_oke.planning.monitoring import monitoring_problems, tracing_problems
 from llmd_oke.planning.network import network_problems
 from llmd_oke.planning.network_policies import network_policy_problems
+from llmd_oke.planning.oci_monitoring import oci_monitoring_problems
 from llmd_oke.planning.placement import (
     empty_nodes,
     lacks_virtual_functions,
@@ -83,6 +84,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *monitoring_problems(config),
         *tag_problems(config),
         *budget_problems(config),
+        *oci_monitoring_problems(config),
         *of_models,
         *_evaluation_problems(config),
     ]

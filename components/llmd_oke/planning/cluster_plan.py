@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llmd_oke.catalogue.cluster import Need
+from llmd_oke.catalogue.oci_monitoring import OciAlarm
 from llmd_oke.config import (
     SizeLimits,
 )
@@ -233,6 +234,23 @@ class CpuPoolPlan(NodesPlan):
 
 
 @dataclass(frozen=True)
+class OciAlarmsPlan:
+    """Alarms of OCI Monitoring: rows of the catalogue, and the addresses or the existing topic that they notify."""
+
+    rows: tuple[OciAlarm, ...]
+    recipients: tuple[str, ...]
+    topic_id: str | None
+
+
+@dataclass(frozen=True)
+class OciMonitoringPlan:
+    """Alarms of OCI, None for none, and the days for which the control plane's log is kept, None for no log."""
+
+    alarms: OciAlarmsPlan | None
+    retention_days: int | None
+
+
+@dataclass(frozen=True)
 class ClusterPlan:
     """Everything that a stack creates besides models: network, IAM policies, pools, add-ons, storage and cluster
     autoscaler.
@@ -240,7 +258,8 @@ class ClusterPlan:
     The first of `cpu_pools` is the system pool. `cluster_id` is that of an existing cluster, whose `kubeconfig` is
     requested from OCI if None. Pods have addresses of the VCN if `pods_cidr` is None. `storage` is None if no file
     system is created; `autoscaler` is the cluster autoscaler add-on, None if no pool is autoscaled; `node_repair` tells
-    whether OKE repairs GPU nodes on request by a label. `budget` is that of the compartment, None if there is none.
+    whether OKE repairs GPU nodes on request by a label. `budget` is that of the compartment, None if there is none, and
+    `oci_monitoring` has OCI's alarms and logs, None for neither.
     """
 
     cluster_name: str
@@ -269,6 +288,7 @@ class ClusterPlan:
     autoscaler: AddOn | None
     node_repair: Literal["none", "on-request"]
     budget: BudgetConfig | None
+    oci_monitoring: OciMonitoringPlan | None
 
     @property
     def pools(self) -> tuple[GpuPoolPlan | CpuPoolPlan, ...]:

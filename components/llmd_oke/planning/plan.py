@@ -323,9 +323,9 @@ class Plan:
     @property
     def config_hash(self) -> str:
         """Hash of the deployed configuration: equal for stack files with the same settings and equal project entries,
-        whatever their smoke benchmark, tags, budget and weights of the front door.
+        whatever their smoke benchmark, tags, budget, alarms and logs of OCI, and weights of the front door.
         """
-        left_out: Any = {"smoke": True, "tags": True, "budget": True, "front_door": {"weights"}}
+        left_out: Any = {"smoke": True, "tags": True, "budget": True, "oci_monitoring": True, "front_door": {"weights"}}
         text = self.config.model_dump_json(by_alias=True, exclude=left_out)
         text += "".join(f"\n{entry.file} {entry.sha256}" for entry in self.project_entries if entry.is_deployed)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

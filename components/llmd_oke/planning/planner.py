@@ -47,6 +47,7 @@ from llmd_oke.planning.models import answer_changes
 from llmd_oke.planning.monitoring import monitoring, tracing
 from llmd_oke.planning.network import control_plane_cidrs, planned_network
 from llmd_oke.planning.network_policies import network_policies
+from llmd_oke.planning.oci_monitoring import planned_oci_monitoring
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import Plan
 from llmd_oke.planning.planned_model import PlannedModel, memory
@@ -163,6 +164,7 @@ def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
         storage=created_storage(config),
         autoscaler=autoscaler_add_on(config) if autoscaled_pools(config) else None,
         budget=config.budget,
+        oci_monitoring=planned_oci_monitoring(config),
     )
 
 

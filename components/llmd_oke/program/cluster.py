@@ -13,6 +13,7 @@ from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
 from llmd_oke.cluster.gpu_pool import GpuPool, GpuPoolArgs
 from llmd_oke.cluster.iam import Iam, IamArgs, wait_for_policies
 from llmd_oke.cluster.network import Network, NetworkArgs
+from llmd_oke.cluster.oci_monitoring import OciAlarmArgs, OciMonitoring, OciMonitoringArgs
 from llmd_oke.cluster.oke_cluster import AddOnArgs, AddOns, AddOnsArgs, OkeCluster, OkeClusterArgs
 from llmd_oke.cluster.pools import CpuPool, CpuPoolArgs, NodeImage, NodeImageArgs, SystemPool, SystemPoolArgs
 from llmd_oke.cluster.provider import TagArgs, availability_domains, region_provider
@@ -363,6 +364,29 @@ def declare_budget(plan: Plan, cluster: CreatedCluster) -> None:
         provider_is_home=None,
     )
     Budget("budget", args, pulumi.ResourceOptions(providers=[cluster.provider]))
+
+
+def declare_oci_monitoring(plan: Plan, cluster: CreatedCluster) -> None:
+    """Declare OCI's alarms on the cluster and its compartment, and the control plane's log, if the stack file has
+    them.
+    """
+    created = plan.created
+    if created is None or (chosen := created.oci_monitoring) is None:
+        return
+    alarms = chosen.alarms
+    rows = [arguments(OciAlarmArgs, alarm) for alarm in alarms.rows] if alarms else None
+    args = arguments(
+        OciMonitoringArgs,
+        _tags(created.tags),
+        created,
+        chosen,
+        cluster_id=cluster.oke.cluster_id,
+        display_name=created.iam.unique_name,
+        alarms=rows,
+        recipients=alarms.recipients if alarms else None,
+        topic_id=alarms.topic_id if alarms else None,
+    )
+    OciMonitoring("oci-monitoring", args, pulumi.ResourceOptions(providers=[cluster.provider]))
 
 
 def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:

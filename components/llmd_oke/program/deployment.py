@@ -95,6 +95,7 @@ def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[
         declare_autoscaler,
         declare_budget,
         declare_node_repair,
+        declare_oci_monitoring,
         declare_operators,
         declare_policy_engine,
     )
@@ -105,6 +106,7 @@ def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[
     engines = declare_policy_engine(plan, cluster, cluster.inside, rehearsed=rehearsed)
     declare_node_repair(plan, cluster, cluster.inside)
     declare_budget(plan, cluster)
+    declare_oci_monitoring(plan, cluster)
     gates = declare_operators(plan, cluster, cluster.inside)
     declare_autoscaler(plan, cluster, gates)
     access = replace(cluster.access, ready=(*cluster.nodes, *engines, *gates))

@@ -24,7 +24,7 @@ MOST_GAP_S = 5.0
 
 @dataclass(frozen=True)
 class Rotation:
-    """What became of requests, and the two updates."""
+    """Outcome of requests, and the two updates."""
 
     cost: dict[str, Any]
     overlap: Ended

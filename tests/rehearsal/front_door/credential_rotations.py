@@ -51,7 +51,7 @@ CONNECTIONS = 8
 
 @dataclass
 class Known:
-    """What a client knows of the front door at a time: its key or token, and the certificates that it trusts."""
+    """Knowledge of a client: its present key or token, and the certificates that it trusts."""
 
     key: str
     trust: ssl.SSLContext | bool = False
@@ -59,7 +59,7 @@ class Known:
 
 @dataclass
 class Cost:
-    """What became of requests while something was rotated."""
+    """Outcome of requests while something was rotated."""
 
     sent: int
     failures: list[str]

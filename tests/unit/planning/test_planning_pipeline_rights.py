@@ -22,6 +22,8 @@ FEATURES: dict[StackFeature, dict[str, Any]] = {
     "reservations": {"pool": {"capacityReservationId": ocid("capacityreservation")}},
     "network-elsewhere": {"cluster": {"network": {"compartmentId": ELSEWHERE}}},
     "budget": {"budget": {"monthlyAmount": 1, "recipients": ["ops@example.com"]}},
+    "oci-alarms": {"ociMonitoring": {"alarms": {"recipients": ["ops@example.com"]}}},
+    "oci-logs": {"ociMonitoring": {"logs": {}}},
 }
 DEPLOYS: dict[StackFeature, list[str]] = {
     "rights": ["manage policies in tenancy", "manage dynamic-groups in tenancy"],
@@ -40,11 +42,20 @@ DEPLOYS: dict[StackFeature, list[str]] = {
     "reservations": [f"use compute-capacity-reservations in compartment id {COMPARTMENT}"],
     "network-elsewhere": [f"manage virtual-network-family in compartment id {ELSEWHERE}"],
     "budget": ["manage usage-budgets in tenancy"],
+    "oci-alarms": [
+        f"{verb} in compartment id {COMPARTMENT}"
+        for verb in ("manage alarms", "read metrics", "manage ons-topics", "manage ons-subscriptions")
+    ],
+    "oci-logs": [f"manage log-groups in compartment id {COMPARTMENT}"],
 }
 LOOKS: dict[StackFeature, list[str]] = {
     "lustre": [f"read lustre-file-family in compartment id {COMPARTMENT}"],
     "network-elsewhere": [f"read virtual-network-family in compartment id {ELSEWHERE}"],
     "budget": ["read usage-budgets in tenancy"],
+    "oci-alarms": [
+        f"read {what} in compartment id {COMPARTMENT}" for what in ("alarms", "ons-topics", "ons-subscriptions")
+    ],
+    "oci-logs": [f"read log-groups in compartment id {COMPARTMENT}"],
 }
 
 

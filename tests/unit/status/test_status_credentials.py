@@ -1,4 +1,4 @@
-"""What `llmd-oke status` says of a stack's certificates and other secrets."""
+"""`llmd-oke status` about certificates and other secrets of a stack."""
 
 import base64
 import json

@@ -1,0 +1,142 @@
+"""Component for OCI's alarms on a cluster and its compartment, their notifications, and the control plane's log."""
+
+from typing import NotRequired, TypedDict
+
+import pulumi
+import pulumi_oci as oci
+
+from llmd_oke.catalogue.oci_monitoring import oci_monitoring
+from llmd_oke.cluster.provider import TagArgs, foreign_tags, tag_args
+from llmd_oke.objects import inputs, outputs
+
+
+class OciAlarmArgs(TypedDict):
+    """An alarm of OCI Monitoring."""
+
+    name: str
+    """Name of the alarm, unique in the component."""
+    namespace: str
+    """Namespace of the metric."""
+    query: str
+    """Condition in Oracle's query language (MQL). `$cluster_id` stands for the cluster's OCID."""
+    pending: str
+    """Duration for which the condition must hold before the alarm fires, in ISO 8601 (`PT5M`)."""
+    severity: str
+    """`CRITICAL`, `ERROR`, `WARNING` or `INFO`."""
+    says: str
+    """Text of notifications."""
+
+
+class OciMonitoringArgs(TagArgs):
+    """Arguments of alarms and logs."""
+
+    compartment_id: pulumi.Input[str]
+    """Compartment of the alarms and the log group, and of the metrics."""
+    cluster_id: pulumi.Input[str]
+    """OCID of the cluster."""
+    display_name: NotRequired[str | None]
+    """Prefix of the names of topic, alarms and log group, unique in the tenancy; the component's name if left out."""
+    alarms: NotRequired[list[OciAlarmArgs] | None]
+    """Alarms; none if left out."""
+    recipients: NotRequired[list[str] | None]
+    """E-mail addresses that a new topic sends notifications to. With alarms, either `recipients` or `topic_id`."""
+    topic_id: NotRequired[pulumi.Input[str] | None]
+    """OCID of an existing topic."""
+    retention_days: NotRequired[int | None]
+    """Days for which the log of the cluster's control plane is kept, a multiple of 30; no log if left out."""
+
+
+class OciMonitoring(pulumi.ComponentResource):
+    """Alarms on metrics that OCI publishes by itself, a topic that sends them by mail, and the log of OKE's control
+    plane. Subscriptions are pending until their addresses have confirmed them.
+    """
+
+    topic_id: pulumi.Output[str] | None
+    """OCID of the topic; None without alarms."""
+    log_group_id: pulumi.Output[str] | None
+    """OCID of the log group; None without a log."""
+
+    def __init__(self, name: str, args: OciMonitoringArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:OciMonitoring", name, inputs(self, args), opts)
+        child = pulumi.ResourceOptions(parent=self, ignore_changes=foreign_tags(args))
+        label, days = args.get("display_name") or name, args.get("retention_days")
+        self.topic_id = _alarms(name, label, args, child) if args.get("alarms") else None
+        self.log_group_id = None if days is None else _log(name, label, args, days, child)
+        self.register_outputs(outputs(self))
+
+
+def _alarms(name: str, label: str, args: OciMonitoringArgs, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    """Declare the alarms and, unless there is one, their topic with its subscriptions; return the topic's OCID."""
+    own, tags, given = args["compartment_id"], tag_args(args), args.get("topic_id")
+    topic_id = None if given is None else pulumi.Output.from_input(given)
+    if topic_id is None:
+        topic_id = oci.ons.NotificationTopic(
+            f"{name}-topic",
+            compartment_id=own,
+            name=f"{label}-alarms",
+            description=f"Alarms of {label}",
+            **tags,
+            opts=opts,
+        ).topic_id
+        for recipient in args.get("recipients") or ():
+            oci.ons.Subscription(
+                f"{name}-{recipient}",
+                compartment_id=own,
+                topic_id=topic_id,
+                protocol="EMAIL",
+                endpoint=recipient,
+                **tags,
+                opts=opts,
+            )
+    cluster_id = pulumi.Output.from_input(args["cluster_id"])
+    for alarm in args.get("alarms") or ():
+        oci.monitoring.Alarm(
+            f"{name}-{alarm['name']}",
+            compartment_id=own,
+            metric_compartment_id=own,
+            display_name=f"{label}-{alarm['name']}",
+            namespace=alarm["namespace"],
+            query=cluster_id.apply(lambda ocid, query=alarm["query"]: query.replace("$cluster_id", ocid)),
+            pending_duration=alarm["pending"],
+            severity=alarm["severity"],
+            body=f"{label}: {alarm['says']}",
+            message_format="ONS_OPTIMIZED",
+            destinations=[topic_id],
+            is_enabled=True,
+            **tags,
+            opts=opts,
+        )
+    return topic_id
+
+
+def _log(name: str, label: str, args: OciMonitoringArgs, days: int, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    """Declare a log group with the log of the cluster's control plane; return the group's OCID."""
+    tags, facts = tag_args(args), oci_monitoring().control_plane_log
+    group = oci.logging.LogGroup(
+        f"{name}-logs",
+        compartment_id=args["compartment_id"],
+        display_name=f"{label}-logs",
+        description=f"Logs of {label}",
+        **tags,
+        opts=opts,
+    )
+    oci.logging.Log(
+        f"{name}-control-plane",
+        log_group_id=group.id,
+        display_name=f"{label}-control-plane",
+        log_type="SERVICE",
+        is_enabled=True,
+        retention_duration=days,
+        configuration={
+            "compartment_id": args["compartment_id"],
+            "source": {
+                "source_type": "OCISERVICE",
+                "service": facts.service,
+                "category": facts.category,
+                "resource": args["cluster_id"],
+            },
+        },
+        **tags,
+        opts=opts,
+    )
+    return group.id

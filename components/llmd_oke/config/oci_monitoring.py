@@ -1,0 +1,53 @@
+"""Alarms and logs of OCI for a created cluster: who is told, and what is kept."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from llmd_oke.config.base import ConfigPart, Items, Ocid, is_absent
+from llmd_oke.config.budget import EmailAddress
+
+AlarmName = Literal[
+    "no-node-for-pods",
+    "unhealthy-machine",
+    "planned-maintenance",
+    "no-healthy-front-door",
+    "gpu-fault",
+    "gpu-memory-errors",
+    "rdma-link-speed",
+    "rdma-cable",
+]
+
+
+class OciAlarms(ConfigPart):
+    """Alarms of OCI Monitoring on metrics that OCI has by itself: of the cluster, of the compartment's instances and
+    network load balancers, and, with `cluster.iam.grants: [oci-metrics]`, of GPUs and RDMA adapters.
+    """
+
+    recipients: Items[EmailAddress] = ()
+    """Addresses that a topic of the stack's own sends mail to; each must confirm by a link in its first mail."""
+
+    topic_id: Annotated[Ocid | None, Field(exclude_if=is_absent)] = None
+    """Existing topic of OCI Notifications, in place of `recipients`."""
+
+    left_out: Items[AlarmName] = ()
+    """Alarms that the stack is not to have."""
+
+
+class OciLogs(ConfigPart):
+    """Log of the cluster's control plane (API server, scheduler, controllers) in a log group of OCI Logging."""
+
+    retention_days: Literal[30, 60, 90, 120, 150, 180] = 30
+    """Days for which OCI keeps it."""
+
+
+class OciMonitoringConfig(ConfigPart):
+    """Alarms and logs that OCI keeps without an agent of the kit's. OCI bills logs and notifications beyond a free
+    part.
+    """
+
+    alarms: Annotated[OciAlarms | None, Field(exclude_if=is_absent)] = None
+    """Alarms and whom they tell; none if left out."""
+
+    logs: Annotated[OciLogs | None, Field(exclude_if=is_absent)] = None
+    """Log of the control plane; none if left out, `{}` for the defaults."""

@@ -1,0 +1,79 @@
+"""Alarms and logs of OCI: which alarms mean something for a stack, and where they can't be made."""
+
+from collections.abc import Iterator
+
+from llmd_base.errors import Problem
+
+from llmd_oke.catalogue.oci_monitoring import AlarmNeed, oci_monitoring
+from llmd_oke.config import StackConfig
+from llmd_oke.planning.cluster_plan import OciAlarmsPlan, OciMonitoringPlan
+from llmd_oke.planning.plan import Advice, Plan
+from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES
+
+_PATH = "ociMonitoring"
+
+
+def planned_oci_monitoring(config: StackConfig) -> OciMonitoringPlan | None:
+    """Return the alarms and logs of the cluster that a stack creates; None if it has none."""
+    chosen = config.oci_monitoring
+    if chosen is None:
+        return None
+    alarms = None
+    if chosen.alarms is not None:
+        met = _met_needs(config)
+        rows = tuple(
+            alarm
+            for alarm in oci_monitoring().alarms
+            if alarm.name not in chosen.alarms.left_out and (alarm.needs is None or met[alarm.needs])
+        )
+        alarms = OciAlarmsPlan(rows, chosen.alarms.recipients, chosen.alarms.topic_id)
+    return OciMonitoringPlan(alarms, chosen.logs.retention_days if chosen.logs else None)
+
+
+def oci_monitoring_problems(config: StackConfig) -> Iterator[Problem]:
+    """Find alarms and logs of a stack that creates no cluster, alarms that tell nobody, and sections with nothing."""
+    chosen = config.oci_monitoring
+    if chosen is None:
+        return
+    if config.created_cluster is None:
+        why = "only a stack that creates its cluster knows its compartment and its OCID"
+        yield Problem(_PATH, "alarms or logs", "nothing, or a cluster of mode create", why)
+    alarms = chosen.alarms
+    if alarms is None and chosen.logs is None:
+        yield Problem(_PATH, None, "alarms or logs", "there is nothing in it")
+    if alarms is None:
+        return
+    if bool(alarms.recipients) == (alarms.topic_id is not None):
+        why = "alarms tell nobody" if not alarms.recipients else "a topic of yours has its own subscriptions"
+        yield Problem(f"{_PATH}.alarms", None, "either recipients or topicId", why)
+    for key, values in {"recipients": alarms.recipients, "leftOut": alarms.left_out}.items():
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                yield Problem(f"{_PATH}.alarms.{key}[{index}]", value, "each once", "it is there already")
+
+
+def oci_monitoring_advice(plan: Plan) -> Iterator[Advice]:
+    """Yield advice on alarms that the stack could have, and on whose alarms they are."""
+    alarms = plan.created.oci_monitoring.alarms if plan.created and plan.created.oci_monitoring else None
+    if alarms is None:
+        return
+    if any("$cluster_id" not in alarm.query for alarm in alarms.rows):
+        text = "alarms of instances and load balancers count all of the compartment, also those of other stacks"
+        yield Advice(f"{_PATH}.alarms", text, kind="note")
+    if not _met_needs(plan.config)["gpu-metrics"]:
+        text = (
+            "alarms of GPUs and RDMA need cluster.iam.grants: [oci-metrics], and nodes whose agent the kit configures"
+            f" (launch: {' or '.join(SELF_MANAGED_LAUNCHES)})"
+        )
+        yield Advice(f"{_PATH}.alarms", text, kind="note")
+
+
+def _met_needs(config: StackConfig) -> dict[AlarmNeed, bool]:
+    cluster = config.created_cluster
+    own = [pool for pool in config.gpu_pools if pool.pool_id is None]
+    return {
+        "front-door": config.front_door is not None and config.front_door.exposure != "cluster",
+        "gpu-metrics": cluster is not None
+        and "oci-metrics" in cluster.iam.grants
+        and any(pool.launch in SELF_MANAGED_LAUNCHES for pool in own),
+    }

@@ -1,0 +1,67 @@
+"""OCI's alarms on a created cluster, whom they tell, and the control plane's log."""
+
+from collections.abc import Callable
+from typing import Any
+
+from created_cluster import cluster_layer
+from llmd_oke.testing import Rendered
+from stack_files import COMPARTMENT, ocid
+
+ALARM, TOPIC, SUBSCRIPTION = (
+    "oci:Monitoring/alarm:Alarm",
+    "oci:Ons/notificationTopic:NotificationTopic",
+    "oci:Ons/subscription:Subscription",
+)
+LOG, GROUP = "oci:Logging/log:Log", "oci:Logging/logGroup:LogGroup"
+CLUSTER = "oci:ContainerEngine/cluster:Cluster"
+TO_BOTH: dict[str, Any] = {"alarms": {"recipients": ["ops@example.com", "night@example.com"]}}
+NAMES = ("no-node-for-pods", "planned-maintenance", "unhealthy-machine")
+
+Render = Callable[..., Rendered]
+
+
+def test_each_alarm_is_on_the_compartments_metrics_and_tells_one_topic(rendered: Render):
+    made = rendered(cluster_layer(ociMonitoring=TO_BOTH))
+    alarms = {alarm.name: alarm.inputs for alarm in made.of_type(ALARM)}
+    assert sorted(alarms) == [f"oci-monitoring-{name}" for name in NAMES]
+    assert len(made.of_type(TOPIC)) == 1
+    assert len({tuple(alarm["destinations"]) for alarm in alarms.values()}) == 1
+    for alarm in alarms.values():
+        assert (alarm["compartmentId"], alarm["metricCompartmentId"]) == (COMPARTMENT, COMPARTMENT)
+        assert alarm["isEnabled"] is True
+
+
+def test_an_alarm_of_the_cluster_names_its_ocid(rendered: Render):
+    made = rendered(cluster_layer(ociMonitoring=TO_BOTH))
+    (alarm,) = [item.inputs for item in made.of_type(ALARM) if item.name.endswith("no-node-for-pods")]
+    assert alarm["namespace"] == "oci_oke"
+    assert alarm["query"].startswith('UnschedulablePods[1m]{resourceId = "')
+    assert "$" not in alarm["query"]
+
+
+def test_every_recipient_has_a_subscription(rendered: Render):
+    made = rendered(cluster_layer(ociMonitoring=TO_BOTH)).of_type(SUBSCRIPTION)
+    assert {item.inputs["endpoint"] for item in made} == set(TO_BOTH["alarms"]["recipients"])
+    assert {item.inputs["protocol"] for item in made} == {"EMAIL"}
+
+
+def test_an_existing_topic_is_told_and_none_is_made(rendered: Render):
+    topic = ocid("onstopic")
+    made = rendered(cluster_layer(ociMonitoring={"alarms": {"topicId": topic}}))
+    assert not [*made.of_type(TOPIC), *made.of_type(SUBSCRIPTION)]
+    assert {tuple(alarm.inputs["destinations"]) for alarm in made.of_type(ALARM)} == {(topic,)}
+
+
+def test_the_control_planes_log_is_kept_as_long_as_asked(rendered: Render):
+    made = rendered(cluster_layer(ociMonitoring={"logs": {"retentionDays": 60}}))
+    (log,) = made.of_type(LOG)
+    assert len(made.of_type(GROUP)) == 1
+    assert (log.inputs["logType"], log.inputs["retentionDuration"]) == ("SERVICE", 60)
+    source = log.inputs["configuration"]["source"]
+    assert (source["service"], source["category"]) == ("oke-k8s-cp-prod", "all-service-logs")
+    assert not made.of_type(ALARM)
+
+
+def test_a_stack_without_the_section_has_none_of_it(rendered: Render):
+    made = rendered(cluster_layer())
+    assert not [item for type_ in (ALARM, TOPIC, SUBSCRIPTION, LOG, GROUP) for item in made.of_type(type_)]

@@ -1,0 +1,82 @@
+"""Alarms and logs of OCI: where they have a meaning, which alarms a stack has, and what is refused."""
+
+from typing import Any, get_args
+
+import pytest
+from llmd_oke.catalogue.oci_monitoring import oci_monitoring
+from llmd_oke.config import validate
+from llmd_oke.config.oci_monitoring import AlarmName
+from llmd_oke.planning import Plan, plan
+from stack_files import cluster_layer, created_pool, created_stack, ocid, problems
+
+TO_OPS: dict[str, Any] = {"recipients": ["ops@example.com"]}
+ALWAYS = ["no-node-for-pods", "unhealthy-machine", "planned-maintenance"]
+OF_GPUS = ["gpu-fault", "gpu-memory-errors", "rdma-link-speed", "rdma-cable"]
+
+
+def planned(*, launch: str = "managed-compute-cluster", iam: dict[str, Any] | None = None, **alarms: Any) -> Plan:
+    cluster: dict[str, Any] = {"cluster": {"iam": iam}} if iam else {}
+    made = cluster_layer(created_pool(launch=launch), ociMonitoring={"alarms": {**TO_OPS, **alarms}}, **cluster)
+    return plan(validate(made))
+
+
+def names(made: Plan) -> list[str]:
+    assert made.created is not None
+    assert made.created.oci_monitoring is not None
+    assert made.created.oci_monitoring.alarms is not None
+    return [alarm.name for alarm in made.created.oci_monitoring.alarms.rows]
+
+
+def test_alarms_of_the_catalogue_are_those_that_a_stack_file_may_name():
+    assert [alarm.name for alarm in oci_monitoring().alarms] == list(get_args(AlarmName))
+
+
+def test_a_stack_has_alarms_of_what_it_has():
+    assert names(planned()) == ALWAYS
+    assert names(planned(launch="cluster-network", iam={"grants": ["oci-metrics"]})) == [*ALWAYS, *OF_GPUS]
+
+
+def test_managed_nodes_have_no_alarms_of_gpus_since_nobody_turns_their_agent_on():
+    assert names(planned(iam={"grants": ["oci-metrics"]})) == ALWAYS
+
+
+def test_a_front_door_with_a_load_balancer_has_an_alarm():
+    made = created_stack(frontDoor={"exposure": "internal"}, ociMonitoring={"alarms": TO_OPS})
+    assert names(plan(validate(made))) == [*ALWAYS, "no-healthy-front-door"]
+
+
+def test_alarms_can_be_left_out():
+    assert names(planned(leftOut=["planned-maintenance"])) == ALWAYS[:2]
+
+
+def test_alarms_need_a_cluster_that_the_stack_creates():
+    assert [problem.path for problem in problems(ociMonitoring={"alarms": TO_OPS})] == ["ociMonitoring"]
+
+
+@pytest.mark.parametrize(
+    ("section", "path"),
+    [
+        ({}, "ociMonitoring"),
+        ({"alarms": {}}, "ociMonitoring.alarms"),
+        ({"alarms": {**TO_OPS, "topicId": ocid("onstopic")}}, "ociMonitoring.alarms"),
+        ({"alarms": {"recipients": ["a@b.c", "a@b.c"]}}, "ociMonitoring.alarms.recipients[1]"),
+        ({"alarms": {**TO_OPS, "leftOut": ["gpu-fault", "gpu-fault"]}}, "ociMonitoring.alarms.leftOut[1]"),
+        ({"alarms": {"recipients": ["nobody"]}}, "ociMonitoring.alarms.recipients[0]"),
+        ({"alarms": {**TO_OPS, "leftOut": ["gpu-on-fire"]}}, "ociMonitoring.alarms.leftOut[0]"),
+        ({"logs": {"retentionDays": 45}}, "ociMonitoring.logs.retentionDays"),
+    ],
+)
+def test_what_tells_nobody_or_cannot_be_is_refused(section: dict[str, Any], path: str):
+    found = problems(**{key: value for key, value in created_stack(ociMonitoring=section).items() if key != "models"})
+    assert path in [problem.path for problem in found]
+
+
+def test_whose_metrics_alarms_count_is_said():
+    texts = [advice.text for advice in planned().advice if advice.path == "ociMonitoring.alarms"]
+    assert any("all of the compartment" in text for text in texts)
+    assert any("oci-metrics" in text for text in texts)
+
+
+def test_alarms_change_nothing_that_results_go_by():
+    with_alarms = plan(validate(created_stack(ociMonitoring={"alarms": TO_OPS, "logs": {}})))
+    assert with_alarms.config_hash == plan(validate(created_stack())).config_hash
