@@ -23,7 +23,7 @@ CLUSTER = cluster_layer(
     storage={"modelCache": {"kind": "file-storage"}},
     gpuStack="helm-operator",
     budget={"monthlyAmount": 1, "recipients": ["ops@example.com"]},
-    ociMonitoring={"alarms": {"recipients": ["ops@example.com"]}, "logs": {}},
+    ociMonitoring={"alarms": {"recipients": ["ops@example.com"]}, "logs": {"pods": True}},
 )
 STACKS = {
     **CREATED,

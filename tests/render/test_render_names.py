@@ -38,7 +38,7 @@ OPTIONS = cluster_layer(
     ],
     storage={"modelCache": {"kind": "file-storage"}},
     budget={"monthlyAmount": 400_000, "recipients": ["ops@example.com"]},
-    ociMonitoring={"alarms": {"recipients": ["ops@example.com"]}, "logs": {}},
+    ociMonitoring={"alarms": {"recipients": ["ops@example.com"]}, "logs": {"pods": True}},
 )
 """What a cluster may have beside the reference's."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from created_cluster import cluster_layer
 from llmd_oke.testing import Rendered
 from stack_files import COMPARTMENT, ocid
@@ -13,6 +14,7 @@ ALARM, TOPIC, SUBSCRIPTION = (
     "oci:Ons/subscription:Subscription",
 )
 LOG, GROUP = "oci:Logging/log:Log", "oci:Logging/logGroup:LogGroup"
+AGENT = "oci:Logging/unifiedAgentConfiguration:UnifiedAgentConfiguration"
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"
 TO_BOTH: dict[str, Any] = {"alarms": {"recipients": ["ops@example.com", "night@example.com"]}}
 NAMES = ("no-node-for-pods", "planned-maintenance", "unhealthy-machine")
@@ -62,6 +64,30 @@ def test_the_control_planes_log_is_kept_as_long_as_asked(rendered: Render):
     assert not made.of_type(ALARM)
 
 
+@pytest.mark.parametrize("style", ["classic", "identity-domain"])
+def test_pods_output_is_read_by_the_agents_of_the_group_that_may_send_it(rendered: Render, style: str):
+    iam = {"homeRegion": "us-ashburn-1", "style": style}
+    logs = {"controlPlane": False, "pods": True}
+    made = rendered(cluster_layer(cluster={"iam": iam}, ociMonitoring={"logs": logs}))
+    (log,), (agent,) = made.of_type(LOG), made.of_type(AGENT)
+    assert log.inputs["logType"] == "CUSTOM"
+    assert len(agent.inputs["groupAssociation"]["groupLists"]) == 1
+    (source,) = agent.inputs["serviceConfiguration"]["sources"]
+    assert (source["sourceType"], source["paths"]) == ("LOG_TAIL", ["/var/log/containers/*.log"])
+    statements = [text for policy in made.of_type("oci:Identity/policy:Policy") for text in policy.inputs["statements"]]
+    assert [text for text in statements if text.endswith(f"to use log-content in compartment id {COMPARTMENT}")]
+
+
+@pytest.mark.parametrize(("pods", "state"), [(True, "ENABLED"), (False, "DISABLED")])
+def test_self_managed_nodes_have_the_plug_in_that_sends_logs_where_it_is_used(
+    rendered: Render, *, pods: bool, state: str
+):
+    made = rendered(cluster_layer(pool={"launch": "cluster-network"}, ociMonitoring={"logs": {"pods": pods}}))
+    (configuration,) = made.of_type("oci:Core/instanceConfiguration:InstanceConfiguration")
+    plugins = configuration.inputs["instanceDetails"]["launchDetails"]["agentConfig"]["pluginsConfigs"]
+    assert {item["name"]: item["desiredState"] for item in plugins}["Custom Logs Monitoring"] == state
+
+
 def test_a_stack_without_the_section_has_none_of_it(rendered: Render):
     made = rendered(cluster_layer())
-    assert not [item for type_ in (ALARM, TOPIC, SUBSCRIPTION, LOG, GROUP) for item in made.of_type(type_)]
+    assert not [item for type_ in (ALARM, TOPIC, SUBSCRIPTION, LOG, GROUP, AGENT) for item in made.of_type(type_)]

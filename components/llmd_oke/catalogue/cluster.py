@@ -149,10 +149,11 @@ def reserved_ranges() -> tuple[ReservedRange, ...]:
 
 
 class AgentPlugins(Entry):
-    """Oracle Cloud Agent plug-ins to enable and to disable on self-managed instances."""
+    """Oracle Cloud Agent plug-ins to enable and to disable on self-managed instances, and the one that sends logs."""
 
     enabled: tuple[str, ...]
     disabled: tuple[str, ...]
+    logs: str
 
 
 class Bootstrap(Entry):
@@ -332,6 +333,7 @@ Need = Literal[
     "cluster-autoscaler-instance-pools",
     "ocir",
     "oci-metrics",
+    "oci-logs",
     "defined-tags",
     "defined-tags-of-cluster-networks",
     "node-repair",

@@ -1,4 +1,4 @@
-"""Catalogue of OCI's alarms and logs (`values/monitoring/oci-alarms.yaml`)."""
+"""Catalogue of OCI's alarms and logs (`values/monitoring/oci.yaml`)."""
 
 from functools import cache
 from typing import Literal
@@ -35,14 +35,23 @@ class ControlPlaneLog(Entry):
     source: str
 
 
+class PodLog(Entry):
+    """Files of a node with the output of its pods, and the agent's parser for their lines."""
+
+    paths: tuple[str, ...]
+    parser: str
+    source: str
+
+
 class OciMonitoringFacts(Entry):
     """Content of the file."""
 
     alarms: tuple[OciAlarm, ...]
     control_plane_log: ControlPlaneLog
+    pod_log: PodLog
 
 
 @cache
 def oci_monitoring() -> OciMonitoringFacts:
     """Return the alarms and logs of the catalogue."""
-    return required_entry("monitoring", "oci-alarms", OciMonitoringFacts)
+    return required_entry("monitoring", "oci", OciMonitoringFacts)

@@ -217,6 +217,7 @@ StackFeature = Literal[
     "reservations",
     "oci-alarms",
     "oci-logs",
+    "oci-pod-logs",
     "network-elsewhere",
     "budget",
 ]

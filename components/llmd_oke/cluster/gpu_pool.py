@@ -99,6 +99,9 @@ class GpuPoolArgs(TagArgs):
     file_storage: NotRequired[bool | None]
     """Whether pods on the nodes mount OCI File Storage, for which the nodes install an NFS client; false if left
     out."""
+    agent_logs: NotRequired[bool | None]
+    """Whether Oracle's agent on self-managed nodes sends logs to OCI Logging (plug-in Custom Logs Monitoring); false if
+    left out."""
     rdma_in_pods: NotRequired[bool | None]
     """Whether pods get RDMA devices of their own, such as virtual functions. Then each device of a node belongs to one
     network namespace, and host processes don't see the devices of pods. False if left out."""
@@ -203,7 +206,7 @@ class _GpuNodes:
             **given(args, "availability_domain", "capacity_reservation_id"),
             **given(vars(self), "compartment_id"),
             "shape": self.shape.name,
-            "agent_config": agent_config(),
+            "agent_config": agent_config(logs=args.get("agent_logs") or False),
             "create_vnic_details": self._vnic(assign_public_ip=False),
             "instance_options": {"are_legacy_imds_endpoints_disabled": True},
             "metadata": self._metadata(),
@@ -263,7 +266,7 @@ class _GpuNodes:
             },
             opts=pulumi.ResourceOptions(parent=self.component),
         )
-        agent: Any = agent_config()
+        agent: Any = agent_config(logs=self.args.get("agent_logs") or False)
         vnic: Any = self._vnic(assign_public_ip="false")
         source: Any = launch.output.apply(lambda values: values["source"])
         replacing = pulumi.ResourceOptions(replace_on_changes=["metadata", "sourceDetails"])
@@ -362,13 +365,15 @@ class _GpuNodes:
         return pulumi.Output.all(**known).apply(rendered)
 
 
-def agent_config() -> dict[str, Any]:
-    """Return the Oracle Cloud Agent settings of an instance, with the plug-ins that configure the RDMA network enabled.
+def agent_config(*, logs: bool) -> dict[str, Any]:
+    """Return the Oracle Cloud Agent settings of an instance, with the plug-ins that configure the RDMA network enabled,
+    and with `logs` the one that sends logs.
 
     Plug-ins are sorted by name, so that a mere difference in order is no change of the resource.
     """
     plugins = cloud_init().agent_plugins
     states = {**dict.fromkeys(plugins.enabled, "ENABLED"), **dict.fromkeys(plugins.disabled, "DISABLED")}
+    states[plugins.logs] = "ENABLED" if logs else "DISABLED"
     return {
         "are_all_plugins_disabled": False,
         "is_management_disabled": False,

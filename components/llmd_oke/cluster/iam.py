@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
@@ -153,6 +154,8 @@ class Iam(pulumi.ComponentResource):
     """OCIDs of the policies."""
     statements: pulumi.Output[list[str]]
     """All statements of the policies."""
+    group_ids: pulumi.Output[dict[str, str]]
+    """OCIDs of the dynamic groups that the statements name, by `nodes` and `clusters`."""
 
     def __init__(self, name: str, args: IamArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Iam", name, inputs(self, args), opts)
@@ -161,13 +164,13 @@ class Iam(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self, provider=provider, ignore_changes=foreign_tags(args))
         label, places = args.get("display_name") or name, _places(args)
         existing = args.get("dynamic_group_ids") or {}
-        groups: dict[Group, pulumi.Output[str]] = {
-            group: pulumi.Output.concat("id ", existing[group])
+        groups: dict[Group, _GroupNames] = {
+            group: _GroupNames(pulumi.Output.concat("id ", existing[group]), pulumi.Output.from_input(existing[group]))
             if group in existing
             else _dynamic_group(name, args, group, child)
             for group in groups_of(needs)
         }
-        texts = _statements(args, needs, groups)
+        texts = _statements(args, needs, {group: names.in_statements for group, names in groups.items()})
         policies = [
             oci.identity.Policy(
                 f"{name}-{_suffix(scope)}",
@@ -180,6 +183,8 @@ class Iam(pulumi.ComponentResource):
             )
             for scope in _scopes(args, needs)
         ]
+        unresolved: Any = {group: names.ocid for group, names in groups.items()}
+        self.group_ids = pulumi.Output.from_input(unresolved)
         self.policy_ids = pulumi.Output.all(*(policy.id for policy in policies)).apply(list)
         self.statements = texts.apply(lambda by_scope: [text for scoped in by_scope.values() for text in scoped])
         self.register_outputs(outputs(self))
@@ -279,9 +284,16 @@ def _statements(
     return pulumi.Output.from_input(unresolved).apply(fill_in)
 
 
-def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
-    """Declare a dynamic group, in an identity domain or (style `classic`) in the root compartment; return the group's
-    name in policy statements.
+@dataclass(frozen=True)
+class _GroupNames:
+    """Name of a dynamic group in policy statements, and its OCID."""
+
+    in_statements: pulumi.Output[str]
+    ocid: pulumi.Output[str]
+
+
+def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.ResourceOptions) -> _GroupNames:
+    """Declare a dynamic group, in an identity domain or (style `classic`) in the root compartment; return its names.
 
     `schemas` and `tags` are ignored in updates, because identity domains return other values than were sent: a schema
     for tags is added, and tags are returned only on request (terraform-provider-oci, issue 2418 and the test of this
@@ -293,7 +305,7 @@ def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.Resource
     node_tag = None if tag is None else (tag["name"], tag["value"])
     rule = pulumi.Output.from_input(args["compartment_id"]).apply(lambda ocid: matching_rule(group, ocid, node_tag))
     if args.get("style") == "classic":
-        return oci.identity.DynamicGroup(
+        classic = oci.identity.DynamicGroup(
             f"{name}-{group}",
             compartment_id=args["tenancy_id"],
             name=label,
@@ -301,7 +313,8 @@ def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.Resource
             matching_rule=rule,
             **tags,
             opts=opts,
-        ).name
+        )
+        return _GroupNames(classic.name, classic.id)
     domain, domain_url = args.get("domain") or "Default", args.get("domain_url")
     if domain_url is None:
         domains = invoke(
@@ -322,4 +335,5 @@ def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.Resource
         urnietfparamsscimschemasoracleidcsextension_oci_tags=_domain_tags(args) if _has_tags(args) else None,
         opts=pulumi.ResourceOptions.merge(opts, unanswered),
     )
-    return resource.display_name.apply(lambda display_name: f"'{domain}'/'{display_name}'")
+    in_statements = resource.display_name.apply(lambda display_name: f"'{domain}'/'{display_name}'")
+    return _GroupNames(in_statements, resource.ocid)

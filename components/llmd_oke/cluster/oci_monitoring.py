@@ -1,6 +1,6 @@
-"""Component for OCI's alarms on a cluster and its compartment, their notifications, and the control plane's log."""
+"""Component for OCI's alarms on a cluster and its compartment, their notifications, and logs of the cluster."""
 
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
@@ -43,25 +43,30 @@ class OciMonitoringArgs(TagArgs):
     topic_id: NotRequired[pulumi.Input[str] | None]
     """OCID of an existing topic."""
     retention_days: NotRequired[int | None]
-    """Days for which the log of the cluster's control plane is kept, a multiple of 30; no log if left out."""
+    """Days for which logs are kept, a multiple of 30; no logs if left out."""
+    control_plane: NotRequired[bool | None]
+    """Whether OKE logs the cluster's control plane; false if left out."""
+    nodes_group_id: NotRequired[pulumi.Input[str] | None]
+    """OCID of the dynamic group of nodes whose agent sends the output of pods; no log of pods if left out. The group
+    needs the right to `use log-content`."""
 
 
 class OciMonitoring(pulumi.ComponentResource):
-    """Alarms on metrics that OCI publishes by itself, a topic that sends them by mail, and the log of OKE's control
-    plane. Subscriptions are pending until their addresses have confirmed them.
+    """Alarms on metrics that OCI publishes by itself, a topic that sends them by mail, and logs of OKE's control plane
+    and of pods. Subscriptions are pending until their addresses have confirmed them.
     """
 
     topic_id: pulumi.Output[str] | None
     """OCID of the topic; None without alarms."""
     log_group_id: pulumi.Output[str] | None
-    """OCID of the log group; None without a log."""
+    """OCID of the log group; None without logs."""
 
     def __init__(self, name: str, args: OciMonitoringArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:OciMonitoring", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self, ignore_changes=foreign_tags(args))
         label, days = args.get("display_name") or name, args.get("retention_days")
         self.topic_id = _alarms(name, label, args, child) if args.get("alarms") else None
-        self.log_group_id = None if days is None else _log(name, label, args, days, child)
+        self.log_group_id = None if days is None else _logs(name, label, args, days, child)
         self.register_outputs(outputs(self))
 
 
@@ -109,34 +114,56 @@ def _alarms(name: str, label: str, args: OciMonitoringArgs, opts: pulumi.Resourc
     return topic_id
 
 
-def _log(name: str, label: str, args: OciMonitoringArgs, days: int, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
-    """Declare a log group with the log of the cluster's control plane; return the group's OCID."""
-    tags, facts = tag_args(args), oci_monitoring().control_plane_log
+def _logs(
+    name: str, label: str, args: OciMonitoringArgs, days: int, opts: pulumi.ResourceOptions
+) -> pulumi.Output[str]:
+    """Declare a log group with the logs of control plane and pods; return the group's OCID."""
+    tags, facts, own = tag_args(args), oci_monitoring(), args["compartment_id"]
     group = oci.logging.LogGroup(
         f"{name}-logs",
-        compartment_id=args["compartment_id"],
+        compartment_id=own,
         display_name=f"{label}-logs",
         description=f"Logs of {label}",
         **tags,
         opts=opts,
     )
-    oci.logging.Log(
-        f"{name}-control-plane",
-        log_group_id=group.id,
-        display_name=f"{label}-control-plane",
-        log_type="SERVICE",
-        is_enabled=True,
-        retention_duration=days,
-        configuration={
-            "compartment_id": args["compartment_id"],
-            "source": {
-                "source_type": "OCISERVICE",
-                "service": facts.service,
-                "category": facts.category,
-                "resource": args["cluster_id"],
+    kept: Any = {"log_group_id": group.id, "is_enabled": True, "retention_duration": days, **tags, "opts": opts}
+    if args.get("control_plane"):
+        source: Any = {
+            "source_type": "OCISERVICE",
+            "service": facts.control_plane_log.service,
+            "category": facts.control_plane_log.category,
+            "resource": args["cluster_id"],
+        }
+        oci.logging.Log(
+            f"{name}-control-plane",
+            display_name=f"{label}-control-plane",
+            log_type="SERVICE",
+            configuration={"compartment_id": own, "source": source},
+            **kept,
+        )
+    nodes = args.get("nodes_group_id")
+    if nodes is not None:
+        log = oci.logging.Log(f"{name}-pods", display_name=f"{label}-pods", log_type="CUSTOM", **kept)
+        tail: Any = {
+            "source_type": "LOG_TAIL",
+            "name": "pods",
+            "paths": list(facts.pod_log.paths),
+            "parser": {"parser_type": facts.pod_log.parser},
+        }
+        oci.logging.UnifiedAgentConfiguration(
+            f"{name}-agent",
+            compartment_id=own,
+            display_name=f"{label}-pods",
+            description=f"Output of the pods of {label}",
+            is_enabled=True,
+            group_association={"group_lists": [nodes]},
+            service_configuration={
+                "configuration_type": "LOGGING",
+                "destination": {"log_object_id": log.id},
+                "sources": [tail],
             },
-        },
-        **tags,
-        opts=opts,
-    )
+            **tags,
+            opts=opts,
+        )
     return group.id

@@ -35,10 +35,16 @@ class OciAlarms(ConfigPart):
 
 
 class OciLogs(ConfigPart):
-    """Log of the cluster's control plane (API server, scheduler, controllers) in a log group of OCI Logging."""
+    """Logs in a log group of OCI Logging."""
+
+    control_plane: bool = True
+    """Log of the cluster's control plane: API server, scheduler and controllers."""
+
+    pods: bool = False
+    """Output of all pods, which Oracle's agent on nodes reads and sends; needs `cluster.iam.create`."""
 
     retention_days: Literal[30, 60, 90, 120, 150, 180] = 30
-    """Days for which OCI keeps it."""
+    """Days for which OCI keeps them."""
 
 
 class OciMonitoringConfig(ConfigPart):
@@ -50,4 +56,4 @@ class OciMonitoringConfig(ConfigPart):
     """Alarms and whom they tell; none if left out."""
 
     logs: Annotated[OciLogs | None, Field(exclude_if=is_absent)] = None
-    """Log of the control plane; none if left out, `{}` for the defaults."""
+    """Logs of the control plane and of pods; none if left out, `{}` for that of the control plane."""

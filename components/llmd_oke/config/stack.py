@@ -512,6 +512,12 @@ class StackConfig(ConfigPart):
     """
 
     @property
+    def sends_pod_logs(self) -> bool:
+        """Whether nodes of a created cluster send the output of pods to OCI Logging."""
+        logs = self.oci_monitoring.logs if self.oci_monitoring else None
+        return self.created_cluster is not None and logs is not None and logs.pods
+
+    @property
     def created_cluster(self) -> CreateCluster | None:
         """Cluster that this stack creates; None if the cluster exists already or another stack creates it."""
         return self.cluster if isinstance(self.cluster, CreateCluster) and self.layer != "serving" else None

@@ -13,6 +13,7 @@ from llmd_oke.config import (
 )
 from llmd_oke.config.budget import BudgetConfig
 from llmd_oke.config.cluster import AddOn, Oidc
+from llmd_oke.config.oci_monitoring import OciLogs
 from llmd_oke.config.pools import CycleMode, ImageImport, Taint
 from llmd_oke.config.stack import GpuStack
 from llmd_oke.planning.network import NetworkPlan
@@ -212,6 +213,7 @@ class GpuPoolPlan(NodesPlan):
         topology_manager_policy: kubelet's Topology Manager policy.
         file_storage: whether nodes mount the model cache's file system over NFS.
         rdma_in_pods: whether pods have RDMA devices of their own.
+        agent_logs: whether Oracle's agent on self-managed nodes sends logs.
         drain_minutes: maximum time in minutes that a node is drained before its termination.
     """
 
@@ -221,6 +223,7 @@ class GpuPoolPlan(NodesPlan):
     topology_manager_policy: str | None
     file_storage: bool
     rdma_in_pods: bool
+    agent_logs: bool
     drain_minutes: int
 
 
@@ -244,10 +247,10 @@ class OciAlarmsPlan:
 
 @dataclass(frozen=True)
 class OciMonitoringPlan:
-    """Alarms of OCI, None for none, and the days for which the control plane's log is kept, None for no log."""
+    """Alarms and logs of OCI; None for none of them."""
 
     alarms: OciAlarmsPlan | None
-    retention_days: int | None
+    logs: OciLogs | None
 
 
 @dataclass(frozen=True)

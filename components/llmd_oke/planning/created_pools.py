@@ -32,6 +32,7 @@ def planned_gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPoolC
         topology_manager_policy=pool.topology_manager_policy or ("best-effort" if rdma else None),
         file_storage=isinstance(config.storage.model_cache, FileStorage),
         rdma_in_pods=rdma,
+        agent_logs=config.sends_pod_logs,
         cycling=cycling,
         drain_minutes=eviction().minutes(pool.eviction_grace_minutes, cycling=cycling is not None),
         options=_options(pool, GpuPoolPlan),

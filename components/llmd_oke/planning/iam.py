@@ -54,6 +54,7 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
         "cluster-autoscaler": autoscaled,
         "cluster-autoscaler-network-elsewhere": elsewhere
         and (autoscaled or "cluster-autoscaler" in cluster.iam.grants),
+        "oci-logs": config.sends_pod_logs,
         "node-repair": cluster.node_repair == "on-request" and bool(config.gpu_pools),
         "lustre": isinstance(config.storage.model_cache, Lustre),
         "defined-tags": tags_elsewhere,

@@ -27,7 +27,7 @@ def planned_oci_monitoring(config: StackConfig) -> OciMonitoringPlan | None:
             if alarm.name not in chosen.alarms.left_out and (alarm.needs is None or met[alarm.needs])
         )
         alarms = OciAlarmsPlan(rows, chosen.alarms.recipients, chosen.alarms.topic_id)
-    return OciMonitoringPlan(alarms, chosen.logs.retention_days if chosen.logs else None)
+    return OciMonitoringPlan(alarms, chosen.logs)
 
 
 def oci_monitoring_problems(config: StackConfig) -> Iterator[Problem]:
@@ -38,9 +38,14 @@ def oci_monitoring_problems(config: StackConfig) -> Iterator[Problem]:
     if config.created_cluster is None:
         why = "only a stack that creates its cluster knows its compartment and its OCID"
         yield Problem(_PATH, "alarms or logs", "nothing, or a cluster of mode create", why)
-    alarms = chosen.alarms
-    if alarms is None and chosen.logs is None:
+    alarms, logs = chosen.alarms, chosen.logs
+    if alarms is None and logs is None:
         yield Problem(_PATH, None, "alarms or logs", "there is nothing in it")
+    if logs is not None and not logs.control_plane and not logs.pods:
+        yield Problem(f"{_PATH}.logs", None, "controlPlane or pods", "there is nothing in it")
+    if logs is not None and logs.pods and config.created_cluster and not config.created_cluster.iam.create:
+        why = "the agent's configuration is for the dynamic group of nodes, which the stack doesn't create"
+        yield Problem(f"{_PATH}.logs.pods", True, "false, or cluster.iam.create: true", why)
     if alarms is None:
         return
     if bool(alarms.recipients) == (alarms.topic_id is not None):
@@ -54,7 +59,19 @@ def oci_monitoring_problems(config: StackConfig) -> Iterator[Problem]:
 
 def oci_monitoring_advice(plan: Plan) -> Iterator[Advice]:
     """Yield advice on alarms that the stack could have, and on whose alarms they are."""
-    alarms = plan.created.oci_monitoring.alarms if plan.created and plan.created.oci_monitoring else None
+    chosen = plan.created.oci_monitoring if plan.created else None
+    if chosen is None:
+        return
+    if chosen.logs is not None and chosen.logs.pods:
+        text = "prompts and answers are in it where servers log requests; OCI bills what is stored beyond a free part"
+        yield Advice(f"{_PATH}.logs.pods", text, kind="note")
+        if any(pool.launch not in SELF_MANAGED_LAUNCHES for pool in plan.config.gpu_pools):
+            text = (
+                "node pools of OKE can't turn the agent's plug-in Custom Logs Monitoring on; whether images have it on"
+                " is not published"
+            )
+            yield Advice(f"{_PATH}.logs.pods", text)
+    alarms = chosen.alarms
     if alarms is None:
         return
     if any("$cluster_id" not in alarm.query for alarm in alarms.rows):

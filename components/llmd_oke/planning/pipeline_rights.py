@@ -47,6 +47,7 @@ def _features(config: StackConfig, cluster: CreateCluster) -> Mapping[StackFeatu
         "budget": [{}] if config.budget else [],
         "oci-alarms": [{}] if config.oci_monitoring and config.oci_monitoring.alarms else [],
         "oci-logs": [{}] if config.oci_monitoring and config.oci_monitoring.logs else [],
+        "oci-pod-logs": [{}] if config.sends_pod_logs else [],
         "lustre": [{}] if isinstance(config.storage.model_cache, Lustre) else [],
         "keys": [{**key_compartment, "key_id": key} for key in dict.fromkeys(keys) if key],
         "defined-tags": [{"tag_namespaces": namespaces, "tag_namespace": space} for space in spaces],

@@ -51,7 +51,8 @@ _API_SERVER_PROBE: Manifest = {
 @dataclass(frozen=True)
 class CreatedCluster:
     """Components of a created cluster. `provider` is that of OCI; `inside` are the options of objects in the cluster.
-    All pods depend on `cpu_pools`, operators depend on `add_ons`.
+    All pods depend on `cpu_pools`, operators depend on `add_ons`. `nodes_group_id` is the OCID of the dynamic group of
+    nodes, None if they send no logs.
     """
 
     provider: pulumi.ProviderResource
@@ -62,6 +63,7 @@ class CreatedCluster:
     cpu_pools: dict[str, SystemPool | CpuPool]
     add_ons: list[pulumi.Resource]
     gpu_pools: dict[str, GpuPool] = field(default_factory=dict[str, GpuPool])
+    nodes_group_id: pulumi.Output[str] | None = None
 
     @property
     def nodes(self) -> list[pulumi.Resource]:
@@ -149,7 +151,8 @@ def create_cluster(
     storage = _storage(created, network, after(ready, oke))
     if storage is not None:
         access = replace(access, model_cache_handle=storage.volume_handle)
-    return CreatedCluster(provider, oke, network, access, inside, cpu_pools, cluster_add_ons, gpu_pools)
+    nodes_group_id = rights[0].group_ids["nodes"] if "oci-logs" in created.iam.cluster else None
+    return CreatedCluster(provider, oke, network, access, inside, cpu_pools, cluster_add_ons, gpu_pools, nodes_group_id)
 
 
 def _load_balancers(network: Network) -> dict[str, LoadBalancerNetwork]:
@@ -166,7 +169,7 @@ def _rights(
     needs: Sequence[str],
     oke: OkeCluster | None,
     opts: pulumi.ResourceOptions,
-) -> list[pulumi.Resource]:
+) -> list[Iam]:
     """Declare dynamic groups and policies: those needed before the cluster exists (`oke` is None), or those that name
     the cluster.
     """
@@ -367,9 +370,7 @@ def declare_budget(plan: Plan, cluster: CreatedCluster) -> None:
 
 
 def declare_oci_monitoring(plan: Plan, cluster: CreatedCluster) -> None:
-    """Declare OCI's alarms on the cluster and its compartment, and the control plane's log, if the stack file has
-    them.
-    """
+    """Declare OCI's alarms on the cluster and its compartment, and the cluster's logs, if the stack file has them."""
     created = plan.created
     if created is None or (chosen := created.oci_monitoring) is None:
         return
@@ -379,8 +380,9 @@ def declare_oci_monitoring(plan: Plan, cluster: CreatedCluster) -> None:
         OciMonitoringArgs,
         _tags(created.tags),
         created,
-        chosen,
+        chosen.logs or {"retention_days": None, "control_plane": None},
         cluster_id=cluster.oke.cluster_id,
+        nodes_group_id=cluster.nodes_group_id,
         display_name=created.iam.unique_name,
         alarms=rows,
         recipients=alarms.recipients if alarms else None,

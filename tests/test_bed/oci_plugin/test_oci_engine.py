@@ -18,6 +18,7 @@ import pytest
 from listening import Listener
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
+from llmd_oke.catalogue.oci_monitoring import oci_monitoring
 from llmd_oke.operations import backend, drift, nodes, recovery
 from llmd_oke.operations.nodes import ReplaceOptions, launched_nodes, replace_nodes
 from llmd_oke.operations.pulumi_cli import PulumiCli
@@ -306,12 +307,13 @@ def _components(
     launch: str = "plain",
     cycling: bool = True,
 ) -> Callable[[], None]:
-    """The kit's own components for a cluster, its rights, a system pool and a pool of GPU nodes."""
+    """The kit's own components for a cluster, its rights, alarms and logs, a system pool and a pool of GPU nodes."""
 
     def program() -> None:
         import pulumi_oci as oci  # noqa: PLC0415 - half a second of import time
         from llmd_oke.cluster.gpu_pool import GpuPool, Launch  # noqa: PLC0415
         from llmd_oke.cluster.iam import Iam  # noqa: PLC0415
+        from llmd_oke.cluster.oci_monitoring import OciAlarmArgs, OciMonitoring  # noqa: PLC0415
         from llmd_oke.cluster.oke_cluster import OkeCluster  # noqa: PLC0415
         from llmd_oke.cluster.pools import SystemPool  # noqa: PLC0415
 
@@ -341,9 +343,15 @@ def _components(
         rest |= {"cycling": cycles} if launch == "plain" and cycling else {}
         gpu: Any = {"pool_name": "gpu", **pool, **gpus, **rest}
         GpuPool("gpu", gpu)
-        rights: Any = {"needs": ["self-managed-nodes"], "tenancy_id": TENANCY, "cluster_id": oke.cluster_id}
+        rights: Any = {"needs": ["self-managed-nodes", "oci-logs"], "tenancy_id": TENANCY, "cluster_id": oke.cluster_id}
         iam: Any = {**place, **rights, "provider_is_home": True, "display_name": name}
-        Iam("iam", iam)
+        groups = Iam("iam", iam).group_ids
+        alarms = [
+            {key: getattr(alarm, key) for key in OciAlarmArgs.__annotations__} for alarm in oci_monitoring().alarms
+        ]
+        logs = {"retention_days": 30, "control_plane": True, "nodes_group_id": groups["nodes"]}
+        told: Any = {**place, "cluster_id": oke.cluster_id, "alarms": alarms, "recipients": ["ops@example.com"], **logs}
+        OciMonitoring("oci-monitoring", told)
 
     return program
 

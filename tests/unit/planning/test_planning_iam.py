@@ -111,6 +111,7 @@ EXPECTED = {
         f"Allow any-user to manage compute-management-family in compartment id C where {AUTOSCALER}",
     ],
     "ocir": ["Allow dynamic-group 'Default'/'prod-nodes' to read repos in compartment id C"],
+    "oci-logs": ["Allow dynamic-group 'Default'/'prod-nodes' to use log-content in compartment id C"],
     "oci-metrics": [
         f"Allow dynamic-group 'Default'/'prod-nodes' to {right}"
         for right in (

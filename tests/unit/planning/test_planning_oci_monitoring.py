@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 import pytest
+from llmd_base.errors import InvalidStack
 from llmd_oke.catalogue.oci_monitoring import oci_monitoring
 from llmd_oke.config import validate
 from llmd_oke.config.oci_monitoring import AlarmName
@@ -64,11 +65,26 @@ def test_alarms_need_a_cluster_that_the_stack_creates():
         ({"alarms": {"recipients": ["nobody"]}}, "ociMonitoring.alarms.recipients[0]"),
         ({"alarms": {**TO_OPS, "leftOut": ["gpu-on-fire"]}}, "ociMonitoring.alarms.leftOut[0]"),
         ({"logs": {"retentionDays": 45}}, "ociMonitoring.logs.retentionDays"),
+        ({"logs": {"controlPlane": False}}, "ociMonitoring.logs"),
     ],
 )
 def test_what_tells_nobody_or_cannot_be_is_refused(section: dict[str, Any], path: str):
     found = problems(**{key: value for key, value in created_stack(ociMonitoring=section).items() if key != "models"})
     assert path in [problem.path for problem in found]
+
+
+def test_pods_output_needs_the_dynamic_group_of_nodes():
+    made = cluster_layer(cluster={"iam": {"create": False}}, ociMonitoring={"logs": {"pods": True}})
+    with pytest.raises(InvalidStack) as refusal:
+        plan(validate(made))
+    assert "ociMonitoring.logs.pods" in [problem.path for problem in refusal.value.problems]
+
+
+def test_managed_nodes_whose_agent_may_be_off_are_told():
+    made = plan(validate(cluster_layer(ociMonitoring={"logs": {"pods": True}})))
+    texts = [advice.text for advice in made.advice if advice.path == "ociMonitoring.logs.pods"]
+    assert any("Custom Logs Monitoring" in text for text in texts)
+    assert any("prompts and answers" in text for text in texts)
 
 
 def test_whose_metrics_alarms_count_is_said():

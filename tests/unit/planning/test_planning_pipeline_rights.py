@@ -24,6 +24,7 @@ FEATURES: dict[StackFeature, dict[str, Any]] = {
     "budget": {"budget": {"monthlyAmount": 1, "recipients": ["ops@example.com"]}},
     "oci-alarms": {"ociMonitoring": {"alarms": {"recipients": ["ops@example.com"]}}},
     "oci-logs": {"ociMonitoring": {"logs": {}}},
+    "oci-pod-logs": {"ociMonitoring": {"logs": {"pods": True}}},
 }
 DEPLOYS: dict[StackFeature, list[str]] = {
     "rights": ["manage policies in tenancy", "manage dynamic-groups in tenancy"],
@@ -47,7 +48,9 @@ DEPLOYS: dict[StackFeature, list[str]] = {
         for verb in ("manage alarms", "read metrics", "manage ons-topics", "manage ons-subscriptions")
     ],
     "oci-logs": [f"manage log-groups in compartment id {COMPARTMENT}"],
+    "oci-pod-logs": [f"manage unified-configuration in compartment id {COMPARTMENT}"],
 }
+_POD_LOGS = ("log-groups", "unified-configuration")
 LOOKS: dict[StackFeature, list[str]] = {
     "lustre": [f"read lustre-file-family in compartment id {COMPARTMENT}"],
     "network-elsewhere": [f"read virtual-network-family in compartment id {ELSEWHERE}"],
@@ -56,6 +59,9 @@ LOOKS: dict[StackFeature, list[str]] = {
         f"read {what} in compartment id {COMPARTMENT}" for what in ("alarms", "ons-topics", "ons-subscriptions")
     ],
     "oci-logs": [f"read log-groups in compartment id {COMPARTMENT}"],
+    "oci-pod-logs": [
+        f"read {what} in compartment id {COMPARTMENT}" for what in ("log-groups", "unified-configuration")
+    ],
 }
 
 

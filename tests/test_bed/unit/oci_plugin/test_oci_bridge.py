@@ -64,7 +64,7 @@ def test_an_unsupported_resource_type_is_named_with_the_supported_ones():
 
 def test_every_resource_type_has_outputs_and_requires_only_inputs():
     assert all(resource.inputs.keys().isdisjoint(resource.outputs) for resource in ALL)
-    assert len(ALL) == 49
+    assert len(ALL) == 50
 
 
 POOL = resource_of("oci:ContainerEngine/nodePool:NodePool")
