@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from llmd_base.row import Row
 from llmd_bench import comparison, texts
 from llmd_bench import history as runs
 from llmd_bench.comparison import Comparison, LoadComparison
-from llmd_bench.files import Hints, Rejection
+from llmd_bench.files import CatalogueNames, Hints, Rejection
 from llmd_bench.history import SideResults, StoredRun, load_side, open_store
 from llmd_bench.loads import RequestedLoad, deployment, pace
 from llmd_bench.texts import number
@@ -23,6 +23,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from llmd_oke.catalogue import gpu_names
+from llmd_oke.catalogue.models import names_by_repository
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable, plain_cells
 
@@ -255,12 +257,12 @@ def history_address(history: str | None, project: Path) -> str:
 
 
 def parse_hints(texts: Iterable[str]) -> Hints:
-    """Return the hints in texts such as `gpus=16`.
+    """Return the hints in texts such as `gpus=16`, with the catalogue's names of models and GPUs.
 
     Raises:
         KitError: a name is unknown, or a value is invalid.
     """
-    known = [field.name for field in fields(Hints) if field.name != "notes"]
+    known = [field.name for field in fields(Hints) if field.name not in {"names", "notes"}]
     values: dict[str, str] = {}
     for text in texts:
         name, mark, value = text.partition("=")
@@ -268,7 +270,8 @@ def parse_hints(texts: Iterable[str]) -> Hints:
             raise KitError(f"{text!r} is no hint.", f"A hint is NAME=VALUE; names are {', '.join(known)}.")
         values[name] = value
     try:
-        return _HINTS.validate_python(values)
+        names = CatalogueNames(names_by_repository(), tuple(gpu_names()))
+        return replace(_HINTS.validate_python(values), names=names)
     except ValidationError as error:
         raise KitError(f"A hint has an impossible value: {explain(error)}.") from error
 

@@ -1,0 +1,174 @@
+"""Commands of the pages: where each of them stands, and where it is run.
+
+`python dev/documented_commands.py` counts them by the place where they are run, and those that are exempt by the reason;
+`--exempt` names each of these. What runs where is data: `tests/data/documented-commands.yaml`. Pages of decisions record what was
+decided, and the reference is made from the code; neither tells anybody what to do, so that their commands don't count.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from itertools import groupby
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, model_validator
+
+ROOT = Path(__file__).resolve().parents[1]
+RULES = ROOT / "tests" / "data" / "documented-commands.yaml"
+
+_SHELLS = frozenset(("sh", "bash", "console"))
+_FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+_INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_PROGRAMS = re.compile(
+    r"(?:[A-Z_]+=\S+ )*(?:(?:\./)?scripts/[a-z]\S*|llmd-oke|curl|docker|gh|git|helm|hf|kubectl|oci|pip|pulumi|python)"
+    r"(?: |$)"
+)
+_WHOLE = re.compile(r"(?:^|\s)(?:-{1,2}[a-z]|\./scripts/|scripts/)|[<|]| [a-z0-9-]+ \S+ \S+")
+"""An option, a script or three further words: a command as it is typed. `pulumi up` alone is the name of a command."""
+
+
+class Place(StrEnum):
+    """Place where commands are run."""
+
+    HERE = "here"
+    """In a project of the user's, in every run of the tests."""
+    PULUMI = "pulumi"
+    """With the real Pulumi CLI and a state in a folder, in every run of the tests."""
+    REHEARSED = "rehearsed"
+    """In a rehearsed stack, at night."""
+    ELSEWHERE = "elsewhere"
+    """By another test, or by a script that tests or pipelines run."""
+    EXEMPT = "exempt"
+    """Nowhere: the command needs OCI, a GPU or a hosted service."""
+    WORDS = "words"
+    """Nowhere: the text names a command, or a part of one."""
+
+
+class Rule(BaseModel):
+    """Place of the commands that one of the patterns matches as a whole. `because` says what exempt commands need, `by`
+    names what runs those that are run elsewhere.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    commands: tuple[str, ...]
+    place: Place
+    because: str = ""
+    by: str = ""
+
+    @model_validator(mode="after")
+    def _explained(self) -> "Rule":
+        if self.place is Place.EXEMPT and not self.because:
+            raise ValueError(f"{self.commands}: `because` is missing")
+        if self.place is Place.ELSEWHERE and not self.by:
+            raise ValueError(f"{self.commands}: `by` is missing")
+        return self
+
+    def matches(self, text: str) -> bool:
+        """Tell whether one of the patterns matches the whole command."""
+        return any(fnmatchcase(text, pattern) for pattern in self.commands)
+
+
+@dataclass(frozen=True)
+class DocumentedCommand:
+    """Command of a page. `block` is the line where its block begins; None if it stands in a sentence."""
+
+    page: Path
+    line: int
+    block: int | None
+    text: str
+
+    @cached_property
+    def rule(self) -> Rule | None:
+        """The first rule that matches; None if the command runs as it stands."""
+        return next((rule for rule in rules() if rule.matches(self.text)), None)
+
+    @property
+    def place(self) -> Place:
+        """Place where the command is run."""
+        return self.rule.place if self.rule else Place.HERE
+
+    @property
+    def where(self) -> str:
+        """Page and line, as editors open them."""
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Return the rules in their order: the first that matches decides."""
+    return tuple(Rule.model_validate(rule) for rule in yaml.safe_load(RULES.read_text()))
+
+
+def pages() -> list[Path]:
+    """Return the pages that tell people what to do."""
+    docs = [
+        page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name not in {"decisions", "reference"}
+    ]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *docs, *sorted(ROOT.glob("examples/*/*.md"))]
+
+
+@cache
+def documented_commands() -> tuple[DocumentedCommand, ...]:
+    """Return all commands of the pages, page by page, from top to bottom."""
+    return tuple(command for page in pages() for command in sorted(commands_of(page), key=lambda found: found.line))
+
+
+def commands_of(page: Path) -> Iterator[DocumentedCommand]:
+    """Yield the commands of a page's blocks, and those of its sentences that no block has."""
+    text = page.read_text()
+    blocks = list(_FENCE.finditer(text))
+    in_blocks: set[str] = set()
+    for block in blocks:
+        if block[2] not in _SHELLS:
+            continue
+        begins = text.count("\n", 0, block.start()) + 1
+        for offset, command in _commands_of_block(block[3].splitlines()):
+            in_blocks.add(command)
+            yield DocumentedCommand(page, begins + 1 + offset, begins, command)
+    prose = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
+    for found in _INLINE.finditer(prose):
+        if _PROGRAMS.match(found[1]) and _WHOLE.search(found[1]) and found[1] not in in_blocks:
+            in_blocks.add(found[1])
+            yield DocumentedCommand(page, prose.count("\n", 0, found.start()) + 1, None, found[1])
+
+
+def _commands_of_block(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield each command with the number of its first line; loops and continued lines are one command."""
+    held: list[str] = []
+    for number, line in enumerate(lines):
+        code = re.sub(r"(^|\s+)#(\s.*)?$", "", line.strip())
+        if not code:
+            continue
+        held.append(code)
+        whole = "\n".join(held)
+        if code.endswith("\\") or len(re.findall(r"^for\b", whole, re.MULTILINE)) > len(
+            re.findall(r"\bdone$", whole, re.MULTILINE)
+        ):
+            continue
+        yield number - len(held) + 1, whole
+        held = []
+    if held:
+        raise ValueError(f"no end: {held}")
+
+
+def counted(*, named: bool = False) -> str:
+    """Return lines that say how many commands are run where, and how many are exempt for which reason; with `named`
+    also which ones.
+    """
+    found = [command for command in documented_commands() if command.place is not Place.WORDS]
+    counts = [f"{sum(c.place is place for c in found)} {place}" for place in Place if place is not Place.WORDS]
+    exempt = sorted((c.rule.because, c.where, c.text) for c in found if c.rule and c.place is Place.EXEMPT)
+    lines = [f"{len(found)} commands of the pages: {', '.join(counts)}"]
+    for because, group in groupby(exempt, key=lambda item: item[0]):
+        commands = [f"  {where}  {text.splitlines()[0]}" for _, where, text in group]
+        lines += [f"exempt, {because}: {len(commands)}", *(commands if named else ())]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{counted(named='--exempt' in sys.argv)}\n")
