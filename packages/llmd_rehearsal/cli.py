@@ -53,7 +53,7 @@ _OPERATING = {"preview": "previewing an update of", "destroy": "destroying"}
 
 _REAL = ("pulumi", "kube-apiserver")
 
-_ASK_PROMETHEUS = frozenset(("status", "support"))
+_ASK_PROMETHEUS = frozenset(("status", "doctor", "support"))
 """Sub-commands of `llmd-oke` that have the option `--prometheus`."""
 
 

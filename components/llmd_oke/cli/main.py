@@ -18,7 +18,7 @@ from llmd_oke.cli.loading import LoadingGroup
 _PANELS = {
     "Plan": ("init", "check", "explain", "diagram", "preflight", "model", "images", "render", "rehearse", "schema"),
     "Deploy": ("up", "destroy", "drift", "recover", "nodes", "pipeline", "tunnel", "token"),
-    "See how it is": ("status", "support"),
+    "See how it is": ("status", "doctor", "support"),
     "Measure what is deployed": ("smoke", "bench", "eval", "passport", "accept"),
     "Compare and tune": ("compare", "history", "experiment", "tune"),
 }

@@ -20,6 +20,7 @@ from llmd_oke.config import stack_file
 from llmd_oke.planning import Plan
 
 if TYPE_CHECKING:
+    from llmd_oke.operations.status.status import StackStatus
     from llmd_oke.operations.support import Archive
 
 WIDTH = 120
@@ -66,7 +67,7 @@ def support(
         plan = planning.plan_stack_file(project, stack)
         archive.try_to_add("plan.json", lambda: plan_document(plan))
         how = smoke.run_context(plan, time_scale, tuple(simulated or ()), ())
-        _add_status(archive, stack, plan, how, prometheus)
+        add_status(archive, stack, plan, how, prometheus)
     except KitError as error:
         archive.missing["status.json"] = error.message
     if simulated:  # the nodes of a rehearsal keep no logs
@@ -75,8 +76,8 @@ def support(
     _tell(archive, file, as_json=as_json)
 
 
-def _add_status(archive: "Archive", stack: str, plan: Plan, how: RunContext, url: str | None) -> None:
-    """Add the status and the data that it was made from to the archive.
+def add_status(archive: "Archive", stack: str, plan: Plan, how: RunContext, url: str | None) -> "StackStatus":
+    """Add the status, the data that it was made from, and the logs of its pods to the archive; return the status.
 
     Raises:
         KitError: there is no kubeconfig, or its user can't sign in.
@@ -86,7 +87,7 @@ def _add_status(archive: "Archive", stack: str, plan: Plan, how: RunContext, url
     from llmd_oke.operations.cluster_access import ClusterAccess  # noqa: PLC0415
     from llmd_oke.operations.prometheus import prometheus_url  # noqa: PLC0415
     from llmd_oke.operations.status.reading import Unread  # noqa: PLC0415
-    from llmd_oke.operations.status.status import StatusReader, own_pods  # noqa: PLC0415
+    from llmd_oke.operations.status.status import StatusReader  # noqa: PLC0415
 
     console.progress().step("reading the cluster")
     status = StatusReader(stack, plan, how, EVERY_S, url or prometheus_url(plan))()
@@ -95,12 +96,14 @@ def _add_status(archive: "Archive", stack: str, plan: Plan, how: RunContext, url
     text.print(screen(status))
     archive.add("status.txt", text.file.getvalue() if isinstance(text.file, StringIO) else "")
     packing.add_cluster(archive, status.reading)
+    packing.add_metrics(archive, status.counters)
     if isinstance(status.reading.pods, Unread):
         archive.missing["logs"] = status.reading.pods.why
     elif not how.simulated:
         console.progress().step("reading logs")
         way = ClusterAccess(plan.kubeconfig_context).api("")
-        packing.add_logs(archive, way, own_pods(plan, status.reading.pods))
+        packing.add_logs(archive, way, plan.namespace, packing.logged_pods(plan, status.reading.pods))
+    return status
 
 
 def _tell(archive: "Archive", file: Path, *, as_json: bool) -> None:

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import platform
-import re
 import subprocess
 import tarfile
 import time
@@ -18,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata as packages
+from itertools import starmap
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from urllib.parse import urlencode
@@ -28,12 +28,24 @@ from lightkube.resources.core_v1 import Pod
 from llmd_base.addresses import HttpEndpoint
 from llmd_base.errors import KitError
 from llmd_base.records import document
+from llmd_bench.deployment import MetricSample, Snapshot
 from llmd_bench.history import stack_folder
 from llmd_bench.reports import LATEST
 from pydantic import JsonValue
 
 from llmd_oke.operations.objects import metadata, plain
-from llmd_oke.operations.status.reading import ClusterReading, Unread, container_statuses, get, name_of, reason
+from llmd_oke.operations.status.reading import (
+    ClusterReading,
+    Unread,
+    condition,
+    container_statuses,
+    ended,
+    get,
+    name_of,
+    reason,
+)
+from llmd_oke.operations.text_redaction import redact, redact_text
+from llmd_oke.planning import Plan
 
 MAX_BYTES = 64 * 2**20
 """Largest total size of all files before compression."""
@@ -127,8 +139,42 @@ class _Log:
     address: str
 
 
-def add_logs(archive: Archive, way: HttpEndpoint, pods: Iterable[Pod]) -> None:
-    """Add the end of the log of each container, and that of its previous run if it restarted."""
+def add_metrics(archive: Archive, counters: Snapshot | Unread) -> None:
+    """Add the metrics of each server and router at the last scrape, in the Prometheus text format."""
+    if isinstance(counters, Unread):
+        archive.missing["metrics"] = counters.why
+        return
+    for reading in counters.readings:
+        path = f"metrics/{reading.endpoint.pod}.prom"
+        if reading.error is not None:
+            archive.missing[path] = reading.error
+        else:
+            archive.add(path, "".join(starmap(_series_text, reading.series.items())))
+
+
+def _series_text(name: str, samples: Iterable[MetricSample]) -> str:
+    lines: list[str] = []
+    for sample in samples:
+        labels = ",".join(
+            f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in sorted(sample.labels.items())
+        )
+        lines.append(f"{name}{{{labels}}} {sample.value!r}\n")
+    return "".join(lines)
+
+
+def logged_pods(plan: Plan, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Return the pods whose logs tell of a stack: those of its namespace, and those of others that are not ready."""
+    return tuple(
+        pod
+        for pod in pods
+        if metadata(pod).namespace == plan.namespace or not (condition(pod, "Ready")[0] or ended(pod))
+    )
+
+
+def add_logs(archive: Archive, way: HttpEndpoint, namespace: str, pods: Iterable[Pod]) -> None:
+    """Add the end of the log of each container, and that of its previous run if it restarted. Logs of other namespaces
+    than `namespace` have it in their path.
+    """
     until_s = time.monotonic() + LOGS_LIMIT_S
 
     def read(log: _Log) -> str | Unread:
@@ -141,7 +187,7 @@ def add_logs(archive: Archive, way: HttpEndpoint, pods: Iterable[Pod]) -> None:
         except (httpx2.HTTPError, OSError) as error:
             return Unread(reason(error))
 
-    logs = [log for pod in pods for log in _logs(pod)]
+    logs = [log for pod in pods for log in _logs(pod, namespace)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for log, text in zip(logs, pool.map(read, logs), strict=True):
             if isinstance(text, Unread):
@@ -150,8 +196,9 @@ def add_logs(archive: Archive, way: HttpEndpoint, pods: Iterable[Pod]) -> None:
                 archive.add(log.path, text, MAX_LOG_BYTES)
 
 
-def _logs(pod: Pod) -> Iterator[_Log]:
+def _logs(pod: Pod, own: str) -> Iterator[_Log]:
     namespace, name = metadata(pod).namespace, name_of(pod)
+    folder = f"logs/{name}" if namespace == own else f"logs/pods/{namespace}/{name}"
     for status in container_statuses(pod):
         runs: Sequence[tuple[str, dict[str, str]]] = [("", {})]
         if status.restartCount:
@@ -159,7 +206,7 @@ def _logs(pod: Pod) -> Iterator[_Log]:
         for suffix, more in runs:
             query = urlencode({"container": status.name, "tailLines": str(LOG_LINES), **more})
             address = f"/api/v1/namespaces/{namespace}/pods/{name}/log?{query}"
-            yield _Log(f"logs/{name}/{status.name}{suffix}.log", address)
+            yield _Log(f"{folder}/{status.name}{suffix}.log", address)
 
 
 def add_log_files(archive: Archive, folder: Path) -> None:
@@ -222,58 +269,3 @@ def _pulumi() -> str:
     except (OSError, subprocess.SubprocessError) as error:
         return f"not known: {reason(error)}"
     return done.stdout.strip() or "not known"
-
-
-# Redaction of texts and documents. Removed are values whose key or variable has the name of a secret (`HF_TOKEN=…`,
-# `password: …`), and, whatever their name, tokens of known forms, signed and pre-authenticated URLs, and private keys.
-
-HIDDEN = "[redacted]"
-
-_NAMES = (
-    r"token(?!s|iz)|secret|passw|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential|cookie|"
-    r"authorization|encryptionsalt|encryptedkey"
-)
-_SECRET_NAME = re.compile(rf"(?i){_NAMES}|^secure$")
-
-_VALUE = r"(?!\d+(\.\d+)?\b|\[)[^\s\"',;&\\]{4,}"
-"""Value behind a secret's name: not a number, and not redacted already."""
-
-_FORMS = (  # all take linear time: logs may have lines of any length
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
-    (re.compile(r"\b(hf_|pul-|ghp_|github_pat_|sk-)[\w-]{8,}"), HIDDEN),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN),  # JSON Web Tokens
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
-    (re.compile(r"(?i)(://)[^/\s:@]{1,99}:[^/\s@]{1,999}@"), rf"\1{HIDDEN}@"),
-    (re.compile(r"/p/[\w-]{16,}(?=/n/)"), f"/p/{HIDDEN}"),  # pre-authenticated requests of Object Storage
-    (re.compile(r"(?i)([?&](x-amz-signature|x-amz-credential|sig|signature)=)[^&\s\"']+"), rf"\1{HIDDEN}"),
-    (
-        re.compile(rf"(?i)(({_NAMES})[\w.-]{{0,40}}\\?[\"']?\s{{0,4}}[=:]\s{{0,4}}\\?[\"']?){_VALUE}"),
-        rf"\1{HIDDEN}",
-    ),
-)
-
-
-def redact_text(text: str) -> str:
-    """Return a text in which everything that looks like a secret is replaced by `HIDDEN`."""
-    for form, instead in _FORMS:
-        text = form.sub(instead, text)
-    return text
-
-
-def redact(value: JsonValue) -> JsonValue:
-    """Return a document without secrets: values are replaced if the name of their key or environment variable is that
-    of a secret, and texts are redacted by `redact_text`.
-    """
-    if isinstance(value, str):
-        return redact_text(value)
-    if isinstance(value, list):
-        return [redact(item) for item in value]
-    if isinstance(value, dict):
-        is_variable = _SECRET_NAME.search(str(value.get("name", ""))) is not None
-        return {key: _redact_entry(key, item, is_variable=is_variable) for key, item in value.items()}
-    return value
-
-
-def _redact_entry(key: str, item: JsonValue, *, is_variable: bool) -> JsonValue:
-    is_secret = _SECRET_NAME.search(key) is not None or (key == "value" and is_variable)
-    return HIDDEN if isinstance(item, str) and is_secret else redact(item)

@@ -117,6 +117,7 @@ class StackCluster:
             f"/api/v1/namespaces/{NAMESPACE}/pods": self.pods,
             f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments": self.deployments,
             f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs": self.jobs,
+            "/api/v1/events": self.events,
             f"/api/v1/namespaces/{NAMESPACE}/events": self.events,
             f"/api/v1/namespaces/{NAMESPACE}/secrets": self.secrets,
         }

@@ -9,7 +9,7 @@ import pytest
 import stack_files
 import yaml
 from llmd_oke.operations import support
-from llmd_oke.operations.support import HIDDEN, redact, redact_text
+from llmd_oke.operations.text_redaction import HIDDEN, redact, redact_text
 from stack_cluster import NAMESPACE, StackCluster, kubeconfig, small_stack
 from typer.testing import Result
 

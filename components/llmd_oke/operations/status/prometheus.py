@@ -8,6 +8,7 @@ import httpx2
 from llmd_base.addresses import HttpEndpoint
 from llmd_bench.deployment import MetricSample, MetricsEndpoint, Reading, Snapshot
 
+from llmd_oke.catalogue.signatures import signature_metrics
 from llmd_oke.operations import prometheus
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.counters import counter_names
@@ -81,7 +82,7 @@ class PrometheusServer:
         offset, unknown = "", "Prometheus has nothing of it"
         if ago_s:
             offset, unknown = f" offset {ago_s:.0f}s", f"Prometheus has known it for less than {ago_s:.0f} s"
-        names = "|".join((*counter_names(), *self.decisions))
+        names = "|".join(dict.fromkeys((*counter_names(), *self.decisions, *signature_metrics())))
         promql = f'{{namespace="{self.namespace}",__name__=~"{names}"}}{offset}'
         series: dict[str, dict[str, list[MetricSample]]] = {}
         with self._client() as http:

@@ -96,9 +96,9 @@ def reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class ClusterReading:
-    """Objects of a cluster from which a stack's status is determined. Deployments, LeaderWorkerSets, Jobs and warning
-    events are those of the stack's namespace; pods are those of all namespaces, unless `own_pods_only`. Secrets are
-    those that were asked for and exist.
+    """Objects of a cluster from which a stack's status is determined. Deployments, LeaderWorkerSets and Jobs are those
+    of the stack's namespace; pods are those of all namespaces, unless `own_pods_only`, and so are warning events where
+    the user may list them. Secrets are those that were asked for and exist.
     """
 
     taken: datetime
@@ -146,11 +146,15 @@ def read_cluster(
     def ask_for(path: str) -> Callable[[], bytes | Unread]:
         return ask(lambda way: get(way, path))
 
-    version, nodes, pods = ask_for("/version"), ask_for("/api/v1/nodes"), ask(lambda way: _pods(way, namespace))
+    version, nodes, pods = (
+        ask_for("/version"),
+        ask_for("/api/v1/nodes"),
+        ask(lambda way: _of_all_namespaces(way, "pods", namespace)),
+    )
     deployments = ask_for(f"/apis/apps/v1/namespaces/{namespace}/deployments")
     sets = ask_for(f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{namespace}/leaderworkersets") if over_nodes else None
     jobs = ask_for(f"/apis/batch/v1/namespaces/{namespace}/jobs")
-    warnings = ask_for(f"/api/v1/namespaces/{namespace}/events?fieldSelector=type%3DWarning")
+    warnings = ask(lambda way: _of_all_namespaces(way, "events?fieldSelector=type%3DWarning", namespace)[0])
     by_name = f"/api/v1/namespaces/{namespace}/secrets?fieldSelector=metadata.name%3D"
     named = [ask_for(by_name + name) for name in secrets]
     listed = pods()
@@ -178,14 +182,14 @@ def _together(lists: Iterable[tuple[Secret, ...] | Unread]) -> tuple[Secret, ...
     return tuple(read)
 
 
-def _pods(way: HttpEndpoint, namespace: str) -> tuple[bytes, bool]:
-    """Return the list of the pods of all namespaces and False, or, if the user may not list these, that of the stack's
+def _of_all_namespaces(way: HttpEndpoint, kind: str, namespace: str) -> tuple[bytes, bool]:
+    """Return the list of a kind in all namespaces and False, or, if the user may not list these, that of the stack's
     namespace and True.
     """
     try:
-        return get(way, "/api/v1/pods"), False
+        return get(way, f"/api/v1/{kind}"), False
     except ForbiddenError:
-        return get(way, f"/api/v1/namespaces/{namespace}/pods"), True
+        return get(way, f"/api/v1/namespaces/{namespace}/{kind}"), True
 
 
 def _objects(content: bytes | Unread, api: str, kind: type[Object]) -> tuple[Object, ...] | Unread:

@@ -11,6 +11,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Node, Pod
 from llmd_base.config_maps import LABEL
 from llmd_base.row import Basis
+from llmd_bench.deployment import Snapshot
 from llmd_bench.passport import RunningImage
 from llmd_bench.queries import SCRAPE_TIMEOUT_S
 from llmd_bench.run_context import RunContext
@@ -74,9 +75,9 @@ class StackChange:
 class StackStatus:
     """Status of a stack. Parts that couldn't be read are `Unread`.
 
-    `loads` are those of models, and `load_source` describes the source of their figures. `images` are the running
-    images by role and container; `ran` has, in a rehearsal, the versions of programs that run instead of an image's
-    own, by container.
+    `counters` are all metrics of the servers and routers at the last scrape. `loads` are those of models, and
+    `load_source` describes the source of their figures. `images` are the running images by role and container; `ran`
+    has, in a rehearsal, the versions of programs that run instead of an image's own, by container.
     """
 
     stack: str
@@ -88,6 +89,7 @@ class StackStatus:
     symptoms: tuple[Symptom, ...]
     nodes: tuple[NodePool, ...] | Unread
     groups: tuple[DeploymentPods, ...] | Unread
+    counters: Snapshot | Unread
     gauges: Mapping[str, Gauges]
     loads: tuple[ModelLoad, ...] | Unread
     load_source: str
@@ -210,6 +212,7 @@ def judge_status(
         ),
         nodes=nodes if isinstance(nodes, Unread) else node_pools(plan, nodes, known),
         groups=groups,
+        counters=growth if isinstance(growth, Unread) else growth.after,
         gauges={} if isinstance(growth, Unread) else unit_gauges(programs(own), growth.after),
         loads=loads,
         load_source=growth.why if isinstance(growth, Unread) else growth.source,
@@ -256,7 +259,11 @@ def _loads(
 def _cluster_symptoms(
     plan: Plan, stack: str, reading: ClusterReading, groups: tuple[DeploymentPods, ...] | Unread, own: Sequence[Pod]
 ) -> Iterator[Symptom]:
-    warnings = () if isinstance(reading.warnings, Unread) else reading.warnings
+    warnings = [
+        event
+        for event in (() if isinstance(reading.warnings, Unread) else reading.warnings)
+        if event.involvedObject.namespace in {None, plan.namespace}
+    ]
     if not isinstance(reading.nodes, Unread):
         yield from node_symptoms(plan, reading.nodes, reading.taken)
         yield from group_symptoms(own, reading.nodes)

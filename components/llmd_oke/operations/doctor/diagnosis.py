@@ -1,0 +1,266 @@
+"""Diagnosis of a stack: the signatures that fire on the files of a support archive, each with its evidence.
+
+A stack that runs is diagnosed from the archive that `llmd-oke support` would write of it.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+from llmd_bench.deployment import Counter, MetricsEndpoint, Reading
+from llmd_bench.queries import parse
+from pydantic import JsonValue
+
+from llmd_oke.catalogue.signatures import (
+    MetricSignature,
+    Severity,
+    Signature,
+    TextSignature,
+    component_of,
+    metric_signatures,
+    text_signatures,
+)
+from llmd_oke.operations.doctor.log_search import LogSearch
+from llmd_oke.operations.doctor.sources import Content, SourceFile
+from llmd_oke.operations.doctor.statements import Objects, Place, Statement
+from llmd_oke.operations.text_redaction import redact_text
+
+MAX_DOCUMENT_BYTES = 32 * 2**20
+MAX_SHOWN_CHARACTERS = 300
+
+_SEVERITIES: tuple[Severity, ...] = ("outage", "degraded", "risk")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,252}")
+_PLACEHOLDER = re.compile(r"\{(stack|namespace|pod|container|node)\}")
+_METRICS_SUFFIX = ".prom"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a signature was found in: the place, the number of times, the last line, and the times of the first and the
+    last as written, None if unknown. With `more` it may be there more often.
+    """
+
+    place: Place
+    count: int
+    line: str
+    first: str | None = None
+    last: str | None = None
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A signature that fires, with its identifier, component and evidence; `command` is that of the signature with the
+    names of the first evidence.
+    """
+
+    name: str
+    component: str
+    signature: Signature
+    evidence: tuple[Evidence, ...]
+    command: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings, the worst first, and what was searched: the number of logs and their bytes, of statements about
+    objects, and of programs with metrics. `missing` are parts that the archive lacks, with the reason.
+    """
+
+    stack: str | None
+    taken: datetime | None
+    findings: tuple[Finding, ...]
+    logs: int
+    log_bytes: int
+    statements: int
+    programs: int
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def seen(self) -> bool:
+        """True if there was anything to search."""
+        return bool(self.logs or self.statements or self.programs)
+
+
+def diagnose(files: Iterable[SourceFile], stack: str | None = None, taken: datetime | None = None) -> Diagnosis:
+    """Search the files of a support archive, or a folder of logs, for all signatures.
+
+    `stack` and `taken` are the stack's name and the time of the objects; the archive's manifest has them if left out.
+    Files that are no logs, objects of the cluster or metrics are ignored, and so are damaged ones.
+    """
+    texts = text_signatures()
+    search = LogSearch(texts)
+    found: dict[str, list[Evidence]] = {}
+    documents: dict[str, JsonValue] = {}
+    readings: dict[Place, Reading] = {}
+    logs, log_bytes = 0, 0
+    for path, content in files:
+        if path.startswith("cluster/") or path == "manifest.json":
+            documents[PurePosixPath(path).stem] = _document(content)
+        elif path.endswith(_METRICS_SUFFIX):
+            readings[Place(path, pod=PurePosixPath(path).stem)] = _reading(content)
+        elif path.startswith("logs/") or not path.endswith(".json"):
+            logs, log_bytes = logs + 1, log_bytes + len(content)
+            place = log_place(path)
+            for name, hits in search(content, place.container or "").items():
+                evidence = Evidence(place, hits.count, hits.line, hits.first, hits.last, hits.more)
+                found.setdefault(name, []).append(evidence)
+    manifest, objects = _Manifest.of(documents.pop("manifest", None)), Objects(documents)
+    taken = taken or manifest.made
+    statements = tuple(objects.statements(taken or datetime.now(UTC)))
+    for name, evidence in _told(statements, texts):
+        found.setdefault(name, []).append(evidence)
+    for name, evidence in _measured(readings):
+        found.setdefault(name, []).append(evidence)
+    signatures = {**texts, **metric_signatures()}
+    context = _Context(stack or manifest.stack, objects.nodes_of_pods, _namespace(objects))
+    findings = [context.finding(name, signatures[name], tuple(evidence)) for name, evidence in found.items()]
+    return Diagnosis(
+        stack=stack or manifest.stack,
+        taken=taken,
+        findings=tuple(sorted(findings, key=lambda item: (_SEVERITIES.index(item.signature.severity), item.component))),
+        logs=logs,
+        log_bytes=log_bytes,
+        statements=len(statements),
+        programs=sum(bool(reading.series) for reading in readings.values()),
+        missing=manifest.missing,
+    )
+
+
+def known_fault(line: str) -> str | None:
+    """Return the title of the signature of events and states that a line has; None if there is none."""
+    fitting = (item for item in text_signatures().values() if item.evidence != "log" and item.matches(line))
+    return next((item.title for item in fitting), None)
+
+
+def log_place(path: str) -> Place:
+    """Return the place of a log: `logs/POD/CONTAINER.log`, in a rehearsal `logs/pods/NAMESPACE/POD/CONTAINER.log`, or
+    that of a program outside pods. `.previous` before the suffix marks the log of a container's run before.
+    """
+    parts = PurePosixPath(path).parts
+    container = parts[-1].partition(".log")[0].removesuffix(".previous").removesuffix(".txt") if parts else ""
+    folders = parts[1:-1] if parts and parts[0] == "logs" else parts[:-1]
+    namespace = folders[-2] if len(folders) > 1 and folders[0] == "pods" else None
+    return Place(path, namespace, folders[-1] if folders else None, container)
+
+
+def _told(statements: Iterable[Statement], texts: Mapping[str, TextSignature]) -> Iterator[tuple[str, Evidence]]:
+    for said in statements:
+        for name, signature in texts.items():
+            if signature.evidence != "log" and said.count >= signature.least and signature.matches(said.line):
+                yield name, Evidence(said.place, said.count, said.line, last=said.time)
+
+
+def _measured(readings: Mapping[Place, Reading]) -> Iterator[tuple[str, Evidence]]:
+    for name, signature in metric_signatures().items():
+        for place, reading in readings.items():
+            if (line := _fault(signature, reading)) is not None:
+                yield name, Evidence(replace(place, container="vllm"), 1, line)
+
+
+def _fault(signature: MetricSignature, reading: Reading) -> str | None:
+    """Return what a program's metrics say against a signature; None if they don't."""
+    value = reading.total(Counter(signature.metrics, signature.labels))
+    divisor = reading.total(Counter(signature.per)) if signature.per else None
+    judged = divisor if signature.per else value
+    if value is None or judged is None or judged < signature.least or (signature.per and not divisor):
+        return None
+    figure = value / divisor if divisor else value
+    limit, side = (signature.below, "below") if signature.above is None else (signature.above, "above")
+    if limit is None or (figure <= limit if side == "above" else figure >= limit):
+        return None
+    per = f" for each of {signature.per[0]}" if signature.per else ""
+    return f"{signature.metrics[0]}{per}: {figure:.4g}, {side} {limit:.4g}"
+
+
+@dataclass(frozen=True)
+class _Context:
+    """Names that commands are completed with."""
+
+    stack: str | None
+    nodes: Mapping[str, str]
+    namespace: str | None
+
+    def finding(self, name: str, signature: Signature, evidence: tuple[Evidence, ...]) -> Finding:
+        whole = tuple(map(self._shown, sorted(evidence, key=lambda item: -item.count)))
+        place = whole[0].place
+        names = {
+            "stack": self.stack,
+            "namespace": place.namespace or self.namespace,
+            "pod": place.pod,
+            "container": place.container,
+            "node": place.node,
+        }
+
+        def text(match: re.Match[str]) -> str:
+            value = names[match[1]] or ""
+            return value if _NAME.fullmatch(value) else match[1].upper()
+
+        command = _PLACEHOLDER.sub(text, signature.command)
+        return Finding(name, component_of(name), signature, whole, command)
+
+    def _shown(self, evidence: Evidence) -> Evidence:
+        """Return evidence with the node of its pod, and a line that is short and without secrets."""
+        place = evidence.place
+        node = place.node or self.nodes.get(place.pod or "")
+        line = redact_text(evidence.line)
+        short = line if len(line) <= MAX_SHOWN_CHARACTERS else f"{line[:MAX_SHOWN_CHARACTERS]}…"
+        return replace(evidence, place=replace(place, node=node), line=short)
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    stack: str | None = None
+    made: datetime | None = None
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, document: JsonValue) -> "_Manifest":
+        """Read what an archive's manifest says of it; nothing of what it lacks or has otherwise."""
+        if not isinstance(document, dict):
+            return cls()
+        stack, made, missing = document.get("stack"), document.get("made"), document.get("missing")
+        try:
+            when = datetime.fromisoformat(str(made))
+        except ValueError:
+            when = None
+        listed = [item for item in missing if isinstance(item, dict)] if isinstance(missing, list) else []
+        return cls(
+            stack if isinstance(stack, str) else None,
+            when if when and when.tzinfo else None,
+            {str(item.get("path")): str(item.get("why")) for item in listed},
+        )
+
+
+def _namespace(objects: Objects) -> str | None:
+    """Return the namespace of the stack's Jobs or warnings, which are those of its namespace alone."""
+    for name in ("deployments", "jobs"):
+        items = objects.documents.get(name)
+        for item in items if isinstance(items, list) else ():
+            metadata = item.get("metadata") if isinstance(item, dict) else None
+            namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
+            if isinstance(namespace, str):
+                return namespace
+    return None
+
+
+def _document(content: Content) -> JsonValue:
+    if len(content) > MAX_DOCUMENT_BYTES:
+        return None
+    try:
+        return json.loads(bytes(content))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _reading(content: Content) -> Reading:
+    endpoint = MetricsEndpoint("decode", "", "")
+    if len(content) > MAX_DOCUMENT_BYTES:
+        return Reading(endpoint, error="too large")
+    try:
+        return Reading(endpoint, parse(bytes(content).decode(errors="replace")))
+    except ValueError as error:
+        return Reading(endpoint, error=str(error))
