@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llmd_oke.cli.tables import FittingTable, plain_cells
+from llmd_oke.operations.doctor.diagnosis import known_fault
 from llmd_oke.operations.observations import ITL, REMOTE_PREFILL, TTFT, Figure
 from llmd_oke.operations.status.credentials import Credential
 from llmd_oke.operations.status.load import Gauges, ModelLoad
@@ -39,7 +40,7 @@ def screen(status: StackStatus) -> RenderableType:
         _verdict(status),
     ]
     if status.symptoms:
-        parts += ["", _symptoms(status.symptoms)]
+        parts += ["", _symptoms(status.symptoms, status.stack)]
     if status.reading.silent is None:
         parts += ["", *_nodes(status), "", *_units(status), "", *_loads(status), ""]
         parts += [_facts(status)]
@@ -54,13 +55,16 @@ def _verdict(status: StackStatus) -> Text:
     return Text("healthy", style="bold green") if status.seen else Text("not all could be seen", style="bold magenta")
 
 
-def _symptoms(symptoms: Sequence[Symptom]) -> Table:
+def _symptoms(symptoms: Sequence[Symptom], stack: str) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     for symptom in symptoms[:MAX_SYMPTOMS]:
         table.add_row(Text(symptom.severity.word, style=_STYLES[symptom.severity]), Text(symptom.what))
         table.add_row("", Text(symptom.remedy, style="dim"))
+        if title := known_fault(symptom.what):
+            table.add_row("", Text(f"known fault: {title}", style="dim"))
     if (more := len(symptoms) - MAX_SYMPTOMS) > 0:
         table.add_row("", f"and {more} more, which --json has")
+    table.add_row("", Text(f"llmd-oke doctor --stack {stack} searches logs, events and metrics for known faults"))
     return table
 
 
@@ -227,7 +231,13 @@ def status_document(status: StackStatus) -> dict[str, Any]:
         kubernetes=_known(reading.kubernetes, str),
         healthy=not status.symptoms and status.seen,
         symptoms=[
-            document("severity what remedy", symptom, severity=symptom.severity.word) for symptom in status.symptoms
+            document(
+                "severity what remedy known_fault",
+                symptom,
+                severity=symptom.severity.word,
+                known_fault=known_fault(symptom.what),
+            )
+            for symptom in status.symptoms
         ],
         nodes=_known(status.nodes, lambda pools: [asdict(pool) for pool in pools]),
         servers=_known(status.groups, lambda groups: [asdict(group) for group in groups]),

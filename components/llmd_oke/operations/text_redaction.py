@@ -1,7 +1,7 @@
 """Redaction of texts and documents.
 
-Removed are values whose key or variable has the name of a secret (`HF_TOKEN=…`, `password: …`), and, whatever their name,
-tokens of known forms, signed and pre-authenticated URLs, and private keys.
+Removed are values whose key or variable has the name of a secret (`HF_TOKEN=…`, `password: …`), and, whatever their
+name, tokens of known forms, signed and pre-authenticated URLs, and private keys.
 """
 
 import re

@@ -145,7 +145,19 @@ def test_a_stack_without_a_ready_front_door_is_reported_as_an_outage(run: Run, c
         "severity": "outage",
         "what": "the front door of gpt-oss-120b has no ready Envoy",
         "remedy": "",
+        "known_fault": None,
     }
+
+
+def test_a_symptom_whose_fault_is_known_says_so_and_names_doctor(run: Run, cluster: StackCluster):
+    conditions = cluster.pod("-decode-")["status"]["conditions"]
+    why = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
+    conditions[:] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]
+    told = [item["known_fault"] for item in symptoms(run("status", "--json")) if "Insufficient" in item["what"]]
+    assert told == ["No node has enough free GPUs for a pod"]
+    screen = " ".join(run("status").output.split())
+    assert "known fault: No node has enough free GPUs for a pod" in screen
+    assert "llmd-oke doctor --stack s" in screen
 
 
 def test_missing_prefill_servers_are_reported_with_decode_computing_prompts(run: Run, cluster: StackCluster):

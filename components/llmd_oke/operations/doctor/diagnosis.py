@@ -102,7 +102,7 @@ def diagnose(files: Iterable[SourceFile], stack: str | None = None, taken: datet
             documents[PurePosixPath(path).stem] = _document(content)
         elif path.endswith(_METRICS_SUFFIX):
             readings[Place(path, pod=PurePosixPath(path).stem)] = _reading(content)
-        elif path.startswith("logs/") or not path.endswith(".json"):
+        elif _is_log(path):
             logs, log_bytes = logs + 1, log_bytes + len(content)
             place = log_place(path)
             for name, hits in search(content, place.container or "").items():
@@ -145,6 +145,11 @@ def log_place(path: str) -> Place:
     folders = parts[1:-1] if parts and parts[0] == "logs" else parts[:-1]
     namespace = folders[-2] if len(folders) > 1 and folders[0] == "pods" else None
     return Place(path, namespace, folders[-1] if folders else None, container)
+
+
+def _is_log(path: str) -> bool:
+    name = PurePosixPath(path).name
+    return path.startswith("logs/") or ".log" in name or (name.endswith(".txt") and path != "status.txt")
 
 
 def _told(statements: Iterable[Statement], texts: Mapping[str, TextSignature]) -> Iterator[tuple[str, Evidence]]:

@@ -1,0 +1,120 @@
+"""`llmd-oke doctor`: a stack that runs, its archive, and the ways in which nothing can be seen."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from llmd_oke.cli.main import app
+from stack_cluster import NAMESPACE, StackCluster, kubeconfig
+from test_support import log
+from typer.testing import CliRunner, Result
+
+Run = Callable[..., Result]
+
+
+def doctor(*words: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *words])
+
+
+def test_a_sound_stack_has_no_known_fault(run: Run, cluster: StackCluster):
+    log(cluster, "INFO 11-23 02:00:00 started\n")
+    result = run("doctor", "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["findings"], document["healthy"]) == (0, [], True)
+    assert document["logs"] == len(cluster.pods)
+    assert "no known fault" in run("doctor").output
+
+
+def test_faults_of_logs_events_states_and_metrics_are_found_in_a_stack_that_runs(run: Run, cluster: StackCluster):
+    log(cluster, "fine\n")
+    decode = cluster.pod("-decode-")
+    name = decode["metadata"]["name"]
+    cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/log"] = (
+        200,
+        "HIP out of memory. HF_TOKEN=hf_a123456789\n",
+    )
+    cluster.counters({"-decode-": 'vllm:nixl_num_failed_transfers_total{engine="0"} 3\n'})
+    decode["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    involved = {"kind": "Pod", "name": name, "namespace": NAMESPACE}
+    unhealthy = "cannot allocate unhealthy devices amd.com/gpu, which is unexpected"
+    cluster.events.append({"metadata": {"name": "e"}, "involvedObject": involved, "reason": "F", "message": unhealthy})
+    result = run("doctor", "--json")
+    found = {item["name"]: item for item in json.loads(result.stdout)["findings"]}
+    assert result.exit_code == 1
+    assert found.keys() == {"vllm-gpu-out-of-memory", "nixl-transfers-failed", "gpu-unhealthy"}
+    assert {item["evidence"][0]["pod"] for item in found.values()} == {name}
+    assert "hf_a" not in result.stdout
+    screen = run("doctor").output
+    assert "3 known faults" in screen
+    assert "https://github.com/lemonade-sdk/vllm-rocm/issues/5" in screen
+    assert f"kubectl -n {NAMESPACE} logs {name} -c vllm" in screen
+
+
+def test_the_archive_of_support_has_the_same_faults(run: Run, cluster: StackCluster, project: Path):
+    log(cluster, 'NCCL WARN Missing "iommu=pt"\n')
+    cluster.counters('vllm:nixl_num_failed_notifications_total{engine="0",model="a\\"b"} 2\n')
+    file = project / "x.tar.gz"
+    assert run("support", "--output", str(file)).exit_code == 0
+    documents = [
+        json.loads(result.stdout) for result in (run("doctor", "--json"), doctor("--from", str(file), "--json"))
+    ]
+    assert [[item["name"] for item in document["findings"]] for document in documents] == [
+        ["nixl-notices-failed", "rccl-iommu"]
+    ] * 2
+    assert documents[1]["stack"] == "s"
+    assert documents[0]["programs"] == documents[1]["programs"] > 0
+
+
+def test_logs_of_other_namespaces_are_read_where_pods_are_not_ready(run: Run, cluster: StackCluster):
+    log(cluster, "fine\n")
+    status = {
+        "phase": "Pending",
+        "conditions": [],
+        "containerStatuses": [{"name": "plugin", "image": "", "imageID": "", "ready": False, "restartCount": 0}],
+    }
+    cluster.pods.append(
+        {
+            "metadata": {"name": "plugin-0", "namespace": "kube-amd-gpu"},
+            "spec": {"containers": [{"name": "plugin"}]},
+            "status": status,
+        }
+    )
+    cluster.answers["/api/v1/namespaces/kube-amd-gpu/pods/plugin-0/log"] = 200, "plugin.go:136] Found 0 AMDGPUs\n"
+    (finding,) = json.loads(run("doctor", "--json").stdout)["findings"]
+    assert (finding["name"], finding["evidence"][0]["namespace"]) == ("gpu-plugin-finds-no-gpu", "kube-amd-gpu")
+
+
+def test_events_of_the_stack_alone_do_where_those_of_all_may_not_be_listed(run: Run, cluster: StackCluster):
+    log(cluster, "fine\n")
+    cluster.answers["/api/v1/events"] = 403, '{"message": "no"}'
+    involved = {"kind": "ReplicaSet", "name": "r", "namespace": NAMESPACE}
+    cluster.events.append(
+        {
+            "metadata": {"name": "e"},
+            "involvedObject": involved,
+            "reason": "FailedCreate",
+            "message": 'violates PodSecurity "x"',
+            "lastTimestamp": "2999-01-01T00:00:00Z",
+        }
+    )
+    assert [item["name"] for item in json.loads(run("doctor", "--json").stdout)["findings"]] == [
+        "pod-violates-security"
+    ]
+
+
+def test_a_cluster_that_does_not_answer_ends_with_two(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
+    result = run("doctor", "--json")
+    assert result.exit_code == 2
+    assert "does not answer" in json.loads(result.stdout)["error"]
+
+
+@pytest.mark.parametrize("words", [[], ["--from", "/nowhere"]])
+def test_nothing_to_look_at_ends_with_two(words: list[str]):
+    assert doctor(*words).exit_code == 2
+
+
+def test_a_folder_without_logs_ends_with_two(tmp_path: Path):
+    result = doctor("--from", str(tmp_path))
+    assert (result.exit_code, "nothing was there to read" in result.output) == (2, True)
