@@ -6,7 +6,6 @@ This is the only module that touches `pulumi.provider.experimental`: what Pulumi
 import json
 import re
 import sys
-from importlib import metadata
 from typing import Any, is_typeddict
 
 import pulumi
@@ -33,7 +32,7 @@ def serve() -> None:
 
 def provider() -> ComponentProvider:
     """The package's provider, with a schema that describes inherited arguments too; Pulumi leaves those blank."""
-    hosted = ComponentProvider(components(), NAME, None, metadata.version(NAME))
+    hosted = ComponentProvider(components(), NAME, None, llmd_oke.__version__)
     described = json.loads(hosted.schema or "{}")
     for component in components():
         bases = _inherited(component.__init__.__annotations__["args"])

@@ -16,7 +16,19 @@ from llmd_oke.cli import console
 from llmd_oke.cli.loading import LoadingGroup
 
 _PANELS = {
-    "Plan": ("init", "check", "explain", "diagram", "preflight", "model", "images", "render", "rehearse", "schema"),
+    "Plan": (
+        "init",
+        "check",
+        "explain",
+        "diagram",
+        "preflight",
+        "model",
+        "images",
+        "render",
+        "rehearse",
+        "schema",
+        "migrate",
+    ),
     "Deploy": ("up", "destroy", "drift", "recover", "nodes", "pipeline", "tunnel", "token"),
     "See how it is": ("status", "doctor", "support"),
     "Measure what is deployed": ("smoke", "bench", "eval", "passport", "accept"),

@@ -1,7 +1,8 @@
 """Loader of stack files: returns a StackConfig, or raises an error with all problems of types and keys at once."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ from llmd_base.errors import InvalidStack, KitError, Problem
 from pydantic import ValidationError
 
 from llmd_oke.config import shape_problems, yaml_files
+from llmd_oke.config.deprecated_keys import KeyReplacement, with_current_keys
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.yaml_files import CONFIG_KEY
 from llmd_oke.values import open_project
@@ -140,15 +142,29 @@ def stack_object(document: Any) -> Any:
 
 
 def validate(value: Any) -> StackConfig:
-    """Return the config that an object of the stack file stands for.
+    """Return the config that an object of the stack file stands for. Deprecated keys count as those that replace them.
 
     Raises:
         InvalidStack: the object has wrong keys or types; contains all problems.
     """
+    current, replaced, problems = with_current_keys(value)
+    if problems:
+        raise InvalidStack(problems)
     try:
-        return StackConfig.model_validate(value, by_alias=True, by_name=False)
+        return StackConfig.model_validate(current, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InvalidStack(shape_problems.problems(error.errors(include_url=False), value)) from error
+        found = shape_problems.problems(error.errors(include_url=False), current)
+        raise InvalidStack([_as_written(problem, replaced) for problem in found]) from error
+
+
+def _as_written(problem: Problem, replaced: Sequence[KeyReplacement]) -> Problem:
+    """Return a problem with the path that the stack file has, where it has a deprecated key."""
+    for item in replaced:
+        if problem.path == item.replacement or problem.path.startswith(
+            (f"{item.replacement}.", f"{item.replacement}[")
+        ):
+            return replace(problem, path=item.path + problem.path.removeprefix(item.replacement))
+    return problem
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

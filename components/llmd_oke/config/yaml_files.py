@@ -151,6 +151,80 @@ def new_map(values: Mapping[str, object]) -> Any:
     return result
 
 
+def new_map_like(mapping: Any) -> Any:
+    """Return an empty mapping for insertion into another: with comments and layout where that one has them."""
+    if not hasattr(mapping, "ca"):
+        return {}
+    result = new_map({})
+    if mapping.fa.flow_style():
+        result.fa.set_flow_style()
+    return result
+
+
+def move_key(source: Any, key: str, target: Any, new_key: str) -> None:
+    """Move a value to another key: to the same place within one mapping, else behind the last key of `target`. The
+    comment in its line goes along.
+    """
+    value, at = source[key], list(source).index(key) if source is target else len(target)
+    comment = source.ca.items.pop(key, None) if hasattr(source, "ca") else None
+    del source[key]
+    if not hasattr(target, "ca"):
+        target[new_key] = value
+        return
+    target.insert(at, new_key, value)
+    if comment is not None:
+        if source is target and comment[2] is not None:  # as far from its key as before
+            comment[2].start_mark.column += len(new_key) - len(key)
+        target.ca.items[new_key] = comment
+
+
+def remove_items(mapping: Any, key: str, first: int, count: int, target: Any, new_key: str) -> None:
+    """Remove items of the list at a key, and the key itself with its last item. Comments in their lines go to
+    `new_key` of the mapping `target`, which has replaced them; lines of comments stay where they are.
+    """
+    items = mapping[key]
+    comments = [token for at in range(first, first + count) for token in _comment_tokens(items, at)]
+    for _ in range(count):
+        del items[first]
+    lines = [token.value.partition("\n") for token in comments]
+    beside = [text.rstrip() for text, _, _ in lines if text.startswith("#")]
+    below = "\n".join(rest.rstrip("\n") for _, _, rest in lines if rest.strip())
+    if below and items:
+        _append_comment(items if first else mapping, first - 1 if first else key, 0 if first else 2, f"\n{below}\n")
+    elif below:
+        beside.append(f"\n{below}\n")
+    if not items:
+        del mapping[key]
+    if beside:
+        target.ca.items[new_key] = [
+            None,
+            None,
+            _comment_token(" ".join(beside).replace(" \n", "\n").rstrip() + "\n"),
+            None,
+        ]
+
+
+def _comment_tokens(items: Any, at: int) -> list[Any]:
+    found = items.ca.items.get(at) if hasattr(items, "ca") else None
+    return [token for token in found or () if token is not None]
+
+
+def _append_comment(container: Any, key: Any, place: int, text: str) -> None:
+    """Append lines of comments behind a key's or an item's own."""
+    slots = container.ca.items.setdefault(key, [None] * (place + 2))
+    if slots[place] is None:
+        slots[place] = _comment_token(text)
+    else:
+        slots[place].value = slots[place].value.rstrip("\n") + text
+
+
+def _comment_token(text: str) -> Any:
+    from ruamel.yaml.error import CommentMark  # noqa: PLC0415 - an extra; `load` has asked for it
+    from ruamel.yaml.tokens import CommentToken  # noqa: PLC0415
+
+    return CommentToken(text, CommentMark(0), None)
+
+
 def plain(text: str) -> Any:
     """Return the content of a YAML text as plain dicts, lists and scalars."""
     return _yaml(typ="safe").load(text)

@@ -31,6 +31,7 @@ from llmd_oke.config import (
     stack_file,
     validate,
 )
+from llmd_oke.config.deprecated_keys import with_current_keys
 from llmd_oke.planning import checks, placement
 from llmd_oke.planning.acceptance import pool_acceptance
 from llmd_oke.planning.advice import advice
@@ -49,7 +50,7 @@ from llmd_oke.planning.network import control_plane_cidrs, planned_network
 from llmd_oke.planning.network_policies import network_policies
 from llmd_oke.planning.oci_monitoring import planned_oci_monitoring
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
-from llmd_oke.planning.plan import Plan
+from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.planning.planned_model import PlannedModel, memory
 from llmd_oke.planning.pools import autoscaled_pools, autoscaler_add_on
 from llmd_oke.planning.releases import (
@@ -93,7 +94,9 @@ def plan_object(value: Any, *, nodes_pull: bool = False) -> Plan:
     except InvalidStack as refused:
         others = project_problems() or _problems_of_other_parts(value, refused.problems)
         raise InvalidStack([*refused.problems, *others]) from refused
-    return plan(config, nodes_pull=nodes_pull)
+    planned = plan(config, nodes_pull=nodes_pull)
+    _, replaced, _ = with_current_keys(value)
+    return replace(planned, advice=(*(Advice(item.path, str(item)) for item in replaced), *planned.advice))
 
 
 def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:

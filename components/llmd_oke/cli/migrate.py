@@ -1,0 +1,136 @@
+"""`llmd-oke migrate`: a stack file with current keys in place of deprecated ones."""
+
+import json
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from llmd_base.errors import InvalidStack, KitError, Problem
+from rich.markup import escape
+
+from llmd_oke.cli import console, options
+from llmd_oke.cli.console import problem_document
+from llmd_oke.config import locate, read, stack_file, yaml_files
+from llmd_oke.config.deprecated_keys import DeprecatedKey, KeyReplacement, deprecated_keys, replace_keys
+from llmd_oke.config.load import stack_object
+
+StackName = Annotated[
+    str | None, typer.Option("--stack", "-s", help="Stack, of the file `Pulumi.<stack>.yaml` in `stacks`.")
+]
+File = Annotated[
+    Path | None, typer.Option("--file", help="Stack file, in place of --stack.", dir_okay=False, exists=True)
+]
+Write = Annotated[bool, typer.Option("--write", help="Write the file; without it, what would change is shown.")]
+
+
+@dataclass(frozen=True)
+class Migration:
+    """Text of a stack file with current keys, and the keys that were replaced; equal to the file's own text if it has
+    no deprecated keys.
+    """
+
+    path: Path
+    before: str
+    after: str
+    replaced: tuple[KeyReplacement, ...]
+
+    @property
+    def difference(self) -> str:
+        """Unified diff of the file; empty if nothing changes."""
+        return yaml_files.difference(self.before, self.after, str(self.path))
+
+
+def migrate(
+    stack: StackName = None,
+    file: File = None,
+    write: Write = False,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+) -> None:
+    """Replace deprecated keys of a stack file by current ones, and show the difference. Comments and order stay.
+
+    Nothing is written without --write, nor where a key needs a decision: those are told all at once. A file without
+    deprecated keys stays as it is.
+    """
+    if (stack is None) == (file is None):
+        raise KitError("Which stack file is meant?", "Give --stack NAME, or --file FILE.")
+    if stack is not None:
+        read(project, stack)  # says which stacks there are, and what of the file is no YAML
+    path = file or stack_file(project, str(stack))
+    try:
+        found = migration(path)
+    except InvalidStack as refused:
+        if not as_json:
+            raise
+        problems = [problem_document(problem) for problem in refused.problems]
+        typer.echo(json.dumps(_document(path, None, problems, written=False), indent=2))
+        raise typer.Exit(1) from refused
+    written = write and found.after != found.before
+    if written:
+        yaml_files.write_whole(path, found.after)
+    if as_json:
+        typer.echo(json.dumps(_document(path, found, [], written=written), indent=2))
+        return
+    if found.difference:
+        typer.echo(found.difference)
+    for item in found.replaced:
+        console.errors().print(f"[magenta]{escape(item.path)}[/] becomes {escape(item.replacement)}", soft_wrap=True)
+    ended = "has no deprecated keys" if not found.replaced else "is written" if written else "is not written: --write"
+    console.errors().print(f"{escape(str(path))} {ended}", soft_wrap=True)
+
+
+def migration(path: Path) -> Migration:
+    """Return the migration of a stack file.
+
+    Raises:
+        KitError: the file is not YAML, or its anchors stand in the way.
+        InvalidStack: deprecated keys need a person's decision; contains all problems, with lines.
+    """
+    content = yaml_files.read(path)
+    if problems := list(content.problems()):
+        raise InvalidStack(problems)
+    before = path.read_bytes().decode()
+    text = before.replace("\r\n", "\n")
+    document, expected = yaml_files.load(text), content.value
+    # One key at a time, so that the paths of problems are those of the file as it is.
+    problems = [problem for key in deprecated_keys() for problem in _replace(deepcopy(expected), [key])[1]]
+    if problems:
+        raise InvalidStack(locate(dict.fromkeys(problems), path), "the file can't be migrated")
+    replaced, _ = _replace(document, deprecated_keys())
+    if not replaced:
+        return Migration(path, before, before, ())
+    after = yaml_files.dump(document, text)
+    _replace(expected, deprecated_keys())
+    if yaml_files.plain(after) != yaml_files.plain(yaml_files.text_of(expected)):
+        keys = ", ".join(f"{item.path} (now {item.replacement})" for item in replaced)
+        raise KitError(
+            f"{path} can't be migrated: it has deprecated keys inside anchors.", f"Change them by hand: {keys}."
+        )
+    return Migration(path, before, after.replace("\n", "\r\n") if "\r\n" in before else after, tuple(replaced))
+
+
+def _replace(document: Any, keys: Sequence[DeprecatedKey]) -> tuple[list[KeyReplacement], list[Problem]]:
+    return replace_keys(stack_object(document), keys)
+
+
+def _document(path: Path, found: Migration | None, problems: list[dict[str, Any]], *, written: bool) -> dict[str, Any]:
+    """Return a migration as plain data."""
+    replaced = () if found is None else found.replaced
+    return {
+        "file": str(path),
+        "ok": not problems,
+        "problems": problems,
+        "replaced": [
+            {
+                "path": item.path,
+                "replacement": item.replacement,
+                **item.entry.model_dump(include={"since", "removed_in"}),
+            }
+            for item in replaced
+        ],
+        "difference": "" if found is None else found.difference,
+        "written": written,
+    }

@@ -1,0 +1,201 @@
+"""Deprecated keys of the stack file: which key replaces each, and how long it works (`values/stack-file`)."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, cast
+
+from llmd_base.errors import Problem
+
+from llmd_oke import __version__
+from llmd_oke.config.engine import argument_of
+from llmd_oke.config.yaml_files import move_key, new_map_like, remove_items
+from llmd_oke.values import Entry, required_entry
+
+
+class DeprecatedKey(Entry):
+    """Deprecated key, or an argument of vLLM in the list `key`.
+
+    Attributes:
+        key: path in `llmd-oke:stack`, with `[]` for each item of a list.
+        argument: argument of vLLM, such as `--max-loras`; None if the key itself is deprecated.
+        replacement: path of the key that replaces it; None if a person has to decide.
+        value: conversion of the value: unchanged, an argument's text as integer or text, or an empty object.
+        since: version of the kit that deprecated the key.
+        removed_in: version of the kit from which on the key is refused.
+        by_hand: what a person decides, where there is no replacement.
+    """
+
+    key: str
+    argument: str | None = None
+    replacement: str | None = None
+    value: Literal["same", "integer", "text", "empty"] = "same"
+    since: str
+    removed_in: str
+    by_hand: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Tell whether this version of the kit still accepts the key."""
+        return _numbers(__version__) < _numbers(self.removed_in)
+
+
+class _Table(Entry):
+    keys: tuple[DeprecatedKey, ...]
+
+
+@cache
+def deprecated_keys() -> tuple[DeprecatedKey, ...]:
+    """Return all deprecated keys, in the order in which they are replaced."""
+    return required_entry("stack-file", "deprecated-keys", _Table).keys
+
+
+@dataclass(frozen=True)
+class KeyReplacement:
+    """Use of a deprecated key at `path`, whose value belongs at `replacement`; both are paths in the stack file, and
+    `path` is followed by the argument where that is what is deprecated.
+    """
+
+    path: str
+    replacement: str
+    entry: DeprecatedKey
+
+    def __str__(self) -> str:
+        until = f", and refused from {self.entry.removed_in} on" if self.entry.works else ""
+        return (
+            f"{self.path} is deprecated since {self.entry.since}{until}: it is {self.replacement} now. "
+            "`llmd-oke migrate --write` changes the file."
+        )
+
+
+def with_current_keys(stack: Any) -> tuple[Any, list[KeyReplacement], list[Problem]]:
+    """Return the object `llmd-oke:stack` with current keys in place of the deprecated ones that still work; the object
+    itself if it has none. Also returns the replaced keys, and the problems of those that can't be replaced.
+    """
+    working = [entry for entry in deprecated_keys() if entry.works]
+    if not any(True for entry in working for _ in _uses(stack, entry)):
+        return stack, [], []
+    current = deepcopy(stack)
+    replaced, problems = replace_keys(current, working)
+    return current, replaced, problems
+
+
+def replace_keys(stack: Any, entries: Sequence[DeprecatedKey]) -> tuple[list[KeyReplacement], list[Problem]]:
+    """Replace deprecated keys in the object `llmd-oke:stack`, which is changed; comments stay if it was loaded with
+    `yaml_files.load`. Returns the replaced keys, and the problems of those that were left as they are.
+    """
+    replaced: list[KeyReplacement] = []
+    problems: list[Problem] = []
+    for entry in entries:
+        for use in list(_uses(stack, entry)):
+            try:
+                replaced.append(use.replace(stack))
+            except _LeftError as left:
+                problems.append(left.problem)
+    return replaced, problems
+
+
+class _LeftError(Exception):
+    """A deprecated key can't be replaced."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Use of a deprecated key: `indices` are those of the lists on its path, `parent` is the mapping with the key."""
+
+    entry: DeprecatedKey
+    indices: tuple[int, ...]
+    parent: Any
+    key: str
+
+    def replace(self, stack: Any) -> KeyReplacement:
+        """Move the value to the replacement, and return what was replaced."""
+        entry, path = self.entry, self._path(self.entry.key)
+        written: Any = self.parent[self.key]
+        found = argument_of(written, entry.argument) if entry.argument else None
+        if found is not None:
+            path = f"{path}[{found[0]}]"
+        said = written if found is None else written[found[0]]
+        if found and sum(argument_of([word], str(entry.argument)) is not None for word in written) > 1:
+            raise _LeftError(Problem(path, said, "the argument once", "it is there several times"))
+        if entry.replacement is None:
+            raise _LeftError(Problem(path, said, entry.by_hand, "what replaces it is a decision"))
+        value = self._converted(path, found[1]) if found else written
+        target, new_key = self._target(stack, path, entry.replacement)
+        if new_key in target and not (entry.value == "empty" and isinstance(target[new_key], Mapping)):
+            there = self._path(entry.replacement)
+            raise _LeftError(Problem(path, said, "one of the two", f"{there} replaces it, and is there too"))
+        if found is None:
+            move_key(self.parent, self.key, target, new_key)
+        else:
+            separate = entry.value != "empty" and "=" not in said
+            if new_key not in target:
+                target[new_key] = new_map_like(target) if entry.value == "empty" else value
+            remove_items(self.parent, self.key, found[0], 2 if separate else 1, target, new_key)
+        old = f"{self._path(entry.key)}: {entry.argument}" if found else path
+        return KeyReplacement(old, self._path(entry.replacement), entry)
+
+    def _path(self, pattern: str) -> str:
+        """Return the path that a pattern stands for at this use."""
+        indices = iter(self.indices)
+        return re.sub(r"\[\]", lambda _: f"[{next(indices)}]", pattern)
+
+    def _converted(self, path: str, text: str) -> object:
+        if self.entry.value == "integer":
+            if not re.fullmatch(r"-?\d+", text):
+                raise _LeftError(Problem(path, text, "a whole number", f"{self.entry.argument} has no number"))
+            return int(text)
+        return text
+
+    def _target(self, stack: Any, path: str, replacement: str) -> tuple[Any, str]:
+        """Return the mapping that the replacement is a key of, and the key; mappings on the way are created."""
+        indices = iter(self.indices)
+        node: Any = stack
+        *way, key = replacement.split(".")
+        for step in way:
+            name = step.removesuffix("[]")
+            if name not in node:
+                node[name] = new_map_like(node)
+            node = node[name][next(indices)] if step.endswith("[]") else node[name]
+            if not hasattr(node, "keys"):
+                raise _LeftError(Problem(path, None, f"an object at {replacement}", f"{name} is no object"))
+        return node, key
+
+
+def _uses(stack: Any, entry: DeprecatedKey) -> Iterator[_Use]:
+    *way, key = entry.key.split(".")
+    for indices, parent in _mappings(stack, way):
+        if key not in parent:
+            continue
+        if entry.argument is None:
+            yield _Use(entry, indices, parent, key)
+            continue
+        words: Any = parent[key]
+        is_list = isinstance(words, list) and all(isinstance(word, str) for word in cast("list[object]", words))
+        if is_list and argument_of(cast("list[str]", words), entry.argument):
+            yield _Use(entry, indices, parent, key)
+
+
+def _mappings(node: Any, way: Sequence[str], indices: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Yield the mappings at the end of a way, with the indices of the lists on it."""
+    if not isinstance(node, Mapping):
+        return
+    if not way:
+        yield indices, node
+        return
+    child = cast("Mapping[str, Any]", node).get(way[0].removesuffix("[]"))
+    if not way[0].endswith("[]"):
+        yield from _mappings(child, way[1:], indices)
+    elif isinstance(child, list):
+        for i, item in enumerate(cast("list[Any]", child)):
+            yield from _mappings(item, way[1:], (*indices, i))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

@@ -1,0 +1,150 @@
+"""`llmd-oke migrate`: what becomes of a stack file's text."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from llmd_base.errors import InvalidStack, KitError
+from llmd_oke.cli.main import app
+from llmd_oke.cli.migrate import migration
+from typer.testing import CliRunner
+
+BEFORE = """\
+# of the platform team
+config:
+  llmd-oke:stack:
+    cluster:
+      mode: create  # a new one
+      # looked up in May
+      given:  # results
+        availabilityDomains: [x]
+        # of OKE
+        systemImageId: ocid1
+      name: abc
+    models:
+      - model: a  # first
+        engine:
+          extraArgs:  # more
+            - --foo=1
+            # room for adapters
+            - --enable-lora  # on
+            - --max-lora-rank
+            - "32"   # rank
+            # the last
+            - --bar
+        slo: {ttftMs: 1}
+      - model: b
+        engine: {extraArgs: [--all2all-backend=mori_low_latency]}
+      # end of models
+  other:key: 1
+"""
+AFTER = """\
+# of the platform team
+config:
+  llmd-oke:stack:
+    cluster:
+      mode: create  # a new one
+      # looked up in May
+      lookupResults:  # results
+        availabilityDomains: [x]
+        # of OKE
+        systemImageId: ocid1
+      name: abc
+    models:
+      - model: a  # first
+        engine:
+          extraArgs:  # more
+            - --foo=1
+            # room for adapters
+            # the last
+            - --bar
+          adapters: # on
+            maxRank: 32 # rank
+        slo: {ttftMs: 1}
+      - model: b
+        engine: {all2AllBackend: mori_low_latency}
+      # end of models
+  other:key: 1
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "Pulumi.s.yaml"
+    file.write_bytes(text.encode())
+    return file
+
+
+def said(*words: str) -> tuple[int, dict]:
+    ended = CliRunner().invoke(app, ["migrate", *words, "--json"])
+    return ended.exit_code, json.loads(ended.stdout)
+
+
+def test_keys_are_replaced_and_comments_and_order_stay(tmp_path: Path):
+    assert migration(written(tmp_path, BEFORE)).after == AFTER
+
+
+def test_a_migrated_file_stays_as_it_is(tmp_path: Path):
+    found = migration(written(tmp_path, AFTER))
+    assert (found.after, found.difference, found.replaced) == (AFTER, "", ())
+
+
+def test_line_ends_of_windows_stay(tmp_path: Path):
+    found = migration(written(tmp_path, BEFORE.replace("\n", "\r\n")))
+    assert found.after == AFTER.replace("\n", "\r\n")
+
+
+def test_nothing_is_written_without_being_asked_for(tmp_path: Path):
+    file = written(tmp_path, BEFORE)
+    code, told = said("--file", str(file))
+    assert (code, told["written"], file.read_text()) == (0, False, BEFORE)
+    assert "+      lookupResults:  # results" in told["difference"]
+    assert told["replaced"][0] == {
+        "path": "cluster.given",
+        "replacement": "cluster.lookupResults",
+        "since": "0.1.0",
+        "removed_in": "0.3.0",
+    }
+
+
+def test_a_file_is_written_once(tmp_path: Path):
+    file = written(tmp_path, BEFORE)
+    assert said("--file", str(file), "--write")[1]["written"]
+    assert file.read_text() == AFTER
+    assert not said("--file", str(file), "--write")[1]["written"]
+
+
+def test_what_needs_a_decision_is_told_with_its_line_and_nothing_is_written(tmp_path: Path):
+    text = BEFORE.replace("--foo=1", "--speculative-config={}").replace("- --bar", "- --enable-expert-parallel")
+    file = written(tmp_path, text)
+    with pytest.raises(InvalidStack) as refused:
+        migration(file)
+    assert sorted(problem.line or 0 for problem in refused.value.problems) == [16, 22]
+    code, told = said("--file", str(file), "--write")
+    assert (code, told["ok"], len(told["problems"]), file.read_text()) == (1, False, 2, text)
+
+
+def test_keys_inside_anchors_are_left_to_a_person(tmp_path: Path):
+    text = (
+        "config:\n  shared: &shared {given: {systemImageId: x}}\n  llmd-oke:stack:\n    cluster:\n      <<: *shared\n"
+    )
+    file = written(tmp_path, text)
+    with pytest.raises(KitError, match="anchors") as refused:
+        migration(file)
+    assert "cluster.given (now cluster.lookupResults)" in str(refused.value.remedy)
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", "config: {}", "a: [", "config:\n  llmd-oke:stack: {a: 1, a: 2}\n", "\x00"])
+def test_what_is_no_stack_file_is_refused(tmp_path: Path, text: str):
+    file = written(tmp_path, text)
+    with pytest.raises(KitError):
+        migration(file)
+    assert file.read_bytes().decode() == text
+
+
+def test_numbers_and_texts_are_those_that_pulumi_reads(tmp_path: Path):
+    text = BEFORE.replace("other:key: 1", "other:key: yes\n  other:time: 12:30\n  other:octal: 0o17")
+    before, after = yaml.safe_load(text), migration(written(tmp_path, text)).after
+    assert after.endswith("other:key: yes\n  other:time: 12:30\n  other:octal: 0o17\n")
+    assert yaml.safe_load(after)["config"]["other:key"] == before["config"]["other:key"]

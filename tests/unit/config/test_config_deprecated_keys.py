@@ -1,0 +1,134 @@
+"""Deprecated keys of the stack file: the table, and what a stack file that has them is read as."""
+
+import re
+
+import pytest
+from llmd_base.errors import InvalidStack
+from llmd_oke import __version__, planning
+from llmd_oke.config import validate
+from llmd_oke.config.deprecated_keys import deprecated_keys, replace_keys
+from llmd_oke.config.schema import stack_file_schema
+from llmd_oke.config.yaml_files import CONFIG_KEY
+from stack_files import PROJECT, created_stack, model, stack
+
+IMAGE = "ocid1.image.oc1.iad.there"
+
+
+def keys_of(schema: dict, path: str) -> set[str]:
+    """Keys that the schema of stack files has at a path."""
+    nodes = [schema["properties"]["config"]["properties"][CONFIG_KEY]]
+    for step in path.split(".") if path else ():
+        nodes = [
+            inner
+            for node in resolved(schema, nodes)
+            if (inner := node.get("properties", {}).get(step.removesuffix("[]")))
+        ]
+        if step.endswith("[]"):
+            nodes = [node["items"] for node in resolved(schema, nodes) if "items" in node]
+    return {key for node in resolved(schema, nodes) for key in node.get("properties", {})}
+
+
+def resolved(schema: dict, nodes: list[dict]) -> list[dict]:
+    found = []
+    for node in nodes:
+        if "$ref" in node:
+            found += resolved(schema, [schema["$defs"][node["$ref"].rsplit("/", 1)[1]]])
+        else:
+            found += [node, *resolved(schema, [*node.get("anyOf", ()), *node.get("oneOf", ())])]
+    return found
+
+
+@pytest.mark.parametrize("entry", deprecated_keys(), ids=lambda entry: f"{entry.key} {entry.argument or ''}")
+def test_a_deprecated_key_has_a_replacement_that_stack_files_have(entry):
+    schema = stack_file_schema(with_texts=False)
+    parent, _, key = entry.key.rpartition(".")
+    assert (key in keys_of(schema, parent)) == (entry.argument is not None)
+    assert bool(entry.replacement) != bool(entry.by_hand)
+    if entry.replacement:
+        parent, _, key = entry.replacement.rpartition(".")
+        assert key in keys_of(schema, parent)
+
+
+@pytest.mark.parametrize("entry", deprecated_keys(), ids=lambda entry: f"{entry.key} {entry.argument or ''}")
+def test_a_key_that_is_refused_is_not_older_than_its_deprecation(entry):
+    versions = [[int(part) for part in version.split(".")] for version in (entry.since, entry.removed_in)]
+    assert versions == sorted(versions)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+
+
+def test_a_deprecated_key_counts_as_its_replacement_and_check_tells_of_it():
+    written = created_stack(cluster={"lookupResults": None, "given": {"systemImageId": IMAGE}})
+    written["cluster"].pop("lookupResults")
+    assert validate(written).cluster.lookup_results.system_image_id == IMAGE
+    told = [item for item in planning.plan_object(written).advice if item.path == "cluster.given"]
+    assert [item.kind for item in told] == ["decision"]
+    assert "it is cluster.lookupResults now. `llmd-oke migrate --write`" in told[0].text
+    assert "given" in written["cluster"]
+
+
+def test_current_keys_are_told_nothing_of():
+    assert not [item for item in planning.plan_object(created_stack()).advice if "deprecated" in item.text]
+
+
+def test_a_problem_in_a_deprecated_key_has_the_path_that_the_file_has():
+    written = created_stack()
+    written["cluster"]["given"] = {"systemImageId": "no OCID"}
+    written["cluster"].pop("lookupResults", None)
+    with pytest.raises(InvalidStack) as refused:
+        validate(written)
+    assert [problem.path for problem in refused.value.problems] == ["cluster.given.systemImageId"]
+
+
+def test_a_deprecated_key_beside_its_replacement_is_refused():
+    written = created_stack(cluster={"lookupResults": {}})
+    written["cluster"]["given"] = {}
+    with pytest.raises(InvalidStack, match=r"cluster\.lookupResults replaces it, and is there too"):
+        validate(written)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engine"),
+    [
+        (["--max-loras=4"], {"adapters": {"slots": 4}}),
+        (["--max-loras", "4", "--x"], {"extraArgs": ["--x"], "adapters": {"slots": 4}}),
+        (["--x", "--enable-lora"], {"extraArgs": ["--x"], "adapters": {}}),
+        (["--max_lora_rank=8", "--enable-lora"], {"adapters": {"maxRank": 8}}),
+        (["--all2all-backend=mori_low_latency"], {"all2AllBackend": "mori_low_latency"}),
+    ],
+)
+def test_arguments_that_became_keys_are_replaced_by_them(arguments: list[str], engine: dict):
+    written = stack(model("agg-tp1-8r", engine={"extraArgs": arguments}))
+    replaced, problems = replace_keys(written, deprecated_keys())
+    assert (written["models"][0]["engine"], problems) == (engine, [])
+    assert replaced
+    assert replace_keys(written, deprecated_keys()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--max-loras=many"], "--max-loras has no number"),
+        (["--max-loras=1", "--max-loras=2"], "it is there several times"),
+        (["--speculative-config={}"], "what replaces it is a decision"),
+    ],
+)
+def test_arguments_that_no_key_follows_from_are_left_and_told(arguments: list[str], why: str):
+    written = stack(model("agg-tp1-8r", engine={"extraArgs": list(arguments)}))
+    replaced, problems = replace_keys(written, deprecated_keys())
+    assert (replaced, [problem.why for problem in problems]) == ([], [why])
+    assert written["models"][0]["engine"] == {"extraArgs": arguments}
+
+
+@pytest.mark.parametrize("odd", [None, [], "x", {"models": None}, {"models": [None, {"engine": []}]}, {"cluster": []}])
+def test_files_of_other_shapes_are_left_as_they_are(odd: object):
+    assert replace_keys(odd, deprecated_keys()) == ([], [])
+
+
+def test_the_page_of_versions_has_each_deprecated_key():
+    rows = [
+        f"| `{entry.key}`{f': `{entry.argument}`' if entry.argument else ''} | {entry.since} | {entry.removed_in} | "
+        + (f"`{entry.replacement}` |" if entry.replacement else f"by hand: {entry.by_hand} |")
+        for entry in deprecated_keys()
+    ]
+    page = (PROJECT / "docs" / "versions.md").read_text().splitlines()
+    assert [line for line in page if line.startswith("| `")] == rows
