@@ -1,6 +1,8 @@
 """The wheel alone, as `pip install` puts it on a machine: with the kit's values, and a project's own beside them."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -8,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from llmd_oke import __version__
+from packageurl import PackageURL
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,11 +35,17 @@ main()
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that the wheel of this checkout is installed in."""
     folder = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    (wheel,) = folder.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(folder)
+    zipfile.ZipFile(built(ROOT, folder)).extractall(folder)
     return folder
+
+
+def built(checkout: Path, folder: Path) -> Path:
+    """Build the wheel of a checkout into a folder, with the time of a commit."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1764000000"}
+    subprocess.run(build, cwd=checkout, env=environment, check=True, capture_output=True, timeout=120)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 def installed(site: Path, *words: str) -> dict[str, Any]:
@@ -52,3 +64,64 @@ def test_an_installed_wheel_reads_the_catalogue_entries_of_a_project(site: Path)
 
 def test_an_installed_wheel_checks_the_stack_files_of_a_checkout(site: Path):
     assert installed(site, "check", "--stack", "guide", "--project", str(ROOT))["project_entries"] == []
+
+
+def test_two_checkouts_of_one_commit_give_the_same_wheel(site: Path, tmp_path: Path):
+    """The other checkout has other times and rights of files, and lies in another folder."""
+    other, folders = tmp_path / "other", ("components", "packages", "tools", "values")
+    for name in folders:
+        shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("venv"))
+    (other / "dev").mkdir()
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        ".gitignore",
+        "requirements-oci.lock",
+        "dev/wheel_materials.py",
+    ):
+        shutil.copyfile(ROOT / name, other / name)
+    for path in other.rglob("*"):
+        os.utime(path, (1, 1))
+        path.chmod(path.stat().st_mode & 0o700)
+    (first,) = site.glob("*.whl")
+    assert built(other, tmp_path / "built").read_bytes() == first.read_bytes()
+
+
+def test_a_wheel_has_a_bill_of_what_is_locked_for_it(site: Path):
+    (file,) = site.glob("*.dist-info/sboms/*.json")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(file.read_text()) is None
+    bill = json.loads(file.read_text())
+    locks = {
+        name: {line.partition("==")[0]: line.split()[0].partition("==")[2] for line in locked(name) if "==" in line}
+        for name in ("components/requirements.txt", "requirements-oci.lock")
+    }
+    listed = {item["name"]: item for item in bill["components"]}
+    assert {name: item["version"] for name, item in listed.items()}.items() <= locks["requirements-oci.lock"].items()
+    always = {name for name, item in listed.items() if item["scope"] == "required"}
+    assert always == locks["components/requirements.txt"].keys()
+    assert {"matplotlib", "oci", "obstore", "pulumi-policy"} <= listed.keys() - always
+    assert not {"hatchling", "editables", "pytest"} & listed.keys()
+    assert bill["metadata"]["component"]["version"] == __version__
+    assert bill["metadata"]["timestamp"] == "2025-11-24T16:00:00Z"
+    for item in listed.values():
+        assert PackageURL.from_string(item["purl"]).name == item["name"]
+        assert item["externalReferences"][0]["hashes"]
+
+
+def test_every_package_of_a_bill_is_needed_by_the_kit(site: Path):
+    (file,) = site.glob("*.dist-info/sboms/*.json")
+    bill = json.loads(file.read_text())
+    needs = {edge["ref"]: edge["dependsOn"] for edge in bill["dependencies"]}
+    reached, asked = set(), [bill["metadata"]["component"]["bom-ref"]]
+    while asked:
+        reference = asked.pop()
+        if reference not in reached:
+            reached.add(reference)
+            asked += needs[reference]
+    assert reached == needs.keys()
+    assert len(reached) == len(bill["components"]) + 1
+
+
+def locked(name: str) -> list[str]:
+    return (ROOT / name).read_text().splitlines()

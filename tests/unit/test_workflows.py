@@ -28,6 +28,8 @@ RIGHTS = {
     ("drift", "drift"): {"contents": "read", "id-token": "write"},
     ("preview", "preview"): {"actions": "read", "contents": "read", "id-token": "write"},
     ("preview", "comment"): {"actions": "read", "pull-requests": "write"},
+    ("release", "build"): {"contents": "read"},
+    ("release", "publish"): {"actions": "read", "contents": "write"},
 }
 """What each job may do; another right, or another job, has to be written here too."""
 
@@ -186,7 +188,7 @@ def test_a_releases_own_picker_and_sidecar_are_built_each_night():
     (tested,) = [place for place, step in enumerate(steps) if "scripts/test -m nightly" in step["run"]]
     assert cloned < tested
     version = default_release().endpoint_picker.program.version
-    (module,) = {build.asks_for for build in definitions().builds.values()} - {None}
+    module = definitions().builds["llm-d-router"].asks_for
     assert f'--branch {version} https://{module} "$RUNNER_TEMP/llm-d-router"' in steps[cloned]["run"]
     assert steps[tested]["env"] == {"LLMD_OKE_ROUTER_SOURCE": "${{ runner.temp }}/llm-d-router"}
     assert re.search(r"--preserve-env=\S*\bLLMD_OKE_ROUTER_SOURCE\b", steps[tested]["run"])
@@ -253,6 +255,20 @@ def test_a_previews_comment_is_edited_in_a_job_without_pull_request_code():
     (step,) = comment["steps"]
     assert "--method PATCH" in step["run"]
     assert "github-actions[bot]" in step["run"]
+
+
+def test_a_release_is_what_two_machines_have_built_alike_and_no_code_of_the_repository_publishes_it():
+    build, publish = (workflow("release")["jobs"][name] for name in ("build", "publish"))
+    assert of_trigger("release") == {"push": {"tags": ["v[0-9]*"]}}
+    assert len(build["strategy"]["matrix"]["runner"]) == 2
+    assert any("./scripts/build" in step.get("run", "") for step in build["steps"])
+    assert [step for step in publish["steps"] if "uses" in step] == []
+    compared, checked, released = publish["steps"][0]["run"].splitlines()[1:]
+    assert compared == "cmp " + " ".join(
+        f"built/{runner}/SHA256SUMS" for runner in build["strategy"]["matrix"]["runner"]
+    )
+    assert "sha256sum --check" in checked
+    assert released.startswith("gh release create")
 
 
 def test_workflows_install_the_locked_version_of_pulumi():
