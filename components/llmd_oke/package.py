@@ -6,10 +6,12 @@ This is the only module that touches `pulumi.provider.experimental`: what Pulumi
 import json
 import re
 import sys
-from typing import Any, is_typeddict
+from typing import Any, cast, is_typeddict
 
 import pulumi
+from pulumi.output import Inputs
 from pulumi.provider import main
+from pulumi.provider.experimental.analyzer import ComponentDefinition
 from pulumi.provider.experimental.component import ComponentProvider
 
 import llmd_oke
@@ -30,9 +32,33 @@ def serve() -> None:
     main(provider(), sys.argv[1:])
 
 
+class _Provider(ComponentProvider):
+    """Pulumi's provider of components, whose arguments get whole numbers as integers: all numbers arrive as floats, and
+    names and command lines would have `1.0` in them.
+    """
+
+    def map_inputs(self, inputs: Inputs, component_def: ComponentDefinition) -> Inputs:
+        """Return a component's arguments by their Python names."""
+        return super().map_inputs(_with_integers(inputs), component_def)
+
+
+def _with_integers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case pulumi.Output():
+            return cast("pulumi.Output[Any]", value).apply(_with_integers)
+        case dict():
+            return {key: _with_integers(item) for key, item in cast("dict[str, Any]", value).items()}
+        case list():
+            return [_with_integers(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
+
+
 def provider() -> ComponentProvider:
     """The package's provider, with a schema that describes inherited arguments too; Pulumi leaves those blank."""
-    hosted = ComponentProvider(components(), NAME, None, llmd_oke.__version__)
+    hosted = _Provider(components(), NAME, None, llmd_oke.__version__)
     described = json.loads(hosted.schema or "{}")
     for component in components():
         bases = _inherited(component.__init__.__annotations__["args"])

@@ -1,0 +1,91 @@
+"""The component package at the real engine, which constructs the components that a program in another language declares."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llmd_oke
+import pulumi
+import pulumi_kubernetes as k8s
+import pytest
+from google.protobuf import json_format
+from pulumi_engine import new_stack
+from test_engine_updates import DEPLOYMENT, RecordingPlugin, engine_options, serving
+
+pytestmark = pytest.mark.engine
+
+COMPONENTS = Path(__file__).resolve().parents[2] / "components"
+PLUGIN = '#!/bin/sh\nexec "{python}" "{components}" "$@"\n'
+
+
+class Remote(pulumi.ComponentResource):
+    """A component as SDKs of other languages declare it: the engine has its package construct it."""
+
+    url: pulumi.Output[str]
+    name: pulumi.Output[str]
+    serviceAccount: pulumi.Output[str]  # noqa: N815
+
+    def __init__(self, kind: str, name: str, arguments: dict[str, Any], opts: pulumi.ResourceOptions) -> None:
+        outputs = dict.fromkeys(("name", "serviceAccount", "url"))
+        super().__init__(f"llmd-oke:index:{kind}", name, {**outputs, **arguments}, opts, remote=True)
+
+
+class DeclaredObjects(RecordingPlugin):
+    """A plug-in that keeps the inputs of each object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def Create(self, request, context):  # noqa: N802
+        self.objects[request.type, request.name] = json_format.MessageToDict(request.properties)
+        return super().Create(request, context)
+
+
+@pytest.fixture
+def objects_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A function that deploys a program, and returns its objects and outputs."""
+    plugin = DeclaredObjects()
+    with serving(plugin) as address:
+        options = engine_options(address, tmp_path, monkeypatch)
+        installed = tmp_path / "home" / "plugins" / f"resource-llmd-oke-v{llmd_oke.__version__}"
+        installed.mkdir(parents=True)
+        script = installed / "pulumi-resource-llmd-oke"
+        script.write_text(PLUGIN.format(python=sys.executable, components=COMPONENTS))
+        script.chmod(0o755)
+
+        def deploy(name: str, program: Callable[[], None]) -> tuple[dict[tuple[str, str], dict[str, Any]], str]:
+            plugin.objects = {}
+            done = new_stack(program, options, name).up()
+            return plugin.objects, done.outputs["url"].value
+
+        yield deploy
+
+
+def test_components_of_another_language_become_the_same_objects(objects_of):
+    settings = {"release": "llm-d-0.9.0", "model": "gpt-oss-120b", "shape": "BM.GPU.MI300X.8", "rdma": False}
+
+    def other_language() -> None:
+        cluster = k8s.Provider("cluster", cluster_identifier="test")
+        opts = pulumi.ResourceOptions(providers={"kubernetes": cluster})
+        place = Remote("ServingNamespace", "chat", {"namespace": "chat", "tensorParallelSizes": [1]}, opts)
+        servers = {"replicas": 2, "tensorParallelSize": 1}
+        where = {"namespace": place.name, "serviceAccount": place.serviceAccount}
+        Remote("AggregatedUnit", "m", {**settings, **where, "servers": servers}, opts)
+        endpoint = {"namespace": "chat", "model": "gpt-oss-120b", "readyTimeoutS": 60}
+        pulumi.export("url", Remote("ModelEndpoint", "e", endpoint, opts).url)
+
+    def python() -> None:
+        opts = pulumi.ResourceOptions(provider=k8s.Provider("cluster", cluster_identifier="test"))
+        place = llmd_oke.ServingNamespace("chat", {"namespace": "chat", "tensor_parallel_sizes": [1]}, opts)
+        servers = {"replicas": 2, "tensor_parallel_size": 1}
+        where = {"namespace": place.name, "service_account": place.service_account}
+        llmd_oke.AggregatedUnit("m", {**settings, **where, "servers": servers}, opts)
+        endpoint = {"namespace": "chat", "model": "gpt-oss-120b", "ready_timeout_s": 60}
+        pulumi.export("url", llmd_oke.ModelEndpoint("e", endpoint, opts).url)
+
+    declared, url = objects_of("python", python)
+    assert objects_of("other", other_language) == (declared, url)
+    assert url == "http://gpt-oss-120b.chat.svc.cluster.local"
+    assert (DEPLOYMENT, "m-aggregated") in declared
