@@ -302,6 +302,16 @@ class LocalRehearsals:
         more = ["--at-once", str(at_once), *limit, *["--force"] * force]
         rehearsal.run_engine(prepared, "replace", progress, targets=names, more=more)
 
+    def forget_losses(self, project: Path, stack: str, progress: Progress) -> Sequence[str]:
+        """Take out of a rehearsed stack's state what the stand-in for OCI no longer has; return what is gone and what
+        stays, in words.
+
+        Raises:
+            KitError: the stack's rehearsal isn't up, or the state can't be changed.
+        """
+        prepared = _running(project, stack, progress)
+        return list(rehearsal.run_engine(prepared, "forget", progress)["outputs"]["losses"])
+
     def time_scale(self, project: Path, stack: str) -> float:
         """Return the wall seconds for one second of model time in a stack's rehearsal; 1 if no rehearsal of the stack
         is up.

@@ -50,7 +50,7 @@ from llmd_rehearsal.engine_events import (
     prepare_decoding,
     step_with_outputs,
 )
-from llmd_rehearsal.engine_nodes import replace_rehearsed_nodes
+from llmd_rehearsal.engine_nodes import forget_rehearsed_losses, replace_rehearsed_nodes
 from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest, mend
 from llmd_rehearsal.oci_plugin.bridge import without_defaults
 
@@ -60,7 +60,7 @@ PARALLEL = 64
 BUSY_TIMEOUT_S = 600.0
 """Seconds to wait for a still running engine whose command was killed."""
 
-_OPERATIONS = ("destroy", "drift", "preview", "refresh", "replace", "up")
+_OPERATIONS = ("destroy", "drift", "forget", "preview", "refresh", "replace", "up")
 
 _READING_OPERATIONS = ("drift", "preview")
 """Operations that change nothing."""
@@ -120,11 +120,12 @@ def run(
     modules: Sequence[str] = (),
     *,
     unprotect: bool = False,
-    replace: "Operation | None" = None,
+    of_kit: "Operation | None" = None,
     parallel: int = PARALLEL,
     prelude: Callable[[], None] | None = None,
 ) -> EngineResult:
-    """Run one engine operation (`up`, `preview`, `refresh`, `destroy`, `drift`, `replace`) and return its result.
+    """Run one engine operation (`up`, `preview`, `refresh`, `destroy`, `drift`, `replace`, `forget`) and return its
+    result.
 
     Args:
         project: folder of the rehearsal's copy of the project.
@@ -134,7 +135,8 @@ def run(
         targets: URNs that `destroy` is limited to.
         modules: Python modules that the program needs, imported while the engine starts.
         unprotect: lets `destroy` delete protected resources.
-        replace: function that runs the operation `replace`, which launches nodes anew.
+        of_kit: function that runs an operation of the kit's own: `replace` launches nodes anew, `forget` takes out of
+            the state what OCI no longer has.
         parallel: limit of resources that an update works on at the same time.
         prelude: function that is called inside the Pulumi program before the program itself.
 
@@ -163,7 +165,7 @@ def run(
     try:
         by_hand = _unlocked(handle, lambda: read_drift(handle, checkpoint, progress)) if operation == "up" else []
         drift_rows: list[dict[str, Any]] = []
-        operate = replace or _operation(operation, targets, needs_refresh(checkpoint), drift_rows, parallel)
+        operate = of_kit or _operation(operation, targets, needs_refresh(checkpoint), drift_rows, parallel)
         outputs = _unlocked(handle, lambda: operate(handle, steps.hear))
     except automation.CommandError as error:
         adopt_unanswered(handle, steps.log, journal_file(project.parent), progress)
@@ -455,6 +457,13 @@ def _replacement(arguments: argparse.Namespace) -> Operation:
     return replace
 
 
+def _forgetting(arguments: argparse.Namespace) -> Operation:
+    def forget(stack: automation.Stack, hear: EventHandler) -> Outputs:
+        return {"losses": forget_rehearsed_losses(stack, arguments.project, hear, _Lines())}
+
+    return forget
+
+
 class _Lines:
     """Progress as lines on standard output, read by the process that started this one."""
 
@@ -487,6 +496,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # The engine's process gets the signal too, cancels the operation, saves its state and ends.
         signal.signal(number, lambda _signal, _frame: None)
+    of_kit = {"replace": _replacement, "forget": _forgetting}.get(arguments.operation)
     running = arguments.result.with_suffix(".running")
     try:
         with file_lock(running, "finish with the engine", _Lines(), BUSY_TIMEOUT_S):
@@ -498,7 +508,7 @@ def main() -> None:
                 arguments.target,
                 arguments.load,
                 unprotect=arguments.unprotect,
-                replace=_replacement(arguments) if arguments.operation == "replace" else None,
+                of_kit=of_kit(arguments) if of_kit else None,
                 parallel=1 if arguments.one_at_a_time else PARALLEL,
                 prelude=_prelude(arguments),
             )

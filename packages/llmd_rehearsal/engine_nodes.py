@@ -1,4 +1,4 @@
-"""Replacement of a rehearsed stack's nodes, by the same code as for a real stack."""
+"""Operations of the kit on a rehearsed stack, by the same code as on a real one: nodes replaced, losses forgotten."""
 
 import json
 import time
@@ -15,10 +15,12 @@ from lightkube.config.kubeconfig import KubeConfig
 from llmd_base.progress import Progress
 from llmd_oke.access.oci_client import HOSTS, SignedOciClient
 from llmd_oke.access.signing import Signer
+from llmd_oke.config import CreateCluster, load
 from llmd_oke.operations.draining import Drain
 from llmd_oke.operations.nodes import ReplaceOptions, replace_nodes
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.pulumi_cli import run as run_cli
+from llmd_oke.operations.rebuild import find_losses, forget_losses
 from pulumi import automation
 from pulumi.automation import events
 
@@ -81,6 +83,25 @@ def replace_rehearsed_nodes(
         drain.require_cluster()
     options = ReplaceOptions(at_once, drain, lambda: oci_client(f"http://127.0.0.1:{OCI_REST_PORT}"), _pause)
     replace_nodes(cli_of(stack, project, hear), progress, lambda _: True, names, options, yes=True)
+
+
+def forget_rehearsed_losses(
+    stack: automation.Stack, project: Path, hear: Callable[[events.EngineEvent], Any], progress: Progress
+) -> list[str]:
+    """Take out of a rehearsed stack's state what the stand-in for OCI no longer has; return what is gone and what
+    stays, in words; empty if nothing is gone. Runs inside the local cluster.
+
+    Raises:
+        KitError: the reasons are those of a real stack (`find_losses`, `forget_losses`).
+    """
+    cluster = load(project, stack.name).cluster
+    if not isinstance(cluster, CreateCluster):
+        return []
+    cli = cli_of(stack, project, hear)
+    losses = find_losses(cli, lambda: oci_client(f"http://127.0.0.1:{OCI_REST_PORT}"), cluster.compartment_id, progress)
+    if losses:
+        forget_losses(cli, losses, progress)
+    return list(losses.lines()) if losses else []
 
 
 def _pause(seconds: float) -> None:

@@ -342,8 +342,8 @@ def run_engine(
     unprotect: bool = False,
     more: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Run an operation of the real engine in the local cluster (`up`, `preview`, `refresh`, `destroy`, `drift` or
-    `replace`) and return its result as a mapping (`engine.EngineResult`).
+    """Run an operation of the real engine in the local cluster (`up`, `preview`, `refresh`, `destroy`, `drift`,
+    `replace` or `forget`) and return its result as a mapping (`engine.EngineResult`).
 
     Args:
         prepared: the rehearsal.

@@ -29,7 +29,7 @@ _PANELS = {
         "schema",
         "migrate",
     ),
-    "Deploy": ("up", "destroy", "drift", "recover", "nodes", "pipeline", "tunnel", "token"),
+    "Deploy": ("up", "destroy", "drift", "recover", "state", "rebuild", "nodes", "pipeline", "tunnel", "token"),
     "See how it is": ("status", "doctor", "support"),
     "Measure what is deployed": ("smoke", "bench", "eval", "passport", "accept"),
     "Compare and tune": ("compare", "history", "experiment", "tune"),

@@ -44,6 +44,10 @@ class Rehearsals(Protocol):
         """Replace nodes of a rehearsed stack, drained unless `drain_limit_s` is None."""
         ...
 
+    def forget_losses(self, project: Path, stack: str, progress: "Progress") -> Sequence[str]:
+        """Take out of a rehearsed stack's state what OCI no longer has; return in words what is gone and stays."""
+        ...
+
     def time_scale(self, project: Path, stack: str) -> float:
         """Return the time scale of a rehearsal: wall seconds for a second of model time."""
         ...

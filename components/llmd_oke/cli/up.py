@@ -53,7 +53,7 @@ def up(
     if charts := chart_archives(plan):
         refuse_other_archives(charts, console.progress(), plan.registry_mirror)
     cli = pulumi_cli(project, stack, aside=as_json)
-    require_stack(cli, None if as_json or not sys.stdin.isatty() else Terminal(typer.confirm, _ask_passphrase))
+    require_stack(cli, None if as_json else terminal())
     pulumi = with_refresh(cli, plan)
     account = _Account(pulumi, yes=yes) if as_json else None
     with tunnel.api_server_access(project, stack, through_tunnel):
@@ -109,6 +109,11 @@ def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, offers: _Offer
         commands.append(scale_command(pool.name, pulumi.stack))
         console.errors().print(f"to give them back: {commands[-1]}", markup=False, soft_wrap=True)
     return f"Standard error says why. To stop paying for nodes meanwhile: {'; '.join(commands)}" if commands else ""
+
+
+def terminal() -> Terminal | None:
+    """Return the prompts of the terminal; None if standard input is none."""
+    return Terminal(typer.confirm, _ask_passphrase) if sys.stdin.isatty() else None
 
 
 def _ask_passphrase(new: bool) -> str:

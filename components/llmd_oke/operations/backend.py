@@ -44,12 +44,12 @@ def require_stack(pulumi: PulumiCli, terminal: Terminal | None = None) -> None:
         if terminal is None or not terminal.confirm(f"{error.message} Create it?"):
             raise
         if not pulumi.backend_url().startswith("http"):
-            _require_passphrase("passphrase", terminal, new=True)
+            require_passphrase("passphrase", terminal, new=True)
         if pulumi.create_stack():
             raise
         return
     provider: Mapping[str, Any] = deployment.get("secrets_providers") or {}
-    _require_passphrase(str(provider.get("type", "")), terminal, new=False)
+    require_passphrase(str(provider.get("type", "")), terminal, new=False)
 
 
 @contextmanager
@@ -82,6 +82,24 @@ def signed_in_to_cloud(organization: str, token: str, lifetime: str | None = Non
                 )
                 raise KitError(f"Pulumi Cloud doesn't take the job's token:\n{reason}", remedy)
             yield
+
+
+def require_passphrase(provider: str, terminal: Terminal | None, *, new: bool) -> None:
+    """Require that the passphrase of a stack's secrets is given, or ask for it.
+
+    Args:
+        provider: type of the provider of secrets; one other than `passphrase` needs none.
+        terminal: prompts for the passphrase; None for no prompts.
+        new: whether the passphrase is a new one, which is asked for twice.
+
+    Raises:
+        KitError: the passphrase is missing and there is no terminal.
+    """
+    if provider != "passphrase" or {PASSPHRASE, f"{PASSPHRASE}_FILE"} & os.environ.keys():
+        return
+    if terminal is None:
+        raise KitError("The stack's secrets are encrypted with a passphrase, and none is given.", PASSPHRASE_REMEDY)
+    os.environ[PASSPHRASE] = terminal.ask_passphrase(new)  # for child processes
 
 
 def cloud_audience(organization: str) -> str:
@@ -133,11 +151,3 @@ def remove_unfinished(state: Path) -> None:
     for file in (*state.rglob("*.attrs"), *(state / "locks").rglob("*.json*")):
         if file.suffix == ".tmp" or not file.stat().st_size:
             file.unlink()
-
-
-def _require_passphrase(provider: str, terminal: Terminal | None, *, new: bool) -> None:
-    if provider != "passphrase" or {PASSPHRASE, f"{PASSPHRASE}_FILE"} & os.environ.keys():
-        return
-    if terminal is None:
-        raise KitError("The stack's secrets are encrypted with a passphrase, and none is given.", PASSPHRASE_REMEDY)
-    os.environ[PASSPHRASE] = terminal.ask_passphrase(new)  # for child processes

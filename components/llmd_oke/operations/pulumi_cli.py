@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sysconfig
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -95,9 +95,9 @@ Run = Callable[[Sequence[str], bool], CommandResult]
 """Function that runs a command. If the second argument is true, its output is captured, otherwise it is shown."""
 
 
-def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> CommandResult:
+def run(argv: Sequence[str], capture: bool, *, aside: bool = False, given: Path | None = None) -> CommandResult:
     """Run a command to its end and return the result. Output that isn't captured goes to the terminal, with `aside` to
-    standard error.
+    standard error. The command reads the file `given` as its standard input.
 
     There is no timeout, as the command may prompt the user, and the engine's own waits have limits. Ctrl-C reaches the
     command too; this function returns only once the command has ended, so that it can save its state.
@@ -105,7 +105,8 @@ def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> CommandRe
     pipe = subprocess.PIPE if capture else None
     shown = _STANDARD_ERROR if aside else None
     options: dict[str, Any] = {"stdout": pipe or shown, "stderr": pipe, "env": _environment()}
-    return CommandResult(*run_to_end(lambda: subprocess.Popen(list(argv), text=True, **options)))
+    with given.open() if given else nullcontext() as source:
+        return CommandResult(*run_to_end(lambda: subprocess.Popen(list(argv), text=True, stdin=source, **options)))
 
 
 def _environment() -> dict[str, str]:
@@ -272,6 +273,32 @@ class PulumiCli:
                 f"If it is locked and no other engine runs: llmd-oke recover --stack {self.stack} --yes --unlock",
             )
 
+    def change_secrets_provider(self, provider: str, passphrase: Path | None = None) -> None:
+        """Encrypt the secrets of the stack's state and of its stack file anew.
+
+        Args:
+            provider: `passphrase`, `default` (Pulumi Cloud's own), or the URL of a key (`awskms://…`).
+            passphrase: file whose first line is the new passphrase, where the old provider is a passphrase too.
+
+        Raises:
+            KitError: the secrets can't be read, or not be encrypted.
+        """
+        cli = replace(self, run=partial(run, given=passphrase)) if passphrase else self
+        ended = cli._run("stack", "change-secrets-provider", provider, capture=True)
+        self._exported.clear()
+        if ended.status:
+            raise KitError(f"The secrets can't be encrypted anew:\n{(ended.errors or ended.output).strip()}")
+
+    def remove_stack(self) -> None:
+        """Remove the stack from the backend, with its state and history; its stack file and resources stay.
+
+        Raises:
+            KitError: the backend refuses, for example because an engine holds the stack's lock.
+        """
+        ended = self._run("stack", "rm", "--yes", "--force", "--preserve-config", capture=True)
+        if ended.status:
+            raise KitError(f"The stack can't be removed from its backend:\n{(ended.errors or ended.output).strip()}")
+
     def unlock(self) -> int:
         """Remove the lock of an engine that was killed; return the CLI's exit code."""
         return self._run("cancel", "--yes").status
@@ -340,6 +367,16 @@ class PulumiCli:
     def create_stack(self) -> int:
         """Create the stack in the backend; return the CLI's exit code."""
         return self._run("stack", "init").status
+
+    def create_stack_unasked(self) -> None:
+        """Create the stack in the backend without a question or output, with the encryption of its stack file.
+
+        Raises:
+            KitError: the stack exists already, the passphrase is wrong, or the backend refuses.
+        """
+        ended = self._run("stack", "init", "--no-select", "--non-interactive", capture=True)
+        if ended.status:
+            raise KitError(f"The stack can't be created in the backend:\n{(ended.errors or ended.output).strip()}")
 
     def _require_backend(self, answer: CommandResult) -> None:
         if answer.status == NOT_SIGNED_IN:

@@ -233,7 +233,7 @@ class Operations:
         by_plug_in, by_oci = record.resource.name in _DELETED_AFTER_FAILURE, seen in oci_resources().gone
         if failed.operation == "create" and (by_plug_in or by_oci) and not isinstance(error, WaitEnded):
             with suppress(WorkRequestFailed):
-                self._remove(now)
+                self.remove(now)
                 return _in_state(record, seen or "CREATING")
         remnant = _in_state(now, seen or "FAILED")
         self.records.put(remnant)
@@ -269,7 +269,7 @@ class Operations:
             self.clock.work(request.resource, "delete", request.limit_s, request.cancelled)
             if fault is not None and fault.fault is Fault.LATE_FAILURE:
                 raise WorkRequestFailed(fault.message)
-            self._remove(record)
+            self.remove(record)
         except ServiceError as error:
             raise failed.refusal(error) from None
         except NoAnswerError:
@@ -279,8 +279,12 @@ class Operations:
             self.records.put(remnant)
             raise InitFailed(id_, _recorded(remnant), [failed.failed_work(str(error))]) from None
 
-    def _remove(self, record: ResourceRecord) -> None:
-        """Remove a resource with all resources that can't exist without it."""
+    def remove(self, record: ResourceRecord) -> None:
+        """Remove a resource with all resources that can't exist without it.
+
+        Raises:
+            WorkRequestFailed: the local cluster doesn't answer.
+        """
         name = record.resource.name
         if name in {"Cluster", "NetworkSecurityGroup"}:
             for other in self.records.referring_to(record.id):

@@ -1,19 +1,21 @@
-"""The part of OCI's REST API that the kit calls: lists of resources, and replacement of nodes while a stack is up.
+"""The part of OCI's REST API that the kit calls: lists of resources, and replacement of nodes while a stack is up; and
+deletions behind the engine's back.
 
 API reference of Compute Management: GetClusterNetwork, GetInstancePool, ListInstancePoolInstances,
-DetachInstancePoolInstance. Answers come from the plug-in's records; request signatures aren't verified.
+DetachInstancePoolInstance; of Container Engine: DeleteCluster, DeleteNodePool. Answers come from the plug-in's records;
+request signatures aren't verified.
 """
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from llmd_oke.catalogue.operations import oci_resources
+from llmd_oke.catalogue.operations import OciResource, oci_resources
 
 from llmd_rehearsal.oci_plugin.facts import DEFAULT_REGION, resource_of
 from llmd_rehearsal.oci_plugin.faults import Faults
@@ -29,6 +31,7 @@ from llmd_rehearsal.oci_plugin.region import (
     invalid,
     not_found,
 )
+from llmd_rehearsal.oci_plugin.rules import require_unused
 from llmd_rehearsal.plugin_values import JsonObject
 
 VERSION: Final = "20160918"
@@ -36,13 +39,23 @@ _LIFECYCLE = "lifecycleState"
 
 
 class RestApi:
-    """Handler of requests. Machines that a pool lacks after a detachment are launched later, in a thread."""
+    """Handler of requests. Machines that a pool lacks after a detachment are launched later, in a thread. `remove`
+    removes a resource with all that can't exist without it.
+    """
 
-    def __init__(self, records: Records, machines: Machines, faults: Faults, clock: RegionClock) -> None:
+    def __init__(
+        self,
+        records: Records,
+        machines: Machines,
+        faults: Faults,
+        clock: RegionClock,
+        remove: Callable[[ResourceRecord], None],
+    ) -> None:
         self._records = records
         self._machines = machines
         self._faults = faults
         self._clock = clock
+        self._remove = remove
 
     def answer(self, method: str, path: str, query: Mapping[str, str], body: JsonObject) -> Any:
         """Return the JSON document at a path, such as `/20160918/instancePools/ocid1...`; lists contain the items that
@@ -68,24 +81,32 @@ class RestApi:
                 return _node_pool(self._node_pool(id_))
             case "GET", ["instances", id_]:
                 return self._machine(id_)
-            case "DELETE", ["nodePools", id_, "node", machine_id]:
-                return self._delete_node(self._node_pool(id_), machine_id, query)
+            case "DELETE", [collection, id_, *node]:
+                return (
+                    self._delete_node(self._node_pool(id_), node[-1], query) if node else self._delete(collection, id_)
+                )
             case "GET", [collection]:
                 return self._list(collection, query)
             case _:
                 raise not_found(path)
 
     def _list(self, collection: str, query: Mapping[str, str]) -> Any:
-        by_path = {kind.path: (type_, kind) for type_, kind in oci_resources().resources.items()}
-        if f"/{collection}" not in by_path:
-            raise not_found(collection)
-        type_, kind = by_path[f"/{collection}"]
+        type_, kind = _kind_of(collection)
         items = [
             {**record.state, "id": record.id, _LIFECYCLE: record.state.get("state")}
             for record in self._records.all_of(resource_of(type_).name)
             if all(record.state.get(name) == value for name, value in query.items())
         ]
         return {kind.items: items} if kind.items else items
+
+    def _delete(self, collection: str, id_: str) -> JsonObject:
+        """Delete a resource at once, as somebody does in the console, with its work already done."""
+        record = self._records.get(id_)
+        if record is None or record.resource.name != resource_of(_kind_of(collection)[0]).name:
+            raise not_found(id_)
+        require_unused(record, self._records)
+        self._remove(record)
+        return {}
 
     def _node_pool(self, id_: str) -> ResourceRecord:
         record = self._records.get(id_)
@@ -144,6 +165,18 @@ class RestApi:
                 except WorkRequestFailed:
                     continue
                 return
+
+
+def _kind_of(collection: str) -> tuple[str, OciResource]:
+    """Return type and description of the resources in a collection, such as `clusters`.
+
+    Raises:
+        ServiceError: there is no such collection.
+    """
+    by_path = {kind.path: (type_, kind) for type_, kind in oci_resources().resources.items()}
+    if f"/{collection}" not in by_path:
+        raise not_found(collection)
+    return by_path[f"/{collection}"]
 
 
 def _node_pool(record: ResourceRecord) -> JsonObject:

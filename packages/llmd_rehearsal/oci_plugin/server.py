@@ -121,8 +121,6 @@ class OciServicer(PluginServicer):
         self._records = Records(options.journal)
         machines = Machines(self._records, options.nodes)
         faults = Faults(options.faults)
-        api = RestApi(self._records, machines, faults, self._clock)
-        self._rest = None if options.rest_port is None else serve_rest(api, options.rest_port)
         add_ons = LocalAddOns(options.kubeconfig, options.helm) if options.kubeconfig and options.helm else None
         view = ApiClusterView(options.cluster)
         self._autoscaler = ClusterAutoscalerAddOn(self._records, machines, view, options.autoscaler_time_scale)
@@ -136,6 +134,8 @@ class OciServicer(PluginServicer):
             ClusterAddOns(add_ons, self._clock, controllers) if add_ons else None,
             EtcdStore(etcd_client(options.etcd)) if options.etcd else None,
         )
+        api = RestApi(self._records, machines, faults, self._clock, self._operations.remove)
+        self._rest = None if options.rest_port is None else serve_rest(api, options.rest_port)
         for record in self._records.all_of("Addon"):  # after a restart of the plug-in, the journal has existing add-ons
             if add_ons and record.state.get("addonName") == ADD_ON:
                 self._autoscaler.configure(configurations_of(record.state))

@@ -13,13 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pulumi
 import pytest
 from listening import Listener
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.catalogue.oci_monitoring import oci_monitoring
-from llmd_oke.operations import backend, drift, nodes, recovery
+from llmd_oke.operations import backend, drift, nodes, rebuild, recovery
 from llmd_oke.operations.nodes import ReplaceOptions, launched_nodes, replace_nodes
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.updates import is_gone_after_failure
@@ -134,6 +135,19 @@ class Kit:
         how = ReplaceOptions(client=lambda: oci_client(self.rest_url), pause=lambda _: time.sleep(0.01))
         assert replace_nodes(cli, listener, lambda _: True, names, how, yes=True) == 0
         return listener.news
+
+    def delete_in_oci(self, collection: str, type_: str) -> None:
+        """Delete a resource as somebody does in the console."""
+        answer = httpx2.delete(f"{self.rest_url}/20180222/{collection}/{self.ocid_of(type_)}")
+        assert answer.status_code == 200, answer.text
+
+    def forget_losses(self, monkeypatch: pytest.MonkeyPatch, **inputs: Any) -> rebuild.Losses:
+        """Forget what OCI no longer has, as `llmd-oke rebuild` does; return what that was."""
+        self._as_the_engine(monkeypatch)
+        cli = cli_of(self._stack(**inputs), Path(str(self.options.work_dir)), lambda _: None)
+        losses = rebuild.find_losses(cli, lambda: oci_client(self.rest_url), COMPARTMENT, Listener())
+        rebuild.forget_losses(cli, losses, Listener())
+        return losses
 
     def machines(self) -> dict[str, str]:
         """The instance configuration of each machine of the cluster network, by its OCID."""
@@ -563,6 +577,48 @@ def test_a_stack_is_created_changed_and_deleted_in_the_order_that_oci_requires(k
     assert "computeClusterId" in moved.stdout
     assert kit.changes("destroy") == {"delete": 9}
     assert kit.nodes.there == set()
+
+
+def test_a_cluster_deleted_by_others_is_made_anew_and_the_rest_stays(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+    kit.run("up")
+    lost, kept = kit.ocid_of("Cluster"), kit.ocid_of("Vcn")
+    kit.delete_in_oci("clusters", "Cluster")
+    losses = kit.forget_losses(monkeypatch)
+    assert list(losses.lines()) == [
+        "gone, made anew: Cluster cluster, NodePool gpu",
+        "stays: ComputeCluster rdma, NetworkSecurityGroup group, 2 Subnets, Vcn vcn",
+    ]
+    assert kit.changes("up") == {"same": 7, "create": 2}
+    assert kit.ocid_of("Cluster") != lost
+    assert kit.ocid_of("Vcn") == kept
+    assert kit.nodes.there == {f"gpu-{index}" for index in range(9)}
+
+
+def test_a_pool_deleted_by_others_is_made_anew_in_its_cluster(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+    kit.run("up")
+    cluster = kit.ocid_of("Cluster")
+    kit.delete_in_oci("nodePools", "NodePool")
+    losses = kit.forget_losses(monkeypatch)
+    assert (losses.has_cluster, losses.objects) == (False, ())
+    assert kit.changes("up") == {"same": 8, "create": 1}
+    assert kit.ocid_of("Cluster") == cluster
+
+
+@pytest.mark.parametrize(
+    ("launch", "kind"), [("compute-cluster-instances", "Instance"), ("cluster-network", "ClusterNetwork")]
+)
+def test_nodes_that_outlive_their_cluster_are_launched_for_the_new_one(
+    pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, kind: str
+):
+    how: Any = {"launch": launch}
+    pools.run("up", **how)
+    before = {line["id"] for line in pools.journal(kind)}
+    pools.delete_in_oci("clusters", "Cluster")
+    losses = pools.forget_losses(monkeypatch, **how)
+    assert {item["id"] for item in losses.nodes} == before
+    pools.run("up", **how)
+    assert {line["id"] for line in pools.journal(kind)} - before
+    assert set(pools.changes("up", **how)) == {"same"}
 
 
 def test_the_error_of_a_request_that_oci_refuses_has_ocis_message(kit: Kit):

@@ -1,0 +1,83 @@
+"""`llmd-oke rebuild`: a stack whose cluster or pools are gone, made anew from its stack file and its state."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from llmd_base.errors import KitError
+
+from llmd_oke import planning
+from llmd_oke.cli import console, options, recover, state, tunnel
+from llmd_oke.cli import up as updating
+from llmd_oke.cli.rehearsals import rehearsals
+from llmd_oke.config import CreateCluster, load
+from llmd_oke.operations import rebuild as operation
+from llmd_oke.operations import recovery
+from llmd_oke.operations.backend import require_stack
+from llmd_oke.operations.pulumi_cli import pulumi_cli, run_to_end
+
+
+def rebuild(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    yes: options.Yes = False,
+    rehearse: options.Rehearse = False,
+    through_tunnel: tunnel.OfCommand = False,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the state of before is kept; `<stack>-state-<time>.tar.gz` if left out.", dir_okay=False
+        ),
+    ] = None,
+) -> None:
+    """Make a stack anew whose cluster, pools or other resources of OCI were deleted behind its back.
+
+    OCI is asked for every resource of the state. What is gone, and every object of a lost cluster, is taken out of the
+    state, without a request to the cluster; then the stack is updated as by `llmd-oke up`, which leaves the network,
+    rights, file systems and addresses that are still there as they are, and ends with the benchmark. The minutes that
+    it took are shown.
+    """
+    began_s = time.monotonic()
+    config = load(project, stack)
+    if not isinstance(config.cluster, CreateCluster):
+        raise KitError(
+            f"{stack} doesn't create its cluster, so that it can't make it anew.",
+            "Rebuild the stack that creates it, or have it made anew by what made it. Then `llmd-oke up`, with its OCID"
+            " in the stack file (cluster.identifier).",
+        )
+    planning.plan_stack_file(project, stack, nodes_pull=True)
+    if rehearse:
+        for line in rehearsals().forget_losses(project, stack, console.progress()):
+            console.output().print(line, markup=False, soft_wrap=True)
+        argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
+        status, _, _ = run_to_end(lambda: subprocess.Popen(argv, text=True))
+        if status:
+            raise console.ChildExit(status)
+        _show_minutes(began_s)
+        return
+    pulumi, client, progress = pulumi_cli(project, stack), recover.client_for(project, stack), console.progress()
+    require_stack(pulumi, updating.terminal())
+    recovery.recover(pulumi, progress, client)
+    losses = operation.find_losses(pulumi, client, config.cluster.compartment_id, progress)
+    if not losses:
+        console.output().print("OCI has everything that the stack's state has: nothing is to be rebuilt.")
+        return
+    for line in losses.lines():
+        console.output().print(line, markup=False, soft_wrap=True)
+    state.confirm("Rebuild it?", yes=yes)
+    progress.step(f"the state of before: {state.save(pulumi, archive)[1]}")
+    operation.forget_losses(pulumi, losses, progress)
+    updating.up(stack, project, yes=True, through_tunnel=through_tunnel)
+    _show_minutes(began_s)
+    console.output().print(
+        f"Load balancers and volumes that the lost cluster left: llmd-oke recover --stack {stack}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _show_minutes(began_s: float) -> None:
+    console.output().print(f"rebuilt in {(time.monotonic() - began_s) / 60:.1f} minutes")
