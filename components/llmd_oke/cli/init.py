@@ -49,6 +49,16 @@ def init(
         _refuse_to_overwrite(stack_file(project, stack), force=force)
     access = OciAccess(where.auth, where.profile)
     answers = first_answers(where, servers, stack, access, asks=sys.stdin.isatty() and not as_json)
+    write(answers, access, project, force=force, as_json=as_json)
+
+
+def write(answers: FirstAnswers, access: OciAccess, project: Path, *, force: bool, as_json: bool) -> FirstStack:
+    """Write the stack file for these answers, show its plan, and return what it says.
+
+    Raises:
+        InvalidStack: the stack can't be deployed; contains all problems.
+        KitError: the file is there already and `force` is false, or no topology meets the needs.
+    """
     file = stack_file(project, answers.stack.name)
     _refuse_to_overwrite(file, force=force)
     written = _written(answers, schema=(file.parent / "schema.json").is_file())
@@ -59,6 +69,7 @@ def init(
         typer.echo(json.dumps({**about, "chosen_by": written.stack.forecast, **plan_document(written.plan)}, indent=2))
     else:
         _show(file, written, access)
+    return written.stack
 
 
 def _refuse_to_overwrite(file: Path, *, force: bool) -> None:
@@ -94,8 +105,10 @@ def _written(answers: FirstAnswers, *, schema: bool) -> _Written:
 
 def _on_enough_nodes(first: FirstStack, *, schema: bool) -> tuple[FirstStack, str, Plan]:
     """Return the stack with the least number of nodes on which the named topology can be placed. Whole servers may need
-    one node more than their number of GPUs.
+    one node more than their number of GPUs. An adopted cluster has the nodes that it has.
     """
+    if first.adopted:
+        return checked(first, schema=schema)
     try:
         roles = parse_short_form(first.topology).values()
     except ValueError:

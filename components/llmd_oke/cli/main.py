@@ -18,6 +18,7 @@ from llmd_oke.cli.loading import LoadingGroup
 _PANELS = {
     "Plan": (
         "init",
+        "adopt",
         "check",
         "explain",
         "diagram",

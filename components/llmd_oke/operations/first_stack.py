@@ -33,12 +33,27 @@ class Target(StrEnum):
 
 
 @dataclass(frozen=True)
+class Adopted:
+    """Properties of an existing cluster: the name and number of nodes of the pool to serve on, whether pods get virtual
+    functions as oci-hpc-oke names them, the addresses of its API endpoint, and the namespace of the stack's objects
+    where the usual one is in use.
+    """
+
+    pool: str
+    nodes: int
+    has_virtual_functions: bool
+    control_plane_cidrs: tuple[str, ...] = ()
+    namespace: str | None = None
+
+
+@dataclass(frozen=True)
 class FirstStack:
     """Contents of a first stack file. Fields about an existing cluster are None where the stack creates one, and the
     other way round.
 
     `assumptions` are choices that no answer decided, `forecast` is the forecast by which the topology was chosen, and
-    `purpose` completes the comment about the nodes in the file's first line.
+    `purpose` completes the comment about the nodes in the file's first line, and `adopted` describes a cluster that somebody
+    else made.
     """
 
     name: str
@@ -65,6 +80,7 @@ class FirstStack:
     assumptions: tuple[str, ...] = ()
     forecast: str = ""
     purpose: str = ""
+    adopted: "Adopted | None" = None
 
     def text(self, *, schema: bool) -> str:
         """Return the stack file as YAML. With `schema` its first line tells editors the address of the JSON Schema."""
