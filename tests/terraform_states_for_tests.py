@@ -138,5 +138,5 @@ ROUTE = {
 
 
 def objects(*items: dict[str, Any]) -> dict[str, Any]:
-    """What `kubectl get -o json` writes of several kinds."""
+    """A list of objects as `kubectl get -o json` writes it."""
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}

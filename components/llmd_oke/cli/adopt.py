@@ -60,7 +60,7 @@ def adopt(
     answers = first_answers(where, own, stack, access, asks=False)
     namespace = OTHER_NAMESPACE if guide and guide.namespace == USUAL_NAMESPACE else None
     adopted = Adopted(nodes.name, nodes.size, made.has_virtual_functions, made.control_plane_cidrs, namespace)
-    first = replace(answers.stack, adopted=adopted, nodes=nodes.size, purpose=f" of {made.name}, by oci-hpc-oke")
+    first = replace(answers.stack, adopted=adopted, nodes=nodes.size, purpose=f", pool {nodes.name} of {made.name}")
     written = init.write(replace(answers, stack=first), access, project, force=force, as_json=as_json)
     if not as_json:
         _show(made, written, guide)

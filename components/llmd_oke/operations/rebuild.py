@@ -56,8 +56,8 @@ class Losses:
         """Yield a line for each kind of outcome."""
         yield f"gone, made anew: {_named(self.gone)}"
         if self.objects:
-            objects = [item for item in self.objects if item["type"] != _KUBERNETES_PROVIDER]
-            yield f"gone with the cluster, made anew: {len(objects)} objects"
+            count = sum(str(item["type"]).startswith("kubernetes:") for item in self.objects)
+            yield f"gone with the cluster, made anew: {count} object{'s' * (count != 1)}"
         if self.nodes:
             yield f"deleted and made anew, as they can't join another cluster: {_named(self.nodes)}"
         yield f"stays: {_named(self.kept) or 'nothing'}"
@@ -182,5 +182,5 @@ def _named(resources: Sequence[Mapping[str, Any]]) -> str:
         change = ResourceChange("", str(item["urn"]))
         by_type.setdefault(change.type.rsplit(":", 1)[-1], []).append(change.short_name)
     return ", ".join(
-        names[0] if len(names) == 1 else f"{len(names)} {kind}s" for kind, names in sorted(by_type.items())
+        names[0] if len(names) == 1 else f"{len(names)} x {kind}" for kind, names in sorted(by_type.items())
     )

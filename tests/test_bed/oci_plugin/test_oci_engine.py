@@ -586,7 +586,7 @@ def test_a_cluster_deleted_by_others_is_made_anew_and_the_rest_stays(kit: Kit, m
     losses = kit.forget_losses(monkeypatch)
     assert list(losses.lines()) == [
         "gone, made anew: Cluster cluster, NodePool gpu",
-        "stays: ComputeCluster rdma, NetworkSecurityGroup group, 2 Subnets, Vcn vcn",
+        "stays: ComputeCluster rdma, NetworkSecurityGroup group, 2 x Subnet, Vcn vcn",
     ]
     assert kit.changes("up") == {"same": 7, "create": 2}
     assert kit.ocid_of("Cluster") != lost
