@@ -15,8 +15,8 @@ Rows = Sequence[tuple[str, str, str, str, dict[str, Any]]]
 
 
 def node_pool(key: str, shape: str, size: int) -> tuple[str, str, str, str, dict[str, Any]]:
-    attributes = {"id": f"ocid1.nodepool.oc1.iad.{key}", "name": key, "node_shape": shape, "cluster_id": CLUSTER_ID}
-    attributes["node_config_details"] = [{"size": size}]
+    attributes: dict[str, Any] = {"id": f"ocid1.nodepool.oc1.iad.{key}", "name": key, "cluster_id": CLUSTER_ID}
+    attributes |= {"node_shape": shape, "node_config_details": [{"size": size}]}
     return "module.oke.module.workers[0]", "oci_containerengine_node_pool", "tfscaled_workers", key, attributes
 
 
@@ -82,7 +82,8 @@ def state(rows: Rows = USUAL, version: int = 4) -> dict[str, Any]:
         }
         for module, type_, name, key, attributes in rows
     ]
-    data = {"mode": "data", "type": "oci_containerengine_clusters", "name": "oke", "instances": [{"attributes": {}}]}
+    instances: list[dict[str, Any]] = [{"attributes": {}}]
+    data = {"mode": "data", "type": "oci_containerengine_clusters", "name": "oke", "instances": instances}
     return {"version": version, "terraform_version": "1.9.8", "serial": 7, "resources": [*resources, data]}
 
 

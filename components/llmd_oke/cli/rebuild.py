@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from llmd_base.errors import KitError
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, recover, state, tunnel
 from llmd_oke.cli import up as updating
 from llmd_oke.cli.rehearsals import rehearsals
-from llmd_oke.config import CreateCluster, load
+from llmd_oke.config import ExistingCluster, load
 from llmd_oke.operations import rebuild as operation
 from llmd_oke.operations import recovery
-from llmd_oke.operations.backend import require_stack
-from llmd_oke.operations.pulumi_cli import pulumi_cli, run_to_end
+from llmd_oke.operations.backend import require_passphrase
+from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli, run_to_end
+from llmd_oke.operations.state_archives import secrets_provider
+from llmd_oke.planning import Plan
 
 
 def rebuild(
@@ -38,17 +39,11 @@ def rebuild(
     OCI is asked for every resource of the state. What is gone, and every object of a lost cluster, is taken out of the
     state, without a request to the cluster; then the stack is updated as by `llmd-oke up`, which leaves the network,
     rights, file systems and addresses that are still there as they are, and ends with the benchmark. The minutes that
-    it took are shown.
+    it took are shown. Stacks that serve on another's cluster are rebuilt after it.
     """
     began_s = time.monotonic()
     config = load(project, stack)
-    if not isinstance(config.cluster, CreateCluster):
-        raise KitError(
-            f"{stack} doesn't create its cluster, so that it can't make it anew.",
-            "Rebuild the stack that creates it, or have it made anew by what made it. Then `llmd-oke up`, with its OCID"
-            " in the stack file (cluster.identifier).",
-        )
-    planning.plan_stack_file(project, stack, nodes_pull=True)
+    plan = planning.plan_stack_file(project, stack, nodes_pull=True)
     if rehearse:
         for line in rehearsals().forget_losses(project, stack, console.progress()):
             console.output().print(line, markup=False, soft_wrap=True)
@@ -59,11 +54,16 @@ def rebuild(
         _show_minutes(began_s)
         return
     pulumi, client, progress = pulumi_cli(project, stack), recover.client_for(project, stack), console.progress()
-    require_stack(pulumi, updating.terminal())
+    require_passphrase(secrets_provider(pulumi.export()), updating.terminal(), new=False)
     recovery.recover(pulumi, progress, client)
-    losses = operation.find_losses(pulumi, client, config.cluster.compartment_id, progress)
+    if created := config.created_cluster:
+        losses = operation.find_losses(pulumi, client, created.compartment_id, progress)
+    else:
+        identifier = _cluster_of_others(pulumi, plan)
+        losses = operation.find_lost_objects(pulumi, client, identifier, progress)
     if not losses:
-        console.output().print("OCI has everything that the stack's state has: nothing is to be rebuilt.")
+        text = "OCI has everything that the stack's state has: nothing is to be rebuilt. A rebuild that was interrupted"
+        console.output().print(f"{text} goes on by llmd-oke up --stack {stack}.", markup=False, soft_wrap=True)
         return
     for line in losses.lines():
         console.output().print(line, markup=False, soft_wrap=True)
@@ -77,6 +77,13 @@ def rebuild(
         markup=False,
         soft_wrap=True,
     )
+
+
+def _cluster_of_others(pulumi: PulumiCli, plan: Plan) -> str:
+    """Return the OCID of a cluster that the stack doesn't create: from the stack file, or of its `clusterStack`."""
+    if isinstance(plan.cluster, ExistingCluster):
+        return plan.cluster.identifier
+    return pulumi.output("cluster_id", plan.cluster_stack).strip()
 
 
 def _show_minutes(began_s: float) -> None:

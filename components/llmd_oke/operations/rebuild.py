@@ -26,6 +26,8 @@ _KUBERNETES_PROVIDER = "pulumi:providers:kubernetes"
 _SELF_MANAGED = ("oci:Core/clusterNetwork:ClusterNetwork", "oci:Core/instance:Instance")
 """Types of GPU nodes that outlive their cluster and can't join another: their boot metadata has its address and CA."""
 
+_NOT_FOUND = 404
+
 _LAUNCH = "-launch"
 """End of the names of the stashes with the settings that instances were launched with (`cluster/gpu_pool.py`)."""
 
@@ -45,7 +47,7 @@ class Losses:
     kept: tuple[Mapping[str, Any], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.gone)
+        return bool(self.gone or self.objects)
 
     @property
     def has_cluster(self) -> bool:
@@ -54,13 +56,15 @@ class Losses:
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each kind of outcome."""
-        yield f"gone, made anew: {_named(self.gone)}"
+        if self.gone:
+            yield f"gone, made anew: {_named(self.gone)}"
         if self.objects:
             count = sum(str(item["type"]).startswith("kubernetes:") for item in self.objects)
             yield f"gone with the cluster, made anew: {count} object{'s' * (count != 1)}"
         if self.nodes:
             yield f"deleted and made anew, as they can't join another cluster: {_named(self.nodes)}"
-        yield f"stays: {_named(self.kept) or 'nothing'}"
+        if self.gone:
+            yield f"stays: {_named(self.kept) or 'nothing'}"
 
 
 def find_losses(pulumi: PulumiCli, client: ClientOf, compartment_id: str, progress: Progress) -> Losses:
@@ -99,6 +103,47 @@ def find_losses(pulumi: PulumiCli, client: ClientOf, compartment_id: str, progre
     )
 
 
+def find_lost_objects(pulumi: PulumiCli, client: ClientOf, identifier: str, progress: Progress) -> Losses:
+    """Return the objects of a stack that serves on another's cluster, if that was lost. Nothing is changed.
+
+    Args:
+        pulumi: the CLI and the stack.
+        client: makes a client of OCI, which must be allowed to read the new cluster.
+        identifier: OCID of the cluster that the stack is to serve on now.
+        progress: receiver of messages.
+
+    Raises:
+        KitError: OCI doesn't answer or doesn't show the new cluster, or still has the one that the objects are in.
+    """
+    resources = pulumi.resources()
+    providers = [item for item in resources if item["type"] == _KUBERNETES_PROVIDER]
+    before = {str(item["inputs"].get("clusterIdentifier")) for item in providers} - {identifier}
+    if not before:
+        return Losses()
+    progress.step("asking OCI for the cluster that the stack's objects were in")
+    if not _is_there(client(), identifier):
+        raise KitError(
+            f"OCI doesn't show {identifier} to this identity, so that nothing says what is gone.",
+            "Rebuild the cluster's own stack first, or sign in as somebody who may read clusters.",
+        )
+    if there := [known for known in sorted(before) if _is_there(client(), known)]:
+        raise KitError(
+            f"The cluster {there[0]} is there, with this stack's objects.",
+            "Have `llmd-oke destroy` take them away, and then serve on the other cluster.",
+        )
+    return Losses(objects=tuple(item for item in resources if _is_of_cluster(item)))
+
+
+def _is_there(client: OciClient, identifier: str) -> bool:
+    try:
+        cluster = client.get("containerengine", f"/clusters/{identifier}")
+    except OciError as error:
+        if error.status != _NOT_FOUND:
+            raise
+        return False
+    return cluster.get("lifecycleState") not in oci_resources().gone
+
+
 def _clusters(client: OciClient, compartment_id: str) -> set[str]:
     """Return the OCIDs of the clusters that a compartment has."""
     try:
@@ -131,8 +176,9 @@ def forget_losses(pulumi: PulumiCli, losses: Losses, progress: Progress) -> None
             raise KitError("The protection can't be taken away.", "`pulumi state unprotect` said why.")
         if pulumi.destroy(yes=True, targets=urns):
             raise KitError("Nodes of the lost cluster can't be deleted.", "`pulumi destroy` said why. Run it again.")
-    progress.step(f"the state forgets {_named(losses.gone)}")
-    _forget(pulumi, {str(item["urn"]) for item in losses.gone})
+    if losses.gone:
+        progress.step(f"the state forgets {_named(losses.gone)}")
+        _forget(pulumi, {str(item["urn"]) for item in losses.gone})
 
 
 def _forget(pulumi: PulumiCli, urns: Collection[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from listening import Listener
 from llmd_base.errors import KitError
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
-from llmd_oke.operations.rebuild import Losses, find_losses, forget_losses, without
+from llmd_oke.operations.rebuild import Losses, find_losses, find_lost_objects, forget_losses, without
 from oci_for_tests import FakeOci
 
 CLUSTERS = "containerengine /clusters"
@@ -117,3 +117,34 @@ def test_a_cluster_that_oci_lists_is_not_taken_for_lost():
         Backend(*ALL, gone=[CLUSTER]).losses(there)
     deleted = FakeOci({CLUSTERS: [{"id": "id-oke", "lifecycleState": "DELETED"}]})
     assert Backend(*ALL, gone=[CLUSTER]).losses(deleted).has_cluster
+
+
+SERVING = (resource("pulumi:providers:kubernetes", "cluster", inputs={"clusterIdentifier": "old"}), OBJECT)
+
+
+def serving(**clusters: str) -> FakeOci:
+    """OCI with clusters in these lifecycle states."""
+    return FakeOci({f"{CLUSTERS}/{name}": {"id": name, "lifecycleState": state} for name, state in clusters.items()})
+
+
+@pytest.mark.parametrize("clusters", [{"new": "ACTIVE"}, {"new": "ACTIVE", "old": "DELETED"}])
+def test_objects_of_a_stack_on_anothers_cluster_are_lost_once_that_is_another(clusters: dict[str, str]):
+    backend = Backend(*SERVING)
+    losses = find_lost_objects(backend.cli, lambda: serving(**clusters), "new", Listener())
+    assert losses.objects == SERVING
+    assert list(losses.lines()) == ["gone with the cluster, made anew: 1 object"]
+    forget_losses(backend.cli, losses, Listener())
+    assert backend.names() == []
+
+
+@pytest.mark.parametrize(
+    ("clusters", "cause"),
+    [({}, "doesn't show new to this identity"), ({"new": "ACTIVE", "old": "ACTIVE"}, "The cluster old is there")],
+)
+def test_objects_are_kept_while_their_cluster_is_there_or_nobody_knows(clusters: dict[str, str], cause: str):
+    with pytest.raises(KitError, match=cause):
+        find_lost_objects(Backend(*SERVING).cli, lambda: serving(**clusters), "new", Listener())
+
+
+def test_nothing_of_a_stack_is_lost_whose_cluster_is_the_same():
+    assert not find_lost_objects(Backend(*SERVING).cli, serving, "old", Listener())
