@@ -281,7 +281,9 @@ def test_the_commands_back_up_compare_restore_and_move(kept: Kept):
     assert "newer" in state("restore", file, "--stack", "prod", "--yes", status=1)
     saved = Path(state("restore", file, "--stack", "prod", "--yes", "--overwrite")["saved"])
     assert state_archives.read(saved).manifest.resources == 4
-    moved = state("move", "--stack", "prod", "--to", kept.url("other"), "--yes")
+    archive = str(kept.project / "before.tar.gz")
+    moved = state("move", "--stack", "prod", "--to", kept.url("other"), "--archive", archive, "--yes")
+    assert Path(archive).is_file()
     assert moved["backend"] == kept.url("other")
 
 

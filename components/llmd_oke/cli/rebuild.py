@@ -3,10 +3,6 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, recover, state, tunnel
@@ -27,12 +23,7 @@ def rebuild(
     yes: options.Yes = False,
     rehearse: options.Rehearse = False,
     through_tunnel: tunnel.OfCommand = False,
-    archive: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where the state of before is kept; `<stack>-state-<time>.tar.gz` if left out.", dir_okay=False
-        ),
-    ] = None,
+    archive: state.Archive = None,
 ) -> None:
     """Make a stack anew whose cluster, pools or other resources of OCI were deleted behind its back.
 

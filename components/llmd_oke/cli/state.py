@@ -22,6 +22,14 @@ app = typer.Typer(no_args_is_help=True, help="State of a stack: backed up, resto
 ArchiveFile = Annotated[
     Path, typer.Argument(help="Archive of `llmd-oke state backup`.", exists=True, dir_okay=False, show_default=False)
 ]
+Archive = Annotated[
+    Path | None,
+    typer.Option(
+        "--archive",
+        help="Where the state of before is kept; `<stack>-state-<time>.tar.gz` if left out.",
+        dir_okay=False,
+    ),
+]
 
 
 @app.command()
@@ -126,6 +134,7 @@ def move(
         typer.Option(help="File with a new passphrase, which encrypts the secrets from now on.", exists=True),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the stack in its old backend too.")] = False,
+    archive: Archive = None,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
@@ -141,12 +150,12 @@ def move(
     wanted = MoveOptions(to, provider, new_passphrase_file, keep)
     states.refuse_move(pulumi, wanted)
     confirm(f"Move {stack} from {pulumi.backend_url()} to {to}?", yes=yes, as_json=as_json)
-    _, saved = save(pulumi)
-    archive = states.move(pulumi, wanted, console.progress(), None if as_json else terminal())
+    packed, saved = save(pulumi, archive)
+    states.move(pulumi, wanted, console.progress(), None if as_json else terminal())
     if as_json:
-        typer.echo(json.dumps({**_document(archive.manifest, saved), "backend": to}, indent=2))
+        typer.echo(json.dumps({**_document(packed.manifest, saved), "backend": to}, indent=2))
         return
-    console.output().print(f"moved    {archive.manifest.resources} resources to {to}", markup=False, soft_wrap=True)
+    console.output().print(f"moved    {packed.manifest.resources} resources to {to}", markup=False, soft_wrap=True)
     console.output().print(f"archive  {saved}", markup=False, soft_wrap=True)
     console.output().print(f"From now on: pulumi login {to}", markup=False, soft_wrap=True)
     if new_passphrase_file:
