@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from llmd_base.errors import InvalidStack, KitError
+from llmd_base.errors import KitError
 from llmd_base.records import document
 from pydantic import ValidationError
 from rich.table import Table
 
-from llmd_oke.catalogue.container_images import LOCK, lock, lock_file
-from llmd_oke.catalogue.entries import VERDICT
-from llmd_oke.catalogue.project import project_problems
+from llmd_oke.catalogue.container_images import lock
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable
@@ -24,13 +22,10 @@ from llmd_oke.planning.container_images import (
     UsedImage,
     copies,
     images_of,
-    kit_images,
     not_mirrored,
-    project_images,
     tag_only_sentence,
 )
 from llmd_oke.planning.copy_lists import CopyForm, as_copy, copy_text
-from llmd_oke.values import VALUES, is_checkout
 
 app = typer.Typer(no_args_is_help=True, help="Container images: what a stack pulls, and the lock of their digests.")
 
@@ -141,17 +136,9 @@ def update(
     only with `--moved`. Ends with 1 if there was such a tag or a registry didn't answer; other digests are written all
     the same.
     """
-    from llmd_oke.access.registry import query_registries, stored_image  # noqa: PLC0415 - other commands ask no registry
-    from llmd_oke.operations.registries import lock_update, new_lock  # noqa: PLC0415
+    from llmd_oke.operations.registries import registry_news  # noqa: PLC0415 - other commands ask no registry
 
-    path, images = lock_file(), kit_images()
-    if (project / "Pulumi.yaml").is_file() and not is_checkout(project):
-        if problems := project_problems():
-            raise InvalidStack(problems, VERDICT)
-        path, images = project / VALUES / LOCK.folder / path.name, project_images()
-    before = path.read_text(encoding="utf-8") if path.is_file() else new_lock(images)
-    answers = query_registries(images, stored_image, console.progress())
-    new = lock_update(before, images, answers, datetime.now(UTC).date(), take_moved=moved)
+    path, before, new = registry_news(project, console.progress(), take_moved=moved)
     changes = difference(before, new.text, str(path))
     console.output().print(changes or "nothing changes", markup=False, soft_wrap=True)
     for reference, (known, now) in new.moved.items():

@@ -1,86 +1,50 @@
-"""`llmd-oke pipeline`: the commands for continuous integration: preview with a summary, deployment, rights,
-time limit.
-"""
+"""`llmd-oke pipeline`: what continuous integration does with stacks, for pull requests, merges and nights."""
 
 import html
 import json
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
-from math import ceil
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import httpx2
 import typer
 import yaml
 from llmd_base.errors import KitError
+from llmd_bench import history as runs
+from llmd_bench.files import write_whole
+from llmd_bench.texts import code
 
 from llmd_oke import planning
-from llmd_oke.access import federation
-from llmd_oke.catalogue.operations import PipelineLimits, pipeline_identities, pipeline_limits
+from llmd_oke.catalogue.operations import pipeline_identities, pipeline_limits
 from llmd_oke.cli import console, options, tunnel, up
 from llmd_oke.cli.recover import DRIFTED, changes_by_hand
 from llmd_oke.cli.rehearsals import rehearsals
-from llmd_oke.config import CONFIG_KEY, load, stacks
+from llmd_oke.cli.results import History, history_address
+from llmd_oke.config import load, stacks
 from llmd_oke.operations import drift as drifts
-from llmd_oke.operations import guards
-from llmd_oke.operations.backend import PASSPHRASE, cloud_audience, environment, signed_in_to_cloud
 from llmd_oke.operations.drift import Drift
-from llmd_oke.operations.guards import displacement
-from llmd_oke.operations.previews import Preview, ResourceChange
-from llmd_oke.operations.pulumi_cli import pulumi_cli
+from llmd_oke.operations.job_sign_in import job_signed_in
+from llmd_oke.operations.pulumi_cli import NoStackError, pulumi_cli
 from llmd_oke.operations.redaction import compared, preview_project, without_secrets
 from llmd_oke.operations.updates import with_refresh
-from llmd_oke.planning import Plan, advice_of_update
+from llmd_oke.pipelines import comment as comments
+from llmd_oke.pipelines.records import (
+    Changes,
+    PipelineRecord,
+    PreviewReport,
+    Record,
+    RehearsalReport,
+    read_record,
+    write_record,
+)
 from llmd_oke.planning.pipeline_rights import pipeline_statements
 from llmd_oke.policies.organisation import with_policies
 
-if TYPE_CHECKING:
-    from llmd_oke.program.declare import Declared
+CHANGES_FILE = "changes.json"
 
-
-MARK = "<!-- llmd-oke preview of {stack} -->"
-"""First line of a comment on a pull request, by which the next run finds the comment."""
-
-
-MAX_ROWS = 60
-
-
-_MARKS = re.compile(r"[\\`*_\[\]|~]")
-
-
-_ORDER = ("delete", "replace", "create", "update")
-
-
-_WITHOUT_EXISTENCE = ("llmd-oke:index:", "pulumi:")
-
-
-_UNITS_S = {"s": 1, "m": 60, "h": 3600}
-
-
-_PART = re.compile(r"(\d+)([smh])")
-
-
-_VERSION = "kubernetesVersion"
-
-
-ORGANIZATION, LIFETIME = "LLMD_OKE_PULUMI_ORGANIZATION", "LLMD_OKE_PULUMI_TOKEN_LIFETIME"
-"""Environment variables: the organization of Pulumi Cloud that trusts the job's token, and the lifetime of Pulumi's
-access token (`6h`)."""
-
-_MAY_BE_EMPTY = (
-    *("PULUMI_ACCESS_TOKEN", "PULUMI_BACKEND_URL", PASSPHRASE, "OCI_AUTH"),
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"),
-)
-"""Environment variables that a workflow sets to an empty string if the repository lacks the variable or secret. They
-are unset then, since Pulumi would use an empty passphrase, for example."""
-
-
-app = typer.Typer(help="Preview and deploy a stack as continuous integration does.", no_args_is_help=True)
+app = typer.Typer(help="What continuous integration does with stacks.", no_args_is_help=True)
 
 
 Rehearse = Annotated[
@@ -105,44 +69,197 @@ Summary = Annotated[
 ]
 
 
+Report = Annotated[
+    Path | None,
+    typer.Option("--report", help="File for the result as JSON, for `pipeline comment`.", dir_okay=False),
+]
+
+
+Base = Annotated[str, typer.Option("--base", help="Commit or branch to compare with, where this one left it.")]
+
+
+GitLab = Annotated[
+    Path | None,
+    typer.Option("--gitlab", help="File for a child pipeline of GitLab with a job for each.", dir_okay=False),
+]
+
+
+@app.command()
+def changes(
+    base: Base,
+    output: Annotated[Path, typer.Option("--output", help="Folder for changes.json and diagrams.", file_okay=False)],
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+) -> None:
+    """Find the stacks that a change touches: those whose plan, settings or declared resources differ from the base's.
+
+    Needs no backend, no cloud and no secrets. Ends with 1 if a touched stack can't be deployed or a policy refuses it.
+    """
+    from llmd_oke.pipelines.changes import changes_since  # noqa: PLC0415
+
+    output.mkdir(parents=True, exist_ok=True)
+    found = changes_since(project, base, console.progress(), output.resolve())
+    write_record(output / CHANGES_FILE, found)
+    if as_json:
+        typer.echo(json.dumps({**found.model_dump(mode="json"), "touched": found.touched}, indent=2))
+    else:
+        _write(comments.comment(comments.Reports(found, {}, {}), comments.LIMITS["gitlab"]), None)
+    if any(item.after is not None and not item.after.deployable for item in found.changes):
+        raise typer.Exit(1)
+
+
+@app.command(hidden=True)
+def snapshot(
+    output: Annotated[Path, typer.Option("--output", help="File for the snapshots.", dir_okay=False)],
+    commit: Annotated[str | None, typer.Option("--commit", help="Commit of the project's files.")] = None,
+    diagrams: Annotated[Path | None, typer.Option("--diagrams", help="Folder for diagrams.", file_okay=False)] = None,
+    project: options.Project = options.HERE,
+) -> None:
+    """Write what all stacks plan, cost and declare: one side of `pipeline changes`."""
+    from llmd_oke.operations.diagram import diagram  # noqa: PLC0415
+    from llmd_oke.pipelines.snapshots import snapshots  # noqa: PLC0415
+
+    found = snapshots(project, commit)
+    write_record(output, found)
+    for item in found.stacks if diagrams else ():
+        if not item.problems and diagrams:
+            plan = planning.plan_stack_file(project, item.stack, nodes_pull=True)
+            write_whole(diagrams / f"{item.stack}.svg", diagram(item.stack, plan))
+
+
+@app.command("stacks")
+def list_stacks(
+    project: options.Project = options.HERE,
+    changed: Annotated[
+        Path | None,
+        typer.Option(
+            "--changes", help="Only those that changes.json of `pipeline changes` has as touched.", exists=True
+        ),
+    ] = None,
+    jobs: Annotated[
+        list[str] | None, typer.Option("--job", help="Kind of job in the child pipeline; several times.")
+    ] = None,
+    gitlab: GitLab = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the stacks that have a file, or those that a change touches: what the jobs of a pipeline run for."""
+    names = list(read_record(changed, Changes).touched) if changed else stacks(project)
+    if gitlab:
+        from llmd_oke.pipelines.gitlab import stacks_pipeline  # noqa: PLC0415
+
+        write_whole(gitlab, stacks_pipeline(jobs or (), names))
+    typer.echo(json.dumps(names) if as_json else "\n".join(names))
+
+
 @app.command()
 def preview(
     stack: options.Stack,
     project: options.Project = options.HERE,
     rehearse: Rehearse = False,
     summary: Summary = None,
+    report: Report = None,
     allow_replace: options.AllowReplace = False,
     states: States = None,
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
     """Preview an update and write a Markdown summary. Ends with 1 if the update would be refused.
 
-    With --states the command uses no backend and no secrets: changes by hand and changed secrets are not detected.
+    With --states the command uses no backend and no secrets: changes by hand and changed secrets are not detected. A
+    stack without a state there has no preview, which the summary says.
     """
+    from llmd_oke.pipelines.preview_report import preview_report  # noqa: PLC0415
+
     _require_stack_file(project, stack)
+    if states and not (states / f"{stack}.json").is_file():
+        missing = "there is no state of it: it isn't deployed, or main has left none (run the nightly jobs once)"
+        _write_preview(PreviewReport(stack=stack, missing=missing), summary, report)
+        return
     plan = with_policies(project, stack, planning.plan_stack_file(project, stack, nodes_pull=True))
     by_hand: list[Drift] = []
     not_compared = 0
     if rehearse:
-        changes = rehearsals().preview(project, stack, console.progress())
+        previewed = rehearsals().preview(project, stack, console.progress())
     elif states:
         with (
-            signed_in(backend=False),
+            _signed_in(backend=False),
             preview_project(project, stack, states) as pulumi,
             tunnel.api_server_access(project, stack, through_tunnel),
         ):
-            changes, not_compared = compared(with_refresh(pulumi, plan).preview())
+            previewed, not_compared = compared(with_refresh(pulumi, plan).preview())
     else:
-        with signed_in(), tunnel.api_server_access(project, stack, through_tunnel):
+        with _signed_in(), tunnel.api_server_access(project, stack, through_tunnel):
             pulumi = with_refresh(pulumi_cli(project, stack), plan)
             by_hand = drifts.look(pulumi, console.progress())
-            changes = pulumi.preview()
+            previewed = pulumi.preview()
     if not states:
-        by_hand += drifts.drift_of_preview(changes.changes, by_hand)
-    judged = summarise(stack, plan, changes, by_hand=by_hand, allow_replace=allow_replace, not_compared=not_compared)
-    _write(judged.markdown, summary)
-    if judged.refusals:
+        by_hand += drifts.drift_of_preview(previewed.changes, by_hand)
+    found = preview_report(
+        stack, plan, previewed, by_hand=by_hand, allow_replace=allow_replace, not_compared=not_compared
+    )
+    _write_preview(found, summary, report)
+    if found.refusals:
         raise typer.Exit(1)
+
+
+@app.command("rehearse")
+def rehearse_stack(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    base: Annotated[
+        str | None, typer.Option("--base", help="Rehearse the update from where the branch left this one.")
+    ] = None,
+    report: Report = None,
+    as_json: options.Json = False,
+) -> None:
+    """Rehearse a stack's change here: the update from --base, or a new deployment. Ends with 1 if it fails."""
+    from llmd_oke.pipelines.rehearsed_change import rehearse_change  # noqa: PLC0415
+
+    _require_stack_file(project, stack)
+    found = rehearse_change(project, stack, base, console.progress())
+    if report:
+        write_record(report, found)
+    _show(found, as_json=as_json, markdown=comments.rehearsal_markdown(found), summary=None)
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def comment(
+    reports: Annotated[
+        Path, typer.Option("--reports", help="Folder with the files of the other jobs.", exists=True, file_okay=False)
+    ],
+    output: Annotated[Path, typer.Option("--output", help="File for the comment.", dir_okay=False)],
+    system: Annotated[str, typer.Option("--for", help="github or gitlab, for the longest comment.")] = "github",
+    artifacts: Annotated[str, typer.Option("--artifacts", help="Address of the run's files, for a link.")] = "",
+) -> None:
+    """Write the one comment on a pull request: checks, policies, prices, previews, rehearsals and diagrams.
+
+    The files come from jobs that ran the pull request's code, so this belongs into a job that runs code of main. Files
+    that can't be read are named in the comment.
+    """
+    if system not in comments.LIMITS:
+        raise KitError(f"--for {system} is no system with comments.", f"One of: {', '.join(comments.LIMITS)}.")
+    missing: list[str] = []
+
+    def read(pattern: str, kind: type[Record]) -> list[Record]:
+        found: list[Record] = []
+        for path in sorted(reports.rglob(pattern)):
+            try:
+                found.append(read_record(path, kind))
+            except KitError as error:
+                missing.append(error.message)
+        return found
+
+    changed = read(CHANGES_FILE, Changes)
+    previews = {item.stack: item for item in read("preview-*.json", PreviewReport)}
+    rehearsed = {item.stack: item for item in read("rehearsal-*.json", RehearsalReport)}
+    all_reports = comments.Reports(
+        changed[-1] if changed else None, previews, rehearsed, missing, html.escape(artifacts)
+    )
+    text = comments.comment(all_reports, comments.LIMITS[system])
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(output, text)
+    console.errors().print(f"comment  {output}, {len(text.encode()):,} bytes", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -153,15 +270,131 @@ def drift(
     summary: Summary = None,
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
-    """Look for changes by hand and write a Markdown summary. Ends with 3 if there are any, as `llmd-oke drift` does."""
+    """Look for changes by hand and write a Markdown summary. Ends with 3 if there are any, as `llmd-oke drift` does. A
+    stack that isn't deployed has none.
+    """
     _require_stack_file(project, stack)
-    with nullcontext() if rehearse else signed_in():
-        changes = changes_by_hand(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
-    title = "nothing was changed by hand" if not changes else f"changed by hand: {len(changes)}"
-    parts = [f"### `{stack}`: {title}", *_listed("Changes", [_plain(str(change)) for change in changes])]
-    _write("\n\n".join(parts) + "\n", summary)
+    changes: list[Drift] = []
+    try:
+        with nullcontext() if rehearse else _signed_in():
+            changes = list(changes_by_hand(project, stack, rehearse=rehearse, through_tunnel=through_tunnel))
+        title = "nothing was changed by hand" if not changes else f"changed by hand: {len(changes)}"
+    except NoStackError:
+        title = "not deployed"
+    items = [f"- {comments.sentence(str(change))}" for change in changes]
+    _write(
+        "\n\n".join([f"### {code(stack)}: {title}", *(["\n".join(["**Changes**", "", *items])] * bool(items))]) + "\n",
+        summary,
+    )
     if changes:
         raise typer.Exit(DRIFTED)
+
+
+@app.command()
+def stages(
+    project: options.Project = options.HERE,
+    environments: Annotated[
+        Path | None,
+        typer.Option(
+            "--environments",
+            help="Folder with GitHub's answers about environments (STACK.json): one without reviewers is refused for a "
+            "stage with approval.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    gitlab: GitLab = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show the stages of `stacks/pipeline.yaml`, in the order in which a merge is deployed to them."""
+    from llmd_oke.pipelines.stages import read_stages, unprotected_stages  # noqa: PLC0415
+
+    file = read_stages(project)
+    if environments and (unprotected := unprotected_stages(file, environments)):
+        remedy = "Settings, Environments: make each one, with required reviewers and the branch main only."
+        raise KitError(f"Nobody would be asked before deployments of {', '.join(unprotected)}.", remedy)
+    if gitlab:
+        from llmd_oke.pipelines.gitlab import promotion_pipeline  # noqa: PLC0415
+
+        write_whole(gitlab, promotion_pipeline(file))
+    names = [stage.stack for stage in file.stages]
+    lines = [f"{stage.stack}{', after an approval' if stage.approval else ''}" for stage in file.stages]
+    typer.echo(json.dumps(names) if as_json else "\n".join(lines))
+
+
+@app.command()
+def promote(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    rehearse: Rehearse = False,
+    summary: Summary = None,
+    history: History = None,
+    scale_to_zero_on_failure: options.ScaleToZeroOnFailure = False,
+    through_tunnel: tunnel.OfCommand = False,
+    as_json: options.Json = False,
+) -> None:
+    """Deploy the project's commit to a stage: update, smoke benchmark, regression gates. On failure the last good
+    commit is deployed again, by its own stack file, program and kit.
+
+    Ends with 0 if the commit is deployed, with 1 if it isn't and the stack is as before, with 4 if it is neither.
+    """
+    from llmd_oke.pipelines import promotion as operation  # noqa: PLC0415
+    from llmd_oke.pipelines.revisions import REPORTS, commit_of  # noqa: PLC0415
+    from llmd_oke.pipelines.stages import read_stages  # noqa: PLC0415
+
+    _require_stack_file(project, stack)
+    file = read_stages(project)
+    if stack not in {stage.stack for stage in file.stages}:
+        raise KitError(f"{stack} is no stage of a merge.", "`llmd-oke pipeline stages` lists them.")
+    (project / REPORTS).mkdir(exist_ok=True)
+    local, store = runs.open_store(str(project / REPORTS)), runs.open_store(history_address(history, project))
+    chosen = {"--scale-to-zero-on-failure": scale_to_zero_on_failure, "--tunnel": through_tunnel}
+    with nullcontext() if rehearse else _signed_in():
+        deployer = operation.StackDeployer(
+            project,
+            stack,
+            commit_of(project, "HEAD"),
+            console.progress(),
+            rehearse,
+            [name for name, is_chosen in chosen.items() if is_chosen],
+        )
+
+        def judge(good: operation.GoodDeployment | None) -> operation.Judgement:
+            if history and operation.newest_run(local, stack):
+                runs.copy_runs(local, store, stack, console.progress().detail)
+            return operation.judge(store, stack, file.parsed_gates, good)
+
+        done = operation.promote(stack, deployer.head, operation.last_good(store, stack), deployer.deploy, judge)
+    if done.verdict == "deployed":
+        operation.remember_good(store, done)
+    _show(done, as_json=as_json, markdown=operation.promotion_markdown(done), summary=summary)
+    if done.exit_code:
+        raise typer.Exit(done.exit_code)
+
+
+@app.command()
+def upstream(
+    project: options.Project = options.HERE,
+    recipes: Annotated[
+        str | None, typer.Option("--recipes", help="Repository of vLLM's recipes, instead of its own.")
+    ] = None,
+    summary: Summary = None,
+    as_json: options.Json = False,
+) -> None:
+    """Look for what moved upstream: tags of images, recipes of vLLM, releases of llm-d.
+
+    Ends with 1 if a tag names another image than in the lock, and with 3 if a source gave no answer.
+    """
+    from llmd_oke.catalogue import model, model_names  # noqa: PLC0415
+    from llmd_oke.pipelines import upstream as operation  # noqa: PLC0415
+
+    sources = operation.upstream_sources()
+    sources = sources.model_copy(update={"recipes": recipes}) if recipes else sources
+    models = [known for name in model_names() if (known := model(name))]
+    news = operation.upstream_news(project, models, sources, console.progress())
+    _show(news, as_json=as_json, markdown=operation.upstream_markdown(news), summary=summary)
+    if news.images or news.unanswered:
+        raise typer.Exit(1 if news.images else DRIFTED)
 
 
 @app.command()
@@ -176,7 +409,7 @@ def deploy(
     """Update a stack without questions, then run the smoke benchmark, which determines the exit code."""
     _require_stack_file(project, stack)
     if not rehearse:
-        with signed_in():
+        with _signed_in():
             up.up(
                 stack,
                 project,
@@ -202,7 +435,7 @@ def state(
     It contains everything else in the state, such as OCIDs, addresses and boot scripts.
     """
     _require_stack_file(project, stack)
-    with signed_in(oci=False):
+    with _signed_in(oci=False):
         public = without_secrets(pulumi_cli(project, stack, aside=True).export_with_secrets())
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(public))
@@ -248,12 +481,16 @@ def limit(
     own_runner: Annotated[
         bool, typer.Option("--own-runner", help="The job runs on a runner of one's own, not on one that GitHub hosts.")
     ] = False,
+    with_rollback: Annotated[
+        bool, typer.Option("--with-rollback", help="The job may update twice: to a commit, and back (`promote`).")
+    ] = False,
 ) -> None:
     """Print the time limit in minutes of a CI job that updates this stack: the sum of the kit's own limits, at most
     GitHub's.
 
     The parts of the sum, and whether GitHub's limit is lower, are shown on standard error.
     """
+    from llmd_oke.pipelines.time_limit import time_limit  # noqa: PLC0415
 
     _require_stack_file(project, stack)
     needed = time_limit(project, stack, planning.plan_stack_file(project, stack, nodes_pull=True))
@@ -261,37 +498,34 @@ def limit(
     most = known.own_job_minutes if own_runner else known.hosted_job_minutes
     for line in needed.lines():
         console.errors().print(line, markup=False, soft_wrap=True)
-    console.errors().print(f"An update of {stack} may take {needed.minutes} minutes.", markup=False, soft_wrap=True)
-    if needed.minutes > most:
+    minutes = needed.minutes * (2 if with_rollback else 1)
+    twice = ", and one back as long" if with_rollback else ""
+    text = f"An update of {stack} may take {needed.minutes} minutes{twice}."
+    console.errors().print(text, markup=False, soft_wrap=True)
+    if minutes > most:
         longer = "" if own_runner else f", on a runner of one's own (LLMD_OKE_RUNNER) after {known.own_job_minutes}"
         text = f"GitHub ends the job after {most}{longer}; the next one goes on where it ended."
         console.errors().print(text, markup=False, soft_wrap=True)
-    typer.echo(min(needed.minutes, most))
+    typer.echo(min(minutes, most))
 
 
-@contextmanager
-def signed_in(*, oci: bool = True, backend: bool = True) -> Generator[None]:
-    """Sign in with the job's own token during the block, to OCI and to Pulumi Cloud, if environment variables configure
-    it. Variables that are empty count as missing.
+def _signed_in(*, oci: bool = True, backend: bool = True) -> AbstractContextManager[None]:
+    """Sign in by the job's own token; see `job_signed_in`."""
+    return job_signed_in(lambda text: console.progress().step(text), oci=oci, backend=backend)
 
-    Raises:
-        KitError: the configuration is incomplete, or OCI or Pulumi Cloud refuses the token.
-    """
-    empty = {name: None for name in _MAY_BE_EMPTY if os.environ.get(name) == ""}
-    organization = os.environ.get(ORGANIZATION) if backend else None
-    exchange = federation.exchange_of(os.environ) if oci else None
 
-    def report(text: str) -> None:
-        console.progress().step(text)
+def _show(record: PipelineRecord, *, as_json: bool, markdown: str, summary: Path | None) -> None:
+    """Print a record as JSON and write its Markdown if a file is given; without --json print the Markdown."""
+    if as_json:
+        typer.echo(record.model_dump_json(indent=2))
+    if summary or not as_json:
+        _write(markdown, summary)
 
-    with environment(empty), ExitStack() as stack:
-        if exchange:
-            stack.enter_context(federation.signed_in(exchange, report))
-        if organization:
-            with httpx2.Client(timeout=federation.TIMEOUT_S) as http:
-                token = federation.job_token(cloud_audience(organization), os.environ, http)
-            stack.enter_context(signed_in_to_cloud(organization, token, os.environ.get(LIFETIME) or None))
-        yield
+
+def _write_preview(found: PreviewReport, summary: Path | None, report: Path | None) -> None:
+    if report:
+        write_record(report, found)
+    _write(comments.preview_markdown(found), summary)
 
 
 def _write(markdown: str, summary: Path | None) -> None:
@@ -314,186 +548,3 @@ def _require_stack_file(project: Path, stack: str) -> None:
     known = stacks(project)
     if stack not in known:
         raise KitError(f"{stack!r} is no name of a stack file.", f"Stacks here: {', '.join(known) or 'none'}.")
-
-
-@dataclass(frozen=True)
-class PreviewSummary:
-    """Summary of a preview as Markdown, and the reasons against the update."""
-
-    markdown: str
-    refusals: Sequence[str]
-
-
-def summarise(
-    stack: str,
-    plan: Plan,
-    preview: Preview,
-    *,
-    by_hand: Sequence[Drift] = (),
-    allow_replace: bool = False,
-    not_compared: int = 0,
-) -> PreviewSummary:
-    """Return the comment on a pull request, and the reasons to refuse the update. `by_hand` are changes by hand to
-    list, `not_compared` is the number of resources with secrets that the preview doesn't know.
-    """
-    lost = [] if allow_replace else [guards.describe(change) for change in guards.losses(preview)]
-    refusals = [*preview.errors, *lost]
-    first = displacement(preview, plan.gpus)
-    existing = Preview(tuple(change for change in preview.changes if _exists(change)))
-    least, most = sum(pool.limits.least for pool in plan.pools), sum(pool.limits.most for pool in plan.pools)
-    scaled = "" if least == most else f" ({least} to {most})"  # by the cluster autoscaler
-    parts = [
-        MARK.format(stack=stack),
-        f"### `{stack}`: {headline(existing.counts)}",
-        *_listed("The update is refused", map(_plain, refusals)),
-        *_listed("Changed by hand", [_plain(str(drift)) for drift in by_hand]),
-        *_listed("Before the update", [str(first)] if first else []),
-        *_table(preview.effective),
-        *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in advice_of_update(plan)]),
-        f"{len(plan.nodes_at_first)} GPU nodes{scaled}, {plan.used_gpus} of {plan.gpus} GPUs used, "
-        f"{plan.price_usd_per_hour:.2f} $/hour at list price.",
-        *(
-            [f"Secrets of {not_compared} resources are not known here, nor what was changed by hand."]
-            * bool(not_compared)
-        ),
-    ]
-    return PreviewSummary("\n\n".join(parts) + "\n", refusals)
-
-
-def headline(counts: Mapping[str, int]) -> str:
-    """Return the counts of a preview: `2 to create, 1 to replace, 5 unchanged`. The steps of a replacement count as
-    one.
-    """
-    known = [f"{counts[kind]} to {kind}" for kind in _ORDER if counts.get(kind)]
-    return ", ".join([*known, f"{counts.get('same', 0)} unchanged"]) if known else "no changes"
-
-
-def _exists(change: ResourceChange) -> bool:
-    """Tell whether a resource exists outside the state, which components, providers and the stack itself don't."""
-    return not change.type.startswith(_WITHOUT_EXISTENCE)
-
-
-def _table(changes: Iterable[ResourceChange]) -> list[str]:
-    rows = sorted(
-        (change for change in changes if change.operation in _ORDER and _exists(change)),
-        key=lambda change: (_ORDER.index(change.operation), change.type, change.name),
-    )
-    if not rows:
-        return []
-    lines = ["| | resource | changes |", "|---|---|---|", *(_row(change) for change in rows[:MAX_ROWS])]
-    more = [f"\nand {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
-    return ["\n".join([*lines, *more])]
-
-
-def _row(change: ResourceChange) -> str:
-    paths = [*(f"**{_plain(path)}**" for path in change.replaced_by)]
-    paths += [_plain(path) for path in change.changed if path not in change.replaced_by]
-    named = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-    return f"| {change.operation} | {_plain(change.short_name)} | {named} |"
-
-
-def _plain(text: str) -> str:
-    """Return a text on one line with Markdown and HTML escaped."""
-    return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
-
-
-def _listed(title: str, items: Iterable[str]) -> list[str]:
-    lines = [f"- {item}" for item in items]
-    return ["\n".join([f"**{title}**", "", *lines])] if lines else []
-
-
-@dataclass(frozen=True)
-class TimeLimit:
-    """Longest duration of an update in minutes. `path` is the longest chain of dependent resources with each resource's
-    timeout, `upgraded` are the further resources that only an upgrade of Kubernetes changes, one after the other, and
-    `around` is the time before and after the update.
-    """
-
-    path: tuple[tuple[str, float], ...]
-    upgraded: tuple[tuple[str, float], ...]
-    around: float
-
-    @property
-    def minutes(self) -> int:
-        """Sum of all parts, rounded up to whole minutes."""
-        return ceil(sum(minutes for _, minutes in (*self.path, *self.upgraded)) + self.around)
-
-    def lines(self) -> Iterator[str]:
-        """Yield a line for each part that takes more than seconds."""
-        for name, minutes in self.path:
-            if minutes:
-                yield f"{minutes:5.0f} min  {name}"
-        for name, minutes in self.upgraded:
-            yield f"{minutes:5.0f} min  {name}, in an upgrade of Kubernetes"
-        yield f"{self.around:5.0f} min  setup, preview and reports"
-
-
-def time_limit(project: Path, stack: str, plan: Plan) -> TimeLimit:
-    """Return the time limit of a stack, from the resources that its program declares without the Pulumi engine.
-
-    Raises:
-        InvalidStack: the stack can't be deployed.
-        KitError: there is no such stack, or the program does not end.
-    """
-    from llmd_oke.program import program  # noqa: PLC0415 - loads Pulumi, which only this command needs
-    from llmd_oke.program.declare import declared  # noqa: PLC0415
-
-    config = load(project, stack).model_dump(mode="json", by_alias=True, exclude_unset=True)
-    settings = {CONFIG_KEY: json.dumps(config), "llmd-oke:rehearsed": "true"}  # nothing is pulled or downloaded
-    resources = declared(program, config=settings).resources
-    known = pipeline_limits()
-    client_s = plan.smoke.timeout_s * len(plan.models) if plan.smoke.where == "client" else 0
-    return time_limit_of(resources, known, known.around_minutes + client_s / 60)
-
-
-def time_limit_of(resources: Sequence["Declared"], known: PipelineLimits, around: float) -> TimeLimit:
-    """Return the time limit for declared resources."""
-    by_urn = {resource.urn: resource for resource in resources}
-    own = {resource.urn: _minutes(resource, known) for resource in resources}
-    path = [by_urn[urn] for urn in _longest(by_urn, own)]
-    others = [resource for resource in resources if _VERSION in resource.inputs and resource not in path]
-    steps, upgrades = (
-        tuple((f"{item.type.rsplit(':', 1)[-1]} {item.name}", own[item.urn]) for item in items)
-        for items in (path, others)
-    )
-    return TimeLimit(steps, upgrades, around)
-
-
-def _longest(by_urn: Mapping[str, "Declared"], own: Mapping[str, float]) -> list[str]:
-    """Return the URNs of the longest chain of dependent resources, first to last."""
-    ends: dict[str, float] = {}
-    before: dict[str, str | None] = {}
-
-    def end(urn: str) -> float:
-        if urn not in ends:
-            resource = by_urn[urn]
-            needed = [name for name in (*resource.depends_on, resource.provider.rpartition("::")[0]) if name in by_urn]
-            before[urn] = max(needed, key=end, default=None)
-            ends[urn] = own[urn] + max(map(end, needed), default=0.0)
-        return ends[urn]
-
-    path: list[str] = []
-    at = max(by_urn, key=end, default=None)
-    while at is not None:
-        path.insert(0, at)
-        at = before[at]
-    return path
-
-
-def _minutes(resource: "Declared", known: PipelineLimits) -> float:
-    """Return the longest time in minutes that the engine waits for one resource; the times of deletion and creation add
-    up if a replacement deletes first.
-    """
-    if resource.type.startswith(("llmd-oke:", "pulumi:")):
-        return 0.0
-    default = known.oci_minutes if resource.type.startswith("oci:") else known.kubernetes_minutes
-    step = {name: _limit_minutes(resource.timeouts.get(name), default) for name in ("create", "update", "delete")}
-    anew = step["create"] + (step["delete"] if resource.delete_before_replace else 0.0)
-    return max(anew, step["update"])
-
-
-def _limit_minutes(text: str | None, default: float) -> float:
-    """Return the minutes of a timeout in Pulumi's format: `90m`, `1h30m`, `600s`."""
-    if text is None:
-        return default
-    return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(text)) / 60

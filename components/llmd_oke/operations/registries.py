@@ -6,24 +6,36 @@ A chart must be the archive whose SHA-256 the catalogue has.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
-from typing import Any, cast
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 from urllib.parse import urljoin
 
 import httpx2
 import yaml
-from llmd_base.errors import KitError
+from llmd_base.errors import InvalidStack, KitError
 from llmd_base.progress import Progress
 from pydantic import BaseModel, ValidationError
 
 from llmd_oke.access.oci_client import bounded_content
-from llmd_oke.access.registry import Answers, Refusal, RegistryClient, RegistryError, StoredImage, query_registries
-from llmd_oke.catalogue.container_images import OCI_REGISTRY, ContainerImage
+from llmd_oke.access.registry import (
+    Answers,
+    Refusal,
+    RegistryClient,
+    RegistryError,
+    StoredImage,
+    query_registries,
+    stored_image,
+)
+from llmd_oke.catalogue.container_images import LOCK, OCI_REGISTRY, ContainerImage, lock_file
+from llmd_oke.catalogue.entries import VERDICT
 from llmd_oke.catalogue.operators import HelmChart
+from llmd_oke.catalogue.project import project_problems
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.config import yaml_files
 from llmd_oke.operations.findings import Finding, Verdict
-from llmd_oke.planning.container_images import UsedImage
+from llmd_oke.planning.container_images import UsedImage, kit_images, project_images
+from llmd_oke.values import VALUES, is_checkout
 
 CHECK = "pull"
 
@@ -223,6 +235,33 @@ class LockUpdate:
     text: str
     moved: Mapping[str, tuple[str, str]]
     unanswered: Mapping[str, str]
+
+
+class RegistryNews(NamedTuple):
+    """Path and text of a lock of images, and its update by the registries' answers, which isn't written yet."""
+
+    path: Path
+    before: str
+    update: LockUpdate
+
+
+def registry_news(project: Path, progress: Progress, *, take_moved: bool = False) -> RegistryNews:
+    """Query the registries of all images in a project's own lock; in the kit's lock if there is no project, or if it is
+    a checkout of the kit.
+
+    Raises:
+        InvalidStack: the project's own entries are wrong.
+    """
+    path, images = lock_file(), kit_images()
+    if (project / "Pulumi.yaml").is_file() and not is_checkout(project):
+        if problems := project_problems():
+            raise InvalidStack(problems, VERDICT)
+        path, images = project / VALUES / LOCK.folder / path.name, project_images()
+    before = path.read_text(encoding="utf-8") if path.is_file() else new_lock(images)
+    answers = query_registries(images, stored_image, progress)
+    return RegistryNews(
+        path, before, lock_update(before, images, answers, datetime.now(UTC).date(), take_moved=take_moved)
+    )
 
 
 def new_lock(images: Sequence[ContainerImage]) -> str:

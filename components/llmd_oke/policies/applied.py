@@ -19,12 +19,27 @@ from llmd_oke.program.declare import Declared
 
 def judged_plan(project: Path, stack: str, plan: Plan, organisation: Organisation) -> Plan:
     """Return the plan with breaches of advisory policies as advice; see `with_policies`."""
-    declared = declarations(project, stack, _without_secrets(plan), {}, rehearsed=True)
-    resources = [policy_resource(item) for item in declared]
-    found = list(violations([*resources, config_resource(project, stack)], organisation, stack_facts(plan)))
+    found = stack_violations(project, stack, plan, organisation, declared_resources(project, stack, plan))
     if problems := [_problem(item) for item in found if organisation.level(item.policy) == "mandatory"]:
         raise InvalidStack(locate(problems, stack_file(project, stack)), "policies refuse the stack")
     return replace(plan, advice=(*plan.advice, *_advice(found, organisation)))
+
+
+def declared_resources(project: Path, stack: str, plan: Plan) -> tuple[Declared, ...]:
+    """Return what a stack's program declares, with placeholders for secrets and for what only OCI knows.
+
+    Raises:
+        KitError: the program refuses the stack, or can't be declared here.
+    """
+    return declarations(project, stack, _without_secrets(plan), {}, rehearsed=True)
+
+
+def stack_violations(
+    project: Path, stack: str, plan: Plan, organisation: Organisation, declared: Sequence[Declared]
+) -> list[Violation]:
+    """Return the breaches of all policies that aren't off, by a stack and its declared resources."""
+    resources = [*map(policy_resource, declared), config_resource(project, stack)]
+    return list(violations(resources, organisation, stack_facts(plan)))
 
 
 def policy_resource(declared: Declared) -> PolicyResource:

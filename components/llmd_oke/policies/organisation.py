@@ -1,7 +1,8 @@
 """An organisation's choices for its policies (`policies/policies.yaml` of a project): what is allowed, and levels."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from llmd_base.errors import InvalidStack, Problem
 from pydantic import Field, StringConstraints, ValidationError
@@ -30,6 +31,9 @@ PolicyName = Literal[
 ]
 
 Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+Choices = TypeVar("Choices", bound=ConfigPart)
 
 
 class Organisation(ConfigPart):
@@ -92,16 +96,42 @@ def read_organisation(project: Path) -> Organisation | None:
     """
     if not (project / POLICY_PACK).is_dir():
         return None
-    path = project / POLICIES_FILE
-    if not path.is_file():
+    if not (project / POLICIES_FILE).is_file():
         return Organisation()
-    document = yaml_files.read(path)
+    return read_choices(project, POLICIES_FILE, Organisation, "the policies can't be applied")
+
+
+def read_choices(
+    project: Path,
+    name: str,
+    kind: type[Choices],
+    verdict: str,
+    problems_of: Callable[[Choices], Iterable[Problem]] = lambda _: (),
+) -> Choices:
+    """Read a file of a project with an organisation's choices.
+
+    Args:
+        project: directory of Pulumi.yaml.
+        name: path of the file in the project.
+        kind: type of the file's content.
+        verdict: beginning of the error for a wrong file.
+        problems_of: finds what is wrong in content of the right shape.
+
+    Raises:
+        KitError: the file can't be read, or is not YAML.
+        InvalidStack: it is wrong; carries every problem, with lines.
+    """
+    document = yaml_files.read(project / name)
     try:
-        return Organisation.model_validate(document.value or {}, by_alias=True, by_name=False)
+        choices = kind.model_validate(document.value or {}, by_alias=True, by_name=False)
+        found = list(problems_of(choices))
     except ValidationError as error:
-        found = shape_problems.problems(error.errors(include_url=False), document.value, Organisation)
+        found = shape_problems.problems(error.errors(include_url=False), document.value, kind)
+        choices = None
+    if choices is None or found:
         located = [
-            Problem(item.path, item.value, item.accepted, item.why, document.line_of_part(item.path), POLICIES_FILE)
+            Problem(item.path, item.value, item.accepted, item.why, document.line_of_part(item.path), name)
             for item in found
         ]
-        raise InvalidStack(located, "the policies can't be applied") from error
+        raise InvalidStack(located, verdict)
+    return choices

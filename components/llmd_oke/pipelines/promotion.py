@@ -1,0 +1,315 @@
+"""Promotion of a commit to one stack: update, smoke benchmark, regression gates, and the way back on failure.
+
+The last good commit is deployed again by its own stack file, program and kit. It stands in the history of results,
+beside the benchmark that it passed.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
+from llmd_bench import comparison, history
+from llmd_bench.comparison import Gate
+from llmd_bench.files import Hints
+from llmd_bench.stores import FileStore
+from llmd_bench.texts import code
+from pydantic import BaseModel, ValidationError
+
+from llmd_oke.operations.pulumi_cli import NoStackError, pulumi_cli, run_to_end
+from llmd_oke.pipelines.comment import changed_text, sentence
+from llmd_oke.pipelines.records import CommitName, Line, Lines, PipelineRecord, StackName
+from llmd_oke.pipelines.revisions import REQUIREMENTS, kit_command, revision_folder, same_requirements
+
+NOT_BACK = 4
+"""Exit code of a promotion that failed and that could not be taken back; 1 is one that was, or that began nothing."""
+
+Verdict = Literal["deployed", "refused", "rolled back", "not rolled back", "nothing to go back to"]
+
+GOOD_FILE = "good.json"
+
+
+class GoodDeployment(PipelineRecord):
+    """The last commit of a stack that passed: its benchmark's time in the history (None if it had none), and when."""
+
+    commit: CommitName
+    run: Line | None
+    deployed: Line
+
+
+class DeployAttempt(PipelineRecord):
+    """Update of a stack to one commit. `begun` is false if it was refused before anything was changed."""
+
+    commit: CommitName
+    passed: bool
+    begun: bool
+    error: Line = ""
+    changes: Mapping[Line, int] = {}
+    seconds: float = 0
+
+
+class Judgement(PipelineRecord):
+    """Result of the regression gates: breaches, and remarks on what was not compared."""
+
+    breaches: Lines = ()
+    notes: Lines = ()
+
+
+class Promotion(PipelineRecord):
+    """Promotion of a commit to a stack, and what became of it."""
+
+    stack: StackName
+    verdict: Verdict
+    good: GoodDeployment | None
+    attempt: DeployAttempt
+    judgement: Judgement
+    rollback: DeployAttempt | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the commit is deployed, 1 if it isn't and the stack is as before, `NOT_BACK` if it is neither."""
+        return {"deployed": 0, "refused": 1, "rolled back": 1}.get(self.verdict, NOT_BACK)
+
+
+def promote(
+    stack: str,
+    commit: str,
+    good: GoodDeployment | None,
+    deploy: Callable[[str], DeployAttempt],
+    judge: Callable[[GoodDeployment | None], Judgement],
+) -> Promotion:
+    """Deploy a commit and hold it against the last good one; deploy that again if it fails.
+
+    Args:
+        stack: the stack's name.
+        commit: the commit to deploy.
+        good: the last good commit; None if there is none.
+        deploy: updates the stack to a commit, with its smoke benchmark.
+        judge: applies the regression gates to the newest benchmark.
+    """
+    attempt, rollback = deploy(commit), None
+    judgement = judge(good) if attempt.passed else Judgement()
+    verdict: Verdict
+    if attempt.passed and not judgement.breaches:
+        verdict = "deployed"
+    elif not attempt.begun:
+        verdict = "refused"
+    elif good is None or good.commit == commit:
+        verdict = "nothing to go back to"
+    else:
+        rollback = deploy(good.commit)
+        verdict = "rolled back" if rollback.passed else "not rolled back"
+    return Promotion(stack=stack, verdict=verdict, good=good, attempt=attempt, judgement=judgement, rollback=rollback)
+
+
+class _Told(BaseModel):
+    error: str | None = None
+
+
+class _Check(BaseModel):
+    name: str
+    passed: bool
+
+
+class _Benchmark(BaseModel):
+    checks: tuple[_Check, ...] = ()
+
+
+class _Problem(BaseModel):
+    why: str
+
+
+class _Update(BaseModel):
+    changes: dict[str, int] = {}
+
+
+class _Document(_Told):
+    """What `llmd-oke up --json` and `llmd-oke rehearse --json` print of an update."""
+
+    changes: dict[str, int] = {}
+    problems: tuple[_Problem, ...] = ()
+    smoke: tuple[_Benchmark, ...] = ()
+    smoke_error: _Told = _Told()
+    update: _Update = _Update()
+
+    def failure(self, status: int) -> str:
+        """Return why the update failed."""
+        told = [self.error, *(problem.why for problem in self.problems), self.smoke_error.error]
+        missed = [check.name for item in self.smoke for check in item.checks if not check.passed]
+        told += [f"its benchmark missed {', '.join(missed)}"] if missed else []
+        return "; ".join(filter(None, told)) or f"the update ended with exit code {status}; the log says why"
+
+
+@dataclass(frozen=True)
+class StackDeployer:
+    """Updates of one stack to commits, each by the kit's own command in a process of its own.
+
+    `rehearse` updates the stack's rehearsal instead; `options` are further options of `llmd-oke up`.
+    """
+
+    project: Path
+    stack: str
+    head: str
+    progress: Progress
+    rehearse: bool = False
+    options: Sequence[str] = ()
+
+    def deploy(self, commit: str) -> DeployAttempt:
+        """Update the stack to a commit: that of the project's files, or an earlier one in a folder of its own."""
+        started_s, before = time.monotonic(), self._last_update()
+        self.progress.step(f"updating {self.stack} to {commit[:12]}")
+        with ExitStack() as stack:
+            try:
+                folder = self.project
+                if commit != self.head:
+                    folder = stack.enter_context(revision_folder(self.project, commit))
+                status, document = self._run(folder)
+            except KitError as error:
+                return DeployAttempt(commit=commit, passed=False, begun=False, error=error.message)
+        return DeployAttempt(
+            commit=commit,
+            passed=status == 0,
+            begun=self.rehearse or self._last_update() != before,
+            error=document.failure(status) if status else "",
+            changes=document.changes or document.update.changes,
+            seconds=round(time.monotonic() - started_s, 1),
+        )
+
+    def _run(self, folder: Path) -> tuple[int, _Document]:
+        """Run the update on a folder; return its exit code, and what it printed, if anything."""
+        words = ["rehearse"] if self.rehearse else ["up", "--yes", *self.options]
+        argv, variables = kit_command(folder, [*words, "--json", "--stack", self.stack, "--project", str(folder)])
+        setup = folder / "scripts" / "setup"
+        if setup.is_file() and not same_requirements(folder, self.project):
+            self.progress.step(f"installing what it was locked with ({', '.join(REQUIREMENTS[:1])})")
+            ended, _, _ = run_to_end(lambda: subprocess.Popen([str(setup)], cwd=folder, text=True, stdout=2))
+            if ended:
+                raise KitError(f"scripts/setup of the earlier commit ended with {ended}.")
+            argv[0] = str(folder / ".venv" / "bin" / "python")
+        environment = {**os.environ, **variables}
+        status, output, _ = run_to_end(
+            lambda: subprocess.Popen(argv, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE)
+        )
+        try:
+            return status, _Document.model_validate_json(output)
+        except ValidationError:
+            return status, _Document()
+
+    def _last_update(self) -> object:
+        """Return the newest record in the stack's history; None for a rehearsal and for a stack that isn't there."""
+        if self.rehearse:
+            return None
+        try:
+            return pulumi_cli(self.project, self.stack).last_record()
+        except NoStackError:
+            return None
+
+
+def judge(store: FileStore, stack: str, gates: Sequence[Gate], good: GoodDeployment | None) -> Judgement:
+    """Apply regression gates to the newest benchmark of a stack, against that of the last good commit. Without one of
+    the two nothing is compared, which a note says.
+
+    Raises:
+        KitError: the history doesn't answer.
+    """
+    if not gates:
+        return Judgement(notes=("there are no regression gates",))
+    newest = newest_run(store, stack)
+    if good is None or good.run is None:
+        return Judgement(notes=("there is no earlier benchmark that passed, so that the gates compare nothing",))
+    if newest is None or newest == good.run:
+        return Judgement(notes=("the update made no new benchmark, so that the gates compare nothing",))
+    name = history.stack_folder(stack)
+    try:
+        old, new = (history.load_side(f"{name}:{run}", store, Hints()).side for run in (good.run, newest))
+        compared = comparison.compare(old, new)
+    except KitError as error:
+        return Judgement(notes=(f"the benchmarks can't be compared: {error.message}",))
+    return Judgement(breaches=tuple(map(str, comparison.breaches(gates, compared))), notes=compared.notes)
+
+
+def newest_run(store: FileStore, stack: str) -> str | None:
+    """Return the time of a stack's newest smoke benchmark; None if there is none.
+
+    Raises:
+        KitError: the history doesn't answer.
+    """
+    return next((run.time for run in history.runs(store, stack)), None)
+
+
+def last_good(store: FileStore, stack: str) -> GoodDeployment | None:
+    """Return the last good commit in the history; None if the history has none.
+
+    Raises:
+        KitError: the history doesn't answer, or its record is damaged.
+    """
+    name = f"{history.stack_folder(stack)}/{GOOD_FILE}"
+    if name not in store.names(history.stack_folder(stack)):
+        return None
+    try:
+        return GoodDeployment.model_validate_json(store.read(name))
+    except ValidationError as error:
+        raise KitError(
+            f"{name} in the history names no commit.", "Remove it: the next deployment writes it."
+        ) from error
+
+
+def remember_good(store: FileStore, promotion: Promotion) -> None:
+    """Write the last good commit into the history, with the benchmark that it passed.
+
+    Raises:
+        KitError: the history doesn't take it.
+    """
+    run = newest_run(store, promotion.stack)
+    moment = datetime.now(UTC).isoformat(timespec="seconds")
+    good = GoodDeployment(commit=promotion.attempt.commit, run=run, deployed=moment)
+    store.write(f"{history.stack_folder(promotion.stack)}/{GOOD_FILE}", good.model_dump_json(indent=2).encode())
+
+
+def promotion_markdown(promotion: Promotion) -> str:
+    """Return a promotion as Markdown, for the summary of its job."""
+    return "\n\n".join(_promotion_parts(promotion)) + "\n"
+
+
+def _promotion_parts(promotion: Promotion) -> Iterator[str]:
+    attempt, good, back = promotion.attempt, promotion.good, promotion.rollback
+    yield f"### {code(promotion.stack)}: {promotion.verdict}"
+    result = "passed" if attempt.passed else f"failed: {sentence(attempt.error)}"
+    yield f"Update to {code(attempt.commit[:12])} {result}" + (
+        f" ({changed_text(attempt.changes)})." if attempt.changes else "."
+    )
+    for title, items in (("Gates", promotion.judgement.breaches), ("Comparison", promotion.judgement.notes)):
+        if items:
+            yield "\n".join([f"**{title}**", "", *(f"- {sentence(item)}" for item in items)])
+    match promotion.verdict:
+        case "refused":
+            yield "Nothing was changed, so that there is nothing to take back."
+        case "nothing to go back to":
+            yield "**The stack is as the failed update left it.** " + (
+                "No earlier commit of it is known to have passed."
+                if good is None
+                else f"The last good commit is this one, of {sentence(good.deployed)}."
+            )
+        case "rolled back" if back is not None:
+            own = "by that commit's stack file, program and kit"
+            yield f"The stack is at {code(back.commit[:12])} again, {own}. {NOT_UNDONE}"
+        case "not rolled back" if back is not None:
+            yield f"**The stack is neither at this commit nor at {code(back.commit[:12])}**: {sentence(back.error)}"
+            yield f"{NOT_UNDONE} See docs/how-to/recover.md."
+        case _:
+            pass
+
+
+NOT_UNDONE = (
+    "What a rollback doesn't undo: an upgrade of Kubernetes (OKE takes no control plane down, so the whole update back "
+    "is refused), replaced clusters, networks and pools, what was deleted with its data, values that others wrote, and "
+    "requests that failed meanwhile."
+)
+"""Limits of a rollback, in one sentence."""
