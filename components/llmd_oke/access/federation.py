@@ -1,6 +1,6 @@
-"""Workload identity federation: a CI job signs in to OCI with its GitHub OIDC token instead of a stored key.
+"""Workload identity federation: a CI job signs in to OCI with its own OIDC token instead of a stored key.
 
-GitHub issues each job a JSON Web Token with its repository, branch and environment. An identity domain that trusts this
+GitHub and GitLab issue each job a JSON Web Token with its repository and branch. An identity domain that trusts this
 issuer (identity propagation trust) exchanges the token for a user principal session token (UPST), bound to a key pair
 that exists only during the job (OCI documentation, Token Exchange Grant Type: Exchanging a JSON Web Token for a UPST).
 The kit and OCI's provider read the UPST as a profile of OCI's configuration file.
@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,9 @@ DOMAIN, CLIENT_ID, CLIENT_SECRET = (
 
 JOB_URL, JOB_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 """Environment variables that GitHub sets for a job with the permission `id-token: write`."""
+
+GITLAB_TOKENS = ("LLMD_OKE_OCI_ID_TOKEN", "LLMD_OKE_PULUMI_ID_TOKEN")
+"""Environment variables with the tokens that GitLab issues a job by `id_tokens`, each for one audience."""
 
 PROFILE = "llmd-oke"
 TIMEOUT_S = 30.0
@@ -87,11 +90,17 @@ def exchange_of(environment: Mapping[str, str]) -> TokenExchange | None:
 
 
 def job_token(audience: str, environment: Mapping[str, str], http: httpx2.Client) -> str:
-    """Request the OIDC token of this GitHub Actions job, issued for `audience`.
+    """Return the OIDC token of this job, issued for `audience`: requested from GitHub, or one that GitLab has given it.
 
     Raises:
-        KitError: the job lacks the permission `id-token: write`, or GitHub doesn't issue a token.
+        KitError: the job lacks the permission `id-token: write`, GitHub doesn't issue a token, or none of GitLab's is
+            for this audience.
     """
+    given = [text for name in GITLAB_TOKENS if (text := environment.get(name))]
+    if given and JOB_URL not in environment:
+        if own := next((text for text in given if audience in _audiences(text)), None):
+            return own
+        raise KitError(f"None of the job's tokens is for {audience}.", "`id_tokens` in the job's file names audiences.")
     url, token = environment.get(JOB_URL), environment.get(JOB_TOKEN)
     if not url or not token:
         raise KitError("This job may have no token of its own.", "It needs the right `id-token: write`.")
@@ -243,6 +252,11 @@ def _use_s(token: str, most_s: float) -> float:
     ends_s = _claims(token).get("exp")
     left_s = ends_s - time.time() if isinstance(ends_s, int | float) else most_s
     return min(most_s, max(1.0, left_s / 2))
+
+
+def _audiences(token: str) -> Sequence[object]:
+    audience = _claims(token).get("aud")
+    return audience if isinstance(audience, list) else [audience]  # pyright: ignore[reportUnknownVariableType]
 
 
 def _claims(token: str) -> Mapping[str, object]:

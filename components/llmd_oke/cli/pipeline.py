@@ -140,6 +140,9 @@ def list_stacks(
         list[str] | None, typer.Option("--job", help="Kind of job in the child pipeline; several times.")
     ] = None,
     gitlab: GitLab = None,
+    comments_on: Annotated[
+        bool, typer.Option("--comment", help="The child pipeline comments on the merge request.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """List the stacks that have a file, or those that a change touches: what the jobs of a pipeline run for."""
@@ -147,7 +150,7 @@ def list_stacks(
     if gitlab:
         from llmd_oke.pipelines.gitlab import stacks_pipeline  # noqa: PLC0415
 
-        write_whole(gitlab, stacks_pipeline(jobs or (), names))
+        write_whole(gitlab, stacks_pipeline(jobs or (), names, comments=comments_on))
     typer.echo(json.dumps(names) if as_json else "\n".join(names))
 
 
@@ -315,8 +318,11 @@ def stages(
         raise KitError(f"Nobody would be asked before deployments of {', '.join(unprotected)}.", remedy)
     if gitlab:
         from llmd_oke.pipelines.gitlab import promotion_pipeline  # noqa: PLC0415
+        from llmd_oke.pipelines.time_limit import time_limit  # noqa: PLC0415
 
-        write_whole(gitlab, promotion_pipeline(file))
+        plans = {stage.stack: planning.plan_stack_file(project, stage.stack, nodes_pull=True) for stage in file.stages}
+        minutes = {name: 2 * time_limit(project, name, plan).minutes for name, plan in plans.items()}
+        write_whole(gitlab, promotion_pipeline(file, minutes))
     names = [stage.stack for stage in file.stages]
     lines = [f"{stage.stack}{', after an approval' if stage.approval else ''}" for stage in file.stages]
     typer.echo(json.dumps(names) if as_json else "\n".join(lines))
@@ -432,11 +438,16 @@ def state(
 ) -> None:
     """Write a stack's state without its secrets, for previews of pull requests (`pipeline preview --states`).
 
-    It contains everything else in the state, such as OCIDs, addresses and boot scripts.
+    It contains everything else in the state, such as OCIDs, addresses and boot scripts. A stack that isn't deployed has
+    none, which is told.
     """
     _require_stack_file(project, stack)
-    with _signed_in(oci=False):
-        public = without_secrets(pulumi_cli(project, stack, aside=True).export_with_secrets())
+    try:
+        with _signed_in(oci=False):
+            public = without_secrets(pulumi_cli(project, stack, aside=True).export_with_secrets())
+    except NoStackError as error:
+        console.errors().print(f"no state: {error.message}", markup=False, soft_wrap=True)
+        return
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(public))
 

@@ -4,7 +4,7 @@ What a job does stands in the repository, as a hidden job of `.gitlab/stack-jobs
 stacks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -14,16 +14,20 @@ from llmd_oke.pipelines.stages import StagesFile
 JOBS_FILE = ".gitlab/stack-jobs.yml"
 """Path of the hidden jobs in the repository."""
 
+MAX_NEEDS = 49
+"""Most jobs whose results the comment waits for, beside the parent's (docs.gitlab.com, CI/CD YAML, `needs`: 50)."""
 
-def promotion_pipeline(stages: StagesFile) -> str:
+
+def promotion_pipeline(stages: StagesFile, minutes: Mapping[str, int]) -> str:
     """Return the child pipeline of a merge: a job for each stage, each after the one before it. A stage with approval
-    is a manual job of its environment, which GitLab protects.
+    is a manual job of its environment, which GitLab protects. `minutes` is the time limit by stack.
     """
     jobs = {
         f"promote {stage.stack}": {
-            **_job(".promote", stage.stack),
+            **_job("promote", stage.stack),
             "stage": f"stage {number}",
             "environment": {"name": stage.stack},
+            "timeout": f"{minutes[stage.stack]} minutes",
             **({"when": "manual", "allow_failure": False} if stage.approval else {}),
         }
         for number, stage in enumerate(stages.stages, 1)
@@ -31,16 +35,21 @@ def promotion_pipeline(stages: StagesFile) -> str:
     return _document({"stages": [f"stage {number}" for number in range(1, len(stages.stages) + 1)]}, jobs)
 
 
-def stacks_pipeline(kinds: Sequence[str], stacks: Sequence[str]) -> str:
-    """Return the child pipeline with a job of each kind (`preview`, `rehearse`, `drift`, `verify`) for each stack; with
-    a job that says so if there is no stack, as GitLab refuses an empty pipeline.
+def stacks_pipeline(kinds: Sequence[str], stacks: Sequence[str], *, comments: bool) -> str:
+    """Return a child pipeline with a job of each kind (`preview`, `rehearse`, `drift`, `verify`) for each stack. With
+    `comments` one more job reads what all of them and the parent's job `changes` left, and comments on the merge
+    request. Without any job there is one that says so, as GitLab refuses an empty pipeline.
     """
-    jobs = {f"{kind} {stack}": _job(f".{kind}", stack) for kind in kinds for stack in stacks}
-    return _document({}, jobs or {"no stack": {"script": ["echo 'no stack is touched'"]}})
+    jobs: dict[str, Any] = {f"{kind} {stack}": _job(kind, stack) for kind in kinds for stack in stacks}
+    if comments:
+        of_parent = {"pipeline": "$PARENT_PIPELINE", "job": "changes"}
+        of_stacks = [{"job": name, "artifacts": True, "optional": True} for name in jobs][:MAX_NEEDS]
+        jobs["comment"] = {"extends": ".comment", "needs": [of_parent, *of_stacks]}
+    return _document({}, jobs or {"no stack": {"script": ["echo 'there is no stack'"]}})
 
 
-def _job(template: str, stack: str) -> dict[str, Any]:
-    return {"extends": template, "variables": {"STACK": stack}}
+def _job(kind: str, stack: str) -> dict[str, Any]:
+    return {"extends": f".{kind}", "variables": {"STACK": stack}}
 
 
 def _document(head: dict[str, Any], jobs: dict[str, Any]) -> str:

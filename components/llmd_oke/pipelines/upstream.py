@@ -65,9 +65,11 @@ def upstream_news(
     unanswered: dict[str, str] = {}
     images, recipes, releases = list[str](), list[str](), list[str]()
     progress.step("asking registries for the digests of images")
-    update = registry_news(project, progress).update
+    path, before, update = registry_news(project, progress)
     unanswered |= update.unanswered
     images += [f"{reference}: {now}, and was {known}" for reference, (known, now) in update.moved.items()]
+    if update.text != before:
+        images.append(f"{path.name} lacks digests that registries have: llmd-oke images update writes them")
     progress.step(f"reading recipes of {sources.recipes}")
     try:
         recipes += _recipe_lines(_cloned_recipes(sources.recipes, models))
