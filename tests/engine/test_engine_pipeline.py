@@ -21,7 +21,7 @@ from job_tokens_for_tests import CLIENT, Issuers, issuers
 from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import module_folder
-from llmd_oke.cli.pipeline import ORGANIZATION, signed_in
+from llmd_oke.operations.job_sign_in import ORGANIZATION, job_signed_in
 from llmd_rehearsal.oci_plugin.server import PluginOptions, start
 from llmd_rehearsal.programs import locate
 from pulumi_engine import home_without_logs
@@ -131,6 +131,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
             "inputs": {"stack": "reference"},
             "matrix": {"stack": "reference"},
             "needs": {},
+            "env": {},
             "vars": {
                 "PULUMI_BACKEND_URL": f"file://{tmp_path / 'backend'}",
                 "OCI_TOKEN_EXCHANGE_DOMAIN_URL": f"{there.url}/domain",
@@ -148,7 +149,9 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
 
 
 def _program(network: dict[str, Any]) -> Callable[[], None]:
-    """A network, one of whose tags is a secret of the stack's."""
+    """A network, one of whose tags is a secret of the stack. Its properties are `network`, or what its `of` returns as
+    the program runs.
+    """
 
     def program() -> None:
         import pulumi_oci as oci  # noqa: PLC0415 - half a second of import time
@@ -156,12 +159,16 @@ def _program(network: dict[str, Any]) -> Callable[[], None]:
         secret = pulumi.Config("llmd-oke").require_secret("huggingFaceToken")
         opts = pulumi.ResourceOptions(provider=oci.Provider("oci", region="us-ashburn-1"))
         place: Any = {"compartment_id": COMPARTMENT, "cidr_blocks": ["10.0.0.0/16"]}
-        oci.core.Vcn("vcn", **place, **network, freeform_tags={"secret": secret.apply(lambda it: f"{it}!")}, opts=opts)
+        own = network["of"]() if "of" in network else network
+        oci.core.Vcn("vcn", **place, **own, freeform_tags={"secret": secret.apply(lambda it: f"{it}!")}, opts=opts)
+        if own["display_name"] == "fails":
+            raise pulumi.RunError("the program ends after its network")
 
     return program
 
 
-def _list_artifact(pipeline: Pipeline, **run: object) -> None:
+def list_artifact(pipeline: Pipeline, **run: object) -> None:
+    """Say what runs have left: states of a feature, a fork and main."""
     of_main = {"head_branch": "main", "head_repository_id": 1, "repository_id": 1}
     artifacts = [
         {"id": "somebodys", "expired": False, "workflow_run": {**of_main, "head_branch": "feature"}},
@@ -182,7 +189,7 @@ def test_the_workflows_steps_deploy_preview_and_inspect_a_stack(pipeline: Pipeli
     assert SECRET not in packed
     assert PASSPHRASE not in packed
 
-    _list_artifact(pipeline)
+    list_artifact(pipeline)
     pipeline.job("preview", "preview")
     assert "no changes" in pipeline.summary
     assert "Secrets of 1 resources are not known here" in pipeline.summary
@@ -209,7 +216,7 @@ def test_a_ci_job_logs_in_to_pulumi_cloud_with_its_oidc_token_and_leaves_nothing
     own = {"PULUMI_BACKEND_URL": cloud, ORGANIZATION: "acme", "PULUMI_HOME": pipeline.runner.environment["PULUMI_HOME"]}
     for name, value in {**own, **pipeline.there.variables("reference")}.items():
         monkeypatch.setenv(name, value)
-    with signed_in(oci=False):
+    with job_signed_in(print, oci=False):
         folder = Path(os.environ["PULUMI_CREDENTIALS_PATH"])
         credentials = json.loads((folder / "credentials.json").read_text())
         assert credentials["accessTokens"] == {cloud: "pul-short-lived"}
@@ -217,14 +224,15 @@ def test_a_ci_job_logs_in_to_pulumi_cloud_with_its_oidc_token_and_leaves_nothing
     assert not folder.exists()
     assert "PULUMI_CREDENTIALS_PATH" not in os.environ
     monkeypatch.setenv(ORGANIZATION, "another")
-    with pytest.raises(KitError, match="Pulumi Cloud doesn't take the job's token"), signed_in(oci=False):
+    with pytest.raises(KitError, match="Pulumi Cloud doesn't take the job's token"), job_signed_in(print, oci=False):
         pytest.fail("signed in")
 
 
-def test_a_preview_without_a_state_artifact_of_main_says_which_workflow_makes_one(pipeline: Pipeline):
-    _list_artifact(pipeline, head_branch="feature")
-    pipeline.job("preview", "preview", expected=1)
-    assert "there is no state of reference: run drift.yml or deploy.yml on main first" in pipeline.runner.shown
+def test_a_preview_without_a_state_of_main_says_so(pipeline: Pipeline):
+    list_artifact(pipeline, head_branch="feature")
+    pipeline.job("preview", "preview")
+    assert "no run on main has left state-reference" in pipeline.runner.shown
+    assert "No preview: there is no state of it" in pipeline.summary
     assert not (pipeline.evidence / "asked").exists()
 
 

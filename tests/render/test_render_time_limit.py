@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from llmd_oke.catalogue.operations import pipeline_limits
 from llmd_oke.cli.main import app
-from llmd_oke.cli.pipeline import time_limit_of
+from llmd_oke.pipelines.time_limit import time_limit_of
 from llmd_oke.testing import Declared
 from render_support import PROJECT
 from typer.testing import CliRunner

@@ -10,12 +10,16 @@ import yaml
 from llmd_oke.catalogue.operations import pipeline_limits
 from llmd_oke.catalogue.releases import default_release
 from llmd_oke.config import stacks
+from llmd_oke.pipelines.comment import MARK
+from llmd_oke.pipelines.stages import MAX_STAGES
 from llmd_rehearsal.program_definitions import definitions
 from llmd_rehearsal.programs import locate
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PINNED = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$")
+
+STAGES = tuple(f"stage-{number}" for number in range(1, MAX_STAGES + 1))
 
 RIGHTS = {
     ("audit", "audit"): {"contents": "read"},
@@ -25,17 +29,27 @@ RIGHTS = {
     ("deploy", "choose"): {},
     ("deploy", "limit"): {"contents": "read"},
     ("deploy", "deploy"): {"contents": "read", "id-token": "write"},
+    ("audit", "upstream"): {"contents": "read"},
+    ("drift", "stacks"): {"contents": "read"},
     ("drift", "drift"): {"contents": "read", "id-token": "write"},
+    ("preview", "changes"): {"contents": "read"},
+    ("preview", "rehearse"): {"contents": "read"},
     ("preview", "preview"): {"actions": "read", "contents": "read", "id-token": "write"},
-    ("preview", "comment"): {"actions": "read", "pull-requests": "write"},
+    ("preview", "comment"): {"actions": "read", "contents": "read"},
+    ("preview", "post"): {"actions": "read", "pull-requests": "write"},
     ("release", "build"): {"contents": "read"},
     ("release", "publish"): {"actions": "read", "contents": "write"},
+    ("promote", "stages"): {"actions": "read", "contents": "read"},
+    **{("promote", name): {"actions": "read", "contents": "read", "id-token": "write"} for name in STAGES},
 }
 """What each job may do; another right, or another job, has to be written here too."""
 
 OF_BACKEND = ("PULUMI_CONFIG_PASSPHRASE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 SECRETS = {
-    ("deploy", "deploy"): {f"DEPLOY_{name}" for name in (*OF_BACKEND, "OCI_CLIENT_SECRET")},
+    **{
+        place: {f"DEPLOY_{name}" for name in (*OF_BACKEND, "OCI_CLIENT_SECRET")}
+        for place in (("deploy", "deploy"), *(("promote", name) for name in STAGES))
+    },
     ("drift", "drift"): {f"DRIFT_{name}" for name in (*OF_BACKEND, "OCI_CLIENT_SECRET")},
     ("preview", "preview"): {"PREVIEW_OCI_CLIENT_SECRET"},
 }
@@ -65,9 +79,16 @@ def test_the_nightly_audit_checks_locks_and_fails_without_an_answer():
 
 def test_images_are_scanned_verified_and_compared_with_registries_each_night():
     job = jobs()["audit", "images"]
-    ways = ["scripts/audit --images", "llmd-oke images verify --stack reference", "llmd-oke images update --check"]
-    scripts = [step["run"] for step in job["steps"] if "run" in step]
-    assert [way for way in ways if not any(script.endswith(way) for script in scripts)] == []
+    scripts = "\n".join(step["run"] for step in job["steps"] if "run" in step)
+    assert "scripts/audit --images" in scripts
+    assert "in $(scripts/pipeline stacks)" in scripts
+    assert 'llmd-oke images verify --stack "$stack" || failed=1' in scripts
+    assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
+
+
+def test_what_moved_upstream_is_looked_for_each_night():
+    job = jobs()["audit", "upstream"]
+    assert "scripts/pipeline upstream --summary summary.md" in [step.get("run") for step in job["steps"]]
     assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
 
 
@@ -161,8 +182,11 @@ def test_unlisted_names_become_no_environment_lock_or_stack():
 
 
 def test_only_main_is_deployed_and_checked_for_drift():
-    for place in (("deploy", "choose"), ("deploy", "limit"), ("deploy", "deploy"), ("drift", "drift")):
+    for place in (("deploy", "choose"), ("deploy", "limit"), ("deploy", "deploy"), ("drift", "stacks")):
         assert jobs()[place]["if"] == "github.ref == 'refs/heads/main'"
+    assert jobs()["drift", "drift"]["needs"] == "stacks"
+    assert jobs()["promote", "stages"]["if"] == "vars.LLMD_OKE_PROMOTE && github.ref == 'refs/heads/main'"
+    assert all("stages" in jobs()["promote", name]["needs"] for name in STAGES)
 
 
 def test_a_deployment_jobs_timeout_is_the_kits_on_its_runner():
@@ -178,7 +202,7 @@ def test_a_deployment_jobs_timeout_is_the_kits_on_its_runner():
 
 def test_other_jobs_have_timeouts_within_hosted_runners_limits():
     for place, job in jobs().items():
-        if place != ("deploy", "deploy"):
+        if place not in {("deploy", "deploy"), *(("promote", name) for name in STAGES)}:
             assert job["timeout-minutes"] <= pipeline_limits().hosted_job_minutes, place
 
 
@@ -201,10 +225,43 @@ def test_drift_is_checked_each_night_with_its_own_identity():
     (nightly,) = of_trigger("drift")["schedule"]
     assert re.fullmatch(r"\d+ [0-5] \* \* \*", nightly["cron"])
     drift = workflow("drift")["jobs"]["drift"]
-    assert set(drift["strategy"]["matrix"]["stack"]) <= set(stacks(ROOT))
+    assert drift["strategy"]["matrix"]["stack"] == "${{ fromJSON(needs.stacks.outputs.stacks) }}"
     assert drift["environment"] == "drift"
     others = re.compile(r"DEPLOY_|PREVIEW|LLMD_OKE_RUNNER|LLMD_OKE_TUNNEL|inputs\.")
     assert not others.search((ROOT / ".github/workflows/drift.yml").read_text())
+
+
+def test_stages_of_a_merge_follow_each_other_in_environments_and_locks_of_their_own():
+    promote = workflow("promote")["jobs"]
+    for number, name in enumerate(STAGES):
+        job, stack = promote[name], f"${{{{ fromJSON(needs.stages.outputs.stacks)[{number}] }}}}"
+        assert job["environment"] == job["env"]["STACK"] == stack
+        assert job["concurrency"] == {"group": f"deploy-{stack}", "cancel-in-progress": False}
+        assert job["steps"] == promote["stage-1"]["steps"]
+        if number:
+            assert job["needs"] == ["stages", STAGES[number - 1]]
+            assert job["if"] == stack.strip("${} ")
+
+
+def test_a_stage_has_the_history_that_the_way_back_needs():
+    checkout, *steps = workflow("promote")["jobs"]["stage-1"]["steps"]
+    assert checkout["with"]["fetch-depth"] == 0
+    names = [step["name"] for step in steps if "name" in step]
+    assert names.index("Last good") < names.index("Promote")
+
+
+def test_forks_get_no_secrets_and_no_comment():
+    own = "github.event.pull_request.head.repo.full_name == github.repository"
+    of_preview = {name: job for (file, name), job in jobs().items() if file == "preview"}
+    for name, job in of_preview.items():
+        needs_own = "environment" in job or "write" in RIGHTS["preview", name].values()
+        assert (own in job.get("if", "")) == needs_own, name
+
+
+def test_the_comment_is_written_by_code_of_the_base_and_posted_without_any():
+    checkout, *_ = workflow("preview")["jobs"]["comment"]["steps"]
+    assert checkout["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
+    assert all("uses" not in step for step in workflow("preview")["jobs"]["post"]["steps"])
 
 
 def test_a_preview_has_no_credentials_of_the_deploying_identity():
@@ -213,7 +270,7 @@ def test_a_preview_has_no_credentials_of_the_deploying_identity():
     assert "DEPLOY_" not in text
     preview = workflow("preview")["jobs"]["preview"]
     assert preview["environment"] == "preview"
-    assert set(preview["strategy"]["matrix"]["stack"]) <= set(stacks(ROOT))
+    assert preview["strategy"]["matrix"]["stack"] == "${{ fromJSON(needs.changes.outputs.stacks) }}"
 
 
 def test_a_preview_reads_no_state_that_it_could_decrypt():
@@ -229,16 +286,18 @@ def test_the_states_for_previews_are_of_main_and_without_secrets():
         steps = workflow(name)["jobs"][job]["steps"]
         (written,) = [step for step in steps if "pipeline state" in step.get("run", "")]
         assert written["run"] == 'scripts/pipeline state --stack "$STACK" --output "states/$STACK.json"'
-        assert jobs()[name, job]["if"] == "github.ref == 'refs/heads/main'"
     (fetched,) = [step for step in workflow("preview")["jobs"]["preview"]["steps"] if step.get("name") == "State"]
-    assert '$run.head_branch == "main"' in fetched["run"]
-    assert "$run.head_repository_id == $run.repository_id" in fetched["run"]
+    assert fetched["run"].endswith('scripts/artifact "state-$STACK" states')
+    script = (ROOT / "scripts" / "artifact").read_text()
+    assert '$run.head_branch == "main"' in script
+    assert "$run.head_repository_id == $run.repository_id" in script
 
 
 def test_jobs_that_sign_in_pass_complete_backend_and_identity_settings():
     backend = {"PULUMI_BACKEND_URL", "LLMD_OKE_PULUMI_ORGANIZATION", *OF_BACKEND}
     identity = {f"OCI_TOKEN_EXCHANGE_{name}" for name in ("DOMAIN_URL", "CLIENT_ID", "CLIENT_SECRET")}
-    needs = {"deploy": backend | identity, "drift": backend | identity, "state": backend, "preview": identity}
+    needs = dict.fromkeys(("deploy", "drift", "promote"), backend | identity)
+    needs |= {"state": backend, "preview": identity}
     found: set[str] = set()
     for place, job in jobs().items():
         for step in job["steps"]:
@@ -249,12 +308,11 @@ def test_jobs_that_sign_in_pass_complete_backend_and_identity_settings():
     assert found == needs.keys()
 
 
-def test_a_previews_comment_is_edited_in_a_job_without_pull_request_code():
-    comment = workflow("preview")["jobs"]["comment"]
-    assert [step for step in comment["steps"] if "uses" in step] == []
-    (step,) = comment["steps"]
+def test_the_post_edits_the_comment_that_is_there():
+    (step,) = workflow("preview")["jobs"]["post"]["steps"]
     assert "--method PATCH" in step["run"]
     assert "github-actions[bot]" in step["run"]
+    assert f"marker='{MARK}'" in step["run"]
 
 
 def test_a_release_is_what_two_machines_have_built_alike_and_no_code_of_the_repository_publishes_it():
@@ -279,4 +337,4 @@ def test_workflows_install_the_locked_version_of_pulumi():
         for step in job["steps"]
         if step.get("uses", "").startswith("pulumi/actions")
     ]
-    assert used == [locked] * 3
+    assert set(used) == {locked}

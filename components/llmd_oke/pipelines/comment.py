@@ -330,7 +330,7 @@ def _model_lines(name: str, model: ServedModel) -> Iterator[str]:
 
 def _label(text: str) -> str:
     """Return a text as a label of Mermaid, in quotes, with its own characters as entities."""
-    return f'"{text.translate(_LABEL)}"'
+    return f'"{" ".join(text.split()).translate(_LABEL)}"'
 
 
 def _identifier(text: str) -> str:

@@ -8,9 +8,10 @@ import yaml
 from llmd_base.errors import KitError
 from llmd_oke.catalogue.operations import pipeline_identities
 from llmd_oke.cli.main import app
-from llmd_oke.cli.pipeline import PreviewSummary, headline, summarise
 from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.previews import Preview, parse
+from llmd_oke.pipelines.comment import headline, preview_markdown
+from llmd_oke.pipelines.preview_report import preview_report
 from previews_for_tests import PLAN, document, recorded, replaced_pool, step
 from stack_files import existing_pool, model, plan
 from typer.testing import CliRunner
@@ -19,7 +20,7 @@ GOLDEN = Path(__file__).resolve().parents[2] / "render" / "golden"
 PROJECT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("command", ["deploy", "drift", "limit", "preview"])
+@pytest.mark.parametrize("command", ["deploy", "drift", "limit", "preview", "promote"])
 @pytest.mark.parametrize("more", [[], ["--rehearse"]])
 @pytest.mark.parametrize(
     "stack", ["org/llmd-oke/reference", "org/reference", "../reference", "reference ", "", "Reference"]
@@ -103,65 +104,63 @@ def test_an_invalid_identity_or_group_is_refused(words: tuple[str, ...], message
         rights(*words)
 
 
-def judged(preview: Preview, *, allow_replace: bool = False) -> PreviewSummary:
-    return summarise("prod", PLAN, preview, allow_replace=allow_replace)
+def judged(preview: Preview, *, allow_replace: bool = False) -> str:
+    return preview_markdown(preview_report("prod", PLAN, preview, allow_replace=allow_replace))
 
 
 def test_a_preview_without_changes_says_so_and_what_the_stack_costs():
     said = judged(parse(document(step("same", "a:b:C", "d"))))
-    assert "### `prod`: no changes" in said.markdown
-    assert "96.00 $/hour" in said.markdown
-    assert said.refusals == []
+    assert said.startswith("### `prod`: no changes\n")
+    assert "96.00 $/hour" in said
+    assert "refused" not in said
 
 
 def test_a_preview_shows_initial_nodes_and_their_limits():
     pool = existing_pool(size=3)
     scaled = existing_pool(size=3, scaling={"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9})
-    for one, text in ((pool, "\n3 GPU nodes, 16 of 24 GPUs"), (scaled, "\n3 GPU nodes (2 to 9), 16 of 24 GPUs")):
+    for one, text in ((pool, "3 GPU nodes, 16 of 24 GPUs"), (scaled, "3 GPU nodes (2 to 9), 16 of 24 GPUs")):
         new_plan = plan(model("8p-tp1-2d-tp4"), gpuPools=[one])
-        assert text in summarise("prod", new_plan, parse(document())).markdown
-
-
-def test_the_first_line_of_a_preview_comment_identifies_earlier_ones():
-    assert judged(parse(document())).markdown.startswith("<!-- llmd-oke preview of prod -->\n")
+        assert preview_report("prod", new_plan, parse(document())).size.startswith(text)
 
 
 def test_a_preview_lists_changed_resources_with_properties_without_components():
-    said = judged(recorded("switch")).markdown
+    said = judged(recorded("switch"))
     assert "| delete | Deployment m-aggregated |" in said
     assert "| create | Deployment m-prefill |" in said
     assert "AggregatedUnit" not in said
+    assert said.index("| delete |") < said.index("| create |")
 
 
 def test_a_property_that_causes_a_replacement_is_emphasized():
-    said = judged(recorded("replace")).markdown
+    said = judged(recorded("replace"))
     assert r'**metadata.labels\["llmd-oke/tensor-parallel-size"\]**' in said
 
 
 def test_a_refused_preview_shows_the_cause():
-    said = judged(parse(document(replaced_pool())))
-    assert "**The update is refused**" in said.markdown
-    assert "nodeConfigDetails.computeClusterId changes from 'ocid1.old' to 'ocid1.new'" in said.markdown
-    assert len(said.refusals) == 1
-    assert judged(parse(document(replaced_pool())), allow_replace=True).refusals == []
+    preview = parse(document(replaced_pool()))
+    said = judged(preview)
+    assert "**The update is refused**" in said
+    assert "nodeConfigDetails.computeClusterId changes from 'ocid1.old' to 'ocid1.new'" in said
+    assert len(preview_report("prod", PLAN, preview).refusals) == 1
+    assert preview_report("prod", PLAN, preview, allow_replace=True).refusals == ()
 
 
 def test_errors_of_the_engine_make_a_preview_fail():
-    assert judged(parse(document(errors=("no such shape",)))).refusals == ["no such shape"]
+    assert preview_report("prod", PLAN, parse(document(errors=("no such shape",)))).refusals == ("no such shape",)
 
 
 def test_a_preview_lists_servers_that_are_deleted_first():
-    assert "m-aggregated must go before they come" in judged(recorded("switch")).markdown
+    assert "m-aggregated must go before they come" in judged(recorded("switch"))
 
 
 def test_a_preview_lists_manual_changes():
     by_hand = [Drift("u", "", "ConfigMap c is gone; the update makes it anew")]
-    said = summarise("prod", PLAN, parse(document()), by_hand=by_hand).markdown
+    said = preview_markdown(preview_report("prod", PLAN, parse(document()), by_hand=by_hand))
     assert "**Changed by hand**\n\n- ConfigMap c is gone; the update makes it anew" in said
 
 
 def test_many_changes_are_shortened_with_their_number():
-    said = judged(parse(document(*(step("create", "a:b:C", f"n{i}") for i in range(200))))).markdown
+    said = judged(parse(document(*(step("create", "a:b:C", f"n{i}") for i in range(200)))))
     assert "and 140 more" in said
 
 

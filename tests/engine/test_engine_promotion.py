@@ -1,0 +1,201 @@
+"""A change from a pull request to production and back: real commits on a Git server of this machine, the workflows' own
+steps, the real Pulumi CLI and a backend.
+
+The benchmark in the cluster is played by the stack's program, which writes the rows that a smoke Job's report has.
+"""
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+from llmd_base.row import Row
+from stack_files import document, stack
+from test_engine_pipeline import SECRET, Pipeline, list_artifact, pipeline  # noqa: F401 - a fixture
+from workflows_for_tests import has_programs
+
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(not has_programs(), reason="no bash, jq, bwrap, ip or unshare")]
+
+STAGES = """
+stages: [{stack: reference, approval: true}]
+gates: ["ttft_ms.p95>+25%"]
+"""
+PROTECTED = {"name": "reference", "protection_rules": [{"id": 1, "type": "required_reviewers"}]}
+IGNORED = (
+    ".venv\nreports/\n.rehearsal/\nstates/\nchanges/\nfound/\ncomment/\nenvironments/\nsummary.md\npreview-*.json\n"
+)
+
+
+@dataclass
+class Repository:
+    """The checkout of a runner, with a bare repository on this machine as its server."""
+
+    pipeline: Pipeline
+    benchmarks: dict[str, float]
+    """TTFT in ms that a deployment of a network has, by the network's name."""
+
+    @property
+    def checkout(self) -> Path:
+        return self.pipeline.runner.checkout
+
+    def git(self, *words: str) -> str:
+        own = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com", "-c", "core.hooksPath=/dev/null"]
+        argv = ["git", *own, "-C", str(self.checkout), *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+    def write(self, name: str) -> None:
+        """Commit a stack file whose tag names the network."""
+        file = self.checkout / "stacks" / "Pulumi.reference.yaml"
+        encrypted = yaml.safe_load(file.read_text())
+        nodes = 3 if name == "bigger" else 2
+        encrypted["config"]["llmd-oke:stack"] = stack(nodes=nodes, tags={"freeform": {"network": name}})
+        file.write_text(yaml.safe_dump(encrypted, sort_keys=False))
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", f"the network is {name}")
+
+    def merge(self, name: str) -> str:
+        """Change a network on a branch, merge it, push it, and check out what the server has; return the commit."""
+        self.git("switch", "--quiet", "--create", f"feature-{name}")
+        self.write(name)
+        self.git("switch", "--quiet", "main")
+        self.git("merge", "--quiet", "--no-ff", "--message", f"Merge {name}", f"feature-{name}")
+        self.git("push", "--quiet", "origin", "main")
+        self.git("fetch", "--quiet", "origin")
+        self.git("reset", "--quiet", "--hard", "origin/main")
+        return self.git("rev-parse", "HEAD")
+
+    def promote(self, expected: int = 0) -> str:
+        """Run promote.yml for the only stage; return its summary."""
+        contexts = self.pipeline.runner.contexts
+        contexts["needs"] = {"stages": {"outputs": self.pipeline.job("promote", "stages")}}
+        self.pipeline.job("promote", "stage-1", expected)
+        return self.pipeline.summary
+
+    @property
+    def good(self) -> str:
+        """The last good commit in the history."""
+        history = Path(self.pipeline.runner.contexts["vars"]["LLMD_OKE_HISTORY"])
+        return json.loads((history / "reference" / "good.json").read_text())["commit"]
+
+    @property
+    def deployed(self) -> str:
+        """Name of the network in the stack's state."""
+        state = json.loads(self.pipeline.pulumi("stack", "export", "--stack", "reference"))
+        return next(
+            item["inputs"]["displayName"] for item in state["deployment"]["resources"] if item["type"].endswith("Vcn")
+        )
+
+
+@pytest.fixture
+def repository(pipeline: Pipeline, tmp_path: Path) -> Repository:  # noqa: F811
+    checkout, artifacts = pipeline.runner.checkout, pipeline.runner.artifacts
+    made = Repository(pipeline, {})
+    runs: list[str] = []
+
+    def network() -> dict[str, Any]:
+        name = str(pulumi.Config("llmd-oke").require_object("stack")["tags"]["freeform"]["network"])
+        if not pulumi.runtime.is_dry_run():
+            runs.append(f"202601{len(runs) + 1:02}T000000Z")
+            row = {
+                "subject": "end-to-end", "origin": {"tool": "smoke"}, "model": "m", "gpu": "MI300X", "gpus_counted": 16,
+                "input_tokens": 100, "output_tokens": 10, "basis": "measured", "concurrency": 4, "requests": 8,
+                "ttft_ms": {"p95": made.benchmarks.get(name, 100.0)},
+            }  # fmt: skip
+            folder = checkout / "reports" / "reference" / runs[-1]
+            folder.mkdir(parents=True)
+            (folder / "rows.jsonl").write_text(Row.model_validate(row).model_dump_json())
+        return {"display_name": name}
+
+    pipeline.network["of"] = network
+    pipeline.there.environments["preview"] = "viewer"
+    contexts = pipeline.runner.contexts
+    contexts["vars"]["LLMD_OKE_HISTORY"] = str(tmp_path / "history")
+    (tmp_path / "history").mkdir()
+    contexts["github"] |= {"run_id": "1", "server_url": "https://github.example", "event": {}}
+    (artifacts / "environment.json").write_text(json.dumps(PROTECTED))
+    (checkout / "stacks" / "pipeline.yaml").write_text(STAGES)
+    (checkout / ".gitignore").unlink(missing_ok=True)
+    (checkout / ".gitignore").write_text(IGNORED)
+    (checkout / "stacks" / "Pulumi.reference.yaml").write_text(yaml.safe_dump(document(stack(nodes=2))))
+    pipeline.pulumi("stack", "init", "reference")
+    pipeline.pulumi("config", "set", "--secret", "llmd-oke:huggingFaceToken", SECRET, "--stack", "reference")
+    subprocess.run(["git", "init", "--quiet", "--bare", str(tmp_path / "server.git")], check=True)
+    made.git("init", "--quiet", "--initial-branch", "main")
+    made.git("remote", "add", "origin", (tmp_path / "server.git").as_uri())
+    made.write("first")
+    made.git("push", "--quiet", "origin", "main")
+    return made
+
+
+def test_a_change_goes_by_a_comment_and_a_merge_to_its_stage(repository: Repository):
+    made, runner = repository.pipeline, repository.pipeline.runner
+    assert "### `reference`: deployed" in repository.promote()
+    base = repository.git("rev-parse", "HEAD")
+    assert repository.deployed == "first"
+    list_artifact(made)
+
+    repository.git("switch", "--quiet", "--create", "feature")
+    repository.write("bigger")
+    runner.contexts["github"]["event"] = {"pull_request": {"number": 7, "base": {"sha": base}}}
+    outputs = made.job("preview", "changes")
+    assert json.loads(outputs["stacks"]) == ["reference"]
+    made.job("preview", "preview")
+    made.job("preview", "comment")
+    (runner.artifacts / "comments.json").write_text("[]")
+    made.job("preview", "post")
+    (posted,) = _posted(runner.artifacts)
+    assert (posted["method"], posted["path"]) == ("POST", "repos/o/r/issues/7/comments")
+    row = next(line for line in posted["body"].splitlines() if line.startswith("| `reference`"))
+    assert row == "| `reference` | passed | none here | 96.00 → 144.00 (**+48.00**) | 1 to update | none |".replace(
+        "1 to update", re.findall(r"1 to update, \d+ unchanged", row)[0]
+    )
+    assert "| update | Vcn vcn | displayName |" in posted["body"]
+    assert "```mermaid" in posted["body"]
+    assert SECRET not in posted["body"] + runner.shown
+    mine = {"id": 11, "user": {"login": "github-actions[bot]"}, "body": posted["body"]}
+    others = [{"id": 9, "user": {"login": "somebody"}, "body": posted["body"]}, mine]
+    (runner.artifacts / "comments.json").write_text(json.dumps(others))
+    made.job("preview", "post")
+    assert _posted(runner.artifacts)[1]["path"] == "repos/o/r/issues/comments/11"
+
+    repository.git("switch", "--quiet", "main")
+    commit = repository.merge("second")
+    assert "### `reference`: deployed" in repository.promote()
+    assert repository.deployed == "second"
+    assert repository.good == commit
+
+
+def test_what_fails_after_a_merge_is_taken_back_to_the_last_good_commit(repository: Repository):
+    repository.promote()
+    good = repository.merge("second")
+    repository.promote()
+    repository.merge("fails")
+    said = repository.promote(expected=1)
+    assert "### `reference`: rolled back" in said
+    assert f"The stack is at `{good[:12]}` again" in said
+    assert "an upgrade of Kubernetes" in said
+    assert repository.deployed == "second"
+
+    repository.benchmarks["slow"] = 200.0
+    repository.merge("slow")
+    said = repository.promote(expected=1)
+    assert "### `reference`: rolled back" in said
+    assert "ttft\\_ms.p95&gt;+25%: it changed by +100.0%" in said
+    assert repository.deployed == "second"
+    assert repository.good == good
+    assert repository.git("worktree", "list").count("\n") == 0
+
+
+def test_a_stage_whose_environment_asks_nobody_is_not_deployed(repository: Repository):
+    (repository.pipeline.runner.artifacts / "environment.json").write_text('{"protection_rules": []}')
+    repository.pipeline.job("promote", "stages", expected=1)
+    assert "Nobody would be asked before deployments of reference" in repository.pipeline.runner.shown
+
+
+def _posted(artifacts: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (artifacts / "posted.json").read_text().splitlines()]

@@ -1,0 +1,213 @@
+"""The comment on a pull request: what a reviewer reads, and that nothing of the pull request is markup in it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from llmd_base.errors import KitError
+from llmd_oke.cli.main import app
+from llmd_oke.pipelines.comment import LIMITS, MARK, Reports, comment, diagram, sentence
+from llmd_oke.pipelines.records import (
+    Breach,
+    Changes,
+    NodesOfPool,
+    PassportExcerpt,
+    PreviewedResource,
+    PreviewReport,
+    PricedPart,
+    RehearsalReport,
+    ServedModel,
+    ServersOfRole,
+    StackChange,
+    StackSnapshot,
+    read_record,
+    write_record,
+)
+from markdown_it import MarkdownIt
+from typer.testing import CliRunner
+
+BASE, HEAD = "a" * 40, "b" * 40
+HOSTILE = (
+    "</details><script>alert(1)</script> [x](https://evil.example) ![y](//evil.example/z.png) `@admin` #1 @team/ops"
+    " www.evil.example | # heading\n/close\n- item **bold** <!-- llmd-oke pipeline --> $(id) `id` ${{ secrets.X }} ```"
+)
+MODEL = ServedModel(
+    name="gpt-oss-120b",
+    topology="8p-tp1-4d-tp2",
+    copies=2,
+    gpus=32,
+    routed=True,
+    roles=(
+        ServersOfRole(role="prefill", servers=16, gpus_each=1),
+        ServersOfRole(role="decode", servers=8, gpus_each=2),
+    ),
+)
+
+
+def snapshot(stack: str = "prod", usd: float = 48.0, **more: object) -> StackSnapshot:
+    known = {"stack": stack, "costs": (PricedPart(part=f"mi300x: {usd}", usd_per_hour=usd),), "models": (MODEL,)}
+    known |= {"entry": "front door, public", "pools": (NodesOfPool(name="mi300x", shape="BM.GPU.MI300X.8", nodes=4),)}
+    return StackSnapshot.model_validate({**known, **more})
+
+
+def change(stack: str = "prod", **more: object) -> StackChange:
+    known: dict[str, object] = {"before": snapshot(stack), "after": snapshot(stack, 96.0), "kind": "changed"}
+    return StackChange.model_validate({"stack": stack, **known, **more})
+
+
+def reports(*changed: StackChange, **more: object) -> Reports:
+    known: dict[str, object] = {"previews": {}, "rehearsals": {}}
+    return Reports(Changes(base=BASE, head=HEAD, changes=changed, untouched=("other",)), **{**known, **more})  # type: ignore[arg-type]
+
+
+def full() -> Reports:
+    """Reports of one stack in which every text is the pull request's."""
+    breaches = tuple(Breach(policy=HOSTILE, level=level, text=HOSTILE) for level in ("advisory", "mandatory"))  # type: ignore[arg-type]
+    pools = (NodesOfPool(name=HOSTILE, shape=HOSTILE, nodes=1),)
+    models = (MODEL.model_copy(update={"name": HOSTILE, "topology": HOSTILE}),)
+    costs = (PricedPart(part=HOSTILE, usd_per_hour=None),)
+    after = snapshot(problems=(HOSTILE,), breaches=breaches, pools=pools, models=models, entry=HOSTILE, costs=costs)
+    sound = after.model_copy(update={"problems": ()})
+    resource = PreviewedResource(operation="update", resource=HOSTILE, replaced_by=(HOSTILE,), changed=(HOSTILE,))
+    texts = dict.fromkeys(("refusals", "by_hand", "advice"), (HOSTILE,))
+    preview = PreviewReport(stack="prod", first=HOSTILE, size=HOSTILE, resources=(resource,), **texts)  # type: ignore[arg-type]
+    passport = PassportExcerpt(
+        model=HOSTILE, topology=HOSTILE, basis=HOSTILE, smoke_passed=False, failed_checks=(HOSTILE,), accuracy=HOSTILE
+    )
+    rehearsal = RehearsalReport(
+        stack="prod", base=BASE, passed=False, seconds=1, changes=HOSTILE, error=HOSTILE, passports=(passport,)
+    )
+    changed = (change("bad", after=after), change(after=sound, created=(HOSTILE,), changed=(HOSTILE,)))
+    return reports(
+        *changed,
+        previews={"prod": preview},
+        rehearsals={"prod": rehearsal},
+        missing=(HOSTILE,),
+        artifacts="https://ci/1",
+    )
+
+
+def test_what_a_change_does_is_one_row_for_each_touched_stack():
+    preview = PreviewReport(stack="prod", counts={"update": 2, "same": 5})
+    rehearsal = RehearsalReport(stack="prod", base=BASE, passed=True, seconds=130)
+    text = comment(reports(change(), previews={"prod": preview}, rehearsals={"prod": rehearsal}), LIMITS["github"])
+    assert text.startswith(f"{MARK}\n\n## Stacks: 1 of 2 touched")
+    row = "| `prod` | passed | none here | 48.00 → 96.00 (**+48.00**) | 2 to update, 5 unchanged | passed (2 min) |"
+    assert row in text
+    assert "Not touched: `other`." in text
+
+
+def test_a_stack_that_is_gone_or_new_is_told_as_that():
+    text = comment(reports(change("old", after=None, kind="removed"), change("new", before=None, kind="new")), 60_000)
+    assert "| `old` (removed) | - | - | 48.00 → 0 | stays until `llmd-oke destroy` | - |" in text
+    assert "| `new` (new) | passed | none here | 96.00 | none | none |" in text
+
+
+def test_policies_are_told_by_their_level_and_mandatory_ones_first():
+    breaches = (
+        Breach(policy="shapes", level="advisory", text="another shape"),
+        Breach(policy="regions", level="mandatory", text="another region"),
+    )
+    text = comment(reports(change(after=snapshot(breaches=breaches))), 60_000)
+    assert "| **1 refuse it**, 1 advisory |" in text
+    assert text.index("- `regions`: another region") < text.index("- `shapes`: another shape")
+
+
+def test_nothing_of_a_pull_request_is_markup_in_the_comment():
+    text = comment(full(), LIMITS["gitlab"])
+    parser = MarkdownIt("gfm-like").disable("linkify")
+    html = parser.render(text)
+    shown = re.sub(r"<code.*?</code>", "", html, flags=re.DOTALL)  # code is shown as it is
+    assert "<script" not in shown
+    assert "<img" not in shown
+    assert re.findall(r'href="([^"]*)"', shown) == ["https://ci/1"]
+    assert re.findall(r"<strong>bold", shown) == []
+    assert html.count("<details>") == html.count("</details>")
+    assert re.sub(r"`[^`\n]*`", "", text).count(MARK) == 1
+
+
+def test_a_pull_request_mentions_nobody_and_refers_to_nothing():
+    text = re.sub(r"```mermaid.*?```", "", comment(full(), LIMITS["gitlab"]), flags=re.DOTALL)
+    outside_code = re.sub(r"`[^`\n]*`", "", text)
+    assert not re.search(r"@\w|#\d", outside_code)
+    assert "evil.example" in outside_code
+    assert not re.search(r"www\.|(?<!ci)://(?!ci)", outside_code)
+
+
+def test_no_line_begins_with_a_command_of_gitlab():
+    lines = comment(full(), LIMITS["gitlab"]).splitlines()
+    assert [line for line in lines if line.lstrip().startswith("/")] == []
+
+
+def test_a_diagram_cannot_be_left_by_a_name():
+    lines = diagram(full().changes.changes[1].after).splitlines()  # type: ignore[union-attr, arg-type]
+    assert not [line for line in lines if "```" in line or "%%" in line or "<" in line.replace("-->", "")]
+    assert all(line.count('"') in {0, 2} for line in lines)
+
+
+def test_a_diagram_shows_clients_routers_servers_and_pools():
+    lines = diagram(snapshot()).splitlines()
+    assert lines[0] == "flowchart LR"
+    assert '    m0prefill["16 prefill, 1 GPU each"]' in lines
+    assert "    m0prefill -- KV cache --> m0decode" in lines
+    assert '  pool0[("mi300x: 4 x BM.GPU.MI300X.8")]' in lines
+
+
+@pytest.mark.parametrize("system", LIMITS)
+def test_a_long_comment_loses_details_first_and_keeps_its_limit(system: str):
+    limit = LIMITS[system]
+    items = tuple(f"äöü {number} " + "x" * 500 for number in range(400))
+    many = [change(f"s{number}", after=snapshot(problems=items)) for number in range(400)]
+    text = comment(reports(*many), limit)
+    assert len(text.encode()) <= limit
+    assert "| `s0` | **400 problems** |" in text
+    assert "The rest would be longer than a comment may be" in text
+
+
+def test_even_an_overview_that_is_too_long_is_cut_at_a_line():
+    text = comment(full(), 400)
+    assert len(text.encode()) <= 400
+    assert text.endswith("\n\ncut here\n")
+
+
+def test_a_sentence_shows_what_it_was_given():
+    html = MarkdownIt("gfm-like").disable("linkify").render(sentence(HOSTILE))
+    shown = re.sub(r"<!-- -->|</?p>", "", html)
+    assert "&lt;script&gt;" in shown
+    assert "@admin" in shown
+
+
+def test_the_command_reads_files_of_jobs_and_names_those_that_are_none(tmp_path: Path):
+    found = tmp_path / "found"
+    write_record(found / "changes" / "changes.json", reports(change()).changes)  # type: ignore[arg-type]
+    write_record(found / "preview-prod" / "preview-prod.json", PreviewReport(stack="prod", counts={"create": 3}))
+    (found / "rehearsal-prod.json").write_text(json.dumps({"stack": "../../etc", "markdown": "# hi"}))
+    output = tmp_path / "comment.md"
+    argv = ["pipeline", "comment", "--reports", str(found), "--output", str(output), "--artifacts", 'https://ci/"1"']
+    ended = CliRunner().invoke(app, argv)
+    assert ended.exit_code == 0, ended.output
+    text = output.read_text()
+    assert "3 to create" in text
+    assert "is no RehearsalReport" in text
+    assert '<a href="https://ci/&quot;1&quot;">' in text
+
+
+def test_without_any_result_the_comment_says_so(tmp_path: Path):
+    output = tmp_path / "comment.md"
+    ended = CliRunner().invoke(app, ["pipeline", "comment", "--reports", str(tmp_path), "--output", str(output)])
+    assert ended.exit_code == 0, ended.output
+    assert "The job that compares stacks left no result" in output.read_text()
+
+
+def test_a_file_that_no_job_writes_is_refused(tmp_path: Path):
+    long = tmp_path / "changes.json"
+    long.write_bytes(b" " * (9 * 2**20))
+    with pytest.raises(KitError, match="longer than 8 MiB"):
+        read_record(long, Changes)
+
+
+@pytest.mark.parametrize("name", ["a b", "../a", "a`b", "$(id)", "", "a\nb", "-rf", "ü"])
+def test_a_name_that_no_stack_file_has_is_no_record(name: str):
+    with pytest.raises(ValueError, match="pattern"):
+        PreviewReport(stack=name)

@@ -1,0 +1,113 @@
+"""GitLab's pipeline files, written and generated: held to GitLab's own schema, and to what jobs may have."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from llmd_oke.pipelines.gitlab import JOBS_FILE, promotion_pipeline, stacks_pipeline
+from llmd_oke.pipelines.stages import read_stages
+from stack_files import PROJECT
+
+FILES = (PROJECT / ".gitlab-ci.yml", PROJECT / JOBS_FILE)
+
+
+class _Loader(yaml.SafeLoader):
+    """GitLab's YAML: `!reference` names parts of other jobs."""
+
+
+_Loader.add_constructor("!reference", lambda loader, node: loader.construct_sequence(node))
+
+
+def jobs() -> dict[str, Any]:
+    documents = [yaml.load(file.read_text(), _Loader) for file in FILES]  # noqa: S506 - a safe loader
+    return {name: job for document in documents for name, job in document.items() if isinstance(job, dict)}
+
+
+def generated() -> dict[str, str]:
+    stages = read_stages(PROJECT)
+    return {
+        "promotion": promotion_pipeline(stages, {stage.stack: 60 for stage in stages.stages}),
+        "change": stacks_pipeline(("preview", "rehearse"), ["dev", "prod"], comments=True),
+        "nothing": stacks_pipeline(("preview",), [], comments=False),
+        "untouched": stacks_pipeline(("preview",), [], comments=True),
+        "night": stacks_pipeline(("drift", "verify"), [f"s{number}" for number in range(60)], comments=False),
+    }
+
+
+def lint(*files: Path) -> str:
+    """Return what GitLab's schema says against these files, without a request to anybody."""
+    argv = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.gitlab-ci",
+        "--data-transform",
+        "gitlab-ci",
+    ]
+    ended = subprocess.run([*argv, *map(str, files)], capture_output=True, text=True, check=False)
+    return "" if ended.returncode == 0 else ended.stdout + ended.stderr
+
+
+def test_the_schema_finds_nothing_in_any_file(tmp_path: Path):
+    pytest.importorskip("check_jsonschema")
+    for name, text in generated().items():
+        (tmp_path / f"{name}.yml").write_text(text)
+    assert lint(*FILES, *tmp_path.glob("*.yml")) == ""
+
+
+def test_the_schema_does_find_faults(tmp_path: Path):
+    pytest.importorskip("check_jsonschema")
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(generated()["promotion"].replace("when: manual", "when: by hand"))
+    assert "by hand" in lint(wrong)
+
+
+def test_stages_follow_each_other_and_one_with_approval_waits():
+    document = yaml.safe_load(generated()["promotion"])
+    stages = read_stages(PROJECT).stages
+    own = [document[f"promote {stage.stack}"] for stage in stages]
+    assert [job["stage"] for job in own] == document["stages"]
+    assert [job["environment"]["name"] for job in own] == [stage.stack for stage in stages]
+    assert [job.get("when") == "manual" for job in own] == [stage.approval for stage in stages]
+    assert all(job.get("allow_failure") is False for job in own if "when" in job)
+
+
+def test_each_generated_job_extends_a_job_of_the_repository():
+    known = yaml.load((PROJECT / JOBS_FILE).read_text(), _Loader)  # noqa: S506
+    for text in generated().values():
+        document = yaml.safe_load(text)
+        extended = {job["extends"] for job in document.values() if isinstance(job, dict) and "extends" in job}
+        assert extended <= known.keys()
+
+
+def test_the_comment_waits_for_the_jobs_of_all_touched_stacks():
+    document = yaml.safe_load(generated()["change"])
+    needs = document["comment"]["needs"]
+    assert needs[0] == {"pipeline": "$PARENT_PIPELINE", "job": "changes"}
+    assert [need["job"] for need in needs[1:]] == ["preview dev", "preview prod", "rehearse dev", "rehearse prod"]
+
+
+def test_the_image_of_jobs_is_the_locked_one():
+    known = yaml.safe_load((PROJECT / "values" / "container-images" / "lock.yaml").read_text())["images"]
+    name, _, digest = jobs()[".kit"]["image"].partition("@")
+    assert known[name]["digest"] == digest
+    assert {job["image"] for job in jobs().values() if "image" in job} == {jobs()[".kit"]["image"]}
+
+
+def test_scripts_quote_what_they_are_given():
+    for name, job in jobs().items():
+        for key in ("script", "after_script"):
+            for line in job.get(key, ()):
+                bare = line.replace('"$STACK"', "").replace('"states/$STACK.json"', "")
+                assert "$STACK" not in bare.replace('"preview-$STACK.json"', "").replace(
+                    '"rehearsal-$STACK.json"', ""
+                ), name
+
+
+def test_only_jobs_that_sign_in_have_tokens():
+    with_tokens = {name for name, job in jobs().items() if "id_tokens" in job or ".signed-in" in job.get("extends", ())}
+    assert with_tokens == {".signed-in", ".preview", ".promote", ".drift"}

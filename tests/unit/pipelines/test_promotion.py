@@ -1,0 +1,132 @@
+"""Promotion of a commit to a stack: what is deployed again when, what the gates compare, and what is said of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from llmd_base.errors import KitError
+from llmd_base.row import Row
+from llmd_bench.comparison import parse_gates
+from llmd_bench.stores import FolderStore
+from llmd_oke.pipelines.promotion import (
+    NOT_BACK,
+    DeployAttempt,
+    GoodDeployment,
+    Judgement,
+    Promotion,
+    judge,
+    last_good,
+    promote,
+    promotion_markdown,
+    remember_good,
+)
+
+OLD, NEW = "a" * 40, "b" * 40
+GOOD = GoodDeployment(commit=OLD, run="20260101T000000Z", deployed="2026-01-01T00:00:00+00:00")
+
+
+def promoted(
+    *outcomes: tuple[bool, bool], good: GoodDeployment | None = GOOD, breaches: Sequence[str] = ()
+) -> tuple[Promotion, list[str]]:
+    """Promote NEW where each update passes or not, and has begun or not; return the result and the updates' commits."""
+    asked: list[str] = []
+
+    def deploy(commit: str) -> DeployAttempt:
+        passed, begun = outcomes[len(asked)]
+        asked.append(commit)
+        error = "" if passed else "out of capacity"
+        return DeployAttempt(commit=commit, passed=passed, begun=begun, error=error, changes={"create": 2, "same": 3})
+
+    return promote("prod", NEW, good, deploy, lambda _: Judgement(breaches=tuple(breaches))), asked
+
+
+def test_a_commit_that_passes_stays():
+    done, asked = promoted((True, True))
+    assert (done.verdict, done.exit_code, asked) == ("deployed", 0, [NEW])
+
+
+def test_after_a_failed_update_the_last_good_commit_is_deployed_again():
+    done, asked = promoted((False, True), (True, True))
+    assert (done.verdict, done.exit_code, asked) == ("rolled back", 1, [NEW, OLD])
+
+
+def test_a_breached_gate_takes_a_commit_back_that_was_deployed():
+    done, asked = promoted((True, True), (True, True), breaches=["ttft_ms.p95>+10%: it changed by +30%"])
+    assert (done.verdict, asked) == ("rolled back", [NEW, OLD])
+
+
+def test_an_update_that_was_refused_before_it_began_is_not_taken_back():
+    done, asked = promoted((False, False))
+    assert (done.verdict, done.exit_code, asked) == ("refused", 1, [NEW])
+    assert "Nothing was changed" in promotion_markdown(done)
+
+
+@pytest.mark.parametrize("good", [None, GOOD.model_copy(update={"commit": NEW})])
+def test_without_an_earlier_good_commit_the_stack_stays_and_that_is_told(good: GoodDeployment | None):
+    done, asked = promoted((False, True), good=good)
+    assert (done.verdict, done.exit_code, asked) == ("nothing to go back to", NOT_BACK, [NEW])
+    assert "as the failed update left it" in promotion_markdown(done)
+
+
+def test_a_way_back_that_fails_is_told_with_both_reasons():
+    done, _ = promoted((False, True), (False, True))
+    assert (done.verdict, done.exit_code) == ("not rolled back", NOT_BACK)
+    said = promotion_markdown(done)
+    assert said.count("out of capacity") == 2
+    assert "neither at this commit nor at `aaaaaaaaaaaa`" in said
+    assert "an upgrade of Kubernetes" in said
+
+
+def test_the_last_good_commit_is_kept_with_its_benchmark(tmp_path: Path):
+    store = FolderStore(tmp_path)
+    assert last_good(store, "prod") is None
+    _write(store, "20260102T000000Z", 100)
+    done, _ = promoted((True, True))
+    remember_good(store, done)
+    good = last_good(store, "prod")
+    assert good
+    assert (good.commit, good.run) == (NEW, "20260102T000000Z")
+
+
+def test_a_damaged_record_of_the_last_good_commit_is_told(tmp_path: Path):
+    FolderStore(tmp_path).write("prod/good.json", b'{"commit": "main; rm -rf /"}')
+    with pytest.raises(KitError, match="names no commit"):
+        last_good(FolderStore(tmp_path), "prod")
+
+
+def _write(store: FolderStore, run: str, ttft_ms: float) -> None:
+    row = {
+        "subject": "end-to-end",
+        "origin": {"tool": "test"},
+        "model": "m",
+        "gpu": "MI300X",
+        "gpus_counted": 8,
+        "input_tokens": 100,
+        "output_tokens": 10,
+        "basis": "measured",
+        "concurrency": 4,
+        "requests": 8,
+        "ttft_ms": {"p95": ttft_ms},
+    }
+    store.write(f"prod/{run}/rows.jsonl", Row.model_validate(row).model_dump_json().encode())
+
+
+@pytest.mark.parametrize(("ttft_ms", "breached"), [(105, 0), (150, 1)])
+def test_gates_hold_the_new_benchmark_against_the_last_good_one(tmp_path: Path, ttft_ms: float, breached: int):
+    store = FolderStore(tmp_path)
+    _write(store, "20260101T000000Z", 100)
+    _write(store, "20260101T120000Z", 1)  # of a commit that failed, which nothing is held against
+    _write(store, "20260102T000000Z", ttft_ms)
+    found = judge(store, "prod", parse_gates(["ttft_ms.p95>+10%"]), GOOD)
+    assert len(found.breaches) == breached
+
+
+def test_gates_say_what_they_could_not_compare(tmp_path: Path):
+    store, gates = FolderStore(tmp_path), parse_gates(["ttft_ms.p95>+10%"])
+    _write(store, "20260101T000000Z", 100)
+    assert "no new benchmark" in str(judge(store, "prod", gates, GOOD).notes)
+    assert "no earlier benchmark" in str(judge(store, "prod", gates, None).notes)
+    assert "no regression gates" in str(judge(store, "prod", (), GOOD).notes)
+    _write(store, "20260102T000000Z", 100)
+    gone = GOOD.model_copy(update={"run": "20250101T000000Z"})
+    assert "can't be compared" in str(judge(store, "prod", gates, gone).notes)
