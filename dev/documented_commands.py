@@ -1,8 +1,9 @@
 """Commands of the pages: where each of them stands, and where it is run.
 
-`python dev/documented_commands.py` counts them by the place where they are run, and those that are exempt by the reason;
-`--exempt` names each of these. What runs where is data: `tests/data/documented-commands.yaml`. Pages of decisions record what was
-decided, and the reference is made from the code; neither tells anybody what to do, so that their commands don't count.
+`python dev/documented_commands.py` counts them by the place where they are run, and those that are exempt by the
+reason; `--exempt` names each of these. What runs where is data: `tests/data/documented-commands.yaml`. Pages of
+decisions record what was decided, and the reference is made from the code; neither tells anybody what to do, so that
+their commands don't count.
 """
 
 import re

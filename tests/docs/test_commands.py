@@ -1,5 +1,6 @@
 """Commands of README, docs and examples run: each block from its first line to its last, in a project of the user's."""
 
+import json
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from documented_project import DocumentedProject
 from llmd_oke import catalogue
 from llmd_oke.cli.main import app
 from llmd_oke.values import cache_folder, module_folder
+from pulumi_engine import home_without_logs
 from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
@@ -29,6 +31,9 @@ SHELL = re.compile(r"[|&;<>$()\n*]")
 LIMIT_S = 120
 WORDS = {"NAME": "qwen3-32b", "COMMIT": "0" * 40, "OCID": "ocid1.group.oc1..aaaa"}
 """What somebody writes in the place of words in capitals, where these are no names of files."""
+
+ASKS_FOR_VALUE = re.compile(r"pulumi config set (--secret )?(--path )?llmd-oke:\S+( --secret)?( --stack \w+)?")
+ASKS_FOR_YES = re.compile(r"pulumi stack rm .*")
 
 
 def blocks(place: Place) -> list[list[DocumentedCommand]]:
@@ -80,6 +85,51 @@ def test_commands_of_a_block_run(
             assert ended.exit_code == 0, f"{text}\n{ended.output}\n{ended.exception!r}"
     else:
         run_in_shell(texts)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("block", blocks(Place.PULUMI), ids=label)
+def test_commands_of_a_block_run_with_pulumi(
+    block: list[DocumentedCommand], project: DocumentedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A backend in a folder with a passphrase, and the stack that the commands name, deployed with two outputs."""
+    programs = Path(os.environ["LLMD_OKE_PROGRAMS"])
+    if not (programs / "pulumi").exists():
+        pytest.skip("no Pulumi CLI: scripts/test builds it")
+    (tmp_path / "state").mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}/state")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "of these tests")
+    monkeypatch.setenv("PULUMI_HOME", home_without_logs(tmp_path / "pulumi"))
+    texts = [answered(command.text) for command in block]
+    before: list[str] = []
+    for name in stacks_before("\n".join(texts)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(state_of(name)))
+        before += [f"pulumi stack init {name}", f"pulumi stack import --stack {name} --file {tmp_path}/{name}.json"]
+    run_in_shell([*before, *texts])
+
+
+def state_of(stack: str) -> dict[str, object]:
+    """The state of a stack that is deployed, with the outputs that the pages read."""
+    outputs = {"kubeconfig": "apiVersion: v1", "front_door": "https://llm.example.com"}
+    urn = f"urn:pulumi:{stack}::llmd-oke::pulumi:pulumi:Stack::llmd-oke-{stack}"
+    manifest = {"time": "2026-01-01T00:00:00Z", "magic": "", "version": ""}
+    resource = {"urn": urn, "type": "pulumi:pulumi:Stack", "outputs": outputs}
+    return {"version": 3, "deployment": {"manifest": manifest, "resources": [resource]}}
+
+
+def answered(text: str) -> str:
+    """Return a command with the answer to what it asks on a terminal."""
+    if ASKS_FOR_VALUE.fullmatch(text):
+        return f"echo of-these-tests | {text}"
+    return f"{text} --yes" if ASKS_FOR_YES.fullmatch(text) else text
+
+
+def stacks_before(commands: str) -> list[str]:
+    """The stacks that are there before the commands: those that they name and don't make."""
+    made = set(re.findall(r"stack init (\w+)", commands))
+    named = re.findall(r"(?:--stack|--force) (?:organization/llmd-oke/)?(\w+)", commands) or ["S"]
+    return [name for name in dict.fromkeys(named) if name not in made]
 
 
 def run_in_shell(texts: list[str]) -> None:
