@@ -23,7 +23,7 @@ from llmd_oke.cli.status import HEALTHY, UNSEEN, WRONG, PrometheusUrl
 from llmd_oke.cli.support import add_status
 
 if TYPE_CHECKING:
-    from llmd_oke.operations.doctor.diagnosis import Diagnosis, Evidence, Finding
+    from llmd_oke.operations.doctor.diagnosis import DiagnosedFault, Diagnosis, Evidence
 
 MAX_PLACES = 3
 
@@ -134,7 +134,7 @@ def diagnosis_document(diagnosis: "Diagnosis") -> dict[str, Any]:
     )
 
 
-def _finding_document(finding: "Finding") -> dict[str, Any]:
+def _finding_document(finding: "DiagnosedFault") -> dict[str, Any]:
     own = finding.signature.model_dump(include={"title", "severity", "cause", "remedy", "versions", "sources"})
     places = [{**asdict(item), **asdict(item.place), "place": item.place.text} for item in finding.evidence]
     return {
@@ -170,7 +170,7 @@ def _verdict(diagnosis: "Diagnosis") -> Text:
     return Text("nothing was there to read", style="bold magenta")
 
 
-def _finding(finding: "Finding") -> Table:
+def _finding(finding: "DiagnosedFault") -> Table:
     signature = finding.signature
     table = Table.grid()
     table.add_column(width=_LABEL, no_wrap=True)

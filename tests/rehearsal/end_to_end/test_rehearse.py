@@ -191,13 +191,14 @@ def test_an_invalid_stack_file_is_refused_before_the_engine_starts(project: Proj
 
 @dataclass(frozen=True)
 class Look:
-    """Answers of `status` about a stack that is left alone, and one whose decode servers somebody has taken away, and
-    the files of `support` by their paths."""
+    """Answers of `status` about a stack that is left alone, and one whose decode servers somebody has taken away, the
+    files of `support` by their paths, and what `doctor` finds in the sound stack and in that archive."""
 
     healthy: Ended
     screen: Ended
     harmed: Ended
     support: dict[str, str]
+    doctor: tuple[Ended, Ended]
 
 
 @pytest.fixture(scope="module")
@@ -208,12 +209,14 @@ def look(life: Life, project: Project) -> Look:
     file = project.folder / "support.tar.gz"
     packed = project.command("support", "--stack", DISAGGREGATED, "--rehearse", "--output", str(file))
     assert packed.status == 0, packed.errors
+    doctor = project.command("doctor", "--stack", DISAGGREGATED, "--rehearse", "--json")
+    of_archive = project.command("doctor", "--from", str(file), "--json")
     by_hand = ("--", sys.executable, "-c", SCALE_BY_HAND.replace('"replicas": 3', '"replicas": 0'))
     project.command("rehearse", "run", "--stack", DISAGGREGATED, *by_hand)
     with tarfile.open(file) as archive:
         members = {member.name: archive.extractfile(member) for member in archive.getmembers()}
         files = {name: content.read().decode() for name, content in members.items() if content}
-    return Look(healthy, screen, project.command(*words, "--json"), files)
+    return Look(healthy, screen, project.command(*words, "--json"), files, (doctor, of_archive))
 
 
 def test_the_status_of_a_rehearsed_stack_fits_one_screen(look: Look) -> None:
@@ -247,6 +250,13 @@ def test_the_support_archive_has_logs_of_all_servers_and_no_planted_secret(look:
     assert [
         (path, name) for path, text in look.support.items() for name, value in PLANTED.items() if value in text
     ] == []
+
+
+def test_doctor_finds_no_known_fault_in_a_sound_stack_nor_in_its_archive(look: Look) -> None:
+    for ended in look.doctor:
+        assert (ended.status, ended.document["findings"]) == (0, []), ended.errors
+        assert ended.document["logs"] > 10
+        assert ended.document["programs"] == 4  # a prefill server, two decode servers, and a router
 
 
 @pytest.mark.usefixtures("look")

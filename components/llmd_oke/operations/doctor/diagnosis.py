@@ -25,7 +25,7 @@ from llmd_oke.catalogue.signatures import (
 )
 from llmd_oke.operations.doctor.log_search import LogSearch
 from llmd_oke.operations.doctor.sources import Content, SourceFile
-from llmd_oke.operations.doctor.statements import Objects, Place, Statement
+from llmd_oke.operations.doctor.statements import EvidencePlace, Objects, Statement
 from llmd_oke.operations.text_redaction import redact_text
 
 MAX_DOCUMENT_BYTES = 32 * 2**20
@@ -39,11 +39,11 @@ _METRICS_SUFFIX = ".prom"
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a signature was found in: the place, the number of times, the last line, and the times of the first and the
-    last as written, None if unknown. With `more` it may be there more often.
+    """Evidence of a fault: the place, the number of times, the last line, and the times of the first and the last as
+    written, None if unknown. With `more` it may be there more often.
     """
 
-    place: Place
+    place: EvidencePlace
     count: int
     line: str
     first: str | None = None
@@ -52,7 +52,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DiagnosedFault:
     """A signature that fires, with its identifier, component and evidence; `command` is that of the signature with the
     names of the first evidence.
     """
@@ -72,7 +72,7 @@ class Diagnosis:
 
     stack: str | None
     taken: datetime | None
-    findings: tuple[Finding, ...]
+    findings: tuple[DiagnosedFault, ...]
     logs: int
     log_bytes: int
     statements: int
@@ -95,13 +95,13 @@ def diagnose(files: Iterable[SourceFile], stack: str | None = None, taken: datet
     search = LogSearch(texts)
     found: dict[str, list[Evidence]] = {}
     documents: dict[str, JsonValue] = {}
-    readings: dict[Place, Reading] = {}
+    readings: dict[EvidencePlace, Reading] = {}
     logs, log_bytes = 0, 0
     for path, content in files:
         if path.startswith("cluster/") or path == "manifest.json":
             documents[PurePosixPath(path).stem] = _document(content)
         elif path.endswith(_METRICS_SUFFIX):
-            readings[Place(path, pod=PurePosixPath(path).stem)] = _reading(content)
+            readings[EvidencePlace(path, pod=PurePosixPath(path).stem)] = _reading(content)
         elif _is_log(path):
             logs, log_bytes = logs + 1, log_bytes + len(content)
             place = log_place(path)
@@ -136,7 +136,7 @@ def known_fault(line: str) -> str | None:
     return next((item.title for item in fitting), None)
 
 
-def log_place(path: str) -> Place:
+def log_place(path: str) -> EvidencePlace:
     """Return the place of a log: `logs/POD/CONTAINER.log`, in a rehearsal `logs/pods/NAMESPACE/POD/CONTAINER.log`, or
     that of a program outside pods. `.previous` before the suffix marks the log of a container's run before.
     """
@@ -144,7 +144,7 @@ def log_place(path: str) -> Place:
     container = parts[-1].partition(".log")[0].removesuffix(".previous").removesuffix(".txt") if parts else ""
     folders = parts[1:-1] if parts and parts[0] == "logs" else parts[:-1]
     namespace = folders[-2] if len(folders) > 1 and folders[0] == "pods" else None
-    return Place(path, namespace, folders[-1] if folders else None, container)
+    return EvidencePlace(path, namespace, folders[-1] if folders else None, container)
 
 
 def _is_log(path: str) -> bool:
@@ -159,7 +159,7 @@ def _told(statements: Iterable[Statement], texts: Mapping[str, TextSignature]) -
                 yield name, Evidence(said.place, said.count, said.line, last=said.time)
 
 
-def _measured(readings: Mapping[Place, Reading]) -> Iterator[tuple[str, Evidence]]:
+def _measured(readings: Mapping[EvidencePlace, Reading]) -> Iterator[tuple[str, Evidence]]:
     for name, signature in metric_signatures().items():
         for place, reading in readings.items():
             if (line := _fault(signature, reading)) is not None:
@@ -189,7 +189,7 @@ class _Context:
     nodes: Mapping[str, str]
     namespace: str | None
 
-    def finding(self, name: str, signature: Signature, evidence: tuple[Evidence, ...]) -> Finding:
+    def finding(self, name: str, signature: Signature, evidence: tuple[Evidence, ...]) -> DiagnosedFault:
         whole = tuple(map(self._shown, sorted(evidence, key=lambda item: -item.count)))
         place = whole[0].place
         names = {
@@ -205,7 +205,7 @@ class _Context:
             return value if _NAME.fullmatch(value) else match[1].upper()
 
         command = _PLACEHOLDER.sub(text, signature.command)
-        return Finding(name, component_of(name), signature, whole, command)
+        return DiagnosedFault(name, component_of(name), signature, whole, command)
 
     def _shown(self, evidence: Evidence) -> Evidence:
         """Return evidence with the node of its pod, and a line that is short and without secrets."""

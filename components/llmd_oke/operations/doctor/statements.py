@@ -17,8 +17,8 @@ _NOT_TOLD = ("ContainerCreating", "PodInitializing", "Completed")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where evidence was found: the file, and the names of its objects as far as they are known."""
+class EvidencePlace:
+    """Place of evidence: the file, and the names of its objects as far as they are known."""
 
     path: str
     namespace: str | None = None
@@ -38,7 +38,7 @@ class Place:
 class Statement:
     """One line that the cluster says of an object, with the number of times and the time of the last."""
 
-    place: Place
+    place: EvidencePlace
     line: str
     count: int = 1
     time: str | None = None
@@ -144,7 +144,7 @@ class Objects:
         for node in self._items("nodes", _Item):
             yield from _node_states(node)
         for job in self._items("jobs", _Item):
-            place = Place("cluster/jobs.json", job.metadata.namespace, other=f"Job {job.metadata.name}")
+            place = EvidencePlace("cluster/jobs.json", job.metadata.namespace, other=f"Job {job.metadata.name}")
             for item in job.conditions:
                 if item.type == "Failed" and item.status == "True":
                     yield Statement(place, _sentence(item.reason, item.message), time=item.last_transition)
@@ -159,7 +159,7 @@ class Objects:
         known = {pod.metadata.name: pod for pod in pods}
         for event in self._items("warnings", _Event):
             involved = event.involved
-            place = Place("cluster/warnings.json", involved.namespace)
+            place = EvidencePlace("cluster/warnings.json", involved.namespace)
             if involved.kind == "Pod":
                 pod = known.get(involved.name or "")
                 if pod is None or pod.has("Ready") or (pod.status and pod.status.phase == "Succeeded"):
@@ -188,7 +188,7 @@ def _pod_states(pod: _Item, now: datetime) -> Iterator[Statement]:
     own, status, ready = pod.metadata, pod.status, pod.has("Ready")
     if status is None:
         return
-    place = Place("cluster/pods.json", own.namespace, own.name, node=pod.spec.node if pod.spec else None)
+    place = EvidencePlace("cluster/pods.json", own.namespace, own.name, node=pod.spec.node if pod.spec else None)
     if status.phase == "Failed":
         yield Statement(place, _sentence(status.reason, status.message))
     for item in pod.conditions:
@@ -205,7 +205,7 @@ def _pod_states(pod: _Item, now: datetime) -> Iterator[Statement]:
 
 
 def _node_states(node: _Item) -> Iterator[Statement]:
-    place = Place("cluster/nodes.json", node=node.metadata.name)
+    place = EvidencePlace("cluster/nodes.json", node=node.metadata.name)
     for item in node.conditions:
         if item.type == "Ready" and item.status != "True":
             yield Statement(place, _sentence(item.reason, item.message), time=item.last_transition)
