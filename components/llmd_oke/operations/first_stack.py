@@ -51,9 +51,9 @@ class FirstStack:
     """Contents of a first stack file. Fields about an existing cluster are None where the stack creates one, and the
     other way round.
 
-    `assumptions` are choices that no answer decided, `forecast` is the forecast by which the topology was chosen, and
-    `purpose` completes the comment about the nodes in the file's first line, and `adopted` describes a cluster that somebody
-    else made.
+    `assumptions` are choices that no answer decided, `forecast` is the forecast by which the topology was chosen,
+    `purpose` completes the comment about the nodes in the file's first line, and `adopted` describes a cluster that
+    somebody else made.
     """
 
     name: str
