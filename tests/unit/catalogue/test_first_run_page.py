@@ -1,0 +1,70 @@
+"""The page of the first run on OCI: what is open, made from `values/operations/first-run.yaml`."""
+
+import os
+from pathlib import Path
+
+from llmd_oke.values import read_yaml, values_folder
+from pydantic import BaseModel, ConfigDict
+
+ROOT = Path(__file__).resolve().parents[3]
+HOW_TO = ROOT / "docs" / "how-to"
+PAGE = HOW_TO / "first-run-on-oci.md"
+
+
+class Question(BaseModel):
+    """Something that nobody has seen, the command that asks it, and what its answers mean."""
+
+    model_config = ConfigDict(extra="forbid")
+    asks: str
+    probe: str
+    expected: str
+    otherwise: str
+    relies: str
+
+
+class Stage(BaseModel):
+    """Questions that are asked at the same point of a first deployment, and what costs meanwhile."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    costs: str
+    questions: tuple[Question, ...]
+
+
+STAGES = [
+    Stage.model_validate(stage) for stage in read_yaml(values_folder() / "operations" / "first-run.yaml")["stages"]
+]
+
+
+def test_the_page_of_the_first_run_is_what_is_open():
+    """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
+    if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
+        PAGE.write_text(page())
+    assert PAGE.read_text() == page()
+
+
+def test_each_page_that_was_not_run_on_oci_has_its_question():
+    relying = {(HOW_TO / question.relies).resolve() for stage in STAGES for question in stage.questions}
+    pages = [path for path in HOW_TO.glob("*.md") if "not run on oci yet" in path.read_text().lower() and path != PAGE]
+    assert [path.name for path in pages if path.resolve() not in relying] == []
+
+
+def page() -> str:
+    """The page of the docs."""
+    lines = [
+        "# First run on OCI: what is open",
+        "",
+        "Everything here runs in tests and rehearsals; **none of it has run on OCI or on MI300X yet**. What only these",
+        "can answer stands below, in the order of a first deployment: the question, the command that asks it, and what",
+        "the answer means. Steps: [get started on OCI](get-started-on-oci.md). Versions:",
+        "[compatibility](../compatibility.md).",
+        "",
+        "`llmd-oke support --stack prod` packs what a report of an answer needs. Made from",
+        "`values/operations/first-run.yaml`.",
+    ]
+    for stage in STAGES:
+        lines += ["", f"## {stage.name}", "", f"Costs meanwhile: {stage.costs}.", "", *HEADS]
+        for question in stage.questions:
+            asks = f"{question.asks} ([relied on]({question.relies}))"
+            lines.append(f"| {asks} | `{question.probe}` | {question.expected} | {question.otherwise} |")
+    return "\n".join([*lines, ""])
