@@ -1,0 +1,97 @@
+"""Signatures of `llmd-oke doctor` fire on what the simulated vLLM says with injected faults, and on nothing else."""
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue import shape
+from llmd_oke.catalogue.signatures import text_signatures
+from llmd_oke.operations.doctor.log_search import LogSearch
+from llmd_rehearsal.vllm.command import StartRefusal, settings
+from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, check_backend, read_model
+
+NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+REPOSITORY = "openai/gpt-oss-120b"
+MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if model and model.vocabulary)
+SEARCH = LogSearch(text_signatures())
+
+
+def fired(text: str) -> set[str]:
+    return set(SEARCH(text.encode(), "vllm"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "signature"),
+    [
+        (["-tp", "3"], "vllm-weights-do-not-split"),
+        (["-tp", "16"], "vllm-too-few-gpus"),
+        (["--gpu-memory-utilization", "0.3"], "vllm-no-memory-for-kv-cache"),
+        (["--gpu-memory-utilization", "0.37"], "vllm-context-does-not-fit"),
+    ],
+)
+def test_a_server_that_does_not_fit_its_gpus_is_known(flags: list[str], signature: str):
+    with pytest.raises(StartRefusal) as refused:
+        cache_size(settings(["vllm", "serve", REPOSITORY, *flags], {}), MODEL, shape("BM.GPU.MI300X.8"), None)
+    assert fired(refused.value.text) == {signature}
+
+
+def test_weights_that_are_not_cached_are_known(tmp_path):
+    with pytest.raises(StartRefusal) as refused:
+        read_model(MODEL, {"HF_HOME": "/model-cache"}, ContainerFiles({"/model-cache": str(tmp_path)}))
+    assert fired(refused.value.text) == {"vllm-weights-not-cached"}
+
+
+def test_a_backend_that_hands_nothing_over_is_known():
+    release = catalogue.release("llm-d-0.9.0")
+    flags = ["--attention-backend", "ROCM_ATTN", "--kv-transfer-config", NIXL]
+    with pytest.raises(StartRefusal) as refused:
+        check_backend(settings(["vllm", "serve", REPOSITORY, *flags], {}), release.vllm.image.reference)
+    assert fired(refused.value.text) == {"vllm-backend-refuses-connector"}
+
+
+def test_leases_that_end_and_blocks_that_are_read_too_late_are_known(serve, clock):
+    prefill = serve("--kv-transfer-config", NIXL)
+    for start in range(3):
+        prefill.request(4096, 1, start=start * 10_000, hold=True)
+    clock.run(until_s=60)
+    assert fired("\n".join(prefill.log)) == {"nixl-lease-ended"}
+
+
+def test_a_transfer_from_a_server_that_is_gone_is_known(serve, clock):
+    prefill, decode = (serve("--kv-transfer-config", NIXL, host=f"10.244.0.{index}") for index in (2, 3))
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=1)
+    prefill.leave()
+    decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=20)
+    assert fired("\n".join(decode.log)) == {"nixl-transfer-fails"}
+
+
+def test_servers_of_different_settings_that_are_paired_are_known(serve, clock):
+    prefill = serve("--kv-transfer-config", NIXL, "--no-disable-hybrid-kv-cache-manager")
+    decode = serve("--kv-transfer-config", NIXL, "--disable-hybrid-kv-cache-manager", host="10.244.0.3")
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=1)
+    decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=20)
+    assert fired("\n".join(decode.log)) == {"nixl-transfer-fails", "nixl-versions-differ"}
+
+
+def test_a_crash_over_a_new_prefill_server_is_known(serve, clock):
+    fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
+    decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
+    first, second = (serve("--kv-transfer-config", NIXL, host=f"10.244.1.{index}") for index in range(2))
+    for prefill, start in ((first, 0), (second, 10_000)):
+        filled = prefill.request(4096, 1, start=start, hold=True)
+        clock.run(until_s=clock.now() + 1)
+        decode.request(4096, 8, start=start, remote=prefill.remote_blocks(filled))
+        clock.run(until_s=clock.now() + 20)
+        prefill.leave()
+    assert "nixl-crash-after-prefill-restart" in fired("\n".join(decode.log))
+
+
+def test_a_pair_that_hands_over_has_no_known_fault(serve, clock):
+    prefill, decode = (serve("--kv-transfer-config", NIXL, host=f"10.244.0.{index}") for index in (2, 3))
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=1)
+    decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=20)
+    assert fired("\n".join([*prefill.log, *decode.log])) == set()
