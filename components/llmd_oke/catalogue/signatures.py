@@ -50,8 +50,9 @@ class TextSignature(Signature):
 
     Attributes:
         evidence: what has the line: logs of containers (`log`), events (`event`, as `Reason: message`), or states of
-            pods, containers, nodes and Jobs (`state`, as `Condition Reason: message`). Events and states of pods often
-            say the same, so each of the two kinds is searched for the signatures of both.
+            pods, containers, nodes and Jobs (`state`, as `Reason: message`). Events and states often say the same, so
+            each of the two is searched for the signatures of both. A container's state may have the end of its log, so
+            it is searched for those of logs too.
         containers: containers whose logs are searched; all logs if empty.
         texts: texts of which the line has one, exactly as written.
         pattern: regular expression that the line must match too.

@@ -146,6 +146,13 @@ def test_events_and_states_of_pods_that_are_not_ready_count(tmp_path: Path):
     assert "kubectl -n llm-d describe pod decode-0" in {finding.command for finding in diagnosis.findings}
 
 
+def test_the_end_of_a_log_in_a_containers_state_counts_and_a_state_in_a_log_does_not():
+    ended = {"terminated": {"reason": "Error", "exitCode": 1, "message": "torch.OutOfMemoryError: HIP out of memory."}}
+    pods = [pod("decode-0", ready=False, containerStatuses=[{"name": "vllm", "lastState": ended}])]
+    assert names(diagnose(documents(pods=pods).items())) == ["vllm-gpu-out-of-memory"]
+    assert names(diagnose([("logs/accept-0/acceptance.log", b"not tested: 1 Insufficient amd.com/gpu.\n")])) == []
+
+
 def test_what_is_over_is_not_told(tmp_path: Path):
     over = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": OLD}}
     pods = [pod("decode-0", ready=True, containerStatuses=[{"name": "vllm", "lastState": over}])]

@@ -92,7 +92,7 @@ def diagnose(files: Iterable[SourceFile], stack: str | None = None, taken: datet
     Files that are no logs, objects of the cluster or metrics are ignored, and so are damaged ones.
     """
     texts = text_signatures()
-    search = LogSearch(texts)
+    search = LogSearch({name: signature for name, signature in texts.items() if signature.evidence == "log"})
     found: dict[str, list[Evidence]] = {}
     documents: dict[str, JsonValue] = {}
     readings: dict[EvidencePlace, Reading] = {}
@@ -153,9 +153,16 @@ def _is_log(path: str) -> bool:
 
 
 def _told(statements: Iterable[Statement], texts: Mapping[str, TextSignature]) -> Iterator[tuple[str, Evidence]]:
+    """Yield the evidence of statements. Those of a container may have the end of its log, so that signatures of logs
+    count too.
+    """
     for said in statements:
+        container = said.place.container
         for name, signature in texts.items():
-            if signature.evidence != "log" and said.count >= signature.least and signature.matches(said.line):
+            of_log = signature.evidence == "log"
+            if of_log and (container is None or container not in (signature.containers or (container,))):
+                continue
+            if said.count >= signature.least and signature.matches(said.line):
                 yield name, Evidence(said.place, said.count, said.line, last=said.time)
 
 
