@@ -31,9 +31,9 @@ from llmd_oke.operations.redaction import compared, preview_project, without_sec
 from llmd_oke.operations.updates import with_refresh
 from llmd_oke.pipelines import comment as comments
 from llmd_oke.pipelines.records import (
-    Changes,
     PipelineRecord,
     PreviewReport,
+    ProjectChanges,
     Record,
     RehearsalReport,
     read_record,
@@ -146,7 +146,7 @@ def list_stacks(
     as_json: options.Json = False,
 ) -> None:
     """List the stacks that have a file, or those that a change touches: what the jobs of a pipeline run for."""
-    names = list(read_record(changed, Changes).touched) if changed else stacks(project)
+    names = list(read_record(changed, ProjectChanges).touched) if changed else stacks(project)
     if gitlab:
         from llmd_oke.pipelines.gitlab import stacks_pipeline  # noqa: PLC0415
 
@@ -253,7 +253,7 @@ def comment(
                 missing.append(error.message)
         return found
 
-    changed = read(CHANGES_FILE, Changes)
+    changed = read(CHANGES_FILE, ProjectChanges)
     previews = {item.stack: item for item in read("preview-*.json", PreviewReport)}
     rehearsed = {item.stack: item for item in read("rehearsal-*.json", RehearsalReport)}
     all_reports = comments.Reports(

@@ -1,1 +1,1 @@
-"""What continuous integration does with stacks: changes of pull requests, promotion of merges, news of nights."""
+"""Continuous integration of stacks: changes of pull requests, promotion of merges, and news of nights."""

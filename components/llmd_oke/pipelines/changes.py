@@ -14,14 +14,14 @@ from tempfile import TemporaryDirectory
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 
-from llmd_oke.pipelines.records import Changes, Snapshots, StackChange, StackSnapshot, read_record
+from llmd_oke.pipelines.records import ProjectChanges, Snapshots, StackSnapshot, TouchedStack, read_record
 from llmd_oke.pipelines.revisions import commit_of, kit_command, merge_base, revision_folder
 
 SNAPSHOT_LIMIT_S = 600.0
 """Limit in seconds of the snapshots of all stacks of one side; a stack takes about 2 s."""
 
 
-def changes_since(project: Path, revision: str, progress: Progress, diagrams: Path | None = None) -> Changes:
+def changes_since(project: Path, revision: str, progress: Progress, diagrams: Path | None = None) -> ProjectChanges:
     """Return the changes of the project's files since the branch left `revision`.
 
     Args:
@@ -46,7 +46,7 @@ def changes_since(project: Path, revision: str, progress: Progress, diagrams: Pa
             return compared(Snapshots(commit=base, requirements="", stacks=()), new_side, base, head, note)
 
 
-def compared(old: Snapshots, new: Snapshots, base: str, head: str, *notes: str) -> Changes:
+def compared(old: Snapshots, new: Snapshots, base: str, head: str, *notes: str) -> ProjectChanges:
     """Return the changes from one side's stacks to the other's."""
     before, after = ({item.stack: item for item in side.stacks} for side in (old, new))
     found = [_change(before.get(name), after.get(name), name) for name in sorted({*before, *after})]
@@ -56,16 +56,16 @@ def compared(old: Snapshots, new: Snapshots, base: str, head: str, *notes: str) 
     unrendered = [item.stack for item in new.stacks if item.unrendered]
     if unrendered:
         told.append(f"compared by their plans alone, as their programs can't be run here: {', '.join(unrendered)}")
-    return Changes(
+    return ProjectChanges(
         base=base,
         head=head,
-        changes=tuple(item for item in found if isinstance(item, StackChange)),
+        changes=tuple(item for item in found if isinstance(item, TouchedStack)),
         untouched=tuple(item for item in found if isinstance(item, str)),
         notes=tuple(told),
     )
 
 
-def _change(before: StackSnapshot | None, after: StackSnapshot | None, name: str) -> StackChange | str:
+def _change(before: StackSnapshot | None, after: StackSnapshot | None, name: str) -> TouchedStack | str:
     """Return the change of a stack, or its name if nothing differs."""
     old: Mapping[str, str] = before.resources if before else {}
     new: Mapping[str, str] = after.resources if after else {}
@@ -74,7 +74,7 @@ def _change(before: StackSnapshot | None, after: StackSnapshot | None, name: str
     names = (old.keys() | new.keys()) if rendered else set(old.keys() & new.keys())
     if before and after and before == after:
         return name
-    return StackChange(
+    return TouchedStack(
         stack=name,
         kind="new" if before is None else "removed" if after is None else "changed",
         before=before,

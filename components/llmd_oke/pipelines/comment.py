@@ -12,14 +12,14 @@ from llmd_bench.texts import code, number, plain
 
 from llmd_oke.pipelines.preview_report import OPERATIONS
 from llmd_oke.pipelines.records import (
-    Changes,
     PassportExcerpt,
     PreviewedResource,
     PreviewReport,
+    ProjectChanges,
     RehearsalReport,
-    ServedModel,
-    StackChange,
+    SnapshotModel,
     StackSnapshot,
+    TouchedStack,
 )
 
 MARK = "<!-- llmd-oke pipeline -->"
@@ -47,11 +47,11 @@ _LABEL = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "`
 
 @dataclass(frozen=True)
 class Reports:
-    """What the jobs of a pull request found, by stack where they ran for each. `artifacts` is the address of the run's
+    """Results of the jobs of a pull request, by stack where they ran for each. `artifacts` is the address of the run's
     files; empty if there is none.
     """
 
-    changes: Changes | None
+    changes: ProjectChanges | None
     previews: Mapping[str, PreviewReport]
     rehearsals: Mapping[str, RehearsalReport]
     missing: Sequence[str] = ()
@@ -92,14 +92,14 @@ def _parts(reports: Reports, detail: int) -> Iterator[str]:
             yield from _stack(change, reports, detail)
 
 
-def _title(changes: Changes) -> str:
+def _title(changes: ProjectChanges) -> str:
     count = len(changes.changes)
     if not count:
         return "## Stacks: none is touched"
     return f"## Stacks: {count} of {count + len(changes.untouched)} touched"
 
 
-def _overview(changes: Changes, reports: Reports) -> str:
+def _overview(changes: ProjectChanges, reports: Reports) -> str:
     rows = ["| stack | check | policies | $/hour | preview | rehearsal |", "|---|---|---|---:|---|---|"]
     for change in changes.changes[:MAX_ROWS]:
         name = change.stack
@@ -133,7 +133,7 @@ def _policies(after: StackSnapshot | None) -> str:
     return ", ".join(told) or "passed"
 
 
-def _prices(change: StackChange) -> str:
+def _prices(change: TouchedStack) -> str:
     before, after = (
         side.usd_per_hour if side and not side.problems else None for side in (change.before, change.after)
     )
@@ -145,7 +145,7 @@ def _prices(change: StackChange) -> str:
     return f"{before:,.2f} → {after:,.2f} (**{after - before:+,.2f}**)"
 
 
-def _previewed(change: StackChange, report: PreviewReport | None) -> str:
+def _previewed(change: TouchedStack, report: PreviewReport | None) -> str:
     if change.kind == "removed":
         return "stays until `llmd-oke destroy`"
     if report is None or report.missing:
@@ -153,13 +153,14 @@ def _previewed(change: StackChange, report: PreviewReport | None) -> str:
     return f"**refused**, {headline(report.counts)}" if report.refusals else headline(report.counts)
 
 
-def _rehearsed(change: StackChange, report: RehearsalReport | None) -> str:
+def _rehearsed(change: TouchedStack, report: RehearsalReport | None) -> str:
     if change.kind == "removed" or report is None:
         return "none" if change.kind != "removed" else "-"
-    return f"{'passed' if report.passed else '**failed**'} ({report.seconds / 60:.0f} min)"
+    took = f"{report.seconds:.0f} s" if report.seconds < 100 else f"{report.seconds / 60:.0f} min"
+    return f"{'passed' if report.passed else '**failed**'} ({took})"
 
 
-def _stack(change: StackChange, reports: Reports, detail: int) -> Iterator[str]:
+def _stack(change: TouchedStack, reports: Reports, detail: int) -> Iterator[str]:
     after, preview = change.after, reports.previews.get(change.stack)
     yield f"### {code(change.stack)}"
     if after is None:
@@ -179,7 +180,7 @@ def _stack(change: StackChange, reports: Reports, detail: int) -> Iterator[str]:
         yield _folded(f"Diagram{_where(reports.artifacts)}", f"```mermaid\n{diagram(after)}\n```")
 
 
-def _price_table(change: StackChange) -> Iterator[str]:
+def _price_table(change: TouchedStack) -> Iterator[str]:
     """Yield the table of the parts whose price differs."""
     sides = [
         {part.part: part.usd_per_hour for part in side.costs} if side else {} for side in (change.before, change.after)
@@ -203,9 +204,9 @@ def _price(side: Mapping[str, float | None], part: str) -> str:
     return "unknown" if price is None else f"{price:,.2f}"
 
 
-def _declared(change: StackChange) -> Iterator[str]:
+def _declared(change: TouchedStack) -> Iterator[str]:
     """Yield what the program declares otherwise, as a preview needs a deployed stack and this doesn't."""
-    parts = {"new": change.created, "other": change.changed, "no longer": change.deleted}
+    parts = {"new": change.created, "changed": change.changed, "gone": change.deleted}
     if change.before is None or not any(parts.values()):
         return
     counts = ", ".join(f"{len(names)} {how}" for how, names in parts.items() if names)
@@ -312,7 +313,7 @@ def diagram(stack: StackSnapshot) -> str:
     return "\n".join(lines)
 
 
-def _model_lines(name: str, model: ServedModel) -> Iterator[str]:
+def _model_lines(name: str, model: SnapshotModel) -> Iterator[str]:
     """Yield the lines of a model: its servers by role, and the routers before those that take requests."""
     servers = {role.role: f"{name}{_identifier(role.role)}" for role in model.roles}
     first = servers.get("decode") or next(iter(servers.values()), name)

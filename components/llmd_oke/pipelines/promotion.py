@@ -131,7 +131,7 @@ class _Update(BaseModel):
 
 
 class _Document(_Told):
-    """What `llmd-oke up --json` and `llmd-oke rehearse --json` print of an update."""
+    """Parts of the JSON document that `llmd-oke up` and `llmd-oke rehearse` print of an update."""
 
     changes: dict[str, int] = {}
     problems: tuple[_Problem, ...] = ()

@@ -59,8 +59,8 @@ class PricedPart(PipelineRecord):
     usd_per_hour: float | None
 
 
-class Breach(PipelineRecord):
-    """Breach of one of the project's policies."""
+class PolicyBreach(PipelineRecord):
+    """PolicyBreach of one of the project's policies."""
 
     policy: Line
     level: Literal["advisory", "mandatory"]
@@ -75,7 +75,7 @@ class ServersOfRole(PipelineRecord):
     gpus_each: int
 
 
-class ServedModel(PipelineRecord):
+class SnapshotModel(PipelineRecord):
     """A model of a stack: servers by role, and the way its requests take."""
 
     name: Line
@@ -119,10 +119,10 @@ class StackSnapshot(PipelineRecord):
     resources: dict[Line, str] = {}
     config_hash: str = ""
     costs: Annotated[tuple[PricedPart, ...], BeforeValidator(_few)] = ()
-    breaches: Annotated[tuple[Breach, ...] | None, BeforeValidator(_few)] = None
+    breaches: Annotated[tuple[PolicyBreach, ...] | None, BeforeValidator(_few)] = None
     advice: Lines = ()
     entry: Line = ""
-    models: Annotated[tuple[ServedModel, ...], BeforeValidator(_few)] = ()
+    models: Annotated[tuple[SnapshotModel, ...], BeforeValidator(_few)] = ()
     pools: Annotated[tuple[NodesOfPool, ...], BeforeValidator(_few)] = ()
     gpus: int = 0
     used_gpus: int = 0
@@ -148,7 +148,7 @@ class Snapshots(PipelineRecord):
     stacks: Annotated[tuple[StackSnapshot, ...], BeforeValidator(_few)]
 
 
-class StackChange(PipelineRecord):
+class TouchedStack(PipelineRecord):
     """Change of one stack between two commits; `before` is None if it is new, `after` if it is removed."""
 
     stack: StackName
@@ -160,14 +160,14 @@ class StackChange(PipelineRecord):
     deleted: Lines = ()
 
 
-class Changes(PipelineRecord):
+class ProjectChanges(PipelineRecord):
     """Stacks that differ between two commits, and the names of the others. `notes` say what the comparison can't
     tell.
     """
 
     base: CommitName
     head: CommitName
-    changes: Annotated[tuple[StackChange, ...], BeforeValidator(_few)] = ()
+    changes: Annotated[tuple[TouchedStack, ...], BeforeValidator(_few)] = ()
     untouched: Annotated[tuple[StackName, ...], BeforeValidator(_few)] = ()
     notes: Lines = ()
 

@@ -12,11 +12,11 @@ from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import planning
 from llmd_oke.config import stack_file, stacks, yaml_files
 from llmd_oke.pipelines.records import (
-    Breach,
     NodesOfPool,
+    PolicyBreach,
     PricedPart,
-    ServedModel,
     ServersOfRole,
+    SnapshotModel,
     Snapshots,
     StackSnapshot,
 )
@@ -68,7 +68,7 @@ def snapshot(project: Path, stack: str) -> StackSnapshot:
         breaches=None
         if violations is None or organisation is None
         else tuple(
-            Breach(policy=item.policy, level=level, text=str(item))
+            PolicyBreach(policy=item.policy, level=level, text=str(item))
             for item in violations
             if (level := organisation.level(item.policy)) != "off"
         ),
@@ -119,9 +119,9 @@ def _entry(plan: Plan) -> str:
     return "inside the cluster"
 
 
-def _model(model: ModelPlan) -> ServedModel:
+def _model(model: ModelPlan) -> SnapshotModel:
     roles = {role.role: role for role in model.units[0].roles}
-    return ServedModel(
+    return SnapshotModel(
         name=model.name,
         topology=str(model.topology),
         copies=len(model.units),

@@ -43,7 +43,7 @@ def upstream_sources() -> UpstreamSources:
 
 
 class UpstreamNews(PipelineRecord):
-    """What moved upstream.
+    """News of upstream projects.
 
     Attributes:
         images: images whose tag has another digest than in the lock.

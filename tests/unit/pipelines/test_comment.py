@@ -9,18 +9,18 @@ from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
 from llmd_oke.pipelines.comment import LIMITS, MARK, Reports, comment, diagram, sentence
 from llmd_oke.pipelines.records import (
-    Breach,
-    Changes,
     NodesOfPool,
     PassportExcerpt,
+    PolicyBreach,
     PreviewedResource,
     PreviewReport,
     PricedPart,
+    ProjectChanges,
     RehearsalReport,
-    ServedModel,
     ServersOfRole,
-    StackChange,
+    SnapshotModel,
     StackSnapshot,
+    TouchedStack,
     read_record,
     write_record,
 )
@@ -32,7 +32,7 @@ HOSTILE = (
     "</details><script>alert(1)</script> [x](https://evil.example) ![y](//evil.example/z.png) `@admin` #1 @team/ops"
     " www.evil.example | # heading\n/close\n- item **bold** <!-- llmd-oke pipeline --> $(id) `id` ${{ secrets.X }} ```"
 )
-MODEL = ServedModel(
+MODEL = SnapshotModel(
     name="gpt-oss-120b",
     topology="8p-tp1-4d-tp2",
     copies=2,
@@ -51,19 +51,19 @@ def snapshot(stack: str = "prod", usd: float = 48.0, **more: object) -> StackSna
     return StackSnapshot.model_validate({**known, **more})
 
 
-def change(stack: str = "prod", **more: object) -> StackChange:
+def change(stack: str = "prod", **more: object) -> TouchedStack:
     known: dict[str, object] = {"before": snapshot(stack), "after": snapshot(stack, 96.0), "kind": "changed"}
-    return StackChange.model_validate({"stack": stack, **known, **more})
+    return TouchedStack.model_validate({"stack": stack, **known, **more})
 
 
-def reports(*changed: StackChange, **more: object) -> Reports:
+def reports(*changed: TouchedStack, **more: object) -> Reports:
     known: dict[str, object] = {"previews": {}, "rehearsals": {}}
-    return Reports(Changes(base=BASE, head=HEAD, changes=changed, untouched=("other",)), **{**known, **more})  # type: ignore[arg-type]
+    return Reports(ProjectChanges(base=BASE, head=HEAD, changes=changed, untouched=("other",)), **{**known, **more})  # type: ignore[arg-type]
 
 
 def full() -> Reports:
     """Reports of one stack in which every text is the pull request's."""
-    breaches = tuple(Breach(policy=HOSTILE, level=level, text=HOSTILE) for level in ("advisory", "mandatory"))  # type: ignore[arg-type]
+    breaches = tuple(PolicyBreach(policy=HOSTILE, level=level, text=HOSTILE) for level in ("advisory", "mandatory"))  # type: ignore[arg-type]
     pools = (NodesOfPool(name=HOSTILE, shape=HOSTILE, nodes=1),)
     models = (MODEL.model_copy(update={"name": HOSTILE, "topology": HOSTILE}),)
     costs = (PricedPart(part=HOSTILE, usd_per_hour=None),)
@@ -106,8 +106,8 @@ def test_a_stack_that_is_gone_or_new_is_told_as_that():
 
 def test_policies_are_told_by_their_level_and_mandatory_ones_first():
     breaches = (
-        Breach(policy="shapes", level="advisory", text="another shape"),
-        Breach(policy="regions", level="mandatory", text="another region"),
+        PolicyBreach(policy="shapes", level="advisory", text="another shape"),
+        PolicyBreach(policy="regions", level="mandatory", text="another region"),
     )
     text = comment(reports(change(after=snapshot(breaches=breaches))), 60_000)
     assert "| **1 refuse it**, 1 advisory |" in text
@@ -204,7 +204,7 @@ def test_a_file_that_no_job_writes_is_refused(tmp_path: Path):
     long = tmp_path / "changes.json"
     long.write_bytes(b" " * (9 * 2**20))
     with pytest.raises(KitError, match="longer than 8 MiB"):
-        read_record(long, Changes)
+        read_record(long, ProjectChanges)
 
 
 @pytest.mark.parametrize("name", ["a b", "../a", "a`b", "$(id)", "", "a\nb", "-rf", "ü"])
