@@ -513,7 +513,7 @@ class StackConfig(ConfigPart):
 
     @property
     def sends_pod_logs(self) -> bool:
-        """Whether nodes of a created cluster send the output of pods to OCI Logging."""
+        """True if nodes of a created cluster send the output of pods to OCI Logging."""
         logs = self.oci_monitoring.logs if self.oci_monitoring else None
         return self.created_cluster is not None and logs is not None and logs.pods
 

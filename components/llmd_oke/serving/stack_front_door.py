@@ -275,10 +275,8 @@ def secret_objects(args: StackFrontDoorArgs) -> dict[str, Manifest]:
 def _authentication(args: StackFrontDoorArgs) -> pulumi.Output[str] | None:
     keys, tokens = args.get("api_keys"), args.get("tokens")
     if keys is not None:
-        each = (keys, args.get("next_api_keys") or {})
-        return pulumi.Output.all(*(pulumi.Output.all(**own) for own in each)).apply(
-            lambda known: stack_envoy.api_keys(*known)
-        )
+        unresolved: Any = [keys, args.get("next_api_keys") or {}]
+        return pulumi.Output.from_input(unresolved).apply(lambda known: stack_envoy.api_keys(*known))
     if tokens is None:
         return None
     issuer, audiences, uri = tokens["issuer"], tokens["audiences"], tokens.get("key_set_uri")
