@@ -65,7 +65,7 @@ class ApiKeys(ConfigPart):
 
     kind: Literal["api-keys"]
     """`api-keys`: the keys are the secrets `llmd-oke:frontDoorKeys.CLIENT`, one for each client, set with `pulumi
-    config set --secret --path`.
+    config set --secret --path`. `llmd-oke:frontDoorNextKeys.CLIENT` is a second key of a client that changes to it.
     """
 
 

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
@@ -35,6 +35,9 @@ _MIN_CACHE_BITS = 96
 """Minimum entropy in bits of the secret from which cache salts are derived; our choice. vLLM's documentation uses salts
 of 256 bits.
 """
+
+_ENDS_SOON = timedelta(days=14)
+"""Time before the end of a certificate from which on updates warn, as in the alert CertificateExpires."""
 
 _TEXTS = TypeAdapter(dict[str, str])
 
@@ -215,6 +218,15 @@ def certificate_end(chain: str) -> datetime | None:
         return min(certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(chain.encode()))
     except ValueError:
         return None
+
+
+def end_warning(certificate: Certificate, now: datetime | None = None) -> str | None:
+    """Return the warning of an update that a certificate of the stack's config ends soon; None if it doesn't."""
+    now = now or datetime.now(UTC)
+    end = certificate_end(certificate.chain)
+    if end is None or end - now >= _ENDS_SOON:
+        return None
+    return f"llmd-oke:{CERTIFICATE} ends in {(end - now).days} days ({end:%Y-%m-%d}): docs/how-to/rotate-credentials.md"
 
 
 def _time_problems(path: str, chain: Sequence[x509.Certificate], now: datetime) -> Iterator[Problem]:

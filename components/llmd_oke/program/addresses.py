@@ -71,6 +71,8 @@ def front_door_args(
     )
     secrets = front_door_secrets.read_secrets(door, {name: settings.get(name) for name in names})
     pair, tls = secrets.certificate, door.tls
+    if pair is not None and (warning := front_door_secrets.end_warning(pair)) is not None:
+        pulumi.log.warn(warning)
     return arguments(
         StackFrontDoorArgs,
         common_args(plan),

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from certificates_for_tests import certificate, private_key
 from llmd_base.errors import InvalidStack
-from llmd_oke.planning.front_door_secrets import read_secrets
+from llmd_oke.planning.front_door_secrets import Certificate, end_warning, read_secrets
 from llmd_oke.planning.plan import FrontDoorPlan
 from stack_files import plan
 
@@ -59,6 +59,13 @@ def test_a_duplicate_key_is_refused_without_showing_it():
     assert list(result) == ["llmd-oke:frontDoorKeys.bob"]
     assert "alice has the same key" in result["llmd-oke:frontDoorKeys.bob"]
     assert ALICE not in str(result)
+
+
+@pytest.mark.parametrize(("days", "told"), [(13.5, "ends in 13 days (2026-06-14)"), (15, None)])
+def test_an_update_tells_a_certificate_that_ends_soon(days: float, told: str | None):
+    chain = certificate(key(), HOST, NOW + timedelta(days=days)).chain
+    warning = end_warning(Certificate(chain, key().pem), NOW)
+    assert (told in warning) if told and warning else warning is told
 
 
 def test_a_client_may_have_a_next_key_beside_its_present_one():
