@@ -78,8 +78,7 @@ def find_losses(pulumi: PulumiCli, client: ClientOf, compartment_id: str, progre
         progress: receiver of messages.
 
     Raises:
-        KitError: OCI doesn't answer, doesn't show the compartment, or has a cluster that the plug-in doesn't find; or
-            an engine has left operations unfinished.
+        KitError: OCI doesn't answer, doesn't show the compartment, or has a cluster that the plug-in doesn't find.
     """
     state: State = pulumi.export()["deployment"] or {}
     resources: Sequence[Mapping[str, Any]] = state.get("resources") or ()
