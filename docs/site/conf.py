@@ -27,7 +27,11 @@ html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 
 CONTENTS = {
-    "Start": ("docs/how-to/first-hour", "docs/how-to/get-started-on-oci", "docs/how-to/get-started-on-an-existing-cluster"),
+    "Start": (
+        "docs/how-to/first-hour",
+        "docs/how-to/get-started-on-oci",
+        "docs/how-to/get-started-on-an-existing-cluster",
+    ),
     "How to": ("docs/how-to/README", "docs/alerts/README"),
     "Reference": (
         *("docs/reference/commands", "docs/reference/stack-file", "docs/reference/components"),

@@ -34,7 +34,8 @@ HEAD = """# Signatures of known faults
 What [`llmd-oke doctor`](how-to/find-known-faults.md) looks for, by component: in logs, in events and states of
 Kubernetes' objects, and in metrics. Severities are those of
 [`status`](how-to/see-how-a-stack-is.md#what-the-words-mean). Made from `values/signatures`, which has the texts and
-patterns too, and the recorded line that each is tested with; `tests/unit/doctor/test_doctor_signatures.py` holds it to that.
+patterns too, and the recorded line that each is tested with;
+`tests/unit/doctor/test_doctor_signatures.py` holds it to that.
 """
 
 
