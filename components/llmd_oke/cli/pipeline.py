@@ -284,11 +284,10 @@ def drift(
         title = "nothing was changed by hand" if not changes else f"changed by hand: {len(changes)}"
     except NoStackError:
         title = "not deployed"
-    items = [f"- {comments.sentence(str(change))}" for change in changes]
-    _write(
-        "\n\n".join([f"### {code(stack)}: {title}", *(["\n".join(["**Changes**", "", *items])] * bool(items))]) + "\n",
-        summary,
-    )
+    parts = [f"### {code(stack)}: {title}"]
+    if changes:
+        parts.append("\n".join(["**Changes**", "", *(f"- {comments.sentence(str(change))}" for change in changes)]))
+    _write("\n\n".join(parts) + "\n", summary)
     if changes:
         raise typer.Exit(DRIFTED)
 

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
+import httpx2
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from job_tokens_for_tests import CLIENT, TENANCY, Issuers, issuers
 from llmd_base.errors import KitError
 from llmd_oke.access import federation
-from llmd_oke.access.federation import TokenExchange, exchange_of, signed_in
+from llmd_oke.access.federation import TokenExchange, exchange_of, job_token, signed_in
 from llmd_oke.access.sign_in import Auth, auth_of_environment
 from llmd_oke.access.signing import api_key_signer, cluster_token
 
@@ -127,3 +128,14 @@ def test_a_job_with_two_identities_is_refused():
 
 def test_without_settings_for_it_no_federated_sign_in_is_tried():
     assert exchange_of(dict.fromkeys(NAMES, "")) is None
+
+
+@pytest.mark.parametrize("audience", ["https://domain.example", ["https://domain.example", "urn:other"]])
+def test_a_job_of_gitlab_takes_its_token_for_the_audience(audience: object):
+    tokens = Issuers()
+    given = {"LLMD_OKE_PULUMI_ID_TOKEN": tokens.signed(aud="urn:pulumi:org:acme")}
+    given["LLMD_OKE_OCI_ID_TOKEN"] = tokens.signed(aud=audience)
+    with httpx2.Client() as http:
+        assert job_token("https://domain.example", given, http) == given["LLMD_OKE_OCI_ID_TOKEN"]
+        with pytest.raises(KitError, match="None of the job's tokens is for"):
+            job_token("https://other.example", given, http)

@@ -1,0 +1,131 @@
+"""`scripts/gitlab`: the comment on a merge request and the state of main, asked of a stand-in for GitLab's API."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from llmd_oke.pipelines.comment import MARK
+from stack_files import PROJECT
+
+pytestmark = pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "jq"))), reason="no bash, curl or jq")
+
+TOKEN, JOB_TOKEN = "a project token", "a job token"
+NOTES = "/api/v4/projects/5/merge_requests/7/notes"
+
+
+@dataclass
+class GitLab:
+    """Notes of a merge request, states of jobs by their names, and what was asked."""
+
+    url: str = ""
+    notes: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    states: dict[str, str] = field(default_factory=dict[str, str])
+    asked: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    def answer(self, method: str, path: str, query: dict[str, list[str]], headers: Any, body: str) -> tuple[int, Any]:
+        self.asked.append((method, path))
+        if "/jobs/artifacts/" in path:
+            found = self.states.get(query["job"][0]) if headers["JOB-TOKEN"] == JOB_TOKEN else None
+            return (200, json.loads(found)) if found else (404, {})
+        if headers["PRIVATE-TOKEN"] != TOKEN:
+            return 401, {}
+        if path == "/api/v4/user":
+            return 200, {"id": 42}
+        form = parse_qs(body)
+        if method == "GET":
+            first = (int(query["page"][0]) - 1) * 100
+            return 200, self.notes[first : first + 100]
+        if method == "POST":
+            self.notes.append({"id": len(self.notes), "author": {"id": 42}, "body": form["body"][0]})
+        else:
+            self.notes[int(path.rpartition("/")[2])]["body"] = form["body"][0]
+        return 200, {}
+
+
+@pytest.fixture
+def gitlab() -> Iterator[GitLab]:
+    there = GitLab()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            url, length = urlsplit(self.path), int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length).decode()
+            status, document = there.answer(self.command, url.path, parse_qs(url.query), self.headers, body)
+            content = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = _answer  # noqa: N815 - the library's names
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+            """Log nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    there.url = f"http://127.0.0.1:{server.server_port}"
+    yield there
+    server.shutdown()
+
+
+def run(gitlab: GitLab, *words: str, **own: str) -> subprocess.CompletedProcess[str]:
+    known = {
+        "CI_API_V4_URL": f"{gitlab.url}/api/v4",
+        "CI_PROJECT_ID": "5",
+        "CI_DEFAULT_BRANCH": "main",
+        "CI_JOB_TOKEN": JOB_TOKEN,
+        "MERGE_REQUEST": "7",
+        "LLMD_OKE_NOTES_TOKEN": TOKEN,
+    }
+    argv = ["bash", str(PROJECT / "scripts" / "gitlab"), *words]
+    environment = {**os.environ, "no_proxy": "127.0.0.1", **known, **own}
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_comment_is_written_once_and_edited_afterwards(gitlab: GitLab, tmp_path: Path):
+    gitlab.notes = [{"id": i, "author": {"id": 1}, "body": f"{MARK} of somebody else"} for i in range(120)]
+    file = tmp_path / "comment.md"
+    for text in ("first & second=1", "ünother\n\n+ line"):
+        file.write_text(f"{MARK}\n\n{text}\n")
+        ended = run(gitlab, "note", str(file))
+        assert ended.returncode == 0, ended.stderr
+    assert len(gitlab.notes) == 121
+    assert gitlab.notes[120]["body"] == f"{MARK}\n\nünother\n\n+ line\n"
+    assert [item for item in gitlab.asked if item[0] != "GET"] == [("POST", NOTES), ("PUT", f"{NOTES}/120")]
+
+
+def test_without_a_token_the_comment_stays_an_artifact(gitlab: GitLab, tmp_path: Path):
+    (tmp_path / "comment.md").write_text(MARK)
+    ended = run(gitlab, "note", str(tmp_path / "comment.md"), LLMD_OKE_NOTES_TOKEN="")
+    assert ended.returncode == 0
+    assert "an artifact alone" in ended.stderr
+    assert gitlab.asked == []
+
+
+def test_a_refused_token_fails_the_job(gitlab: GitLab, tmp_path: Path):
+    (tmp_path / "comment.md").write_text(MARK)
+    ended = run(gitlab, "note", str(tmp_path / "comment.md"), LLMD_OKE_NOTES_TOKEN="another")
+    assert ended.returncode
+    assert "401" in ended.stderr
+    assert "another" not in ended.stdout + ended.stderr
+
+
+def test_the_state_is_that_of_the_jobs_of_the_default_branch(gitlab: GitLab, tmp_path: Path):
+    gitlab.states = {"drift prod": '{"version": 3}'}
+    ended = run(gitlab, "state", "prod", str(tmp_path / "prod.json"))
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((tmp_path / "prod.json").read_text()) == {"version": 3}
+    ended = run(gitlab, "state", "dev", str(tmp_path / "dev.json"))
+    assert ended.returncode == 0
+    assert "no job of main has left a state of dev" in ended.stderr
+    assert not (tmp_path / "dev.json").exists()

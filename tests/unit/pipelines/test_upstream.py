@@ -1,0 +1,69 @@
+"""What moved upstream: tags of releases on a Git server, recipes, and sources that give no answer."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from listening import Listener
+from llmd_base.errors import KitError
+from llmd_oke.operations.registries import LockUpdate, RegistryNews
+from llmd_oke.pipelines import upstream
+from llmd_oke.pipelines.revisions import git
+from llmd_oke.pipelines.upstream import ReleaseSource, UpstreamSources, new_releases, upstream_markdown, upstream_news
+
+TAGS = ("v0.9.0", "v0.10.0", "v0.10.0-rc.1", "v0.11.0", "v1.0.0", "v1.0.0-rc.2", "chart-9.9.9")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> str:
+    repository = tmp_path / "server"
+    git(tmp_path, "init", "--quiet", str(repository))
+    own = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+    git(repository, *own, "commit", "--quiet", "--allow-empty", "--message", "first")
+    for tag in TAGS:
+        git(repository, *own, "tag", "--annotate", "--message", tag, tag)
+    return repository.as_uri()
+
+
+def source(url: str) -> ReleaseSource:
+    return ReleaseSource(url=url, tags=r"^v(\d+\.\d+\.\d+)$", entry="llm-d-{version}")
+
+
+def test_releases_above_the_newest_known_one_are_news_without_candidates(server: str):
+    assert new_releases(source(server)) == ["v1.0.0", "v0.11.0"]
+
+
+def test_the_kits_own_sources_are_read():
+    known = upstream.upstream_sources()
+    assert known.recipes.startswith("https://")
+    assert known.releases
+
+
+@pytest.mark.parametrize("url", ["file:///nowhere", "--upload-pack=touch x"])
+def test_a_repository_that_is_not_there_is_told(url: str):
+    with pytest.raises(KitError, match="`git ls-remote` failed"):
+        new_releases(source(url))
+
+
+def test_a_source_without_an_answer_keeps_the_others(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    moved = LockUpdate("text", {"docker.io/x:1": ("sha256:a", "sha256:b")}, {"docker.io/y:1": "refused"})
+    monkeypatch.setattr(upstream, "registry_news", lambda *_: RegistryNews(tmp_path / "lock.yaml", "text", moved))
+    sources = UpstreamSources(recipes="file:///nowhere", releases=(source(server),))
+    news = upstream_news(tmp_path, (), sources, Listener())
+    assert news.images == ("docker.io/x:1: sha256:b, and was sha256:a",)
+    assert news.releases == (f"{server}: v1.0.0", f"{server}: v0.11.0")
+    assert set(news.unanswered) == {"docker.io/y:1", "file:///nowhere"}
+    said = upstream_markdown(news)
+    assert said.index("**Tags that name another image**") < said.index("**Releases**") < said.index("**No answer**")
+
+
+def test_a_quiet_night_says_so():
+    assert upstream_markdown(upstream.UpstreamNews()) == "### Upstream\n\nNothing moved.\n"
+
+
+def test_changed_recipes_are_told(monkeypatch: pytest.MonkeyPatch):
+    change = SimpleNamespace(model="m", path="base_args[0]", before="a", after="b")
+    news = SimpleNamespace(differences=[change], gone=["g"], unknown=["u"], further=["owner/name"])
+    lines = list(upstream._recipe_lines(news))  # type: ignore[arg-type]
+    assert lines[0] == "m: base_args[0] was a and is b"
+    assert len(lines) == 4
