@@ -208,7 +208,7 @@ def _credentials(status: StackStatus) -> Iterator[str]:
         return
     for item in status.credentials:
         ends = f", ends {item.ends:%Y-%m-%d}" if item.ends else ""
-        yield f"{item.secret} ({item.what}): unchanged for {age_text(item.changed, status.reading.taken)}{ends}"
+        yield f"{item.secret} ({item.what}) changed {age_text(item.changed, status.reading.taken)} ago{ends}"
 
 
 def _credential_document(item: Credential) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_secrets_are_shown_with_their_age_and_the_end_of_certificates(run: Run, 
         "ends": None,
     }
     screen = run("status").stdout
-    assert "own (certificate): unchanged for" in screen
+    assert "own (certificate) changed" in screen
     assert f"ends {ends}" in screen
 
 
