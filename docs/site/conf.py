@@ -28,9 +28,8 @@ html_theme_options = {"navigation_with_keys": True}
 
 CONTENTS = {
     "Start": (
-        "docs/how-to/first-hour",
-        "docs/how-to/get-started-on-oci",
-        "docs/how-to/get-started-on-an-existing-cluster",
+        *("docs/how-to/first-hour", "docs/how-to/rehearse", "docs/how-to/get-started-on-oci"),
+        *("docs/how-to/get-started-on-an-existing-cluster", "docs/how-to/first-run-on-oci"),
     ),
     "How to": ("docs/how-to/README", "docs/alerts/README"),
     "Reference": (
@@ -44,10 +43,10 @@ CONTENTS = {
     ),
     "Project": ("CONTRIBUTING", "CHANGELOG", "tools/README"),
 }
-"""Pages of the side bar by heading. Pages of a folder stand below the folder's README, in the order in which it links."""
+"""Pages of the side bar by heading. Other pages of a folder stand below its README, in the order in which it links."""
 
 
-def add_contents(app: Sphinx, name: str, content: list[str]) -> None:
+def add_contents(_app: Sphinx, name: str, content: list[str]) -> None:
     """Append the tables of contents to the first page and to the README of each folder, which GitHub doesn't need."""
     if name == root_doc:
         examples = tuple(f"examples/{page.parent.name}/README" for page in sorted(ROOT.glob("examples/*/README.md")))

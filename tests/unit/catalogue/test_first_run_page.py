@@ -31,6 +31,7 @@ class Stage(BaseModel):
     questions: tuple[Question, ...]
 
 
+HEADS = ("| question | probe | as expected | otherwise |", "|---|---|---|---|")
 STAGES = [
     Stage.model_validate(stage) for stage in read_yaml(values_folder() / "operations" / "first-run.yaml")["stages"]
 ]
