@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from llmd_base.errors import KitError
-from llmd_oke.config import CONFIG_KEY, project_name, stack_file
-from llmd_oke.config.yaml_files import read, text_of
+from llmd_oke.config import CONFIG_KEY, project_name, read, stack_file, yaml_files
+from llmd_oke.config.yaml_files import text_of
 from llmd_oke.values import VALUES, open_project, project_values
 
 from llmd_rehearsal import front_door
@@ -89,7 +89,7 @@ def copy_project(
         copy.passphrase_file.touch(mode=0o600)
         copy.passphrase_file.write_text(secrets.token_urlsafe(32))
     salt_source = stack_file(state / DEPLOYED, stack)
-    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), router, salt_source, state, cut)
+    _write_stack_file(read(project, stack), stack_file(copy.folder, stack), router, salt_source, state, cut)
     return copy
 
 
@@ -107,18 +107,17 @@ def _copy_values(project: Path, copy: Path) -> None:
 
 
 def _write_stack_file(
-    source: Path, target: Path, router: str, salt_source: Path, state: Path, cut: CutStack | None
+    written: dict[str, Any], target: Path, router: str, salt_source: Path, state: Path, cut: CutStack | None
 ) -> None:
-    """Write the stack file of the project's copy, with the encryption salt of the last update's stack file."""
-    document: dict[str, Any] = read(source).value
-    stack: dict[str, Any] = front_door.rehearsed_front_door(
-        front_door.rehearsed_gateway(document["config"][CONFIG_KEY])
-    )
+    """Write the stack file of the project's copy, with the encryption salt of the last update's stack file. `written`
+    is the stack as its file and those that it builds on have it.
+    """
+    stack: dict[str, Any] = front_door.rehearsed_front_door(front_door.rehearsed_gateway(written))
     stack = cut.written_into(stack) if cut else stack
     override: dict[str, Any] = stack.get("override") or {}
     if router != override.get("router", stack.get("release")):
         stack = {**stack, "override": {**override, "router": router}}
-    deployed: dict[str, Any] = read(salt_source).value if salt_source.exists() else {}
+    deployed: dict[str, Any] = yaml_files.read(salt_source).value if salt_source.exists() else {}
     salt = {key: deployed[key] for key in ("encryptionsalt",) if key in deployed}
     hosts = source_hosts()
     rehearsed = {SOURCE_URL_KEY: f"https://{hosts.object_storage}{hosts.bucket}", REHEARSED_KEY: True}

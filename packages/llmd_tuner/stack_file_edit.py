@@ -7,9 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
+from llmd_oke import config
 from llmd_oke.config import CONFIG_KEY, Topology, yaml_files
+from llmd_oke.config.engine import ROLES
 from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner.search import Candidate, at_loads
@@ -91,16 +94,26 @@ class StackFileChange:
     add_scaling: bool = False
 
 
-def apply_change(text: str, model: int, choice: StackFileChange) -> str:
-    """Return the text of a stack file with the change applied to its entry `models[model]`.
+def apply_change(text: str, model: int, choice: StackFileChange, project: Path = Path()) -> str:
+    """Return the text of a stack file with the change applied to its entry `models[model]`. An entry of a file that the
+    stack builds on stays as it is, for other stacks; what differs is written into the stack file under the entry's name.
 
     Raises:
-        KitError: ruamel.yaml is not installed, or the file has no such entry.
+        KitError: ruamel.yaml is not installed, or a file that the stack builds on can't be read.
     """
     document = yaml_files.load(text)
-    entry = cast("Mapping[str, Any]", document)["config"][CONFIG_KEY]["models"][model]
+    stack: Any = cast("Mapping[str, Any]", document)["config"][CONFIG_KEY]
+    effective = config.effective_object(config.stack_object(yaml_files.plain(text)), project)
+    planned: Mapping[str, Any] = effective.value["models"][model]
+    origin = effective.origin_of(f"models[{model}]")
+    name: str | int = origin.steps[-1] if origin.source.own else planned.get("name", planned["model"])
+    if not origin.source.own:
+        if stack.get("models") is None:
+            stack["models"] = yaml_files.new_map({})
+        stack["models"][name] = yaml_files.new_map({})
+    entry = stack["models"][name]
     changes: dict[str, Any] = {"topology": choice.topology}
-    if choice.copies != entry.get("copies", 1):
+    if choice.copies != planned.get("copies", 1):
         changes["copies"] = choice.copies
     for key, value in changes.items():
         _put(entry, key, value, after="topology")
@@ -111,23 +124,27 @@ def apply_change(text: str, model: int, choice: StackFileChange) -> str:
         _put(entry, "engine", engine, after="slo")
     else:
         engine["maxNumSeqs"] = choice.max_num_seqs
-    if choice.thresholds and (choice.add_scaling or entry.get("scaling") is not None):
-        _put_scaling(entry, choice.thresholds)
+    if choice.thresholds and (choice.add_scaling or planned.get("scaling") is not None):
+        if entry.get("scaling") is None:
+            before: Mapping[str, Any] = planned.get("scaling") or {}
+            limits = {role: yaml_files.new_map(before[role]) for role in before if role in ROLES}
+            _put(entry, "scaling", yaml_files.new_map(limits), after="engine")
+        _put_scaling(entry, choice.thresholds, of_base=isinstance(name, str))
     return yaml_files.dump(document, text)
 
 
-def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThresholds]) -> None:
-    """Write the thresholds of the roles that there are now.
+def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThresholds], *, of_base: bool) -> None:
+    """Write the thresholds of the roles that there are now; `null` takes away a role of the base.
 
     Limits stay, as far as they enclose the topology; roles that are new may shrink in proportion, until the smaller of
     them has one server.
     """
     smallest = min(role_thresholds.replicas for role_thresholds in thresholds.values())
-    if entry.get("scaling") is None:
-        _put(entry, "scaling", yaml_files.new_map({}), after="engine")
     scaling = entry["scaling"]
-    for stale in {"prefill", "decode", "aggregated"} & scaling.keys() - thresholds.keys():
+    for stale in set(ROLES) & scaling.keys() - thresholds.keys():
         del scaling[stale]
+        if of_base:
+            scaling[stale] = None
     for role, role_thresholds in thresholds.items():
         if scaling.get(role) is None:
             least = round(role_thresholds.replicas / smallest)

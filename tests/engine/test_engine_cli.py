@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pulumi
 import pytest
-from llmd_oke.config import yaml_files
+from llmd_oke import config
+from llmd_oke.config import effective_object, yaml_files
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_rehearsal.programs import locate
 from pulumi import automation
 from pulumi_engine import new_stack
+from test_engine_plans import _language
 
 pytestmark = pytest.mark.engine
 
@@ -55,6 +57,30 @@ def test_a_stack_file_is_read_as_pulumi_reads_it(cli: PulumiCli) -> None:
         if (ours, type(ours)) != (theirs, type(theirs)) and not isinstance(ours, date)
     }
     assert differing == {}
+
+
+def test_a_stack_with_a_base_is_updated_by_pulumi_alone(cli: PulumiCli) -> None:
+    """The engine hands the program what the stack file says itself; the program reads the base."""
+    (cli.project / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: python\nstackConfigDir: stacks\n")
+    (cli.project / "stacks").mkdir()
+    (cli.project / "stacks" / "shared.yaml").write_text("smoke: {requests: 8}\nnamespace: shared\n")
+    (cli.project / "stacks" / "Pulumi.test.yaml").write_text(
+        "config:\n  llmd-oke:stack:\n    base: shared.yaml\n    namespace: dev\n"
+    )
+
+    def program() -> None:
+        written = pulumi.Config("llmd-oke").require_object("stack")
+        pulumi.export("stack", effective_object(written, cli.project).value)
+
+    def pulumi_cli(*words: str) -> None:
+        subprocess.run([cli.program, *words, "--stack", "test"], cwd=cli.project, check=True, capture_output=True)
+
+    subprocess.run([cli.program, "stack", "init", "test"], cwd=cli.project, check=True, capture_output=True)
+    with _language(program) as address:
+        pulumi_cli("up", "--yes", "--skip-preview", "--client", address, "--exec-kind", "auto.inline")
+    pulumi_cli("config", "set", "--path", "llmd-oke:stack.smoke.requests", "9")
+    assert cli.outputs()["stack"] == {"smoke": {"requests": 8}, "namespace": "dev"}
+    assert config.read(cli.project, "test") == {"smoke": {"requests": 9}, "namespace": "dev"}
 
 
 def test_the_cli_shows_history_and_outputs_of_the_last_operation(cli: PulumiCli) -> None:

@@ -35,8 +35,10 @@ def stack_file() -> Iterator[str]:
     schema = json.loads((STACKS / "schema.json").read_text())
     definitions = schema["$defs"]
     yield from ["# The stack file", "", "Every key of `stacks/Pulumi.<stack>.yaml`, by object. " + MADE]
-    stack = schema["properties"]["config"]["properties"]["llmd-oke:stack"]
-    for title, definition in {"llmd-oke:stack": stack, **definitions}.items():
+    stack, base = definitions["Stack"], definitions["PartOfStack"]["properties"]["base"]
+    stack = {**stack, "properties": {"base": base, **stack["properties"]}}
+    whole = {name: definition for name, definition in definitions.items() if not name.startswith(("Stack", "PartOf"))}
+    for title, definition in {"llmd-oke:stack": stack, **whole}.items():
         yield from ["", f"## {title}", "", cell(definition.get("description", ""))]
         if "properties" not in definition:
             continue

@@ -145,9 +145,7 @@ def judged(kind: EntryKind[EntryType], name: str) -> tuple[EntryType | None, Seq
     if result is not None and kind.key is not None and getattr(result, kind.key) != name:
         problems = [*problems, Problem(kind.key, getattr(result, kind.key), name, f"the file is {name}{SUFFIX}")]
     return result, [
-        problem
-        if problem.file
-        else replace(problem, line=problem.line or document.line_of_part(problem.path), file=where)
+        problem if problem.file else replace(problem, line=problem.line or document.line(problem.path), file=where)
         for problem in problems
     ]
 

@@ -83,8 +83,8 @@ def _field_document(found: "FieldExplanation") -> dict[str, Any]:
     return {
         "field": str(found.field),
         "value": found.value,
-        "keys": [document("path value line", probe.key, tried=probe.value) for probe in found.origins],
-        "untried": [document("path value line", item.key, why=item.why) for item in found.untried],
+        "keys": [document("path value line file", probe.key, tried=probe.value) for probe in found.origins],
+        "untried": [document("path value line file", item.key, why=item.why) for item in found.untried],
         "catalogue": [document("file line text", line) for line in found.catalogue],
         "component": found.component or None,
     }
@@ -94,8 +94,8 @@ def _key_document(known: "KeyExplanation") -> dict[str, Any]:
     return document(
         "description accepted default other on_more_nodes why figures",
         known,
-        key=document("path value line", known.key),
-        inner=[document("path value line", key) for key in known.inner],
+        key=document("path value line file", known.key),
+        inner=[document("path value line file", key) for key in known.inner],
         figures={name: {"before": before, "after": after} for name, (before, after) in known.figures.items()},
         changes=[
             {
@@ -160,7 +160,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _key(key: "StackKey") -> str:
-    where = "a default" if key.line is None else f"line {key.line}"
+    where = "a default" if key.line is None else f"{key.file}:{key.line}"
     value = "not set" if key.value is None else f"= {escape(_short(key.value))}, {where}"
     return f"[bold]{escape(key.path)}[/] {value}"
 

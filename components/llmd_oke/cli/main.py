@@ -17,18 +17,8 @@ from llmd_oke.cli.loading import LoadingGroup
 
 _PANELS = {
     "Plan": (
-        "init",
-        "adopt",
-        "check",
-        "explain",
-        "diagram",
-        "preflight",
-        "model",
-        "images",
-        "render",
-        "rehearse",
-        "schema",
-        "migrate",
+        *("init", "adopt", "check", "explain", "config", "diagram", "preflight"),
+        *("model", "images", "render", "rehearse", "schema", "migrate"),
     ),
     "Deploy": ("up", "destroy", "drift", "recover", "state", "rebuild", "nodes", "pipeline", "tunnel", "token"),
     "See how it is": ("status", "doctor", "support"),

@@ -16,7 +16,7 @@ from llmd_oke.cli import console, options, smoke
 from llmd_oke.cli.check import plan_document
 from llmd_oke.cli.rehearsals import rehearsals
 from llmd_oke.cli.status import EVERY_S, PrometheusUrl
-from llmd_oke.config import stack_file
+from llmd_oke.config import read, stack_file
 from llmd_oke.planning import Plan
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def support(
         raise console.ChildExit(rehearsals().run_inside(project, stack, words, reports))
     archive = packing.Archive()
     archive.try_to_add("stack.json", lambda: packing.stack_document(stack_file(project, stack)))
+    archive.try_to_add("effective-stack.json", lambda: read(project, stack))
     archive.try_to_add("versions.json", packing.versions)
     packing.add_reports(archive, reports or project / "reports", stack)
     try:

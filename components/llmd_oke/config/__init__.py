@@ -4,9 +4,13 @@ each other.
 
 from llmd_oke.config.base import ConfigPart
 from llmd_oke.config.cluster import AddOn, Cluster, CreateCluster, ExistingCluster, IamConfig, NetworkConfig, Oidc
+from llmd_oke.config.effective import EffectiveStack
 from llmd_oke.config.engine import Engine, Role
 from llmd_oke.config.load import (
+    effective,
+    effective_object,
     load,
+    locate,
     parse,
     project_name,
     read,
@@ -14,6 +18,7 @@ from llmd_oke.config.load import (
     setting_names,
     settings,
     stack_file,
+    stack_object,
     stacks,
     validate,
 )
@@ -49,7 +54,7 @@ from llmd_oke.config.stack import (
     StackConfig,
     StorageConfig,
 )
-from llmd_oke.config.yaml_files import CONFIG_KEY, locate
+from llmd_oke.config.yaml_files import CONFIG_KEY
 
 __all__ = [
     "CONFIG_KEY",
@@ -59,6 +64,7 @@ __all__ = [
     "ConfigPart",
     "CpuPoolConfig",
     "CreateCluster",
+    "EffectiveStack",
     "Engine",
     "ExistingCluster",
     "FileStorage",
@@ -89,6 +95,8 @@ __all__ = [
     "SystemPoolConfig",
     "Topology",
     "WorkloadConfig",
+    "effective",
+    "effective_object",
     "load",
     "locate",
     "parse",
@@ -98,6 +106,7 @@ __all__ = [
     "setting_names",
     "settings",
     "stack_file",
+    "stack_object",
     "stacks",
     "validate",
 ]

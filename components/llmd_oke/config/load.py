@@ -1,7 +1,7 @@
 """Loader of stack files: returns a StackConfig, or raises an error with all problems of types and keys at once."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from llmd_oke.config import shape_problems, yaml_files
 from llmd_oke.config.deprecated_keys import KeyReplacement, with_current_keys
+from llmd_oke.config.effective import EffectiveStack, StackSource, effective_stack
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.yaml_files import CONFIG_KEY
 from llmd_oke.values import open_project
@@ -67,21 +68,32 @@ def load(project: Path, stack: str) -> StackConfig:
         KitError: the stack file doesn't exist, or is not YAML.
         InvalidStack: the stack file has wrong keys or types; contains all problems, with lines.
     """
-    path = stack_file(project, stack)
     try:
         return validate(read(project, stack))
     except InvalidStack as refused:
-        raise InvalidStack(yaml_files.locate(refused.problems, path)) from refused
+        raise InvalidStack(locate(refused.problems, project, stack)) from refused
 
 
 def read(project: Path, stack: str) -> Any:
-    """Return the object `llmd-oke:stack` of a stack's file, unvalidated. Also opens the project: from then on the
-    catalogue includes the project's `values/`.
+    """Return the object `llmd-oke:stack` of a stack's file with the files that it builds on, unvalidated. Also opens
+    the project: from then on the catalogue includes the project's `values/`.
 
     Raises:
-        KitError: the stack file doesn't exist, or is not YAML.
-        InvalidStack: the object is missing, or a key is repeated.
+        KitError: a file doesn't exist, or is not YAML.
+        InvalidStack: the object is missing, a key is repeated, or a base has no meaning; with lines.
     """
+    return effective(project, stack).value
+
+
+def locate(problems: Iterable[Problem], project: Path, stack: str) -> list[Problem]:
+    """Return the problems of a stack with the places of their values; see `EffectiveStack.located`."""
+    found = list(problems)
+    unplaced = any(not (problem.file or problem.line) for problem in found)
+    return effective(project, stack).located(found) if unplaced else found
+
+
+def effective(project: Path, stack: str) -> EffectiveStack:
+    """Return the same as `read`, with the place of each value."""
     path = stack_file(project, stack)
     open_project(project)
     if not path.is_file():
@@ -92,7 +104,23 @@ def read(project: Path, stack: str) -> Any:
     content = yaml_files.read(path)
     if problems := list(content.problems()):
         raise InvalidStack(problems)
-    return stack_object(content.value)
+    try:
+        value = stack_object(content.value)
+    except InvalidStack as refused:
+        raise InvalidStack(
+            [replace(problem, line=content.line(problem.path)) for problem in refused.problems]
+        ) from refused
+    return effective_stack(value, StackSource(f"{path.parent.name}/{path.name}", content, own=True), path.parent)
+
+
+def effective_object(value: Any, project: Path) -> EffectiveStack:
+    """Return the object `llmd-oke:stack`, as Pulumi's engine or a caller has it, with the files that it builds on.
+
+    Raises:
+        KitError: such a file can't be read, or is not YAML.
+        InvalidStack: such a file doesn't exist, or has no meaning.
+    """
+    return effective_stack(value, StackSource("the stack file", None, own=True), stack_file(project, "any").parent)
 
 
 def settings(project: Path, stack: str) -> dict[str, str]:

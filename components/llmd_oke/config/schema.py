@@ -13,9 +13,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from llmd_oke.config.base import ConfigPart
+from llmd_oke.config.effective import BASE, BASE_PATTERN, NAMED_LISTS
 from llmd_oke.config.engine import EngineRows, RoleRows
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.yaml_files import CONFIG_KEY
+
+_STACK, _PART, _REFERENCE = "Stack", "PartOf", "#/$defs/"
 
 
 class _StackFileSchema(GenerateJsonSchema):
@@ -29,8 +32,9 @@ class _StackFileSchema(GenerateJsonSchema):
 def stack_file_schema(
     suggested: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({}), *, with_texts: bool = True
 ) -> dict[str, Any]:
-    """Return the JSON Schema of `stacks/Pulumi.<stack>.yaml`. It describes the object `llmd-oke:stack`, and accepts all
-    other keys of Pulumi.
+    """Return the JSON Schema of `stacks/Pulumi.<stack>.yaml` and of the files beside them that they build on. It
+    describes the object `llmd-oke:stack`, whole as definition `Stack` and, where there is a `base`, in parts as
+    `PartOfStack`, and accepts all other keys of Pulumi. A file without `config` is one that stacks build on.
 
     `suggested` has names that editors offer, by class name and key. Keys have descriptions only `with_texts`. The
     schema declares draft 2020-12 but uses no keyword that draft 7 lacks.
@@ -49,14 +53,77 @@ def stack_file_schema(
         described["properties"][key]["examples"] = list(names)
     short_form = {"type": "string", "pattern": SHORT_FORM_PATTERN, "description": SHORT_FORMS}
     definitions["Topology"] = {"title": "Topology", "anyOf": [short_form, definitions["Topology"]]}
+    definitions[_STACK] = {**stack, "title": _STACK}
+    definitions.update(_parts_of_stacks(definitions))
+    whole, part = {"$ref": f"{_REFERENCE}{_STACK}"}, {"$ref": f"{_REFERENCE}{_PART}{_STACK}"}
+    either = {"if": {"required": [BASE]}, "then": part, "else": whole}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "llmd-oke stack file",
         "type": "object",
-        "properties": {"config": {"type": "object", "properties": {CONFIG_KEY: stack}, "required": [CONFIG_KEY]}},
-        "required": ["config"],
-        "$defs": definitions,
+        "properties": {"config": {"type": "object", "properties": {CONFIG_KEY: either}, "required": [CONFIG_KEY]}},
+        "if": {"required": ["config"]},
+        "else": part,
+        "$defs": dict(sorted(definitions.items())),
     }
+
+
+def _parts_of_stacks(definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return definitions for a stack that says only what differs from its base, and for that base: no key is required,
+    `null` takes a key away, and lists with names may be changed by the names. Items of lists stay whole.
+    """
+    parts: dict[str, Any] = {}
+
+    def part(node: Any) -> Any:
+        match node:
+            case {"$ref": str(reference)}:
+                name = reference.removeprefix(_REFERENCE)
+                if name not in parts:
+                    parts[name] = {}  # so that definitions may name each other
+                    parts[name] = {**part(definitions[name]), "title": _PART + name}
+                return {**node, "$ref": f"{_REFERENCE}{_PART}{name}"}
+            case {"type": "array"}:
+                return node
+            case {"anyOf": options} | {"oneOf": options}:
+                kept = {key: value for key, value in node.items() if key not in {"oneOf", "anyOf", "discriminator"}}
+                return {**kept, "anyOf": [part(option) for option in options]}
+            case {"properties": properties}:
+                inner = {key: _or_null(part(value)) for key, value in properties.items()}
+                return {key: value for key, value in {**node, "properties": inner}.items() if key != "required"}
+            case _:
+                return node
+
+    part({"$ref": f"{_REFERENCE}{_STACK}"})
+    keys: dict[str, Any] = parts[_STACK]["properties"]
+    for name in NAMED_LISTS:
+        by_name = {
+            "type": "object",
+            "additionalProperties": _or_null(part(definitions[_STACK]["properties"][name]["items"])),
+        }
+        text = "A list replaces that of the base; an object changes its items by name."
+        text = f"{keys[name].get('description', '')} {text}".strip()
+        keys[name] = {
+            "description": text,
+            "anyOf": [definitions[_STACK]["properties"][name], by_name, {"type": "null"}],
+        }
+    keys[BASE] = {
+        "type": "string",
+        "pattern": BASE_PATTERN,
+        "description": "File beside the stack file that this one builds on, such as `shared.yaml`: an object with keys"
+        f" of `{CONFIG_KEY}`. Objects are merged key by key, `null` takes a key away, and anything else replaces it.",
+    }
+    return {_PART + name: definition for name, definition in parts.items()}
+
+
+def _or_null(node: Any) -> Any:
+    """Return the schema of a value that may be `null` too."""
+    options = node.get("anyOf", ())
+    if {"type": "null"} in options or node == {}:
+        return node
+    if options:
+        return {**node, "anyOf": [*options, {"type": "null"}]}
+    text = {"description": node["description"]} if "description" in node else {}
+    return {**text, "anyOf": [node, {"type": "null"}]}
 
 
 def schema_text() -> str:

@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
@@ -65,22 +65,14 @@ class YamlDocument:
     root: yaml.Node | None
 
     def line(self, path: str) -> int | None:
-        """Return the line of a path inside `llmd-oke:stack` (`models[0].topology`), or of the nearest parent that
-        exists. None if the file is empty or has no key `config`.
+        """Return the line of a path (`models[0].topology`), or of the nearest parent that exists; None if the file is
+        empty, or has no part of the path.
         """
-        if self.root is None:
-            return None
-        if path == "config":
-            return _walk(self.root, ["config"])[1]
-        node, line = _walk(self.root, ["config", CONFIG_KEY])
-        inner = None if node is None else _walk(node, steps(path))[1]
-        return inner or line
+        return self.line_at(steps(path))
 
-    def line_of_part(self, path: str) -> int | None:
-        """Return the line of a path in a file that is not a stack file, whose paths start at the root; None if the file
-        is empty.
-        """
-        return None if self.root is None else _walk(self.root, steps(path))[1]
+    def line_at(self, path: Iterable[str | int]) -> int | None:
+        """Return the same of a path as its steps, whose keys may have dots."""
+        return None if self.root is None else _walk(self.root, path)[1]
 
     def problems(self) -> Iterator[Problem]:
         """Return an iterator over problems: repeated keys (YAML forbids them, and parsers disagree about which one
@@ -107,18 +99,6 @@ def read(path: Path, most_values: float = math.inf) -> YamlDocument:
     # PyYAML doesn't wrap some errors of values, such as a date with a 13th month.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise _yaml_error(path, error) from error
-
-
-def locate(problems: Iterable[Problem], path: Path) -> list[Problem]:
-    """Return the problems with their lines in a stack file, sorted by line; problems of other files come first,
-    unchanged.
-    """
-    document = read(path)
-    located = [
-        problem if problem.file or problem.line else replace(problem, line=document.line(problem.path))
-        for problem in problems
-    ]
-    return sorted(located, key=lambda problem: (problem.file is None, problem.line or 0 if problem.file is None else 0))
 
 
 def text_of(document: Any) -> str:

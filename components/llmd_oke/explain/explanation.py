@@ -188,7 +188,7 @@ def explain_key(project: Path, stack: str, path: str, others: Sequence[object] |
     probes = StackProbes(project, stack)
     known = {key.path: key for key in probes.file.known_keys()}
     written = value_at(probes.file.object, path)
-    key = known.get(path) or StackKey(path, written, probes.file.line(path))
+    key = known.get(path) or probes.file.key(path, written)
     about = KeyExplanation(
         key,
         description=next((str(node["description"]) for node in nodes if "description" in node), ""),

@@ -16,9 +16,8 @@ from llmd_oke.catalogue.entries import names
 from llmd_oke.catalogue.models import MODELS
 from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.shapes import SHAPES
-from llmd_oke.config import yaml_files
 from llmd_oke.config.schema import stack_file_schema
-from llmd_oke.config.yaml_files import CONFIG_KEY, steps
+from llmd_oke.config.yaml_files import steps
 
 Schema = Mapping[str, Any]
 
@@ -28,37 +27,37 @@ _FIRST_VALUES: Mapping[str, Sequence[object]] = {"integer": (1, 16, 64), "number
 
 @dataclass(frozen=True)
 class StackKey:
-    """Key of a stack file with its value. `line` is the line of the file that sets it, None where the value is a
+    """Key of a stack file with its value. `file` and `line` are the place that sets it, None where the value is a
     default.
     """
 
     path: str
     value: object
-    line: int | None
+    line: int | None = None
+    file: str | None = None
 
 
 class StackFile:
     """Stack file, parsed, of which copies with other values of some keys can be made."""
 
     def __init__(self, project: Path, stack: str) -> None:
-        self.object: dict[str, Any] = _with_long_topologies(config.read(project, stack))
-        self._lines = yaml_files.read(config.stack_file(project, stack))
+        self._written = config.effective(project, stack)
+        self.object: dict[str, Any] = _with_long_topologies(self._written.value)
 
     def known_keys(self) -> list[StackKey]:
         """Return all keys that have a value, defaults included, in the order of the stack file's types."""
         known = config.validate(self.object).model_dump(mode="json", by_alias=True, exclude_none=True)
-        return [StackKey(path, value, self.line(path)) for path, value in leaves(known)]
+        return [self.key(path, value) for path, value in leaves(known)]
 
-    def line(self, path: str) -> int | None:
-        """Return the line of the file that sets a key. For a key that is written in a short form it is the line of the
-        enclosing key; None where the file doesn't set it.
+    def key(self, path: str, value: object) -> StackKey:
+        """Return a key with the place that sets it. For a key that is written in a short form it is that of the
+        enclosing key.
         """
         if value_at(self.object, path) is None:
-            return None
+            return StackKey(path, value)
         written = path.partition(".topology.")[0] + (".topology" if ".topology." in path else "")
-        return self._lines.line(f"config.{CONFIG_KEY}.{written}") or self._lines.line_of_part(
-            f"config.{CONFIG_KEY}.{written}"
-        )
+        origin = self._written.origin_of(written)
+        return StackKey(path, value, origin.line, origin.source.name)
 
     def with_values(self, values: Mapping[str, object]) -> dict[str, Any]:
         """Return a copy of the parsed stack file with other values; `values` maps paths such as `models[0].name` to
@@ -139,7 +138,7 @@ def _schema(*, with_texts: bool) -> tuple[list[Schema], Schema]:
         ("StackConfig", "release"): RELEASES.folder,
     }
     schema = stack_file_schema({place: names(folder) for place, folder in folders.items()}, with_texts=with_texts)
-    return [schema["properties"]["config"]["properties"][CONFIG_KEY]], schema["$defs"]
+    return [schema["$defs"]["Stack"]], schema["$defs"]
 
 
 def _inner(node: Schema, step: str | int, definitions: Schema) -> Iterator[Schema]:

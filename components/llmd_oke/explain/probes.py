@@ -11,7 +11,7 @@ from typing import Any, cast
 from llmd_base.errors import InvalidStack, KitError
 
 from llmd_oke import planning
-from llmd_oke.config import ExistingCluster, locate, stack_file
+from llmd_oke.config import ExistingCluster, locate
 from llmd_oke.explain.keys import StackFile, StackKey, other_values
 from llmd_oke.gitops.rendering import declarations
 from llmd_oke.planning import Plan
@@ -60,7 +60,7 @@ class StackProbes:
         try:
             self.plan = planning.plan_object(self.file.with_values(self._companions))
         except InvalidStack as refused:
-            raise InvalidStack(locate(refused.problems, stack_file(project, stack))) from refused
+            raise InvalidStack(locate(refused.problems, project, stack)) from refused
 
     def with_more_nodes(self) -> "StackProbes | None":
         """Return the same stack with twice as many nodes in each GPU pool, on which more values of keys can be

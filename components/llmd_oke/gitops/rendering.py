@@ -14,7 +14,7 @@ from llmd_base.documents import leaves
 from llmd_base.errors import InvalidStack, KitError, Problem
 from pulumi.runtime import mocks
 
-from llmd_oke.config import locate, setting_names, stack_file
+from llmd_oke.config import locate, setting_names
 from llmd_oke.operations.guards import SERVERS
 from llmd_oke.planning import Plan, plan_stack_file
 from llmd_oke.planning.model_plan import UpdateWay
@@ -164,7 +164,7 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
     if outputs is not None and plan.cluster_stack is None:
         raise KitError(f"{stack} takes nothing from another stack, so that outputs mean nothing.", "Leave them out.")
     if problems := list(_front_door_problems(plan)):
-        raise InvalidStack(locate(problems, stack_file(project, stack)))
+        raise InvalidStack(locate(problems, project, stack))
     resources = declarations(project, stack, plan, outputs or {})
     updates = tuple(
         ModelUpdates(model.name, model.update_way, model.update_note, tuple(unit.name for unit in model.units))
@@ -172,7 +172,7 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
     )
     rendering = rendering_of(stack, resources, updates)
     if problems := list(_unknown_values(rendering, plan)):
-        raise InvalidStack(locate(problems, stack_file(project, stack)))
+        raise InvalidStack(locate(problems, project, stack))
     return rendering
 
 

@@ -126,14 +126,19 @@ def _encrypted(state: Path, settings: Path) -> dict[str, Any]:
 
 
 def _copy(project: Path, copy: Path) -> None:
-    """Copy a project: symbolic links to its files, but stack files with placeholders for secrets."""
+    """Copy a project: symbolic links to its files and to those that stack files build on, but stack files with
+    placeholders for secrets.
+    """
     own = stack_file(project, "any").parent
     copy.mkdir()
     for item in project.iterdir():
         if item != own:
             (copy / item.name).symlink_to(item.resolve())
     (copy / own.name).mkdir()
-    for file in own.glob("Pulumi.*.yaml"):
+    stack_files = set(own.glob("Pulumi.*.yaml"))
+    for file in set(own.iterdir()) - stack_files:
+        (copy / own.name / file.name).symlink_to(file.resolve())
+    for file in stack_files:
         document = cast("dict[str, Any]", yaml_files.read(file).value)
         public = {key: _unsealed(value) for key, value in document.items() if key not in _OF_PASSPHRASE}
         (copy / own.name / file.name).write_text(yaml.safe_dump(public, sort_keys=False))

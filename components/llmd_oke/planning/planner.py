@@ -28,7 +28,6 @@ from llmd_oke.config import (
     StackConfig,
     locate,
     read,
-    stack_file,
     validate,
 )
 from llmd_oke.config.deprecated_keys import with_current_keys
@@ -79,7 +78,7 @@ def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nod
     try:
         written = plan_object(read(project, stack), nodes_pull=nodes_pull)
     except InvalidStack as refused:
-        raise InvalidStack(locate(refused.problems, stack_file(project, stack))) from refused
+        raise InvalidStack(locate(refused.problems, project, stack)) from refused
     return plan(with_router(written.config, router)) if router else written
 
 

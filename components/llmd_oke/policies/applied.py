@@ -7,7 +7,7 @@ from pathlib import Path
 from llmd_base.errors import InvalidStack, Problem
 
 from llmd_oke.catalogue.operations import prices
-from llmd_oke.config import locate, setting_names, settings, stack_file
+from llmd_oke.config import locate, setting_names, settings
 from llmd_oke.config.front_door import SecretCertificate
 from llmd_oke.gitops.rendering import declarations
 from llmd_oke.planning import Advice, Plan
@@ -21,7 +21,7 @@ def judged_plan(project: Path, stack: str, plan: Plan, organisation: Organisatio
     """Return the plan with breaches of advisory policies as advice; see `with_policies`."""
     found = stack_violations(project, stack, plan, organisation, declared_resources(project, stack, plan))
     if problems := [_problem(item) for item in found if organisation.level(item.policy) == "mandatory"]:
-        raise InvalidStack(locate(problems, stack_file(project, stack)), "policies refuse the stack")
+        raise InvalidStack(locate(problems, project, stack), "policies refuse the stack")
     return replace(plan, advice=(*plan.advice, *_advice(found, organisation)))
 
 

@@ -130,8 +130,7 @@ def read_choices(
         choices = None
     if choices is None or found:
         located = [
-            Problem(item.path, item.value, item.accepted, item.why, document.line_of_part(item.path), name)
-            for item in found
+            Problem(item.path, item.value, item.accepted, item.why, document.line(item.path), name) for item in found
         ]
         raise InvalidStack(located, verdict)
     return choices

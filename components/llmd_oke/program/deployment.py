@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pulumi
-from llmd_base.errors import KitError
+from llmd_base.errors import InvalidStack, KitError
 from llmd_bench.canary_request import CanaryRequest, CanaryUnit
 from llmd_bench.evals import builtin_items
 from pydantic import TypeAdapter, ValidationError
@@ -51,10 +51,15 @@ def program(project: Path | None = None) -> None:
     Raises:
         InvalidStack: the config, or the project's own `values/`, isn't valid.
     """
-    open_project(project or Path(pulumi.get_root_directory() or "."))
+    folder = project or Path(pulumi.get_root_directory() or ".")
+    open_project(folder)
     settings = pulumi.Config("llmd-oke")
     nodes_pull = not settings.get_bool("rehearsed")
-    plan = planning.plan(config.validate(settings.require_object("stack")), nodes_pull=nodes_pull)
+    stack = config.effective_object(settings.require_object("stack"), folder)
+    try:
+        plan = planning.plan(config.validate(stack.value), nodes_pull=nodes_pull)
+    except InvalidStack as refused:
+        raise InvalidStack(stack.located(refused.problems)) from refused
     updates = [Advice(model.name, model.update_note) for model in plan.models] if plan.layer != "cluster" else []
     for advice in (*advice_of_update(plan), *merge_advice(updates)):
         pulumi.log.info(f"{advice.path}: {advice.text}")

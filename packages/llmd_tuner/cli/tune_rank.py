@@ -405,8 +405,9 @@ def apply(
     """Rank as `tune rank` does, and write topology, copies and maxNumSeqs of the best into the stack file.
 
     Where the model has `scaling`, its thresholds follow: what a server carries within the targets, less a reserve.
-    Comments and order of the file stay. What comes out is planned before it is written, and refused with all problems
-    where it can't be deployed. The forecast is kept, to be verified.
+    Comments and order of the file stay. A model of a file that the stack builds on (`base`) stays as it is there; what
+    differs is written into the stack's own file. What comes out is planned before it is written, and refused with all
+    problems where it can't be deployed. The forecast is kept, to be verified.
     """
     context = search_context(ModelOptions(project, stack), search)
     if not context.confidence.measured:  # bounds tell what hardware can't exceed, and nothing of what servers do
@@ -427,8 +428,8 @@ def apply(
     before = path.read_text(encoding="utf-8")
     role_thresholds = thresholds(context.question, best, context.confidence.tag)
     choice = StackFileChange(best.topology, best.copies, best.max_num_seqs, role_thresholds, add_scaling=scaling)
-    after = stack_file_edit.apply_change(before, index, choice)
-    planning.plan(config.parse(yaml_files.plain(after)))
+    after = stack_file_edit.apply_change(before, index, choice, project)
+    planning.plan_object(config.effective_object(config.stack_object(yaml_files.plain(after)), project).value)
     console.output().print(
         f"{ranking.deployment_name(best)}: {context.confidence.sentence}", markup=False, soft_wrap=True
     )

@@ -38,6 +38,14 @@ def test_a_preview_uses_a_copy_of_the_project_with_the_encryption_salt_of_the_st
     assert deployed.read_text() == before
 
 
+def test_the_copy_has_what_the_stack_and_its_base_say_together(project: Path, tmp_path: Path):
+    stack_file(project, "s").write_text("config: {llmd-oke:stack: {base: shared.yaml, namespace: dev}}")
+    (project / "stacks" / "shared.yaml").write_text("release: llm-d-0.6.0\nnamespace: shared\n")
+    copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0").folder
+    written = yaml.safe_load(stack_file(copy, "s").read_text())["config"]["llmd-oke:stack"]
+    assert written == {"release": "llm-d-0.6.0", "namespace": "dev"}
+
+
 def test_an_identity_provider_is_rehearsed_with_generated_keys():
     authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
     door = {"exposure": "public", "authentication": {**authentication, "jwksUri": "https://id.example.com/jwks.json"}}

@@ -172,11 +172,10 @@ def test_nested_yaml_aliases_are_not_expanded(project: Path):
 
 
 def test_locate_adds_lines_to_problems_of_planning(project: Path):
-    path = write(project, STACK)
-    paths = ["models[0].topology", "gpuPools", "models[0].engine.maxNumSeqs", "models[7]", "config", "rdma"]
-    located = config.locate([Problem(place, 1, "", "") for place in paths], path)
+    write(project, STACK)
+    paths = ["models[0].topology", "gpuPools", "models[0].engine.maxNumSeqs", "models[7]", "rdma"]
+    located = config.locate([Problem(place, 1, "", "") for place in paths], project, "mine")
     assert {problem.path: problem.line for problem in located} == {
-        "config": 3,
         "rdma": 7,
         "gpuPools": 9,
         "models[7]": 12,

@@ -80,9 +80,44 @@ def test_the_schema_accepts_what_the_code_accepts(
             config.parse(document(**changes))
 
 
+BASE = {"base": "shared.yaml"}
+
+
+@pytest.mark.parametrize("validator", VALIDATORS)
+@pytest.mark.parametrize(
+    ("written", "good"),
+    [
+        (BASE, True),
+        ({**BASE, "cluster": {"kubeconfigContext": "mine"}, "smoke": {"thresholds": {"maxFailures": 1}}}, True),
+        (
+            {**BASE, "gpuPools": {"mi300x": {"size": 2}}, "models": {"chat": {"slo": {"ttftMs": 9}}, "code": None}},
+            True,
+        ),
+        ({**BASE, "rdma": None, "slo": None}, False),
+        ({**BASE, "rdma": None}, True),
+        ({**BASE, "models": [model()]}, True),
+        ({**BASE, "models": [{"model": "gpt-oss-120b"}]}, False),
+        ({**BASE, "gpuPools": {"mi300x": {"size": "2"}}}, False),
+        ({**BASE, "gpuPools": {"mi300x": {"sze": 2}}}, False),
+        ({"base": "../shared.yaml"}, False),
+        ({"base": "Pulumi.prod.yaml"}, False),
+        ({"smoke": {"requests": 8}}, False),
+    ],
+)
+def test_a_stack_with_a_base_says_only_what_differs(schema: Any, written: Any, good: bool, validator: Any):
+    assert validator(schema).is_valid(stack_files.document(written)) is good
+
+
+@pytest.mark.parametrize("validator", VALIDATORS)
+@pytest.mark.parametrize(
+    ("written", "good"), [(stack(), True), ({}, True), ({"smoke": {"requests": "8"}}, False), ({"stack": {}}, False)]
+)
+def test_a_file_that_stacks_build_on_is_an_object_of_their_keys(schema: Any, written: Any, good: bool, validator: Any):
+    assert validator(schema).is_valid(written) is good
+
+
 def test_every_key_of_the_schema_has_a_description(schema: dict[str, Any]):
-    stack = schema["properties"]["config"]["properties"]["llmd-oke:stack"]
-    for name, part in {"StackConfig": stack, **schema["$defs"]}.items():
+    for name, part in schema["$defs"].items():
         for key, described in part.get("properties", {}).items():
             text = json.dumps(described)
             assert "description" in text or "$ref" in text, f"{name}.{key}"

@@ -7,6 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_base.errors import KitError
+from llmd_oke.config import read
 from llmd_oke.operations import redaction
 from llmd_oke.operations.previews import Preview, ResourceChange
 from llmd_oke.operations.redaction import PLACEHOLDER, compared, preview_project, without_secrets
@@ -92,6 +93,15 @@ def test_the_copied_project_contains_no_encrypted_value_of_its_stack_files(tmp_p
     assert config["llmd-oke:huggingFaceToken"] == config["llmd-oke:imageLinks"]["mi300x"] == PLACEHOLDER
     assert config["llmd-oke:stack"] == document(stack())["config"]["llmd-oke:stack"]
     assert (tmp_path / "copy" / "Pulumi.yaml").read_text() == "name: llmd-oke\n"
+
+
+def test_the_copy_of_a_project_has_the_files_that_stacks_build_on(tmp_path: Path):
+    project = tmp_path / "project"
+    project.mkdir()
+    write(project, "prod", {"base": "shared.yaml"})
+    (project / "stacks" / "shared.yaml").write_text(yaml.safe_dump(stack()))
+    redaction._copy(project, tmp_path / "copy")
+    assert read(tmp_path / "copy", "prod") == read(project, "prod") == stack()
 
 
 def test_a_folder_without_the_stacks_state_is_refused_with_the_command_to_write_it(tmp_path: Path):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from llmd_oke import config, planning
+from llmd_oke.config import yaml_files
 from llmd_oke.config.yaml_files import difference
 from llmd_oke.config.yaml_files import plain as document_of
 from llmd_tuner import ranking
@@ -216,3 +217,47 @@ def test_each_threshold_has_a_comment_on_its_origin(asked, best):
         assert item.thresholds[0].basis.startswith("bound: ")
         assert all(threshold.basis for threshold in item.thresholds)
         assert item.thresholds[0].basis.endswith("the most within ttft=2000,itl=25,qps=45, times 0.8")
+
+
+def with_base(folder, own="", base=WITH_SCALING):
+    """The text of a stack file that builds on another, which has the models."""
+    (folder / "stacks").mkdir()
+    shared = document_of(base)["config"]["llmd-oke:stack"]
+    (folder / "stacks" / "shared.yaml").write_text(yaml_files.text_of(shared))
+    return f"config:\n  llmd-oke:stack:\n    base: shared.yaml   # of all\n{own}"
+
+
+def planned_model(text, folder):
+    return config.effective_object(document_of(text)["config"]["llmd-oke:stack"], folder).value["models"][0]
+
+
+def test_a_model_of_the_base_is_changed_in_the_stacks_own_file(tmp_path):
+    before = with_base(tmp_path)
+    shared = (tmp_path / "stacks" / "shared.yaml").read_text()
+    after = apply_change(before, 0, CHOICE, tmp_path)
+    assert document_of(after)["config"]["llmd-oke:stack"] == {
+        "base": "shared.yaml",
+        "models": {"gpt-oss-120b": {"topology": "10p-tp1-3d-tp2", "copies": 2, "engine": {"maxNumSeqs": 141}}},
+    }
+    assert "# of all" in after
+    assert (tmp_path / "stacks" / "shared.yaml").read_text() == shared
+    assert planned_model(after, tmp_path)["engine"] == {"blockSize": 32, "maxNumSeqs": 141}
+    assert difference(after, apply_change(after, 0, CHOICE, tmp_path), "f") == ""
+
+
+def test_thresholds_of_the_base_follow_in_the_stacks_own_file(tmp_path):
+    after = apply_change(with_base(tmp_path), 0, replace(CHOICE, thresholds=SCALED), tmp_path)
+    assert planned_model(after, tmp_path)["scaling"] == {
+        "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 17828},
+        "decode": {"minReplicas": 3, "maxReplicas": 8, "requests": 77, "kvCacheUsage": 0.8},
+    }
+    alone = {"aggregated": RoleThresholds(4, (Threshold("requests", 50, "calibrated: a"),))}
+    changed = replace(CHOICE, topology="agg-tp2-4r", thresholds=alone)
+    assert planned_model(apply_change(after, 0, changed, tmp_path), tmp_path)["scaling"].keys() == {"aggregated"}
+
+
+def test_a_model_that_the_stack_changes_by_name_is_changed_there(tmp_path):
+    own = "    models:\n      gpt-oss-120b: {copies: 3}   # more here\n"
+    after = apply_change(with_base(tmp_path, own), 0, replace(CHOICE, copies=4), tmp_path)
+    assert "copies: 4" in after
+    assert "# more here" in after

@@ -1,0 +1,244 @@
+"""Stacks as their stack file and the files that it builds on (`base`) say them together, and the place of each value.
+
+Objects are merged key by key, as by JSON Merge Patch (RFC 7396): `null` takes away a key of the base, and anything else
+replaces it, lists as a whole. An object in the place of one of the lists `NAMED_LISTS` changes items of the base's list
+by their names.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeGuard, cast
+
+from llmd_base.documents import MAX_VALUES, kind_of
+from llmd_base.errors import InvalidStack, Problem
+
+from llmd_oke.config import yaml_files
+from llmd_oke.config.yaml_files import CONFIG_KEY, YamlDocument, steps
+
+BASE = "base"
+"""Key of a stack, or of a file that stacks build on, that names the file that it builds on."""
+
+BASE_PATTERN = r"^(?!Pulumi\.)[A-Za-z0-9][A-Za-z0-9._-]*\.yaml$"
+"""Form of names of files that stacks build on; none has a folder, and none is a stack's own file."""
+
+NAMED_LISTS: Mapping[str, tuple[str, ...]] = {
+    "models": ("name", "model"),
+    "gpuPools": ("name",),
+    "cpuPools": ("name",),
+}
+"""Lists whose items have names, and the keys that say a name, of which the first that an item has counts."""
+
+_BASE_FORM = "the name of a file beside the stack file, such as shared.yaml"
+
+Steps: TypeAlias = tuple[str | int, ...]
+Keys: TypeAlias = Mapping[str | int, Any]
+
+
+@dataclass(frozen=True)
+class StackSource:
+    """File that says something of a stack.
+
+    Attributes:
+        name: path of the file relative to the project, such as `stacks/shared.yaml`.
+        document: content of the file; None if the values came from Pulumi's engine.
+        own: whether it is the stack's own file, in which the stack is the object `llmd-oke:stack`. In the others it is
+            the whole file.
+    """
+
+    name: str
+    document: YamlDocument | None
+    own: bool = False
+
+    def line(self, of: Steps) -> int | None:
+        """Return the line of these steps in the file, or of the nearest parent that exists; None if it is unknown."""
+        if self.document is None:
+            return None
+        return self.document.line_at(("config", CONFIG_KEY, *of) if self.own else of)
+
+
+@dataclass(frozen=True)
+class StackOrigin:
+    """Place of a value: the file and the steps to it there. Parts of the value that stand elsewhere are in `parts`."""
+
+    source: StackSource
+    steps: Steps = ()
+    parts: Mapping[str | int, "StackOrigin"] = field(default_factory=dict[str | int, "StackOrigin"])
+
+    @property
+    def line(self) -> int | None:
+        """Line of the value in its file, or of the nearest object around it; None if it is unknown."""
+        return self.source.line(self.steps)
+
+    @property
+    def path(self) -> str:
+        """Path of the value in its file, such as `models[0].topology`."""
+        return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps).removeprefix(".")
+
+    @property
+    def place(self) -> str:
+        """File and line, such as `stacks/shared.yaml:12`."""
+        return self.source.name if self.line is None else f"{self.source.name}:{self.line}"
+
+    def part(self, step: str | int) -> "StackOrigin":
+        """Return the place of a part of the value."""
+        return self.parts.get(step) or StackOrigin(self.source, (*self.steps, step))
+
+
+@dataclass(frozen=True)
+class EffectiveStack:
+    """A stack with all that it builds on: the object that planning reads, and the place of each of its values.
+
+    Attributes:
+        value: the object; anything else if the stack file says something else.
+        origin: place of the object.
+        sources: files that say something of the stack, the stack's own first.
+    """
+
+    value: Any
+    origin: StackOrigin
+    sources: tuple[StackSource, ...]
+
+    def origin_of(self, path: str) -> StackOrigin:
+        """Return the place of the value at a path of the object. A path that no file has leads to the place where it
+        would be, in the last file that says something of the object around it.
+        """
+        place = self.origin
+        for step in steps(path):
+            place = place.part(step)
+        return place
+
+    def located(self, problems: Iterable[Problem]) -> list[Problem]:
+        """Return the problems with their lines, and with file and path where the value stands in another file than the
+        stack's own. Problems of other files come first, the others are sorted by line; those with a file or line
+        already stay as they are.
+        """
+        found = [problem if problem.file or problem.line else self._located(problem) for problem in problems]
+        return sorted(
+            found, key=lambda problem: (problem.file is None, problem.line or 0 if problem.file is None else 0)
+        )
+
+    def _located(self, problem: Problem) -> Problem:
+        if problem.path == CONFIG_KEY:
+            return replace(problem, line=self.origin.source.line(()))
+        place = self.origin_of(problem.path)
+        if place.source.own:
+            return replace(problem, path=place.path, line=place.line)
+        return replace(problem, path=place.path, file=place.source.name, line=place.line)
+
+
+def effective_stack(value: Any, own: StackSource, folder: Path) -> EffectiveStack:
+    """Return a stack with the files that it builds on.
+
+    Args:
+        value: the object `llmd-oke:stack` of the stack's own file.
+        own: that file.
+        folder: directory of stack files, which has the files that stacks build on.
+
+    Raises:
+        KitError: a file that the stack builds on can't be read, or is not YAML.
+        InvalidStack: such a file doesn't exist, builds on itself, or is no object; or what is said of it has no
+            meaning. Problems have the file and line.
+    """
+    layers = [(value, own)]
+    while _is_object(value) and BASE in value:
+        source = _base_of(value[BASE], [source for _, source in layers], folder)
+        value = source.document.value if source.document else None
+        layers.append((value, source))
+    if len(layers) == 1:
+        return EffectiveStack(value, StackOrigin(own), (own,))
+    merged, origin = _without_base(*layers[-1])
+    for above, source in reversed(layers[:-1]):
+        merged, origin = _merged(merged, origin, *_without_base(above, source))
+    return EffectiveStack(merged, origin, tuple(source for _, source in layers))
+
+
+def _base_of(name: object, sources: Sequence[StackSource], folder: Path) -> StackSource:
+    """Return the file that the last of the sources builds on."""
+    naming = StackOrigin(sources[-1]).part(BASE)
+
+    def refused(accepted: str, why: str) -> InvalidStack:
+        return InvalidStack([_problem(naming, name, accepted, why)])
+
+    if not isinstance(name, str) or not re.match(BASE_PATTERN, name):
+        why = f"it is {kind_of(name)}" if not isinstance(name, str) else "it has another form, or is a stack's own file"
+        raise refused(_BASE_FORM, why)
+    file = f"{folder.name}/{name}"
+    chain = [source.name for source in sources]
+    if file in chain:
+        raise refused("a file that doesn't build on this one", f"it builds on itself: {' -> '.join([*chain, file])}")
+    if not (folder / name).is_file():
+        there = sorted(path.name for path in folder.glob("*.yaml") if re.match(BASE_PATTERN, path.name))
+        raise refused(f"one of {', '.join(there)}" if there else _BASE_FORM, f"there is no file {file}")
+    document = yaml_files.read(folder / name, MAX_VALUES)
+    if problems := [replace(problem, file=file) for problem in document.problems()]:
+        raise InvalidStack(problems)
+    if not _is_object(document.value):
+        accepted = f"an object with keys of {CONFIG_KEY}, which is not around them"
+        raise InvalidStack([Problem("", None, accepted, f"it is {kind_of(document.value)}", file=file)])
+    return StackSource(file, document)
+
+
+def _without_base(value: Any, source: StackSource) -> tuple[dict[str | int, Any], StackOrigin]:
+    return {key: item for key, item in cast("Keys", value).items() if key != BASE}, StackOrigin(source)
+
+
+def _merged(below: Any, origin: StackOrigin, above: Any, place: StackOrigin) -> tuple[Any, StackOrigin]:
+    """Return a value of the base as another file changes it, with its place; `above` is what that file says."""
+    named = NAMED_LISTS.get(str(place.steps[0])) if len(place.steps) == 1 else None
+    if named and _is_object(above):
+        return _with_changed_items(below, origin, above, place, named)
+    if not (_is_object(above) and _is_object(below)):
+        return above, place
+    merged = dict(below)
+    parts = {key: origin.part(key) for key in merged}
+    for key, item in above.items():
+        if key not in merged:
+            merged[key], parts[key] = item, place.part(key)
+        elif item is None:
+            del merged[key], parts[key]
+        else:
+            merged[key], parts[key] = _merged(merged[key], parts[key], item, place.part(key))
+    return merged, StackOrigin(place.source, place.steps, parts)
+
+
+def _with_changed_items(
+    below: Any, origin: StackOrigin, above: Keys, place: StackOrigin, named: Sequence[str]
+) -> tuple[list[Any], StackOrigin]:
+    """Return a list of the base whose items another file changes by their names, or takes away by `null`.
+
+    Raises:
+        InvalidStack: the base has no such list, or no item of a name.
+    """
+    items = cast("list[Any]", below) if isinstance(below, list) else []
+    names = [_item_name(item, named) for item in items]
+    if unknown := [name for name in above if name not in names]:
+        accepted = f"one of {', '.join(filter(None, names))}; further items by a list, which replaces the base's"
+        why = "the base has no item of this name"
+        if not items:
+            accepted, why = "a list", "an object changes items of the base's list, and there is none"
+        raise InvalidStack([_problem(place.part(name), None, accepted, why) for name in unknown])
+    kept: list[tuple[Any, StackOrigin]] = []
+    for index, (item, name) in enumerate(zip(items, names, strict=True)):
+        if name not in above:
+            kept.append((item, origin.part(index)))
+        elif above[name] is not None:
+            kept.append(_merged(item, origin.part(index), above[name], place.part(name)))
+    parts: dict[str | int, StackOrigin] = {index: where for index, (_, where) in enumerate(kept)}
+    return [item for item, _ in kept], StackOrigin(place.source, place.steps, parts)
+
+
+def _item_name(item: Any, named: Sequence[str]) -> str:
+    """Return the name of an item of a list; empty if it has none."""
+    names = [item.get(key) for key in named] if _is_object(item) else []
+    return next((name for name in names if isinstance(name, str)), "")
+
+
+def _is_object(value: Any) -> TypeGuard[Keys]:
+    return isinstance(value, Mapping)
+
+
+def _problem(place: StackOrigin, value: object, accepted: str, why: str) -> Problem:
+    file = None if place.source.own else place.source.name
+    return Problem(place.path, value, accepted, why, place.line, file)
