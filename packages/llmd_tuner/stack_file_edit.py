@@ -96,7 +96,7 @@ class StackFileChange:
 
 def apply_change(text: str, model: int, choice: StackFileChange, project: Path = Path()) -> str:
     """Return the text of a stack file with the change applied to its entry `models[model]`. An entry of a file that the
-    stack builds on stays as it is, for other stacks; what differs is written into the stack file under the entry's name.
+    stack builds on stays as it is, for other stacks; what differs is written into the stack's own under its name.
 
     Raises:
         KitError: ruamel.yaml is not installed, or a file that the stack builds on can't be read.

@@ -1,9 +1,9 @@
 """`llmd-oke migrate`: a stack file with current keys in place of deprecated ones."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,15 +13,20 @@ from rich.markup import escape
 
 from llmd_oke.cli import console, options
 from llmd_oke.cli.console import problem_document
-from llmd_oke.config import locate, read, stack_file, yaml_files
+from llmd_oke.config import read, stack_file, yaml_files
 from llmd_oke.config.deprecated_keys import DeprecatedKey, KeyReplacement, deprecated_keys, replace_keys
+from llmd_oke.config.effective import StackSource
 from llmd_oke.config.load import stack_object
+from llmd_oke.config.yaml_files import steps
 
 StackName = Annotated[
     str | None, typer.Option("--stack", "-s", help="Stack, of the file `Pulumi.<stack>.yaml` in `stacks`.")
 ]
 File = Annotated[
-    Path | None, typer.Option("--file", help="Stack file, in place of --stack.", dir_okay=False, exists=True)
+    Path | None,
+    typer.Option(
+        "--file", help="Stack file, or one that stacks build on, in place of --stack.", dir_okay=False, exists=True
+    ),
 ]
 Write = Annotated[bool, typer.Option("--write", help="Write the file; without it, what would change is shown.")]
 
@@ -83,7 +88,7 @@ def migrate(
 
 
 def migration(path: Path) -> Migration:
-    """Return the migration of a stack file.
+    """Return the migration of a stack file, or of a file that stacks build on.
 
     Raises:
         KitError: the file is not YAML, or its anchors stand in the way.
@@ -95,15 +100,18 @@ def migration(path: Path) -> Migration:
     before = path.read_bytes().decode()
     text = before.replace("\r\n", "\n")
     document, expected = yaml_files.load(text), content.value
+    own = path.name.startswith("Pulumi.") or (isinstance(expected, Mapping) and "config" in expected)
     # One key at a time, so that the paths of problems are those of the file as it is.
-    problems = [problem for key in deprecated_keys() for problem in _replace(deepcopy(expected), [key])[1]]
+    problems = [problem for key in deprecated_keys() for problem in _replace(deepcopy(expected), [key], own=own)[1]]
     if problems:
-        raise InvalidStack(locate(dict.fromkeys(problems), path), "the file can't be migrated")
-    replaced, _ = _replace(document, deprecated_keys())
+        source = StackSource(path.name, content, own)
+        located = [replace(each, line=source.line(tuple(steps(each.path)))) for each in dict.fromkeys(problems)]
+        raise InvalidStack(sorted(located, key=lambda each: each.line or 0), "the file can't be migrated")
+    replaced, _ = _replace(document, deprecated_keys(), own=own)
     if not replaced:
         return Migration(path, before, before, ())
     after = yaml_files.dump(document, text)
-    _replace(expected, deprecated_keys())
+    _replace(expected, deprecated_keys(), own=own)
     if yaml_files.plain(after) != yaml_files.plain(yaml_files.text_of(expected)):
         keys = ", ".join(f"{item.path} (now {item.replacement})" for item in replaced)
         raise KitError(
@@ -112,8 +120,9 @@ def migration(path: Path) -> Migration:
     return Migration(path, before, after.replace("\n", "\r\n") if "\r\n" in before else after, tuple(replaced))
 
 
-def _replace(document: Any, keys: Sequence[DeprecatedKey]) -> tuple[list[KeyReplacement], list[Problem]]:
-    return replace_keys(stack_object(document), keys)
+def _replace(document: Any, keys: Sequence[DeprecatedKey], *, own: bool) -> tuple[list[KeyReplacement], list[Problem]]:
+    """Replace deprecated keys in a stack's own file, or in one that is an object of a stack's keys itself."""
+    return replace_keys(stack_object(document) if own else document, keys)
 
 
 def _document(path: Path, found: Migration | None, problems: list[dict[str, Any]], *, written: bool) -> dict[str, Any]:

@@ -148,3 +148,10 @@ def test_numbers_and_texts_are_those_that_pulumi_reads(tmp_path: Path):
     before, after = yaml.safe_load(text), migration(written(tmp_path, text)).after
     assert after.endswith("other:key: yes\n  other:time: 12:30\n  other:octal: 0o17\n")
     assert yaml.safe_load(after)["config"]["other:key"] == before["config"]["other:key"]
+
+
+def test_a_file_that_stacks_build_on_is_migrated_too(tmp_path: Path):
+    shared = tmp_path / "shared.yaml"
+    shared.write_text("cluster:\n  mode: create\n  given: {systemImageId: null}  # of the image\n")
+    migrated = migration(shared)
+    assert migrated.after == "cluster:\n  mode: create\n  lookupResults: {systemImageId: null}  # of the image\n"

@@ -8,7 +8,6 @@ from llmd_oke import __version__, planning
 from llmd_oke.config import validate
 from llmd_oke.config.deprecated_keys import deprecated_keys, replace_keys
 from llmd_oke.config.schema import stack_file_schema
-from llmd_oke.config.yaml_files import CONFIG_KEY
 from stack_files import PROJECT, created_stack, model, stack
 
 IMAGE = "ocid1.image.oc1.iad.there"
@@ -16,7 +15,7 @@ IMAGE = "ocid1.image.oc1.iad.there"
 
 def keys_of(schema: dict, path: str) -> set[str]:
     """Keys that the schema of stack files has at a path."""
-    nodes = [schema["properties"]["config"]["properties"][CONFIG_KEY]]
+    nodes = [schema["$defs"]["Stack"]]
     for step in path.split(".") if path else ():
         nodes = [
             inner
