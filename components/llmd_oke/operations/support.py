@@ -149,7 +149,7 @@ def add_metrics(archive: Archive, counters: Snapshot | Unread) -> None:
         if reading.error is not None:
             archive.missing[path] = reading.error
         else:
-            archive.add(path, "".join(starmap(_series_text, reading.series.items())))
+            archive.add(path, "".join(starmap(_series_text, reading.series.items())), MAX_BYTES)
 
 
 def _series_text(name: str, samples: Iterable[MetricSample]) -> str:

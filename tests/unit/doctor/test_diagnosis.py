@@ -237,6 +237,12 @@ def test_sound_programs_logs_and_objects_have_no_fault(tmp_path: Path):
     assert (diagnosis.logs, diagnosis.programs, diagnosis.seen) == (4, 1, True)
 
 
+def test_a_metric_that_is_no_number_is_no_fault():
+    for value in ("NaN", "+Inf"):
+        text = f"vllm:nixl_num_failed_transfers_total {value}\n"
+        assert names(diagnose([("metrics/decode-0.prom", text.encode())])) == []
+
+
 # What is hostile.
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import PurePosixPath
 
 from llmd_bench.deployment import Counter, MetricsEndpoint, Reading
@@ -140,6 +141,7 @@ def log_place(path: str) -> EvidencePlace:
     """Return the place of a log: `logs/POD/CONTAINER.log`, in a rehearsal `logs/pods/NAMESPACE/POD/CONTAINER.log`, or
     that of a program outside pods. `.previous` before the suffix marks the log of a container's run before.
     """
+    path = path[:MAX_SHOWN_CHARACTERS]
     parts = PurePosixPath(path).parts
     container = parts[-1].partition(".log")[0].removesuffix(".previous").removesuffix(".txt") if parts else ""
     folders = parts[1:-1] if parts and parts[0] == "logs" else parts[:-1]
@@ -170,7 +172,8 @@ def _measured(readings: Mapping[EvidencePlace, Reading]) -> Iterator[tuple[str, 
     for name, signature in metric_signatures().items():
         for place, reading in readings.items():
             if (line := _fault(signature, reading)) is not None:
-                yield name, Evidence(replace(place, container="vllm"), 1, line)
+                container = "vllm" if signature.metrics[0].startswith("vllm:") else None
+                yield name, Evidence(replace(place, container=container), 1, line)
 
 
 def _fault(signature: MetricSignature, reading: Reading) -> str | None:
@@ -181,6 +184,8 @@ def _fault(signature: MetricSignature, reading: Reading) -> str | None:
     if value is None or judged is None or judged < signature.least or (signature.per and not divisor):
         return None
     figure = value / divisor if divisor else value
+    if not isfinite(figure):
+        return None
     limit, side = (signature.below, "below") if signature.above is None else (signature.above, "above")
     if limit is None or (figure <= limit if side == "above" else figure >= limit):
         return None
