@@ -97,7 +97,11 @@ def test_the_worst_comes_first_and_what_the_archive_lacks_is_told(tmp_path: Path
     assert diagnosis.missing == {"logs/decode-1/vllm.log": "HTTP 403: no"}
 
 
-def test_a_folder_and_a_single_log_are_searched_without_a_manifest(tmp_path: Path):
+@pytest.mark.parametrize("mapped_bytes", [1, 2**20])
+def test_a_folder_and_a_single_log_are_searched_without_a_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int
+):
+    monkeypatch.setattr(sources, "MAPPED_BYTES", mapped_bytes)
     (tmp_path / "logs" / "decode-0").mkdir(parents=True)
     log = tmp_path / "logs" / "decode-0" / "vllm.log"
     log.write_bytes(FAULT)

@@ -22,6 +22,9 @@ MAX_ARCHIVE_BYTES = 256 * 2**20
 
 MAX_FILES = 20_000
 
+MAPPED_BYTES = 64 * 2**20
+"""Size from which on a file is mapped instead of read: a program that empties its log meanwhile would end this one."""
+
 _SUFFIXES = (".log", ".txt", ".json", ".prom")
 _WHOLE_ARCHIVE = "llmd-oke support writes another one."
 
@@ -57,7 +60,7 @@ def open_source(path: Path) -> Generator[SourceFile]:
     elif path.name.endswith((".tar.gz", ".tgz")):
         yield from _archive(path)
     else:
-        yield from _mapped([(f"logs/{path.name}", path)])
+        yield from _contents([(f"logs/{path.name}", path)])
 
 
 def _archive(path: Path) -> Iterator[SourceFile]:
@@ -82,14 +85,14 @@ def _folder(path: Path) -> Iterator[SourceFile]:
                 found.append((str(file.relative_to(path)), file))
         if len(found) > MAX_FILES:
             raise KitError(f"{path} has more than {MAX_FILES:,} files.", "Name a folder with the logs alone.")
-    yield from _mapped(found)
+    yield from _contents(found)
 
 
-def _mapped(files: Iterable[tuple[str, Path]]) -> Iterator[SourceFile]:
+def _contents(files: Iterable[tuple[str, Path]]) -> Iterator[SourceFile]:
     for name, path in files:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                yield name, b""
+            if os.fstat(file.fileno()).st_size < MAPPED_BYTES:
+                yield name, file.read()
                 continue
             with closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as content:
                 yield name, content
