@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -63,6 +64,24 @@ def test_a_passphrase_is_changed_and_the_old_one_opens_nothing(signed_in: Pulumi
     assert pulumi("config", "get", "llmd-oke:huggingFaceToken").returncode != 0
     monkeypatch.setenv(PASSPHRASE, "the new one")
     assert pulumi("config", "get", "llmd-oke:huggingFaceToken").stdout.strip() == "hf_planted"
+
+
+def test_the_next_key_of_a_client_becomes_its_key(signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch):
+    def pulumi(*words: str, given: str = "") -> str:
+        argv = [signed_in.program, "config", *words, "--stack", "dev", "--cwd", str(signed_in.project)]
+        done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout.strip()
+
+    monkeypatch.setenv(PASSPHRASE, "of this test")
+    require_stack(signed_in, answering(create=True)[0])
+    of_next, of_key = (f"llmd-oke:{name}.alice" for name in ("frontDoorNextKeys", "frontDoorKeys"))
+    for path, key in ((of_key, "first"), (of_next, "next")):
+        pulumi("set", "--secret", "--path", path, given=key)
+    pulumi("set", "--secret", "--path", of_key, given=pulumi("get", "--path", of_next))
+    pulumi("rm", "--path", of_next)
+    kept = json.loads(pulumi("--json", "--show-secrets"))
+    assert json.loads(kept["llmd-oke:frontDoorKeys"]["value"]) == {"alice": "next"}
+    assert json.loads(kept["llmd-oke:frontDoorNextKeys"]["value"]) == {}
 
 
 def test_without_a_login_to_a_state_backend_the_error_names_the_command_to_log_in(pulumi: PulumiCli):
