@@ -1,8 +1,15 @@
 """`llmd-oke rebuild`: a stack whose cluster or pools are gone, made anew from its stack file and its state."""
 
+import json
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import typer
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, recover, state, tunnel
@@ -13,6 +20,7 @@ from llmd_oke.operations import rebuild as operation
 from llmd_oke.operations import recovery
 from llmd_oke.operations.backend import require_passphrase
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli, run_to_end
+from llmd_oke.operations.rebuild import Losses
 from llmd_oke.operations.state_archives import secrets_provider
 from llmd_oke.planning import Plan
 
@@ -24,6 +32,7 @@ def rebuild(
     rehearse: options.Rehearse = False,
     through_tunnel: tunnel.OfCommand = False,
     archive: state.Archive = None,
+    as_json: options.Json = False,
 ) -> None:
     """Make a stack anew whose cluster, pools or other resources of OCI were deleted behind its back.
 
@@ -33,49 +42,77 @@ def rebuild(
     it took are shown. Stacks that serve on another's cluster are rebuilt after it.
     """
     began_s = time.monotonic()
-    config = load(project, stack)
     plan = planning.plan_stack_file(project, stack, nodes_pull=True)
     if rehearse:
-        for line in rehearsals().forget_losses(project, stack, console.progress()):
-            console.output().print(line, markup=False, soft_wrap=True)
-        argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
-        status, _, _ = run_to_end(lambda: subprocess.Popen(argv, text=True))
-        if status:
-            raise console.ChildExit(status)
+        _rebuild_rehearsed(project, stack)
         _show_minutes(began_s)
         return
-    pulumi, client, progress = pulumi_cli(project, stack), recover.client_for(project, stack), console.progress()
-    require_passphrase(secrets_provider(pulumi.export()), updating.terminal(), new=False)
-    recovery.recover(pulumi, progress, client)
-    if created := config.created_cluster:
-        losses = operation.find_losses(pulumi, client, created.compartment_id, progress)
-    else:
-        identifier = _cluster_of_others(pulumi, plan)
-        losses = operation.find_lost_objects(pulumi, client, identifier, progress)
-    if not losses:
+    pulumi = pulumi_cli(project, stack, aside=as_json)
+    losses = _find_losses(pulumi, plan)
+    for line in losses.lines():
+        (console.errors if as_json else console.output)().print(line, markup=False, soft_wrap=True)
+    result: dict[str, Any] = {"stack": stack, "losses": list(losses.lines())}
+    if losses:
+        state.confirm("Rebuild it?", yes=yes, as_json=as_json)
+        saved = state.save(pulumi, archive)[1]
+        console.progress().step(f"the state of before: {saved}")
+        operation.forget_losses(pulumi, losses, console.progress())
+        if not as_json:
+            updating.up(stack, project, yes=True, through_tunnel=through_tunnel)
+            _show_minutes(began_s)
+            text = f"Load balancers and volumes that the lost cluster left: llmd-oke recover --stack {stack}"
+            console.output().print(text, markup=False, soft_wrap=True)
+            return
+        update = _update(stack, project, through_tunnel=through_tunnel)
+        result |= {"archive": str(saved), "update": update, "minutes": _minutes(began_s)}
+    elif not as_json:
         text = "OCI has everything that the stack's state has: nothing is to be rebuilt. A rebuild that was interrupted"
         console.output().print(f"{text} goes on by llmd-oke up --stack {stack}.", markup=False, soft_wrap=True)
         return
-    for line in losses.lines():
-        console.output().print(line, markup=False, soft_wrap=True)
-    state.confirm("Rebuild it?", yes=yes)
-    progress.step(f"the state of before: {state.save(pulumi, archive)[1]}")
-    operation.forget_losses(pulumi, losses, progress)
-    updating.up(stack, project, yes=True, through_tunnel=through_tunnel)
-    _show_minutes(began_s)
-    console.output().print(
-        f"Load balancers and volumes that the lost cluster left: llmd-oke recover --stack {stack}",
-        markup=False,
-        soft_wrap=True,
-    )
+    typer.echo(json.dumps(result, indent=2))
+    raise typer.Exit(int("error" in result.get("update", {})))
 
 
-def _cluster_of_others(pulumi: PulumiCli, plan: Plan) -> str:
-    """Return the OCID of a cluster that the stack doesn't create: from the stack file, or of its `clusterStack`."""
+def _find_losses(pulumi: PulumiCli, plan: Plan) -> Losses:
+    """Settle what a killed engine had begun, and return what the stack has lost."""
+    project, stack, progress = pulumi.project, pulumi.stack, console.progress()
+    client = recover.client_for(project, stack)
+    require_passphrase(secrets_provider(pulumi.export()), updating.terminal(), new=False)
+    recovery.recover(pulumi, progress, client)
+    if created := load(project, stack).created_cluster:
+        return operation.find_losses(pulumi, client, created.compartment_id, progress)
     if isinstance(plan.cluster, ExistingCluster):
-        return plan.cluster.identifier
-    return pulumi.output("cluster_id", plan.cluster_stack).strip()
+        identifier = plan.cluster.identifier
+    else:
+        identifier = pulumi.output("cluster_id", plan.cluster_stack).strip()
+    return operation.find_lost_objects(pulumi, client, identifier, progress)
+
+
+def _rebuild_rehearsed(project: Path, stack: str) -> None:
+    """Rebuild a rehearsed stack, whose update is a further rehearsal.
+
+    Raises:
+        ChildExit: the rehearsal failed.
+    """
+    for line in rehearsals().forget_losses(project, stack, console.progress()):
+        console.output().print(line, markup=False, soft_wrap=True)
+    argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
+    status, _, _ = run_to_end(lambda: subprocess.Popen(argv, text=True))
+    if status:
+        raise console.ChildExit(status)
+
+
+def _update(stack: str, project: Path, *, through_tunnel: bool) -> dict[str, Any]:
+    """Update the stack as `llmd-oke up --yes --json`; return what that prints."""
+    printed = StringIO()
+    with redirect_stdout(printed), suppress(typer.Exit):  # the document says too whether it failed
+        updating.up(stack, project, yes=True, through_tunnel=through_tunnel, as_json=True)
+    return json.loads(printed.getvalue())
+
+
+def _minutes(began_s: float) -> float:
+    return round((time.monotonic() - began_s) / 60, 1)
 
 
 def _show_minutes(began_s: float) -> None:
-    console.output().print(f"rebuilt in {(time.monotonic() - began_s) / 60:.1f} minutes")
+    console.output().print(f"rebuilt in {_minutes(began_s)} minutes")

@@ -1,0 +1,81 @@
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from llmd_oke.cli import rebuild as command
+from llmd_oke.cli import recover
+from llmd_oke.cli.main import app
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
+from oci_for_tests import FakeOci
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parents[3]
+CLUSTER = {
+    "urn": "urn:pulumi:reference::llmd-oke::oci:ContainerEngine/cluster:Cluster::oke-cluster",
+    "type": "oci:ContainerEngine/cluster:Cluster",
+    "id": "ocid1.cluster.lost",
+}
+DELETED = {"resOutputsEvent": {"metadata": {"op": "delete", "urn": CLUSTER["urn"]}}}
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done to the stack `reference`, whose state has a cluster that OCI no longer has; its update fails."""
+    (tmp_path / "stacks").mkdir()
+    for name in ("Pulumi.yaml", "stacks/Pulumi.reference.yaml"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    done: list[str] = []
+    answers: dict[str, Any] = {
+        "stack export": {"version": 3, "deployment": {"resources": [CLUSTER]}},
+        "refresh --preview-only": DELETED,
+        "whoami --json": {"url": "file:///state"},
+    }
+
+    def run(argv: Sequence[str], capture: bool) -> CommandResult:
+        words = " ".join(argv[argv.index("pulumi") + 1 :][:2])
+        done.append(words)
+        return CommandResult(0, json.dumps(answers.get(words, {})))
+
+    def up(*_: Any, as_json: bool = False, **__: Any) -> None:
+        done.append("up")
+        if as_json:
+            typer.echo(json.dumps({"ok": False, "error": "no capacity"}))
+        raise typer.Exit(1)
+
+    monkeypatch.setattr(command, "pulumi_cli", lambda project, stack, aside: PulumiCli(project, stack, "pulumi", run))
+    monkeypatch.setattr(recover, "client_for", lambda *_: lambda: FakeOci({"containerengine /clusters": []}))
+    monkeypatch.setattr(command.updating, "up", up)
+    return done
+
+
+def invoke(*words: str) -> Any:
+    return CliRunner().invoke(app, ["rebuild", "--stack", "reference", *words])
+
+
+def test_nothing_is_forgotten_before_the_answer(calls: list[str]):
+    ended = invoke()
+    assert "gone, made anew: Cluster oke-cluster" in ended.output
+    assert "Nobody can be asked" in str(getattr(ended.exception, "message", ""))
+    assert "stack import" not in calls
+
+
+def test_a_failed_update_ends_the_rebuild_as_it_ended(calls: list[str]):
+    ended = invoke("--yes", "--archive", "before.tar.gz")
+    assert ended.exit_code == 1
+    assert calls[-2:] == ["stack import", "up"]
+    assert Path("before.tar.gz").is_file()
+
+
+def test_the_result_as_json_has_losses_archive_and_the_update(calls: list[str]):
+    ended = invoke("--yes", "--archive", "before.tar.gz", "--json")
+    assert ended.exit_code == 1
+    result = json.loads(ended.stdout)
+    assert result["losses"][0] == "gone, made anew: Cluster oke-cluster"
+    assert result["update"]["error"] == "no capacity"
+    assert result["archive"].endswith("before.tar.gz")
+    assert calls[-1] == "up"
