@@ -63,7 +63,8 @@ class Runner:
     def job(self, workflow: str, name: str, expected: int = 0) -> dict[str, str]:
         """Run a job; return its outputs. Its first step that fails ends with the expected status, or none does."""
         job: dict[str, Any] = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][name]
-        self.contexts["env"] = {key: self.text(value) for key, value in (job.get("env") or {}).items()}
+        said_env: dict[str, Any] = job.get("env") or {}
+        self.contexts["env"] = {key: self.text(value) for key, value in said_env.items()}
         failed, steps = 0, dict[str, Any]()
         for step in job["steps"]:
             condition = str(step.get("if", "success()"))

@@ -173,7 +173,7 @@ def preview(
     from llmd_oke.pipelines.preview_report import preview_report  # noqa: PLC0415
 
     _require_stack_file(project, stack)
-    if states and not (states / f"{stack}.json").is_file():
+    if states and not rehearse and not (states / f"{stack}.json").is_file():
         missing = "there is no state of it: it isn't deployed, or main has left none (run the nightly jobs once)"
         _write_preview(PreviewReport(stack=stack, missing=missing), summary, report)
         return

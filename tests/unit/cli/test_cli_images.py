@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from llmd_base.errors import KitError
 from llmd_oke.catalogue.container_images import ContainerImage, locked_image
-from llmd_oke.cli import images as images_cli
 from llmd_oke.cli.main import app
+from llmd_oke.operations import registries
 from llmd_oke.planning import container_images
 from llmd_oke.values import open_project
 from project_entries import write_entry
@@ -32,8 +32,8 @@ def lock(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path.write_text(
         f"# A lock.\nimages:\n  {image.reference}:\n    digest: null\n    reason: its registry was not asked\n"
     )
-    monkeypatch.setattr(images_cli, "lock_file", lambda: path)
-    monkeypatch.setattr(images_cli, "kit_images", lambda: (image,))
+    monkeypatch.setattr(registries, "lock_file", lambda: path)
+    monkeypatch.setattr(registries, "kit_images", lambda: (image,))
     return path
 
 
