@@ -19,7 +19,11 @@ from stack_files import document, stack
 from test_engine_pipeline import SECRET, Pipeline, list_artifact, pipeline  # noqa: F401 - a fixture
 from workflows_for_tests import has_programs
 
-pytestmark = [pytest.mark.engine, pytest.mark.skipif(not has_programs(), reason="no bash, jq, bwrap, ip or unshare")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not has_programs(), reason="no bash, jq, bwrap, ip or unshare"),
+]
 
 STAGES = """
 stages: [{stack: reference, approval: true}]
@@ -170,6 +174,7 @@ def test_a_change_goes_by_a_comment_and_a_merge_to_its_stage(repository: Reposit
     assert repository.good == commit
 
 
+@pytest.mark.nightly
 def test_what_fails_after_a_merge_is_taken_back_to_the_last_good_commit(repository: Repository):
     repository.promote()
     good = repository.merge("second")

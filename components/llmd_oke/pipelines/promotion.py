@@ -99,7 +99,7 @@ def promote(
     verdict: Verdict
     if attempt.passed and not judgement.breaches:
         verdict = "deployed"
-    elif not attempt.begun:
+    elif not (attempt.begun or attempt.passed):
         verdict = "refused"
     elif good is None or good.commit == commit:
         verdict = "nothing to go back to"

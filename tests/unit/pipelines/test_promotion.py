@@ -50,8 +50,9 @@ def test_after_a_failed_update_the_last_good_commit_is_deployed_again():
     assert (done.verdict, done.exit_code, asked) == ("rolled back", 1, [NEW, OLD])
 
 
-def test_a_breached_gate_takes_a_commit_back_that_was_deployed():
-    done, asked = promoted((True, True), (True, True), breaches=["ttft_ms.p95>+10%: it changed by +30%"])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_breached_gate_takes_a_commit_back_that_was_deployed(begun: bool):
+    done, asked = promoted((True, begun), (True, True), breaches=["ttft_ms.p95>+10%: it changed by +30%"])
     assert (done.verdict, asked) == ("rolled back", [NEW, OLD])
 
 
