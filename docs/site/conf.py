@@ -16,6 +16,7 @@ root_doc = "README"
 include_patterns = ["*.md", "docs/*.md", "docs/*/*.md", "examples/*/README.md", "tools/README.md"]
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
+smartquotes = False  # options begin with two dashes, not with a long one
 
 html_theme = "furo"
 html_title = "llmd-oke"
