@@ -1,6 +1,6 @@
 """Commands of the pages: where each of them stands, and where it is run.
 
-`python dev/documented_commands.py` counts them by the place where they are run, and those that are exempt by the
+`python dev/documented_commands.py` counts them by the place where they are run, and those that are run nowhere by the
 reason; `--exempt` names each of these. What runs where is data: `tests/data/documented-commands.yaml`. Pages of
 decisions record what was decided, and the reference is made from the code; neither tells anybody what to do, so that
 their commands don't count.
@@ -29,7 +29,7 @@ _PROGRAMS = re.compile(
     r"(?:[A-Z_]+=\S+ )*(?:(?:\./)?scripts/[a-z]\S*|llmd-oke|curl|docker|gh|git|helm|hf|kubectl|oci|pip|pulumi|python)"
     r"(?: |$)"
 )
-_WHOLE = re.compile(r"(?:^|\s)(?:-{1,2}[a-z]|\./scripts/|scripts/)|[<|]| [a-z0-9-]+ \S+ \S+")
+_WHOLE = re.compile(r"(?:^|\s)(?:-{1,2}[a-z]|\./scripts/|scripts/|dev/)|[<|]| [a-z0-9-]+ \S+ \S+")
 """An option, a script or three further words: a command as it is typed. `pulumi up` alone is the name of a command."""
 
 
@@ -44,15 +44,20 @@ class Place(StrEnum):
     """In a rehearsed stack, at night."""
     ELSEWHERE = "elsewhere"
     """By another test, or by a script that tests or pipelines run."""
+    OPEN = "open"
+    """Nowhere yet, although a rehearsal would do."""
     EXEMPT = "exempt"
     """Nowhere: the command needs OCI, a GPU or a hosted service."""
     WORDS = "words"
     """Nowhere: the text names a command, or a part of one."""
 
 
+_UNRUN = (Place.OPEN, Place.EXEMPT)
+
+
 class Rule(BaseModel):
-    """Place of the commands that one of the patterns matches as a whole. `because` says what exempt commands need, `by`
-    names what runs those that are run elsewhere.
+    """Place of the commands that one of the patterns matches as a whole. `because` says what exempt and open commands
+    need, `by` names what runs those that are run elsewhere.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,7 +68,7 @@ class Rule(BaseModel):
 
     @model_validator(mode="after")
     def _explained(self) -> "Rule":
-        if self.place is Place.EXEMPT and not self.because:
+        if self.place in _UNRUN and not self.because:
             raise ValueError(f"{self.commands}: `because` is missing")
         if self.place is Place.ELSEWHERE and not self.by:
             raise ValueError(f"{self.commands}: `by` is missing")
@@ -163,11 +168,11 @@ def counted(*, named: bool = False) -> str:
     """
     found = [command for command in documented_commands() if command.place is not Place.WORDS]
     counts = [f"{sum(c.place is place for c in found)} {place}" for place in Place if place is not Place.WORDS]
-    exempt = sorted((c.rule.because, c.where, c.text) for c in found if c.rule and c.place is Place.EXEMPT)
+    unrun = sorted((f"{c.place}, {c.rule.because}", c.where, c.text) for c in found if c.rule and c.place in _UNRUN)
     lines = [f"{len(found)} commands of the pages: {', '.join(counts)}"]
-    for because, group in groupby(exempt, key=lambda item: item[0]):
+    for because, group in groupby(unrun, key=lambda item: item[0]):
         commands = [f"  {where}  {text.splitlines()[0]}" for _, where, text in group]
-        lines += [f"exempt, {because}: {len(commands)}", *(commands if named else ())]
+        lines += [f"{because}: {len(commands)}", *(commands if named else ())]
     return "\n".join(lines)
 
 

@@ -1,18 +1,16 @@
-"""Commands of the pages that need a deployed stack, in one rehearsal: each by a shell inside it, as the pages have it."""
+"""Commands of the pages that need a deployed stack, in one rehearsal, each by a shell inside it."""
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from user_project import LIMIT_S, ROOT, Ended, Project
+from user_project import ROOT, Ended, Project
 
 sys.path.insert(0, str(ROOT / "dev"))
 
-from documented_commands import DocumentedCommand, Place, documented_commands
+from documented_commands import Place, documented_commands
 
 pytestmark = [
     pytest.mark.engine,
@@ -22,8 +20,8 @@ pytestmark = [
 ]
 
 STACK = "S"
-WORDS = {"STACK": STACK, "NODE": "mi300x-0", "A": "mi300x-0", "NAMESPACE": "llm-d"}
-"""What somebody writes in the place of words in capitals."""
+WORDS = {"STACK": STACK, "prod": STACK, "NODE": "mi300x-0", "A": "mi300x-0", "NAMESPACE": "llm-d"}
+"""What somebody writes in the place of words in capitals; the pages call one stack by several names."""
 COMMANDS = [command for command in documented_commands() if command.place is Place.REHEARSED]
 
 
@@ -41,7 +39,7 @@ def inside(project: Project, text: str) -> Ended:
     """Run a command in the rehearsal, with the stack file that is rehearsed."""
     deployed = project.folder / ".rehearsal" / STACK / "project"
     assert deployed.is_dir()
-    line = re.sub(r"\b[A-Z]+\b", lambda word: WORDS.get(word[0], word[0]), text)
+    line = re.sub(r"\b(?:[A-Z]+|prod)\b", lambda word: WORDS.get(word[0], word[0]), text)
     script = f"cd {deployed} && {line}"
     return project.command("rehearse", "run", "--stack", STACK, "--", "bash", "-c", script)
 
