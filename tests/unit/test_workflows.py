@@ -26,6 +26,7 @@ RIGHTS = {
     ("audit", "images"): {"contents": "read"},
     ("check", "check"): {"contents": "read"},
     ("faults", "faults"): {"contents": "read"},
+    ("measurements", "measure"): {"contents": "read"},
     ("deploy", "choose"): {},
     ("deploy", "limit"): {"contents": "read"},
     ("deploy", "deploy"): {"contents": "read", "id-token": "write"},

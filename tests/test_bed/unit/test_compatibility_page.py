@@ -85,7 +85,7 @@ def of_release(release: Release) -> Iterator[tuple[str, ...]]:
 
 
 def rehearsed(program: str, version: str) -> str:
-    """What is run of a program, where a stack deploys this version of it."""
+    """Return what is run of a program, where a stack deploys this version of it."""
     definition = program_definition(program)
     if definition.satisfies(definition.version, version):
         return definition.version
