@@ -1,7 +1,8 @@
 """The real Pulumi engine inside a local cluster: `python -m llmd_rehearsal.engine --project DIR --stack S up`.
 
-The project's own `__main__.py` runs in this process as an inline program, so that no language plug-in is needed, and
-the engine attaches to the stand-in plug-ins instead of starting real ones.
+The project's own `__main__.py` runs in this process as an inline program, so that no language plug-in is needed; a
+program in another language is run by its language plug-in. The engine attaches to the stand-in plug-ins instead of
+starting real ones.
 """
 
 import argparse
@@ -51,7 +52,7 @@ from llmd_rehearsal.engine_events import (
     step_with_outputs,
 )
 from llmd_rehearsal.engine_nodes import forget_rehearsed_losses, replace_rehearsed_nodes
-from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest, mend
+from llmd_rehearsal.engine_project import PYTHON, checkpoint_file, in_oci, journal_file, latest, mend, runtime
 from llmd_rehearsal.oci_plugin.bridge import without_defaults
 
 PLUGIN_ANSWER_TIMEOUT_S = 5.0
@@ -152,7 +153,9 @@ def run(
     prepare_decoding()  # needed because the reporter lists pods in another thread
     reporter = EventReporter(progress, is_preview=operation == "preview", trouble=_trouble)
     steps = StepRecorder(reporter.hear)
-    workspace = Workspace(work_dir=str(project), program=lambda: _program(project, loading, prelude))
+    is_inline = runtime(project) == PYTHON
+    program = (lambda: _program(project, loading, prelude)) if is_inline else None
+    workspace = Workspace(work_dir=str(project), program=program)
     checkpoint = checkpoint_file(project.parent, stack)
     remove_unfinished(checkpoint.parents[2])
     if copy := mend(checkpoint):

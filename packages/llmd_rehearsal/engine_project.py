@@ -7,13 +7,16 @@ secrets.
 
 import json
 import secrets
+import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from llmd_base.errors import KitError
+from llmd_oke import __version__
 from llmd_oke.config import CONFIG_KEY, project_name, read, stack_file, yaml_files
 from llmd_oke.config.yaml_files import text_of
 from llmd_oke.values import VALUES, open_project, project_values
@@ -23,6 +26,9 @@ from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED
 from llmd_rehearsal.model_sources import source_hosts
 from llmd_rehearsal.real_vllm.topologies import CutStack
 
+PACKAGE = "llmd-oke"
+"""Name of the kit's component package."""
+
 DEPLOYED, PREVIEWED = "project", "preview"
 """Names of the copies' folders in a local cluster's folder: the copy of the last update, and the copy for previews
 since.
@@ -30,7 +36,11 @@ since.
 
 SOURCE_URL_KEY = "llmd-oke:modelSourceUrl"
 REHEARSED_KEY = "llmd-oke:rehearsed"
-_FILES = ("Pulumi.yaml", "__main__.py")
+_PYTHON_FILES = ("__main__.py",)
+_NOT_COPIED = (".*", "stacks", "node_modules", "reports", "*.md")
+_NODE_MODULES = "node_modules"
+_PROJECT_FILE = "Pulumi.yaml"
+PYTHON = "python"
 
 OCI_FOLDER = "oci"
 """Name of the folder, in a local cluster's folder, with the journal of the stand-in for OCI."""
@@ -77,8 +87,11 @@ def copy_project(
     copy = ProjectCopy(state / kind, state / "backend", state / "pulumi", state / "passphrase")
     for folder in (copy.folder / "stacks", copy.backend, copy.pulumi_home):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in _FILES:
-        shutil.copyfile(project / name, copy.folder / name)
+    if runtime(project) == PYTHON:
+        for name in (_PROJECT_FILE, *_PYTHON_FILES):
+            shutil.copyfile(project / name, copy.folder / name)
+    else:
+        _copy_other_program(project, copy.folder)
     _copy_values(project, copy.folder)
     # Pulumi logs each operation in full detail, compressed and encrypted. Measured: 2.5 s of an update of 13 s without
     # changes, and up to 500 MB. A file in the place of its log folder prevents that.
@@ -91,6 +104,41 @@ def copy_project(
     salt_source = stack_file(state / DEPLOYED, stack)
     _write_stack_file(read(project, stack), stack_file(copy.folder, stack), router, salt_source, state, cut)
     return copy
+
+
+def runtime(project: Path) -> str:
+    """Return the name of the language runtime in a project's Pulumi.yaml, such as `python` or `nodejs`.
+
+    Raises:
+        KitError: Pulumi.yaml can't be read.
+    """
+    document: dict[str, Any] = yaml_files.read(project / _PROJECT_FILE).value or {}
+    written: Any = document.get("runtime")
+    return str(cast("dict[str, Any]", written).get("name") if isinstance(written, dict) else written)
+
+
+def _copy_other_program(project: Path, copy: Path) -> None:
+    """Copy a program in another language than Python and link its installed packages. Its Pulumi.yaml doesn't name the
+    kit's component package any more, which the rehearsal has among the engine's plug-ins.
+    """
+    shutil.copytree(project, copy, ignore=shutil.ignore_patterns(*_NOT_COPIED), dirs_exist_ok=True)
+    packages = project / _NODE_MODULES
+    if packages.is_dir() and not (copy / _NODE_MODULES).exists():
+        (copy / _NODE_MODULES).symlink_to(packages.resolve())
+    document: dict[str, Any] = yaml_files.read(project / _PROJECT_FILE).value
+    named: dict[str, Any] = document.get("packages") or {}
+    others = {name: source for name, source in named.items() if name != PACKAGE}
+    (copy / _PROJECT_FILE).write_text(text_of({**document, "packages": others}))
+
+
+def install_package(pulumi_home: Path) -> None:
+    """Install the kit's component package as a plug-in of an engine, which starts it with this Python."""
+    folder = pulumi_home / "plugins" / f"resource-{PACKAGE}-v{__version__}"
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / f"pulumi-resource-{PACKAGE}"
+    start = "from llmd_oke.package import serve; serve()"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(start)} "$@"\n')
+    program.chmod(0o755)
 
 
 def _copy_values(project: Path, copy: Path) -> None:

@@ -25,6 +25,9 @@ from llmd_rehearsal.program_definitions import program_definition
 from llmd_rehearsal.programs import LocalProgram, ensure, locate, module_folder, why_unavailable
 
 ENGINE = ("pulumi",)
+LANGUAGES = {"nodejs": "pulumi-language-nodejs", "yaml": "pulumi-language-yaml"}
+"""Language plug-ins of programs that aren't written in Python, by the runtime in Pulumi.yaml."""
+
 CHARTS = ("helm",)
 """Programs that only stacks with Helm charts need: charts of operators, monitoring, and a created cluster's add-ons."""
 
@@ -103,6 +106,15 @@ class Inventory:
                 link.symlink_to(self.programs[name].path)
         return folder
 
+    def install_languages(self, pulumi_home: Path) -> None:
+        """Link the language plug-ins into the plug-in folder of a Pulumi home: the engine takes none from PATH."""
+        for runtime, name in LANGUAGES.items():
+            if program := self.programs.get(name):
+                folder = pulumi_home / "plugins" / f"language-{runtime}-{program.version}"
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / name).unlink(missing_ok=True)
+                (folder / name).symlink_to(program.path)
+
     def version_differences(self, plan: Plan) -> Iterator[VersionDifference]:
         """Yield the programs whose versions differ from those that the stack deploys, with the reasons."""
         asked, used = self.release.asked, self.release.used
@@ -175,6 +187,25 @@ def take_inventory(release: Release, progress: Progress, further: Sequence[str] 
     programs = ensure([*HOST, *ENGINE, *CONTROL_PLANE, *IN_PODS, *further], progress, versions)
     fetch_definitions((release.crds, choice.used.crds), progress)
     return Inventory(choice, programs)
+
+
+def language_programs(project: Path, runtime: str) -> tuple[str, ...]:
+    """Return the names of the programs that run a project's program; none for Python.
+
+    Raises:
+        KitError: rehearsals can't run programs of this runtime, its plug-in can't be had, or packages aren't installed.
+    """
+    if runtime == "python":
+        return ()
+    if runtime not in LANGUAGES:
+        runtimes = ", ".join(("python", *LANGUAGES))
+        raise KitError(f"{project / 'Pulumi.yaml'} has the runtime {runtime!r}.", f"Rehearsals run {runtimes}.")
+    name = LANGUAGES[runtime]
+    if locate(name) is None and (reason := why_unavailable(name, program_definition(name).version)):
+        raise KitError(f"{name} can't be had: {reason}.", f"Put {name} of Pulumi's CLI on PATH.")
+    if runtime == "nodejs" and not (project / "node_modules").is_dir():
+        raise KitError(f"{project} has no node_modules.", f"Install its packages: cd {project} && pulumi install")
+    return (name,)
 
 
 def fetch_definitions(sources: Iterable[CrdFiles], progress: Progress) -> None:

@@ -35,9 +35,16 @@ class PythonSource(Entry):
     install: str
 
 
+class ModuleFile(Entry):
+    """Program as the file `file` of a Go module, which `modules.yaml` pins in the program's version."""
+
+    module: str
+    file: str
+
+
 class ProgramSource(Entry):
-    """Sources of a program that isn't on PATH: a download, a build, a Python distribution, or a package of the
-    operating system.
+    """Sources of a program that isn't on PATH: a download, a build, a file of a Go module, a Python distribution, or a
+    package of the operating system.
 
     `release` is a published file, and `images` are deployed images that contain the program, by its version.
     `other_builds` are the builds of further versions, for releases that require them.
@@ -47,6 +54,7 @@ class ProgramSource(Entry):
     images: dict[str, ImageFile] = Field(default_factory=dict[str, ImageFile])
     build: str | None = None
     other_builds: dict[str, str] = Field(default_factory=dict[str, str])
+    module: ModuleFile | None = None
     python: PythonSource | None = None
     package: dict[str, str] | None = None
 
@@ -92,8 +100,9 @@ class ProgramDefinition(Entry):
 class Build(Entry):
     """Build of programs by one `go build`: Go packages by program name, variables set at link time, and build tags.
 
-    `minutes` is the duration of a first build on two cores. `asks_for` is a Go module that not every module proxy has;
-    its availability is checked before the build is relied upon.
+    `minutes` is the duration of a first build on two cores. `asks_for` is a Go module that not every module proxy has,
+    followed by `@` and a version if that isn't the program's; its availability is checked before the build is relied
+    upon.
     """
 
     module: str

@@ -38,6 +38,7 @@ from llmd_rehearsal.namespaces import PATH as SYSTEM_PATH
 from llmd_rehearsal.program_definitions import (
     Build,
     ModuleDefinition,
+    ModuleFile,
     ProgramDefinition,
     PythonSource,
     definitions,
@@ -95,6 +96,10 @@ def ensure(
     unpublished = [name for name in missing if locate(name, required[name]) is None]
     found = (program_definition(name).build_of(resolved[name]) for name in unpublished)
     _build_all({build: definitions().builds[build] for _, build in filter(None, found)}, progress)
+    for name in unpublished:
+        if source := program_definition(name).source.module:
+            module_folder(source.module, program_definition(name).version, progress)
+            _module_file(name, source).chmod(0o755)
     for name in missing:
         program = locate(name, required[name])
         if program is None:
@@ -149,7 +154,8 @@ def why_unavailable(name: str, version: str) -> str | None:
 
     def ask() -> None:
         with _temporary_folder() as folder:
-            golang.download(_find_go(build.module), module, built, folder, ASKING_TIMEOUT_S)
+            path, _, version = module.partition("@")
+            golang.download(_find_go(build.module), path, version or built, folder, ASKING_TIMEOUT_S)
 
     return refusal(f"{build_name}-{fingerprint(build, os.environ.get('GOPROXY', ''))}", ask, golang.is_refusal)
 
@@ -182,7 +188,7 @@ def _remedy(name: str, version: str | None) -> str | None:
         return f"{name} {required}: {source.python.install}"
     if source.package is not None:
         return f"{name} {required} or later: {install_command(source.package)}"
-    if definition.build_of(required) is None:
+    if definition.build_of(required) is None and source.module is None:
         return f"{name} {required}: put it on PATH; what can be built here is {' or '.join(definition.builds)}"
     return None
 
@@ -241,7 +247,15 @@ def _in_cache(name: str, definition: ProgramDefinition, required: str) -> LocalP
         path = program_file(name, version, definitions().builds[build])
         if path.is_file():
             return LocalProgram(name, path, version, "built from tools/")
+    if source := definition.source.module:
+        path = _module_file(name, source)
+        if os.access(path, os.X_OK) and definition.satisfies(definition.version, required):
+            return LocalProgram(name, path, definition.version, f"the Go module {source.module}")
     return None
+
+
+def _module_file(name: str, source: ModuleFile) -> Path:
+    return user_cache.module_folder(source.module, program_definition(name).version) / source.file
 
 
 def _in_distribution(name: str, definition: ProgramDefinition, required: str) -> LocalProgram | None:
@@ -329,8 +343,8 @@ def build_programs(name: str, build: Build, progress: Progress, stop: threading.
             _compile(go, name, build, folder, progress, stop or threading.Event())
             for program, file in files.items():
                 file.parent.mkdir(parents=True, exist_ok=True)
-                built = build.packages[program].rpartition("/")[2] if len(build.packages) > 1 else program
-                (folder / built).replace(file)
+                package = re.sub(r"/v\d+$", "", build.packages[program])  # Go names no program by a major version
+                (folder / (package.rpartition("/")[2] if len(build.packages) > 1 else program)).replace(file)
 
 
 def _built_version(program: str, build: str) -> str:

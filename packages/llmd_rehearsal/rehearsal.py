@@ -42,8 +42,24 @@ from llmd_rehearsal.cluster_plan import (
     programs_in_pods,
 )
 from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log
-from llmd_rehearsal.engine_project import DEPLOYED, OCI_FOLDER, PREVIEWED, checkpoint_file, copy_project, latest
-from llmd_rehearsal.inventory import CHARTS, Inventory, fetch_charts, fetch_definitions, take_inventory
+from llmd_rehearsal.engine_project import (
+    DEPLOYED,
+    OCI_FOLDER,
+    PREVIEWED,
+    checkpoint_file,
+    copy_project,
+    install_package,
+    latest,
+    runtime,
+)
+from llmd_rehearsal.inventory import (
+    CHARTS,
+    Inventory,
+    fetch_charts,
+    fetch_definitions,
+    language_programs,
+    take_inventory,
+)
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.oci_plugin.faults import FaultRule
 from llmd_rehearsal.oci_plugin.faults import write_rules as write_faults
@@ -202,7 +218,8 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
     _require_nixl(plan)
     fitting = _fitting(project, stack, settings)
     plugins.check_choice(settings.plugin, plan)
-    inventory = take_inventory(plan.release, progress, further_programs(plan))
+    languages = language_programs(project, runtime(project))
+    inventory = take_inventory(plan.release, progress, (*further_programs(plan), *languages))
     pulumi = inventory.programs["pulumi"]
     plugin = choose_plugin(settings.plugin, plan, lambda version: plugins.fetch(version, pulumi, progress))
     if isinstance(plan.cluster, config.CreateCluster):
@@ -388,6 +405,8 @@ def _run_engine(prepared: Prepared, operation: str, options: Sequence[str], prog
     cut = prepared.real.stack if prepared.real else None
     copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.router, folder, cut)
     prepared.plugin.install(copy.pulumi_home)
+    prepared.inventory.install_languages(copy.pulumi_home)
+    install_package(copy.pulumi_home)
     result_file = prepared.state / "engine.json"
     result_file.unlink(missing_ok=True)
     project = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file)]

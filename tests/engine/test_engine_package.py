@@ -1,4 +1,4 @@
-"""The component package at the real engine, which constructs components that a program in another language declares."""
+"""The component package at the real engine: it constructs the components that programs in other languages declare."""
 
 import sys
 from collections.abc import Callable

@@ -215,11 +215,21 @@ def test_a_releases_own_picker_and_sidecar_are_built_each_night():
     version = default_release().endpoint_picker.program.version
     module = definitions().builds["llm-d-router"].asks_for
     assert f'--branch {version} https://{module} "$RUNNER_TEMP/llm-d-router"' in steps[cloned]["run"]
-    assert steps[tested]["env"] == {"LLMD_OKE_ROUTER_SOURCE": "${{ runner.temp }}/llm-d-router"}
+    assert steps[tested]["env"]["LLMD_OKE_ROUTER_SOURCE"] == "${{ runner.temp }}/llm-d-router"
     assert re.search(r"--preserve-env=\S*\bLLMD_OKE_ROUTER_SOURCE\b", steps[tested]["run"])
     assert (
         'environ.get("LLMD_OKE_ROUTER_SOURCE")' in (ROOT / "tests/test_bed/programs/test_llm_d_router.py").read_text()
     )
+
+
+def test_the_example_in_typescript_has_its_packages_each_night():
+    steps = [step for step in jobs()["faults", "faults"]["steps"] if "run" in step]
+    (installed,) = [step["run"] for step in steps if "npm install" in step["run"]]
+    (tested,) = [step for step in steps if "scripts/test -m nightly" in step["run"]]
+    assert tested["env"]["LLMD_OKE_NODE_MODULES"] == "${{ runner.temp }}/typescript/node_modules"
+    assert '--prefix "$RUNNER_TEMP/typescript"' in installed
+    assert re.search(r"--preserve-env=\S*\bLLMD_OKE_NODE_MODULES\b", tested["run"])
+    assert "LLMD_OKE_NODE_MODULES" in (ROOT / "tests/rehearsal/end_to_end/test_other_languages.py").read_text()
 
 
 def test_drift_is_checked_each_night_with_its_own_identity():

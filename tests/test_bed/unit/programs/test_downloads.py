@@ -189,7 +189,7 @@ RELEASES = {
 @pytest.mark.parametrize("architecture", ["amd64", "arm64"])
 def test_downloads_are_pinned_for_each_architecture_in_the_version_that_is_built(name, architecture):
     definition, release = RELEASES[name]
-    version = {"v0.312.0": "3.12.0"}.get(definition.version, definition.version.removeprefix("v"))
+    version = {"v0.312.0": "3.12.0", "v1.37.0": "3.250.0"}.get(definition.version, definition.version.removeprefix("v"))
     url = release.url.format(architecture=release.names.get(architecture, architecture))
     assert url.startswith("https://")
     assert version in url
