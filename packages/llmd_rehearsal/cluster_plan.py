@@ -286,7 +286,8 @@ def _plugins(
     if not plugin.is_real:
         command = (sys.executable, "-m", "llmd_rehearsal.kubernetes_plugin", "--port", str(KUBERNETES_PLUGIN_PORT))
         ready = TcpReady(KUBERNETES_PLUGIN_PORT)
-        stand_ins.append(ProcessSpec("kubernetes-plugin", (*command, *tool), env=charts, readiness=ready))
+        environment = {**charts, "KUBECONFIG": str(state / "kubeconfig.yaml")}  # as an engine passes its own on
+        stand_ins.append(ProcessSpec("kubernetes-plugin", (*command, *tool), env=environment, readiness=ready))
     return stand_ins
 
 
