@@ -27,7 +27,7 @@ from llmd_rehearsal import rehearsal
 from llmd_rehearsal.autoscaling import ScalingTime, keda_parts
 from llmd_rehearsal.cluster_plan import SIMULATED_NODES, SIMULATED_PLUGIN, programs_in_pods, simulated_servers
 from llmd_rehearsal.engine_project import DEPLOYED
-from llmd_rehearsal.inventory import IN_TESTS, WATCHING, ReleaseChoice
+from llmd_rehearsal.inventory import IN_TESTS, LANGUAGES, WATCHING, ReleaseChoice
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.programs import LocalProgram, ensure
@@ -516,13 +516,17 @@ def programs(
     tests: Annotated[
         bool, typer.Option("--tests", help="Also the programs that only the kit's own tests run.")
     ] = False,
+    languages: Annotated[
+        bool, typer.Option("--languages", help="Also Pulumi's plug-ins for projects in TypeScript and YAML.")
+    ] = False,
 ) -> None:
     """Find the programs that rehearsals need, on PATH or in the cache, and download or build missing ones."""
     progress = console.progress()
     inventory = rehearsal.have_programs(progress)
     if text := substitution_text(inventory.release):
         progress.step(text)
-    _show_programs([*inventory.programs.values(), *(ensure(IN_TESTS, progress) if tests else {}).values()])
+    further = (*(IN_TESTS if tests else ()), *(LANGUAGES.values() if languages else ()))
+    _show_programs([*inventory.programs.values(), *ensure(further, progress).values()])
 
 
 def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:

@@ -107,13 +107,13 @@ def copy_project(
 
 
 def runtime(project: Path) -> str:
-    """Return the name of the language runtime in a project's Pulumi.yaml, such as `python` or `nodejs`.
+    """Return the name of the language runtime in a project's Pulumi.yaml, such as `nodejs`; `python` if it names none.
 
     Raises:
         KitError: Pulumi.yaml can't be read.
     """
     document: dict[str, Any] = yaml_files.read(project / _PROJECT_FILE).value or {}
-    written: Any = document.get("runtime")
+    written: Any = document.get("runtime") or PYTHON
     return str(cast("dict[str, Any]", written).get("name") if isinstance(written, dict) else written)
 
 
@@ -121,7 +121,7 @@ def _copy_other_program(project: Path, copy: Path) -> None:
     """Copy a program in another language than Python and link its installed packages. Its Pulumi.yaml doesn't name the
     kit's component package any more, which the rehearsal has among the engine's plug-ins.
     """
-    shutil.copytree(project, copy, ignore=shutil.ignore_patterns(*_NOT_COPIED), dirs_exist_ok=True)
+    shutil.copytree(project, copy, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED), dirs_exist_ok=True)
     packages = project / _NODE_MODULES
     if packages.is_dir() and not (copy / _NODE_MODULES).exists():
         (copy / _NODE_MODULES).symlink_to(packages.resolve())

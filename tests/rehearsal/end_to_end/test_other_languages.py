@@ -25,7 +25,7 @@ def need_language(runtime: str) -> None:
     name = LANGUAGES[runtime]
     if locate(name) is None:
         reason = why_unavailable(name, program_definition(name).version)
-        pytest.skip(f"no {name}: {reason or 'llmd-oke rehearse programs --tests builds it'}")
+        pytest.skip(f"no {name}: {reason or 'llmd-oke rehearse programs --languages fetches it'}")
 
 
 def example(name: str, folder: Path) -> Project:

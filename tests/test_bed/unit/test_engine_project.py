@@ -1,16 +1,20 @@
 """The project that a rehearsal's engine works in."""
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from llmd_oke import planning
+from llmd_base.errors import KitError
+from llmd_oke import __version__, planning
 from llmd_oke.config import stack_file, validate
 from llmd_oke.planning.front_door_secrets import read_secrets
-from llmd_rehearsal.engine_project import PREVIEWED, checkpoint_file, copy_project
+from llmd_rehearsal.engine_project import PREVIEWED, checkpoint_file, copy_project, install_package, runtime
 from llmd_rehearsal.front_door import rehearsed_front_door
+from llmd_rehearsal.inventory import language_programs
 from project_entries import model_entry, write_entry
 from stack_files import stack
 
@@ -99,3 +103,33 @@ def test_the_engines_state_is_stored_under_the_projects_name(project: Path, tmp_
     state = tmp_path / "state"
     copy_project(project, "s", state, "llm-d-0.6.0")
     assert checkpoint_file(state, "s") == state / "backend/.pulumi/stacks/mine/s.json"
+
+
+def test_a_program_in_another_language_is_copied_with_its_packages_linked(project: Path, tmp_path: Path):
+    packages = {"llmd-oke": "../../components", "random": "random"}
+    text = yaml.safe_dump({"name": "chat", "runtime": {"name": "nodejs"}, "packages": packages})
+    (project / "Pulumi.yaml").write_text(text)
+    (project / "__main__.py").unlink()
+    (project / "index.ts").write_text("export {};")
+    (project / "node_modules").mkdir()
+    (project / ".rehearsal").mkdir()
+    copy = copy_project(project, "s", project / ".rehearsal" / "s", "llm-d-0.7.0").folder
+    assert sorted(path.name for path in copy.iterdir()) == ["Pulumi.yaml", "index.ts", "node_modules", "stacks"]
+    assert (copy / "node_modules").resolve() == project / "node_modules"
+    assert yaml.safe_load((copy / "Pulumi.yaml").read_text())["packages"] == {"random": "random"}
+    assert (runtime(project), runtime(copy)) == ("nodejs", "nodejs")
+
+
+def test_the_component_package_is_a_plug_in_that_starts_this_python(tmp_path: Path):
+    install_package(tmp_path)
+    (program,) = tmp_path.glob("plugins/resource-llmd-oke-v*/pulumi-resource-llmd-oke")
+    assert program.parent.name == f"resource-llmd-oke-v{__version__}"
+    assert os.access(program, os.X_OK)
+    assert sys.executable in program.read_text()
+
+
+def test_a_program_that_nothing_can_run_is_refused_before_the_rehearsal(tmp_path: Path):
+    with pytest.raises(KitError, match="runtime 'go'") as refused:
+        language_programs(tmp_path, "go")
+    assert refused.value.remedy == "Rehearsals run python, nodejs, yaml."
+    assert language_programs(tmp_path, "python") == ()

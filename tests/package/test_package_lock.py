@@ -1,0 +1,42 @@
+"""What `pulumi package add` installs: the kit's own requirements, in the versions that it is tested with."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VERSION = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
+
+
+def locked(name: str) -> dict[str, str]:
+    return dict(VERSION.findall((ROOT / name).read_text()))
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=\[;]", text)[0].replace(".", "-") for text in requirements}
+
+
+def test_the_package_is_installed_by_pip_into_an_environment_of_its_own():
+    plugin = yaml.safe_load((ROOT / "components" / "PulumiPlugin.yaml").read_text())
+    assert plugin["runtime"] == {"name": "python", "options": {"toolchain": "pip", "virtualenv": "venv"}}
+    assert not (ROOT / "components" / "pyproject.toml").exists()  # Pulumi would install that, too
+
+
+def test_the_package_has_the_versions_of_the_kits_lock_each_by_its_hash():
+    own = locked("components/requirements.txt")
+    assert own.items() <= locked("requirements.lock").items()
+    text = (ROOT / "components" / "requirements.txt").read_text()
+    blocks = re.split(r"\n(?=\S)", text.strip())
+    assert len(blocks) == len(own)
+    assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
+
+
+def test_the_package_has_what_the_kit_requires_and_nothing_of_extras_or_development():
+    own = locked("components/requirements.txt").keys()
+    assert names(PROJECT["project"]["dependencies"]) <= own
+    extras = names([text for extra in PROJECT["project"]["optional-dependencies"].values() for text in extra])
+    groups = names([text for group in PROJECT["dependency-groups"].values() for text in group])
+    assert not (extras | groups) & own
