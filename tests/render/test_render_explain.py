@@ -8,7 +8,7 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
 from llmd_oke.explain.explanation import FieldExplanation, KeyExplanation, explain_field, explain_key
-from llmd_oke.explain.probes import StackProbes
+from llmd_oke.explain.probes import StackProbes, whole
 from stack_files import created_stack, model, stack, write
 from typer.testing import CliRunner
 
@@ -89,6 +89,16 @@ def test_explaining_a_key_without_effect_on_rendered_objects_says_so(project: Pa
 def test_oci_resources_can_be_explained_with_the_keys_that_create_them(project: Path):
     found = field(project, "NodePool/mi300x-node-pool.kubernetesVersion", "created")
     assert origins(found) == ["cluster.kubernetesVersion", "gpuPools[0].launch"]
+
+
+@pytest.mark.nightly
+def test_the_cluster_alone_gives_the_answers_of_the_whole_stack(project: Path, monkeypatch: pytest.MonkeyPatch):
+    text = "NodePool/mi300x-node-pool.nodeConfigDetails.size"
+    of_cluster = field(project, text, "created")
+    monkeypatch.setattr("llmd_oke.explain.explanation.of_cluster", whole)
+    of_all = field(project, text, "created")
+    assert (origins(of_cluster), of_cluster.value) == (origins(of_all), of_all.value)
+    assert [item.key for item in of_cluster.untried] == [item.key for item in of_all.untried]
 
 
 def test_a_value_that_the_program_refuses_is_reported_as_not_tried(project: Path, monkeypatch: pytest.MonkeyPatch):

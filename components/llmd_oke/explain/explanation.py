@@ -22,6 +22,7 @@ from llmd_oke.explain.probes import (
     differences,
     identity,
     in_cluster,
+    of_cluster,
     of_unit,
     same_plan,
     whole,
@@ -73,7 +74,8 @@ def explain_field(project: Path, stack: str, text: str) -> FieldExplanation:
 
 
 def _found(probes: StackProbes, text: str) -> tuple[ObjectField, View, Objects, str]:
-    """The field, and the smallest rendering that has it: as of a stack that only serves models, or the whole.
+    """The field, and the smallest rendering that has it: as of a stack that only serves models or only makes a
+    cluster, or the whole.
 
     Raises:
         KitError: neither has it, or the whole can't be rendered (files of other projects aren't to be had).
@@ -90,7 +92,9 @@ def _found(probes: StackProbes, text: str) -> tuple[ObjectField, View, Objects, 
             raise KitError(not_there.message, f"{not_there.remedy}\n{rest}\n{refused.remedy or ''}") from refused
         objects = {identity(item): item.inputs for item in resources}
         field = object_field(text, objects)
-        return field, whole, objects, _component(resources, field)
+        of_layer = probes.rendered(of_cluster(probes.plan))
+        same = field.of(of_layer) == field.of(objects)
+        return field, of_cluster if same else whole, of_layer if same else objects, _component(resources, field)
     component = _component(resources, field)
     part = _of_its_unit(probes, field, objects) or _View(in_cluster, objects)
     return field, part.view, part.objects, component

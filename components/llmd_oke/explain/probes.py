@@ -192,6 +192,13 @@ def in_cluster(plan: Plan) -> Plan:
     return replace(plan, config=config, cluster=cluster, created=None)
 
 
+def of_cluster(plan: Plan) -> Plan:
+    """The plan as a stack has it that makes the cluster alone, which is rendered in a third of the time."""
+    if plan.layer != "all":
+        return plan
+    return replace(plan, config=plan.config.model_copy(update={"layer": "cluster"}))
+
+
 def of_unit(model: int, unit: int) -> View:
     """Return a view that reduces a plan as `in_cluster` does, and to a single unit of a single model, given by their
     indexes. A plan without such a unit keeps all units.
