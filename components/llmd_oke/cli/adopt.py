@@ -15,7 +15,7 @@ from llmd_oke.cli.options import with_option_groups
 from llmd_oke.config import StackConfig, require_project
 from llmd_oke.operations.first_stack import Adopted, FirstStack, Target
 from llmd_oke.operations.guide_deployments import READ, GuideDeployment, catalogue_model, read_deployments
-from llmd_oke.operations.terraform_states import MadeCluster, read_cluster
+from llmd_oke.operations.terraform_states import TerraformCluster, read_cluster
 
 USUAL_NAMESPACE = str(StackConfig.model_fields["namespace"].default)
 OTHER_NAMESPACE = "llmd-oke"
@@ -93,7 +93,7 @@ def _servers(servers: ServersOptions, guide: GuideDeployment | None, shape: str,
     return replace(servers, shape=shape)
 
 
-def _show(made: MadeCluster, written: FirstStack, guide: GuideDeployment | None) -> None:
+def _show(made: TerraformCluster, written: FirstStack, guide: GuideDeployment | None) -> None:
     """Print what stays Terraform's and, with a guide's deployment, the steps of the change-over."""
     output = console.output()
     others = f"; not used: {', '.join(made.others)}" if made.others else ""

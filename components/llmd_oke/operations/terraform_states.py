@@ -47,7 +47,7 @@ class TerraformResource:
 
 
 @dataclass(frozen=True)
-class NodesOfPool:
+class TerraformPool:
     """Pool of nodes with GPUs that Terraform made."""
 
     name: str
@@ -56,7 +56,7 @@ class NodesOfPool:
 
 
 @dataclass(frozen=True)
-class MadeCluster:
+class TerraformCluster:
     """Cluster that oci-hpc-oke made.
 
     `control_plane_cidrs` are the addresses of its API endpoint's subnet, empty if the state doesn't have that subnet.
@@ -69,10 +69,10 @@ class MadeCluster:
     kubernetes_version: str
     control_plane_cidrs: tuple[str, ...]
     has_virtual_functions: bool
-    pools: tuple[NodesOfPool, ...]
+    pools: tuple[TerraformPool, ...]
     others: tuple[str, ...] = ()
 
-    def pool(self, name: str | None = None) -> NodesOfPool:
+    def pool(self, name: str | None = None) -> TerraformPool:
         """Return the pool of this name, or, without a name, the one with the most nodes.
 
         Raises:
@@ -91,7 +91,7 @@ class MadeCluster:
         )
 
 
-def read_cluster(file: Path) -> MadeCluster:
+def read_cluster(file: Path) -> TerraformCluster:
     """Return the cluster in a state of Terraform (`terraform.tfstate`, or the output of `terraform show -json`).
 
     Raises:
@@ -118,7 +118,7 @@ def read_cluster(file: Path) -> MadeCluster:
     add_ons = {item.attributes.get("addon_name") for item in resources if item.type == _ADD_ON}
     found = list(_pools(resources))
     known = {name for name in catalogue.shape_names() if (shape := catalogue.shape(name)) and shape.gpus}
-    return MadeCluster(
+    return TerraformCluster(
         own[0].identifier,
         str(cluster.get("name")),
         str(cluster.get("kubernetes_version")),
@@ -183,7 +183,7 @@ def _of_module(module: Mapping[str, Any]) -> Iterator[TerraformResource]:
         yield from _of_module(child)
 
 
-def _pools(resources: Iterable[TerraformResource]) -> Iterator[NodesOfPool]:
+def _pools(resources: Iterable[TerraformResource]) -> Iterator[TerraformPool]:
     """Yield all pools: node pools of OKE, and cluster networks with the shape of their instance configuration."""
     known = list(resources)
     shapes = {
@@ -194,11 +194,11 @@ def _pools(resources: Iterable[TerraformResource]) -> Iterator[NodesOfPool]:
     for item in known:
         if item.type == _NODE_POOL:
             size = _first(item.attributes.get("node_config_details")).get("size") or 0
-            yield NodesOfPool(_name(item, "name"), str(item.attributes.get("node_shape")), int(size))
+            yield TerraformPool(_name(item, "name"), str(item.attributes.get("node_shape")), int(size))
         if item.type == _CLUSTER_NETWORK:
             pool = _first(item.attributes.get("instance_pools"))
             shape = shapes.get(str(pool.get("instance_configuration_id")), "unknown")
-            yield NodesOfPool(_name(item, "display_name"), shape, int(pool.get("size") or 0))
+            yield TerraformPool(_name(item, "display_name"), shape, int(pool.get("size") or 0))
 
 
 def _name(resource: TerraformResource, attribute: str) -> str:

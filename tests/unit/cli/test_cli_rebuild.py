@@ -24,7 +24,7 @@ DELETED = {"resOutputsEvent": {"metadata": {"op": "delete", "urn": CLUSTER["urn"
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is done to the stack `reference`, whose state has a cluster that OCI no longer has; its update fails."""
+    """List of what is done to a stack whose state has a cluster that OCI no longer has; its update fails."""
     (tmp_path / "stacks").mkdir()
     for name in ("Pulumi.yaml", "stacks/Pulumi.reference.yaml"):
         shutil.copyfile(ROOT / name, tmp_path / name)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_oke.operations.terraform_states import NodesOfPool, read_cluster
+from llmd_oke.operations.terraform_states import TerraformPool, read_cluster
 from terraform_states_for_tests import (
     CLUSTER,
     CLUSTER_ID,
@@ -32,14 +32,14 @@ def test_a_cluster_of_oci_hpc_oke_is_read_from_either_form_of_a_state(tmp_path: 
     assert (made.identifier, made.kubernetes_version) == (CLUSTER_ID, "v1.34.2")
     assert made.control_plane_cidrs == ("10.140.0.0/29",)
     assert made.has_virtual_functions
-    assert made.pools == (NodesOfPool("oke-rdma", "BM.GPU.MI300X.8", 2),)
+    assert made.pools == (TerraformPool("oke-rdma", "BM.GPU.MI300X.8", 2),)
     assert made.others == ("oke-system (3 x VM.Standard.E5.Flex)",)
 
 
 def test_a_cluster_network_has_the_shape_of_its_instance_configuration(tmp_path: Path):
     rows = [CLUSTER, *cluster_network("oke-rdma", "BM.GPU.MI300X.8", 4)]
     made = read_cluster(written(tmp_path, state(rows)))
-    assert made.pool() == NodesOfPool("oke-rdma", "BM.GPU.MI300X.8", 4)
+    assert made.pool() == TerraformPool("oke-rdma", "BM.GPU.MI300X.8", 4)
     assert made.control_plane_cidrs == ()
     assert not made.has_virtual_functions
 
