@@ -1,4 +1,4 @@
-"""Paths of data: the kit's files of `values/`, how one is read, the project's own beside them, and downloads."""
+"""Paths and readers of data files: the kit's `values/`, the project's own beside it, and the folder for downloads."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,9 +15,8 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Entry(BaseModel):
-    """A record in `values/`: no unknown keys, never changed.
-
-    Its validator is made at its first use: a command needs few of all kinds. (Threads may, since pydantic 2.14.)
+    """Base class of records in `values/`: immutable, without unknown keys. Its validator is built at its first use,
+    since a command needs only a few kinds; pydantic since 2.14 permits that in several threads.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -28,36 +27,36 @@ EntryType = TypeVar("EntryType", bound=Entry)
 
 @cache
 def values_folder() -> Path:
-    """The folder of the data: inside the installed package, or beside the sources of a checkout."""
+    """Return the path of the kit's `values/`: in the installed package, or beside the sources of a checkout."""
     package = Path(__file__).resolve().parent
     installed = package / "_values"
     return installed if installed.is_dir() else package.parent.parent / "values"
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of one YAML file."""
+    """Return the content of a YAML file with one document."""
     return yaml.load(path.read_text(), _Loader)  # noqa: S506 - a safe loader, the C one where there is one
 
 
 def read_yaml_documents(path: Path) -> list[Any]:
-    """Return the documents of a file, without empty ones."""
+    """Return the documents of a YAML file, without empty ones."""
     return [document for document in yaml.load_all(path.read_text(), _Loader) if document]
 
 
 def names(kind: str) -> list[str]:
-    """The entries of a kind (`models`, `shapes`, `releases`), sorted."""
+    """Return the names of the kit's entries of a kind (`models`, `shapes`, `releases`), sorted."""
     return sorted(path.name[: -len(".yaml")] for path in (values_folder() / kind).glob("*.yaml"))
 
 
 def entry(kind: str, name: str, type_: type[EntryType]) -> EntryType | None:
-    """The entry of that name, or None where there is no such entry."""
+    """Return the entry of a kind with a name; None if there is no such entry."""
     if name not in names(kind):
         return None
     return required_entry(kind, name, type_)
 
 
 def required_entry(kind: str, name: str, type_: type[EntryType]) -> EntryType:
-    """The entry of that name, which is part of the kit."""
+    """Return the entry of a kind with a name that the kit itself contains."""
     return type_.model_validate(read_yaml(values_folder() / kind / f"{name}.yaml"))
 
 
@@ -72,8 +71,8 @@ _MAX_FILES = 2000
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """File in a project's `values/`, by its path from there. One that is `outside` is a link out of the folder, or
-    neither a file nor a folder.
+    """File in a project's `values/`, with its path relative to that folder. `outside` marks a link out of the folder,
+    and what is neither a file nor a folder.
     """
 
     path: str
@@ -85,7 +84,7 @@ class ProjectFile:
 
 @dataclass(frozen=True)
 class ProjectValues:
-    """The `values/` of a project, whose entries stand beside and over the kit's."""
+    """Content of a project's `values/`, whose entries are added to the kit's or replace them."""
 
     folder: Path
     files: tuple[ProjectFile, ...] = ()
@@ -99,10 +98,8 @@ Result = TypeVar("Result")
 
 
 def open_project(project: Path | None) -> None:
-    """Read the entries of a project's own `values/` beside the kit's in all of this process; None for the kit's alone.
-
-    Opened again, a project's files are read again where they have changed. In a checkout of the kit `values/` is the
-    kit's.
+    """Make the entries of a project's own `values/` available in this process, in addition to the kit's; None removes
+    them. Opening a project again reads its changed files. In a checkout of the kit, `values/` belongs to the kit.
 
     Raises:
         KitError: the folder can't be read, or has more files than a catalogue ever has.
@@ -122,12 +119,14 @@ def is_checkout(project: Path) -> bool:
 
 
 def project_values() -> ProjectValues:
-    """Return what the open project has; without files where none is open."""
+    """Return the content of the open project's `values/`; without files if no project is open."""
     return _project
 
 
 def follows_project(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function with a memory for its results, until another project is opened or files of the open one change."""
+    """Decorate a function so that its results are cached until another project is opened or files of the open one
+    change.
+    """
     results: dict[object, Result] = {}
 
     @wraps(function)
@@ -169,7 +168,9 @@ def _files(folder: Path, within: str, level: int) -> Iterator[ProjectFile]:
 
 
 def cache_folder() -> Path:
-    """`$LLMD_OKE_CACHE`, or `llmd-oke` in the user's cache folder (`$XDG_CACHE_HOME`, `~/.cache`)."""
+    """Return the folder for downloads: `$LLMD_OKE_CACHE`, or `llmd-oke` in the user's cache folder (`$XDG_CACHE_HOME`,
+    `~/.cache`).
+    """
     if own := os.environ.get("LLMD_OKE_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmd-oke"

@@ -58,7 +58,10 @@ def collected(
     own, readers = tuple(keys), [_reader(source) for source in sources]
     if unknown := sorted(values.keys() - own):
         raise UnknownFieldError(f"{name} has no {', '.join(unknown)}.")
-    found = {key: values[key] if key in values else _first(readers, key) for key in own}
+    found: dict[str, object] = {}
+    for key in own:
+        sourced = (value for read in readers if (value := read(key, _ABSENT)) is not _ABSENT)
+        found[key] = values[key] if key in values else next(sourced, _ABSENT)
     if missing := [key for key, value in found.items() if value is _ABSENT and key not in optional]:
         raise MissingSourceError(f"{name}: nothing given has {', '.join(missing)}.")
     return {key: value for key, value in found.items() if value is not _ABSENT}
@@ -84,7 +87,3 @@ def document(keys: str, /, *sources: object, **values: object) -> dict[str, Any]
 def _reader(source: object) -> Callable[[str, object], object]:
     """Return a function that takes a key and a default and reads the field of the source."""
     return cast("Mapping[str, object]", source).get if isinstance(source, Mapping) else partial(getattr, source)
-
-
-def _first(readers: Iterable[Callable[[str, object], object]], key: str) -> object:
-    return next((value for read in readers if (value := read(key, _ABSENT)) is not _ABSENT), _ABSENT)

@@ -179,7 +179,9 @@ def naming_of(request: Message) -> Naming:
 
 
 def decode(message: Any) -> dict[str, Tree]:
-    """Return the tree of a Struct, with whole numbers as int, because services distinguish them from other numbers."""
+    """Return the property tree in a protobuf Struct, with whole numbers as int, because services distinguish them from
+    other numbers.
+    """
     return {key: _decode_value(value) for key, value in message.fields.items()}
 
 
@@ -203,7 +205,7 @@ def _decode_value(value: Any) -> Tree:
 
 
 def encode(tree: dict[str, Tree]) -> Any:
-    """Return the Struct of a tree."""
+    """Return a property tree as a protobuf Struct."""
     message = Struct()
     _fill_struct(message, tree)
     return message

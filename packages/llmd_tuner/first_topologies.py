@@ -39,7 +39,8 @@ def topologies(needs: ServingNeeds) -> FoundTopologies:
     load = workload.of_lengths(needs.input_tokens, needs.output_tokens)
     ttft_s, itl_s = (None if limit is None else limit / 1000 for limit in (needs.ttft_ms, needs.itl_ms))
     targets = Targets(ttft_s, itl_s, requests_per_s=needs.requests_per_s)
-    sizes = [needs.gpus] if needs.gpus else [shape.gpus << power for power in range(_doublings(shape.gpus) + 1)]
+    doublings = int(math.log2(MOST_GPUS / shape.gpus))
+    sizes = [needs.gpus] if needs.gpus else [shape.gpus << power for power in range(doublings + 1)]
 
     def question_of(gpus: int) -> tuple[SearchInputs, Confidence]:
         asked = search_inputs.question_of(model, shape, figures, load, targets, gpus, started=started)
@@ -57,7 +58,3 @@ def topologies(needs: ServingNeeds) -> FoundTopologies:
     wanted = str(targets) or f"{load} at all"
     remedy = f"One of: {'; '.join(remedies)}." if remedies else "Another model, shape, or more GPUs."
     raise KitError(f"Up to {sizes[-1]} GPUs of {shape.name} don't serve {model.name} with {wanted}.", remedy)
-
-
-def _doublings(gpus_per_node: int) -> int:
-    return int(math.log2(MOST_GPUS / gpus_per_node))

@@ -60,13 +60,9 @@ def latency_model_of(
     windows_alone = known is not None and known.vllm.kv_connector.hybrid_flag is not None
     sizes = _sizes(model, cached, regions, windows_alone=windows_alone)
     factors = _factors(figures, conditions.quick_reduce or "NONE")
-    return LatencyModel(sizes, _hardware(model, node), factors, _drafting(conditions))
-
-
-def _drafting(conditions: Conditions) -> Drafting | None:
-    """Return the drafts that times count: those of which it is told how many tokens are accepted."""
     tokens, share = conditions.draft_tokens, conditions.accepted_share
-    return None if tokens is None or share is None else Drafting(tokens, share)
+    drafting = None if tokens is None or share is None else Drafting(tokens, share)
+    return LatencyModel(sizes, _hardware(model, node), factors, drafting)
 
 
 def _sizes(model: CatalogueModel, key_value_bytes_per_token: float, regions: int, *, windows_alone: bool) -> Sizes:

@@ -59,7 +59,8 @@ def thresholds(question: SearchInputs, best: Candidate, tag: str) -> Mapping[str
     """
     (full,) = at_loads(question, best, [best.capacity_per_s])
     most = f"at {best.capacity_per_s:.1f} requests/s, the most within {question.targets}"
-    carried = full.batch * _ranks(best)
+    *_, servers = Topology.model_validate(best.topology).servers().values()  # those that generate tokens
+    carried = full.batch * servers.data_parallel_size
     requests = _threshold("requests", carried, f"{tag}: {carried:.1f} {most}")
     cache = Threshold("kvCacheUsage", scaling_share(), "a KV cache that is full has requests computed anew")
     generating = RoleThresholds(best.decode, (requests, cache))
@@ -68,11 +69,6 @@ def thresholds(question: SearchInputs, best: Candidate, tag: str) -> Mapping[str
     tokens_per_s = best.capacity_per_s * question.workload.input_tokens / (best.prefill * best.copies)
     prompts = _threshold("promptTokensPerS", tokens_per_s, f"{tag}: {tokens_per_s:.0f} {most}")
     return {"prefill": RoleThresholds(best.prefill, (prompts,)), "decode": generating}
-
-
-def _ranks(best: Candidate) -> int:
-    """Return the data parallel ranks of servers that generate tokens."""
-    return list(Topology.model_validate(best.topology).servers().values())[-1].data_parallel_size
 
 
 def _threshold(key: str, carried: float, basis: str) -> Threshold:

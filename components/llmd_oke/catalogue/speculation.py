@@ -1,4 +1,4 @@
-"""Speculative decoding: drafts for models, the memory that they take, and how vLLM is told of them."""
+"""Speculative decoding: drafts of the catalogue's models, their memory, and the vLLM argument that selects them."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ DRAFT_TENSOR_PARALLEL_SIZE = "draft_tensor_parallel_size"
 
 
 class DraftWeights(Entry):
-    """Weights of a draft in GiB, of which `expert_gib` are experts, that all ranks of a server share."""
+    """Weights of a draft in GiB. `expert_gib` of them are experts, which all ranks of a server share."""
 
     gib: PositiveFloat
     expert_gib: NonNegativeFloat = 0.0
@@ -48,8 +48,8 @@ class Draft(Entry):
 
 @dataclass(frozen=True)
 class ServerDraft:
-    """A draft as servers of a stack have it: the `tokens` of a step, and the commit of its repository that was asked
-    for, None for the catalogue's.
+    """Draft that the servers of a stack use, with the number of `tokens` to propose in each step. `revision` is the
+    commit of the draft's repository that the stack file sets, None for the catalogue's.
     """
 
     draft: Draft
@@ -57,8 +57,9 @@ class ServerDraft:
     revision: str | None
 
     def gib(self, parallelism: Parallelism) -> float:
-        """Memory of its weights over all GPUs of a server, in GiB: each rank has its own of all that is no expert. With
-        a tensor parallel size of 1 each GPU is taken to have it whole, a bound.
+        """Return the memory of the draft's weights over all GPUs of a server, in GiB. Ranks share the experts, and each
+        has its own copy of all other weights. A draft with tensor parallel size 1 is counted on each GPU, which is a
+        bound.
         """
         weights = self.draft.weights
         whole = self.draft.options.get(DRAFT_TENSOR_PARALLEL_SIZE) == 1
@@ -67,7 +68,9 @@ class ServerDraft:
         return weights.expert_gib + own_gib
 
     def argument(self, model: str | None, revision: str | None) -> str:
-        """Return vLLM's argument, with the repository or folder of the draft's files; None for the model's own."""
+        """Return vLLM's argument `--speculative-config`, whose value is JSON. `model` is the repository or folder of
+        the draft's files, None for a draft in the model's own files.
+        """
         place = {"model": model, "revision": revision}
         given = {name: value for name, value in place.items() if value is not None}
         config = {"method": self.draft.method, **given, "num_speculative_tokens": self.tokens, **self.draft.options}

@@ -262,7 +262,12 @@ def _cluster(answers: Answers, where: PlaceOptions, servers: ServersOptions, acc
     listed = _asked(offers if answers.asks else None, TenancyOffers.compartments)
     compartment = answers.answer(_COMPARTMENT, where.compartment, offers=listed)
     shape = _shape(answers, servers, offers)
-    versions = _asked(offers, lambda known: _own_version_first(known.kubernetes_versions(compartment)))
+    versions = _asked(
+        offers,
+        lambda known: sorted(
+            known.kubernetes_versions(compartment), key=lambda offer: offer.value != KUBERNETES_VERSION
+        ),
+    )
     domains = _asked(offers, lambda known: known.availability_domains(shape))
     images = _asked(offers, lambda known: known.images(compartment, shape))
     domain, place = f"Uocm:{region.upper()}-AD-1", region.split("-")[1] if "-" in region else "region"
@@ -289,10 +294,6 @@ def _cluster(answers: Answers, where: PlaceOptions, servers: ServersOptions, acc
         ),
         "client_cidrs": tuple(filter(None, [answers.answer(_CLIENTS, where.client_cidr, "")])),
     }
-
-
-def _own_version_first(offers: Sequence[Offer]) -> Sequence[Offer]:
-    return sorted(offers, key=lambda offer: offer.value != KUBERNETES_VERSION)
 
 
 def _asked(

@@ -64,15 +64,12 @@ def show_summary(stack: str, plan: Plan, release: str | None = None) -> None:
 
 def _facts(plan: Plan, release: str) -> Table:
     table = Table.grid(padding=(0, 2))
-    rows = [("release", release), ("nodes", _nodes(plan)), *_models(plan.models)]
+    pools = ", ".join(f"{pool.size} x {pool.shape.name}" for pool in plan.pools)
+    nodes = f"{pools}: {plan.gpus} GPUs, {plan.used_gpus} used"
+    rows = [("release", release), ("nodes", nodes), *_models(plan.models)]
     for name, text in [*rows, ("cost", _cost(plan)), ("time", _time(plan))]:
         table.add_row(f"  [dim]{name}[/]", escape(text))
     return table
-
-
-def _nodes(plan: Plan) -> str:
-    pools = ", ".join(f"{pool.size} x {pool.shape.name}" for pool in plan.pools)
-    return f"{pools}: {plan.gpus} GPUs, {plan.used_gpus} used"
 
 
 def _models(models: Sequence[ModelPlan]) -> Iterator[tuple[str, str]]:

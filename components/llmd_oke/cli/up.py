@@ -17,7 +17,7 @@ from llmd_oke.cli.smoke import UpdateBenchmark
 from llmd_oke.operations import updates
 from llmd_oke.operations.backend import Terminal, require_stack
 from llmd_oke.operations.cluster_checks import refuse_certificates
-from llmd_oke.operations.nodes import scale_command, scale_pool, unready_pools
+from llmd_oke.operations.nodes import scale_pool, unready_pools
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
 from llmd_oke.operations.registries import refuse_other_archives
 from llmd_oke.operations.updates import with_refresh
@@ -106,7 +106,7 @@ def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, offers: _Offer
                 continue
             except KitError as error:  # the update's own failure is what the command ends with
                 console.show_error(error)
-        commands.append(scale_command(pool.name, pulumi.stack))
+        commands.append(f"llmd-oke nodes scale {pool.name} 0 --stack {pulumi.stack}")
         console.errors().print(f"to give them back: {commands[-1]}", markup=False, soft_wrap=True)
     return f"Standard error says why. To stop paying for nodes meanwhile: {'; '.join(commands)}" if commands else ""
 

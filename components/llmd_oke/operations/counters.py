@@ -85,10 +85,10 @@ class CounterWindow:
         """Return the sum of two consecutive windows. A counter that is missing in one of them counts as 0 there."""
         pairs = {key: (self.grown.get(key, 0.0), other.grown.get(key, 0.0)) for key in {**self.grown, **other.grown}}
         grown = {key: None if a is None or b is None else a + b for key, (a, b) in pairs.items()}
-        buckets = {
-            key: _added(self.buckets.get(key, {}), other.buckets.get(key, {}))
-            for key in {**self.buckets, **other.buckets}
-        }
+        buckets: dict[Key, Mapping[float, float]] = {}
+        for key in {**self.buckets, **other.buckets}:
+            first, second = self.buckets.get(key, {}), other.buckets.get(key, {})
+            buckets[key] = {bound: first.get(bound, 0.0) + second.get(bound, 0.0) for bound in {**first, **second}}
         server_seconds = self.server_seconds + other.server_seconds
         return CounterWindow(self.seconds + other.seconds, server_seconds, grown, buckets)
 
@@ -175,10 +175,6 @@ def _buckets(before: Snapshot, after: Snapshot, role: EndpointRole, name: str) -
     bounds = {series.labels["le"] for series in shown if "le" in series.labels}
     changes = {bound: change(before, after, role, Counter(names, {"le": (bound,)})) for bound in bounds}
     return {float(bound): item.value for bound, item in changes.items() if item.value is not None}
-
-
-def _added(first: Mapping[float, float], second: Mapping[float, float]) -> dict[float, float]:
-    return {bound: first.get(bound, 0.0) + second.get(bound, 0.0) for bound in {**first, **second}}
 
 
 def _gauge(reading: Reading, gauge: Counter) -> float:

@@ -367,11 +367,6 @@ def unready_pools(resources: Sequence[Mapping[str, Any]], plan: Plan) -> list[Pl
     return [pool for pool in plan.pools if machines(resources, pool.name) and not needed[pool.name] <= passed]
 
 
-def scale_command(pool: str, stack: str) -> str:
-    """Return the command that deletes all nodes of a pool."""
-    return f"llmd-oke nodes scale {pool} 0 --stack {stack}"
-
-
 def scale_pool(
     pulumi: PulumiCli,
     progress: Progress,

@@ -33,7 +33,8 @@ def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
         path = f"{context.path}.{context.model.engine.key_of(_FIELD, role)}"
         backend = used.vllm.all2all.get(name)
         if backend is None:
-            having = [each for each in release_names() if _has(each, name)]
+            known = (release(each) for each in release_names())
+            having = [each.name for each in known if each is not None and name in each.vllm.all2all]
             accepted = " or ".join([*used.vllm.all2all, *([f"release: {' or '.join(having)}"] if having else [])])
             found[path] = Problem(path, name, accepted, f"the kit knows of no {name} in {used.name}")
         elif not exchanges(context.parallelism(role)):
@@ -82,8 +83,3 @@ def _largest_share(context: PlannedModel, backend: All2AllBackend) -> float:
     """
     share = DEFAULT_ENGINE.gpu_memory_utilization - backend.heap_gib / context.shape.gpu.memory_gib
     return math.floor(share * 100) / 100 if backend.heap_gib else 1.0
-
-
-def _has(name: str, backend: str) -> bool:
-    known = release(name)
-    return known is not None and backend in known.vllm.all2all

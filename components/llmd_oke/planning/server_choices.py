@@ -100,7 +100,15 @@ def accepted_servers(plan: Plan, index: int, most_gpus: int) -> ServerChoices:
     spreads = list(divided_spreads(context.facts, context.shape.gpus, most_gpus))
     if context.model.scaling is not None:
         spreads = [spread for spread in spreads if spread.nodes == 1]
-    parts = {spread: _servers(spread) for spread in spreads}
+    parts = {
+        spread: Servers(
+            replicas=1,
+            tensor_parallel_size=spread.tensor_parallel_size,
+            data_parallel_size=spread.data_parallel_size,
+            expert_parallel=True if spread.expert_parallel else None,
+        )
+        for spread in spreads
+    }
     aggregated = tuple(spread for spread in spreads if _accepted(context, index, Topology(aggregated=parts[spread])))
     pairs = tuple(
         (prefill, decode)
@@ -118,12 +126,6 @@ def accepted_servers(plan: Plan, index: int, most_gpus: int) -> ServerChoices:
             "aggregated": {spread: context.memory("aggregated", spread) for spread in aggregated},
         },
     )
-
-
-def _servers(spread: Parallelism) -> Servers:
-    size, ranks = spread.tensor_parallel_size, spread.data_parallel_size
-    whole = True if spread.expert_parallel else None
-    return Servers(replicas=1, tensor_parallel_size=size, data_parallel_size=ranks, expert_parallel=whole)
 
 
 def _accepted(context: PlannedModel, index: int, topology: Topology) -> bool:

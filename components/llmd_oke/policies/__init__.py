@@ -1,1 +1,3 @@
-"""Policies of an organisation for what stacks declare: the same rules for `check`, pipelines and Pulumi's engine."""
+"""Policies of an organisation on the resources that stacks declare, enforced by `check`, pipelines and
+Pulumi's engine.
+"""

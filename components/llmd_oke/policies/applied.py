@@ -1,4 +1,6 @@
-"""Policies applied to what a stack's program declares without an engine: the way of `check` and of pipelines."""
+"""Evaluation of policies without a Pulumi engine, for `check` and pipelines, on the resources that a
+program declares.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +16,6 @@ from llmd_oke.planning import Advice, Plan
 from llmd_oke.planning.estimates import costs
 from llmd_oke.policies.organisation import Organisation
 from llmd_oke.policies.rules import CONFIG, PolicyResource, StackFacts, Violation, violations
-from llmd_oke.program.declare import Declared
 
 
 def judged_plan(project: Path, stack: str, plan: Plan, organisation: Organisation) -> Plan:
@@ -50,7 +51,8 @@ def policy_resource(declared: Declared) -> PolicyResource:
 
 
 def config_resource(project: Path, stack: str) -> PolicyResource:
-    """Return the settings of a stack beside `llmd-oke:stack` as a resource; encrypted ones are left out.
+    """Return the settings in a stack file other than `llmd-oke:stack` as a resource for policies, without encrypted
+    values.
 
     Raises:
         KitError: the stack file can't be read, or is not YAML.
@@ -60,7 +62,9 @@ def config_resource(project: Path, stack: str) -> PolicyResource:
 
 
 def stack_facts(plan: Plan) -> StackFacts:
-    """Return what policies know of a stack beside its resources: its price for the longest month at list price."""
+    """Return the facts about a stack that policies use in addition to its resources: whether its front door
+    authenticates clients, and its list price for the longest month, with the parts whose price is unknown.
+    """
     cost = costs(plan)
     unknown = tuple(part.part for part in cost.parts if part.usd_per_hour is None)
     return StackFacts(cost.usd_per_hour * prices().hours_per_month, unknown, plan.signed_in)
@@ -81,11 +85,6 @@ def _without_secrets(plan: Plan) -> Plan:
         door, authentication=None, cache_isolation="none", clients={}, priorities={}, limits=limits, tls=tls
     )
     return replace(plan, front_door=anybody)
-
-
-def _problem(violation: Violation) -> Problem:
-    why = f"policy {violation.policy}: {violation.resource}: {violation.found}"
-    return Problem(violation.key, None, violation.accepted, why)
 
 
 def _advice(found: Sequence[Violation], organisation: Organisation) -> Iterator[Advice]:

@@ -1,4 +1,6 @@
-"""An organisation's choices for its policies (`policies/policies.yaml` of a project): what is allowed, and levels."""
+"""Settings of an organisation's policies, read from `policies/policies.yaml` of a project: allowed values
+and levels.
+"""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -37,8 +39,8 @@ Choices = TypeVar("Choices", bound=ConfigPart)
 
 
 class Organisation(ConfigPart):
-    """Choices of an organisation. Every policy is advisory, and nothing is forbidden by name, where the file says
-    nothing.
+    """Settings of an organisation's policies. By default every policy is advisory, and no region, shape or price is
+    forbidden.
     """
 
     levels: dict[PolicyName, Level] = Field(default_factory=dict[PolicyName, Level])
@@ -67,16 +69,16 @@ class Organisation(ConfigPart):
     """Beginnings of names of images that need no digest, such as `registry.example.com/`."""
 
     def level(self, policy: PolicyName) -> Level:
-        """Level of a policy."""
+        """Return the level of a policy: mandatory, advisory or off."""
         return self.levels.get(policy, "advisory")
 
 
 def with_policies(project: Path, stack: str, plan: Plan) -> Plan:
-    """Return a plan with the project's policies applied: breaches of advisory ones are advice. Without a policy pack in
-    the project it is the plan itself, and Pulumi isn't loaded.
+    """Return a plan after applying the project's policies: violations of advisory policies are advice. Without a policy
+    pack in the project the plan is returned unchanged, and Pulumi isn't imported.
 
     Raises:
-        InvalidStack: the stack breaches mandatory policies, or the policies' file is wrong.
+        InvalidStack: the stack violates mandatory policies, or the policies' file is invalid.
         KitError: the program refuses the stack, or can't be declared here.
     """
     organisation = read_organisation(project)
@@ -88,11 +90,12 @@ def with_policies(project: Path, stack: str, plan: Plan) -> Plan:
 
 
 def read_organisation(project: Path) -> Organisation | None:
-    """Read an organisation's choices; None for a project without a policy pack. A pack without the file has defaults.
+    """Return the settings of a project's policies: None without a policy pack, the defaults for a pack without the
+    file.
 
     Raises:
         KitError: the file can't be read, or is not YAML.
-        InvalidStack: its shape is wrong; carries every problem, with lines.
+        InvalidStack: the file is invalid; carries every problem, with lines.
     """
     if not (project / POLICY_PACK).is_dir():
         return None

@@ -52,7 +52,7 @@ def serve_policies(project: Path) -> None:
 
 
 def engine_policies(project: Path, organisation: Organisation) -> list[engine.Policy]:
-    """Return all policies as pulumi-policy has them, with their levels."""
+    """Return all policies as pulumi-policy objects with their levels."""
     resource_policies = [_resource_policy(name, rule, organisation) for name, rule in RESOURCE_RULES.items()]
     stack_policies = [_stack_policy(name, rule, organisation, project) for name, rule in STACK_RULES.items()]
     settings = _settings_policy(organisation, project)
@@ -135,7 +135,7 @@ def _is_secret(value: Any) -> bool:
 
 
 def known(value: Any) -> Any:
-    """Return properties as plain data, without those that only an update will know."""
+    """Return properties as plain data, without values that are unknown until the update."""
     if isinstance(value, Mapping):
         items = cast("Mapping[str, Any]", value)
         pairs = ((key, _item(items, key)) for key in items)

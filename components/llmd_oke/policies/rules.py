@@ -1,4 +1,4 @@
-"""Rules of policies: functions that find what is wrong with a declared resource, or with a whole stack."""
+"""Rules of policies: functions that find violations in a declared resource, or in a whole stack."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ _CONTAINERS = ("containers", "initContainers")
 
 @dataclass(frozen=True)
 class PolicyResource:
-    """A resource as a program declares it. `properties` lack what is not known yet; `secrets` are paths of secret
+    """Declared resource. `properties` lack values that are unknown until the update; `secrets` has the paths of secret
     values, such as `stringData.token`.
     """
 
@@ -67,14 +67,14 @@ class PolicyResource:
 
     @property
     def short_name(self) -> str:
-        """Last part of the type, and the name: `Cluster oke-cluster`."""
+        """Last part of the resource's type, and its name: `Cluster oke-cluster`."""
         return f"{self.type.rsplit(':', 1)[-1]} {self.name}"
 
 
 @dataclass(frozen=True)
 class StackFacts:
-    """Facts of a stack beside its resources: its price in US dollars for a month at list price, the parts whose price
-    nobody knows, and whether clients sign in at its front door.
+    """Facts about a stack in addition to its resources: its list price for a month in US dollars, the parts whose price
+    is unknown, and whether clients must authenticate at its front door.
     """
 
     monthly_usd: float
@@ -84,8 +84,8 @@ class StackFacts:
 
 @dataclass(frozen=True)
 class Violation:
-    """A breach of a policy: the resource, what is wrong, what would be right, and the key of the stack file, which is
-    empty where none decides it.
+    """Violation of a policy: the resource, what was found, what would be accepted, and the key of the stack file that
+    decides it (empty if none does).
     """
 
     policy: PolicyName
@@ -270,7 +270,7 @@ STACK_RULES: Mapping[PolicyName, StackRule] = {
 def violations(
     resources: Sequence[PolicyResource], organisation: Organisation, facts: StackFacts | None
 ) -> Iterator[Violation]:
-    """Apply all policies that aren't off."""
+    """Yield the violations of all policies that aren't off."""
     for name, rule in RESOURCE_RULES.items():
         if organisation.level(name) != "off":
             for resource in resources:
@@ -281,7 +281,7 @@ def violations(
 
 
 def description(policy: PolicyName) -> str:
-    """Say what a policy finds: the first sentence of its rule."""
+    """Return the description of a policy, which is the first sentence of its rule's docstring."""
     rule = RESOURCE_RULES.get(policy) or STACK_RULES[policy]
     return " ".join((rule.__doc__ or "").split()).partition(". ")[0].rstrip(".")
 

@@ -165,7 +165,8 @@ def arguments(spec: ServerSpec) -> list[str]:
     if revision := pinned_revision(spec.model, spec.cache):
         own.append(f"--revision={revision}")
     if (room := settings.adapters) is not None:
-        own += _room_arguments(room)
+        own += ["--enable-lora", f"--max-loras={room.slots}", f"--max-lora-rank={room.max_rank}"]
+        own += [] if room.host_slots is None else [f"--max-cpu-loras={room.host_slots}"]
     if (draft := settings.draft) is not None:
         own += _draft_arguments(spec, draft)
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
@@ -305,12 +306,6 @@ def _offline(model: CatalogueModel) -> dict[str, str]:
     """Return the variables by which a server reads models from the cache only, which pods can't write to."""
     own = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/huggingface-modules"}  # noqa: S108 - in the container
     return own if model.vocabulary is None else {**own, model.vocabulary.variable: f"{CACHE_FOLDER}/{ENCODINGS}"}
-
-
-def _room_arguments(room: AdapterSlots) -> list[str]:
-    """Return the arguments that set the limits on LoRA adapters. They name no adapter."""
-    host = [] if room.host_slots is None else [f"--max-cpu-loras={room.host_slots}"]
-    return ["--enable-lora", f"--max-loras={room.slots}", f"--max-lora-rank={room.max_rank}", *host]
 
 
 def _draft_arguments(spec: ServerSpec, draft: ServerDraft) -> list[str]:

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def remove_old(root: Path, own: str, unused_s: float, most: int) -> list[str]:
     newest_first = sorted(others, key=lambda name: last_use[name], reverse=True)
     now = time.time()
     old = [name for place, name in enumerate(newest_first, 2) if place > most or now - last_use[name] > unused_s]
-    removed = [name for name in old if not any(map(_is_held, _locks(others[name])))]
+    removed = [name for name in old if not any(map(_is_held, others[name].glob("*/lock")))]
     for name in removed:
         _take_over(others[name])
         shutil.rmtree(others[name], ignore_errors=True)
@@ -81,10 +81,6 @@ def _last_use(folder: Path) -> float:
     with suppress(OSError):
         return (folder / USED).stat().st_mtime
     return 0.0
-
-
-def _locks(folder: Path) -> Iterator[Path]:
-    yield from folder.glob("*/lock")
 
 
 def _is_held(lock: Path) -> bool:

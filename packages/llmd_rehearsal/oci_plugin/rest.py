@@ -39,8 +39,8 @@ _LIFECYCLE = "lifecycleState"
 
 
 class RestApi:
-    """Handler of requests. Machines that a pool lacks after a detachment are launched later, in a thread. `remove`
-    removes a resource with all that can't exist without it.
+    """Handler of requests to OCI's REST API. Instances that replace detached ones of a pool are launched later, in a
+    thread. `remove` removes a resource with all that can't exist without it.
     """
 
     def __init__(

@@ -324,7 +324,10 @@ class ContainerFactory:
             argv = [entry.path, *argv[1:]]
         argv = [*entry.with_flags(argv), *entry.in_model_time(argv, self._time_scale)]
         shared = {**entry.environment, **environment}
-        mounts = [self._program(model, entry)]
+        program = self._programs.get(entry.program or "")
+        if program is None or not program.exists():
+            raise StartError("ErrImageNeverPull", f'the rehearsal has no program "{entry.program}" for {model.image}')
+        mounts = [Mount(program, entry.path or "", read_only=True)]
         if self._certificate is not None and entry.certificate_flag and _absent((entry.certificate_flag,), argv):
             argv += [entry.certificate_flag, _CERTIFICATE_FOLDER]
             paths = (f"{_CERTIFICATE_FOLDER}/tls.crt", f"{_CERTIFICATE_FOLDER}/tls.key")
@@ -333,12 +336,6 @@ class ContainerFactory:
 
     def _entry(self, model: ContainerModel) -> ImageEntry | None:
         return self._images.find(model.image or "", model.command, model.args)
-
-    def _program(self, model: ContainerModel, entry: ImageEntry) -> Mount:
-        program = self._programs.get(entry.program or "")
-        if program is None or not program.exists():
-            raise StartError("ErrImageNeverPull", f'the rehearsal has no program "{entry.program}" for {model.image}')
-        return Mount(program, entry.path or "", read_only=True)
 
 
 def _process(

@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 NODE = Path("/opt/simulated-node/node.json")
 _ECC_KINDS = ("total_correctable", "total_uncorrectable", "total_deferred", "cache_correctable", "cache_uncorrectable")
@@ -13,7 +12,18 @@ def main(arguments: list[str]) -> int:
     """Print the output for these command-line arguments; return 2 for unsupported ones."""
     gpus: list[str] = json.loads(NODE.read_text())["gpus"]
     if arguments == ["list", "--json"]:
-        print(json.dumps([_entry(index, address) for index, address in enumerate(gpus)]))
+        listed = [
+            {
+                "gpu": index,
+                "bdf": address,
+                "uuid": f"00000000-0000-1000-8000-{index:012x}",
+                "kfd_id": index,
+                "node_id": 2 + index,
+                "partition_id": 0,
+            }
+            for index, address in enumerate(gpus)
+        ]
+        print(json.dumps(listed))
         return 0
     if arguments == ["metric", "--ecc", "--json"]:
         errors = dict.fromkeys((f"{kind}_count" for kind in _ECC_KINDS), 0)
@@ -21,11 +31,6 @@ def main(arguments: list[str]) -> int:
         return 0
     print(f"the simulated amd-smi knows no {' '.join(arguments)}", file=sys.stderr)
     return 2
-
-
-def _entry(index: int, address: str) -> dict[str, Any]:
-    uuid = f"00000000-0000-1000-8000-{index:012x}"
-    return {"gpu": index, "bdf": address, "uuid": uuid, "kfd_id": index, "node_id": 2 + index, "partition_id": 0}
 
 
 if __name__ == "__main__":

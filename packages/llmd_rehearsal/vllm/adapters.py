@@ -33,7 +33,8 @@ class ServedAdapters:
     ) -> None:
         self.paths: dict[str, str] = {}
         self._settings, self._base, self._served, self._files, self._log = settings, base, served, files, log
-        if settings.folder is not None and not self._is_folder(settings.folder):
+        place = None if settings.folder is None else files.place(settings.folder)
+        if settings.folder is not None and (place is None or not place.is_dir()):
             raise StartRefusal(1, "ValueError: VLLM_LORA_RESOLVER_CACHE_DIR must be set to a valid directory")
 
     @property
@@ -130,7 +131,3 @@ class ServedAdapters:
             return json.loads(self._files.read(f"{path}/adapter_config.json"))
         except (StartRefusal, ValueError):
             return None
-
-    def _is_folder(self, path: str) -> bool:
-        place = self._files.place(path)
-        return place is not None and place.is_dir()

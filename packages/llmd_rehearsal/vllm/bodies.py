@@ -278,15 +278,11 @@ def parse(kind: type[_AnyBody], body: Mapping[str, Any], *, since_0_30: bool = F
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        refusal = _refusal(error)
+        causes = (detail.get("ctx", {}).get("error") for detail in error.errors(include_url=False))
+        refusal = next((cause for cause in causes if isinstance(cause, RequestValueError)), None)
         raise (bad_request(refusal) if refusal and since_0_30 else _invalid_body(error, refusal)) from error
     except TypeError as error:
         raise bad_request(ValueError(str(error))) from error
-
-
-def _refusal(error: ValidationError) -> RequestValueError | None:
-    causes = (detail.get("ctx", {}).get("error") for detail in error.errors(include_url=False))
-    return next((cause for cause in causes if isinstance(cause, RequestValueError)), None)
 
 
 def _invalid_body(error: ValidationError, refusal: RequestValueError | None) -> ErrorAnswer:

@@ -248,6 +248,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
             f"ValueError: max_num_batched_tokens ({batched}) must be greater than or equal to "
             f"max_num_seqs ({namespace.max_num_seqs}).",
         )
+    separate = namespace.disable_hybrid_kv_cache_manager
     return CommandSettings(
         model=str(model),
         revision=namespace.revision,
@@ -276,7 +277,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         transfer=transfer,
         host_bytes=host_bytes,
         exchange_bytes=_exchange_bytes(namespace, spread, environment),
-        hybrid=_negated(namespace.disable_hybrid_kv_cache_manager),
+        hybrid=None if separate is None else not separate,
         adapters=_adapters(namespace, environment),
         draft=_draft(namespace, environment),
     )
@@ -359,10 +360,6 @@ def _draft(namespace: argparse.Namespace, environment: Mapping[str, str]) -> Dra
         raise StartRefusal(1, "ValueError: num_speculative_tokens was provided but without speculative model.")
     percent = min(100, max(0, _number(environment, ACCEPTED_PERCENT, _ACCEPTED_PERCENT)))
     return DraftSettings(method, model, values.get("revision"), tokens, percent)
-
-
-def _negated(value: bool | None) -> bool | None:
-    return None if value is None else not value
 
 
 def _batched_tokens(namespace: argparse.Namespace, argv: Sequence[str], max_model_len: int | None) -> int:

@@ -181,7 +181,7 @@ def test_a_failed_reading_leaves_its_interval_out():
     assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
 
 
-def test_failed_readings_are_no_intervals_without_traffic():
+def test_a_failed_reading_does_not_count_as_an_interval_without_traffic():
     seen = watched(answering(unit(0), unit(40), "no answer", "no answer", unit(90)), replace(PACE, for_s=40))[-1]
     assert seen.duration_s == 10.0
 

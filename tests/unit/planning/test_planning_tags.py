@@ -105,7 +105,7 @@ def test_nodes_have_a_tag_whose_value_is_unique_to_the_stack():
         ("Operations", {}, "cluster.iam.nodeTag"),
     ],
 )
-def test_a_node_tag_in_another_stacks_namespace_is_refused(tag: str, tags: dict[str, Any], path: str):
+def test_a_node_tag_that_is_reserved_incomplete_or_set_otherwise_is_refused(tag: str, tags: dict[str, Any], path: str):
     with pytest.raises(InvalidStack) as refused:
         planning.plan_object(created(stack_changes={"tags": tags}, iam={"nodeTag": tag}))
     assert [problem.path for problem in refused.value.problems] == [path]

@@ -22,7 +22,7 @@ def test_published_cached_prefill_exceeds_the_hardware_bound():
     assert "408,046 prompt tokens/s, at most 134,165" in str(cached[1])
 
 
-def test_the_published_table_keeps_points_up_to_its_servers_limit():
+def test_the_published_table_has_all_points_up_to_its_servers_sequence_limit():
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     inspection = inspect(points.rows(), RowLimits(LATENCY))
