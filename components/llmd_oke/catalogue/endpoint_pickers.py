@@ -139,7 +139,9 @@ class SilentFault(Entry):
     source: str
 
     def met(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> bool:
-        """Tell whether a config has the fault, with disaggregated servers or not."""
+        """Tell whether a picker config has the fault. `disaggregated` says whether its servers are separate prefill and
+        decode servers, as some faults matter only for these.
+        """
         plugins = _mappings(config.get("plugins"))
         types = [plugin.get("type") for plugin in plugins]
         if self.disaggregated and not disaggregated:

@@ -22,7 +22,9 @@ def hosts(role: Role, nodes: int) -> list[str]:
 
 
 def environment() -> list[dict[str, Any]]:
-    """Return the environment variables that the names refer to, and the pod's own address."""
+    """Return the environment variables that the peers' DNS names refer to (unit and namespace), and the pod's own
+    address.
+    """
     fields = {_NAMESPACE: "metadata.namespace", POD_IP: "status.podIP"}
     plain = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     return [bench_program.from_label(_UNIT, labels.UNIT), *plain]

@@ -29,7 +29,7 @@ def test_a_standby_picker_reads_the_servers_too():
     assert two.cores > one.cores
 
 
-def test_without_a_benchmark_the_load_consists_of_the_pickers_reads():
+def test_the_load_of_a_stack_without_a_benchmark_consists_of_its_pickers_reads():
     loaded = config.load(PROJECT, "rehearsal")
     quiet = loaded.model_copy(update={"smoke": loaded.smoke.model_copy(update={"where": "none"})})
     demand = demand_of(planning.plan(quiet))

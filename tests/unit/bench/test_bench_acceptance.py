@@ -150,7 +150,7 @@ def test_rdma_ports_are_read_from_sysfs(tmp_path):
     assert read_ports(sysfs(tmp_path), 3) == PORTS
 
 
-def test_a_port_without_the_expected_gid_has_none(tmp_path):
+def test_an_rdma_port_without_the_expected_gid_is_read_with_an_empty_gid(tmp_path):
     (port_,) = read_ports(sysfs(tmp_path, PORTS[:1]), 1)
     assert (port_.gid, port_.gid_type, port_.mtu_bytes) == ("", "", None)
 

@@ -19,7 +19,7 @@ def test_answers_of_gpt_oss_evals_are_ordered_by_prompt_and_not_by_arrival(tmp_p
     assert sorted(orders[0]) == [False, False, True, True]
 
 
-def test_answers_of_lm_eval_are_the_flexible_filters_by_document_number(tmp_path):
+def test_answers_of_lm_eval_are_read_from_its_flexible_filter_by_document_number(tmp_path):
     samples = [
         {"doc_id": 1, "filter": "strict-match", "exact_match": 0.0},
         {"doc_id": 1, "filter": "flexible-extract", "exact_match": 1.0},

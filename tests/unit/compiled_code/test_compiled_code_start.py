@@ -121,7 +121,7 @@ def test_a_folder_left_by_a_server_without_a_slot_is_replaced_by_the_link(folder
     assert not list((tmp_path / "vllm").iterdir())
 
 
-def test_a_lack_of_free_slots_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_more_servers_than_slots_for_compiled_code_are_reported(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(start, "MOST_PLACES", 1)
     start.claim(folder)
     with pytest.raises(OSError, match="all 1 places are taken"):

@@ -82,7 +82,7 @@ def test_nodes_are_not_replaced_together_with_other_changes():
     assert changing(cli) == []
 
 
-def test_a_node_that_the_stack_does_not_have_is_refused_with_its_nodes():
+def test_a_node_that_is_not_in_the_stack_is_refused_with_the_stacks_nodes():
     with pytest.raises(KitError, match="no GPU node mi300x-7") as refused:
         replaced(Cli(document(), NODES), "mi300x-7")
     assert "mi300x-0, mi300x-2, mi300x-10" in (refused.value.remedy or "")

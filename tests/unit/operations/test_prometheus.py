@@ -68,7 +68,9 @@ def test_an_empty_result_has_no_series() -> None:
         ),
     ],
 )
-def test_a_refused_query_or_another_server_is_reported(answer: Any, status: int, message: str) -> None:
+def test_an_error_of_prometheus_or_an_answer_of_another_server_is_reported(
+    answer: Any, status: int, message: str
+) -> None:
     with pytest.raises(KitError, match=message):
         query(URL, "sum(", http=answering(answer, status))
 

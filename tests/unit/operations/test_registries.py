@@ -179,7 +179,7 @@ def after(answers: Answers, *references: str, take_moved: bool = False) -> LockU
     return lock_update(LOCK, images(*(references or (A, B))), answers, TODAY, take_moved=take_moved)
 
 
-def test_a_digest_replaces_its_reason_and_comments_stay():
+def test_locking_a_digest_removes_the_reason_for_its_absence_and_keeps_comments():
     update = after({A: StoredImage(ONE, 1234), B: StoredImage(TWO)})
     assert (
         update.text

@@ -34,7 +34,7 @@ def refused_paths(value: dict[str, Any], **changes: Any) -> dict[str, str]:
         (CREATED, {"layer": "cluster", "models": None}),
     ],
 )
-def test_the_keys_that_a_layer_needs_suffice(value: dict[str, Any], changes: dict[str, Any]):
+def test_a_stack_file_with_the_keys_that_its_layer_needs_is_accepted(value: dict[str, Any], changes: dict[str, Any]):
     assert refused_paths(value, **changes) == {}
 
 

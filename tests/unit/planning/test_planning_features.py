@@ -28,7 +28,7 @@ def test_a_stack_can_choose_among_features():
     assert arguments({"features": []}) == ()
 
 
-def test_a_model_without_features_is_served_without():
+def test_a_model_without_optional_features_is_served_without_feature_arguments():
     assert arguments(model="mixtral-8x22b") == ()
 
 

@@ -77,7 +77,7 @@ def test_copies_of_equal_names_from_two_registries_are_distinct():
     assert MIRROR.copy_of(other).reference == f"{PREFIX}/quay.io/library/busybox:1.36"
 
 
-def test_a_copy_of_a_copy_is_the_same_copy_with_its_digest():
+def test_copying_an_image_that_is_a_copy_already_gives_the_same_copy_and_digest():
     copy = MIRROR.copy_of(BUSYBOX)
     assert MIRROR.copy_of(copy) == copy
     assert copy.digest == BUSYBOX.digest

@@ -138,7 +138,7 @@ def test_published_points_of_a_gpu_can_be_matched():
     assert len(result) == 35
 
 
-def test_bounds_have_no_hardware_losses():
+def test_latencies_that_are_bounds_assume_no_hardware_losses():
     figures = known_figures(MODEL, MI325X.gpu)
     assert (figures.prefill.basis, figures.decode.basis) == (Basis.BOUND, Basis.BOUND)
     assert not figures.measured

@@ -58,7 +58,7 @@ def test_no_gpu_reads_more_than_its_own_experts_in_a_step():
     assert more_s == pytest.approx(many * compute)
 
 
-def test_a_single_gpu_has_no_imbalance():
+def test_a_server_with_a_single_gpu_has_no_imbalance_between_experts():
     assert LATENCY.server(Parallelism(1, expert_parallel=True)).prefill_s(100) == LATENCY.server(1).prefill_s(100)
 
 

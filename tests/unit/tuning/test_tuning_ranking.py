@@ -63,7 +63,7 @@ def test_a_context_beyond_the_fit_is_refused():
         confine(question(), FIGURES, allow_extrapolation=False)
 
 
-def test_an_allowed_extrapolation_is_marked():
+def test_a_forecast_by_an_allowed_extrapolation_is_marked_as_extrapolated():
     _, trust = confine(question(), FIGURES, allow_extrapolation=True)
     assert trust.tag == "calibrated, extrapolated"
     assert trust.decode_error == pytest.approx(0.119)

@@ -110,7 +110,7 @@ def test_a_python_program_can_import_packages_only_if_its_image_has_them() -> No
     assert all(mount.read_only for mount in whole)
 
 
-def test_an_image_without_a_row_is_simulated(setting: ContainerContext) -> None:
+def test_a_container_whose_image_is_not_in_the_table_of_programs_is_simulated(setting: ContainerContext) -> None:
     assert factory().is_simulated(model("test/other:1"))
     assert isinstance(factory().make(model("test/other:1"), setting), PlaceholderContainer)
 
@@ -286,7 +286,7 @@ class Starting:
         await asyncio.wait_for(self.running, 5)
 
 
-async def test_a_program_starts_after_its_predecessor_in_the_queue_has_answered() -> None:
+async def test_a_simulated_program_starts_after_its_predecessor_in_the_queue_has_answered() -> None:
     starts = Starts(most=1)
     first, second = Starting("first", starts), Starting("second", starts)
     await asyncio.wait_for(first.begun.wait(), 5)
@@ -299,7 +299,7 @@ async def test_a_program_starts_after_its_predecessor_in_the_queue_has_answered(
     await second.end()
 
 
-async def test_a_program_starts_after_a_predecessor_that_never_answered_has_ended() -> None:
+async def test_a_queued_program_starts_once_a_predecessor_that_never_answered_has_ended() -> None:
     starts = Starts(most=1)
     first, second = Starting("first", starts), Starting("second", starts)
     await asyncio.wait_for(first.begun.wait(), 5)

@@ -162,7 +162,7 @@ async def test_a_stopped_server_frees_its_port_and_its_id(control, run, client):
     assert (await run())["state"] == "running"
 
 
-async def test_an_id_in_use_is_refused(control, run):
+async def test_starting_a_simulated_server_with_an_id_in_use_is_refused(control, run):
     """409."""
     await run()
     body = {"id": "one", "argv": ["vllm", "serve", "m"], "env": {}, "image": ""}

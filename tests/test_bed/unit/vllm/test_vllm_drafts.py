@@ -43,7 +43,7 @@ def test_with_drafts_a_step_yields_one_token_and_the_accepted_ones(serve, clock)
     assert server.metrics.generation_tokens == 13
 
 
-def test_steps_with_drafts_take_longer_but_tokens_less(serve, clock):
+def test_with_drafts_a_step_takes_longer_but_each_token_takes_less_time(serve, clock):
     plain, drafting = serve(), serve(EAGLE3, environment={ACCEPTED_PERCENT: "50"})
     slow, fast = plain.request(16, 13), drafting.request(16, 13)
     clock.run()

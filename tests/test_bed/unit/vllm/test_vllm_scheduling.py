@@ -137,7 +137,7 @@ def test_decode_bench_fills_the_prompts_kv_cache_without_prefill(serve, clock):
     assert server.metrics.external_hits == 4096
 
 
-def test_metrics_are_consistent_after_a_run(serve, clock):
+def test_counters_and_gauges_of_the_simulated_vllm_agree_after_a_run(serve, clock):
     """Counts of tokens and requests, and times that are parts of the whole."""
     server = serve()
     for index in range(5):

@@ -55,7 +55,7 @@ def test_an_unmounted_cache_contains_no_model(cache: Path):
         read(cache, HF_HOME="/elsewhere")
 
 
-def test_a_vocabulary_in_the_cache_is_not_used_by_itself(cache: Path):
+def test_vllm_uses_a_vocabulary_in_the_cache_only_if_a_variable_names_it(cache: Path):
     (cache / "encodings").rename(cache / "other")
     assert read(cache, TIKTOKEN_ENCODINGS_BASE="/model-cache/other")
     without = {"HF_HOME": "/model-cache"}

@@ -262,7 +262,7 @@ def test_no_file_text_or_argument_of_a_benchmark_has_a_planted_secret(
 
 
 @pytest.mark.parametrize("cut", range(12, len(TOKEN) + 1, 6))
-def test_a_credential_is_redacted_by_its_beginning(cut: int):
+def test_a_credential_in_a_text_is_recognized_by_its_beginning_and_redacted(cut: int):
     target = CompletionsTarget("http://x", "m", {"Authorization": f"Bearer {TOKEN}"})
     assert target.without_credentials(f"{{'Authorization': 'Bearer {TOKEN[:cut]}'}}") == (
         "{'Authorization': 'Bearer [credential]'}"

@@ -225,7 +225,7 @@ def ends_s(batch, context, steps):
 
 @given(batches, contexts, st.integers(1, 200))
 @settings(max_examples=50)
-def test_a_decode_run_ends_when_its_steps_are_done(batch, context, steps):
+def test_a_simulated_run_of_decode_steps_ends_when_its_steps_are_done(batch, context, steps):
     run = DecodeRun(SERVER, 0.0, batch, batch * context, steps)
     assert run.end_s == pytest.approx(ends_s(batch, context, steps)[-1])
 
