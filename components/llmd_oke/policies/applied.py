@@ -16,12 +16,22 @@ from llmd_oke.planning import Advice, Plan
 from llmd_oke.planning.estimates import costs
 from llmd_oke.policies.organisation import Organisation
 from llmd_oke.policies.rules import CONFIG, PolicyResource, StackFacts, Violation, violations
+from llmd_oke.program.declare import Declared
 
 
 def judged_plan(project: Path, stack: str, plan: Plan, organisation: Organisation) -> Plan:
-    """Return the plan with breaches of advisory policies as advice; see `with_policies`."""
+    """Return the plan with violations of advisory policies added to its advice.
+
+    Raises:
+        InvalidStack: the stack violates mandatory policies; carries every violation.
+    """
     found = stack_violations(project, stack, plan, organisation, declared_resources(project, stack, plan))
-    if problems := [_problem(item) for item in found if organisation.level(item.policy) == "mandatory"]:
+    problems = [
+        Problem(item.key, None, item.accepted, f"policy {item.policy}: {item.resource}: {item.found}")
+        for item in found
+        if organisation.level(item.policy) == "mandatory"
+    ]
+    if problems:
         raise InvalidStack(locate(problems, project, stack), "policies refuse the stack")
     return replace(plan, advice=(*plan.advice, *_advice(found, organisation)))
 
