@@ -3,7 +3,6 @@
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 
 import pytest
 from user_project import ROOT, Ended, Project
@@ -26,12 +25,14 @@ COMMANDS = [command for command in documented_commands() if command.place is Pla
 
 
 @pytest.fixture(scope="module")
-def rehearsed(project: Project) -> Iterator[Project]:
-    """The stack that the pages call S, on two nodes, of which one is free."""
+def rehearsed(project: Project) -> Project:
+    """The stack that the pages call S, on two nodes, of which one is free, with a benchmark of which passports tell."""
     pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
     project.write(STACK, gpuPools=pools)
     ended = project.rehearse(STACK)
     assert ended.status == 0, ended.errors
+    measured = inside(project, f"llmd-oke smoke --stack {STACK}")
+    assert measured.status == 0, measured.errors
     return project
 
 
