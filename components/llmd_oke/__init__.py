@@ -11,8 +11,7 @@ For tests of your own programs there is `llmd_oke.testing`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-"""Version of the distribution: of the wheel, and of the component package that Pulumi runs from a checkout."""
+from llmd_oke.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from llmd_base.errors import InvalidStack, KitError, Problem

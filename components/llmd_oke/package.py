@@ -15,6 +15,7 @@ from pulumi.provider.experimental.analyzer import ComponentDefinition
 from pulumi.provider.experimental.component import ComponentProvider
 
 import llmd_oke
+from llmd_oke.version import __version__
 
 NAME = "llmd-oke"
 
@@ -58,7 +59,7 @@ def _with_integers(value: Any) -> Any:
 
 def provider() -> ComponentProvider:
     """The package's provider, with a schema that describes inherited arguments too; Pulumi leaves those blank."""
-    hosted = _Provider(components(), NAME, None, llmd_oke.__version__)
+    hosted = _Provider(components(), NAME, None, __version__)
     described = json.loads(hosted.schema or "{}")
     for component in components():
         bases = _inherited(component.__init__.__annotations__["args"])

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from llmd_base.errors import KitError
-from llmd_oke import __version__
 from llmd_oke.config import CONFIG_KEY, project_name, read, stack_file, yaml_files
 from llmd_oke.config.yaml_files import text_of
 from llmd_oke.values import VALUES, open_project, project_values
+from llmd_oke.version import __version__
 
 from llmd_rehearsal import front_door
 from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED

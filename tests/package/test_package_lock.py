@@ -1,4 +1,4 @@
-"""What `pulumi package add` installs: the kit's own requirements, in the versions that it is tested with."""
+"""Lock of the component package: the kit's own requirements, in the versions that it is tested with."""
 
 import re
 import tomllib

@@ -67,7 +67,7 @@ def test_an_installed_wheel_checks_the_stack_files_of_a_checkout(site: Path):
 
 
 def test_two_checkouts_of_one_commit_give_the_same_wheel(site: Path, tmp_path: Path):
-    """The other checkout has other times and rights of files, and lies in another folder."""
+    """Build a checkout in another folder, with other times and rights of its files."""
     other, folders = tmp_path / "other", ("components", "packages", "tools", "values")
     for name in folders:
         shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("venv"))

@@ -99,8 +99,9 @@ def migration(path: Path) -> Migration:
         raise InvalidStack(problems)
     before = path.read_bytes().decode()
     text = before.replace("\r\n", "\n")
-    document, expected = yaml_files.load(text), content.value
-    own = path.name.startswith("Pulumi.") or (isinstance(expected, Mapping) and "config" in expected)
+    document = yaml_files.load(text)
+    expected: Any = content.value
+    own = path.name.startswith("Pulumi.") or (isinstance(content.value, Mapping) and "config" in content.value)
     # One key at a time, so that the paths of problems are those of the file as it is.
     problems = [problem for key in deprecated_keys() for problem in _replace(deepcopy(expected), [key], own=own)[1]]
     if problems:

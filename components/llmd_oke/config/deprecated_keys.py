@@ -9,10 +9,10 @@ from typing import Any, Literal, cast
 
 from llmd_base.errors import Problem
 
-from llmd_oke import __version__
 from llmd_oke.config.engine import argument_of
 from llmd_oke.config.yaml_files import move_key, new_map_like, remove_items
 from llmd_oke.values import Entry, required_entry
+from llmd_oke.version import __version__
 
 
 class DeprecatedKey(Entry):

@@ -5,12 +5,16 @@ from hub_for_tests import Hub
 from llmd_pods.prewarm import web
 
 
+def pause_s(attempt: int) -> float:
+    return 0.0
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A Hugging Face hub of this machine with one repository, which the programs of this process ask."""
     served = Hub()
     monkeypatch.setenv("HF_ENDPOINT", served.url)
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(web, "pause_s", lambda attempt: 0.0)
+    monkeypatch.setattr(web, "pause_s", pause_s)
     yield served
     served.close()
