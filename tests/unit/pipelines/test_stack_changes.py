@@ -1,4 +1,4 @@
-"""Which stacks a change touches: by what they plan and declare, in commits of a real repository."""
+"""Stacks that a change touches, by what they plan and declare, in commits of a real repository."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What moved upstream: tags of releases on a Git server, recipes, and sources that give no answer."""
+"""News of upstream: tags of releases on a Git server, recipes, and sources that give no answer."""
 
 from pathlib import Path
 from types import SimpleNamespace
