@@ -33,7 +33,7 @@ _WHOLE = re.compile(r"(?:^|\s)(?:-{1,2}[a-z]|\./scripts/|scripts/|dev/)|[<|]| [a
 """An option, a script or three further words: a command as it is typed. `pulumi up` alone is the name of a command."""
 
 
-class Place(StrEnum):
+class CommandPlace(StrEnum):
     """Place where commands are run."""
 
     HERE = "here"
@@ -52,25 +52,25 @@ class Place(StrEnum):
     """Nowhere: the text names a command, or a part of one."""
 
 
-_UNRUN = (Place.OPEN, Place.EXEMPT)
+_UNRUN = (CommandPlace.OPEN, CommandPlace.EXEMPT)
 
 
-class Rule(BaseModel):
+class CommandRule(BaseModel):
     """Place of the commands that one of the patterns matches as a whole. `because` says what exempt and open commands
     need, `by` names what runs those that are run elsewhere.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     commands: tuple[str, ...]
-    place: Place
+    place: CommandPlace
     because: str = ""
     by: str = ""
 
     @model_validator(mode="after")
-    def _explained(self) -> "Rule":
+    def _explained(self) -> "CommandRule":
         if self.place in _UNRUN and not self.because:
             raise ValueError(f"{self.commands}: `because` is missing")
-        if self.place is Place.ELSEWHERE and not self.by:
+        if self.place is CommandPlace.ELSEWHERE and not self.by:
             raise ValueError(f"{self.commands}: `by` is missing")
         return self
 
@@ -89,14 +89,14 @@ class DocumentedCommand:
     text: str
 
     @cached_property
-    def rule(self) -> Rule | None:
+    def rule(self) -> CommandRule | None:
         """The first rule that matches; None if the command runs as it stands."""
         return next((rule for rule in rules() if rule.matches(self.text)), None)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CommandPlace:
         """Place where the command is run."""
-        return self.rule.place if self.rule else Place.HERE
+        return self.rule.place if self.rule else CommandPlace.HERE
 
     @property
     def where(self) -> str:
@@ -105,9 +105,9 @@ class DocumentedCommand:
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[CommandRule, ...]:
     """Return the rules in their order: the first that matches decides."""
-    return tuple(Rule.model_validate(rule) for rule in yaml.safe_load(RULES.read_text()))
+    return tuple(CommandRule.model_validate(rule) for rule in yaml.safe_load(RULES.read_text()))
 
 
 def pages() -> list[Path]:
@@ -166,8 +166,10 @@ def counted(*, named: bool = False) -> str:
     """Return lines that say how many commands are run where, and how many are exempt for which reason; with `named`
     also which ones.
     """
-    found = [command for command in documented_commands() if command.place is not Place.WORDS]
-    counts = [f"{sum(c.place is place for c in found)} {place}" for place in Place if place is not Place.WORDS]
+    found = [command for command in documented_commands() if command.place is not CommandPlace.WORDS]
+    counts = [
+        f"{sum(c.place is place for c in found)} {place}" for place in CommandPlace if place is not CommandPlace.WORDS
+    ]
     unrun = sorted((f"{c.place}, {c.rule.because}", c.where, c.text) for c in found if c.rule and c.place in _UNRUN)
     lines = [f"{len(found)} commands of the pages: {', '.join(counts)}"]
     for because, group in groupby(unrun, key=lambda item: item[0]):

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 
-from documented_commands import DocumentedCommand, Place, counted, documented_commands, rules
+from documented_commands import CommandPlace, DocumentedCommand, counted, documented_commands, rules
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = documented_commands()
@@ -36,7 +36,7 @@ ASKS_FOR_VALUE = re.compile(r"pulumi config set (--secret )?(--path )?llmd-oke:\
 ASKS_FOR_YES = re.compile(r"pulumi stack rm .*")
 
 
-def blocks(place: Place) -> list[list[DocumentedCommand]]:
+def blocks(place: CommandPlace) -> list[list[DocumentedCommand]]:
     """The commands that are run in a place, those of one block together."""
     found = [command for command in COMMANDS if command.place is place]
     return [
@@ -71,7 +71,7 @@ def project(prepared: DocumentedProject, tmp_path: Path, monkeypatch: pytest.Mon
     return own
 
 
-@pytest.mark.parametrize("block", blocks(Place.HERE), ids=label)
+@pytest.mark.parametrize("block", blocks(CommandPlace.HERE), ids=label)
 def test_commands_of_a_block_run(
     block: list[DocumentedCommand], project: DocumentedProject, monkeypatch: pytest.MonkeyPatch
 ):
@@ -88,7 +88,7 @@ def test_commands_of_a_block_run(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("block", blocks(Place.PULUMI), ids=label)
+@pytest.mark.parametrize("block", blocks(CommandPlace.PULUMI), ids=label)
 def test_commands_of_a_block_run_with_pulumi(
     block: list[DocumentedCommand], project: DocumentedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -171,7 +171,7 @@ def test_what_runs_a_command_elsewhere_is_there(by: str):
 
 def test_commands_that_are_run_by_nobody_need_oci_a_gpu_or_a_hosted_service():
     services = ("OCI", "GPU", "registry", "Hugging Face", "GitHub", "PyPI", "identity provider", "DNS", "Pulumi Cloud")
-    reasons = {rule.because for rule in rules() if rule.place is Place.EXEMPT}
+    reasons = {rule.because for rule in rules() if rule.place is CommandPlace.EXEMPT}
     assert [reason for reason in reasons if not any(service in reason for service in services)] == []
 
 

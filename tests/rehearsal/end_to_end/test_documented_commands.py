@@ -9,7 +9,7 @@ from user_project import ROOT, Ended, Project
 
 sys.path.insert(0, str(ROOT / "dev"))
 
-from documented_commands import Place, documented_commands
+from documented_commands import CommandPlace, documented_commands
 
 pytestmark = [
     pytest.mark.engine,
@@ -21,7 +21,7 @@ pytestmark = [
 STACK = "S"
 WORDS = {"STACK": STACK, "prod": STACK, "NODE": "mi300x-0", "A": "mi300x-0", "NAMESPACE": "llm-d"}
 """What somebody writes in the place of words in capitals; the pages call one stack by several names."""
-COMMANDS = [command for command in documented_commands() if command.place is Place.REHEARSED]
+COMMANDS = [command for command in documented_commands() if command.place is CommandPlace.REHEARSED]
 
 
 @pytest.fixture(scope="module")
