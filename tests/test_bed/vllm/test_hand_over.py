@@ -86,7 +86,7 @@ def test_sliding_window_layers_transfer_the_blocks_of_their_window(windowed: Pai
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_vllm_transfers_a_latent_cache_once(latent: Pair, length: int) -> None:
+def test_real_vllm_transfers_a_latent_cache_once(latent: Pair, length: int) -> None:
     assert latent.pulled_bytes(prompt(length, seed=length)) == latent.bytes_of_blocks(length)
 
 
