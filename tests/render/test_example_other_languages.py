@@ -46,7 +46,7 @@ def test_the_examples_in_other_languages_declare_what_the_one_in_python_does():
 
 
 @pytest.mark.parametrize("name", ["typescript", "yaml"])
-def test_the_examples_in_other_languages_take_the_package_and_the_versions_of_this_checkout(name: str):
+def test_examples_in_other_languages_take_the_package_and_versions_of_this_checkout(name: str):
     folder = PROJECT / "examples" / name
     project = yaml.safe_load((folder / "Pulumi.yaml").read_text())
     assert (folder / project["packages"]["llmd-oke"]).resolve() == PROJECT / "components"

@@ -326,7 +326,7 @@ def test_the_post_edits_the_comment_that_is_there():
     assert f"marker='{MARK}'" in step["run"]
 
 
-def test_a_release_is_what_two_machines_have_built_alike_and_no_code_of_the_repository_publishes_it():
+def test_a_release_takes_two_equal_builds_and_no_code_of_the_repository_publishes_it():
     build, publish = (workflow("release")["jobs"][name] for name in ("build", "publish"))
     assert of_trigger("release") == {"push": {"tags": ["v[0-9]*"]}}
     assert len(build["strategy"]["matrix"]["runner"]) == 2

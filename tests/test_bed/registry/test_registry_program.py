@@ -13,7 +13,6 @@ from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, Sto
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.operators import HelmChart
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
-from llmd_oke.cli import images as images_cli
 from llmd_oke.cli.main import app
 from llmd_oke.operations.findings import Verdict
 from llmd_oke.operations.registries import chart_findings, registry_findings
@@ -106,8 +105,10 @@ def test_the_lock_gets_digests_of_images_and_charts_and_moved_tags_are_reported(
     assert chart.artifact is not None
     path = tmp_path / "lock.yaml"
     path.write_text("images: {}\n")
-    monkeypatch.setattr(images_cli, "lock_file", lambda: path)
-    monkeypatch.setattr(images_cli, "kit_images", lambda: (chart.artifact, image(registry, "locked")))
+    monkeypatch.setattr("llmd_oke.operations.registries.lock_file", lambda: path)
+    monkeypatch.setattr(
+        "llmd_oke.operations.registries.kit_images", lambda: (chart.artifact, image(registry, "locked"))
+    )
     assert CliRunner().invoke(app, ["images", "update"]).exit_code == 0
     locked = yaml.safe_load(path.read_text())["images"]
     assert {name: entry["digest"] for name, entry in locked.items()} == {
@@ -128,8 +129,8 @@ def test_an_image_that_cannot_be_pulled_keeps_a_null_digest_and_the_reason(
     path = tmp_path / "lock.yaml"
     path.write_text("images: {}\n")
     wanted = ContainerImage(registry=registry.address, repository="own/private", tag="v1")
-    monkeypatch.setattr(images_cli, "lock_file", lambda: path)
-    monkeypatch.setattr(images_cli, "kit_images", lambda: (wanted,))
+    monkeypatch.setattr("llmd_oke.operations.registries.lock_file", lambda: path)
+    monkeypatch.setattr("llmd_oke.operations.registries.kit_images", lambda: (wanted,))
     CliRunner().invoke(app, ["images", "update"])
     (entry,) = yaml.safe_load(path.read_text())["images"].values()
     assert entry["digest"] is None

@@ -33,7 +33,7 @@ def test_code_after_planning_reads_only_the_plan_and_no_stack_file():
     sources = [path for folder in ("components", "packages") for path in (PROJECT / folder).rglob("*.py")]
     later = [path for path in sources if path.parent.name != "planning"]
     readers = sorted(path.name for path in later if re.search(r"\bplan\.config\b", path.read_text()))
-    assert readers == ["preflight.py", "probes.py"]
+    assert readers == ["key_values.py", "preflight.py", "probes.py"]
 
 
 def test_the_published_stacks_have_the_published_topology():
