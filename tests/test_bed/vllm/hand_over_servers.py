@@ -121,7 +121,7 @@ def becomes(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
 
 def start_pair(start: Starter, kind: Kind, repository: str) -> Pair:
     """Start a prefill and a decode server for the model of a repository."""
-    # On processors with AMX vLLM 0.30 takes a kernel for latent attention that needs BF16 (v1/attention/backends/mla/amx_mla.py).
+    # With AMX vLLM 0.30 takes a kernel for latent attention that needs BF16 (v1/attention/backends/mla/amx_mla.py).
     backend = ("--attention-backend", "CPU_MLA") if repository == LATENT else ()
     waiting = [start(role, repository, *transfer_flags(kind, role), *backend) for role in ("producer", "consumer")]
     prefill, decode = (wait() for wait in waiting)
