@@ -12,7 +12,7 @@ from llmd_base.errors import Problem
 from llmd_oke.config.engine import argument_of
 from llmd_oke.config.yaml_files import move_key, new_map_like, remove_items
 from llmd_oke.values import Entry, required_entry
-from llmd_oke.version import __version__
+from llmd_oke.version import __version__, version_numbers
 
 
 class DeprecatedKey(Entry):
@@ -39,7 +39,7 @@ class DeprecatedKey(Entry):
     @property
     def works(self) -> bool:
         """Tell whether this version of the kit still accepts the key."""
-        return _numbers(__version__) < _numbers(self.removed_in)
+        return version_numbers(__version__) < version_numbers(self.removed_in)
 
 
 class _Table(Entry):
@@ -195,7 +195,3 @@ def _mappings(node: Any, way: Sequence[str], indices: tuple[int, ...] = ()) -> I
     elif isinstance(child, list):
         for i, item in enumerate(cast("list[Any]", child)):
             yield from _mappings(item, way[1:], (*indices, i))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))

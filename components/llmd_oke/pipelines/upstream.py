@@ -17,6 +17,7 @@ from llmd_oke.pipelines.comment import sentence
 from llmd_oke.pipelines.records import Line, Lines, PipelineRecord
 from llmd_oke.pipelines.revisions import git
 from llmd_oke.values import Entry, names, required_entry
+from llmd_oke.version import version_numbers
 
 
 class ReleaseSource(Entry):
@@ -92,17 +93,13 @@ def new_releases(source: ReleaseSource) -> list[str]:
     """
     lines = git(Path(), "ls-remote", "--tags", "--refs", "--end-of-options", source.url).splitlines()
     tags = [line.rpartition("refs/tags/")[2] for line in lines]
-    versions = {tag: _numbers(match[1]) for tag in tags if (match := re.fullmatch(source.tags, tag))}
+    versions = {tag: version_numbers(match[1]) for tag in tags if (match := re.fullmatch(source.tags, tag))}
     before, _, after = source.entry.partition("{version}")
     known = [name.removeprefix(before).removesuffix(after) for name in names("releases")]
-    newest = max((_numbers(version) for version in known), default=())
+    newest = max((version_numbers(version) for version in known), default=())
     return sorted(
         (tag for tag, version in versions.items() if version > newest), key=lambda tag: versions[tag], reverse=True
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def _cloned_recipes(url: str, models: Sequence[CatalogueModel]) -> RecipeNews:
