@@ -59,13 +59,14 @@ that mark is deleted after its replacement is created.
 @dataclass(frozen=True)
 class Pending:
     """A pending operation of the state: one that an engine began and didn't end. `operation` is `creating`, `deleting`,
-    …
+    …; `is_custom` is true for resources that a provider creates, false for components.
     """
 
     operation: str
     urn: str
     type: str
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_custom: bool = True
 
     @property
     def name(self) -> str:
@@ -142,9 +143,10 @@ The second argument has the IDs of the state's resources, which aren't candidate
 
 def pending_operations(state: State) -> list[Pending]:
     """Return the pending operations of a state."""
+    begun = [(item["type"], item["resource"]) for item in state.get("pending_operations") or ()]
     return [
-        Pending(item["type"], item["resource"]["urn"], item["resource"]["type"], item["resource"].get("inputs") or {})
-        for item in state.get("pending_operations") or ()
+        Pending(operation, new["urn"], new["type"], new.get("inputs") or {}, new.get("custom", False))
+        for operation, new in begun
     ]
 
 
@@ -493,8 +495,8 @@ def _match(pending: Pending, find: Find, known: Set[str]) -> str | Unmatched | N
     """
     if pending.type.startswith("kubernetes:"):
         return kubernetes_id(pending)
-    if pending.type.startswith("pulumi:"):
-        return None  # providers exist only in the state
+    if pending.type.startswith("pulumi:") or not pending.is_custom:
+        return None  # providers and components exist only in the state
     return find(pending, known)
 
 

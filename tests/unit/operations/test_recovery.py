@@ -152,10 +152,19 @@ def test_resource_types_that_the_kit_does_not_create_are_not_guessed():
     assert [item.reason for item in found(state(alien)).unmatched] == ["the kit doesn't know how OCI lists these"]
 
 
+def test_a_component_that_the_engine_did_not_finish_is_registered_again_without_a_question():
+    urn = "urn:pulumi:prod::llmd-oke::llmd-oke:index:OciMonitoring::oci-monitoring"
+    component = {"urn": urn, "type": "llmd-oke:index:OciMonitoring", "custom": False}
+    known = recovery.look(state(component), recovery.in_oci(recovery.no_client))
+    assert ([pending.name for pending in known.absent], known.unmatched) == (["oci-monitoring"], ())
+    assert recovery.recovered_state(state(component), known)["resources"] == []
+
+
 def test_an_add_on_is_found_in_its_cluster_by_its_name():
     add_on = {
         "urn": "urn:pulumi:prod::llmd-oke::oci:ContainerEngine/addon:Addon::plugin",
         "type": "oci:ContainerEngine/addon:Addon",
+        "custom": True,
         "inputs": {"clusterId": "k", "addonName": "AmdGpuPlugin"},
     }
     client = FakeOci({"containerengine /clusters/k/addons": [{"name": "CoreDNS"}, {"name": "AmdGpuPlugin"}]})
