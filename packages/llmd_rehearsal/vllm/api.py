@@ -31,8 +31,9 @@ Judge = Callable[[Mapping[str, Any], RequestLimits], Generation]
 
 class ServerApi:
     """HTTP routes of one server, which distributes requests over the engines of its data parallel ranks. `version` is
-    the answer of `/version`; `harmony` tells whether the model speaks OpenAI's Harmony format, as gpt-oss does;
-    `adapters` are the server's LoRA adapters.
+    the answer of `/version`; `write` takes lines of the log; `harmony` tells whether the model speaks OpenAI's Harmony
+    format, as gpt-oss does, and `vocabulary_error` why its vocabulary can't be read; `adapters` are the server's LoRA
+    adapters.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class ServerApi:
         version: str,
         seed: int,
         created: int,
+        write: Callable[[str], None],
         *,
         harmony: bool = False,
+        vocabulary_error: str | None = None,
         adapters: ServedAdapters | None = None,
     ) -> None:
         self._settings = settings
@@ -61,6 +64,8 @@ class ServerApi:
         )
         self._fingerprint = _fingerprint(settings, version)
         self._prefills = 0
+        self._write = write
+        self._vocabulary_error = vocabulary_error
         self._adapters = adapters
         self._routes: dict[str, dict[str, Handler]] = {
             "/metrics": {"GET": self._metrics},
@@ -166,6 +171,9 @@ class ServerApi:
             await response.write(answers.data(error.body) + answers.DONE)
             await response.write_eof()
             return response
+        if self._vocabulary_error and judge is not requests.completion:
+            self._write(f"ERROR openai_harmony.HarmonyError: {self._vocabulary_error}")
+            raise ErrorAnswer(500, "InternalServerError", self._vocabulary_error)
         if generation.wants_remote_decode and self._fails_prefill():
             raise ErrorAnswer(500, "InternalServerError", "a prefill that fails was rehearsed")
         return await self._generate(request, generation)

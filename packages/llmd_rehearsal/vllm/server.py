@@ -46,6 +46,7 @@ from llmd_rehearsal.vllm.startup import (
     read_draft,
     read_model,
     splits_by_heads,
+    vocabulary_error,
 )
 
 # Loading takes minutes, as the startup probes of the llm-d guides expect. Model seconds, shortened by `startup_scale`.
@@ -118,6 +119,7 @@ class _Parts:
     model: CatalogueModel
     engines: tuple[SimulatedEngine, ...]
     adapters: ServedAdapters | None = None
+    vocabulary_error: str | None = None
 
 
 class SimulatedServer:
@@ -266,10 +268,11 @@ class SimulatedServer:
         options = settings(container.argv, container.environment, release_of_vllm(container.image))
         check_backend(options, container.image)
         model = catalogue_model(options.model)
-        files, base = ContainerFiles(container.mounts), options.model
+        files, base, no_vocabulary = ContainerFiles(container.mounts), options.model, None
         if container.environment.get("HF_HUB_OFFLINE") == "1":
             base = folder = read_model(model, container.environment, files, options.revision)
             self._write(f"INFO Loaded config, tokenizer and index of weights from {folder}")
+            no_vocabulary = vocabulary_error(model, container.environment, files)
             if options.draft is not None and options.draft.model is not None:
                 folder = read_draft(options.draft, container.environment, files)
                 self._write(f"INFO Loaded the draft's config and weights from {folder}")
@@ -289,7 +292,7 @@ class SimulatedServer:
         engines = tuple(self._engine(options.of_rank(rank), rank, model, cache, latency) for rank in options.ranks)
         served = options.served_model_names[0]
         adapters = ServedAdapters(options.adapters, base, served, files, self._write) if options.adapters else None
-        return _Parts(options, model, engines, adapters)
+        return _Parts(options, model, engines, adapters, no_vocabulary)
 
     def _engine(
         self, options: CommandSettings, rank: int, model: CatalogueModel, cache: CacheSize, latency: LatencyModel
@@ -341,9 +344,18 @@ class SimulatedServer:
     async def _serve(self, parts: _Parts, listener: socket.socket) -> None:
         version = self.container.image.partition("@")[0].rpartition(":")[2]
         harmony = parts.model.vocabulary is not None  # of Harmony, the form of its answers
-        created = int(time.time())
-        seed, adapters = self._simulation.seed, parts.adapters
-        api = ServerApi(parts.settings, parts.engines, version, seed, created, harmony=harmony, adapters=adapters)
+        created, seed = int(time.time()), self._simulation.seed
+        api = ServerApi(
+            parts.settings,
+            parts.engines,
+            version,
+            seed,
+            created,
+            self._write,
+            harmony=harmony,
+            vocabulary_error=parts.vocabulary_error,
+            adapters=parts.adapters,
+        )
         idle_s = parts.settings.keep_alive_s
         server = web.Server(api.handle, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_S)

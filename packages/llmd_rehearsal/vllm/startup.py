@@ -1,8 +1,8 @@
 """Checks that vLLM makes before it serves: model files, memory of the GPUs, attention backend.
 
 An offline server reads a model's folder in Hugging Face's cache and asks nothing of anybody. In the order of vLLM:
-`snapshot_download` finds the folder without a network, then come the model's config, its tokenizer, the index of its
-weights with all files that it names, and the vocabulary of its API (Harmony's).
+`snapshot_download` finds the folder without a network, then come the model's config, its tokenizer, and the index of
+its weights with all files that it names. The vocabulary of Harmony's format is read at the first chat.
 """
 
 import json
@@ -28,9 +28,7 @@ _NO_SNAPSHOT = (
     "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder for the "
     "specified revision on the local disk and outgoing traffic has been disabled."
 )
-_NO_VOCABULARY = (
-    "openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download or load vocab"
-)
+_NO_VOCABULARY = "error downloading or loading vocab file: failed to download or load vocab file"
 _INDEX = "model.safetensors.index.json"
 _HEADER_BYTES = struct.Struct("<Q")
 
@@ -267,13 +265,18 @@ def read_model(
             )
     _object(files, f"{folder}/tokenizer.json")
     _check_weights(files, folder)
-    vocabulary = model.vocabulary
-    if vocabulary is not None:
-        # Harmony asks the internet for it unless a variable names the folder that it is in.
-        encodings = environment.get(vocabulary.variable)
-        if encodings is None or len(files.read(f"{encodings}/{vocabulary.file}")) != vocabulary.bytes:
-            raise StartRefusal(1, _NO_VOCABULARY)
     return folder
+
+
+def vocabulary_error(model: CatalogueModel, environment: Mapping[str, str], files: ContainerFiles) -> str | None:
+    """Return the message of Harmony's error where the vocabulary isn't in the folder that a variable names, as a pod
+    can't download it; None where it is there, and for models of another format. vLLM 0.26 and 0.30 start without it.
+    """
+    vocabulary = model.vocabulary
+    if vocabulary is None:
+        return None
+    file = files.place(f"{environment.get(vocabulary.variable, '')}/{vocabulary.file}")
+    return None if file and file.is_file() and file.stat().st_size == vocabulary.bytes else _NO_VOCABULARY
 
 
 def read_draft(draft: DraftSettings, environment: Mapping[str, str], files: ContainerFiles) -> str:

@@ -47,7 +47,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         engine = SimulatedEngine(options, cache, latency, metrics, clock, TransferNetwork())
         files = ContainerFiles({"/model-cache": str(tmp_path)})
         served = ServedAdapters(options.adapters, BASE, LLAMA, files, lambda _: None)
-        api = ServerApi(options, [engine], "v0.30.0", 0, 0, adapters=served)
+        api = ServerApi(options, [engine], "v0.30.0", 0, 0, print, adapters=served)
         client = test_utils.TestClient(test_utils.RawTestServer(api.handle, handler_cancellation=True))
         await client.start_server()
         clients.append(client)

@@ -29,7 +29,7 @@ async def start_fixture(network):
     clients, nodes, chosen = [], shape("BM.GPU.MI300X.8"), model("gpt-oss-120b")
     clock = WallClock(asyncio.get_running_loop(), 0.01)
 
-    async def start(*flags, port=5600, harmony=False):
+    async def start(*flags, port=5600, **format_):
         environment = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
         options = settings(["vllm", "serve", "openai/gpt-oss-120b", "--served-model-name", "gpt", *flags], environment)
         cache, latency = cache_size(options, chosen, nodes), latency_model(chosen, nodes)
@@ -43,11 +43,10 @@ async def start_fixture(network):
                 place = (own.transfer.engine_id, "localhost", own.transfer.side_channel_port)
                 network.join(Identity(*place, None, "m", "i", 16, "auto", 1, False), engine)
             engines.append(engine)
-        server = test_utils.RawTestServer(
-            ServerApi(options, engines, "v1", 0, 0, harmony=harmony).handle, handler_cancellation=True
-        )
-        client = test_utils.TestClient(server)
-        client.engine, client.engines, client.ends = engines[0], engines, ends
+        lines: list[str] = []
+        api = ServerApi(options, engines, "v1", 0, 0, lines.append, **format_)
+        client = test_utils.TestClient(test_utils.RawTestServer(api.handle, handler_cancellation=True))
+        client.engine, client.engines, client.ends, client.log = engines[0], engines, ends, lines
         await client.start_server()
         clients.append(client)
         return client
@@ -184,6 +183,23 @@ async def test_invalid_requests_get_vllms_error_messages(server, path, body, wor
     status, answer = await post(server, f"/v1/{path}", {**body, "stream": "prompt_logprobs" in body})
     assert status in {400, 404}
     assert words in answer["error"]["message"]
+
+
+async def test_without_its_vocabulary_a_harmony_model_answers_completions_only(start):
+    """By the source of vLLM 0.26 and 0.30: they start, and fail as they render the first chat."""
+    server = await start(harmony=True, vocabulary_error="no vocab file")
+    for path, prompt in (
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("responses", {"input": "x"}),
+    ):
+        status, answer = await post(server, f"/v1/{path}", prompt)
+        assert (status, answer["error"]["type"], answer["error"]["message"]) == (
+            500,
+            "InternalServerError",
+            "no vocab file",
+        )
+    assert (await post(server, "/v1/completions", {"prompt": "x", "max_tokens": 1}))[0] == 200
+    assert server.log == ["ERROR openai_harmony.HarmonyError: no vocab file"] * 2
 
 
 async def test_a_model_with_harmony_format_refuses_unsupported_parameters(harmony):

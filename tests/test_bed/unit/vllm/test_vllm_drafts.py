@@ -140,7 +140,7 @@ async def test_a_stream_with_drafts_has_an_event_for_each_step_and_the_same_text
     latency = latency_model(chosen, nodes)
     metrics = ServerMetrics(REPOSITORY, {}, connector=False, lag=clock.lag, drafted=4)
     engine = SimulatedEngine(options, cache_size(options, chosen, nodes), latency, metrics, clock, TransferNetwork())
-    api = ServerApi(options, [engine], "v0.26.0", 0, 0)
+    api = ServerApi(options, [engine], "v0.26.0", 0, 0, print)
     async with test_utils.TestClient(test_utils.RawTestServer(api.handle, handler_cancellation=True)) as client:
         body: dict[str, Any] = {"model": REPOSITORY, "prompt": "hello", "max_tokens": 13, "ignore_eos": True}
         whole = await (await client.post("/v1/completions", json=body)).json()

@@ -7,7 +7,7 @@ from llmd_oke.catalogue import model, release, shape
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_sources import source_hosts
 from llmd_rehearsal.vllm.command import StartRefusal, settings
-from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, check_backend, read_model
+from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, check_backend, read_model, vocabulary_error
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 REPOSITORY = "openai/gpt-oss-120b"
@@ -57,10 +57,11 @@ def test_an_unmounted_cache_contains_no_model(cache: Path):
 
 def test_vllm_uses_a_vocabulary_in_the_cache_only_if_a_variable_names_it(cache: Path):
     (cache / "encodings").rename(cache / "other")
-    assert read(cache, TIKTOKEN_ENCODINGS_BASE="/model-cache/other")
-    without = {"HF_HOME": "/model-cache"}
-    with pytest.raises(StartRefusal, match="HarmonyError"):
-        read_model(MODEL, without, ContainerFiles({"/model-cache": str(cache)}))
+    files = ContainerFiles({"/model-cache": str(cache)})
+    assert vocabulary_error(MODEL, {"TIKTOKEN_ENCODINGS_BASE": "/model-cache/other"}, files) is None
+    assert vocabulary_error(MODEL, {"HF_HOME": "/model-cache"}, files)
+    (cache / "other/o200k_base.tiktoken").write_bytes(b"half")
+    assert vocabulary_error(MODEL, {"TIKTOKEN_ENCODINGS_BASE": "/model-cache/other"}, files)
 
 
 def test_files_of_another_model_are_refused(cache: Path):
