@@ -26,6 +26,7 @@ RIGHTS = {
     ("audit", "images"): {"contents": "read"},
     ("check", "check"): {"contents": "read"},
     ("faults", "faults"): {"contents": "read"},
+    ("faults", "empty-machine"): {"contents": "read"},
     ("measurements", "measure"): {"contents": "read"},
     ("deploy", "choose"): {},
     ("deploy", "limit"): {"contents": "read"},
