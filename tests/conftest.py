@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Link the programs that are there; tests that need others skip. `scripts/test` builds everything first."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # tests press Ctrl-C
     gc.disable()  # until tests are collected
     for name, value in SELDOM_COLLECTED.items():  # of engines and control planes that tests start
         os.environ.setdefault(name, value)

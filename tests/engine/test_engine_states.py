@@ -167,6 +167,7 @@ def test_an_archive_says_what_wrote_it_and_is_nobody_elses_to_read(kept: Kept):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.nightly
 def test_a_newer_state_is_kept_and_only_replaced_when_that_is_said(kept: Kept):
     file, old = kept.backup(), kept.resources()
     kept.labels.append("c")
@@ -242,6 +243,7 @@ def test_a_move_encrypts_anew_and_leaves_nothing_in_the_old_backend(kept: Kept, 
     assert SECRET.encode() not in kept.everything()
 
 
+@pytest.mark.nightly
 def test_a_move_while_an_engine_works_is_taken_back_whole(kept: Kept, monkeypatch: pytest.MonkeyPatch):
     text, url = kept.stack_file.read_text(), kept.url("other")
     with kept.engine_at_work(), pytest.raises(KitError, match="can't be removed from its backend"):
@@ -253,6 +255,7 @@ def test_a_move_while_an_engine_works_is_taken_back_whole(kept: Kept, monkeypatc
         kept.cli().export()
 
 
+@pytest.mark.nightly
 def test_a_move_into_another_stack_of_that_name_is_refused(kept: Kept, monkeypatch: pytest.MonkeyPatch):
     url = kept.url("other")
     states.move(kept.cli(), MoveOptions(url, keep=True), Listener())

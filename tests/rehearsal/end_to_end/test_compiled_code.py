@@ -7,7 +7,7 @@ import pytest
 from llmd_pods.compiled_code import start
 from user_project import Project, model
 
-pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 STACK = "compiled"
 COMPILED = "mnt/nvme/models-compiled/llm-d"

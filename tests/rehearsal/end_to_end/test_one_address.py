@@ -27,7 +27,7 @@ MODELS = [
     model(topology=LARGE, model="llama-3.3-70b-instruct-fp8-dynamic", name="llama"),
 ]
 POOLS = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
-AFTER, RELOADED_S = 20, 30
+AFTER, RELOADED_S = 20, 120
 """Requests after weights were changed, and how long Envoys on a busy machine may take to read them."""
 
 REHEARSE = ("rehearse", "--time-scale", TIME_SCALE, "--json", "--stack", STACK)

@@ -605,7 +605,11 @@ def test_a_pool_deleted_by_others_is_made_anew_in_its_cluster(kit: Kit, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("launch", "kind"), [("compute-cluster-instances", "Instance"), ("cluster-network", "ClusterNetwork")]
+    ("launch", "kind"),
+    [
+        ("compute-cluster-instances", "Instance"),
+        pytest.param("cluster-network", "ClusterNetwork", marks=pytest.mark.nightly),
+    ],
 )
 def test_nodes_that_outlive_their_cluster_are_launched_for_the_new_one(
     pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, kind: str

@@ -152,7 +152,7 @@ def test_resource_types_that_the_kit_does_not_create_are_not_guessed():
     assert [item.reason for item in found(state(alien)).unmatched] == ["the kit doesn't know how OCI lists these"]
 
 
-def test_a_component_that_the_engine_did_not_finish_is_registered_again_without_a_question():
+def test_a_component_that_the_engine_did_not_finish_is_registered_again():
     urn = "urn:pulumi:prod::llmd-oke::llmd-oke:index:OciMonitoring::oci-monitoring"
     component = {"urn": urn, "type": "llmd-oke:index:OciMonitoring", "custom": False}
     known = recovery.look(state(component), recovery.in_oci(recovery.no_client))
