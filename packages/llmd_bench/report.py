@@ -14,6 +14,7 @@ from typing import Annotated
 
 import yaml
 from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
+from llmd_base.records import document
 from llmd_base.row import Basis
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, PlainSerializer
 
@@ -294,10 +295,7 @@ def _aggregate(performance: Performance) -> v02.Aggregate:
     return v02.Aggregate(
         requests=v02.AggregateRequests(
             total=performance.requests,
-            failures=performance.failures,
-            incomplete=performance.incomplete,
-            input_length=performance.input_length,
-            output_length=performance.output_length,
+            **document("failures incomplete input_length output_length", performance),
         ),
         latency=v02.AggregateLatency(
             normalized_time_per_output_token=performance.normalized_tpot,

@@ -135,15 +135,13 @@ def diagnosis_document(diagnosis: "Diagnosis") -> dict[str, Any]:
 
 
 def _finding_document(finding: "DiagnosedFault") -> dict[str, Any]:
-    own = finding.signature.model_dump(include={"title", "severity", "cause", "remedy", "versions", "sources"})
     places = [{**asdict(item), **asdict(item.place), "place": item.place.text} for item in finding.evidence]
-    return {
-        "name": finding.name,
-        "component": finding.component,
-        **own,
-        "command": finding.command,
-        "evidence": places,
-    }
+    return document(
+        "name component title severity cause remedy versions sources command evidence",
+        finding,
+        finding.signature,
+        evidence=places,
+    )
 
 
 def _show(diagnosis: "Diagnosis") -> None:
@@ -181,13 +179,7 @@ def _finding(finding: "DiagnosedFault") -> Table:
         table.add_row("", Text(_where(evidence)))
     if (more := len(finding.evidence) - MAX_PLACES) > 0:
         table.add_row("", f"and {more} more {'place' if more == 1 else 'places'}, which --json has")
-    rows = {
-        "line": finding.evidence[0].line,
-        "cause": signature.cause,
-        "versions": signature.versions,
-        "remedy": signature.remedy,
-    }
-    for label, text in rows.items():
+    for label, text in document("line cause versions remedy", finding.evidence[0], signature).items():
         if text:
             table.add_row(Text(label, style="dim"), Text(text))
     return table

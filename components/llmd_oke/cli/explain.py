@@ -98,11 +98,12 @@ def _key_document(known: "KeyExplanation") -> dict[str, Any]:
         inner=[document("path value line file", key) for key in known.inner],
         figures={name: {"before": before, "after": after} for name, (before, after) in known.figures.items()},
         changes=[
-            {
-                "object": change.name,
-                "what": change.what,
-                "fields": [{"field": path, "before": old, "after": new} for path, old, new in change.fields],
-            }
+            document(
+                "object what fields",
+                change,
+                object=change.name,
+                fields=[{"field": path, "before": old, "after": new} for path, old, new in change.fields],
+            )
             for change in known.changes
         ],
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import InvalidStack, KitError, Problem
+from llmd_base.records import document
 from rich.markup import escape
 
 from llmd_oke.cli import console, options
@@ -133,14 +134,7 @@ def _document(path: Path, found: Migration | None, problems: list[dict[str, Any]
         "file": str(path),
         "ok": not problems,
         "problems": problems,
-        "replaced": [
-            {
-                "path": item.path,
-                "replacement": item.replacement,
-                **item.entry.model_dump(include={"since", "removed_in"}),
-            }
-            for item in replaced
-        ],
+        "replaced": [document("path replacement since removed_in", item, item.entry) for item in replaced],
         "difference": "" if found is None else found.difference,
         "written": written,
     }

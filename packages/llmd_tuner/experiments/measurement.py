@@ -15,7 +15,7 @@ from pathlib import Path
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress, Ticker
-from llmd_base.records import collected
+from llmd_base.records import collected, document
 from llmd_base.row import Row
 from llmd_bench.deployment import Parallelism, Snapshot, change
 from llmd_bench.evidence import VLLM_COUNTERS
@@ -200,12 +200,9 @@ def _unmeasured(
 def _plan_of(base: SmokePlan, stage: RecipeStage, limit_s: float) -> SmokePlan:
     return replace(
         base,
-        input_tokens=stage.input_tokens,
-        output_tokens=stage.output_tokens,
-        requests=stage.requests,
         concurrency=stage.concurrency or 1,
         timeout_s=limit_s,
-        seed=stage.seed,
+        **document("input_tokens output_tokens requests seed", stage),
     )
 
 
@@ -319,11 +316,8 @@ def _of_server(spread: Parallelism) -> dict[str, int | bool]:
     """Return the fields of a row that tell how a single server is spread over GPUs; ranks, experts and nodes only of
     those that have them.
     """
-    told: dict[str, int | bool] = {"tensor_parallel_size": spread.tensor_parallel_size}
-    if spread != Parallelism(spread.tensor_parallel_size):
-        told |= {"data_parallel_size": spread.data_parallel_size, "expert_parallel": spread.expert_parallel}
-        told |= {"nodes": spread.nodes}
-    return told
+    more = " data_parallel_size expert_parallel nodes" if spread != Parallelism(spread.tensor_parallel_size) else ""
+    return document(f"tensor_parallel_size{more}", spread)
 
 
 def _goodput_share(result: SmokeResult, assignment: DeploymentRun) -> float | None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from pathlib import PurePosixPath
 
+from llmd_base.records import document
 from llmd_bench.deployment import Counter, MetricsEndpoint, Reading
 from llmd_bench.queries import parse
 from pydantic import JsonValue
@@ -204,13 +205,7 @@ class _Context:
     def finding(self, name: str, signature: Signature, evidence: tuple[Evidence, ...]) -> DiagnosedFault:
         whole = tuple(map(self._shown, sorted(evidence, key=lambda item: -item.count)))
         place = whole[0].place
-        names = {
-            "stack": self.stack,
-            "namespace": place.namespace or self.namespace,
-            "pod": place.pod,
-            "container": place.container,
-            "node": place.node,
-        }
+        names = document("stack namespace pod container node", self, place, namespace=place.namespace or self.namespace)
 
         def text(match: re.Match[str]) -> str:
             value = names[match[1]] or ""
