@@ -135,6 +135,9 @@ class RegistryClient:
     def stored(self, image: ContainerImage, *, by_digest: bool = False, with_size: bool = False) -> StoredImage:
         """Look up an image in its registry, by tag or by digest.
 
+        A tag that still has the image's digest takes a HEAD request alone, which Docker Hub counts as no pull (docs of
+        Docker Hub, "Pull usage and limits").
+
         Args:
             image: the image.
             by_digest: use the image's digest, if known, as nodes do, instead of its tag.
@@ -145,7 +148,8 @@ class RegistryClient:
         """
         name = image.digest if by_digest and image.digest else image.tag
         digest, media_type = self._head(image, name)
-        if digest and media_type in _MANIFESTS and not with_size:
+        is_known = not by_digest and digest == image.digest
+        if digest and not with_size and (is_known or media_type in _MANIFESTS):
             return StoredImage(digest)
         manifest = self._manifest(image, digest or name)
         if manifest.media_type not in _INDEXES:
@@ -302,10 +306,12 @@ def query_registries(
         return dict(answer for answers in threads.map(of_one_registry, by_registry) for answer in answers)
 
 
-def stored_image(client: RegistryClient, image: ContainerImage) -> StoredImage | RegistryError:
-    """Return the image that a registry has under the image's tag, with its size, or the error of the lookup."""
+def stored_image(
+    client: RegistryClient, image: ContainerImage, *, with_size: bool = True
+) -> StoredImage | RegistryError:
+    """Return the image that a registry has under the image's tag, or the error of the lookup."""
     try:
-        return client.stored(image, with_size=True)
+        return client.stored(image, with_size=with_size)
     except RegistryError as error:
         return error
 

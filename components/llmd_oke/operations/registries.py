@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import urljoin
@@ -245,9 +246,11 @@ class RegistryNews(NamedTuple):
     update: LockUpdate
 
 
-def registry_news(project: Path, progress: Progress, *, take_moved: bool = False) -> RegistryNews:
+def registry_news(
+    project: Path, progress: Progress, *, take_moved: bool = False, with_sizes: bool = True
+) -> RegistryNews:
     """Query the registries of all images in a project's own lock; in the kit's lock if there is no project, or if it is
-    a checkout of the kit.
+    a checkout of the kit. Without sizes few requests count as pulls.
 
     Raises:
         InvalidStack: the project's own entries are wrong.
@@ -258,7 +261,7 @@ def registry_news(project: Path, progress: Progress, *, take_moved: bool = False
             raise InvalidStack(problems, VERDICT)
         path, images = project / VALUES / LOCK.folder / path.name, project_images()
     before = path.read_text(encoding="utf-8") if path.is_file() else new_lock(images)
-    answers = query_registries(images, stored_image, progress)
+    answers = query_registries(images, partial(stored_image, with_size=with_sizes), progress)
     return RegistryNews(
         path, before, lock_update(before, images, answers, datetime.now(UTC).date(), take_moved=take_moved)
     )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -66,7 +67,7 @@ def upstream_news(
     unanswered: dict[str, str] = {}
     images, recipes, releases = list[str](), list[str](), list[str]()
     progress.step("asking registries for the digests of images")
-    path, before, update = registry_news(project, progress)
+    path, before, update = registry_news(project, progress, with_sizes=False)
     unanswered |= update.unanswered
     images += [f"{reference}: {now}, and was {known}" for reference, (known, now) in update.moved.items()]
     if update.text != before:
@@ -115,7 +116,9 @@ def _recipe_lines(news: RecipeNews) -> Iterator[str]:
         yield f"{change.model}: {change.path} was {change.before} and is {change.after}"
     yield from (f"{name}: its recipe is gone" for name in news.gone)
     yield from (f"{name}: the version of its recipe is unknown" for name in news.unknown)
-    yield from (f"{repository}: verified on GPUs of AMD, without an entry" for repository in news.further)
+    if news.further:
+        names = ", ".join(news.further)
+        yield f"verified on GPUs of AMD, without an entry in the catalogue ({len(news.further)}): {names}"
 
 
 def upstream_markdown(news: UpstreamNews) -> str:
@@ -128,6 +131,8 @@ def upstream_markdown(news: UpstreamNews) -> str:
     if not any(titles.values()):
         parts.append("Nothing moved.")
     if news.unanswered:
-        lines = [f"- {code(name)}: {sentence(why)}" for name, why in news.unanswered.items()]
+        ordered = sorted((why, name) for name, why in news.unanswered.items())
+        by_reason = groupby(ordered, key=lambda pair: pair[0])
+        lines = [f"- {', '.join(code(name) for _, name in pairs)}: {sentence(why)}" for why, pairs in by_reason]
         parts.append("\n".join(["**No answer**", "", *lines]))
     return "\n\n".join(parts) + "\n"

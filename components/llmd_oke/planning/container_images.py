@@ -15,7 +15,7 @@ from llmd_oke.catalogue.container_images import (
     ContainerImage,
     job_images,
     kit_lock,
-    parse_reference,
+    locked_image,
     project_lock,
     registries,
 )
@@ -90,7 +90,7 @@ def project_images() -> tuple[ContainerImage, ...]:
     """Return the images for the lock of the open project: those without digest in the kit's lock, and those already in
     the project's.
     """
-    own = {reference: parse_reference(reference) for reference in project_lock().images}
+    own = {reference: locked_image(reference) for reference in project_lock().images}
     known = {reference for reference, digest in kit_lock().images.items() if digest.digest is not None}
     others = {image.reference: image for image in kit_images() if image.reference not in known}
     return tuple(image for _, image in sorted({**others, **own}.items()))

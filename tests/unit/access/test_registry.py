@@ -37,6 +37,13 @@ def test_a_registry_without_token_authentication_is_queried_once(registry: Regis
     assert registry.requests == [f"HEAD /v2/{REPOSITORY}/manifests/v1"]
 
 
+def test_a_tag_that_still_has_its_digest_is_asked_for_without_a_pull(registry: Registry):
+    registry.wants_token = False
+    digest = registry.push_index(REPOSITORY, "v1", AMD64)
+    assert RegistryClient().stored(image(registry, digest=digest)) == StoredImage(digest)
+    assert registry.requests == [f"HEAD /v2/{REPOSITORY}/manifests/v1"]
+
+
 def test_a_busy_registry_is_queried_again_after_its_retry_after_time(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     registry.busy, registry.retry_after = 2, "3"

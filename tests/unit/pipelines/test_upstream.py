@@ -46,15 +46,19 @@ def test_a_repository_that_is_not_there_is_told(url: str):
 
 
 def test_a_source_without_an_answer_keeps_the_others(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    moved = LockUpdate("text", {"docker.io/x:1": ("sha256:a", "sha256:b")}, {"docker.io/y:1": "refused"})
-    monkeypatch.setattr(upstream, "registry_news", lambda *_: RegistryNews(tmp_path / "lock.yaml", "text", moved))
+    silent = {f"docker.io/{name}:1": "refused" for name in ("y", "z")}
+    moved = LockUpdate("text", {"docker.io/x:1": ("sha256:a", "sha256:b")}, silent)
+    monkeypatch.setattr(
+        upstream, "registry_news", lambda *_, **_options: RegistryNews(tmp_path / "lock.yaml", "text", moved)
+    )
     sources = UpstreamSources(recipes="file:///nowhere", releases=(source(server),))
     news = upstream_news(tmp_path, (), sources, Listener())
     assert news.images == ("docker.io/x:1: sha256:b, and was sha256:a",)
     assert news.releases == (f"{server}: v1.0.0", f"{server}: v0.11.0")
-    assert set(news.unanswered) == {"docker.io/y:1", "file:///nowhere"}
+    assert set(news.unanswered) == {*silent, "file:///nowhere"}
     said = upstream_markdown(news)
     assert said.index("**Tags that name another image**") < said.index("**Releases**") < said.index("**No answer**")
+    assert "- `docker.io/y:1`, `docker.io/z:1`: refused" in said
 
 
 def test_a_quiet_night_says_so():
@@ -63,7 +67,7 @@ def test_a_quiet_night_says_so():
 
 def test_changed_recipes_are_told(monkeypatch: pytest.MonkeyPatch):
     change = SimpleNamespace(model="m", path="base_args[0]", before="a", after="b")
-    news = SimpleNamespace(differences=[change], gone=["g"], unknown=["u"], further=["owner/name"])
+    news = SimpleNamespace(differences=[change], gone=["g"], unknown=["u"], further=["owner/name", "owner/other"])
     lines = list(upstream._recipe_lines(news))  # type: ignore[arg-type]
     assert lines[0] == "m: base_args[0] was a and is b"
     assert len(lines) == 4
