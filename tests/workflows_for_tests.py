@@ -81,12 +81,12 @@ class Runner:
         outputs: dict[str, Any] = job.get("outputs") or {}
         return {key: self.text(value) for key, value in outputs.items()}
 
-    def step(self, workflow: str, job: str, name: str) -> None:
-        """Run one step of a job, by its name."""
+    def step(self, workflow: str, job: str, name: str, expected: int = 0) -> None:
+        """Run one step of a job, by its name, which ends with the expected status."""
         steps: list[dict[str, Any]] = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][job]["steps"]
         (step,) = [step for step in steps if step.get("name") == name]
         status, _ = self._run(step)
-        assert not status, self.shown
+        assert status == expected, self.shown
 
     def text(self, value: object) -> str:
         """A value with its expressions replaced."""
@@ -129,7 +129,8 @@ class Runner:
     def _use(self, step: dict[str, Any]) -> None:
         """Do what matters here of an action: keep artifacts, where there is something to keep."""
         action = step["uses"].partition("@")[0]
-        assert action in {"actions/checkout", "actions/setup-python", "pulumi/actions", "actions/upload-artifact"}
+        others = {"actions/cache", "actions/checkout", "actions/setup-python", "pulumi/actions"}
+        assert action in {*others, "actions/upload-artifact"}
         if action != "actions/upload-artifact":
             return
         found = sorted(self.checkout.glob(step["with"]["path"].rstrip("/")))

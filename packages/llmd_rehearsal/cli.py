@@ -103,6 +103,7 @@ def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None
             "real version path", plugin, real=plugin.is_real, path=str(plugin.path) if plugin.path else None
         ),
         "simulated": list(prepared.simulated(update["placeholders"])),
+        "cluster_begun": prepared.begun,
         "time_scale": prepared.time_scale.scale,
         "time_scale_because": prepared.time_scale.because,
         "scaling": scaling_text(prepared.scaling_time) if prepared.scaling_time else None,

@@ -1,6 +1,7 @@
 """Processes of a planned stack's local cluster, and the lists of its real and simulated parts."""
 
 import hashlib
+import shutil
 import sys
 from collections.abc import Mapping
 from ipaddress import IPv4Interface, IPv4Network
@@ -26,7 +27,7 @@ from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, NodeTaint
 from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts, preinstalled_scaling
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.control_plane import Pki
-from llmd_rehearsal.engine_project import journal_file
+from llmd_rehearsal.engine_project import copy_values, journal_file
 from llmd_rehearsal.front_door import gateway_parts, preinstalled_objects, simulated_gateway
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, DISCOVERING, FOLLOWING, GROUPING, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
@@ -110,7 +111,8 @@ def local_cluster_spec(
     `state`.
 
     The spec carries digests of that configuration and of the project's own shapes and GPUs, so that changed nodes lead
-    to another local cluster.
+    to another local cluster. What programs read of the project and of the kit's `values/` is copied into `state`, so
+    that other revisions, whose files lie elsewhere, are rehearsed in the same local cluster.
 
     Args:
         state: folder of the local cluster.
@@ -140,12 +142,15 @@ def local_cluster_spec(
     agent_text = agent.model_dump_json(indent=2)
     agent_file = state / "agent.json"
     agent_file.write_text(agent_text)
+    agent_digest = hashlib.sha256(agent_text.encode() + agent.images.read_bytes()).hexdigest()
+    own = state / "catalogue"
+    copy_values(project, own)
     shapes = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
     return ClusterSpec(
         processes=(
             *control.processes,
-            *_simulators(project, plan, control.pki, time_scale, startup_s, real.files if real else {}),
-            *_plugins(state, project, programs.get("helm"), plugin, 1 / scaling_time.speed if scaling_time else 1.0),
+            *_simulators(own, plan, control.pki, time_scale, startup_s, real.files if real else {}),
+            *_plugins(state, own, programs.get("helm"), plugin, 1 / scaling_time.speed if scaling_time else 1.0),
             *(_prometheus(state, programs["prometheus"], scaling_time) if _has_prometheus(plan) else []),
             ProcessSpec(
                 "agent",
@@ -158,7 +163,7 @@ def local_cluster_spec(
         address=control_plane.NODE_ADDRESS,
         nameserver=control_plane.DNS_SERVICE,
         facts={
-            "agent_digest": hashlib.sha256(agent_text.encode()).hexdigest(),
+            "agent_digest": agent_digest,
             "shapes_digest": hashlib.sha256("".join(shapes).encode()).hexdigest(),
             "nodes": str(len(agent.nodes)),
             "kubernetes_plugin": str(plugin),
@@ -184,10 +189,12 @@ def _agent_config(
     """Return the node agent's configuration. `scales` are the time scales of servers and of probes."""
     controller = required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts)
     groups = controller.objects if _has_groups(plan) else ()
+    images = state / "images.yaml"
+    shutil.copyfile(values_folder() / "rehearsal" / "images.yaml", images)
     return AgentConfig(
         kubeconfig=state / "kubeconfig.yaml",
         state_folder=state,
-        images=values_folder() / "rehearsal" / "images.yaml",
+        images=images,
         programs={name: programs[name] for name in programs_in_pods(plan)},
         nodes=tuple(_nodes(plan)),
         definitions=(

@@ -227,14 +227,14 @@ class StateFolder:
             return None
 
 
-def spec_differences(before: ClusterSpec, now: ClusterSpec) -> list[str]:
-    """Return the differences between two specs as texts for people: the facts whose values changed, or, if no fact
-    changed, one text that says that programs or nodes differ.
+def fact_differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the differences between the facts of two local clusters as texts for people: the facts whose values
+    changed, or, if none did, one text that says that programs or nodes differ.
     """
     changes = [
-        f"{name.replace('_', ' ')} {before.facts[name]} becomes {value}"
-        for name, value in now.facts.items()
-        if before.facts.get(name, value) != value and not name.endswith("digest")
+        f"{name.replace('_', ' ')} {before[name]} becomes {value}"
+        for name, value in now.items()
+        if before.get(name, value) != value and not name.endswith("digest")
     ]
     return changes or ["other programs, or other nodes"]
 

@@ -30,8 +30,8 @@ from llmd_rehearsal.cluster_spec import (
     ClusterSpec,
     StateFolder,
     end_of_log,
+    fact_differences,
     keep_previous,
-    spec_differences,
 )
 from llmd_rehearsal.namespaces import ProcessIdentity
 
@@ -87,13 +87,12 @@ class LocalCluster:
             running = self.status()
             if running is not None and running.phase == "ready" and running.spec_digest == spec.digest():
                 return running
-            previous = self._spec() if running is not None and running.phase == "ready" else None
             self._stop(timeout_s=30)
             for folder in discard:
                 shutil.rmtree(folder, ignore_errors=True)
             anew = ""
-            if previous is not None:
-                why = ", ".join(spec_differences(previous, spec))
+            if running is not None and running.phase == "ready":
+                why = ", ".join(fact_differences(running.facts, spec.facts))
                 anew = f" anew, without what was deployed in the one before: {why}"
             listener.step(f"starting the rehearsal's local cluster{anew}")
             self.folder.spec_file.write_text(spec.to_json())
@@ -188,13 +187,6 @@ class LocalCluster:
             raise KitError(f"{self.folder.path} lies in /run, which a local cluster hides", "use a folder elsewhere")
         for path in (self.folder.logs, self.folder.home):
             path.mkdir(parents=True, exist_ok=True)
-
-    def _spec(self) -> ClusterSpec | None:
-        """Return the spec of the local cluster; None if the file is missing or another version of the kit wrote it."""
-        try:
-            return ClusterSpec.from_json(self.folder.spec_file.read_text())
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
     def _locked(self, progress: Progress) -> AbstractContextManager[None]:
         return file_lock(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -41,7 +41,7 @@ from llmd_rehearsal.cluster_plan import (
     preinstalled_definitions,
     programs_in_pods,
 )
-from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log
+from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log, fact_differences
 from llmd_rehearsal.engine_project import (
     DEPLOYED,
     OCI_FOLDER,
@@ -118,7 +118,11 @@ class RehearsalSettings:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rehearsal whose local cluster is ready: the plan with the rehearsed release, and the real and simulated parts."""
+    """Rehearsal whose local cluster is ready: the plan with the rehearsed release, and the real and simulated parts.
+
+    `begun` says why the local cluster was started for it, without what was deployed in an earlier one; it is empty if
+    a running one was kept, which an update goes on from.
+    """
 
     project: Path
     stack: str
@@ -131,6 +135,7 @@ class Prepared:
     startup_s: float | None
     scaling_time: ScalingTime | None
     real: RealRehearsal | None = None
+    begun: str = ""
 
     @property
     def vllm(self) -> VllmChoice:
@@ -245,8 +250,7 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
     progress.step(str(prepared.time_scale))
     if prepared.scaling_time is not None:
         progress.step(str(prepared.scaling_time))
-    _start(prepared, progress)
-    return prepared
+    return replace(prepared, begun=_start(prepared, progress))
 
 
 def _require_nixl(plan: planning.Plan) -> None:
@@ -327,8 +331,10 @@ def running_programs(project: Path, stack: str) -> tuple[str, ...]:
     return () if record is None else tuple(record.facts.get(PROGRAMS, "").split())
 
 
-def _start(prepared: Prepared, progress: Progress) -> None:
-    """Start the local cluster unless it already runs from an equal spec."""
+def _start(prepared: Prepared, progress: Progress) -> str:
+    """Start the local cluster unless it already runs from an equal spec; return why it was started, or an empty
+    text.
+    """
     state, scale = prepared.state, prepared.time_scale.scale
     state.mkdir(parents=True, exist_ok=True)
     paths = prepared.inventory.paths()
@@ -347,7 +353,13 @@ def _start(prepared: Prepared, progress: Progress) -> None:
         versions={name: prepared.inventory.programs[name].version for name in programs_in_pods(prepared.plan)},
         real=prepared.real,
     )
-    prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
+    before = prepared.cluster.status()
+    record = prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
+    if before is not None and before.supervisor == record.supervisor:
+        return ""
+    if before is None or before.phase != "ready":
+        return "none was up"
+    return ", ".join(fact_differences(before.facts, record.facts))
 
 
 def run_engine(

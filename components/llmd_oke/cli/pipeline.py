@@ -21,7 +21,7 @@ from llmd_oke.catalogue.operations import pipeline_identities, pipeline_limits
 from llmd_oke.cli import console, options, tunnel, up
 from llmd_oke.cli.recover import DRIFTED, changes_by_hand
 from llmd_oke.cli.rehearsals import rehearsals
-from llmd_oke.cli.results import History, history_address
+from llmd_oke.cli.results import History
 from llmd_oke.config import load, stacks
 from llmd_oke.operations import drift as drifts
 from llmd_oke.operations.drift import Drift
@@ -341,7 +341,8 @@ def promote(
     """Deploy the project's commit to a stage: update, smoke benchmark, regression gates. On failure the last good
     commit is deployed again, by its own stack file, program and kit.
 
-    Ends with 0 if the commit is deployed, with 1 if it isn't and the stack is as before, with 4 if it is neither.
+    Ends with 0 if the commit is deployed, with 1 if it isn't and the stack is as before, with 4 if it is neither. With
+    --rehearse it neither reads nor writes a --history: benchmarks and the last good commit stay in `reports`.
     """
     from llmd_oke.pipelines import promotion as operation  # noqa: PLC0415
     from llmd_oke.pipelines.revisions import REPORTS, commit_of  # noqa: PLC0415
@@ -352,7 +353,8 @@ def promote(
     if stack not in {stage.stack for stage in file.stages}:
         raise KitError(f"{stack} is no stage of a merge.", "`llmd-oke pipeline stages` lists them.")
     (project / REPORTS).mkdir(exist_ok=True)
-    local, store = runs.open_store(str(project / REPORTS)), runs.open_store(history_address(history, project))
+    local = runs.open_store(str(project / REPORTS))
+    store = runs.open_store(history) if history and not rehearse else local
     chosen = {"--scale-to-zero-on-failure": scale_to_zero_on_failure, "--tunnel": through_tunnel}
     with nullcontext() if rehearse else _signed_in():
         deployer = operation.StackDeployer(
@@ -365,13 +367,14 @@ def promote(
         )
 
         def judge(good: operation.GoodDeployment | None) -> operation.Judgement:
-            if history and operation.newest_run(local, stack):
+            if store is not local and operation.newest_run(local, stack):
                 runs.copy_runs(local, store, stack, console.progress().detail)
             return operation.judge(store, stack, file.parsed_gates, good)
 
-        done = operation.promote(stack, deployer.head, operation.last_good(store, stack), deployer.deploy, judge)
+        good = operation.last_good(store, stack, rehearsed=rehearse)
+        done = operation.promote(stack, deployer.head, good, deployer.deploy, judge)
     if done.verdict == "deployed":
-        operation.remember_good(store, done)
+        operation.remember_good(store, done, rehearsed=rehearse)
     _show(done, as_json=as_json, markdown=operation.promotion_markdown(done), summary=summary)
     if done.exit_code:
         raise typer.Exit(done.exit_code)

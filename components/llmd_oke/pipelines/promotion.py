@@ -8,7 +8,6 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +25,8 @@ from pydantic import BaseModel, ValidationError
 from llmd_oke.operations.pulumi_cli import NoStackError, pulumi_cli, run_to_end
 from llmd_oke.pipelines.comment import changed_text, sentence
 from llmd_oke.pipelines.records import CommitName, Line, Lines, PipelineRecord, StackName
-from llmd_oke.pipelines.revisions import REQUIREMENTS, kit_command, revision_folder, same_requirements
+from llmd_oke.pipelines.revisions import REHEARSALS, REQUIREMENTS, kit_command, revision_folder, same_requirements
+from llmd_oke.values import is_checkout
 
 NOT_BACK = 4
 """Exit code of a promotion that failed and that could not be taken back; 1 is one that was, or that began nothing."""
@@ -45,7 +45,18 @@ class GoodDeployment(PipelineRecord):
 
 
 class DeployAttempt(PipelineRecord):
-    """Update of a stack to one commit. `begun` is false if it was refused before anything was changed."""
+    """Update of a stack to one commit.
+
+    Attributes:
+        commit: the commit.
+        passed: whether the update and its benchmark passed.
+        begun: whether anything was changed; an update may be refused before.
+        error: why it failed.
+        changes: number of resources by operation.
+        seconds: duration of the update and its benchmark.
+        new_cluster: of a rehearsal, why its local cluster was started for this commit, without what was deployed
+            before; empty if it was an update.
+    """
 
     commit: CommitName
     passed: bool
@@ -53,6 +64,7 @@ class DeployAttempt(PipelineRecord):
     error: Line = ""
     changes: Mapping[Line, int] = {}
     seconds: float = 0
+    new_cluster: Line = ""
 
 
 class Judgement(PipelineRecord):
@@ -138,6 +150,7 @@ class _Document(_Told):
     smoke: tuple[_Benchmark, ...] = ()
     smoke_error: _Told = _Told()
     update: _Update = _Update()
+    cluster_begun: str = ""
 
     def failure(self, status: int) -> str:
         """Return why the update failed."""
@@ -163,24 +176,43 @@ class StackDeployer:
 
     def deploy(self, commit: str) -> DeployAttempt:
         """Update the stack to a commit: that of the project's files, or an earlier one in a folder of its own."""
+        if commit == self.head:
+            return self.deploy_files(commit, self.project)
+        try:
+            with revision_folder(self.project, commit) as folder:
+                attempt = self.deploy_files(commit, folder)
+                if attempt.new_cluster and is_checkout(folder):
+                    self.progress.step("ending the rehearsal, whose programs are those of a folder that goes")
+                    self.end_rehearsal()
+                return attempt
+        except KitError as error:
+            return DeployAttempt(commit=commit, passed=False, begun=False, error=error.message)
+
+    def deploy_files(self, commit: str, folder: Path) -> DeployAttempt:
+        """Update the stack to a commit whose files lie in `folder`."""
         started_s, before = time.monotonic(), self._last_update()
         self.progress.step(f"updating {self.stack} to {commit[:12]}")
-        with ExitStack() as stack:
-            try:
-                folder = self.project
-                if commit != self.head:
-                    folder = stack.enter_context(revision_folder(self.project, commit))
-                status, document = self._run(folder)
-            except KitError as error:
-                return DeployAttempt(commit=commit, passed=False, begun=False, error=error.message)
+        try:
+            status, document = self._run(folder)
+        except KitError as error:
+            return DeployAttempt(commit=commit, passed=False, begun=False, error=error.message)
         return DeployAttempt(
             commit=commit,
             passed=status == 0,
-            begun=self.rehearse or self._last_update() != before,
+            begun=self._last_update() != before,
             error=document.failure(status) if status else "",
             changes=document.changes or document.update.changes,
             seconds=round(time.monotonic() - started_s, 1),
+            new_cluster=document.cluster_begun,
         )
+
+    def end_rehearsal(self) -> None:
+        """End the stack's rehearsal; what can't be ended is shown by the command."""
+        argv, variables = kit_command(
+            self.project, ["rehearse", "down", "--stack", self.stack, "--project", str(self.project)]
+        )
+        environment = {**os.environ, **variables}
+        run_to_end(lambda: subprocess.Popen(argv, env=environment, text=True, stdout=2))
 
     def _run(self, folder: Path) -> tuple[int, _Document]:
         """Run the update on a folder; return its exit code, and what it printed, if anything."""
@@ -203,9 +235,12 @@ class StackDeployer:
             return status, _Document()
 
     def _last_update(self) -> object:
-        """Return the newest record in the stack's history; None for a rehearsal and for a stack that isn't there."""
+        """Return the newest record in the stack's history; None for a stack that isn't there. The history of a
+        rehearsal lies in its own backend, a folder.
+        """
         if self.rehearse:
-            return None
+            history = (self.project / REHEARSALS / self.stack / "backend").rglob("*.history.json")
+            return max((file.name for file in history), default=None)
         try:
             return pulumi_cli(self.project, self.stack).last_record()
         except NoStackError:
@@ -244,13 +279,13 @@ def newest_run(store: FileStore, stack: str) -> str | None:
     return next((run.time for run in history.runs(store, stack)), None)
 
 
-def last_good(store: FileStore, stack: str) -> GoodDeployment | None:
-    """Return the last good commit in the history; None if the history has none.
+def last_good(store: FileStore, stack: str, *, rehearsed: bool = False) -> GoodDeployment | None:
+    """Return the last good commit in the history, or that of the stack's rehearsals; None if the history has none.
 
     Raises:
         KitError: the history doesn't answer, or its record is damaged.
     """
-    name = f"{history.stack_folder(stack)}/{GOOD_FILE}"
+    name = _good_file(stack, rehearsed)
     if name not in store.names(history.stack_folder(stack)):
         return None
     try:
@@ -261,8 +296,9 @@ def last_good(store: FileStore, stack: str) -> GoodDeployment | None:
         ) from error
 
 
-def remember_good(store: FileStore, promotion: Promotion) -> None:
-    """Write the last good commit into the history, with the benchmark that it passed.
+def remember_good(store: FileStore, promotion: Promotion, *, rehearsed: bool = False) -> None:
+    """Write the last good commit, or that of the stack's rehearsals, into the history, with the benchmark that it
+    passed.
 
     Raises:
         KitError: the history doesn't take it.
@@ -270,7 +306,11 @@ def remember_good(store: FileStore, promotion: Promotion) -> None:
     run = newest_run(store, promotion.stack)
     moment = datetime.now(UTC).isoformat(timespec="seconds")
     good = GoodDeployment(commit=promotion.attempt.commit, run=run, deployed=moment)
-    store.write(f"{history.stack_folder(promotion.stack)}/{GOOD_FILE}", good.model_dump_json(indent=2).encode())
+    store.write(_good_file(promotion.stack, rehearsed), good.model_dump_json(indent=2).encode())
+
+
+def _good_file(stack: str, rehearsed: bool) -> str:
+    return f"{history.stack_folder(stack)}/{'rehearsed-' if rehearsed else ''}{GOOD_FILE}"
 
 
 def promotion_markdown(promotion: Promotion) -> str:

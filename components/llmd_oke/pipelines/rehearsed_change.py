@@ -1,8 +1,7 @@
 """Rehearsal of a stack's change: the stack as it was is deployed on this machine, then updated to what it is to be."""
 
-import os
-import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
@@ -16,36 +15,44 @@ from pydantic import ValidationError
 from llmd_oke.pipelines.comment import changed_text
 from llmd_oke.pipelines.promotion import StackDeployer
 from llmd_oke.pipelines.records import PassportExcerpt, RehearsalReport
-from llmd_oke.pipelines.revisions import REHEARSALS, REPORTS, commit_of, git, kit_command, merge_base
+from llmd_oke.pipelines.revisions import REHEARSALS, REPORTS, commit_of, git, merge_base, revision_folder
 
 _PERCENTILE = "p95"
 
 
 def rehearse_change(project: Path, stack: str, revision: str | None, progress: Progress) -> RehearsalReport:
     """Rehearse the update of a stack from where the branch left `revision` to the project's files, and end the
-    rehearsal. Without `revision`, or if the stack wasn't there, a new deployment is rehearsed.
+    rehearsal. Without `revision`, or if nothing differs from it or the stack wasn't there, a new deployment is
+    rehearsed.
 
     Raises:
-        KitError: there is no such revision.
+        KitError: there is no such revision, or a rehearsal of the stack is there already.
     """
     head = commit_of(project, "HEAD")
     base = merge_base(project, revision) if revision else None
-    if base is not None and (base == head or not _has_stack(project, stack, base)):
+    same = base == head and not git(project, "status", "--porcelain")
+    if base is not None and (same or not _has_stack(project, stack, base)):
         base = None
+    if (project / REHEARSALS / stack / "cluster.json").exists():
+        remedy = f"End it first: scripts/rehearse down --stack {stack}"
+        raise KitError(f"A rehearsal of {stack} is there, which this one would update and end.", remedy)
     for name in (REHEARSALS, REPORTS):
         (project / name).mkdir(exist_ok=True)
     deployer = StackDeployer(project, stack, head, progress, rehearse=True)
     seconds, note = 0.0, ""
-    try:
-        if base is not None:
-            before = deployer.deploy(base)
+    with ExitStack() as held:
+        # Programs of the local cluster that the base's kit has started are files of this folder.
+        folder = held.enter_context(revision_folder(project, base)) if base else None
+        held.callback(deployer.end_rehearsal)
+        if base and folder:
+            before = deployer.deploy_files(base, folder)
             seconds += before.seconds
             if not before.passed:
                 base, note = None, f"the stack as it was can't be rehearsed: {before.error}"
-        attempt = deployer.deploy(head)
-    finally:
-        argv, variables = kit_command(project, ["rehearse", "down", "--stack", stack, "--project", str(project)])
-        subprocess.run(argv, env={**os.environ, **variables}, capture_output=True, check=False)
+                deployer.end_rehearsal()
+        attempt = deployer.deploy_files(head, project)
+    if base and attempt.new_cluster:
+        base, note = None, f"the local cluster began anew, so that this was no update: {attempt.new_cluster}"
     return RehearsalReport(
         stack=stack,
         base=base,

@@ -16,9 +16,9 @@ from llmd_rehearsal.cluster_plan import (
     local_cluster_spec,
     simulated,
 )
-from llmd_rehearsal.cluster_spec import ClusterSpec, spec_differences
+from llmd_rehearsal.cluster_spec import ClusterSpec, fact_differences
 from llmd_rehearsal.plugins import KubernetesPlugin
-from project_entries import kit_entry, write_entry
+from project_entries import kit_entry, model_entry, write_entry
 from stack_files import StackObject, created_stack, model, plan, read, stack
 
 EXISTING = stack(nodes=2)
@@ -58,9 +58,32 @@ def test_nodes_of_an_existing_cluster_exist_from_the_start(tmp_path: Path):
 
 def test_another_boot_time_needs_another_local_cluster_and_is_reported(tmp_path: Path):
     usual, slow = _spec(tmp_path, EXISTING), _spec(tmp_path, EXISTING, startup_s=60)
-    assert spec_differences(usual, slow) == ["seconds to start usual becomes 60"]
+    assert fact_differences(usual.facts, slow.facts) == ["seconds to start usual becomes 60"]
     (simulator,) = [process for process in slow.processes if process.name == "vllm"]
     assert simulator.argv[simulator.argv.index("--startup-seconds") + 1] == "60"
+
+
+def test_another_revision_of_a_project_is_rehearsed_in_the_same_local_cluster(tmp_path: Path):
+    state, plan = tmp_path / "state", planning.plan(config.validate(EXISTING))
+    state.mkdir()
+
+    def spec(project: str) -> ClusterSpec:
+        write_entry(tmp_path / project, "models/own", model_entry("own"))
+        return local_cluster_spec(state, tmp_path / project, plan, _Programs(), 1, 1, plugin=STAND_IN)
+
+    assert spec("base").digest() == spec("head").digest()
+    assert (state / "catalogue" / "values" / "models" / "own.yaml").is_file()
+
+
+def test_another_table_of_programs_for_images_needs_another_local_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before = _spec(tmp_path, EXISTING)
+    images = tmp_path / "values" / "rehearsal" / "images.yaml"
+    images.parent.mkdir(parents=True)
+    images.write_text("images: []\n")
+    monkeypatch.setattr(cluster_plan, "values_folder", lambda: tmp_path / "values")
+    assert _spec(tmp_path, EXISTING).digest() != before.digest()
 
 
 def test_nodes_of_a_created_cluster_come_with_its_pools(tmp_path: Path):
@@ -79,7 +102,7 @@ def test_the_engine_starts_a_real_plug_in_and_switching_needs_another_cluster(tm
     before = _spec(tmp_path, EXISTING)
     now = _spec(tmp_path, EXISTING, KubernetesPlugin("4.30.0", Path("/there")))
     assert "kubernetes-plugin" not in {process.name for process in now.processes}
-    assert spec_differences(before, now) == ["kubernetes plugin stand-in 4.30.0 becomes real 4.30.0"]
+    assert fact_differences(before.facts, now.facts) == ["kubernetes plugin stand-in 4.30.0 becomes real 4.30.0"]
 
 
 def test_the_oci_stand_in_gets_the_local_clusters_nodes_and_faults(tmp_path: Path):
@@ -129,7 +152,7 @@ def test_another_scaling_speed_changes_intervals_and_needs_another_local_cluster
         model("2p-tp1-2d-tp1", scaling={"decode": {"minReplicas": 1, "maxReplicas": 2, "requests": 9}})
     )
     usual, real = (_spec(tmp_path, stack_object, scaling_time=ScalingTime(speed)) for speed in (15, 1))
-    assert spec_differences(usual, real) == ["scaling speed 15 becomes 1"]
+    assert fact_differences(usual.facts, real.facts) == ["scaling speed 15 becomes 1"]
     flags = {process.name: process.argv for process in usual.processes}
     assert "--horizontal-pod-autoscaler-sync-period=1s" in flags["kube-controller-manager"]
     assert flags["prometheus-operator"][-2:] == ("--interval", "2")

@@ -95,7 +95,7 @@ def test_the_project_copy_has_the_current_catalogue_entries_only(project: Path, 
     }
     first.unlink()
     copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0")
-    assert not (copy / "models").exists()
+    assert not (copy / "models" / "first.yaml").exists()
 
 
 def test_the_engines_state_is_stored_under_the_projects_name(project: Path, tmp_path: Path):

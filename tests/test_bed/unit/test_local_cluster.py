@@ -22,7 +22,7 @@ from llmd_rehearsal.cluster_spec import (
     StateFolder,
     TcpReady,
     end_of_log,
-    spec_differences,
+    fact_differences,
 )
 from llmd_rehearsal.local_cluster import LocalCluster, end_group
 from llmd_rehearsal.namespaces import identity_of, stat_fields
@@ -132,11 +132,11 @@ def test_a_process_may_depend_only_on_one_listed_before_it():
 
 def test_the_reason_for_another_cluster_lists_the_differing_settings():
     before, now = (ClusterSpec((), facts={"time_scale": scale, "agent_digest": scale}) for scale in ("1.0", "3.0"))
-    assert spec_differences(before, now) == ["time scale 1.0 becomes 3.0"]
+    assert fact_differences(before.facts, now.facts) == ["time scale 1.0 becomes 3.0"]
 
 
 def test_an_unknown_reason_for_another_cluster_is_reported_in_general_words():
-    assert spec_differences(SPEC, ClusterSpec(processes=SPEC.processes[:1])) == ["other programs, or other nodes"]
+    assert fact_differences(SPEC.facts, SPEC.facts) == ["other programs, or other nodes"]
 
 
 WAITS = """

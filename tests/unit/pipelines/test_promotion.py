@@ -89,6 +89,16 @@ def test_the_last_good_commit_is_kept_with_its_benchmark(tmp_path: Path):
     assert (good.commit, good.run) == (NEW, "20260102T000000Z")
 
 
+def test_the_last_good_commit_of_rehearsals_is_kept_apart(tmp_path: Path):
+    store = FolderStore(tmp_path)
+    done, _ = promoted((True, True))
+    remember_good(store, done, rehearsed=True)
+    assert last_good(store, "prod") is None
+    good = last_good(store, "prod", rehearsed=True)
+    assert good
+    assert good.commit == NEW
+
+
 def test_a_damaged_record_of_the_last_good_commit_is_told(tmp_path: Path):
     FolderStore(tmp_path).write("prod/good.json", b'{"commit": "main; rm -rf /"}')
     with pytest.raises(KitError, match="names no commit"):

@@ -1,0 +1,160 @@
+"""Rehearsal of a change: which folders are updated in which order, and what is said where it was no update.
+
+`llmd-oke rehearse` is played by a script, which writes down what it is called for; whole rehearsals do the same at
+night (`rehearsal/end_to_end/test_changed_stack.py`).
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from listening import Listener
+from llmd_base.errors import KitError
+from llmd_oke.pipelines import promotion
+from llmd_oke.pipelines.promotion import StackDeployer
+from llmd_oke.pipelines.rehearsed_change import rehearse_change
+from llmd_oke.pipelines.revisions import git
+from stack_files import stack, write
+
+PLAYED = """
+import json, pathlib, sys
+calls, project, *words = sys.argv[1:]
+calls, project = pathlib.Path(calls), pathlib.Path(project)
+called = json.loads(calls.read_text())
+nodes = (project / "stacks" / "Pulumi.dev.yaml").read_text().partition("size: ")[2][0]
+down = words[:2] == ["rehearse", "down"]
+left = [str(folder) for folder in map(pathlib.Path, called["folders"]) if not folder.exists()]
+called["calls"].append("down" if down else nodes)
+called["folders"].append(str(project))
+called["gone"] += left
+calls.write_text(json.dumps(called))
+if not down:
+    answer = called["answers"].get(nodes, {})
+    if answer.pop("begins", True):
+        history = project / ".rehearsal" / "dev" / "backend" / ".pulumi" / "history"
+        history.mkdir(parents=True, exist_ok=True)
+        (history / f"dev-{len(called['calls'])}.history.json").touch()
+    status = answer.pop("status", 0)
+    print(json.dumps({"update": {"changes": {"update": 1, "same": 9}}, "cluster_begun": "", **answer}))
+    sys.exit(status)
+"""
+
+
+@dataclass
+class Rehearsals:
+    """Calls of the played command: nodes of the stack that was rehearsed, and `down`."""
+
+    project: Path
+    file: Path
+
+    def answer(self, nodes: int, **answer: object) -> None:
+        """Answer the rehearsal of the stack with so many nodes otherwise."""
+        self.file.write_text(json.dumps({**self._called, "answers": {**self._called["answers"], str(nodes): answer}}))
+
+    @property
+    def _called(self) -> dict[str, Any]:
+        return json.loads(self.file.read_text())
+
+    @property
+    def calls(self) -> list[str]:
+        return self._called["calls"]
+
+    @property
+    def gone(self) -> list[str]:
+        """Folders that were updated from and were gone before the last call."""
+        return self._called["gone"]
+
+    def commit(self, nodes: int) -> str:
+        """Commit the stack with so many nodes; return the commit."""
+        write(self.project, "dev", stack(nodes=nodes))
+        git(self.project, "add", "--all")
+        own = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+        git(self.project, *own, "commit", "--quiet", "--message", f"{nodes} nodes")
+        return git(self.project, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def rehearsals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearsals:
+    """A repository whose branch `main` has two nodes and whose branch `feature`, which is checked out, three."""
+    project, calls = tmp_path / "project", tmp_path / "calls.json"
+    project.mkdir()
+    (project / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: {name: python}\nstackConfigDir: stacks\n")
+    (project / ".gitignore").write_text("reports\n.rehearsal\n")
+    calls.write_text(json.dumps({"calls": [], "folders": [], "gone": [], "answers": {}}))
+
+    def played(folder: Path, words: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
+        return [sys.executable, "-c", PLAYED, str(calls), str(folder), *words], {}
+
+    monkeypatch.setattr(promotion, "kit_command", played)
+    git(project, "init", "--quiet", "--initial-branch", "main")
+    made = Rehearsals(project, calls)
+    made.commit(2)
+    git(project, "switch", "--quiet", "--create", "feature")
+    made.commit(3)
+    return made
+
+
+def test_the_base_is_deployed_then_updated_and_its_files_stay_to_the_end(rehearsals: Rehearsals):
+    found = rehearse_change(rehearsals.project, "dev", "main", Listener())
+    assert rehearsals.calls == ["2", "3", "down"]
+    assert rehearsals.gone == []
+    assert (found.passed, found.base) == (True, git(rehearsals.project, "rev-parse", "main"))
+    assert found.changes == "1 updated, 9 unchanged"
+    assert git(rehearsals.project, "worktree", "list").count("\n") == 0
+
+
+def test_without_a_base_a_new_deployment_is_rehearsed(rehearsals: Rehearsals):
+    assert rehearse_change(rehearsals.project, "dev", None, Listener()).base is None
+    git(rehearsals.project, "switch", "--quiet", "main")
+    assert rehearse_change(rehearsals.project, "dev", "main", Listener()).base is None
+    assert rehearsals.calls == ["3", "down", "2", "down"]
+
+
+def test_changes_that_are_not_committed_are_rehearsed_from_the_commit(rehearsals: Rehearsals):
+    write(rehearsals.project, "dev", stack(nodes=4))
+    assert rehearse_change(rehearsals.project, "dev", "HEAD", Listener()).base
+    assert rehearsals.calls == ["3", "4", "down"]
+
+
+def test_a_local_cluster_that_began_anew_makes_no_update_of_it(rehearsals: Rehearsals):
+    rehearsals.answer(3, cluster_begun="nodes 3 becomes 4")
+    found = rehearse_change(rehearsals.project, "dev", "main", Listener())
+    assert found.base is None
+    assert "so that this was no update: nodes 3 becomes 4" in found.changes
+
+
+def test_a_base_that_cannot_be_rehearsed_is_ended_before_the_change(rehearsals: Rehearsals):
+    rehearsals.answer(2, status=1, error="there is no such image")
+    found = rehearse_change(rehearsals.project, "dev", "main", Listener())
+    assert rehearsals.calls == ["2", "down", "3", "down"]
+    assert (found.passed, found.base) == (True, None)
+    assert "the stack as it was can't be rehearsed: there is no such image" in found.changes
+
+
+def test_a_change_that_fails_is_ended_too_and_has_its_reason(rehearsals: Rehearsals):
+    rehearsals.answer(3, status=1, error="no room")
+    found = rehearse_change(rehearsals.project, "dev", "main", Listener())
+    assert (found.passed, found.error, found.passports) == (False, "no room", ())
+    assert rehearsals.calls[-1] == "down"
+
+
+def test_a_rehearsal_of_somebody_is_neither_updated_nor_ended(rehearsals: Rehearsals):
+    there = rehearsals.project / ".rehearsal" / "dev"
+    there.mkdir(parents=True)
+    (there / "cluster.json").write_text("{}")
+    with pytest.raises(KitError, match="A rehearsal of dev is there") as refused:
+        rehearse_change(rehearsals.project, "dev", "main", Listener())
+    assert refused.value.remedy == "End it first: scripts/rehearse down --stack dev"
+    assert rehearsals.calls == []
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_rehearsed_update_has_begun_if_its_engine_wrote_history(rehearsals: Rehearsals, begins: bool):
+    rehearsals.answer(3, status=1, begins=begins, problems=[{"why": "wrong"}])
+    head = git(rehearsals.project, "rev-parse", "HEAD")
+    attempt = StackDeployer(rehearsals.project, "dev", head, Listener(), rehearse=True).deploy(head)
+    assert (attempt.passed, attempt.begun, attempt.error) == (False, begins, "wrong")
