@@ -137,9 +137,10 @@ def _prices(change: TouchedStack) -> str:
     before, after = (
         side.usd_per_hour if side and not side.problems else None for side in (change.before, change.after)
     )
-    if before is None or after is None:
-        known = after if after is not None else before
-        return "-" if known is None else f"{known:,.2f}" if change.kind != "removed" else f"{known:,.2f} → 0"
+    if before is None:
+        return "-" if after is None else f"{after:,.2f}"
+    if after is None:
+        return f"{before:,.2f} → {'0' if change.kind == 'removed' else 'unknown'}"
     if abs(after - before) < 0.005:
         return f"{after:,.2f}"
     return f"{before:,.2f} → {after:,.2f} (**{after - before:+,.2f}**)"
@@ -181,16 +182,17 @@ def _stack(change: TouchedStack, reports: Reports, detail: int) -> Iterator[str]
 
 
 def _price_table(change: TouchedStack) -> Iterator[str]:
-    """Yield the table of the parts whose price differs."""
-    sides = [
-        {part.part: part.usd_per_hour for part in side.costs} if side else {} for side in (change.before, change.after)
-    ]
+    """Yield the table of the parts whose price differs; nothing if one side can't be deployed, and so has no prices."""
+    before, after = change.before, change.after
+    if before is None or after is None or before.problems or after.problems:
+        return
+    old, new = ({part.part: part.usd_per_hour for part in side.costs} for side in (before, after))
     rows = [
-        f"| {sentence(part)} | {_price(sides[0], part)} | {_price(sides[1], part)} |"
-        for part in dict.fromkeys([*sides[0], *sides[1]])
-        if sides[0].get(part, _ABSENT) != sides[1].get(part, _ABSENT)
+        f"| {sentence(part)} | {_price(old, part)} | {_price(new, part)} |"
+        for part in dict.fromkeys([*old, *new])
+        if old.get(part, _ABSENT) != new.get(part, _ABSENT)
     ]
-    if rows and change.before is not None:
+    if rows:
         yield "\n".join(["| list price, $/hour | before | after |", "|---|---:|---:|", *rows])
 
 

@@ -88,6 +88,14 @@ def full() -> Reports:
     )
 
 
+def test_a_stack_that_cannot_be_deployed_has_no_table_of_prices():
+    broken = change(after=StackSnapshot(stack="prod", problems=("no such shape",)))
+    assert "| list price, $/hour |" in comment(reports(change()), 10**6)
+    said = comment(reports(broken), 10**6)
+    assert "| list price, $/hour |" not in said
+    assert "| 48.00 → unknown |" in said
+
+
 def test_what_a_change_does_is_one_row_for_each_touched_stack():
     preview = PreviewReport(stack="prod", counts={"update": 2, "same": 5})
     rehearsal = RehearsalReport(stack="prod", base=BASE, passed=True, seconds=130)
