@@ -7,6 +7,7 @@ The benchmark in the cluster is played by the stack's program, which writes the 
 import json
 import re
 import subprocess
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pulumi
 import pytest
 import yaml
 from llmd_base.row import Row
+from llmd_oke.pipelines.records import ProjectChanges, StackSnapshot, TouchedStack
 from stack_files import document, stack
 from test_engine_pipeline import SECRET, Pipeline, list_artifact, pipeline  # noqa: F401 - a fixture
 from workflows_for_tests import has_programs
@@ -80,6 +82,16 @@ class Repository:
         self.pipeline.job("promote", "stage-1", expected)
         return self.pipeline.summary
 
+    def promote_alone(self) -> str:
+        """Run the step of promote.yml that updates the stage, without the jobs and steps around it; return its
+        summary.
+        """
+        runner = self.pipeline.runner
+        runner.environment.update(self.pipeline.there.variables("reference"))
+        runner.contexts["env"] = {"STACK": "reference"}
+        runner.step("promote", "stage-1", "Promote")
+        return self.pipeline.summary
+
     @property
     def good(self) -> str:
         """The last good commit in the history."""
@@ -136,11 +148,38 @@ def repository(pipeline: Pipeline, tmp_path: Path) -> Repository:  # noqa: F811
     return made
 
 
+def test_a_merge_is_deployed_and_remembered_as_the_last_good_commit(repository: Repository):
+    assert "### `reference`: deployed" in repository.promote_alone()
+    assert repository.deployed == "first"
+    assert repository.good == repository.git("rev-parse", "HEAD")
+
+
+def test_a_pull_request_has_one_comment_that_later_runs_edit(pipeline: Pipeline):  # noqa: F811
+    runner = pipeline.runner
+    sides = [StackSnapshot(stack="reference", resources={"Vcn vcn": digest}) for digest in ("1", "2")]
+    touched = TouchedStack(stack="reference", kind="changed", before=sides[0], after=sides[1], changed=("Vcn vcn",))
+    with zipfile.ZipFile(runner.artifacts / "changes.zip", "w") as artifact:
+        changes = ProjectChanges(base="a" * 40, head="b" * 40, changes=(touched,))
+        artifact.writestr("changes.json", changes.model_dump_json())
+    runner.contexts["github"] |= {"run_id": "1", "event": {"pull_request": {"number": 7}}}
+    pipeline.job("preview", "comment")
+    (runner.artifacts / "comments.json").write_text("[]")
+    pipeline.job("preview", "post")
+    (posted,) = _posted(runner.artifacts)
+    assert (posted["method"], posted["path"]) == ("POST", "repos/o/r/issues/7/comments")
+    assert "- changed: `Vcn vcn`" in posted["body"]
+    mine = {"id": 11, "user": {"login": "github-actions[bot]"}, "body": posted["body"]}
+    others = [{"id": 9, "user": {"login": "somebody"}, "body": posted["body"]}, mine]
+    (runner.artifacts / "comments.json").write_text(json.dumps(others))
+    pipeline.job("preview", "post")
+    assert _posted(runner.artifacts)[1]["path"] == "repos/o/r/issues/comments/11"
+
+
+@pytest.mark.nightly
 def test_a_change_goes_by_a_comment_and_a_merge_to_its_stage(repository: Repository):
     made, runner = repository.pipeline, repository.pipeline.runner
     assert "### `reference`: deployed" in repository.promote()
     base = repository.git("rev-parse", "HEAD")
-    assert repository.deployed == "first"
     list_artifact(made)
 
     repository.git("switch", "--quiet", "--create", "feature")
@@ -150,22 +189,14 @@ def test_a_change_goes_by_a_comment_and_a_merge_to_its_stage(repository: Reposit
     assert json.loads(outputs["stacks"]) == ["reference"]
     made.job("preview", "preview")
     made.job("preview", "comment")
-    (runner.artifacts / "comments.json").write_text("[]")
-    made.job("preview", "post")
-    (posted,) = _posted(runner.artifacts)
-    assert (posted["method"], posted["path"]) == ("POST", "repos/o/r/issues/7/comments")
-    row = next(line for line in posted["body"].splitlines() if line.startswith("| `reference`"))
+    said = (repository.checkout / "comment" / "comment.md").read_text()
+    row = next(line for line in said.splitlines() if line.startswith("| `reference`"))
     assert row == "| `reference` | passed | none here | 96.00 → 144.00 (**+48.00**) | 1 to update | none |".replace(
         "1 to update", re.findall(r"1 to update, \d+ unchanged", row)[0]
     )
-    assert "| update | Vcn vcn | displayName |" in posted["body"]
-    assert "```mermaid" in posted["body"]
-    assert SECRET not in posted["body"] + runner.shown
-    mine = {"id": 11, "user": {"login": "github-actions[bot]"}, "body": posted["body"]}
-    others = [{"id": 9, "user": {"login": "somebody"}, "body": posted["body"]}, mine]
-    (runner.artifacts / "comments.json").write_text(json.dumps(others))
-    made.job("preview", "post")
-    assert _posted(runner.artifacts)[1]["path"] == "repos/o/r/issues/comments/11"
+    assert "| update | Vcn vcn | displayName |" in said
+    assert "```mermaid" in said
+    assert SECRET not in said + runner.shown
 
     repository.git("switch", "--quiet", "main")
     commit = repository.merge("second")
@@ -201,6 +232,7 @@ def test_a_benchmark_that_breaches_a_gate_is_taken_back(repository: Repository):
     assert repository.good == good
 
 
+@pytest.mark.nightly
 def test_a_stage_whose_environment_asks_nobody_is_not_deployed(repository: Repository):
     (repository.pipeline.runner.artifacts / "environment.json").write_text('{"protection_rules": []}')
     repository.pipeline.job("promote", "stages", expected=1)
