@@ -325,6 +325,10 @@ def _promotion_parts(promotion: Promotion) -> Iterator[str]:
     yield f"Update to {code(attempt.commit[:12])} {result}" + (
         f" ({changed_text(attempt.changes)})." if attempt.changes else "."
     )
+    for tried in filter(None, (attempt, back)):
+        if tried.new_cluster:
+            reason = f"the rehearsal's local cluster began for it: {sentence(tried.new_cluster)}"
+            yield f"{code(tried.commit[:12])} was no update, as {reason}."
     for title, items in (("Gates", promotion.judgement.breaches), ("Comparison", promotion.judgement.notes)):
         if items:
             yield "\n".join([f"**{title}**", "", *(f"- {sentence(item)}" for item in items)])

@@ -39,6 +39,7 @@ def rehearse_change(project: Path, stack: str, revision: str | None, progress: P
     for name in (REHEARSALS, REPORTS):
         (project / name).mkdir(exist_ok=True)
     deployer = StackDeployer(project, stack, head, progress, rehearse=True)
+    latest = project / REPORTS / stack_folder(stack) / LATEST
     seconds, note = 0.0, ""
     with ExitStack() as held:
         # Programs of the local cluster that the base's kit has started are files of this folder.
@@ -50,7 +51,9 @@ def rehearse_change(project: Path, stack: str, revision: str | None, progress: P
             if not before.passed:
                 base, note = None, f"the stack as it was can't be rehearsed: {before.error}"
                 deployer.end_rehearsal()
+        earlier = latest.resolve()
         attempt = deployer.deploy_files(head, project)
+    has_report = attempt.passed and latest.resolve() != earlier  # a stack may have no benchmark
     if base and attempt.new_cluster:
         base, note = None, f"the local cluster began anew, so that this was no update: {attempt.new_cluster}"
     return RehearsalReport(
@@ -60,7 +63,7 @@ def rehearse_change(project: Path, stack: str, revision: str | None, progress: P
         seconds=seconds + attempt.seconds,
         changes="; ".join(filter(None, (changed_text(attempt.changes) if attempt.passed else "", note))),
         error=attempt.error,
-        passports=tuple(_passports(project / REPORTS / stack_folder(stack) / LATEST)) if attempt.passed else (),
+        passports=tuple(_passports(latest)) if has_report else (),
     )
 
 

@@ -78,6 +78,13 @@ def test_a_way_back_that_fails_is_told_with_both_reasons():
     assert "an upgrade of Kubernetes" in said
 
 
+def test_a_rehearsed_promotion_that_began_a_local_cluster_says_that_it_was_no_update():
+    done, _ = promoted((True, True))
+    attempt = done.attempt.model_copy(update={"new_cluster": "nodes 2 becomes 3"})
+    said = promotion_markdown(done.model_copy(update={"attempt": attempt}))
+    assert "`bbbbbbbbbbbb` was no update, as the rehearsal's local cluster began for it: nodes 2 becomes 3." in said
+
+
 def test_the_last_good_commit_is_kept_with_its_benchmark(tmp_path: Path):
     store = FolderStore(tmp_path)
     assert last_good(store, "prod") is None

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from listening import Listener
 from llmd_base.errors import KitError
+from llmd_base.row import Basis
+from llmd_bench.passport import Passport
 from llmd_oke.pipelines import promotion
 from llmd_oke.pipelines.promotion import StackDeployer
 from llmd_oke.pipelines.rehearsed_change import rehearse_change
@@ -38,10 +40,42 @@ if not down:
         history = project / ".rehearsal" / "dev" / "backend" / ".pulumi" / "history"
         history.mkdir(parents=True, exist_ok=True)
         (history / f"dev-{len(called['calls'])}.history.json").touch()
+    if text := answer.pop("passport", None):
+        report = project / "reports" / "dev" / nodes
+        report.mkdir(parents=True)
+        (report / "passport.json").write_text(text)
+        (report.parent / "latest").symlink_to(nodes)
     status = answer.pop("status", 0)
     print(json.dumps({"update": {"changes": {"update": 1, "same": 9}}, "cluster_begun": "", **answer}))
     sys.exit(status)
 """
+
+
+PASSPORT = Passport(
+    stack="dev",
+    model="m",
+    config_hash="0123456789abcdef",
+    release="llm-d-0.9.0",
+    topology="1p-tp1-1d-tp1",
+    copies=1,
+    gpus=2,
+    gpus_reserved=8,
+    price_usd_per_hour=48.0,
+    price_includes="list price of the GPU pools",
+    images={},
+    restarts={},
+    basis=Basis.CALIBRATED,
+    simulated=(),
+    smoke_passed=True,
+    checks=[],
+    load={},
+    performance={"ttft_ms": {"p95": 100.0}},
+    remote_prefill=None,
+    accuracy=None,
+    usd_per_million_output_tokens=None,
+    cold_start=None,
+    created="2026-01-01T00:00:00+00:00",
+)
 
 
 @dataclass
@@ -150,6 +184,15 @@ def test_a_rehearsal_of_somebody_is_neither_updated_nor_ended(rehearsals: Rehear
         rehearse_change(rehearsals.project, "dev", "main", Listener())
     assert refused.value.remedy == "End it first: scripts/rehearse down --stack dev"
     assert rehearsals.calls == []
+
+
+@pytest.mark.parametrize(("nodes", "topologies"), [(2, []), (3, ["1p-tp1-1d-tp1"])])
+def test_the_passport_is_that_of_the_change_and_not_of_the_base(
+    rehearsals: Rehearsals, nodes: int, topologies: Sequence[str]
+):
+    rehearsals.answer(nodes, passport=PASSPORT.model_dump_json())
+    found = rehearse_change(rehearsals.project, "dev", "main", Listener())
+    assert [item.topology for item in found.passports] == topologies
 
 
 @pytest.mark.parametrize("begins", [True, False])
