@@ -102,6 +102,12 @@ def test_with_file_storage_no_container_runs_as_root(cached):
     assert "initContainers" not in cached(FILE_STORAGE).kubernetes("Job", JOB)["spec"]["template"]["spec"]
 
 
+def test_each_pre_warm_program_is_a_resource_so_that_a_failed_update_can_go_back(cached):
+    stack = cached(NODE_DISK)
+    name = volume(stack, DECODE, "prewarm-program")["configMap"]["name"]
+    assert f"model-cache-{name}" in {item.name for item in stack.of_type("kubernetes:core/v1:ConfigMap")}
+
+
 def test_the_pre_warm_program_is_mounted_from_a_configmap_named_after_its_content(cached):
     stack = cached(NODE_DISK)
     name = volume(stack, DECODE, "prewarm-program")["configMap"]["name"]

@@ -57,13 +57,16 @@ class Names:
 
     @classmethod
     def of(cls, rendered: Rendered) -> "Names":
-        """Return the names of a rendered stack."""
+        """Return the names of a rendered stack; digests of pods' programs, of which each is meant to be another
+        resource, are left out.
+        """
         labels: dict[str, dict[str, str]] = {}
         for (_, name), resource in by_urn(rendered).items():
             if keys := re.findall(r'metadata\.labels\["(.+?)"\]', " ".join(resource.replace_on_changes)):
                 own = resource.inputs["metadata"]["labels"]
                 labels[name] = {key: own[key] for key in keys if key in own}
-        return cls(frozenset(by_urn(rendered)), labels)
+        urns = ((types, re.sub(r"-[0-9a-f]{10}$", "-DIGEST", name)) for types, name in by_urn(rendered))
+        return cls(frozenset(urns), labels)
 
     @classmethod
     def read(cls, text: str) -> "Names":

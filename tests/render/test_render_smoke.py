@@ -84,6 +84,11 @@ def test_pulumi_names_the_smoke_job_and_replaces_a_failed_one(rehearsal):
     assert int(job.timeouts["create"].removesuffix("s")) > job.inputs["spec"]["activeDeadlineSeconds"]
 
 
+def test_the_benchmarks_program_is_deleted_first_so_that_a_failed_update_can_go_back(rehearsal):
+    (found,) = [item for item in rehearsal.of_type("kubernetes:core/v1:ConfigMap") if item.name == f"{JOB}-program"]
+    assert found.delete_before_replace
+
+
 def program(rendered):
     (matches,) = [m for m in rendered.manifests() if m["kind"] == "ConfigMap" and "request.json" in m.get("data", {})]
     return matches["data"]

@@ -60,7 +60,7 @@ def rehearse_change(project: Path, stack: str, revision: str | None, progress: P
         stack=stack,
         base=base,
         passed=attempt.passed,
-        seconds=seconds + attempt.seconds,
+        seconds=round(seconds + attempt.seconds, 1),
         changes="; ".join(filter(None, (changed_text(attempt.changes) if attempt.passed else "", note))),
         error=attempt.error,
         passports=tuple(_passports(latest)) if has_report else (),

@@ -146,11 +146,10 @@ class ModelCache(pulumi.ComponentResource):
         needed: list[pulumi.Resource] = []
         models: dict[str, CatalogueModel] = {}
         if args.get("prewarm") is not None:
-            needed.append(declare(f"{name}-program", bench_program.files_config_map(PROGRAM, args["namespace"]), child))
+            needed.append(_files(name, PROGRAM, args, child, "program"))
             models = {model.name: model for model in map(resolve_model, args["models"])}
         if args.get("compiled_path"):
-            program = bench_program.files_config_map(compiled_code.PROGRAM, args["namespace"])
-            needed.append(declare(f"{name}-compiled-code", program, child))
+            needed.append(_files(name, compiled_code.PROGRAM, args, child, "compiled-code"))
         source_url = args.get("source_url")
         if source_url is not None:
             needed.append(declare(f"{name}-source", source_secret(args["namespace"], source_url), child))
@@ -324,6 +323,18 @@ def job(
 def job_name(model: CatalogueModel) -> str:
     """Return the name of the Job that downloads a model."""
     return f"prewarm-{model.name.replace('.', '-')}"
+
+
+def _files(
+    name: str, package: str, args: ModelCacheArgs, child: pulumi.ResourceOptions, before: str
+) -> pulumi.Resource:
+    """Declare the ConfigMap of a package of `llmd_pods`. Other files are another resource, as its name has their digest
+    too: the one before stays until an update has ended, so that a failed update can be taken back. `before` is the end
+    of its name in states of earlier versions.
+    """
+    known = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(aliases=[pulumi.Alias(name=f"{name}-{before}")]))
+    manifest = bench_program.files_config_map(package, args["namespace"])
+    return declare(f"{name}-{bench_program.files_name(package)}", manifest, known)
 
 
 def source_secret(namespace: pulumi.Input[str], url: pulumi.Input[str]) -> Manifest:

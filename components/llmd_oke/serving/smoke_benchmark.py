@@ -59,15 +59,17 @@ class SmokeBenchmark(pulumi.ComponentResource):
     def __init__(self, name: str, args: SmokeBenchmarkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:SmokeBenchmark", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self)
+        # After a failed update the program before it would still be there, and the way back would fail to create it.
+        replaced = pulumi.ResourceOptions(parent=self, delete_before_replace=True)
         needed: list[pulumi.Resource] = [
-            declare(f"{name}-{part}", manifest, child)
-            for part, manifest in {
-                "service-account": service_account(_metadata(args)),
-                "role": role(_metadata(args), rules(args)),
-                "role-binding": role_binding(_metadata(args), object_name(args)),
-                "program": program(args),
-                "facts": facts(args),
-            }.items()
+            declare(f"{name}-{part}", manifest, own)
+            for part, manifest, own in (
+                ("service-account", service_account(_metadata(args)), child),
+                ("role", role(_metadata(args), rules(args)), child),
+                ("role-binding", role_binding(_metadata(args), object_name(args)), child),
+                ("program", program(args), replaced),
+                ("facts", facts(args), child),
+            )
         ]
         limit_s = deadline_s(args)
         limited = pulumi.ResourceOptions(parent=self, depends_on=needed, custom_timeouts=timeouts(limit_s + STARTING_S))
