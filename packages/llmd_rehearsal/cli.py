@@ -518,7 +518,10 @@ def programs(
         bool, typer.Option("--tests", help="Also the programs that only the kit's own tests run.")
     ] = False,
     languages: Annotated[
-        bool, typer.Option("--languages", help="Also Pulumi's plug-ins for projects in TypeScript and YAML.")
+        bool,
+        typer.Option(
+            "--languages", help="Also Pulumi's plug-ins for projects in TypeScript and YAML, and for policy packs."
+        ),
     ] = False,
 ) -> None:
     """Find the programs that rehearsals need, on PATH or in the cache, and download or build missing ones."""

@@ -25,8 +25,14 @@ from llmd_rehearsal.program_definitions import program_definition
 from llmd_rehearsal.programs import LocalProgram, ensure, locate, module_folder, why_unavailable
 
 ENGINE = ("pulumi",)
-LANGUAGES = {"nodejs": "pulumi-language-nodejs", "yaml": "pulumi-language-yaml"}
-"""Language plug-ins of programs that aren't written in Python, by the runtime in Pulumi.yaml."""
+LANGUAGES = {
+    "python": "pulumi-language-python",
+    "nodejs": "pulumi-language-nodejs",
+    "yaml": "pulumi-language-yaml",
+}
+"""Language plug-ins by the runtime in Pulumi.yaml. Rehearsals need none for Python; the engine starts policy packs with
+it.
+"""
 
 CHARTS = ("helm",)
 """Programs that only stacks with Helm charts need: charts of operators, monitoring, and a created cluster's add-ons."""
@@ -198,8 +204,9 @@ def language_programs(project: Path, runtime: str) -> tuple[str, ...]:
     if runtime == "python":
         return ()
     if runtime not in LANGUAGES:
-        runtimes = ", ".join(("python", *LANGUAGES))
-        raise KitError(f"{project / 'Pulumi.yaml'} has the runtime {runtime!r}.", f"Rehearsals run {runtimes}.")
+        raise KitError(
+            f"{project / 'Pulumi.yaml'} has the runtime {runtime!r}.", f"Rehearsals run {', '.join(LANGUAGES)}."
+        )
     name = LANGUAGES[runtime]
     if locate(name) is None and (reason := why_unavailable(name, program_definition(name).version)):
         raise KitError(f"{name} can't be had: {reason}.", f"Put {name} of Pulumi's CLI on PATH.")

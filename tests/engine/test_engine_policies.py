@@ -1,7 +1,7 @@
 """The policy pack at the real engine: the CLI starts it as a program that speaks pulumi-policy.
 
-`pulumi-analyzer-policy-python` is what the engine asks for where there is no host of Python programs on PATH; a script
-of two lines is it here.
+Pulumi's plug-in for Python (`pulumi-language-python`) starts packs. Where it is missing, the engine asks for
+`pulumi-analyzer-policy-python`, which Pulumi distributed before 3.221 and which is a script of two lines here.
 """
 
 import os
@@ -16,7 +16,9 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_oke.operations import pulumi_cli
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
-from llmd_rehearsal.programs import locate
+from llmd_rehearsal.inventory import LANGUAGES
+from llmd_rehearsal.program_definitions import program_definition
+from llmd_rehearsal.programs import locate, why_unavailable
 from pulumi_engine import new_stack
 from stack_files import PROJECT, model, stack, write
 from test_engine_plans import _language
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.engine
 
 PINNED, TAGGED = f"docker.io/a/b:1@sha256:{'0' * 64}", "docker.io/a/b:1"
 TOKEN = "hf_" + "a1B2" * 10
-ANALYZER = '#!/bin/sh\nexec "{python}" -u .\n'
+ANALYZER = '#!/bin/sh\nexec "{python}" -u -m pulumi.policy "$1" "$2"\n'
 
 
 class GuardedStack:
@@ -64,8 +66,24 @@ class GuardedStack:
         return ended
 
 
-@pytest.fixture
-def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedStack]:
+def install_host(kind: str, programs: Path, project: Path) -> None:
+    """Put what starts the pack into the folder `programs`: Pulumi's plug-in for Python, or the script."""
+    if kind == "script":
+        script = programs / "pulumi-analyzer-policy-python"
+        script.write_text(ANALYZER.format(python=sys.executable))
+        script.chmod(0o755)
+        return
+    name = LANGUAGES["python"]
+    host = locate(name)
+    if host is None:
+        reason = why_unavailable(name, program_definition(name).version)
+        pytest.skip(f"no {name}: {reason or 'llmd-oke rehearse programs --languages fetches it'}")
+    (programs / name).symlink_to(host.path)
+    (project / ".venv").symlink_to(sys.prefix)
+
+
+@pytest.fixture(params=["script", pytest.param("plug-in", marks=pytest.mark.nightly)])
+def guarded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedStack]:
     pytest.importorskip("pulumi_policy", reason="pulumi-policy is not installed: scripts/setup dev")
     plugin = RecordingPlugin()
     plugin.remembered = "kubernetes:core/v1:Pod"
@@ -73,9 +91,7 @@ def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guarded
         options = engine_options(address, tmp_path, monkeypatch)
         programs = tmp_path / "programs"
         programs.mkdir()
-        script = programs / "pulumi-analyzer-policy-python"
-        script.write_text(ANALYZER.format(python=sys.executable))
-        script.chmod(0o755)
+        install_host(request.param, programs, tmp_path / "work")
         monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
         for name, value in (options.env_vars or {}).items():
             monkeypatch.setenv(name, value)

@@ -1,7 +1,7 @@
 """The policies as a policy pack of Pulumi's engine: each rule as a policy of pulumi-policy, with its level.
 
-The engine starts a pack as a program of its own (`policies/__main__.py`), without the stack's config; so price and
-settings are read from the stack file whose name is in the resources' URNs, where the project has it.
+The engine starts a pack as a program of its own (`policies/__main__.py`). Price and settings are read from the stack
+file whose name is in the resources' URNs, where the project has it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
