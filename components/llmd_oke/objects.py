@@ -3,9 +3,19 @@
 Each object is a resource of its own, so that previews, drift and diffs are for each object.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    is_typeddict,
+)
 
 import pulumi
 from llmd_base.errors import KitError
@@ -16,6 +26,7 @@ from pydantic import BaseModel
 from llmd_oke import catalogue
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.releases import with_override
+from llmd_oke.config.deprecated_keys import DeprecatedArgument, deprecated_arguments
 from llmd_oke.sdk_modules import plugin_version
 
 Manifest = Mapping[str, Any]
@@ -138,22 +149,44 @@ def after(opts: pulumi.ResourceOptions, *needed: pulumi.Resource) -> pulumi.Reso
 def inputs(component: pulumi.ComponentResource, args: Mapping[str, Any], *without: str) -> dict[str, Any]:
     """A component's arguments as its inputs, which stand in previews and in the state: records of the catalogue by
     their names, `without` secrets, which are in one resource only, and what says how an update reaches the cluster.
+    Pulumi warns of each deprecated argument.
 
     Raises:
         KitError: the component has no such argument, or needs one that is missing. Python itself checks neither.
     """
-    _check_names(type(component), args)
+    kind, declared = type(component).__name__, type(component).__init__.__annotations__["args"]
+    for path, entry in _deprecated(declared, args) if deprecated_arguments() else ():
+        replacement = entry.replacement or entry.by_hand
+        if not entry.works:
+            raise KitError(f"{kind} has no argument {path} from {entry.removed_in} on.", f"It is {replacement} now.")
+        pulumi.log.warn(f"{kind}: {path} is {entry.told(replacement)}")
+    _check_names(kind, declared, args)
     return {key: _by_name(value) for key, value in present(args).items() if key not in without}
 
 
-def _check_names(component: type[pulumi.ComponentResource], args: Mapping[str, Any]) -> None:
-    declared = component.__init__.__annotations__["args"]
+def _check_names(component: str, declared: Any, args: Mapping[str, Any]) -> None:
     if unknown := sorted(args.keys() - declared.__annotations__.keys()):
         close = get_close_matches(unknown[0], declared.__annotations__)
         remedy = f"Did you mean {' or '.join(close)}?" if close else f"{declared.__name__} has those that there are."
-        raise KitError(f"{component.__name__} has no argument {', '.join(unknown)}.", remedy)
+        raise KitError(f"{component} has no argument {', '.join(unknown)}.", remedy)
     if missing := sorted(declared.__required_keys__ - args.keys()):
-        raise KitError(f"{component.__name__} lacks {', '.join(missing)}.", f"{declared.__name__} says what they are.")
+        raise KitError(f"{component} lacks {', '.join(missing)}.", f"{declared.__name__} says what they are.")
+
+
+def _deprecated(declared: Any, value: Any, at: str = "") -> Iterator[tuple[str, DeprecatedArgument]]:
+    """Yield the deprecated arguments in a value of the declared type, each after its path; `at` is the value's path."""
+    if is_typeddict(declared) and isinstance(value, Mapping):
+        of_type = [entry for entry in deprecated_arguments() if declared.__name__ in entry.types]
+        for name, argument in present(cast("Mapping[str, Any]", value)).items():
+            yield from ((f"{at}{name}", entry) for entry in of_type if entry.argument == name)
+            yield from _deprecated(declared.__annotations__.get(name), argument, f"{at}{name}.")
+    elif get_origin(declared) in {dict, list} and isinstance(value, dict | list):
+        items = cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
+        for item in items:
+            yield from _deprecated(get_args(declared)[-1], item, at)
+    else:  # a choice of types, or a value that has no arguments of its own
+        for part in get_args(declared):
+            yield from _deprecated(part, value, at)
 
 
 def _by_name(value: Any) -> Any:

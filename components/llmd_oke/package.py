@@ -13,8 +13,10 @@ from pulumi.output import Inputs
 from pulumi.provider import main
 from pulumi.provider.experimental.analyzer import ComponentDefinition
 from pulumi.provider.experimental.component import ComponentProvider
+from pulumi.provider.experimental.util import camel_case
 
 import llmd_oke
+from llmd_oke.config.deprecated_keys import deprecated_arguments
 from llmd_oke.version import __version__
 
 NAME = "llmd-oke"
@@ -58,7 +60,9 @@ def _with_integers(value: Any) -> Any:
 
 
 def provider() -> ComponentProvider:
-    """The package's provider, with a schema that describes inherited arguments too; Pulumi leaves those blank."""
+    """The package's provider, with a schema that describes inherited arguments too, which Pulumi leaves blank, and
+    that names deprecated ones.
+    """
     hosted = _Provider(components(), NAME, None, __version__)
     described = json.loads(hosted.schema or "{}")
     for component in components():
@@ -69,6 +73,16 @@ def provider() -> ComponentProvider:
                 key = re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", name)
                 texts = (hosted.analyzer.get_docstring(base, key) for base in bases)
                 argument["description"] = next(filter(None, texts), "")
+    for entry in deprecated_arguments():
+        told = entry.told(camel_case(entry.replacement) if entry.replacement else entry.by_hand)
+        for kind in entry.types:
+            of_component = described["resources"].get(f"{NAME}:index:{kind.removesuffix('Args')}")
+            owner = (
+                of_component["inputProperties"]
+                if of_component
+                else described["types"][f"{NAME}:index:{kind}"]["properties"]
+            )
+            owner[camel_case(entry.argument)]["deprecationMessage"] = told
     hosted.schema = json.dumps(described)
     return hosted
 

@@ -10,6 +10,9 @@ import pulumi
 import pulumi_kubernetes as k8s
 import pytest
 from google.protobuf import json_format
+from llmd_oke import objects
+from llmd_oke.config.deprecated_keys import DeprecatedArgument
+from pulumi.automation.events import EngineEvent
 from pulumi_engine import new_stack
 from test_engine_updates import DEPLOYMENT, RecordingPlugin, engine_options, serving
 
@@ -89,3 +92,22 @@ def test_components_of_another_language_become_the_same_objects(objects_of):
     assert objects_of("other", other_language) == (declared, url)
     assert url == "http://gpt-oss-120b.chat.svc.cluster.local"
     assert (DEPLOYMENT, "m-aggregated") in declared
+
+
+def test_the_engine_shows_the_warning_of_a_deprecated_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    row = {"types": ("ServingNamespaceArgs",), "argument": "tensor_parallel_sizes", "by_hand": "what pods ask for"}
+    entry = DeprecatedArgument(**row, since="0.1.0", removed_in="9.0.0")
+    monkeypatch.setattr(objects, "deprecated_arguments", lambda: (entry,))
+    told: list[str] = []
+
+    def program() -> None:
+        opts = pulumi.ResourceOptions(provider=k8s.Provider("cluster", cluster_identifier="test"))
+        llmd_oke.ServingNamespace("chat", {"namespace": "chat", "tensor_parallel_sizes": [1]}, opts)
+
+    def hear(event: EngineEvent) -> None:
+        if event.diagnostic_event and event.diagnostic_event.severity == "warning":
+            told.append(event.diagnostic_event.message)
+
+    with serving(DeclaredObjects()) as address:
+        new_stack(program, engine_options(address, tmp_path, monkeypatch)).preview(on_event=hear)
+    assert any("ServingNamespace: tensor_parallel_sizes is deprecated since 0.1.0" in text for text in told), told

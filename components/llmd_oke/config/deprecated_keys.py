@@ -1,4 +1,6 @@
-"""Deprecated keys of the stack file: which key replaces each, and how long it works (`values/stack-file`)."""
+"""Deprecated keys of the stack file and arguments of components: what replaces each, and how long it works
+(`values/stack-file/deprecated-keys.yaml`).
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,41 +17,76 @@ from llmd_oke.values import Entry, required_entry
 from llmd_oke.version import __version__, version_numbers
 
 
-class DeprecatedKey(Entry):
+class Deprecation(Entry):
+    """Deprecated name, and the versions of the kit in which it works.
+
+    Attributes:
+        replacement: path of the key, or name of the argument, that replaces it; None if a person has to decide.
+        by_hand: what a person decides, where there is no replacement.
+        since: version of the kit that deprecated the name.
+        removed_in: version of the kit from which on the name is refused.
+    """
+
+    replacement: str | None = None
+    by_hand: str = ""
+    since: str
+    removed_in: str
+
+    @property
+    def works(self) -> bool:
+        """Tell whether this version of the kit still accepts the name."""
+        return version_numbers(__version__) < version_numbers(self.removed_in)
+
+    def told(self, replacement: str) -> str:
+        """Return the deprecation in words, with the replacement as its reader writes it."""
+        until = f", and refused from {self.removed_in} on" if self.works else ""
+        return f"deprecated since {self.since}{until}: it is {replacement} now."
+
+
+class DeprecatedKey(Deprecation):
     """Deprecated key, or an argument of vLLM in the list `key`.
 
     Attributes:
         key: path in `llmd-oke:stack`, with `[]` for each item of a list.
         argument: argument of vLLM, such as `--max-loras`; None if the key itself is deprecated.
-        replacement: path of the key that replaces it; None if a person has to decide.
         value: conversion of the value: unchanged, an argument's text as integer or text, or an empty object.
-        since: version of the kit that deprecated the key.
-        removed_in: version of the kit from which on the key is refused.
-        by_hand: what a person decides, where there is no replacement.
     """
 
     key: str
     argument: str | None = None
-    replacement: str | None = None
     value: Literal["same", "integer", "text", "empty"] = "same"
-    since: str
-    removed_in: str
-    by_hand: str = ""
 
-    @property
-    def works(self) -> bool:
-        """Tell whether this version of the kit still accepts the key."""
-        return version_numbers(__version__) < version_numbers(self.removed_in)
+
+class DeprecatedArgument(Deprecation):
+    """Deprecated argument of components, which works as before until it is removed.
+
+    Attributes:
+        types: names of the types of arguments that have it, such as `AggregatedUnitArgs`.
+        argument: name of the argument in Python.
+    """
+
+    types: tuple[str, ...]
+    argument: str
 
 
 class _Table(Entry):
     keys: tuple[DeprecatedKey, ...]
+    arguments: tuple[DeprecatedArgument, ...]
 
 
 @cache
+def _table() -> _Table:
+    return required_entry("stack-file", "deprecated-keys", _Table)
+
+
 def deprecated_keys() -> tuple[DeprecatedKey, ...]:
     """Return all deprecated keys, in the order in which they are replaced."""
-    return required_entry("stack-file", "deprecated-keys", _Table).keys
+    return _table().keys
+
+
+def deprecated_arguments() -> tuple[DeprecatedArgument, ...]:
+    """Return all deprecated arguments of components."""
+    return _table().arguments
 
 
 @dataclass(frozen=True)
@@ -63,11 +100,7 @@ class KeyReplacement:
     entry: DeprecatedKey
 
     def __str__(self) -> str:
-        until = f", and refused from {self.entry.removed_in} on" if self.entry.works else ""
-        return (
-            f"{self.path} is deprecated since {self.entry.since}{until}: it is {self.replacement} now. "
-            "`llmd-oke migrate --write` changes the file."
-        )
+        return f"{self.path} is {self.entry.told(self.replacement)} `llmd-oke migrate --write` changes the file."
 
 
 def with_current_keys(stack: Any) -> tuple[Any, list[KeyReplacement], list[Problem]]:
