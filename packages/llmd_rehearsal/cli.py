@@ -377,6 +377,19 @@ ScalingSpeed = Annotated[
     ),
 ]
 
+After = Annotated[
+    Path | None,
+    typer.Option(
+        "--after",
+        metavar="PROJECT",
+        help="Folder of another project whose stack of the same name is deployed first, in the same rehearsal: for "
+        "programs that read its outputs (StackReference).",
+        file_okay=False,
+        exists=True,
+        resolve_path=True,
+    ),
+]
+
 Benchmark = Annotated[
     bool,
     typer.Option(
@@ -399,6 +412,7 @@ def rehearse(
     plugin: Plugin = PluginChoice.AUTO,
     scaling_speed: ScalingSpeed = None,
     vllm: Vllm = VllmChoice.SIMULATED,
+    after: After = None,
 ) -> None:
     """Plan, deploy, serve and benchmark a stack on this machine. A repeated run applies only what changed."""
     if context.invoked_subcommand is not None:
@@ -408,7 +422,12 @@ def rehearse(
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
     settings = RehearsalSettings(
-        time_scale=time_scale, plugin=plugin, startup_s=startup_seconds, scaling_speed=scaling_speed, vllm=vllm
+        time_scale=time_scale,
+        plugin=plugin,
+        startup_s=startup_seconds,
+        scaling_speed=scaling_speed,
+        vllm=vllm,
+        after=after,
     )
     prepared = rehearsal.prepare(project, stack, settings, progress)
     _tell_release(prepared, progress)
@@ -416,6 +435,8 @@ def rehearse(
         show = show_plan if shows_all() else show_summary
         show(stack, prepared.plan, release=release_text(prepared.inventory.release))
     rehearsal.ask_for_faults(prepared, faults)
+    if after is not None:
+        progress.step(changes_text(rehearsal.deploy_before(prepared, after, progress)))
     rehearsal.pre_scale_down(prepared, progress)
     progress.step("updating the stack with the real engine")
     try:

@@ -156,7 +156,7 @@ def run(
     is_inline = runtime(project) == PYTHON
     program = (lambda: _program(project, loading, prelude)) if is_inline else None
     workspace = Workspace(work_dir=str(project), program=program)
-    checkpoint = checkpoint_file(project.parent, stack)
+    checkpoint = checkpoint_file(project.parent, stack, (project.name,))
     remove_unfinished(checkpoint.parents[2])
     if copy := mend(checkpoint):
         progress.step(f"the stack's state was not whole, as where its disk was full: going on from {copy.name}")

@@ -11,7 +11,7 @@ import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,9 +30,9 @@ from llmd_rehearsal.real_vllm.topologies import CutStack
 PACKAGE = "llmd-oke"
 """Name of the kit's component package."""
 
-DEPLOYED, PREVIEWED = "project", "preview"
-"""Names of the copies' folders in a local cluster's folder: the copy of the last update, and the copy for previews
-since.
+DEPLOYED, PREVIEWED, BEFORE = "project", "preview", "before"
+"""Names of the copies' folders in a local cluster's folder: the copy of the last update, the copy for previews since,
+and the copy of another project that is deployed before.
 """
 
 SOURCE_URL_KEY = "llmd-oke:modelSourceUrl"
@@ -82,7 +82,7 @@ def copy_project(
         stack: name of the stack.
         state: folder of the local cluster.
         router: name of the release whose router is rehearsed; written as an override if it isn't the stack's own.
-        kind: `DEPLOYED` or `PREVIEWED`.
+        kind: `DEPLOYED`, `PREVIEWED` or `BEFORE`.
         cut: reduced servers that fit this machine's memory; None if the stack's own servers are rehearsed.
     """
     copy = ProjectCopy(state / kind, state / "backend", state / "pulumi", state / "passphrase")
@@ -102,7 +102,7 @@ def copy_project(
     if not copy.passphrase_file.exists():
         copy.passphrase_file.touch(mode=0o600)
         copy.passphrase_file.write_text(secrets.token_urlsafe(32))
-    salt_source = stack_file(state / DEPLOYED, stack)
+    salt_source = stack_file(state / DEPLOYED if kind == PREVIEWED else copy.folder, stack)
     _write_stack_file(read(project, stack), stack_file(copy.folder, stack), router, salt_source, state, cut)
     return copy
 
@@ -185,11 +185,11 @@ def _write_stack_file(
     target.write_text(text_of({**salt, "config": config}))
 
 
-def checkpoint_file(state: Path, stack: str) -> Path:
-    """Return the path of a stack's state file. The path contains the project's name, so that the file is missing before
-    a project was copied.
+def checkpoint_file(state: Path, stack: str, kinds: Sequence[str] = (DEPLOYED, PREVIEWED)) -> Path:
+    """Return the path of a stack's state file. The path contains the name of the project, the first of these kinds of
+    copies that is there, so that the file is missing before a project was copied.
     """
-    copies = (state / kind for kind in (DEPLOYED, PREVIEWED))
+    copies = (state / kind for kind in kinds)
     name = next((project_name(copy) for copy in copies if (copy / "Pulumi.yaml").is_file()), "none")
     return state / "backend" / ".pulumi" / "stacks" / name / f"{stack}.json"
 

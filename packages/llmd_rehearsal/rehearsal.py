@@ -43,6 +43,7 @@ from llmd_rehearsal.cluster_plan import (
 )
 from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log, fact_differences
 from llmd_rehearsal.engine_project import (
+    BEFORE,
     DEPLOYED,
     OCI_FOLDER,
     PREVIEWED,
@@ -104,7 +105,7 @@ class RehearsalSettings:
     `startup_s` is the wall time in seconds that each simulated server takes to start; None is about one second.
     `scaling_speed` is seconds of scaling by load in one second of wall time; None keeps the speed of a running
     rehearsal, or else is the default. With real `vllm`, servers and probes run in wall time, and `memory_gib` is the
-    memory that was available at the start.
+    memory that was available at the start. `after` is another project, whose stack of the same name is deployed first.
     """
 
     time_scale: float | None = None
@@ -114,6 +115,7 @@ class RehearsalSettings:
     scaling_speed: float | None = None
     vllm: VllmChoice = VllmChoice.SIMULATED
     memory_gib: int | None = None
+    after: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,8 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
     _require_nixl(plan)
     fitting = _fitting(project, stack, settings)
     plugins.check_choice(settings.plugin, plan)
-    languages = language_programs(project, runtime(project))
+    programs = (project, *([settings.after] if settings.after else []))
+    languages = [name for folder in programs for name in language_programs(folder, runtime(folder))]
     inventory = take_inventory(plan.release, progress, (*further_programs(plan), *languages))
     pulumi = inventory.programs["pulumi"]
     plugin = choose_plugin(settings.plugin, plan, lambda version: plugins.fetch(version, pulumi, progress))
@@ -399,6 +402,22 @@ def run_engine(
         return _run_engine(prepared, operation, options, progress)
 
 
+def deploy_before(prepared: Prepared, project: Path, progress: Progress) -> dict[str, Any]:
+    """Update the stack of the same name of another project in the local cluster of a rehearsal, for programs that read
+    its outputs, and return the result.
+
+    Raises:
+        KitError: the other project has no such stack, the servers are vLLM itself, or the update failed.
+    """
+    if prepared.real:
+        raise KitError("A stack after another one is rehearsed with simulated vLLM alone.", "Leave out --vllm real.")
+    other = replace(prepared, project=project)
+    progress.step(f"updating the stack {prepared.stack} of {config.project_name(project)} first")
+    lock_file = prepared.state / "engine.lock"
+    with file_lock(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S):
+        return _run_engine(other, "up", (), progress, BEFORE)
+
+
 def _is_upgrade(prepared: Prepared) -> bool:
     """Tell whether clusters or node pools get another Kubernetes version; these are updated one at a time, as by
     `llmd-oke up`.
@@ -412,8 +431,10 @@ def _is_upgrade(prepared: Prepared) -> bool:
     return bool(before - after - {None})
 
 
-def _run_engine(prepared: Prepared, operation: str, options: Sequence[str], progress: Progress) -> dict[str, Any]:
-    folder = PREVIEWED if operation in {"drift", "preview"} else DEPLOYED
+def _run_engine(
+    prepared: Prepared, operation: str, options: Sequence[str], progress: Progress, folder: str | None = None
+) -> dict[str, Any]:
+    folder = folder or (PREVIEWED if operation in {"drift", "preview"} else DEPLOYED)
     cut = prepared.real.stack if prepared.real else None
     copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.router, folder, cut)
     prepared.plugin.install(copy.pulumi_home)

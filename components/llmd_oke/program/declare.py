@@ -297,7 +297,7 @@ class _Recorder(mocks.MockMonitor):
     def run(self, program: Callable[[], object], config: dict[str, str], secret_keys: list[str]) -> None:
         with _event_loops():
             pulumi.runtime.set_all_config(config, secret_keys)
-            mocks.set_mocks(self.mocks, project=PROJECT, stack=self._stack, preview=False, monitor=self)
+            mocks.set_mocks(self.mocks, PROJECT, self._stack, False, monitor=self, organization="organization")
             mocks.test(lambda: self._exports(program))()
 
     def rendered(self) -> Rendered:
