@@ -222,6 +222,8 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
         KitError: a program isn't available, or the local cluster doesn't become ready; the message has the reason.
     """
     plan = planning.plan_stack_file(project, stack)
+    if settings.after is not None:
+        _check_other_project(settings.after, project, stack, settings.vllm)
     _require_nixl(plan)
     fitting = _fitting(project, stack, settings)
     plugins.check_choice(settings.plugin, plan)
@@ -254,6 +256,19 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
     if prepared.scaling_time is not None:
         progress.step(str(prepared.scaling_time))
     return replace(prepared, begun=_start(prepared, progress))
+
+
+def _check_other_project(other: Path, project: Path, stack: str, vllm: VllmChoice) -> None:
+    """Check that the stack of another project can be deployed before this project's.
+
+    Raises:
+        KitError: it has no such stack, it has this project's name, or servers are vLLM itself.
+    """
+    config.read(other, stack)
+    if (name := config.project_name(other)) == config.project_name(project):
+        raise KitError(f"Both projects are named {name}, so that their stacks {stack} are one.", "Rename one of them.")
+    if vllm is VllmChoice.REAL:  # its cut topology is that of one stack file
+        raise KitError("A stack after another one is rehearsed with simulated vLLM alone.", "Leave out --vllm real.")
 
 
 def _require_nixl(plan: planning.Plan) -> None:
@@ -325,6 +340,7 @@ def running_settings(project: Path, stack: str) -> RehearsalSettings:
         startup_s=None if start == USUAL else float(start),
         vllm=VllmChoice.REAL if MEMORY_GIB in record.facts else VllmChoice.SIMULATED,
         memory_gib=int(record.facts[MEMORY_GIB]) if MEMORY_GIB in record.facts else None,
+        after=None,
     )
 
 
@@ -407,10 +423,8 @@ def deploy_before(prepared: Prepared, project: Path, progress: Progress) -> dict
     its outputs, and return the result.
 
     Raises:
-        KitError: the other project has no such stack, the servers are vLLM itself, or the update failed.
+        KitError: the update failed.
     """
-    if prepared.real:
-        raise KitError("A stack after another one is rehearsed with simulated vLLM alone.", "Leave out --vllm real.")
     other = replace(prepared, project=project)
     progress.step(f"updating the stack {prepared.stack} of {config.project_name(project)} first")
     lock_file = prepared.state / "engine.lock"

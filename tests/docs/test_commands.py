@@ -32,7 +32,7 @@ LIMIT_S = 120
 WORDS = {"NAME": "qwen3-32b", "COMMIT": "0" * 40, "OCID": "ocid1.group.oc1..aaaa"}
 """What somebody writes in the place of words in capitals, where these are no names of files."""
 
-ASKS_FOR_VALUE = re.compile(r"pulumi config set (--secret )?(--path )?llmd-oke:\S+( --secret)?( --stack \w+)?")
+ASKS_FOR_VALUE = re.compile(r"pulumi config set (--secret )?(--path )?[\w-]+:\S+( --secret)?( --stack \w+)?")
 ASKS_FOR_YES = re.compile(r"pulumi stack rm .*")
 
 

@@ -9,7 +9,10 @@ from llmd_oke import catalogue
 from llmd_oke.cli.main import app
 from llmd_rehearsal import cli, rehearsal
 from llmd_rehearsal.inventory import ReleaseChoice
+from stack_files import PROJECT
 from typer.testing import CliRunner, Result
+
+EXAMPLES = PROJECT / "examples"
 
 
 @pytest.fixture
@@ -51,6 +54,27 @@ def test_outside_a_project_rehearse_down_reports_an_error(tmp_path: Path, subcom
     refused = command(tmp_path, subcommand).exception
     assert isinstance(refused, KitError)
     assert "no Pulumi.yaml" in refused.message
+
+
+def after(other: Path, *words: str) -> KitError:
+    """How the example of a second model is refused after another project."""
+    refused = command(EXAMPLES / "second-model", *words, "--after", str(other)).exception
+    assert isinstance(refused, KitError)
+    assert rehearsal.phase(EXAMPLES / "second-model", "rehearsal") == "gone"
+    return refused
+
+
+def test_a_project_is_not_rehearsed_after_one_of_the_same_name():
+    assert "Both projects are named second-model" in after(EXAMPLES / "second-model").message
+
+
+def test_a_project_is_not_rehearsed_after_one_that_lacks_the_stack(tmp_path: Path):
+    (tmp_path / "Pulumi.yaml").write_text("name: other\n")
+    assert f"{tmp_path}/stacks/Pulumi.rehearsal.yaml" in after(tmp_path).message
+
+
+def test_a_project_is_not_rehearsed_after_another_one_with_vllm_itself():
+    assert after(EXAMPLES / "existing-cluster", "--vllm", "real").remedy == "Leave out --vllm real."
 
 
 def choice(asked: str, used: str) -> ReleaseChoice:
