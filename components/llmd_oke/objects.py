@@ -5,17 +5,7 @@ Each object is a resource of its own, so that previews, drift and diffs are for 
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    NotRequired,
-    TypedDict,
-    TypeVar,
-    cast,
-    get_args,
-    get_origin,
-    is_typeddict,
-)
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast, get_args, get_origin, is_typeddict
 
 import pulumi
 from llmd_base.errors import KitError
@@ -155,11 +145,11 @@ def inputs(component: pulumi.ComponentResource, args: Mapping[str, Any], *withou
         KitError: the component has no such argument, or needs one that is missing. Python itself checks neither.
     """
     kind, declared = type(component).__name__, type(component).__init__.__annotations__["args"]
-    for path, entry in _deprecated(declared, args) if deprecated_arguments() else ():
+    for path, entry in _deprecated_uses(declared, args) if deprecated_arguments() else ():
         replacement = entry.replacement or entry.by_hand
         if not entry.works:
             raise KitError(f"{kind} has no argument {path} from {entry.removed_in} on.", f"It is {replacement} now.")
-        pulumi.log.warn(f"{kind}: {path} is {entry.told(replacement)}")
+        pulumi.log.warn(f"{kind}: {path} is {entry.text(replacement)}")
     _check_names(kind, declared, args)
     return {key: _by_name(value) for key, value in present(args).items() if key not in without}
 
@@ -173,20 +163,20 @@ def _check_names(component: str, declared: Any, args: Mapping[str, Any]) -> None
         raise KitError(f"{component} lacks {', '.join(missing)}.", f"{declared.__name__} says what they are.")
 
 
-def _deprecated(declared: Any, value: Any, at: str = "") -> Iterator[tuple[str, DeprecatedArgument]]:
+def _deprecated_uses(declared: Any, value: Any, at: str = "") -> Iterator[tuple[str, DeprecatedArgument]]:
     """Yield the deprecated arguments in a value of the declared type, each after its path; `at` is the value's path."""
     if is_typeddict(declared) and isinstance(value, Mapping):
         of_type = [entry for entry in deprecated_arguments() if declared.__name__ in entry.types]
         for name, argument in present(cast("Mapping[str, Any]", value)).items():
             yield from ((f"{at}{name}", entry) for entry in of_type if entry.argument == name)
-            yield from _deprecated(declared.__annotations__.get(name), argument, f"{at}{name}.")
+            yield from _deprecated_uses(declared.__annotations__.get(name), argument, f"{at}{name}.")
     elif get_origin(declared) in {dict, list} and isinstance(value, dict | list):
         items = cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
         for item in items:
-            yield from _deprecated(get_args(declared)[-1], item, at)
+            yield from _deprecated_uses(get_args(declared)[-1], item, at)
     else:  # a choice of types, or a value that has no arguments of its own
         for part in get_args(declared):
-            yield from _deprecated(part, value, at)
+            yield from _deprecated_uses(part, value, at)
 
 
 def _by_name(value: Any) -> Any:

@@ -74,7 +74,7 @@ def provider() -> ComponentProvider:
                 texts = (hosted.analyzer.get_docstring(base, key) for base in bases)
                 argument["description"] = next(filter(None, texts), "")
     for entry in deprecated_arguments():
-        told = entry.told(camel_case(entry.replacement) if entry.replacement else entry.by_hand)
+        message = entry.text(camel_case(entry.replacement) if entry.replacement else entry.by_hand)
         for kind in entry.types:
             of_component = described["resources"].get(f"{NAME}:index:{kind.removesuffix('Args')}")
             owner = (
@@ -82,7 +82,7 @@ def provider() -> ComponentProvider:
                 if of_component
                 else described["types"][f"{NAME}:index:{kind}"]["properties"]
             )
-            owner[camel_case(entry.argument)]["deprecationMessage"] = told
+            owner[camel_case(entry.argument)]["deprecationMessage"] = message
     hosted.schema = json.dumps(described)
     return hosted
 

@@ -57,7 +57,7 @@ def stack_of(
         yield stack
 
 
-def test_a_second_model_is_served_where_the_stack_that_it_refers_to_says(
+def test_a_second_model_is_served_where_the_other_stack_says(
     plugin: ConfiguredPlugin, stack_of: Callable[[str], automation.Stack]
 ):
     first = stack_of("existing-cluster")
@@ -75,7 +75,7 @@ def test_a_second_model_is_served_where_the_stack_that_it_refers_to_says(
     assert KUBECONFIG not in str(second.export_stack().deployment)
 
 
-def test_a_second_model_without_the_other_stack_is_refused_with_the_name_of_that_stack(
+def test_a_second_model_without_the_other_stack_is_refused_with_its_name(
     stack_of: Callable[[str], automation.Stack],
 ):
     with pytest.raises(automation.CommandError, match="organization/serving/dev"):

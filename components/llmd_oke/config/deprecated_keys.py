@@ -37,7 +37,7 @@ class Deprecation(Entry):
         """Tell whether this version of the kit still accepts the name."""
         return version_numbers(__version__) < version_numbers(self.removed_in)
 
-    def told(self, replacement: str) -> str:
+    def text(self, replacement: str) -> str:
         """Return the deprecation in words, with the replacement as its reader writes it."""
         until = f", and refused from {self.removed_in} on" if self.works else ""
         return f"deprecated since {self.since}{until}: it is {replacement} now."
@@ -100,7 +100,7 @@ class KeyReplacement:
     entry: DeprecatedKey
 
     def __str__(self) -> str:
-        return f"{self.path} is {self.entry.told(self.replacement)} `llmd-oke migrate --write` changes the file."
+        return f"{self.path} is {self.entry.text(self.replacement)} `llmd-oke migrate --write` changes the file."
 
 
 def with_current_keys(stack: Any) -> tuple[Any, list[KeyReplacement], list[Problem]]:

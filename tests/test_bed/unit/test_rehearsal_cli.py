@@ -57,7 +57,7 @@ def test_outside_a_project_rehearse_down_reports_an_error(tmp_path: Path, subcom
 
 
 def after(other: Path, *words: str) -> KitError:
-    """How the example of a second model is refused after another project."""
+    """Rehearse the example of a second model after another project; return the refusal."""
     refused = command(EXAMPLES / "second-model", *words, "--after", str(other)).exception
     assert isinstance(refused, KitError)
     assert rehearsal.phase(EXAMPLES / "second-model", "rehearsal") == "gone"
