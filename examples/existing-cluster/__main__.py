@@ -10,6 +10,8 @@ RELEASE, MODEL, NAMESPACE = "llm-d-0.9.0", "gpt-oss-120b", "llm-d"
 config = pulumi.Config("serving")
 cluster_id = config.require("clusterId")
 kubeconfig = config.get_secret("kubeconfig")  # without it Pulumi takes that of KUBECONFIG
+control_plane_cidrs = [cidr] if (cidr := config.get("controlPlaneCidr")) else None  # addresses of the API server
+override = {"router": pulumi.Config("llmd-oke").get("rehearsedRouter")}  # a rehearsal may have that of another release
 cluster = k8s.Provider("cluster", cluster_identifier=cluster_id, kubeconfig=kubeconfig, enable_patch_force=True)
 # The definition of InferencePools may be in the cluster already; it stays there in the end.
 definitions = k8s.Provider(
@@ -22,12 +24,16 @@ definitions = k8s.Provider(
 
 crds = Crds("crds", {"release": RELEASE}, ResourceOptions(provider=definitions))
 namespace = ServingNamespace(
-    "serving", {"namespace": NAMESPACE, "tensor_parallel_sizes": [1]}, ResourceOptions(provider=cluster)
+    "serving",
+    {"namespace": NAMESPACE, "tensor_parallel_sizes": [1], "control_plane_cidrs": control_plane_cidrs},
+    ResourceOptions(provider=cluster),
 )
 servers = PrefillDecodeUnit(
     MODEL,
     {
         "release": RELEASE,
+        "override": override,
+        "control_plane_cidrs": control_plane_cidrs,
         "model": MODEL,
         "shape": "BM.GPU.MI300X.8",
         "namespace": namespace.name,
@@ -42,7 +48,15 @@ servers = PrefillDecodeUnit(
 )
 router = Router(
     f"{MODEL}-router",
-    {"release": RELEASE, "namespace": namespace.name, "model": MODEL, "unit": MODEL, "disaggregated": True},
+    {
+        "release": RELEASE,
+        "override": override,
+        "control_plane_cidrs": control_plane_cidrs,
+        "namespace": namespace.name,
+        "model": MODEL,
+        "unit": MODEL,
+        "disaggregated": True,
+    },
     ResourceOptions(provider=cluster, depends_on=[namespace, crds]),
 )
 FrontDoor(

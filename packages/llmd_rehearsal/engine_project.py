@@ -1,8 +1,8 @@
 """The Pulumi project that a rehearsal's engine runs: a copy of the user's project with a state backend of its own.
 
-The user's project is never changed. Of the stack file only the kit's own config is copied: secrets encrypted for the
-real stack can't be decrypted here. The copy has its own values for the URL of the model source and for a front door's
-secrets.
+The user's project is never changed. Of the stack file the stack itself and the plain config of a program of the user's
+are copied: secrets encrypted for the real stack can't be decrypted here. The copy has its own values for the URL of the
+model source and for a front door's secrets.
 """
 
 import filecmp
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from llmd_base.errors import KitError
-from llmd_oke.config import CONFIG_KEY, project_name, read, stack_file, yaml_files
+from llmd_oke.config import CONFIG_KEY, project_name, read, settings, stack_file, yaml_files
 from llmd_oke.config.yaml_files import text_of
 from llmd_oke.values import VALUES, open_project, project_values
 from llmd_oke.version import __version__
@@ -37,6 +37,9 @@ and the copy of another project that is deployed before.
 
 SOURCE_URL_KEY = "llmd-oke:modelSourceUrl"
 REHEARSED_KEY = "llmd-oke:rehearsed"
+ROUTER_KEY = "llmd-oke:rehearsedRouter"
+"""Config key with the release whose router is rehearsed in place of the stack's, for programs that read no stack."""
+
 _PYTHON_FILES = ("__main__.py",)
 _NOT_COPIED = (".*", "stacks", "node_modules", "reports", "*.md")
 _NODE_MODULES = "node_modules"
@@ -103,7 +106,9 @@ def copy_project(
         copy.passphrase_file.touch(mode=0o600)
         copy.passphrase_file.write_text(secrets.token_urlsafe(32))
     salt_source = stack_file(state / DEPLOYED if kind == PREVIEWED else copy.folder, stack)
-    _write_stack_file(read(project, stack), stack_file(copy.folder, stack), router, salt_source, state, cut)
+    of_program = {} if (name := project_name(project)) == PACKAGE else settings(project, stack)
+    own = {key: value for key, value in of_program.items() if key.startswith(f"{name}:")}
+    _write_stack_file(read(project, stack), own, stack_file(copy.folder, stack), router, salt_source, state, cut)
     return copy
 
 
@@ -167,21 +172,29 @@ def copy_values(project: Path, copy: Path) -> None:
 
 
 def _write_stack_file(
-    written: dict[str, Any], target: Path, router: str, salt_source: Path, state: Path, cut: CutStack | None
+    written: dict[str, Any],
+    own: Mapping[str, Any],
+    target: Path,
+    router: str,
+    salt_source: Path,
+    state: Path,
+    cut: CutStack | None,
 ) -> None:
     """Write the stack file of the project's copy, with the encryption salt of the last update's stack file. `written`
-    is the stack as its file and those that it builds on have it.
+    is the stack as its file and those that it builds on have it, `own` the config of the project's own program.
     """
     stack: dict[str, Any] = front_door.rehearsed_front_door(front_door.rehearsed_gateway(written))
     stack = cut.written_into(stack) if cut else stack
     override: dict[str, Any] = stack.get("override") or {}
+    rehearsed: dict[str, Any] = {REHEARSED_KEY: True}
     if router != override.get("router", stack.get("release")):
         stack = {**stack, "override": {**override, "router": router}}
+        rehearsed[ROUTER_KEY] = router
     deployed: dict[str, Any] = yaml_files.read(salt_source).value if salt_source.exists() else {}
     salt = {key: deployed[key] for key in ("encryptionsalt",) if key in deployed}
     hosts = source_hosts()
-    rehearsed = {SOURCE_URL_KEY: f"https://{hosts.object_storage}{hosts.bucket}", REHEARSED_KEY: True}
-    config = {CONFIG_KEY: stack, **rehearsed, **front_door.settings(stack, state)}
+    rehearsed[SOURCE_URL_KEY] = f"https://{hosts.object_storage}{hosts.bucket}"
+    config = {**own, CONFIG_KEY: stack, **rehearsed, **front_door.settings(stack, state)}
     target.write_text(text_of({**salt, "config": config}))
 
 

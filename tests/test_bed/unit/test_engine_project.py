@@ -23,8 +23,8 @@ from stack_files import stack
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     (folder / "stacks").mkdir(parents=True)
-    for name in ("Pulumi.yaml", "__main__.py"):
-        (folder / name).touch()
+    (folder / "Pulumi.yaml").write_text("name: mine")
+    (folder / "__main__.py").touch()
     stack_file(folder, "s").write_text("config: {llmd-oke:stack: {release: llm-d-0.7.0}}")
     return folder
 
@@ -39,7 +39,17 @@ def test_a_preview_uses_a_copy_of_the_project_with_the_encryption_salt_of_the_st
     stack = written["config"]["llmd-oke:stack"]
     assert written["config"]["llmd-oke:rehearsed"] is True
     assert stack == {"release": "llm-d-0.7.0", "override": {"router": "llm-d-0.6.0"}}
+    assert written["config"]["llmd-oke:rehearsedRouter"] == "llm-d-0.6.0"
     assert deployed.read_text() == before
+
+
+def test_the_copy_keeps_the_plain_config_of_the_projects_own_program(project: Path, tmp_path: Path):
+    own = {"mine:replicas": "2", "mine:token": {"secure": "v1:x"}, "oci:region": "us-ashburn-1"}
+    stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": {"release": "r"}, **own}}))
+    copy = copy_project(project, "s", tmp_path / "state", "r").folder
+    config = yaml.safe_load(stack_file(copy, "s").read_text())["config"]
+    assert config["mine:replicas"] == "2"
+    assert not {"mine:token", "oci:region", "llmd-oke:rehearsedRouter"} & config.keys()
 
 
 def test_the_copy_has_what_the_stack_and_its_base_say_together(project: Path, tmp_path: Path):
@@ -99,7 +109,6 @@ def test_the_project_copy_has_the_current_catalogue_entries_only(project: Path, 
 
 
 def test_the_engines_state_is_stored_under_the_projects_name(project: Path, tmp_path: Path):
-    (project / "Pulumi.yaml").write_text("name: mine")
     state = tmp_path / "state"
     copy_project(project, "s", state, "llm-d-0.6.0")
     assert checkpoint_file(state, "s") == state / "backend/.pulumi/stacks/mine/s.json"
