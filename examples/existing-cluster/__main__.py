@@ -41,8 +41,8 @@ servers = PrefillDecodeUnit(
         "rdma": False,  # KV cache goes through host memory, as on a cluster without virtual functions
         "inference_pool": MODEL,
         "routed": True,
-        "prefill": {"replicas": 2, "tensor_parallel_size": 1},
-        "decode": {"replicas": 1, "tensor_parallel_size": 1},
+        "prefill": {"replicas": 4, "tensor_parallel_size": 1},
+        "decode": {"replicas": 3, "tensor_parallel_size": 1},
     },
     ResourceOptions(provider=cluster, depends_on=[namespace]),
 )

@@ -44,7 +44,7 @@ def second(cluster: FirstStack | None = None, **config: str) -> Rendered:
 
 def test_the_example_serves_with_both_roles_on_the_cluster_that_is_there():
     made = first()
-    assert made.kubernetes("Deployment", "gpt-oss-120b-prefill")["spec"]["replicas"] == 2
+    assert made.kubernetes("Deployment", "gpt-oss-120b-prefill")["spec"]["replicas"] == 4
     assert vllm(made, "gpt-oss-120b-decode")["resources"]["limits"]["amd.com/gpu"] == "1"
     assert made.kubernetes("Service", "gpt-oss-120b")
     providers = made.of_type("pulumi:providers:kubernetes")
