@@ -17,10 +17,10 @@ def test_a_second_model_is_rehearsed_after_the_stack_that_it_refers_to(project: 
     try:
         ended = second.command(*rehearse, "--after", str(first.folder))
         assert ended.status == 0, ended.errors
-        assert [(smoke["model"], smoke["passed"]) for smoke in ended.document["smoke"]] == [
-            ("gpt-oss-120b", True),
-            ("llama", True),
-        ]
+        assert {smoke["model"]: smoke["passed"] for smoke in ended.document["smoke"]} == {
+            "openai/gpt-oss-120b": True,
+            "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic": True,
+        }
         assert ended.document["update"]["outputs"] == {"url": "http://llama.llm-d.svc.cluster.local"}
         again = second.command(*rehearse, "--after", str(first.folder), "--no-benchmark")
         assert again.errors.count("no changes") == 2, again.errors
