@@ -67,7 +67,7 @@ def explain_field(project: Path, stack: str, text: str) -> FieldExplanation:
         on_more_nodes = [probe for probe in again if isinstance(probe, Probe)]
         untried = [probe for probe in again if isinstance(probe, Untried)]
         if on_more_nodes:
-            origins += _origins(larger, on_more_nodes, field, view, larger.rendered(view(larger.plan)))
+            origins += _origins(larger, on_more_nodes, field, view, objects)
     untried += [*probes.refused, *(larger.refused if larger else ())]
     value = field.of(objects)
     return FieldExplanation(field, value, origins, untried, catalogue_lines(probes.plan, value), component)
@@ -127,20 +127,22 @@ def _component(resources: Sequence[Declared], field: ObjectField) -> str:
 def _origins(
     probes: StackProbes, tried: Sequence[Probe], field: ObjectField, view: View, objects: Objects
 ) -> Sequence[Probe]:
-    """The keys by which a field differs from what it is in a rendering."""
+    """The keys by which a field differs from what it is in a rendering, and from what more nodes alone make of it."""
     now = view(probes.plan)
-    before = comparable(field.of(objects))
     digest = probes.plan.config_hash in repr(field.of(objects))
     able = [probe for probe in tried if digest or not same_plan(view(probe.plan), now)]
     likely = [probe for probe in able if _letters(steps(probe.key.path)[-1]) in _letters(field)]
     others = [probe for probe in able if probe not in likely]
-    return [
-        origin
-        for part in (likely, others)  # so that most of the others are ruled out at once
-        for origin in probes.origins(
-            part, view, lambda rendered: comparable(field.in_other(rendered, objects)) != before
-        )
-    ]
+    without = [comparable(field.of(objects))]
+
+    def differs(rendered: Objects) -> bool:
+        value = comparable(field.in_other(rendered, objects))
+        if probes.on_more_nodes and len(without) == 1 and value not in without:
+            without.append(comparable(field.in_other(probes.rendered(now), objects)))
+        return value not in without
+
+    parts = (likely, others)  # so that most of the others are ruled out at once
+    return [origin for part in parts for origin in probes.origins(part, view, differs)]
 
 
 def _letters(text: object) -> str:

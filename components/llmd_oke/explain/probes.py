@@ -127,30 +127,50 @@ class StackProbes:
     def origins(
         self, probes: Sequence[Probe], view: View, differs: Callable[[Objects], bool], *, surely: bool = False
     ) -> Iterator[Probe]:
-        """Yield the probes whose value makes a rendering differ, found by bisection: `differs` is asked about a
-        rendering with the values of all probes, then about halves of those that matter.
+        """Yield the probes whose value makes a rendering differ, found by bisection: `differs` is asked about
+        renderings with all values that can be deployed at once, then about halves of those that matter.
 
         `view` reduces each plan to the part that is rendered. `surely` says that a rendering with all the values is
         known to differ. A probe that the program refuses by itself is appended to `refused`.
         """
-        if len(probes) == 1:
-            if self._outcome(probes[0], view, differs):
-                yield probes[0]
-            return
-        if not probes:
-            return
-        if not surely and (plan := self.together(probes)) is not None:
-            try:
-                surely = differs(self.rendered(view(plan)))
-            except KitError:
-                surely = False  # one of them is refused
+        for group in [probes] if surely else self._deployable_groups(probes):
+            if len(group) == 1:
+                if self._outcome(group[0], view, differs):
+                    yield group[0]
+                continue
+            differ = surely
+            if not surely and (plan := self.together(group)) is not None:
+                try:
+                    differ = differs(self.rendered(view(plan)))
+                except KitError:
+                    pass  # one of them is refused
+                else:
+                    if not differ:
+                        continue
+            middle = len(group) // 2
+            first = list(self.origins(group[:middle], view, differs))
+            yield from first
+            yield from self.origins(group[middle:], view, differs, surely=differ and not first)
+
+    def _deployable_groups(self, probes: Sequence[Probe]) -> Sequence[Sequence[Probe]]:
+        """Divide probes into few groups whose values can be deployed at once: plans cost far less than renderings."""
+        groups: list[Sequence[Probe]] = []
+        for part in self._deployable_parts(probes):
+            for i, group in enumerate(groups):
+                if self.together([*group, *part]) is not None:
+                    groups[i] = [*group, *part]
+                    break
             else:
-                if not surely:
-                    return
-        middle = len(probes) // 2
-        first = list(self.origins(probes[:middle], view, differs))
-        yield from first
-        yield from self.origins(probes[middle:], view, differs, surely=surely and not first)
+                groups.append(part)
+        return groups
+
+    def _deployable_parts(self, probes: Sequence[Probe]) -> Iterator[Sequence[Probe]]:
+        if len(probes) == 1 or (probes and self.together(probes) is not None):
+            yield probes
+        elif probes:
+            middle = len(probes) // 2
+            yield from self._deployable_parts(probes[:middle])
+            yield from self._deployable_parts(probes[middle:])
 
     def _outcome(self, probe: Probe, view: View, differs: Callable[[Objects], bool]) -> bool:
         try:

@@ -9,16 +9,18 @@ import json
 import re
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import pulumi
+from google.protobuf import struct_pb2
 from llmd_base.errors import KitError
 from llmd_base.records import document
 from pulumi.runtime import mocks, rpc
+from pulumi.runtime.proto import resource_pb2
 from pulumi.runtime.settings import get_root_resource
 
 from llmd_oke import config as stack_config
@@ -27,6 +29,9 @@ from llmd_oke.program.deployment import program
 
 PROJECT = "llmd-oke"
 LIMIT_S = 60.0
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _HASH = re.compile("-[0-9a-f]{8}(?=-|$)")
 
@@ -295,7 +300,7 @@ class _Recorder(mocks.MockMonitor):
         self._outputs: dict[str, Any] = {}
 
     def run(self, program: Callable[[], object], config: dict[str, str], secret_keys: list[str]) -> None:
-        with _event_loops():
+        with _event_loop():
             pulumi.runtime.set_all_config(config, secret_keys)
             mocks.set_mocks(self.mocks, PROJECT, self._stack, False, monitor=self, organization="organization")
             mocks.test(lambda: self._exports(program))()
@@ -305,9 +310,29 @@ class _Recorder(mocks.MockMonitor):
         return Rendered(tuple(sorted(resources, key=lambda r: (r.type, r.name))), self._outputs)
 
     def RegisterResource(self, request: Any) -> Any:  # noqa: N802 - the protocol's name
-        answer = super().RegisterResource(request)
-        if request.type != "pulumi:pulumi:Stack":
-            self._declared.append(_declaration(request, answer.urn))
+        """Return ID and outputs of a resource. Outputs that equal inputs are copied: Pulumi's own mock serializes all
+        of them again, which is a third of what a rendering costs.
+        """
+        if request.type == "pulumi:pulumi:Stack":
+            return super().RegisterResource(request)
+        urn = self.make_urn(request.parent, request.type, request.name)
+        inputs = rpc.deserialize_properties(request.object)
+        self._declared.append(_declaration(request, urn, inputs))
+        asked = mocks.MockResourceArgs(
+            typ=request.type,
+            name=request.name,
+            inputs=inputs,
+            provider=request.provider,
+            resource_id=request.importId,
+            custom=request.custom,
+        )
+        id_, outputs = cast("tuple[str | None, dict[str, Any]]", self.mocks.new_resource(asked))
+        self.resources[urn] = self.ResourceRegistration(urn, id_ or "", outputs)
+        answer = resource_pb2.RegisterResourceResponse(urn=urn, id=id_ or "", object=request.object)
+        for name in inputs.keys() - outputs.keys():
+            del answer.object.fields[name]
+        others = {name: value for name, value in outputs.items() if value is not inputs.get(name)}
+        answer.object.MergeFrom(_serialized(others))
         return answer
 
     def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802 - the protocol's name
@@ -320,8 +345,16 @@ class _Recorder(mocks.MockMonitor):
         return pulumi.Output.from_input(dict(root.outputs)).apply(self._outputs.update)
 
 
-def _declaration(request: Any, urn: str) -> Declared:
-    inputs = rpc.deserialize_properties(request.object)
+def _serialized(values: Mapping[str, Any]) -> struct_pb2.Struct:
+    """Return plain values as a request has them. Pulumi's coroutine waits for nothing but outputs, which none is."""
+    try:
+        rpc.serialize_properties(values, {}).send(None)
+    except StopIteration as ended:
+        return ended.value
+    raise KitError("A mock gave an output in place of a plain value.")
+
+
+def _declaration(request: Any, urn: str, inputs: Mapping[str, Any]) -> Declared:
     timeouts = document("create update delete", request.customTimeouts)
     return Declared(
         type=request.type,
@@ -369,24 +402,28 @@ def _secret_paths(value: Any, path: str = "") -> Iterator[str]:
             yield from _secret_paths(part, f"{path}[{i}]")
 
 
-@contextmanager
-def _event_loops() -> Generator[None]:
-    """Create an event loop for this thread and for each worker thread of Pulumi's; close all after the block.
-
-    Pulumi itself doesn't close the loops of its workers, for which Python reports a ResourceWarning at exit.
+class _NoWorkers(ThreadPoolExecutor):
+    """Executor that runs everything at once, in the thread that asks: Pulumi hands each request to the engine to a
+    worker, and these mocks answer without waiting for anything.
     """
-    loops: list[asyncio.AbstractEventLoop] = []
 
-    def add() -> None:
-        loops.append(asyncio.new_event_loop())
-        asyncio.set_event_loop(loops[-1])
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Return the future of a call that has ended."""
+        ended: Future[_T] = Future()
+        try:
+            ended.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # the future's to raise
+            ended.set_exception(error)
+        return ended
 
-    add()
-    workers = ThreadPoolExecutor(initializer=add)
-    loops[0].set_default_executor(workers)
+
+@contextmanager
+def _event_loop() -> Generator[None]:
+    """Create an event loop for this thread; close it after the block."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.set_default_executor(_NoWorkers())
     try:
         yield
     finally:
-        workers.shutdown()
-        for loop in loops:
-            loop.close()
+        loop.close()
