@@ -38,6 +38,8 @@ class CommandPlace(StrEnum):
 
     HERE = "here"
     """In a project of the user's, in every run of the tests."""
+    NIGHT = "here at night"
+    """In a project of the user's, at night: it takes long."""
     PULUMI = "pulumi"
     """With the real Pulumi CLI and a state in a folder, in every run of the tests."""
     REHEARSED = "rehearsed"

@@ -18,6 +18,16 @@ extensions = ["myst_parser"]
 myst_heading_anchors = 4
 smartquotes = False  # options begin with two dashes, not with a long one
 
+linkcheck_ignore = [
+    r"https?://[\w.-]*example\.(?:com|org)",
+    r"https?://(?:127\.0\.0\.1|localhost)",
+    r"https://github\.com/OWNER/",
+]
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/"]  # its pages make their anchors in the browser
+linkcheck_timeout = 30
+linkcheck_retries = 3
+linkcheck_rate_limit_timeout = 120
+
 html_theme = "furo"
 html_title = "llmd-oke"
 html_copy_source = False

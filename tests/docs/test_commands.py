@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = documented_commands()
 SHELL = re.compile(r"[|&;<>$()\n*]")
 LIMIT_S = 120
+"""For the commands of a block that a shell runs."""
+
 WORDS = {"NAME": "qwen3-32b", "COMMIT": "0" * 40, "OCID": "ocid1.group.oc1..aaaa"}
 """What somebody writes in the place of words in capitals, where these are no names of files."""
 
@@ -71,7 +73,10 @@ def project(prepared: DocumentedProject, tmp_path: Path, monkeypatch: pytest.Mon
     return own
 
 
-@pytest.mark.parametrize("block", blocks(CommandPlace.HERE), ids=label)
+LONG = [pytest.param(block, marks=pytest.mark.nightly) for block in blocks(CommandPlace.NIGHT)]
+
+
+@pytest.mark.parametrize("block", [*blocks(CommandPlace.HERE), *LONG], ids=label)
 def test_commands_of_a_block_run(
     block: list[DocumentedCommand], project: DocumentedProject, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,8 +1,13 @@
-"""The site of the documentation: it builds from the checkout, every link leads somewhere, and it can be searched."""
+"""The site of the documentation: it builds from the checkout, every link leads somewhere, and it can be searched.
 
+Links to other hosts are tried where the internet can be reached.
+"""
+
+import json
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -13,19 +18,30 @@ FETCHED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?/
 """What a browser fetches by itself from another host."""
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, as `scripts/docs` builds it."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "--builder", "html", "--fail-on-warning", "--keep-going", "--quiet"]
-    built = subprocess.run(
-        [*command, "--conf-dir", "docs/site", ".", str(folder)],
+INTERNET = "https://github.com"
+"""The host of most links."""
+
+REFUSES_ROBOTS = re.compile(r"(?:401|403|429|5\d\d) ")
+"""How an answer begins of a host that is there, and has nothing to say to programs or to anyone now."""
+
+
+def build(builder: str, folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run a builder of the site, with the settings that `scripts/docs` has."""
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", "--builder", builder, *options, "--conf-dir", "docs/site", ".", str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `scripts/docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    built = build("html", folder, "--fail-on-warning", "--keep-going", "--quiet")
     assert built.returncode == 0, built.stderr
     return folder
 
@@ -51,3 +67,25 @@ def test_the_index_of_the_search_knows_words_of_the_pages(site: Path):
     assert [
         word for word in ("bastion", "tensor", "preflight") if f'"{word}' not in index and f"{word}:" not in index
     ] == []
+
+
+def dead_links(output: Path) -> list[str]:
+    """The links to other hosts that lead nowhere, each with its page, by what Sphinx's check of links wrote."""
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    return [
+        f"{link['filename']}:{link['lineno']}: {link['uri']}: {link['info']}"
+        for link in found
+        if link["status"] == "broken" and link["uri"].startswith("http") and not REFUSES_ROBOTS.match(link["info"])
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(LIMIT_S)
+def test_links_to_other_hosts_lead_somewhere(tmp_path: Path):
+    try:
+        urllib.request.urlopen(INTERNET, timeout=30).close()
+    except OSError as error:
+        pytest.skip(f"{INTERNET} can't be reached from here: {error}")
+    checked = build("linkcheck", tmp_path)
+    assert (tmp_path / "output.json").is_file(), checked.stderr
+    assert dead_links(tmp_path / "output.json") == []

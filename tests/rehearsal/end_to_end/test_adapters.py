@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 from asked_adapters import TOKENS
-from user_project import Project, model
+from user_project import ROOT, Project, model
+
+sys.path.insert(0, str(ROOT / "dev"))
+
+from documented_commands import documented_commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 STACK = "adapters"
 ADDRESS = "http://front-door.llm-d.svc.cluster.local"
 ASKED = Path(__file__).with_name("asked_adapters.py")
+COMMAND = next(command.text for command in documented_commands() if command.text.startswith("curl $ADDRESS/"))
+"""As docs/how-to/serve-adapters.md has it."""
+
 BASE = "meta-llama/Llama-3.1-8B-Instruct"
 ADAPTERS = [
     {"name": "sql", "repository": "acme/llama-sql", "revision": "a" * 40},
@@ -33,9 +40,10 @@ def seen(project: Project) -> dict[str, Any]:
     assert done.status == 0, done.errors
     asked = (sys.executable, str(ASKED), ADDRESS, BASE, "sql", "legal", "nobody")
     sent = project.command("rehearse", "run", "--stack", STACK, "--", *asked)
+    typed = project.command("rehearse", "run", "--stack", STACK, "--", "bash", "-c", f"ADDRESS={ADDRESS}; {COMMAND}")
     project.command("rehearse", "down", "--stack", STACK)
-    assert sent.status == 0, sent.errors
-    return json.loads(sent.output.splitlines()[-1])
+    assert sent.status == typed.status == 0, sent.errors + typed.errors
+    return {**json.loads(sent.output.splitlines()[-1]), "typed": json.loads(typed.output.splitlines()[-1])}
 
 
 def test_requests_by_an_adapters_name_are_answered_by_that_adapter(seen: dict[str, Any]) -> None:
@@ -44,6 +52,11 @@ def test_requests_by_an_adapters_name_are_answered_by_that_adapter(seen: dict[st
     assert [answer["status"] for answer in answers] == [200, 200, 200]
     assert len({answer["text"] for answer in answers}) == 3
     assert seen["again"]["sql"] == seen["answers"]["sql"]["text"]
+
+
+def test_the_command_of_the_page_is_answered_by_the_adapter_that_it_names(seen: dict[str, Any]) -> None:
+    assert seen["typed"]["model"] == "sql"
+    assert seen["typed"]["choices"]
 
 
 def test_responses_contain_the_model_name_of_the_request(seen: dict[str, Any]) -> None:

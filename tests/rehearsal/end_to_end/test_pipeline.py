@@ -4,11 +4,15 @@ Sign-in, backend and passphrase are of `engine/test_engine_pipeline.py`: a rehea
 """
 
 import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from user_project import Project
+from llmd_oke.pipelines.records import RehearsalReport
+from user_project import Project, model
 from workflows_for_tests import Runner, checkout_of, has_programs
 
 pytestmark = [
@@ -19,7 +23,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[3]
-STACK = "existing"
+STACK, CHANGED = "existing", "changed"
 
 
 def test_a_stack_is_deployed_previewed_and_looked_at_in_the_local_cluster(project: Project, tmp_path: Path) -> None:
@@ -38,3 +42,36 @@ def test_a_stack_is_deployed_previewed_and_looked_at_in_the_local_cluster(projec
     for workflow in ("preview", "drift"):
         runner.step(workflow, workflow, workflow.title())
     assert "nothing was changed by hand" in (checkout / "summary.md").read_text()
+
+
+@pytest.mark.usefixtures("project")
+def test_a_change_is_rehearsed_as_an_update_from_where_its_branch_left_main(tmp_path: Path) -> None:
+    mine = Project(tmp_path / "mine")
+    (mine.folder / "stacks").mkdir(parents=True)
+    for name in ("Pulumi.yaml", "__main__.py"):
+        shutil.copyfile(ROOT / name, mine.folder / name)
+    mine.write(CHANGED)
+    git(mine.folder, "init", "--initial-branch", "main")
+    base = commit(mine.folder)
+    git(mine.folder, "switch", "--create", "larger")
+    mine.write(CHANGED, models=[model(topology="3p-tp1-1d-tp2")])
+    commit(mine.folder)
+    report = tmp_path / "rehearsal.json"
+    ended = mine.command("pipeline", "rehearse", "--stack", CHANGED, "--base", "main", "--report", str(report))
+    assert ended.status == 0, ended.output + ended.errors
+    found = RehearsalReport.model_validate_json(report.read_text())
+    assert (found.base, found.passed, len(found.passports)) == (base, True, 1)
+    assert re.search(r"[1-9]\d* unchanged", found.changes)
+
+
+def git(folder: Path, *words: str) -> str:
+    own = ("-c", "user.name=tests", "-c", "user.email=tests@example.com", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *own, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path) -> str:
+    """Commit everything; return the commit's name."""
+    git(folder, "add", "Pulumi.yaml", "__main__.py", "stacks")
+    git(folder, "commit", "--message", "Change the stack")
+    return git(folder, "rev-parse", "HEAD")

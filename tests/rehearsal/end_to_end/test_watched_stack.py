@@ -35,6 +35,7 @@ PICKER = endpoint_picker(program_definition("epp").version or "").metrics
 """Of the endpoint picker that rehearsals build."""
 
 DASHBOARDS = watch(PICKER).dashboards
+ENDED_BY_TIMEOUT = 124
 SAMPLES_S = 90
 """Longest that Prometheus may take to have two samples of everything, from targets that are all up."""
 
@@ -219,6 +220,14 @@ def test_the_status_reports_that_prometheus_does_not_answer(status: Ended) -> No
 def test_keda_removes_the_additional_server_after_the_load_has_ended(shrunk: dict[str, Any]) -> None:
     assert shrunk["after"]["servers"] == 1
     assert shrunk["after"]["hpa"]["ScalingActive"] == "True"
+
+
+def test_kubectl_follows_the_autoscalers_of_a_rehearsed_stack(project: Project, rehearsed: Ended) -> None:
+    assert rehearsed.status == 0
+    look = ("timeout", "5", "kubectl", "get", "hpa", "-A", "--watch")
+    seen = project.command("rehearse", "run", "--stack", STACK, "--", *look)
+    assert seen.status == ENDED_BY_TIMEOUT, seen.errors
+    assert "Deployment/gpt-oss-120b-decode" in seen.output
 
 
 def test_the_rehearsed_keda_uses_little_memory(grown: dict[str, Any]) -> None:
