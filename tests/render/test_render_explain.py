@@ -1,6 +1,7 @@
 """`llmd-oke explain`: origins of rendered values, and what keys change, by rendering with other values."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,13 @@ from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
 from llmd_oke.explain.explanation import FieldExplanation, KeyExplanation, explain_field, explain_key
 from llmd_oke.explain.probes import StackProbes, whole
+from llmd_oke.planning import Plan
+from llmd_oke.program.declare import Declared
 from stack_files import created_stack, model, stack, write
 from typer.testing import CliRunner
+
+MOST_RENDERINGS = 6
+"""The stack, its unit, the likely key, and three of the others: of those that go together and of those that don't."""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +67,20 @@ def test_explaining_a_key_tries_it_on_more_nodes_if_it_needs_them(project: Path)
 def test_fields_of_one_unit_of_a_created_stack_can_be_explained(project: Path):
     found = field(project, "Deployment/gpt-oss-120b-1-decode.args[--gpu-memory-utilization]", "created")
     assert origins(found) == ["models[0].engine.gpuMemoryUtilization"]
+
+
+def test_a_field_of_one_key_is_explained_by_few_renderings(project: Path, monkeypatch: pytest.MonkeyPatch):
+    taken: list[Plan] = []
+    resources = StackProbes.resources
+
+    def counted(self: StackProbes, plan: Plan) -> Sequence[Declared]:
+        taken.append(plan)
+        return resources(self, plan)
+
+    monkeypatch.setattr(StackProbes, "resources", counted)
+    found = field(project, "Deployment/gpt-oss-120b-1-decode.args[--max-num-seqs]", "created")
+    assert origins(found) == ["models[0].engine.maxNumSeqs"]
+    assert len(taken) <= MOST_RENDERINGS
 
 
 def changed(known: KeyExplanation) -> dict[str, list[str]]:

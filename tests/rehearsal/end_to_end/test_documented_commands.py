@@ -47,13 +47,13 @@ COMMANDS = [command for command in documented_commands() if command.place is Com
 @pytest.fixture(scope="module")
 def rehearsed(project: Project) -> Project:
     """The stack that the pages call S, on two nodes, of which one is free: with a front door, weights on the node's
-    disk, canaries and Prometheus, its objects as YAML, a certificate, and a benchmark of which passports tell.
+    disk and Prometheus, its objects as YAML, a certificate, and a benchmark of which passports tell.
     """
     if missing := [name for name in WATCHING if locate(name) is None]:
         pytest.skip(f"no {', '.join(missing)}: `llmd-oke rehearse programs --tests` builds them")
     pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
-    parts = {"frontDoor": {}, "monitoring": "install", "canaries": {"everySeconds": 5}}
-    project.write(STACK, gpuPools=pools, storage={"modelCache": {"kind": "node-disk"}}, **parts)
+    storage = {"modelCache": {"kind": "node-disk"}}
+    project.write(STACK, gpuPools=pools, storage=storage, frontDoor={}, monitoring="install")
     ended = project.rehearse(STACK)
     assert ended.status == 0, ended.errors
     key = private_key()
