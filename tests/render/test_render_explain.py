@@ -9,14 +9,14 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
 from llmd_oke.explain.explanation import FieldExplanation, KeyExplanation, explain_field, explain_key
-from llmd_oke.explain.probes import StackProbes, whole
+from llmd_oke.explain.probes import StackProbes, in_cluster, of_unit, whole
 from llmd_oke.planning import Plan
 from llmd_oke.program.declare import Declared
 from stack_files import created_stack, model, stack, write
 from typer.testing import CliRunner
 
-MOST_RENDERINGS = 6
-"""The stack, its unit, the likely key, and three of the others: of those that go together and of those that don't."""
+MOST_RENDERINGS = 5
+"""The unit, the likely key, and three of the others: of those that go together and of those that don't."""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,14 @@ def test_explaining_a_key_tries_it_on_more_nodes_if_it_needs_them(project: Path)
 def test_fields_of_one_unit_of_a_created_stack_can_be_explained(project: Path):
     found = field(project, "Deployment/gpt-oss-120b-1-decode.args[--gpu-memory-utilization]", "created")
     assert origins(found) == ["models[0].engine.gpuMemoryUtilization"]
+
+
+def test_objects_of_a_unit_are_the_same_alone_and_in_the_whole_stack(project: Path):
+    probes = StackProbes(project, "created")
+    alone, beside = (probes.rendered(view(probes.plan)) for view in (of_unit(0, 1), in_cluster))
+    own = [key for key in beside if key[1].startswith("gpt-oss-120b-1-")]
+    assert len(own) > 10
+    assert {key: alone.get(key) for key in own} == {key: beside[key] for key in own}
 
 
 def test_a_field_of_one_key_is_explained_by_few_renderings(project: Path, monkeypatch: pytest.MonkeyPatch):

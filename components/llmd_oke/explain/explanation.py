@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,47 +74,54 @@ def explain_field(project: Path, stack: str, text: str) -> FieldExplanation:
     return FieldExplanation(field, value, origins, untried, catalogue_lines(probes.plan, value), component)
 
 
-def _found(probes: StackProbes, text: str) -> tuple[ObjectField, View, Objects, str]:
-    """The field, and the smallest rendering that has it: as of a stack that only serves models or only makes a
-    cluster, or the whole.
+class _Found(NamedTuple):
+    """Field, the view of the plan in whose rendering it was found, that rendering, and the field's component."""
+
+    field: ObjectField
+    view: View
+    objects: Objects
+    component: str
+
+
+def _found(probes: StackProbes, text: str) -> _Found:
+    """The field, in the smallest rendering that has it: of the unit whose name the object's begins with, as of a stack
+    that only serves models or only makes a cluster, or the whole.
 
     Raises:
-        KitError: neither has it, or the whole can't be rendered (files of other projects aren't to be had).
+        KitError: none has it, or the whole can't be rendered (files of other projects aren't to be had).
     """
-    resources = probes.resources(in_cluster(probes.plan))
-    objects = {identity(item): item.inputs for item in resources}
+    unit = _view_of_unit(probes.plan, text)
+    with suppress(KitError):
+        if unit is not None:
+            return _found_in(probes.resources(unit(probes.plan)), text, unit)
     try:
-        field = object_field(text, objects)
+        return _found_in(probes.resources(in_cluster(probes.plan)), text, in_cluster)
     except KitError as not_there:
         try:
             resources = probes.resources(probes.plan)
         except KitError as refused:
             rest = f"The rest of the stack can't be rendered: {refused.message}"
             raise KitError(not_there.message, f"{not_there.remedy}\n{rest}\n{refused.remedy or ''}") from refused
-        objects = {identity(item): item.inputs for item in resources}
-        field = object_field(text, objects)
-        of_layer = probes.rendered(of_cluster(probes.plan))
-        same = field.of(of_layer) == field.of(objects)
-        return field, of_cluster if same else whole, of_layer if same else objects, _component(resources, field)
-    component = _component(resources, field)
-    part = _of_its_unit(probes, field, objects) or _View(in_cluster, objects)
-    return field, part.view, part.objects, component
+    found = _found_in(resources, text, whole)
+    of_layer = probes.rendered(of_cluster(probes.plan))
+    same = found.field.of(of_layer) == found.field.of(found.objects)
+    return found._replace(view=of_cluster, objects=of_layer) if same else found
 
 
-class _View(NamedTuple):
-    view: View
-    objects: Objects
+def _found_in(resources: Sequence[Declared], text: str, view: View) -> _Found:
+    objects = {identity(item): item.inputs for item in resources}
+    field = object_field(text, objects)
+    return _Found(field, view, objects, _component(resources, field))
 
 
-def _of_its_unit(probes: StackProbes, field: ObjectField, objects: Objects) -> _View | None:
-    """The rendering of an object's unit alone, where there are others and the field is the same in it."""
-    units = [(unit.name, i, j) for i, model in enumerate(probes.plan.models) for j, unit in enumerate(model.units)]
-    own = [item for item in units if field.name.startswith(without_digests(item[0]))]
-    if len(units) == 1 or len(own) != 1:
-        return None
-    view = of_unit(*own[0][1:])
-    rendered = probes.rendered(view(probes.plan))
-    return _View(view, rendered) if field.of(rendered) == field.of(objects) else None
+def _view_of_unit(plan: Plan, text: str) -> View | None:
+    """The view of the unit alone whose name an object's name begins with, where there are other units. Its objects are
+    the same as in the whole.
+    """
+    name = text.partition("/")[2]
+    units = [(unit.name, i, j) for i, model in enumerate(plan.models) for j, unit in enumerate(model.units)]
+    own = [indexes for unit_name, *indexes in units if name.startswith(without_digests(unit_name))]
+    return of_unit(*own[0]) if len(units) > 1 and len(own) == 1 else None
 
 
 def _component(resources: Sequence[Declared], field: ObjectField) -> str:
