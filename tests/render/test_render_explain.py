@@ -9,7 +9,7 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
 from llmd_oke.explain.explanation import FieldExplanation, KeyExplanation, explain_field, explain_key
-from llmd_oke.explain.probes import StackProbes, in_cluster, of_unit, whole
+from llmd_oke.explain.probes import StackProbes, in_cluster, of_cluster, of_unit, whole
 from llmd_oke.planning import Plan
 from llmd_oke.program.declare import Declared
 from stack_files import created_stack, model, stack, write
@@ -69,12 +69,15 @@ def test_fields_of_one_unit_of_a_created_stack_can_be_explained(project: Path):
     assert origins(found) == ["models[0].engine.gpuMemoryUtilization"]
 
 
-def test_objects_of_a_unit_are_the_same_alone_and_in_the_whole_stack(project: Path):
+def test_objects_of_a_unit_or_of_the_cluster_are_the_same_alone_and_in_the_whole(project: Path):
     probes = StackProbes(project, "created")
-    alone, beside = (probes.rendered(view(probes.plan)) for view in (of_unit(0, 1), in_cluster))
-    own = [key for key in beside if key[1].startswith("gpt-oss-120b-1-")]
-    assert len(own) > 10
-    assert {key: alone.get(key) for key in own} == {key: beside[key] for key in own}
+    unit, serving, cluster, all_ = (
+        probes.rendered(view(probes.plan)) for view in (of_unit(0, 1), in_cluster, of_cluster, whole)
+    )
+    own = {key: unit[key] for key in unit if key[1].startswith("gpt-oss-120b-1-")}
+    own |= {key: cluster[key] for key in cluster if key not in serving}
+    assert {"Deployment", "Service", "NodePool", "Subnet"} <= {kind for kind, _ in own}
+    assert [key for key in own if own[key] != all_[key]] == []
 
 
 def test_a_field_of_one_key_is_explained_by_few_renderings(project: Path, monkeypatch: pytest.MonkeyPatch):

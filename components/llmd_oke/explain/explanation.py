@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,27 +84,26 @@ class _Found(NamedTuple):
 
 def _found(probes: StackProbes, text: str) -> _Found:
     """The field, in the smallest rendering that has it: of the unit whose name the object's begins with, as of a stack
-    that only serves models or only makes a cluster, or the whole.
+    that only serves models, or as of one that only makes a cluster.
 
     Raises:
-        KitError: none has it, or the whole can't be rendered (files of other projects aren't to be had).
+        KitError: none has it; names the objects of the whole, or says why that can't be rendered (files of other
+            projects aren't to be had).
     """
     unit = _view_of_unit(probes.plan, text)
-    with suppress(KitError):
-        if unit is not None:
-            return _found_in(probes.resources(unit(probes.plan)), text, unit)
-    try:
-        return _found_in(probes.resources(in_cluster(probes.plan)), text, in_cluster)
-    except KitError as not_there:
+    without: list[KitError] = []
+    for view in (unit, in_cluster, of_cluster) if unit else (in_cluster, of_cluster):
         try:
-            resources = probes.resources(probes.plan)
-        except KitError as refused:
-            rest = f"The rest of the stack can't be rendered: {refused.message}"
-            raise KitError(not_there.message, f"{not_there.remedy}\n{rest}\n{refused.remedy or ''}") from refused
-    found = _found_in(resources, text, whole)
-    of_layer = probes.rendered(of_cluster(probes.plan))
-    same = found.field.of(of_layer) == found.field.of(found.objects)
-    return found._replace(view=of_cluster, objects=of_layer) if same else found
+            return _found_in(probes.resources(view(probes.plan)), text, view)
+        except KitError as not_there:
+            without.append(not_there)
+    try:
+        resources = probes.resources(probes.plan)
+    except KitError as refused:
+        of_models = without[-2]
+        rest = f"The rest of the stack can't be rendered: {refused.message}"
+        raise KitError(of_models.message, f"{of_models.remedy}\n{rest}\n{refused.remedy or ''}") from refused
+    return _found_in(resources, text, whole)
 
 
 def _found_in(resources: Sequence[Declared], text: str, view: View) -> _Found:
@@ -139,7 +137,7 @@ def _origins(
     now = view(probes.plan)
     digest = probes.plan.config_hash in repr(field.of(objects))
     able = [probe for probe in tried if digest or not same_plan(view(probe.plan), now)]
-    likely = [probe for probe in able if _letters(steps(probe.key.path)[-1]) in _letters(field)]
+    likely = [probe for probe in able if _letters(_last_name(probe.key.path)) in _letters(field)]
     others = [probe for probe in able if probe not in likely]
     without = [comparable(field.of(objects))]
 
@@ -151,6 +149,11 @@ def _origins(
 
     parts = (likely, others)  # so that most of the others are ruled out at once
     return [origin for part in parts for origin in probes.origins(part, view, differs)]
+
+
+def _last_name(path: str) -> str:
+    """The last name of a path, without the index of an item."""
+    return [step for step in steps(path) if isinstance(step, str)][-1]
 
 
 def _letters(text: object) -> str:
