@@ -290,6 +290,7 @@ class ServerApi:
         # As vLLM has it, by the adapter's name alone (vllm/v1/core/kv_cache_utils.py: _gen_lora_extra_hash_keys).
         keys = [key for key in (generation.adapter and generation.model, generation.cache_salt) if key]
         size, salt = settings.block_size, "|".join(keys) or None
+        adapter = generation.model if self._adapters and generation.model in self._adapters.paths else None
         hashes = {key: prompt.block_hashes(size, salt) if cached else [] for key, prompt in prompts.items()}
         return [
             EngineSequence(
@@ -302,6 +303,7 @@ class ServerApi:
                 end=part.choice.end,
                 remote=remote,
                 hold=nixl and generation.wants_remote_decode,
+                adapter=adapter,
             )
             for part in parts
         ]

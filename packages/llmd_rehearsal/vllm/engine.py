@@ -177,6 +177,8 @@ class SimulatedEngine:
                 if sequence.computed == sequence.tokens:
                     self._emit_first(sequence, deadline_s)
         self._emit_decodes(step.decodes, deadline_s)
+        if self.metrics.adapters is not None:
+            self.metrics.adapters.record()
         self._begin(resume_s)
 
     def _emit_decodes(self, decodes: list[Sequence], now_s: float) -> None:
@@ -215,6 +217,8 @@ class SimulatedEngine:
         """Emit the token at the end of a prefill: the first of a sequence, or the next one after a preemption."""
         if sequence.generated == 0:
             sequence.first_token_s = now_s
+            if sequence.adapter is not None and self.metrics.adapters is not None:
+                self.metrics.adapters.begin(sequence.adapter)
             self.metrics.prompt_tokens += sequence.prompt_tokens
             self.metrics.first_token.observe(max(0.0, now_s - sequence.arrival_s))
         else:
@@ -283,6 +287,8 @@ class SimulatedEngine:
         if finish in {Finish.ABORT, Finish.ERROR}:
             sequence.latest = 0
         self._scheduler.forget(sequence)
+        if sequence.generated and sequence.adapter is not None and self.metrics.adapters is not None:
+            self.metrics.adapters.end(sequence.adapter)
         self.metrics.finished[finish.value] += 1
         if finish in {Finish.LENGTH, Finish.STOP}:
             self._record(sequence)

@@ -4,8 +4,10 @@ Each endpoint picker scrapes each server every 50 ms; therefore the constant tex
 for the numbers. Durations are model seconds.
 """
 
+import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
 from llmd_rehearsal.vllm.clocks import Lag
@@ -41,6 +43,10 @@ _DRAFTS = (
     ("drafts", "vllm:spec_decode_num_drafts_total", "counter", "Number of spec decoding drafts."),
     ("drafted_tokens", "vllm:spec_decode_num_draft_tokens_total", "counter", "Number of draft tokens."),
     ("accepted_tokens", "vllm:spec_decode_num_accepted_tokens_total", "counter", "Number of accepted tokens."),
+)
+_ADAPTERS = (
+    ("requests", "llmd_oke_simulator_adapter_requests_total", "counter", "Requests admitted for a LoRA adapter."),
+    ("loads", "llmd_oke_simulator_adapter_loads_total", "counter", "Of those, adapters that had to be loaded."),
 )
 _LAG = (
     ("recent_s", "llmd_oke_simulator_lag_seconds", "gauge", "Greatest lateness of the last seconds, wall time."),
@@ -100,12 +106,58 @@ class Histogram:
         return self._text
 
 
+class AdapterMetrics:
+    """Metrics of a server's LoRA adapters: `vllm:lora_requests_info`, and counters of the simulator's own.
+
+    As in vLLM (v1/metrics/stats.py, v1/metrics/loggers.py, v1/core/sched/scheduler.py; alike in 0.26 and 0.30) an
+    adapter is listed from its request's first token until no request for it is left, as running and as waiting at once
+    whatever its requests do, in the order in which adapters came; each combination is a series of its own that stays,
+    whose value is the time at which it last held; and the ranks of a server write into the same series.
+
+    Attributes:
+        requests: number of admitted requests for an adapter.
+        loads: number of those whose adapter had to be loaded into a slot of the GPU.
+    """
+
+    def __init__(self, slots: int, now: Callable[[], float] = time.time) -> None:
+        self.requests = 0
+        self.loads = 0
+        self._slots, self._now = slots, now
+        self._listed = Counter[str]()
+        self._last_s: dict[str, float] = {}
+
+    def begin(self, adapter: str) -> None:
+        """List the adapter of a request that got its first token."""
+        self._listed[adapter] += 1
+
+    def end(self, adapter: str) -> None:
+        """List an adapter no longer if no other request for it is under way."""
+        self._listed[adapter] -= 1
+        if not self._listed[adapter]:
+            del self._listed[adapter]
+
+    def record(self) -> None:
+        """Record the listed adapters, after a step of an engine."""
+        self._last_s[",".join(self._listed)] = self._now()
+
+    def text(self) -> str:
+        """Return the metrics in Prometheus' text format."""
+        name = "vllm:lora_requests_info"
+        label_sets = {
+            f'max_lora="{self._slots}",running_lora_adapters="{names}",waiting_lora_adapters="{names}"': last_s
+            for names, last_s in self._last_s.items()
+        }
+        samples = "".join(f"{name}{{{labels}}} {last_s}\n" for labels, last_s in label_sets.items())
+        head = f"# HELP {name} Running stats on lora requests.\n# TYPE {name} gauge\n"
+        return f"{head}{samples}{_template(_ADAPTERS, '') % _values(self, _ADAPTERS)}"
+
+
 class ServerMetrics:
     """Metrics of one engine, which is the whole server or one data parallel rank. Numbers are gauges and counters.
 
-    The simulator's own metrics, about `lag`, are part of the first rank's. `host_block_bytes` is the size in bytes of a
-    KV block in the node's memory, 0 without blocks there; `drafted` the number of tokens that a draft proposes in a
-    step, 0 without drafts.
+    The simulator's own metrics, about `lag`, are part of the first rank's, and so are those of the server's `adapters`,
+    None without LoRA adapters. `host_block_bytes` is the size in bytes of a KV block in the node's memory, 0 without
+    blocks there; `drafted` the number of tokens that a draft proposes in a step, 0 without drafts.
     """
 
     def __init__(
@@ -118,6 +170,7 @@ class ServerMetrics:
         rank: int = 0,
         host_block_bytes: float = 0.0,
         drafted: int = 0,
+        adapters: AdapterMetrics | None = None,
     ) -> None:
         labels = f'engine="{rank}",model_name="{model_name}"'
         self.running = 0
@@ -137,6 +190,7 @@ class ServerMetrics:
         self.stored_blocks = 0
         self.drafts = 0
         self.accepted_tokens = 0
+        self.adapters = adapters
         self._accepted_by_position = [0] * drafted
         self._host_block_bytes = host_block_bytes
         self.finished: dict[str, int] = dict.fromkeys(Finish, 0)
@@ -188,6 +242,8 @@ class ServerMetrics:
             counts = (float(count) for count in self._accepted_by_position)
             parts.append(self._drafts_template % (*_values(self, _DRAFTS), *counts))
         if self._lag is not None:
+            if self.adapters is not None:
+                parts.append(self.adapters.text())
             parts.append(self._lag_template % _values(self._lag, _LAG))
         return "".join(parts)
 

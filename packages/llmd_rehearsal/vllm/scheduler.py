@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from llmd_rehearsal.vllm.command import CommandSettings
-from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.sequences import Sequence
 from llmd_rehearsal.vllm.startup import CacheSize
 
@@ -124,6 +124,39 @@ class HostCache:
         return len(prefix)
 
 
+class SlotCache:
+    """LoRA adapters in the slots of an engine's GPUs; the least recently used one that no running sequence needs is
+    evicted first (vLLM, lora/worker_manager.py).
+    """
+
+    def __init__(self, slots: int, metrics: AdapterMetrics | None) -> None:
+        self._slots, self._metrics = slots, metrics
+        self._loaded: OrderedDict[str, None] = OrderedDict()
+
+    def fits(self, adapter: str | None, running: Iterable[Sequence]) -> bool:
+        """Tell whether a sequence can run beside others: they may need as many adapters as there are slots."""
+        if adapter is None:
+            return True
+        others = _adapters(running)
+        return adapter in others or len(others) < self._slots
+
+    def use(self, adapter: str, running: Iterable[Sequence]) -> None:
+        """Load the adapter of an admitted sequence if none of the slots has it."""
+        loads = adapter not in self._loaded
+        for name in (*_adapters(running), adapter):
+            self._loaded[name] = None
+            self._loaded.move_to_end(name)
+        if len(self._loaded) > self._slots:
+            self._loaded.popitem(last=False)
+        if self._metrics is not None:
+            self._metrics.requests += 1
+            self._metrics.loads += loads
+
+
+def _adapters(sequences: Iterable[Sequence]) -> dict[str, None]:
+    return {sequence.adapter: None for sequence in sequences if sequence.adapter is not None}
+
+
 @dataclass(slots=True)
 class SchedulerStep:
     """Work of the GPU's next step: one token for each of `decodes`, and a chunk of the prompt for each of `prefills`.
@@ -170,6 +203,7 @@ class Scheduler:
         self._longest = cache.max_model_len
         self._pool = BlockPool(cache.blocks)
         self._host = HostCache(cache.host_blocks)
+        self._slots = SlotCache(settings.adapters.room.slots, metrics.adapters) if settings.adapters else None
         self._decode_bench = settings.transfer is not None and settings.transfer.decode_bench
 
     @property
@@ -233,8 +267,13 @@ class Scheduler:
         return sequence
 
     def _admit(self, step: SchedulerStep, now_s: float) -> None:
+        """Admit waiting sequences in their order, past those whose adapter finds no slot."""
+        passed: list[Sequence] = []
         while self.waiting and step.budget > 0 and len(self.running) < self._settings.max_num_seqs:
             sequence = self.waiting[0]
+            if self._slots is not None and not self._slots.fits(sequence.adapter, self.running):
+                passed.append(self.waiting.popleft())
+                continue
             if not sequence.blocks:
                 self._use_cached(sequence)
             tokens = sequence.tokens - sequence.computed
@@ -247,8 +286,9 @@ class Scheduler:
                 admitted = fits and self._grow(sequence, min(tokens, step.budget))
             if not admitted:
                 self.free(sequence)  # it must not hold the cached blocks of its prompt
-                return
+                break
             self._start(self.waiting.popleft(), step, now_s)
+        self.waiting.extendleft(reversed(passed))
 
     def _start(self, sequence: Sequence, step: SchedulerStep, now_s: float) -> None:
         self._record_lookup(sequence)
@@ -258,6 +298,8 @@ class Scheduler:
         if sequence.loading_blocks:
             step.loads.append(sequence)
             return
+        if self._slots is not None and sequence.adapter is not None:
+            self._slots.use(sequence.adapter, self.running)
         sequence.scheduled_s = sequence.scheduled_s or now_s
         self.running.append(sequence)
         step.add(sequence, min(sequence.tokens - sequence.computed, step.budget))

@@ -101,7 +101,8 @@ class Sequence:
     prefix cache, `loading_blocks` of blocks that are loaded from the node's memory, and `cached_tokens` of the prompt's
     tokens found in caches (-1: not looked up yet). `emit` is called for every step with its `latest` tokens, and once
     without a token if the sequence is aborted or fails; at the last call `finish` is set. `drafts` counts the drafts
-    that were checked. `corrupted` tells whether the prompt's KV cache arrived corrupted, which changes only the text.
+    that were checked. `adapter` is the name of the LoRA adapter that answers, None for the model itself. `corrupted`
+    tells whether the prompt's KV cache arrived corrupted, which changes only the text.
     """
 
     request_id: str
@@ -113,6 +114,7 @@ class Sequence:
     end: Finish = Finish.LENGTH
     remote: RemoteBlocks | None = None
     hold: bool = False
+    adapter: str | None = None
     blocks: list[int] = field(default_factory=list[int])
     computed: int = 0
     generated: int = 0

@@ -35,7 +35,7 @@ from llmd_rehearsal.vllm.command import CommandSettings, ServerNode, StartRefusa
 from llmd_rehearsal.vllm.compiled_code import CompiledCode
 from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.groups import RankGroup
-from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.startup import (
     CacheSize,
@@ -289,13 +289,22 @@ class SimulatedServer:
             self._write(f"INFO llmd-oke rehearsal: times of {model.name} are bounds; there are no figures for this GPU")
         self._write(f"INFO Available KV cache memory: {cache.available_gib_per_gpu:.2f} GiB")
         self._write(f"INFO GPU KV cache size: {cache.tokens:,} tokens")
-        engines = tuple(self._engine(options.of_rank(rank), rank, model, cache, latency) for rank in options.ranks)
+        shared = AdapterMetrics(options.adapters.room.slots) if options.adapters else None
+        engines = tuple(
+            self._engine(options.of_rank(rank), rank, model, cache, latency, shared) for rank in options.ranks
+        )
         served = options.served_model_names[0]
         adapters = ServedAdapters(options.adapters, base, served, files, self._write) if options.adapters else None
         return _Parts(options, model, engines, adapters, no_vocabulary)
 
     def _engine(
-        self, options: CommandSettings, rank: int, model: CatalogueModel, cache: CacheSize, latency: LatencyModel
+        self,
+        options: CommandSettings,
+        rank: int,
+        model: CatalogueModel,
+        cache: CacheSize,
+        latency: LatencyModel,
+        adapters: AdapterMetrics | None,
     ) -> SimulatedEngine:
         simulation, transfer = self._simulation, options.transfer
         config = document(
@@ -317,6 +326,7 @@ class SimulatedServer:
             rank=rank,
             host_block_bytes=block_bytes,
             drafted=options.draft.tokens if options.draft else 0,
+            adapters=adapters,
         )
         engine = SimulatedEngine(
             options, cache, latency, metrics, simulation.clock, simulation.network, self._write, self._crash

@@ -1,8 +1,11 @@
 """LoRA adapters of a stack file: room in the servers, names, and what refuses them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from llmd_oke.values import open_project, values_folder
 from stack_files import model, plan, problems
 
 REVISION = "a" * 40
@@ -62,9 +65,15 @@ def test_adapters_are_refused_with_a_release_not_known_to_support_them():
     assert "llm-d-0.7.0" in refused(llama(SQL, room={}), release="llm-d-0.7.0")["models[0].engine.adapters"]
 
 
-def test_adapters_are_refused_with_a_router_not_known_to_rewrite_names():
-    problem = refused(llama(SQL, room={}), override={"router": "llm-d-0.6.0"})["models[0].engine.adapters"]
-    assert "endpoint picker of llm-d-0.6.0" in problem
+def test_adapters_are_refused_with_a_router_not_known_to_rewrite_names(tmp_path: Path):
+    release = yaml.safe_load((values_folder() / "releases" / "llm-d-0.6.0.yaml").read_text())
+    release["name"] = "older"
+    del release["router"]["rewrites"], release["former_names"]
+    (tmp_path / "values" / "releases").mkdir(parents=True)
+    (tmp_path / "values" / "releases" / "older.yaml").write_text(yaml.safe_dump(release))
+    open_project(tmp_path)
+    problem = refused(llama(SQL, room={}), override={"router": "older"})["models[0].engine.adapters"]
+    assert "endpoint picker of older" in problem
 
 
 def test_servers_without_an_endpoint_picker_cannot_have_adapters():

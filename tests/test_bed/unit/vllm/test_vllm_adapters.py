@@ -14,7 +14,7 @@ from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.command import IGNORED_ADAPTERS, StartRefusal, settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
-from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.nixl import TransferNetwork
 from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size
 from llmd_tuner.latency_models import latency_model
@@ -43,7 +43,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         words = ["vllm", "serve", LLAMA, "--enable-lora", "--max-lora-rank=16", *flags]
         options = settings(words, {**UPDATES, **environment})
         cache, latency = cache_size(options, chosen, nodes), latency_model(model("gpt-oss-120b"), nodes)
-        metrics = ServerMetrics(LLAMA, {}, connector=False, lag=clock.lag, rank=0)
+        adapters = AdapterMetrics(options.adapters.room.slots)
+        metrics = ServerMetrics(LLAMA, {}, connector=False, lag=clock.lag, rank=0, adapters=adapters)
         engine = SimulatedEngine(options, cache, latency, metrics, clock, TransferNetwork())
         files = ContainerFiles({"/model-cache": str(tmp_path)})
         served = ServedAdapters(options.adapters, BASE, LLAMA, files, lambda _: None)
@@ -151,3 +152,52 @@ def test_a_missing_adapter_folder_ends_the_server():
     assert options.adapters is not None
     with pytest.raises(StartRefusal, match="VLLM_LORA_RESOLVER_CACHE_DIR"):
         ServedAdapters(options.adapters, BASE, LLAMA, ContainerFiles({}), print)
+
+
+async def info(client: Any) -> list[tuple[str, float]]:
+    """Return the labels of `vllm:lora_requests_info` and the times at which they last held, the latest last."""
+    lines = (await (await client.get("/metrics")).text()).splitlines()
+    found = [line.rpartition(" ") for line in lines if line.startswith("vllm:lora_requests_info{")]
+    return sorted(((labels, float(time_s)) for labels, _, time_s in found), key=lambda item: item[1])
+
+
+def labels(names: str) -> str:
+    """The labels of vLLM, which lists the same adapters as running and as waiting."""
+    sets = f'max_lora="2",running_lora_adapters="{names}",waiting_lora_adapters="{names}"'
+    return f"vllm:lora_requests_info{{{sets}}}"
+
+
+async def counted(client: Any, name: str) -> int:
+    lines = (await (await client.get("/metrics")).text()).splitlines()
+    return int(float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2]))
+
+
+async def test_an_adapter_is_listed_while_requests_for_it_are_under_way(start, tmp_path: Path):
+    client = await start("--max-loras=2")
+    adapter(tmp_path, "sql-1")
+    assert await info(client) == []
+    await text(client, "sql-1")
+    assert {item for item, _ in await info(client)} == {labels(""), labels("sql-1")}
+    assert (await info(client))[-1][0] == labels("")
+
+
+async def test_requests_beyond_the_slots_wait_for_a_slot_and_not_for_their_turn(start, tmp_path: Path):
+    client = await start("--max-loras=2")
+    for name in ("sql-1", "sql-2", "sql-3"):
+        adapter(tmp_path, name)
+    names = ["sql-1", "sql-2", "sql-3", "sql-1", LLAMA]
+    answers = await asyncio.gather(*(ask(client, name, max_tokens=40) for name in names))
+    assert [status for status, _ in answers] == [200] * 5
+    listed = {item for item, _ in await info(client)}
+    assert labels("sql-1,sql-2") in listed
+    assert not any("sql-3" in item and "sql-1" in item and "sql-2" in item for item in listed)
+
+
+async def test_an_adapter_is_loaded_once_while_it_stays_in_a_slot(start, tmp_path: Path):
+    client = await start("--max-loras=2")
+    for name in ("sql-1", "sql-2", "sql-3"):
+        adapter(tmp_path, name)
+    for name in ("sql-1", "sql-2", "sql-1", "sql-3", "sql-1", "sql-2", LLAMA):
+        await text(client, name)
+    assert await counted(client, "llmd_oke_simulator_adapter_requests_total") == 6
+    assert await counted(client, "llmd_oke_simulator_adapter_loads_total") == 4
