@@ -11,7 +11,8 @@ Simplifications, all of them deliberate:
   list of token ids counts exactly, a chat template adds nothing but the role, an answer is a row of short words.
 - An answer has `max_tokens` tokens, with or without `ignore_eos`. A chat without a limit gets 64 to 319 tokens, by its
   prompt and the seed. `stop`, sampling, `logprobs`, tools and structured outputs are judged and then read over; a
-  response (`/v1/responses`) is one message, and none is stored. Embeddings and adapters are refused.
+  response (`/v1/responses`) is one message, and none is stored. Embeddings are refused. Adapters cost no time: not in a
+  step, and not as they are loaded into a slot.
 - Pipeline parallelism is refused at start. Speculative decoding and expert-parallel communication change nothing. Of
   the KV connectors, NixlConnector, DecodeBenchConnector and OffloadingConnector with host memory alone are simulated,
   the last beside one of the others too; all others are refused. What is kept in host memory is loaded at the peak rate

@@ -151,8 +151,8 @@ class ServerApi:
     async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await _body(request, since_0_30=self._limits.since_0_30)
         prompt = chat_prompt(body["messages"]) if "messages" in body else Prompt(str(body.get("prompt", "")))
-        count, limit = prompt.tokens, self._limits.max_model_len
-        answer = {"count": count, "max_model_len": limit, "tokens": list(range(count)), "token_strs": None}
+        tokens, limit = list(prompt.token_ids), self._limits.max_model_len
+        answer = {"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None}
         return web.json_response(answer)
 
     async def _create(self, request: web.BaseRequest, judge: Judge) -> web.StreamResponse:
@@ -304,6 +304,8 @@ class ServerApi:
                 remote=remote,
                 hold=nixl and generation.wants_remote_decode,
                 adapter=adapter,
+                cache_salt=generation.cache_salt,
+                token_ids=part.choice.prompt.token_ids if settings.kv_events else (),
             )
             for part in parts
         ]

@@ -20,6 +20,8 @@ from llmd_oke.config.engine import AdapterSlots, Flag, flag_of, flags_by_name
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_pods.compiled_code.start import server_command
 
+from llmd_rehearsal.vllm.kv_events import KvEventSettings
+
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
 OFFLOADING_CONNECTOR = "OffloadingConnector"
@@ -194,6 +196,7 @@ class CommandSettings:
     """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
     adapters: AdapterSettings | None = None
     draft: DraftSettings | None = None
+    kv_events: KvEventSettings | None = None
 
     @property
     def ranks(self) -> range:
@@ -280,6 +283,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         hybrid=None if separate is None else not separate,
         adapters=_adapters(namespace, environment),
         draft=_draft(namespace, environment),
+        kv_events=_kv_events(namespace),
     )
 
 
@@ -360,6 +364,17 @@ def _draft(namespace: argparse.Namespace, environment: Mapping[str, str]) -> Dra
         raise StartRefusal(1, "ValueError: num_speculative_tokens was provided but without speculative model.")
     percent = min(100, max(0, _number(environment, ACCEPTED_PERCENT, _ACCEPTED_PERCENT)))
     return DraftSettings(method, model, values.get("revision"), tokens, percent)
+
+
+def _kv_events(namespace: argparse.Namespace) -> KvEventSettings | None:
+    """KV cache events, None if the server publishes none (vllm/config/kv_events.py)."""
+    values = _object(namespace.kv_events_config or {}, "kv-events-config")
+    if not values.get("enable_kv_cache_events") or values.get("publisher") == "null":
+        return None
+    endpoint = re.fullmatch(r"tcp://\*:(\d+)", values.get("endpoint", "tcp://*:5557"))
+    if endpoint is None or values.get("replay_endpoint") is not None:
+        raise StartRefusal(1, "llmd-oke rehearsal: KV cache events are simulated at tcp://*:PORT, without a replay.")
+    return KvEventSettings(int(endpoint[1]), values.get("topic", ""))
 
 
 def _batched_tokens(namespace: argparse.Namespace, argv: Sequence[str], max_model_len: int | None) -> int:

@@ -13,6 +13,7 @@ from llmd_tuner.latency import LatencyModel
 
 from llmd_rehearsal.vllm.clocks import ModelClock
 from llmd_rehearsal.vllm.command import CommandSettings
+from llmd_rehearsal.vllm.kv_events import KvEvents
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Handover, TransferNetwork
 from llmd_rehearsal.vllm.scheduler import Scheduler, SchedulerStep
@@ -33,6 +34,7 @@ class SimulatedEngine:
         network: TransferNetwork,
         log: Callable[[str], None] = lambda _: None,
         crash: Callable[[], None] = lambda: None,
+        events: KvEvents | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
@@ -43,7 +45,8 @@ class SimulatedEngine:
         self._overhead_s = latency.factors.prefill_overhead_s
         self._server = latency.server(settings.parallelism)
         self._draft = settings.draft
-        self._scheduler = Scheduler(settings, cache, metrics)
+        self._events = events
+        self._scheduler = Scheduler(settings, cache, metrics, events)
         sizes = latency.sizes  # of windows a server offers one block more than may be needed (vLLM, `blocks_per_sw`)
         offers = sizes.windows_alone and sizes.window_layers
         self._offered_blocks = -(-sizes.window_tokens // settings.block_size) + 1 if offers else 0
@@ -179,6 +182,8 @@ class SimulatedEngine:
         self._emit_decodes(step.decodes, deadline_s)
         if self.metrics.adapters is not None:
             self.metrics.adapters.record()
+        if self._events is not None:
+            self._events.publish()
         self._begin(resume_s)
 
     def _emit_decodes(self, decodes: list[Sequence], now_s: float) -> None:

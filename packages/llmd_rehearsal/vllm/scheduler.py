@@ -4,11 +4,12 @@ Running sequences come first, then the queue in order of arrival; a step has at 
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from llmd_rehearsal.vllm.command import CommandSettings
+from llmd_rehearsal.vllm.kv_events import KvEvents
 from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.sequences import Sequence
 from llmd_rehearsal.vllm.startup import CacheSize
@@ -17,11 +18,13 @@ from llmd_rehearsal.vllm.startup import CacheSize
 class BlockPool:
     """The KV blocks of one server: a fixed number, with reference counts and the prefix cache.
 
-    Unused blocks keep their content until they are allocated again, the least recently used first.
+    Unused blocks keep their content until they are allocated again, the least recently used first; `evicted` is then
+    called with the content's hash.
     """
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, evicted: Callable[[int], None] = lambda _: None) -> None:
         self.size = blocks
+        self._evicted = evicted
         self._untouched = 0
         self._free: OrderedDict[int, None] = OrderedDict()
         self._users: dict[int, int] = {}
@@ -93,6 +96,7 @@ class BlockPool:
         content = self._content.pop(block, None)
         if content is not None:
             del self._block_of[content]
+            self._evicted(content)
 
 
 class HostCache:
@@ -193,7 +197,9 @@ class SchedulerStep:
 class Scheduler:
     """Queue, running sequences and KV blocks of one engine."""
 
-    def __init__(self, settings: CommandSettings, cache: CacheSize, metrics: ServerMetrics) -> None:
+    def __init__(
+        self, settings: CommandSettings, cache: CacheSize, metrics: ServerMetrics, events: KvEvents | None = None
+    ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._settings = settings
@@ -201,7 +207,8 @@ class Scheduler:
         self._drafted = settings.draft.tokens if settings.draft else 0
         self._metrics = metrics
         self._longest = cache.max_model_len
-        self._pool = BlockPool(cache.blocks)
+        self._events = events
+        self._pool = BlockPool(cache.blocks, events.remove) if events else BlockPool(cache.blocks)
         self._host = HostCache(cache.host_blocks)
         self._slots = SlotCache(settings.adapters.room.slots, metrics.adapters) if settings.adapters else None
         self._decode_bench = settings.transfer is not None and settings.transfer.decode_bench
@@ -223,6 +230,8 @@ class Scheduler:
         full = min(sequence.computed // self._block_size, len(sequence.hashes))
         for index in range(sequence.cached_blocks, full):
             self._pool.cache(sequence.blocks[index], sequence.hashes[index])
+        if self._events is not None:
+            self._events.store(sequence, sequence.cached_blocks, full)
         self._metrics.stored_blocks += self._host.store(sequence.hashes[sequence.cached_blocks : full])
         sequence.cached_blocks = max(sequence.cached_blocks, full)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import cast
+from zlib import crc32
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -21,6 +22,16 @@ class Prompt:
     def tokens(self) -> int:
         """Number of the prompt's tokens: of ids, or of groups of four characters, rounded up."""
         return -(-len(self.content) // CHARACTERS_PER_TOKEN) if isinstance(self.content, str) else len(self.content)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The prompt's token ids; those of a text are checksums of its groups of four characters, as there is no
+        tokenizer.
+        """
+        if not isinstance(self.content, str):
+            return self.content
+        starts = range(0, len(self.content), CHARACTERS_PER_TOKEN)
+        return tuple(crc32(self.content[start : start + CHARACTERS_PER_TOKEN].encode()) for start in starts)
 
     def block_hashes(self, block_size: int, salt: str | None = None) -> list[int]:
         """Return a hash of each full block, over the block, all blocks before it and the request's `cache_salt`; hashes
@@ -101,8 +112,9 @@ class Sequence:
     prefix cache, `loading_blocks` of blocks that are loaded from the node's memory, and `cached_tokens` of the prompt's
     tokens found in caches (-1: not looked up yet). `emit` is called for every step with its `latest` tokens, and once
     without a token if the sequence is aborted or fails; at the last call `finish` is set. `drafts` counts the drafts
-    that were checked. `adapter` is the name of the LoRA adapter that answers, None for the model itself. `corrupted`
-    tells whether the prompt's KV cache arrived corrupted, which changes only the text.
+    that were checked. `adapter` is the name of the LoRA adapter that answers, None for the model itself; `cache_salt`
+    is the request's. `token_ids` are those of the prompt, empty unless the server publishes KV cache events.
+    `corrupted` tells whether the prompt's KV cache arrived corrupted, which changes only the text.
     """
 
     request_id: str
@@ -115,6 +127,8 @@ class Sequence:
     remote: RemoteBlocks | None = None
     hold: bool = False
     adapter: str | None = None
+    cache_salt: str | None = None
+    token_ids: tuple[int, ...] = ()
     blocks: list[int] = field(default_factory=list[int])
     computed: int = 0
     generated: int = 0

@@ -71,3 +71,25 @@ def test_reusing_an_adapters_name_for_another_revision_reuses_cached_prompts(ada
     replaced = {"lora_name": one, "lora_path": path, "load_inplace": True}
     adapted.client.post("/v1/load_lora_adapter", json=replaced).raise_for_status()
     assert adapted.text(one, LONG_PROMPT) != right
+
+
+def listed_adapters(adapted: Adapted) -> str:
+    """Return the labels of the latest series of `vllm:lora_requests_info`."""
+    lines = adapted.client.get("/metrics").text.splitlines()
+    series = [line.rpartition(" ") for line in lines if line.startswith("vllm:lora_requests_info{")]
+    return max(series, key=lambda item: float(item[2]))[0]
+
+
+def test_metrics_list_an_adapter_twice_while_a_request_for_it_is_under_way(adapted: Adapted) -> None:
+    """As running and as waiting at once, which is what simulated servers tell routers too."""
+    name = adapted.cache.adapter("told", seed=6)
+    body = {"model": name, "prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True}
+    with adapted.client.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        during = listed_adapters(adapted)
+        for _ in lines:
+            pass
+    labels = 'max_lora="2",running_lora_adapters="{0}",waiting_lora_adapters="{0}"'
+    assert during == f"vllm:lora_requests_info{{{labels.format(name)}}}"
+    assert listed_adapters(adapted) == f"vllm:lora_requests_info{{{labels.format('')}}}"

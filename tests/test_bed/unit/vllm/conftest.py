@@ -7,6 +7,7 @@ import pytest
 from llmd_rehearsal.vllm.clocks import Lag
 from llmd_rehearsal.vllm.command import KeyValueTransfer, settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
+from llmd_rehearsal.vllm.kv_events import EventBatch, KvEvents
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
@@ -39,6 +40,7 @@ class Server:
     transfer: KeyValueTransfer | None
     block_size: int
     log: list[str]
+    published: list[EventBatch]
     leave: Callable[[], None] = lambda: None
 
     @property
@@ -65,6 +67,7 @@ class Server:
             self.clock.now(),
             remote=remote,
             hold=hold,
+            token_ids=prompt.token_ids,
         )
         self.engine.submit(sequence)
         return Request(sequence, times)
@@ -110,10 +113,12 @@ def serve_fixture(clock: VirtualClock, network: TransferNetwork) -> Callable[...
         drafted = options.draft.tokens if options.draft else 0
         metrics = ServerMetrics("m", {}, connector=options.transfer is not None, lag=Lag(), drafted=drafted)
         log: list[str] = []
+        published: list[EventBatch] = []
+        events = KvEvents(options.block_size, "full_attention", 0, published.append) if options.kv_events else None
         engine = SimulatedEngine(
-            options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed")
+            options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"), events
         )
-        server = Server(engine, clock, latency, options.transfer, options.block_size, log)
+        server = Server(engine, clock, latency, options.transfer, options.block_size, log, published)
         if options.transfer is not None and options.transfer.nixl:
             identity = Identity(
                 options.transfer.engine_id, host, options.transfer.side_channel_port, host, name, image,

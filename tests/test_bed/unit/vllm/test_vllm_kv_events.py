@@ -1,0 +1,87 @@
+"""KV cache events of simulated servers: what is told of prompts' blocks, and the messages that carry it."""
+
+import socket
+from collections.abc import Callable
+
+import msgspec
+import pytest
+import zmq
+from conftest import Server
+from llmd_rehearsal.vllm.command import StartRefusal, settings
+from llmd_rehearsal.vllm.kv_events import BlockRemoved, BlockStored, EventBatch, EventPublisher, KvEventSettings
+
+FLAGS = ("--kv-events-config.enable_kv_cache_events=true", "--block-size=16")
+MODEL = "openai/gpt-oss-120b"
+
+
+def events(server: Server) -> list[BlockStored | BlockRemoved]:
+    return [event for batch in server.published for event in batch.events]
+
+
+def test_the_full_blocks_of_a_computed_prompt_are_published_as_stored(serve: Callable[..., Server]):
+    server = serve(*FLAGS)
+    server.request(40, 1)
+    server.clock.run()
+    (event,) = events(server)
+    assert isinstance(event, BlockStored)
+    assert (event.token_ids, event.block_size, event.parent_block_hash) == (list(range(32)), 16, None)
+    assert (len(event.block_hashes), event.extra_keys) == (2, [None, None])
+
+
+def test_only_new_blocks_of_a_cached_prefix_are_published_after_their_parent(serve: Callable[..., Server]):
+    server = serve(*FLAGS)
+    for tokens in (40, 70):
+        server.request(tokens, 1)
+        server.clock.run()
+    first, second = events(server)
+    assert isinstance(first, BlockStored)
+    assert isinstance(second, BlockStored)
+    assert (second.parent_block_hash, second.token_ids) == (first.block_hashes[-1], list(range(32, 64)))
+
+
+def test_blocks_that_make_room_for_others_are_published_as_removed(serve: Callable[..., Server]):
+    server = serve(*FLAGS, "--num-gpu-blocks-override=5", "--max-model-len=80")
+    for start in (0, 1000):
+        server.request(48, 1, start)
+        server.clock.run()
+    stored, *removed, _ = events(server)
+    assert isinstance(stored, BlockStored)
+    gone = [value for event in removed for value in event.block_hashes]
+    assert gone
+    assert set(gone) < set(stored.block_hashes)
+    assert all(isinstance(event, BlockRemoved) for event in removed)
+
+
+def test_a_server_without_the_flag_publishes_nothing(serve: Callable[..., Server]):
+    server = serve()
+    server.request(400, 1)
+    server.clock.run()
+    assert server.published == []
+
+
+def test_a_subscriber_gets_topic_number_and_events_in_messagepack():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    publisher = EventPublisher(KvEventSettings(port, "kv@10.0.0.1:8000@m"), 0, None)
+    batch = EventBatch(1.5, [BlockRemoved(block_hashes=[7], medium="GPU", group_idx=0)], 0)
+    with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
+        subscriber.connect(f"tcp://127.0.0.1:{port}")
+        subscriber.setsockopt(zmq.SUBSCRIBE, b"kv@")
+        sent = 0
+        while not subscriber.poll(50):  # what is sent before the subscription arrives is dropped
+            publisher.send(batch)
+            sent += 1
+        topic, number, payload = subscriber.recv_multipart()
+    publisher.close()
+    publisher.send(batch)
+    assert topic == b"kv@10.0.0.1:8000@m"
+    assert int.from_bytes(number, "big") < sent
+    event = {"type": "BlockRemoved", "block_hashes": [7], "medium": "GPU", "group_idx": 0}
+    assert msgspec.msgpack.decode(payload) == [1.5, [event], 0]
+
+
+@pytest.mark.parametrize("key", ["endpoint=ipc://events", "replay_endpoint=tcp://*:5558"])
+def test_event_sockets_that_are_not_simulated_end_the_start(key: str):
+    with pytest.raises(StartRefusal, match="without a replay"):
+        settings(["vllm", "serve", MODEL, FLAGS[0], f"--kv-events-config.{key}"], {})
