@@ -13,7 +13,7 @@ from llmd_tuner.latency import LatencyModel
 
 from llmd_rehearsal.vllm.clocks import ModelClock
 from llmd_rehearsal.vllm.command import CommandSettings
-from llmd_rehearsal.vllm.kv_events import KvEvents
+from llmd_rehearsal.vllm.kv_events import KvEventLog
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Handover, TransferNetwork
 from llmd_rehearsal.vllm.scheduler import Scheduler, SchedulerStep
@@ -34,7 +34,7 @@ class SimulatedEngine:
         network: TransferNetwork,
         log: Callable[[str], None] = lambda _: None,
         crash: Callable[[], None] = lambda: None,
-        events: KvEvents | None = None,
+        events: KvEventLog | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics

@@ -92,7 +92,7 @@ class EventPublisher:
         self._socket.close()
 
 
-class KvEvents:
+class KvEventLog:
     """KV cache events of one engine, which are published together after each of its steps.
 
     `kind` is vLLM's name for the attention of the layers, such as `full_attention`.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from llmd_rehearsal.vllm.command import CommandSettings
-from llmd_rehearsal.vllm.kv_events import KvEvents
+from llmd_rehearsal.vllm.kv_events import KvEventLog
 from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.sequences import Sequence
 from llmd_rehearsal.vllm.startup import CacheSize
@@ -198,7 +198,7 @@ class Scheduler:
     """Queue, running sequences and KV blocks of one engine."""
 
     def __init__(
-        self, settings: CommandSettings, cache: CacheSize, metrics: ServerMetrics, events: KvEvents | None = None
+        self, settings: CommandSettings, cache: CacheSize, metrics: ServerMetrics, events: KvEventLog | None = None
     ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []

@@ -35,7 +35,7 @@ from llmd_rehearsal.vllm.command import CommandSettings, ServerNode, StartRefusa
 from llmd_rehearsal.vllm.compiled_code import CompiledCode
 from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.groups import RankGroup
-from llmd_rehearsal.vllm.kv_events import EventPublisher, KvEvents
+from llmd_rehearsal.vllm.kv_events import EventPublisher, KvEventLog
 from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.startup import (
@@ -334,7 +334,7 @@ class SimulatedServer:
             publisher = EventPublisher(options.kv_events, rank, self.container.network_namespace)
             self._leaves.append(publisher.close)
             kind = "full_attention" if model.architecture.latent_attention is None else "mla_attention"
-            events = KvEvents(options.block_size, kind, rank, publisher.send)
+            events = KvEventLog(options.block_size, kind, rank, publisher.send)
         engine = SimulatedEngine(
             options, cache, latency, metrics, simulation.clock, simulation.network, self._write, self._crash, events
         )

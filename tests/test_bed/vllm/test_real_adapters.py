@@ -81,7 +81,7 @@ def listed_adapters(adapted: Adapted) -> str:
 
 
 def test_metrics_list_an_adapter_twice_while_a_request_for_it_is_under_way(adapted: Adapted) -> None:
-    """As running and as waiting at once, which is what simulated servers tell routers too."""
+    """The metric lists it as running and as waiting at once; simulated servers tell routers the same."""
     name = adapted.cache.adapter("told", seed=6)
     body = {"model": name, "prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True}
     with adapted.client.stream("POST", "/v1/completions", json=body) as answer:

@@ -7,7 +7,7 @@ import pytest
 from llmd_rehearsal.vllm.clocks import Lag
 from llmd_rehearsal.vllm.command import KeyValueTransfer, settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
-from llmd_rehearsal.vllm.kv_events import EventBatch, KvEvents
+from llmd_rehearsal.vllm.kv_events import EventBatch, KvEventLog
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
@@ -114,7 +114,7 @@ def serve_fixture(clock: VirtualClock, network: TransferNetwork) -> Callable[...
         metrics = ServerMetrics("m", {}, connector=options.transfer is not None, lag=Lag(), drafted=drafted)
         log: list[str] = []
         published: list[EventBatch] = []
-        events = KvEvents(options.block_size, "full_attention", 0, published.append) if options.kv_events else None
+        events = KvEventLog(options.block_size, "full_attention", 0, published.append) if options.kv_events else None
         engine = SimulatedEngine(
             options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"), events
         )
