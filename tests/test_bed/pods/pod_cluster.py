@@ -13,8 +13,8 @@ import httpx2
 import yaml
 from llmd_rehearsal import control_plane
 from llmd_rehearsal.agent_config import AgentConfig, BackOffConfig, NodeConfig, NodeTaint
-from llmd_rehearsal.cluster_plan import NODE_CONTROL_PORT
-from llmd_rehearsal.cluster_spec import ClusterSpec, FileReady, ProcessSpec, TcpReady
+from llmd_rehearsal.cluster_plan import NODE_CONTROL_PORT, SIMULATOR_PORT, SIMULATOR_URL
+from llmd_rehearsal.cluster_spec import ClusterSpec, FileReady, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.programs import locate
 
@@ -65,9 +65,12 @@ def cluster_spec(state: Path) -> ClusterSpec:
         probe_time_scale=0.1,
         control_port=NODE_CONTROL_PORT,
         back_off=BackOffConfig(first_s=30, longest_s=30),
+        simulator_url=SIMULATOR_URL,
     )
     (state / "agent.json").write_text(config.model_dump_json())
     agent = (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(state / "agent.json"))
+    times = ("--time-scale", "0.1", "--startup-seconds", "0")
+    simulator = (sys.executable, "-m", "llmd_rehearsal.vllm", "--listen", f"127.0.0.1:{SIMULATOR_PORT}", *times)
     socket = str(state / "api.sock")
     gateway = (
         sys.executable,
@@ -79,7 +82,10 @@ def cluster_spec(state: Path) -> ClusterSpec:
     return ClusterSpec(
         processes=(
             *control.processes,
-            ProcessSpec("agent", agent, after=("kube-apiserver",), readiness=TcpReady(53, control_plane.DNS_SERVICE)),
+            ProcessSpec("vllm", simulator, readiness=HttpReady(f"{SIMULATOR_URL}/healthz")),
+            ProcessSpec(
+                "agent", agent, after=("kube-apiserver", "vllm"), readiness=TcpReady(53, control_plane.DNS_SERVICE)
+            ),
             ProcessSpec("gateway", gateway, readiness=FileReady(socket)),
         )
     )
