@@ -197,6 +197,11 @@ def mapped(value: pulumi.Input[str], function: Callable[[str], str]) -> Any:
     return function(value) if isinstance(value, str) else pulumi.Output.from_input(value).apply(function)
 
 
+def field_value(value: pulumi.Input[str]) -> str:
+    """Return a value for a field of a manifest, with the type that the field has once Pulumi has resolved outputs."""
+    return cast("str", value)
+
+
 def present(arguments: Mapping[str, Value | None]) -> dict[str, Value]:
     """Return the arguments that aren't None, by name."""
     return {key: value for key, value in arguments.items() if value is not None}

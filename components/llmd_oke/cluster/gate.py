@@ -10,7 +10,8 @@ import pulumi
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import POOL_LABEL
-from llmd_oke.objects import KubernetesObject, Manifest, inputs, outputs, present, when_declared
+from llmd_oke.kubernetes_types import Container, JobSpec, ObjectMeta, PolicyRule
+from llmd_oke.objects import KubernetesObject, Manifest, field_value, inputs, outputs, present, when_declared
 
 NAMESPACE = "kube-system"
 FOLDER = "/opt/llmd-oke"
@@ -93,16 +94,14 @@ def _rights(name: str, object_name: str, child: pulumi.ResourceOptions, *, state
     """
     group = "rbac.authorization.k8s.io"
     states_resource, states_group = operators.rdma().node_states_resource
-    of_states = {"apiGroups": [states_group], "resources": [states_resource], "verbs": ["list"]}
+    of_states: PolicyRule = {"apiGroups": [states_group], "resources": [states_resource], "verbs": ["list"]}
     metadata = {"name": f"llmd-oke-{object_name}", "labels": _LABELS}
+    of_nodes: PolicyRule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}
     role = {
         "apiVersion": f"{group}/v1",
         "kind": "ClusterRole",
         "metadata": metadata,
-        "rules": [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
-            *([of_states] if states else []),
-        ],
+        "rules": [of_nodes, *([of_states] if states else [])],
     }
     binding = {
         "apiVersion": f"{group}/v1",
@@ -123,7 +122,7 @@ def _job(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Man
     else:
         awaited = pulumi.Output.all(**present(args), program=_program())
 
-    def metadata(awaited: dict[str, Any]) -> dict[str, Any]:
+    def metadata(awaited: dict[str, Any]) -> ObjectMeta:
         digest = hashlib.sha256(json.dumps(awaited, sort_keys=True).encode()).hexdigest()[:10]
         return {
             "name": f"node-gate-{args['pool_name']}-{digest}",
@@ -140,7 +139,7 @@ def _job(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Man
     }
 
 
-def _job_spec(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Any:
+def _job_spec(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> JobSpec:
     return {
         "backoffLimit": 0,
         "activeDeadlineSeconds": args["timeout_s"] + SLACK_S,
@@ -153,13 +152,13 @@ def _job_spec(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -
                 "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
                 "nodeSelector": {POOL_LABEL: args["system_pool_name"]},
                 "containers": [_container(args, config_map)],
-                "volumes": [{"name": "program", "configMap": {"name": config_map}}],
+                "volumes": [{"name": "program", "configMap": {"name": field_value(config_map)}}],
             },
         },
     }
 
 
-def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, Any]:
+def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> Container:
     return {
         "name": "gate",
         "image": job_images().python.pinned,
@@ -172,7 +171,7 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, A
             *([f"--rdma-states={_states()}"] if args.get("rdma_in_pods") else []),
             f"--timeout-s={args['timeout_s']}",
         ],
-        "env": [{"name": "NODES", "valueFrom": {"configMapKeyRef": {"name": config_map, "key": "nodes"}}}],
+        "env": [{"name": "NODES", "valueFrom": {"configMapKeyRef": {"name": field_value(config_map), "key": "nodes"}}}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,

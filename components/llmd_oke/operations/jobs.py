@@ -18,6 +18,7 @@ from lightkube.types import CascadeType, PatchType
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 
+from llmd_oke.objects import Manifest
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.planning import Plan
 from llmd_oke.program.common import node_taints
@@ -160,13 +161,13 @@ class ClusterJobs:
         self.progress = progress
 
     @contextmanager
-    def running(self, job: dict[str, Any], others: Callable[[str], Iterable[dict[str, Any]]]) -> Generator[str]:
+    def running(self, job: Manifest, others: Callable[[str], Iterable[Manifest]]) -> Generator[str]:
         """Create a suspended Job, then the objects `others(uid)` that it needs, and start the Job; delete the Job and
         its dependents after the block. Yields the Job's UID.
         """
         name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
         self.progress.step(f"creating Job {name}")
-        created = _request(lambda: self.client.create(from_dict(job)))
+        created = _request(lambda: self.client.create(from_dict(dict(job))))
         try:
             uid = metadata(created).uid or ""
             self.create(others(uid))
@@ -176,10 +177,10 @@ class ClusterJobs:
             with suppress(ApiError, httpx2.HTTPError):
                 self.client.delete(Job, name, namespace=namespace, cascade=CascadeType.BACKGROUND)
 
-    def create(self, manifests: Iterable[dict[str, Any]]) -> None:
+    def create(self, manifests: Iterable[Manifest]) -> None:
         """Create Kubernetes objects one after the other."""
         for manifest in manifests:
-            _request(lambda item=manifest: self.client.create(from_dict(item)))
+            _request(lambda item=manifest: self.client.create(from_dict(dict(item))))
 
     def await_pods(self, place: JobSettings, count: int) -> None:
         """Wait until `count` pods of the Job run, or the Job has ended. A failed pod ends the wait with KitError."""

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import yaml
 from llmd_base.config_maps import PART_KEY, count_of, join_pieces
@@ -40,6 +39,7 @@ from pydantic import TypeAdapter, ValidationError
 from llmd_oke.catalogue import gpu_names
 from llmd_oke.catalogue.benchmarks import bench_jobs, inference_perf
 from llmd_oke.catalogue.models import model_name, names_by_repository
+from llmd_oke.objects import Manifest
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.jobs import ClusterJobs, place_of, why_ended
 from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata, texts
@@ -469,7 +469,7 @@ def tool_config(model: ModelPlan, request: LoadRequest) -> str:
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def manifests(plan: Plan, model: ModelPlan, options: LoadOptions, tool: str) -> list[dict[str, Any]]:
+def manifests(plan: Plan, model: ModelPlan, options: LoadOptions, tool: str) -> list[Manifest]:
     """Return the manifests of a load's Job and of its ConfigMaps, without creating them; `tool` is `own` or
     `inference-perf`.
 

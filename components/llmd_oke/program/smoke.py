@@ -145,7 +145,8 @@ def topology(plan: Plan, model: ModelPlan) -> ReportedTopology:
 def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> ReportedServers:
     shape, engine = plan.pools[0].shape, engine_args(model)
     spec = record(ServerSpec, role, model, plan, shape=shape, engine=engine, cache={}, tracing=None)
-    env = {entry["name"]: entry["value"] for entry in vllm.environment(spec) if "value" in entry}
+    variables = ((entry.get("name", ""), entry.get("value")) for entry in vllm.environment(spec))
+    env = {name: value for name, value in variables if value is not None}
     return ReportedServers(
         role.role,
         role.replicas * copies,

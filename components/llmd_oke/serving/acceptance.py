@@ -15,6 +15,19 @@ from llmd_oke.catalogue.benchmarks import acceptance as facts
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.shapes import POOL_LABEL, Shape
+from llmd_oke.kubernetes_types import (
+    EnvVar,
+    JobSpec,
+    NetworkPolicyPeer,
+    ObjectMeta,
+    Pod,
+    PodMeta,
+    PodSpec,
+    PolicyRule,
+    Toleration,
+    Volume,
+    VolumeMount,
+)
 from llmd_oke.objects import (
     PART_OF,
     KubernetesObject,
@@ -29,7 +42,17 @@ from llmd_oke.objects import (
 )
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
-from llmd_oke.serving.manifests import RBAC, role, role_binding, service_account, text_digest, timeouts, tolerations
+from llmd_oke.serving.manifests import (
+    RBAC,
+    from_field,
+    plain_variables,
+    role,
+    role_binding,
+    service_account,
+    text_digest,
+    timeouts,
+    tolerations,
+)
 from llmd_oke.serving.network_policies import api_server, closed_namespace, policy
 from llmd_oke.serving.units import network_annotations
 from llmd_oke.serving.vllm import security_context
@@ -156,11 +179,11 @@ class Acceptance(pulumi.ComponentResource):
     ) -> KubernetesObject:
         """Declare a pool's request and its Job, whose name contains a digest of the request."""
         name = f"{LEADER}-{pool['name']}"
-        metadata = {"name": name, "namespace": NAMESPACE, "labels": _LABELS}
+        metadata: ObjectMeta = {"name": name, "namespace": NAMESPACE, "labels": _LABELS}
         asked = request(pool, args["image"], registry_mirror(args))
         program = KubernetesObject(f"{pool['name']}-acceptance-program", program_manifest(metadata, asked), inside)
 
-        def job_metadata(pool_id: str) -> dict[str, Any]:
+        def job_metadata(pool_id: str) -> ObjectMeta:
             text = json.dumps([pool_id, pool["nodes"], asked], sort_keys=True)
             annotations = {"pulumi.com/replaceUnready": "true"}
             return {**metadata, "name": f"{name}-{text_digest(text)}", "annotations": annotations}
@@ -203,13 +226,13 @@ def shared_manifests() -> dict[str, Manifest]:
     Test pods may connect to each other on any port (NIXL, UCX and RCCL use free ones); other pods can't connect to
     them.
     """
-    leader = {"name": LEADER, "namespace": NAMESPACE, "labels": _LABELS}
-    node = {**leader, "name": NODE}
-    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "delete"]}
-    results = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "patch"]}
-    others = [{"podSelector": {"matchLabels": _NODE_LABELS}}]
-    told = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch"]}
-    given_up = {"apiGroups": [RBAC], "resources": ["rolebindings"], "verbs": ["patch", "delete"]}
+    leader: ObjectMeta = {"name": LEADER, "namespace": NAMESPACE, "labels": _LABELS}
+    node: ObjectMeta = {**leader, "name": NODE}
+    pods: PolicyRule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "delete"]}
+    results: PolicyRule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "patch"]}
+    others: list[NetworkPolicyPeer] = [{"podSelector": {"matchLabels": _NODE_LABELS}}]
+    told: PolicyRule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch"]}
+    given_up: PolicyRule = {"apiGroups": [RBAC], "resources": ["rolebindings"], "verbs": ["patch", "delete"]}
     return {
         "service-account": service_account(leader),
         "role": role(leader, [pods, results, given_up]),
@@ -228,7 +251,7 @@ def shared_manifests() -> dict[str, Manifest]:
     }
 
 
-def _once_named(key: str, right: Manifest, job_metadata: pulumi.Output[dict[str, Any]]) -> Manifest:
+def _once_named(key: str, right: Manifest, job_metadata: pulumi.Output[ObjectMeta]) -> Manifest:
     """Return one object of `rights_of`, with fields that resolve once the Job's name is known."""
 
     def field_of(field: str) -> pulumi.Output[Any]:
@@ -267,7 +290,7 @@ def rights_of(job: str) -> dict[str, Manifest]:
     }
 
 
-def program_manifest(metadata: dict[str, Any], asked: dict[str, Any]) -> Manifest:
+def program_manifest(metadata: ObjectMeta, asked: dict[str, Any]) -> Manifest:
     """Return the ConfigMap with a Job's program and its request as JSON."""
     data = {REQUEST_FILE: json.dumps(asked, sort_keys=True)}
     binary = bench_program.binary_data(LEADER_PROGRAM)
@@ -309,37 +332,41 @@ def _request(pool: AcceptedPoolArgs, image: str) -> dict[str, Any]:
     )
 
 
-def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) -> dict[str, Any]:
+def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) -> Pod:
     """Return the test pod for a node. Like a server, the pod takes all devices of the node. It tolerates the taint of
     nodes that failed an earlier acceptance, so that these are tested again.
     """
     known = facts()
+    own: Toleration = {"key": TAINT_KEY, "operator": "Equal", "value": TAINT_VALUE, "effect": TAINT_EFFECT}
     devices = {name: str(count) for name, count in shape.devices(rdma=rdma).items()}
-    amounts = known.resources.model_dump(exclude_none=True)
-    disks = pool.get("disk_folder")
-    own = {"key": TAINT_KEY, "operator": "Equal", "value": TAINT_VALUE, "effect": TAINT_EFFECT}
-    container = {
-        "name": NODE,
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": bench_program.command(),
-        "env": _environment(shape, rdma=rdma),
-        "resources": {kind: {**amount, **devices} for kind, amount in amounts.items()},
-        "securityContext": security_context(rdma=rdma),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
-            bench_program.mount(),
-            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
-            *([{"name": "local-disks", "mountPath": DISK_FOLDER}] if disks else []),
-        ],
-    }
+    amounts = bench_program.resources(known.resources)
+    mounts: list[VolumeMount] = [bench_program.mount(), {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
+    volumes: list[Volume] = [
+        bench_program.volume(NODE),
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{known.shared_memory_gib}Gi"}},
+    ]
+    if disks := pool.get("disk_folder"):
+        volumes.append({"name": "local-disks", "hostPath": {"path": disks, "type": "Directory"}})
+        mounts.append({"name": "local-disks", "mountPath": DISK_FOLDER})
+    container = bench_program.container(
+        name=NODE,
+        image=image,
+        command=bench_program.command(),
+        env=_environment(shape, rdma=rdma),
+        resources={
+            "requests": {**(amounts.get("requests") or {}), **devices},
+            "limits": {**(amounts.get("limits") or {}), **devices},
+        },
+        securityContext=security_context(rdma=rdma),
+        volumeMounts=mounts,
+    )
+    metadata: PodMeta = {"labels": _NODE_LABELS}
+    if rdma:
+        metadata["annotations"] = network_annotations(shape, shape.gpus)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "labels": _NODE_LABELS,
-            **({"annotations": network_annotations(shape, shape.gpus)} if rdma else {}),
-        },
+        "metadata": metadata,
         "spec": {
             "serviceAccountName": NODE,
             "automountServiceAccountToken": True,
@@ -348,52 +375,35 @@ def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) ->
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "tolerations": [*tolerations(shape, pool.get("node_taints") or ()), own],
             "containers": [container],
-            "volumes": [
-                bench_program.volume(NODE),
-                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{known.shared_memory_gib}Gi"}},
-                *([{"name": "local-disks", "hostPath": {"path": disks, "type": "Directory"}}] if disks else []),
-            ],
+            "volumes": volumes,
         },
     }
 
 
-def _environment(shape: Shape, *, rdma: bool) -> list[dict[str, Any]]:
+def _environment(shape: Shape, *, rdma: bool) -> list[EnvVar]:
     values = {"HOME": "/tmp", **({**shape.rdma.environment, **shape.rdma.rccl} if rdma else {})}  # noqa: S108
-    fields = {"NODE_NAME": "spec.nodeName", "POD_IP": "status.podIP"}
-    return [
-        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
-        *({"name": name, "value": value} for name, value in values.items()),
-    ]
+    node, address = from_field("NODE_NAME", "spec.nodeName"), from_field("POD_IP", "status.podIP")
+    return [node, address, *plain_variables(values)]
 
 
-def job_spec(config_map: pulumi.Input[str], limit_s: int, system_pool_name: str | None) -> dict[str, Any]:
+def job_spec(config_map: pulumi.Input[str], limit_s: int, system_pool_name: str | None) -> JobSpec:
     """Return the specification of the Job that runs the acceptance of a pool."""
-    container = {
-        "name": LEADER,
-        "image": job_images().python.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": bench_program.command(),
-        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
-        "env": [
-            bench_program.from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
-            bench_program.from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
-        ],
-        "resources": facts().leader.model_dump(exclude_none=True),
-        "securityContext": bench_program.CONTAINER_SECURITY,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [bench_program.mount()],
-    }
-    pod: dict[str, Any] = {
+    container = bench_program.container(
+        name=LEADER,
+        image=job_images().python.pinned,
+        command=bench_program.command(),
+        args=[f"{bench_program.FOLDER}/{REQUEST_FILE}"],
+        env=bench_program.identity(),
+        resources=bench_program.resources(facts().leader),
+        volumeMounts=[bench_program.mount()],
+    )
+    pod: PodSpec = {
         "restartPolicy": "Never",
         "serviceAccountName": LEADER,
         "automountServiceAccountToken": True,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": bench_program.pod_security(USER_ID),
         "containers": [container],
-        "volumes": [{"name": bench_program.VOLUME, "configMap": {"name": config_map}}],
+        "volumes": [bench_program.volume(config_map)],
     }
     if system_pool_name is not None:
         pod["nodeSelector"] = {POOL_LABEL: system_pool_name}

@@ -10,14 +10,27 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import resources
+from importlib import resources as package_files
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Unpack, cast
 
-from llmd_oke.catalogue.benchmarks import JobFacts
+import pulumi
+
+from llmd_oke.catalogue.benchmarks import Resources
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
-from llmd_oke.objects import Manifest
-from llmd_oke.serving.manifests import object_metadata
+from llmd_oke.kubernetes_types import (
+    Affinity,
+    Container,
+    EnvVar,
+    NodeSelectorTerm,
+    PodSecurityContext,
+    ResourceRequirements,
+    SecurityContext,
+    Volume,
+    VolumeMount,
+)
+from llmd_oke.objects import Manifest, field_value
+from llmd_oke.serving.manifests import RESTRICTED_CONTAINER, from_field, object_metadata
 
 PACKAGES = ("llmd_base", "llmd_bench", "llmd_pods")
 """Python packages of this project whose modules a program's archive may contain."""
@@ -32,13 +45,12 @@ _IMPORT = re.compile(
 """An import statement in this project's style: absolute names, one module for each `import`. Each preview searches the
 sources for them; parsing the sources instead would take 40 ms."""
 
-CONTAINER_SECURITY = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
+CHANGES_OWNERS: SecurityContext = {
+    **RESTRICTED_CONTAINER,
+    "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+    "runAsUser": 0,
 }
-"""Security context of a container by Kubernetes' `restricted` pod security standard, with a read-only root file system.
-"""
+"""Security context of a container that changes owners of files, as root with the capability CHOWN alone."""
 
 
 @cache
@@ -84,9 +96,9 @@ def binary_data(program: str) -> dict[str, str]:
     return {FILE: base64.b64encode(archive(program)).decode()}
 
 
-def volume(config_map: str) -> dict[str, Any]:
+def volume(config_map: pulumi.Input[str]) -> Volume:
     """Return the pod's volume with the ConfigMap of a program."""
-    return {"name": VOLUME, "configMap": {"name": config_map}}
+    return {"name": VOLUME, "configMap": {"name": field_value(config_map)}}
 
 
 def command() -> list[str]:
@@ -94,26 +106,52 @@ def command() -> list[str]:
     return ["python3", "-B", f"{FOLDER}/{FILE}"]
 
 
-def mount() -> dict[str, Any]:
+def mount() -> VolumeMount:
     """Return the volume mount of the program."""
     return {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
 
 
-def from_label(name: str, label: str) -> dict[str, Any]:
+def from_label(name: str, label: str) -> EnvVar:
     """Return an environment variable whose value is that of a label of the pod."""
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
+    return from_field(name, f"metadata.labels['{label}']")
 
 
-def pod_security(how: JobFacts) -> dict[str, Any]:
+def identity() -> list[EnvVar]:
+    """Return the environment variables with the Job's name and UID, which a pod needs to publish ConfigMaps that the
+    Job owns.
+    """
+    return [
+        from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
+        from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
+    ]
+
+
+def pod_security(user_id: int) -> PodSecurityContext:
     """Return the security context of a pod by Kubernetes' `restricted` pod security standard."""
-    return {"runAsNonRoot": True, "runAsUser": how.user_id, "seccompProfile": {"type": "RuntimeDefault"}}
+    return {"runAsNonRoot": True, "runAsUser": user_id, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def rather_on(shape: str) -> dict[str, Any]:
+def container(**fields: Unpack[Container]) -> Container:
+    """Return a container by Kubernetes' `restricted` pod security standard, whose status has the end of its log if it
+    fails without a message.
+    """
+    return {
+        "imagePullPolicy": "IfNotPresent",
+        "securityContext": RESTRICTED_CONTAINER,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **fields,
+    }
+
+
+def resources(amounts: Resources) -> ResourceRequirements:
+    """Return a container's requests and limits."""
+    return cast("ResourceRequirements", amounts.model_dump(exclude_none=True))
+
+
+def rather_on(shape: str) -> Affinity:
     """Return a node affinity that prefers nodes of a shape, which have vLLM's image already."""
-    term = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [shape]}
-    preferred = {"weight": 100, "preference": {"matchExpressions": [term]}}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
+    nodes: NodeSelectorTerm = {"matchExpressions": [{"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [shape]}]}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": nodes}]}}
 
 
 def digest(parts: object) -> str:
@@ -126,7 +164,7 @@ def files(package: str) -> dict[str, str]:
     """Return the Python files of a package of `llmd_pods` that imports no other module of this project, by
     file name.
     """
-    folder = resources.files("llmd_pods") / package
+    folder = package_files.files("llmd_pods") / package
     return {file.name: file.read_text() for file in sorted(folder.iterdir(), key=str) if file.name.endswith(".py")}
 
 
@@ -137,13 +175,13 @@ def files_name(package: str) -> str:
     return f"{package.replace('_', '-')}-{digest(files(package))}"
 
 
-def files_config_map(package: str, namespace: Any) -> Manifest:
+def files_config_map(package: str, namespace: pulumi.Input[str]) -> Manifest:
     """Return the ConfigMap from which pods run such a package."""
     metadata = object_metadata(files_name(package), namespace)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files(package)}
 
 
-def files_volume(package: str, name: str) -> dict[str, Any]:
+def files_volume(package: str, name: str) -> Volume:
     """Return a volume named `name` with the ConfigMap of such a package."""
     return {"name": name, "configMap": {"name": files_name(package)}}
 
@@ -160,7 +198,7 @@ def _is_package(name: str) -> bool:
 
 def _folder(package: str) -> Traversable:
     top, *below = package.split(".")
-    return resources.files(top).joinpath(*below)
+    return package_files.files(top).joinpath(*below)
 
 
 def _imports(source: str) -> Iterator[str]:

@@ -1,12 +1,11 @@
 """Canary of a model: a pod that sends known prompts to each of the model's servers at regular intervals."""
 
-from typing import Any
-
 import pulumi
 from llmd_base.config_maps import PART_LABEL
 from llmd_bench.canary_request import METRICS_PORT
 
 from llmd_oke.catalogue.benchmarks import CanaryFacts, bench_jobs, canaries
+from llmd_oke.kubernetes_types import PodSpec, PolicyRule, Probe
 from llmd_oke.objects import Manifest, inputs, register_outputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program, labels
 from llmd_oke.serving.args import BenchPodArgs
@@ -60,7 +59,7 @@ def canary_manifests(args: CanaryArgs) -> list[Manifest]:
     """Return all objects of a canary; the Deployment is the last of them."""
     metadata, known = object_metadata(object_name(args), args["namespace"], _labels(args)), canaries()
     program = bench_program.digest([bench_program.archive(PROGRAM), args["request"]])
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
+    rules: list[PolicyRule] = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
     return [
         service_account(metadata),
         role(metadata, rules),
@@ -94,28 +93,25 @@ def _labels(args: CanaryArgs) -> dict[str, str]:
     return {**labels.canary(args["model"]), PART_LABEL: object_name(args)}
 
 
-def _pod(args: CanaryArgs, known: CanaryFacts) -> dict[str, Any]:
+def _pod(args: CanaryArgs, known: CanaryFacts) -> PodSpec:
     shape = resolve_shape(args["shape"])
-    probe = {"httpGet": {"path": "/metrics", "port": "metrics"}, "periodSeconds": 10}
-    container = {
-        "name": "canary",
-        "image": args["image"],
-        "imagePullPolicy": "IfNotPresent",
-        "command": bench_program.command(),
-        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
-        "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
-        "readinessProbe": probe,
-        "livenessProbe": {**probe, "failureThreshold": 6},
-        "resources": known.resources.model_dump(exclude_none=True),
-        "securityContext": bench_program.CONTAINER_SECURITY,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [bench_program.mount()],
-    }
+    probe: Probe = {"httpGet": {"path": "/metrics", "port": "metrics"}, "periodSeconds": 10}
+    container = bench_program.container(
+        name="canary",
+        image=args["image"],
+        command=bench_program.command(),
+        args=[f"{bench_program.FOLDER}/{REQUEST_FILE}"],
+        ports=[{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
+        readinessProbe=probe,
+        livenessProbe={**probe, "failureThreshold": 6},
+        resources=bench_program.resources(known.resources),
+        volumeMounts=[bench_program.mount()],
+    )
     return {
         "serviceAccountName": object_name(args),
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        "securityContext": bench_program.pod_security(bench_jobs()),
+        "securityContext": bench_program.pod_security(bench_jobs().user_id),
         "affinity": bench_program.rather_on(shape.name),
         "tolerations": tolerations(shape, args.get("node_taints") or ()),
         "containers": [container],

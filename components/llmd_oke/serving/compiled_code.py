@@ -2,11 +2,10 @@
 volumes.
 """
 
-from typing import Any
-
 from llmd_oke.catalogue import Release
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.serving import model_cache as facts
+from llmd_oke.kubernetes_types import Container, Volume, VolumeMount
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import ModelCacheMountArgs
 
@@ -35,45 +34,45 @@ def command(release: Release, port: int, startup_budget_s: int, own: list[str]) 
     return ["python3", "-IB", f"{PROGRAM_FOLDER}/start.py", f"--folder={FOLDER}", *links, *health, "--", *own]
 
 
-def mounts(key: str) -> list[dict[str, Any]]:
+def mounts(key: str) -> list[VolumeMount]:
     """Return the volume mounts of a server's container; `key` is the name of the server's subdirectory
     (`vllm.compiled_key`).
     """
     return [{"name": VOLUME, "mountPath": FOLDER, "subPath": key}, _program_mount()]
 
 
-def volumes(place: ModelCacheMountArgs) -> list[dict[str, Any]]:
+def volumes(place: ModelCacheMountArgs) -> list[Volume]:
     """Return the volumes of a server's pod: the stack's directory on the node, and the program's ConfigMap."""
-    folder = {"path": place.get("compiled_path"), "type": "DirectoryOrCreate"}
-    return [{"name": VOLUME, "hostPath": folder}, bench_program.files_volume(PROGRAM, PROGRAM_VOLUME)]
+    folder: Volume = {
+        "name": VOLUME,
+        "hostPath": {"path": place.get("compiled_path") or "", "type": "DirectoryOrCreate"},
+    }
+    return [folder, bench_program.files_volume(PROGRAM, PROGRAM_VOLUME)]
 
 
-def container(key: str, user: int) -> dict[str, Any]:
+def container(key: str, user: int) -> Container:
     """Return the container that creates the subdirectory `key` and removes old ones.
 
     It runs as root with the capability CHOWN: root owns the parent directory, and the subdirectory must belong to
     `user`, whose ID servers run as. It makes no connections and reads no secrets.
     """
     bounds = facts().compiled_code
-    capabilities = {"drop": ["ALL"], "add": ["CHOWN"]}
-    return {
-        "name": "compiled-code",
-        "image": job_images().python.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-IB", f"{PROGRAM_FOLDER}/folders.py"],
-        "args": [
+    return bench_program.container(
+        name="compiled-code",
+        image=job_images().python.pinned,
+        command=["python", "-IB", f"{PROGRAM_FOLDER}/folders.py"],
+        args=[
             f"--root={FOLDER}",
             f"--key={key}",
             f"--user={user}",
             f"--unused-days={bounds.unused_days}",
             f"--most={bounds.most_folders}",
         ],
-        "resources": {"requests": bounds.requests.model_dump(), "limits": {"memory": bounds.requests.memory}},
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {**bench_program.CONTAINER_SECURITY, "capabilities": capabilities, "runAsUser": 0},
-        "volumeMounts": [{"name": VOLUME, "mountPath": FOLDER}, _program_mount()],
-    }
+        resources={"requests": bounds.requests.model_dump(), "limits": {"memory": bounds.requests.memory}},
+        securityContext=bench_program.CHANGES_OWNERS,
+        volumeMounts=[{"name": VOLUME, "mountPath": FOLDER}, _program_mount()],
+    )
 
 
-def _program_mount() -> dict[str, Any]:
+def _program_mount() -> VolumeMount:
     return {"name": PROGRAM_VOLUME, "mountPath": PROGRAM_FOLDER, "readOnly": True}

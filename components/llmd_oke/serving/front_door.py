@@ -10,11 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import pulumi
 
 from llmd_oke.catalogue.server_settings import SERVER_PORT
+from llmd_oke.kubernetes_types import Container, ObjectMeta, PodSpec, TopologySpreadConstraint, Volume
 from llmd_oke.objects import (
     PART_OF,
     Manifest,
@@ -29,7 +30,7 @@ from llmd_oke.objects import (
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS, FRONT_DOOR_THREADS
 from llmd_oke.serving import client_access, client_requests, envoy, labels, network_policies
 from llmd_oke.serving.envoy_bounds import answers_bounds, bounds, process_bounds
-from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
+from llmd_oke.serving.manifests import RESTRICTED_CONTAINER, ROUTER_S, declare, object_metadata, timeouts
 
 Config = dict[str, object]
 """A message of Envoy's API as a dict."""
@@ -265,11 +266,11 @@ def deployment(args: FrontDoorArgs) -> Manifest:
 
 
 def envoys(
-    metadata: Mapping[str, Any],
-    chosen: Mapping[str, str],
+    metadata: ObjectMeta,
+    chosen: dict[str, str],
     image: str,
     ports: Mapping[str, int],
-    volumes: Mapping[str, tuple[str, Mapping[str, Any]]],
+    volumes: Mapping[str, tuple[str, Volume]],
 ) -> Manifest:
     """Return the Deployment of a front door's Envoys, which are spread over nodes and zones.
 
@@ -280,7 +281,7 @@ def envoys(
         ports: container ports for requests, by name.
         volumes: mount path and source of each volume, by the volume's name; the volume `config` contains the bootstrap.
     """
-    spread = [
+    spread: list[TopologySpreadConstraint] = [
         {
             "maxSkew": 1,
             "topologyKey": key,
@@ -289,7 +290,7 @@ def envoys(
         }
         for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
     ]
-    pod = {
+    pod: PodSpec = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
@@ -301,7 +302,7 @@ def envoys(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(image, ports, {name: folder for name, (folder, _) in volumes.items()})],
-        "volumes": [{"name": name, **source} for name, (_, source) in volumes.items()],
+        "volumes": [{**source, "name": name} for name, (_, source) in volumes.items()],
     }
     return {
         "apiVersion": "apps/v1",
@@ -316,7 +317,7 @@ def envoys(
     }
 
 
-def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str]) -> dict[str, Any]:
+def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str]) -> Container:
     """Return the container of Envoy. It is unready from the call of `/drain` on; its liveness probe is a TCP
     connection.
     """
@@ -349,11 +350,7 @@ def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str])
             "terminationGracePeriodSeconds": _STUCK_GRACE_S,
         },
         "lifecycle": {"preStop": {"httpGet": {"path": "/drain", "port": DRAIN_PORT}}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": RESTRICTED_CONTAINER,
         "volumeMounts": [{"name": name, "mountPath": folder, "readOnly": True} for name, folder in folders.items()],
     }
 
@@ -399,7 +396,7 @@ def network_policy(args: FrontDoorArgs) -> Manifest:
     )
 
 
-def _metadata(args: FrontDoorArgs, name: str) -> dict[str, Any]:
+def _metadata(args: FrontDoorArgs, name: str) -> ObjectMeta:
     return object_metadata(name, args["namespace"], {labels.MODEL: args["model"]})
 
 

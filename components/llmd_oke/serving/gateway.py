@@ -12,6 +12,7 @@ from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.releases import AwaitedDefinitions
 from llmd_oke.catalogue.serving import GatewayProvider, ObjectTemplate, gateway_provider, gateway_provider_names
+from llmd_oke.kubernetes_types import ObjectMeta
 from llmd_oke.objects import Manifest, inputs, mapped, register_outputs, when_declared
 from llmd_oke.serving import client_requests, labels
 from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts, waiting_for
@@ -326,5 +327,5 @@ def _filled(value: Any, marks: Mapping[str, Any]) -> Any:
     return marks.get(value, value) if isinstance(value, str) else value
 
 
-def _metadata(args: ModelRouteArgs, name: str) -> dict[str, Any]:
+def _metadata(args: ModelRouteArgs, name: str) -> ObjectMeta:
     return object_metadata(name, args["namespace"], {labels.MODEL: args["model"]})

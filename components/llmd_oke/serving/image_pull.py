@@ -3,16 +3,18 @@ run.
 """
 
 from importlib import resources
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import pulumi
 
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.kubernetes_types import ObjectMeta, PodSpec, PolicyRule
 from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, register_outputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.manifests import (
+    RESTRICTED_CONTAINER,
     declare,
     object_metadata,
     role,
@@ -84,10 +86,10 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
     """
     own = {**PART_OF, "app.kubernetes.io/name": NAME}
     nodes = resolve_shape(args["shape"])
-    pod = {
+    pod: PodSpec = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 1,
-        "securityContext": _pod_security(),
+        "securityContext": bench_program.pod_security(USER_ID),
         "nodeSelector": {INSTANCE_TYPE_LABEL: nodes.name},
         "tolerations": tolerations(nodes, args.get("node_taints") or ()),
         "containers": [
@@ -97,7 +99,7 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
                 "imagePullPolicy": "IfNotPresent",
                 "command": _KEEPS_RUNNING,
                 "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
-                "securityContext": bench_program.CONTAINER_SECURITY,
+                "securityContext": RESTRICTED_CONTAINER,
             }
         ],
     }
@@ -116,7 +118,7 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
 def rights(args: ImagePullArgs) -> list[Manifest]:
     """Return ServiceAccount, Role and RoleBinding of the waiting pod, which may list pods only."""
     metadata = _metadata(args)
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    rules: list[PolicyRule] = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     return [service_account(metadata), role(metadata, rules), role_binding(metadata, NAME)]
 
 
@@ -125,7 +127,7 @@ def program(args: ImagePullArgs) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(args), "data": {"wait.py": _program()}}
 
 
-def job(args: ImagePullArgs) -> dict[str, Any]:
+def job(args: ImagePullArgs) -> Manifest:
     """Return the Job that waits. Its name contains a digest of the image, the number of nodes and the program, so that
     a change of any of them starts a new Job.
     """
@@ -147,38 +149,31 @@ def job(args: ImagePullArgs) -> dict[str, Any]:
     }
 
 
-def _waiting_pod(args: ImagePullArgs) -> dict[str, Any]:
-    container: dict[str, Any] = {
-        "name": "wait",
-        "image": job_images().python.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-B", f"{bench_program.FOLDER}/wait.py"],
-        "args": [
+def _waiting_pod(args: ImagePullArgs) -> PodSpec:
+    container = bench_program.container(
+        name="wait",
+        image=job_images().python.pinned,
+        command=["python", "-B", f"{bench_program.FOLDER}/wait.py"],
+        args=[
             f"--selector={IMAGE}={text_digest(args['image'])}",
             f"--nodes={args['nodes']}",
             f"--limit-s={LIMIT_S}",
         ],
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": bench_program.CONTAINER_SECURITY,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [bench_program.mount()],
-    }
+        resources={"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        volumeMounts=[bench_program.mount()],
+    )
     return {
         "serviceAccountName": NAME,
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
-        "securityContext": _pod_security(),
+        "securityContext": bench_program.pod_security(USER_ID),
         "tolerations": tolerations(resolve_shape(args["shape"]), args.get("node_taints") or ()),
         "containers": [container],
         "volumes": [bench_program.volume(NAME)],
     }
 
 
-def _pod_security() -> dict[str, Any]:
-    return {"runAsNonRoot": True, "runAsUser": USER_ID, "seccompProfile": {"type": "RuntimeDefault"}}
-
-
-def _metadata(args: ImagePullArgs) -> dict[str, Any]:
+def _metadata(args: ImagePullArgs) -> ObjectMeta:
     return object_metadata(NAME, args["namespace"], {"app.kubernetes.io/name": NAME})
 
 

@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack, cast
 
 from llmd_base import config_maps
 from llmd_base.config_maps import MAX_CHUNKS
@@ -20,9 +20,18 @@ from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.benchmarks import EvalPackage, InferencePerf, JobFacts, requirements
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
+from llmd_oke.kubernetes_types import (
+    JobSpec,
+    ObjectMeta,
+    PodSecurityContext,
+    PodSpec,
+    PolicyRule,
+    Toleration,
+    VolumeMount,
+)
+from llmd_oke.objects import Manifest
 from llmd_oke.serving import bench_program, vllm
 from llmd_oke.serving.args import NodeTaintArgs
-from llmd_oke.serving.bench_program import from_label
 from llmd_oke.serving.manifests import api_access_mount, api_access_volume, role, role_binding, tolerations
 
 KEPT_S = 3600
@@ -59,40 +68,37 @@ class JobSettings:
     node_taints: tuple[NodeTaintArgs, ...] = ()
     mirror: MirrorRegistry | None = None
 
-    def tolerations(self) -> list[dict[str, str]]:
+    def tolerations(self) -> list[Toleration]:
         """Return a toleration for each taint of the nodes."""
         return tolerations(self.shape, self.node_taints)
 
 
-def job(settings: JobSettings, pod: dict[str, Any], limit_s: float, more: dict[str, Any]) -> dict[str, Any]:
+def job(settings: JobSettings, pod: PodSpec, limit_s: float, **more: Unpack[JobSpec]) -> Manifest:
     """Return a Job with a pod.
 
     Args:
         settings: names and placement of the Job.
         pod: specification of the pod.
         limit_s: limit of the pod's run time in seconds.
-        more: further fields of the Job's specification.
+        **more: further fields of the Job's specification, some of them instead of the usual ones.
     """
     own = {"app.kubernetes.io/part-of": "llmd-oke", config_maps.PART_LABEL: settings.job}
-    manifest = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": settings.job, "namespace": settings.namespace, "labels": own},
-        "spec": {
-            "suspend": True,
-            "backoffLimit": 0,
-            "activeDeadlineSeconds": round(limit_s) + STARTING_S,
-            "ttlSecondsAfterFinished": KEPT_S,
-            "template": {"metadata": {"labels": own}, "spec": pod},
-            **more,
-        },
+    spec: JobSpec = {
+        "suspend": True,
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": round(limit_s) + STARTING_S,
+        "ttlSecondsAfterFinished": KEPT_S,
+        "template": {"metadata": {"labels": own}, "spec": pod},
+        **more,
     }
+    metadata = {"name": settings.job, "namespace": settings.namespace, "labels": own}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
     return settings.mirror.in_manifest(manifest) if settings.mirror else manifest
 
 
 def config_map(
     settings: JobSettings, uid: str, role: str, data: dict[str, str], binary_data: dict[str, str]
-) -> dict[str, Any]:
+) -> Manifest:
     """Return a ConfigMap that the Job owns, named by the Job and by `role`."""
     content = {"data": data, "binaryData": binary_data}
     metadata = owned(settings, f"{settings.job}-{role}", uid)
@@ -100,12 +106,12 @@ def config_map(
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **filled}
 
 
-def owned(settings: JobSettings, name: str, uid: str) -> dict[str, Any]:
+def owned(settings: JobSettings, name: str, uid: str) -> ObjectMeta:
     """Return the metadata of an object that the Job owns."""
-    return config_maps.owned_metadata(name, settings.namespace, settings.job, uid)
+    return cast("ObjectMeta", config_maps.owned_metadata(name, settings.namespace, settings.job, uid))
 
 
-def account(settings: JobSettings, uid: str, written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:
+def account(settings: JobSettings, uid: str, written: Sequence[str], read: Sequence[str]) -> list[Manifest]:
     """Return ServiceAccount, Role and RoleBinding of the pods, which may write and read only the ConfigMaps of the
     given names.
     """
@@ -113,52 +119,47 @@ def account(settings: JobSettings, uid: str, written: Sequence[str], read: Seque
     rules = [_rule(written, ["create", "patch"]), *([_rule(read, ["get"])] if read else [])]
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        dict(role(metadata, rules)),
-        dict(role_binding(metadata, settings.job)),
+        role(metadata, rules),
+        role_binding(metadata, settings.job),
     ]
 
 
-def identity() -> list[dict[str, Any]]:
-    """Return the environment variables with the Job's name and UID, which a pod needs to publish ConfigMaps that the
-    Job owns.
-    """
-    return [
-        from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
-        from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
-    ]
-
-
-def _rule(names: Iterable[str], verbs: list[str]) -> dict[str, Any]:
+def _rule(names: Iterable[str], verbs: list[str]) -> PolicyRule:
     return {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": list(names), "verbs": verbs}
 
 
-def load_job(settings: JobSettings, request: LoadRequest, facts: JobFacts) -> dict[str, Any]:
+def load_job(settings: JobSettings, request: LoadRequest, facts: JobFacts) -> Manifest:
     """Return the Indexed Job of a load, in which each pod sends its share of the requests. Failed pods aren't retried,
     and the other pods continue.
     """
-    container = {
-        "name": "load",
-        "image": settings.image.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": bench_program.command(),
-        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
-        "env": identity(),
-        "resources": facts.load.model_dump(exclude_none=True),
-        "securityContext": bench_program.CONTAINER_SECURITY,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [bench_program.mount()],
-    }
-    pod = {
-        **_load_pod(settings, bench_program.pod_security(facts)),
+    container = bench_program.container(
+        name="load",
+        image=settings.image.pinned,
+        command=bench_program.command(),
+        args=[f"{bench_program.FOLDER}/{REQUEST_FILE}"],
+        env=bench_program.identity(),
+        resources=bench_program.resources(facts.load),
+        volumeMounts=[bench_program.mount()],
+    )
+    pod: PodSpec = {
+        **_load_pod(settings, bench_program.pod_security(facts.user_id)),
         "containers": [container],
         "volumes": [bench_program.volume(f"{settings.job}-program")],
     }
     pods = request.parallelism
-    shares = {"completionMode": "Indexed", "completions": pods, "parallelism": pods}
-    return job(settings, pod, request.limit_s, {**shares, "backoffLimitPerIndex": 0, "backoffLimit": pods})
+    return job(
+        settings,
+        pod,
+        request.limit_s,
+        completionMode="Indexed",
+        completions=pods,
+        parallelism=pods,
+        backoffLimitPerIndex=0,
+        backoffLimit=pods,
+    )
 
 
-def load_objects(settings: JobSettings, request: LoadRequest, uid: str) -> list[dict[str, Any]]:
+def load_objects(settings: JobSettings, request: LoadRequest, uid: str) -> list[Manifest]:
     """Return the other objects that the pods of a load need: account and ConfigMap, owned by the Job."""
     parts = [request.part_name(pod, chunk) for pod in range(request.parallelism) for chunk in range(MAX_CHUNKS)]
     ready = [request.ready_name(pod) for pod in range(request.parallelism)]
@@ -170,39 +171,33 @@ def load_objects(settings: JobSettings, request: LoadRequest, uid: str) -> list[
     ]
 
 
-def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_s: float) -> dict[str, Any]:
+def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_s: float) -> Manifest:
     """Return the Job of inference-perf. The tool runs as an init container, so that its files are complete when the
     second container publishes them. If the tool fails, the pod's status contains the end of the tool's log.
     """
-    results: dict[str, Any] = {"name": "results", "mountPath": RESULTS_FOLDER}
-    scratch = {"name": "scratch", "mountPath": "/tmp"}  # noqa: S108 - a path in the container
-    measuring: dict[str, Any] = {
-        "name": "inference-perf",
-        "image": tool.image.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": [tool.command],
-        "args": [tool.config_option, f"{CONFIG_FOLDER}/{CONFIG_FILE}"],
-        "workingDir": RESULTS_FOLDER,
-        "env": [{"name": "HOME", "value": "/tmp"}, vllm.hugging_face_token()],  # noqa: S108 - a path in the container
-        "resources": tool.resources.model_dump(exclude_none=True),
-        "securityContext": bench_program.CONTAINER_SECURITY,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [results, scratch, {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}],
-    }
-    publishing: dict[str, Any] = {
-        "name": "publish",
-        "image": settings.image.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": bench_program.command(),
-        "args": [RESULTS_FOLDER],
-        "env": [*identity(), {"name": "NAMESPACE", "value": settings.namespace}],
-        "resources": facts.smoke.model_dump(exclude_none=True),
-        "securityContext": bench_program.CONTAINER_SECURITY,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [bench_program.mount(), {**results, "readOnly": True}, api_access_mount()],
-    }
-    security = {**bench_program.pod_security(facts), "runAsUser": tool.user_id, "fsGroup": tool.user_id}
-    pod: dict[str, Any] = {
+    results: VolumeMount = {"name": "results", "mountPath": RESULTS_FOLDER}
+    scratch: VolumeMount = {"name": "scratch", "mountPath": SCRATCH}
+    measuring = bench_program.container(
+        name="inference-perf",
+        image=tool.image.pinned,
+        command=[tool.command],
+        args=[tool.config_option, f"{CONFIG_FOLDER}/{CONFIG_FILE}"],
+        workingDir=RESULTS_FOLDER,
+        env=[{"name": "HOME", "value": SCRATCH}, vllm.hugging_face_token()],
+        resources=bench_program.resources(tool.resources),
+        volumeMounts=[results, scratch, {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}],
+    )
+    publishing = bench_program.container(
+        name="publish",
+        image=settings.image.pinned,
+        command=bench_program.command(),
+        args=[RESULTS_FOLDER],
+        env=[*bench_program.identity(), {"name": "NAMESPACE", "value": settings.namespace}],
+        resources=bench_program.resources(facts.smoke),
+        volumeMounts=[bench_program.mount(), {**results, "readOnly": True}, api_access_mount()],
+    )
+    security: PodSecurityContext = {**bench_program.pod_security(tool.user_id), "fsGroup": tool.user_id}
+    pod: PodSpec = {
         **_load_pod(settings, security),
         "automountServiceAccountToken": False,
         "initContainers": [measuring],
@@ -215,10 +210,10 @@ def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_
             api_access_volume(),
         ],
     }
-    return job(settings, pod, limit_s, {})
+    return job(settings, pod, limit_s)
 
 
-def tool_objects(settings: JobSettings, config: str, uid: str) -> list[dict[str, Any]]:
+def tool_objects(settings: JobSettings, config: str, uid: str) -> list[Manifest]:
     """Return the other objects that the pod of a tool needs: its account, its configuration, and the program that
     publishes its files.
     """
@@ -230,12 +225,12 @@ def tool_objects(settings: JobSettings, config: str, uid: str) -> list[dict[str,
     ]
 
 
-def start_config_map(settings: JobSettings, request: LoadRequest, uid: str) -> dict[str, Any]:
+def start_config_map(settings: JobSettings, request: LoadRequest, uid: str) -> Manifest:
     """Return the ConfigMap whose creation starts the load."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned(settings, request.start_name, uid)}
 
 
-def _load_pod(settings: JobSettings, security: dict[str, Any]) -> dict[str, Any]:
+def _load_pod(settings: JobSettings, security: PodSecurityContext) -> PodSpec:
     return {
         "serviceAccountName": settings.job,
         "restartPolicy": "Never",
@@ -258,35 +253,32 @@ class Evaluation:
     concurrency: int
 
 
-def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFacts, limit_s: float) -> dict[str, Any]:
+def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFacts, limit_s: float) -> Manifest:
     """Return the Job of a published evaluation on a plain Python image: it installs the evaluation's package from a
     lock file with hashes, runs it against the router and reports. It needs access to the package index and to the host
     of the questions, both outside the cluster.
     """
-    container: dict[str, Any] = {
-        "name": "evaluation",
-        "image": settings.image.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", f"{FOLDER}/{PROGRAM_FILE}"],
-        "workingDir": SCRATCH,
-        "env": [
+    container = bench_program.container(
+        name="evaluation",
+        image=settings.image.pinned,
+        command=["python3", f"{FOLDER}/{PROGRAM_FILE}"],
+        workingDir=SCRATCH,
+        env=[
             {"name": "HOME", "value": SCRATCH},
             {"name": "OPENAI_API_KEY", "value": "none"},
             {"name": package_job.SPEC_VARIABLE, "value": json.dumps(_evaluation_spec(evaluation))},
             vllm.hugging_face_token(),
         ],
-        "resources": facts.evaluation.model_dump(exclude_none=True),
-        "securityContext": bench_program.CONTAINER_SECURITY,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
+        resources=bench_program.resources(facts.evaluation),
+        volumeMounts=[
             {"name": "program", "mountPath": FOLDER, "readOnly": True},
             {"name": "scratch", "mountPath": SCRATCH},
         ],
-    }
-    pod: dict[str, Any] = {
+    )
+    pod: PodSpec = {
         "automountServiceAccountToken": False,
         "restartPolicy": "Never",
-        "securityContext": bench_program.pod_security(facts),
+        "securityContext": bench_program.pod_security(facts.user_id),
         "tolerations": settings.tolerations(),
         "containers": [container],
         "volumes": [
@@ -294,10 +286,10 @@ def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFact
             {"name": "scratch", "emptyDir": {}},
         ],
     }
-    return job(settings, pod, limit_s, {})
+    return job(settings, pod, limit_s)
 
 
-def evaluation_objects(settings: JobSettings, evaluation: Evaluation, uid: str) -> list[dict[str, Any]]:
+def evaluation_objects(settings: JobSettings, evaluation: Evaluation, uid: str) -> list[Manifest]:
     """Return the ConfigMap with the program and the lock file from which the evaluation's package is installed."""
     files = {PROGRAM_FILE: inspect.getsource(package_job), REQUIREMENTS_FILE: requirements(evaluation.package)}
     return [config_map(settings, uid, "program", files, {})]

@@ -4,10 +4,8 @@ The controller (https://lws.sigs.k8s.io) creates the pods of a group together, p
 index to each, and recreates all pods of a group if one ends, since a server can't continue without all its ranks.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from llmd_oke.catalogue.shapes import POOL_LABEL
+from llmd_oke.kubernetes_types import ObjectMeta, PodAffinity, PodAffinityTerm, PodTemplate
 from llmd_oke.objects import Manifest
 from llmd_oke.planning import Rollout
 from llmd_oke.serving.manifests import waiting_for
@@ -20,12 +18,12 @@ GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-key"
 
 
 def leader_worker_set(
-    metadata: Mapping[str, Any],
+    metadata: ObjectMeta,
     replicas: int,
     nodes: int,
     rollout: Rollout,
-    template: Mapping[str, Any],
-    selector: Mapping[str, str],
+    template: PodTemplate,
+    selector: dict[str, str],
     *,
     keeps_to_pool: bool,
 ) -> Manifest:
@@ -61,19 +59,22 @@ def leader_worker_set(
                 "restartPolicy": "RecreateGroupOnPodRestart",
                 "workerTemplate": {
                     **template,
-                    "spec": {**template["spec"], "affinity": {"podAffinity": _in_one_pool(selector, keeps_to_pool)}},
+                    "spec": {
+                        **(template.get("spec") or {}),
+                        "affinity": {"podAffinity": _in_one_pool(selector, keeps_to_pool)},
+                    },
                 },
             },
         },
     }
 
 
-def _in_one_pool(selector: Mapping[str, str], required: bool) -> Mapping[str, Any]:
+def _in_one_pool(selector: dict[str, str], required: bool) -> PodAffinity:
     """Return the pod affinity that keeps the pods of a group on nodes of one pool, which share an RDMA network; the
     first pod may go to any pool. If pools lack the label, as in clusters that others created, a preference treats all
     nodes as one pool, and a requirement matches no node.
     """
-    term = {
+    term: PodAffinityTerm = {
         "labelSelector": {"matchLabels": selector},
         "matchLabelKeys": [GROUP_LABEL],
         "topologyKey": POOL_LABEL,

@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pulumi
 from llmd_base.errors import KitError
 
 from llmd_oke.catalogue import Shape
+from llmd_oke.kubernetes_types import EnvVar, ObjectMeta, PolicyRule, SecurityContext, Toleration, Volume, VolumeMount
 from llmd_oke.objects import PART_OF, KubernetesObject, Manifest
 from llmd_oke.serving.args import NodeTaintArgs, TracingArgs
 
@@ -22,6 +22,15 @@ NAMESPACE_S = 120
 DELETE_S = 600
 """Timeout of deletions in seconds. Pods end within their grace period of at most 130 s, a namespace after its content.
 """
+
+RESTRICTED_CONTAINER: SecurityContext = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+"""Security context of a container by Kubernetes' `restricted` pod security standard, with a read-only root file system.
+"""
+
 
 _KINDS = {
     ("v1", "ConfigMap"),
@@ -74,7 +83,7 @@ def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> Kube
 
 def object_metadata(
     name: str, namespace: pulumi.Input[str], more: Mapping[str, pulumi.Input[str]] | None = None
-) -> dict[str, Any]:
+) -> ObjectMeta:
     """Return the metadata of an object in a namespace, with the labels of all objects of this project and the labels
     `more`.
     """
@@ -88,17 +97,17 @@ def waiting_for(condition: str) -> dict[str, str]:
     return {"pulumi.com/waitFor": f"condition={condition}"}
 
 
-def service_account(metadata: Mapping[str, Any]) -> Manifest:
+def service_account(metadata: ObjectMeta) -> Manifest:
     """Return a ServiceAccount whose token is mounted only in pods that request it."""
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
 
 
-def role(metadata: Mapping[str, Any], rules: Sequence[Mapping[str, Any]]) -> Manifest:
+def role(metadata: ObjectMeta, rules: Sequence[PolicyRule]) -> Manifest:
     """Return a Role with these rules, in the namespace of `metadata`."""
     return {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": list(rules)}
 
 
-def role_binding(metadata: Mapping[str, Any], account: pulumi.Input[str], role: str | None = None) -> Manifest:
+def role_binding(metadata: ObjectMeta, account: pulumi.Input[str], role: str | None = None) -> Manifest:
     """Return a RoleBinding of a ServiceAccount in the same namespace to `role`; to the Role with the binding's name if
     None.
     """
@@ -111,23 +120,35 @@ def role_binding(metadata: Mapping[str, Any], account: pulumi.Input[str], role: 
     }
 
 
-def api_access_volume() -> dict[str, Any]:
+def api_access_volume() -> Volume:
     """Return the projected volume with token, CA certificate and namespace that Kubernetes mounts into all containers
     of a pod, for pods of which single containers mount it.
     """
-    authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
-    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
-    sources = [
-        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
-        {"configMap": authority},
-        {"downwardAPI": {"items": [namespace]}},
-    ]
-    return {"name": _API_ACCESS, "projected": {"sources": sources}}
+    return {
+        "name": _API_ACCESS,
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+                {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+            ]
+        },
+    }
 
 
-def api_access_mount() -> dict[str, Any]:
+def api_access_mount() -> VolumeMount:
     """Return the mount of `api_access_volume`, at the path that Kubernetes' client libraries read."""
     return {"name": _API_ACCESS, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
+
+
+def from_field(name: str, path: str) -> EnvVar:
+    """Return an environment variable whose value is that of a field of the pod, for example `status.podIP`."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def plain_variables(values: Mapping[str, str]) -> list[EnvVar]:
+    """Return the environment variables with these values, by name."""
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def timeouts(create_s: int, update_s: int | None = None) -> pulumi.CustomTimeouts:
@@ -135,7 +156,7 @@ def timeouts(create_s: int, update_s: int | None = None) -> pulumi.CustomTimeout
     return pulumi.CustomTimeouts(create=f"{create_s}s", update=f"{update_s or create_s}s", delete=f"{DELETE_S}s")
 
 
-def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[dict[str, str]]:
+def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[Toleration]:
     """Return one toleration for each taint of the shape's nodes and each further taint."""
     of_shape = ((taint.key, taint.value, taint.effect) for taint in shape.node.taints)
     taints = [*of_shape, *((taint["key"], taint["value"], taint["effect"]) for taint in further)]

@@ -1,7 +1,7 @@
 """Cache of model weights inside the cluster: its volume, and the Jobs that fill it before servers start."""
 
 import json
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import pulumi
 from llmd_base.errors import KitError
@@ -12,11 +12,13 @@ from llmd_oke.catalogue.benchmarks import bench_jobs
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.serving import model_cache as facts
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.kubernetes_types import Container, PodAffinityTerm, PodSpec, SecurityContext, Volume, VolumeMount
 from llmd_oke.objects import (
     PART_OF,
     Manifest,
     ModelRef,
     ShapeRef,
+    field_value,
     inputs,
     register_outputs,
     resolve_model,
@@ -26,7 +28,7 @@ from llmd_oke.objects import (
 from llmd_oke.planning import placement
 from llmd_oke.serving import bench_program, compiled_code, vllm
 from llmd_oke.serving.args import DraftFilesArgs, ModelCacheMountArgs, NodeTaintArgs, PrewarmArgs
-from llmd_oke.serving.manifests import declare, object_metadata, timeouts, tolerations
+from llmd_oke.serving.manifests import RESTRICTED_CONTAINER, declare, object_metadata, timeouts, tolerations
 from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token, pinned_revision
 
 DEFAULT_TIMEOUT_S = 7200
@@ -174,7 +176,7 @@ class ModelCache(pulumi.ComponentResource):
         return when_declared(declare(f"{name}-claim", claim(name, args), after), name)
 
     def _job(
-        self, name: str, manifest: dict[str, Any], args: ModelCacheArgs, needed: list[pulumi.Resource]
+        self, name: str, manifest: Manifest, args: ModelCacheArgs, needed: list[pulumi.Resource]
     ) -> pulumi.Output[str]:
         limit_s = args.get("timeout_s") or DEFAULT_TIMEOUT_S
         opts = pulumi.ResourceOptions(
@@ -293,7 +295,7 @@ def job(
     args: ModelCacheArgs,
     cache: ModelCacheMountArgs,
     adapted: AdaptedModelArgs | None = None,
-) -> dict[str, Any]:
+) -> Manifest:
     """Return the Job that fills the cache with one model, or with adapters of the model: one pod on each node for local
     disks, a single pod for a shared volume.
     """
@@ -354,36 +356,34 @@ def _pod(
     cache: ModelCacheMountArgs,
     job: str,
     adapters: str | None,
-) -> dict[str, Any]:
+) -> PodSpec:
     *init_containers, container = containers(model, cache, adapters)
-    return {
-        "serviceAccountName": args["service_account"],
+    pod: PodSpec = {
+        "serviceAccountName": field_value(args["service_account"]),
         "automountServiceAccountToken": False,
         "restartPolicy": "OnFailure",
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": {INSTANCE_TYPE_LABEL: shape.name},
         "tolerations": tolerations(shape, args.get("node_taints") or ()),
-        **({"affinity": _apart(job)} if args["kind"] == "node-disk" else {}),
-        **({"initContainers": init_containers} if init_containers else {}),
         "containers": [container],
         "volumes": [vllm.cache_volume(cache), program_volume()],
     }
-
-
-def _apart(job: str) -> dict[str, Any]:
-    """Return the pod anti-affinity that places each pod on a separate node."""
-    term = {
-        "labelSelector": {"matchLabels": {PREWARM: job}},
-        "topologyKey": "kubernetes.io/hostname",
-    }
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    if args["kind"] == "node-disk":
+        apart: PodAffinityTerm = {
+            "labelSelector": {"matchLabels": {PREWARM: job}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    if init_containers:
+        pod["initContainers"] = init_containers
+    return pod
 
 
 def _capacity(args: ModelCacheArgs) -> str:
     return f"{args.get('capacity_gib') or facts().file_storage.smallest_claim_gib}Gi"
 
 
-def containers(model: CatalogueModel, cache: ModelCacheMountArgs, adapters: str | None = None) -> list[dict[str, Any]]:
+def containers(model: CatalogueModel, cache: ModelCacheMountArgs, adapters: str | None = None) -> list[Container]:
     """Return the containers in their order; the last one fills the cache. They end immediately if the model is
     complete.
 
@@ -391,35 +391,29 @@ def containers(model: CatalogueModel, cache: ModelCacheMountArgs, adapters: str 
     names.
     """
     prewarm = cache.get("prewarm", PrewarmArgs(source="hugging-face"))
-    owner_containers = [_owner_container()] if prewarm.get("belongs_to_root") else []
-    return [*owner_containers, _prewarm_container(model, cache, prewarm, adapters)]
-
-
-def _owner_container() -> dict[str, Any]:
-    """Return the container that changes the owner of the cache's directory. It runs as root with the capability CHOWN;
-    it makes no connections and reads no secrets.
-    """
-    user = bench_jobs().user_id
-    capabilities = {"drop": ["ALL"], "add": ["CHOWN"]}
-    return {
+    prewarm_container = _prewarm_container(model, cache, prewarm, adapters)
+    if not prewarm.get("belongs_to_root"):
+        return [prewarm_container]
+    owner_container: Container = {
         **_python("prewarm-owner", "prewarm.owner"),
-        "args": [f"--cache={CACHE_FOLDER}", f"--user={user}"],
-        "securityContext": {**bench_program.CONTAINER_SECURITY, "capabilities": capabilities, "runAsUser": 0},
+        "args": [f"--cache={CACHE_FOLDER}", f"--user={bench_jobs().user_id}"],
+        "securityContext": bench_program.CHANGES_OWNERS,  # without connections and secrets
     }
+    return [owner_container, prewarm_container]
 
 
 def _prewarm_container(
     model: CatalogueModel, cache: ModelCacheMountArgs, prewarm: PrewarmArgs, adapters: str | None
-) -> dict[str, Any]:
+) -> Container:
     fields = {"file", "url", "sha256", "bytes"}
     vocabulary = json.dumps(model.vocabulary.model_dump(include=fields)) if model.vocabulary else None
-    user = {"runAsNonRoot": True, "runAsUser": bench_jobs().user_id, "runAsGroup": owner.GROUP}
-    container = _python("prewarm", "prewarm")
+    user: SecurityContext = {"runAsNonRoot": True, "runAsUser": bench_jobs().user_id, "runAsGroup": owner.GROUP}
+    mounts: list[VolumeMount] = []
     if adapters is None and "adapters" in cache:
         adapters = f"@{ADAPTERS_FOLDER}/{ADAPTERS_FILE}"
-        container["volumeMounts"].append({"name": ADAPTERS_VOLUME, "mountPath": ADAPTERS_FOLDER, "readOnly": True})
+        mounts.append({"name": ADAPTERS_VOLUME, "mountPath": ADAPTERS_FOLDER, "readOnly": True})
     return {
-        **container,
+        **_python("prewarm", "prewarm", *mounts),
         "args": [
             f"--cache={CACHE_FOLDER}",
             f"--repository={model.repository}",
@@ -438,33 +432,32 @@ def _prewarm_container(
             if prewarm["source"] == "object-storage"
             else hugging_face_token()
         ],
-        "securityContext": {**bench_program.CONTAINER_SECURITY, **user},
+        "securityContext": {**RESTRICTED_CONTAINER, **user},
     }
 
 
-def _python(name: str, module: str) -> dict[str, Any]:
-    """Return a container with the cache mounted that runs a module of the program."""
+def _python(name: str, module: str, *mounts: VolumeMount) -> Container:
+    """Return a container that runs a module of the program, with the cache and `mounts`."""
     requests = facts().requests
-    return {
-        "name": name,
-        "image": job_images().python.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-B", "-m", module],
-        "workingDir": PROGRAM_FOLDER,
-        "resources": {"requests": requests.model_dump(), "limits": {"memory": requests.memory}},
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
+    return bench_program.container(
+        name=name,
+        image=job_images().python.pinned,
+        command=["python", "-B", "-m", module],
+        workingDir=PROGRAM_FOLDER,
+        resources={"requests": requests.model_dump(), "limits": {"memory": requests.memory}},
+        volumeMounts=[
             {"name": "model-cache", "mountPath": CACHE_FOLDER},
             {"name": PROGRAM_VOLUME, "mountPath": f"{PROGRAM_FOLDER}/prewarm", "readOnly": True},
+            *mounts,
         ],
-    }
+    )
 
 
-def adapters_volumes(cache: ModelCacheMountArgs) -> list[dict[str, Any]]:
+def adapters_volumes(cache: ModelCacheMountArgs) -> list[Volume]:
     """Return the volume with the list of a model's adapters; no volume if the cache names no ConfigMap with a list."""
     return [{"name": ADAPTERS_VOLUME, "configMap": {"name": cache["adapters"]}}] if "adapters" in cache else []
 
 
-def program_volume() -> dict[str, Any]:
+def program_volume() -> Volume:
     """Return the volume with the program that fills the cache."""
     return bench_program.files_volume(PROGRAM, PROGRAM_VOLUME)

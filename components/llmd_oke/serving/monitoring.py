@@ -15,6 +15,7 @@ import pulumi
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.monitoring import Dashboard, MonitoringRules, Need, Panel, monitoring, watch
 from llmd_oke.catalogue.releases import default_release
+from llmd_oke.kubernetes_types import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from llmd_oke.objects import PART_OF, Manifest, inputs, register_outputs, when_declared
 from llmd_oke.serving import envoy, labels
 from llmd_oke.serving.manifests import NAMESPACE_S, declare, object_metadata, timeouts
@@ -88,7 +89,7 @@ def monitoring_manifests(args: ModelMonitoringArgs) -> list[Manifest]:
     ]
 
 
-def _metadata(name: str, args: ModelMonitoringArgs, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+def _metadata(name: str, args: ModelMonitoringArgs, more: Mapping[str, str] | None = None) -> ObjectMeta:
     return object_metadata(name, args["namespace"], {**(args.get("labels") or {}), **(more or {})})
 
 
@@ -121,8 +122,12 @@ def _router(unit: str, args: ModelMonitoringArgs) -> Manifest:
 
 def _envoys(args: ModelMonitoringArgs) -> list[Manifest]:
     """Return the PodMonitors of the routers' Envoys and of the front doors' Envoys."""
-    doors = {"key": "app.kubernetes.io/component", "operator": "In", "values": ["front-door", "stack-front-door"]}
-    selectors: dict[str, tuple[str, dict[str, Any]]] = {
+    doors: LabelSelectorRequirement = {
+        "key": "app.kubernetes.io/component",
+        "operator": "In",
+        "values": ["front-door", "stack-front-door"],
+    }
+    selectors: dict[str, tuple[str, LabelSelector]] = {
         "router-envoys": (f"metrics-{envoy.METRICS_PORT}", {"matchLabels": {labels.ROUTED: "true", **_PART}}),
         "front-doors": ("metrics", {"matchLabels": _PART, "matchExpressions": [doors]}),
     }

@@ -5,11 +5,12 @@ None of OKE's network plug-ins enforces policies; Oracle documents Calico for th
 directions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Network
-from typing import Any
+from typing import TypedDict, cast
 from urllib.parse import urlsplit
 
+import pulumi
 from llmd_base.config_maps import LABEL as SMOKE
 from llmd_base.config_maps import PART_LABEL
 from llmd_base.errors import KitError
@@ -17,6 +18,7 @@ from llmd_base.errors import KitError
 from llmd_oke.catalogue.server_settings import BEHIND_SIDECAR_PORT, SERVER_PORT
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config.network_policies import LINK_LOCAL
+from llmd_oke.kubernetes_types import LabelSelector, NetworkPolicyPeer, NetworkPolicyPort, ObjectMeta
 from llmd_oke.objects import Manifest
 from llmd_oke.serving import envoy, image_pull, labels, model_cache
 from llmd_oke.serving.args import DestinationArgs, GatewayPodsArgs, TracingArgs
@@ -41,10 +43,15 @@ _MEASURING_LABELS = (SMOKE, PART_LABEL)
 _KV_PARTNERS = {"prefill": "decode", "decode": "prefill"}
 """Role with whose servers a role's servers exchange KV cache."""
 
-Rule = dict[str, Any]
+Rule = TypedDict(
+    "Rule",
+    {"ports": list[NetworkPolicyPort], "from": list[NetworkPolicyPeer], "to": list[NetworkPolicyPeer]},
+    total=False,
+)
+"""Ingress rule with `from`, or egress rule with `to`."""
 
 
-def readers(control_plane: Sequence[str] | None) -> dict[str, Any]:
+def readers(control_plane: Sequence[str] | None) -> Rule:
     """Return the `from` of a rule for metrics: measuring pods, the monitoring namespace of llm-d's guides, and commands
     that connect through the API server, if its source addresses (CIDR) are given.
     """
@@ -59,7 +66,7 @@ def readers(control_plane: Sequence[str] | None) -> dict[str, Any]:
 
 
 def router_rules(
-    pods: Mapping[str, str],
+    pods: dict[str, str],
     metrics_port: int,
     control_plane: Sequence[str] | None,
     gateway: GatewayPodsArgs | None = None,
@@ -75,8 +82,9 @@ def router_rules(
             {"ports": tcp_ports(metrics_port), **readers(control_plane)},
             {"ports": tcp_ports(envoy.PICKER_PORT), "from": [gateway_pods(gateway)]},
         ]
+    clients: Rule = _behind_sign_in(control_plane) if signed_in else {}
     return [
-        {"ports": tcp_ports(envoy.REQUESTS_PORT), **(_behind_sign_in(control_plane) if signed_in else {})},
+        {"ports": tcp_ports(envoy.REQUESTS_PORT), **clients},
         {"ports": tcp_ports(metrics_port, envoy.METRICS_PORT), **readers(control_plane)},
         {
             "ports": tcp_ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT),
@@ -89,11 +97,11 @@ def _behind_sign_in(control_plane: Sequence[str] | None) -> Rule:
     """Return the `from` of a rule for the front door of the stack and for the pods of `readers`, which need no
     API key.
     """
-    door: Rule = {"podSelector": {"matchLabels": labels.stack_front_door_selector()}}
-    return {"from": [door, *readers(control_plane)["from"]]}
+    door: NetworkPolicyPeer = {"podSelector": {"matchLabels": labels.stack_front_door_selector()}}
+    return {"from": [door, *readers(control_plane).get("from", [])]}
 
 
-def gateway_pods(pods: GatewayPodsArgs) -> Rule:
+def gateway_pods(pods: GatewayPodsArgs) -> NetworkPolicyPeer:
     """Return the pods of a Gateway, as an element of a rule's `from`."""
     return {
         "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: pods["namespace"]}},
@@ -122,11 +130,11 @@ def servers_rules(
     """
     requests: Rule = {"ports": tcp_ports(SERVER_PORT, BEHIND_SIDECAR_PORT)}
     if routed:
-        own: Rule = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
-        requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *readers(control_plane)["from"]]
+        own: NetworkPolicyPeer = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
+        requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *readers(control_plane).get("from", [])]
     elif signed_in:
         requests.update(_behind_sign_in(control_plane))
-    router = [{"podSelector": {"matchLabels": labels.router_selector(unit)}}]
+    router: list[NetworkPolicyPeer] = [{"podSelector": {"matchLabels": labels.router_selector(unit)}}]
     reports: list[Rule] = [] if events_port is None else [{"ports": tcp_ports(events_port), "from": router}]
     partners = _partners(unit, role, over_nodes=over_nodes)
     return [*({"from": [partner]} for partner in partners), requests, *reports]
@@ -153,7 +161,7 @@ def servers_destinations(
     ]
 
 
-def _partners(unit: str, role: str, *, over_nodes: bool) -> list[Rule]:
+def _partners(unit: str, role: str, *, over_nodes: bool) -> list[NetworkPolicyPeer]:
     partner = _KV_PARTNERS.get(role)
     roles = [*([] if partner is None else [partner]), *([role] if over_nodes else [])]
     return [{"podSelector": {"matchLabels": labels.role_selector(unit, name)}} for name in roles]
@@ -161,7 +169,7 @@ def _partners(unit: str, role: str, *, over_nodes: bool) -> list[Rule]:
 
 def router_destinations(
     unit: str,
-    pods: Mapping[str, str],
+    pods: dict[str, str],
     control_plane: Sequence[str] | None,
     tracing: TracingArgs | None,
     events_port: int | None = None,
@@ -169,7 +177,7 @@ def router_destinations(
     """Return the egress rules of a router's pods: to the unit's servers, the router's other endpoint pickers, the API
     server for watches, and the traces' collector.
     """
-    servers = {"podSelector": {"matchLabels": labels.unit_selector(unit)}}
+    servers: NetworkPolicyPeer = {"podSelector": {"matchLabels": labels.unit_selector(unit)}}
     pickers = tcp_ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT)
     return [
         {
@@ -184,7 +192,7 @@ def router_destinations(
 
 def front_door_destinations() -> list[Rule]:
     """Return the egress rules of a front door: to routers, and to model servers without a router."""
-    servers = {"matchLabels": {labels.SERVING: "true"}}
+    servers: LabelSelector = {"matchLabels": {labels.SERVING: "true"}}
     return [{"to": [{"podSelector": _label_exists(labels.ROUTED)}, {"podSelector": servers}]}]
 
 
@@ -206,35 +214,37 @@ def anywhere(*ports: int) -> Rule:
 
     Some network plug-ins don't match pods by address blocks, so that the rule names all namespaces too.
     """
-    every_pod: Rule = {"namespaceSelector": {}}
-    to = [{"ipBlock": {"cidr": _ANY_ADDRESS, "except": [str(LINK_LOCAL)]}}, every_pod]
-    return {**({"ports": tcp_ports(*ports)} if ports else {}), "to": to}
+    rule: Rule = {"to": [_addresses(_ANY_ADDRESS, [str(LINK_LOCAL)]), {"namespaceSelector": {}}]}
+    return {**rule, "ports": tcp_ports(*ports)} if ports else rule
 
 
-def closed_namespace(namespace: Any, destinations: Sequence[DestinationArgs] = ()) -> list[Manifest]:
+def _addresses(cidr: str, denied: list[str]) -> NetworkPolicyPeer:
+    block = {"cidr": cidr, "except": denied}  # which the types call `_except`
+    return cast("NetworkPolicyPeer", {"ipBlock": block})
+
+
+def closed_namespace(namespace: pulumi.Input[str], destinations: Sequence[DestinationArgs] = ()) -> list[Manifest]:
     """Return the default policy of a namespace: pods accept no connections and may connect only to DNS and to
     `destinations`, unless another policy allows more.
     """
-    dns = {
+    dns: Rule = {
         "ports": [*tcp_ports(53), {"protocol": "UDP", "port": 53}],
         "to": [
             {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: "kube-system"}}},
             {"ipBlock": {"cidr": NODE_DNS}},
         ],
     }
-    opened: list[Rule] = [
-        {
-            "to": [{"ipBlock": {"cidr": row["cidr"], "except": _link_local_in(row["cidr"])}}],
-            **({"ports": tcp_ports(*ports)} if (ports := row.get("ports")) else {}),
-        }
-        for row in destinations
-    ]
-    everything: Rule = {}
-    return [_policy(_metadata(DEFAULT, namespace), everything, [], [dns, *opened])]
+    opened: list[Rule] = []
+    for row in destinations:
+        rule: Rule = {"to": [_addresses(row["cidr"], _link_local_in(row["cidr"]))]}
+        opened.append({**rule, "ports": tcp_ports(*ports)} if (ports := row.get("ports")) else rule)
+    return [_policy(object_metadata(DEFAULT, namespace), {}, [], [dns, *opened])]
 
 
 def defaults(
-    namespace: Any, control_plane: Sequence[str] | None = None, destinations: Sequence[DestinationArgs] = ()
+    namespace: pulumi.Input[str],
+    control_plane: Sequence[str] | None = None,
+    destinations: Sequence[DestinationArgs] = (),
 ) -> list[Manifest]:
     """Return the policies of a stack's namespace: the default policy, and those of the kit's Jobs. The pods of commands
     may connect to each other (two of them measure the network path of KV cache). The pods of commands, measuring pods
@@ -242,13 +252,13 @@ def defaults(
     """
     of_operations = _label_exists(PART_LABEL)
     from_operations: list[Rule] = [{"from": [{"podSelector": of_operations}]}]
-    waiting = {"matchLabels": {"app.kubernetes.io/name": image_pull.WAIT}}
+    waiting: LabelSelector = {"matchLabels": {"app.kubernetes.io/name": image_pull.WAIT}}
     return [
         *closed_namespace(namespace, destinations),
-        _policy(_metadata(OPERATIONS, namespace), of_operations, from_operations, [anywhere()]),
-        _policy(_metadata("llmd-oke-smoke", namespace), _label_exists(SMOKE), [], [anywhere()]),
-        _policy(_metadata("llmd-oke-prewarm", namespace), _label_exists(model_cache.PREWARM), [], [anywhere()]),
-        _policy(_metadata("llmd-oke-image-pull", namespace), waiting, [], [api_server(control_plane)]),
+        _policy(object_metadata(OPERATIONS, namespace), of_operations, from_operations, [anywhere()]),
+        _policy(object_metadata("llmd-oke-smoke", namespace), _label_exists(SMOKE), [], [anywhere()]),
+        _policy(object_metadata("llmd-oke-prewarm", namespace), _label_exists(model_cache.PREWARM), [], [anywhere()]),
+        _policy(object_metadata("llmd-oke-image-pull", namespace), waiting, [], [api_server(control_plane)]),
     ]
 
 
@@ -267,7 +277,7 @@ def _link_local_in(cidr: str) -> list[str]:
 
 
 def policy(
-    metadata: Mapping[str, Any], pods: Mapping[str, str], sources: Sequence[Rule], destinations: Sequence[Rule]
+    metadata: ObjectMeta, pods: dict[str, str], sources: Sequence[Rule], destinations: Sequence[Rule]
 ) -> Manifest:
     """Return the policy of the pods with these labels.
 
@@ -281,7 +291,7 @@ def policy(
 
 
 def _policy(
-    metadata: Mapping[str, Any], pods: Mapping[str, Any], sources: Sequence[Rule], destinations: Sequence[Rule]
+    metadata: ObjectMeta, pods: LabelSelector, sources: Sequence[Rule], destinations: Sequence[Rule]
 ) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -296,14 +306,10 @@ def _policy(
     }
 
 
-def _metadata(name: str, namespace: Any) -> dict[str, Any]:
-    return object_metadata(name, namespace)
-
-
-def _label_exists(label: str) -> dict[str, Any]:
+def _label_exists(label: str) -> LabelSelector:
     return {"matchExpressions": [{"key": label, "operator": "Exists"}]}
 
 
-def tcp_ports(*numbers: int) -> list[dict[str, Any]]:
+def tcp_ports(*numbers: int) -> list[NetworkPolicyPort]:
     """Return TCP ports in the form of a rule."""
     return [{"protocol": "TCP", "port": number} for number in numbers]

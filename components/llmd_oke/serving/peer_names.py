@@ -3,11 +3,12 @@ of them.
 """
 
 from importlib import resources
-from typing import Any
 
 from llmd_oke.catalogue.releases import POD_IP
 from llmd_oke.config import Role
+from llmd_oke.kubernetes_types import Container, EnvVar
 from llmd_oke.serving import bench_program, labels
+from llmd_oke.serving.manifests import RESTRICTED_CONTAINER, from_field
 from llmd_oke.serving.vllm import ServerSpec
 
 _UNIT, _NAMESPACE = "LLMD_OKE_UNIT", "POD_NAMESPACE"
@@ -21,28 +22,25 @@ def hosts(role: Role, nodes: int) -> list[str]:
     return [f"{name}-0{f'-{rank}' if rank else ''}.{name}.$({_NAMESPACE}).svc" for rank in range(nodes)]
 
 
-def environment() -> list[dict[str, Any]]:
+def environment() -> list[EnvVar]:
     """Return the environment variables that the peers' DNS names refer to (unit and namespace), and the pod's own
     address.
     """
-    fields = {_NAMESPACE: "metadata.namespace", POD_IP: "status.podIP"}
-    plain = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
-    return [bench_program.from_label(_UNIT, labels.UNIT), *plain]
+    namespace, address = from_field(_NAMESPACE, "metadata.namespace"), from_field(POD_IP, "status.podIP")
+    return [bench_program.from_label(_UNIT, labels.UNIT), namespace, address]
 
 
-def waiting_container(spec: ServerSpec) -> dict[str, Any]:
+def waiting_container(spec: ServerSpec) -> Container:
     """Return the init container that waits until all names resolve. A sidecar that ends because a name is missing would
     restart all pods of its group. The limit of the wait is the start-up budget.
     """
     names = [name for role in ("prefill", "decode") for name in hosts(role, spec.parallelism.nodes)]
-    return {
-        "name": "peer-names",
-        "image": spec.release.vllm.image.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", "-IBc", (resources.files("llmd_pods") / "peer_names.py").read_text(encoding="utf-8")],
-        "args": [f"--limit-s={spec.model.startup_budget_s}", f"--own=$({POD_IP})", *names],
-        "env": environment(),
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {**bench_program.CONTAINER_SECURITY, "runAsNonRoot": True, "runAsUser": 65534},
-    }
+    return bench_program.container(
+        name="peer-names",
+        image=spec.release.vllm.image.pinned,
+        command=["python3", "-IBc", (resources.files("llmd_pods") / "peer_names.py").read_text(encoding="utf-8")],
+        args=[f"--limit-s={spec.model.startup_budget_s}", f"--own=$({POD_IP})", *names],
+        env=environment(),
+        resources={"requests": {"cpu": "100m", "memory": "64Mi"}},
+        securityContext={**RESTRICTED_CONTAINER, "runAsNonRoot": True, "runAsUser": 65534},
+    )

@@ -14,8 +14,22 @@ import pulumi
 from llmd_oke.catalogue.endpoint_pickers import EXPERIMENTAL
 from llmd_oke.catalogue.releases import EndpointPicker, Release, RouterProxy
 from llmd_oke.catalogue.server_settings import SERVER_PORT
+from llmd_oke.kubernetes_types import (
+    Container,
+    DeploymentStrategy,
+    ObjectMeta,
+    PodSpec,
+    PolicyRule,
+    Probe,
+    ResourceRequirements,
+    ServicePort,
+    ServiceSpec,
+    TopologySpreadConstraint,
+    Volume,
+)
 from llmd_oke.objects import (
     Manifest,
+    field_value,
     inputs,
     mapped,
     register_outputs,
@@ -26,11 +40,14 @@ from llmd_oke.serving import envoy, labels, network_policies
 from llmd_oke.serving.client_access import CLIENT_HEADER, PRIORITY_HEADER
 from llmd_oke.serving.client_requests import ClientObjectives
 from llmd_oke.serving.manifests import (
+    RESTRICTED_CONTAINER,
     ROUTER_S,
     api_access_mount,
     api_access_volume,
     declare,
+    from_field,
     object_metadata,
+    plain_variables,
     role,
     role_binding,
     text_digest,
@@ -60,7 +77,7 @@ _GRACE_S = 130
 _DRAIN_S = 120
 """Seconds for requests under way in an Envoy to finish, once the pod gets no new requests."""
 
-_ANSWERS = {"tcpSocket": {"port": envoy.PICKER_PORT}, "periodSeconds": 2, "failureThreshold": 150}
+_ANSWERS: Probe = {"tcpSocket": {"port": envoy.PICKER_PORT}, "periodSeconds": 2, "failureThreshold": 150}
 """Startup probe of a picker behind a Gateway. A picker reports ready before it accepts calls, since it then still
 creates its certificate, which takes seconds. An Envoy beside it retries; a Gateway answers 500 (observed with v0.7.1).
 """
@@ -195,7 +212,7 @@ class _Objects:
             for priority, name in self.priorities.items()
         ]
 
-    def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def metadata(self, name: str, more: Mapping[str, str] | None = None) -> ObjectMeta:
         own = {"app.kubernetes.io/name": self.name, "app.kubernetes.io/version": self.facts.endpoint_picker.image.tag}
         return object_metadata(name, self.namespace, {**own, **(more or {})})
 
@@ -222,34 +239,31 @@ class _Objects:
             *self.role_and_binding(f"{self.name}-non-sa", [*objectives, _rule(POOL_GROUP, ["inferencepools"])]),
         ]
 
-    def role_and_binding(self, name: str, rules: Sequence[Mapping[str, Any]], binding: str = "") -> list[Manifest]:
+    def role_and_binding(self, name: str, rules: Sequence[PolicyRule], binding: str = "") -> list[Manifest]:
         bound = role_binding(self.metadata(binding or name), self.name, role=name)
         return [role(self.metadata(name), rules), bound]
 
     def service(self) -> Manifest:
-        protocol = {"appProtocol": self.dialect.picker_protocol} if self.dialect.picker_protocol else {}
-        ports = [
-            {"name": "grpc-ext-proc", "protocol": "TCP", "port": envoy.PICKER_PORT, **protocol},
-            {"name": "http-metrics", "protocol": "TCP", "port": METRICS_PORT},
-        ]
+        picker: ServicePort = {"name": "grpc-ext-proc", "protocol": "TCP", "port": envoy.PICKER_PORT}
+        if self.dialect.picker_protocol:
+            picker["appProtocol"] = self.dialect.picker_protocol
+        ports: list[ServicePort] = [picker, {"name": "http-metrics", "protocol": "TCP", "port": METRICS_PORT}]
         if self.gateway is None:
             ports.append({"name": "http", "protocol": "TCP", "port": 80, "targetPort": envoy.REQUESTS_PORT})
-        return {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {**self.metadata(self.name), "annotations": _NOT_WAITED_FOR},
-            "spec": {"type": "ClusterIP", "selector": self.selector, "ports": ports},
-        }
+        return self._service(self.name, {"type": "ClusterIP", "selector": self.selector, "ports": ports})
+
+    def _service(self, name: str, spec: ServiceSpec) -> Manifest:
+        metadata = {**self.metadata(name), "annotations": _NOT_WAITED_FOR}
+        return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
     def render_service(self) -> list[Manifest]:
         """Return the Service of the servers that tokenize prompts for the picker, if they publish KV cache events."""
         if self.reports_port is None:
             return []
         selector = labels.role_selector(self.unit, self.prompts_role)
-        port = {"name": "http", "protocol": "TCP", "port": SERVER_PORT, "targetPort": SERVER_PORT}
-        metadata = {**self.metadata(render_name(self.unit)), "annotations": _NOT_WAITED_FOR}
-        spec = {"type": "ClusterIP", "selector": selector, "ports": [port]}
-        return [{"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}]
+        port: ServicePort = {"name": "http", "protocol": "TCP", "port": SERVER_PORT, "targetPort": SERVER_PORT}
+        spec: ServiceSpec = {"type": "ClusterIP", "selector": selector, "ports": [port]}
+        return [self._service(render_name(self.unit), spec)]
 
     def network_policy(self) -> Manifest:
         rules = network_policies.router_rules(
@@ -270,20 +284,20 @@ class _Objects:
             return []
         leases = _rule("coordination.k8s.io", ["leases"], [*_READ, "create", "update", "patch", "delete"])
         events = _rule("", ["events"], ["create", "patch"])
-        ports = [
-            {"name": "grpc-ext-proc", "protocol": "TCP", "port": envoy.PICKER_PORT},
-            {"name": "grpc-health", "protocol": "TCP", "port": envoy.PICKER_HEALTH_PORT},
-        ]
+        addresses: ServiceSpec = {
+            "type": "ClusterIP",
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": self.selector,
+            "ports": [
+                {"name": "grpc-ext-proc", "protocol": "TCP", "port": envoy.PICKER_PORT},
+                {"name": "grpc-health", "protocol": "TCP", "port": envoy.PICKER_HEALTH_PORT},
+            ],
+        }
         election = f"{self.name}-leader-election"
-        addresses = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
         return [
             *self.role_and_binding(election, [leases, events], f"{election}-binding"),
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "metadata": {**self.metadata(self.pickers), "annotations": _NOT_WAITED_FOR},
-                "spec": {**addresses, "selector": self.selector, "ports": ports},
-            },
+            self._service(self.pickers, addresses),
             {
                 "apiVersion": "policy/v1",
                 "kind": "PodDisruptionBudget",
@@ -320,7 +334,7 @@ class _Objects:
             files.append({envoy.CONFIG_FILE: proxy_config})
         return text_digest(json.dumps(files, sort_keys=True))
 
-    def strategy(self) -> dict[str, Any]:
+    def strategy(self) -> DeploymentStrategy:
         """Return the update strategy. Several pods are replaced one by one, without additional room; a single pod is
         ended before its successor starts, since there may be no room for both.
         """
@@ -328,10 +342,15 @@ class _Objects:
             return {"type": "Recreate"}
         return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 
-    def pod(self) -> dict[str, Any]:
-        proxy_file = {"key": envoy.CONFIG_FILE, "path": envoy.CONFIG_FILE}
-        proxy_volume = {"name": "config", "configMap": {"name": self.proxy_name, "items": [proxy_file]}}
-        return {
+    def pod(self) -> PodSpec:
+        proxy_volume: Volume = {
+            "name": "config",
+            "configMap": {
+                "name": self.proxy_name,
+                "items": [{"key": envoy.CONFIG_FILE, "path": envoy.CONFIG_FILE}],
+            },
+        }
+        pod: PodSpec = {
             "serviceAccountName": self.name,
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": _GRACE_S,
@@ -341,7 +360,6 @@ class _Objects:
                 "runAsGroup": _USER,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            **({"topologySpreadConstraints": [self.spread()]} if self.pickers else {}),
             "containers": [*([] if self.gateway else [self.proxy()]), self.picker()],
             "volumes": [
                 *([] if self.gateway else [proxy_volume]),
@@ -349,8 +367,11 @@ class _Objects:
                 api_access_volume(),
             ],
         }
+        if self.pickers:
+            pod["topologySpreadConstraints"] = [self.spread()]
+        return pod
 
-    def spread(self) -> dict[str, Any]:
+    def spread(self) -> TopologySpreadConstraint:
         """Return the topology spread constraint over nodes, which prefers different nodes but allows one."""
         return {
             "maxSkew": 1,
@@ -360,20 +381,20 @@ class _Objects:
             "matchLabelKeys": ["pod-template-hash"],
         }
 
-    def proxy(self) -> dict[str, Any]:
+    def proxy(self) -> Container:
         """Return the container of Envoy. Envoy ends immediately on SIGTERM, so that a preStop hook delays the signal
         until requests under way had time to finish.
 
         A single pod has no such hook: no other pod accepts requests meanwhile, and its successor starts only after its
         end.
         """
-        return {
+        container: Container = {
             "name": self.dialect.proxy_container,
             "image": self.facts.proxy.image.pinned,
             "imagePullPolicy": "IfNotPresent",
             "command": ["envoy"],
             "args": list(self.facts.proxy.arguments),
-            "env": [_field("NS_NAME", "metadata.namespace"), _field("POD_NAME", "metadata.name")],
+            "env": [from_field("NS_NAME", "metadata.namespace"), from_field("POD_NAME", "metadata.name")],
             "ports": [
                 {"name": f"http-{envoy.REQUESTS_PORT}", "containerPort": envoy.REQUESTS_PORT},
                 {"name": f"metrics-{envoy.METRICS_PORT}", "containerPort": envoy.METRICS_PORT},
@@ -385,48 +406,52 @@ class _Objects:
                 "successThreshold": 1,
                 "timeoutSeconds": 1,
             },
-            **({"lifecycle": {"preStop": {"sleep": {"seconds": _DRAIN_S}}}} if self.pickers else {}),
             "resources": _resources(self.facts.proxy),
-            "securityContext": _restricted(),
+            "securityContext": RESTRICTED_CONTAINER,
             "volumeMounts": [{"name": "config", "mountPath": "/etc/envoy", "readOnly": True}],
         }
+        if self.pickers:
+            container["lifecycle"] = {"preStop": {"sleep": {"seconds": _DRAIN_S}}}
+        return container
 
-    def picker(self) -> dict[str, Any]:
+    def picker(self) -> Container:
         """Return the container of the endpoint picker. A picker that isn't the leader is ready too: only Envoy
         distinguishes leaders. If it were unready, Pulumi would wait in vain for the Deployment, and the
         PodDisruptionBudget would allow no eviction.
         """
         facts = self.facts.endpoint_picker
-        pool = ["--pool-name", self.unit, "--pool-namespace", self.namespace, "--pool-group", POOL_GROUP]
+        pool = ["--pool-name", self.unit, "--pool-namespace", field_value(self.namespace), "--pool-group", POOL_GROUP]
         config = ["--config-file", f"/config/{config_file_name(self.picker_config)}"]
         election = ["--ha-enable-leader-election"] if self.pickers else []
         experimental = [EXPERIMENTAL] if is_experimental(facts.dialect.version, self.picker_config) else []
         service = "liveness" if self.pickers else "inference-extension"
-        health = {"grpc": {"port": envoy.PICKER_HEALTH_PORT, "service": service}}
+        health: Probe = {"grpc": {"port": envoy.PICKER_HEALTH_PORT, "service": service}}
         off = "--tracing=false"
         own = ["--tracing=true" if self.tracing and word == off else word for word in self.dialect.picker_arguments]
-        return {
+        container: Container = {
             "name": "epp",
             "image": facts.image.pinned,
             "imagePullPolicy": "IfNotPresent",
             "args": [*pool, *config, *election, *own, *experimental],
             "env": [
-                _field("NAMESPACE", "metadata.namespace"),
-                _field("POD_NAME", "metadata.name"),
-                *({"name": name, "value": value} for name, value in self.tracing.items()),
+                from_field("NAMESPACE", "metadata.namespace"),
+                from_field("POD_NAME", "metadata.name"),
+                *plain_variables(self.tracing),
             ],
             "ports": [
                 {"name": "grpc", "containerPort": envoy.PICKER_PORT},
                 {"name": "grpc-health", "containerPort": envoy.PICKER_HEALTH_PORT},
                 {"name": "metrics", "containerPort": METRICS_PORT},
             ],
-            **({"startupProbe": _ANSWERS} if self.gateway else {}),
             "livenessProbe": {**health, "initialDelaySeconds": 5, "periodSeconds": 10},
             "readinessProbe": {**health, "periodSeconds": 2},
             "resources": _resources(facts),
-            "securityContext": _restricted(),
+            "securityContext": RESTRICTED_CONTAINER,
             "volumeMounts": [{"name": "plugins-config-volume", "mountPath": "/config"}, api_access_mount()],
         }
+        if self.gateway:
+            container["startupProbe"] = _ANSWERS
+        return container
 
     def pool(self) -> Manifest:
         protocol = {"appProtocol": self.dialect.pool_protocol} if self.dialect.pool_protocol else {}
@@ -454,26 +479,14 @@ def config_file_name(config: str) -> str:
     return f"plugins-{text_digest(config)}.yaml"
 
 
-def _rule(group: str, resources: Sequence[str], verbs: Sequence[str] = _READ) -> dict[str, Any]:
+def _rule(group: str, resources: Sequence[str], verbs: Sequence[str] = _READ) -> PolicyRule:
     return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
 
 
-def _field(name: str, path: str) -> dict[str, Any]:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _resources(of: EndpointPicker | RouterProxy) -> dict[str, Any]:
+def _resources(of: EndpointPicker | RouterProxy) -> ResourceRequirements:
     requests = {"cpu": str(of.requests.cpus), "memory": f"{of.requests.memory_gib}Gi"}
-    limits = {"limits": {"memory": f"{of.memory_limit_gib}Gi"}} if of.memory_limit_gib else {}
+    limits: ResourceRequirements = {"limits": {"memory": f"{of.memory_limit_gib}Gi"}} if of.memory_limit_gib else {}
     return {"requests": requests, **limits}
-
-
-def _restricted() -> dict[str, Any]:
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
 
 
 def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifest]) -> pulumi.Resource:

@@ -1,11 +1,10 @@
 """Smoke benchmark of a model as part of its deployment: a Job in the cluster that fails if thresholds are missed."""
 
-from typing import Any
-
 import pulumi
 from llmd_base.config_maps import LABEL as SMOKE
 
 from llmd_oke.catalogue.benchmarks import JobFacts, bench_jobs
+from llmd_oke.kubernetes_types import Container, ObjectMeta, PodSpec, PolicyRule
 from llmd_oke.objects import PART_OF, Manifest, inputs, register_outputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import BenchPodArgs
@@ -87,12 +86,12 @@ def deadline_s(args: SmokeBenchmarkArgs) -> int:
     return args["timeout_s"] + STARTING_S
 
 
-def rules(args: SmokeBenchmarkArgs) -> list[dict[str, Any]]:
+def rules(args: SmokeBenchmarkArgs) -> list[PolicyRule]:
     """Return the rules of the Job's Role: it may list pods and write the ConfigMap of its result. Since the Job creates
     the ConfigMap by server-side apply, whose requests contain the name, the right to create is limited to this name
     too.
     """
-    result = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [object_name(args)]}
+    result: PolicyRule = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [object_name(args)]}
     return [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
         {**result, "verbs": ["create", "patch"]},
@@ -122,7 +121,7 @@ def facts(args: SmokeBenchmarkArgs) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FACTS_FILE: args["facts"]}}
 
 
-def job(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
+def job(args: SmokeBenchmarkArgs, settings: JobFacts) -> Manifest:
     """Return the Job without a name, since Pulumi generates a new one for each. A finished Job is kept for its logs and
     termination message.
     """
@@ -146,13 +145,13 @@ def job(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
     }
 
 
-def _pod(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
+def _pod(args: SmokeBenchmarkArgs, settings: JobFacts) -> PodSpec:
     shape = resolve_shape(args["shape"])
     return {
         "serviceAccountName": object_name(args),
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
-        "securityContext": bench_program.pod_security(settings),
+        "securityContext": bench_program.pod_security(settings.user_id),
         "affinity": bench_program.rather_on(shape.name),
         "tolerations": tolerations(shape, args.get("node_taints") or ()),
         "containers": [_container(args, settings)],
@@ -163,24 +162,17 @@ def _pod(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
     }
 
 
-def _container(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
-    return {
-        "name": "smoke",
-        "image": args["image"],
-        "imagePullPolicy": "IfNotPresent",
-        "command": bench_program.command(),
-        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}", f"{FACTS_FOLDER}/{FACTS_FILE}"],
-        "env": [
-            bench_program.from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
-            bench_program.from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
-            {"name": "RESULT_NAME", "value": object_name(args)},
-        ],
-        "resources": settings.smoke.model_dump(exclude_none=True),
-        "securityContext": bench_program.CONTAINER_SECURITY,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [bench_program.mount(), {"name": "facts", "mountPath": FACTS_FOLDER, "readOnly": True}],
-    }
+def _container(args: SmokeBenchmarkArgs, settings: JobFacts) -> Container:
+    return bench_program.container(
+        name="smoke",
+        image=args["image"],
+        command=bench_program.command(),
+        args=[f"{bench_program.FOLDER}/{REQUEST_FILE}", f"{FACTS_FOLDER}/{FACTS_FILE}"],
+        env=[*bench_program.identity(), {"name": "RESULT_NAME", "value": object_name(args)}],
+        resources=bench_program.resources(settings.smoke),
+        volumeMounts=[bench_program.mount(), {"name": "facts", "mountPath": FACTS_FOLDER, "readOnly": True}],
+    )
 
 
-def _metadata(args: SmokeBenchmarkArgs) -> dict[str, Any]:
+def _metadata(args: SmokeBenchmarkArgs) -> ObjectMeta:
     return object_metadata(object_name(args), args["namespace"], {SMOKE: args["model"]})

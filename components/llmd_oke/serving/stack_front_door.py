@@ -7,6 +7,7 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
+from llmd_oke.kubernetes_types import ObjectMeta, Volume
 from llmd_oke.objects import (
     Manifest,
     OverrideArgs,
@@ -313,7 +314,7 @@ def _issued_certificate(args: StackFrontDoorArgs, issuer: FrontDoorIssuerArgs) -
 def deployment(args: StackFrontDoorArgs) -> Manifest:
     """Return the Deployment of the front door's Envoys."""
     name = _versioned_name(args)
-    volumes: dict[str, tuple[str, Mapping[str, Any]]] = {
+    volumes: dict[str, tuple[str, Volume]] = {
         "config": (CONFIG_FOLDER, {"configMap": {"name": name}}),
         "traffic": (stack_envoy.TRAFFIC_FOLDER, {"configMap": {"name": f"{name}-traffic"}}),
     }
@@ -409,10 +410,11 @@ def network_policy(args: StackFrontDoorArgs) -> Manifest:
     """
     models = [stack_envoy.FIRST_MODEL_PORT + i for i, _ in enumerate(args["models"])]
     known = network_policies.readers(args.get("control_plane_cidrs") or [])
-    rules = [
+    to_models: network_policies.Rule = known if authenticated(args) else {}
+    rules: list[network_policies.Rule] = [
         {"ports": network_policies.tcp_ports(stack_envoy.STACK_PORT)},
         {"ports": network_policies.tcp_ports(READY_PORT), **known},
-        {"ports": network_policies.tcp_ports(*models), **(known if authenticated(args) else {})},
+        {"ports": network_policies.tcp_ports(*models), **to_models},
     ]
     uri = (args.get("tokens") or {}).get("key_set_uri")
     provider = [network_policies.anywhere(stack_envoy.key_set_address(uri)[1])] if uri else []
@@ -480,7 +482,7 @@ def _scheme(args: StackFrontDoorArgs) -> str:
     return "https" if encrypted(args) else "http"
 
 
-def _metadata(args: StackFrontDoorArgs, name: str) -> dict[str, Any]:
+def _metadata(args: StackFrontDoorArgs, name: str) -> ObjectMeta:
     return object_metadata(name, args["namespace"])
 
 

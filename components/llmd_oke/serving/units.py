@@ -18,8 +18,10 @@ from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.catalogue.serving import ScalingRate, scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.config import Role
+from llmd_oke.kubernetes_types import Container, ObjectMeta, PodMeta, PodSpec, PodTemplate, PolicyRule
 from llmd_oke.objects import (
     Manifest,
+    field_value,
     inputs,
     mapped,
     register_outputs,
@@ -34,10 +36,12 @@ from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.leader_worker_set import leader_worker_set
 from llmd_oke.serving.manifests import (
     NAMESPACE_S,
+    RESTRICTED_CONTAINER,
     api_access_mount,
     api_access_volume,
     declare,
     object_metadata,
+    plain_variables,
     role,
     role_binding,
     timeouts,
@@ -164,7 +168,8 @@ def model_servers(
     """
     name = f"{unit}-{role}"
     spec = server_spec(args, role, _parallelism(args, servers))
-    for right in pool_reader(unit, args) if protected_pool(spec, args) else ():
+    pool = protected_pool(spec, args)
+    for right in pool_reader(unit, pool, args) if pool else ():
         declare(f"{name}-{right['kind'].lower()}", right, pulumi.ResourceOptions(parent=parent))
     declare(name, disruption_budget(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
     declare(name, network_policy(name, unit, role, args, spec), pulumi.ResourceOptions(parent=parent))
@@ -208,7 +213,7 @@ def workload(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: S
     """
     strategy, template = _rollout(servers), pod_template(unit, args, spec)
     if spec.parallelism.nodes > 1:
-        metadata = {"name": name, "namespace": args["namespace"], "labels": _labels(unit, args, spec)}
+        metadata: ObjectMeta = {"name": name, "namespace": args["namespace"], "labels": _labels(unit, args, spec)}
         selector = labels.role_selector(unit, spec.role)
         nodes, keeps = spec.parallelism.nodes, args.get("keeps_to_pools") or False
         replicas = servers["replicas"]
@@ -320,37 +325,26 @@ def _labels(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, str]:
     }
 
 
-def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
+def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> PodTemplate:
     """Return the pod template of a Deployment or LeaderWorkerSet."""
-    return {
-        "metadata": {
-            "labels": _labels(unit, args, spec),
-            **(
-                {"annotations": network_annotations(spec.shape, spec.settings.virtual_functions)}
-                if spec.on_rdma_network
-                else {}
-            ),
-        },
-        "spec": pod_spec(spec, args),
-    }
+    metadata: PodMeta = {"labels": _labels(unit, args, spec)}
+    if spec.on_rdma_network:
+        metadata["annotations"] = network_annotations(spec.shape, spec.settings.virtual_functions)
+    return {"metadata": metadata, "spec": pod_spec(spec, args)}
 
 
-def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
+def pod_spec(spec: ServerSpec, args: UnitArgs) -> PodSpec:
     """Return the pod specification of a server. Service links are off, since those of a Service named `vllm` would set
     VLLM_PORT, a variable of vLLM, which then fails.
     """
-    prefix = args.get("priority_class_prefix")
-    priority = {"priorityClassName": class_name(prefix, spec.parallelism.gpus_per_node)} if prefix else {}
-    return {
-        "serviceAccountName": args["service_account"],
+    pod: PodSpec = {
+        "serviceAccountName": field_value(args["service_account"]),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": placement.TERMINATION_GRACE_S,
         "securityContext": vllm.pod_security(spec),
         "nodeSelector": {INSTANCE_TYPE_LABEL: spec.shape.name},
         "tolerations": tolerations(spec.shape, args.get("node_taints") or ()),
-        **priority,
-        **({"initContainers": first} if (first := init_containers(spec, args)) else {}),
         "containers": [vllm.container(spec)],
         "volumes": [
             *vllm.pod_volumes(spec),
@@ -358,6 +352,11 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
             *([api_access_volume()] if protected_pool(spec, args) else []),
         ],
     }
+    if prefix := args.get("priority_class_prefix"):
+        pod["priorityClassName"] = class_name(prefix, spec.parallelism.gpus_per_node)
+    if first := init_containers(spec, args):
+        pod["initContainers"] = first
+    return pod
 
 
 def protected_pool(spec: ServerSpec, args: UnitArgs) -> str | None:
@@ -366,7 +365,7 @@ def protected_pool(spec: ServerSpec, args: UnitArgs) -> str | None:
     return args.get("inference_pool") if protects else None
 
 
-def init_containers(spec: ServerSpec, args: UnitArgs) -> list[dict[str, Any]]:
+def init_containers(spec: ServerSpec, args: UnitArgs) -> list[Container]:
     """Return the containers that start before vLLM. Each pod checks the cache, because nodes may be added after it was
     filled.
     """
@@ -399,7 +398,7 @@ def _connector_arguments(spec: ServerSpec) -> list[str]:
     return [argument.format(**told) for argument in (*way.sidecar_arguments, *of_ranks)]
 
 
-def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
+def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> Container:
     """Return the proxy that has prompts prefilled by other servers: a native sidecar, which starts before vLLM and ends
     after it.
 
@@ -414,15 +413,13 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
     pool_flag = mapped(args["namespace"], lambda namespace: f"--inference-pool={namespace}/{pool}")
     protection = ["--enable-ssrf-protection", pool_flag] if pool else []
     traced = tracing_environment(f"{spec.model.name}-routing-proxy", spec.tracing)
-    variables = [{"name": name, "value": value} for name, value in traced.items()]
-    variables += peer_names.environment() if _names_peers(spec) else []
-    return {
+    variables = plain_variables(traced) + (peer_names.environment() if _names_peers(spec) else [])
+    container: Container = {
         "name": "routing-proxy",
         "image": sidecar.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
         "args": [*own, *protection, *(sidecar.tracing_arguments or () if traced else ())],
-        **({"env": variables} if variables else {}),
         "ports": [{"name": "proxy", "containerPort": SERVER_PORT, "protocol": "TCP"}],
         "startupProbe": {"tcpSocket": {"port": "proxy"}, "periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": {
@@ -432,23 +429,26 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
             "failureThreshold": 3,
         },
         "resources": {"requests": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "256Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        **({"volumeMounts": [api_access_mount()]} if pool else {}),
+        "securityContext": {**RESTRICTED_CONTAINER, "runAsNonRoot": True},
     }
+    if variables:
+        container["env"] = variables
+    if pool:
+        container["volumeMounts"] = [api_access_mount()]
+    return container
 
 
-def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
+def pool_reader(unit: str, pool: str, args: UnitArgs) -> list[Manifest]:
     """Return Role and RoleBinding by which the routing sidecars of a unit read the pods of their InferencePool."""
     metadata = object_metadata(f"{unit}-routing-sidecar", args["namespace"])
     read = ["get", "list", "watch"]
-    pools = {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": read}
-    rules = [
-        {**pools, "resourceNames": [args.get("inference_pool")]},
+    rules: list[PolicyRule] = [
+        {
+            "apiGroups": ["inference.networking.k8s.io"],
+            "resources": ["inferencepools"],
+            "resourceNames": [pool],
+            "verbs": read,
+        },
         {"apiGroups": [""], "resources": ["pods"], "verbs": read},
     ]
     return [role(metadata, rules), role_binding(metadata, args["service_account"])]

@@ -31,12 +31,25 @@ from llmd_oke.config.engine import (
     engine_settings,
 )
 from llmd_oke.config.model import HANDING_OVER
-from llmd_oke.objects import present
+from llmd_oke.kubernetes_types import (
+    Capabilities,
+    Container,
+    ContainerPort,
+    EnvVar,
+    PodSecurityContext,
+    Probe,
+    ResourceRequirements,
+    SecretKeySelector,
+    SecurityContext,
+    Volume,
+    VolumeMount,
+)
+from llmd_oke.objects import field_value, present
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
 from llmd_oke.serving import compiled_code
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, RoleEngineArgs, TracingArgs
-from llmd_oke.serving.manifests import tracing_environment
+from llmd_oke.serving.manifests import from_field, plain_variables, tracing_environment
 
 STARTUP_PERIOD_S = 5
 """Period of the startup probe in seconds. The guides probe every 30 s for an hour; a shorter period with the same total
@@ -49,8 +62,6 @@ HUGGING_FACE_SECRET = "huggingface-token"  # noqa: S105 - the name of a Secret
 HUGGING_FACE_SECRET_KEY = "token"  # noqa: S105 - a key's name
 
 _KV_TRANSFER = "--kv-transfer-config"
-
-Container = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -253,7 +264,7 @@ def _transfer(settings: ServerSettings) -> list[str]:
     return [*config, *([] if settings.hybrid_argument is None else [settings.hybrid_argument])]
 
 
-def environment(spec: ServerSpec) -> list[dict[str, Any]]:
+def environment(spec: ServerSpec) -> list[EnvVar]:
     """Return the environment variables, each name once; later sources override earlier ones: release, parallelism,
     RDMA, model, KV transfer, user.
 
@@ -278,17 +289,18 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **(_adapters(spec) if spec.settings.adapters else {}),
     }
     token = [] if spec.prewarmed else [hugging_face_token()]
-    address = [{"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}] if spec.reports else []
-    entries = [*_plain(values), *token, *_side_channel(spec.settings.hand_over), *address]
-    return list({entry["name"]: entry for entry in [*entries, *_plain(spec.settings.env)]}.values())
+    address = [from_field(POD_IP, "status.podIP")] if spec.reports else []
+    entries = [*plain_variables(values), *token, *_side_channel(spec.settings.hand_over), *address]
+    own = plain_variables(spec.settings.env)
+    return list({entry.get("name"): entry for entry in [*entries, *own]}.values())
 
 
-def _side_channel(way: HandOver | None) -> list[dict[str, Any]]:
+def _side_channel(way: HandOver | None) -> list[EnvVar]:
     """Return the variables with the pod's address for a KV connector, and the connector's other variables."""
     if way is None:
         return []
-    address = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    return [*({"name": name, **address} for name in way.pod_ip_variables), *_plain(way.environment)]
+    addresses = [from_field(name, "status.podIP") for name in way.pod_ip_variables]
+    return [*addresses, *plain_variables(way.environment)]
 
 
 def _hand_over(spec: ServerSpec) -> dict[str, str]:
@@ -353,7 +365,7 @@ def adapters_folder(model: CatalogueModel, cache: ModelCacheMountArgs) -> str:
     return f"{CACHE_FOLDER}/{places.ADAPTERS}/{cache.get('adapters', '')}@{pinned_revision(model, cache) or 'main'}"
 
 
-def resources(spec: ServerSpec) -> dict[str, Any]:
+def resources(spec: ServerSpec) -> ResourceRequirements:
     """Return limits of GPUs and virtual functions, requests of CPUs and memory in proportion to the GPUs, and a request
     of disk space for the pod's writes.
     """
@@ -378,19 +390,15 @@ def shared_memory_gib(spec: ServerSpec) -> int:
     return max(16 + 4 * (spec.parallelism.gpus_per_node - 1), exchange) + offloaded
 
 
-def _plain(values: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [{"name": name, "value": value} for name, value in values.items()]
-
-
-def hugging_face_token() -> dict[str, Any]:
+def hugging_face_token() -> EnvVar:
     """Return the environment variable with the Hugging Face token for gated models, from a Secret that may
     be missing.
     """
-    reference = {"name": HUGGING_FACE_SECRET, "key": HUGGING_FACE_SECRET_KEY, "optional": True}
+    reference: SecretKeySelector = {"name": HUGGING_FACE_SECRET, "key": HUGGING_FACE_SECRET_KEY, "optional": True}
     return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}
 
 
-def _ports(spec: ServerSpec) -> list[dict[str, Any]]:
+def _ports(spec: ServerSpec) -> list[ContainerPort]:
     numbers = {"vllm": spec.settings.vllm_port}
     if way := spec.settings.hand_over:  # each rank has the port behind that of the one before; names have 15 characters
         ranks = range(1 if way.ranks else spec.parallelism.data_parallel_size)
@@ -400,7 +408,7 @@ def _ports(spec: ServerSpec) -> list[dict[str, Any]]:
     return [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in numbers.items()]
 
 
-def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str, Any]:
+def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> Probe:
     return {
         "httpGet": {"path": path, "port": "vllm"},
         "periodSeconds": period_s,
@@ -409,41 +417,46 @@ def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str,
     }
 
 
-def _user(spec: ServerSpec) -> dict[str, Any]:
+def _user(spec: ServerSpec) -> SecurityContext:
     """Return the user and primary group of the container if a user is configured; the group owns the cache's files."""
     user = spec.engine.get("user")
     return {"runAsNonRoot": True, "runAsUser": user["id"], "runAsGroup": owner.GROUP} if user else {}
 
 
-def pod_security(spec: ServerSpec) -> dict[str, Any]:
+def pod_security(spec: ServerSpec) -> PodSecurityContext:
     """Return the security context of the pod: the runtime's seccomp profile, and additional groups of the configured
     user.
     """
     user = spec.engine.get("user")
     groups = user.get("groups") if user else None
-    return {"seccompProfile": {"type": "RuntimeDefault"}, **({"supplementalGroups": groups} if groups else {})}
+    further: PodSecurityContext = {"supplementalGroups": groups} if groups else {}
+    return {"seccompProfile": {"type": "RuntimeDefault"}, **further}
 
 
-def security_context(*, rdma: bool) -> dict[str, Any]:
+def security_context(*, rdma: bool) -> SecurityContext:
     """Return the security context of a container. RDMA locks the memory that it registers, which needs IPC_LOCK. ROCm
     binds host buffers to a NUMA node, which the runtime's seccomp profile allows only with SYS_NICE (moby,
     profiles/seccomp/default.json: mbind, set_mempolicy).
     """
-    add = {"add": ["IPC_LOCK", "SYS_NICE"]} if rdma else {}
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
+    capabilities: Capabilities = {"drop": ["ALL"]}
+    if rdma:
+        capabilities["add"] = ["IPC_LOCK", "SYS_NICE"]
+    return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
 
 
-def _mounts(spec: ServerSpec) -> list[dict[str, Any]]:
-    scratch = [
+def _mounts(spec: ServerSpec) -> list[VolumeMount]:
+    scratch: list[VolumeMount] = [
         {"name": "scratch", "mountPath": path, "subPath": path.strip("/.")}
         for path in spec.release.vllm.scratch_folders
     ]
-    cache = {"name": "model-cache", "mountPath": CACHE_FOLDER, **({"readOnly": True} if spec.prewarmed else {})}
+    cache: VolumeMount = {"name": "model-cache", "mountPath": CACHE_FOLDER}
+    if spec.prewarmed:
+        cache["readOnly"] = True
     compiled = compiled_code.mounts(compiled_key(spec)) if spec.keeps_compiled_code else []
     return [{"name": "shm", "mountPath": "/dev/shm"}, cache, *scratch, *compiled]  # noqa: S108
 
 
-def pod_volumes(spec: ServerSpec) -> list[dict[str, Any]]:
+def pod_volumes(spec: ServerSpec) -> list[Volume]:
     """Return the volumes that the container mounts."""
     return [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_memory_gib(spec)}Gi"}},
@@ -465,16 +478,16 @@ def compiled_key(spec: ServerSpec) -> str:
             spec.release.vllm.image.pinned,
             spec.shape.gpu.architecture,
             arguments(spec),
-            sorted((entry["name"], entry["value"]) for entry in variables),
+            sorted((entry.get("name"), entry.get("value")) for entry in variables),
             spec.user,
         ]
     )
 
 
-def cache_volume(cache: ModelCacheMountArgs) -> dict[str, Any]:
+def cache_volume(cache: ModelCacheMountArgs) -> Volume:
     """Return the volume with the weights: one for all nodes, a directory of the node, or an `emptyDir` of the pod."""
     if "claim" in cache:
-        return {"name": "model-cache", "persistentVolumeClaim": {"claimName": cache["claim"]}}
+        return {"name": "model-cache", "persistentVolumeClaim": {"claimName": field_value(cache["claim"])}}
     if "path" in cache:
         return {"name": "model-cache", "hostPath": {"path": cache["path"], "type": "DirectoryOrCreate"}}
     return {"name": "model-cache", "emptyDir": {}}
@@ -494,7 +507,7 @@ def version(spec: ServerSpec) -> str:
     role = "prefill" if spec.settings.hands_over else spec.role
     common = replace(spec, release=release, engine=engine, role=role, parallelism=Parallelism(1))
     without = handshake().environment
-    variables = [entry for entry in environment(common) if entry["name"] not in without]
+    variables = [entry for entry in environment(common) if entry.get("name") not in without]
     return _short([common.release.vllm.image.pinned, _arguments(arguments(common)), variables])
 
 

@@ -285,7 +285,7 @@ def test_without_the_stable_pool_api_the_sidecar_does_not_restrict_servers():
 
 
 def test_the_sidecar_may_only_read_its_pool_and_pods():
-    role, binding = units.pool_reader("u", POOLED)
+    role, binding = units.pool_reader("u", "u", POOLED)
     assert [(rule["resources"], rule.get("resourceNames")) for rule in role["rules"]] == [
         (["inferencepools"], ["u"]),
         (["pods"], None),
