@@ -31,9 +31,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
-from llmd_oke.serving import stack_envoy
+from llmd_oke.serving import authentication, stack_envoy
 from llmd_oke.serving.envoy_bounds import bounds
-from llmd_oke.serving.front_door import READY_PORT, Upstream
+from llmd_oke.serving.model_envoy import READY_PORT, Upstream
 from llmd_oke.serving.stack_envoy import STACK_PORT, ClientLimits, EnvoySettings, ServedModel
 from llmd_rehearsal import front_door, namespaces
 from llmd_rehearsal.pods.volumes import File, write_files
@@ -183,10 +183,10 @@ class Door:
         settings = EnvoySettings(
             models, encrypted=True, authenticated=True, tokens=tokens, limits=ClientLimits(requests_per_minute=600_000)
         )
-        access = stack_envoy.api_keys(self.keys)
+        access = authentication.api_keys(self.keys)
         if tokens:
             self.keys = {client: _token(client, self.certificate["key"]) for client in self.keys}
-            access = stack_envoy.tokens(ISSUER, [HOST], made["llmd-oke:frontDoorKeySet"])
+            access = authentication.tokens(ISSUER, [HOST], made["llmd-oke:frontDoorKeySet"])
         self._write("/etc/envoy", envoy_yaml=stack_envoy.bootstrap(settings))
         self._write("/etc/envoy-certificate", certificate_json=stack_envoy.certificate())
         self._write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models))

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS
-from llmd_oke.serving import envoy, front_door, stack_envoy
+from llmd_oke.serving import authentication, envoy, front_door, model_envoy, stack_envoy
 from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedModel
 from llmd_oke.values import values_folder
 
-MODEL = ServedModel("gpt", "openai/gpt-oss-120b", ("gpt.example.com",), (front_door.Upstream("unit", 80),))
+MODEL = ServedModel("gpt", "openai/gpt-oss-120b", ("gpt.example.com",), (model_envoy.Upstream("unit", 80),))
 ROUTER_MIB = 16 * 1024
 OPEN = EnvoySettings((MODEL,), encrypted=False, authenticated=False)
 BOOTSTRAPS = {
@@ -29,7 +29,7 @@ BOOTSTRAPS = {
         )
     ),
     "a front door with tokens": stack_envoy.bootstrap(replace(OPEN, authenticated=True, tokens=True)),
-    "a model's front door": front_door.bootstrap(["unit"], 80),
+    "a model's front door": model_envoy.bootstrap(["unit"], 80),
     "a router": envoy.bootstrap(32, memory_limit_mib=ROUTER_MIB),
     "a router with several pickers": envoy.bootstrap(32, "pickers", memory_limit_mib=ROUTER_MIB),
 }
@@ -112,7 +112,7 @@ def test_units_buffer_no_more_of_an_unread_answer_than_a_front_door_does():
         *json.loads(stack_envoy.clusters([MODEL], {"a": 8}))["resources"],
         *(
             c
-            for c in json.loads(front_door.bootstrap(["unit"], 80))["static_resources"]["clusters"]
+            for c in json.loads(model_envoy.bootstrap(["unit"], 80))["static_resources"]["clusters"]
             if "health_checks" in c
         ),
     ]
@@ -177,7 +177,7 @@ UNKNOWN = {"filters.http.local_ratelimit.v3.LocalRateLimit"}
 
 @pytest.mark.parametrize("name", DOORS)
 def test_clients_reach_only_filters_that_the_envoy_project_supports_at_an_edge(name: str):
-    access = [stack_envoy.api_keys({"a": "b"}), stack_envoy.tokens("https://id.example.com", ["llm"], "{}")]
+    access = [authentication.api_keys({"a": "b"}), authentication.tokens("https://id.example.com", ["llm"], "{}")]
     texts = [BOOTSTRAPS[name], *(access if name in DOORS[:3] else [])]
     used = {kind for text in texts for kind in re.findall(r'envoy.extensions.(filters\.[\w.]+)"', text)}
     assert used - ROBUST - UNKNOWN == set()

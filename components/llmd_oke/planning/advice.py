@@ -18,7 +18,7 @@ from llmd_oke.planning.front_door import cache_isolation_advice, token_budget_ad
 from llmd_oke.planning.gateway import gateway_advice
 from llmd_oke.planning.known_faults import met_faults
 from llmd_oke.planning.model_plan import ModelPlan
-from llmd_oke.planning.models import scaling_advice
+from llmd_oke.planning.model_scaling import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
 from llmd_oke.planning.network_policies import network_policy_advice
 from llmd_oke.planning.oci_monitoring import oci_monitoring_advice

@@ -25,7 +25,8 @@ from llmd_oke.planning.gpu_stack import (
 )
 from llmd_oke.planning.iam import iam_problems
 from llmd_oke.planning.model_plan import PlacedNode, PlacedServer, PlannedPool
-from llmd_oke.planning.models import answer_changes, other_problems, room_problems, topology_problems
+from llmd_oke.planning.model_scaling import room_problems
+from llmd_oke.planning.models import answer_changes, other_problems, topology_problems
 from llmd_oke.planning.monitoring import monitoring_problems, tracing_problems
 from llmd_oke.planning.network import network_problems
 from llmd_oke.planning.network_policies import network_policy_problems

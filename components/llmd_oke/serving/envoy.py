@@ -3,7 +3,7 @@ to this server.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -331,3 +331,14 @@ def socket_address(host: str, port: int) -> _Config:
 def _unlimited(**more: int) -> _Config:
     limits = {"max_connections": 40000, "max_pending_requests": 40000, "max_requests": 40000, **more}
     return {"thresholds": [limits]}
+
+
+def extension(typed_config: _Config, name: str = "authentication") -> _Config:
+    """Return an extension that Envoy reads from a file."""
+    kind = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+    return {"@type": kind, "name": name, "typed_config": typed_config}
+
+
+def resources_file(resources: Sequence[_Config]) -> str:
+    """Return the file with resources that Envoy reads again when it changes."""
+    return json.dumps({"resources": list(resources)}, indent=1)

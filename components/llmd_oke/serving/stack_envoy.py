@@ -10,13 +10,12 @@ Envoy.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
 
-from llmd_oke.serving import client_access, client_requests, envoy
+from llmd_oke.serving import authentication, client_access, client_requests, envoy
 from llmd_oke.serving.client_access import CLIENT_HEADER, PRIORITY_HEADER, ConcurrentRequests
 from llmd_oke.serving.client_requests import LongestSequences
 from llmd_oke.serving.envoy_bounds import bounds, process_bounds
-from llmd_oke.serving.front_door import (
+from llmd_oke.serving.model_envoy import (
     ADMIN_PORT,
     DRAIN_PORT,
     Config,
@@ -43,10 +42,6 @@ TRAFFIC_FOLDER, TRAFFIC_FILE = "/etc/front-door/traffic", "clusters.json"
 ACCESS_FOLDER, ACCESS_FILE, SALTS_FILE = "/etc/front-door/access", "authentication.json", "salts.json"
 CERTIFICATE_FOLDER = "/etc/front-door/certificate"
 """Mount paths of the files that Envoy reads again when they change."""
-
-_KEY_SET = "key-set"
-_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
-"""CA certificates in Envoy's image, which is based on a distroless image of Debian."""
 
 CERTIFICATE_FILE = "certificate.json"
 """File beside the bootstrap with the paths of the certificate and its key."""
@@ -158,7 +153,7 @@ def bootstrap(settings: EnvoySettings) -> str:
         )
         for i, model in enumerate(settings.models)
     ]
-    return _json(
+    return json.dumps(
         {
             "node": {"id": "front-door", "cluster": "front-door"},
             "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT), "ignore_global_conn_limit": True},
@@ -169,10 +164,11 @@ def bootstrap(settings: EnvoySettings) -> str:
                 "clusters": [
                     local_cluster("admin", ADMIN_PORT),
                     local_cluster("second", DRAIN_PORT),
-                    *([_key_set_cluster(settings.key_set_uri)] if settings.key_set_uri else []),
+                    *([authentication.key_set_cluster(settings.key_set_uri)] if settings.key_set_uri else []),
                 ],
             },
-        }
+        },
+        indent=1,
     )
 
 
@@ -195,7 +191,7 @@ def clusters(models: Sequence[ServedModel], concurrent_requests: Mapping[str, in
         for name, served in by_name.items()
     ]
     plain = [units_cluster(name, upstreams) for name, upstreams in units.items()]
-    return _resources([_CLUSTER | cluster for cluster in (*plain, *counted)])
+    return envoy.resources_file([_CLUSTER | cluster for cluster in (*plain, *counted)])
 
 
 def _used(upstreams: Sequence[Upstream]) -> list[Upstream]:
@@ -214,101 +210,12 @@ def _in_subsets(entries: Sequence[ServedModel], named: Sequence[Upstream]) -> li
     ]
 
 
-def api_keys(*keys: Mapping[str, str]) -> str:
-    """Return the file that authenticates clients by API keys. It contains the keys' digests only.
-
-    Args:
-        keys: API keys by the clients' names, and further keys of the same clients.
-    """
-    digests = [(client, client_access.key_digest(key)) for of_clients in keys for client, key in of_clients.items()]
-    return _resources([_extension(client_access.keys_filter(digests))])
-
-
-def tokens(issuer: str, audiences: Sequence[str], key_set: str | None, key_set_uri: str | None = None) -> str:
-    """Return the file that authenticates clients by JSON Web Tokens of one issuer for one of the audiences.
-
-    Args:
-        issuer: issuer of the tokens.
-        audiences: audiences, one of which a token must name.
-        key_set: JSON Web Key Set with the keys that sign the tokens.
-        key_set_uri: URI of the key set to fetch instead.
-    """
-    provider = {
-        "issuer": issuer,
-        "audiences": list(audiences),
-        **({"local_jwks": {"inline_string": key_set}} if key_set_uri is None else _fetched(key_set_uri)),
-        "require_expiration": True,
-        "claim_to_headers": [{"header_name": CLIENT_HEADER, "claim_name": "sub"}],
-    }
-    rules = [{"match": {"prefix": "/"}, "requires": {"provider_name": "issuer"}}]
-    return _resources(
-        [
-            _extension(
-                {
-                    **typed("filters.http.jwt_authn.v3.JwtAuthentication"),
-                    "providers": {"issuer": provider},
-                    "rules": rules,
-                }
-            )
-        ]
-    )
-
-
-def _fetched(uri: str) -> Config:
-    """Return the settings of a key set that Envoy fetches periodically; the last one stays valid while
-    fetching fails.
-    """
-    most = bounds()
-    return {
-        "remote_jwks": {
-            "http_uri": {"uri": uri, "cluster": _KEY_SET, "timeout": f"{most.key_set_timeout_s}s"},
-            "cache_duration": f"{most.key_set_s}s",
-            "async_fetch": {"fast_listener": True, "failed_refetch_duration": f"{most.key_set_retry_s}s"},
-            "retry_policy": {"num_retries": 2},
-        }
-    }
-
-
-def key_set_address(uri: str) -> tuple[str, int]:
-    """Return host and port of a key set's URI."""
-    parts = urlsplit(uri)
-    return parts.hostname or "", parts.port or 443
-
-
-def _key_set_cluster(uri: str) -> Config:
-    """Return the cluster of a token issuer, with TLS and a certificate for its host from a CA that Envoy's image
-    trusts.
-    """
-    host, port = key_set_address(uri)
-    context = {
-        "sni": host,
-        "common_tls_context": {
-            "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
-            "validation_context": {
-                "trusted_ca": {"filename": _AUTHORITIES},
-                "match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": host}}],
-            },
-        },
-    }
-    kind = typed("transport_sockets.tls.v3.UpstreamTlsContext")
-    end = {"endpoint": {"address": envoy.socket_address(host, port)}}
-    return {
-        "name": _KEY_SET,
-        "type": "STRICT_DNS",
-        "dns_lookup_family": "V4_PREFERRED",
-        "connect_timeout": f"{bounds().key_set_timeout_s}s",
-        "per_connection_buffer_limit_bytes": 1024 * 1024,
-        "load_assignment": {"cluster_name": _KEY_SET, "endpoints": [{"lb_endpoints": [end]}]},
-        "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": {**kind, **context}},
-    }
-
-
 def salts(models: Sequence[ServedModel], secret: str) -> str:
     """Return the file with the filter that checks bodies and adds each client's `cache_salt`, made from `secret` and
     the client's name.
     """
     salting = client_requests.salting_filter(_longest(models), secret)
-    return _resources([_extension(salting["typed_config"], salting["name"])])
+    return envoy.resources_file([envoy.extension(salting["typed_config"], salting["name"])])
 
 
 def certificate() -> str:
@@ -318,7 +225,9 @@ def certificate() -> str:
         "private_key": {"filename": f"{CERTIFICATE_FOLDER}/tls.key"},
         "watched_directory": {"path": CERTIFICATE_FOLDER},
     }
-    return _resources([typed("transport_sockets.tls.v3.Secret") | {"name": "certificate", "tls_certificate": files}])
+    return envoy.resources_file(
+        [typed("transport_sockets.tls.v3.Secret") | {"name": "certificate", "tls_certificate": files}]
+    )
 
 
 def _stack_listener(settings: EnvoySettings) -> Config:
@@ -674,21 +583,8 @@ def _own_cluster(model: ServedModel) -> str:
     return f"model/{model.name}"
 
 
-def _extension(typed_config: Config, name: str = "authentication") -> Config:
-    kind = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-    return {"@type": kind, "name": name, "typed_config": typed_config}
-
-
 def _watched(folder: str, file: str) -> Config:
     """Return a file of a mounted ConfigMap or Secret as a configuration source. Kubernetes updates all files by
     replacing one symbolic link in their directory, which Envoy watches.
     """
     return {"path_config_source": {"path": f"{folder}/{file}", "watched_directory": {"path": folder}}}
-
-
-def _resources(resources: Sequence[Config]) -> str:
-    return _json({"resources": list(resources)})
-
-
-def _json(message: Config) -> str:
-    return json.dumps(message, indent=1)

@@ -19,10 +19,11 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning.tags import STACK_TAG
-from llmd_oke.serving import labels, network_policies, stack_envoy
+from llmd_oke.serving import authentication, labels, network_policies, stack_envoy
 from llmd_oke.serving.envoy_bounds import bounds
-from llmd_oke.serving.front_door import CONFIG_FILE, CONFIG_FOLDER, READY_PORT, Upstream, envoys
+from llmd_oke.serving.front_door import CONFIG_FILE, CONFIG_FOLDER, envoys
 from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
+from llmd_oke.serving.model_envoy import READY_PORT, Upstream
 from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedModel
 
 NAME = "front-door"
@@ -277,12 +278,12 @@ def _authentication(args: StackFrontDoorArgs) -> pulumi.Output[str] | None:
     keys, tokens = args.get("api_keys"), args.get("tokens")
     if keys is not None:
         unresolved: Any = [keys, args.get("next_api_keys") or {}]
-        return pulumi.Output.from_input(unresolved).apply(lambda known: stack_envoy.api_keys(*known))
+        return pulumi.Output.from_input(unresolved).apply(lambda known: authentication.api_keys(*known))
     if tokens is None:
         return None
     issuer, audiences, uri = tokens["issuer"], tokens["audiences"], tokens.get("key_set_uri")
     key_set = pulumi.Output.from_input(tokens.get("key_set"))
-    return key_set.apply(lambda text: stack_envoy.tokens(issuer, audiences, text, uri))
+    return key_set.apply(lambda text: authentication.tokens(issuer, audiences, text, uri))
 
 
 def _secret(args: StackFrontDoorArgs, name: str, kind: str, data: Mapping[str, pulumi.Input[str]]) -> Manifest:
@@ -417,7 +418,7 @@ def network_policy(args: StackFrontDoorArgs) -> Manifest:
         {"ports": network_policies.tcp_ports(*models), **to_models},
     ]
     uri = (args.get("tokens") or {}).get("key_set_uri")
-    provider = [network_policies.anywhere(stack_envoy.key_set_address(uri)[1])] if uri else []
+    provider = [network_policies.anywhere(authentication.key_set_address(uri)[1])] if uri else []
     destinations = [*network_policies.front_door_destinations(), *provider]
     return network_policies.policy(_metadata(args, NAME), labels.stack_front_door_selector(), rules, destinations)
 

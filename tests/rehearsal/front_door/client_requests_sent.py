@@ -26,8 +26,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmd_oke.catalogue.client_requests import client_requests
 from llmd_oke.serving import client_requests as programs
-from llmd_oke.serving import front_door, gateway, stack_envoy
-from llmd_oke.serving.front_door import READY_PORT, REQUEST_PORT, Upstream
+from llmd_oke.serving import gateway, model_envoy, stack_envoy
+from llmd_oke.serving.model_envoy import READY_PORT, REQUEST_PORT, Upstream
 from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT, STACK_PORT, EnvoySettings, ServedModel
 from llmd_rehearsal.pods.volumes import File, write_files
 from request_attacks import MODEL, Attack, attacks, chunked, forbidden, post, read, sample, steered
@@ -329,8 +329,8 @@ def bootstraps(folder: Path) -> dict[str, tuple[str, dict[str, int]]]:
     clusters = {"clusters.json": File(stack_envoy.clusters([model]).encode())}
     write_files(folder / "front-door" / "traffic", clusters)
     return {
-        "model": (front_door.bootstrap([SERVER], PORT), {"a model's front door": REQUEST_PORT}),
-        "gateway": (as_gateway(front_door.bootstrap([SERVER], PORT)), {"a Gateway's filters": REQUEST_PORT}),
+        "model": (model_envoy.bootstrap([SERVER], PORT), {"a model's front door": REQUEST_PORT}),
+        "gateway": (as_gateway(model_envoy.bootstrap([SERVER], PORT)), {"a Gateway's filters": REQUEST_PORT}),
         "stack": (
             stack_envoy.bootstrap(stack).replace("/etc/", f"{folder}/"),
             {"a stack's front door": STACK_PORT, "a model's port of a stack's front door": FIRST_MODEL_PORT},

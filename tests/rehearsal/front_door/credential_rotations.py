@@ -19,7 +19,7 @@ from typing import Any
 
 import aiohttp
 from cryptography.hazmat.primitives.asymmetric import rsa
-from llmd_oke.serving import stack_envoy
+from llmd_oke.serving import authentication, stack_envoy
 from llmd_oke.serving.stack_envoy import EnvoySettings
 from stack_front_door_clients import (
     ALICE,
@@ -149,11 +149,11 @@ async def rotated_keys(front: Front, known: Known) -> dict[str, Any]:
     first, second = replace(known), replace(known, key=NEXT)
     load = Load(known)
     async with load.flowing():
-        front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB}, {"alice": NEXT}))
+        front.admit(authentication.api_keys({"alice": ALICE, "bob": BOB}, {"alice": NEXT}))
         await until(lambda: taken(second), "taking the second key")
         both = await taken(first)
         await load.change_to(NEXT)
-        front.admit(stack_envoy.api_keys({"alice": NEXT, "bob": BOB}))
+        front.admit(authentication.api_keys({"alice": NEXT, "bob": BOB}))
         await until(lambda: refused(first), "refusing the first key")
     return {**load.cost(), "both": both}
 
@@ -187,7 +187,7 @@ async def rotated_key_set(front: Front) -> dict[str, Any]:
 
     def publish(*published: list[dict[str, Any]]) -> None:
         key_set = json.dumps({"keys": [key for keys in published for key in keys]})
-        front.admit(stack_envoy.tokens(ISSUER, [AUDIENCE], key_set))
+        front.admit(authentication.tokens(ISSUER, [AUDIENCE], key_set))
 
     publish(sets[0])
     front.move()
@@ -214,7 +214,7 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     key = private_key()
     chain = certificate(key, HOST).chain
     front.write(stack_envoy.CERTIFICATE_FOLDER, tls_crt=chain, tls_key=key.pem)
-    front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB}))
+    front.admit(authentication.api_keys({"alice": ALICE, "bob": BOB}))
     front.move()
     known = Known(ALICE, ssl.create_default_context(cadata=chain))
     async with front.running():

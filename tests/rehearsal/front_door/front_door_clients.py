@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmd_oke.serving.front_door import DRAIN_PORT, READY_PORT, REQUEST_PORT, bootstrap
+from llmd_oke.serving.model_envoy import DRAIN_PORT, READY_PORT, REQUEST_PORT, bootstrap
 
 UNITS = ["127.0.1.1", "127.0.1.2", "127.0.1.3", "127.0.1.4"]
 PORT = 9080

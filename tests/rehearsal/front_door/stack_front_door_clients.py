@@ -25,9 +25,9 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from llmd_oke.planning.placement import FRONT_DOOR_THREADS
-from llmd_oke.serving import stack_envoy
+from llmd_oke.serving import authentication, stack_envoy
 from llmd_oke.serving.envoy_bounds import bounds
-from llmd_oke.serving.front_door import READY_PORT, Upstream
+from llmd_oke.serving.model_envoy import READY_PORT, Upstream
 from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT, STACK_PORT, ClientLimits, EnvoySettings, ServedModel
 from llmd_rehearsal.pods.volumes import File, write_files
 
@@ -375,7 +375,7 @@ async def moved(units: Units, front: Front) -> dict[str, Any]:
 async def entitled(units: Units, front: Front) -> dict[str, Any]:
     """Return what clients get that may use one model, so many tokens in a minute, or one request at a time."""
     seen: dict[str, Any] = {}
-    front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB, "carol": CAROL, "dave": DAVE}))
+    front.admit(authentication.api_keys({"alice": ALICE, "bob": BOB, "carol": CAROL, "dave": DAVE}))
     front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(), {"carol": 2}))
     async with front.running(), Client(key=ALICE) as alice, Client(key=BOB) as bob, Client(key=CAROL) as carol:
 
@@ -483,7 +483,7 @@ async def guarded(front: Front) -> dict[str, Any]:
     """Keys, limits and a certificate, all of which change while Envoy runs."""
     seen: dict[str, Any] = {}
     trusted = front.certify()
-    front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB}))
+    front.admit(authentication.api_keys({"alice": ALICE, "bob": BOB}))
     front.move()
     async with front.running(), Client(tls=trusted) as nobody, Client(tls=trusted, key=CAROL) as carol:
         async with Client(tls=trusted, key=BOB) as bob, Client(tls=trusted, key=ALICE) as alice:
@@ -508,7 +508,7 @@ async def guarded(front: Front) -> dict[str, Any]:
             seen["models"] = (await alice.ask(path="/v1/models"))["status"]
             seen["bob"] = [await bob.ask(asks(GPT)) for _ in range(5)]
             seen["alice_after"] = (await alice.ask(asks(GPT)))["status"]
-            front.admit(stack_envoy.api_keys({"alice": ALICE, "carol": CAROL}))
+            front.admit(authentication.api_keys({"alice": ALICE, "carol": CAROL}))
 
             async def admitted() -> bool:
                 return (await carol.ask(asks(GPT)))["status"] == 200
@@ -532,7 +532,7 @@ async def guarded(front: Front) -> dict[str, Any]:
 
 async def salted(front: Front) -> dict[str, Any]:
     """Clients whose prefix cache is their own."""
-    access, own_salts = stack_envoy.api_keys({"alice": ALICE, "bob": BOB}), stack_envoy.salts(models(), CACHE_SECRET)
+    access, own_salts = authentication.api_keys({"alice": ALICE, "bob": BOB}), stack_envoy.salts(models(), CACHE_SECRET)
     front.write(stack_envoy.ACCESS_FOLDER, authentication_json=access, salts_json=own_salts)
     front.move()
     seen: dict[str, Any] = {}
@@ -552,7 +552,7 @@ async def signed(front: Front) -> dict[str, Any]:
     """Tokens of an identity provider."""
     key = rsa.generate_private_key(65537, 2048)
     key_set = json.dumps(public_set(key, "1"))
-    front.admit(stack_envoy.tokens(ISSUER, [AUDIENCE], key_set))
+    front.admit(authentication.tokens(ISSUER, [AUDIENCE], key_set))
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "team", "exp": now + 600}
     changes: dict[str, dict[str, str | int]] = {
@@ -612,7 +612,7 @@ async def guessed_tokens(key: rsa.RSAPrivateKey, good: Mapping[str, object]) -> 
 async def unlisted(units: Units, front: Front) -> dict[str, Any]:
     """Send requests of clients of whom the limits say nothing: to one model, and four at a time, two by each thread."""
     key = rsa.generate_private_key(65537, 2048)
-    front.admit(stack_envoy.tokens(ISSUER, [AUDIENCE], json.dumps(public_set(key, "1"))))
+    front.admit(authentication.tokens(ISSUER, [AUDIENCE], json.dumps(public_set(key, "1"))))
     front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(), {"team": 6}))
     claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time()) + 600}
     seen: dict[str, Any] = {}
@@ -687,7 +687,7 @@ async def fetched(folder: Path, settings: EnvoySettings, program: str) -> dict[s
     authorities = folder / "fetched" / "ssl" / "certs"
     authorities.mkdir(parents=True)
     (authorities / "ca-certificates.crt").write_text(pair.chain)
-    quick = stack_envoy.tokens(ISSUER, [AUDIENCE], None, uri).replace(f'"{bounds().key_set_s}s"', '"1s"')
+    quick = authentication.tokens(ISSUER, [AUDIENCE], None, uri).replace(f'"{bounds().key_set_s}s"', '"1s"')
     front.admit(quick)
     claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "team", "exp": int(time.time()) + 600}
     seen: dict[str, Any] = {}
