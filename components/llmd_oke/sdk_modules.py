@@ -42,7 +42,7 @@ def _by_module(lazy: type[ModuleType]) -> type[ModuleType]:
         """A package that has loaded nothing but the modules that were asked for."""
 
         def __getattr__(self, name: str) -> Any:
-            for module in _module_names(name):
+            for module in (name, name.removesuffix("_output"), re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()):
                 if find_spec(f"{self.__name__}.{module}"):
                     self.__dict__.setdefault(module, import_module(f"{self.__name__}.{module}"))  # where it asks itself
                     break
@@ -57,8 +57,3 @@ def _by_module(lazy: type[ModuleType]) -> type[ModuleType]:
                 self.__dict__.update({public: getattr(value, public) for public in getattr(value, "__all__", ())})
 
     return ByModule
-
-
-def _module_names(name: str) -> tuple[str, ...]:
-    """The modules that a name may lie in: `get_services_output` in `get_services`, `RouteTable` in `route_table`."""
-    return name, name.removesuffix("_output"), re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -109,7 +109,9 @@ class Canaries:
             }
             found.extend((unit.name, role, pod.name) for role, pods in servers.items() for pod in pods)
             for pod in servers.get("aggregated", ()):
-                self._ask_alone(unit.name, pod, prompt)
+                answer = self._ask(unit.name, "aggregated", pod, {"prompt": prompt})
+                outcome = "failed" if answer is None else self._judge((unit.name, prompt, _template(pod)), answer)
+                self._count(unit.name, {"aggregated": pod}, outcome)
             for one, other in self._pairs(servers.get("prefill", ()), servers.get("decode", ()), number):
                 self._ask_pair(unit.name, one, other, prompt)
         self._metrics.keep(found)
@@ -129,11 +131,6 @@ class Canaries:
 
     def _version(self, pod: PodAddress) -> str:
         return pod.labels.get(self._request.version_label, "")
-
-    def _ask_alone(self, unit: str, pod: PodAddress, prompt: str) -> None:
-        answer = self._ask(unit, "aggregated", pod, {"prompt": prompt})
-        outcome = "failed" if answer is None else self._judge((unit, prompt, _template(pod)), answer)
-        self._count(unit, {"aggregated": pod}, outcome)
 
     def _ask_pair(self, unit: str, prefill: PodAddress, decode: PodAddress, prompt: str) -> None:
         salt = uuid4().hex  # no cached prefix: each prompt is computed and handed over anew

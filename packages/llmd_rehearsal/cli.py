@@ -451,7 +451,11 @@ def rehearse(
     simulated = prepared.simulated(update["placeholders"])
     started_s = time.time()
     status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
-    checks = rehearsal.check_servers(prepared, prepared.real) if prepared.real and benchmark else ()
+    checks: Sequence[ServerCheck] = ()
+    if prepared.real and benchmark:
+        from llmd_rehearsal.real_vllm.report import check_servers  # noqa: PLC0415 - it loads Pulumi
+
+        checks = check_servers(prepared, prepared.real)
     status = status or int(not all(check.passed for check in checks))
     latest = project / "reports" / stack / "latest"
     report = latest if latest.exists() and latest.lstat().st_mtime >= started_s else None

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
@@ -71,9 +71,6 @@ from llmd_rehearsal.real_vllm.tiny_models import TinyModel
 from llmd_rehearsal.real_vllm.topologies import CutStack, available_gib
 from llmd_rehearsal.time_scale import TimeScale
 from llmd_rehearsal.vllm.command import NIXL_CONNECTORS
-
-if TYPE_CHECKING:
-    from llmd_rehearsal.real_vllm.checks import ServerCheck
 
 ENGINE_END_TIMEOUT_S = 30.0
 COMMAND_END_TIMEOUT_S = 60.0
@@ -636,27 +633,3 @@ def removed_servers(file: Path, plan: Plan) -> list[str]:
         for role in unit.roles
     ]
     return [name for name in deployed if not any(re.fullmatch(pattern, name) for pattern in planned)]
-
-
-def check_servers(prepared: Prepared, real: RealRehearsal) -> "Sequence[ServerCheck]":
-    """Check vLLM's own servers from inside the local cluster, and write the results to the folder of the stack's
-    reports.
-
-    Raises:
-        KitError: the checks ended without a result.
-    """
-    from llmd_rehearsal.real_vllm import report  # noqa: PLC0415 - it loads Pulumi
-
-    reports = prepared.project / "reports" / prepared.stack
-    reports.mkdir(parents=True, exist_ok=True)
-    facts, results = prepared.state / "real-vllm-facts.json", reports / report.RESULTS_FILE
-    enforced = not unenforced_policies(prepared.state)
-    plan = prepared.plan
-    models = [report.model_facts(plan, model, real, policies_enforced=enforced) for model in plan.models]
-    facts.write_text(json.dumps([asdict(model) for model in models]))
-    results.unlink(missing_ok=True)
-    argv = [sys.executable, "-m", "llmd_rehearsal.real_vllm.checks", str(facts), str(results)]
-    status = run_command(prepared.project, prepared.stack, argv)
-    if not (found := report.read_results(results)):
-        raise KitError(f"The checks of vLLM's servers ended with {status} and without a result.")
-    return found

@@ -431,16 +431,12 @@ def _ssh_process(argv: Sequence[str]) -> Generator[tuple[subprocess.Popen[bytes]
         try:
             yield process, last_words
         finally:
-            _stop(process)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(ENDING_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+            process.terminate()
+            try:
+                process.wait(ENDING_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _require_free(port: int) -> None:

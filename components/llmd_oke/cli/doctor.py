@@ -176,17 +176,13 @@ def _finding(finding: "DiagnosedFault") -> Table:
     title = Text.assemble((signature.title, "bold"), f"  {finding.component}")
     table.add_row(Text(signature.severity, style=_STYLES[signature.severity]), title)
     for evidence in finding.evidence[:MAX_PLACES]:
-        table.add_row("", Text(_where(evidence)))
+        table.add_row("", Text(", ".join(_parts(evidence))))
     if (more := len(finding.evidence) - MAX_PLACES) > 0:
         table.add_row("", f"and {more} more {'place' if more == 1 else 'places'}, which --json has")
     for label, text in document("line cause versions remedy", finding.evidence[0], signature).items():
         if text:
             table.add_row(Text(label, style="dim"), Text(text))
     return table
-
-
-def _where(evidence: "Evidence") -> str:
-    return ", ".join(_parts(evidence))
 
 
 def _parts(evidence: "Evidence") -> Iterator[str]:

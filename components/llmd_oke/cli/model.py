@@ -153,7 +153,11 @@ def computed_entry(
         computed = compute_model(*documents)
     except InvalidStack as error:
         raise InvalidStack(error.problems, f"no entry can be computed of {files[0].address}") from error
-    own = {"name": _checked_name(name, repository), "repository": repository}
+    chosen = name or re.sub(r"[^a-z0-9.-]+", "-", repository.rpartition("/")[2].lower()).strip("-.")
+    if not _NAME.fullmatch(chosen):
+        remedy = "Small letters, digits, dots and hyphens, 63 at most."
+        raise KitError(f"{chosen!r} can't be the name of a model.", remedy if name else f"--name. {remedy}")
+    own = {"name": chosen, "repository": repository}
     if revision is not None and _COMMIT.fullmatch(revision):
         own["revision"] = revision
     plain = {name: value for name, (value, _) in _ASSUMED.items()}
@@ -203,14 +207,6 @@ def _document(file: "ModelFile") -> Mapping[str, object]:
     if not isinstance(document, dict):
         raise KitError(f"{file.address} is no JSON object.", "The config.json of a model, as Hugging Face has it.")
     return cast("Mapping[str, object]", document)
-
-
-def _checked_name(name: str | None, repository: str) -> str:
-    chosen = name or re.sub(r"[^a-z0-9.-]+", "-", repository.rpartition("/")[2].lower()).strip("-.")
-    if not _NAME.fullmatch(chosen):
-        remedy = "Small letters, digits, dots and hyphens, 63 at most."
-        raise KitError(f"{chosen!r} can't be the name of a model.", remedy if name else f"--name. {remedy}")
-    return chosen
 
 
 def _text(

@@ -45,7 +45,13 @@ def show_summary(stack: str, plan: Plan, release: str | None = None) -> None:
     rest. `release` is shown instead of the release's name if given.
     """
     output = console.output()
-    head = [Text.assemble((stack, "bold"), " can be deployed"), _facts(plan, release or plan.release.name), Text()]
+    table = Table.grid(padding=(0, 2))
+    pools = ", ".join(f"{pool.size} x {pool.shape.name}" for pool in plan.pools)
+    nodes = f"{pools}: {plan.gpus} GPUs, {plan.used_gpus} used"
+    rows = [("release", release or plan.release.name), ("nodes", nodes), *_models(plan.models)]
+    for name, text in [*rows, ("cost", _cost(plan)), ("time", _time(plan))]:
+        table.add_row(f"  [dim]{name}[/]", escape(text))
+    head = [Text.assemble((stack, "bold"), " can be deployed"), table, Text()]
     for part in head:
         output.print(part)
     advice = merge_advice(plan.advice)
@@ -60,16 +66,6 @@ def show_summary(stack: str, plan: Plan, release: str | None = None) -> None:
             output.print(lines)
         output.print()
     output.print(rest)
-
-
-def _facts(plan: Plan, release: str) -> Table:
-    table = Table.grid(padding=(0, 2))
-    pools = ", ".join(f"{pool.size} x {pool.shape.name}" for pool in plan.pools)
-    nodes = f"{pools}: {plan.gpus} GPUs, {plan.used_gpus} used"
-    rows = [("release", release), ("nodes", nodes), *_models(plan.models)]
-    for name, text in [*rows, ("cost", _cost(plan)), ("time", _time(plan))]:
-        table.add_row(f"  [dim]{name}[/]", escape(text))
-    return table
 
 
 def _models(models: Sequence[ModelPlan]) -> Iterator[tuple[str, str]]:

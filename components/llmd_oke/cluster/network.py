@@ -20,8 +20,6 @@ from llmd_oke.planning.network import (
     PROTOCOL_NUMBERS,
     NetworkChoices,
     PoolSize,
-    Ports,
-    RulePeer,
     SecurityRule,
     layout,
     security_rules,
@@ -564,7 +562,13 @@ def _rule(
     ids: Mapping[GroupRole, pulumi.Output[str]],
 ) -> None:
     """Declare a rule of a network security group; `deleted_with` the group, so that its deletion needs no request."""
-    peer, kind = _peer(spec, rule.peer, ids)
+    peer: pulumi.Input[str]
+    if rule.peer.group is not None:
+        peer, kind = ids[rule.peer.group], "NETWORK_SECURITY_GROUP"
+    elif rule.peer.cidr is not None:
+        peer, kind = rule.peer.cidr, "CIDR_BLOCK"
+    else:
+        peer, kind = spec.services_gateway_cidr, "SERVICE_CIDR_BLOCK"
     side = "source" if rule.direction == "ingress" else "destination"
     arguments: dict[str, Any] = {side: peer, f"{side}_type": kind, **_protocol_options(rule)}
     oci.core.NetworkSecurityGroupSecurityRule(
@@ -579,24 +583,10 @@ def _rule(
     )
 
 
-def _peer(
-    spec: _NetworkSpec, peer: RulePeer, ids: Mapping[GroupRole, pulumi.Output[str]]
-) -> tuple[pulumi.Input[str], str]:
-    if peer.group is not None:
-        return ids[peer.group], "NETWORK_SECURITY_GROUP"
-    if peer.cidr is not None:
-        return peer.cidr, "CIDR_BLOCK"
-    return spec.services_gateway_cidr, "SERVICE_CIDR_BLOCK"
-
-
 def _protocol_options(rule: SecurityRule) -> dict[str, Any]:
     if rule.protocol == "icmp":
         kind, code = PATH_DISCOVERY
         return {"icmp_options": {"type": kind, "code": code}}
-    ranges = {"destination_port_range": _range(rule.ports), "source_port_range": _range(rule.source_ports)}
-    options = present(ranges)
+    ranges = {"destination_port_range": rule.ports, "source_port_range": rule.source_ports}
+    options = {name: {"min": ports.first, "max": ports.last} for name, ports in present(ranges).items()}
     return {f"{rule.protocol}_options": options} if options else {}
-
-
-def _range(ports: Ports | None) -> dict[str, int] | None:
-    return None if ports is None else {"min": ports.first, "max": ports.last}

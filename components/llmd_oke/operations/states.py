@@ -114,7 +114,10 @@ def restore(pulumi: PulumiCli, judged: Restoration, terminal: Terminal | None = 
     except BaseException:
         if created:
             pulumi.remove_stack()
-        _put_back(own, before)
+        if before is None:
+            own.unlink(missing_ok=True)
+        elif own.read_text(encoding="utf-8") != before:
+            yaml_files.write_whole(own, before)
         raise
 
 
@@ -270,10 +273,3 @@ def _encryption(text: str) -> Mapping[str, str]:
 def _shortened(lines: Sequence[str]) -> list[str]:
     shown = list(lines[:_LONGEST_LIST])
     return [*shown, f"and {len(lines) - len(shown)} more"] if len(lines) > len(shown) else shown
-
-
-def _put_back(file: Path, before: str | None) -> None:
-    if before is None:
-        file.unlink(missing_ok=True)
-    elif file.read_text(encoding="utf-8") != before:
-        yaml_files.write_whole(file, before)

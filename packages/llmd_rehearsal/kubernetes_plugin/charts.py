@@ -91,7 +91,11 @@ def chart(reference: str, repository: str, version: str) -> Generator[Path]:
         golang.copy_files(source.folder(), copy)
         if source.definitions:
             golang.copy_files(source.definitions.path(), copy / "crds")
-        _write_version(copy, source.version)
+        chart_file, template = copy / _OWN, copy / _TEMPLATE
+        facts: dict[str, Any] = yaml.safe_load((chart_file if chart_file.is_file() else template).read_text())
+        if not chart_file.is_file():
+            facts["appVersion"] = source.version
+        chart_file.write_text(yaml.safe_dump({**facts, "version": source.version}))
         yield copy
 
 
@@ -122,11 +126,3 @@ def find(reference: str, repository: str, version: str) -> ChartSource:
     raise OperationRefusal(
         f"the chart {reference} {version} is not in this rehearsal; its Helm releases are of {available}"
     )
-
-
-def _write_version(folder: Path, version: str) -> None:
-    chart_file, template = folder / _OWN, folder / _TEMPLATE
-    facts: dict[str, Any] = yaml.safe_load((chart_file if chart_file.is_file() else template).read_text())
-    if not chart_file.is_file():
-        facts["appVersion"] = version
-    chart_file.write_text(yaml.safe_dump({**facts, "version": version}))

@@ -204,10 +204,7 @@ def _in_subnet(request: ServiceRequest) -> None:
 def _vcn(request: ServiceRequest) -> None:
     """Require disjoint IP ranges that contain the VCN's subnets (OCI documentation, VCNs and Subnets)."""
     _check_dns_label(request)
-    ranges = [
-        _network_of_size(text)
-        for text in request.inputs.get("cidrBlocks") or filter(None, [request.inputs.get("cidrBlock")])
-    ]
+    ranges = [_network_of_size(cidr) for cidr in _ranges_of(request.inputs)]
     if not ranges:
         raise invalid("Either cidrBlock or cidrBlocks must be given")
     for index, cidr in enumerate(ranges):
@@ -268,9 +265,7 @@ def _gateway(request: ServiceRequest) -> None:
 def _route_table(request: ServiceRequest) -> None:
     _in_vcn(request)
     for rule in request.inputs.get("routeRules") or ():
-        target = request.require(rule["networkEntityId"])
-        if target is not None and target.state.get("vcnId") != request.inputs["vcnId"]:
-            raise invalid(f"Route target {target.id} is not in VCN {request.inputs['vcnId']}")
+        _require_same_vcn(request, rule["networkEntityId"])
 
 
 def _security_rule(request: ServiceRequest) -> None:
@@ -384,14 +379,13 @@ def _require_small_metadata(request: ServiceRequest, *metadata: JsonObject | Non
 
 
 def _instance_configuration(request: ServiceRequest) -> None:
-    launch: Any = dig(request.inputs, "instanceDetails", "launchDetails")
-    if launch:
-        _launch(request, launch, launch.get("createVnicDetails"))
+    if launch := dig(request.inputs, "instanceDetails", "launchDetails"):
+        _launch(request, launch)
 
 
 def _instance(request: ServiceRequest) -> None:
     _require_boot_metadata_unchanged(request)
-    _launch(request, request.inputs, request.inputs.get("createVnicDetails"))
+    _launch(request, request.inputs)
     cluster = request.require(request.inputs.get("computeClusterId"), "ComputeCluster")
     if cluster is not None and cluster.state["availabilityDomain"] != request.inputs["availabilityDomain"]:
         domain = cluster.state["availabilityDomain"]
@@ -411,13 +405,13 @@ def _require_boot_metadata_unchanged(request: ServiceRequest) -> None:
             raise invalid(f"The metadata {key} can't be changed after the instance has been launched")
 
 
-def _launch(request: ServiceRequest, launch: JsonObject, vnic: JsonObject | None) -> None:
+def _launch(request: ServiceRequest, launch: JsonObject) -> None:
     request.require_domain(launch.get("availabilityDomain"))
     if shape := launch.get("shape"):
         _require_shape(request, shape)
     _require_small_metadata(request, launch.get("metadata"), launch.get("extendedMetadata"))
-    subnet = request.require_subnet(dig(vnic, "subnetId"))
-    request.require_groups(dig(vnic, "nsgIds"), subnet.state["vcnId"] if subnet else None)
+    subnet = request.require_subnet(dig(launch, "createVnicDetails", "subnetId"))
+    request.require_groups(dig(launch, "createVnicDetails", "nsgIds"), subnet.state["vcnId"] if subnet else None)
 
 
 def _cluster_network(request: ServiceRequest) -> None:
@@ -468,9 +462,9 @@ def _version(request: ServiceRequest) -> None:
         raise invalid(f"Invalid kubernetesVersion: {version}, supported versions: {', '.join(known)}")
     if request.before is None:
         return
-    old, new = _version_of(request.before.state["kubernetesVersion"]), _version_of(version)
+    was: str = request.before.state["kubernetesVersion"]
+    old, new = _version_of(was), _version_of(version)
     if new < old or new[1] > old[1] + 1:
-        was = request.before.state["kubernetesVersion"]
         raise invalid(f"Cannot change the Kubernetes version from {was} to {version}: only one minor version up")
 
 

@@ -173,7 +173,12 @@ class ContainerWorker:
             probing.cancel()
             self._end_turn()
             self._container = None
-        self._note_end(code, since, container.identity)
+        reason = "Completed" if code == 0 else "Error"
+        message = self._options.termination_message(code)
+        self.record.state = Terminated(code, reason, since, datetime.now(UTC), container.identity, message)
+        self.record.started = False
+        self.record.ready = False
+        self._options.changed()
         return code
 
     async def _start(self) -> Container | None:
@@ -204,14 +209,6 @@ class ContainerWorker:
         if self.record.state != state:
             self._options.warn("Failed", f"Error: {reason}: {message}")
         self.record.state = state
-        self._options.changed()
-
-    def _note_end(self, code: int, since: datetime, container_id: str) -> None:
-        reason = "Completed" if code == 0 else "Error"
-        message = self._options.termination_message(code)
-        self.record.state = Terminated(code, reason, since, datetime.now(UTC), container_id, message)
-        self.record.started = False
-        self.record.ready = False
         self._options.changed()
 
     async def _back_off(self, delay_s: float) -> None:

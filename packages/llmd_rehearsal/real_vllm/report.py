@@ -1,8 +1,12 @@
 """Report on vLLM's own servers in a rehearsal: inputs of the checks, and their results."""
 
 import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
+from llmd_base.errors import KitError
 from llmd_oke.catalogue.monitoring import programs as metrics_programs
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.models import unit_name
@@ -12,11 +16,34 @@ from llmd_oke.serving.router import service_name
 from llmd_rehearsal.real_vllm.checked_model import ModelFacts, ServerGroup
 from llmd_rehearsal.real_vllm.checks import ServerCheck
 from llmd_rehearsal.real_vllm.choice import RealRehearsal
+from llmd_rehearsal.rehearsal import Prepared, run_command, unenforced_policies
 
 RESULTS_FILE = "real-vllm.json"
 """Name of the file with the checks' results, in the folder of a stack's reports."""
 
 _CONNECTOR_METRICS = "nixl"
+
+
+def check_servers(prepared: Prepared, real: RealRehearsal) -> Sequence[ServerCheck]:
+    """Check vLLM's own servers from inside the local cluster, and write the results to the folder of the stack's
+    reports.
+
+    Raises:
+        KitError: the checks ended without a result.
+    """
+    reports = prepared.project / "reports" / prepared.stack
+    reports.mkdir(parents=True, exist_ok=True)
+    facts, results = prepared.state / "real-vllm-facts.json", reports / RESULTS_FILE
+    enforced = not unenforced_policies(prepared.state)
+    plan = prepared.plan
+    models = [model_facts(plan, model, real, policies_enforced=enforced) for model in plan.models]
+    facts.write_text(json.dumps([asdict(model) for model in models]))
+    results.unlink(missing_ok=True)
+    argv = [sys.executable, "-m", "llmd_rehearsal.real_vllm.checks", str(facts), str(results)]
+    status = run_command(prepared.project, prepared.stack, argv)
+    if not (found := read_results(results)):
+        raise KitError(f"The checks of vLLM's servers ended with {status} and without a result.")
+    return found
 
 
 def model_facts(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enforced: bool) -> ModelFacts:
