@@ -11,7 +11,7 @@ config = pulumi.Config("serving")
 cluster_id = config.require("clusterId")
 kubeconfig = config.get_secret("kubeconfig")  # without it Pulumi takes that of KUBECONFIG
 control_plane_cidrs = [cidr] if (cidr := config.get("controlPlaneCidr")) else None  # addresses of the API server
-override = {"router": pulumi.Config("llmd-oke").get("rehearsedRouter")}  # a rehearsal may have that of another release
+router_release = pulumi.Config("llmd-oke").get("rehearsedRouter")  # in rehearsals that can't have RELEASE's router
 cluster = k8s.Provider("cluster", cluster_identifier=cluster_id, kubeconfig=kubeconfig, enable_patch_force=True)
 # The definition of InferencePools may be in the cluster already; it stays there in the end.
 definitions = k8s.Provider(
@@ -32,7 +32,7 @@ servers = PrefillDecodeUnit(
     MODEL,
     {
         "release": RELEASE,
-        "override": override,
+        "override": {"router": router_release},
         "control_plane_cidrs": control_plane_cidrs,
         "model": MODEL,
         "shape": "BM.GPU.MI300X.8",
@@ -50,7 +50,7 @@ router = Router(
     f"{MODEL}-router",
     {
         "release": RELEASE,
-        "override": override,
+        "override": {"router": router_release},
         "control_plane_cidrs": control_plane_cidrs,
         "namespace": namespace.name,
         "model": MODEL,
