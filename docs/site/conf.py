@@ -45,12 +45,12 @@ CONTENTS = {
     "How to": ("docs/how-to/README", "docs/alerts/README"),
     "Reference": (
         *("docs/reference/commands", "docs/reference/stack-file", "docs/reference/components"),
-        *("docs/compatibility", "docs/releases", "docs/models", "docs/glossary"),
+        *("docs/compatibility", "docs/releases", "docs/versions", "docs/models", "docs/signatures", "docs/glossary"),
     ),
     "How it works": (
         *("docs/architecture", "docs/decisions/README", "docs/traps", "docs/faults", "docs/parity"),
         *("docs/router-deviations", "docs/simulated-vllm", "docs/network-policies", "docs/pod-security"),
-        *("docs/front-door-attacks",),
+        *("docs/front-door-attacks", "docs/drills"),
     ),
     "Project": ("CONTRIBUTING", "CHANGELOG", "tools/README"),
 }

@@ -27,11 +27,12 @@ def anchors(page: Path) -> set[str]:
 
 
 def dead_links(page: Path) -> Iterator[str]:
+    """Links to nothing, and to folders, which the site has no page for."""
     links: list[str] = re.findall(r"\]\(([^)\s]+)\)", prose(page))
     for link in links:
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if "://" not in link and (not target.exists() or (anchor and anchor not in anchors(target))):
+        if "://" not in link and (not target.is_file() or (anchor and anchor not in anchors(target))):
             yield link
 
 

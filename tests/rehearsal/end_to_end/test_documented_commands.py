@@ -52,8 +52,9 @@ def rehearsed(project: Project) -> Project:
     if missing := [name for name in WATCHING if locate(name) is None]:
         pytest.skip(f"no {', '.join(missing)}: `llmd-oke rehearse programs --tests` builds them")
     pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
+    smoke = {"requests": 8, "concurrency": 2, "thresholds": {"minRemotePrefillShare": 0}}  # commands are the question
     storage = {"modelCache": {"kind": "node-disk"}}
-    project.write(STACK, gpuPools=pools, storage=storage, frontDoor={}, monitoring="install")
+    project.write(STACK, gpuPools=pools, storage=storage, frontDoor={}, monitoring="install", smoke=smoke)
     ended = project.rehearse(STACK)
     assert ended.status == 0, ended.errors
     key = private_key()
