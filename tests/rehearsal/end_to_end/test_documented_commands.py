@@ -62,7 +62,7 @@ def rehearsed(project: Project) -> Project:
     (project.folder / "fullchain.pem").write_text(certificate(key, "llm.example.com").chain)
     rendered = project.command("render", "--stack", STACK, "--output", str(project.folder / "deploy" / STACK))
     assert rendered.status == 0, rendered.errors
-    measured = project.command("rehearse", "run", "--stack", STACK, "--", "llmd-oke", "smoke", "--stack", STACK)
+    measured = inside(project, f"llmd-oke smoke --stack {STACK}")
     assert measured.status == 0, measured.errors
     return project
 
