@@ -134,7 +134,7 @@ def test_a_pull_requests_comment_has_its_update_rehearsed_from_the_base(reposito
     assert repository.git("status", "--porcelain") == ""
 
 
-def test_merges_that_fail_go_back_in_the_rehearsal_that_has_the_last_good_commit(repository: Repository) -> None:
+def test_a_merge_that_fails_goes_back_in_the_rehearsal_and_a_refused_one_does_not(repository: Repository) -> None:
     first = repository.git("rev-parse", "HEAD")
     assert f"### `{STACK}`: deployed" in repository.promote()
     deployed = repository.deployed
@@ -142,14 +142,21 @@ def test_merges_that_fail_go_back_in_the_rehearsal_that_has_the_last_good_commit
     repository.merge("impossible", smoke=smoke(maxTtftP95Ms=0.001))
     said = repository.promote(expected=1)
     assert f"### `{STACK}`: rolled back" in said
-    assert "ttft" in said
+    assert "TTFT p95" in said
     assert f"The stack is at `{first[:12]}` again" in said
+    assert said.count("was no update") == 0
     assert repository.deployed == deployed
 
     repository.merge("wrong", release="llm-d-99")
     said = repository.promote(expected=1)
     assert f"### `{STACK}`: refused" in said
     assert "Nothing was changed" in said
+    assert repository.git("worktree", "list").count("\n") == 0
+
+
+def test_a_merge_that_breaches_a_gate_goes_back_and_a_sound_one_stays(repository: Repository) -> None:
+    assert f"### `{STACK}`: deployed" in repository.promote()
+    deployed = repository.deployed
 
     repository.merge("slow", models=[model(topology="2p-tp1-1d-tp1")])
     said = repository.promote(expected=1)
@@ -162,4 +169,3 @@ def test_merges_that_fail_go_back_in_the_rehearsal_that_has_the_last_good_commit
     reports = repository.checkout / "reports" / STACK
     assert json.loads((reports / "rehearsed-good.json").read_text())["commit"] == second
     assert not (reports / "good.json").exists()
-    assert repository.git("worktree", "list").count("\n") == 0
