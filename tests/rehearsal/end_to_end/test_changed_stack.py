@@ -154,18 +154,16 @@ def test_a_merge_that_fails_goes_back_in_the_rehearsal_and_a_refused_one_does_no
     assert repository.git("worktree", "list").count("\n") == 0
 
 
-def test_a_merge_that_breaches_a_gate_goes_back_and_a_sound_one_stays(repository: Repository) -> None:
+def test_a_merge_that_breaches_a_gate_goes_back_in_the_rehearsal(repository: Repository) -> None:
+    first = repository.git("rev-parse", "HEAD")
     assert f"### `{STACK}`: deployed" in repository.promote()
     deployed = repository.deployed
+    reports = repository.checkout / "reports" / STACK
+    assert json.loads((reports / "rehearsed-good.json").read_text())["commit"] == first
+    assert not (reports / "good.json").exists()
 
     repository.merge("slow", models=[model(topology="2p-tp1-1d-tp1")])
     said = repository.promote(expected=1)
     assert f"### `{STACK}`: rolled back" in said
     assert "**Gates**" in said
     assert repository.deployed == deployed
-
-    second = repository.merge("good", models=[model(topology="1p-tp1-2d-tp2")])
-    assert f"### `{STACK}`: deployed" in repository.promote()
-    reports = repository.checkout / "reports" / STACK
-    assert json.loads((reports / "rehearsed-good.json").read_text())["commit"] == second
-    assert not (reports / "good.json").exists()
