@@ -38,6 +38,9 @@ ENDLESS = re.compile(r"--watch\b|port-forward")
 LOOK_S = 20
 """How long something that doesn't end by itself is looked at."""
 
+LIMIT_S = 300
+"""For a command that ends by itself."""
+
 ENDED_BY_US = (124, 130)
 """Statuses of `timeout` and of a command that was interrupted."""
 
@@ -60,7 +63,8 @@ def rehearsed(project: Project) -> Project:
     key = private_key()
     (project.folder / "privkey.pem").write_text(key.pem)
     (project.folder / "fullchain.pem").write_text(certificate(key, "llm.example.com").chain)
-    rendered = project.command("render", "--stack", STACK, "--output", str(project.folder / "deploy" / STACK))
+    (project.folder / "deploy").mkdir()
+    rendered = inside(project, f"llmd-oke render --stack {STACK} --output deploy/{STACK}")
     assert rendered.status == 0, rendered.errors
     measured = inside(project, f"llmd-oke smoke --stack {STACK}")
     assert measured.status == 0, measured.errors
@@ -81,8 +85,9 @@ def inside(project: Project, text: str) -> Ended:
     assert deployed.is_dir()
     files = [f"ln -sfn {project.folder}/{name} {name}" for name in ("deploy", "fullchain.pem", "privkey.pem")]
     script = " && ".join([f"cd {deployed}", *files, line])
-    limit = ("timeout", "--signal", "INT", str(LOOK_S)) if ENDLESS.search(line) else ()
-    return project.command("rehearse", "run", "--stack", STACK, "--", *limit, "bash", "-c", script)
+    limit_s = LOOK_S if ENDLESS.search(line) else LIMIT_S
+    limited = ("timeout", "--signal", "INT", str(limit_s), "bash", "-c", script)
+    return project.command("rehearse", "run", "--stack", STACK, "--", *limited)
 
 
 @pytest.mark.parametrize("text", sorted({command.text for command in COMMANDS}))
