@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 Item = TypeVar("Item")
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
-"""List in the stack file as a tuple. `strict=False` lets the tuple be made from a YAML list; the items stay strict."""
+"""Type of a list in the stack file, which pydantic converts to a tuple (`strict=False`); its items stay strict."""
 
 
 class ConfigPart(BaseModel):
@@ -31,8 +31,8 @@ class ConfigPart(BaseModel):
 
 
 def is_absent(value: object) -> bool:
-    """Tell whether an optional key is missing in the stack file. `Plan.config_hash` then leaves the key out, so that
-    the hash in earlier results still matches.
+    """Tell whether an optional key is missing in the stack file (its value is None). `Plan.config_hash` then leaves the
+    key out, so that the hash in earlier results still matches.
     """
     return value is None
 

@@ -1,4 +1,4 @@
-"""Budget of a stack's compartment: an amount for each month, and who is told when it is spent or will be."""
+"""Budget of a stack's compartment: a monthly amount, and who gets mail when it is spent or forecast to be."""
 
 from typing import Annotated, Literal
 
@@ -10,10 +10,10 @@ EmailAddress = Annotated[str, matching(r"^[^@\s,;]+@[^@\s,;]+$", "an e-mail addr
 
 
 class BudgetAlert(ConfigPart):
-    """A threshold of a budget at which mail is sent."""
+    """Threshold of a budget at which OCI sends mail."""
 
     percent: Annotated[float, Field(gt=0, le=10_000)]
-    """Share of the amount in percent, with at most two decimal places."""
+    """Threshold in percent of the budget's monthly amount, with at most two decimal places."""
 
     of: Literal["spent", "forecast"] = "spent"
     """`spent`: what the month has cost so far; `forecast`: what OCI expects it to cost, from its third day with costs
@@ -22,19 +22,19 @@ class BudgetAlert(ConfigPart):
 
 
 class BudgetConfig(ConfigPart):
-    """A budget of OCI for the cluster's compartment. It tells, and stops nothing; it counts all that costs something
-    in the compartment and in those below, also what other stacks have there. OCI allows a compartment one budget, so
-    that one of these stacks has it.
+    """OCI budget for the cluster's compartment. It sends mail and stops nothing; it counts all costs in the compartment
+    and those below it, also the costs of other stacks there. OCI allows one budget for each compartment, so that only
+    one of its stacks can have one.
     """
 
     monthly_amount: Annotated[int, Field(ge=1)]
     """Amount for a month, in the currency of the tenancy's rate card."""
 
     recipients: Annotated[Items[EmailAddress], Field(min_length=1)]
-    """Addresses that alerts are sent to."""
+    """Mail addresses that the budget's alerts are sent to."""
 
     alerts: Annotated[Items[BudgetAlert], Field(min_length=1)] = (
         BudgetAlert(percent=80),
         BudgetAlert(percent=100, of="forecast"),
     )
-    """Thresholds; 80 % of the amount spent, and all of it by forecast, if left out."""
+    """Thresholds of the budget; if left out, 80 % of the amount as spent and 100 % as forecast."""

@@ -113,7 +113,7 @@ class BastionService(ConfigPart):
     """
 
     ocid: Ocid | None = None
-    """Existing bastion in an existing VCN; none is created then."""
+    """OCID of an existing bastion in an existing VCN; if given, the stack creates no bastion."""
 
     subnet_cidr: Cidr | None = None
     """IP range of the existing `subnets.bastion`. The API endpoint's security group then admits only this range; if
@@ -446,7 +446,7 @@ class KubeconfigAccess:
 
     @property
     def host(self) -> str:
-        """Host name of the server, without port."""
+        """Host name of the API server, without port."""
         return urlsplit(self.server).hostname or ""
 
 

@@ -1,4 +1,4 @@
-"""Stacks as their stack file and the files that it builds on (`base`) say them together, and the place of each value.
+"""Merge of a stack file with the files that its key `base` names, and the file and line of each merged value.
 
 Objects are merged key by key, as by JSON Merge Patch (RFC 7396): `null` takes away a key of the base, and anything else
 replaces it, lists as a whole. An object in the place of one of the lists `NAMED_LISTS` changes items of the base's list
@@ -18,17 +18,20 @@ from llmd_oke.config import yaml_files
 from llmd_oke.config.yaml_files import CONFIG_KEY, YamlDocument, steps
 
 BASE = "base"
-"""Key of a stack, or of a file that stacks build on, that names the file that it builds on."""
+"""Key by which a stack, or a file that stacks build on, names the file that it builds on."""
 
 BASE_PATTERN = r"^(?!Pulumi\.)[A-Za-z0-9][A-Za-z0-9._-]*\.yaml$"
-"""Form of names of files that stacks build on; none has a folder, and none is a stack's own file."""
+"""Pattern of the names of files that stacks build on: a YAML file in the folder of stack files that is no stack's own.
+"""
 
 NAMED_LISTS: Mapping[str, tuple[str, ...]] = {
     "models": ("name", "model"),
     "gpuPools": ("name",),
     "cpuPools": ("name",),
 }
-"""Lists whose items have names, and the keys that say a name, of which the first that an item has counts."""
+"""Lists whose items are merged by name, each with the keys that may contain the name; of these, the first that an item
+has is used.
+"""
 
 _BASE_FORM = "the name of a file beside the stack file, such as shared.yaml"
 
@@ -38,7 +41,7 @@ Keys: TypeAlias = Mapping[str | int, Any]
 
 @dataclass(frozen=True)
 class StackSource:
-    """File that says something of a stack.
+    """File that contributes values to a stack: the stack's own, or one that it builds on.
 
     Attributes:
         name: path of the file relative to the project, such as `stacks/shared.yaml`.
@@ -52,7 +55,9 @@ class StackSource:
     own: bool = False
 
     def line(self, of: Steps) -> int | None:
-        """Return the line of these steps in the file, or of the nearest parent that exists; None if it is unknown."""
+        """Return the line of the value to which the keys and indices `of` lead in this file, or of its nearest parent
+        that exists; None if it is unknown.
+        """
         if self.document is None:
             return None
         return self.document.line_at(("config", CONFIG_KEY, *of) if self.own else of)
@@ -60,7 +65,9 @@ class StackSource:
 
 @dataclass(frozen=True)
 class StackOrigin:
-    """Place of a value: the file and the steps to it there. Parts of the value that stand elsewhere are in `parts`."""
+    """Place of a merged value: its file, and the keys and indices that lead to it there. `parts` has the places of
+    nested values that come from other files or paths.
+    """
 
     source: StackSource
     steps: Steps = ()
@@ -73,22 +80,23 @@ class StackOrigin:
 
     @property
     def path(self) -> str:
-        """Path of the value in its file, such as `models[0].topology`."""
+        """Path of the value in its own file, such as `models[0].topology`."""
         return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps).removeprefix(".")
 
     @property
     def place(self) -> str:
-        """File and line, such as `stacks/shared.yaml:12`."""
+        """File and line of the value, such as `stacks/shared.yaml:12`."""
         return self.source.name if self.line is None else f"{self.source.name}:{self.line}"
 
     def part(self, step: str | int) -> "StackOrigin":
-        """Return the place of a part of the value."""
+        """Return the place of a nested value, by its key or index in this value."""
         return self.parts.get(step) or StackOrigin(self.source, (*self.steps, step))
 
 
 @dataclass(frozen=True)
 class EffectiveStack:
-    """A stack with all that it builds on: the object that planning reads, and the place of each of its values.
+    """Stack merged with all files that it builds on: the object that planning reads, and the place of each of its
+    values.
 
     Attributes:
         value: the object; anything else if the stack file says something else.
@@ -101,8 +109,8 @@ class EffectiveStack:
     sources: tuple[StackSource, ...]
 
     def origin_of(self, path: str) -> StackOrigin:
-        """Return the place of the value at a path of the object. A path that no file has leads to the place where it
-        would be, in the last file that says something of the object around it.
+        """Return the place of the value at a path of the merged object. For a path that no file has, return the place
+        where the value would be written, in the last file that has a value for the object around it.
         """
         place = self.origin
         for step in steps(path):
@@ -129,7 +137,7 @@ class EffectiveStack:
 
 
 def effective_stack(value: Any, own: StackSource, folder: Path) -> EffectiveStack:
-    """Return a stack with the files that it builds on.
+    """Return a stack merged with the files that it builds on.
 
     Args:
         value: the object `llmd-oke:stack` of the stack's own file.

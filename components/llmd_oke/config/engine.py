@@ -268,18 +268,23 @@ class AdapterSlots(ConfigPart):
 
 
 class Speculation(ConfigPart):
-    """Speculative decoding: a draft proposes tokens, which the model checks in one step (`--speculative-config`).
-    Servers of all roles have it alike, or they would hand no KV cache over."""
+    """Speculative decoding: a draft proposes tokens, which the model checks in one step (`--speculative-config`). It
+    applies to servers of all roles, since servers that differ in it can't transfer KV cache to each other.
+    """
 
     tokens: Annotated[int | None, Field(ge=1, le=16, exclude_if=is_absent)] = None
-    """Tokens that are drafted for each sequence at each step; as many as the catalogue's source has if left out."""
+    """Number of tokens that the draft proposes for each sequence at each step; the number in the catalogue if left out.
+    """
 
     revision: Annotated[Commit | None, Field(exclude_if=is_absent)] = None
-    """Commit of the draft's repository, or of a bucket's files; the catalogue's if left out."""
+    """Commit of the draft's repository on Hugging Face, or revision of its files in a bucket; the catalogue's if left
+    out.
+    """
 
     accepted_share: Annotated[float | None, Field(ge=0, le=1, exclude_if=is_absent)] = None
-    """Share of the drafted tokens that the model accepts, as measured with such requests; forecasts count drafts by it,
-    and not at all if left out. Servers don't depend on it."""
+    """Share of the drafted tokens that the model accepts (0 to 1), measured with requests like this stack's. Forecasts
+    of speed use it, and ignore speculation if it is left out; servers don't read it.
+    """
 
 
 FeatureName = Literal["tool-calling", "reasoning"]
@@ -327,8 +332,9 @@ class Engine(EngineRows):
     """Memory for LoRA adapters in each server; none if left out."""
 
     speculation: Annotated[Speculation | None, Field(exclude_if=is_absent)] = None
-    """Speculative decoding by what the catalogue knows to draft for the model (`draft` in `values/models`); none if
-    left out."""
+    """Speculative decoding with the draft that the catalogue has for the model (`draft` in `values/models`); none if
+    left out.
+    """
 
     kv_cache: Annotated[KvCache, Field(exclude_if=lambda own: own == KvCache())] = KvCache()
     """Transfer of KV cache between servers, and KV cache in the nodes' memory."""
@@ -373,8 +379,8 @@ class Engine(EngineRows):
         return {name: value for name in EngineRows.model_fields if (value := getattr(self, name)) is not None}
 
     def key_of(self, field: str, role: Role) -> str:
-        """Return the key of a model, by which the stack file gives a setting to the servers of a role: their own, else
-        the one of all.
+        """Return the stack-file key, relative to the model's entry, that sets a field of `EngineRows` for the servers
+        of a role: the role's own key where it is set, otherwise the key for all roles.
         """
         own = self.roles().get(role)
         part = f"engine.{role}" if own is not None and field in own.settings() else "engine"

@@ -7,7 +7,7 @@ from pydantic import Field
 from llmd_oke.config.base import ConfigPart, Items, is_absent
 
 Priority = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
-"""Priority of an InferenceObjective: higher goes first; requests without an objective have 0."""
+"""Priority of an InferenceObjective: requests with a higher one go first; those without an objective have 0."""
 
 
 class PriorityBandConfig(ConfigPart):

@@ -91,8 +91,8 @@ class Jwt(ConfigPart):
     """Issuer that tokens must have (`iss`)."""
 
     jwks_uri: Annotated[JwksUri | None, Field(exclude_if=is_absent)] = None
-    """URL of the provider's JSON Web Key Set, which each Envoy fetches every five minutes. Envoy verifies the URL's TLS
-    certificate with the certificate authorities in its image.
+    """URL of the provider's JSON Web Key Set, which each Envoy of the front door fetches every five minutes. Envoy
+    verifies the URL's TLS certificate with the certificate authorities in its image.
     """
 
     audiences: Annotated[Items[str], Field(min_length=1)]
@@ -129,7 +129,9 @@ ClientLimitOrNumber = Annotated[
 
 
 class Limits(ConfigPart):
-    """Limits for each client, over all models together. Each of the two Envoys enforces half of each limit."""
+    """Limits for each client, over all models together. Each of the front door's two Envoy replicas enforces half of
+    each limit.
+    """
 
     requests_per_minute: Annotated[RequestsPerMinute | None, Field(exclude_if=is_absent)] = None
     """Maximum number of requests per minute of one client; unlimited if left out."""
@@ -143,8 +145,8 @@ class Limits(ConfigPart):
 
     concurrent_requests: Annotated[ConcurrentRequests | None, Field(exclude_if=is_absent)] = None
     """Maximum number of concurrent requests of one client to each model; unlimited if left out. Each of the two threads
-    of an Envoy enforces a quarter, which is also the limit over a single connection; a limit in `clients` is enforced
-    by each Envoy as a whole.
+    of each of the front door's two Envoy replicas enforces a quarter, which is also the limit over a single connection;
+    a limit in `clients` is enforced in full by each replica.
     """
 
     models: Annotated[Items[DnsLabel] | None, Field(exclude_if=is_absent)] = None

@@ -93,7 +93,9 @@ def locate(problems: Iterable[Problem], project: Path, stack: str) -> list[Probl
 
 
 def effective(project: Path, stack: str) -> EffectiveStack:
-    """Return the same as `read`, with the place of each value."""
+    """Return a stack's object `llmd-oke:stack` merged with the files that it builds on, unvalidated, with the place of
+    each value. Raises what `read` raises.
+    """
     path = stack_file(project, stack)
     open_project(project)
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Alarms and logs of OCI for a created cluster: who is told, and what is kept."""
+"""OCI alarms and logs of a created cluster: which alarms there are and who gets them, which logs are kept and how long."""
 
 from typing import Annotated, Literal
 
@@ -25,13 +25,15 @@ class OciAlarms(ConfigPart):
     """
 
     recipients: Items[EmailAddress] = ()
-    """Addresses that a topic of the stack's own sends mail to; each must confirm by a link in its first mail."""
+    """Mail addresses to which the stack's own topic of OCI Notifications sends alarms; each must confirm by a link in
+    its first mail.
+    """
 
     topic_id: Annotated[Ocid | None, Field(exclude_if=is_absent)] = None
     """Existing topic of OCI Notifications, in place of `recipients`."""
 
     left_out: Items[AlarmName] = ()
-    """Alarms that the stack is not to have."""
+    """Names of alarms that the stack doesn't create."""
 
 
 class OciLogs(ConfigPart):
@@ -44,16 +46,14 @@ class OciLogs(ConfigPart):
     """Output of all pods, which Oracle's agent on nodes reads and sends; needs `cluster.iam.create`."""
 
     retention_days: Literal[30, 60, 90, 120, 150, 180] = 30
-    """Days for which OCI keeps them."""
+    """Number of days for which OCI keeps the logs."""
 
 
 class OciMonitoringConfig(ConfigPart):
-    """Alarms and logs that OCI keeps without an agent of the kit's. OCI bills logs and notifications beyond a free
-    part.
-    """
+    """Alarms and logs of OCI's own services. OCI bills logs and notifications beyond a free part."""
 
     alarms: Annotated[OciAlarms | None, Field(exclude_if=is_absent)] = None
-    """Alarms and whom they tell; none if left out."""
+    """Alarms and the recipients of their mail; none if left out."""
 
     logs: Annotated[OciLogs | None, Field(exclude_if=is_absent)] = None
-    """Logs of the control plane and of pods; none if left out, `{}` for that of the control plane."""
+    """Logs of the control plane and of pods; none if left out; with `{}`, only that of the control plane."""

@@ -487,8 +487,10 @@ class StackConfig(ConfigPart):
     """Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""
 
     leader_worker_sets: Annotated[LeaderWorkerSets, Field(exclude_if=lambda way: way == "existing")] = "existing"
-    """The controller of LeaderWorkerSets, of which servers that span nodes are made. `existing`: it is in the cluster.
-    `install`: it comes with the cluster, from its chart. Not beside another one: two would take turns."""
+    """Origin of the LeaderWorkerSet controller, which runs servers that span nodes. `existing`: the cluster has one
+    already. `install`: it is installed with the cluster, from its chart; never beside another one, as both would act on
+    the same objects.
+    """
 
     tags: Annotated[Tags | None, Field(exclude_if=is_absent)] = None
     """Tags for the resources that this stack creates in OCI, instances included, besides the kit's own tag; none if

@@ -71,7 +71,7 @@ class YamlDocument:
         return self.line_at(steps(path))
 
     def line_at(self, path: Iterable[str | int]) -> int | None:
-        """Return the same of a path as its steps, whose keys may have dots."""
+        """Return what `line` returns, for a path given as keys and indices; the keys may contain dots."""
         return None if self.root is None else _walk(self.root, path)[1]
 
     def problems(self) -> Iterator[Problem]:
@@ -267,7 +267,7 @@ Loader.add_constructor(f"{_TAG}float", _construct_number)
 
 
 def steps(path: str) -> list[str | int]:
-    """The keys and indices that a path such as `models[0].topology` goes by."""
+    """Return the keys and indices in a path such as `models[0].topology`."""
     return [int(match[1]) if match[1] else match[2] for match in _STEP.finditer(path)]
 
 
