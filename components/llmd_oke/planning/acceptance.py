@@ -19,7 +19,7 @@ from llmd_oke.planning.plan import PoolAcceptance
 
 GID_VARIABLE = "UCX_IB_GID_INDEX"
 TESTED_GPUS = "amd.com/gpu"
-"""Resource name of the GPUs that can be tested: the test uses ROCm's tools."""
+"""Resource name of the GPUs that the acceptance test supports: it uses ROCm's tools."""
 
 _PATH = "acceptance"
 
@@ -95,7 +95,9 @@ def _disk_folder(config: StackConfig, pool: PlannedPool) -> str | None:
 
 
 def line_rate_gb_per_s(shape: Shape) -> float:
-    """Return the maximum rate of one RDMA port in GB (10^9 bytes) per second; a bound."""
+    """Return the maximum rate of one RDMA port of a shape in GB (10^9 bytes) per second; an upper bound for measured
+    rates.
+    """
     return shape.rdma.port_gbit_per_s / 8
 
 

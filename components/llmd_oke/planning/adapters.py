@@ -58,8 +58,8 @@ def _support(context: PlannedModel, path: str) -> Iterator[Problem]:
 
 
 def adapter_name_problems(config: StackConfig) -> Iterator[Problem]:
-    """Yield a problem for each adapter whose name another model or adapter of the stack has: requests select by name
-    only.
+    """Yield a problem for each adapter with the name of another model or adapter of the stack: requests select either
+    by name only, in their `model`.
     """
     owners: dict[str, str] = {}
     for i, model in enumerate(config.models):

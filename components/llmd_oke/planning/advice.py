@@ -235,8 +235,8 @@ def _use_of_idle_nodes(plan: Plan) -> str:
 
 
 def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
-    """Return how many further units of a model fit the free GPUs of the initial nodes, and how many nodes then stay
-    idle.
+    """Return how many more copies of a model's units (servers with a router of their own) fit the free GPUs of the
+    initial nodes, and how many of those nodes have no servers then.
     """
     at_first = plan.nodes_at_first
     free = sum(node.free_gpus for node in at_first)

@@ -1,4 +1,4 @@
-"""Budget of a stack: refusal where it has no effect, and advice if the stack's own price exceeds it."""
+"""Checks of a stack's budget: problems where OCI can't have it, and advice if the stack's own list price exceeds it."""
 
 from collections.abc import Iterator
 

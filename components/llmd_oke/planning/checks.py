@@ -55,7 +55,7 @@ def problems(config: StackConfig) -> list[Problem]:
 
 
 def problems_of_parts(config: StackConfig) -> list[Problem]:
-    """Return the problems of each part of a stack that don't depend on the capacity of the nodes."""
+    """Return the problems of each key of a stack that can be checked without placing servers on nodes."""
     of_topologies = topology_problems_by_model(config)
     of_models = [
         problem
@@ -135,8 +135,8 @@ def _kubeconfig(text: str) -> Iterator[Problem]:
 
 
 def topology_problems_by_model(config: StackConfig) -> dict[int, list[Problem]]:
-    """Return the problems of each model's servers, by index of the model; models and shapes that aren't in the
-    catalogue are left out.
+    """Return the problems of each model's servers, by index in the stack file's `models`; models and shapes that aren't
+    in the catalogue are left out.
     """
     return {i: list(topology_problems(context)) for i, context in model_contexts(config).items()}
 
@@ -160,8 +160,8 @@ def pools(config: StackConfig) -> tuple[PlannedPool, ...]:
 
 
 def model_contexts(config: StackConfig) -> dict[int, PlannedModel]:
-    """Return the models that are in the catalogue, by index. Pools have one shape: the first known one is used for all
-    models.
+    """Return the models of a stack that are in the catalogue, by index in the stack file's `models`. All of a stack's
+    GPU pools have one shape: the first one that is in the catalogue is used for all models.
     """
     known_pools = pools(config)
     return {
@@ -172,8 +172,8 @@ def model_contexts(config: StackConfig) -> dict[int, PlannedModel]:
 
 
 def min_accuracy(context: PlannedModel) -> float | None:
-    """Return the minimum share of right answers in a model's benchmark: the stack file's, or the kit's floor if a
-    setting changes answers; None if no questions are asked, or no floor is known.
+    """Return the minimum share of right answers that a model must give in its smoke benchmark: the stack file's, or the
+    kit's default if a setting changes answers; None if no questions are asked, or there is no default for the model.
     """
     threshold = context.stack.smoke.thresholds.min_accuracy
     return _floor(context) if threshold is None and any(answer_changes(context)) else threshold

@@ -43,8 +43,8 @@ class GpuStackPlan:
 
 @dataclass(frozen=True)
 class IamNeeds:
-    """IAM permissions needed before the cluster and before its pools, and the OCIDs that statements are
-    repeated for.
+    """Keys of the IAM permissions that must be granted before the cluster and before its pools are created, and the
+    OCIDs for which policy statements are repeated.
     """
 
     cluster: tuple[Need, ...]
@@ -62,10 +62,9 @@ class NodeTag:
 
 @dataclass(frozen=True, kw_only=True)
 class IamPlan(IamNeeds):
-    """Dynamic groups and policies of a created cluster, in the tenancy's home region.
-
-    Compartments that are None are the cluster's. `unique_name` is the prefix of all names, as groups and policies of
-    all regions and compartments are in the same region.
+    """Dynamic groups and policies of a created cluster, in the tenancy's home region. Compartments that are None are
+    the cluster's. All names begin with `unique_name`, because the home region has the groups and policies of all
+    regions and compartments.
     """
 
     unique_name: str
@@ -119,8 +118,9 @@ class ModelCachePlan:
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """File system that is created for the model cache. Nodes that mount it may be `anywhere` in the VCN if some pools
-    exist already. File Storage has an `export_path`, Lustre a capacity in GB and a performance tier.
+    """File system that is created for the model cache. `anywhere` tells whether nodes that mount it may have any
+    address of the VCN, as existing pools do. File Storage has an `export_path`, Lustre a capacity in GB and a
+    performance tier.
     """
 
     kind: Literal["file-storage", "lustre"]
@@ -238,7 +238,9 @@ class CpuPoolPlan(NodesPlan):
 
 @dataclass(frozen=True)
 class OciAlarmsPlan:
-    """Alarms of OCI Monitoring: rows of the catalogue, and the addresses or the existing topic that they notify."""
+    """Alarms of OCI Monitoring to create, as rows of the catalogue, and the mail addresses or the existing topic of OCI
+    Notifications that they notify.
+    """
 
     rows: tuple[OciAlarm, ...]
     recipients: tuple[str, ...]
@@ -247,7 +249,7 @@ class OciAlarmsPlan:
 
 @dataclass(frozen=True)
 class OciMonitoringPlan:
-    """Alarms and logs of OCI; None for none of them."""
+    """Alarms of OCI Monitoring and logs of OCI Logging to create; None where the stack has no alarms, or no logs."""
 
     alarms: OciAlarmsPlan | None
     logs: OciLogs | None

@@ -1,4 +1,4 @@
-"""Conditions under which the vLLM servers of a stack run, as far as latencies depend on them."""
+"""Settings and versions of a stack's vLLM servers on which their latencies depend."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,9 @@ from llmd_oke.values import Entry
 
 
 class DeployedConditions(Entry):
-    """Conditions of servers with several GPUs: of those that transfer KV cache, and of aggregated ones."""
+    """Conditions, on which latencies depend, of a stack's servers with several GPUs: of those that transfer KV cache,
+    and of aggregated ones.
+    """
 
     handing_over: Conditions = UNKNOWN_CONDITIONS
     aggregated: Conditions = UNKNOWN_CONDITIONS
@@ -37,7 +39,7 @@ class DeployedConditions(Entry):
 
 
 VLLM_DEFAULTS = DeployedConditions()
-"""Conditions of servers about which nothing is known."""
+"""Conditions assumed for servers whose settings are unknown: vLLM's defaults."""
 
 
 def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine) -> DeployedConditions:
@@ -73,7 +75,9 @@ def _conditions(release: Release, roles: Sequence[ServerSettings], engine: Engin
 
 
 def bound_models(plan: Plan) -> tuple[str, ...]:
-    """Return the repositories of models whose simulated servers have latencies that are bounds, sorted."""
+    """Return the Hugging Face repositories, sorted, of the models whose simulated servers have latencies that are lower
+    bounds rather than fitted to measurements.
+    """
     figures = {model.model.repository: known_figures(model.model, plan.pools[0].shape.gpu) for model in plan.models}
     return tuple(sorted(repository for repository, known in figures.items() if known.basis is Basis.BOUND))
 

@@ -28,7 +28,9 @@ _GPU_OPERATOR = "amd-gpu-operator"
 _OPERATORS = ("cert-manager", "node-feature-discovery", _GPU_OPERATOR)
 _GROUPS = "leader-worker-set"
 _PATHS = {MONITORING: "monitoring", _GROUPS: "leaderWorkerSets"}
-"""Places in the stack file that bring operators, but for those of `gpuStack`."""
+"""Stack-file keys that make a stack install an operator, by the operator's name; operators without a row are installed
+by `gpuStack`.
+"""
 
 
 @dataclass(frozen=True)

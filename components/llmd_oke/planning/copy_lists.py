@@ -11,7 +11,7 @@ from llmd_oke.planning.container_images import Copy
 
 
 class CopyForm(StrEnum):
-    """Format of a list of copies."""
+    """Format in which a list of image and chart copies is printed."""
 
     PLAIN = "plain"
     CRANE = "crane"
@@ -19,8 +19,8 @@ class CopyForm(StrEnum):
 
 
 def as_copy(copy: Copy) -> dict[str, Any]:
-    """Return a copy as plain data: the archive of a chart repository's chart with its SHA-256, everything else with its
-    digest.
+    """Return a copy of an image or chart as plain data: a chart of a chart repository with the SHA-256 of its archive,
+    everything else with its digest.
     """
     plain = {
         "kind": "image or chart" if copy.archive is None else "chart archive",

@@ -10,7 +10,9 @@ from llmd_oke.planning.network import max_pods_of
 from llmd_oke.planning.pools import SYSTEM_POOL, planned_cycling
 
 DECIDED = frozenset({"image", "scaling", "ready_timeout_minutes"})
-"""Fields of a pool that components don't have under the same name: image, scaling, and the time that the gate waits."""
+"""Fields of a pool's stack-file entry that aren't passed unchanged to the pool component: image, scaling, and the time
+that the gate waits for nodes.
+"""
 
 
 def planned_gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPoolConfig) -> GpuPoolPlan:

@@ -10,14 +10,14 @@ from llmd_oke.config import NoModelCache
 from llmd_oke.planning.plan import Plan
 
 ASSUMED = "assumed"
-"""Source of figures that have no published source."""
+"""Name that stands in place of a source beside figures that nobody has published."""
 
 BYTES_PER_GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Part of a stack and its list price in US dollars per hour; None if no public price is known."""
+    """Part of a stack, such as a pool, and its list price in US dollars per hour; None if no public price is known."""
 
     part: str
     usd_per_hour: float | None
@@ -82,7 +82,9 @@ def _boot_volumes(plan: Plan) -> Cost:
 
 @dataclass(frozen=True)
 class Leg:
-    """Step of a bring-up, which begins when all steps in `after` have ended. `source` is the source of its duration."""
+    """Step of a stack's bring-up, which begins when all steps in `after` have ended; `source` says where its duration
+    comes from.
+    """
 
     name: str
     seconds: float
@@ -92,18 +94,18 @@ class Leg:
 
 @dataclass(frozen=True)
 class BringUp:
-    """Bring-up of a stack as steps, each listed after those that it waits for."""
+    """Steps by which a new stack is brought up, each listed after those that it waits for."""
 
     legs: tuple[Leg, ...]
 
     @property
     def seconds(self) -> float:
-        """Time in seconds from the start to the end of the last step."""
+        """Time in seconds from the start of the bring-up to the end of its last step."""
         return max(self._ends().values(), default=0.0)
 
     @property
     def starts(self) -> dict[str, float]:
-        """Time in seconds at which each step starts, by name."""
+        """Time in seconds from the start of the bring-up at which each step starts, by name."""
         ends = self._ends()
         return {leg.name: ends[leg.name] - leg.seconds for leg in self.legs}
 

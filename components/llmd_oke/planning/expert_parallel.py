@@ -22,8 +22,8 @@ _FIELD = "all2all_backend"
 
 
 def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Yield a problem for a backend that the release lacks, that has nothing to exchange, or that needs hardware or
-    settings that the servers don't have.
+    """Yield a problem for an all-to-all backend that the release lacks, that a model without expert parallelism doesn't
+    use, or that needs hardware or settings that the servers don't have.
     """
     used, found = used_release(context.stack), dict[str, Problem]()
     for role in context.model.topology.servers():

@@ -18,7 +18,7 @@ _THRESHOLDS: dict[Detector, tuple[str, ...]] = {
     "utilization": ("queue_depth_threshold", "kv_cache_util_threshold", "metrics_staleness_ms"),
     "concurrency": ("max_concurrency",),
 }
-"""Settings that only one of the detectors reads, by detector."""
+"""Keys of `router.flowControl` that only one of the detectors of saturated servers reads, by detector."""
 
 
 def priorities(config: StackConfig) -> tuple[int, ...]:
@@ -47,8 +47,8 @@ def flow_control(config: StackConfig, model: ModelConfig) -> FlowControl | None:
 
 
 def holds_back(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
-    """Tell whether a model's router queues requests while servers are busy: by `router.flowControl`, or by the router's
-    own config.
+    """Tell whether a model's router queues requests while servers are busy: by `router.flowControl`, or by the endpoint
+    picker's config in the stack file.
     """
     own = model.router.config
     return model.router.flow_control is not None or (own is not None and picker.holds_back(own))

@@ -1,4 +1,6 @@
-"""Plan and checks of the front door of a stack: models and units behind it, weights, limits and access."""
+"""Plan and checks of the front door of a stack: the models and units (servers with a router of their own) behind it,
+weights, limits and access.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -125,8 +127,8 @@ def _access_problems(door: FrontDoorConfig, *, enforced: bool) -> Iterator[Probl
 
 
 def cache_isolation_advice(door: FrontDoorPlan | None) -> Iterator[Advice]:
-    """Yield advice on the cost of separate prefix caches per client, or on the information that a shared prefix
-    cache leaks.
+    """Yield advice about `frontDoor.cacheIsolation`: on the cost of separate prefix caches per client, or on the
+    information that clients learn of each other from a shared one.
     """
     if door is None or door.authentication is None:
         return

@@ -22,7 +22,7 @@ from llmd_oke.planning.plan import FrontDoorPlan
 KEYS, NEXT_KEYS, KEY_SET = "frontDoorKeys", "frontDoorNextKeys", "frontDoorKeySet"
 CERTIFICATE = "frontDoorCertificate"
 CACHE_SECRET = "frontDoorCacheSecret"  # noqa: S105 - the name of one
-"""Keys of the stack's config, without the prefix `llmd-oke:`."""
+"""Key of the stack's config, without the prefix `llmd-oke:`, that has the secret from which cache salts are derived."""
 
 _SHORTEST_KEY = 20
 """Minimum length of an API key in characters; our choice. Random letters and digits of this length have 119 bits."""
@@ -44,7 +44,7 @@ _TEXTS = TypeAdapter(dict[str, str])
 
 @dataclass(frozen=True)
 class Certificate:
-    """Certificate chain, the host's own certificate first, and private key, as PEM."""
+    """TLS certificate as PEM: the chain, which begins with the host's own certificate, and the private key."""
 
     chain: str
     key: str
@@ -221,7 +221,7 @@ def certificate_end(chain: str) -> datetime | None:
 
 
 def end_warning(certificate: Certificate, now: datetime | None = None) -> str | None:
-    """Return the warning of an update that a certificate of the stack's config ends soon; None if it doesn't."""
+    """Return the warning that updates print when a certificate in the stack's config expires soon; None if it doesn't."""
     now = now or datetime.now(UTC)
     end = certificate_end(certificate.chain)
     if end is None or end - now >= _ENDS_SOON:

@@ -136,8 +136,8 @@ def _repetitions(path: str, route: Route) -> Iterator[Problem]:
 
 
 def provider_limit_problems(config: StackConfig) -> Iterator[Problem]:
-    """Yield a problem for settings that the Gateway's provider doesn't support. Rehearsals use a different provider,
-    which does.
+    """Yield a problem for settings that the Gateway's provider doesn't support. Rehearsals don't check this: in them,
+    another provider that supports all settings takes the Gateway's place.
     """
     provider = gateway_provider(config.gateway.provider) if config.gateway else None
     most = provider.pools_per_route if provider else None

@@ -55,7 +55,9 @@ def gpu_stack_kind(config: StackConfig) -> GpuStack:
 
 
 def virtual_functions_owner(config: StackConfig) -> str | None:
-    """Return the naming scheme of virtual functions; None for the kit's own."""
+    """Return the stack file's naming scheme of virtual functions (`cluster.virtualFunctions`); None for the kit's own
+    names.
+    """
     return config.cluster.virtual_functions if isinstance(config.cluster, ExistingCluster) else None
 
 
@@ -65,10 +67,9 @@ def tolerations(taints: tuple[Taint, ...]) -> list[dict[str, str]]:
 
 
 def add_ons(config: StackConfig, cluster: CreateCluster) -> list[AddOn]:
-    """Return the add-ons that the GPU stack needs, followed by the stack file's others.
-
-    Settings of a needed add-on in the stack file are merged into the kit's, so that pinning a version doesn't remove
-    tolerations. The cluster autoscaler isn't included: it is added after the pools, because it needs their OCIDs.
+    """Return the add-ons that the GPU stack needs, followed by the other add-ons in the stack file. The stack file's
+    settings of a needed add-on are merged into the kit's, so that pinning a version doesn't remove tolerations. The
+    cluster autoscaler isn't included: it is added after the pools, because it needs their OCIDs.
     """
     add_ons = {add_on.name: add_on for add_on in gpu_stack(config).add_ons}
     later = cluster_autoscaler().name if autoscaled_pools(config) else None
@@ -99,7 +100,9 @@ def gpu_stack_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def add_on_problems(config: StackConfig) -> Iterator[Problem]:
-    """Yield a problem for add-ons that are listed twice, and for those whose objects something else owns."""
+    """Yield a problem for add-ons that are listed twice, and for add-ons whose objects the kit or another operator
+    manages.
+    """
     cluster = config.created_cluster
     if cluster is None:
         return

@@ -99,7 +99,7 @@ def _has_load_balancer(config: StackConfig) -> bool:
 
 
 def statements(needs: Iterable[Need], variables: Variables) -> dict[Scope, list[str]]:
-    """Return the policy statements for these needs, by the compartment that the policy is attached to.
+    """Return the policy statements that grant these permissions, by the compartment that their policy is attached to.
 
     Raises:
         KitError: a placeholder of a statement has no value, such as the cluster's OCID.
@@ -112,7 +112,7 @@ def statements(needs: Iterable[Need], variables: Variables) -> dict[Scope, list[
 
 
 def groups_of(needs: Iterable[Need]) -> list[Group]:
-    """Return the dynamic groups that the statements for these needs name."""
+    """Return the dynamic groups that the policy statements for these permissions name."""
     texts = [statement.text for need in needs for statement in facts.policies().needs[need].statements]
     return [group for group in facts.policies().groups if any(f"${group} " in text for text in texts)]
 

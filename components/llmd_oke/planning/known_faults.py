@@ -100,7 +100,9 @@ class KnownFault(Entry):
 
 @dataclass(frozen=True)
 class MetFault:
-    """Fault that a model's servers meet, with the key inside the model and its value that cause it."""
+    """Fault of vLLM to which a model's servers are exposed, with the key inside the model's stack-file entry and the
+    value that cause it.
+    """
 
     fault: KnownFault
     key: str
@@ -144,8 +146,8 @@ def met_faults(
     *,
     kv_connector: bool,
 ) -> Iterator[MetFault]:
-    """Yield the faults of a release's vLLM that a model's servers meet on a GPU; `spreads` has the parallelism of each
-    role.
+    """Yield the known faults of a release's vLLM to which a model's servers on a GPU are exposed; `spreads` has the
+    parallelism of each role.
     """
     given = [word for spread in spreads for word in spread.arguments]
     backends = {engine.of_role(role).all2all_backend for role in ROLES} - {None}

@@ -19,7 +19,9 @@ _INSTEAD: Mapping[Obstacle, str] = {
     "unequal-state-groups": "a topology whose servers have equal tensor parallel sizes",
     "unequal-state-blocks": "a topology whose servers have equal tensor parallel sizes, or --no-enable-prefix-caching",
 }
-"""Accepted alternatives in errors about models with states whose servers have unequal sizes."""
+"""Setting to use instead, for errors about models with recurrent state whose prefill and decode servers have unequal
+sizes, by the obstacle.
+"""
 
 _OWN_IMAGES = "override.vllmImage and override.routingSidecarImage with images of your own, or nixl"
 

@@ -58,7 +58,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Rollout:
-    """Rollout of a Deployment, as numbers of pods."""
+    """Rolling update of a Deployment: its `maxSurge` and `maxUnavailable`, as numbers of pods."""
 
     max_surge: int
     max_unavailable: int
@@ -75,7 +75,7 @@ removed before its successor is created, `one by one` for several units, otherwi
 
 @dataclass(frozen=True)
 class RolePlan:
-    """Servers of one role in one unit.
+    """Servers of one role in one unit (servers with a router of their own).
 
     Attributes:
         settings: settings of the servers.
@@ -116,17 +116,17 @@ class RolePlan:
 
     @property
     def autoscaled(self) -> bool:
-        """True if the number of servers follows the load."""
+        """True if KEDA changes the number of servers with the load."""
         return self.scaling is not None
 
     @property
     def most_replicas(self) -> int:
-        """Maximum number of servers, with scaling."""
+        """Maximum number of servers: that of the scaling, or the fixed number."""
         return self.scaling.max_replicas if self.scaling else self.replicas
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all servers of the role."""
+        """Number of GPUs of all servers of the role in one unit."""
         return self.replicas * self.parallelism.gpus
 
 
@@ -159,7 +159,7 @@ class AnswerChange:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """Model with all its units.
+    """Model with all its units, each of which has its own servers and router.
 
     Attributes:
         name: name of the model's objects.
@@ -242,7 +242,7 @@ class ModelPlan:
 
     @property
     def over_nodes(self) -> bool:
-        """True if a server of any role spans nodes."""
+        """True if the model has servers that span several nodes."""
         return any(role.parallelism.nodes > 1 for role in self.units[0].roles)
 
     @property
@@ -262,8 +262,8 @@ class ModelPlan:
 
     @property
     def update_note(self) -> str:
-        """Sentence about the effect of a new version on serving. The minutes are a bound: the start-up budget of the
-        slowest servers.
+        """Sentence about how the model is served while a new version of its servers is rolled out. Its minutes are an
+        upper bound: the start-up budget of the slowest servers.
         """
         minutes = -(-max(role.startup_budget_s for role in self.units[0].roles) // 60)
         changes = "another image, block size, KV cache type, attention backend or tensor parallel size"
@@ -309,7 +309,7 @@ class PlannedPool:
     ready_timeout_s: int
 
     def at_first(self) -> "PlannedPool":
-        """Return the pool before any autoscaling, with its initial size as minimum and maximum."""
+        """Return the pool as it is before any autoscaling, with its initial size as minimum and maximum."""
         return replace(self, limits=SizeLimits(self.size, self.size), autoscaled=False)
 
     @property
@@ -330,8 +330,8 @@ class PlannedPool:
 
 @dataclass(frozen=True)
 class PlacedServer:
-    """Pod of a server, as an item to place, with its GPUs and virtual functions. The pod is the whole server unless the
-    server spans `nodes`; then it is the pod on the node with index `node_rank`.
+    """Pod of a server with the GPUs and virtual functions that it needs on its node. The pod is the whole server unless
+    the server spans `nodes`; then it is the pod on the node with index `node_rank`.
     """
 
     unit: str

@@ -13,7 +13,7 @@ _PATH = "networkPolicies"
 
 
 def network_policies(config: StackConfig) -> NetworkPolicies:
-    """Return the stack file's `networkPolicies`; the defaults, without an engine, if left out."""
+    """Return the stack file's `networkPolicies`; if it has none, the defaults, in which nothing enforces policies."""
     return config.network_policies or NetworkPolicies()
 
 

@@ -1,4 +1,4 @@
-"""Alarms and logs of OCI: which alarms mean something for a stack, and where they can't be made."""
+"""Plan and checks of OCI alarms and logs: which alarms apply to a stack's resources, and stacks that can't have them."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,9 @@ def planned_oci_monitoring(config: StackConfig) -> OciMonitoringPlan | None:
 
 
 def oci_monitoring_problems(config: StackConfig) -> Iterator[Problem]:
-    """Find alarms and logs of a stack that creates no cluster, alarms that tell nobody, and sections with nothing."""
+    """Yield a problem for alarms and logs in a stack that creates no cluster, for alarms without recipients, and for
+    empty sections.
+    """
     chosen = config.oci_monitoring
     if chosen is None:
         return
@@ -58,7 +60,9 @@ def oci_monitoring_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def oci_monitoring_advice(plan: Plan) -> Iterator[Advice]:
-    """Yield advice on alarms that the stack could have, and on whose alarms they are."""
+    """Yield advice on alarms that need a setting which the stack lacks, and on alarms that also cover resources of
+    other stacks.
+    """
     chosen = plan.created.oci_monitoring if plan.created else None
     if chosen is None:
         return

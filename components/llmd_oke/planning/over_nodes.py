@@ -14,8 +14,8 @@ from llmd_oke.planning.releases import used_release
 
 
 def spread_over_nodes(context: PlannedModel, role: Role, size: int) -> Parallelism | None:
-    """Return the parallelism of a role's servers with tensor parallel size `size`, spread over nodes; None if ranks
-    don't fill whole nodes, or the release doesn't support servers that span nodes.
+    """Return the parallelism of a role's servers with tensor parallel size `size`, spread over nodes; None if their
+    ranks don't fill whole nodes, or the release doesn't support servers that span nodes.
     """
     spread = replace(context.parallelism(role), tensor_parallel_size=size).over_nodes(context.shape.gpus)
     return None if spread is None or (spread.nodes > 1 and _facts(context) is None) else spread

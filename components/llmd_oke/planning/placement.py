@@ -32,17 +32,21 @@ SCHEDULING_S = 600
 """Time in seconds to schedule pods and pull a large image; our assumption."""
 
 FRONT_DOOR_REPLICAS = 2
-"""Number of Envoys in front of the routers of a model, or of all models of a stack; our choice."""
+"""Number of Envoy replicas of a front door, whether it serves one model or all models of a stack; our choice."""
 
 FRONT_DOOR_THREADS = 2
-"""Number of worker threads of each such Envoy; our choice."""
+"""Number of worker threads of each Envoy replica of a front door; our choice."""
 
 FRONT_DOOR_REQUESTS = Requests(cpus=1, memory_gib=1)
-"""Resource requests of each such Envoy; our choice. It streams responses, and buffers the body of each request once."""
+"""Resource requests of each Envoy replica of a front door; our choice. It streams responses, and buffers the body of
+each request once.
+"""
 
 
 def unit_names(model: ModelConfig) -> list[str]:
-    """Return the names of a model's units: the model's object name if it has only one unit."""
+    """Return the names of a model's units (servers with a router of their own): numbered, or the model's object name if
+    it has only one unit.
+    """
     name = model.object_name
     return [name] if model.copies == 1 else [f"{name}-{i}" for i in range(model.copies)]
 
@@ -78,7 +82,7 @@ def pods(unit: str, role: Role, index: int, spread: Parallelism, functions: int)
 
 
 def empty_nodes(pools: Iterable[PlannedPool]) -> list[PlacedNode]:
-    """Return the maximum number of nodes of all pools, without servers."""
+    """Return all nodes that the pools can have at their maximum size, without servers."""
     return [
         PlacedNode(pool.name, index, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
         for pool in pools
@@ -87,11 +91,10 @@ def empty_nodes(pools: Iterable[PlannedPool]) -> list[PlacedNode]:
 
 
 def place(servers: Iterable[PlacedServer], nodes: Sequence[PlacedNode]) -> tuple[list[PlacedNode], list[PlacedServer]]:
-    """Return the nodes with the pods that fit, and the pods that don't fit.
-
-    Placing the largest first fills nodes without waste if all sizes are powers of two, as tensor parallel sizes on
-    8-GPU nodes are. Servers with virtual functions precede those without, because fewer nodes fit them. Servers that
-    span nodes come first of all, as each needs whole nodes of one pool.
+    """Return the nodes with the pods placed on them, and the pods that fit no node. Placing the largest pods first
+    fills nodes without waste if all sizes are powers of two, as tensor parallel sizes on 8-GPU nodes are. Servers with
+    virtual functions precede those without, because fewer nodes fit them. Servers that span nodes come first of all, as
+    each needs whole nodes of one pool.
     """
     added: list[list[PlacedServer]] = [[] for _ in nodes]
     free = [(node.free_gpus, node.free_virtual_functions) for node in nodes]
@@ -155,19 +158,16 @@ def place_at_first(
 
 
 def sure_room(spare: int, size: int, mixed_nodes: int) -> int:
-    """Return the number of servers of a size that fit the spare GPUs (or virtual functions), however Kubernetes placed
-    the other servers.
-
-    Only nodes with servers of other sizes can have unusable spare GPUs, at most `size - 1` on each of `mixed_nodes`;
-    all other spare GPUs are contiguous.
+    """Return the number of servers with `size` GPUs that fit `spare` GPUs (or virtual functions), however Kubernetes
+    placed the other servers. Only nodes with servers of other sizes can have unusable spare GPUs, at most `size - 1` on
+    each of `mixed_nodes`; all other spare GPUs are contiguous.
     """
     at_worst = -((mixed_nodes * (size - 1) - spare) // size)
     return max(0, min(spare // size, at_worst))
 
 
 def room_beside(nodes: Sequence[PlacedNode]) -> bool:
-    """Tell whether all servers fit a second time, however Kubernetes placed the existing ones.
-
+    """Tell whether nodes have room for all their servers a second time, however Kubernetes placed the existing ones.
     Larger servers are placed first, as their priority class ensures; servers with virtual functions need one per GPU.
     """
     servers = [server for node in nodes for server in node.servers]
@@ -186,8 +186,8 @@ def room_beside(nodes: Sequence[PlacedNode]) -> bool:
 
 
 def rollout(replicas: int, room: int) -> Rollout:
-    """Return the rollout with as many surge pods as are sure to have room; without such room, pods are replaced one at
-    a time, the old one first.
+    """Return the rolling update of a Deployment with at most as many surge pods as have room; without room, pods are
+    replaced one at a time, the old one first.
     """
     surge = min(replicas, room)
     return Rollout(max_surge=surge, max_unavailable=0) if surge else Rollout(max_surge=0, max_unavailable=1)
@@ -236,7 +236,9 @@ def router_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def places_on_node(pool: SystemPoolConfig, requests: Requests, doors: int) -> int:
-    """Return the number of routers that fit a node of a flexible shape together with `doors` front-door Envoys."""
+    """Return the number of routers that fit a node of a flexible shape together with `doors` Envoy replicas of front
+    doors.
+    """
     facts, reserved = operators.system_nodes(), _reservation(doors)
     cpus = int(pool.ocpus * facts.cpus_per_ocpu) - reserved.cpus
     return max(0, min(cpus // requests.cpus, int(pool.memory_gib - reserved.memory_gib) // requests.memory_gib))

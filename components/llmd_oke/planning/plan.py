@@ -75,7 +75,7 @@ class GatewayPlan:
 
 @dataclass(frozen=True)
 class FrontDoorModel:
-    """Model behind the front door.
+    """Model that the front door routes requests to.
 
     Attributes:
         name: name of the model's objects.
@@ -94,7 +94,8 @@ class FrontDoorModel:
 
 @dataclass(frozen=True)
 class ClientLimitsPlan:
-    """Limits of one client at one Envoy; None for the limit of all clients, or for no limit.
+    """Limits of one client that each Envoy replica of the front door enforces; None for the limit of all clients, or
+    for no limit.
 
     Attributes:
         requests_per_minute: requests per minute.
@@ -147,7 +148,7 @@ class FrontDoorPlan:
 
 @dataclass(frozen=True)
 class PoolAcceptance:
-    """Acceptance test of a pool's nodes before they serve.
+    """Acceptance test of a pool's nodes before models are served on them.
 
     Attributes:
         pool: pool of the nodes.
@@ -171,12 +172,12 @@ class PoolAcceptance:
 
     @property
     def price_usd(self) -> float:
-        """List price in US dollars of the nodes for the maximum duration: a bound."""
+        """List price in US dollars of the nodes for the maximum duration of the test, an upper bound of its cost."""
         return self.pool.price_usd_per_hour * self.limit_s / 3600
 
     @property
     def cost_sentence(self) -> str:
-        """Sentence about the cost of the test."""
+        """Sentence about the test's maximum duration and the price of the nodes for that time."""
         time = f"{', '.join(self.checks)} within {self.limit_s / 60:.0f} minutes"
         return f"of {self.pool.name}: {time}, at most {self.price_usd:,.0f} US dollars of nodes (list price, bound)"
 
@@ -343,12 +344,12 @@ class Plan:
         return tuple(dict.fromkeys(taint for pool in self.pools for taint in pool.taints))
 
     def pulled(self, image: ContainerImage) -> ContainerImage:
-        """Return the image that nodes pull: its copy if the stack has a private registry."""
+        """Return the reference by which nodes pull an image: that of its copy if the stack has a private registry."""
         return image if self.registry_mirror is None else self.registry_mirror.copy_of(image)
 
     @property
     def layer(self) -> Layer:
-        """Layer that the stack deploys."""
+        """Part of the stack file that the stack deploys: `all`, `cluster` or `serving`."""
         return self.config.layer
 
     @property
@@ -398,7 +399,7 @@ class Plan:
 
     @property
     def idle_nodes(self) -> Sequence[PlacedNode]:
-        """Nodes without servers that exist even if the autoscaler shrinks every pool to its minimum."""
+        """Nodes without servers that exist even if the cluster autoscaler shrinks every pool to its minimum."""
         least = {pool.name: pool.limits.least for pool in self.pools}
         return [node for node in self.nodes if not node.servers and node.index < least[node.pool]]
 

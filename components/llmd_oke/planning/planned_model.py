@@ -17,7 +17,9 @@ from llmd_oke.planning.model_plan import Memory
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """Model of a stack, with its path in the stack file, its catalogue entry (`facts`), and the shape of its nodes."""
+    """Model of a stack, with its path in the stack file, its catalogue entry (`facts`), and the shape of the nodes that
+    serve it.
+    """
 
     stack: StackConfig
     model: ModelConfig
@@ -38,11 +40,11 @@ class PlannedModel:
         return servers.parallelism(expert_parallel=self.facts.expert_parallel, node_gpus=self.shape.gpus)
 
     def size(self, role: Role) -> int:
-        """Return the tensor parallel size of a role's servers."""
+        """Return the tensor parallel size of a role's servers, in GPUs."""
         return self.parallelism(role).tensor_parallel_size
 
     def memory(self, role: Role, spread: Parallelism) -> Memory:
-        """Return the memory of one server of a role that is spread over its GPUs so, with the adapters and the draft of
+        """Return the memory of one server of a role with the parallelism `spread`, and the adapters and the draft in
         the stack file.
         """
         engine = self.model.engine.of_role(role)
@@ -50,12 +52,14 @@ class PlannedModel:
         return memory(self.facts, self.shape, spread, share, engine.adapters, draft)
 
     def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
-        """Return a problem with the tensor parallel size of a role, at the key of the stack file that has it."""
+        """Return a problem about the tensor parallel size of a role, at its key in the stack file. `accepted` and `why`
+        are texts of the problem.
+        """
         return self.servers_problem(role, "tensorParallelSize", self.size(role), accepted, why)
 
     def servers_problem(self, role: Role, key: str, value: object, accepted: str, why: str) -> Problem:
-        """Return a problem with a key of a role's servers, at that key, or at the whole topology if it is in short
-        form.
+        """Return a problem about a key of a role's servers, at that key, or at the whole topology if it is in short
+        form. `accepted` and `why` are texts of the problem.
         """
         topology = self.model.topology
         if topology.source_text is not None:

@@ -333,7 +333,7 @@ def _domains(config: StackConfig, cluster: CreateCluster) -> Iterator[tuple[str,
 
 
 def autoscaled_pools(config: StackConfig) -> list[GpuPoolConfig | CpuPoolConfig]:
-    """Return the pools that the stack creates and that the cluster autoscaler sizes."""
+    """Return the pools created by the stack whose size OKE's cluster autoscaler decides."""
     if config.created_cluster is None:
         return []
     pools: list[GpuPoolConfig | CpuPoolConfig] = [*config.gpu_pools, *config.cpu_pools]
@@ -341,10 +341,9 @@ def autoscaled_pools(config: StackConfig) -> list[GpuPoolConfig | CpuPoolConfig]
 
 
 def awaited_nodes(plan: Plan) -> dict[str, int]:
-    """Return the number of nodes that the first servers need, by name of the pool.
-
-    It is the size of a fixed pool and, for an autoscaled pool, the number of nodes with initial servers, at least the
-    pool's minimum. If another stack has the models, it is the initial size of each pool.
+    """Return the number of nodes to wait for before models are deployed, by name of the pool. It is the size of a fixed
+    pool and, for an autoscaled pool, the number of nodes with initial servers, at least the pool's minimum. If another
+    stack deploys the models, it is the initial size of each pool.
     """
     if not plan.models or not any(pool.autoscaled for pool in plan.pools):
         return {pool.name: pool.size for pool in plan.pools}

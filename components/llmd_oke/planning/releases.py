@@ -66,27 +66,27 @@ def used_release(config: StackConfig) -> Release | None:
 
 
 def vllm_facts(config: StackConfig) -> Release | None:
-    """Return the release whose facts about vLLM apply to a stack, without the overrides; None if no release has the
-    overriding image.
+    """Return the release whose knowledge of vLLM applies to a stack, without the overrides; None if the stack overrides
+    vLLM's image with one that no release has.
     """
     base, override = catalogue.release(config.release), used_override(config)
     return base if override.vllm_image is None else release_of_vllm(override.vllm_image)
 
 
 def has_own_vllm(config: StackConfig) -> bool:
-    """Tell whether a stack has a vLLM image of its user's own, which no release has."""
+    """Tell whether a stack overrides vLLM's image with one that no release has."""
     image = used_override(config).vllm_image
     return image is not None and release_of_vllm(image) is None
 
 
 def has_own_sidecar(config: StackConfig) -> bool:
-    """Tell whether a stack has a routing sidecar of its user's own, which no release has."""
+    """Tell whether a stack overrides the routing sidecar's image with one that no release has."""
     image = used_override(config).routing_sidecar_image
     return image is not None and release_of_router_image(image) is None
 
 
 def router_of(config: StackConfig) -> str:
-    """Return the name of the release whose router a stack runs."""
+    """Return the name of the release whose endpoint picker, proxy and sidecar a stack runs."""
     return (config.override.router if config.override else None) or config.release
 
 
@@ -127,7 +127,7 @@ def reports_kv_cache(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
 
 
 def session_headers(model: ModelConfig, picker: EndpointPickerVersion) -> tuple[str, ...]:
-    """Return the HTTP headers by which a model's routers keep sessions at their servers."""
+    """Return the HTTP headers by whose value a model's routers send requests of a session to the same server."""
     if model.router.mode == "none":
         return ()
     own = model.router.config
@@ -174,8 +174,8 @@ def _unknown(path: str, name: str) -> Problem:
 
 
 def pull_problems(config: StackConfig) -> Iterator[Problem]:
-    """Yield a problem for images that nodes can't pull any more. Not used for rehearsals, which pull none; a private
-    registry may have copies.
+    """Yield a problem for images that can no longer be pulled from their public registries, unless the stack has a
+    private registry, which may have copies. Rehearsals, which pull no images, don't call it.
     """
     release, override = used_release(config), used_override(config)
     if release is None or config.layer == "cluster" or config.registry_mirror is not None:

@@ -1,5 +1,5 @@
-"""Kinds of servers that a model can be served with: each spread over GPUs and nodes that planning accepts, for
-aggregated servers and for pairs of prefill and decode servers.
+"""Parallelisms (GPUs, ranks, nodes) with which a model's servers can be deployed, for aggregated servers and for pairs
+of prefill and decode servers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,13 +18,13 @@ from llmd_oke.planning.plan import Plan
 from llmd_oke.planning.planned_model import PlannedModel, memory
 
 Pair = tuple[Parallelism, Parallelism]
-"""Prefill and decode servers."""
+"""Parallelism of a prefill server and of the decode server that takes its KV cache."""
 
 
 @dataclass(frozen=True)
 class ServerChoices:
-    """Kinds of servers to choose from: aggregated ones, pairs of prefill and decode servers, and the memory of one
-    server of each kind by its role.
+    """Parallelisms to choose from for aggregated servers and for pairs of prefill and decode servers, and the memory of
+    one server with each parallelism by its role.
     """
 
     aggregated: tuple[Parallelism, ...]
@@ -33,7 +33,7 @@ class ServerChoices:
 
     @property
     def spreads(self) -> tuple[Parallelism, ...]:
-        """All kinds of servers, without repetitions."""
+        """All parallelisms of the choices, without repetitions."""
         pairs = (spread for pair in self.disaggregated for spread in pair)
         return tuple(dict.fromkeys([*self.aggregated, *pairs]))
 
@@ -47,8 +47,8 @@ class ServerChoices:
 
 
 def divided_spreads(model: CatalogueModel, node_gpus: int, most_gpus: int) -> Iterator[Parallelism]:
-    """Yield the spreads by which a model's heads, experts and blocks of weights are divisible: over 1, 2, 4 and so on
-    of a node's GPUs, or over whole nodes. For dense models they use tensor parallelism only.
+    """Yield the parallelisms by which a model's heads, experts and blocks of weights are divisible: over 1, 2, 4 and so
+    on of a node's GPUs, or over whole nodes. For dense models they use tensor parallelism only.
     """
     powers = [1 << power for power in range(node_gpus.bit_length())]
     inside = [gpus for gpus in powers if gpus <= most_gpus]
@@ -75,7 +75,7 @@ def _experts_allow(model: CatalogueModel, spread: Parallelism) -> bool:
 
 
 def possible_servers(model: CatalogueModel, node: NodeHardware, most_gpus: int, utilization: float) -> ServerChoices:
-    """Return the kinds of servers that a model's heads, experts and memory permit, independently of any stack file. A
+    """Return the parallelisms that a model's heads, experts and memory permit, independently of any stack file. A
     prefill server is paired with decode servers of at least its tensor parallel size, or of any size if the model has
     latent attention.
     """
@@ -93,8 +93,8 @@ def possible_servers(model: CatalogueModel, node: NodeHardware, most_gpus: int, 
 
 
 def accepted_servers(plan: Plan, index: int, most_gpus: int) -> ServerChoices:
-    """Return the kinds of servers with which planning accepts `models[index]` of a stack instead of its present ones,
-    all other keys unchanged. For a model with scaling, servers that span nodes are excluded.
+    """Return the parallelisms with which planning accepts the servers of `models[index]` of a stack instead of its
+    present ones, all other keys unchanged. For a model with scaling, servers that span nodes are excluded.
     """
     context = checks.model_contexts(plan.config)[index]
     spreads = list(divided_spreads(context.facts, context.shape.gpus, most_gpus))
