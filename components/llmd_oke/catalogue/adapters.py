@@ -12,7 +12,7 @@ from llmd_oke.values import Entry, required_entry
 
 
 class AdaptedFamily(Entry):
-    """Architecture whose layers vLLM supports adapters for, with the source."""
+    """Model architecture (`model_type`) for whose layers vLLM supports LoRA adapters, with the source."""
 
     source: HttpsUrl
 

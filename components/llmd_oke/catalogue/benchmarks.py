@@ -1,4 +1,6 @@
-"""Settings of Jobs that benchmark, evaluate and accept inside a cluster, and the accuracy that models must reach."""
+"""Settings of Jobs that benchmark and evaluate models and test nodes inside a cluster, and the accuracy that models
+must reach.
+"""
 
 from functools import cache
 from typing import Literal
@@ -81,8 +83,8 @@ def inference_perf() -> InferencePerf:
 
 
 class NodeFigures(Entry):
-    """Thresholds of a shape's nodes: bus bandwidth of an all-reduce between two nodes and within one, in GB/s (None if
-    no threshold is published), and the MTU of the RDMA network.
+    """Thresholds for the acceptance test of a shape's nodes: bus bandwidth of an all-reduce between two nodes and
+    within one, in GB/s (None if no threshold is published), and the MTU of the RDMA network.
     """
 
     all_reduce_gb_per_s: float | None
@@ -155,9 +157,9 @@ class EvalPackage(Entry):
     program: tuple[str, ...]
     """Command of the package; `{…}` are placeholders filled in from the deployment."""
     result_files: str
-    """Glob pattern of the names of the result files."""
+    """Glob pattern that matches the names of the evaluation's result files."""
     questions: int
-    """Number of answers that are judged, for progress and cost."""
+    """Number of the evaluation's answers that are judged, from which progress and cost are computed."""
     source: str
 
 

@@ -6,14 +6,15 @@ from typing import Literal
 from llmd_oke.values import Entry, required_entry
 
 Where = Literal["anywhere", "body", "place", "data-url"]
-"""Position at which a field is refused: at any depth (`anywhere`), at the top level of the body (`body`), at one path
-with dots (`place`), or wherever its text isn't contained in the body as `data:…` (`data-url`).
+"""Position in a request's JSON body at which a field is refused: at any depth (`anywhere`), at the top level (`body`),
+at one path with dots (`place`), or wherever its text isn't contained in the body as `data:…` (`data-url`).
 """
 
 
 class ClientPath(Entry):
-    """Path that clients may request. Its prefix cache can be `salted`, can't be (`unsalted`), or isn't read
-    (`uncached`); `outputs` are the fields that limit the length of its answers, empty if it generates nothing.
+    """Path of a model's HTTP API that clients may request. Its prefix cache can be `salted`, can't be (`unsalted`), or
+    isn't read (`uncached`); `outputs` are the fields that limit the length of its answers, empty if it generates
+    nothing.
     """
 
     path: str
@@ -24,7 +25,9 @@ class ClientPath(Entry):
 
 
 class RefusedFields(Entry):
-    """Refused fields of one kind: what they control, and the source. A `*` at the end of a name matches any text."""
+    """Fields of request bodies that are refused for one reason: what they control, and the source. A `*` at the end of
+    a name matches any text.
+    """
 
     where: Where
     names: tuple[str, ...]
@@ -33,8 +36,8 @@ class RefusedFields(Entry):
 
 
 class DroppedHeaders(Entry):
-    """Removed headers of one kind: what they control, and the source. A `*` at the end of a name matches any text.
-    Headers that identify `sessions` are kept if an endpoint picker uses them.
+    """HTTP headers of requests that are removed for one reason: what they control, and the source. A `*` at the end of
+    a name matches any text. Headers that identify `sessions` are kept if an endpoint picker uses them.
     """
 
     names: tuple[str, ...]
@@ -63,7 +66,7 @@ class ClientRequests(Entry):
     headers: tuple[DroppedHeaders, ...]
 
     def refused(self, where: Where) -> list[str]:
-        """Return the names of the fields that are refused at this position."""
+        """Return the names of the fields that are refused at a position in a request's body."""
         return [name for row in self.fields if row.where == where for name in row.names]
 
     @property

@@ -45,7 +45,7 @@ Outside = Literal[
     "bastion-host-cidrs",
     "public-load-balancer-cidrs",
 ]
-"""Peers of security rules that are not network security groups."""
+"""Peers of security rules, such as `internet`, that are not network security groups."""
 
 Direction = Literal["ingress", "egress"]
 Protocol = Literal["tcp", "udp", "icmp", "all"]
@@ -74,7 +74,9 @@ class Block(Entry):
 
 
 class GrowingSubnet(Entry):
-    """Subnet whose size depends on the pools, with the blocks that it may have, smallest first."""
+    """Subnet whose size depends on the number of nodes and pods, with the blocks of addresses that it may have,
+    smallest first.
+    """
 
     dns_label: str
     blocks: tuple[Block, ...]
@@ -109,13 +111,15 @@ class RuleEntry(Entry):
     peers: tuple[GroupRole | Outside, ...]
     cni: Literal["vcn-native", "flannel"] | None = None
     needs: str | None = None
-    """Name of a field of `NetworkChoices` that must be set for the rule to exist; None if the rule always exists."""
+    """Field of `NetworkChoices` that must be true for the rule to exist; None if the rule always exists."""
     description: str
     source: str
 
 
 class ReservedRange(Entry):
-    """IP range that nodes use internally, with its use (`holds`)."""
+    """IP range that programs on nodes use internally, so that no network of a stack may overlap it; `holds` says for
+    what.
+    """
 
     cidr: str
     holds: str
@@ -149,7 +153,7 @@ def reserved_ranges() -> tuple[ReservedRange, ...]:
 
 
 class AgentPlugins(Entry):
-    """Oracle Cloud Agent plug-ins to enable and to disable on self-managed instances, and the one that sends logs."""
+    """Oracle Cloud Agent plug-ins to enable and to disable on self-managed instances, and the plug-in that sends logs."""
 
     enabled: tuple[str, ...]
     disabled: tuple[str, ...]
@@ -273,13 +277,15 @@ def image_names() -> list[str]:
 
 
 class Eviction(Entry):
-    """Time in minutes that OKE drains a node of a managed pool; `cycling_grace_minutes` for GPU nodes with cycling."""
+    """Time in minutes that OKE drains a node of a managed pool before it terminates the node; `cycling_grace_minutes`
+    applies to GPU nodes of pools with cycling.
+    """
 
     grace_minutes: int
     cycling_grace_minutes: int
 
     def minutes(self, chosen: int | None, *, cycling: bool) -> int:
-        """Return the drain time in minutes of a pool: `chosen`, or the default if None."""
+        """Return the drain time in minutes of a pool's nodes: `chosen`, or the default if None."""
         if chosen is not None:
             return chosen
         return self.cycling_grace_minutes if cycling else self.grace_minutes
@@ -341,7 +347,9 @@ Need = Literal[
 
 
 class DynamicGroup(Entry):
-    """Dynamic group; `matching_rule` is a template, as is `tagged_rule`, the rule for members with a defined tag."""
+    """Dynamic group of OCI IAM; `matching_rule` is a template of its rule, `tagged_rule` that of the rule for members
+    with a defined tag.
+    """
 
     description: str
     matching_rule: str
@@ -363,7 +371,9 @@ class IamStatement(Entry):
 
 
 class NeedEntry(Entry):
-    """Permissions for one purpose: the phase that needs them, the reason, and the policy statements."""
+    """IAM permissions for one purpose: the phase of a deployment that needs them, the reason, and the policy
+    statements.
+    """
 
     phase: Phase
     why: str

@@ -1,5 +1,5 @@
-"""Conditions under which vLLM servers run, as far as latencies depend on them, of measured servers and of deployed
-ones.
+"""Settings and versions of vLLM servers on which their latencies depend, and the differences between measured servers
+and deployed ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +13,10 @@ from llmd_oke.values import Entry, required_entry
 
 
 class Conditions(Entry):
-    """Conditions of servers of one role; None for unknown conditions.
-
-    `release` is a release of the catalogue: vLLM of later ones transfers a KV cache in fewer pieces. `draft_tokens` is
-    the number of tokens drafted for each sequence in a step, `accepted_share` the share of them (0 to 1) that is
-    accepted; both are None without speculative decoding, `accepted_share` also if it is unknown.
+    """Settings and versions on which the latencies of one role's servers depend; None where unknown. `release` is a
+    release of the catalogue: vLLM of later ones transfers a KV cache in fewer pieces. `draft_tokens` is the number of
+    tokens drafted for each sequence in a step, `accepted_share` the share of them (0 to 1) that is accepted; both are
+    None without speculative decoding, `accepted_share` also if it is unknown.
     """
 
     image: str | None = None
@@ -30,19 +29,19 @@ class Conditions(Entry):
 
     @property
     def started_told(self) -> bool:
-        """True if any condition other than image and release is known."""
+        """True if the attention backend, the quick-reduce format or the block size of the servers is known."""
         return any((self.attention_backend, self.quick_reduce, self.block_size))
 
 
 UNKNOWN_CONDITIONS = Conditions()
-"""Conditions of servers about which nothing is known."""
+"""Conditions of servers whose image, release and settings are all unknown."""
 
 DEFAULT_BLOCK_SIZE = 16
 """vLLM's default block size on AMD and NVIDIA GPUs, in tokens."""
 
 
 def conditions_of(row: Row) -> Conditions:
-    """Return the conditions of the servers that a row was measured on, as far as the row has them."""
+    """Return the conditions of the servers that a row of the results table was measured on, as far as the row has them."""
     return Conditions(
         image=row.image,
         release=row.release,
@@ -87,8 +86,8 @@ def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[s
 
 
 def draft_differences(deployed: Conditions) -> Iterator[str]:
-    """Yield a description of how drafted tokens are counted, if servers draft; no measured figures are of such
-    servers.
+    """Yield a sentence on how forecasts count drafted tokens, if the deployed servers use speculative decoding; the
+    catalogue's figures were all measured without it.
     """
     if deployed.draft_tokens is None:
         return
@@ -115,8 +114,8 @@ def common_first(texts_by_kind: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 class QuickReduceTimes(Entry):
-    """Duration of quantized all-reduces (`values/tuning/quick-reduce.yaml`), and their bytes, as shares of those in
-    BF16; durations by tensor parallel size.
+    """Duration and bytes of quantized all-reduces (`values/tuning/quick-reduce.yaml`), as shares of those in BF16;
+    durations by tensor parallel size.
     """
 
     bytes_share: dict[QuickReduceFormat, float]
@@ -125,7 +124,7 @@ class QuickReduceTimes(Entry):
 
 @cache
 def quick_reduce_times() -> QuickReduceTimes:
-    """Return the durations of quantized all-reduces."""
+    """Return the durations and bytes of quantized all-reduces as shares of those in BF16."""
     return required_entry("tuning", "quick-reduce", QuickReduceTimes)
 
 

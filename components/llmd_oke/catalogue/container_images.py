@@ -55,8 +55,8 @@ class ContainerImage(Entry):
         return self.tag if self.digest is None else f"{self.tag}@{self.digest}"
 
     def is_copied_by(self, reference: str) -> bool:
-        """Tell whether a reference is this image or a mirrored copy: the last component of the repository and the tag
-        are equal.
+        """Tell whether a reference names this image or a mirrored copy of it: the last component of the repository and
+        the tag are equal.
         """
         name = self.repository.rpartition("/")[2]
         return reference.partition("@")[0].rpartition("/")[2] == f"{name}:{self.tag}"
@@ -95,7 +95,7 @@ def _tagged(reference: str) -> str:
 
 
 class Lock(Entry):
-    """Digests of images by reference (`registry/repository:tag`)."""
+    """Digests of images by reference (`registry/repository:tag`): one lock file."""
 
     images: dict[Annotated[str, AfterValidator(_tagged)], LockedDigest]
 
@@ -104,24 +104,24 @@ LOCK = EntryKind("container-images", Lock, files=("lock",))
 
 
 def lock_file() -> Path:
-    """Return the path of the kit's lock."""
+    """Return the path of the kit's lock file, which has the digests of images."""
     return values_folder() / LOCK.folder / "lock.yaml"
 
 
 def project_lock() -> Lock:
-    """Return the open project's own lock; an empty one if the project has none."""
+    """Return the open project's own lock of image digests; an empty one if the project has none."""
     return entries.project_entry(LOCK, "lock") or Lock(images={})
 
 
 @follows_project
 def kit_lock() -> Lock:
-    """Return the kit's lock (`values/container-images/lock.yaml`)."""
+    """Return the kit's lock of image digests (`values/container-images/lock.yaml`)."""
     return required_entry(LOCK.folder, "lock", Lock)
 
 
 @follows_project
 def lock() -> Lock:
-    """Return the digests of the kit's lock, extended and overridden by those of the project's own."""
+    """Return the image digests of the kit's lock, extended and overridden by those of the project's own."""
     return Lock(images={**kit_lock().images, **project_lock().images})
 
 
@@ -172,7 +172,7 @@ LockedImage = Annotated[
 
 
 class PullLimit(Entry):
-    """Maximum number of manifests that one IP address may pull anonymously from a registry, in so many hours."""
+    """Maximum number of manifests that one IP address may pull anonymously from a registry within a number of hours."""
 
     pulls: int
     hours: int

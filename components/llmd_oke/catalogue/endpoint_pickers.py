@@ -41,12 +41,12 @@ _SESSION_TOKEN, _SESSION_ID = "x-session-token", "x-session-id"
 """Default headers of the session plugins (llm-d-router v0.10.0, scheduling/util/sessionaffinity)."""
 
 PickerConfig = dict[str, JsonValue]
-"""Configuration of the endpoint picker, as parsed YAML."""
+"""Configuration of the endpoint picker (EndpointPickerConfig), as parsed YAML."""
 
 
 class Plugin(Entry):
-    """Type of plugin, with the JSON type of each parameter. `deprecated` names the replacement of a deprecated
-    plugin.
+    """Type of an endpoint picker's plugin, with the JSON type of each parameter. `deprecated` names the replacement of
+    a deprecated plugin.
     """
 
     kind: Literal[
@@ -61,7 +61,7 @@ class Plugin(Entry):
 
 @dataclass(frozen=True)
 class ReportingServers:
-    """Servers that publish KV cache events.
+    """Facts about model servers that publish KV cache events, from which an endpoint picker's plugins are configured.
 
     Attributes:
         model: served name of the model.
@@ -77,7 +77,8 @@ class ReportingServers:
 
 
 class RouterProfile(Entry):
-    """Scheduling profile: scorers for each role with their weights, and the plugins that they depend on.
+    """Scheduling profile of the endpoint picker: scorers for each role with their weights, and the plugins that they
+    depend on.
 
     Attributes:
         prefill: weights of the scorers for prefill servers.
@@ -104,8 +105,8 @@ class RouterProfile(Entry):
 
 
 class KnownLimit(Entry):
-    """Known limit of a version. It applies to disaggregated servers only if `disaggregated`, and with `api` to models
-    used by that API only.
+    """Known limit of an endpoint picker's version. It applies to disaggregated servers only if `disaggregated`, and
+    with `api` only to models used by that API.
     """
 
     text: str
@@ -115,8 +116,8 @@ class KnownLimit(Entry):
 
 
 class SilentFault(Entry):
-    """Fault of a config that loads without error but behaves differently from what it says. Each condition applies only
-    if given.
+    """Fault of an endpoint picker's config that loads without error but behaves differently from what it says. Each
+    condition applies only if given.
 
     Attributes:
         plugin: plugin that the config has.
@@ -159,8 +160,8 @@ class SilentFault(Entry):
 
 
 class Metrics(Entry):
-    """Metric names of a version: counters of routing decisions and of requests, and the gauge of ready servers
-    (`ready_servers`, None if the version has no such gauge).
+    """Metric names of an endpoint picker's version: counters of routing decisions and of requests, and the gauge of
+    ready servers (`ready_servers`, None if the version has no such gauge).
     """
 
     decisions: str
@@ -283,11 +284,13 @@ class EndpointPickerVersion(Entry):
         return self.flow_control.applied(config, flow_control)
 
     def holds_back(self, config: Mapping[str, JsonValue]) -> bool:
-        """Tell whether a config turns flow control on."""
+        """Tell whether an endpoint picker's config turns flow control on."""
         return self.flow_control is not None and self.flow_control.gated(config.get("featureGates"))
 
     def session_headers(self, config: Mapping[str, JsonValue]) -> tuple[str, ...]:
-        """Return the HTTP headers, in lower case, by which a config keeps sessions at their servers."""
+        """Return the HTTP headers, in lower case, by whose value an endpoint picker with this config sends requests of
+        a session to the same server.
+        """
         found: dict[str, None] = {}
         for plugin in _mappings(config.get("plugins")):
             if plugin.get("type") not in _SESSION_PLUGINS:
@@ -310,16 +313,18 @@ class EndpointPickerVersion(Entry):
         return {"apiVersion": self.api_versions[0], "kind": "EndpointPickerConfig", **given}
 
     def reads_reports(self, config: Mapping[str, JsonValue]) -> bool:
-        """Tell whether a config uses the KV cache events that servers publish."""
+        """Tell whether an endpoint picker's config uses the KV cache events that servers publish."""
         return any(plugin.get("type") == PRECISE_PREFIX for plugin in _mappings(config.get("plugins")))
 
     def experimental_plugins(self, config: Mapping[str, JsonValue]) -> list[str]:
-        """Return the plugin types in a config for which this version needs `--allow-experimental-plugins`."""
+        """Return the plugin types in an endpoint picker's config for which this version needs
+        `--allow-experimental-plugins`.
+        """
         types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
         return [name for name in types if (known := self.plugins.get(name)) is not None and known.experimental]
 
     def own_refusals(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> Iterator[str]:
-        """Yield the reasons why a user's own config doesn't work with servers that are disaggregated or not."""
+        """Yield the reasons why a config from the stack file doesn't work with servers that are `disaggregated` or not."""
         yield from self._unread(config)
         types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
         known = [(name, plugin) for name in types if (plugin := self.plugins.get(name)) is not None]

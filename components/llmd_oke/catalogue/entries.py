@@ -1,4 +1,4 @@
-"""Catalogue entries by name: the entries in a project's own `values/` extend the kit's, and replace those with the same
+"""Entries of `values/` by name: those in a project's own `values/` extend the kit's, and replace those with the same
 name.
 
 Tests validate the kit's entries; this module validates a project's, and reports all problems of an entry with path and
@@ -24,7 +24,9 @@ from llmd_oke.config.yaml_files import CONFIG_KEY
 from llmd_oke.values import VALUES, EntryType, ProjectFile, follows_project, project_values
 
 MAX_BYTES = 256 * 2**10
-"""Maximum size in bytes of one file. The kit's largest file, the lock of container images, has a fiftieth of it."""
+"""Maximum size in bytes of one file of a project's `values/`. The kit's largest file, the lock of container images, has
+a fiftieth of it.
+"""
 
 VERDICT = "the project's values/ can't be used"
 
@@ -38,7 +40,7 @@ SUFFIX = ".yaml"
 
 @dataclass(frozen=True)
 class EntryKind(Generic[EntryType]):
-    """Kind of entries that projects may have too, which is one folder of `values/`.
+    """Kind of catalogue entries that projects may have too, which is one folder of `values/`.
 
     Attributes:
         folder: path inside `values/`.
@@ -73,7 +75,7 @@ class ProjectEntry:
 
     @property
     def is_deployed(self) -> bool:
-        """True if the deployment depends on the entry; prices and latency figures affect only reports."""
+        """True if the deployed objects depend on the entry; prices and latency figures affect only reports."""
         return self.kind.partition("/")[0] not in {"prices", "latency"}
 
 

@@ -11,13 +11,12 @@ from llmd_oke.values import Entry
 
 
 class All2AllBackend(Entry):
-    """One backend, and what servers have beside vLLM's argument for it.
-
-    Servers get `arguments` and `environment`, and variables of `rdma_environment` with the values that RCCL's own
-    variables have, by the names of these. `heap_variable` says in bytes how much memory of each GPU, `heap_gib`, the
-    backend takes outside of vLLM's share. /dev/shm has at least `shared_memory_gib`. `over_nodes` is why servers that
-    span nodes have it with images of the user's own alone, None where the release's will do. `limits` is what is known
-    against it in any servers.
+    """Backend by which ranks that share experts exchange tokens, and what servers get besides vLLM's argument that
+    selects it: `arguments`, `environment`, and the variables of `rdma_environment`, each with the value of the RCCL
+    variable that it names. The backend takes `heap_gib` of each GPU's memory outside of vLLM's share, set in bytes by
+    `heap_variable`, and needs at least `shared_memory_gib` in /dev/shm. `over_nodes` is the reason why servers that
+    span nodes need an image of the user's own for it, None where the release's image works. `limits` are its known
+    drawbacks.
     """
 
     arguments: tuple[str, ...] = ()
@@ -30,7 +29,9 @@ class All2AllBackend(Entry):
     limits: tuple[KnownLimit, ...] = ()
 
     def variables(self, rccl: Mapping[str, str], *, rdma: bool) -> dict[str, str]:
-        """Return the variables of servers, on nodes whose RCCL has those of `rccl` for the RDMA network."""
+        """Return the environment variables that servers get for the backend; `rccl` has RCCL's variables for the RDMA
+        network of their nodes.
+        """
         heap = {} if self.heap_variable is None else {self.heap_variable: str(self.heap_gib * BYTES_PER_GIB)}
         of_network = {name: rccl[other] for name, other in self.rdma_environment.items() if rdma and other in rccl}
         return {**self.environment, **heap, **of_network}

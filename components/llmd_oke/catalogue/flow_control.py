@@ -11,7 +11,8 @@ from pydantic import JsonValue
 from llmd_oke.values import Entry
 
 Detector = Literal["utilization", "concurrency"]
-"""Signal by which servers count as saturated: their own queue and KV cache, or the requests that the picker has sent.
+"""Signal by which an endpoint picker counts servers as saturated: `utilization`, their own queue and KV cache;
+`concurrency`, the requests that the picker has sent to them.
 """
 
 FAIRNESS_KEY, ORDERING_KEY = "fairnessPolicyRef", "orderingPolicyRef"
@@ -89,13 +90,13 @@ class FlowControlDialect(Entry):
     source: str
 
     def gated(self, gates: JsonValue) -> bool:
-        """Tell whether the feature gates of a config turn flow control on."""
+        """Tell whether the feature gates of an endpoint picker's config turn flow control on."""
         names = [str(gate).partition("=") for gate in gates] if isinstance(gates, list) else []
         return any(name == self.gate and value != "false" for name, _, value in names)
 
     def refusals(self, asked: FlowControl) -> dict[str, str]:
-        """Return the reasons why this version doesn't support the requested flow control, by the stack file's key;
-        empty if it does.
+        """Return the reasons why this version of the endpoint picker doesn't support the requested flow control, by the
+        stack file's key; empty if it does.
         """
         found: dict[str, str] = {}
         if asked.detector not in self.detectors:
@@ -105,7 +106,7 @@ class FlowControlDialect(Entry):
         return found
 
     def applied(self, config: dict[str, JsonValue], asked: FlowControl) -> dict[str, JsonValue]:
-        """Return the config with flow control added, which this version must support."""
+        """Return an endpoint picker's config with flow control added, which this version must support."""
         plugin, thresholds = self.detectors[asked.detector], asked.thresholds()
         detector: dict[str, JsonValue] = thresholds if plugin is None else {"pluginRef": plugin}
         flow: dict[str, JsonValue] = {

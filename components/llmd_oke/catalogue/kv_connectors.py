@@ -34,7 +34,8 @@ equally many ranks; the image of the release; a stack without RDMA.
 
 
 class RankHandOver(Entry):
-    """Hand-over of KV cache between servers with several data-parallel ranks, by images of the user's own.
+    """Arguments for the transfer of KV cache between servers with several data-parallel ranks, which needs images of
+    the user's own.
 
     Attributes:
         sidecar_arguments: arguments of the routing sidecar; `{data_parallel_size}` stands for the ranks of a server,
@@ -141,7 +142,7 @@ class KvConnector(Entry):
         return {**several, **_extra({"connectors": children})} if children else None
 
     def way(self, asked: KvCache) -> HandOver:
-        """Return the connector that a stack file chooses.
+        """Return the connector that `kvCache.connector` of a stack file chooses.
 
         Raises:
             KitError: the release has no connector with this name.

@@ -27,12 +27,12 @@ def _server_kind(text: str) -> str:
 
 
 ServerKind = Annotated[str, AfterValidator(_server_kind)]
-"""Kind of server in text: `tp1dp16ep-2n` has 16 ranks that share whole experts, on 2 nodes."""
+"""Text for the parallelism of a server: `tp1dp16ep-2n` has 16 ranks that share whole experts, on 2 nodes."""
 
 
 class Fit(Entry):
-    """Fit of the factors of one role: the measurements, and the errors of the fit. Errors are mean absolute percentage
-    errors as shares (0.1 is 10 %).
+    """Fit of one role's latency factors to measurements: which measurements, and the errors of the fit. Errors are mean
+    absolute percentage errors as shares (0.1 is 10 %).
     """
 
     source: str
@@ -40,24 +40,27 @@ class Fit(Entry):
     points: int
     tensor_parallel_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     servers: tuple[ServerKind, ...] = ()
-    """Kinds of servers that were measured, such as `tp1dp16ep-2n`; empty where all have tensor parallelism alone, or
-    what their model has beside it."""
+    """Parallelism of the servers that were measured, such as `tp1dp16ep-2n`; empty where all have only tensor
+    parallelism, besides what their model has by default.
+    """
     most_sequences: float
-    """Largest measured batch, or concurrency of prompts, of a rank."""
+    """Largest batch of one rank (decode), or largest number of concurrent prompts (prefill), that was measured."""
     most_tokens: float
     """Longest measured prompt (prefill) or mean context (decode), in tokens."""
     error: float
-    """Error at the measured points."""
+    """Error of the fit at the measured points."""
     unseen_load_error: float | None = None
-    """Error at each load when predicted from the other loads; None if there are too few loads."""
+    """Error of the fit at each load when predicted from the other loads; None if there are too few loads."""
     unseen_size_error: float | None = None
-    """Error at each tensor parallel size when predicted from the other sizes; None if there are too few sizes."""
+    """Error of the fit at each tensor parallel size when predicted from the other sizes; None if there are too few
+    sizes.
+    """
     conditions: Conditions | None = None
     """Conditions of the measured servers; None if `LatencyFigures.conditions` apply."""
 
     @property
     def parallelisms(self) -> tuple[Parallelism, ...]:
-        """Spreads of the servers that were measured."""
+        """Parallelism of each kind of server that was measured."""
         alone = (Parallelism(size) for size in self.tensor_parallel_sizes)
         return tuple(map(parse_server_kind, self.servers)) or tuple(alone)
 
@@ -99,8 +102,8 @@ class DecodeFigures(Entry):
     flops_factor: NonNegativeFloat
     sequence_s: NonNegativeFloat
     fixed_s: dict[PositiveInt | ServerKind, float] = Field(default_factory=dict[int | str, float])
-    """Additional constant seconds per step, by tensor parallel size, or by kind of server if that has ranks or spans
-    nodes.
+    """Additional constant seconds per decode step, by tensor parallel size, or by the text for the server's parallelism
+    if it has several ranks or spans nodes.
     """
     fit: Fit | None = None
 
@@ -123,7 +126,7 @@ class TransferFigures(Entry):
 
 @cache
 def assumed_transfer() -> TransferFigures:
-    """Return the factors of `values/tuning/transfer.yaml`, for figures without their own."""
+    """Return the assumed factors of a KV transfer (`values/tuning/transfer.yaml`), for models without their own."""
     return required_entry("tuning", "transfer", TransferFigures)
 
 
@@ -138,7 +141,7 @@ class ExpertFigures(Entry):
 
 @cache
 def assumed_experts() -> ExpertFigures:
-    """Return the imbalance of experts of `values/tuning/experts.yaml`, for latency figures without their own."""
+    """Return the assumed imbalance of experts (`values/tuning/experts.yaml`), for models without their own."""
     return required_entry("tuning", "experts", ExpertFigures)
 
 
@@ -220,8 +223,8 @@ def known_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
 
 
 def bound_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
-    """Return the figures of ideal servers that reach their hardware's limits. A fit starts from them; they are never a
-    forecast.
+    """Return the figures of ideal servers that reach their GPUs' limits, so that latencies are lower bounds. A fit to
+    measurements starts from them; they are never used as a forecast.
     """
     return LatencyFigures(
         model=model.name,
@@ -232,7 +235,7 @@ def bound_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
 
 
 def read_figures(path: Path) -> LatencyFigures:
-    """Return the figures in a file from `figures_text` or with the format of `values/latency`.
+    """Return the latency figures in a file written from `figures_text` or in the format of `values/latency`.
 
     Raises:
         KitError: the file can't be read, or has a different format.
@@ -252,7 +255,7 @@ def read_figures(path: Path) -> LatencyFigures:
 
 
 def figures_text(figures: LatencyFigures) -> str:
-    """Return the figures as YAML, rounded to four significant digits."""
+    """Return latency figures as YAML, rounded to four significant digits."""
     document = figures.model_dump(mode="json", exclude_none=True)
     return yaml.safe_dump(_rounded(document), sort_keys=False, width=120)
 

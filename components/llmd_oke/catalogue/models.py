@@ -94,7 +94,7 @@ class Parameters(Entry):
 
 
 class Weights(Entry):
-    """Published weights.
+    """Size and number format of a model's published weights.
 
     Attributes:
         format: number format.
@@ -237,13 +237,15 @@ class CatalogueModel(ComputedModel):
         return {"arguments": self.arguments, **features, **drafts}
 
     def server_draft(self, asked: Speculation | None) -> ServerDraft | None:
-        """Return what drafts tokens in servers of a stack file that asks for it; None where nothing does."""
+        """Return the draft that servers use for speculative decoding as the stack file asks for it; None if it asks for
+        none, or the model has none.
+        """
         if asked is None or self.draft is None:
             return None
         return ServerDraft(self.draft, asked.tokens or self.draft.tokens, asked.revision)
 
     def files_gib(self, draft: ServerDraft | None) -> float:
-        """Size of its files on a disk, and of those of a draft that has a repository of its own, in GiB."""
+        """Size in GiB on disk of the model's files, and of the files of a draft that has a repository of its own."""
         beside = draft.draft.weights.gib if draft is not None and draft.draft.repository else 0.0
         return self.weights.files_gib + beside
 
@@ -309,11 +311,9 @@ def key_value_tokens(
     further_gib: float = 0.0,
     draft: ServerDraft | None = None,
 ) -> int:
-    """Return the number of tokens whose KV cache fits one server besides weights and activations, over all its ranks; a
-    bound, as vLLM's profiling run decides.
-
-    A KV head that is on several GPUs of a rank (more GPUs than KV heads, or latent attention) is stored on each of
-    them. Layers of a draft have their own.
+    """Return the number of tokens whose KV cache fits one server besides weights and activations, over all its ranks;
+    an upper bound, as vLLM's profiling run decides. A KV head that is on several GPUs of a rank (more GPUs than KV
+    heads, or latent attention) is stored on each of them. Layers of a draft have their own.
     """
     copies = key_value_copies(model, parallelism.tensor_parallel_size)
     bytes_per_token = key_value_bytes_per_token(model, draft) * copies
@@ -329,8 +329,8 @@ def key_value_bytes_per_token(model: CatalogueModel, draft: ServerDraft | None) 
 def host_key_value_tokens(
     model: CatalogueModel, parallelism: Parallelism, host_gib: float, draft: ServerDraft | None = None
 ) -> int:
-    """Return the number of tokens whose KV cache, of all layers, fits `host_gib` of a node's memory; a bound, as blocks
-    are kept whole.
+    """Return the number of tokens whose KV cache, of all layers, fits `host_gib` of a node's memory; an upper bound, as
+    blocks are kept whole.
     """
     copies = host_key_value_copies(model, parallelism.tensor_parallel_size)
     return int(host_gib * BYTES_PER_GIB / (key_value_bytes_per_token(model, draft) * copies))

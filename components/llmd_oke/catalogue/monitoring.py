@@ -131,9 +131,8 @@ def dashboards() -> tuple[Dashboard, ...]:
 
 @dataclass(frozen=True)
 class MonitoringRules:
-    """Rules and dashboards with the metric names of one endpoint picker.
-
-    `lacking` has the names of rules and panels that are left out because the endpoint picker lacks their metrics.
+    """Monitoring rules and dashboards with the metric names of one endpoint picker's version. `lacking` has the names
+    of rules and panels that are left out because this version lacks their metrics.
     """
 
     recordings: tuple[Recording, ...]

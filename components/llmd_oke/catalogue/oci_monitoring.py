@@ -13,8 +13,9 @@ metrics of GPUs and RDMA.
 
 
 class OciAlarm(Entry):
-    """Alarm of OCI Monitoring: `query` in Oracle's query language with `$cluster_id`, on metrics of `namespace`, which
-    must hold for the duration `pending` (ISO 8601). `says` is its text.
+    """Alarm of OCI Monitoring: `query` in Oracle's query language with the placeholder `$cluster_id`, on metrics of
+    `namespace`, which must hold for the duration `pending` (ISO 8601) until the alarm fires. `says` is the text of its
+    notifications.
     """
 
     name: AlarmName
@@ -36,7 +37,7 @@ class ControlPlaneLog(Entry):
 
 
 class PodLog(Entry):
-    """Files of a node with the output of its pods, and the agent's parser for their lines."""
+    """Paths on nodes of the files with the output of pods, and the parser that Oracle's agent uses for their lines."""
 
     paths: tuple[str, ...]
     parser: str
@@ -44,7 +45,7 @@ class PodLog(Entry):
 
 
 class OciMonitoringFacts(Entry):
-    """Content of the file."""
+    """Alarms and logs that the kit can create in OCI (`values/monitoring/oci.yaml`)."""
 
     alarms: tuple[OciAlarm, ...]
     control_plane_log: ControlPlaneLog
@@ -53,5 +54,5 @@ class OciMonitoringFacts(Entry):
 
 @cache
 def oci_monitoring() -> OciMonitoringFacts:
-    """Return the alarms and logs of the catalogue."""
+    """Return the alarms and logs that the kit can create in OCI."""
     return required_entry("monitoring", "oci", OciMonitoringFacts)

@@ -45,8 +45,8 @@ class OciResource(Entry):
 
 
 class OciResources(Entry):
-    """Types of OCI resources that the kit creates. `gone` are the lifecycle states of deleted resources, `created`
-    those that no resource has while it is being created, `under_way` those that change by themselves.
+    """Types of OCI resources that the kit creates, and names of lifecycle states: `gone`, of deleted resources;
+    `created`, of resources whose creation has ended; `under_way`, of resources that are changing.
     """
 
     gone: tuple[str, ...]
@@ -67,7 +67,7 @@ def oci_resources() -> OciResources:
 
 
 class Remedy(Entry):
-    """Remedy for failures whose message contains the text `says`."""
+    """Remedy for failures whose error message contains the text `says`."""
 
     says: str
     remedy: str
@@ -126,7 +126,7 @@ class ServerStart(Entry):
 
 
 class BringUpFacts(Entry):
-    """Duration of each leg of a bring-up, or the rates that it is computed from."""
+    """Duration of each step of a stack's bring-up, or the rates that the duration is computed from."""
 
     network: SourcedDuration
     control_plane: SourcedDuration
@@ -144,7 +144,7 @@ class BringUpFacts(Entry):
 
 @cache
 def bring_up_facts() -> BringUpFacts:
-    """Return the durations of `values/bring-up/legs.yaml`."""
+    """Return the durations and rates of the steps of a bring-up (`values/bring-up/legs.yaml`)."""
     return required_entry("bring-up", "legs", BringUpFacts)
 
 

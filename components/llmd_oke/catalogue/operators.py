@@ -91,7 +91,7 @@ class ImagePlace(Entry):
 
     @property
     def value(self) -> str | dict[str, str]:
-        """Value for this position."""
+        """Text or map that a chart's values have for the image at this position."""
         image = self.image
         if self.digest_key is not None:
             key, _, without_algorithm = self.digest_key.partition("-")
@@ -151,14 +151,14 @@ class Operator(Entry):
 
 
 class PublishedManifest(Entry):
-    """File of Kubernetes objects that a project publishes, with its SHA-256."""
+    """YAML file of Kubernetes objects that another project publishes, with its SHA-256."""
 
     url: str
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class PolicyEngineNode(Entry):
-    """Changes of the DaemonSet `name` for its use with OKE's own pod network."""
+    """Changes that the kit makes to the policy engine's DaemonSet `name` for its use with OKE's own pod network."""
 
     name: str
     removed_environment: tuple[str, ...]
@@ -234,8 +234,8 @@ def _with_pull_secret(tree: dict[str, Any], at: tuple[str, ...], secret: str | N
 
 
 class PoolConfig(Entry):
-    """Maximum number, or percentage, of nodes that the SR-IOV operator drains at a time while it creates virtual
-    functions.
+    """Maximum number, or percentage, of a pool's nodes that the SR-IOV operator drains at a time while it creates
+    virtual functions.
     """
 
     name: str
@@ -252,7 +252,7 @@ class IpPool(Entry):
 
 
 class FunctionPolicy(Entry):
-    """Split of ports into virtual functions; `mtu` in bytes."""
+    """Split of RDMA ports into virtual functions; `mtu` in bytes."""
 
     device_type: str
     mtu: int

@@ -21,11 +21,11 @@ KINDS: tuple[EntryKind[Any], ...] = (MODELS, SHAPES, GPUS, RELEASES, ENDPOINT_PI
 """Kinds of entries that a project may have."""
 
 LATENCY = "latency"
-"""Folder of latency figures, `latency/<GPU>/<model>.yaml`. The tuner reads and validates them."""
+"""Folder of latency figures in `values/`: files `latency/<GPU>/<model>.yaml`, which the tuner reads and validates."""
 
 _FOLDERS = tuple(sorted((*(kind.folder for kind in KINDS), LATENCY)))
 _BESIDE = frozenset(("README.md",))
-"""Files that may be in any folder; so may files whose names begin with a dot."""
+"""Names of files that any folder of a project's `values/` may have; so may files whose names begin with a dot."""
 
 
 @follows_project

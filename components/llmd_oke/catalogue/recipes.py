@@ -32,7 +32,7 @@ _WORDS = (
     "related_recipes",
     "note",
 )
-"""Keys of a recipe that don't affect how a model is served."""
+"""Keys of a recipe that don't affect how a model is served, so that a change of them isn't reported."""
 
 _GIT_LIMIT_S = 60.0
 
@@ -51,7 +51,7 @@ class RecipeDifference:
 
 @dataclass(frozen=True)
 class RecipeNews:
-    """Changes of recipes since the catalogue entries were written.
+    """Changes of the vLLM project's recipes since the catalogue entries of models were written.
 
     Attributes:
         commit: commit of the checkout.

@@ -38,8 +38,8 @@ class MirrorRegistry:
         return image.model_copy(update={"registry": self.registry, "repository": repository})
 
     def in_manifest(self, manifest: Any) -> Any:
-        """Return a manifest, or a part of one, with the images of all its pods replaced by their copies, and with the
-        image pull Secret. Values that Pulumi doesn't know yet are returned unchanged.
+        """Return a manifest, or a part of one, with the images of all its pods replaced by their copies in the private
+        registry, and with its image pull Secret. Values that Pulumi doesn't know yet are returned unchanged.
         """
         if isinstance(manifest, Mapping):
             part = {key: self.in_manifest(value) for key, value in cast("Mapping[str, Any]", manifest).items()}

@@ -36,7 +36,7 @@ def _tagged_program(name: str) -> Any:
 
 
 class Requests(Entry):
-    """Resource requests of a container: CPUs (hardware threads) and memory."""
+    """Resource requests of a container: number of CPUs (hardware threads) and memory in GiB."""
 
     cpus: int
     memory_gib: int
@@ -52,12 +52,12 @@ class EndpointPicker(Entry):
 
     @property
     def dialect(self) -> EndpointPickerVersion:
-        """Configuration format, metrics and known limits of this version."""
+        """Configuration format, metrics and known limits of the release's endpoint picker."""
         return endpoint_picker(self.program.version)
 
 
 class RouterDialect(Entry):
-    """Differences between releases in the objects of a router.
+    """Properties of a router's Kubernetes objects that differ between releases.
 
     Attributes:
         chart: upstream chart that tests compare the kit's objects with.
@@ -170,7 +170,9 @@ class AttentionBackend(Entry):
 
     @property
     def named(self) -> frozenset[str]:
-        """Backends about which facts are known."""
+        """Attention backends that are chosen by default, refused with a KV connector, or needed for unequal tensor
+        parallel sizes.
+        """
         chosen = (self.default, self.kv_connector, self.latent)
         return frozenset((*chosen, *self.refused_with_kv_connector, *self.split_by_heads))
 
@@ -192,16 +194,16 @@ class BlockSize(Entry):
 
 
 class KvEvents(Entry):
-    """Events about the KV cache that a server publishes: the port, and the arguments by which the server also tokenizes
-    prompts on request.
+    """Arguments and port for the KV cache events that a server publishes, and the arguments by which the server also
+    tokenizes prompts on request.
     """
 
     port: int
     arguments: tuple[str, ...]
 
     def given(self, model: str, server_port: int) -> list[str]:
-        """Return vLLM's arguments for servers of a model that the endpoint picker reaches at `server_port`. Kubernetes
-        replaces `$(POD_IP)` by the pod's address.
+        """Return vLLM's arguments that make servers of a model publish KV cache events; the endpoint picker reaches the
+        servers at `server_port`. Kubernetes replaces `$(POD_IP)` by the pod's address.
         """
         events = {
             "enable_kv_cache_events": True,
@@ -229,7 +231,7 @@ class KvCacheSettings:
 
 
 class OverNodes(Entry):
-    """Start of the pods of a server that spans nodes.
+    """Arguments and environment of the pods of a server that spans nodes.
 
     Attributes:
         arguments: additional arguments; `{nodes}` and `{data_parallel_size_local}` stand for the number of nodes of a
@@ -299,7 +301,7 @@ class Vllm(Entry):
         return KvCacheSettings(connected, backend, engine.block_size or usual)
 
     def runs(self, reference: str) -> bool:
-        """Tell whether an image has this vLLM: the record's own image, a mirrored copy of it, or one of
+        """Tell whether an image contains this vLLM: it is the record's own image, a mirrored copy of it, or one of
         `other_images`.
         """
         return any(image.is_copied_by(reference) for image in (self.image, *map(parse_reference, self.other_images)))

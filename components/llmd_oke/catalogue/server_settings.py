@@ -158,7 +158,9 @@ def server_settings(
 
 
 def vllm_port(role: str) -> int:
-    """Return the port at which vLLM itself listens: for decode servers, the port behind the routing sidecar."""
+    """Return the port at which vLLM itself listens in servers of a role: for decode servers, the port behind the
+    routing sidecar.
+    """
     return BEHIND_SIDECAR_PORT if role == "decode" else SERVER_PORT
 
 

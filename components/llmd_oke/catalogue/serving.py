@@ -61,7 +61,9 @@ def model_cache() -> ModelCacheFacts:
 
 
 class ScalingRate(Entry):
-    """Scaling rate: at most `pods` per `period_s`, after the condition has held for `window_s`; in seconds."""
+    """Limit on how fast servers are added or removed: at most `pods` within `period_s`, after the condition has held
+    for `window_s`; times in seconds.
+    """
 
     pods: int
     period_s: int

@@ -131,14 +131,14 @@ class RdmaPorts(Entry):
 
 
 class LocalDisks(Entry):
-    """Local disks of a node, each with that many TB (10^12 bytes)."""
+    """Local NVMe disks of a node: their number, and the capacity of each in TB (10^12 bytes)."""
 
     count: PositiveInt
     terabytes: PositiveFloat
 
 
 class NodeDefaults(Entry):
-    """Labels and taints of the shape's nodes."""
+    """Labels and taints that the nodes of a shape have by default."""
 
     labels: dict[str, str]
     taints: tuple[Taint, ...]
@@ -199,11 +199,11 @@ def shape_names() -> list[str]:
 
 
 class NodeHardware(Protocol):
-    """Node with `gpus` equal GPUs and one port for each of them."""
+    """Protocol for a node with `gpus` equal GPUs and one RDMA port for each of them."""
 
     @property
     def name(self) -> str:
-        """Name of the shape, or the GPU's product name."""
+        """Name of the node's shape, or of its GPU's product."""
         ...
 
     @property
@@ -213,23 +213,23 @@ class NodeHardware(Protocol):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs."""
+        """Number of GPUs of the node."""
         ...
 
     @property
     def port_gbit_per_s(self) -> float:
-        """Rate of one port in Gbit/s."""
+        """Rate of one of the node's RDMA ports in Gbit/s."""
         ...
 
     @property
     def price_usd_per_gpu_hour(self) -> float | None:
-        """List price in US dollars per hour and GPU; None if no price list has it."""
+        """List price of the node in US dollars per hour and GPU; None if no price list has it."""
         ...
 
 
 @dataclass(frozen=True)
 class GpuNode:
-    """Node of a GPU without a shape in the catalogue."""
+    """Node with a GPU that no shape of the catalogue has."""
 
     name: str
     gpu: Gpu

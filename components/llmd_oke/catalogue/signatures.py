@@ -15,7 +15,9 @@ Severity = Literal["outage", "degraded", "risk"]
 """Effect of a fault, in the words of `llmd-oke status`."""
 
 LEAST_TEXT_BYTES = 8
-"""Least length of a text that is searched for, so that no log makes the search slow by having it everywhere."""
+"""Minimum length in bytes of a text by which `llmd-oke doctor` searches logs, because a shorter text that is in every
+line would make the search slow.
+"""
 
 _FOLDER = "signatures"
 
@@ -46,7 +48,7 @@ class Signature(Entry):
 
 
 class TextSignature(Signature):
-    """Signature of a line of a log, of an event, or of the state of an object.
+    """Signature of a fault in a line of a log, in an event, or in the state of an object.
 
     Attributes:
         evidence: what has the line: logs of containers (`log`), events (`event`, as `Reason: message`), or states of
@@ -74,16 +76,16 @@ class TextSignature(Signature):
         return self
 
     def matches(self, line: str) -> bool:
-        """Tell whether a line has one of the texts and matches the pattern."""
+        """Return whether a line has one of the signature's texts and matches its pattern."""
         return any(text in line for text in self.texts) and self.accepts(line)
 
     def accepts(self, line: str) -> bool:
-        """Tell whether a line that has one of the texts matches the pattern too."""
+        """Return whether a line that is known to have one of the signature's texts matches its pattern too."""
         return self.pattern is None or re.search(self.pattern, line) is not None
 
 
 class MetricSignature(Signature):
-    """Signature of a server's or endpoint picker's metrics.
+    """Signature of a fault in a metric of a server or endpoint picker.
 
     Attributes:
         metrics: names of the metric in different versions, as in the Prometheus text format. The sum of the series of
@@ -134,13 +136,13 @@ def metric_signatures() -> dict[str, MetricSignature]:
 
 
 def signature_metrics() -> tuple[str, ...]:
-    """Return the names of all metrics that signatures go by."""
+    """Return the names of all metrics that signatures of faults read."""
     names = [name for signature in metric_signatures().values() for name in (*signature.metrics, *signature.per)]
     return tuple(dict.fromkeys(names))
 
 
 def component_of(name: str) -> str:
-    """Return the component of the signature with this identifier."""
+    """Return the component, such as `vllm`, of the signature with this identifier."""
     return next(item.component for item in components() if name in item.signatures)
 
 

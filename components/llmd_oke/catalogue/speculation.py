@@ -11,27 +11,26 @@ from llmd_oke.config.base import Commit, HttpsUrl, Repository
 from llmd_oke.values import Entry
 
 DraftMethod = Literal["mtp", "eagle3"]
-"""Methods of vLLM's `--speculative-config`. Names such as `deepseek_mtp` and `qwen3_next_mtp` are older ones of `mtp`
-(vllm/config/speculative.py of 0.26 and 0.30).
+"""Methods of speculative decoding in vLLM's `--speculative-config`. Names such as `deepseek_mtp` and `qwen3_next_mtp`
+are older ones of `mtp` (vllm/config/speculative.py of 0.26 and 0.30).
 """
 
 DRAFT_TENSOR_PARALLEL_SIZE = "draft_tensor_parallel_size"
 
 
 class DraftWeights(Entry):
-    """Weights of a draft in GiB. `expert_gib` of them are experts, which all ranks of a server share."""
+    """Size of a draft's weights in GiB. `expert_gib` of them are experts, which all ranks of a server share."""
 
     gib: PositiveFloat
     expert_gib: NonNegativeFloat = 0.0
 
 
 class Draft(Entry):
-    """A draft for a model, by vLLM's `method`, which proposes so many `tokens` at each step.
-
+    """Draft for speculative decoding of a model, by vLLM's `method`, which proposes `tokens` tokens at each step.
     `repository` has its weights, at the commit `revision`; without one they are layers of the model's own files, which
-    servers load for speculation alone. `key_value_bytes_per_token` is the KV cache of its own layers, in BF16, before
-    copies. `options` are further keys of `--speculative-config`, `arguments` what its source starts vLLM with beside
-    it. `verified_on` are GPUs that the source says it was run on, not the model alone.
+    servers load for speculation alone. `key_value_bytes_per_token` is the KV cache of its own layers in BF16, before
+    copies. `options` are further keys of `--speculative-config`, `arguments` are vLLM's other arguments in the draft's
+    source. `verified_on` are GPUs on which the source says that the draft, not only the model, was run.
     """
 
     method: DraftMethod
@@ -58,8 +57,8 @@ class ServerDraft:
 
     def gib(self, parallelism: Parallelism) -> float:
         """Return the memory of the draft's weights over all GPUs of a server, in GiB. Ranks share the experts, and each
-        has its own copy of all other weights. A draft with tensor parallel size 1 is counted on each GPU, which is a
-        bound.
+        has its own copy of all other weights. A draft with tensor parallel size 1 is counted on each GPU, which is an
+        upper bound.
         """
         weights = self.draft.weights
         whole = self.draft.options.get(DRAFT_TENSOR_PARALLEL_SIZE) == 1

@@ -11,7 +11,7 @@ from llmd_oke.catalogue.model_configs.quantization import HALF_BYTES
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of one layer, or the layer's linear attention or state space.
+    """Sizes of one layer's attention, linear attention or state space.
 
     Attributes:
         module: name of the module in the weights.
@@ -72,7 +72,7 @@ def grouped_query_attention(config: TransformerConfig, layer: int, *, query_gate
 
 
 class LatentConfig(ModelFileKeys):
-    """Sizes of multi-head latent attention in config.json."""
+    """Sizes of multi-head latent attention (MLA), as config.json has them."""
 
     kv_lora_rank: Size
     qk_nope_head_dim: Size
@@ -97,7 +97,7 @@ class LatentConfig(ModelFileKeys):
 
 
 class DeltaNetConfig(ModelFileKeys):
-    """Sizes of linear attention by a gated delta rule in config.json."""
+    """Sizes of linear attention by a gated delta rule, as config.json has them."""
 
     linear_num_key_heads: Size
     linear_key_head_dim: Size
@@ -134,7 +134,7 @@ class DeltaNetConfig(ModelFileKeys):
 
 
 class StateSpaceConfig(ModelFileKeys):
-    """Sizes of state space layers in config.json, and the indices of these layers."""
+    """Sizes of state space layers, as config.json has them, and the indices of these layers."""
 
     kernel: Size = Field(default=4, validation_alias=AliasChoices("conv_kernel", "mamba_d_conv"))
     expand: Size = Field(default=2, validation_alias=AliasChoices("expand", "mamba_expand"))
@@ -161,7 +161,7 @@ class StateSpaceConfig(ModelFileKeys):
 
 
 class MambaConfig(StateSpaceConfig):
-    """Sizes of state spaces without heads (Mamba)."""
+    """Sizes of state spaces without heads (Mamba), as config.json has them."""
 
     step_rank: Size | Literal["auto"] = Field(default="auto", validation_alias="mamba_dt_rank")
 
@@ -183,7 +183,7 @@ class MambaConfig(StateSpaceConfig):
 
 
 class Mamba2Config(StateSpaceConfig):
-    """Sizes of state spaces with heads (Mamba 2)."""
+    """Sizes of state spaces with heads (Mamba 2), as config.json has them."""
 
     heads: Size = Field(validation_alias=AliasChoices("mamba_num_heads", "mamba_n_heads"))
     head_size: Size | Literal["auto"] = Field(

@@ -64,7 +64,7 @@ class QuantizationConfig(ModelFileKeys):
 
 
 class StoredConfig(ModelFileKeys):
-    """Part of config.json about the format of the stored weights."""
+    """Keys of config.json that describe the format of the stored weights."""
 
     quantization_config: QuantizationConfig | None = None
 

@@ -25,7 +25,7 @@ from llmd_oke.catalogue.model_configs.weights import ModelFiles
 _VERDICT = "the model's entry can't be computed"
 
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""Kinds of layers by letter in `hybrid_override_pattern`."""
+"""Kind of layer for each letter in the key `hybrid_override_pattern` of config.json."""
 
 _STATE_SPACE_HEADS = ("mamba_num_heads", "mamba_n_heads")
 _STATE_SPACE_KEYS = (*_STATE_SPACE_HEADS, "mamba_d_state")
@@ -79,7 +79,7 @@ def read_model_files(config: Mapping[str, object], index: Mapping[str, object] |
 
 
 def bounds(config: Mapping[str, object], index: Mapping[str, object] | None = None) -> list[str]:
-    """Return descriptions of the assumptions in a model's computed entry that its files don't confirm."""
+    """Return a description of each assumption in a model's computed catalogue entry that its files don't confirm."""
     text, _ = _text_model(config)
     told: list[str] = []
     if str(text.get("model_type")) not in families():

@@ -20,7 +20,7 @@ from llmd_oke.catalogue.models import BYTES_PER_GIB, ModelWork, Weights
 
 @dataclass(frozen=True)
 class Matrices:
-    """Matrices of a layer, or vectors if `matrices` is false.
+    """Weight matrices of one part of a layer, or vectors if `matrices` is false.
 
     Attributes:
         module: name of the module in the weights; empty for matrices that are never quantized.
@@ -39,7 +39,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Validated contents of a model's files."""
+    """Validated contents of a model's files, from which sizes and work per token are computed."""
 
     family: ArchitectureFamily
     config: TransformerConfig
@@ -130,12 +130,12 @@ class ModelFiles:
 
     @property
     def head_parameters(self) -> int:
-        """Number of parameters of the head, equal to that of the embeddings."""
+        """Number of parameters of the output head, equal to that of the embeddings."""
         return self.config.vocab_size * self.config.hidden_size
 
     @property
     def embedding_parameters(self) -> int:
-        """Number of parameters of embeddings and head together, which may share their weights."""
+        """Number of parameters of embeddings and output head together, which may share their weights."""
         return self.head_parameters if self.tied_embeddings else 2 * self.head_parameters
 
 
