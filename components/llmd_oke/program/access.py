@@ -145,7 +145,9 @@ def _deleted_with(cluster: pulumi.Resource) -> pulumi.ResourceTransformation:
 
 
 def owns_oci_resources(type_: str, props: Mapping[str, Any]) -> bool:
-    """Return True if a Kubernetes object may own a resource in OCI. The charts of the kit's operators have none."""
+    """Tell whether deleting a Kubernetes object may delete a resource in OCI, such as a load balancer or volume.
+    Objects in the charts of the kit's operators never do.
+    """
     kind, spec = type_.rsplit(":", 1)[-1], props.get("spec")
     match kind:
         case "StatefulSet" | "Ingress" | "Gateway":

@@ -67,7 +67,7 @@ class CreatedCluster:
 
     @property
     def nodes(self) -> list[pulumi.Resource]:
-        """The CPU pools, on which all objects with pods depend."""
+        """Pools without GPUs, on which all objects with pods depend."""
         return list(self.cpu_pools.values())
 
     def outputs(self, plan: Plan, region: str) -> "ClusterOutputs":
@@ -392,8 +392,8 @@ def declare_oci_monitoring(plan: Plan, cluster: CreatedCluster) -> None:
 
 
 def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
-    """Declare the operators one after the other, then a gate for each pool, then the acceptance; return gates and
-    acceptance, on which models depend.
+    """Declare the operators one after the other, then a gate for each pool, then the acceptance test of GPU nodes;
+    return gates and test, on which models depend.
     """
     stack = plan.gpu_stack
     declared: list[pulumi.Resource] = []

@@ -9,7 +9,7 @@ from llmd_oke.serving.args import NodeTaintArgs, TracingArgs
 
 
 class CommonArgs(TypedDict):
-    """Arguments that all components that serve models share; each component uses those that it has."""
+    """Arguments that all components that serve models share; each component uses those that it declares."""
 
     namespace: str
     """Namespace of the models."""

@@ -195,7 +195,9 @@ def declare_canaries(plan: Plan, opts: pulumi.ResourceOptions) -> None:
 
 
 def canary_request(plan: Plan, model: ModelPlan, every_s: int) -> CanaryRequest:
-    """Return the request by which a model's canary asks each unit the canary prompts every `every_s` seconds."""
+    """Return the request of a model's canary: which servers of each unit (servers with a router of their own) it sends
+    which prompts, every `every_s` seconds.
+    """
     known = canaries()
     units = {unit_name(plan, model, unit): unit for unit in model.units}
     return CanaryRequest(
@@ -226,7 +228,9 @@ def declare_prometheus(plan: Plan, access: ClusterIdentity) -> ClusterIdentity:
 
 
 def declare_group_controller(plan: Plan, access: ClusterIdentity) -> ClusterIdentity:
-    """The controller of LeaderWorkerSets, where the stack installs it; models come after it."""
+    """Declare the LeaderWorkerSet controller, if the stack installs it; return the cluster's identity with the
+    controller among the resources that models depend on.
+    """
     if not plan.installs_group_controller:
         return access
     opts = after(access.options(access.provider("groups")), *access.ready)

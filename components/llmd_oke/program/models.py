@@ -140,8 +140,8 @@ def declare_address(
 
 
 def taking_over(model: ModelPlan, component: str) -> pulumi.ResourceOptions:
-    """Return the options by which a component with the model's Service adopts the Service of the component that
-    declared it before.
+    """Return the options by which a component that declares a model's Service adopts the Service from the component
+    that declared it in earlier updates.
     """
     others = {other: name for other, name in ADDRESSES.items() if other != component}
     aliases = [
@@ -171,8 +171,8 @@ def _next_unit_opts(served: pulumi.Output[bool] | None, unit: Sequence[pulumi.Re
 
 
 def unit_name(plan: Plan, model: ModelPlan, unit: UnitPlan) -> str:
-    """Return the name of a unit's objects. If updates deploy a new unit beside the old one, the name contains a digest
-    of everything that can't change within a unit.
+    """Return the name of a unit's objects; a unit is a model's servers with a router of their own. If updates deploy a
+    new unit beside the old one, the name contains a digest of everything that can't change within a unit.
     """
     if model.update_way != "beside":
         return unit.name

@@ -105,7 +105,9 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
 
 
 def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
-    """Return the conditions of a model's deployment for rows, apart from its topology."""
+    """Return the conditions of a model's deployment (settings and versions on which latencies depend) for rows of
+    results, apart from its topology.
+    """
     told = arguments(ConditionFacts, planned_conditions(plan, model), model)
     if told.get("draft_tokens") is None:
         told.pop("draft_tokens", None)
@@ -113,7 +115,9 @@ def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
 
 
 def measured(plan: Plan, model: ModelPlan) -> str:
-    """Return a digest of everything that serves a model: its servers, its routers' objects, and its adapters."""
+    """Return a digest of everything that serves a model: its servers, its routers' objects, and its adapters. When the
+    digest changes, updates run the smoke benchmark again.
+    """
     routers = [router_manifests(router_args(plan, model, unit)) for unit in model.units] if model.routed else []
     adapters = [adapter.served_name for adapter in model.adapters]
     return digest([list(_workloads(plan, model)), routers, *([adapters] if adapters else [])])
@@ -133,7 +137,7 @@ def _workloads(plan: Plan, model: ModelPlan) -> Iterator[Any]:
 
 
 def topology(plan: Plan, model: ModelPlan) -> ReportedTopology:
-    """Return the measured topology for the report."""
+    """Return a model's topology, servers and router parts as the report of its smoke benchmark states them."""
     copies = len(model.units)
     name = str(model.topology) if copies == 1 else f"{copies} x {model.topology}"
     servers = tuple(_servers(plan, model, role, copies) for role in model.units[0].roles)
