@@ -1,4 +1,4 @@
-"""Acceptance of GPU nodes before they serve: the Job of each pool, its ConfigMap, accounts and roles.
+"""Acceptance test of GPU nodes before they serve: the Job of each pool, its ConfigMap, accounts and roles.
 
 The Job of a pool starts a test pod on each node that has not passed yet. The test pod takes all devices of its node.
 The Job judges the measured figures, stores them and taints nodes that fail. `llmd-oke accept` runs the same Job again.
@@ -61,7 +61,9 @@ LEADER, NODE = "acceptance", "acceptance-node"
 LEADER_PROGRAM, NODE_PROGRAM = "llmd_pods.acceptance_run", "llmd_pods.acceptance_node"
 REQUEST_FILE = "request.json"
 SLACK_S = 600
-"""Seconds that the Job's pod may take beyond the tests: to be scheduled, to pull its image and to end."""
+"""Seconds that an acceptance Job's pod may take in addition to the tests: to be scheduled, to pull its image and to
+end.
+"""
 
 USER_ID = 65532
 BYTES_PER_GIB = 2**30
@@ -73,16 +75,16 @@ _NODE_LABELS = {**_LABELS, "app.kubernetes.io/component": NODE}
 
 
 class NodeLimitsArgs(TypedDict):
-    """Properties that each node must have. GB are 10^9 bytes."""
+    """Thresholds of the acceptance test that each node must meet. GB are 10^9 bytes."""
 
     gpus: int
-    """Number of GPUs."""
+    """Number of GPUs that each node must have."""
     virtual_functions: int
-    """Number of RDMA virtual functions; 0 without RDMA."""
+    """Number of RDMA virtual functions that each node must have; 0 without RDMA."""
     gid_index: int
-    """Index of the GID that UCX and RCCL use."""
+    """Index of the GID of each RDMA port that UCX and RCCL use."""
     mtu_bytes: int
-    """MTU of the RDMA network."""
+    """MTU of the RDMA network in bytes."""
     link_gb_per_s: float
     """Least bandwidth of a read between two GPUs through one RDMA port, in GB/s."""
     all_reduce_gb_per_s: float
@@ -96,7 +98,7 @@ class NodeLimitsArgs(TypedDict):
     matrix_tflops: NotRequired[float]
     """Least rate of BF16 matrix products on one GPU, in 10^12 operations per second; not tested if left out."""
     disks: NotRequired[int]
-    """Number of NVMe disks; not tested if left out."""
+    """Number of NVMe disks that each node must have; not tested if left out."""
     disk_bytes: NotRequired[int]
     """Least size of each NVMe disk, in bytes."""
     disk_gb_per_s: NotRequired[float]
@@ -115,15 +117,15 @@ class AcceptedPoolArgs(TypedDict):
     nodes: int
     """Number of the pool's nodes. When the number grows, the new nodes are tested."""
     needed: int
-    """Number of nodes that the planned servers need."""
+    """Number of nodes that the planned servers need, which must pass the test even with `on_failure: spares`."""
     on_failure: str
     """`spares`: pass if at least `needed` nodes pass; `hold`: pass only if all nodes pass."""
     checks: list[str]
     """Tests to run: `gpus`, `memory`, `matrix-products`, `disks`, `rdma`, `locality`, `links`, `all-reduce`."""
     limits: NodeLimitsArgs
-    """Properties that each node must have."""
+    """Thresholds that each node must meet."""
     limit_s: int
-    """Limit of the pool's acceptance in seconds."""
+    """Limit of the test of the whole pool in seconds."""
     node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of the nodes beside those of their shape; none if left out."""
     disk_folder: NotRequired[str | None]
@@ -131,7 +133,7 @@ class AcceptedPoolArgs(TypedDict):
 
 
 class AcceptanceArgs(TypedDict):
-    """Arguments of the acceptance: pools of GPU nodes, and the image of the test pods."""
+    """Arguments of the acceptance test: pools of GPU nodes, and the image of the test pods."""
 
     pools: list[AcceptedPoolArgs]
     """Pools of GPU nodes to test."""
@@ -212,16 +214,16 @@ class Acceptance(pulumi.ComponentResource):
 
 
 def namespace_manifest() -> Manifest:
-    """Return the namespace of all acceptances. Its pod security level is `privileged`, since test pods lock memory for
-    RDMA, as servers do.
+    """Return the namespace in which all acceptance tests run. Its pod security level is `privileged`, since test pods
+    lock memory for RDMA, as servers do.
     """
     labels = {**_LABELS, "pod-security.kubernetes.io/enforce": "privileged"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
 
 
 def shared_manifests() -> dict[str, Manifest]:
-    """Return the objects that all acceptances share: ServiceAccounts, Roles, network policies and the ConfigMap with
-    the test pods' program, by the suffixes of their resource names.
+    """Return the objects that the acceptance tests of all pools share: ServiceAccounts, Roles, network policies and the
+    ConfigMap with the test pods' program, by the suffixes of their resource names.
 
     Test pods may connect to each other on any port (NIXL, UCX and RCCL use free ones); other pods can't connect to
     them.
@@ -261,8 +263,8 @@ def _once_named(key: str, right: Manifest, job_metadata: pulumi.Output[ObjectMet
 
 
 def rights_of(job: str) -> dict[str, Manifest]:
-    """Return the roles and bindings of one Job, which may start pods in its namespace, taint nodes, and remove its own
-    bindings, by the suffixes of their resource names.
+    """Return the roles and bindings of one acceptance Job, which may start pods in its namespace, taint nodes, and
+    remove its own bindings, by the suffixes of their resource names.
 
     Args:
         job: name of the Job; the bindings have the same name (`llmd_pods.acceptance.binding_names`).
@@ -298,8 +300,8 @@ def program_manifest(metadata: ObjectMeta, asked: dict[str, Any]) -> Manifest:
 
 
 def request(pool: AcceptedPoolArgs, image: str, mirror: MirrorRegistry | None = None) -> dict[str, Any]:
-    """Return the request to a Job (`llmd_pods.acceptance_run.RunRequest`), with images from `mirror` if there
-    is one.
+    """Return the request to a pool's acceptance Job (`llmd_pods.acceptance_run.RunRequest`), with images from `mirror`
+    if there is one.
     """
     asked = _request(pool, image)
     return mirror.in_manifest(asked) if mirror else asked

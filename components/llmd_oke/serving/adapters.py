@@ -23,14 +23,14 @@ from llmd_oke.serving.router import POOL_GROUP
 
 
 class AdapterNamesArgs(TypedDict):
-    """Arguments of `AdapterNames`."""
+    """Arguments of `AdapterNames`: a unit (servers with a router of their own), and the names of its LoRA adapters."""
 
     release: ReleaseRef
     """llm-d release of the catalogue."""
     override: NotRequired[OverrideArgs | None]
     """Replacements for parts of the release; none if left out."""
     namespace: pulumi.Input[str]
-    """Namespace of the unit."""
+    """Namespace of the unit's objects."""
     unit: str
     """Name of the unit whose servers load the adapters."""
     adapters: dict[str, str]
@@ -38,8 +38,8 @@ class AdapterNamesArgs(TypedDict):
 
 
 class AdapterNames(pulumi.ComponentResource):
-    """The InferenceModelRewrite of a unit. Declare it after the unit and after the model cache, which holds the
-    adapters.
+    """InferenceModelRewrite of a unit, by which its endpoint picker replaces the names of LoRA adapters in requests.
+    Declare it after the unit and after the model cache, which holds the adapters.
     """
 
     rewrite: pulumi.Output[str]

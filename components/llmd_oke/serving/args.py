@@ -225,7 +225,9 @@ class DestinationArgs(TypedDict):
 
 
 class UnitArgs(TypedDict):
-    """Arguments that units of all roles share."""
+    """Arguments that aggregated and prefill/decode units share. A unit is the servers of one topology with a router of
+    their own.
+    """
 
     release: ReleaseRef
     """llm-d release of the catalogue."""

@@ -102,7 +102,7 @@ def volume(config_map: pulumi.Input[str]) -> Volume:
 
 
 def command() -> list[str]:
-    """Return the command that runs the program in the volume."""
+    """Return the container command that runs the program in the ConfigMap's volume."""
     return ["python3", "-B", f"{FOLDER}/{FILE}"]
 
 
@@ -169,8 +169,8 @@ def files(package: str) -> dict[str, str]:
 
 
 def files_name(package: str) -> str:
-    """Return the name of the ConfigMap with such a package. The name contains a digest of the files, so that changed
-    files restart the pods.
+    """Return the name of the ConfigMap with the files of a package of `llmd_pods`. The name contains a digest of the
+    files, so that changed files restart the pods.
     """
     return f"{package.replace('_', '-')}-{digest(files(package))}"
 

@@ -28,7 +28,9 @@ PRIORITY_HEADER = "x-llmd-oke-priority"
 clients."""
 
 BODIES_FILTER, RIGHTS_FILTER, TOKENS_FILTER = "bodies-in-flight", "client-rights", "client-tokens"
-"""Names of filters."""
+"""Names of the front door's Lua filters: limits on request bodies in memory, rights of clients to models, and checks of
+tokens.
+"""
 
 SERVED = "served"
 """Key of a route's metadata for the filter of rights: the served name of the route's model, or, on a route that lists
@@ -74,8 +76,8 @@ def tokens_filter() -> Config:
 
 
 def bodies_filter() -> Config:
-    """Return the filter that refuses a request if the bodies of its client's requests without an answer yet use too
-    much of the memory for bodies, compared with those of other clients.
+    """Return the filter that refuses a request if the bodies of the same client's unanswered requests take too much of
+    the memory for bodies, compared with those of other clients.
     """
     most = bounds()
     thread_bytes = most.bodies_mib * 1024 * 1024 // FRONT_DOOR_THREADS

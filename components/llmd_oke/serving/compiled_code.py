@@ -10,7 +10,9 @@ from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import ModelCacheMountArgs
 
 FOLDER = "/compiled"
-"""Mount path of the directory: in servers that of one key, in the container that creates it that of all keys."""
+"""Mount path of the directory for compiled code: servers mount the subdirectory of their own key there, the container
+that creates the subdirectories mounts their parent directory.
+"""
 
 VOLUME = "compiled-code"
 PROGRAM = "compiled_code"

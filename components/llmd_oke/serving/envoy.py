@@ -12,10 +12,10 @@ from llmd_oke.serving.client_requests import ClientObjectives
 from llmd_oke.serving.envoy_bounds import chain_bounds, listener_bounds, manager_bounds, process_bounds
 
 REQUESTS_PORT = 8081
-"""Port on which Envoy accepts requests."""
+"""Port on which a router's Envoy accepts requests."""
 
 METRICS_PORT = 19001
-"""Port of Envoy's readiness (`/ready`) and metrics (`/stats/prometheus`)."""
+"""Port of the readiness (`/ready`) and metrics (`/stats/prometheus`) of a router's Envoy."""
 
 PICKER_PORT = 9002
 """Port of the endpoint picker's ext_proc service."""

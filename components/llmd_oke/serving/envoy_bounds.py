@@ -32,7 +32,7 @@ class Pressure(Entry):
 
 
 class EnvoyBounds(Entry):
-    """Limits of one Envoy. Suffixes of the names are the units."""
+    """Limits of one Envoy's resources. Suffixes of the names are the units."""
 
     headers_kib: int
     headers: int
@@ -88,7 +88,7 @@ def bounds() -> EnvoyBounds:
 
 
 def manager_bounds() -> Config:
-    """Return the limits of the requests on a connection, as settings of an HTTP connection manager."""
+    """Return the limits on the requests of one client connection, as settings of Envoy's HTTP connection manager."""
     most = bounds()
     return {
         "request_headers_timeout": _seconds(most.headers_timeout_s),
@@ -122,7 +122,7 @@ def manager_bounds() -> Config:
 
 
 def listener_bounds() -> Config:
-    """Return the limits of a connection and its TCP keepalive, as settings of a listener."""
+    """Return the limits on one client connection and its TCP keepalive, as settings of an Envoy listener."""
     most = bounds()
     probes = {"keepalive_time": most.keepalive_s, "keepalive_interval": most.keepalive_answer_s, "keepalive_probes": 3}
     return {
@@ -133,7 +133,7 @@ def listener_bounds() -> Config:
 
 
 def answers_bounds() -> Config:
-    """Return the limit of the kernel's receive buffer for responses that a client doesn't read, as settings of a
+    """Return the limit on the kernel's receive buffer for responses that a client doesn't read, as settings of an Envoy
     cluster.
     """
     return {"upstream_bind_config": {"socket_options": [_socket_bytes("SO_RCVBUF", bounds().socket_kib)]}}
@@ -148,7 +148,7 @@ def _socket_bytes(option: Literal["SO_SNDBUF", "SO_RCVBUF"], kib: int) -> Config
 
 
 def chain_bounds() -> Config:
-    """Return the limit of a connection's TLS handshake, as settings of a filter chain."""
+    """Return the limit on the duration of a connection's TLS handshake, as settings of a listener's filter chain."""
     return {"transport_socket_connect_timeout": _seconds(bounds().handshake_timeout_s)}
 
 

@@ -32,7 +32,7 @@ LIMIT_S = 2700
 """Limit in seconds of the wait for nodes that still pull; chosen by this project. A ROCm image of 22 GB takes about 15
 minutes (vllm issue 8336)."""
 SLACK_S = 600
-"""Seconds that the waiting pod may take to be scheduled and to pull its own image."""
+"""Seconds that the pod which waits for the nodes may itself take to be scheduled and to pull its own image."""
 USER_ID = 65532
 _KEEPS_RUNNING = ["python3", "-c", "import signal; signal.pause()"]
 
@@ -116,14 +116,14 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
 
 
 def rights(args: ImagePullArgs) -> list[Manifest]:
-    """Return ServiceAccount, Role and RoleBinding of the waiting pod, which may list pods only."""
+    """Return ServiceAccount, Role and RoleBinding of the pod that waits for the nodes, which may list pods only."""
     metadata = _metadata(args)
     rules: list[PolicyRule] = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     return [service_account(metadata), role(metadata, rules), role_binding(metadata, NAME)]
 
 
 def program(args: ImagePullArgs) -> Manifest:
-    """Return the ConfigMap with the program that waits."""
+    """Return the ConfigMap with the program that waits until the nodes have pulled the image."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(args), "data": {"wait.py": _program()}}
 
 

@@ -9,7 +9,7 @@ ROUTED = "llmd-oke/router"
 FRONT_DOOR = "llmd-oke/front-door"
 TENSOR_PARALLEL_SIZE = "llmd-oke/tensor-parallel-size"
 DATA_PARALLEL_SIZE = "llmd-oke/data-parallel-size"
-"""Label of servers with more than one data-parallel rank."""
+"""Label of servers with more than one data-parallel rank; its value is the number of ranks."""
 
 CANARY = "llmd-oke/canary"
 """Label of the canaries' pods; its value is the model's name."""

@@ -101,7 +101,7 @@ class ModelCacheArgs(TypedDict):
     node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of the nodes beyond those of their shape; none if left out."""
     nodes: int
-    """Number of nodes."""
+    """Number of nodes that use the cache; with `node-disk`, the number of pods that fill it."""
     models: list[ModelRef]
     """Models of the catalogue to cache."""
     adapted_models: NotRequired[list[AdaptedModelArgs] | None]

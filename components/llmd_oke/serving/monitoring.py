@@ -24,7 +24,7 @@ from llmd_oke.serving.router import service_name
 API = "monitoring.coreos.com/v1"
 
 NAME = "llmd-oke"
-"""Prefix of the names of all objects."""
+"""Prefix of the names of all monitoring objects of a stack."""
 
 _POD_LABELS = [labels.MODEL, labels.UNIT, labels.ROLE]
 _GRID = 24
@@ -77,7 +77,7 @@ class ModelMonitoring(pulumi.ComponentResource):
 
 
 def monitoring_manifests(args: ModelMonitoringArgs) -> list[Manifest]:
-    """Return all objects; the PrometheusRule is the last of them."""
+    """Return all monitoring objects of a stack's models; the PrometheusRule is the last of them."""
     return [
         _model_servers(args),
         *(_router(unit, args) for unit in args.get("routers") or ()),

@@ -26,9 +26,9 @@ class ServingNamespaceArgs(TypedDict):
     namespace: str
     """Name of the namespace."""
     tensor_parallel_sizes: list[int]
-    """Numbers of GPUs of the servers that will run in the namespace."""
+    """Numbers of GPUs of the servers that will run in the namespace; each gets a PriorityClass."""
     control_plane_cidrs: NotRequired[list[str] | None]
-    """Addresses of the API server; pods that need the API server may connect to any address if left out."""
+    """IP ranges (CIDR) of the API server; pods that need the API server may connect to any address if left out."""
     destinations: NotRequired[list[DestinationArgs] | None]
     """Addresses that every pod may connect to; only those that the kit's pods need if left out."""
     hugging_face_token: NotRequired[pulumi.Input[str] | None]

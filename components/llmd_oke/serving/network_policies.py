@@ -28,7 +28,7 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """Label that Kubernetes sets on every namespace, with its name as value."""
 
 DEFAULT, OPERATIONS = "llmd-oke-default", "llmd-oke-operations"
-"""Names of a namespace's policies."""
+"""Names of the policies of all pods of a namespace, and of the pods of the kit's commands."""
 
 NODE_DNS = "169.254.20.10/32"
 """Address of NodeLocal DNSCache, on clusters that run it (kubernetes.io, "Using NodeLocal DNSCache")."""

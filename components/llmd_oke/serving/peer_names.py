@@ -1,6 +1,4 @@
-"""DNS names of the pods of a unit's servers that span nodes, for routing sidecars, whose arguments contain all
-of them.
-"""
+"""DNS names of the pods of servers that span nodes, for routing sidecars, whose arguments contain all of them."""
 
 from importlib import resources
 

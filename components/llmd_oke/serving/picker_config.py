@@ -16,7 +16,9 @@ from llmd_oke.serving.args import GatewayPodsArgs, TracingArgs
 from llmd_oke.values import follows_project
 
 DEFAULT_NON_CACHED_TOKENS = 16
-"""Default of llm-d-inference-scheduler, deploy/config/pd-epp-config.yaml."""
+"""Default number of uncached prompt tokens from which prompts are prefilled remotely (llm-d-inference-scheduler,
+deploy/config/pd-epp-config.yaml).
+"""
 
 
 class PriorityBandArgs(TypedDict):
@@ -40,7 +42,9 @@ class FlowControlArgs(TypedDict):
     bands: list[PriorityBandArgs]
     """Queues, one for each priority."""
     max_concurrency: NotRequired[int | None]
-    """Requests under way at each server; the endpoint picker's default if left out, as for the fields below."""
+    """Requests in flight at each server from which servers count as saturated; the endpoint picker's default if left
+    out, as for the fields below.
+    """
     queue_depth_threshold: NotRequired[int | None]
     """Number of waiting requests from which a server counts as saturated."""
     kv_cache_util_threshold: NotRequired[float | None]
@@ -50,7 +54,7 @@ class FlowControlArgs(TypedDict):
 
 
 class ReportedModelArgs(TypedDict):
-    """Model whose servers publish KV cache events."""
+    """Model whose servers publish KV cache events to the endpoint picker."""
 
     model: str
     """Name of the model in requests and events."""
@@ -68,7 +72,7 @@ class RouterArgs(TypedDict):
     namespace: pulumi.Input[str]
     """Namespace of the unit."""
     model: str
-    """Value of the label `llmd-oke/model` on the objects."""
+    """Value of the label `llmd-oke/model` on the router's objects."""
     unit: str
     """Name of the unit whose servers the router chooses from."""
     version: NotRequired[str | None]
@@ -185,7 +189,7 @@ def _config_text(
 
 @follows_project
 def is_experimental(version: str, config: str) -> bool:
-    """Tell whether a configuration needs `--allow-experimental-plugins`. The result is cached for
+    """Tell whether an endpoint picker's configuration needs `--allow-experimental-plugins`. The result is cached for
     equal configurations.
     """
     return bool(endpoint_picker(version).experimental_plugins(yaml.safe_load(config)))
@@ -193,13 +197,15 @@ def is_experimental(version: str, config: str) -> bool:
 
 @follows_project
 def holds_back(version: str, config: str) -> bool:
-    """Tell whether a configuration enables flow control. The result is cached for equal configurations."""
+    """Tell whether an endpoint picker's configuration enables flow control, so that requests wait in the picker while
+    servers are saturated. The result is cached for equal configurations.
+    """
     return endpoint_picker(version).holds_back(yaml.safe_load(config))
 
 
 @follows_project
 def session_headers(version: str, config: str) -> tuple[str, ...]:
-    """Return the headers by which a configuration keeps sessions at one server. The result is cached for equal
-    configurations.
+    """Return the HTTP headers by whose value an endpoint picker sends requests of a session to the same server. The
+    result is cached for equal configurations.
     """
     return endpoint_picker(version).session_headers(yaml.safe_load(config))

@@ -113,7 +113,7 @@ def service_name(unit: str) -> str:
 
 
 def router_manifests(args: RouterArgs) -> list[Manifest]:
-    """Return the router's objects.
+    """Return the Kubernetes objects of a unit's router.
 
 
     Raises:
@@ -124,8 +124,8 @@ def router_manifests(args: RouterArgs) -> list[Manifest]:
 
 
 def manifests(facts: Release, args: RouterArgs, picker_config: str) -> list[Manifest]:
-    """Return the router's objects in the format of a release, with `picker_config` as the endpoint picker's
-    configuration.
+    """Return the Kubernetes objects of a unit's router in the format of a release, with `picker_config` as the endpoint
+    picker's configuration.
     """
     objects = _Objects(facts, args, picker_config)
     return [
@@ -473,8 +473,8 @@ class _Objects:
 
 
 def config_file_name(config: str) -> str:
-    """Return a file name with a digest of the content: the endpoint picker reads its configuration only at its start,
-    so that its pods must be replaced.
+    """Return a file name for the endpoint picker's configuration that contains a digest of it: the endpoint picker
+    reads its configuration only at its start, so that its pods must be replaced when it changes.
     """
     return f"plugins-{text_digest(config)}.yaml"
 

@@ -116,7 +116,7 @@ def program_name(args: SmokeBenchmarkArgs) -> str:
 
 
 def facts(args: SmokeBenchmarkArgs) -> Manifest:
-    """Return the ConfigMap with further content for the report."""
+    """Return the ConfigMap with the facts that the report contains besides the measurements."""
     metadata = {**_metadata(args), "name": f"{object_name(args)}-facts"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FACTS_FILE: args["facts"]}}
 

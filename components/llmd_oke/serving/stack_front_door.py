@@ -38,7 +38,7 @@ Balancers and Network Load Balancers")."""
 
 
 class FrontDoorUnitArgs(TypedDict):
-    """A unit behind the front door."""
+    """Unit behind the front door: servers of a model with a router of their own."""
 
     service: str
     """Name of the Service that accepts the unit's requests on port 80, in the same namespace."""
@@ -103,14 +103,16 @@ class FrontDoorTokensArgs(TypedDict):
 
 
 class FrontDoorClientArgs(TypedDict):
-    """Limits of one client at each of the two Envoys. The limits of all clients apply where left out."""
+    """Limits of one client at each of the front door's two Envoy replicas, which count separately. A limit that is left
+    out is that of all clients.
+    """
 
     requests_per_minute: NotRequired[int | None]
-    """Requests in a minute."""
+    """Maximum number of the client's requests per minute."""
     tokens_per_minute: NotRequired[int | None]
-    """Tokens in a minute, estimated when a request arrives."""
+    """Maximum number of the client's tokens per minute, estimated when a request arrives."""
     concurrent_requests: NotRequired[int | None]
-    """Requests under way at each model."""
+    """Maximum number of the client's concurrent requests to each model."""
     models: NotRequired[list[str] | None]
     """Served names of the models that the client may use."""
 
@@ -162,12 +164,15 @@ class StackFrontDoorArgs(TypedDict):
     """Secret from which the clients' `cache_salt`s are made, so that clients share no prefix cache; shared by all if
     left out. Only with `api_keys` or `tokens`."""
     requests_per_minute: NotRequired[int | None]
-    """Limit of each client's requests in a minute at each of the two Envoys; no limit if left out."""
+    """Limit of each client's requests per minute at each of the front door's two Envoy replicas; no limit if
+    left out.
+    """
     tokens_per_minute: NotRequired[int | None]
-    """Limit of each client's tokens in a minute at each of the two Envoys; no limit if left out."""
+    """Limit of each client's tokens per minute at each of the front door's two Envoy replicas; no limit if left out."""
     concurrent_requests: NotRequired[int | None]
-    """Limit of each client's requests under way at each model and each of the two Envoys, half of it for each of an
-    Envoy's two threads; no limit if left out."""
+    """Limit of each client's concurrent requests to each model at each of the front door's two Envoy replicas, half of
+    it for each of a replica's two threads; no limit if left out.
+    """
     allowed_models: NotRequired[list[str] | None]
     """Served names of the models that clients may use; all if left out."""
     clients: NotRequired[dict[str, FrontDoorClientArgs] | None]
@@ -175,13 +180,14 @@ class StackFrontDoorArgs(TypedDict):
     priorities: NotRequired[dict[str, int] | None]
     """Priorities of single clients, by their names, which the front door sends to routers; all have 0 if left out."""
     load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
-    """Load balancer before the Envoys; only pods of the cluster can reach the front door if left out."""
+    """Load balancer before the front door's Envoys; only pods of the cluster can reach the front door if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
     """Source addresses of connections from the API server to pods."""
 
 
 class StackFrontDoor(pulumi.ComponentResource):
-    """Two Envoys, the ConfigMaps and Secrets that they read, and the Service before them. Declare it after the units.
+    """Front door of a stack: two Envoy replicas, the ConfigMaps and Secrets that they read, and the Service before
+    them. Declare it after the units.
 
     Weights, keys, tokens and certificate are updated in place, which the Kubernetes provider must allow
     (`enable_config_map_mutable`, `enable_secret_mutable`), and Envoy applies them without a restart. All other changes
@@ -224,7 +230,7 @@ def authenticated(args: StackFrontDoorArgs) -> bool:
 
 
 def address(args: StackFrontDoorArgs) -> str:
-    """Return the base URL, without `/v1`."""
+    """Return the base URL of the front door, without `/v1`."""
     host = args.get("host") or f"{NAME}.{args['namespace']}.svc.cluster.local"
     return f"{'https' if encrypted(args) else 'http'}://{host}"
 
@@ -247,7 +253,7 @@ def config_map(args: StackFrontDoorArgs) -> Manifest:
 
 
 def traffic_config_map(args: StackFrontDoorArgs) -> Manifest:
-    """Return the ConfigMap with Envoy's clusters: the units and their weights."""
+    """Return the ConfigMap with Envoy's clusters: the Services of the units and their weights."""
     data = {stack_envoy.TRAFFIC_FILE: stack_envoy.clusters(_models(args), _concurrent_requests(args))}
     metadata = _metadata(args, f"{_versioned_name(args)}-traffic")
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
@@ -395,7 +401,7 @@ def _tag_annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, str]:
 
 
 def disruption_budget(args: StackFrontDoorArgs) -> Manifest:
-    """Return the PodDisruptionBudget by which draining nodes evicts one Envoy at a time."""
+    """Return the PodDisruptionBudget of the front door, by which draining nodes evicts one Envoy at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -405,9 +411,9 @@ def disruption_budget(args: StackFrontDoorArgs) -> Manifest:
 
 
 def network_policy(args: StackFrontDoorArgs) -> Manifest:
-    """Return the network policy of the Envoys. Any pod may send requests to the stack's port. Only measuring pods,
-    monitoring and the API server may read metrics, and, if clients must authenticate, use the ports without
-    authentication. Only the pod's own node can reach `/drain`.
+    """Return the network policy of the front door's Envoys. Any pod may send requests to the stack's port. Only
+    measuring pods, monitoring and the API server may read metrics, and, if clients must authenticate, use the ports
+    without authentication. Only the pod's own node can reach `/drain`.
     """
     models = [stack_envoy.FIRST_MODEL_PORT + i for i, _ in enumerate(args["models"])]
     known = network_policies.readers(args.get("control_plane_cidrs") or [])

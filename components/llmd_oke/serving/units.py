@@ -1,5 +1,5 @@
-"""Units of model servers: a Deployment for each role, whose pods run vLLM, for decode behind a routing sidecar, or a
-LeaderWorkerSet where servers span nodes.
+"""Units of model servers (servers with a router of their own): a Deployment for each role, whose pods run vLLM, for
+decode behind a routing sidecar, or a LeaderWorkerSet where servers span nodes.
 
 A KEDA ScaledObject for each Deployment scales servers by load.
 """
@@ -54,14 +54,14 @@ from llmd_oke.serving.vllm import ServerSpec, version
 
 
 class AggregatedUnitArgs(UnitArgs, TypedDict):
-    """Arguments of an aggregated unit."""
+    """Arguments of an aggregated unit, whose servers each compute prompts and generate tokens."""
 
     servers: ServersArgs
     """Servers that compute prompts and generate tokens."""
 
 
 class PrefillDecodeUnitArgs(UnitArgs, TypedDict):
-    """Arguments of a prefill/decode unit."""
+    """Arguments of a prefill/decode unit, whose prefill servers hand KV cache over to its decode servers."""
 
     prefill: ServersArgs
     """Servers that compute prompts and hand over their KV cache."""
@@ -75,18 +75,19 @@ class ScaledServersArgs(TypedDict):
     """
 
     min_replicas: int
-    """Least number of servers."""
+    """Minimum number of servers."""
     max_replicas: int
-    """Largest number of servers."""
+    """Maximum number of servers."""
     share: NotRequired[int | None]
-    """Servers of this role in the proportion between all roles that have a `share`: each of these roles is scaled by
-    the load of the others too, so that the proportion stays. A role without `share` is scaled by its own load only."""
+    """Number of this role's servers in the ratio between all roles that have a `share`: each of these roles is scaled
+    by the load of the others too, so that the ratio stays. A role without `share` is scaled by its own load only.
+    """
     requests: NotRequired[float | None]
-    """Threshold of running and waiting requests."""
+    """Threshold of running and waiting requests per server."""
     prompt_tokens_per_s: NotRequired[float | None]
-    """Threshold of prompt tokens in a second: those that arrive, plus those in the queue divided by 30 s."""
+    """Threshold of prompt tokens per second and server: those that arrive, plus those in the queue divided by 30 s."""
     kv_cache_usage: NotRequired[float | None]
-    """Threshold of the share of the KV cache in use; 0.8 is 80 %."""
+    """Threshold of the used share of a server's KV cache; 0.8 is 80 %."""
 
 
 class ModelScalingArgs(TypedDict):
@@ -110,7 +111,7 @@ class AggregatedUnit(pulumi.ComponentResource):
     """Identical servers of one model, each of which does prefill and decode."""
 
     deployment: pulumi.Output[str]
-    """Name of the Deployment."""
+    """Name of the servers' Deployment."""
 
     def __init__(self, name: str, args: AggregatedUnitArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:AggregatedUnit", name, inputs(self, args), opts)

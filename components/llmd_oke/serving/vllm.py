@@ -100,7 +100,7 @@ class ServerSpec:
 
     @property
     def reports(self) -> KvEvents | None:
-        """KV cache events of the server; None if it publishes none."""
+        """Settings by which the server publishes KV cache events; None if it publishes none."""
         return self.release.vllm.kv_events if self.kv_events else None
 
     @property
