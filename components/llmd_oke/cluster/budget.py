@@ -1,4 +1,4 @@
-"""Component for a budget of OCI with alert rules, in the tenancy's root compartment."""
+"""Component for an OCI budget with alert rules, in the tenancy's root compartment."""
 
 from typing import NotRequired, TypedDict
 
@@ -10,27 +10,27 @@ from llmd_oke.objects import inputs, outputs
 
 
 class BudgetAlertArgs(TypedDict):
-    """A threshold of a budget."""
+    """Threshold of a budget at which OCI sends mail."""
 
     percent: float
-    """Share of the amount in percent, at most 10,000, with at most two decimal places."""
+    """Threshold in percent of the budget's monthly amount, at most 10,000, with at most two decimal places."""
     of: str
-    """What is compared: `spent` so far, or the month's `forecast`."""
+    """Cost that is compared with the threshold: `spent` in the month so far, or the month's `forecast`."""
 
 
 class BudgetArgs(TagArgs):
-    """Arguments of a budget."""
+    """Arguments of an OCI budget."""
 
     tenancy_id: pulumi.Input[str]
     """OCID of the tenancy, in whose root compartment OCI keeps budgets."""
     compartment_id: pulumi.Input[str]
     """Compartment whose costs are counted, with those below it."""
     monthly_amount: int
-    """Amount for a month, in the currency of the tenancy's rate card."""
+    """Budget for a month, in the currency of the tenancy's rate card."""
     recipients: list[str]
-    """E-mail addresses that alerts are sent to."""
+    """Mail addresses that alerts are sent to."""
     alerts: list[BudgetAlertArgs]
-    """Thresholds at which alerts are sent."""
+    """Thresholds at which mail is sent."""
     display_name: NotRequired[str | None]
     """Name of the budget; the component's name if left out."""
     region: NotRequired[str | None]
@@ -45,9 +45,9 @@ class BudgetArgs(TagArgs):
 
 
 class Budget(pulumi.ComponentResource):
-    """A budget for a compartment that starts anew each month, and its alerts by mail. OCI stops nothing when it is
-    spent, looks at alerts every 24 hours, and forecasts after three days with costs (OCI documentation, Budgets
-    Overview and Creating a Budget Alert Rule). A compartment has at most one budget.
+    """OCI budget for a compartment that starts anew each month, with alerts by mail. OCI stops nothing when the budget
+    is spent, compares costs with the thresholds every 24 hours, and forecasts after three days with costs (OCI
+    documentation, Budgets Overview and Creating a Budget Alert Rule). A compartment has at most one budget.
     """
 
     budget_id: pulumi.Output[str]

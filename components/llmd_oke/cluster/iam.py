@@ -1,4 +1,4 @@
-"""Component for dynamic groups and policies, with the least rights that a cluster's parts need in OCI."""
+"""Component for dynamic groups and IAM policies, with the least rights that a cluster's parts need in OCI."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ TAGS_SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
 
 
 class NodeTagArgs(TypedDict):
-    """A defined tag."""
+    """Defined tag that identifies nodes."""
 
     name: str
     """Name of the tag, as `Namespace.Key`."""
@@ -34,7 +34,7 @@ class NodeTagArgs(TypedDict):
 
 
 class IamArgs(TagArgs):
-    """Arguments of dynamic groups and policies."""
+    """Arguments of dynamic groups and IAM policies."""
 
     needs: list[str]
     """Purposes for which statements are created, as keys of `values/iam/policies.yaml`, such as
@@ -57,8 +57,9 @@ class IamArgs(TagArgs):
     provider_is_home: NotRequired[bool | None]
     """Whether this component's own provider is for the home region already; false if left out."""
     cluster_id: NotRequired[pulumi.Input[str] | None]
-    """OCID of the cluster, to which most statements are restricted. Can be left out for needs of the cluster resource
-    itself."""
+    """OCID of the cluster, to which most statements are restricted. It can be left out for the needs of the cluster
+    resource itself.
+    """
     network_compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of the network; the cluster's if left out."""
     image_compartment_id: NotRequired[pulumi.Input[str] | None]
@@ -141,7 +142,7 @@ def wait_for_policies(delay_s: float | None = None) -> pulumi.ResourceTransforma
 
 
 class Iam(pulumi.ComponentResource):
-    """The dynamic groups and policies for the given needs, created in the tenancy's home region.
+    """Dynamic groups and IAM policies for the purposes in `needs`, created in the tenancy's home region.
 
     OCI takes up to a minute to apply a policy. So a stack has one `Iam` before the cluster, for statements without the
     cluster's OCID, and another `Iam` before the pools, for statements with that OCID. The kit's own program delays

@@ -11,7 +11,7 @@ from llmd_oke.objects import inputs, outputs
 
 
 class OciAlarmArgs(TypedDict):
-    """An alarm of OCI Monitoring."""
+    """Alarm of OCI Monitoring."""
 
     name: str
     """Name of the alarm, unique in the component."""
@@ -24,11 +24,11 @@ class OciAlarmArgs(TypedDict):
     severity: str
     """`CRITICAL`, `ERROR`, `WARNING` or `INFO`."""
     says: str
-    """Text of notifications."""
+    """Text of the alarm's notifications."""
 
 
 class OciMonitoringArgs(TagArgs):
-    """Arguments of alarms and logs."""
+    """Arguments of OCI's alarms and logs for a cluster."""
 
     compartment_id: pulumi.Input[str]
     """Compartment of the alarms and the log group, and of the metrics."""
@@ -37,13 +37,13 @@ class OciMonitoringArgs(TagArgs):
     display_name: NotRequired[str | None]
     """Prefix of the names of topic, alarms and log group, unique in the tenancy; the component's name if left out."""
     alarms: NotRequired[list[OciAlarmArgs] | None]
-    """Alarms; none if left out."""
+    """Alarms of OCI Monitoring to create; none if left out."""
     recipients: NotRequired[list[str] | None]
     """E-mail addresses that a new topic sends notifications to. With alarms, either `recipients` or `topic_id`."""
     topic_id: NotRequired[pulumi.Input[str] | None]
-    """OCID of an existing topic."""
+    """OCID of an existing topic of OCI Notifications that alarms are sent to."""
     retention_days: NotRequired[int | None]
-    """Days for which logs are kept, a multiple of 30; no logs if left out."""
+    """Number of days for which OCI keeps logs, a multiple of 30; no logs if left out."""
     control_plane: NotRequired[bool | None]
     """Whether OKE logs the cluster's control plane; false if left out."""
     nodes_group_id: NotRequired[pulumi.Input[str] | None]
@@ -52,14 +52,14 @@ class OciMonitoringArgs(TagArgs):
 
 
 class OciMonitoring(pulumi.ComponentResource):
-    """Alarms on metrics that OCI publishes by itself, a topic that sends them by mail, and logs of OKE's control plane
-    and of pods. Subscriptions are pending until their addresses have confirmed them.
+    """Alarms on metrics that OCI publishes without an agent of the kit, a topic that sends them by mail, and logs of
+    OKE's control plane and of pods. Mail subscriptions are pending until their addresses have confirmed them.
     """
 
     topic_id: pulumi.Output[str] | None
-    """OCID of the topic; None without alarms."""
+    """OCID of the topic that alarms are sent to; None without alarms."""
     log_group_id: pulumi.Output[str] | None
-    """OCID of the log group; None without logs."""
+    """OCID of the log group of the cluster's logs; None without logs."""
 
     def __init__(self, name: str, args: OciMonitoringArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:OciMonitoring", name, inputs(self, args), opts)

@@ -364,9 +364,9 @@ def _metadata(boot: Boot, host: str) -> dict[str, str]:
 
 
 def duration(minutes: int) -> str:
-    """Return minutes as an ISO 8601 duration in the form that OCI returns: with an equal duration in another form,
-    `PT60M` or `PT0M`, every update would show a change (terraform-provider-oci, containerengine_node_pool_test.go has
-    `PT1H`; terraform-oci-oke, pull request 791, `PT0S`).
+    """Return minutes as an ISO 8601 duration in the form that OCI returns: with an equal duration in another form, such
+    as `PT60M` for `PT1H`, every update would show a change (terraform-provider-oci, containerengine_node_pool_test.go
+    has `PT1H`; terraform-oci-oke, pull request 791, `PT0S`).
     """
     hours, rest = divmod(minutes, 60)
     return f"PT{f'{hours}H' if hours else ''}{f'{rest}M' if rest else ''}" if minutes else "PT0S"

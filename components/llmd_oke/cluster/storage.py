@@ -29,7 +29,7 @@ class StorageArgs(TagArgs):
     nsg_ids: NotRequired[list[pulumi.Input[str]] | None]
     """Network security groups of the mount target (File Storage) or of the servers (Lustre)."""
     client_cidr: NotRequired[pulumi.Input[str] | None]
-    """CIDR of the nodes, the only clients that may mount File Storage."""
+    """CIDR of the nodes, the only clients that may mount a File Storage file system."""
     export_path: NotRequired[str | None]
     """Path of the export of File Storage; `/models` if left out."""
     capacity_gb: NotRequired[int | None]
