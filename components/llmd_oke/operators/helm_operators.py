@@ -25,8 +25,9 @@ from llmd_oke.objects import (
 )
 
 DELETE_S = 900
-"""Timeout in seconds for the deletion of a release: Helm waits until the objects are gone, and charts run clean-up
-Jobs before and after."""
+"""Timeout in seconds for the deletion of a Helm release: Helm waits until the objects are gone, and charts run clean-up
+Jobs before and after.
+"""
 
 DEVICE_CONFIG_TIMEOUT = pulumi.CustomTimeouts(create="300s", update="300s", delete="600s")
 """Timeouts of a DeviceConfig, whose deletion waits until the operator has deleted its DaemonSets."""
@@ -209,7 +210,7 @@ def declare_release(
 
 
 def namespace_of(release: HelmRelease, operator: Operator) -> pulumi.Output[str]:
-    """Return the namespace of an operator as an output that is known once Helm has installed the operator."""
+    """Return the namespace of an operator as an output that resolves once Helm has installed the operator."""
 
     def installed(status: Mapping[str, Any]) -> str:
         return status.get("namespace") or operator.namespace
@@ -279,17 +280,16 @@ class LeaderWorkerSetControllerArgs(TypedDict):
     """Arguments of the controller of LeaderWorkerSets; its version and settings come from the catalogue."""
 
     registry_mirror: NotRequired[RegistryMirrorArgs | None]
-    """Private registry that chart and images are taken from; those that publish them if left out."""
+    """Private registry from which chart and images are pulled; the public registries if left out."""
 
 
 class LeaderWorkerSetController(pulumi.ComponentResource):
-    """The controller of LeaderWorkerSets, of which servers that span nodes are made. Its definitions stay when it goes.
-
-    Not beside another one of the same cluster: two would take turns.
+    """Controller of LeaderWorkerSets, which runs servers that span nodes. Its custom resource definitions stay when the
+    component is deleted. A cluster must not have another such controller, as both would act on the same objects.
     """
 
     namespace: pulumi.Output[str]
-    """Namespace that it runs in; known once it is ready."""
+    """Namespace of the release, known once the release is ready."""
 
     def __init__(
         self, name: str, args: LeaderWorkerSetControllerArgs, opts: pulumi.ResourceOptions | None = None

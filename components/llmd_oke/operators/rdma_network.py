@@ -21,7 +21,7 @@ _SRIOV = "sriovnetwork.openshift.io/v1"
 
 
 class RdmaNetworkArgs(TypedDict):
-    """Arguments of the RDMA network."""
+    """Arguments of `RdmaNetwork`: the shapes whose RDMA ports are split into virtual functions, and the kubeconfig."""
 
     shapes: list[ShapeRef]
     """OCI shapes of the nodes, from the catalogue."""
