@@ -1,4 +1,4 @@
-"""Acceptance of GPU nodes by a command: runs the same Job as an update, for the nodes of each pool."""
+"""Acceptance test of GPU nodes by `llmd-oke accept`: runs the same Job as an update, for the nodes of each pool."""
 
 import json
 import secrets
@@ -44,8 +44,8 @@ FIELD_MANAGER = "llmd-oke"
 
 @dataclass(frozen=True)
 class PoolResult:
-    """Outcome of a pool's acceptance: stored results of its nodes, the reason for each node that couldn't be tested
-    now, and the error if fewer than `needed` nodes passed, otherwise None.
+    """Outcome of the acceptance test of a pool: stored results of its nodes, the reason for each node that couldn't be
+    tested now, and the error if fewer than `needed` nodes passed, otherwise None.
     """
 
     pool: str
@@ -56,8 +56,8 @@ class PoolResult:
 
 
 def accept(plan: Plan, nodes: Sequence[str], progress: Progress) -> list[PoolResult]:
-    """Test the given nodes, or all nodes without pods that use GPUs if none is given, pool by pool; return the
-    outcomes.
+    """Test the given nodes, or all nodes without pods that use GPUs if none is given, pool by pool; return each pool's
+    outcome.
 
     Raises:
         KitError: the cluster doesn't answer or refuses, the stack has no pool of AMD GPUs, or no pool has such a node.

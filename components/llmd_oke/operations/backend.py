@@ -1,4 +1,5 @@
-"""Requirements of an update on its state backend: the stack itself, and the passphrase of its secrets.
+"""Conditions of an update on its Pulumi state backend: that it has the stack, and that the passphrase of the stack's
+secrets is known.
 
 If a requirement isn't met, the user is asked at a terminal; without a terminal, the error names the command to run.
 """
@@ -21,7 +22,7 @@ PASSPHRASE_REMEDY = f"Set {PASSPHRASE}_FILE to a file with it, or {PASSPHRASE}."
 
 @dataclass(frozen=True)
 class Terminal:
-    """Prompts of a terminal: `confirm` asks a yes-no question."""
+    """Functions that ask the user on a terminal: `confirm` asks a yes-no question."""
 
     confirm: Callable[[str], bool]
     ask_passphrase: Callable[[bool], str]
@@ -127,8 +128,8 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 
 def unlock(pulumi: PulumiCli) -> int:
-    """Remove the lock of a killed engine, and, in a file backend, its incompletely written files; return the CLI's exit
-    code. No other engine may run meanwhile.
+    """Remove the stack's lock that a killed engine left and, in a file backend, its incompletely written files; return
+    the CLI's exit code. No other engine may run meanwhile.
 
     Raises:
         KitError: the CLI isn't logged in to a backend, or the backend doesn't answer.
@@ -140,7 +141,7 @@ def unlock(pulumi: PulumiCli) -> int:
 
 
 def remove_unfinished(state: Path) -> None:
-    """Remove incomplete files of an engine that was killed, or whose disk was full.
+    """Remove the incomplete files that a killed engine, or one whose disk was full, left in a file backend.
 
     With such files engines refuse every operation: with an empty lock by `unexpected end of JSON input`, with an empty
     `.attrs` (the optional content type of the file beside it) by `EOF`, both seen with Pulumi 3.250.

@@ -29,7 +29,7 @@ Definitions = Callable[[str], list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class NodeDemand:
-    """Demand of new nodes for a limited resource.
+    """Demand of new nodes for a resource that an OCI service limit restricts.
 
     `path` is the key of the stack file that causes the demand, `names` the possible names of the limit of `service`,
     `per_node` the demand of each of `nodes` nodes in `unit`. The nodes are spread over `domains`; `running` is the
@@ -47,12 +47,12 @@ class NodeDemand:
 
     @property
     def total(self) -> float:
-        """Demand of all new nodes, in `unit`."""
+        """Demand of all new nodes together, in `unit`."""
         return self.per_node * self.nodes
 
     def of_one(self, domain: str) -> float:
-        """Return the highest demand in one availability domain if nodes are spread evenly; 0 if no
-        node may be there.
+        """Return the highest demand for the resource in one availability domain if nodes are spread evenly; 0 if no
+        node may be placed in `domain`.
         """
         return self.per_node * ceil(self.nodes / max(1, len(self.domains))) if domain in self.domains else 0.0
 
@@ -111,7 +111,9 @@ def _demands(tenancy: StackTenancy) -> Iterator[NodeDemand]:
 
 
 def most_key(pool: GpuPoolConfig) -> str:
-    """Return the key of the stack file with the largest number of a pool's nodes."""
+    """Return the stack-file key that gives a pool's largest number of nodes: `size`, or the maximum of its
+    autoscaling.
+    """
     return "scaling.maxSize" if pool.autoscaled else "size"
 
 
@@ -185,8 +187,8 @@ def _available(tenancy: StackTenancy, service: str, name: str, domain: str) -> f
 
 
 def capacity_findings(tenancy: StackTenancy) -> Iterator[Finding]:
-    """Yield a finding for each pool on the capacity for its new nodes: that of its reservation, of which pools of the
-    same reservation share the free instances, or else of OCI's capacity report.
+    """Yield a finding for each pool on whether OCI has capacity for its new nodes: in its reservation, whose free
+    instances all pools of the reservation share, or else by OCI's capacity report.
     """
     reserved: list[GpuPoolConfig] = []
     for i, pool in tenancy.created_pools:

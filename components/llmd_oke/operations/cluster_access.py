@@ -63,7 +63,7 @@ class ClusterAccess:
 
     @property
     def client(self) -> lightkube.Client:
-        """A client of the cluster's API server."""
+        """Client of the cluster's API server (lightkube)."""
         return self._client
 
     def service(self, namespace: str, name: str) -> HttpEndpoint:
@@ -126,7 +126,7 @@ class ClusterAccess:
         return self.api(f"/api/v1/namespaces/{namespace}/pods/{pod.name}:{port}/proxy")
 
     def expires(self, way: HttpEndpoint) -> bool:
-        """Return True if an endpoint uses a token of the kubeconfig's exec plug-in, which expires after minutes."""
+        """Tell whether an endpoint uses a token of the kubeconfig's exec plug-in, which expires after minutes."""
         user = self._config.user
         return isinstance(way.headers, Authorization) and user is not None and user.exec is not None
 
@@ -181,7 +181,7 @@ class Authorization(Mapping[str, str]):
         self._header: Mapping[str, str] = {}
 
     def with_headers(self, more: Mapping[str, str]) -> "Authorization":
-        """Return the same authorization with the additional headers `more`."""
+        """Return the authorization of the same user with the additional headers `more`."""
         return Authorization(self._config, self._clock, more)
 
     def renew(self) -> Mapping[str, str]:

@@ -69,7 +69,8 @@ def counter_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CounterWindow:
-    """Increase of counters during `seconds` of model time.
+    """Increase of counters over an interval of `seconds` on the real hardware; simulated servers may need more or less
+    wall time.
 
     `grown` has the increase by role and counter, None if a program could not be scraped; `buckets` has, by role and
     histogram, the number of observations up to each upper bound, in the histogram's units; `server_seconds` is
@@ -93,28 +94,34 @@ class CounterWindow:
         return CounterWindow(self.seconds + other.seconds, server_seconds, grown, buckets)
 
     def of(self, role: EndpointRole, name: str) -> float | None:
-        """Return the increase of a counter over all servers of a role; None if the counter is missing."""
+        """Return the increase of a counter, summed over all servers or routers of a role; None if the counter is
+        missing.
+        """
         return self.grown.get((role, name))
 
     def mean(self, role: EndpointRole, name: str) -> float | None:
-        """Return the mean of a histogram's observations; None without observations."""
+        """Return the mean of a histogram's observations over all servers or routers of a role; None without
+        observations.
+        """
         total, count = self.of(role, f"{name} sum"), self.of(role, f"{name} count")
         return total / count if total is not None and count else None
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Gauges of all servers at one scrape. `most_running` is the largest number of running requests of one server."""
+    """Gauges at one scrape of all of a model's servers. `most_running` is the largest number of running requests of one
+    server.
+    """
 
     most_running: float
     waiting: float
-    """Mean number of waiting requests of a server, of the role in which that mean is largest."""
+    """Mean number of waiting requests per server, of the role (prefill or decode) in which that mean is largest."""
     kv_cache_usage: float
-    """Share (0 to 1) of the KV cache in use at the fullest server."""
+    """Used share (0 to 1) of the KV cache of the server with the fullest cache."""
 
 
 def window(before: Snapshot, after: Snapshot, seconds: float) -> CounterWindow:
-    """Return the increase of counters between two snapshots that are `seconds` of model time apart."""
+    """Return the increase of counters between two snapshots that are `seconds` apart, in time of the real hardware."""
     changes = dict(_changes(before, after))
     buckets: dict[Key, Mapping[float, float]] = {
         (role, name): counts
@@ -140,7 +147,7 @@ def unread(*snapshots: Snapshot) -> dict[str, str]:
 
 
 def moment(snapshot: Snapshot) -> Moment | None:
-    """Return the gauges of one scrape; None if no server exposes them."""
+    """Return the gauges of all servers at one scrape; None if no server exposes them."""
     roles = [[server for server in snapshot.readings if server.endpoint.role == role] for role in SERVER_ROLES]
     servers = [reading for readings in roles for reading in readings]
     if not any(reading.total(RUNNING) is not None for reading in servers):

@@ -24,13 +24,13 @@ _TEMPLATE = Path(__file__).with_name("diagram.svg.j2")
 WIDTH = 1080
 MARGIN = 24
 PADDING = 16
-"""Room between a frame and what is in it, in the picture's units."""
+"""Distance between a frame and its contents, in user units (pixels) of the SVG."""
 
 MOST_NODES = 64
-"""Nodes of a pool that are drawn; the others are counted."""
+"""Maximum number of nodes that are drawn for a pool; further nodes are only counted in a text."""
 
 MOST_ROUTERS = 16
-"""Routers that are drawn; the others are counted."""
+"""Maximum number of routers that are drawn; further routers are only counted in a text."""
 
 _GPU = 36
 _GAP = 5
@@ -39,7 +39,7 @@ _CHARACTER = 6.4
 """Mean width of a character of the picture's text."""
 
 ROLES: Mapping[str, str] = dict(zip(("prefill", "decode", "aggregated"), COLOURS[:3], strict=True))
-"""Colours by the role of a server."""
+"""Colour in the diagram of the servers of each role."""
 
 
 Item = TypeVar("Item")
@@ -47,7 +47,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Part:
-    """Shape of the picture: a box, a dot, an arrow or a text. `about` is the text itself, or the tooltip of a box."""
+    """Element of the diagram: a box, a dot, an arrow or a text, in pixels. `about` is the text itself, or the tooltip
+    of a box.
+    """
 
     kind: Literal["box", "dot", "arrow", "text"]
     x: float

@@ -40,7 +40,7 @@ _FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError)
 """
 
 Instances = Mapping[str, str]
-"""Names of instances by OCID."""
+"""Names of OCI instances by their OCID."""
 
 Devices = Mapping[str, int]
 """Allocatable quantity of a node's extended resources, by resource name (`amd.com/gpu`)."""
@@ -57,8 +57,8 @@ def drain_limit_s() -> float:
 
 @dataclass(frozen=True)
 class Drain:
-    """Draining of a cluster's nodes within `limit_s` seconds. With `force`, pods that are left after that are no error,
-    and end with their node.
+    """Draining of a cluster's nodes within `limit_s` seconds. With `force`, pods that are left after the limit are no
+    error, and end with their node.
 
     `pause` and `clock` are `time.sleep` and `time.monotonic`.
     """

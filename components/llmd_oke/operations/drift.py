@@ -1,4 +1,5 @@
-"""Drift: changes that other programs or users made to a stack's resources, in the cluster with the field manager.
+"""Drift of a stack: changes that other programs or users made to its resources, with the field manager for objects in
+the cluster.
 
 The engine's refresh shows which inputs of a resource have changed, and an object's `managedFields` show which field
 manager did it (Kubernetes, server-side apply). Fields that an autoscaler may change are in `ignore_changes`, and hence
@@ -90,13 +91,13 @@ def drift_of_preview(changes: Iterable[ResourceChange], known_drifts: Iterable[D
 
 
 def to_read(drifts: Iterable[Drift]) -> list[str]:
-    """Return the URNs of the resources that the engine must refresh so that an update reverts the drift."""
+    """Return the URNs of the resources that the engine must refresh so that the next update reverts their drift."""
     return list(dict.fromkeys(drift.urn for drift in drifts if drift.taken_back))
 
 
 def look(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
-    """Return the drift of objects in the cluster since the last update; empty if the cluster can't be read, which is
-    reported as progress.
+    """Look for drift of the objects in the cluster since the last update, and return it; empty if the cluster can't be
+    read, which is reported as progress.
     """
     progress.step("looking for changes by hand")
     try:
@@ -107,7 +108,7 @@ def look(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
 
 
 def everywhere(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
-    """Return the drift of all resources in OCI and in the cluster, without a change of the state.
+    """Look for drift of all resources in OCI and in the cluster, and return it; the state isn't changed.
 
     Raises:
         KitError: the state, OCI or the cluster can't be read.

@@ -32,8 +32,8 @@ FOLDER = "evals"
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """Options of an evaluation: concurrent questions, limit in seconds of wall time, and the
-    simulated parts, if any.
+    """Options of an evaluation: number of concurrent questions, limit in seconds of wall time, and the simulated parts,
+    if any.
     """
 
     concurrency: int = 16
@@ -89,7 +89,9 @@ def evaluated(
 
 
 def of_benchmark(result: SmokeResult, model: ModelPlan) -> EvalResult | None:
-    """Return the result of the evaluation that was part of a smoke benchmark; None if the benchmark had none."""
+    """Return the accuracy evaluation that was part of a smoke benchmark, as a result like that of `llmd-oke eval`; None
+    if the benchmark had none.
+    """
     plan, examined = result.plan, result.examined
     if examined is None:
         return None
@@ -131,7 +133,7 @@ def latest(reports: Path, stack: str, model: str, evaluation: str, config_hash: 
 
 
 def baseline(reports: Path, stack: str, model: str, evaluation: str) -> EvalResult:
-    """Return the newest stored result of an evaluation of a model, as baseline of a comparison.
+    """Return the newest stored result of an evaluation of a model, for use as the baseline of a comparison.
 
     Raises:
         KitError: the stack has no such result; the remedy names the command that makes one.

@@ -9,7 +9,7 @@ from llmd_oke.access.oci_client import OciError
 
 
 class Verdict(StrEnum):
-    """Verdict of a finding; `unknown` if OCI or another service gave no answer."""
+    """Verdict of a check before an update; `unknown` if OCI or another service gave no answer."""
 
     FINE = "fine"
     PROBLEM = "problem"
@@ -18,7 +18,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check: the checked `path` of the stack file, the `value` found in OCI or
+    """Result of one check before an update: the checked `path` of the stack file, the `value` found in OCI or
     elsewhere, and the verdict.
     """
 
@@ -29,7 +29,7 @@ class Finding:
     remedy: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding as plain data."""
+        """Return the finding as plain data for JSON."""
         return asdict(self)
 
 
@@ -47,5 +47,5 @@ def check_findings(name: str, path: str, check: Callable[[], Iterable[Finding]])
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """Return 1 if a finding has the verdict `problem`, otherwise 0."""
+    """Return the exit code for these findings: 1 if one has the verdict `problem`, otherwise 0."""
     return int(any(finding.verdict is Verdict.PROBLEM for finding in findings))

@@ -22,11 +22,11 @@ _TEMPLATE = Path(__file__).with_name("first_stack.yaml.j2")
 _COMMENT_WIDTH = 110
 
 MOST_SYSTEM_NODES = 24
-"""System nodes that are tried for a stack's routers."""
+"""Maximum number of system nodes that is tried until a stack's routers fit."""
 
 
 class Target(StrEnum):
-    """Platform of the first deployment: OCI, or a rehearsal on this machine."""
+    """Platform of the first deployment: `oci`, or a rehearsal on this machine."""
 
     OCI = "oci"
     REHEARSAL = "rehearsal"

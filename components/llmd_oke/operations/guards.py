@@ -54,7 +54,9 @@ GPU = "amd.com/gpu"
 
 @dataclass(frozen=True)
 class Displacement:
-    """Servers that must be deleted before the update (`first`), because new servers need more GPUs than are free."""
+    """Names of servers that must be deleted before the update (`first`), because new servers need more GPUs than are
+    free.
+    """
 
     first: Sequence[ResourceChange]
     wanted_gpus: int
@@ -145,7 +147,9 @@ def upgrades(preview: Preview) -> Iterator[tuple[str, str, ResourceChange]]:
 
 @dataclass(frozen=True)
 class Cycle:
-    """Cycling of a node pool's nodes by OKE in an update: cycle mode, and the changed inputs that cause the cycling."""
+    """Replacement of a node pool's nodes, or their boot volumes, by OKE in an update: cycle mode, and the changed
+    inputs that cause it.
+    """
 
     pool: ResourceChange
     mode: str
@@ -158,7 +162,7 @@ class Cycle:
 
     @property
     def refused(self) -> list[str]:
-        """The changed inputs that make OKE's cycling fail half way."""
+        """Changed inputs with which OKE's replacement of the nodes fails half way."""
         facts = node_comparison()
         others = [cause for cause in self.causes if not _is_in(cause, (*facts.boot_volume, *facts.placement))]
         placement = [cause for cause in self.causes if _is_in(cause, facts.placement)]
@@ -166,8 +170,8 @@ class Cycle:
 
 
 def cycles(preview: Preview) -> Iterator[Cycle]:
-    """Yield the node pools whose nodes OKE cycles in an update. Inputs that are known only during the update aren't
-    among the causes, since no preview shows whether they change.
+    """Yield the node pools whose nodes or boot volumes OKE replaces in an update. Inputs that are known only during the
+    update aren't among the causes, since no preview shows whether they change.
     """
     for change in preview.changes:
         modes = value_at(change.new, "nodePoolCyclingDetails.cycleModes") or ["INSTANCE_REPLACE"]

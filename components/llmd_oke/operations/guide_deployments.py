@@ -1,4 +1,5 @@
-"""Deployments by llm-d's guides that run in a cluster: their model and servers, and how clients come to the kit's.
+"""Deployments in a cluster that follow llm-d's guides: their model and servers, and the steps by which their clients
+change over to a stack of the kit.
 
 The guides make Deployments of servers by kustomize or Helm, with the label `llm-d.ai/role`, and a pool that selects
 them (https://github.com/llm-d/llm-d/tree/340cdaa0/guides/pd-disaggregation/modelserver/amd/vllm). They are read from
@@ -17,7 +18,9 @@ from llmd_base.errors import KitError
 from llmd_oke import catalogue
 
 READ = "kubectl get deployments,inferencepools,httproutes --all-namespaces -o json"
-"""Command whose output is read."""
+"""`kubectl` command that prints a cluster's Deployments, InferencePools and HTTPRoutes as JSON, which
+`read_deployments` reads.
+"""
 
 _ROLE, _GPU, _RELEASE = "llm-d.ai/role", "amd.com/gpu", "meta.helm.sh/release-name"
 _TENSOR_PARALLEL = ("--tensor-parallel-size", "-tp")
@@ -41,8 +44,8 @@ class GuideServers:
 
 @dataclass(frozen=True)
 class GuideDeployment:
-    """Deployment of one model by a guide: servers, and the routes whose requests go to its pool, as
-    `namespace/name`.
+    """Deployment of one model as in an llm-d guide: its servers, and the HTTPRoutes, as `namespace/name`, whose
+    requests go to its InferencePool.
     """
 
     servers: tuple[GuideServers, ...]
@@ -50,7 +53,7 @@ class GuideDeployment:
 
     @property
     def model(self) -> str:
-        """Repository of the model."""
+        """Repository of the model on Hugging Face."""
         return self.servers[0].model
 
     @property
@@ -65,7 +68,7 @@ class GuideDeployment:
 
     @property
     def topology(self) -> str:
-        """Topology of the servers in short form, such as `8p-tp1-4d-tp2`.
+        """Topology of the deployment's servers in short form, such as `8p-tp1-4d-tp2`.
 
         Raises:
             KitError: the servers are not one kind of prefill and one of decode servers.
@@ -83,7 +86,7 @@ class GuideDeployment:
         )
 
     def steps(self, stack: str, free_gpus: int, wanted_gpus: int) -> Iterator[str]:
-        """Yield the steps by which clients come from the guide's servers to the stack's, in order.
+        """Yield the steps by which clients change over from the guide's servers to the stack's, in order.
 
         Args:
             stack: name of the stack.
@@ -110,7 +113,8 @@ class GuideDeployment:
 
 
 def read_deployments(file: Path) -> list[GuideDeployment]:
-    """Return the deployments by llm-d's guides in the output of `READ`, by model.
+    """Return the deployments that follow llm-d's guides in a file with the output of the command `READ`, sorted by
+    model.
 
     Raises:
         KitError: the file is no such output, or has no servers with AMD GPUs and a role.

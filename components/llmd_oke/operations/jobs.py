@@ -29,7 +29,9 @@ PAUSE_S = 1.0
 DETAIL_EVERY_S = 10.0
 
 OUTAGE_S = 60.0
-"""Longest time in seconds without answer of the API server while a Job runs: the Job itself doesn't need it."""
+"""Maximum time in seconds that a command waits for an API server without answer while a Job runs, since the Job itself
+doesn't need the API server.
+"""
 
 Answer = TypeVar("Answer")
 
@@ -121,12 +123,12 @@ def _last_line(text: str | None) -> str:
 
 
 def name_of(job: Job) -> str:
-    """Return a Job's name."""
+    """Return the name in a Job's metadata."""
     return metadata(job).name or ""
 
 
 def ended(job: Job) -> bool | None:
-    """Return True if a Job is complete, False if it has failed, None if it hasn't ended."""
+    """Tell whether a Job has ended: True if it is complete, False if it has failed, None if it hasn't ended."""
     conditions = (job.status.conditions if job.status else None) or []
     true = {condition.type for condition in conditions if condition.status == "True"}
     if "Complete" in true:

@@ -1,6 +1,4 @@
-"""Comparison of a deployment's observed figures with assumptions (load, forecasts, limits), with tolerances and
-verdicts.
-"""
+"""Comparison of a deployment's observed figures with assumptions (load, forecasts, limits), within tolerances."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +40,7 @@ class AssumptionKind(StrEnum):
 
 
 class Tolerances(Entry):
-    """Tolerances of `values/tuning/watching.yaml`."""
+    """Allowed deviations of observed figures from assumed ones (`values/tuning/watching.yaml`)."""
 
     load_share: float
     prefix_cache_share: float
@@ -57,14 +55,14 @@ class Tolerances(Entry):
 
 @cache
 def tolerances() -> Tolerances:
-    """Return the tolerances of the catalogue."""
+    """Return the allowed deviations of observed figures from assumed ones."""
     return required_entry("tuning", "watching", Tolerances)
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """Assumed value of one figure. `tolerance` is the allowed deviation in the figure's units, `side` the allowed
-    direction.
+    """Assumed value of one figure of a deployment. `tolerance` is the allowed deviation in the figure's units, `side`
+    the allowed direction.
 
     `basis` is the origin of the value: `given`, `calibrated`, `bound`, `target` or `limit`.
     """
@@ -104,19 +102,19 @@ class AssumptionVerdict(StrEnum):
     ABOVE = "above"
     BELOW = "below"
     OTHER_LOAD = "other load"
-    """The forecast doesn't hold, but the load differs from the assumed load."""
+    """The figure differs from the forecast, but so does the load from the load that the forecast is for."""
     BOUND = "a bound"
-    """The forecast is only a bound, which isn't compared."""
+    """The forecast is only an upper or lower bound, with which observed figures aren't compared."""
     FEW = "too few"
-    """Too few requests ended for a mean."""
+    """Too few requests ended for a meaningful mean."""
     UNKNOWN = "not shown"
-    """No program exposes the figure's counters."""
+    """No server or router exposes the counters from which the figure is computed."""
 
 
 @dataclass(frozen=True)
 class AssumptionJudgement:
-    """An assumption with the observed value and the verdict; `allowed` is the allowed deviation,
-    random error included.
+    """Assumption with the observed value of its figure and the verdict; `allowed` is the allowed deviation, random
+    error included.
     """
 
     assumption: Assumption

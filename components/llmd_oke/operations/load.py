@@ -56,12 +56,12 @@ of 30 s, plus 10 s."""
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 GRACE_S = 120.0
-"""Seconds that a stage may take for its last answers, beyond its duration."""
+"""Maximum time in seconds, beyond a stage's duration, for the answers to its last requests."""
 
 UNKNOWN_UID = "known-once-the-job-is-there"
 
 UNLIMITED_S = 3600.0
-"""Limit in seconds of a stage that ends after a number of requests."""
+"""Maximum duration in seconds of a load's stage that ends after a number of requests."""
 
 _FILES = TypeAdapter(Mapping[str, str])
 
@@ -71,7 +71,9 @@ TOOL_FOLDER = "inference-perf"
 
 @dataclass(frozen=True)
 class LoadMeasurement:
-    """Results of a load: rows, the kit's stages with their records of requests, and a tool's files by relative path."""
+    """Results of a load: rows, the stages of the kit's generator with their records of requests, and the files of
+    another tool (inference-perf) by relative path.
+    """
 
     rows: tuple[Row, ...]
     stages: tuple[StageResult, ...] = ()
@@ -80,7 +82,7 @@ class LoadMeasurement:
 
 @dataclass(frozen=True)
 class LoadFolder:
-    """Directory for a load's results; `hints` has the facts that a tool's files lack."""
+    """Directory for the results of a load; `hints` has facts about the deployment that another tool's files lack."""
 
     folder: Path
     hints: Hints
@@ -103,7 +105,9 @@ def new_folder(reports: Path, stack: str) -> Path:
 
 
 def hints(plan: Plan, model: ModelPlan, how: RunContext) -> Hints:
-    """Return the facts that a tool's files lack: model, GPUs, topology, copies, conditions and basis."""
+    """Return the facts about a deployment that inference-perf's files lack: model, GPUs, topology, copies, conditions
+    and basis.
+    """
     return Hints(
         names=CatalogueNames(names_by_repository(), tuple(gpu_names())),
         model=model.model.repository,
@@ -166,7 +170,7 @@ def _write_files(files: Mapping[str, str], folder: Path) -> None:
 
 @dataclass(frozen=True)
 class PodResults:
-    """Results of a load's pods; `missing` maps the index of each pod without result to the reason."""
+    """Results that the pods of a load published; `missing` maps the index of each pod without result to the reason."""
 
     pods: tuple[PodResult, ...]
     missing: Mapping[int, str]

@@ -36,7 +36,9 @@ def file_lock(lock_file: Path, work: str, progress: Progress, timeout_s: float) 
 
 
 def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait until the condition is true, checked every 20 ms; return False if it isn't within `timeout_s` seconds."""
+    """Wait until `condition` returns true, which is checked every 20 ms; return False if it doesn't within `timeout_s`
+    seconds.
+    """
     return any(condition() for _ in intervals(timeout_s, _POLL_S))
 
 

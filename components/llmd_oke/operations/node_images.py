@@ -19,7 +19,7 @@ NODE_PACKAGE = "oci-oke-node-all"
 (OCI documentation, Running Ubuntu on Worker Nodes Using Custom Images)."""
 
 ReadLink = Callable[[str], StoredFile]
-"""Function that requests size and checksums of the file at a URI of Object Storage."""
+"""Function that requests size and checksums of the image file at a URI of Object Storage."""
 
 LinkOf = Callable[[str], str | None]
 """Function that returns the secret URI of a pool's image file, None if the stack has none."""

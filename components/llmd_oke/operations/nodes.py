@@ -1,4 +1,4 @@
-"""Nodes of a stack's GPU pools: replacement of nodes in batches, and a new size without an update."""
+"""Nodes of a stack's GPU pools: their replacement in batches, and a change of a pool's size without an update."""
 
 import re
 import time
@@ -48,7 +48,7 @@ _TRANSIENT = frozenset({"CREATING_IMAGE", "MOVING", "PROVISIONING", "STARTING", 
 
 @dataclass(frozen=True)
 class LaunchedNode:
-    """A GPU node.
+    """GPU node of a stack.
 
     `identifier` is the OCID of the instance; `current` is true if the node was launched with the stack file's present
     settings. Otherwise the node is replaced by a replacement of the resources `urns`, or, if `pool` (the OCID of an
@@ -355,8 +355,8 @@ def machines(resources: Sequence[Mapping[str, Any]], pool: str) -> list[PoolMach
 
 
 def unready_pools(resources: Sequence[Mapping[str, Any]], plan: Plan) -> list[PlannedPool]:
-    """Return the plan's pools whose nodes exist, and hence cost money, but haven't passed the gate
-    or the acceptance.
+    """Return the plan's pools whose nodes exist, and hence cost money, but haven't passed the node gate or the
+    acceptance test.
     """
     passed = {
         str(resource["urn"]).rpartition("::")[2] for resource in resources if not (resource.get("initErrors") or ())

@@ -1,4 +1,6 @@
-"""Figures of a deployment over an interval, from counters of its servers and routers: means, percentiles, errors."""
+"""Figures of a deployment over an interval, computed from the counters of its servers and routers: means, percentiles,
+errors.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -74,13 +76,13 @@ def percentiles_ms(counts_s: Mapping[float, float]) -> dict[str, Percentile]:
 @dataclass(frozen=True)
 class CountedObservation:
     """Figures of a deployment over `duration_s`, from the counters of its servers and routers; None where a counter is
-    missing. All times are model time.
+    missing. All times are those on the real hardware; simulated servers may run slower or faster than that.
     """
 
     basis: Basis
     duration_s: float
     answered: int
-    """Number of requests that ended."""
+    """Number of requests that ended in the interval."""
     requests_per_s: float | None = None
     input_tokens: float | None = None
     """Mean prompt length in tokens of the requests that ended (ISL)."""
@@ -99,9 +101,11 @@ class CountedObservation:
     most_running: float | None = None
     """Largest number of running requests of one server in any scrape."""
     waiting: float | None = None
-    """Mean number of waiting requests of a server, of the role in which that mean is largest."""
+    """Mean number of waiting requests per server, of the role (prefill or decode) in which that mean is largest."""
     kv_cache_usage: float | None = None
-    """Share (0 to 1) of the KV cache in use at the fullest server of each scrape, as mean over the scrapes."""
+    """Used share (0 to 1) of the KV cache of the server with the fullest cache at each scrape, as mean over the
+    scrapes.
+    """
     preemptions: float | None = None
     remote_prefill_share: float | None = None
     percentiles_ms: Mapping[str, Mapping[str, Percentile]] = field(default_factory=dict[str, Mapping[str, Percentile]])
@@ -113,8 +117,8 @@ class CountedObservation:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of an observation: name in data, title in tables, format specification, function that reads the value,
-    and whether the value is a mean over requests.
+    """Description of one figure of `CountedObservation`: name in data, title in tables, format specification, function
+    that reads the value, and whether the value is a mean over requests.
     """
 
     name: str
@@ -124,7 +128,7 @@ class Figure:
     of_requests: bool = True
 
     def text(self, value: float) -> str:
-        """Return a value of the figure as text."""
+        """Return a value of the figure as text, by its format specification."""
         return format(value, self.form)
 
 

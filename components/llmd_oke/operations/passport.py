@@ -1,4 +1,6 @@
-"""Passports of deployments, made from plan, smoke benchmark, latest evaluation, and the cluster's pods and nodes."""
+"""Passports of deployments (summaries of what was deployed and how it was verified), made from plan, smoke benchmark,
+latest evaluation, and the cluster's pods and nodes.
+"""
 
 import json
 import re
@@ -99,8 +101,8 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
 
 
 def nodes(pods: Iterable[Pod], accepted: Iterable[NodeResult]) -> dict[str, NodeAcceptance | None]:
-    """Return the kept acceptance result of each node that runs model servers, by node; None if the
-    node wasn't tested.
+    """Return the stored acceptance result of each node that runs model servers, by node; None for a node that wasn't
+    tested.
     """
     kept = {
         result.node: NodeAcceptance(verdict=result.verdict, date=result.date, image=result.image) for result in accepted
@@ -110,8 +112,8 @@ def nodes(pods: Iterable[Pod], accepted: Iterable[NodeResult]) -> dict[str, Node
 
 
 def cold_start(pods: Iterable[Pod], answers: Iterable[datetime]) -> ColdStart | None:
-    """Return the times from the creation of the first of these server pods until all are Ready and until the first
-    answer; None unless all started together.
+    """Return how long a model's servers took from the creation of their first pod until all were Ready, and until the
+    first answer; None unless all started together.
 
     `answers` are the times of the first answers of benchmarks, of which the earliest after the first creation is used.
     Servers didn't start together if one pod was created after another was Ready: then an update kept some servers, or

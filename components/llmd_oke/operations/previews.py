@@ -121,7 +121,7 @@ def of_events(text: str) -> tuple[ResourceChange, ...]:
 
 
 def errors_of_events(text: str) -> tuple[str, ...]:
-    """Return the error messages among the engine's events; none if the text isn't a stream of events."""
+    """Return the error messages among the engine's events in `text`; none if the text isn't a stream of events."""
     try:
         events: list[dict[str, Any]] = [json.loads(line).get("diagnosticEvent") or {} for line in text.splitlines()]
         return tuple(_errors(events))
@@ -130,8 +130,8 @@ def errors_of_events(text: str) -> tuple[str, ...]:
 
 
 def refusals_of_events(text: str) -> tuple[str, ...]:
-    """Return what mandatory policies say among the engine's events, each once; none if the text isn't a stream of
-    events.
+    """Return the messages of violated mandatory policies among the engine's events in `text`, each once; none if the
+    text isn't a stream of events.
     """
     try:
         events: list[dict[str, Any]] = [json.loads(line).get("policyEvent") or {} for line in text.splitlines()]

@@ -96,8 +96,8 @@ Run = Callable[[Sequence[str], bool], CommandResult]
 
 
 def run(argv: Sequence[str], capture: bool, *, aside: bool = False, given: Path | None = None) -> CommandResult:
-    """Run a command to its end and return the result. Output that isn't captured goes to the terminal, with `aside` to
-    standard error. The command reads the file `given` as its standard input.
+    """Run a command to its end and return its exit status and output. Output that isn't captured goes to the terminal,
+    with `aside` to standard error. The command reads the file `given` as its standard input.
 
     There is no timeout, as the command may prompt the user, and the engine's own waits have limits. Ctrl-C reaches the
     command too; this function returns only once the command has ended, so that it can save its state.
@@ -166,8 +166,8 @@ class PulumiCli:
         return preview
 
     def look(self, target: str | None = None) -> tuple[ResourceChange, ...]:
-        """Return the changes that a refresh of `target` (a URN), or of all resources if left out, would find, without a
-        change of the state.
+        """Run a refresh of `target` (a URN), or of all resources if left out, as a preview that doesn't change the
+        state; return the changes that it finds.
 
         Raises:
             KitError: the resources can't be read.

@@ -1,5 +1,5 @@
-"""Preparation of a stack whose cluster or pools were deleted behind its back: the state forgets what is gone, so that
-an update makes it anew and leaves the rest as it is.
+"""Preparation of a stack for an update after its cluster or pools were deleted in OCI: what is gone is removed from
+Pulumi's state, so that the update creates it again and leaves the rest unchanged.
 
 Objects of a lost cluster can be neither read nor deleted by their provider. They are taken out of the state with the
 cluster, by `pulumi stack export` and `import`, without a request to the cluster.
@@ -34,7 +34,7 @@ _LAUNCH = "-launch"
 
 @dataclass(frozen=True)
 class Losses:
-    """Resources of a stack's state, by what becomes of them in a rebuild.
+    """Resources of a stack's state, by their fate when the stack is rebuilt after a loss in OCI.
 
     `gone` are those that OCI no longer has. If the cluster is among them, `objects` are those of its Kubernetes
     provider, which went with it, and `nodes` are self-managed GPU nodes, which are deleted because they can't join
@@ -51,11 +51,11 @@ class Losses:
 
     @property
     def has_cluster(self) -> bool:
-        """Tell whether the cluster is gone."""
+        """True if OCI no longer has the stack's cluster."""
         return any(item["type"] == CLUSTER for item in self.gone)
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each kind of outcome."""
+        """Yield a line of text for each group of resources: gone, deleted, kept."""
         if self.gone:
             yield f"gone, made anew: {_named(self.gone)}"
         if self.objects:
@@ -68,7 +68,7 @@ class Losses:
 
 
 def find_losses(pulumi: PulumiCli, client: ClientOf, compartment_id: str, progress: Progress) -> Losses:
-    """Return what a stack has lost in OCI. Nothing is changed.
+    """Find the resources of a stack's state that OCI no longer has, and return them. Nothing is changed.
 
     Args:
         pulumi: the CLI and the stack.
@@ -103,7 +103,8 @@ def find_losses(pulumi: PulumiCli, client: ClientOf, compartment_id: str, progre
 
 
 def find_lost_objects(pulumi: PulumiCli, client: ClientOf, identifier: str, progress: Progress) -> Losses:
-    """Return the objects of a stack that serves on another's cluster, if that was lost. Nothing is changed.
+    """Find the Kubernetes objects in the state of a stack that were in a lost cluster of another stack, and return
+    them. Nothing is changed.
 
     Args:
         pulumi: the CLI and the stack.
@@ -159,8 +160,8 @@ def _clusters(client: OciClient, compartment_id: str) -> set[str]:
 
 
 def forget_losses(pulumi: PulumiCli, losses: Losses, progress: Progress) -> None:
-    """Take what is gone out of the stack's state, and delete nodes that can't join another cluster. After an
-    interruption the next call goes on: the cluster is forgotten last.
+    """Remove lost resources from the stack's state, and delete self-managed nodes that can't join another cluster.
+    After an interruption the next call continues, since the cluster is removed last.
 
     Raises:
         KitError: the state can't be changed, for example because an engine holds its lock, or a node isn't deleted.
@@ -186,7 +187,7 @@ def _forget(pulumi: PulumiCli, urns: Collection[str]) -> None:
 
 
 def without(state: State, urns: Collection[str]) -> dict[str, Any]:
-    """Return a state without the resources of these URNs, and without the others' dependencies on them."""
+    """Return a state without the resources of these URNs, and without other resources' dependencies on them."""
     kept = [item for item in state.get("resources") or () if item["urn"] not in urns]
     return {**state, "resources": [_independent(item, urns) for item in kept]}
 

@@ -58,7 +58,7 @@ that mark is deleted after its replacement is created.
 
 @dataclass(frozen=True)
 class Pending:
-    """A pending operation of the state: one that an engine began and didn't end. `operation` is `creating`, `deleting`,
+    """Pending operation in the state: one that an engine began and didn't end. `operation` is `creating`, `deleting`,
     …; `is_custom` is true for resources that a provider creates, false for components.
     """
 
@@ -70,7 +70,7 @@ class Pending:
 
     @property
     def name(self) -> str:
-        """The resource's name in the program."""
+        """Name of the resource in the Pulumi program."""
         return self.urn.rsplit("::", 1)[-1]
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class Recovery:
         return [*(pending.urn for pending, _ in self.taken), *(pending.urn for pending in self.known)]
 
     def lines(self) -> Iterator[str]:
-        """Yield a message for each pending operation."""
+        """Yield a message about the outcome of each pending operation."""
         for pending, identifier in self.taken:
             yield f"{pending}: it is there, and is taken into the state ({identifier})"
         for pending in self.known:
@@ -123,8 +123,8 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Orphan:
-    """A resource with the stack's tag that isn't in its state. `delete` is the command that deletes it, `costs` true if
-    it costs money.
+    """Resource in OCI with the stack's tag that isn't in its state. `delete` is the command that deletes it, `costs`
+    true if it costs money.
     """
 
     type: str
@@ -191,8 +191,8 @@ def recover_unanswered(pulumi: PulumiCli, event_log: Path, progress: Progress, c
 
 
 def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
-    """Return the outcome of a state's pending operations, without a change of the state. `find` looks up resources of
-    OCI; `choices` are the user's answers for unmatched ones.
+    """Look up the resources of a state's pending operations, and return the outcome without a change of the state.
+    `find` looks up resources of OCI; `choices` are the user's answers for unmatched ones.
 
     Raises:
         KitError: OCI doesn't answer, or a choice names no pending resource.

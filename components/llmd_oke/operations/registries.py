@@ -54,7 +54,7 @@ CHART_TIMEOUT_S = 20.0
 MAX_CHART_BYTES = 32 * 2**20
 """Largest download of a repository's index or a chart's archive; archives have a few hundred KiB."""
 DEEPEST = 20
-"""Greatest nesting of an index that is read."""
+"""Maximum nesting depth of the image index that is read from a registry."""
 
 
 class _Listed(BaseModel):
@@ -229,7 +229,7 @@ UNANSWERED = {Refusal.UNREACHABLE, Refusal.BUSY, Refusal.UNSOUND}
 
 @dataclass(frozen=True)
 class LockUpdate:
-    """New text of the lock, and the entries that weren't updated: `moved` has the old and new digest of tags that
+    """New text of the image lock, and the images that it doesn't cover: `moved` has the old and new digest of tags that
     moved, `unanswered` the reason for images whose registry gave no answer.
     """
 
@@ -239,7 +239,9 @@ class LockUpdate:
 
 
 class RegistryNews(NamedTuple):
-    """Path and text of a lock of images, and its update by the registries' answers, which isn't written yet."""
+    """Path and text of a lock of image digests, and the update that the registries' answers imply, which isn't written
+    yet.
+    """
 
     path: Path
     before: str
@@ -268,7 +270,7 @@ def registry_news(
 
 
 def new_lock(images: Sequence[ContainerImage]) -> str:
-    """Return the text of a lock with these images, without digests, as registries weren't asked."""
+    """Return the text of a lock with these images, without digests, for registries that weren't asked."""
     return yaml_files.text_of({"images": {image.reference: {"digest": None, "reason": NOT_ASKED} for image in images}})
 
 

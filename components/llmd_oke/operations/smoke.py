@@ -32,8 +32,8 @@ from llmd_oke.program.smoke import facts, smoke_request
 
 
 def run_context_of(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Mapping[str, str]) -> RunContext:
-    """Return the conditions of a measurement, in which `simulated` lists the simulated parts; figures are measured if
-    that is empty, otherwise calibrated, or bounds for models without calibration.
+    """Return the context of a measurement (time scale, simulated parts, versions of programs). Figures are measured if
+    `simulated`, the list of simulated parts, is empty, otherwise calibrated, or bounds for models without calibration.
     """
     if not simulated:
         return RunContext(time_scale, Basis.MEASURED, simulated, ran)
@@ -59,7 +59,7 @@ def running_servers(plan: Plan, model: ModelPlan, access: ClusterAccess) -> Serv
 
 @dataclass(frozen=True)
 class SmokeOutcome:
-    """Outcome of one model's smoke benchmark, as summary and table.
+    """Outcome of the smoke benchmark of one model, as summary and table.
 
     `failed` are the names of the failed checks, `excuses` reasons why a failure may not be the deployment's fault;
     `report` is the path of the stored report, None if the benchmark measured too little.
@@ -74,7 +74,7 @@ class SmokeOutcome:
 
     @property
     def passed(self) -> bool:
-        """True if every check passed."""
+        """True if every check of the benchmark passed."""
         return not self.failed
 
 
@@ -115,7 +115,7 @@ def part(plan: Plan, model: ModelPlan) -> str | None:
 
 
 def outcome(model: ModelPlan, result: SmokeResult, stored: StoredReport) -> SmokeOutcome:
-    """Return the outcome of a model's benchmark, whose result has been stored."""
+    """Return the outcome of a model's smoke benchmark, whose result has been stored."""
     failed = tuple(check.name for check in result.verdict.failed)
     return SmokeOutcome(model.name, failed, summarize_result(result), render(result), stored.report, result.excuses)
 

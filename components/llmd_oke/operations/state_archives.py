@@ -39,7 +39,7 @@ _PROVIDER_TYPE = "pulumi:providers:"
 
 @dataclass(frozen=True)
 class Manifest:
-    """Description of an archive: the stack, when its state was written and packed, the programs that it was made with
+    """Manifest of a state archive: the stack, when its state was written and packed, the programs that it was made with
     (`versions`), and the SHA-256 of each file.
 
     `written` is the time at which an engine last wrote the state, `secrets` the type of the provider that encrypted its
@@ -68,7 +68,7 @@ class StateArchive:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The state as `pulumi stack export` returned it."""
+        """State of the stack as `pulumi stack export` returned it."""
         return cast("dict[str, Any]", json.loads(self.files[_STATE]))
 
     @property
@@ -77,7 +77,7 @@ class StateArchive:
         return self.files[_STACK_FILE].decode()
 
     def require(self, project: str, stack: str) -> None:
-        """Require that the archive is one of this stack.
+        """Require that the archive is of the stack with this project's and stack's name.
 
         Raises:
             KitError: it is one of another project or stack.

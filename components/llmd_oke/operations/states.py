@@ -1,4 +1,4 @@
-"""Restoration of a stack's state from an archive, and moves of it to another backend."""
+"""Restoration of a stack's Pulumi state from an archive, and its move to another state backend."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _LONGEST_LIST = 10
 
 @dataclass(frozen=True)
 class Restoration:
-    """Restoration of a stack's state, judged and not begun.
+    """Comparison of an archive with the backend and the project, from which a stack's state can be restored.
 
     `present` is the backend's state, None without such a stack; `lost` are the pending operations of both states, which
     Pulumi doesn't import.
@@ -47,14 +47,17 @@ class Restoration:
 
     @property
     def needed(self) -> bool:
-        """Tell whether the backend or the stack file differs from the archive."""
+        """True if the backend or the stack file differs from the archive, so that a restoration would change
+        something.
+        """
         return self.present is None or bool(self.difference) or self.writes_stack_file
 
 
 def judge_restoration(
     pulumi: PulumiCli, archive: StateArchive, *, overwrite: bool = False, with_stack_file: bool = False
 ) -> Restoration:
-    """Compare an archive with the backend and the project, without a change.
+    """Compare an archive with the backend and the project, and return what a restoration would change, without a
+    change.
 
     Args:
         pulumi: the CLI and the stack.
@@ -90,7 +93,8 @@ def judge_restoration(
 
 
 def restore(pulumi: PulumiCli, judged: Restoration, terminal: Terminal | None = None) -> None:
-    """Restore a stack's state, and its stack file where that was judged to be written, or leave both as they were.
+    """Restore a stack's state from an archive, and the stack file if the comparison said so; on an error both stay as
+    they were.
 
     Raises:
         KitError: the backend has changed since the judgement, the passphrase is missing or wrong, an engine holds the

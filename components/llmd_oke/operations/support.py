@@ -72,7 +72,7 @@ class Archive:
     missing: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, path: str, text: str, most_bytes: int = MAX_FILE_BYTES) -> None:
-        """Add a redacted text as file; of a text over `most_bytes` only the end."""
+        """Add a text to the archive as file, after redaction of secrets; of a text over `most_bytes` only the end."""
         content = redact_text(text).encode()
         if len(content) > most_bytes:
             content = content[-most_bytes:]
@@ -83,12 +83,14 @@ class Archive:
             self.files[path] = content
 
     def add_document(self, path: str, document: object) -> None:
-        """Add a redacted document as JSON file."""
+        """Add a document to the archive as JSON file, after redaction of secrets."""
         as_json: JsonValue = json.loads(json.dumps(document, default=str))
         self.add(path, json.dumps(redact(as_json), indent=1), MAX_BYTES)
 
     def try_to_add(self, path: str, read: Callable[[], object]) -> None:
-        """Add the document that `read` returns, or, if it raises an error, the reason to `missing`."""
+        """Add the document that `read` returns to the archive, or, if `read` raises an error, the reason to
+        `missing`.
+        """
         try:
             self.add_document(path, read())
         except (KitError, OSError, ValueError, subprocess.SubprocessError) as error:
@@ -163,7 +165,9 @@ def _series_text(name: str, samples: Iterable[MetricSample]) -> str:
 
 
 def logged_pods(plan: Plan, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-    """Return the pods whose logs tell of a stack: those of its namespace, and those of others that are not ready."""
+    """Return the pods whose logs go into a stack's archive: those of its namespace, and those of other namespaces that
+    are not Ready.
+    """
     return tuple(
         pod
         for pod in pods
@@ -210,7 +214,7 @@ def _logs(pod: Pod, own: str) -> Iterator[_Log]:
 
 
 def add_log_files(archive: Archive, folder: Path) -> None:
-    """Add the end of each log file of a rehearsal: those of its programs and of its pods' containers."""
+    """Add the end of each log file of a rehearsal to the archive: those of its programs and of its pods' containers."""
     for file in sorted(folder.rglob("*.log")):
         path = f"logs/{file.relative_to(folder)}"
         try:

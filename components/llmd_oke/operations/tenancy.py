@@ -16,7 +16,7 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunningNode:
-    """An instance of the stack: name of its pool, and OCID of its capacity reservation, None without one."""
+    """Instance of the stack in OCI: name of its pool, and OCID of its capacity reservation, None without one."""
 
     pool: str
     reservation_id: str | None = None
@@ -88,7 +88,9 @@ def _is_tagged(item: Item, stack_tag: str) -> bool:
 
 @dataclass(frozen=True)
 class StackTenancy:
-    """Tenancy of a stack, with a client of OCI, the stack's configuration and its tag (None if unknown)."""
+    """Tenancy that a stack is deployed to, with a client of OCI, the stack's configuration and its tag (None if
+    unknown).
+    """
 
     client: OciClient
     config: StackConfig

@@ -1,4 +1,6 @@
-"""Offers of a tenancy to a new stack: compartments, availability domains with their capacity, images, clusters."""
+"""Values that a tenancy offers for a new stack file: compartments, availability domains with their capacity, images,
+clusters.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Offer:
-    """Something to choose: its `value` in a stack file, and what a person knows it by."""
+    """Choice for a key of a new stack file: its `value` there, and a `label` for people."""
 
     value: str
     label: str = ""
@@ -20,9 +22,9 @@ class Offer:
 
 @dataclass
 class TenancyOffers:
-    """Offers of a tenancy, asked of OCI when needed. What OCI doesn't tell is an empty list, with the reason in
-    `refusals`, so that a user with few rights gets the rest; after a question that nobody answered, `answers` is false
-    and no more are asked.
+    """Values that a tenancy offers for a new stack file, requested from OCI when needed. What OCI doesn't tell is an
+    empty list, with the reason in `refusals`, so that a user with few rights gets the rest; once OCI hasn't answered a
+    request, `answers` is false and no more are sent.
     """
 
     client: OciClient
@@ -31,7 +33,7 @@ class TenancyOffers:
     answers: bool = True
 
     def compartments(self) -> list[Offer]:
-        """Active compartments that the user may look into, the root after them."""
+        """Return the active compartments that the user may look into, the tenancy's root last."""
         query = {"compartmentId": self.tenancy_id, "compartmentIdInSubtree": "true", "accessLevel": "ACCESSIBLE"}
         items = self._asked(lambda: self.client.get("identity", "/compartments", **query))
         active = [item for item in items if item.get("lifecycleState") == "ACTIVE"]
@@ -39,7 +41,9 @@ class TenancyOffers:
         return [*named, Offer(self.tenancy_id, "the root compartment")] if named else []
 
     def availability_domains(self, shape: str) -> list[Offer]:
-        """Availability domains, those first that have most capacity for a shape now, with what its limit leaves."""
+        """Return the availability domains, those with most capacity for a shape first, labelled with what its service
+        limit leaves.
+        """
         domains = self._asked(
             lambda: self.client.get("identity", "/availabilityDomains", compartmentId=self.tenancy_id)
         )
@@ -48,7 +52,7 @@ class TenancyOffers:
         return [Offer(name, label) for (_, label), name in rated]
 
     def shapes(self) -> list[Offer]:
-        """The catalogue's shapes that any availability domain has capacity for now, those with most first."""
+        """Return the catalogue's shapes for which any availability domain has capacity now, those with most first."""
         names = catalogue.shape_names()
         domains = self._asked(
             lambda: self.client.get("identity", "/availabilityDomains", compartmentId=self.tenancy_id)
@@ -67,7 +71,7 @@ class TenancyOffers:
         return list(most.values())
 
     def images(self, compartment_id: str, shape: str) -> list[Offer]:
-        """Images of the compartment that instances of a shape boot from, the newest first."""
+        """Return the compartment's images from which instances of a shape can boot, the newest first."""
         query = {"compartmentId": compartment_id, "shape": shape, "sortBy": "TIMECREATED", "sortOrder": "DESC"}
         items = self._asked(lambda: self.client.get("compute", "/images", **query))
         available = [item for item in items if item.get("lifecycleState") == "AVAILABLE"]
@@ -75,13 +79,13 @@ class TenancyOffers:
         return [Offer(str(item["id"]), str(item["displayName"])) for item in own]
 
     def clusters(self, compartment_id: str) -> list[Offer]:
-        """Active OKE clusters of the compartment."""
+        """Return the active OKE clusters of a compartment."""
         items = self._asked(lambda: self.client.get("containerengine", "/clusters", compartmentId=compartment_id))
         active = [item for item in items if item.get("lifecycleState") == "ACTIVE"]
         return [Offer(str(item["id"]), f"{item['name']}, {item.get('kubernetesVersion')}") for item in active]
 
     def kubernetes_versions(self, compartment_id: str) -> list[Offer]:
-        """Versions that OKE creates clusters with, the newest first."""
+        """Return the Kubernetes versions in which OKE creates clusters, the newest first."""
 
         def options() -> Sequence[Any]:
             answer = self.client.get("containerengine", "/clusterOptions/all", compartmentId=compartment_id)

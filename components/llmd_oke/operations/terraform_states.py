@@ -1,4 +1,4 @@
-"""Clusters in states of Terraform: what a stack has to know of a cluster that oci-hpc-oke made, to serve on it.
+"""Clusters in Terraform states: properties of a cluster created by oci-hpc-oke that a stack needs to serve on it.
 
 oci-hpc-oke (https://github.com/oracle-quickstart/oci-hpc-oke, read at 61d210a) makes its cluster by the module
 terraform-oci-oke 5.5, which it names `oke`. Only identifiers, sizes and addresses are taken from a state; nothing of it
@@ -42,13 +42,13 @@ class TerraformResource:
 
     @property
     def identifier(self) -> str:
-        """OCID of the resource."""
+        """OCID of the resource in OCI."""
         return str(self.attributes.get("id", ""))
 
 
 @dataclass(frozen=True)
 class TerraformPool:
-    """Pool of nodes with GPUs that Terraform made."""
+    """Pool of GPU nodes that Terraform created."""
 
     name: str
     shape: str
@@ -57,7 +57,7 @@ class TerraformPool:
 
 @dataclass(frozen=True)
 class TerraformCluster:
-    """Cluster that oci-hpc-oke made.
+    """Cluster that oci-hpc-oke created with Terraform.
 
     `control_plane_cidrs` are the addresses of its API endpoint's subnet, empty if the state doesn't have that subnet.
     `has_virtual_functions` tells whether pods get virtual functions of the RDMA network. `pools` have GPUs and a shape

@@ -33,7 +33,7 @@ ADD_ON = "oci:ContainerEngine/addon:Addon"
 
 
 def with_refresh(pulumi: PulumiCli, plan: Plan) -> PulumiCli:
-    """Return the CLI, with refresh if the state may differ from the actual resources: the stack has the cluster
+    """Return the CLI, set to refresh first if the state may differ from the actual resources: the stack has the cluster
     autoscaler, or had it until this update (a pool that gets a fixed size again may seem unchanged), or OCI has deleted
     a resource whose creation failed.
 
@@ -50,7 +50,7 @@ def with_refresh(pulumi: PulumiCli, plan: Plan) -> PulumiCli:
 
 
 def is_gone_after_failure(resource: Resource) -> bool:
-    """Return True if a resource of the state may have been deleted after a failure.
+    """Tell whether a resource of the state may have been deleted after a failed operation.
 
     A failed acceptance Job has deleted its bindings. OCI, or its provider, deletes resources whose creation failed; the
     state has their IDs all the same, so that each update would fail because the resource doesn't exist. The recorded

@@ -41,8 +41,8 @@ _METRICS_SUFFIX = ".prom"
 
 @dataclass(frozen=True)
 class Evidence:
-    """Evidence of a fault: the place, the number of times, the last line, and the times of the first and the last as
-    written, None if unknown. With `more` it may be there more often.
+    """Evidence of a known fault: the place, the number of lines, the last line, and the times of the first and the last
+    as written, None if unknown. `more` tells whether there may be further lines that weren't counted.
     """
 
     place: EvidencePlace
@@ -55,8 +55,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class DiagnosedFault:
-    """A signature that fires, with its identifier, component and evidence; `command` is that of the signature with the
-    names of the first evidence.
+    """Known fault whose signature was found, with its identifier, component and evidence; `command` is that of the
+    signature with the names of the first evidence.
     """
 
     name: str
@@ -68,8 +68,9 @@ class DiagnosedFault:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings, the worst first, and what was searched: the number of logs and their bytes, of statements about
-    objects, and of programs with metrics. `missing` are parts that the archive lacks, with the reason.
+    """Known faults that were found, the worst first, and the extent of the search: the number of logs and their bytes,
+    of statements about objects, and of programs with metrics. `missing` are parts that the archive lacks, with the
+    reason.
     """
 
     stack: str | None
@@ -83,12 +84,13 @@ class Diagnosis:
 
     @property
     def seen(self) -> bool:
-        """True if there was anything to search."""
+        """True if the archive had any log, object or metrics to search."""
         return bool(self.logs or self.statements or self.programs)
 
 
 def diagnose(files: Iterable[SourceFile], stack: str | None = None, taken: datetime | None = None) -> Diagnosis:
-    """Search the files of a support archive, or a folder of logs, for all signatures.
+    """Search the files of a support archive, or a folder of logs, for the signatures of all known faults; return the
+    diagnosis.
 
     `stack` and `taken` are the stack's name and the time of the objects; the archive's manifest has them if left out.
     Files that are no logs, objects of the cluster or metrics are ignored, and so are damaged ones.
@@ -133,14 +135,17 @@ def diagnose(files: Iterable[SourceFile], stack: str | None = None, taken: datet
 
 
 def known_fault(line: str) -> str | None:
-    """Return the title of the signature of events and states that a line has; None if there is none."""
+    """Return the title of the known fault whose signature an event or object state, as one line, matches; None if none
+    does.
+    """
     fitting = (item for item in text_signatures().values() if item.evidence != "log" and item.matches(line))
     return next((item.title for item in fitting), None)
 
 
 def log_place(path: str) -> EvidencePlace:
-    """Return the place of a log: `logs/POD/CONTAINER.log`, in a rehearsal `logs/pods/NAMESPACE/POD/CONTAINER.log`, or
-    that of a program outside pods. `.previous` before the suffix marks the log of a container's run before.
+    """Return where a log comes from, by its path: `logs/POD/CONTAINER.log`, in a rehearsal
+    `logs/pods/NAMESPACE/POD/CONTAINER.log`, or that of a program outside pods. `.previous` before the suffix marks the
+    log of a container's run before.
     """
     path = path[:MAX_SHOWN_CHARACTERS]
     parts = PurePosixPath(path).parts

@@ -23,8 +23,9 @@ _TIME = re.compile(r"(?:\d{4}-)?\d\d-\d\d[T ]\d\d:\d\d:\d\d|\b[IWEF]\d{4} \d\d:\
 
 @dataclass
 class Hits:
-    """Lines of one log that match a signature: their number, the last one, and the times of the first and last as
-    written, None without one. `tried` lines have one of its texts, the last of them up to byte `end` of the log.
+    """Lines of one log that match one signature: their number, the last one, and the times of the first and last as
+    written, None without one. `tried` counts the lines that contain one of the signature's texts, of which the last
+    ends at byte `end` of the log.
     """
 
     count: int = 0
@@ -36,18 +37,18 @@ class Hits:
 
     @property
     def more(self) -> bool:
-        """True if the log may have more such lines than were counted."""
+        """True if the log may have more matching lines than were counted, because only `MAX_LINES` lines are tried."""
         return self.tried >= MAX_LINES
 
     def add(self, line: str) -> None:
-        """Count a line."""
+        """Count a line that matches the signature."""
         time = match[0] if (match := _TIME.search(line)) else None
         self.count, self.line = self.count + 1, line
         self.first, self.last = self.first or time, time or self.last
 
 
 class LogSearch:
-    """Search for signatures of logs, which are given by identifier."""
+    """Search of logs for signatures of known faults, which are given by identifier."""
 
     def __init__(self, signatures: Mapping[str, TextSignature]) -> None:
         self._signatures = signatures

@@ -15,7 +15,7 @@ from llmd_base.errors import KitError
 
 Content = bytes | mmap.mmap
 SourceFile = tuple[str, Content]
-"""Path inside the archive or folder, and content."""
+"""File of a support archive or of a folder of logs: its path there, and its content."""
 
 MAX_ARCHIVE_BYTES = 256 * 2**20
 """Largest size of an archive's content; `llmd-oke support` writes 64 MiB at most."""
@@ -23,7 +23,9 @@ MAX_ARCHIVE_BYTES = 256 * 2**20
 MAX_FILES = 20_000
 
 MAPPED_BYTES = 64 * 2**20
-"""Size from which on a file is mapped instead of read: a program that empties its log meanwhile would end this one."""
+"""Size in bytes from which on a log is mapped into memory instead of read; smaller ones are read, because a program
+that truncates its mapped log would end this process.
+"""
 
 _SUFFIXES = (".log", ".txt", ".json", ".prom")
 _WHOLE_ARCHIVE = "llmd-oke support writes another one."

@@ -18,7 +18,9 @@ _NOT_TOLD = ("ContainerCreating", "PodInitializing", "Completed")
 
 @dataclass(frozen=True)
 class EvidencePlace:
-    """Place of evidence: the file, and the names of its objects as far as they are known."""
+    """Place at which evidence of a fault was found: the file, and the names of its pod, container, node or other object
+    as far as they are known.
+    """
 
     path: str
     namespace: str | None = None
@@ -29,14 +31,16 @@ class EvidencePlace:
 
     @property
     def text(self) -> str:
-        """Name of the pod with its container, of the node or other object, or else the file's path."""
+        """Text for the place: the pod with its container, the node or other object, or else the file's path."""
         pod = f"{self.pod} ({self.container})" if self.pod and self.container else self.pod
         return pod or self.node or self.other or self.path
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One line that the cluster says of an object, with the number of times and the time of the last."""
+    """One line about an object's state or a warning event, with the number of times that it occurred and the
+    last time.
+    """
 
     place: EvidencePlace
     line: str
@@ -132,12 +136,14 @@ _Kind = TypeVar("_Kind", bound=_Object)
 
 @dataclass(frozen=True)
 class Objects:
-    """Documents of a cluster by name (`pods`, `nodes`, `jobs`, `warnings`), as plain data."""
+    """Kubernetes objects of a support archive by document name (`pods`, `nodes`, `jobs`, `warnings`), as plain data."""
 
     documents: Mapping[str, JsonValue]
 
     def statements(self, now: datetime) -> Iterator[Statement]:
-        """Yield the statements of all documents; parts that are no objects of Kubernetes are left out."""
+        """Yield the statements about the objects of all documents; parts that are no objects of Kubernetes are left
+        out.
+        """
         pods = self._items("pods", _Item)
         for pod in pods:
             yield from _pod_states(pod, now)
@@ -152,7 +158,7 @@ class Objects:
 
     @property
     def nodes_of_pods(self) -> dict[str, str]:
-        """Names of nodes by the names of their pods."""
+        """Names of the pods' nodes, by pod name."""
         return {pod.metadata.name: pod.spec.node for pod in self._items("pods", _Item) if pod.spec and pod.spec.node}
 
     def _events(self, pods: list[_Item], now: datetime) -> Iterator[Statement]:

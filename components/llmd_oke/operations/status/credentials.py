@@ -1,4 +1,4 @@
-"""Certificates and other secrets of a stack in its cluster: the end of certificates, and the age of secrets."""
+"""Certificates and other secrets of a stack in its cluster: when certificates expire, and how old secrets are."""
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ PAGE = "docs/how-to/rotate-credentials.md"
 
 @dataclass(frozen=True)
 class Credential:
-    """A Secret of a stack: its name, what it has, the last change of its content, and the end of its certificate; None
-    if that is unknown or it has none.
+    """Secret of a stack in its cluster: its name, what it contains, the last change of its content, and the expiry of
+    its certificate; None if that is unknown or it has none.
     """
 
     secret: str
@@ -43,7 +43,9 @@ def certificates(plan: Plan) -> Iterator[UsedCertificate]:
 
 
 def used_secrets(plan: Plan) -> dict[str, str]:
-    """Return what the Secrets have that pods of a stack may use, by their names. Some need not exist."""
+    """Return a description of the contents of each Secret that pods of a stack may use, by name. Some need
+    not exist.
+    """
     used = {certificate.secret: "certificate" for certificate in certificates(plan)}
     if plan.front_door is not None and plan.front_door.authentication is not None:
         kind = plan.front_door.authentication.kind
@@ -54,7 +56,7 @@ def used_secrets(plan: Plan) -> dict[str, str]:
 
 
 def credentials(plan: Plan, secrets: Sequence[Secret] | Unread) -> tuple[Credential, ...] | Unread:
-    """Return the credentials of a stack that are in its cluster."""
+    """Return the stack's Secrets that exist in its cluster, with age and expiry."""
     if isinstance(secrets, Unread):
         return secrets
     used = used_secrets(plan)
@@ -68,7 +70,7 @@ def credentials(plan: Plan, secrets: Sequence[Secret] | Unread) -> tuple[Credent
 def credential_symptoms(
     plan: Plan, secrets: Sequence[Secret] | Unread, now: datetime, ends_within: timedelta
 ) -> Iterator[Symptom]:
-    """Yield a symptom for each certificate that clients refuse, or that ends within a time."""
+    """Yield a symptom for each certificate that clients refuse, or that expires within `ends_within`."""
     known = {} if isinstance(secrets, Unread) else {name_of(secret): secret for secret in secrets}
     for certificate in certificates(plan):
         secret = known.get(certificate.secret)

@@ -39,8 +39,8 @@ from llmd_oke.program.smoke import ROUTER_METRICS_PORT, smoke_request
 
 @dataclass(frozen=True)
 class CounterGrowth:
-    """All counters at two times that are `seconds` of wall time apart, with a text for their `source`. `unscraped` are
-    the roles of which Prometheus has no data.
+    """Counters of servers and routers at two times that are `seconds` of wall time apart, with a text for their
+    `source`. `unscraped` are the roles of which Prometheus has no data.
     """
 
     before: Snapshot
@@ -92,8 +92,8 @@ class PodCounters:
 
 @dataclass(frozen=True)
 class Gauges:
-    """Present gauges of a unit's servers: numbers of waiting and running requests, and the share (0 to 1) of the KV
-    cache in use at the fullest server; None if no server exposes them.
+    """Latest gauges of the servers of one unit (servers with a router of their own): numbers of waiting and running
+    requests, and the share (0 to 1) of the KV cache in use at the fullest server; None if no server exposes them.
     """
 
     waiting: float | None
@@ -121,8 +121,8 @@ def model_load(
     time_scale: float,
     basis: Basis,
 ) -> ModelLoad:
-    """Compute the figures of one model's load and compare them with its targets and limits; `time_scale` is wall
-    seconds per second of model time.
+    """Compute the figures of one model's load and compare them with its targets and limits; `time_scale` is the wall
+    time in seconds in which simulated servers do the work of one second on the real hardware.
     """
     own = {program.pod for program in programs if program.model == model.name}
     before, after = _only(growth.before, own), _only(growth.after, own)
@@ -139,7 +139,7 @@ def model_load(
 
 
 def unit_gauges(programs: Iterable[CountedProgram], snapshot: Snapshot) -> dict[str, Gauges]:
-    """Return the gauges of the servers of each unit, by unit."""
+    """Return the gauges of the servers of each unit (servers with a router of their own), by name of the unit."""
     servers = [program for program in programs if program.role != "router"]
     units = grouped((program.unit, program.pod) for program in servers)
     scraped = {unit: _only(snapshot, set(pods)) for unit, pods in units.items()}

@@ -23,8 +23,8 @@ _TOLD_OTHERWISE = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 @dataclass(frozen=True)
 class NodePool:
-    """Numbers of nodes and GPUs of a GPU pool, or of all other nodes, for which `planned` is None. `free_gpus` counts
-    only nodes that are Ready and not cordoned.
+    """Numbers of nodes and GPUs of a GPU pool, or of all other nodes of the cluster, for which `planned` is None.
+    `free_gpus` counts only nodes that are Ready and not cordoned.
     """
 
     name: str

@@ -27,8 +27,8 @@ _HARMLESS = ("none", "info")
 
 @dataclass(frozen=True)
 class ActiveAlert:
-    """A firing alert; `about` is the rule's summary or description, or else the labels, `remedy` the URL of its
-    runbook.
+    """Alert that fires in the stack's Prometheus; `about` is the rule's summary or description, or else the labels,
+    `remedy` the URL of its runbook.
     """
 
     name: str

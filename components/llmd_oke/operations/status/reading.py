@@ -59,14 +59,14 @@ class ForbiddenError(KitError):
 
 @dataclass(frozen=True)
 class Unread:
-    """Placeholder for a part of a status that couldn't be read, with the reason."""
+    """Placeholder for a part of a stack's status that couldn't be read, with the reason."""
 
     why: str
 
 
 class ThreadedRead(Generic[Part]):
-    """Read in a daemon thread, whose result is abandoned if it takes too long, for example because the API server or
-    the kubeconfig's exec plug-in hangs.
+    """Read from the cluster in a daemon thread, whose result is abandoned if it takes too long, for example because the
+    API server or the kubeconfig's exec plug-in hangs.
     """
 
     def __init__(self, read: Callable[[], Part]) -> None:
@@ -90,7 +90,7 @@ class ThreadedRead(Generic[Part]):
 
 
 def reason(error: Exception) -> str:
-    """Return an exception as text of one line, for requests to the API server that failed."""
+    """Return an exception of a failed request to the API server as text of one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_WHY].rstrip(": ")
 
 
@@ -114,7 +114,7 @@ class ClusterReading:
 
     @property
     def silent(self) -> str | None:
-        """Reason why no part could be read; None if at least one part was read."""
+        """Reason why nothing could be read from the cluster; None if at least one part was read."""
         parts = (self.kubernetes, self.nodes, self.pods, self.deployments, self.jobs, self.warnings)
         why = [part.why for part in parts if isinstance(part, Unread)]
         return why[0] if len(why) == len(parts) else None
@@ -257,7 +257,7 @@ def container_statuses(pod: Pod) -> Iterable[ContainerStatus]:
 
 
 def name_of(item: object) -> str:
-    """Return an object's name."""
+    """Return the name in an object's metadata."""
     return metadata(item).name or ""
 
 
@@ -267,7 +267,7 @@ def ended(pod: Pod) -> bool:
 
 
 def age_text(since: datetime | None, now: datetime) -> str:
-    """Return the time since a moment as text in its largest unit: `3 min`; `unknown` for None."""
+    """Return the time since `since` as text in its largest unit: `3 min`; `unknown` for None."""
     if since is None:
         return "unknown"
     seconds = max(0, int((now - since).total_seconds()))

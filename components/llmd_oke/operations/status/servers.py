@@ -50,7 +50,9 @@ class DeploymentPods:
 
 @dataclass(frozen=True)
 class CountedProgram:
-    """A pod of a unit that exposes metrics: name, IP address, model, unit and role."""
+    """Pod of a unit (servers with a router of their own) that exposes metrics: name, IP address, model, unit
+    and role.
+    """
 
     pod: str
     address: str
@@ -142,8 +144,8 @@ def server_symptoms(plan: Plan, stack: str, groups: Sequence[DeploymentPods]) ->
 
 
 def group_symptoms(pods: Iterable[Pod], nodes: Iterable[Node]) -> Iterator[Symptom]:
-    """Find servers that span nodes and can't come back: a pod of theirs is to end on a node that isn't Ready, and its
-    name is taken until the node's object is gone.
+    """Yield a symptom for servers that span nodes and can't be recreated: one of their pods is being deleted on a node
+    that isn't Ready, and keeps its name until the node's object is gone.
     """
     lost = {name_of(node) for node in nodes if not condition(node, "Ready")[0]}
     stuck = grouped(

@@ -64,7 +64,7 @@ _MAX_CHANGES = 3
 
 @dataclass(frozen=True)
 class StackChange:
-    """A change of a stack: time, description, and the field manager that made it, None if unknown."""
+    """Recent change of a stack's objects: time, description, and the field manager that made it, None if unknown."""
 
     when: datetime
     what: str
@@ -102,7 +102,7 @@ class StackStatus:
 
     @property
     def seen(self) -> bool:
-        """True if nodes, pods and workloads were read, so that the stack's health is known."""
+        """True if nodes, pods and workloads could be read, so that the stack's health is known."""
         return not any(isinstance(part, Unread) for part in (self.reading.nodes, self.reading.pods, self.groups))
 
 
@@ -178,7 +178,9 @@ def judge_status(
     prometheus: str | None = None,
     ends_within: timedelta | None = None,
 ) -> StackStatus:
-    """Determine a stack's status from what was read of cluster, counters and alerts."""
+    """Determine a stack's status from the objects, counters and alerts that were read from its cluster and
+    Prometheus.
+    """
     nodes, pods = reading.nodes, reading.pods
     own = () if isinstance(pods, Unread) else own_pods(plan, pods)
     known = () if isinstance(pods, Unread) else pods
@@ -242,7 +244,7 @@ def cluster_name(plan: Plan) -> str:
 
 
 def own_pods(plan: Plan, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-    """Return the pods of the stack's namespace."""
+    """Return those of a cluster's pods that are in the stack's namespace."""
     return tuple(pod for pod in pods if metadata(pod).namespace == plan.namespace)
 
 

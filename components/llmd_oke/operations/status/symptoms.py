@@ -42,7 +42,7 @@ def worst_first(symptoms: Iterable[Symptom]) -> tuple[Symptom, ...]:
 
 
 def grouped(items: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """Group items by key; keys are in the order of their first items."""
+    """Group items by key; the keys are in the order of their first items."""
     groups: dict[Key, list[Item]] = {}
     for key, item in items:
         groups.setdefault(key, []).append(item)
