@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 300.0
 MODELS_TIMEOUT_S = 10.0
 GRACE_S = 300.0
-"""Seconds for the run beyond the stages' durations, if no limit is given."""
+"""Seconds that a run of `llmd-oke bench` may take beyond its stages' durations, if no limit is given."""
 
 TOKEN_VARIABLE = "LLMD_OKE_BENCH_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -109,7 +109,7 @@ Rows = Annotated[Path | None, typer.Option(help="File for a row per stage (JSON 
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """Options for the target of the load."""
+    """Options of `llmd-oke bench` that choose the target of the load: a model of a stack, or a URL."""
 
     stack: Stack = None
     url: Url = None
@@ -123,7 +123,7 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class LoadFlags:
-    """Options for the load."""
+    """Options of `llmd-oke bench` that describe the load: its shapes, requests and conditions."""
 
     load: Shapes
     requests: Requests = None
@@ -138,7 +138,7 @@ class LoadFlags:
     seed: Seed = 0
 
     def stages(self) -> list[LoadStage]:
-        """Return one stage for each value of each shape.
+        """Return the stages of the load: one for each value of each shape in the options.
 
         Raises:
             KitError: a shape is malformed.
@@ -147,7 +147,8 @@ class LoadFlags:
         return [LoadStage(shape, self.requests, self.duration) for shape in shapes]
 
     def workload(self, input_tokens: str, output_tokens: str) -> RequestWorkload:
-        """Return the workload of requests. The arguments are the lengths in tokens for options that are left out.
+        """Return the workload of requests by the options. The arguments are the lengths in tokens for options that are
+        left out.
 
         Raises:
             KitError: an option's value is malformed.
@@ -161,7 +162,7 @@ class LoadFlags:
         )
 
     def conditions(self, clock: "ClockOptions") -> StageConditions:
-        """Return the conditions of all stages.
+        """Return the conditions that all stages of the load share.
 
         Raises:
             KitError: the value of --trim is malformed.
@@ -171,7 +172,7 @@ class LoadFlags:
 
 @dataclass(frozen=True)
 class ClockOptions:
-    """Options for timeouts and simulated time."""
+    """Options of `llmd-oke bench` for timeouts and simulated time."""
 
     request_timeout: RequestTimeout = REQUEST_TIMEOUT_S
     time_scale: options.TimeScale = 1.0
@@ -180,7 +181,7 @@ class ClockOptions:
 
 @dataclass(frozen=True)
 class SenderOptions:
-    """Options for the processes or pods that send the load."""
+    """Options of `llmd-oke bench` for the processes or pods that send the load."""
 
     processes: Processes = 1
     in_cluster: InCluster = False
@@ -190,13 +191,13 @@ class SenderOptions:
 
     @property
     def pods(self) -> bool:
-        """True if pods send the load."""
+        """True if pods in the cluster send the load, rather than this machine."""
         return self.in_cluster or self.tool != "own"
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Options for the results' files and format."""
+    """Options of `llmd-oke bench` for the results' files and format."""
 
     output: Output = None
     rows: Rows = None
@@ -255,7 +256,7 @@ def _required_stack(target: TargetOptions) -> str:
 
 @dataclass(frozen=True)
 class BenchTarget:
-    """Target of a load.
+    """Target of a load: the endpoint of a model, and what is known about its deployment.
 
     `input_tokens` and `output_tokens` are the defaults of options that are left out. `facts` are the fields of rows
     about the deployment; None if too few of them are known to write rows. `simulated_basis` is the basis of figures of
@@ -291,8 +292,8 @@ def _gateway_way(target: TargetOptions) -> Way:
 def target_of_stack(
     project: Path, stack: str, name: str | None, api: Api, reports: Path | None, way_to: Way = _service_way
 ) -> BenchTarget:
-    """Return a model of a deployed stack as a target, at the endpoint that `way_to` returns: by default that of its
-    Service.
+    """Return a model of a deployed stack as the target of a load, at the endpoint that `way_to` returns: by default
+    that of its Service.
 
     Raises:
         KitError: the stack has no such model, or the stack isn't deployed.
@@ -322,7 +323,8 @@ def target_of_stack(
 
 
 def target_of_url(target: TargetOptions) -> BenchTarget:
-    """Return the target at --url. Without --model it is the only model that the URL serves.
+    """Return the URL of the option --url as the target of a load. Without --model the model is the only one that the
+    URL serves.
 
     Raises:
         KitError: the URL doesn't answer or serves several models, or the URL or the token is malformed.
@@ -399,7 +401,8 @@ def _only_model(url: str, headers: Mapping[str, str], verify: ssl.SSLContext | b
 
 
 def run_here(target: BenchTarget, load: LoadFlags, clock: ClockOptions, processes: int, output: OutputOptions) -> None:
-    """Run the load from this machine, write and show the results, and end with the exit code for them.
+    """Run the load from this machine, write and show the results, and end the command with the exit code that they
+    imply.
 
     Raises:
         KitError: the load can't be run, or a file can't be written.
@@ -509,7 +512,7 @@ def run_in_pods(
     sender: SenderOptions,
     output: OutputOptions,
 ) -> None:
-    """Load a model of a stack from pods, store the result in the stack's reports and show it.
+    """Load a model of a stack from pods in its cluster, store the result in the stack's reports and show it.
 
     Raises:
         KitError: the load can't be run, or the Job fails.

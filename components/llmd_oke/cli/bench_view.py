@@ -18,11 +18,11 @@ from rich.table import Table
 from llmd_oke.cli import console
 
 PLAIN_INTERVAL_S = 10.0
-"""Seconds between two lines if standard error isn't a terminal."""
+"""Seconds between two lines of progress if standard error isn't a terminal."""
 
 
 class BenchProgressView:
-    """Display of a run's progress: a table that is updated in place on a terminal, otherwise a line every
+    """Display of a load's progress: a table that is updated in place on a terminal, otherwise a line every
     ten seconds.
     """
 
@@ -69,7 +69,7 @@ def _live_fields(live: Live) -> Iterator[tuple[str, str]]:
 
 
 def table(results: Sequence[StageResult], basis: Basis) -> Table:
-    """Return the table of all stages; latencies are means and 99th percentiles in milliseconds."""
+    """Return the table of all stages of a load; latencies are means and 99th percentiles in milliseconds."""
     stages = Table(title=f"[bold]{basis}[/]; latencies in ms, mean and p99", box=None, title_justify="left")
     for column in ("load", "requests", "failed", "req/s", "tok/s", "TTFT", "p99", "ITL", "p99", "E2E", "p99"):
         stages.add_column(column, justify="left" if column == "load" else "right", no_wrap=column != "load")
@@ -96,8 +96,8 @@ def _two(quantiles: Quantiles) -> tuple[str, str]:
 
 
 def remarks(results: Sequence[StageResult]) -> Iterator[str]:
-    """Yield remarks about the stages: failures with an example of each kind, requests that aren't counted, and problems
-    of the load generator.
+    """Yield remarks about the stages of a load: failures with an example of each kind, requests that aren't counted,
+    and problems of the load generator.
     """
     for result in results:
         name = result.stage.name
@@ -112,7 +112,7 @@ def remarks(results: Sequence[StageResult]) -> Iterator[str]:
 
 
 def show_unmeasured(stages: Sequence[str]) -> None:
-    """Show the stages without a valid measurement, each with the reason."""
+    """Show the stages of a load without a valid measurement, each with the reason."""
     if stages:
         remedy = (
             "Requests were kept, rows were not. Has this machine time to spare, the model time to answer, and do its"
@@ -122,7 +122,7 @@ def show_unmeasured(stages: Sequence[str]) -> None:
 
 
 def summary(result: StageResult) -> dict[str, Any]:
-    """Return a stage as plain data for JSON."""
+    """Return the results of one stage of a load as plain data for JSON."""
     good = [record for record in result.counted if record.succeeded]
     return document(
         "load requests planned interrupted shortfall started window achieved_requests_per_s output_tokens_per_s"

@@ -62,7 +62,7 @@ def check(
 
 
 def shows_all(*, explain: bool = False) -> bool:
-    """Return True if the whole plan is shown: with --explain, and if standard output is no terminal."""
+    """Tell whether `llmd-oke check` shows the whole plan: with --explain, and if standard output is no terminal."""
     return explain or not console.output().is_terminal
 
 
@@ -100,7 +100,7 @@ def schema(project: options.Project = options.HERE) -> None:
 
 
 def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
-    """Print a plan and its advice. `release` is shown instead of the release's name if given."""
+    """Print a stack's plan and its advice. `release` is shown instead of the release's name if given."""
     console.output().print(f"[bold]{escape(stack)}[/] can be deployed")
     cost, forecast = costs(plan), bring_up(plan)
     published = [f"{leg.name}: {leg.source}" for leg in forecast.legs if leg.source != ASSUMED]
@@ -138,10 +138,9 @@ def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain data.
-
-    Prices are list prices in US dollars, `price_usd_per_hour` that of the GPU nodes; `key_value_tokens` and
-    `host_key_value_tokens` are bounds.
+    """Return a stack's plan as plain data for JSON. Prices are list prices in US dollars, `price_usd_per_hour` that of
+    all GPU nodes. `key_value_tokens` and `host_key_value_tokens` are upper bounds for one server, computed from its
+    memory and not measured.
     """
     cost, start = costs(plan), server_start(plan)
     parts = [document("part", part, usd_per_hour=_cents(part.usd_per_hour)) for part in cost.parts]

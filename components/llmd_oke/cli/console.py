@@ -25,8 +25,8 @@ INTERRUPTED = 130
 
 
 class ChildExit(SystemExit):
-    """End of a command whose work a child process did, with the child's exit code. The child has shown its errors
-    already.
+    """Error that ends the command with the exit code of a child process that did its work. The child has shown its
+    errors already.
     """
 
 
@@ -41,7 +41,9 @@ def visible(text: str) -> str:
 
 @dataclass(frozen=True)
 class Visible:
-    """Renderable whose texts contain no control characters from names or files. Rich's own control codes are kept."""
+    """Rich renderable that shows another one without control characters from names or files. Rich's own control codes
+    are kept.
+    """
 
     shown: ConsoleRenderable
 
@@ -90,7 +92,7 @@ def show_error(error: KitError) -> None:
 
 
 def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
-    """Show all problems of a file after the verdict on the file."""
+    """Show all problems of a file, after a line with the verdict on the file."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     errors().print(f"[red bold]error[/] {escape(verdict)}: {count}")
     for problem in problems:
@@ -107,17 +109,17 @@ def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
 
 
 class ConsoleProgress:
-    """Progress with steps and details, each with the seconds since the command began."""
+    """Progress on standard error with steps and details, each with the seconds since the command began."""
 
     def __init__(self, started_s: float) -> None:
         self._started_s = started_s
 
     def step(self, text: str) -> None:
-        """Print a line for a step."""
+        """Print a line for a step of the command."""
         self._print(escape(text))
 
     def detail(self, text: str) -> None:
-        """Print a dim line for a detail of the step."""
+        """Print a dim line for a detail of the current step."""
         self._print(f"[dim]  {escape(text)}[/]")
 
     def _print(self, text: str) -> None:
@@ -152,7 +154,7 @@ _AS_JSON: ContextVar[bool] = ContextVar("as_json", default=False)
 
 
 def remember_json(as_json: bool) -> bool:
-    """Store whether the command has --json, for its error output."""
+    """Remember whether the command has --json, so that errors are then printed as JSON too; return `as_json`."""
     _AS_JSON.set(as_json)
     return as_json
 

@@ -89,7 +89,9 @@ def doctor(
 
 
 def exit_code(diagnosis: "Diagnosis") -> int:
-    """Return the exit code of a diagnosis, as `llmd-oke status` has them."""
+    """Return the exit code for a diagnosis, as `llmd-oke status` has them: 0 without known faults, 1 with one, 2 if
+    nothing was read.
+    """
     if diagnosis.findings:
         return WRONG
     return HEALTHY if diagnosis.seen else UNSEEN
@@ -123,7 +125,7 @@ def _of_stack(project: Path, stack: str, url: str | None, time_scale: float, sim
 
 
 def diagnosis_document(diagnosis: "Diagnosis") -> dict[str, Any]:
-    """Return a diagnosis as plain data."""
+    """Return a diagnosis of known faults as plain data for JSON."""
     return document(
         "stack taken healthy findings logs log_bytes statements programs missing",
         diagnosis,

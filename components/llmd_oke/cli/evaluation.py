@@ -39,7 +39,7 @@ Limit = Annotated[float, options.time_option(about="Time after which the whole e
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """Result of one model, its judgement, and the path of the result's file."""
+    """Result of the evaluation of one model, the verdict on it, and the path of the result's file."""
 
     result: EvalResult
     judgement: EvaluationJudgement

@@ -20,13 +20,13 @@ if TYPE_CHECKING:  # they load Pulumi, which `--help` does without
     from llmd_oke.explain.keys import StackKey
 
 MOST_CHANGES = 15
-"""Changes that are shown to people; `--json` has all."""
+"""Maximum number of changes that text output shows; `--json` has all."""
 
 MOST_NAMES = 4
-"""Names of objects listed with a change."""
+"""Maximum number of objects' names that text output lists with a change."""
 
 LONGEST = 90
-"""Characters of a value shown in text output."""
+"""Maximum number of characters of a value in text output."""
 
 What = Annotated[
     str,

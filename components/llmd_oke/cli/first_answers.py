@@ -26,7 +26,9 @@ WORKLOAD = "4096/256"
 GPUS = 16
 
 TTFT_MS, ITL_MS = 2000.0, 50.0
-"""Limits of mean latencies that are assumed; the choice is ours."""
+"""Latency limits, as means in milliseconds, that `llmd-oke init` assumes for the time to first token and between tokens
+if none are given; our choice.
+"""
 
 KUBERNETES_VERSION = "v1.34.2"
 """Kubernetes version of a new cluster if OCI can't be asked: the one in `stacks/Pulumi.reference.yaml`."""
@@ -36,7 +38,7 @@ _LENGTHS = re.compile(r"([1-9][0-9]{0,6})/([1-9][0-9]{0,6})")
 
 
 class ClusterChoice(StrEnum):
-    """Choice between a cluster that the stack creates and an existing one."""
+    """Answer to whether the stack creates its cluster or uses an existing one."""
 
     NEW = "new"
     EXISTING = "existing"
@@ -77,7 +79,7 @@ _GPUS = Question("--gpus", "GPUs to use", lambda text: None if text.isdecimal() 
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """Options for the deployment's target: cluster, region and tenancy."""
+    """Options of `llmd-oke init` for the deployment's target: cluster, region and tenancy."""
 
     target: Annotated[Target | None, typer.Option("--target", help="OCI, or rehearsals on this machine.")] = None
     cluster: Annotated[ClusterChoice | None, typer.Option("--cluster", help="Create a cluster, or use one.")] = None
@@ -103,7 +105,7 @@ class PlaceOptions:
 
 @dataclass(frozen=True)
 class ServersOptions:
-    """Options for the model, its load, and its servers."""
+    """Options of `llmd-oke init` for the model, its load, and its servers."""
 
     model: Annotated[str | None, typer.Option("--model", help=f"Model of the catalogue; {MODEL} if left out.")] = None
     shape: Annotated[str | None, typer.Option("--shape", help=f"Shape of the GPU nodes; {SHAPE} if left out.")] = None

@@ -152,7 +152,7 @@ def update(
 
 
 def as_plain(used: UsedImage) -> dict[str, Any]:
-    """Return an image of a stack as plain data."""
+    """Return an image that a stack uses as plain data for JSON."""
     known = lock().images.get(used.image.reference)
     return document(
         "image tag digest digest_source no_digest_because used_by path",

@@ -53,7 +53,7 @@ def init(
 
 
 def write(answers: FirstAnswers, access: OciAccess, project: Path, *, force: bool, as_json: bool) -> FirstStack:
-    """Write the stack file for these answers, show its plan, and return what it says.
+    """Write the stack file for the user's answers, show its plan, and return the stack's contents.
 
     Raises:
         InvalidStack: the stack can't be deployed; contains all problems.

@@ -25,7 +25,9 @@ _PANELS = {
     "Measure what is deployed": ("smoke", "bench", "eval", "passport", "accept"),
     "Compare and tune": ("compare", "history", "experiment", "tune"),
 }
-"""Headings in `--help` with their commands, in this order; commands of other packages follow without a heading."""
+"""Headings in `llmd-oke --help` with their commands, in this order; commands of other packages follow without a
+heading.
+"""
 
 UNREAD = 141
 """Exit code after a broken pipe: 128 plus the number of SIGPIPE."""

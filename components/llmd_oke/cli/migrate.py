@@ -34,8 +34,8 @@ Write = Annotated[bool, typer.Option("--write", help="Write the file; without it
 
 @dataclass(frozen=True)
 class Migration:
-    """Text of a stack file with current keys, and the keys that were replaced; equal to the file's own text if it has
-    no deprecated keys.
+    """Text of a stack file after its deprecated keys were replaced, and the replaced keys; equal to the file's own text
+    if it has none.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class Migration:
 
     @property
     def difference(self) -> str:
-        """Unified diff of the file; empty if nothing changes."""
+        """Unified diff of the stack file before and after the migration; empty if nothing changes."""
         return yaml_files.difference(self.before, self.after, str(self.path))
 
 
@@ -89,7 +89,8 @@ def migrate(
 
 
 def migration(path: Path) -> Migration:
-    """Return the migration of a stack file, or of a file that stacks build on.
+    """Replace the deprecated keys in a copy of a stack file, or of a file that stacks build on, and return
+    the result.
 
     Raises:
         KitError: the file is not YAML, or its anchors stand in the way.

@@ -56,7 +56,9 @@ _INSTEAD = (
 
 @dataclass(frozen=True)
 class ComputedEntry:
-    """A computed catalogue entry, the files that it was computed from, and its YAML text with the figures' sources."""
+    """Catalogue entry computed from a model's files, these files, and the entry's YAML text with the figures'
+    sources.
+    """
 
     model: "CatalogueModel"
     files: "tuple[ModelFile, ...]"
@@ -140,7 +142,8 @@ def _said(value: object) -> str:
 def computed_entry(
     files: "tuple[ModelFile, ...]", repository: str, revision: str | None, name: str | None
 ) -> ComputedEntry:
-    """Return the entry computed from config.json, and from the weights' index if there is one.
+    """Return the catalogue entry computed from a model's config.json, and from the index of its weights if there is
+    one.
 
     Raises:
         KitError: a file is no JSON object or is unsupported, or the name is invalid.

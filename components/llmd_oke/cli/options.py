@@ -137,15 +137,17 @@ def _options(parameter: Parameter) -> Iterator[Parameter]:
 def time_option(
     *names: str, about: str, least_s: float = 0.001, most_s: float = math.inf, default_s: float | None = None
 ) -> Any:
-    """Return an option whose value is a duration such as `10m`; its parameter gets seconds. `default_s` is used in the
-    help text only.
+    """Return a command-line option whose value is a duration such as `10m`; its parameter gets seconds. `default_s` is
+    used in the help text only.
     """
     text = f"{about}." if default_s is None else f"{about}; {time_text(default_s)} if left out."
     return typer.Option(*names, help=text, parser=_time_parser(least_s, most_s), metavar="TIME", show_default=False)
 
 
 def time_text(time_s: float) -> str:
-    """Return a duration in the format of these options, in the largest unit that gives a whole number."""
+    """Return a duration in seconds as text in the format of duration options (`10m`), in the largest unit that gives a
+    whole number.
+    """
     unit = next((unit for unit, length_s in _UNITS_S.items() if time_s >= length_s and not time_s % length_s), "s")
     return f"{time_s / _UNITS_S[unit]:g}{unit}"
 

@@ -13,13 +13,13 @@ from llmd_oke.planning.estimates import bring_up, costs
 from llmd_oke.planning.model_plan import UpdateWay
 
 MOST_DECISIONS = 5
-"""Pieces of advice that one screen shows."""
+"""Maximum number of pieces of advice that the summary of a plan shows."""
 
 MOST_MODELS = 6
-"""Models that one screen lists."""
+"""Maximum number of models that the summary of a plan lists."""
 
 LONGEST_LEGS = 2
-"""Number of the longest phases before the first token that the screen names."""
+"""Number of steps of the bring-up that the summary names: those that take longest before the first token."""
 
 _LEAST_LINES = 2
 """Least number of lines of a piece of advice before it is truncated, however small the terminal is."""
@@ -41,8 +41,8 @@ def minutes(seconds: float) -> str:
 
 
 def show_summary(stack: str, plan: Plan, release: str | None = None) -> None:
-    """Print a plan on one screen: at most five pieces of advice that need a decision, and the command that shows the
-    rest. `release` is shown instead of the release's name if given.
+    """Print a plan's summary on one screen: at most five pieces of advice that need a decision, and the command that
+    shows the rest. `release` is shown instead of the release's name if given.
     """
     output = console.output()
     table = Table.grid(padding=(0, 2))

@@ -58,7 +58,7 @@ def preflight(
 
 
 def print_findings(stack: str, findings: Sequence[Finding], *, as_json: bool) -> None:
-    """Print the findings about a stack, as text or as JSON."""
+    """Print the findings of checks of a stack's prerequisites, as text or as JSON."""
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [finding.as_json() for finding in findings]}, indent=2))
         return

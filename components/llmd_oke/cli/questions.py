@@ -15,13 +15,13 @@ from llmd_oke.cli import console
 from llmd_oke.operations.tenancy_offers import Offer
 
 MOST_OFFERS = 9
-"""Largest number of offers that a question lists."""
+"""Maximum number of offers that a question lists."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Question with the command's option for the same answer. `accepts` returns a description of valid answers if the
-    answer is invalid, otherwise None.
+    """Question to the user, with the command's option for the same answer. `accepts` returns a description of valid
+    answers if an answer is invalid, otherwise None.
     """
 
     option: str
@@ -46,8 +46,8 @@ def form_of(type_: Any) -> Callable[[str], str | None]:
 
 @dataclass
 class Answers:
-    """Answers of one run of a command. `asks` tells whether questions may be asked on the terminal; `assumptions` are
-    the defaults that the user didn't choose, as text.
+    """Answers of the user to a command's questions. `asks` tells whether questions may be asked on the terminal;
+    `assumptions` are the defaults that the user didn't choose, as text.
     """
 
     asks: bool
@@ -65,10 +65,10 @@ class Answers:
         *,
         is_example: bool = False,
     ) -> str:
-        """Return the answer: the option's value, otherwise the answer on the terminal, otherwise the first offer or the
-        default, which is recorded as assumed for the reason `why`. If there is none, the option is recorded as missing,
-        and the answer is empty. With `is_example` the default is recorded as assumed even if it was accepted on the
-        terminal.
+        """Return the answer to a question: the option's value (`given`), otherwise the answer on the terminal,
+        otherwise the first offer or the default, which is recorded as assumed for the reason `why`. If there is none,
+        the option is recorded as missing, and the answer is empty. With `is_example` the default is recorded as assumed
+        even if it was accepted on the terminal.
         """
         if given is not None:
             self._judge(question, given)

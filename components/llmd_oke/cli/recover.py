@@ -24,7 +24,7 @@ from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery, State
 from llmd_oke.operations.tenancy import StackTenancy
 
 DRIFTED = 3
-"""Exit code if something was changed by hand; 1 is an error, 2 an invalid command line."""
+"""Exit code of `llmd-oke drift` if something was changed by hand; 1 is an error, 2 an invalid command line."""
 
 Unlock = Annotated[
     bool, typer.Option("--unlock", help="Take the lock of the killed engine away first; no other one may be running.")
@@ -63,7 +63,7 @@ def drift(
 
 
 def changes_by_hand(project: Path, stack: str, *, rehearse: bool, through_tunnel: bool) -> Sequence[Drift]:
-    """Return the changes by hand in a stack, or in its rehearsal.
+    """Return the changes by hand in a deployed stack, or in its rehearsal.
 
     Raises:
         KitError: the state, OCI or the cluster can't be read, or the rehearsal isn't up.

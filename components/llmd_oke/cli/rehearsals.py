@@ -18,8 +18,9 @@ if TYPE_CHECKING:  # `check` loads no Pulumi CLI
 
 
 class Rehearsals(Protocol):
-    """Rehearsals of stacks on this machine (entry point `llmd_oke.rehearsals`). Each method raises a KitError if the
-    stack's rehearsal is not up, except `preview`, which starts it.
+    """Protocol of what the kit's commands do with rehearsals of stacks on this machine (entry point
+    `llmd_oke.rehearsals`). Each method raises a KitError if the stack's rehearsal is not up, except `preview`, which
+    starts it.
     """
 
     def drift(self, project: Path, stack: str, progress: "Progress") -> "Sequence[Drift]":
@@ -45,11 +46,15 @@ class Rehearsals(Protocol):
         ...
 
     def forget_losses(self, project: Path, stack: str, progress: "Progress") -> Sequence[str]:
-        """Take out of a rehearsed stack's state what OCI no longer has; return in words what is gone and stays."""
+        """Remove from a rehearsed stack's state the resources that the simulated OCI no longer has; return lines of
+        text on what is gone and what stays.
+        """
         ...
 
     def time_scale(self, project: Path, stack: str) -> float:
-        """Return the time scale of a rehearsal: wall seconds for a second of model time."""
+        """Return the time scale of a rehearsal: the wall time in seconds in which simulated servers do the work of one
+        second on the real hardware.
+        """
         ...
 
     def run_inside(
@@ -63,13 +68,14 @@ class Rehearsals(Protocol):
         interruptible: bool = False,
     ) -> int:
         """Run `llmd-oke COMMAND` inside a stack's rehearsal, with the rehearsed stack file; return its exit code. With
-        `measures` the command gets the list of what is simulated. An interruptible command ends by itself after Ctrl-C.
+        `measures` the command gets the list of simulated parts, to label its figures. An interruptible command ends by
+        itself after Ctrl-C.
         """
         ...
 
 
 def rehearsals() -> Rehearsals:
-    """Return the rehearsals of this installation.
+    """Return the implementation of rehearsals in this installation.
 
     Raises:
         KitError: the installation has none, or they need an extra that isn't installed.

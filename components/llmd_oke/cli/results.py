@@ -252,12 +252,12 @@ def _figures(row: Row) -> Table:
 
 
 def history_address(history: str | None, project: Path) -> str:
-    """Return the path or URL of stored results."""
+    """Return the path or URL of the history of stored results: `history`, or the project's default if None."""
     return history or str(project / "reports")
 
 
 def parse_hints(texts: Iterable[str]) -> Hints:
-    """Return the hints in texts such as `gpus=16`, with the catalogue's names of models and GPUs.
+    """Return facts about a deployment from texts such as `gpus=16`, with the catalogue's names of models and GPUs.
 
     Raises:
         KitError: a name is unknown, or a value is invalid.
@@ -277,7 +277,7 @@ def parse_hints(texts: Iterable[str]) -> Hints:
 
 
 def show_rejected(rejected: Sequence[Rejection]) -> None:
-    """Show the rows that could not be read, by file and line."""
+    """Show the rows of results that could not be read, by file and line."""
     for item in rejected[:MAX_REJECTED]:
         console.errors().print(f"[magenta]not read[/] {escape(str(item))}", soft_wrap=True)
     if len(rejected) > MAX_REJECTED:

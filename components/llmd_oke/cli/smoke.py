@@ -74,8 +74,8 @@ def smoke(
 
 @dataclass(frozen=True)
 class UpdateBenchmark:
-    """Smoke benchmark of an update: the summary of each model and the passports' paths. `failure` is the error if the
-    update misses a threshold, `error` the reason if there is no benchmark because it could not be run or read.
+    """Smoke benchmark of an update: the summary of each model and the passports' paths. `failure` is the error if a
+    threshold is missed, `error` the reason if the benchmark could not be run or read.
     """
 
     summaries: Sequence[Mapping[str, Any]] = ()
@@ -157,7 +157,8 @@ def _measured(stack: str, plan: Plan, how: RunContext, reports: Path) -> list["S
 
 
 def run_context(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> RunContext:
-    """Return the context of a benchmark from this machine. `ran` are versions of programs as NAME=VERSION.
+    """Return the context of a benchmark from this machine: time scale, simulated parts, and versions of programs
+    (`ran`) as NAME=VERSION.
 
     Raises:
         KitError: an element of `ran` contains no `=`.
@@ -203,8 +204,8 @@ def passport(
 
 
 def write_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
-    """Write the passports after a benchmark or an evaluation and show their paths. If the cluster can't be read, a
-    message is shown and no passport is written. Returns the paths.
+    """Write the passports of a stack's models after a benchmark or an evaluation, show their paths and return them. If
+    the cluster can't be read, a message is shown and no passport is written.
     """
     from llmd_oke.operations.passport import issue_passports  # noqa: PLC0415
 

@@ -163,7 +163,7 @@ def move(
 
 
 def save(pulumi: PulumiCli, file: Path | None = None, folder: Path = Path()) -> tuple[StateArchive, Path]:
-    """Write an archive of a stack's present state; return the archive and its whole path.
+    """Write an archive of a stack's present state; return the archive and its absolute path.
 
     Args:
         pulumi: the CLI and the stack.

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from llmd_oke.operations.status.status import StackStatus
 
 HEALTHY, WRONG, UNSEEN = 0, 1, 2
-"""Exit codes."""
+"""Exit codes of `llmd-oke status`: healthy, with a problem, and undetermined."""
 
 EVERY_S = 5.0
 
 ENDS_WITHIN_DAYS = 14
-"""As in the alert CertificateExpires (`values/monitoring/rules.yaml`)."""
+"""Number of days before its expiry from which a certificate is a problem, as in the alert CertificateExpires
+(`values/monitoring/rules.yaml`).
+"""
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")]
 Once = Annotated[bool, typer.Option("--once", help="Look once; this is what it does without `--watch`.")]

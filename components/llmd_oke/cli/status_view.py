@@ -31,7 +31,7 @@ _NONE = "-"
 
 
 def screen(status: StackStatus) -> RenderableType:
-    """Return the status as a renderable; symptoms come first."""
+    """Return a stack's status as Rich renderable for a terminal of 80 columns; symptoms come first."""
     reading = status.reading
     kubernetes = "" if isinstance(reading.kubernetes, Unread) else f"  Kubernetes {reading.kubernetes}"
     taken = f"{reading.taken:%Y-%m-%d %H:%M:%S} UTC"
@@ -221,7 +221,7 @@ def _unread(name: str, part: Unread) -> Text:
 
 
 def status_document(status: StackStatus) -> dict[str, Any]:
-    """Return the status as plain data. A part that could not be read is `{"unread": why}`."""
+    """Return a stack's status as plain data for JSON. A part that could not be read is `{"unread": REASON}`."""
     reading = status.reading
     return document(
         "stack cluster namespace release taken kubernetes healthy symptoms nodes servers units models load_source basis"

@@ -78,7 +78,8 @@ def support(
 
 
 def add_status(archive: "Archive", stack: str, plan: Plan, how: RunContext, url: str | None) -> "StackStatus":
-    """Add the status, the data that it was made from, and the logs of its pods to the archive; return the status.
+    """Read the status of a stack, and add it with its data and the logs of the stack's pods to a support archive;
+    return the status.
 
     Raises:
         KitError: there is no kubeconfig, or its user can't sign in.

@@ -23,7 +23,7 @@ def plain_cells(*cells: str | Text) -> list[Text]:
 
 @dataclass(frozen=True)
 class FittingTable:
-    """A table if its cells fit the width; otherwise a paragraph for each row."""
+    """Rich table that becomes a paragraph for each row if its cells don't fit the terminal's width."""
 
     table: Table
 

@@ -39,7 +39,7 @@ def token(
 
 
 def signer_of(auth: Auth | None, profile: str | None) -> RequestSigner:
-    """Return the signer of requests for a way to sign in.
+    """Return the signer of OCI requests for a sign-in method and a profile of OCI's configuration file.
 
     Raises:
         KitError: the signer can't be created; the message says why.
@@ -53,7 +53,8 @@ def signer_of(auth: Auth | None, profile: str | None) -> RequestSigner:
 
 
 def sign_in_of(settings: Mapping[str, str], auth: Auth | None = None, profile: str | None = None) -> SignIn:
-    """Return the way to sign in: that of the arguments, otherwise that of the stack's `oci:` config.
+    """Return the sign-in to OCI that a command uses: that of the arguments, otherwise that of the stack's `oci:`
+    config.
 
     Raises:
         KitError: the kit doesn't support the way to sign in of the stack's config.
@@ -64,7 +65,7 @@ def sign_in_of(settings: Mapping[str, str], auth: Auth | None = None, profile: s
 
 
 def client_of(who: SignIn, region: str) -> SignedOciClient:
-    """Return a client of OCI for a region.
+    """Return a client of OCI for a region that signs in by `who`.
 
     Raises:
         KitError: the way to sign in isn't available; the message says why.

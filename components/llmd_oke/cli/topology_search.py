@@ -14,8 +14,8 @@ from llmd_oke.cli.loading import load_only
 
 @dataclass(frozen=True)
 class ServingNeeds:
-    """Needs of a model's users: lengths of requests in tokens, limits of mean latencies in milliseconds, and either the
-    requests per second to carry or the number of GPUs to use.
+    """Needs of a model's users, for which a topology is searched: lengths of requests in tokens, limits of mean
+    latencies in milliseconds, and either the requests per second to carry or the number of GPUs to use.
     """
 
     model: str
@@ -30,8 +30,8 @@ class ServingNeeds:
 
 @dataclass(frozen=True)
 class FoundTopology:
-    """A topology with its number of copies, the GPUs of the whole nodes that it uses, and the highest requests per
-    second within the latency limits.
+    """Topology found by the search, with its number of copies, the GPUs of the whole nodes that it uses, and the
+    highest requests per second within the latency limits.
     """
 
     topology: str
@@ -42,7 +42,9 @@ class FoundTopology:
 
 @dataclass(frozen=True)
 class FoundTopologies:
-    """Topologies that meet the needs, best first, with the basis of their figures, and a sentence about it."""
+    """Topologies that meet the needs of a model's users, best first, with the basis of their figures (measured,
+    calibrated or a bound), and a sentence about it.
+    """
 
     topologies: Sequence[FoundTopology]
     basis: Basis
@@ -50,7 +52,7 @@ class FoundTopologies:
 
 
 class TopologySearch(Protocol):
-    """Search of topologies in this installation (entry point `llmd_oke.topology_searches`)."""
+    """Protocol of the search for topologies (entry point `llmd_oke.topology_searches`)."""
 
     def __call__(self, needs: ServingNeeds) -> FoundTopologies:
         """Return the topologies that meet the needs. Raises a KitError if none does; its remedy names needs that can be
@@ -60,7 +62,7 @@ class TopologySearch(Protocol):
 
 
 def topology_search() -> TopologySearch:
-    """Return the search of this installation.
+    """Return the implementation of the topology search in this installation.
 
     Raises:
         KitError: the installation has none, or it needs an extra that isn't installed.

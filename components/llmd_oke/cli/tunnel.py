@@ -98,8 +98,8 @@ def during(project: Path, stack: str, progress: Progress) -> Generator[None]:
 
 
 def api_server_access(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
-    """Return the context in which the API server is reachable during a command: a tunnel of the command, or nothing to
-    open. In the latter case a note is shown if the stack's objects need a tunnel and none is open.
+    """Return the context in which a command reaches the API server: a tunnel that the command opens, or an empty one.
+    In the latter case a note is shown if the stack's objects need a tunnel and none is open.
     """
     if through_tunnel:
         return during(project, stack, console.progress())
@@ -167,7 +167,7 @@ def _cluster_stack(project: Path, stack: str) -> _ClusterStack:
 def tunnel_options_of(
     stack: StackConfig, cluster_id: str | None = None, bastion_id: str | None = None
 ) -> TunnelOptions:
-    """Return the cluster and bastion of a tunnel; the arguments override those of the stack.
+    """Return which cluster and bastion a tunnel uses; the arguments override those of the stack.
 
     Raises:
         KitError: neither the argument nor the stack file has the OCID of the cluster.
