@@ -45,12 +45,14 @@ RENEWED_AFTER_S = 300.0
 """Longest use of a session token in seconds before it is renewed; half of its remaining lifetime if that is shorter."""
 
 AGAIN_S = 30.0
-"""Pause in seconds after a failed renewal."""
+"""Pause in seconds after a failed renewal of the session token."""
 
 
 @dataclass(frozen=True)
 class TokenExchange:
-    """The identity domain that trusts the job's issuer, and the domain's OAuth client that exchanges tokens."""
+    """Identity domain of OCI that trusts the issuer of a CI job's token, and the domain's OAuth client that exchanges
+    tokens.
+    """
 
     domain_url: str
     client_id: str

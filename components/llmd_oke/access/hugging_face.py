@@ -14,7 +14,7 @@ CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 LONGEST_CONFIG_BYTES = 2**20
 LONGEST_INDEX_BYTES = 64 * 2**20
 LIMIT_S = 60.0
-"""Longest download of one file in seconds, from the request to the last byte."""
+"""Maximum duration of the download of one file in seconds, from the request to the last byte."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]{0,127}(/[\w-][\w.-]{0,127}){0,3}")
@@ -22,7 +22,7 @@ _REVISION = re.compile(r"[A-Za-z0-9][\w.-]{0,127}(/[\w-][\w.-]{0,127}){0,3}")
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A file of a model: `address` is its URL or path, `commit` the repository's commit, None if unknown."""
+    """File of a model: `address` is its URL or path, `commit` the repository's commit, None if unknown."""
 
     name: str
     address: str
@@ -31,7 +31,7 @@ class ModelFile:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the content, in hexadecimal."""
+        """SHA-256 of the file's content, in hexadecimal."""
         return sha256(self.content).hexdigest()
 
 

@@ -10,7 +10,7 @@ from llmd_base.errors import KitError
 
 
 class Auth(StrEnum):
-    """Sign-in method."""
+    """Method of signing in to OCI, such as an API key or an instance principal."""
 
     API_KEY = "api-key"
     INSTANCE_PRINCIPAL = "instance-principal"
@@ -39,14 +39,16 @@ KEY_MATERIAL = ("userOcid", "fingerprint", "privateKey", "privateKeyPath")
 
 @dataclass(frozen=True)
 class SignIn:
-    """A sign-in method and a profile of OCI's configuration file. For None the reader's own configuration decides."""
+    """Sign-in to OCI: a method and a profile of OCI's configuration file. For None the configuration of the user who
+    signs in decides.
+    """
 
     auth: Auth | None = None
     profile: str | None = None
 
     @property
     def words(self) -> list[str]:
-        """Command-line options by which the kit's commands use this sign-in."""
+        """Command-line options by which the kit's commands use this sign-in, as a list of words."""
         auth = ["--auth", str(self.auth)] if self.auth else []
         return [*auth, *(["--profile", self.profile] if self.profile else [])]
 

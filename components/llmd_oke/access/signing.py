@@ -93,7 +93,7 @@ class Signer:
 
 
 def http_date(when: datetime) -> str:
-    """Return a time in the form of HTTP headers: `Sat, 21 Nov 2026 08:00:00 GMT`."""
+    """Return a time in the format of HTTP headers: `Sat, 21 Nov 2026 08:00:00 GMT`."""
     return format_datetime(when.astimezone(UTC), usegmt=True)
 
 
@@ -104,7 +104,9 @@ def config_file() -> Path:
 
 
 def profile_name() -> str:
-    """Return the name of the profile: `$OCI_CLI_PROFILE`, `$OCI_CONFIG_PROFILE` or `DEFAULT`."""
+    """Return the name of the profile of OCI's configuration file: `$OCI_CLI_PROFILE`, `$OCI_CONFIG_PROFILE` or
+    `DEFAULT`.
+    """
     return os.environ.get("OCI_CLI_PROFILE") or os.environ.get("OCI_CONFIG_PROFILE") or DEFAULT_PROFILE
 
 
@@ -126,14 +128,14 @@ def api_key_signer(file: Path | None = None, profile: str | None = None) -> Sign
 
 @dataclass(frozen=True)
 class ProfileHome:
-    """Tenancy and region of a profile, None where it names none."""
+    """Tenancy and region of a profile of OCI's configuration file, None where it names none."""
 
     tenancy_id: str | None
     region: str | None
 
 
 def profile_home(profile: str | None = None) -> ProfileHome:
-    """The tenancy and the region that a profile of OCI's configuration file names.
+    """Return the tenancy and the region that a profile of OCI's configuration file names.
 
     Raises:
         KitError: the file or the profile can't be used.

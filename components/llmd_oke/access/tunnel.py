@@ -79,7 +79,9 @@ class TunnelOptions:
 
 @dataclass(frozen=True)
 class TunnelTarget:
-    """End of a tunnel: private host and port, the bastion's OCID, and the longest lifetime of a session in seconds."""
+    """End of a tunnel to a private API endpoint: host and port, the bastion's OCID, and the longest lifetime of a
+    session in seconds.
+    """
 
     bastion_id: str
     host: str
