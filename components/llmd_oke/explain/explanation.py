@@ -36,9 +36,9 @@ from llmd_oke.program.declare import Declared
 
 @dataclass(frozen=True)
 class FieldExplanation:
-    """Origin of a rendered value. It has the keys of the stack file that the value changes with, each with the other
-    value that was tried, the lines of the catalogue that contain the value, and the component that writes it. `untried`
-    are the keys for which no other value could be tried.
+    """Origin of a rendered field: the keys of the stack file that the value changes with, each with the other value
+    that was tried, the lines of the catalogue that contain the value, and the component that writes it. `untried` are
+    the keys for which no other value could be tried.
     """
 
     field: ObjectField

@@ -15,8 +15,8 @@ _STEP = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
 
 @dataclass(frozen=True)
 class ObjectField:
-    """Rendered Kubernetes object, by kind and name, and the steps that lead to one of its fields; the whole object
-    without steps.
+    """Field of a rendered Kubernetes object, by the object's kind and name and the keys and indices that lead to the
+    field; the whole object without them.
     """
 
     kind: str
@@ -28,12 +28,12 @@ class ObjectField:
         return f"{self.kind}/{self.name}" + "".join(_written(step) for step in self.steps)
 
     def of(self, objects: Objects) -> object:
-        """Return the field's value among rendered objects; None where the object or the field is missing."""
+        """Return the field's value among rendered objects; None if the object or the field is missing."""
         return _at(objects.get((self.kind, self.name)), self.steps)
 
     def in_other(self, objects: Objects, before: Objects) -> object:
-        """Return the field's value in another rendering of the stack, `objects`. Where the object got another name
-        there, the one of its kind with the most similar name is taken that isn't in the rendering `before`.
+        """Return the field's value in another rendering of the stack, `objects`. If the object has another name there,
+        the one of its kind with the most similar name that isn't in the rendering `before` is used.
         """
         new = [name for kind, name in objects if kind == self.kind and (kind, name) not in before]
         if (self.kind, self.name) in objects or not new:
@@ -43,8 +43,8 @@ class ObjectField:
 
 
 def object_field(text: str, objects: Objects) -> ObjectField:
-    """Parse the notation of an object or a field of it. The first step may be any key that occurs only once in the
-    object.
+    """Parse a text such as `Deployment/NAME.spec.replicas`, which names an object or one of its fields. The first key
+    after the object may be any key that occurs only once in it.
 
     Raises:
         KitError: there is no such object or field; the message names similar ones.

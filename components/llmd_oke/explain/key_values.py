@@ -1,4 +1,6 @@
-"""Values of a stack's keys, each with its origin: a file that says it, a default, the catalogue, or another key."""
+"""Values of a stack's keys, each with its origin: a stack file, a file that it builds on, a default, the catalogue, or
+another key.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,15 +19,15 @@ from llmd_oke.planning import Plan, plan_stack_file
 from llmd_oke.planning.model_plan import ModelPlan
 
 Origin: TypeAlias = Literal["stack file", "base", "default", "release", "catalogue", "key"]
-"""What a value is from: the stack's own file, a file that it builds on, a default of the kit, the release or a model of
-the catalogue, or another key.
+"""Origin of a key's value: the stack's own file, a file that it builds on, a default of the kit, the release or a model
+of the catalogue, or another key.
 """
 
 
 @dataclass(frozen=True)
 class KeyValue:
-    """Value of a key. `source` is the file with the value, and `line` the line in it; for a value that follows from
-    another key, that key; empty for a default.
+    """Value of a stack-file key with its origin. `source` is the file with the value, and `line` the line in it; for a
+    value that follows from another key, that key; empty for a default.
     """
 
     path: str
@@ -36,7 +38,8 @@ class KeyValue:
 
 
 def written_values(project: Path, stack: str) -> list[KeyValue]:
-    """Return the values that the stack file and the files that it builds on say, in the order of the merged object.
+    """Return the values that are written in the stack file and the files that it builds on, in the order of the merged
+    object.
 
     Raises:
         KitError: a file doesn't exist, or is not YAML.
@@ -46,8 +49,9 @@ def written_values(project: Path, stack: str) -> list[KeyValue]:
 
 
 def effective_values(project: Path, stack: str) -> list[KeyValue]:
-    """Return these and the values of keys that are left out, as planning takes them: defaults, what comes from release
-    and catalogue, and what follows from other keys. Keys that mean nothing where they are left out are not among them.
+    """Return the values that are written in a stack's files, and those of keys that are left out, as planning takes
+    them: defaults, values from release and catalogue, and values that follow from other keys. Keys without effect when
+    left out aren't included.
 
     Raises:
         KitError: a file doesn't exist, or is not YAML.

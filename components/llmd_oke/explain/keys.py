@@ -1,4 +1,4 @@
-"""Keys of a stack file: their values, what the schema says of them, and other values to try."""
+"""Keys of a stack file: their values, their JSON Schemas, and other values to try."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _FIRST_VALUES: Mapping[str, Sequence[object]] = {"integer": (1, 16, 64), "number
 
 @dataclass(frozen=True)
 class StackKey:
-    """Key of a stack file with its value. `file` and `line` are the place that sets it, None where the value is a
+    """Key of a stack file with its value. `file` and `line` tell where the value is written, None if it is a
     default.
     """
 
@@ -50,8 +50,8 @@ class StackFile:
         return [self.key(path, value) for path, value in leaves(known)]
 
     def key(self, path: str, value: object) -> StackKey:
-        """Return a key with the place that sets it. For a key that is written in a short form it is that of the
-        enclosing key.
+        """Return the key at a path with the place of its value. For a key inside a value in short form it is the place
+        of the enclosing key.
         """
         if value_at(self.object, path) is None:
             return StackKey(path, value)
@@ -60,8 +60,8 @@ class StackFile:
         return StackKey(path, value, origin.line, origin.source.name)
 
     def with_values(self, values: Mapping[str, object]) -> dict[str, Any]:
-        """Return a copy of the parsed stack file with other values; `values` maps paths such as `models[0].name` to
-        them.
+        """Return a copy of the parsed stack file with other values; `values` has the new values by paths such as
+        `models[0].name`.
 
         Raises:
             KitError: a path leads into a list item that doesn't exist.
@@ -76,7 +76,7 @@ class StackFile:
 
 
 def value_at(document: object, path: str) -> object:
-    """Return the value at a path such as `models[0].name` in a parsed document; None where the path leads nowhere."""
+    """Return the value at a path such as `models[0].name` in a parsed document; None if the path doesn't exist."""
     for step in steps(path):
         if isinstance(document, Mapping):
             document = cast("Mapping[object, object]", document).get(step)
@@ -88,7 +88,7 @@ def value_at(document: object, path: str) -> object:
 
 
 def other_values(path: str, value: object) -> Iterator[object]:
-    """Yield other values to try for a key, those that the schema names first. The stack may be invalid with some of
+    """Yield other values to try for a key, those in the key's JSON Schema first. The stack may be invalid with some of
     them.
     """
     nodes = schema_nodes(path, with_texts=False)

@@ -1,4 +1,4 @@
-"""Plans and renderings of a stack with other values of its keys, compared with those of the stack as it is."""
+"""Plans and renderings of a stack with other values of its keys, compared with those of the unchanged stack."""
 
 import json
 import re
@@ -20,15 +20,15 @@ from llmd_oke.program.declare import Declared
 _DIGEST = re.compile(r"-?(?<![0-9a-zA-Z])(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,64}(?![0-9a-zA-Z])")
 
 Objects = Mapping[tuple[str, str], Mapping[str, Any]]
-"""Inputs of resources by kind and name, names without digests."""
+"""Inputs of rendered resources by kind and name, names without digests."""
 
 View = Callable[[Plan], Plan]
-"""The part of a plan that is rendered."""
+"""Function that reduces a plan to the part that is rendered, to save time."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Key of the stack file with another value, and the plan of the stack with that value."""
+    """Other value of a stack-file key, and the plan of the stack with that value."""
 
     key: StackKey
     value: object
@@ -37,16 +37,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class Untried:
-    """Key of the stack file for which no other value could be deployed, and why the first one that was
-    tried couldn't.
-    """
+    """Stack-file key for which no other value could be deployed, and the reason for the first value that was tried."""
 
     key: StackKey
     why: str
 
 
 class StackProbes:
-    """A stack with its plan, and its plans and renderings with other values of single keys.
+    """Stack with its plan, and its plans and renderings with other values of single keys.
 
     `companions` are values of further keys, by path, that all of these plans have instead of the stack file's.
     """
@@ -92,7 +90,7 @@ class StackProbes:
 
     @cached_property
     def probes(self) -> Sequence[Probe | Untried]:
-        """Another value for each key that has a value in the stack, with the plan that it gives, or the reason why
+        """Return, for each key with a value in the stack, another value with the plan that results, or the reason why
         there is none.
         """
         return [self.probe(key) for key in self.file.known_keys()]
@@ -115,7 +113,7 @@ class StackProbes:
         return [item for item in found if not item.type.startswith("llmd-oke:")]
 
     def together(self, probes: Sequence[Probe]) -> Plan | None:
-        """Return the plan of the stack with the values of all the probes at once; None where that stack can't be
+        """Return the plan of the stack with the other values of all the probes at once; None if that stack can't be
         deployed.
         """
         try:
@@ -190,8 +188,8 @@ def identity(resource: Declared) -> tuple[str, str]:
 
 
 def same_plan(first: Plan, second: Plan) -> bool:
-    """Tell whether two plans declare the same resources: they are equal but for advice and the stack file's
-    own text.
+    """Tell whether two plans declare the same resources: they may differ only in advice and in the stack
+    file's text.
     """
     return _declared(first) == _declared(second)
 
@@ -213,7 +211,7 @@ def in_cluster(plan: Plan) -> Plan:
 
 
 def of_cluster(plan: Plan) -> Plan:
-    """The plan as a stack has it that makes the cluster alone, which is rendered in a third of the time."""
+    """Return the plan reduced to the cluster without models, which is rendered in a third of the time."""
     if plan.layer != "all":
         return plan
     return replace(plan, config=plan.config.model_copy(update={"layer": "cluster"}))

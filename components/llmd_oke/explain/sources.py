@@ -15,7 +15,7 @@ from llmd_oke.planning import Plan
 from llmd_oke.values import project_values, values_folder
 
 MOST_LINES = 6
-"""Lines that are shown."""
+"""Maximum number of lines of the catalogue that are shown for a value."""
 
 _SHARED = ("vllm", "serving", "router", "storage", "bench", "scaling", "monitoring", "operators", "endpoint-pickers")
 """Folders of `values/` whose files are for all stacks."""
@@ -27,8 +27,8 @@ _LEAST_NUMBER = 100
 
 @dataclass(frozen=True)
 class CatalogueLine:
-    """Line of a file of the catalogue. `file` is relative to the kit or, for an entry of the project's own, to the
-    project.
+    """Line of a catalogue file that contains a rendered value. `file` is relative to the kit or, for an entry of the
+    project's own, to the project.
     """
 
     file: str
