@@ -179,7 +179,7 @@ def _application(chart: ChartRelease) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FolderChanges:
-    """Names of the files that a rendering has written, left unchanged and removed in a directory."""
+    """Names of the files in a directory that a rendering has written, left unchanged and removed."""
 
     written: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
@@ -187,7 +187,8 @@ class FolderChanges:
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> FolderChanges:
-    """Write the files to a directory, and remove those files of earlier calls that aren't in `files`.
+    """Write rendered files to a directory, and remove files of earlier calls that aren't in `files`; return what
+    changed.
 
     The record lists a file before it is written and until it is removed, so that the next call completes an
     interrupted one.

@@ -106,7 +106,7 @@ class RequiredSecret:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """An object that Pulumi would create and that isn't rendered, with the reason."""
+    """Object that Pulumi would create and that isn't rendered, with the reason."""
 
     name: str
     reason: str
