@@ -1,1 +1,3 @@
-"""Continuous integration of stacks: changes of pull requests, promotion of merges, and news of nights."""
+"""Continuous integration of stacks: changes in pull requests, promotion of merges, and nightly checks of upstream
+projects.
+"""

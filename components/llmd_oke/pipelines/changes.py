@@ -18,11 +18,12 @@ from llmd_oke.pipelines.records import ProjectChanges, Snapshots, StackSnapshot,
 from llmd_oke.pipelines.revisions import commit_of, kit_command, merge_base, revision_folder
 
 SNAPSHOT_LIMIT_S = 600.0
-"""Limit in seconds of the snapshots of all stacks of one side; a stack takes about 2 s."""
+"""Limit in seconds for the snapshots of all stacks at one of the two commits; a stack takes about 2 s."""
 
 
 def changes_since(project: Path, revision: str, progress: Progress, diagrams: Path | None = None) -> ProjectChanges:
-    """Return the changes of the project's files since the branch left `revision`.
+    """Compare the stacks of the project's files with those of the commit at which the branch left `revision`; return
+    the changes.
 
     Args:
         project: the project, in a Git repository with its history.
@@ -47,7 +48,7 @@ def changes_since(project: Path, revision: str, progress: Progress, diagrams: Pa
 
 
 def compared(old: Snapshots, new: Snapshots, base: str, head: str, *notes: str) -> ProjectChanges:
-    """Return the changes from one side's stacks to the other's."""
+    """Return the changes of a project's stacks from one commit's snapshots to another's."""
     before, after = ({item.stack: item for item in side.stacks} for side in (old, new))
     found = [_change(before.get(name), after.get(name), name) for name in sorted({*before, *after})]
     told = list(notes)

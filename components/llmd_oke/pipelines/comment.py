@@ -26,16 +26,18 @@ MARK = "<!-- llmd-oke pipeline -->"
 """First line of the comment, by which the next run finds it."""
 
 LIMITS: Mapping[str, int] = {"github": 65_536, "gitlab": 1_000_000}
-"""Most characters of a comment: of GitHub (its API refuses longer bodies with `body is too long (maximum is 65536
-characters)`), and of a note of GitLab (docs.gitlab.com, "Instance limits", 1,000,000 characters). They are held to in
-bytes of UTF-8, which are more.
+"""Maximum length of a comment by platform: GitHub's API refuses longer bodies with `body is too long (maximum is 65536
+characters)`, GitLab's notes have at most 1,000,000 characters (docs.gitlab.com, "Instance limits"). Both are applied to
+bytes of UTF-8, of which a text has at least as many.
 """
 
 MAX_ROWS = 60
-"""Most resources of a preview, and most stacks of the overview, that are shown; the others are counted."""
+"""Maximum number of a preview's resources, and of stacks in the overview, that a comment shows; the others
+are counted.
+"""
 
 MAX_LISTED = 20
-"""Most items of a list that are shown; the others are counted."""
+"""Maximum number of items of a list that a comment shows; the others are counted."""
 
 _FULL, _SHORT, _OVERVIEW = 2, 1, 0
 """Levels of detail: all, without diagrams and tables of resources, the overview alone."""
@@ -47,8 +49,8 @@ _LABEL = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "`
 
 @dataclass(frozen=True)
 class Reports:
-    """Results of the jobs of a pull request, by stack where they ran for each. `artifacts` is the address of the run's
-    files; empty if there is none.
+    """Results of the jobs of a pull request, by stack for those that run once per stack. `artifacts` is the URL of the
+    run's files; empty if there is none.
     """
 
     changes: ProjectChanges | None
@@ -59,8 +61,8 @@ class Reports:
 
 
 def comment(reports: Reports, limit: int) -> str:
-    """Return the comment as Markdown, at most `limit` bytes long: details are left out from the least important on, and
-    the comment says so.
+    """Return the comment on a pull request as Markdown, at most `limit` bytes long: the least important details are
+    left out first, which the comment says.
     """
     for detail in (_FULL, _SHORT, _OVERVIEW):
         parts = [MARK, *_parts(reports, detail)]
@@ -217,7 +219,7 @@ def _declared(change: TouchedStack) -> Iterator[str]:
 
 
 def preview_markdown(report: PreviewReport) -> str:
-    """Return a preview as Markdown, for the summary of its job."""
+    """Return the report of a preview as Markdown, for the summary of its job."""
     return "\n\n".join([f"### {code(report.stack)}: {headline(report.counts)}", *_preview_parts(report, _FULL)]) + "\n"
 
 
@@ -244,7 +246,7 @@ def _resource(item: PreviewedResource) -> str:
 
 
 def rehearsal_markdown(report: RehearsalReport) -> str:
-    """Return a rehearsal as Markdown, for the output of its job."""
+    """Return the report of a rehearsal as Markdown, for the output of its job."""
     return "\n\n".join([f"### {code(report.stack)}", *_rehearsal_parts(report, _FULL)]) + "\n"
 
 
@@ -284,15 +286,15 @@ def _figure(value: float | None) -> str:
 
 
 def headline(counts: Mapping[str, int]) -> str:
-    """Return the counts of a preview: `2 to create, 1 to replace, 5 unchanged`. The steps of a replacement count as
-    one.
+    """Return the counts of a preview, by operation, as text: `2 to create, 1 to replace, 5 unchanged`. The steps of a
+    replacement count as one.
     """
     known = [f"{counts[kind]} to {kind}" for kind in OPERATIONS if counts.get(kind)]
     return ", ".join([*known, f"{counts.get('same', 0)} unchanged"]) if known else "no changes"
 
 
 def changed_text(counts: Mapping[str, int]) -> str:
-    """Return what an update did to resources: `2 created, 5 unchanged`."""
+    """Return the counts of an update, by operation, as text: `2 created, 5 unchanged`."""
     known = [f"{count} {sentence(kind)}d" for kind, count in counts.items() if kind not in _QUIET and count]
     return ", ".join([*known, f"{counts.get('same', 0)} unchanged"])
 
@@ -301,7 +303,7 @@ _QUIET = ("same", "read")
 
 
 def diagram(stack: StackSnapshot) -> str:
-    """Return a stack as a flow chart of Mermaid, which comments of GitHub and GitLab draw: clients, routers, servers by
+    """Return a stack as a Mermaid flow chart, which comments of GitHub and GitLab draw: clients, routers, servers by
     role, and pools with their nodes.
     """
     lines = ["flowchart LR"]
@@ -341,7 +343,7 @@ def _identifier(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text from outside as Markdown that shows it: one line without markup, HTML, links, mentions and
+    """Return an untrusted text as Markdown that shows it literally: one line without markup, HTML, links, mentions and
     references to issues.
     """
     return _REFERENCES.sub("<!-- -->", plain(text))

@@ -12,15 +12,17 @@ import yaml
 from llmd_oke.pipelines.stages import StagesFile
 
 JOBS_FILE = ".gitlab/stack-jobs.yml"
-"""Path of the hidden jobs in the repository."""
+"""Path in the repository of the file with the hidden jobs that child pipelines extend."""
 
 MAX_NEEDS = 49
-"""Most jobs whose results the comment waits for, beside the parent's (docs.gitlab.com, CI/CD YAML, `needs`: 50)."""
+"""Maximum number of jobs that the job for the comment may wait for, besides the parent's (docs.gitlab.com, CI/CD YAML,
+`needs`: 50).
+"""
 
 
 def promotion_pipeline(stages: StagesFile, minutes: Mapping[str, int]) -> str:
-    """Return the child pipeline of a merge: a job for each stage, each after the one before it. A stage with approval
-    is a manual job of its environment, which GitLab protects. `minutes` is the time limit by stack.
+    """Return the child pipeline of a merge as YAML: a job for each stage, each after the one before it. A stage with
+    approval is a manual job of its environment, which GitLab protects. `minutes` is the time limit by stack.
     """
     jobs = {
         f"promote {stage.stack}": {
@@ -36,9 +38,9 @@ def promotion_pipeline(stages: StagesFile, minutes: Mapping[str, int]) -> str:
 
 
 def stacks_pipeline(kinds: Sequence[str], stacks: Sequence[str], *, comments: bool) -> str:
-    """Return a child pipeline with a job of each kind (`preview`, `rehearse`, `drift`, `verify`) for each stack. With
-    `comments` one more job reads what all of them and the parent's job `changes` left, and comments on the merge
-    request. Without any job there is one that says so, as GitLab refuses an empty pipeline.
+    """Return a child pipeline as YAML with a job of each kind (`preview`, `rehearse`, `drift`, `verify`) for each
+    stack. With `comments`, a further job reads the results of these jobs and of the parent's job `changes`, and
+    comments on the merge request. If there are no jobs, a single job says so, as GitLab refuses an empty pipeline.
     """
     jobs: dict[str, Any] = {f"{kind} {stack}": _job(kind, stack) for kind in kinds for stack in stacks}
     if comments:

@@ -1,4 +1,4 @@
-"""Report of a preview: what an update would change, and why it would be refused."""
+"""Report of a preview: the changes that an update would make, and the reasons why it would be refused."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,7 +10,7 @@ from llmd_oke.pipelines.records import Operation, PreviewedResource, PreviewRepo
 from llmd_oke.planning import Plan, advice_of_update
 
 OPERATIONS: tuple[Operation, ...] = ("delete", "replace", "create", "update")
-"""Operations that change something, those that a reviewer must see first."""
+"""Operations of the engine that change a resource, in the order of their importance for a reviewer."""
 
 _WITHOUT_EXISTENCE = ("llmd-oke:index:", "pulumi:")
 

@@ -1,4 +1,4 @@
-"""Promotion of a commit to one stack: update, smoke benchmark, regression gates, and the way back on failure.
+"""Promotion of a commit to one stack: update, smoke benchmark, regression gates, and rollback on failure.
 
 The last good commit is deployed again by its own stack file, program and kit. It stands in the history of results,
 beside the benchmark that it passed.
@@ -29,7 +29,7 @@ from llmd_oke.pipelines.revisions import REHEARSALS, REQUIREMENTS, kit_command, 
 from llmd_oke.values import is_checkout
 
 NOT_BACK = 4
-"""Exit code of a promotion that failed and that could not be taken back; 1 is one that was, or that began nothing."""
+"""Exit code of a promotion that failed and whose rollback failed too; 1 means that the stack is as it was before."""
 
 Verdict = Literal["deployed", "refused", "rolled back", "not rolled back", "nothing to go back to"]
 
@@ -37,7 +37,9 @@ GOOD_FILE = "good.json"
 
 
 class GoodDeployment(PipelineRecord):
-    """The last commit of a stack that passed: its benchmark's time in the history (None if it had none), and when."""
+    """Last commit of a stack that passed its promotion: the time of its benchmark in the history (None if it had none),
+    and when it passed.
+    """
 
     commit: CommitName
     run: Line | None
@@ -68,14 +70,14 @@ class DeployAttempt(PipelineRecord):
 
 
 class Judgement(PipelineRecord):
-    """Result of the regression gates: breaches, and remarks on what was not compared."""
+    """Result of a stack's regression gates: violated gates, and remarks on figures that could not be compared."""
 
     breaches: Lines = ()
     notes: Lines = ()
 
 
 class Promotion(PipelineRecord):
-    """Promotion of a commit to a stack, and what became of it."""
+    """Promotion of a commit to a stack, and its outcome."""
 
     stack: StackName
     verdict: Verdict
@@ -86,7 +88,9 @@ class Promotion(PipelineRecord):
 
     @property
     def exit_code(self) -> int:
-        """0 if the commit is deployed, 1 if it isn't and the stack is as before, `NOT_BACK` if it is neither."""
+        """Exit code of the promotion: 0 if the commit is deployed, 1 if it isn't and the stack is as before, otherwise
+        `NOT_BACK`.
+        """
         return {"deployed": 0, "refused": 1, "rolled back": 1}.get(self.verdict, NOT_BACK)
 
 
@@ -97,7 +101,8 @@ def promote(
     deploy: Callable[[str], DeployAttempt],
     judge: Callable[[GoodDeployment | None], Judgement],
 ) -> Promotion:
-    """Deploy a commit and hold it against the last good one; deploy that again if it fails.
+    """Deploy a commit and compare its benchmark with that of the last good commit; on failure, deploy the last good
+    commit again.
 
     Args:
         stack: the stack's name.
@@ -162,7 +167,7 @@ class _Document(_Told):
 
 @dataclass(frozen=True)
 class StackDeployer:
-    """Updates of one stack to commits, each by the kit's own command in a process of its own.
+    """Deployer of commits to one stack, each by the kit's own command in a process of its own.
 
     `rehearse` updates the stack's rehearsal instead; `options` are further options of `llmd-oke up`.
     """
@@ -248,8 +253,8 @@ class StackDeployer:
 
 
 def judge(store: FileStore, stack: str, gates: Sequence[Gate], good: GoodDeployment | None) -> Judgement:
-    """Apply regression gates to the newest benchmark of a stack, against that of the last good commit. Without one of
-    the two nothing is compared, which a note says.
+    """Apply regression gates to the newest benchmark of a stack, compared with that of the last good commit. If one of
+    the two is missing, nothing is compared, which a note says.
 
     Raises:
         KitError: the history doesn't answer.
@@ -314,7 +319,7 @@ def _good_file(stack: str, rehearsed: bool) -> str:
 
 
 def promotion_markdown(promotion: Promotion) -> str:
-    """Return a promotion as Markdown, for the summary of its job."""
+    """Return a promotion's outcome as Markdown, for the summary of its job."""
     return "\n\n".join(_promotion_parts(promotion)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Records that the jobs of a pipeline pass on as JSON files: stacks at a commit, changes, previews and rehearsals.
+"""Records that the jobs of a pipeline exchange as JSON files: stacks at a commit, changes, previews and rehearsals.
 
 A job that runs code nobody has read yet writes them, a job that runs code of the main branch reads them. So texts and
 lists are bounded, names are names, and nothing in a record is Markdown.
@@ -13,13 +13,13 @@ from llmd_bench.files import write_whole
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
 MAX_FILE_BYTES = 8 * 2**20
-"""Most bytes of a record's file; that of a stack with 72 GPUs has 30 KiB."""
+"""Maximum size in bytes of a record's file; that of a stack with 72 GPUs has 30 KiB."""
 
 MAX_LINE = 600
-"""Most characters of a text; longer ones are cut."""
+"""Maximum number of characters of a text in a record; longer texts are truncated."""
 
 MAX_ITEMS = 500
-"""Most items of a list; further ones are left out."""
+"""Maximum number of items of a list in a record; further items are left out."""
 
 
 def _line(value: Any) -> Any:
@@ -32,10 +32,10 @@ def _few(value: Any) -> Any:
 
 
 Line = Annotated[str, BeforeValidator(_line)]
-"""Text on one line, cut after `MAX_LINE` characters."""
+"""Text on one line in a record, truncated after `MAX_LINE` characters."""
 
 Lines = Annotated[tuple[Line, ...], BeforeValidator(_few)]
-"""Texts, at most `MAX_ITEMS`."""
+"""List of texts in a record, of at most `MAX_ITEMS` items."""
 
 StackName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 """Name of a stack file, without organization and project."""
@@ -47,7 +47,7 @@ Operation = Literal["delete", "replace", "create", "update"]
 
 
 class PipelineRecord(BaseModel):
-    """Record of a pipeline: frozen, without unknown keys."""
+    """Base class of a pipeline's records: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -60,7 +60,7 @@ class PricedPart(PipelineRecord):
 
 
 class PolicyBreach(PipelineRecord):
-    """PolicyBreach of one of the project's policies."""
+    """Violation of one of the project's policies by a stack."""
 
     policy: Line
     level: Literal["advisory", "mandatory"]
@@ -76,7 +76,7 @@ class ServersOfRole(PipelineRecord):
 
 
 class SnapshotModel(PipelineRecord):
-    """A model of a stack: servers by role, and the way its requests take."""
+    """Model of a stack: its servers by role, and the way of requests to them."""
 
     name: Line
     topology: Line
@@ -87,7 +87,7 @@ class SnapshotModel(PipelineRecord):
 
 
 class NodesOfPool(PipelineRecord):
-    """A pool of GPU nodes."""
+    """Pool of GPU nodes of a stack."""
 
     name: Line
     shape: Line
@@ -95,7 +95,7 @@ class NodesOfPool(PipelineRecord):
 
 
 class StackSnapshot(PipelineRecord):
-    """A stack as its file, values and program have it at one commit.
+    """Snapshot of a stack at one commit: what it plans, costs and declares.
 
     Attributes:
         stack: the stack's name.
@@ -139,8 +139,8 @@ class StackSnapshot(PipelineRecord):
 
 
 class Snapshots(PipelineRecord):
-    """All stacks of a project at one commit, or of a working tree if `commit` is None. `requirements` is the digest of
-    the locked packages that the program runs with.
+    """Snapshots of all stacks of a project at one commit, or of a working tree if `commit` is None. `requirements` is
+    the digest of the locked packages that the program runs with.
     """
 
     commit: CommitName | None
@@ -161,8 +161,8 @@ class TouchedStack(PipelineRecord):
 
 
 class ProjectChanges(PipelineRecord):
-    """Stacks that differ between two commits, and the names of the others. `notes` say what the comparison can't
-    tell.
+    """Stacks of a project that differ between two commits, and the names of the others. `notes` are limits of the
+    comparison.
     """
 
     base: CommitName
@@ -178,7 +178,9 @@ class ProjectChanges(PipelineRecord):
 
 
 class PreviewedResource(PipelineRecord):
-    """Resource that an update changes, with the paths of changed inputs; those of `replaced_by` replace it."""
+    """Resource that an update changes, with the paths of changed inputs; `replaced_by` are the inputs that cause its
+    replacement.
+    """
 
     operation: Operation
     resource: Line
@@ -215,7 +217,9 @@ class PreviewReport(PipelineRecord):
 
 
 class PassportExcerpt(PipelineRecord):
-    """The figures of a passport that a reviewer reads, in its own units; None if the benchmark doesn't have one."""
+    """Figures of a model's passport that reviewers read, with units in their names; None if the benchmark doesn't have
+    one.
+    """
 
     model: Line
     topology: Line
@@ -247,7 +251,7 @@ Record = TypeVar("Record", bound=PipelineRecord)
 
 
 def write_record(path: Path, record: PipelineRecord) -> None:
-    """Write a record as JSON, and make its folder.
+    """Write a record as JSON file, and create its folder.
 
     Raises:
         KitError: the file can't be written.
@@ -257,7 +261,7 @@ def write_record(path: Path, record: PipelineRecord) -> None:
 
 
 def read_record(path: Path, kind: type[Record]) -> Record:
-    """Read a record.
+    """Return the record in a JSON file, of type `kind`.
 
     Raises:
         KitError: the file can't be read, is too long, or has no such record.

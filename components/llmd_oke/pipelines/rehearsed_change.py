@@ -1,4 +1,4 @@
-"""Rehearsal of a stack's change: the stack as it was is deployed on this machine, then updated to what it is to be."""
+"""Rehearsal of a stack's change: its earlier version is deployed on this machine, then updated to the new one."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack

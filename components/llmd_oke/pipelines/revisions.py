@@ -1,4 +1,4 @@
-"""Git revisions of a project: a revision's files in a folder of their own, and the kit's commands run on them.
+"""Git revisions of a project: checkouts in temporary folders, and the kit's commands that run on them.
 
 In a checkout of the kit a revision brings the kit's code and data with it, so a command runs on those.
 """
@@ -19,7 +19,7 @@ GIT_LIMIT_S = 300.0
 """Limit in seconds of one Git command; a blobless clone of a large repository takes a minute."""
 
 REQUIREMENTS = ("requirements.lock", "requirements-oci.lock", "pyproject.toml")
-"""Files of a checkout of the kit by which its environment is installed."""
+"""Files of a checkout of the kit that determine the packages in its environment."""
 
 REHEARSALS, REPORTS = ".rehearsal", "reports"
 
@@ -28,7 +28,7 @@ _LINKED = (".venv", REHEARSALS, REPORTS)
 
 
 def git(folder: Path, *words: str, limit_s: float = GIT_LIMIT_S) -> str:
-    """Run Git in a folder, without hooks and questions; return its standard output without surrounding blanks.
+    """Run Git in a folder, without hooks and prompts; return its standard output without surrounding blanks.
 
     Raises:
         KitError: Git isn't installed, fails, or doesn't end within `limit_s`.
@@ -78,8 +78,8 @@ def merge_base(project: Path, revision: str) -> str:
 
 @contextmanager
 def revision_folder(project: Path, commit: str) -> Generator[Path]:
-    """Yield the project as it is at a commit, in a folder that goes with the block. It shares the project's rehearsals
-    and reports, and its environment if both are installed by the same requirements.
+    """Yield a temporary folder with the project's files at a commit, which is removed after the block. It shares the
+    project's rehearsals and reports, and its environment if both are installed by the same requirements.
 
     Raises:
         KitError: the repository doesn't have the commit, or the commit doesn't have the project.
@@ -111,8 +111,8 @@ def _content(file: Path) -> bytes:
 
 
 def kit_command(folder: Path, words: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-    """Return the argument list that runs `llmd-oke WORDS` on a project's folder, by the kit's own code at that revision
-    if it is a checkout of the kit, and the environment variables to add.
+    """Return the argument list and the additional environment variables that run `llmd-oke WORDS` on a project's
+    folder; in a checkout of the kit, by the kit's own code at that revision.
     """
     environment = {"LLMD_OKE_PROJECT": str(folder)}
     if is_checkout(folder):

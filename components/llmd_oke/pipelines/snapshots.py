@@ -1,4 +1,6 @@
-"""Snapshots of a project's stacks: what each one plans, costs, breaches and declares, without a cloud and a backend."""
+"""Snapshots of a project's stacks: what each one plans, costs, violates and declares, without access to a cloud or
+backend.
+"""
 
 import hashlib
 import json
@@ -29,21 +31,21 @@ from llmd_oke.program.declare import Declared
 
 
 def snapshots(project: Path, commit: str | None) -> Snapshots:
-    """Return the snapshots of all stacks that have a file; `commit` is the one that the folder has, None for changed
-    files.
+    """Return the snapshots of all stacks that have a file; `commit` is the commit of the folder's files, None if they
+    are changed.
     """
     found = tuple(snapshot(project, stack) for stack in stacks(project))
     return Snapshots(commit=commit, requirements=requirements(project), stacks=found)
 
 
 def requirements(project: Path) -> str:
-    """Return the digest of the files that lock the packages that programs run with."""
+    """Return a digest of the files that lock the packages with which the project's programs run."""
     files = (project / name for name in REQUIREMENTS)
     return _digest([file.read_text() if file.is_file() else "" for file in files])
 
 
 def snapshot(project: Path, stack: str) -> StackSnapshot:
-    """Return the snapshot of one stack; a stack that can't be deployed has its problems."""
+    """Return the snapshot of one stack; for a stack that can't be deployed, it has the problems instead."""
     try:
         plan = planning.plan_stack_file(project, stack, nodes_pull=True)
         organisation = read_organisation(project)

@@ -1,4 +1,6 @@
-"""The project's file of stages, `stacks/pipeline.yaml`: in which order a merge is deployed, and what stops it."""
+"""File of a project's stages, `stacks/pipeline.yaml`: the order in which a merge is deployed to stacks, and the
+conditions that stop it.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,34 +16,34 @@ from llmd_oke.config.base import ConfigPart, Items
 from llmd_oke.policies.organisation import read_choices
 
 STAGES_FILE = "stacks/pipeline.yaml"
-"""Path of the file in a project."""
+"""Path in a project of the file with its stages."""
 
 MAX_STAGES = 4
-"""Most stages, as GitHub's workflow file has a job for each."""
+"""Maximum number of stages, as GitHub's workflow file has a job for each."""
 
 
 class Stage(ConfigPart):
-    """Stack that a merge is deployed to."""
+    """Stage of a pipeline: a stack that a merge is deployed to."""
 
     stack: str
-    """Name of the stack file, and of the environment in GitHub or GitLab."""
+    """Name of the stage's stack, and of its environment in GitHub or GitLab."""
 
     approval: bool = False
-    """Whether somebody must approve each deployment."""
+    """Whether a person must approve each deployment to the stage."""
 
 
 class StagesFile(ConfigPart):
     """Stages of a project in order, each deployed once the one before it has passed, and regression gates."""
 
     stages: Annotated[Items[Stage], Field(min_length=1, max_length=MAX_STAGES)]
-    """Stages, the first one first."""
+    """Stages in the order of their deployment."""
 
     gates: Items[str] = ()
     """Conditions that fail a stage, such as `ttft_ms.p95>+10%`: its new benchmark against its last good one."""
 
     @property
     def parsed_gates(self) -> tuple[Gate, ...]:
-        """The regression gates."""
+        """Regression gates in parsed form."""
         return parse_gates(self.gates)
 
 
@@ -77,7 +79,8 @@ def _problems(file: StagesFile, project: Path) -> Iterator[Problem]:
 
 
 def unprotected_stages(stages: StagesFile, environments: Path) -> list[str]:
-    """Return the stages that ask for approval and whose environment in GitHub doesn't: nobody would be asked.
+    """Return the stages with `approval` whose environment in GitHub requires no reviewers, so that nobody would be
+    asked.
 
     Args:
         stages: the project's stages.

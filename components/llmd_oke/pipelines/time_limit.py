@@ -1,4 +1,6 @@
-"""Time limit of a CI job that updates a stack, from the limits of what its program declares."""
+"""Time limit of a CI job that updates a stack, computed from the timeouts of the resources that its program
+declares.
+"""
 
 import json
 import re
@@ -37,11 +39,11 @@ class TimeLimit:
 
     @property
     def minutes(self) -> int:
-        """Sum of all parts, rounded up to whole minutes."""
+        """Time limit in whole minutes: the sum of all parts, rounded up."""
         return ceil(sum(minutes for _, minutes in (*self.path, *self.upgraded)) + self.around)
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each part that takes more than seconds."""
+        """Yield a line of text for each part of the time limit that takes more than seconds."""
         for name, minutes in self.path:
             if minutes:
                 yield f"{minutes:5.0f} min  {name}"
@@ -51,7 +53,8 @@ class TimeLimit:
 
 
 def time_limit(project: Path, stack: str, plan: Plan) -> TimeLimit:
-    """Return the time limit of a stack, from the resources that its program declares without the Pulumi engine.
+    """Return the time limit for updates of a stack, from the resources that its program declares without the Pulumi
+    engine.
 
     Raises:
         InvalidStack: the stack can't be deployed.
@@ -69,7 +72,9 @@ def time_limit(project: Path, stack: str, plan: Plan) -> TimeLimit:
 
 
 def time_limit_of(resources: Sequence["Declared"], known: PipelineLimits, around: float) -> TimeLimit:
-    """Return the time limit for declared resources."""
+    """Return the time limit for updates of these resources; `around` is the time in minutes before and after the
+    update.
+    """
     by_urn = {resource.urn: resource for resource in resources}
     own = {resource.urn: _minutes(resource, known) for resource in resources}
     path = [by_urn[urn] for urn in _longest(by_urn, own)]

@@ -1,4 +1,6 @@
-"""News of others' work since the catalogue was written: moved tags of images, recipes of vLLM, releases of llm-d."""
+"""News from upstream projects since the catalogue was written: moved tags of images, recipes of vLLM, releases of
+llm-d.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +34,7 @@ class ReleaseSource(Entry):
 
 
 class UpstreamSources(Entry):
-    """Repositories to look at: recipes of the vLLM project, and those of releases."""
+    """Repositories that are checked for news: recipes of the vLLM project, and those with releases."""
 
     recipes: str
     releases: tuple[ReleaseSource, ...]
@@ -40,7 +42,7 @@ class UpstreamSources(Entry):
 
 @cache
 def upstream_sources() -> UpstreamSources:
-    """Return the repositories of `values/operations/upstream.yaml`."""
+    """Return the repositories that are checked for news (`values/operations/upstream.yaml`)."""
     return required_entry("operations", "upstream", UpstreamSources)
 
 
@@ -63,7 +65,9 @@ class UpstreamNews(PipelineRecord):
 def upstream_news(
     project: Path, models: Sequence[CatalogueModel], sources: UpstreamSources, progress: Progress
 ) -> UpstreamNews:
-    """Look at all sources; one that gives no answer doesn't keep the others from being looked at."""
+    """Check all upstream sources, and return their news; a source that doesn't answer doesn't prevent the
+    other checks.
+    """
     unanswered: dict[str, str] = {}
     images, recipes, releases = list[str](), list[str](), list[str]()
     progress.step("asking registries for the digests of images")
@@ -87,7 +91,8 @@ def upstream_news(
 
 
 def new_releases(source: ReleaseSource) -> list[str]:
-    """Return the tags of releases above the newest one in the catalogue, the newest first.
+    """Return the tags of a repository's releases that are newer than the newest one in the catalogue, the
+    newest first.
 
     Raises:
         KitError: the repository doesn't answer.
@@ -122,7 +127,7 @@ def _recipe_lines(news: RecipeNews) -> Iterator[str]:
 
 
 def upstream_markdown(news: UpstreamNews) -> str:
-    """Return the news as Markdown, for the summary of their job."""
+    """Return the news from upstream projects as Markdown, for the summary of a job."""
     parts = ["### Upstream"]
     titles = {"Tags that name another image": news.images, "Recipes": news.recipes, "Releases": news.releases}
     for title, lines in titles.items():
