@@ -37,7 +37,8 @@ def judged_plan(project: Path, stack: str, plan: Plan, organisation: Organisatio
 
 
 def declared_resources(project: Path, stack: str, plan: Plan) -> tuple[Declared, ...]:
-    """Return what a stack's program declares, with placeholders for secrets and for what only OCI knows.
+    """Return the resources that a stack's program declares, with placeholders for secrets and for values that only OCI
+    knows.
 
     Raises:
         KitError: the program refuses the stack, or can't be declared here.
@@ -48,7 +49,7 @@ def declared_resources(project: Path, stack: str, plan: Plan) -> tuple[Declared,
 def stack_violations(
     project: Path, stack: str, plan: Plan, organisation: Organisation, declared: Sequence[Declared]
 ) -> list[Violation]:
-    """Return the breaches of all policies that aren't off, by a stack and its declared resources."""
+    """Return the violations of all policies that aren't off, by a stack and its declared resources."""
     resources = [*map(policy_resource, declared), config_resource(project, stack)]
     return list(violations(resources, organisation, stack_facts(plan)))
 

@@ -15,7 +15,7 @@ from llmd_oke.operations.pulumi_cli import POLICY_PACK
 from llmd_oke.planning import Plan
 
 POLICIES_FILE = f"{POLICY_PACK}/policies.yaml"
-"""Path of the file in a project."""
+"""Path in a project of the file with an organisation's settings of the policies."""
 
 Level = Literal["off", "advisory", "mandatory"]
 
@@ -44,29 +44,32 @@ class Organisation(ConfigPart):
     """
 
     levels: dict[PolicyName, Level] = Field(default_factory=dict[PolicyName, Level])
-    """Levels by policy: `mandatory` refuses a stack, `advisory` tells, `off` is silent; `advisory` if left out."""
+    """Levels by policy: violations of `mandatory` ones refuse a stack, of `advisory` ones are shown as advice, of `off`
+    ones are ignored; `advisory` if left out.
+    """
 
     public_api: bool = False
     """Whether clusters may have a public API endpoint."""
 
     required_tags: Items[Text] = ()
-    """Tags that each resource of OCI that has tags must have: `key` for a free-form one, `Namespace.Key` for a defined
-    one."""
+    """Tags that each OCI resource must have if its type has tags: `key` for a free-form tag, `Namespace.Key` for a
+    defined one.
+    """
 
     monthly_usd: Annotated[float, Field(gt=0)] | None = None
-    """Most that a stack may cost in a month at list price, in US dollars; no bound if left out."""
+    """Maximum list price of a stack per month in US dollars; no maximum if left out."""
 
     regions: Items[Region] = ()
-    """Regions in which stacks may create something; any if left out."""
+    """Regions in which stacks may create resources; any if left out."""
 
     shapes: Items[Text] = ()
     """Shapes that nodes may have; any if left out."""
 
     protected: Items[Literal["cluster", "pools", "network", "file-systems"]] = ("cluster", "pools", "network")
-    """What must be protected from being deleted and replaced."""
+    """Kinds of resources that must be protected from deletion and replacement."""
 
     tags_suffice: Items[Text] = ()
-    """Beginnings of names of images that need no digest, such as `registry.example.com/`."""
+    """Prefixes of names of images that need no digest, such as `registry.example.com/`."""
 
     def level(self, policy: PolicyName) -> Level:
         """Return the level of a policy: mandatory, advisory or off."""

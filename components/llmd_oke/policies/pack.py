@@ -31,7 +31,7 @@ from llmd_oke.policies.rules import (
 )
 
 PACK = "llmd-oke"
-"""Name of the pack."""
+"""Name of the policy pack in Pulumi's engine."""
 
 _LEVELS = {
     "off": engine.EnforcementLevel.DISABLED,

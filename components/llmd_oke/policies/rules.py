@@ -12,7 +12,7 @@ from llmd_oke.serving import labels
 from llmd_oke.serving.stack_front_door import NAME
 
 CONFIG = "pulumi:config"
-"""Type of the resource that stands for a stack's settings beside `llmd-oke:stack`."""
+"""Type token of the pseudo-resource that stands for a stack's settings other than `llmd-oke:stack`."""
 
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"
 HTTPS_PORT = 443
@@ -257,14 +257,14 @@ RESOURCE_RULES: Mapping[PolicyName, ResourceRule] = {
     "shapes": shapes,
     "image-digests": image_digests,
 }
-"""Rules that look at each resource alone, by policy."""
+"""Rules that judge each resource alone, by policy."""
 
 STACK_RULES: Mapping[PolicyName, StackRule] = {
     "monthly-cost": monthly_cost,
     "client-authentication": client_authentication,
     "network-policies": network_policies,
 }
-"""Rules that look at a whole stack, by policy."""
+"""Rules that judge a whole stack, by policy."""
 
 
 def violations(
