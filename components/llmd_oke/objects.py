@@ -1,4 +1,5 @@
-"""Tools that all components are written with: Kubernetes objects as resources, entries of the catalogue, inputs, order.
+"""Helpers that all components share: Kubernetes objects as resources, lookup of catalogue entries, and inputs and
+dependencies of components.
 
 Each object is a resource of its own, so that previews, drift and diffs are for each object.
 """
@@ -20,10 +21,10 @@ from llmd_oke.config.deprecated_keys import DeprecatedArgument, deprecated_argum
 from llmd_oke.sdk_modules import plugin_version
 
 Manifest = Mapping[str, Any]
-"""An object in Kubernetes' own words; values may be outputs."""
+"""Kubernetes object as a mapping like its YAML; values may be Pulumi outputs."""
 
 PART_OF = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
-"""Labels of all that the kit declares in a cluster."""
+"""Labels of all objects that the kit declares in a cluster."""
 
 _SECRET_FIELDS = {"Secret": ["data", "stringData"]}
 """Fields that are secret in the state whoever filled them, by kind."""
@@ -39,41 +40,47 @@ else:  # the analyzer of component packages knows no unions, and other languages
 
 
 class OverrideArgs(TypedDict):
-    """Parts of a release that others take the place of."""
+    """Replacements for parts of a release."""
 
     router: NotRequired[str | None]
-    """Release whose endpoint picker, proxy and routing sidecar run."""
+    """Release whose endpoint picker, proxy and routing sidecar run instead; the release's own if left out."""
     vllm_image: NotRequired[str | None]
-    """Image of vLLM."""
+    """Image of vLLM; the release's if left out."""
     endpoint_picker_image: NotRequired[str | None]
-    """Image of the endpoint picker."""
+    """Image of the endpoint picker; the release's if left out."""
     routing_sidecar_image: NotRequired[str | None]
-    """Image of the routing sidecar."""
+    """Image of the routing sidecar; the release's if left out."""
     proxy_image: NotRequired[str | None]
-    """Image of Envoy."""
+    """Image of Envoy; the release's if left out."""
     attention_backend: NotRequired[str | None]
-    """vLLM's attention backend."""
+    """Value of vLLM's `--attention-backend` for all servers; the release's default if left out."""
     quick_reduce: NotRequired[str | None]
-    """Number format of all-reduce: NONE, FP, INT8, INT6 or INT4."""
+    """Number format of vLLM's quick all-reduce: NONE, FP, INT8, INT6 or INT4; that of the model's catalogue entry if
+    left out.
+    """
 
 
 class RegistryMirrorArgs(TypedDict):
-    """A private registry with copies of what is pulled."""
+    """Private registry with copies of all images and charts that are pulled."""
 
     prefix: str
-    """Registry and path in it, for example `iad.ocir.io/ai/mirror`. The whole names of copies begin with it."""
+    """Registry and path prefix, for example `iad.ocir.io/ai/mirror`. A copy's name is the prefix followed by the full
+    name of the original.
+    """
     pull_secret: NotRequired[str | None]
-    """Name of the Secret that pods pull with; none if left out, where nodes sign in themselves."""
+    """Name of the image pull Secret of all pods; none if left out, for nodes that authenticate themselves."""
 
 
 def registry_mirror(args: Mapping[str, Any]) -> MirrorRegistry | None:
-    """The private registry of a component's arguments; None where there is none."""
+    """Return the private registry in a component's arguments; None if they have none."""
     own: RegistryMirrorArgs | None = args.get("registry_mirror")
     return None if own is None else MirrorRegistry(own["prefix"], own.get("pull_secret"))
 
 
 def pulls_from(mirror: MirrorRegistry) -> pulumi.ResourceTransformation:
-    """Return the option of components by which the pods of all objects pull their images from a private registry."""
+    """Return the transformation by which the pods of all objects of a component pull their images from a private
+    registry.
+    """
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         if not args.type_.startswith("kubernetes:"):
@@ -84,7 +91,8 @@ def pulls_from(mirror: MirrorRegistry) -> pulumi.ResourceTransformation:
 
 
 class KubernetesObject(pulumi.CustomResource):
-    """An object by its manifest. It is the same resource that Pulumi's class of its kind would declare.
+    """Pulumi resource for a Kubernetes object from its manifest: the same resource that Pulumi's class for the object's
+    kind would declare.
 
     The kit's objects come from charts and templates, as manifests; they need no classes for the fields of every kind
     that Kubernetes has, which Pulumi's own take a fifth of a second to load.
@@ -98,10 +106,12 @@ class KubernetesObject(pulumi.CustomResource):
 
 
 class HelmRelease(pulumi.CustomResource):
-    """A release that Helm installs and waits for: the same resource that Pulumi's class `helm.v3.Release` declares."""
+    """Helm release that Pulumi's Kubernetes provider installs and waits for: the same resource that Pulumi's class
+    `helm.v3.Release` declares.
+    """
 
     status: pulumi.Output[Mapping[str, Any]]
-    """What Helm says of it, `namespace` among others; known once it is installed."""
+    """Status of the Helm release, such as its `namespace`; known once the release is installed."""
 
     def __init__(self, name: str, release: Mapping[str, Any], opts: pulumi.ResourceOptions) -> None:
         fields = {**release, "compat": "true", "status": None}
@@ -109,7 +119,9 @@ class HelmRelease(pulumi.CustomResource):
 
 
 def type_token(api_version: str, kind: str) -> str:
-    """Pulumi's name of a kind: `kubernetes:apps/v1:Deployment`. What has no group is of the group `core`."""
+    """Return Pulumi's type token of a kind: `kubernetes:apps/v1:Deployment`. Kinds without an API group are in the
+    group `core`.
+    """
     group = api_version if "/" in api_version else f"core/{api_version}"
     return f"kubernetes:{group}:{kind}"
 
@@ -120,7 +132,7 @@ def _with_version(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
 
 
 def when_declared(resource: pulumi.Resource, value: str) -> pulumi.Output[str]:
-    """A value that is known beforehand, as an output that waits for the resource.
+    """Return a known value as an output that resolves once a resource is declared.
 
     Unlike the object's own fields it is known in previews too.
     """
@@ -132,7 +144,7 @@ def when_declared(resource: pulumi.Resource, value: str) -> pulumi.Output[str]:
 
 
 def after(opts: pulumi.ResourceOptions, *needed: pulumi.Resource) -> pulumi.ResourceOptions:
-    """The options with more to wait for."""
+    """Return resource options with further dependencies: a copy of `opts` that also depends on `needed`."""
     return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(needed)))
 
 
@@ -188,12 +200,14 @@ def _by_name(value: Any) -> Any:
 
 
 def register_outputs(component: pulumi.ComponentResource) -> None:
-    """Tell the engine the outputs of a component: the attributes that its class declares."""
+    """Register the outputs of a component with the engine: the attributes that its class annotates."""
     component.register_outputs({name: getattr(component, name) for name in type(component).__annotations__})
 
 
 def mapped(value: pulumi.Input[str], function: Callable[[str], str]) -> Any:
-    """A function of a text, at once where the text is known: equal arguments make equal manifests then."""
+    """Return a function's result for a text: at once if the text is known, so that equal arguments make equal
+    manifests, otherwise as an output.
+    """
     return function(value) if isinstance(value, str) else pulumi.Output.from_input(value).apply(function)
 
 
@@ -208,18 +222,18 @@ def present(arguments: Mapping[str, Value | None]) -> dict[str, Value]:
 
 
 def given(arguments: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Copy the arguments of these names, without those that are left out."""
+    """Return the arguments of the given names, without those that are missing or None."""
     return {name: arguments[name] for name in names if arguments.get(name) is not None}
 
 
 def outputs(component: pulumi.ComponentResource) -> dict[str, Any]:
-    """Give the outputs that a component's class declares, by name, without those that the component doesn't have."""
+    """Return the outputs that a component's class annotates, by name, without those that the component hasn't set."""
     declared = [name for name in type(component).__annotations__ if not name.startswith("_")]
     return given(vars(component), *declared)
 
 
 def resolve_release(ref: ReleaseRef, override: OverrideArgs | None = None) -> catalogue.Release:
-    """The release of that name, or that record, with what the user put in place of its parts.
+    """Return the release of a name, or the given record, with the replacements of its parts applied.
 
     Raises:
         KitError: the catalogue has no such release.
@@ -229,7 +243,7 @@ def resolve_release(ref: ReleaseRef, override: OverrideArgs | None = None) -> ca
 
 
 def resolve_model(ref: ModelRef) -> catalogue.CatalogueModel:
-    """The model of that name, or that record.
+    """Return the catalogue's model of a name, or the given record.
 
     Raises:
         KitError: the catalogue has no such model.
@@ -238,7 +252,7 @@ def resolve_model(ref: ModelRef) -> catalogue.CatalogueModel:
 
 
 def resolve_shape(ref: ShapeRef) -> catalogue.Shape:
-    """The shape of that name, or that record.
+    """Return the catalogue's shape of a name, or the given record.
 
     Raises:
         KitError: the catalogue has no such shape.
@@ -253,5 +267,5 @@ def _entry(entry: Value | None, kind: str, name: str, names: list[str]) -> Value
 
 
 def is_update() -> bool:
-    """Tell whether the engine really changes things: not in previews, nor under Pulumi's mocks."""
+    """Tell whether the program runs in a real update: not in a preview, nor under Pulumi's mocks."""
     return not pulumi.runtime.is_dry_run() and not isinstance(get_monitor(), mocks.MockMonitor)

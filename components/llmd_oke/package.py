@@ -1,4 +1,4 @@
-"""The components as a Pulumi component package, for programs in other languages and for `pulumi package add`.
+"""Pulumi component package of the kit's components, for programs in other languages and for `pulumi package add`.
 
 This is the only module that touches `pulumi.provider.experimental`: what Pulumi calls experimental may move.
 """
@@ -23,15 +23,15 @@ NAME = "llmd-oke"
 
 
 def components() -> list[type[pulumi.ComponentResource]]:
-    """All components, by the kit's own registry: left to itself Pulumi would host every component class that it finds
-    imported.
+    """Return the classes of all components in the package, from the kit's own registry, since Pulumi would otherwise
+    host every component class that it finds imported.
     """
     public = [getattr(llmd_oke, name) for names in llmd_oke.REGISTRY.values() for name in names]
     return [entry for entry in public if isinstance(entry, type) and issubclass(entry, pulumi.ComponentResource)]
 
 
 def serve() -> None:
-    """Hosts the components for the Pulumi engine until it ends the process."""
+    """Host the components for the Pulumi engine until it ends the process."""
     main(provider(), sys.argv[1:])
 
 
@@ -97,5 +97,5 @@ def _inherited(args: type) -> list[type]:
 
 
 def schema() -> dict[str, Any]:
-    """The package's schema, as the engine gets it: what other languages see of the components."""
+    """Return the package's schema as the engine gets it, from which SDKs for other languages are generated."""
     return json.loads(provider().schema or "{}")

@@ -15,17 +15,20 @@ from types import ModuleType
 from typing import Any
 
 TYPES_OF_OUTPUTS = "outputs"
-"""The one module of a package whose names the package does not show as its own."""
+"""Name of the only module of a generated package whose names the package doesn't export."""
 
 
 @cache
 def plugin_version(package: str) -> str:
-    """The version of the plug-in that belongs to an installed package of Pulumi's: its own."""
+    """Return the version of the provider plug-in that belongs to an installed Pulumi package, which is the package's
+    own.
+    """
     return metadata.version(package)
 
 
 def load_by_module(package: str) -> None:
-    """Make the packages inside a package (`pulumi_oci`) load what is used of them, module by module.
+    """Make the subpackages of a generated Pulumi package (such as `pulumi_oci`) load only the modules of the classes
+    that are used.
 
     That is for those that Pulumi's SDK knows of and has not loaded yet. What is asked of one and has no module of its
     own is found as without this: by loading the whole package.

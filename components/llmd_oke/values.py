@@ -61,7 +61,7 @@ def required_entry(kind: str, name: str, type_: type[EntryType]) -> EntryType:
 
 
 VALUES = "values"
-"""The folder beside `Pulumi.yaml`."""
+"""Name of the folder with a project's own catalogue entries, beside `Pulumi.yaml`."""
 
 _MAX_LEVELS = 3
 """Of a file in it (`latency/MI300X/mine.yaml`); deeper ones are not looked for."""
@@ -72,7 +72,7 @@ _MAX_FILES = 2000
 @dataclass(frozen=True)
 class ProjectFile:
     """File in a project's `values/`, with its path relative to that folder. `outside` marks a link out of the folder,
-    and what is neither a file nor a folder.
+    and an item that is neither a file nor a folder.
     """
 
     path: str

@@ -153,7 +153,9 @@ def reserved_ranges() -> tuple[ReservedRange, ...]:
 
 
 class AgentPlugins(Entry):
-    """Oracle Cloud Agent plug-ins to enable and to disable on self-managed instances, and the plug-in that sends logs."""
+    """Oracle Cloud Agent plug-ins to enable and to disable on self-managed instances, and the plug-in that
+    sends logs.
+    """
 
     enabled: tuple[str, ...]
     disabled: tuple[str, ...]

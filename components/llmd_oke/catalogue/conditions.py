@@ -41,7 +41,9 @@ DEFAULT_BLOCK_SIZE = 16
 
 
 def conditions_of(row: Row) -> Conditions:
-    """Return the conditions of the servers that a row of the results table was measured on, as far as the row has them."""
+    """Return the conditions of the servers that a row of the results table was measured on, as far as the row
+    has them.
+    """
     return Conditions(
         image=row.image,
         release=row.release,

@@ -324,7 +324,9 @@ class EndpointPickerVersion(Entry):
         return [name for name in types if (known := self.plugins.get(name)) is not None and known.experimental]
 
     def own_refusals(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> Iterator[str]:
-        """Yield the reasons why a config from the stack file doesn't work with servers that are `disaggregated` or not."""
+        """Yield the reasons why a config from the stack file doesn't work with servers that are
+        `disaggregated` or not.
+        """
         yield from self._unread(config)
         types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
         known = [(name, plugin) for name in types if (plugin := self.plugins.get(name)) is not None]

@@ -1,4 +1,6 @@
-"""OCI alarms and logs of a created cluster: which alarms there are and who gets them, which logs are kept and how long."""
+"""OCI alarms and logs of a created cluster: which alarms there are and who gets them, which logs are kept and
+how long.
+"""
 
 from typing import Annotated, Literal
 

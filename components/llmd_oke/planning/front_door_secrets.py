@@ -221,7 +221,9 @@ def certificate_end(chain: str) -> datetime | None:
 
 
 def end_warning(certificate: Certificate, now: datetime | None = None) -> str | None:
-    """Return the warning that updates print when a certificate in the stack's config expires soon; None if it doesn't."""
+    """Return the warning that updates print when a certificate in the stack's config expires soon; None if it
+    doesn't.
+    """
     now = now or datetime.now(UTC)
     end = certificate_end(certificate.chain)
     if end is None or end - now >= _ENDS_SOON:

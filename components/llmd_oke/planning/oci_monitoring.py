@@ -1,4 +1,6 @@
-"""Plan and checks of OCI alarms and logs: which alarms apply to a stack's resources, and stacks that can't have them."""
+"""Plan and checks of OCI alarms and logs: which alarms apply to a stack's resources, and stacks that can't
+have them.
+"""
 
 from collections.abc import Iterator
 
