@@ -60,7 +60,7 @@ class TokenExchange:
 
     @property
     def token_url(self) -> str:
-        """URL of the domain's token endpoint."""
+        """URL of the token endpoint of the identity domain."""
         return f"{self.domain_url.rstrip('/')}/oauth2/v1/token"
 
 

@@ -33,7 +33,7 @@ class AdapterFacts(Entry):
 
 @cache
 def adapter_facts() -> AdapterFacts:
-    """Return the facts about LoRA adapters."""
+    """Return the catalogue's facts about LoRA adapters (`values/vllm/adapters.yaml`)."""
     return required_entry("vllm", "adapters", AdapterFacts)
 
 

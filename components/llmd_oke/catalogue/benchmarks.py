@@ -39,7 +39,7 @@ class JobFacts(Entry):
 
 @cache
 def bench_jobs() -> JobFacts:
-    """Return the settings of `values/bench/jobs.yaml`."""
+    """Return the settings of Jobs that benchmark and evaluate (`values/bench/jobs.yaml`)."""
     return required_entry("bench", "jobs", JobFacts)
 
 
@@ -57,7 +57,7 @@ class CanaryFacts(Entry):
 
 @cache
 def canaries() -> CanaryFacts:
-    """Return the settings of `values/bench/canaries.yaml`."""
+    """Return the settings of canaries, pods that send known prompts to servers (`values/bench/canaries.yaml`)."""
     return required_entry("bench", "canaries", CanaryFacts)
 
 
@@ -78,7 +78,7 @@ class InferencePerf(Entry):
 
 @follows_project
 def inference_perf() -> InferencePerf:
-    """Return the settings of `values/bench/inference-perf.yaml`."""
+    """Return inference-perf's image and how it is run (`values/bench/inference-perf.yaml`)."""
     return required_entry("bench", "inference-perf", InferencePerf)
 
 
@@ -120,19 +120,21 @@ class AcceptanceFacts(Entry):
 
 @cache
 def acceptance() -> AcceptanceFacts:
-    """Return the settings of `values/bench/acceptance.yaml`."""
+    """Return the thresholds and parameters of the acceptance test of GPU nodes (`values/bench/acceptance.yaml`)."""
     return required_entry("bench", "acceptance", AcceptanceFacts)
 
 
 class KvPathFacts(Entry):
-    """Number of memory regions of one layer's KV cache, by llm-d release."""
+    """Number of memory regions in which one block of a layer's KV cache is transferred (keys and values apart: 2), by
+    llm-d release.
+    """
 
     regions_per_layer: dict[str, int]
 
 
 @cache
 def kv_path() -> KvPathFacts:
-    """Return the facts of `values/bench/kv-path.yaml`."""
+    """Return the numbers of memory regions of a layer's KV cache by release (`values/bench/kv-path.yaml`)."""
     return required_entry("bench", "kv-path", KvPathFacts)
 
 
@@ -181,7 +183,7 @@ class Evals(Entry):
 
 @cache
 def evals() -> Evals:
-    """Return the accuracy figures of `values/evals/evals.yaml`."""
+    """Return the minimum scores of models and the published evaluations (`values/evals/evals.yaml`)."""
     return required_entry("evals", "evals", Evals)
 
 

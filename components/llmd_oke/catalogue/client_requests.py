@@ -47,7 +47,7 @@ class DroppedHeaders(Entry):
 
 
 class ClientRequests(Entry):
-    """Rules of `values/router/client-requests.yaml`.
+    """Rules for requests from clients (`values/router/client-requests.yaml`).
 
     Attributes:
         paths: permitted paths.
@@ -71,7 +71,7 @@ class ClientRequests(Entry):
 
     @property
     def dropped(self) -> list[str]:
-        """Names of the headers that are removed from requests."""
+        """Names of the headers that are removed from clients' requests."""
         return [name for row in self.headers for name in row.names]
 
     @property
@@ -82,5 +82,5 @@ class ClientRequests(Entry):
 
 @cache
 def client_requests() -> ClientRequests:
-    """Return the rules of `values/router/client-requests.yaml`."""
+    """Return the rules for requests from clients (`values/router/client-requests.yaml`)."""
     return required_entry("router", "client-requests", ClientRequests)

@@ -83,7 +83,7 @@ class GrowingSubnet(Entry):
 
 
 class SubnetLayout(Entry):
-    """Layout of a VCN's subnets."""
+    """Layout of a VCN's subnets: the ranges of fixed subnets, and the blocks of those that grow with the pools."""
 
     vcn_cidr: str
     vcn_prefixes: PrefixRange
@@ -94,7 +94,7 @@ class SubnetLayout(Entry):
     growing: dict[SubnetRole, GrowingSubnet]
 
     def dns_label(self, role: SubnetRole) -> str:
-        """Return the DNS label of a subnet."""
+        """Return the DNS label of the subnet with a role."""
         return (self.fixed.get(role) or self.growing[role]).dns_label
 
 
@@ -142,7 +142,7 @@ def subnets() -> SubnetLayout:
 
 @cache
 def security_rules() -> tuple[RuleEntry, ...]:
-    """Return all rows of the table of security rules."""
+    """Return all rows of the table of a network's security rules."""
     return required_entry("network", "security-rules", _Rules).rules
 
 
@@ -317,7 +317,7 @@ def node_comparison() -> NodeComparison:
 
 
 Group = Literal["nodes", "clusters"]
-"""Dynamic groups that policies may need."""
+"""Dynamic groups whose permissions IAM policies may grant: nodes, and clusters."""
 
 Phase = Literal["cluster", "nodes"]
 Scope = Literal["compartment", "network", "images", "keys", "reservations", "tags", "tenancy"]

@@ -46,7 +46,7 @@ class ContainerImage(Entry):
 
     @property
     def pinned(self) -> str:
-        """Reference for manifests: tag and, if known, digest."""
+        """Reference of the image for manifests: with tag and, if known, digest."""
         return f"{self.registry}/{self.repository}:{self.pinned_tag}"
 
     @property
@@ -180,7 +180,7 @@ class PullLimit(Entry):
 
 
 class Registries(Entry):
-    """Registries that limit pulls, by host name."""
+    """Limits on anonymous pulls, by host name of the registry."""
 
     pull_limits: dict[str, PullLimit]
 
@@ -239,7 +239,7 @@ class JobImages(Entry):
 
 @follows_project
 def job_images() -> JobImages:
-    """Return the images of `values/container-images/jobs.yaml`."""
+    """Return the images of Jobs that several parts of the kit run (`values/container-images/jobs.yaml`)."""
     return required_entry("container-images", "jobs", JobImages)
 
 
@@ -251,5 +251,5 @@ class EnvoyImage(Entry):
 
 @follows_project
 def envoy_image() -> ContainerImage:
-    """Return the image of `values/container-images/envoy.yaml`."""
+    """Return the Envoy image of routers and front doors (`values/container-images/envoy.yaml`)."""
     return required_entry("container-images", "envoy", EnvoyImage).image

@@ -111,7 +111,7 @@ class Weights(Entry):
 
     @property
     def files_gib(self) -> float:
-        """Size of the files on disk in GiB."""
+        """Size of the model's files on disk in GiB."""
         return self.stored_gib or self.gib
 
 

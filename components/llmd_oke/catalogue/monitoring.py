@@ -70,7 +70,7 @@ class Alert(Entry):
 
 
 class Rules(Entry):
-    """Rules of `values/monitoring/rules.yaml`."""
+    """Recording rules and alerts for Prometheus (`values/monitoring/rules.yaml`)."""
 
     recordings: tuple[Recording, ...]
     alerts: tuple[Alert, ...]
@@ -94,7 +94,7 @@ class Dashboard(Entry):
 
 
 class Dashboards(Entry):
-    """Dashboards of `values/monitoring/dashboards.yaml`."""
+    """Dashboards for Grafana (`values/monitoring/dashboards.yaml`)."""
 
     dashboards: tuple[Dashboard, ...]
 
@@ -119,13 +119,13 @@ def programs() -> dict[str, MetricsProgram]:
 
 @follows_project
 def rules() -> Rules:
-    """Return all recording rules and alerts."""
+    """Return all recording rules and alerts of the catalogue."""
     return required_entry("monitoring", "rules", Rules)
 
 
 @follows_project
 def dashboards() -> tuple[Dashboard, ...]:
-    """Return all dashboards."""
+    """Return all Grafana dashboards of the catalogue."""
     return required_entry("monitoring", "dashboards", Dashboards).dashboards
 
 

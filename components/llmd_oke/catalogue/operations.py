@@ -108,7 +108,7 @@ class DownloadRate(Entry):
 
 
 class WeightRates(Entry):
-    """Download rates by origin of the weights."""
+    """Download rates of weights by their origin: Hugging Face or Object Storage."""
 
     hugging_face: DownloadRate = Field(alias="hugging-face")
     object_storage: DownloadRate = Field(alias="object-storage")
@@ -164,7 +164,7 @@ class ServiceLimits(Entry):
 
 @cache
 def limits() -> ServiceLimits:
-    """Return the service limits of clusters and networks."""
+    """Return the names of OCI's service limits for clusters and networks."""
     return required_entry("limits", "oci", ServiceLimits)
 
 
@@ -185,7 +185,7 @@ class TagLimits(Entry):
 
 @cache
 def tag_limits() -> TagLimits:
-    """Return the limits of `values/limits/tags.yaml`."""
+    """Return OCI's limits for tags of a resource (`values/limits/tags.yaml`)."""
     return required_entry("limits", "tags", TagLimits)
 
 
@@ -203,7 +203,7 @@ class PipelineLimits(Entry):
 
 @cache
 def pipeline_limits() -> PipelineLimits:
-    """Return the limits of `values/limits/pipeline.yaml`."""
+    """Return the time limits of CI pipelines (`values/limits/pipeline.yaml`)."""
     return required_entry("limits", "pipeline", PipelineLimits)
 
 
@@ -263,7 +263,7 @@ class PipelineIdentities(Entry):
 
 @cache
 def pipeline_identities() -> dict[str, PipelineIdentity]:
-    """Return the identities of `values/iam/pipelines.yaml`."""
+    """Return the permissions of CI pipelines' identities, by name (`values/iam/pipelines.yaml`)."""
     return required_entry("iam", "pipelines", PipelineIdentities).identities
 
 

@@ -67,7 +67,7 @@ class HelmChart(Entry):
 
     @property
     def pinned(self) -> str:
-        """Reference for Helm, with the digest if known."""
+        """Reference of the chart for Helm, with the digest if known."""
         digest = self.artifact.digest if self.artifact else None
         return f"{self.reference}@{digest}" if digest else self.reference
 
@@ -375,7 +375,7 @@ def device_config() -> DeviceConfig:
 
 @cache
 def rdma() -> RdmaByFunctions:
-    """Return the settings of RDMA by virtual functions."""
+    """Return the settings of RDMA in pods by virtual functions of the nodes' ports."""
     return required_entry("operators", "rdma", RdmaByFunctions)
 
 
@@ -409,5 +409,7 @@ def gpu_stacks() -> GpuStacks:
 
 @cache
 def system_nodes() -> SystemNodes:
-    """Return the capacity of nodes without GPUs for routers."""
+    """Return how much of a node without GPUs is left for routers: CPUs per OCPU, and the capacity reserved for other
+    pods.
+    """
     return required_entry("operators", "system-nodes", SystemNodes)

@@ -18,7 +18,7 @@ from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.values import VALUES, ProjectFile, follows_project, project_values, values_folder
 
 KINDS: tuple[EntryKind[Any], ...] = (MODELS, SHAPES, GPUS, RELEASES, ENDPOINT_PICKERS, IMAGES, PRICES, LOCK)
-"""Kinds of entries that a project may have."""
+"""Kinds of catalogue entries that a project's own `values/` may have."""
 
 LATENCY = "latency"
 """Folder of latency figures in `values/`: files `latency/<GPU>/<model>.yaml`, which the tuner reads and validates."""

@@ -25,7 +25,7 @@ class MirrorRegistry:
 
     @property
     def registry(self) -> str:
-        """Host of the registry, without the path."""
+        """Host name of the private registry, without the path."""
         return self.prefix.partition("/")[0]
 
     def copy_of(self, image: ContainerImage) -> ContainerImage:

@@ -327,7 +327,7 @@ class Release(Entry):
     vllm: Vllm
 
     def has_flag(self, flag: Flag) -> bool:
-        """Tell whether the vLLM of the release has a flag."""
+        """Tell whether the vLLM of the release has a command-line flag."""
         first, last = (release(name) if name else None for name in (flag.since, flag.until))
         return (first is None or first.order <= self.order) and (last is None or self.order <= last.order)
 

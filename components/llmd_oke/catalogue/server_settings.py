@@ -100,7 +100,7 @@ class ServerSettings:
 
     @property
     def max_model_len(self) -> int:
-        """Maximum number of tokens in a sequence."""
+        """Maximum number of tokens in a sequence, prompt and output together."""
         return int(self.table["max_model_len"])
 
     @property

@@ -56,7 +56,7 @@ class ModelCacheFacts(Entry):
 
 @cache
 def model_cache() -> ModelCacheFacts:
-    """Return the settings of `values/storage/model-cache.yaml`."""
+    """Return the settings of model caches (`values/storage/model-cache.yaml`)."""
     return required_entry("storage", "model-cache", ModelCacheFacts)
 
 
@@ -87,7 +87,7 @@ class ScalingFacts(AwaitedDefinitions):
 
 @cache
 def scaling() -> ScalingFacts:
-    """Return the settings of `values/scaling/keda.yaml`."""
+    """Return the settings of KEDA ScaledObjects (`values/scaling/keda.yaml`)."""
     return required_entry("scaling", "keda", ScalingFacts)
 
 
@@ -104,7 +104,7 @@ class LeaderWorkerSetFacts(AwaitedDefinitions):
 
 @cache
 def leader_worker_sets() -> LeaderWorkerSetFacts:
-    """Return the facts of `values/serving/leader-worker-set.yaml`."""
+    """Return the facts about LeaderWorkerSets (`values/serving/leader-worker-set.yaml`)."""
     return required_entry("serving", "leader-worker-set", LeaderWorkerSetFacts)
 
 
@@ -134,7 +134,7 @@ def _ignored_words() -> frozenset[str]:
 
 @cache
 def handshake() -> Handshake:
-    """Return the facts of `values/vllm/handshake.yaml`."""
+    """Return the settings that vLLM's handshake before a KV transfer doesn't compare (`values/vllm/handshake.yaml`)."""
     return required_entry("vllm", "handshake", Handshake)
 
 
@@ -153,7 +153,7 @@ class Repositories(Entry):
 
 @cache
 def repositories() -> Repositories:
-    """Return the facts of `values/vllm/repositories.yaml`."""
+    """Return the flags and variables by which vLLM reads other repositories (`values/vllm/repositories.yaml`)."""
     return required_entry("vllm", "repositories", Repositories)
 
 
@@ -171,7 +171,7 @@ class WithoutRdma(Entry):
 
 @cache
 def without_rdma() -> WithoutRdma:
-    """Return the facts of `values/vllm/without-rdma.yaml`."""
+    """Return the settings and rates of KV transfer without RDMA (`values/vllm/without-rdma.yaml`)."""
     return required_entry("vllm", "without-rdma", WithoutRdma)
 
 

@@ -170,7 +170,7 @@ class Shape(Entry):
 
     @property
     def port_gbit_per_s(self) -> float:
-        """Rate of one RDMA port in Gbit/s."""
+        """Rate of one RDMA port of the shape in Gbit/s."""
         return self.rdma.port_gbit_per_s
 
     def devices(self, *, rdma: bool) -> dict[str, int]:
@@ -208,7 +208,7 @@ class NodeHardware(Protocol):
 
     @property
     def gpu(self) -> Gpu:
-        """Type of the node's GPUs."""
+        """Type of GPU that the node has."""
         ...
 
     @property

@@ -275,7 +275,7 @@ class BenchTarget:
 
 
 Way = Callable[["ClusterAccess", Plan, ModelPlan], HttpEndpoint]
-"""Function that returns the endpoint of a model of a stack."""
+"""Function that returns the HTTP endpoint of a model of a stack."""
 
 
 def _service_way(access: "ClusterAccess", plan: Plan, model: ModelPlan) -> HttpEndpoint:

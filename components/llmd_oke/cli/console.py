@@ -82,7 +82,7 @@ _MARGIN = 13
 
 
 def show_error(error: KitError) -> None:
-    """Show an error of the kit and its remedy."""
+    """Show an error of the kit with its remedy on standard error."""
     if isinstance(error, InvalidStack):
         show_problems(error.problems, error.verdict)
         return
@@ -177,7 +177,7 @@ def error_document(error: KitError) -> dict[str, Any]:
 
 
 def problem_document(problem: Problem) -> dict[str, Any]:
-    """Return one problem of a file as plain data."""
+    """Return one problem of a file as plain data for JSON."""
     return document("file path line value accepted why", problem, value=_plain(problem))
 
 

@@ -36,7 +36,7 @@ _UPDATES: Mapping[UpdateWay, str] = {
 
 
 def minutes(seconds: float) -> str:
-    """Return a duration in minutes and seconds: `66:40`."""
+    """Return a duration in seconds as text in minutes and seconds: `66:40`."""
     return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
 
 

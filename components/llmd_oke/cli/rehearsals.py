@@ -24,7 +24,7 @@ class Rehearsals(Protocol):
     """
 
     def drift(self, project: Path, stack: str, progress: "Progress") -> "Sequence[Drift]":
-        """Return the changes by hand in a rehearsed stack."""
+        """Return the changes by hand in a rehearsed stack: those by other programs than Pulumi."""
         ...
 
     def preview(self, project: Path, stack: str, progress: "Progress") -> "Preview":

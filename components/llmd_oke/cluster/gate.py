@@ -57,7 +57,7 @@ class NodeGate(pulumi.ComponentResource):
     """
 
     passed: pulumi.Output[str]
-    """OCID of the pool, known once the Job has succeeded."""
+    """OCID of the pool, known once the gate's Job has succeeded."""
 
     def __init__(self, name: str, args: NodeGateArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:NodeGate", name, inputs(self, args), opts)

@@ -21,7 +21,7 @@ from llmd_oke.objects import given, inputs, is_update, outputs, present
 EXEC_API_VERSION = "client.authentication.k8s.io/v1beta1"
 
 TUNNEL_LIMIT_S = 900.0
-"""Longest wait for a tunnel to the API server, in seconds."""
+"""Maximum time in seconds that an update waits for a tunnel to the API server."""
 
 POLL_S = 2.0
 ANSWER_S = 10.0
@@ -54,7 +54,7 @@ class OidcArgs(TypedDict):
 
 
 class OkeClusterArgs(TagArgs):
-    """Arguments of a cluster."""
+    """Arguments of an OKE cluster."""
 
     region: str
     """Region of the cluster."""
@@ -374,7 +374,7 @@ class AddOns(pulumi.ComponentResource):
     """
 
     names: pulumi.Output[list[str]]
-    """Names of the add-ons."""
+    """Names of the add-ons that are installed."""
 
     def __init__(self, name: str, args: AddOnsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:AddOns", name, inputs(self, args), opts)

@@ -184,7 +184,7 @@ class NodeImage(pulumi.ComponentResource):
 
 
 def joined_cluster(cluster: JoinedCluster) -> NodeClusterArgs:
-    """Return the facts that nodes need to join the cluster."""
+    """Return the facts that nodes need to join a cluster, which is a component or these facts themselves."""
     return cluster.for_nodes if isinstance(cluster, OkeCluster) else cluster
 
 
@@ -373,7 +373,7 @@ def duration(minutes: int) -> str:
 
 
 def pod_network(network: NodeNetworkArgs, max_pods: int) -> dict[str, Any]:
-    """Return a node pool's settings of the pod network."""
+    """Return the settings of the pod network for a node pool of OKE."""
     subnet_id = network.get("pod_subnet_id")
     if subnet_id is None:
         return {"cni_type": "FLANNEL_OVERLAY"}

@@ -1,5 +1,5 @@
-"""Front door of a stack: one address for all models, with TLS, authentication, limits for clients, and weights of
-units.
+"""Front door of a stack: one address for all models, with TLS, authentication, limits for clients, and weights of units
+(each a router and its servers).
 """
 
 from typing import Annotated, Literal

@@ -59,7 +59,7 @@ class Servers(ConfigPart):
 
 
 class Topology(ConfigPart):
-    """Servers of one unit: either prefill and decode servers, or aggregated servers.
+    """Servers of one unit (a router and its servers): either prefill and decode servers, or aggregated servers.
 
     The short form is one string: `8p-tp1-4d-tp2` or `agg-tp1-16r`; with data and expert parallelism `agg-tp1dp8ep-2r`.
     """
@@ -98,7 +98,7 @@ class Topology(ConfigPart):
     __hash__ = ConfigPart.__hash__
 
     def servers(self) -> dict[Role, Servers]:
-        """Return the servers of each role that the unit has, in the order prefill, decode, aggregated."""
+        """Return the servers of each role that a unit has, in the order prefill, decode, aggregated."""
         return {role: servers for role in ROLES if (servers := getattr(self, role)) is not None}
 
     @property
@@ -113,7 +113,7 @@ class Topology(ConfigPart):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of one unit."""
+        """Number of GPUs of one unit (a router and its servers)."""
         return sum(servers.replicas * servers.gpus for servers in self.servers().values())
 
     def __str__(self) -> str:
@@ -227,8 +227,8 @@ class Slo(ConfigPart):
 
 
 class ServersScaling(ConfigPart):
-    """Limits and thresholds for the number of servers of one role in each unit. A server is added while the average
-    over the servers exceeds any threshold.
+    """Limits and thresholds for the number of servers of one role in each unit (a router and its servers). A server is
+    added while the average over the servers exceeds any threshold.
     """
 
     min_replicas: Count
@@ -276,7 +276,7 @@ class Scaling(ConfigPart):
     """
 
     prefill: PrefillScaling | None = None
-    """Scaling of each unit's prefill servers; their number is fixed if left out."""
+    """Scaling of the prefill servers in each unit; their number is fixed if left out."""
 
     decode: DecodeScaling | None = None
     """Scaling of each unit's decode servers; their number is fixed if left out."""
@@ -338,10 +338,12 @@ class ModelConfig(ConfigPart):
     """Name of the model's Kubernetes objects; if left out, `model` in lower case with dashes for dots."""
 
     topology: Topology
-    """Servers of one unit, in short form (`8p-tp1-4d-tp2`, `agg-tp1-16r`) or in long form."""
+    """Servers of one unit (a router and its servers), in short form (`8p-tp1-4d-tp2`, `agg-tp1-16r`) or in
+    long form.
+    """
 
     copies: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1
-    """Number of identical units. KV cache is transferred only within a unit."""
+    """Number of identical units, each a router and its servers. KV cache is transferred only within a unit."""
 
     router: RouterConfig = RouterConfig()
     """Endpoint picker and proxy in front of the servers."""
@@ -369,6 +371,6 @@ class ModelConfig(ConfigPart):
         return self.name or self.model.lower().replace(".", "-").replace("_", "-")
 
     def most_replicas(self, role: Role) -> int:
-        """Return the maximum number of servers of a role that one unit can have, with scaling."""
+        """Return the maximum number of servers of a role, with scaling, in one unit (a router and its servers)."""
         scaled = self.scaling.servers().get(role) if self.scaling else None
         return scaled.max_replicas if scaled else self.topology.servers()[role].replicas

@@ -53,7 +53,7 @@ class RenderedObject:
 
     @property
     def kind(self) -> str:
-        """Kind of the object, without group."""
+        """Kind of the rendered object, without API group."""
         return self.manifest["kind"]
 
     @property
@@ -63,7 +63,7 @@ class RenderedObject:
 
     @property
     def name(self) -> str:
-        """Name of the object."""
+        """Name of the rendered object."""
         return self.manifest["metadata"]["name"]
 
 
@@ -143,7 +143,7 @@ class Rendering:
 
     @property
     def waves(self) -> int:
-        """Number of waves that have objects or charts."""
+        """Number of waves (steps of a deployment, one after the other) that have objects or charts."""
         return len({part.wave for part in (*self.objects, *self.charts)})
 
 

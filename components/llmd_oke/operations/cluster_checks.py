@@ -42,7 +42,7 @@ class UsedCertificate:
 
 @dataclass(frozen=True)
 class StoredSecret:
-    """Type and data (base64) of a Secret."""
+    """Type and data (values in base64) of a Kubernetes Secret."""
 
     type: str
     data: Mapping[str, str]

@@ -30,7 +30,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True)
 class GuideServers:
-    """Servers of one role that a guide's Deployment runs."""
+    """Servers of one role (prefill or decode) that a guide's Deployment runs."""
 
     namespace: str
     name: str
@@ -58,12 +58,12 @@ class GuideDeployment:
 
     @property
     def namespace(self) -> str:
-        """Namespace of the servers."""
+        """Namespace of the guide's servers."""
         return self.servers[0].namespace
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all servers."""
+        """Number of GPUs of all of the guide's servers."""
         return sum(item.replicas * item.gpus for item in self.servers)
 
     @property

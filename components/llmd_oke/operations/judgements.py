@@ -36,7 +36,7 @@ class AssumptionKind(StrEnum):
     FORECAST = "forecast"
     """Figure that was computed for the assumed load, and that holds for that load only."""
     LIMIT = "limit"
-    """Limit that holds at any load."""
+    """Limit that applies at any load, such as a latency target."""
 
 
 class Tolerances(Entry):

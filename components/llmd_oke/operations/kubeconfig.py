@@ -1,4 +1,4 @@
-"""Kubeconfig for access to a stack's cluster from this machine."""
+"""Kubeconfigs and clients by which commands reach a stack's cluster from this machine."""
 
 import os
 from collections.abc import Generator

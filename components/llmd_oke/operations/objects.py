@@ -20,5 +20,5 @@ def texts(item: object, field: str) -> dict[str, str]:
 
 
 def plain(item: object) -> dict[str, object]:
-    """Return an object as plain data for JSON or YAML."""
+    """Return a Kubernetes object as plain data for JSON or YAML."""
     return cast("dict[str, object]", getattr(item, "to_dict")())  # noqa: B009 - not declared in lightkube's types

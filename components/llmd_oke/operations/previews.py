@@ -41,7 +41,7 @@ class ResourceChange:
 
     @property
     def name(self) -> str:
-        """The resource's name."""
+        """Name of the resource in the Pulumi program."""
         return self.urn.rsplit("::", 1)[-1]
 
     @property
@@ -74,7 +74,7 @@ class Preview:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of resources by operation (`create`, `same`, …)."""
+        """Number of resources by operation (`create`, `same`, …)."""
         counts: dict[str, int] = {}
         for change in self.changes:
             counts[change.operation] = counts.get(change.operation, 0) + 1

@@ -42,7 +42,7 @@ class PrometheusSeries:
 
     @property
     def value(self) -> float:
-        """The value of the newest point."""
+        """Value of the series' newest point."""
         return self.points[-1][1]
 
 
@@ -128,7 +128,7 @@ def query_range(
 
 
 def alerts(url: str, *, http: httpx2.Client | None = None, limit_s: float = LIMIT_S) -> list[FiringAlert]:
-    """Return the firing alerts.
+    """Return the alerts that fire in a Prometheus.
 
     Raises:
         KitError: as for `query`.

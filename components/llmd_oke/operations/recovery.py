@@ -35,7 +35,7 @@ ClientOf = Callable[[], OciClient]
 """Function that makes a client of OCI; called only if OCI must be queried."""
 
 NONE = "none"
-"""Answer for a resource that was never created."""
+"""Answer of the user for a pending resource that was never created."""
 
 _CREATES = ("create", "create-replacement")
 CREATION_S = 7200.0

@@ -54,7 +54,7 @@ CHART_TIMEOUT_S = 20.0
 MAX_CHART_BYTES = 32 * 2**20
 """Largest download of a repository's index or a chart's archive; archives have a few hundred KiB."""
 DEEPEST = 20
-"""Maximum nesting depth of the image index that is read from a registry."""
+"""Maximum nesting depth of a chart repository's index; a deeper one isn't read."""
 
 
 class _Listed(BaseModel):

@@ -46,7 +46,7 @@ class SbomComponent:
     needs: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the component as CycloneDX object."""
+        """Return the component in CycloneDX's JSON form."""
         plain = {"type": self.kind, "bom-ref": self.reference, "name": self.name, "version": self.version}
         hashes = [{"alg": "SHA-256", "content": self.sha256}] if self.sha256 else None
         facts = [{"name": f"{KIT}:{name}", "value": value} for name, value in sorted(self.facts.items())]

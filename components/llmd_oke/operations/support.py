@@ -48,7 +48,7 @@ from llmd_oke.operations.text_redaction import redact, redact_text
 from llmd_oke.planning import Plan
 
 MAX_BYTES = 64 * 2**20
-"""Largest total size of all files before compression."""
+"""Maximum size in bytes of all files of an archive before compression."""
 
 MAX_FILE_BYTES = 2**20
 MAX_LOG_BYTES = 256 * 2**10

@@ -54,7 +54,7 @@ class Crds(pulumi.ComponentResource):
     """
 
     names: pulumi.Output[list[str]]
-    """Names of the definitions."""
+    """Names of the custom resource definitions, as `plural.group`."""
 
     def __init__(self, name: str, args: CrdsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Crds", name, inputs(self, args), opts)

@@ -86,7 +86,7 @@ class CertManager(pulumi.ComponentResource):
     """cert-manager, a prerequisite of the AMD GPU operator. Deletion keeps its custom resource definitions."""
 
     namespace: pulumi.Output[str]
-    """Namespace of the release, known once the release is ready."""
+    """Namespace of cert-manager, known once its Helm release is ready."""
 
     def __init__(self, name: str, args: CertManagerArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:CertManager", name, inputs(self, args), opts)
@@ -101,7 +101,7 @@ class NodeFeatureDiscovery(pulumi.ComponentResource):
     """
 
     namespace: pulumi.Output[str]
-    """Namespace of the release, known once the release is ready."""
+    """Namespace of Node Feature Discovery, known once its Helm release is ready."""
 
     def __init__(self, name: str, args: NodeFeatureDiscoveryArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:NodeFeatureDiscovery", name, inputs(self, args), opts)
@@ -119,7 +119,7 @@ class AmdGpuOperator(pulumi.ComponentResource):
     """
 
     namespace: pulumi.Output[str]
-    """Namespace of the release, known once the release is ready."""
+    """Namespace of the AMD GPU operator, known once its Helm release is ready."""
     device_config: pulumi.Output[str]
     """Name of the DeviceConfig, known once the DeviceConfig is declared."""
 
@@ -267,7 +267,7 @@ class PrometheusStack(pulumi.ComponentResource):
     """
 
     namespace: pulumi.Output[str]
-    """Namespace of the release, known once the release is ready."""
+    """Namespace of Prometheus and Grafana, known once their Helm release is ready."""
 
     def __init__(self, name: str, args: PrometheusStackArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:PrometheusStack", name, inputs(self, args), opts)
@@ -289,7 +289,7 @@ class LeaderWorkerSetController(pulumi.ComponentResource):
     """
 
     namespace: pulumi.Output[str]
-    """Namespace of the release, known once the release is ready."""
+    """Namespace of the controller, known once its Helm release is ready."""
 
     def __init__(
         self, name: str, args: LeaderWorkerSetControllerArgs, opts: pulumi.ResourceOptions | None = None

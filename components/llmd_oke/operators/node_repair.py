@@ -41,7 +41,7 @@ class NodeRepair(pulumi.ComponentResource):
     """
 
     names: pulumi.Output[list[str]]
-    """Names of the rules, known once they are declared."""
+    """Names of the NodeOperationRules, known once they are declared."""
 
     def __init__(self, name: str, args: NodeRepairArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:NodeRepair", name, inputs(self, args, "kubeconfig"), opts)

@@ -23,7 +23,7 @@ from llmd_oke.pipelines.records import (
 )
 
 MARK = "<!-- llmd-oke pipeline -->"
-"""First line of the comment, by which the next run finds it."""
+"""First line of the comment on a pull request, by which the pipeline's next run finds it."""
 
 LIMITS: Mapping[str, int] = {"github": 65_536, "gitlab": 1_000_000}
 """Maximum length of a comment by platform: GitHub's API refuses longer bodies with `body is too long (maximum is 65536

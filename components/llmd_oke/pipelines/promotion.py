@@ -361,4 +361,4 @@ NOT_UNDONE = (
     "is refused), replaced clusters, networks and pools, what was deleted with its data, values that others wrote, and "
     "requests that failed meanwhile."
 )
-"""Limits of a rollback, in one sentence."""
+"""Sentence on the changes that a rollback doesn't undo."""

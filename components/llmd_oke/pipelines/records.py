@@ -129,7 +129,7 @@ class StackSnapshot(PipelineRecord):
 
     @property
     def usd_per_hour(self) -> float:
-        """Sum of all known list prices in US dollars per hour."""
+        """Sum of the known list prices of the stack's parts in US dollars per hour."""
         return sum(part.usd_per_hour or 0.0 for part in self.costs)
 
     @property

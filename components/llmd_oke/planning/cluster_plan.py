@@ -154,12 +154,12 @@ class CyclingPlan:
 
     @property
     def grows(self) -> bool:
-        """True if nodes may be added during the replacement."""
+        """True if OKE may add nodes while it replaces those of the pool."""
         return self.max_surge not in {"0", "0%"}
 
     @property
     def shrinks(self) -> bool:
-        """True if nodes may be missing during the replacement."""
+        """True if nodes of the pool may be missing while OKE replaces them."""
         return self.max_unavailable not in {"0", "0%"}
 
 
@@ -297,7 +297,7 @@ class ClusterPlan:
 
     @property
     def pools(self) -> tuple[GpuPoolPlan | CpuPoolPlan, ...]:
-        """All pools, those with GPUs first."""
+        """All pools of the created cluster, those with GPUs first."""
         return (*self.gpu_pools, *self.cpu_pools)
 
     @property

@@ -53,7 +53,7 @@ def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine)
 
 
 def planned_conditions(plan: Plan, model: ModelPlan) -> Conditions:
-    """Return the conditions of a planned model's servers."""
+    """Return the conditions (settings and versions on which latencies depend) of a planned model's servers."""
     return _conditions(plan.release, [role.settings for role in model.units[0].roles], model.engine)
 
 

@@ -33,7 +33,7 @@ class Costs:
 
     @property
     def usd_per_hour(self) -> float:
-        """Sum of all known prices in US dollars per hour."""
+        """Sum of the known list prices of the stack's parts in US dollars per hour."""
         return sum(part.usd_per_hour or 0.0 for part in self.parts)
 
 

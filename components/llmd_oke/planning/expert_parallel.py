@@ -47,7 +47,9 @@ def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
 
 
 def all2all_advice(model: ModelPlan, path: str) -> Iterator[Advice]:
-    """Yield advice on known drawbacks of the backends of a model's servers, without repetitions."""
+    """Yield advice on known drawbacks of the all-to-all backends that a model's expert-parallel servers use, without
+    repetitions.
+    """
     limits = {
         (model.engine.key_of(_FIELD, role.role), limit.text): limit.source
         for role in model.units[0].roles

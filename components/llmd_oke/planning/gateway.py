@@ -11,7 +11,7 @@ from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.plan import Advice, GatewayPlan, Plan
 
 CLIENTS, CLUSTER = "clients", "cluster"
-"""Names of the listeners of a Gateway that the stack creates."""
+"""Names of the two listeners of a Gateway that the stack creates: for clients, and for the models' own Services."""
 
 LOAD_BALANCER_IDLE_S = 360
 """Time in seconds after which OCI's network load balancer drops an idle TCP connection (Oracle, "Network Load Balancer:

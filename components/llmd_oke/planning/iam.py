@@ -30,7 +30,9 @@ class Variables:
 
 
 def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
-    """Return the permissions that a stack's settings need; none if an administrator grants them."""
+    """Return the keys of the IAM permissions that a stack's settings need, by phase; none if an administrator grants
+    them.
+    """
     if not cluster.iam.create:
         return IamNeeds((), ())
     pools = [pool for pool in config.gpu_pools if pool.pool_id is None]

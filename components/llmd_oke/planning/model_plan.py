@@ -1,4 +1,6 @@
-"""Plan of one model: memory, roles, units, and the placement of servers. Pure data."""
+"""Plan of one model: its units (each a router and its servers), their memory, and the placement of servers.
+Pure data.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -101,12 +103,12 @@ class RolePlan:
 
     @property
     def role(self) -> Role:
-        """Role of the servers."""
+        """Role of the servers: prefill, decode or aggregated."""
         return self.settings.role
 
     @property
     def parallelism(self) -> Parallelism:
-        """Parallelism of each server."""
+        """Parallelism of each server: its GPUs, ranks and nodes."""
         return self.settings.parallelism
 
     @property
@@ -143,7 +145,7 @@ class UnitPlan:
         return sum(role.gpus for role in self.roles)
 
     def role(self, role: Role) -> RolePlan | None:
-        """Return the plan of a role; None if the unit doesn't have the role."""
+        """Return the plan of a role's servers in the unit; None if the unit doesn't have the role."""
         return next((plan for plan in self.roles if plan.role == role), None)
 
 
@@ -210,7 +212,7 @@ class ModelPlan:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all units."""
+        """Number of GPUs of all units of the model."""
         return sum(unit.gpus for unit in self.units)
 
     @property
@@ -220,7 +222,7 @@ class ModelPlan:
 
     @property
     def max_model_len(self) -> int:
-        """Maximum number of tokens of a sequence."""
+        """Maximum number of tokens of a sequence, prompt and output together."""
         return self.settings.max_model_len
 
     @property
@@ -247,7 +249,7 @@ class ModelPlan:
 
     @property
     def routed(self) -> bool:
-        """True if requests pass through endpoint pickers."""
+        """True if requests for the model pass through an endpoint picker."""
         return self.router.mode != "none"
 
     @property
@@ -314,17 +316,17 @@ class PlannedPool:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of the pool."""
+        """Number of GPUs of all nodes of the pool at its initial size."""
         return self.size * self.shape.gpus
 
     @property
     def virtual_functions(self) -> int:
-        """Number of virtual functions of the pool."""
+        """Number of virtual functions of all nodes of the pool at its initial size."""
         return self.size * self.shape.rdma.virtual_functions
 
     @property
     def price_usd_per_hour(self) -> float:
-        """List price of all nodes in US dollars per hour."""
+        """List price of all nodes of the pool in US dollars per hour."""
         return self.size * self.shape.price_usd_per_hour
 
 
@@ -355,10 +357,10 @@ class PlacedNode:
 
     @property
     def free_gpus(self) -> int:
-        """Number of GPUs that no server uses."""
+        """Number of GPUs of the node that no server uses."""
         return self.gpus - sum(server.gpus for server in self.servers)
 
     @property
     def free_virtual_functions(self) -> int:
-        """Number of virtual functions that no server uses."""
+        """Number of virtual functions of the node that no server uses."""
         return self.virtual_functions - sum(server.virtual_functions for server in self.servers)

@@ -74,7 +74,7 @@ class NetworkChoices:
 
     @property
     def flannel(self) -> bool:
-        """True if pods are in an overlay network instead of the VCN."""
+        """True if pods have addresses of an overlay network instead of the VCN."""
         return self.cni == "flannel"
 
     @property
@@ -160,7 +160,7 @@ class TooSmall:
 
 @dataclass(frozen=True)
 class Layout:
-    """Subnets of a VCN by role, and those that don't fit."""
+    """Layout of a VCN: its subnets by role, and the subnets that don't fit."""
 
     vcn: IPv4Network
     subnets: Mapping[SubnetRole, IPv4Network]
@@ -169,7 +169,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Ports:
-    """Range of ports, both ends inclusive."""
+    """Range of port numbers in a security rule, both ends inclusive."""
 
     first: int
     last: int
@@ -302,7 +302,7 @@ def addresses(network: IPv4Network) -> int:
 
 
 def nodes_with_surge(pools: Sequence[PoolSize]) -> int:
-    """Return the maximum number of nodes during updates of pools."""
+    """Return the maximum number of nodes of all pools while an update replaces nodes."""
     return sum(pool.nodes + ceil(pool.nodes * SURGE) for pool in pools)
 
 
@@ -419,7 +419,7 @@ class _Range:
 
 
 def network_problems(config: StackConfig) -> Iterator[Problem]:
-    """Yield the problems of the network, if this stack creates it."""
+    """Yield the problems of the created cluster's network, if this stack creates it."""
     cluster = config.created_cluster
     if cluster is None:
         return

@@ -364,12 +364,12 @@ class Plan:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all pools."""
+        """Number of GPUs of all GPU pools of the stack."""
         return sum(pool.gpus for pool in self.pools)
 
     @property
     def used_gpus(self) -> int:
-        """Number of GPUs of all models."""
+        """Number of GPUs that the servers of all models use."""
         return sum(model.gpus for model in self.models)
 
     @property
@@ -405,5 +405,5 @@ class Plan:
 
     @property
     def price_usd_per_hour(self) -> float:
-        """List price of all pools in US dollars per hour."""
+        """List price of all GPU pools in US dollars per hour."""
         return sum(pool.price_usd_per_hour for pool in self.pools)

@@ -97,6 +97,6 @@ def memory(
 
 
 def kv_cache_settings(release: catalogue.Release, context: PlannedModel) -> KvCacheSettings:
-    """Return the KV cache settings of a model's servers."""
+    """Return the KV connector, attention backend and block size of a model's servers."""
     hands_over = context.model.topology.disaggregated
     return release.vllm.kv_cache_settings(context.facts, context.model.engine, hands_over=hands_over)

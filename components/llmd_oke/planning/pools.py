@@ -32,7 +32,7 @@ from llmd_oke.planning.placement import place_at_first
 from llmd_oke.planning.plan import Plan
 
 SYSTEM_POOL = "system"
-"""Name of the pool for controllers and the cluster autoscaler."""
+"""Name of the pool of nodes for controllers and the cluster autoscaler."""
 
 RDMA_LAUNCHES: tuple[Launch, ...] = ("managed-compute-cluster", "cluster-network", "compute-cluster-instances")
 """Launch modes whose nodes are in the RDMA network."""

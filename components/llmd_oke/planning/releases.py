@@ -47,7 +47,7 @@ _UNREPORTED = {
 
 
 def used_override(config: StackConfig) -> Override:
-    """Return the overrides of a stack; an empty one if it has none."""
+    """Return the stack file's `override`, which replaces parts of the release; an empty one if it has none."""
     return config.override or Override()
 
 

@@ -126,7 +126,9 @@ def public_endpoints(resource: PolicyResource, organisation: Organisation) -> It
 
 
 def required_tags(resource: PolicyResource, organisation: Organisation) -> Iterator[Violation]:
-    """Find resources of OCI that lack a required tag. One that has no tags at all is taken for one that can't."""
+    """Find resources of OCI that lack a required tag. A resource without any tags is assumed to be of a type that can't
+    have tags.
+    """
     freeform: Mapping[str, object] = resource.properties.get("freeformTags") or {}
     defined: Mapping[str, object] = resource.properties.get("definedTags") or {}
     if not resource.type.startswith("oci:") or not (freeform or defined):

@@ -171,7 +171,7 @@ def _text(spec: Any, key: str, default: str) -> str:
 
 
 def taint_outputs(taints: Sequence[Taint]) -> list[dict[str, str]]:
-    """Return a pool's taints in the form of the stack's outputs."""
+    """Return the taints of a pool as plain dictionaries, as the cluster stack's outputs have them."""
     return [taint.model_dump() for taint in taints]
 
 

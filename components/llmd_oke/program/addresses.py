@@ -234,7 +234,7 @@ def _declare_route(
 
 
 def route_args(plan: Plan, gateway: GatewayPlan, model: ModelPlan, namespace: pulumi.Input[str]) -> ModelRouteArgs:
-    """Return the arguments of a model's route."""
+    """Return the arguments of the route from the Gateway to a model."""
     route = model.router.route
     return arguments(
         ModelRouteArgs,

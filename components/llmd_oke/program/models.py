@@ -1,4 +1,6 @@
-"""Declaration of a plan's models: model cache, image pull, units, routers, addresses and autoscaling."""
+"""Declaration of a plan's models: model cache, image pull, units (each a router and its servers), addresses and
+autoscaling.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -204,7 +206,7 @@ def declare_image_pull(plan: Plan, namespace: ServingNamespace, opts: pulumi.Res
 
 
 def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
-    """Return the arguments of a unit's router."""
+    """Return the arguments of the router of a unit (a router and its servers)."""
     disaggregated = model.topology.disaggregated
     return arguments(
         RouterArgs,
@@ -259,7 +261,9 @@ def _unit(
 
 
 def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) -> UnitArgs:
-    """Return the arguments that all units of a model share, without model cache and InferencePool."""
+    """Return the arguments that all units of a model share (a unit is a router and its servers), without model cache
+    and InferencePool.
+    """
     return arguments(
         UnitArgs,
         common_args(plan),

@@ -1,5 +1,5 @@
-"""Names of a unit's LoRA adapters: the rules by which its endpoint picker replaces an adapter's name in a request by
-the served name of the adapter's revision.
+"""Names of LoRA adapters: the rules by which a unit's endpoint picker replaces an adapter's name in a request by the
+served name of the adapter's revision.
 
 Each revision has a served name of its own. vLLM distinguishes cached prefixes of adapters by name alone
 (vllm/v1/core/kv_cache_utils.py), so that another revision under the same name would reuse the prefixes of the old one.
@@ -43,7 +43,7 @@ class AdapterNames(pulumi.ComponentResource):
     """
 
     rewrite: pulumi.Output[str]
-    """Name of the InferenceModelRewrite."""
+    """Name of the InferenceModelRewrite that is declared."""
 
     def __init__(self, name: str, args: AdapterNamesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:AdapterNames", name, inputs(self, args), opts)

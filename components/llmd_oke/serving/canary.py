@@ -38,7 +38,7 @@ class Canary(pulumi.ComponentResource):
     """
 
     name: pulumi.Output[str]
-    """Name of the Deployment."""
+    """Name of the canary's Deployment."""
 
     def __init__(self, name: str, args: CanaryArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Canary", name, inputs(self, args), opts)

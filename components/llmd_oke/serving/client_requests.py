@@ -26,7 +26,7 @@ TOKENS_NAMESPACE = "llmd-oke.tokens"
 """Namespace of the dynamic metadata with the number of tokens that a request may take, under `MODEL_KEY`."""
 
 BODIES_FILTER = "client-bodies"
-"""Name of the filter that checks bodies."""
+"""Name of the Envoy filter that checks the bodies of clients' requests."""
 
 _PATH_PREFIX = "^/models/[^/]+"
 """Lua pattern of the prefix of paths that lead to one model at a stack's front door."""

@@ -18,7 +18,7 @@ METRICS_PORT = 19001
 """Port of the readiness (`/ready`) and metrics (`/stats/prometheus`) of a router's Envoy."""
 
 PICKER_PORT = 9002
-"""Port of the endpoint picker's ext_proc service."""
+"""Port of the endpoint picker's ext_proc service, which Envoy calls."""
 
 CONFIG_FILE = "envoy.yaml"
 

@@ -83,7 +83,7 @@ class EnvoyBounds(Entry):
 
 @cache
 def bounds() -> EnvoyBounds:
-    """Return the limits from `values/serving/envoy-bounds.yaml`."""
+    """Return the limits of an Envoy's resources from `values/serving/envoy-bounds.yaml`."""
     return required_entry("serving", "envoy-bounds", EnvoyBounds)
 
 

@@ -122,7 +122,7 @@ class ModelRoute(pulumi.ComponentResource):
     """
 
     url: pulumi.Output[str]
-    """Base URL inside the cluster, without `/v1`."""
+    """Base URL of the model inside the cluster, without `/v1`."""
 
     def __init__(self, name: str, args: ModelRouteArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:ModelRoute", name, inputs(self, args), opts)

@@ -35,7 +35,7 @@ from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.manifests import api_access_mount, api_access_volume, role, role_binding, tolerations
 
 KEPT_S = 3600
-"""Seconds until Kubernetes deletes a Job after its end."""
+"""Seconds after a Job's end until Kubernetes deletes it."""
 
 STARTING_S = 900
 """Seconds that pods may take to be scheduled, to pull their image and to start."""

@@ -22,12 +22,14 @@ _ROLE_VALUES = {"prefill": "prefill", "decode": "decode", "aggregated": "prefill
 
 
 def model_selector(model: str) -> dict[str, str]:
-    """Return the selector of all servers of a model, of all units and roles."""
+    """Return the selector of all servers of a model, whatever their unit and role."""
     return {SERVING: "true", MODEL: model}
 
 
 def unit_selector(unit: str, version: str | None = None) -> dict[str, str]:
-    """Return the selector of all servers of a unit, of all roles; of one version if `version` is given."""
+    """Return the selector of all servers of a unit (a router and its servers), whatever their role; of one version if
+    `version` is given.
+    """
     chosen = {SERVING: "true", UNIT: unit}
     return chosen if version is None else {**chosen, VERSION: version}
 
@@ -40,7 +42,7 @@ def role_selector(unit: str, role: str) -> dict[str, str]:
 
 
 def model_server(model: str, unit: str, role: str) -> dict[str, str]:
-    """Return all labels of a model server but its version and size."""
+    """Return all labels of a model server except its version and size."""
     return {**PART_OF, "app.kubernetes.io/name": model, MODEL: model, **role_selector(unit, role)}
 
 

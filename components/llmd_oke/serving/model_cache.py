@@ -37,7 +37,7 @@ TRIES = 6
 PREWARM = "llmd-oke/prewarm"
 
 PROGRAM = "prewarm"
-"""Package of `llmd_pods` that fills a cache."""
+"""Name of the package of `llmd_pods` whose program fills a model cache."""
 
 PROGRAM_VOLUME = "prewarm-program"
 PROGRAM_FOLDER = "/opt/llmd-oke"
@@ -323,7 +323,7 @@ def job(
 
 
 def job_name(model: CatalogueModel) -> str:
-    """Return the name of the Job that downloads a model."""
+    """Return the name of the Job that downloads a model into the cache."""
     return f"prewarm-{model.name.replace('.', '-')}"
 
 

@@ -37,7 +37,7 @@ class ModelMonitoringArgs(TypedDict):
     namespace: pulumi.Input[str]
     """Namespace of the models."""
     routers: NotRequired[list[str] | None]
-    """Names of the units that have a router."""
+    """Names of the units that have a router; a unit is the servers of one topology."""
     disaggregated: NotRequired[bool | None]
     """Whether the stack has prefill and decode servers."""
     rdma: NotRequired[bool | None]
@@ -63,7 +63,7 @@ class ModelMonitoring(pulumi.ComponentResource):
     """
 
     rule: pulumi.Output[str]
-    """Name of the PrometheusRule."""
+    """Name of the PrometheusRule with the stack's recording rules and alerts."""
 
     def __init__(self, name: str, args: ModelMonitoringArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:ModelMonitoring", name, inputs(self, args), opts)

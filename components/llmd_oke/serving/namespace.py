@@ -41,7 +41,7 @@ class ServingNamespace(pulumi.ComponentResource):
     """
 
     name: pulumi.Output[str]
-    """Name of the namespace."""
+    """Name of the namespace that is created."""
     service_account: pulumi.Output[str]
     """ServiceAccount of the model servers. It has no rights."""
 

@@ -40,7 +40,7 @@ class FlowControlArgs(TypedDict):
     request_ttl_s: int
     """Longest time of a request in the queue, in seconds."""
     bands: list[PriorityBandArgs]
-    """Queues, one for each priority."""
+    """Queue limits by priority of requests."""
     max_concurrency: NotRequired[int | None]
     """Requests in flight at each server from which servers count as saturated; the endpoint picker's default if left
     out, as for the fields below.
@@ -63,14 +63,14 @@ class ReportedModelArgs(TypedDict):
 
 
 class RouterArgs(TypedDict):
-    """Arguments of a router."""
+    """Arguments of the router of a unit (a router and its servers)."""
 
     release: ReleaseRef
     """llm-d release of the catalogue."""
     override: NotRequired[OverrideArgs | None]
     """Replacements for parts of the release; none if left out."""
     namespace: pulumi.Input[str]
-    """Namespace of the unit."""
+    """Namespace of the unit's objects."""
     model: str
     """Value of the label `llmd-oke/model` on the router's objects."""
     unit: str
@@ -142,7 +142,7 @@ def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
 
 
 def reports_port(facts: Release, args: RouterArgs) -> int | None:
-    """Return the port on which the unit's servers publish KV cache events; None if they publish none."""
+    """Return the port on which a unit's servers publish KV cache events; None if they publish none."""
     events = facts.vllm.kv_events
     return None if events is None or args.get("reported") is None else events.port
 

@@ -1,4 +1,5 @@
-"""The llm-d router of one unit: endpoint picker, Envoy beside it or a Gateway before it, and the InferencePool.
+"""Router of one unit (a router and its servers): endpoint picker, Envoy beside it or a Gateway before it, and the
+InferencePool.
 
 The manifests are this project's own. A test compares them with what the upstream chart of each release renders;
 deviations are listed with their reasons in `values/router/deviations.yaml`.
@@ -65,7 +66,7 @@ from llmd_oke.serving.picker_config import (
 )
 
 METRICS_PORT = 9090
-"""Port of the endpoint picker's metrics."""
+"""Port of the metrics of a router's endpoint picker."""
 
 CONFIG_ANNOTATION = "llmd-oke/config"
 

@@ -53,7 +53,7 @@ class SmokeBenchmark(pulumi.ComponentResource):
     """
 
     result: pulumi.Output[str]
-    """Name of the ConfigMap with the result, known once it exists."""
+    """Name of the ConfigMap with the benchmark's result, known once it exists."""
 
     def __init__(self, name: str, args: SmokeBenchmarkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:SmokeBenchmark", name, inputs(self, args), opts)
@@ -82,7 +82,7 @@ def object_name(args: SmokeBenchmarkArgs) -> str:
 
 
 def deadline_s(args: SmokeBenchmarkArgs) -> int:
-    """Return the limit of the Job in seconds, from its creation on."""
+    """Return the limit of the benchmark's Job in seconds, from its creation on."""
     return args["timeout_s"] + STARTING_S
 
 

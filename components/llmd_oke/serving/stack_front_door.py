@@ -27,7 +27,7 @@ from llmd_oke.serving.model_envoy import READY_PORT, Upstream
 from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedModel
 
 NAME = "front-door"
-"""Name of the front door's objects, or prefix of their names."""
+"""Name of the stack's front door's Kubernetes objects, or prefix of their names."""
 
 CERTIFICATE_SECRET, ACCESS_SECRET = f"{NAME}-certificate", f"{NAME}-access"
 """Secrets that the front door declares, or that cert-manager fills."""
@@ -72,7 +72,7 @@ class FrontDoorModelArgs(TypedDict):
 
 
 class FrontDoorCertificateArgs(TypedDict):
-    """A TLS certificate and its private key."""
+    """TLS certificate of the front door, with its private key."""
 
     chain: pulumi.Input[str]
     """Certificate chain as PEM, the host's certificate first."""
@@ -81,7 +81,7 @@ class FrontDoorCertificateArgs(TypedDict):
 
 
 class FrontDoorIssuerArgs(TypedDict):
-    """An issuer of cert-manager."""
+    """Issuer of cert-manager for the front door's TLS certificate."""
 
     name: str
     """Name of the issuer."""
@@ -90,7 +90,7 @@ class FrontDoorIssuerArgs(TypedDict):
 
 
 class FrontDoorTokensArgs(TypedDict):
-    """Tokens (JWT) by which clients authenticate."""
+    """Tokens (JWT) by which clients authenticate at the front door."""
 
     issuer: str
     """Issuer in the tokens (`iss`)."""
@@ -118,7 +118,7 @@ class FrontDoorClientArgs(TypedDict):
 
 
 class FrontDoorLoadBalancerArgs(TypedDict):
-    """An OCI network load balancer."""
+    """OCI network load balancer before the front door."""
 
     public: bool
     """Whether the load balancer has a public IP address."""
@@ -195,7 +195,7 @@ class StackFrontDoor(pulumi.ComponentResource):
     """
 
     url: pulumi.Output[str]
-    """Base URL, without `/v1`."""
+    """Base URL of the front door, without `/v1`."""
     version: pulumi.Output[str]
     """Value of the label `llmd-oke/front-door` on the Envoys, known once they are ready."""
 

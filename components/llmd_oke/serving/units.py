@@ -91,7 +91,7 @@ class ScaledServersArgs(TypedDict):
 
 
 class ModelScalingArgs(TypedDict):
-    """Arguments of the scaling of a unit by load."""
+    """Arguments of the scaling of a unit's servers (those of one router) by load."""
 
     namespace: pulumi.Input[str]
     """Namespace of the unit."""
@@ -123,9 +123,9 @@ class PrefillDecodeUnit(pulumi.ComponentResource):
     """Prefill and decode servers of one model; prefill servers hand KV cache over to decode servers."""
 
     prefill_deployment: pulumi.Output[str]
-    """Name of the prefill Deployment."""
+    """Name of the prefill servers' Deployment."""
     decode_deployment: pulumi.Output[str]
-    """Name of the decode Deployment."""
+    """Name of the decode servers' Deployment."""
 
     def __init__(self, name: str, args: PrefillDecodeUnitArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:PrefillDecodeUnit", name, inputs(self, args), opts)

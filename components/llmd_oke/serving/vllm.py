@@ -512,7 +512,7 @@ def version(spec: ServerSpec) -> str:
 
 
 def revision(unit: str, release: str, versions: Mapping[str, str], spreads: Mapping[str, Parallelism]) -> str:
-    """Return a digest of the properties whose change needs a new unit beside the old one.
+    """Return a digest of the properties whose change needs a new unit (a router and its servers) beside the old one.
 
     Args:
         unit: name of the unit.

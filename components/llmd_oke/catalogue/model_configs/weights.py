@@ -52,7 +52,7 @@ class ModelFiles:
 
     @property
     def tied_embeddings(self) -> bool:
-        """True if the head shares the weights of the embeddings."""
+        """True if the output head shares the weights of the embeddings."""
         said = self.config.tie_word_embeddings
         return self.family.tied_embeddings if said is None else said
 
@@ -82,7 +82,7 @@ class ModelFiles:
         return found or frozenset()
 
     def layer(self, layer: int) -> Iterator[Matrices]:
-        """Yield the matrices of one layer."""
+        """Yield the weight matrices of one layer."""
         name, hidden = f"model.layers.{layer}", self.config.hidden_size
         for attention in self.attention(layer):
             yield Matrices(f"{name}.{attention.module}.q_proj", attention.parameters, attention.parameters)
@@ -124,7 +124,7 @@ class ModelFiles:
             yield Matrices("", experts.count * biases, 0, routed=True, matrices=False)
 
     def stored_bytes(self, part: Matrices) -> float:
-        """Return the bytes of the matrices in memory and in files."""
+        """Return the size in bytes of weight matrices, which is equal in memory and in files."""
         plain = not part.module or is_unquantized(part.module, self.config.quantization_config)
         return part.parameters * (UNQUANTIZED if plain else self.number_format).bits / 8
 

@@ -15,11 +15,13 @@ class Severity(IntEnum):
     """Severity of a symptom; lower values are worse."""
 
     OUTAGE = 0
-    """Requests of a model fail."""
+    """Severity of symptoms by which requests of a model fail."""
     DEGRADED = 1
-    """Requests are answered by fewer servers than there should be, or slower."""
+    """Severity of symptoms by which requests are answered by fewer servers than planned, or slower."""
     RISK = 2
-    """Requests are answered as planned, but another part of the stack differs from the plan."""
+    """Severity of symptoms by which another part of the stack differs from the plan, while requests are answered as
+    planned.
+    """
 
     @property
     def word(self) -> str:
