@@ -1,4 +1,4 @@
-"""Tests of what a program declares, without engine, cluster or cloud.
+"""Functions for tests of what a Pulumi program declares, without engine, cluster or cloud.
 
     from llmd_oke.testing import render
 

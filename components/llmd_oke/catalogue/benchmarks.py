@@ -166,8 +166,8 @@ class EvalPackage(Entry):
 
 
 class Evals(Entry):
-    """Accuracy that models must reach (`values/evals/evals.yaml`): floors by evaluation and model, and published
-    evaluations by name.
+    """Accuracy that models must reach (`values/evals/evals.yaml`): minimum scores by evaluation and model, and
+    published evaluations by name.
     """
 
     floors: dict[str, dict[str, Floor]]

@@ -63,7 +63,7 @@ class ContainerImage(Entry):
 
 
 class LockedDigest(Entry):
-    """Entry of the lock for one image.
+    """Lock entry for one image.
 
     Attributes:
         digest: digest of the image; None if unknown.

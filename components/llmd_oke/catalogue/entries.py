@@ -132,7 +132,9 @@ def origin(folder: str, name: str) -> ProjectEntry | None:
 
 @follows_project
 def judged(kind: EntryKind[EntryType], name: str) -> tuple[EntryType | None, Sequence[Problem]]:
-    """Return a project's entry and all its problems. The entry is None if its file has wrong keys or types."""
+    """Return a project's own catalogue entry and all its problems. The entry is None if its file has wrong keys or
+    types.
+    """
     file = _project_files(kind.folder)[name]
     where = f"{VALUES}/{file.path}"
     if file.size_bytes > MAX_BYTES:

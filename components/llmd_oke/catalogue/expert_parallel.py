@@ -1,4 +1,6 @@
-"""Backends by which ranks that share experts exchange tokens (vLLM's `--all2all-backend`), and what they take."""
+"""Backends by which ranks that share experts exchange tokens (vLLM's `--all2all-backend`), and the memory and settings
+that each needs.
+"""
 
 from collections.abc import Mapping
 

@@ -40,8 +40,8 @@ class Fit(Entry):
     points: int
     tensor_parallel_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     servers: tuple[ServerKind, ...] = ()
-    """Parallelism of the servers that were measured, such as `tp1dp16ep-2n`; empty where all have only tensor
-    parallelism, besides what their model has by default.
+    """Parallelism of the servers that were measured, such as `tp1dp16ep-2n`; empty if all have only tensor parallelism
+    and the expert parallelism that is the model's default.
     """
     most_sequences: float
     """Largest batch of one rank (decode), or largest number of concurrent prompts (prefill), that was measured."""

@@ -142,7 +142,7 @@ class MonitoringRules:
 
 
 def watch(picker: Metrics) -> MonitoringRules:
-    """Return the rules and dashboards for an endpoint picker with these metrics."""
+    """Return the monitoring rules and dashboards for an endpoint picker with these metric names."""
     names = {"<decisions>": picker.decisions, "<ready_servers>": picker.ready_servers}
     unknown = [placeholder for placeholder, name in names.items() if name is None]
 

@@ -411,7 +411,7 @@ def release_of_vllm(image: str) -> Release | None:
 
 
 def release_of_router_image(image: str) -> Release | None:
-    """Return the release whose endpoint picker or routing sidecar an image is, or a mirrored copy of it; None if no
+    """Return the release whose endpoint picker or routing sidecar has this image, or a mirrored copy of it; None if no
     release has it.
     """
     parts = ((item, part) for item in _releases() for part in (item.endpoint_picker, item.routing_sidecar))

@@ -1,4 +1,4 @@
-"""`llmd-oke explain`: the origin of a rendered value, and the effect of a key of the stack file."""
+"""`llmd-oke explain`: the origin of a value in rendered Kubernetes objects, and the effect of a stack-file key."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ MOST_NAMES = 4
 """Maximum number of objects' names that text output lists with a change."""
 
 LONGEST = 90
-"""Maximum number of characters of a value in text output."""
+"""Maximum number of characters of a rendered value in text output."""
 
 What = Annotated[
     str,

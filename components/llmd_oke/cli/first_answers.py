@@ -178,7 +178,8 @@ class FirstAnswers:
 def first_answers(
     where: PlaceOptions, servers: ServersOptions, stack: str | None, access: OciAccess, *, asks: bool
 ) -> FirstAnswers:
-    """Return the answers: from options alone if these suffice, otherwise also from questions on the terminal.
+    """Return the user's answers about a first stack: from options alone if these suffice, otherwise also from questions
+    on the terminal.
 
     Raises:
         InvalidStack: answers are invalid; contains all problems.

@@ -1,4 +1,4 @@
-"""`llmd-oke rebuild`: a stack whose cluster or pools are gone, made anew from its stack file and its state."""
+"""`llmd-oke rebuild`: deployment of a stack whose cluster or pools were lost, from its stack file and its state."""
 
 import json
 import subprocess

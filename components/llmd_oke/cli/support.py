@@ -1,4 +1,4 @@
-"""`llmd-oke support`: one archive with the state of a stack for people who help with it."""
+"""`llmd-oke support`: one archive with the state of a stack, to be sent to people who help with a fault."""
 
 import json
 from datetime import UTC, datetime

@@ -113,7 +113,7 @@ class NodeClusterArgs(TypedDict):
 
 
 class OkeCluster(pulumi.ComponentResource):
-    """An enhanced OKE cluster, and a kubeconfig for it that doesn't need OCI's command line."""
+    """Enhanced OKE cluster, and a kubeconfig for it that doesn't need OCI's command line."""
 
     cluster_id: pulumi.Output[str]
     """OCID of the cluster, which also identifies the cluster to the Kubernetes provider (`clusterIdentifier`)."""

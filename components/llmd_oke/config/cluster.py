@@ -307,7 +307,9 @@ class AddOn(ConfigPart):
 
 
 class LookupResults(ConfigPart):
-    """Results of what a preview otherwise looks up in OCI. If all are given, a preview needs no credentials."""
+    """Results of the lookups in OCI that a preview otherwise makes, such as the region's availability domains. If all
+    are given, a preview needs no credentials.
+    """
 
     availability_domains: Items[str] = ()
     """Full names of the region's availability domains."""
@@ -398,7 +400,7 @@ class CreateCluster(ConfigPart):
     """SSH public key that may sign in to nodes; nobody may if left out."""
 
     lookup_results: LookupResults = LookupResults()
-    """Results of what a preview otherwise looks up in OCI."""
+    """Results of the lookups in OCI that a preview otherwise makes, such as the region's availability domains."""
 
 
 class ExistingCluster(ConfigPart):

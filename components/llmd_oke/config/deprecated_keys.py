@@ -91,8 +91,8 @@ def deprecated_arguments() -> tuple[DeprecatedArgument, ...]:
 
 @dataclass(frozen=True)
 class KeyReplacement:
-    """Use of a deprecated key at `path`, whose value belongs at `replacement`; both are paths in the stack file, and
-    `path` is followed by the argument where that is what is deprecated.
+    """Occurrence of a deprecated key at `path` of a stack file, whose value belongs at the path `replacement`. For a
+    deprecated argument of vLLM, `path` is followed by the argument.
     """
 
     path: str

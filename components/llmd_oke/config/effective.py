@@ -118,9 +118,9 @@ class EffectiveStack:
         return place
 
     def located(self, problems: Iterable[Problem]) -> list[Problem]:
-        """Return the problems with their lines, and with file and path where the value stands in another file than the
-        stack's own. Problems of other files come first, the others are sorted by line; those with a file or line
-        already stay as they are.
+        """Return the problems, each with the line of its value, and with file and path if the value is in another file
+        than the stack's own. Problems of other files come first, the others are sorted by line; problems that already
+        have a file or line are unchanged.
         """
         found = [problem if problem.file or problem.line else self._located(problem) for problem in problems]
         return sorted(

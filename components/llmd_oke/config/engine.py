@@ -77,7 +77,7 @@ class EngineSetting(Entry):
 
     @property
     def field(self) -> str:
-        """Name of the field in `Engine` and `EngineArgs`."""
+        """Name of the setting's field in `Engine` and `EngineArgs`."""
         return self.flag.replace("-", "_")
 
     @property
@@ -92,7 +92,7 @@ class EngineSetting(Entry):
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def read(self, text: str) -> SettingValue:
-        """Return the value that a text from `written` stands for.
+        """Return the value in a text that `written` returned.
 
         Raises:
             ValueError: the setting is a number and the text is not.

@@ -80,7 +80,8 @@ def read(project: Path, stack: str) -> Any:
 
     Raises:
         KitError: a file doesn't exist, or is not YAML.
-        InvalidStack: the object is missing, a key is repeated, or a base has no meaning; with lines.
+        InvalidStack: the object is missing, a key is repeated, or a file that the stack builds on is invalid;
+            with lines.
     """
     return effective(project, stack).value
 
@@ -120,7 +121,7 @@ def effective_object(value: Any, project: Path) -> EffectiveStack:
 
     Raises:
         KitError: such a file can't be read, or is not YAML.
-        InvalidStack: such a file doesn't exist, or has no meaning.
+        InvalidStack: such a file doesn't exist, or is invalid.
     """
     return effective_stack(value, StackSource("the stack file", None, own=True), stack_file(project, "any").parent)
 
@@ -172,7 +173,8 @@ def stack_object(document: Any) -> Any:
 
 
 def validate(value: Any) -> StackConfig:
-    """Return the config that an object of the stack file stands for. Deprecated keys count as those that replace them.
+    """Return the typed config of a stack from its untyped object `llmd-oke:stack`. Deprecated keys are replaced by
+    current ones.
 
     Raises:
         InvalidStack: the object has wrong keys or types; contains all problems.

@@ -243,7 +243,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def number(text: str) -> int | float | str:
-    """Return the number that a plain scalar stands for; the text itself if the number is too large for a float."""
+    """Return the number that a plain YAML scalar has in Go's yaml.v3; the text itself if the number is too large for a
+    float.
+    """
     if _SPECIAL.match(text):
         return float(text.replace(".", ""))
     plain = text.replace("_", "")

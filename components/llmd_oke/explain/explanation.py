@@ -193,7 +193,8 @@ class KeyExplanation:
 
 
 def explain_key(project: Path, stack: str, path: str, others: Sequence[object] | None = None) -> KeyExplanation:
-    """Return the meaning of a key of the stack file, and what another value of it changes.
+    """Return the meaning of a stack-file key, and the changes in rendered objects that another value of the
+    key makes.
 
     The other value is one of `others`; without these, one that the key's type allows is chosen.
 

@@ -43,7 +43,7 @@ def written_values(project: Path, stack: str) -> list[KeyValue]:
 
     Raises:
         KitError: a file doesn't exist, or is not YAML.
-        InvalidStack: a base has no meaning, or the stack is no object.
+        InvalidStack: a file that the stack builds on is invalid, or the stack is no object.
     """
     return list(_written(config.effective(project, stack)).values())
 

@@ -218,8 +218,8 @@ def of_cluster(plan: Plan) -> Plan:
 
 
 def of_unit(model: int, unit: int) -> View:
-    """Return a view that reduces a plan as `in_cluster` does, and to a single unit of a single model, given by their
-    indexes. A plan without such a unit keeps all units.
+    """Return a view that reduces a plan as `in_cluster` does, and to a single unit (a router and its servers) of a
+    single model, given by their indexes. A plan without such a unit keeps all units.
     """
 
     def narrow(plan: Plan) -> Plan:

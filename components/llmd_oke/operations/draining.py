@@ -113,7 +113,7 @@ class Drain:
             raise
 
     def await_ready(self, instances: Instances, devices: Devices = NO_DEVICES) -> None:
-        """Wait until these instances are Ready nodes that each have at least `devices`; then uncordon them.
+        """Wait until the nodes of these instances are Ready, each with at least `devices`; then uncordon them.
 
         Raises:
             KitError: a node isn't Ready with these devices after `JOIN_S`.

@@ -109,8 +109,8 @@ def _one_line(text: str) -> str:
 
 
 def checked(first: FirstStack, *, schema: bool) -> tuple[FirstStack, str, Plan]:
-    """Plan a first stack, after raising its number of system nodes to what its routers need, and return the changed
-    stack, its file and its plan.
+    """Plan a first stack, after raising its number of system nodes to the number that its routers need, and return the
+    changed stack, its file and its plan.
 
     Raises:
         InvalidStack: the stack can't be deployed; carries every problem.

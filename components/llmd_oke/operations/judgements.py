@@ -129,7 +129,9 @@ class AssumptionJudgement:
 
     @property
     def off_share(self) -> float | None:
-        """Deviation from the assumed value, relative to it (0.1 is 10 %); None for limits and for unknown values."""
+        """Deviation of the observed from the assumed value, relative to the latter (0.1 is 10 %); None for limits and
+        for unknown values.
+        """
         if self.value is None or not self.assumption.value or self.assumption.side != "near":
             return None
         return self.value / self.assumption.value - 1

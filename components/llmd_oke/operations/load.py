@@ -136,8 +136,8 @@ def folder_for_results(path: Path) -> Generator[None]:
 
 
 def store_load(measurement: LoadMeasurement, target: LoadFolder) -> StoredLoad:
-    """Write rows, records of requests and a tool's files into a directory; return all rows, including those that are
-    read from the tool's files.
+    """Write rows, records of requests and another tool's files (inference-perf) into a directory; return all rows,
+    including those that are read from the tool's files.
 
     Raises:
         KitError: a file can't be written.

@@ -32,7 +32,8 @@ class Percentile:
 
 
 def percentile(counts: Mapping[float, float], share: float) -> Percentile | None:
-    """Return the percentile below which `share` (0 to 1) of the observations lies; None without observations.
+    """Return the value below which `share` (0 to 1) of a histogram's observations lies, as percentile; None without
+    observations.
 
     `counts` maps each upper bound to the number of observations up to that bound; the last bound is infinity. Within a
     bucket the value is interpolated as by Prometheus's `histogram_quantile`; in the last bucket it is the lower bound.

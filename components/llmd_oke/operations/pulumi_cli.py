@@ -180,7 +180,7 @@ class PulumiCli:
         return of_events(ended.output)
 
     def read(self, urns: Sequence[str]) -> int:
-        """Refresh the state of these resources; return the CLI's exit code."""
+        """Refresh the resources `urns` in the state; return the CLI's exit code."""
         targets = [word for urn in urns for word in ("--target", urn)]
         return self._run("refresh", "--yes", "--skip-preview", *targets, capture=True).status
 
@@ -209,7 +209,7 @@ class PulumiCli:
         return self._run("up", *_yes(yes), *how, *self._refreshed(), *self._policies(), variables=variables).status
 
     def replace(self, urns: Sequence[str]) -> int:
-        """Update the stack and replace these resources; return the CLI's exit code."""
+        """Update the stack with a replacement of the resources `urns`; return the CLI's exit code."""
         chosen = [word for urn in urns for word in ("--replace", urn)]
         return self._run("up", "--yes", "--skip-preview", *chosen, *self._refreshed(), *self._policies()).status
 
@@ -274,7 +274,7 @@ class PulumiCli:
             )
 
     def change_secrets_provider(self, provider: str, passphrase: Path | None = None) -> None:
-        """Encrypt the secrets of the stack's state and of its stack file anew.
+        """Encrypt the secrets of the stack's state and of its stack file again, with another provider or passphrase.
 
         Args:
             provider: `passphrase`, `default` (Pulumi Cloud's own), or the URL of a key (`awskms://…`).

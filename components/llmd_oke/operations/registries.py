@@ -277,7 +277,7 @@ def new_lock(images: Sequence[ContainerImage]) -> str:
 def lock_update(
     text: str, images: Sequence[ContainerImage], answers: Answers, today: date, *, take_moved: bool = False
 ) -> LockUpdate:
-    """Update the lock by the registries' answers.
+    """Return the lock with the digests that the registries answered, and the entries that weren't updated.
 
     Args:
         text: the lock's present text.

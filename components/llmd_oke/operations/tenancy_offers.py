@@ -41,8 +41,8 @@ class TenancyOffers:
         return [*named, Offer(self.tenancy_id, "the root compartment")] if named else []
 
     def availability_domains(self, shape: str) -> list[Offer]:
-        """Return the availability domains, those with most capacity for a shape first, labelled with what its service
-        limit leaves.
+        """Return the availability domains, those with most capacity for a shape first; labels tell the capacity, and
+        what the service limit of the shape leaves.
         """
         domains = self._asked(
             lambda: self.client.get("identity", "/availabilityDomains", compartmentId=self.tenancy_id)

@@ -220,7 +220,7 @@ def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[s
 
 
 def destroy(pulumi: PulumiCli, progress: Progress, *, yes: bool, unprotect: bool, client: ClientOf = no_client) -> int:
-    """Destroy a stack, after the recovery of what a killed engine had begun; return the CLI's exit code.
+    """Destroy a stack, after the recovery of operations that a killed engine had begun; return the CLI's exit code.
 
     Raises:
         KitError: resources are protected and `unprotect` is false, or a pending creation can't be matched.

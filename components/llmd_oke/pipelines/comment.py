@@ -1,4 +1,5 @@
-"""The one comment on a pull request: checks, policies, prices, previews, rehearsals and diagrams of what it touches.
+"""Comment on a pull request: checks, policies, prices, previews, rehearsals and diagrams of the stacks that
+it changes.
 
 All texts come from the pull request. They are escaped here, where code of the main branch runs: no markup, link,
 mention or HTML of theirs is left, and no line begins with one, as GitLab runs lines that begin with a slash.

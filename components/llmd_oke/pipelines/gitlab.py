@@ -1,4 +1,5 @@
-"""Child pipelines of GitLab: one job for each stack or stage, as a pipeline file can't list what a job finds out.
+"""Child pipelines of GitLab: one job for each stack or stage, since a pipeline file can't list stacks that only a job
+determines.
 
 What a job does stands in the repository, as a hidden job of `.gitlab/stack-jobs.yml`; a child pipeline only names
 stacks.

@@ -24,8 +24,8 @@ from llmd_oke.version import version_numbers
 
 
 class ReleaseSource(Entry):
-    """Git repository whose tags are releases: `tags` is the regular expression of such a tag, with the version as its
-    group, `entry` the name of the catalogue's entry of a `{version}`.
+    """Git repository whose tags are releases: `tags` is a regular expression for these tags, with the version as its
+    group, `entry` the name of the catalogue's entry with the placeholder `{version}`.
     """
 
     url: str

@@ -43,7 +43,7 @@ VLLM_DEFAULTS = DeployedConditions()
 
 
 def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine) -> DeployedConditions:
-    """Return the conditions of servers with these settings, for any topology."""
+    """Return the conditions, on which latencies depend, of servers with these vLLM settings, for any topology."""
 
     def of_role(role: Role) -> Conditions:
         settings = server_settings(release, model, engine, role, Parallelism(2), rdma=False)

@@ -44,8 +44,8 @@ class UsedImage:
 
 @dataclass(frozen=True)
 class Copy:
-    """Copy of an image or chart into a private registry. `archive` is the chart if it comes from a chart repository,
-    None otherwise. `destination` has the digest of `source`, except for such an archive.
+    """Copy of an image or chart in a private registry. `archive` is the chart if it comes from a chart repository, None
+    otherwise. `destination` has the digest of `source`, except for such a chart.
     """
 
     source: ContainerImage

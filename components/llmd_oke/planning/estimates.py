@@ -10,7 +10,7 @@ from llmd_oke.config import NoModelCache
 from llmd_oke.planning.plan import Plan
 
 ASSUMED = "assumed"
-"""Name that stands in place of a source beside figures that nobody has published."""
+"""Text that is given as the source of figures without a published one."""
 
 BYTES_PER_GIB = 2**30
 

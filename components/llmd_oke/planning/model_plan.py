@@ -151,8 +151,8 @@ class UnitPlan:
 
 @dataclass(frozen=True)
 class AnswerChange:
-    """Setting that changes a model's answers and that nobody has evaluated: `path` in the stack file, and a
-    description.
+    """Setting that changes a model's answers and with which the catalogue has no passed evaluation: `path` in the stack
+    file, and a description.
     """
 
     path: str

@@ -51,8 +51,8 @@ which depend on the CNI.
 
 @dataclass(frozen=True)
 class NetworkChoices:
-    """Settings that determine which subnets, gateways, groups and rules a network has. The table of rules refers to
-    these fields (`needs`), and arguments of the component `Network` have the same names.
+    """Settings that determine which subnets, gateways, security groups and rules a network has. A rule's `needs` names
+    one of these fields, and arguments of the component `Network` have the same names.
     """
 
     cni: str = "vcn-native"
@@ -67,8 +67,8 @@ class NetworkChoices:
     pod_internet: bool = True
 
     def with_existing(self, roles: Collection[str]) -> "NetworkChoices":
-        """Return the settings with everything enabled that needs a subnet or group of these roles, which
-        exist already.
+        """Return the settings with everything enabled that needs a subnet or security group with one of these roles,
+        which exist already.
         """
         return replace(self, **{choice: True for role, choice in _CHOICES_OF_ROLES.items() if role in roles})
 

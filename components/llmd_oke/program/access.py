@@ -75,7 +75,7 @@ class ClusterIdentity:
         self, name: str, definitions: AwaitedDefinitions, after: pulumi.Resource
     ) -> pulumi.Output[str]:
         """Return a namespace's name as an output that resolves once the cluster has established custom resource
-        definitions, for objects of these kinds in the namespace.
+        definitions, for objects of the defined kinds in the namespace.
 
         Args:
             name: name of the namespace.

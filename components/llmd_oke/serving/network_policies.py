@@ -279,7 +279,7 @@ def _link_local_in(cidr: str) -> list[str]:
 def policy(
     metadata: ObjectMeta, pods: dict[str, str], sources: Sequence[Rule], destinations: Sequence[Rule]
 ) -> Manifest:
-    """Return the policy of the pods with these labels.
+    """Return the NetworkPolicy of the pods with the labels `pods`.
 
     Args:
         metadata: metadata of the policy.

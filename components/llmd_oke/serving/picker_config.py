@@ -63,7 +63,7 @@ class ReportedModelArgs(TypedDict):
 
 
 class RouterArgs(TypedDict):
-    """Arguments of the router of a unit (a router and its servers)."""
+    """Arguments of the router of a unit (the servers of one topology)."""
 
     release: ReleaseRef
     """llm-d release of the catalogue."""
@@ -89,8 +89,9 @@ class RouterArgs(TypedDict):
     """Highest rate at which a prefill server computes prompt tokens, in tokens per second, for the profile
     prefix-affinity; llm-d's figure for an H200 if left out."""
     config: NotRequired[str | None]
-    """The endpoint picker's configuration as YAML, instead of one made from `profile`, `decider` and the numbers; made
-    from these if left out."""
+    """Configuration of the endpoint picker as YAML; if left out, it is made from `profile`, `decider` and the
+    numbers.
+    """
     reported: NotRequired[ReportedModelArgs | None]
     """Model whose servers publish KV cache events (`kv_events` of their unit), for the profile precise-prefix, or for a
     `config` with the placeholders `{model}`, `{block_size}`, `{events_port}` and `{render_url}`."""

@@ -1,4 +1,4 @@
-"""Router of one unit (a router and its servers): endpoint picker, Envoy beside it or a Gateway before it, and the
+"""Router of a unit (the servers of one topology): endpoint picker, Envoy beside it or a Gateway before it, and the
 InferencePool.
 
 The manifests are this project's own. A test compares them with what the upstream chart of each release renders;

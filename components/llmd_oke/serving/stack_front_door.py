@@ -99,7 +99,7 @@ class FrontDoorTokensArgs(TypedDict):
     key_set: NotRequired[pulumi.Input[str] | None]
     """JSON Web Key Set with the public keys of the tokens' signatures. Either `key_set` or `key_set_uri`."""
     key_set_uri: NotRequired[str | None]
-    """URI (https) from which such a key set is fetched periodically."""
+    """URI (https) from which the JSON Web Key Set is fetched periodically."""
 
 
 class FrontDoorClientArgs(TypedDict):
@@ -182,7 +182,7 @@ class StackFrontDoorArgs(TypedDict):
     load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
     """Load balancer before the front door's Envoys; only pods of the cluster can reach the front door if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
-    """Source addresses of connections from the API server to pods."""
+    """CIDR blocks from which the API server opens connections to pods."""
 
 
 class StackFrontDoor(pulumi.ComponentResource):

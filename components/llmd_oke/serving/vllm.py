@@ -56,7 +56,7 @@ STARTUP_PERIOD_S = 5
 lets a server serve earlier."""
 
 CACHE_FOLDER = "/model-cache"
-"""Mount path of the weights in every pod; the releases set HF_HOME to it."""
+"""Mount path of the model cache in every server's pod; the releases set HF_HOME to it."""
 
 HUGGING_FACE_SECRET = "huggingface-token"  # noqa: S105 - the name of a Secret
 HUGGING_FACE_SECRET_KEY = "token"  # noqa: S105 - a key's name
