@@ -39,7 +39,7 @@ SECRET_SIGNATURE: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - the
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 WORKERS: Final = 256
-"""Number of threads for calls; each wait in progress occupies one."""
+"""Number of threads in which a plug-in answers gRPC calls; each wait in progress occupies one."""
 MESSAGE_LIMIT_BYTES: Final = 400 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -54,13 +54,15 @@ class PluginServer:
     _cancel: Callable[[], None]
 
     def stop(self) -> None:
-        """Stop the server and end the waits in progress."""
+        """Stop the plug-in's gRPC server and end the waits in progress."""
         self._cancel()
         self._grpc.stop(grace=0).wait()
 
 
 def serve(servicer: object, port: int, cancel: Callable[[], None]) -> PluginServer:
-    """Start a gRPC server on a port of 127.0.0.1 (0: a free port) and return it."""
+    """Start a plug-in's gRPC server on a port of 127.0.0.1 (0: a free port) and return it; `cancel` is the function
+    that ends the plug-in's waits.
+    """
     options = [
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -119,7 +121,7 @@ class PluginServicer(Servicer):
 
     package: str
     version: str
-    """Version in the schema; `engine_version` is the version reported to the engine."""
+    """Version of the plug-in in its schema; `engine_version` is the version that the engine is told."""
 
     @property
     def engine_version(self) -> str:
@@ -160,13 +162,13 @@ def _failure(error: Exception) -> _Failure:
 
 
 def diff_changes(some: bool) -> Message:
-    """Return the protocol's constant that says whether a Diff has changes."""
+    """Return the constant of Pulumi's plug-in protocol that says whether a Diff has changes (`some`)."""
     return provider.DiffResponse.DIFF_SOME if some else provider.DiffResponse.DIFF_NONE
 
 
 def property_diff(change: PropertyChangeKind, *, replaces: bool, of_inputs: bool = False) -> Message:
-    """Return the message about one property's change. `of_inputs`: old and new inputs were compared, not state and
-    inputs.
+    """Return the protocol's message about one property's change. `of_inputs`: old and new inputs were compared, not
+    state and inputs.
     """
     kind = f"{change.name}_REPLACE" if replaces else change.name
     return provider.PropertyDiff(kind=provider.PropertyDiff.Kind.Value(kind), inputDiff=of_inputs)

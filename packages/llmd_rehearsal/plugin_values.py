@@ -13,14 +13,14 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 class Unknown(enum.Enum):
-    """Type of a value that the engine doesn't know yet in a preview."""
+    """Type of the placeholder for a value that the engine doesn't know yet in a preview."""
 
     UNKNOWN = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Value that the engine stores encrypted in its state."""
+    """Value that the engine stores encrypted in its state file."""
 
     value: "Tree"
 
@@ -43,7 +43,7 @@ class Naming:
 
 
 class PropertyChangeKind(enum.Enum):
-    """Kinds of a property's change in an update, with the engine's names."""
+    """Kinds of a property's change in an update, with the names that the engine gives them."""
 
     ADD = enum.auto()
     UPDATE = enum.auto()
@@ -82,7 +82,7 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def dig(value: object, *path: str) -> Any:
-    """Return the value at `path` below `value`; None if a key of the path is missing."""
+    """Return the value at the keys `path` below `value`; None if a key of the path is missing."""
     for key in path:
         if not is_map(value):
             return None
@@ -91,22 +91,22 @@ def dig(value: object, *path: str) -> Any:
 
 
 def dig_list(value: object, *path: str) -> list[JsonObject]:
-    """Return the list at `path` below `value`; empty if a key of the path is missing."""
+    """Return the list at the keys `path` below `value`; empty if a key of the path is missing."""
     return dig(value, *path) or []
 
 
 def dig_map(value: object, *path: str) -> JsonObject:
-    """Return the JSON object at `path` below `value`; empty if a key of the path is missing."""
+    """Return the JSON object at the keys `path` below `value`; empty if a key of the path is missing."""
     return dig(value, *path) or {}
 
 
 def has_unknowns(value: Tree) -> bool:
-    """Tell whether the tree contains an unknown value."""
+    """Tell whether a tree of values contains a value that is unknown in a preview."""
     return any(node is UNKNOWN for node in _nodes(value))
 
 
 def has_secrets(value: Tree) -> bool:
-    """Tell whether the tree contains a secret."""
+    """Tell whether a tree of values contains a secret."""
     return any(isinstance(node, Secret) for node in _nodes(value))
 
 
@@ -127,7 +127,7 @@ def _nodes(value: Tree) -> Iterator[Tree]:
 
 
 def without_secrets(value: Tree) -> Any:
-    """Return the tree with every secret replaced by its value."""
+    """Return a tree of values with every secret replaced by its plain value."""
     match value:
         case Secret(inner):
             return without_secrets(inner)

@@ -33,7 +33,9 @@ _FETCH_TIMEOUT_S = 300.0
 
 
 class PluginChoice(StrEnum):
-    """Choice of the Kubernetes plug-in; `auto` is the real one if it is available and supports the whole stack."""
+    """Choice of Pulumi's Kubernetes plug-in or its stand-in; `auto` is the real plug-in if it is available and supports
+    the whole stack.
+    """
 
     AUTO = "auto"
     REAL = "real"
@@ -42,27 +44,29 @@ class PluginChoice(StrEnum):
 
 @dataclass(frozen=True)
 class KubernetesPlugin:
-    """Kubernetes plug-in that the engine uses; `path` is the real plug-in's executable, None for the stand-in."""
+    """Kubernetes plug-in that a rehearsal's engine uses; `path` is the real plug-in's executable, None for the
+    stand-in.
+    """
 
     version: str
     path: Path | None = None
 
     @property
     def is_real(self) -> bool:
-        """Tell whether the plug-in is Pulumi's own."""
+        """Tell whether the Kubernetes plug-in is Pulumi's own, and not the stand-in."""
         return self.path is not None
 
     @property
     def choice(self) -> PluginChoice:
-        """Choice that leads to this plug-in again."""
+        """Choice (`PluginChoice`) that leads to this plug-in again."""
         return PluginChoice.REAL if self.is_real else PluginChoice.STAND_IN
 
     def __str__(self) -> str:
         return f"{self.choice} {self.version}"
 
     def install(self, pulumi_home: Path) -> None:
-        """Link the real plug-in into the plug-in folder of a Pulumi home; for the stand-in, remove the real one from
-        it.
+        """Link the real Kubernetes plug-in into the plug-in folder of a Pulumi home; for the stand-in, remove the real
+        one from that folder.
         """
         folder = _folder(pulumi_home, self.version)
         shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +76,7 @@ class KubernetesPlugin:
 
 
 def check_choice(choice: PluginChoice, plan: Plan) -> None:
-    """Refuse the real plug-in for a stack that it can't deploy in a rehearsal.
+    """Refuse the real Kubernetes plug-in for a stack that it can't deploy in a rehearsal.
 
     Raises:
         KitError: the real plug-in is chosen and the stack installs Helm charts.
@@ -86,7 +90,7 @@ def check_choice(choice: PluginChoice, plan: Plan) -> None:
 
 
 def choose_plugin(choice: PluginChoice, plan: Plan, fetch: Callable[[str], Path | None]) -> KubernetesPlugin:
-    """Return the plug-in for the rehearsal of a plan.
+    """Return the Kubernetes plug-in for the rehearsal of a plan.
 
     Args:
         choice: the user's choice.
@@ -120,8 +124,8 @@ def installs_charts(plan: Plan) -> bool:
 
 
 def installed(version: str) -> Path | None:
-    """Return the executable of the real plug-in in this version, from Pulumi's plug-in folder or PATH; None if not
-    installed.
+    """Return the executable of Pulumi's Kubernetes plug-in in this version, from Pulumi's plug-in folder or PATH; None
+    if it isn't installed.
     """
     folder = _folder(_home(), version)
     executable = folder / EXECUTABLE
@@ -133,8 +137,8 @@ def installed(version: str) -> Path | None:
 
 
 def fetch(version: str, pulumi: LocalProgram, progress: Progress) -> Path | None:
-    """Let the engine download the real plug-in into its own plug-in folder, as for a deployment; return the executable,
-    or None if that isn't possible.
+    """Let the engine download Pulumi's Kubernetes plug-in into its own plug-in folder, as for a deployment; return the
+    executable, or None if that isn't possible.
 
     A server that doesn't answer isn't asked again for a day; meanwhile rehearsals use the stand-in.
     """

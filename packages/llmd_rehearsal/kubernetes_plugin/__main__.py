@@ -10,7 +10,9 @@ from llmd_rehearsal.plugin_protocol import PluginServer, serve_until_signal
 
 
 def main() -> None:
-    """Serve the plug-in on a port of 127.0.0.1, print the port, and log every call to standard error."""
+    """Serve the stand-in for Pulumi's Kubernetes plug-in on a port of 127.0.0.1, print the port, and log every gRPC
+    call to standard error.
+    """
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.kubernetes_plugin", description=__doc__)
     parser.add_argument("engine", nargs="?", help="the engine's address")
     parser.add_argument("--port", type=int, default=0, help="the port on 127.0.0.1; a free one if left out")

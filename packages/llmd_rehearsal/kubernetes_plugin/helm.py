@@ -101,7 +101,7 @@ class Helm:
         )
 
     def manifest(self, name: str, namespace: str) -> list[dict[str, Any]]:
-        """Return the objects of a release."""
+        """Return the Kubernetes objects that an installed release contains."""
         text = self._run(["get", "manifest", name, "--namespace", namespace], READ_LIMIT_S)
         return [document for document in yaml.safe_load_all(text) if document]
 
@@ -200,12 +200,16 @@ _REPLACED_BY: Final = ("name", "namespace")
 
 @dataclass(frozen=True)
 class Releases:
-    """Operations on resources of the type `Release`. `program` is Helm's path; if empty, Helm is taken from PATH."""
+    """Operations of the stand-in Kubernetes plug-in on resources of the type `Release`. `program` is Helm's path; if
+    empty, Helm is taken from PATH.
+    """
 
     program: str = ""
 
     def check(self, session: KubernetesSession, news: dict[str, Tree]) -> dict[str, Tree]:
-        """Return the inputs to record, with all defaults and with the version from the chart's `Chart.yaml`."""
+        """Return the inputs of a release that the engine is to record, with all defaults and with the version from the
+        chart's `Chart.yaml`.
+        """
         inputs = {key: value for key, value in news.items() if key != "compat"}
         defaults: dict[str, Tree] = {**dict.fromkeys(_FALSE_BY_DEFAULT, False), **dict.fromkeys(_EMPTY_BY_DEFAULT, "")}
         checked: dict[str, Tree] = {**defaults, "timeout": DEFAULT_TIMEOUT_S, "namespace": session.namespace, **inputs}
@@ -220,7 +224,7 @@ class Releases:
         return checked
 
     def diff(self, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> list[ObjectPropertyChange]:
-        """Return the differences between new inputs and the recorded inputs."""
+        """Return the differences between a release's new inputs and its recorded inputs."""
         old = _plain(state.get("__inputs") or {})
         return without_ignored(differences(old, _plain(news), _REPLACED_BY), ignored)
 

@@ -79,7 +79,7 @@ class ObjectKind:
 
     @property
     def id(self) -> str:
-        """Key of the kind in the table of readiness conditions, for example `apps/v1/Deployment`."""
+        """Key of the kind in the table `WAITS` of readiness conditions, for example `apps/v1/Deployment`."""
         return f"{self.api_version}/{self.kind}"
 
     @property
@@ -276,7 +276,7 @@ def _to_tree(obj: JsonObject, secrets_of: dict[str, Tree]) -> dict[str, Tree]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Parts of a Kubernetes object's state that the engine records."""
+    """Parts of a Kubernetes object's state that the engine records: inputs, live values and field manager."""
 
     inputs: JsonObject
     live: JsonObject

@@ -98,7 +98,9 @@ The resource already exists in the cluster. This can happen when:
 def check(
     session: KubernetesSession, kind: ObjectKind, olds: dict[str, Tree], news: dict[str, Tree], naming: Naming
 ) -> dict[str, Tree]:
-    """Return the inputs to record: normalized, named, and by default in the provider's namespace."""
+    """Return an object's inputs as the engine is to record them: normalized, named, and by default in the provider's
+    namespace.
+    """
     obj = normalized(to_object(news), session.schemas)
     obj = adopt_name(obj, to_object(olds)) if olds else give_name(obj, naming)
     if not namespace_of(obj) and session.is_namespaced(kind):
@@ -141,7 +143,9 @@ class ObjectDiff:
 def diff(
     session: KubernetesSession, kind: ObjectKind, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]
 ) -> ObjectDiff:
-    """Return the differences between new inputs and the recorded live state, in fields that the program sets or set."""
+    """Return the differences between an object's new inputs and its recorded live state, in fields that the program
+    sets now or set before.
+    """
     recorded = Checkpoint.parse(state)
     new = normalized(to_object(news), session.schemas)
     old = prune(recorded.live, normalized(recorded.inputs, session.schemas))
@@ -186,7 +190,9 @@ def differences(old: JsonObject, new: JsonObject, replaced_by: Sequence[str]) ->
 
 
 def replacing_fields(kind: ObjectKind, obj: JsonObject, flags: frozenset[str]) -> tuple[str, ...]:
-    """Return the paths whose change requires the object's replacement, given the provider's options."""
+    """Return the paths of an object's fields whose change requires the object's replacement, given the provider's
+    options.
+    """
     is_mutable = kind.mutable_by in flags and obj.get("immutable") is not True
     return kind.replaced_by if is_mutable else (*kind.replaced_by, *kind.mutable)
 
@@ -468,7 +474,9 @@ def _asks_force(session: KubernetesSession, obj: JsonObject) -> bool:
 
 
 def manager_name(inputs: JsonObject, recorded: str) -> str:
-    """Return the field manager's name for a write: from the annotation, the recorded state, or else new."""
+    """Return the field manager's name for a write of an object: from the annotation `pulumi.com/patchFieldManager` in
+    the inputs, from the recorded state, or else a new name.
+    """
     return annotation(inputs, FIELD_MANAGER) or recorded or f"{FIRST_WRITER}-{secrets.token_hex(4)}"
 
 

@@ -40,7 +40,7 @@ class ReadinessEvidence:
     settle_s: float = 10
 
     def all(self, plural: str) -> Sequence[JsonObject]:
-        """Return the related objects of a kind, given by its plural name."""
+        """Return the related objects of one kind, given by the kind's plural name."""
         return self.related.get(plural, ())
 
 

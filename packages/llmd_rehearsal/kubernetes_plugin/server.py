@@ -32,16 +32,17 @@ VERSION: Final = "4.30.0"
 
 
 def start(port: int = 0, limits: WaitLimits | None = None, helm: str = "") -> PluginServer:
-    """Start the plug-in's server on a port of 127.0.0.1 (0: a free port) and return it. `helm` is Helm's path; if
-    empty, Helm is taken from PATH.
+    """Start the gRPC server of the stand-in Kubernetes plug-in on a port of 127.0.0.1 (0: a free port) and return it.
+
+    `helm` is the path of the program Helm; if empty, Helm is taken from PATH.
     """
     sessions = Sessions(limits or WaitLimits())
     return serve(KubernetesServicer(sessions, Releases(helm)), port, sessions.cancel_all)
 
 
 class KubernetesServicer(PluginServicer):
-    """gRPC methods of the plug-in, which translate between messages and operations. All other methods are
-    unimplemented.
+    """gRPC methods of the stand-in Kubernetes plug-in, which translate between the engine's messages and operations on
+    objects. All other methods are unimplemented.
     """
 
     package = "kubernetes"

@@ -21,7 +21,9 @@ from llmd_rehearsal.kubernetes_plugin.waits import Informers, Waiter
 from llmd_rehearsal.plugin_values import UNKNOWN, OperationRefusal, Tree, without_secrets
 
 SESSIONS: Final = 64
-"""Limit of remembered provider instances; an engine rarely has more than a few, and each run creates its own."""
+"""Limit of remembered provider instances of one plug-in process; an engine rarely has more than a few, and each run
+creates its own.
+"""
 _WHICH_CLUSTER: Final = ("kubeconfig", "context", "cluster")
 _IDENTIFIER: Final = "clusterIdentifier"
 _DELETE_UNREACHABLE: Final = (
@@ -74,7 +76,7 @@ class ProviderSettings:
 
 @dataclass(frozen=True)
 class SettingsChange:
-    """Changed options of a provider, and those of them that require the replacement of the provider."""
+    """Changed options of a Kubernetes provider, and the changed options that require the provider's replacement."""
 
     changed: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
@@ -123,8 +125,8 @@ class ApiServerConnection:
 
 @dataclass(frozen=True)
 class KubernetesSession:
-    """Provider instance. `connection` is None if no API server answers; `unreachable` is then the reason. `namespace`
-    is the default namespace of objects.
+    """Configured instance of the Kubernetes provider. `connection` is None if no API server answers; `unreachable` is
+    then the reason. `namespace` is the default namespace of objects.
     """
 
     settings: ProviderSettings
@@ -136,7 +138,7 @@ class KubernetesSession:
 
     @property
     def schemas(self) -> Schemas | None:
-        """Schemas for normalizing inputs; None without a connection."""
+        """OpenAPI schemas of the API server, by which inputs are normalized; None if no API server answers."""
         return self.connection.schemas if self.connection else None
 
     @property
@@ -197,7 +199,7 @@ class KubernetesSession:
 
 
 class Sessions:
-    """Provider instances of one plug-in process, by the gRPC peer address of the engine's connection."""
+    """Configured provider instances of one plug-in process, by the gRPC peer address of the engine's connection."""
 
     def __init__(self, limits: WaitLimits) -> None:
         self._limits = limits

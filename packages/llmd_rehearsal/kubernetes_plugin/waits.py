@@ -67,7 +67,9 @@ class ObjectNotReady(Exception):
 
 
 class Informer:
-    """Local copy of one collection, updated by a thread as long as the informer has subscribers."""
+    """Local copy of one collection of API objects, updated by a watch in a thread as long as the informer has
+    subscribers.
+    """
 
     def __init__(self, cluster: Cluster, resource: ApiResource, namespace: str, changed: threading.Event) -> None:
         self._cluster = cluster
@@ -112,7 +114,9 @@ class Informer:
             return list(self._objects.values())
 
     def changed_at(self, name: str) -> float | None:
-        """Return the running time in seconds at which the object last changed; None if no change was seen."""
+        """Return when the object last changed, in seconds of this process's running time (`running_time.now`); None if
+        no change was seen.
+        """
         with self._lock:
             return self._changed_at.get(name)
 

@@ -12,7 +12,9 @@ from llmd_rehearsal.plugin_protocol import serve_until_signal
 
 
 def main() -> None:
-    """Serve the plug-in on a port of 127.0.0.1 and log every call to standard error."""
+    """Serve the stand-in for Pulumi's OCI plug-in on the port of 127.0.0.1 that the command line names, and log every
+    gRPC call to standard error.
+    """
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.oci_plugin", description=__doc__)
     parser.add_argument("--port", type=int, required=True, help="the port on 127.0.0.1")
     parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")

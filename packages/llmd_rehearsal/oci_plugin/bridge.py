@@ -24,7 +24,7 @@ from llmd_rehearsal.plugin_values import (
 )
 
 DEFAULTS: Final = "__defaults"
-"""Key under which the plug-in records the names of the inputs that it filled in."""
+"""Key of a resource's inputs under which the OCI plug-in records the names of the inputs that it filled in."""
 META: Final = "__meta"
 _SUFFIX_DIGITS: Final = 7
 _UNPLANNED: Final = frozenset({"definedTags"})
@@ -49,14 +49,15 @@ _OTHER_SUGGESTION: Final = "Please retry or contact support for help with servic
 
 @dataclass(frozen=True)
 class Checked:
-    """Typed inputs with the plug-in's defaults, and the messages about invalid inputs."""
+    """Typed inputs of a resource with the OCI plug-in's defaults, and the messages about invalid inputs."""
 
     inputs: JsonObject
     failures: list[str] = field(default_factory=list[str])
 
 
 def check(resource: ResourceType, olds: JsonObject, news: JsonObject, naming: Naming) -> Checked:
-    """Convert inputs to their properties' types, add the plug-in's defaults, and return them with the errors found.
+    """Convert a resource's inputs to their properties' types, add the OCI plug-in's defaults, and return the inputs
+    with the errors found.
 
     Raises:
         OperationRefusal: a value can't be converted to its property's type, or automatic names are disabled.
@@ -164,7 +165,7 @@ def _objects(schema: Property, value: Any) -> list[JsonObject]:
 
 
 def without_defaults(value: Any) -> Any:
-    """Return inputs without the plug-in's own records (`__defaults`), recursively."""
+    """Return inputs without the records that the Terraform bridge adds to them (`__defaults`), at any depth."""
     if is_map(value):
         return {key: without_defaults(item) for key, item in value.items() if key != DEFAULTS}
     if is_list(value):
@@ -174,7 +175,9 @@ def without_defaults(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class ResourcePropertyChange:
-    """Change of one property. `computed`: the property changes only because OCI will compute its value."""
+    """Change of one property of an OCI resource. `computed`: the property changes only because OCI will compute its
+    value.
+    """
 
     path: str
     change: PropertyChangeKind
@@ -189,8 +192,8 @@ class ResourcePropertyChange:
 
 @dataclass(frozen=True)
 class ResourceDiff:
-    """Differences between a recorded state and new inputs; empty if nothing changes. With `delete_first`, the old
-    resource must be deleted before its replacement is created.
+    """Differences between a resource's recorded state and its new inputs; empty if nothing changes. With
+    `delete_first`, the old resource must be deleted before its replacement is created.
     """
 
     differences: tuple[ResourcePropertyChange, ...] = ()
@@ -329,7 +332,7 @@ def meta(resource: ResourceType) -> str:
 
 
 def preview_state(resource: ResourceType, inputs: JsonObject, state: JsonObject | None = None) -> JsonObject:
-    """Return the state that a preview predicts, of a new resource or of one with the recorded `state`."""
+    """Return the state that a preview predicts for a resource: for a new one, or for one with the recorded `state`."""
     inputs = without_defaults(inputs)
     before = state or {}
     properties = {
@@ -362,7 +365,9 @@ def _previewed(schema: Property | None, new: Any, old: Any) -> Any:
 
 
 def with_computed(schema: Property | None, value: Any, old: Any = None) -> Any:
-    """Return a value as OCI answers it: with all computed parts, from the old value or empty."""
+    """Return an input's value as OCI answers it: with the parts that OCI computes, which are taken from the value
+    `old`, or else empty.
+    """
     if schema is None:
         return value if value is not None else old
     if value is None:
@@ -391,7 +396,7 @@ class FailedRequest:
 
     @property
     def service(self) -> str:
-        """Service and type in the provider's notation, for example `Core Vcn`."""
+        """Service and resource type in terraform-provider-oci's notation, for example `Core Vcn`."""
         return f"{_spaced(self.resource.service)} {_spaced(self.resource.name)}"
 
     @property
@@ -399,7 +404,7 @@ class FailedRequest:
         return f"{self.resource.service}.{self.resource.name}.{self.region}.oraclecloud.com".lower()
 
     def refusal(self, error: ServiceError) -> OperationRefusal:
-        """Return the provider's error for an error response of the service."""
+        """Return terraform-provider-oci's error for an error response of an OCI service."""
         advice = _SUGGESTIONS.get(error.code, _OTHER_SUGGESTION).format(service=self.service)
         name = self.resource.name
         page = "_".join([self.resource.service, *_spaced(name).split()]).lower()
@@ -418,12 +423,12 @@ class FailedRequest:
         )
 
     def unanswered(self) -> OperationRefusal:
-        """Return the provider's error for a request that got no answer (net/http, Client.Timeout)."""
+        """Return terraform-provider-oci's error for a request that got no answer (net/http, Client.Timeout)."""
         verb = _VERBS[self.operation].title()
         return OperationRefusal(f'can not {self.operation} {self.service}: {verb} "https://{self._host}": {_LOST}')
 
     def failed_work(self, message: str) -> str:
-        """Return the provider's message for work that failed after OCI had accepted the request."""
+        """Return terraform-provider-oci's message for work that failed after OCI had accepted the request."""
         done = {"create": "CREATED", "update": "UPDATED", "delete": "DELETED"}[self.operation]
         entity = self.resource.name.lower()
         work = f"workId: ocid1.clustersworkrequest.oc1..{secrets.token_hex(16)}"

@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 
 class AutoscalerDurations(Entry):
-    """Durations of `values/rehearsal/cluster-autoscaler.yaml` in seconds: scan interval, scale-down delays, and OCI's
-    time to provide a node.
+    """Durations of the cluster autoscaler in seconds, from `values/rehearsal/cluster-autoscaler.yaml`: scan interval,
+    scale-down delays, and OCI's time to provide a node.
     """
 
     scan_interval_s: float
@@ -68,7 +68,9 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class AutoscalerSettings:
-    """Settings from the add-on's configuration; durations in seconds."""
+    """Settings from the configuration of the add-on ClusterAutoscaler: the node pools that it scales, and durations in
+    seconds.
+    """
 
     groups: tuple[NodeGroup, ...]
     unneeded_s: float
@@ -76,7 +78,9 @@ class AutoscalerSettings:
 
 
 def read_settings(configurations: Mapping[str, str]) -> AutoscalerSettings:
-    """Return the settings of an add-on's configuration, with the documented defaults for missing ones."""
+    """Return the settings in the configuration of the add-on ClusterAutoscaler, with the documented defaults for
+    missing ones.
+    """
     groups = [entry.strip().split(":", 2) for entry in configurations.get("nodes", "").split(",") if entry.strip()]
     return AutoscalerSettings(
         tuple(NodeGroup(pool_id, int(least), int(most)) for least, most, pool_id in groups),
@@ -140,8 +144,8 @@ def _requests(containers: Iterable[JsonObject]) -> Room:
 
 
 def room_of(node: NodeConfig) -> Room:
-    """Return the resources of an empty node, with the devices that the node advertises once their device plug-in
-    runs.
+    """Return the resources that pods can request from an empty node, by resource name, with the devices that the node
+    advertises once their device plug-in runs.
     """
     return {resource: quantity(amount) for resource, amount in {**node.capacity, **node.devices}.items()}
 
@@ -192,7 +196,7 @@ def _take(room: Room, pod: PodRequest) -> None:
 
 
 class ClusterView(Protocol):
-    """Interface to the cluster's API server that the autoscaler needs."""
+    """Requests to the cluster's API server that the simulated cluster autoscaler makes."""
 
     def pods(self) -> list[PodRequest]:
         """Return all pods that occupy resources of a node or wait for a node."""
@@ -203,15 +207,17 @@ class ClusterView(Protocol):
         ...
 
     def taint(self, node: str, *, tainted: bool) -> None:
-        """Add or remove the taint that keeps new pods from a node."""
+        """Add to a node (`tainted`), or remove from it, the taint by which a cluster autoscaler keeps new pods away
+        before it removes the node.
+        """
         ...
 
     def tell_scale_up(self, pod: PodRequest, message: str) -> None:
-        """Create an event about a scale-up for a pod."""
+        """Create an event of a pod that says why nodes were added."""
         ...
 
     def tell_status(self, text: str) -> None:
-        """Write the ConfigMap `cluster-autoscaler-status`."""
+        """Write `text` into the ConfigMap `cluster-autoscaler-status`, as the real cluster autoscaler does."""
         ...
 
 
@@ -227,7 +233,7 @@ class _Pool:
 
 
 class ClusterAutoscalerAddOn:
-    """Cluster autoscaler of one cluster. `time_scale` is wall seconds for one second of its durations."""
+    """Simulated cluster autoscaler of one OKE cluster. `time_scale` is wall seconds for one second of its durations."""
 
     def __init__(self, records: Records, machines: Machines, cluster: ClusterView, time_scale: float = 1.0) -> None:
         self._records, self._machines, self._cluster = records, machines, cluster
@@ -240,7 +246,7 @@ class ClusterAutoscalerAddOn:
         self._ended = False
 
     def configure(self, configurations: Mapping[str, str]) -> None:
-        """Start scaling with an add-on's configuration, or continue with a changed configuration."""
+        """Start to scale node pools by an add-on's configuration, or continue with a changed configuration."""
         with self._lock:
             self._settings = read_settings(configurations)
             if self._thread is None and not self._ended:
@@ -248,12 +254,12 @@ class ClusterAutoscalerAddOn:
                 self._thread.start()
 
     def remove(self) -> None:
-        """Stop scaling; all pools keep their sizes."""
+        """Stop scaling because the add-on was removed; all node pools keep their sizes."""
         with self._lock:
             self._settings = None
 
     def end(self) -> None:
-        """Stop the thread; the add-on can't be configured afterwards."""
+        """End the autoscaler's thread; the add-on can't be configured afterwards."""
         self._ended = True
         self._changed.set()
 
@@ -266,8 +272,8 @@ class ClusterAutoscalerAddOn:
                 _log.warning("cluster autoscaler: %s", error)
 
     def look(self, now_s: float) -> None:
-        """Evaluate the cluster once, at the time `now_s` in seconds of the autoscaler's own clock: add and remove nodes
-        as the pods require.
+        """Evaluate the cluster once, at the time `now_s` in seconds of the autoscaler's own clock, and add and remove
+        nodes as the pods require.
 
         Raises:
             ApiError: the API server refused a request.
@@ -384,18 +390,20 @@ class ClusterAutoscalerAddOn:
 
 
 def size_of(record: ResourceRecord) -> int:
-    """Return the requested number of nodes of a pool."""
+    """Return the number of nodes that a node pool requests."""
     return int(dig(record.state, "nodeConfigDetails", "size") or 0)
 
 
 def with_size(record: ResourceRecord, size: int) -> ResourceRecord:
-    """Return the pool's record with another requested number of nodes."""
+    """Return a copy of a node pool's record that requests `size` nodes."""
     details = {**dig_map(record.state, "nodeConfigDetails"), "size": size}
     return replace(record, state={**record.state, "nodeConfigDetails": details})
 
 
 class ApiClusterView:
-    """Requests of the autoscaler to the real API server; `connect` returns a client once a kubeconfig exists."""
+    """Requests of the simulated cluster autoscaler to the real API server; `connect` returns a client once a kubeconfig
+    exists.
+    """
 
     def __init__(self, connect: Callable[[], Cluster]) -> None:
         self._connect = connect
@@ -416,7 +424,9 @@ class ApiClusterView:
         return {node["metadata"]["name"] for node in self._items("/api/v1/nodes")}
 
     def taint(self, node: str, *, tainted: bool) -> None:
-        """Add or remove the taint that keeps new pods from a node."""
+        """Add to a node (`tainted`), or remove from it, the taint by which a cluster autoscaler keeps new pods away
+        before it removes the node.
+        """
         live: Any = self._cluster.get_path(f"/api/v1/nodes/{node}")
         others = [taint for taint in dig_list(live, "spec", "taints") if taint["key"] != _TAINT]
         own = [{"key": _TAINT, "value": str(int(time.time())), "effect": "NoSchedule"}] if tainted else []
@@ -424,7 +434,7 @@ class ApiClusterView:
         self._cluster.patch(kind, [{"op": "add", "path": "/spec/taints", "value": others + own}])
 
     def tell_scale_up(self, pod: PodRequest, message: str) -> None:
-        """Create an event about a scale-up for a pod."""
+        """Create an event of a pod that says why nodes were added."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         involved = {"kind": "Pod", "apiVersion": "v1", **document("namespace name uid", pod)}
         event = {
@@ -443,7 +453,7 @@ class ApiClusterView:
         self._cluster.create(event, dry_run=False)
 
     def tell_status(self, text: str) -> None:
-        """Write the ConfigMap `cluster-autoscaler-status`."""
+        """Write `text` into the ConfigMap `cluster-autoscaler-status`, as the real cluster autoscaler does."""
         metadata = {"namespace": STATUS_NAMESPACE, "name": STATUS_NAME}
         status = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"status": text}}
         self._cluster.apply(status, manager="cluster-autoscaler", force=True, dry_run=False)

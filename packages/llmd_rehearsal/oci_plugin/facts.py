@@ -25,13 +25,13 @@ _DOMAINS: Final = 3
 
 @dataclass(frozen=True)
 class Property:
-    """Schema of one input or output. `kind` is `string`, `integer`, `number`, `boolean`, `map` (of strings), `object`
-    or `list`.
+    """Schema of one input or output of an OCI resource type. `kind` is `string`, `integer`, `number`, `boolean`, `map`
+    (of strings), `object` or `list`.
 
     `item` is the schema of a list's items, `fields` are those of an object. `computed`: OCI sets a value if the program
     sets none. `replaces`: a change requires the resource's replacement. `whole`: a difference in a part is reported as
-    a difference of the whole property. `default` is the value that the plug-in adds to the inputs, `planned` the value
-    in a preview.
+    a difference of the whole property. `default` is the value that the OCI plug-in adds to the inputs, `planned` the
+    value in a preview.
     """
 
     kind: str
@@ -80,17 +80,17 @@ class ResourceType:
 
     @property
     def service(self) -> str:
-        """OCI service of the type, for example `Core`."""
+        """OCI service that the resource type belongs to, for example `Core`."""
         return self.token.split(":")[1].partition("/")[0]
 
     @property
     def name(self) -> str:
-        """Name of the type, for example `Vcn`."""
+        """Name of the resource type within its OCI service, for example `Vcn`."""
         return self.token.rpartition(":")[2]
 
     @property
     def is_autonamed(self) -> bool:
-        """Tell whether the plug-in generates a name if the program sets none."""
+        """Tell whether the OCI plug-in generates a name for a resource of this type if the program sets none."""
         return "name" in self.inputs
 
 
@@ -109,7 +109,7 @@ def resource_of(token: str) -> ResourceType:
 
 @cache
 def resources() -> Mapping[str, ResourceType]:
-    """Return all supported resource types by token."""
+    """Return all resource types that the simulated region supports, by Pulumi type token."""
     folder = values_folder() / "rehearsal" / "oci_plugin"
     ways = read_yaml(folder / "ways.yaml")
     all_: dict[str, ResourceType] = {}
@@ -155,7 +155,7 @@ def snake(name: str) -> str:
 
 
 class RegionTenancy(Entry):
-    """Tenancy that the simulated region belongs to."""
+    """OCI tenancy that the simulated region belongs to."""
 
     name: str
     home_region: str
@@ -163,7 +163,7 @@ class RegionTenancy(Entry):
 
 
 class ShapeFacts(Entry):
-    """Size of a shape; for a flexible shape, the largest size."""
+    """OCPUs and memory in GiB of an OCI shape; for a flexible shape, the most that it can have."""
 
     ocpus: int
     memory_gib: int
@@ -171,7 +171,9 @@ class ShapeFacts(Entry):
 
 
 class ImageFacts(Entry):
-    """Platform image; `gpu` is the vendor of the GPUs whose drivers it contains, empty without drivers."""
+    """Platform image of OCI; `gpu` is the vendor of the GPUs whose drivers the image contains, empty without
+    drivers.
+    """
 
     name: str
     os: str
@@ -180,21 +182,27 @@ class ImageFacts(Entry):
 
 
 class Service(Entry):
-    """Service behind the service gateway; `{key}` and `{KEY}` are placeholders for the region's key."""
+    """OCI service that a VCN reaches through a service gateway; `{key}` and `{KEY}` are placeholders for the region's
+    key in lower and in upper case.
+    """
 
     label: str
     name: str
 
 
 class AddOnCheck(Entry):
-    """Dependencies of an add-on on other add-ons, and the add-on's setting that skips the check."""
+    """Add-ons that an OKE add-on depends on (`needs`), and the add-on's setting that skips this check
+    (`skipped_by`).
+    """
 
     needs: tuple[str, ...]
     skipped_by: str
 
 
 class OciRegion(Entry):
-    """Content of `region.yaml`: tenancy, shapes, images, services, add-ons and limits of the simulated region."""
+    """Content of `values/rehearsal/oci_plugin/region.yaml`: tenancy, shapes, images, services, add-ons and limits of
+    the simulated region.
+    """
 
     tenancy: RegionTenancy
     region_keys: Mapping[str, str]
@@ -245,10 +253,14 @@ def region_facts() -> OciRegion:
 
 @cache
 def lifecycles() -> Any:
-    """Return the content of `lifecycles.yaml`: durations of operations, states, and the types that block a deletion."""
+    """Return the content of `values/rehearsal/oci_plugin/lifecycles.yaml`: durations of operations, states, and the
+    types that block a deletion.
+    """
     return read_yaml(values_folder() / "rehearsal" / "oci_plugin" / "lifecycles.yaml")
 
 
 def image_id(name: str, key: str) -> str:
-    """Return the OCID of a platform image."""
+    """Return the OCID that the simulated region gives to a platform image; `key` is the region's key, for example
+    `IAD`.
+    """
     return f"ocid1.image.oc1.{key.lower()}.{re.sub('[^a-z0-9]', '', name.lower())}"

@@ -37,12 +37,12 @@ class Fault(enum.StrEnum):
     """Kinds of faults that requests to OCI or simulated nodes can have."""
 
     TOO_MANY_REQUESTS = "too-many-requests"
-    """Status 429, `times` times in a row; the plug-in retries as the real one does."""
+    """OCI answers with status 429, `times` times in a row; the OCI plug-in retries as the real one does."""
     INTERNAL_ERROR = "internal-error"
-    """Status 500, immediately."""
+    """OCI answers immediately with status 500."""
     OUT_OF_HOST_CAPACITY = "out-of-host-capacity"
-    """No host capacity: immediately for an instance, later for a pool. A node pool whose creation fails is deleted with
-    all its nodes; other resources are kept without the missing nodes.
+    """OCI has no host capacity: an instance is refused immediately, a pool fails later. A node pool whose creation
+    fails is deleted with all its nodes; other resources are kept without the missing nodes.
     """
     NODE_NEVER_JOINS = "node-never-joins"
     """Instances are launched and never join the cluster as nodes."""
@@ -51,9 +51,11 @@ class Fault(enum.StrEnum):
     whose creation fails is deleted.
     """
     SLOW = "slow"
-    """The work takes five times as long as usual."""
+    """OCI's work on the request takes five times as long as usual."""
     TIMEOUT = "timeout"
-    """The plug-in reaches its time limit and reports a failure; OCI finishes the work, and the resource is healthy."""
+    """The OCI plug-in reaches its time limit and reports a failure; OCI finishes the work, and the resource is
+    healthy.
+    """
     ANSWER_LOST = "answer-lost"
     """OCI accepts a creation request and the answer is lost. The plug-in retries with the same retry token and may get
     an answer. If all answers are lost, the resource exists and the engine doesn't know its id. A request to change or
@@ -95,7 +97,9 @@ NODE_FAULTS = (
 
 
 class FaultRule(Entry):
-    """Rule that gives requests a fault, selected by type and name of the resource and by operation."""
+    """Rule of a fault file that gives requests to OCI, or simulated nodes, a fault; selected by type and name of the
+    resource and by operation.
+    """
 
     resource: str = "*"
     name: str = "*"
@@ -107,7 +111,9 @@ class FaultRule(Entry):
     state: str | None = None
 
     def matches(self, resource: str, names: Sequence[str], operation: str) -> bool:
-        """Tell whether the rule applies to a request; `names` are the resource's names in the program and at OCI."""
+        """Tell whether the rule applies to a request for a resource; `names` are the resource's names in the program
+        and at OCI.
+        """
         same_type = fnmatch.fnmatchcase(operation, self.operation) and fnmatch.fnmatchcase(resource, self.resource)
         return same_type and any(fnmatch.fnmatchcase(name, self.name) for name in names)
 
@@ -116,7 +122,8 @@ _RULE = re.compile(r"(?P<resource>[A-Za-z*?]+)(/(?P<name>[^:]+))?:(?P<fault>[a-z
 
 
 def parse_rule(text: str) -> FaultRule:
-    """Return the rule of a text such as `Cluster/prod:internal-error:1` (once); the rule applies to all operations.
+    """Return the fault rule that a text such as `Cluster/prod:internal-error:1` describes (here one failure); the rule
+    applies to all operations on the resource.
 
     Raises:
         KitError: the text isn't a valid rule; the message says what is valid.
@@ -145,7 +152,7 @@ def parse_rule(text: str) -> FaultRule:
 
 
 def write_rules(path: Path, rules: Sequence[FaultRule]) -> None:
-    """Write rules to a file, replacing its content."""
+    """Write fault rules to a file, replacing its content."""
     path.write_text(json.dumps({"faults": [rule.model_dump(mode="json") for rule in rules]}, indent=1) + "\n")
 
 

@@ -13,7 +13,9 @@ from llmd_rehearsal.plugin_values import JsonObject, OperationRefusal, is_list, 
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """Call of a function. `kubeconfig` is the path of the local cluster's kubeconfig."""
+    """Call of a function (data source) of the OCI provider. `kubeconfig` is the path of the local cluster's
+    kubeconfig.
+    """
 
     arguments: JsonObject
     region: str
@@ -27,12 +29,13 @@ class FunctionCall:
 
     @property
     def key(self) -> str:
-        """The region's key, such as `IAD`."""
+        """Key of the region that the call is for, such as `IAD`."""
         return self.facts.key(self.region)
 
 
 def invoke(token: str, call: FunctionCall) -> JsonObject:
-    """Return the result of a function call, which repeats the arguments as the real plug-in's does.
+    """Return the result of a call to a function (data source) of the OCI provider; the result repeats the arguments, as
+    the real plug-in's does.
 
     Raises:
         OperationRefusal: the rehearsal doesn't have the function; the message lists the supported functions.

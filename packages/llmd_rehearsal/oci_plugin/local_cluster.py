@@ -30,7 +30,9 @@ ETCD_LIMIT_S: Final = 30.0
 DELETE_S: Final = 60
 """Helm's time limit for uninstalling an add-on, in seconds."""
 RESTORE_ROUNDS: Final = 5
-"""Limit of deletion rounds; controllers may create objects between rounds."""
+"""Limit of rounds in which all of a deleted cluster's objects are deleted; controllers may create objects between
+rounds.
+"""
 RESTORE_PAUSE_S: Final = 0.2
 _OBJECTS: Final = "/registry/"
 _AFTER_OBJECTS: Final = "/registry0"
@@ -90,7 +92,9 @@ class AddOnChart(Entry):
 
 
 class AddOnContent(Entry):
-    """Helm chart and values of an add-on, installed `delay_s` seconds of OCI's time after the add-on becomes active."""
+    """Helm chart and values of an OKE add-on; they are installed `delay_s` seconds of OCI's time after the add-on
+    becomes active.
+    """
 
     chart: AddOnChart
     namespace: str
@@ -100,21 +104,21 @@ class AddOnContent(Entry):
 
 @cache
 def contents() -> dict[str, AddOnContent]:
-    """Return the add-ons that install a chart into the cluster, by name."""
+    """Return the chart and values of each OKE add-on that installs a chart into the cluster, by the add-on's name."""
     rows: dict[str, Any] = read_yaml(values_folder() / "rehearsal" / "add_ons.yaml")["add_ons"]
     return {name: AddOnContent.model_validate(row) for name, row in rows.items()}
 
 
 @dataclass(frozen=True)
 class LocalAddOns:
-    """Installation of add-ons in the local cluster. `helm` is Helm's path; if empty, Helm is taken from PATH."""
+    """Installation of OKE's add-ons in the local cluster. `helm` is Helm's path; if empty, Helm is taken from PATH."""
 
     kubeconfig: Path
     helm: str = ""
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def delay_s(self, name: str) -> float:
-        """Return the seconds between an add-on's becoming active and the start of its installation."""
+        """Return the seconds of OCI's time from when an add-on becomes active until its installation starts."""
         content = contents().get(name)
         return content.delay_s if content else 0
 
@@ -193,14 +197,14 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 class AddOnController(Protocol):
-    """Interface of an add-on that acts on OCI and installs nothing into the cluster."""
+    """Interface of an OKE add-on that acts on OCI, such as ClusterAutoscaler, and installs nothing into the cluster."""
 
     def configure(self, configurations: Mapping[str, str]) -> None:
-        """Start acting with a configuration, or continue with a changed configuration."""
+        """Start to act by an add-on's configuration, or continue with a changed configuration."""
         ...
 
     def remove(self) -> None:
-        """Stop acting."""
+        """Stop acting on OCI, because the add-on was removed."""
         ...
 
 
@@ -266,7 +270,7 @@ class ClusterAddOns:
 
 
 def require_add_on_dependencies(record: ResourceRecord, records: Records) -> None:
-    """Check, as OKE does, that all add-ons are active that an add-on depends on.
+    """Check, as OKE does, that all add-ons on which the add-on in `record` depends are active.
 
     Raises:
         WorkRequestFailed: a required add-on isn't active.
@@ -284,7 +288,7 @@ def require_add_on_dependencies(record: ResourceRecord, records: Records) -> Non
 
 
 def configurations_of(state: JsonObject) -> dict[str, str]:
-    """Return an add-on's configuration as a mapping."""
+    """Return an add-on's configuration as a mapping from the names of settings to their values."""
     return {entry["key"]: entry["value"] for entry in state.get("configurations") or ()}
 
 

@@ -61,7 +61,8 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{64,}")
 
 
 class Machines:
-    """Machines of all resources, launched and ended to match the resources' sizes.
+    """Simulated machines of all OCI resources that have some (node pools, cluster networks, instances), launched and
+    ended to match the resources' sizes.
 
     `control` adds the machines' nodes to the local cluster; if None, the machines exist only at OCI.
     """
@@ -72,8 +73,8 @@ class Machines:
         self._lock = threading.Lock()
 
     def converge(self, record: ResourceRecord, region: str, fault: FaultRule | None) -> ResourceRecord:
-        """Launch and end machines until their number is the resource's size; store the record with its machines and
-        return it.
+        """Launch and end machines until a resource has as many as its size requires; store the resource's record with
+        its machines and return it.
 
         Raises:
             WorkRequestFailed: machines are missing afterwards, because of a fault or because the boot script doesn't
@@ -150,7 +151,7 @@ class Machines:
             self._records.put(replace(now, machines=others))
 
     def end(self, record: ResourceRecord) -> None:
-        """End all machines of a resource."""
+        """End all machines of a resource and remove their nodes."""
         self._remove(record.machines)
 
     def _remove(self, machines: Sequence[JsonObject]) -> None:
@@ -234,7 +235,9 @@ def _fault_domain(index: int) -> str:
 
 @dataclass(frozen=True)
 class BootConfig:
-    """Labels and taints with which a node registers; `joins` is False if the boot script doesn't make the node join."""
+    """Labels and taints with which a machine registers as a node; `joins` is False if the boot script doesn't make the
+    machine join.
+    """
 
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     taints: tuple[NodeTaint, ...] = ()
@@ -260,7 +263,9 @@ class MachineSpec:
     alone: bool = False
 
     def node(self, name: str, index: int, region: str, instance_id: str) -> NodeConfig:
-        """Return the configuration of the node that the machine with this index becomes."""
+        """Return the configuration of the node that a resource's machine becomes; `index` (from 0) is the machine's
+        number in the resource.
+        """
         shape, facts = catalogue.shape(self.shape), region_facts().shapes.get(self.shape)
         domain = str(self.placements[index % len(self.placements)]["availabilityDomain"])
         labels = {
@@ -295,7 +300,7 @@ class MachineSpec:
 
 
 def machine_spec(record: ResourceRecord, records: Records) -> MachineSpec | None:
-    """Return the number and properties of a resource's machines; None for a type without machines."""
+    """Return the number and properties of the machines that an OCI resource has; None for a type without machines."""
     state = record.state
     match record.resource.name:
         case "NodePool":

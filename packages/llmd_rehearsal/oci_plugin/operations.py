@@ -51,7 +51,7 @@ RETRY_PAUSE_S: Final = 10.0
 NETWORK_RETRY_S: Final = 120.0
 """Time limit in seconds of terraform-provider-oci's retries without an answer (internal/tfresource/retry.go)."""
 SLOW_FACTOR: Final = 5.0
-"""Factor on the duration of work under the fault `slow`."""
+"""Factor on the duration of OCI's work under the fault `slow`."""
 OCI_TAGS: Final = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
 """Schema that an identity domain adds to each group (terraform-provider-oci,
 identity_domains_dynamic_resource_group_test.go ignores `schemas`).
@@ -59,8 +59,8 @@ identity_domains_dynamic_resource_group_test.go ignores `schemas`).
 ENHANCED_UPGRADES: Final = 2
 """Number of newer Kubernetes versions in a cluster's `availableKubernetesUpgrades`."""
 _DELETED_AFTER_FAILURE: Final = frozenset({"Cluster", "NodePool", "Addon"})
-"""Types that the plug-in deletes if their creation fails (terraform-provider-oci, `Create` of these resources). The
-engine has recorded the id by then, so that updates fail until a refresh finds the resource gone.
+"""Types of resources that the OCI plug-in deletes if their creation fails (terraform-provider-oci, `Create` of these
+resources). The engine has recorded the id by then, so that updates fail until a refresh finds the resource gone.
 """
 _WITH_NODES: Final = frozenset({"NodePool", "ClusterNetwork", "Instance"})
 _DURATION: Final = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
@@ -68,8 +68,8 @@ _DURATION: Final = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """Request of the engine. `timeout_s` 0 means the resource type's own time limit; `cancelled` ends the request's
-    waits.
+    """Request of the engine to create, change or delete a resource. `timeout_s` 0 means the resource type's own time
+    limit; `cancelled` ends the request's waits.
     """
 
     resource: ResourceType
@@ -82,22 +82,22 @@ class ResourceRequest:
 
     @property
     def limit_s(self) -> float:
-        """Time limit of the operation in seconds of OCI's time."""
+        """Time limit of the request's operation in seconds of OCI's time."""
         return self.timeout_s or self.resource.timeout_s
 
     @property
     def plain_inputs(self) -> JsonObject:
-        """Inputs without the Terraform bridge's own records."""
+        """Inputs of the requested resource without the Terraform bridge's own records."""
         inputs: JsonObject = without_defaults(self.inputs)
         return inputs
 
 
 @dataclass(frozen=True)
 class Operations:
-    """Operations of the plug-in on resources, for concurrent use by many threads.
+    """Operations of the stand-in OCI plug-in on resources, for concurrent use by many threads.
 
     `api_server` returns the address of the local cluster's API server as host:port. `add_ons` and `store` act on the
-    local cluster and are None without one.
+    local cluster and are None if there is no local cluster.
     """
 
     records: Records
@@ -280,7 +280,7 @@ class Operations:
             raise InitFailed(id_, _recorded(remnant), [failed.failed_work(str(error))]) from None
 
     def remove(self, record: ResourceRecord) -> None:
-        """Remove a resource with all resources that can't exist without it.
+        """Remove a resource of the simulated region with all resources that can't exist without it.
 
         Raises:
             WorkRequestFailed: the local cluster doesn't answer.
@@ -359,7 +359,9 @@ def _recorded(record: ResourceRecord) -> JsonObject:
 
 
 def active_state(resource: ResourceType) -> str:
-    """Return the lifecycle state of a healthy resource of this type, for example `ACTIVE` or `AVAILABLE`."""
+    """Return the lifecycle state that a healthy resource of this type has at OCI, for example `ACTIVE` or
+    `AVAILABLE`.
+    """
     type_ = resource.token.split("/")[1].partition(":")[0]
     words: Any = lifecycles()["states"]
     return next((word.upper() for word, types in words.items() if type_ in types), "ACTIVE")
@@ -387,7 +389,7 @@ class NewResource:
 
 
 def first_state(new: NewResource, inputs: JsonObject) -> JsonObject:
-    """Return all outputs of a new resource with these inputs."""
+    """Return all outputs of a new resource that is created with these inputs."""
     resource = new.resource
     properties = {**resource.outputs, **resource.inputs}
     filled = {name: with_computed(schema, inputs.get(name)) for name, schema in properties.items()}
@@ -408,7 +410,7 @@ def first_state(new: NewResource, inputs: JsonObject) -> JsonObject:
 
 
 def next_state(resource: ResourceType, before: JsonObject, inputs: JsonObject) -> JsonObject:
-    """Return all outputs of a resource after a change to these inputs."""
+    """Return all outputs of a resource after a change to these inputs; `before` are its outputs before the change."""
     properties = {**resource.outputs, **resource.inputs}
     filled = {name: with_computed(schema, inputs.get(name), before.get(name)) for name, schema in properties.items()}
     dropped = {name for name, schema in resource.inputs.items() if not schema.computed and name not in inputs}

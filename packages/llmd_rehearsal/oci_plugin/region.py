@@ -15,14 +15,15 @@ from llmd_rehearsal.oci_plugin.facts import ResourceType, lifecycles, resource_o
 from llmd_rehearsal.plugin_values import JsonObject
 
 DEFAULT_TIME_SCALE: Final = 0.001
-"""Wall seconds for one second of OCI's time: a cluster that takes seven minutes exists after less than half a second.
+"""Wall seconds for one second of OCI's time: a cluster that takes seven minutes exists after less than half a
+second.
 """
 _OCID: Final = re.compile(r"ocid1\.[a-z0-9]+\.[A-Za-z0-9.\-_]+")
 
 
 @dataclass(frozen=True)
 class ResourceRecord:
-    """Resource as OCI stores it: outputs, latest inputs, and the machines that become nodes."""
+    """Resource as the simulated OCI stores it: outputs, latest inputs, and the machines that become nodes."""
 
     id: str
     token: str
@@ -42,8 +43,8 @@ class ResourceRecord:
 
 
 class Records:
-    """Resources of the region by id, for concurrent use by many threads. Each change is appended to the journal as a
-    line.
+    """Resources of the simulated region by id, for concurrent use by many threads. Each change is appended to the
+    journal file as a line.
     """
 
     def __init__(self, journal: Path | None = None) -> None:
@@ -59,12 +60,12 @@ class Records:
             self._journal = journal.open("a")
 
     def close(self) -> None:
-        """Close the journal."""
+        """Close the journal file."""
         if self._journal is not None:
             self._journal.close()
 
     def get(self, id_: str) -> ResourceRecord | None:
-        """Return the record with this id; None if the region has no such resource."""
+        """Return the record of the resource with this id; None if the region has no such resource."""
         with self._lock:
             return self._records.get(id_)
 
@@ -74,28 +75,30 @@ class Records:
             return id_ in self._deleted
 
     def all_of(self, name: str) -> list[ResourceRecord]:
-        """Return the records of a resource type, for example `Subnet`."""
+        """Return the records of all resources of one type, for example `Subnet`."""
         with self._lock:
             return list(self._by_type.get(name, {}).values())
 
     def referring_to(self, id_: str) -> list[ResourceRecord]:
-        """Return the records whose state contains this id, except the record itself."""
+        """Return the records of resources whose state contains this id, except the record of the resource with the
+        id.
+        """
         with self._lock:
             return [self._records[user] for user in sorted(self._referring.get(id_, ())) if user != id_]
 
     def with_machines(self, but: str) -> list[ResourceRecord]:
-        """Return the records that have machines, except the record with the id `but`."""
+        """Return the records of resources that have machines, except the record with the id `but`."""
         with self._lock:
             return [record for record in self._records.values() if record.machines and record.id != but]
 
     def put(self, record: ResourceRecord) -> None:
-        """Add a record, or replace the record with the same id."""
+        """Add a resource's record, or replace the record with the same id."""
         with self._lock:
             self._set(record)
             self._write(asdict(record))
 
     def remove(self, id_: str) -> None:
-        """Remove a record and remember its id as deleted."""
+        """Remove a resource's record and remember its id as deleted."""
         with self._lock:
             self._unset(id_)
             self._deleted.add(id_)
@@ -149,7 +152,7 @@ def _references(record: ResourceRecord) -> set[str]:
 
 
 def new_id(resource: ResourceType, key: str) -> str:
-    """Return a new unique OCID; `key` is the region's key, for example `IAD`."""
+    """Return a new unique OCID for a resource of this type; `key` is the region's key, for example `IAD`."""
     return f"ocid1.{resource.name.lower()}.oc1.{key.lower()}.aaaaaaaa{secrets.token_hex(26)}"
 
 
@@ -169,7 +172,7 @@ class ServiceError(Exception):
 
 
 class NoAnswerError(Exception):
-    """A request got no answer."""
+    """A request to OCI got no answer."""
 
 
 class WorkRequestFailed(Exception):
@@ -181,7 +184,9 @@ class NodesNotJoined(WorkRequestFailed):
 
 
 class WaitEnded(WorkRequestFailed):
-    """The wait for work ended before the work, because the time limit passed or the engine cancelled the operation."""
+    """The wait for OCI's work ended before the work, because the time limit passed or the engine cancelled the
+    operation.
+    """
 
 
 def invalid(message: str) -> ServiceError:
@@ -210,7 +215,7 @@ class RegionClock:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """End all waits that were started without an event of their own."""
+        """End all waits that were started without a cancellation event of their own."""
         self._cancelled.set()
 
     def wait(self, seconds: float, cancelled: threading.Event | None = None) -> None:
@@ -230,7 +235,8 @@ class RegionClock:
         cancelled: threading.Event | None = None,
         factor: float = 1.0,
     ) -> None:
-        """Wait for the duration of an operation, multiplied by `factor`.
+        """Wait as long as OCI takes for an operation on a resource of this type, multiplied by `factor`; `limit_s` is
+        in seconds of OCI's time.
 
         Raises:
             WaitEnded: the operation takes longer than `limit_s`, which has passed, or the wait was cancelled.
@@ -242,6 +248,6 @@ class RegionClock:
         self.wait(seconds, cancelled)
 
     def give_up(self, limit_s: float, cancelled: threading.Event | None = None) -> str:
-        """Wait `limit_s` seconds of OCI's time and return the provider's message about a timeout."""
+        """Wait `limit_s` seconds of OCI's time and return terraform-provider-oci's message about a timeout."""
         self.wait(limit_s, cancelled)
         return f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {limit_s / 60:.0f}m0s)"

@@ -39,8 +39,8 @@ _LIFECYCLE = "lifecycleState"
 
 
 class RestApi:
-    """Handler of requests to OCI's REST API. Instances that replace detached ones of a pool are launched later, in a
-    thread. `remove` removes a resource with all that can't exist without it.
+    """Handler of requests to OCI's REST API in the simulated region. Instances that replace detached ones of a pool are
+    launched later, in a thread. `remove` removes a resource with all that can't exist without it.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class RestApi:
         self._remove = remove
 
     def answer(self, method: str, path: str, query: Mapping[str, str], body: JsonObject) -> Any:
-        """Return the JSON document at a path, such as `/20160918/instancePools/ocid1...`; lists contain the items that
-        match `query`.
+        """Return the JSON document that OCI's REST API answers at a path, such as `/20160918/instancePools/ocid1...`;
+        lists contain the items that match `query`.
 
         Raises:
             ServiceError: OCI refuses the request.
@@ -204,8 +204,8 @@ def _instance(record: ResourceRecord, machine: JsonObject) -> JsonObject:
 
 
 def serve_rest(api: RestApi, port: int) -> ThreadingHTTPServer:
-    """Serve the REST API on a port of 127.0.0.1, in background threads, and return the server, whose `shutdown` ends
-    it.
+    """Serve OCI's REST API of the simulated region on a port of 127.0.0.1, in background threads, and return the
+    server, whose `shutdown` ends it.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -47,20 +47,22 @@ from llmd_rehearsal.plugin_protocol import (
 from llmd_rehearsal.plugin_values import InitFailed, JsonObject, OperationRefusal, without_secrets
 
 VERSION: Final = "4.20.0"
-"""Version of pulumi-oci that the plug-in simulates."""
+"""Version of pulumi-oci that the stand-in OCI plug-in simulates."""
 SESSIONS: Final = 64
-"""Limit of remembered provider instances; an engine rarely has more than a few, and each run creates its own."""
+"""Limit of remembered provider instances of one plug-in process; an engine rarely has more than a few, and each run
+creates its own.
+"""
 
 
 @dataclass(frozen=True)
 class PluginOptions:
-    """Options of the plug-in.
+    """Options of the stand-in OCI plug-in.
 
-    `kubeconfig` is the file of the local cluster, which stands for every OKE cluster. `journal` is the file in which
-    the region's resources are recorded, `faults` the fault file. `helm` is the path of Helm, which installs add-ons; if
-    empty, add-ons exist only at OCI. `etcd` is the base URL of the local cluster's etcd, whose objects are deleted with
-    an OKE cluster. `rest_port` is the port of OCI's REST API. `autoscaler_time_scale` is wall seconds for one second of
-    the cluster autoscaler's durations.
+    `kubeconfig` is the local cluster's kubeconfig file; the local cluster's API server stands for that of every OKE
+    cluster. `journal` is the file in which the region's resources are recorded, `faults` the fault file. `helm` is the
+    path of Helm, which installs add-ons; if empty, add-ons exist only at OCI. `etcd` is the base URL of the local
+    cluster's etcd, whose objects are deleted with an OKE cluster. `rest_port` is the port of OCI's REST API.
+    `autoscaler_time_scale` is wall seconds for one second of the cluster autoscaler's durations.
     """
 
     kubeconfig: Path | None = None
@@ -94,22 +96,24 @@ class PluginOptions:
 
 
 def start(port: int = 0, options: PluginOptions | None = None) -> PluginServer:
-    """Start the plug-in's server on a port of 127.0.0.1 (0: a free port) and return it."""
+    """Start the gRPC server of the stand-in OCI plug-in on a port of 127.0.0.1 (0: a free port) and return it."""
     servicer = OciServicer(options or PluginOptions())
     return serve(servicer, port, servicer.end)
 
 
 @dataclass(frozen=True)
 class OciSession:
-    """Provider instance: its region, and an event that is set when the engine cancels the instance's operations."""
+    """Configured instance of the OCI provider: its region, and an event that is set when the engine cancels the
+    instance's operations.
+    """
 
     region: str = DEFAULT_REGION
     cancelled: threading.Event = field(default_factory=threading.Event)
 
 
 class OciServicer(PluginServicer):
-    """gRPC methods of the plug-in, which translate between messages and operations. All other methods are
-    unimplemented.
+    """gRPC methods of the stand-in OCI plug-in, which translate between the engine's messages and operations on
+    resources. All other methods are unimplemented.
     """
 
     package = "oci"
