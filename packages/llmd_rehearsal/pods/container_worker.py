@@ -19,7 +19,9 @@ from llmd_rehearsal.pods.processes import start_task
 from llmd_rehearsal.pods.status import ContainerRecord, RunningContainer, Terminated, Waiting
 
 NOTICED_S = 6.0
-"""Seconds within which all clients have noticed that a pod ends; stalls of 4.1 s were observed on two busy cores."""
+"""Seconds within which all clients have noticed that a pod ends; stalls of clients of 4.1 s were observed on two busy
+cores.
+"""
 
 _log = logging.getLogger(__name__)
 _RETRY_START_S = 1.0
@@ -55,7 +57,9 @@ class Starts:
         self._free = asyncio.Semaphore(most or _STARTS_PER_PROCESSOR * len(os.sched_getaffinity(0)))
 
     async def turn(self, stopping: asyncio.Event) -> "Turn | None":
-        """Wait until the program may start and return its turn; None if the container is stopped before."""
+        """Wait until one more program may start and return its turn (`Turn`); None if its container is stopped
+        before.
+        """
         taken, stopped = asyncio.create_task(self._free.acquire()), asyncio.create_task(stopping.wait())
         await asyncio.wait({taken, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -83,17 +87,19 @@ class Turn:
 
 @dataclass(frozen=True)
 class ContainerOptions:
-    """Options and callbacks of a container's runs."""
+    """Options of a container's runs, and functions that are called when its state changes."""
 
     make: Callable[[], Container]
     restarts: Callable[[int], bool]
-    """Function that tells whether the container is restarted after this exit code."""
+    """Function that tells whether the container is restarted after it ended with this exit code."""
     termination_message: Callable[[int], str | None]
-    """Function that returns the termination message after this exit code."""
+    """Function that returns the container's termination message after it ended with this exit code."""
     changed: Callable[[], None]
     """Function that is called after each change of the container's record."""
     warn: Callable[[str, str], None]
-    """Function that is called with reason and message of each warning event that a kubelet would create."""
+    """Function that is called, with reason and message, for each warning event that a kubelet would create about the
+    container.
+    """
     address: str
     probes: ProbeCount
     starts: Starts
@@ -112,7 +118,9 @@ def pre_stop_sleep_s(seconds: float, time_scale: float) -> float:
 
 
 class ContainerWorker:
-    """Worker that runs one container and keeps its record; `started` is set once the startup probe has succeeded."""
+    """Worker that runs one container of a pod and keeps its record; `started` is set once the startup probe has
+    succeeded.
+    """
 
     def __init__(self, model: ContainerModel, record: ContainerRecord, options: ContainerOptions) -> None:
         self.record = record
@@ -126,7 +134,9 @@ class ContainerWorker:
 
     @property
     def time_scale(self) -> float:
-        """Wall seconds for one second of the container's own time; 1 if no run is in progress."""
+        """Wall seconds in which the container's program does one second of work on real hardware: the rehearsal's time
+        scale for a simulated server; 1 if the container isn't running.
+        """
         return self._container.time_scale if self._container else 1.0
 
     async def run(self) -> None:

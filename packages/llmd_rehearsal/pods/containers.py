@@ -21,7 +21,8 @@ from llmd_rehearsal.pods.processes import ChildProcess, children_of, run
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SYSTEM_FILES = ("/etc/ssl", "/etc/ca-certificates", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf")
 _OWN_DEVICES = 'mount -t sysfs sysfs /sys && exec "$@"'
-"""Shell command that mounts the devices of this network namespace at /sys, as ip-netns(8) does, and runs its arguments.
+"""Shell command that mounts the devices of this network namespace at /sys, as ip-netns(8) does, and runs its
+arguments.
 """
 
 _NOT_RUNNING = 126
@@ -53,7 +54,9 @@ class Container(Protocol):
 
     @property
     def probed(self) -> bool:
-        """Tell whether probes can be run; a container without counts as started and ready."""
+        """Tell whether the container's probes can be run; a container whose probes can't be run counts as started and
+        ready.
+        """
         ...
 
     @property
@@ -63,13 +66,13 @@ class Container(Protocol):
 
     @property
     def time_scale(self) -> float:
-        """Wall seconds for one second of the container's own time; above 1 if its requests take longer than on real
-        hardware.
+        """Wall seconds in which the container's program does one second of work on real hardware: the rehearsal's time
+        scale for a simulated server.
         """
         ...
 
     def processes(self) -> Sequence[int]:
-        """Return the ids, on this machine, of the processes that answer for the container."""
+        """Return the ids, on this machine, of the processes that answer the container's probes."""
         ...
 
     async def start(self) -> None:
@@ -83,7 +86,7 @@ class Container(Protocol):
         ...
 
     async def wait(self) -> int:
-        """Wait for the end and return the exit code."""
+        """Wait until the container ends and return its exit code."""
         ...
 
     async def stop(self, grace_s: float) -> None:
@@ -91,16 +94,18 @@ class Container(Protocol):
         ...
 
     async def finish_work(self, limit_s: float) -> None:
-        """Wait until the servers that the container works with have no request left, at most `limit_s` seconds."""
+        """Wait until the simulated servers, if this container is one of them, have no requests left, at most `limit_s`
+        seconds.
+        """
         ...
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
-        """Run a command in the container and return exit code and output."""
+        """Run a command in the container, for at most `timeout_s` seconds, and return exit code and output."""
         ...
 
 
 class StartError(Exception):
-    """A container can't be started; `reason` is the reason for the pod's status."""
+    """A container can't be started; `reason` is the reason that the pod's status shows."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -130,8 +135,8 @@ class Sandbox:
 
 
 class PlaceholderContainer:
-    """Container without a process. With `completes` it ends immediately with exit code 0, as a Job's container
-    would.
+    """Container without a process, for an image for which no program runs on this machine. With `completes` it ends
+    immediately with exit code 0, as a Job's container would.
     """
 
     probed = False
@@ -145,11 +150,11 @@ class PlaceholderContainer:
         self.identity = f"simulated://{uuid4().hex}"
 
     def processes(self) -> Sequence[int]:
-        """Return no process ids."""
+        """Return no process ids, because a placeholder has no process."""
         return ()
 
     async def start(self) -> None:
-        """Do nothing."""
+        """Do nothing, because a placeholder has no process."""
 
     async def wait(self) -> int:
         """Wait until the placeholder is stopped (not at all with `completes`) and return exit code 0."""
@@ -157,7 +162,7 @@ class PlaceholderContainer:
         return 0
 
     async def stop(self, grace_s: float) -> None:  # noqa: ARG002
-        """End the placeholder."""
+        """End the placeholder, so that `wait` returns."""
         self._end_event.set()
 
     async def finish_work(self, limit_s: float) -> None:
@@ -170,7 +175,7 @@ class PlaceholderContainer:
 
 @dataclass(frozen=True)
 class ProcessContainerSpec:
-    """Arguments for starting a process container."""
+    """Arguments for starting a container whose program is a process of this machine."""
 
     sandbox: Sandbox
     argv: Sequence[str]
@@ -194,8 +199,8 @@ class ProcessContainer:
         self.identity = f"process://{uuid4().hex}"
 
     def processes(self) -> Sequence[int]:
-        """Return the ids of the sandbox's processes: one in each generation, down to the first generation of several
-        children.
+        """Return the ids of the processes in the container's sandbox: each process that is the only child of the one
+        before, and then all children of the last of these.
         """
         chain: list[int] = []
         children = [] if self._process is None else self._process.children()
@@ -205,7 +210,7 @@ class ProcessContainer:
         return chain + children
 
     async def start(self) -> None:
-        """Start the program.
+        """Start the container's program in bubblewrap.
 
         Raises:
             KitError: nsenter or bubblewrap isn't installed.
@@ -220,7 +225,9 @@ class ProcessContainer:
             self._standing_back = asyncio.create_task(_stand_back(self._process, niceness))
 
     async def wait(self) -> int:
-        """Wait for the end and return the exit code; 128 + signal number if a signal ended the program."""
+        """Wait until the container's program ends and return its exit code; 128 + signal number if a signal ended the
+        program.
+        """
         return await self._started().wait()
 
     async def stop(self, grace_s: float) -> None:
@@ -286,7 +293,7 @@ def _lower_session(pid: int, niceness: int) -> None:
 
 @dataclass(frozen=True)
 class SimulatorSpec:
-    """Arguments for starting a simulated model server."""
+    """Arguments for starting a container that is a server of the simulated vLLM."""
 
     network: Path
     argv: Sequence[str]
@@ -298,7 +305,7 @@ class SimulatorSpec:
 
 
 class SimulatorContainer:
-    """Container that is a server in the simulator's process; its log is fetched when it ends."""
+    """Container that is a server in the process of the simulated vLLM; the server's log is fetched when it ends."""
 
     probed = True
     own_program = False
@@ -312,11 +319,11 @@ class SimulatorContainer:
         self._simulator: tuple[int, ...] = ()
 
     def processes(self) -> Sequence[int]:
-        """Return the id of the simulator's process, which serves all servers."""
+        """Return the id of the process of the simulated vLLM, which serves all simulated servers."""
         return self._simulator
 
     async def start(self) -> None:
-        """Ask the simulator to start the server.
+        """Ask the simulated vLLM's process to start the container's server.
 
         Raises:
             StartError: the simulator refuses or doesn't answer.
@@ -340,7 +347,9 @@ class SimulatorContainer:
         self._simulator = (int(response.json()["process"]),)
 
     async def wait(self) -> int:
-        """Wait for the server's end and return its exit code; 137 if the simulator ended or doesn't know the server."""
+        """Wait until the simulated server ends and return its exit code; 137 if the simulated vLLM's process ended or
+        doesn't know the server.
+        """
         unanswered = 0
         while unanswered < _POLL_TRIES:
             try:
@@ -359,7 +368,7 @@ class SimulatorContainer:
         return _LOST
 
     async def stop(self, grace_s: float) -> None:
-        """End the server; requests in progress may finish within the grace period."""
+        """End the simulated server; requests in progress may finish within the grace period."""
         await self._fetch_log()
         await self._forget(grace_s)
 
@@ -367,8 +376,8 @@ class SimulatorContainer:
         """Wait until no simulated server has a request or a KV cache that another server may fetch, at most `limit_s`
         seconds.
 
-        All servers count, because a sidecar may still wait for another server's prefill before it sends a request to
-        this one.
+        The requests of all servers count, because a sidecar may still wait for another server's prefill before it sends
+        a request to this container's server.
         """
         with suppress(TimeoutError, httpx2.HTTPError):
             async with asyncio.timeout(limit_s):
@@ -420,8 +429,8 @@ def command(sandbox: Sandbox, argv: Sequence[str], niceness: int = 0) -> list[st
 
 
 def entering(process_id: int, argv: Sequence[str]) -> list[str]:
-    """Return the command line that runs `argv` in the namespaces of a sandbox; `process_id` is the id of the sandbox's
-    process 1 outside.
+    """Return the command line that runs `argv` in the namespaces of a container's sandbox; `process_id` is the id, on
+    this machine, of the sandbox's process 1.
     """
     return [
         _program_path("nsenter"),
@@ -481,7 +490,7 @@ def empty_file(path: Path) -> Path:
 
 
 def mount(model: ContainerModel, file: Path) -> Mount:
-    """Return the mount of `file` at the path where the container writes its termination message."""
+    """Return the mount of `file` at the path where the container `model` writes its termination message."""
     return Mount(file, model.terminationMessagePath or DEFAULT_PATH)
 
 

@@ -33,7 +33,7 @@ DEFAULT_GRACE_S = 30
 
 @dataclass(frozen=True)
 class PodFacts:
-    """Addresses and node of one pod; `allocatable` has the node's quantities by resource name."""
+    """Addresses and node of one pod; `allocatable` has the node's allocatable quantities by resource name."""
 
     pod_ip: str
     host_ip: str
@@ -48,7 +48,7 @@ class MissingConfigError(Exception):
 
 
 class Sources(Protocol):
-    """Interface for reading ConfigMaps and Secrets."""
+    """Interface for reading the ConfigMaps and Secrets that pods refer to."""
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
         """Return a ConfigMap's data and binary data; None if there is no such ConfigMap."""
@@ -60,7 +60,7 @@ class Sources(Protocol):
 
 
 def host_name(pod: Pod) -> str:
-    """Return the pod's host name."""
+    """Return the host name that programs in a pod see."""
     return (spec_of(pod).hostname or identity(pod).name)[:63]
 
 
@@ -173,7 +173,7 @@ def _docker_link(prefix: str, address: str, port: int, protocol: str) -> dict[st
 
 
 def field_value(pod: Pod, facts: PodFacts, path: str) -> str:
-    """Return the value of a fieldRef.
+    """Return the value of a pod's field that a fieldRef of the downward API names by `path`.
 
     Raises:
         MissingConfigError: Kubernetes doesn't support the path.
@@ -192,8 +192,8 @@ def field_value(pod: Pod, facts: PodFacts, path: str) -> str:
 
 
 def resource_value(pod: Pod, container: Container, facts: PodFacts, selector: ResourceFieldSelector) -> str:
-    """Return the value of a resourceFieldRef, rounded up to whole divisors; a missing limit is the node's allocatable
-    quantity.
+    """Return the value of a resource that a resourceFieldRef of the downward API names, rounded up to whole divisors; a
+    missing limit is the node's allocatable quantity.
     """
     spec = spec_of(pod)
     others = (
@@ -240,8 +240,8 @@ def _plain_fields(pod: Pod, facts: PodFacts) -> dict[str, str]:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Return the text with each `$(NAME)` replaced by the variable's value; unknown names are kept, and `$$` becomes
-    `$`.
+    """Return the text with each `$(NAME)` replaced by the value of this name in `values`; unknown names are kept, and
+    `$$` becomes `$`.
     """
 
     def replaced(match: re.Match[str]) -> str:
@@ -267,5 +267,5 @@ def resolve_argv(
 
 
 def decoded(data: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the mapping with its base64 values decoded."""
+    """Return a copy of a Secret's data in which the base64 values are decoded."""
     return {key: base64.b64decode(value) for key, value in data.items()}

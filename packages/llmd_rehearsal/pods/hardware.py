@@ -34,10 +34,10 @@ acceptance requires 4.2 TB/s of an MI300X; the other figures are assumed.
 """
 
 SLOW_SHARE = 0.25
-"""Share of the nominal rate that a slow link or a slow GPU reaches."""
+"""Share of its nominal rate at which an RDMA link or a GPU with the fault `slow-link` or `slow-gpu` works."""
 
 USUAL_SHARE = 0.89
-"""Share of the line rate that a healthy link reaches: 356 of 400 GB/s over eight ports, as published (oci-hpc-oke,
+"""Share of its line rate that a healthy RDMA link reaches: 356 of 400 GB/s over eight ports, as published (oci-hpc-oke,
 manifests/rccl-tests).
 """
 
@@ -71,7 +71,9 @@ def write_pci_functions(sysfs: Path, node: NodeConfig) -> None:
 
 
 def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults) -> list[Mount]:
-    """Write the files of a container's simulated hardware into `folder` and return their mounts."""
+    """Write the files of a container's simulated hardware (GPUs, RDMA ports) into `folder` and return their mounts in
+    the container.
+    """
     shape = shape_of(node)
     if shape is None:
         return []
@@ -89,8 +91,8 @@ def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults)
 
 
 def write(folder: Path, shape: Shape, ports: int, fault: Fault | None) -> None:
-    """Write the files of a node's simulated hardware with this fault (None: without a fault) and this number of RDMA
-    ports.
+    """Write the files of a node's simulated hardware: of its shape's GPUs and of `ports` RDMA ports, with this fault
+    (None: without a fault).
     """
     addresses = _gpu_addresses(shape)
     files: dict[str, object] = {

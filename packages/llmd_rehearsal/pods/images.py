@@ -41,40 +41,46 @@ _CERTIFICATE_FOLDER = "/etc/llmd-oke-rehearsal"
 
 
 class ImageEntry(BaseModel):
-    """Row of the image table: image names, and the program, interpreter or simulator that runs for these images."""
+    """Row of the table of images: image names, and the program, interpreter or simulator that runs for these images."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     repositories: tuple[str, ...]
     """Image names without tag or digest; `*` matches any text. `docker.io/` and `library/` may be left out."""
     program: str | None = None
-    """Name of the program in the agent's configuration."""
+    """Name of the program that runs for the image, in the node agent's configuration."""
     path: str | None = None
-    """Path of the program in the container."""
+    """Path of the program in the container's file system."""
     python: Literal["bare", "packages"] | None = None
-    """Run with this machine's Python: `bare` with the standard library alone, `packages` with the kit's packages too.
+    """Run with this machine's Python: `bare` with the standard library alone, `packages` with the kit's packages
+    too.
     """
     simulator: Literal["vllm"] | None = None
     """Name of the simulator that serves the container in place of a program."""
     idle: bool = False
-    """The container's program does nothing until it is stopped, so that no process is started."""
+    """True if the container's program does nothing until it is stopped, so that no process is started."""
     entrypoint: tuple[str, ...] = ()
     """The image's entry point, used if the container has no command."""
     arguments: tuple[str, ...] = ()
     """The image's arguments, used if the container has neither command nor arguments."""
     commands: tuple[str, ...] = ()
-    """Base names of the command's first word to which the row is limited; `*` matches any text. Empty: no limit."""
+    """Names of programs to which the row is limited: the first word of the container's command, without folders, must
+    match one of them; `*` matches any text. Empty: no limit.
+    """
     words: tuple[str, ...] = ()
-    """Words of which the command must have at least one. Empty: no limit."""
+    """Words of which the container's command must have at least one for the row to apply. Empty: no limit."""
     unless: tuple[str, ...] = ()
-    """Words that exclude a command that has one of them; `*` matches any text."""
+    """Words for which the row doesn't apply if the container's command has one of them; `*` matches any text."""
 
     model_time: dict[str, float] = {}
-    """Flags for durations of the servers' work, with their defaults in seconds, which are multiplied by the time scale.
+    """Flags of the program for durations of the simulated servers' work, with the flags' defaults in seconds, which are
+    multiplied by the time scale.
     """
 
     flags: dict[str, str] = {}
-    """Flags whose values in a manifest are replaced, because the program shares the machine with many instances."""
+    """Flags of the program whose values in a manifest are replaced by these, because the program shares the machine
+    with many instances.
+    """
 
     adds: dict[str, str] = {}
     """Flags, with values, that the program gets if the manifest doesn't set them."""
@@ -83,7 +89,9 @@ class ImageEntry(BaseModel):
     """Flag for a folder with `tls.crt` and `tls.key`, so that the program doesn't generate a certificate itself."""
 
     environment: dict[str, str] = {}
-    """Variables that make the program use less of the shared machine; the container's own variables override them."""
+    """Environment variables that make the program use less of the shared machine; the container's own variables
+    override them.
+    """
 
     niceness: int = Field(default=0, ge=0, le=19)
     """Niceness (0 to 19) with which the program yields processors to the simulated servers."""
@@ -97,8 +105,9 @@ class ImageEntry(BaseModel):
         return [*renamed, *(part for flag in _absent(self.adds, argv) for part in (flag, self.adds[flag]))]
 
     def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
-        """Return the flags of `model_time`, except flags that the manifest sets, with values multiplied by
-        `time_scale`; empty if `time_scale` is at most 1.
+        """Return the program's flags of `model_time`, except flags that the manifest sets, with values multiplied by
+        `time_scale`, because the simulated servers take so much longer than real ones; empty if `time_scale` is at most
+        1.
         """
         if time_scale <= 1:
             return []
@@ -121,7 +130,7 @@ class _Table(BaseModel):
 
 @dataclass(frozen=True)
 class ImageTable:
-    """Rows of the image table; the first matching row applies."""
+    """Table of the programs that run for container images; the first matching row applies."""
 
     entries: Sequence[ImageEntry]
 
@@ -142,7 +151,7 @@ class ImageTable:
 
 
 def load(path: Path) -> ImageTable:
-    """Return the image table of a file.
+    """Return the table of images in a file.
 
     Raises:
         KitError: the file can't be read or is invalid.
@@ -190,7 +199,9 @@ def _is_for(entry: ImageEntry, command: Sequence[str] | None, arguments: Sequenc
 
 @dataclass(frozen=True)
 class Python:
-    """Python interpreter for pods. `environment` has the variables of all programs that the interpreter runs."""
+    """Python interpreter that runs programs in pods. `environment` has the variables of all programs that the
+    interpreter runs.
+    """
 
     folder: Path
     environment: Mapping[str, str]
@@ -235,7 +246,7 @@ def prepare(state_folder: Path, authority: Path | None, environment: Mapping[str
 
 @dataclass(frozen=True)
 class ContainerContext:
-    """Network, files and variables with which a container starts."""
+    """Pod network, files and environment variables with which a container starts."""
 
     network: Path
     host_name: str
@@ -245,11 +256,11 @@ class ContainerContext:
     termination_log: Path
     """File on this machine for the termination message of the container's run."""
     completes: bool
-    """Tells whether a container without a program is expected to end by itself."""
+    """True if a container for whose image no program runs is expected to end by itself, as a Job's is."""
 
 
 class ContainerFactory:
-    """Factory of containers, by the image table.
+    """Factory of containers by the table of images.
 
     `programs` are paths by name. `certificate` has the paths of a certificate and its key. With a `time_scale` above 1,
     programs get longer durations of the simulated servers' work. With `real_vllm`, vLLM's own servers run in place of
@@ -275,7 +286,9 @@ class ContainerFactory:
         self._real_vllm = real_vllm
 
     def is_simulated(self, model: ContainerModel) -> bool:
-        """Tell whether no program runs for this container, although its image would do something on a real node."""
+        """Tell whether no program runs for this container in the rehearsal, although its image would do something on a
+        real node.
+        """
         entry = self._entry(model)
         if entry is None:
             return True
@@ -297,7 +310,7 @@ class ContainerFactory:
         return entry is not None and entry.python == "packages"
 
     def make(self, model: ContainerModel, context: ContainerContext) -> Container:
-        """Return a new run of a container.
+        """Return a new run of a container, not started yet.
 
         Raises:
             StartError: the image's program isn't on this machine.

@@ -72,7 +72,7 @@ def openings(
     addresses: Mapping[str, str] | None = None,
     network: IPv4Network | None = None,
 ) -> Openings:
-    """Return the permitted incoming and outgoing connections of all pods that policies select.
+    """Return the connections that NetworkPolicies permit from and to all pods that policies select.
 
     `addresses` has the IP addresses, by uid, of pods whose statuses don't have them yet. `network` contains all pods'
     addresses and is used in place of the single addresses if a rule permits the pods of all namespaces. Pods on their

@@ -24,7 +24,8 @@ _MAC, _GATEWAY_MAC = "02:00:00:00:00:02", "02:00:00:00:00:01"
 """MAC addresses of the two ends of each veth link."""
 
 _NODES_PREFIX, _PODS_PREFIX = 22, 25
-"""Prefix lengths of the network of all nodes, and of the network of one node's pods, of which OKE permits at most 110.
+"""Prefix lengths of the network of all nodes, and of the network of one node's pods, of which OKE permits at most
+110.
 """
 
 
@@ -63,7 +64,7 @@ def node_network(pod_network: IPv4Interface) -> IPv4Network:
 
 
 class Networks:
-    """Network namespaces, created and deleted with `ip`; callers choose short names."""
+    """Network namespaces of pods, created and deleted with `ip`; callers choose short names."""
 
     def __init__(self, pod_network: IPv4Interface) -> None:
         self._gateway = pod_network.ip
@@ -197,7 +198,9 @@ def in_namespace(make: Callable[[], socket.socket], network_namespace: str | Non
 
 
 def network_of(network_namespace: str | None) -> str | None:
-    """Return an identifier of a network namespace: device and inode number of its file; None for None."""
+    """Return an identifier of the network namespace at this path: device and inode number of its file; None for
+    None.
+    """
     if network_namespace is None:
         return None
     status = Path(network_namespace).stat()

@@ -84,7 +84,7 @@ class PodOpenings:
 
 def unsupported() -> str | None:
     """Return the reason why this kernel can't filter packets for this process; None if packets can be filtered. The
-    table of the test is deleted.
+    table that is created to find out is deleted.
     """
     try:
         trial = _chain(_INCOMING, [LOOPBACK], [Opening(LOOPBACK, (), "TCP", 1, 2)], _ACCEPT)

@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 _NO_NETWORK = NAMESPACES / "none"
-"""Placeholder for the network of pods without processes, such as operators' DaemonSets: most pods of a large cluster.
+"""Placeholder for the network of pods without processes, such as operators' DaemonSets: most pods of a large
+cluster.
 """
 
 
@@ -58,7 +59,7 @@ class Resolver:
 
 @dataclass(frozen=True)
 class StoredSources:
-    """ConfigMaps and Secrets from the agent's watches."""
+    """ConfigMaps and Secrets of the cluster, from the node agent's watches."""
 
     config_maps: ObjectStore[ConfigMap]
     secrets: ObjectStore[Secret]
@@ -107,7 +108,7 @@ class PodFolders:
 
     @property
     def root(self) -> Path:
-        """Folder that is deleted with the pod."""
+        """Folder on this machine with a pod's volumes and files, deleted with the pod."""
         return self.state_folder / "pods" / self.pod.uid
 
     @property
@@ -116,7 +117,7 @@ class PodFolders:
         return self.root / "etc"
 
     def files_volume(self, name: str) -> Path:
-        """Return the folder of a volume whose files come from the API server."""
+        """Return the folder on this machine of a pod's volume whose files come from the API server."""
         return self.root / "volumes" / name
 
     def log(self, container: str) -> Path:
@@ -142,11 +143,11 @@ class PodFiles:
         self.volume_folders: dict[str, Path] = {}
 
     def touch(self) -> None:
-        """Request an update of the volumes, because a ConfigMap or Secret may have changed."""
+        """Request that the pod's volumes are written anew, because a ConfigMap or Secret may have changed."""
         self._stale.set()
 
     async def write(self, pod: Pod) -> None:
-        """Write all volumes and files.
+        """Write the files of all of a pod's volumes, and its /etc files, to disk.
 
         Raises:
             MissingConfigError: a required ConfigMap, Secret or key doesn't exist yet.
@@ -176,7 +177,7 @@ class PodFiles:
                 _log.info("volumes of %s not refreshed: %s", self._folders.pod.name, error)
 
     def remove(self) -> None:
-        """Delete the pod's folders; keep its logs and the volumes of claims."""
+        """Delete the pod's folders; keep its logs and the volumes of PersistentVolumeClaims."""
         shutil.rmtree(self._folders.root, ignore_errors=True)
 
     def _write_volumes(self, pod: Pod) -> None:
@@ -197,7 +198,7 @@ class PodFiles:
 
 
 class PodSandbox:
-    """Sandbox of one pod's containers; `facts` is None until the network is attached."""
+    """Sandbox of one pod's containers; `facts` (the pod's addresses) is None until the network is attached."""
 
     def __init__(self, context: AgentContext, pod: Pod) -> None:
         self._context = context
@@ -238,7 +239,7 @@ class PodSandbox:
         self.facts = facts
 
     def touch(self) -> None:
-        """Request an update of the pod's volumes, because a ConfigMap or Secret has changed."""
+        """Request that the pod's volumes are written anew, because a ConfigMap or Secret has changed."""
         self._changed.set()
         if self._files is not None:
             self._files.touch()
@@ -280,8 +281,8 @@ class PodSandbox:
         return termination_message(container, code, folders.termination_log(name), folders.log(name))
 
     async def remove(self) -> None:
-        """Remove network and folders and return the IP address to the pool. Logs are kept, and `facts` for the last
-        status.
+        """Remove the pod's network and folders and return its IP address to the pool. Logs are kept, and `facts` for
+        the last status.
         """
         if self._updating is not None:
             self._updating.cancel()

@@ -44,7 +44,9 @@ _END_PHASES = {"Succeeded", "Failed"}
 
 
 class PodRunner:
-    """Workers of all pods, by uid. Of several pods with the same name, all but the latest are terminated."""
+    """Workers of all pods on the simulated nodes, by uid. Of several pods with the same name, all but the latest are
+    terminated.
+    """
 
     def __init__(self, context: AgentContext, pods: ObjectStore[Pod]) -> None:
         self._context = context
@@ -61,7 +63,7 @@ class PodRunner:
             await asyncio.wait(ends, timeout=grace_s + _LOST_GRACE_S)
 
     def consider(self, pod: Pod) -> None:
-        """Start a pod that is bound to one of the nodes and has no worker yet, for a node that was added or started
+        """Start a pod that is bound to one of the nodes and has no worker yet, because its node was added or started
         later.
         """
         self._pod_changed(pod, exists=True)
@@ -113,7 +115,7 @@ class PodRunner:
 
 
 class PodWorker:
-    """Worker of one pod: runs the containers until all are over, or until `terminate`."""
+    """Worker of one pod: runs its containers until all have ended, or until `terminate`."""
 
     def __init__(self, context: AgentContext, pod: Pod, pods: Callable[[], int]) -> None:
         """Start the worker; `pods` returns the number of pods on this machine."""
@@ -156,7 +158,9 @@ class PodWorker:
             self._begin_end((DEFAULT_GRACE_S if grace is None else grace) * slowest, delete=True)
 
     def touch(self) -> None:
-        """Request an update of the pod's volumes, because one of its `sources` has changed."""
+        """Request that the pod's volumes are written anew, because a ConfigMap or Secret of its `sources` has
+        changed.
+        """
         self._sandbox.touch()
 
     async def terminate(self, grace_s: float) -> None:

@@ -47,10 +47,10 @@ class Schedule:
     initial_delay_s: float
     period_s: float
     settled_period_s: float
-    """Period while the probe succeeds: a shorter one would only add load."""
+    """Period in wall seconds while the probe succeeds; a shorter one would only add load."""
     doubtful_period_s: float
-    """Period after a failure while the verdict is still success: the probe's own, so that load alone changes no
-    verdict.
+    """Period in wall seconds after a failure that doesn't change the verdict yet: the probe's own period, so that load
+    alone changes no verdict.
     """
     timeout_s: float
 
@@ -99,7 +99,7 @@ class ProbeCount:
 
 
 class Tally:
-    """Count of equal results in a row, and the verdict by the probe's thresholds."""
+    """Count of a probe's equal results in a row, and the verdict (success or failure) by the probe's thresholds."""
 
     def __init__(self, probe: Probe, *, verdict: bool | None = None) -> None:
         self._needed = {True: probe.successThreshold or 1, False: probe.failureThreshold or 3}
@@ -109,7 +109,7 @@ class Tally:
 
     @property
     def fresh(self) -> bool:
-        """Tell whether no result has been recorded yet."""
+        """Tell whether the probe has had no result yet."""
         return self._last is None
 
     @property
@@ -123,7 +123,7 @@ class Tally:
         return bool(self._verdict) and self._last is not False
 
     def record(self, *, passed: bool) -> bool | None:
-        """Record a result; return the new verdict if this result changes it, else None."""
+        """Record a probe's result; return the new verdict if this result changes it, else None."""
         self._run = self._run + 1 if passed is self._last else 1
         self._last = passed
         if passed is self._verdict or self._run < self._needed[passed]:
@@ -147,7 +147,7 @@ async def run_probe(probe: Probe, model: ContainerModel, container: Container, a
 
 
 def port_number(port: int | str, model: ContainerModel) -> int:
-    """Return the number of a probe's port, which may be the name of one of the container's ports.
+    """Return the number of a probe's port, given as a number or as the name of one of the container's ports.
 
     Raises:
         ValueError: the port is neither a number nor such a name.
@@ -209,7 +209,7 @@ def _unverified() -> ssl.SSLContext:
 
 
 def request(service: str) -> bytes:
-    """Return an encoded HealthCheckRequest (`string service = 1`).
+    """Return the request of gRPC's health protocol for `service`, encoded: a HealthCheckRequest (`string service = 1`).
 
     Raises:
         ValueError: the service name is longer than 127 bytes.

@@ -41,7 +41,7 @@ class ChildProcess:
         self._ended.set_result(code if code >= 0 else 128 - code)
 
     async def wait(self) -> int:
-        """Wait for the end and return the exit code; 128 + signal number if a signal ended the process."""
+        """Wait until the process ends and return its exit code; 128 + signal number if a signal ended the process."""
         return await asyncio.shield(self._ended)
 
     @property

@@ -32,7 +32,7 @@ _SOURCE = "rehearsal-node-agent"
 
 
 class ContainerRole(Enum):
-    """Role of a container in its pod."""
+    """Role of a container in its pod: init container, native sidecar, or main container."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -87,12 +87,12 @@ class ContainerRecord:
 
     @property
     def succeeded(self) -> bool:
-        """Tell whether the container won't run again and its last exit code is 0."""
+        """Tell whether the container won't run again in this pod and its last exit code is 0."""
         return self.over and isinstance(self.state, Terminated) and self.state.exit_code == 0
 
     @property
     def failed(self) -> bool:
-        """Tell whether the container won't run again and its last exit code isn't 0."""
+        """Tell whether the container won't run again in this pod and its last exit code isn't 0."""
         return self.over and not self.succeeded
 
 
@@ -109,7 +109,8 @@ class Condition:
 def pod_status(
     pod: Pod, facts: PodFacts | None, records: Sequence[ContainerRecord], start: datetime, now: datetime
 ) -> dict[str, Any]:
-    """Return the whole status of a pod; `facts` is None until the pod's network is attached.
+    """Return the whole status of a pod from the records of its containers; `facts` is None until the pod's network is
+    attached.
 
     Conditions set by others are kept, and so are transition times of conditions whose status hasn't changed.
     """
@@ -133,8 +134,8 @@ def pod_status(
 
 
 def phase(records: Sequence[ContainerRecord]) -> str:
-    """Return the pod's phase. A pod has succeeded or failed only once all its containers, sidecars included, have
-    ended.
+    """Return a pod's phase from the records of its containers. A pod has succeeded or failed only once all its
+    containers, sidecars included, have ended.
     """
     if any(record.role is ContainerRole.INIT and record.failed for record in records):
         return "Failed"
@@ -299,19 +300,19 @@ class StatusWriter:
         self._sent: dict[str, Any] | None = None
 
     def changed(self) -> None:
-        """Request a write, because the status may have changed."""
+        """Request that the pod's status is written, because it may have changed."""
         self._dirty.set()
 
     def seen(self, ready: bool) -> None:  # the only condition that others change
-        """Process the API server's Ready condition, which another controller sets to False if the node is unreachable;
-        if it differs from the written one, the status is written anew.
+        """Process the pod's condition Ready as the API server has it, which another controller sets to False if the
+        node is unreachable; if it differs from the written one, the status is written anew.
         """
         if self._sent is not None and ready is not _says_ready(self._sent):
             self._sent = None
         self._dirty.set()
 
     async def run(self) -> None:
-        """Write changes of the status until cancelled."""
+        """Write changes of the pod's status to the API server until cancelled."""
         while True:
             await self._dirty.wait()
             await self._gather()
@@ -337,7 +338,7 @@ class StatusWriter:
         return (self._serves and _says_ready(status) is not was_ready) or status["phase"] in _ENDED
 
     async def send(self) -> bool:
-        """Write the status unless the API server has it already; return False if the write failed and should be
+        """Write the pod's status unless the API server has it already; return False if the write failed and should be
         retried.
         """
         status = self._compute()
@@ -386,7 +387,7 @@ def _without_times(status: dict[str, Any]) -> dict[str, Any]:
 
 
 class EventRecorder:
-    """Recorder of warning events, written in the background; failed writes are only logged."""
+    """Recorder of warning events about pods, which are written in the background; failed writes are only logged."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

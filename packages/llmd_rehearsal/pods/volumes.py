@@ -81,7 +81,7 @@ def has_files(volume: Volume) -> bool:
 
 
 def files(volume: Volume, pod: Pod, sources: VolumeSources) -> dict[str, File]:
-    """Return the volume's files by relative path.
+    """Return the contents of a volume whose files come from the API server, by relative path.
 
     Raises:
         MissingConfigError: a ConfigMap, Secret or key that isn't optional doesn't exist.
