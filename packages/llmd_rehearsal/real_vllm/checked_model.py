@@ -16,7 +16,7 @@ from llmd_bench.queries import parse
 from llmd_tuner.latency import window_blocks
 
 TOKENS = 16
-"""Number of output tokens of an answer."""
+"""Number of output tokens that the checks request for an answer."""
 
 HANDED_OVER = "vllm:nixl_bytes_transferred_sum"
 RECEIVED = "vllm:external_prefix_cache_hits_total"
@@ -47,7 +47,8 @@ class ServerGroup:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Properties of a model that its checks need: Services, servers, and expectations of its tiny model.
+    """Properties of a model that the checks of its vLLM servers need: Services, servers, and expectations of its tiny
+    model.
 
     `full_block_bytes` and `windowed_block_bytes` are the bytes of one KV cache block over all layers with full
     attention, and over all layers with a sliding window. `exact` is true if prefill and decode servers round equally:
@@ -89,8 +90,8 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a model: its tokens, the log probabilities of the likeliest first tokens, and the number of prompt
-    tokens.
+    """Answer of a model to a check's prompt: its tokens, the log probabilities of the likeliest first tokens, and the
+    number of prompt tokens.
     """
 
     tokens: tuple[str, ...]
@@ -99,7 +100,9 @@ class Answer:
     transfer: Mapping[str, Any] | None = None
 
     def apart(self, other: "Answer") -> str:
-        """Return a text on the difference in log probability between the first tokens of this answer and another."""
+        """Return, for messages, the difference in log probability between the first tokens of this answer and
+        another.
+        """
         difference = self.difference(other)
         return f"{difference:.2g} apart" if isfinite(difference) else "not among the likeliest"
 
@@ -123,7 +126,7 @@ class VllmPod:
 
 @dataclass
 class Stack:
-    """Clients of a model's Service, its servers and the cluster."""
+    """Clients with which checks reach a model's Service, its servers and the cluster."""
 
     facts: ModelFacts
     cluster: Client
@@ -138,7 +141,7 @@ class Stack:
 
     @property
     def entrances(self) -> list[httpx2.Client]:
-        """Clients of the model's Service and of the Services of its routers."""
+        """HTTP clients of the model's Service and of the Services of its routers."""
         return [self.service, *map(self._service, self.facts.routers)]
 
     def _service(self, name: str) -> httpx2.Client:
@@ -171,16 +174,16 @@ class Stack:
         return [pod.client for role in roles or self.roles for pod in self.pods(role)]
 
     def end(self, pod: VllmPod) -> None:
-        """Delete a pod, which its Deployment replaces."""
+        """Delete a server's pod, which its Deployment replaces."""
         self.cluster.delete(Pod, pod.name, namespace=self.facts.namespace)
 
     @property
     def roles(self) -> list[str]:
-        """Roles of the model's servers."""
+        """Roles of the model's servers, such as `prefill` and `decode`."""
         return [group.role for group in self.facts.groups]
 
     def complete(self, client: httpx2.Client, prompt: str | list[int], **more: Any) -> Answer:
-        """Return the answer to a prompt, with greedy decoding.
+        """Return the model's answer to a prompt, with greedy decoding, from the server behind `client`.
 
         Raises:
             CheckError: the request failed.
@@ -205,8 +208,8 @@ class Stack:
         )
 
     def alone(self, prompt: str | list[int]) -> Answer:
-        """Return the answer of a single decode server that computes the whole prompt itself, as its cache salt is
-        unique.
+        """Return the answer of a single decode server that computes the whole prompt itself; a unique cache salt
+        prevents that it finds the prompt in a cache.
         """
         client = self.servers("decode" if self.facts.disaggregated else "aggregated")[0]
         return self.complete(client, prompt, cache_salt=f"{random.random()}")  # noqa: S311 - no secret
@@ -225,7 +228,7 @@ class Stack:
         return answer.transfer
 
     def metric(self, name: str, *roles: str) -> float:
-        """Return the sum of a metric over all servers of these roles (by default all roles)."""
+        """Return the sum of a metric over all servers of these roles (by default all roles) of the model."""
         return sum(samples_of(client).get(name, 0.0) for client in self.servers(*roles))
 
     def grown(self, name: str, role: str, before: float, expected: float) -> float:
@@ -256,12 +259,12 @@ class Stack:
             raise CheckError(f"not all {count} {role} servers were ready again within {READY_LIMIT_S:g} s")
 
     def restarts(self) -> int:
-        """Return the number of container restarts of all servers."""
+        """Return the number of container restarts of all servers of the model."""
         return sum(pod.restarts for role in self.roles for pod in self.pods(role))
 
 
 def posted(client: httpx2.Client, path: str, body: Mapping[str, Any]) -> httpx2.Response:
-    """Return the response to a POST request.
+    """Return a server's response to a POST request.
 
     Raises:
         CheckError: the server doesn't answer, or answers with an error.
@@ -285,7 +288,7 @@ def samples_of(client: httpx2.Client) -> dict[str, float]:
 
 
 def wait(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Wait until a condition holds; return whether it did within `limit_s` seconds."""
+    """Wait until `condition` returns true; return whether it did within `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

@@ -48,7 +48,7 @@ from llmd_rehearsal.real_vllm.checked_model import (
 )
 
 PROMPT_WORDS = (60, 400, 1500)
-"""Numbers of words of the prompts whose answers are compared."""
+"""Numbers of words of the prompts whose answers by different servers are compared."""
 
 TOLERANCE = 0.1
 """Largest permitted difference in log probability of a first token if sums are rounded differently: in BF16, or with
@@ -170,7 +170,7 @@ def swapped_blocks(stack: Stack) -> str:
 
 
 def apis(stack: Stack) -> str:
-    """Check that all APIs of the model answer, with and without streaming."""
+    """Check that all HTTP APIs of the model answer, with and without streaming."""
     model, text = stack.facts.repository, random_text(40)
     messages = [{"role": "user", "content": text}]
     bodies = {
@@ -382,7 +382,7 @@ OF_DISAGGREGATED: tuple[Check, ...] = (
 
 
 def check_all(models: Sequence[ModelFacts], cluster: Client, progress: Progress) -> Iterator[ServerCheck]:
-    """Yield the result of each check of each model, one after the other."""
+    """Yield the result of each check of each rehearsed model, one after the other."""
     for facts in models:
         with ExitStack() as exits:
             stack = Stack(facts, cluster, progress, exits)

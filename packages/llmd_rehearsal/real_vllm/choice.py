@@ -21,7 +21,7 @@ from llmd_rehearsal.real_vllm.topologies import CutStack
 
 
 class VllmChoice(StrEnum):
-    """Choice of a rehearsal's servers: simulated, or vLLM itself."""
+    """Choice of a rehearsal's model servers: simulated, or vLLM itself."""
 
     SIMULATED = "simulated"
     REAL = "real"
@@ -40,8 +40,8 @@ class RealRehearsal:
     files: Mapping[str, Path]
 
     def servers(self, authority: Path) -> RealServers:
-        """Return the settings with which the node agent starts servers; `authority` is the PEM file of the certificate
-        authority of hosts outside the cluster.
+        """Return the settings with which the node agent starts vLLM's own servers; `authority` is the PEM file of the
+        certificate authority of hosts outside the cluster.
         """
         values = {repository: model.server_values for repository, model in self.models.items()}
         return RealServers(

@@ -14,7 +14,9 @@ EXTRA_CONFIG = "kv_connector_extra_config"
 
 
 class Difference(Entry):
-    """Argument or variable that is added, or replaces the stack's own (unless `own_wins`), with the reason."""
+    """Argument or environment variable that vLLM on a processor gets, with the reason; the value replaces the stack's
+    own unless `own_wins`.
+    """
 
     value: str
     because: str
@@ -22,14 +24,14 @@ class Difference(Entry):
 
 
 class ExtraConfig(Entry):
-    """Keys that are added to a KV connector's extra configuration, with the reason."""
+    """Keys that are added to a KV connector's extra configuration when vLLM runs on a processor, with the reason."""
 
     value: Mapping[str, int]
     because: str
 
 
 class Number(Entry):
-    """Number that replaces the stack's own, with the reason."""
+    """Number that replaces the stack's own when vLLM runs on a processor, with the reason."""
 
     value: PositiveInt
     because: str
@@ -67,7 +69,9 @@ class TinyFamily(Entry):
 
 
 class ServerMemory(Entry):
-    """Memory in GiB: of each server, of each of its GPUs in addition, and of the rest of the rehearsal."""
+    """Memory in GiB that a rehearsal with vLLM itself needs: for each server, for each of the server's GPUs in
+    addition, and for the rest of the rehearsal.
+    """
 
     server: PositiveFloat
     gpu: PositiveFloat
@@ -147,7 +151,9 @@ def _extended(text: str, added: Mapping[str, int]) -> str:
 
 
 def lines() -> list[str]:
-    """Return all differences as texts, each with its reason."""
+    """Return all differences between the servers that stacks render and vLLM on a processor, as texts with their
+    reasons.
+    """
     data = real_vllm_data()
     return [
         *(f"{item.value}: {item.because}" for item in data.arguments),

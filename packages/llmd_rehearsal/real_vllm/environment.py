@@ -64,17 +64,19 @@ class RealVllm:
 
 
 class UnfitMachineError(KitError):
-    """Error of a machine that can't run vLLM."""
+    """The present machine can't run vLLM."""
 
 
 def installed(version: str) -> RealVllm | None:
-    """Return the environment of a version by its present lock file; None if the environment isn't installed."""
+    """Return the environment in which a version of vLLM is installed by its present lock file; None if it isn't
+    installed.
+    """
     folder = _folder(version)
     return RealVllm(folder) if (folder / _COMPLETE).is_file() else None
 
 
 def ensure(version: str, progress: Progress) -> RealVllm:
-    """Return the environment of a version; install it at first use or after an interrupted installation.
+    """Return the environment of a version of vLLM; install it at first use or after an interrupted installation.
 
     Raises:
         UnfitMachineError: this machine can't run vLLM.
@@ -170,7 +172,9 @@ def _run(argv: Sequence[str], log: Path, progress: Progress) -> None:
 
 
 def main() -> int:
-    """Install all versions; return 69 if this machine can't run vLLM, and 1 if an installation failed."""
+    """Install all versions of vLLM that rehearsals support; return 69 if this machine can't run vLLM, and 1 if an
+    installation failed.
+    """
     try:
         for version in real_vllm_data().versions:
             ensure(version, PlainProgress())

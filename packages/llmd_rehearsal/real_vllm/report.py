@@ -47,7 +47,7 @@ def check_servers(prepared: Prepared, real: RealRehearsal) -> Sequence[ServerChe
 
 
 def model_facts(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enforced: bool) -> ModelFacts:
-    """Return the properties of a model that the checks of its servers need."""
+    """Return the properties of a model (`ModelFacts`) that the checks of its vLLM servers need."""
     request, tiny = smoke_request(plan, model), real.models[model.model.repository]
     roles = {role.role: role for role in model.units[0].roles}
     sizes = {role.parallelism.tensor_parallel_size for role in roles.values()}
@@ -82,5 +82,5 @@ def model_facts(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_e
 
 
 def read_results(file: Path) -> list[ServerCheck]:
-    """Return the checks' results from a file; empty if the file doesn't exist."""
+    """Return the results of the checks of vLLM's servers from a file; empty if the file doesn't exist."""
     return [ServerCheck(**item) for item in json.loads(file.read_text())] if file.is_file() else []

@@ -44,7 +44,7 @@ class TinyModel:
 
     @property
     def dtype(self) -> str:
-        """Number format of weights and KV cache, under vLLM's name."""
+        """Number format of the tiny model's weights and KV cache, under vLLM's name."""
         return self._family.dtype
 
     @property
@@ -54,7 +54,7 @@ class TinyModel:
 
     @property
     def block_size(self) -> int | None:
-        """Tokens per KV cache block; None for the stack's own number."""
+        """Tokens per KV cache block of the tiny model's servers; None for the stack's own number."""
         own = self._family.block_size
         return own.value if own else None
 

@@ -35,7 +35,7 @@ class CutStack:
         return f"{'; '.join(left)}; smoke benchmark of {smoke.requests} requests, {smoke.concurrency} at a time"
 
     def written_into(self, stack: dict[str, Any]) -> dict[str, Any]:
-        """Return a stack file's config with the reduced servers and smoke benchmark."""
+        """Return a copy of a stack file's config with the reduced servers and smoke benchmark."""
         models: list[dict[str, Any]] = []
         for written, model in zip(stack["models"], self.config.models, strict=True):
             kept = {key: value for key, value in written.items() if key != "copies"}

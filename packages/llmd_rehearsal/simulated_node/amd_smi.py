@@ -9,7 +9,7 @@ _ECC_KINDS = ("total_correctable", "total_uncorrectable", "total_deferred", "cac
 
 
 def main(arguments: list[str]) -> int:
-    """Print the output for these command-line arguments; return 2 for unsupported ones."""
+    """Print what amd-smi prints for these command-line arguments; return 2 for arguments that the simulation lacks."""
     gpus: list[str] = json.loads(NODE.read_text())["gpus"]
     if arguments == ["list", "--json"]:
         listed = [

@@ -22,8 +22,8 @@ class nixl_agent_config:  # noqa: N801 - NIXL's name
 
 
 class Transfer:
-    """Prepared read: the target buffer, the byte value that fills it, its length in bytes, and its duration in
-    seconds.
+    """Prepared read of another agent's memory: the target buffer, the byte value that fills it, its length in bytes,
+    and its duration in seconds on real hardware.
     """
 
     def __init__(self, target: torch.Tensor, fill: int, length_bytes: int, seconds: float) -> None:
@@ -31,7 +31,7 @@ class Transfer:
 
 
 class nixl_agent:  # noqa: N801 - NIXL's name
-    """NIXL agent with its registered buffers."""
+    """Simulated NIXL agent with its registered buffers."""
 
     def __init__(self, name: str, config: nixl_agent_config) -> None:
         del config
@@ -65,12 +65,12 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         return other["name"].encode()
 
     def get_xfer_descs(self, pieces: Sequence[Piece], *, mem_type: str) -> Sequence[Piece]:
-        """Return descriptors of pieces of memory, which are the pieces themselves in the simulation."""
+        """Return descriptors of pieces of memory for a transfer; in the simulation these are the pieces themselves."""
         del mem_type
         return pieces
 
     def initialize_xfer(self, operation: str, local: Sequence[Piece], remote: Sequence[Piece], peer: str) -> Transfer:
-        """Return a prepared read, with its duration in seconds of model time."""
+        """Return a prepared read of the memory of the agent `peer`, with its duration in seconds on real hardware."""
         del operation
         fill, rate = self._peers[peer][str(remote[0][0])]
         target = torch.Tensor.by_address[local[0][0]]
@@ -79,7 +79,9 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         return Transfer(target, int(fill), length_bytes, length_bytes / (slower * 1e9))
 
     def transfer(self, handle: Transfer) -> str:
-        """Execute a read: fill the target, advance the model time and the port's counter."""
+        """Execute a prepared read: fill the target, and advance the simulated clock and the RDMA port's receive
+        counter.
+        """
         torch.model_time.now_s += handle.seconds
         handle.target.fill = handle.fill
         counter = PORTS / f"mlx5_{handle.target.get_device()}/ports/1/counters/port_rcv_data"

@@ -16,7 +16,9 @@ BYTES = {uint8: 1, float32: 4, bfloat16: 2}
 
 
 class ModelTime:
-    """Clock of model time, advanced by simulated work."""
+    """Clock of the seconds that the work of a program would take on real GPUs; each simulated operation advances it. It
+    replaces `time.perf_counter`.
+    """
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -31,7 +33,7 @@ time.perf_counter = model_time
 
 
 class Tensor:
-    """Buffer on a simulated GPU."""
+    """Buffer on a simulated GPU, all of whose bytes have the same value."""
 
     by_address: ClassVar[dict[int, "Tensor"]] = {}
     _addresses = itertools.count(1 << 20, 1 << 40)
@@ -58,23 +60,25 @@ class Tensor:
         return self.fill
 
     def copy_(self, source: "Tensor") -> "Tensor":
-        """Advance the model time by the duration of reading and writing both tensors' bytes; copy nothing."""
+        """Advance the simulated clock by the duration of reading and writing both tensors' bytes on a real GPU; copy
+        nothing.
+        """
         model_time.now_s += (source.nbytes + self.nbytes) / (_node()["memory_gb_per_s"][self._gpu] * 1e9)
         return self
 
 
 def full(size: tuple[int, ...], fill_value: int, *, dtype: str, device: str) -> Tensor:
-    """Return a buffer filled with a value."""
+    """Return a buffer on a simulated GPU filled with a value."""
     return Tensor(math.prod(size), fill_value, dtype, device)
 
 
 def ones(count: int, *, dtype: str, device: str) -> Tensor:
-    """Return a buffer of ones."""
+    """Return a buffer of ones on a simulated GPU."""
     return Tensor(count, 1, dtype, device)
 
 
 def mm(first: Tensor, second: Tensor, *, out: Tensor) -> Tensor:
-    """Advance the model time by the duration of multiplying two square matrices; compute nothing."""
+    """Advance the simulated clock by the duration of multiplying two square matrices on a real GPU; compute nothing."""
     del second
     rows = math.isqrt(first.numel())
     model_time.now_s += 2 * rows**3 / (_node()["matrix_tflops"][first.get_device()] * 1e12)
@@ -86,7 +90,7 @@ def _node() -> dict[str, Any]:
 
 
 def port_rates() -> list[float]:
-    """Return the rates of the node's ports in GB/s."""
+    """Return the rates of the simulated node's RDMA ports in GB/s."""
     return _node()["port_gb_per_s"]
 
 

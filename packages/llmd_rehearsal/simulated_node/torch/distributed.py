@@ -9,13 +9,15 @@ from urllib.parse import urlsplit
 import torch
 
 ALONE_GB_PER_S = 320.0
-"""Bus bandwidth in GB/s within one node, where no network is used."""
+"""Bus bandwidth in GB/s of a simulated all-reduce within one node, where no network is used."""
 
 _group = {"ranks": 1, "gb_per_s": ALONE_GB_PER_S}
 
 
 def init_process_group(backend: str, *, init_method: str, rank: int, world_size: int, timeout: timedelta) -> None:
-    """Wait until all ranks have connected, like the real function, and agree on the bandwidth."""
+    """Wait until all ranks have connected, like the real function, and agree on the bandwidth of simulated
+    all-reduces.
+    """
     del backend
     rates = torch.port_rates()
     slowest = min(rates, default=0.0)
@@ -52,7 +54,7 @@ def _follow(address: tuple[str, int], slowest: float, limit_s: float) -> float:
 
 
 def all_reduce(buffer: torch.Tensor) -> None:
-    """Advance the model time by the duration of an all-reduce."""
+    """Advance the simulated clock by the duration of an all-reduce of `buffer` on real hardware; compute nothing."""
     ranks = _group["ranks"]
     torch.model_time.now_s += buffer.nbytes / (_group["gb_per_s"] * 1e9) * 2 * (ranks - 1) / ranks
 
