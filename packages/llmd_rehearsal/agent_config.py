@@ -49,8 +49,8 @@ def node_address(pods: IPv4Interface, index: int) -> str:
 
 
 class BackOffConfig(BaseModel):
-    """Shortest and longest delay in seconds between restarts of a container that ends repeatedly; the first restart has
-    none.
+    """Shortest and longest delay in seconds between restarts of a container that ends repeatedly; the first restart is
+    immediate.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -34,7 +34,7 @@ _RATE = re.compile(r"\bi?rate\((?:[^()]|\([^()]*\))*\)")
 
 class KedaParts(Entry):
     """Content of `values/rehearsal/keda.yaml`: KEDA's definitions and objects for the local cluster, the default
-    scaling speed, and the durations in seconds at speed 1.
+    scaling speed (seconds of scaling for each wall second), and the durations in seconds at speed 1.
     """
 
     definitions: CrdFiles
@@ -52,16 +52,16 @@ def keda_parts() -> KedaParts:
 
 
 def is_scaled(plan: Plan) -> bool:
-    """Tell whether any model of the plan is scaled by load, that is, has ScaledObjects."""
+    """Tell whether the number of any model's servers follows the load, that is, whether the plan has ScaledObjects."""
     return any(model.scaling is not None for model in plan.models)
 
 
 @dataclass(frozen=True)
 class ScalingTime:
-    """Conversion of scaling durations to wall time: `speed` seconds of scaling pass in one second of wall time.
+    """Conversion of the durations of scaling to wall time: `speed` seconds of scaling pass in one wall second.
 
-    `time_scale` is wall seconds for one second of model time. Prometheus measures rates per second of wall time;
-    multiplied by `time_scale` they become rates per second of model time.
+    `time_scale` is the wall seconds that the simulated servers take for one second of work on real hardware. Prometheus
+    measures rates per wall second; multiplied by `time_scale` they are rates per second on real hardware.
     """
 
     speed: float
@@ -89,8 +89,8 @@ class ScalingTime:
         return max(1, round(seconds / self.speed)) if seconds else 0
 
     def query(self, query: str) -> str:
-        """Return a PromQL query with its ranges divided by the speed, so that each range covers as many scrapes as at
-        speed 1, and with its rates converted to rates per second of model time.
+        """Return a PromQL query whose ranges are divided by the scaling speed, so that each range covers as many
+        scrapes as at speed 1, and whose rates are converted to rates per second on real hardware.
         """
         if self.speed != 1:
             query = _RANGE.sub(lambda match: f"[{self.seconds(int(match[1]) * _SECONDS[match[2]])}s]", query)
@@ -111,8 +111,9 @@ class ScalingTime:
 
 
 def preinstalled_scaling(plan: Plan) -> list[dict[str, Any]]:
-    """Return the objects that a cluster must have before a stack with scaling is deployed: KEDA, and, if the stack has
-    no monitoring, the monitors of servers and routers. The list is empty without scaling.
+    """Return the objects that a cluster must have before a stack whose servers are scaled by load is deployed: KEDA,
+    and, if the stack has no monitoring, the PodMonitors and ServiceMonitors of servers and routers. The list is empty
+    for other stacks.
     """
     if not is_scaled(plan):
         return []
@@ -134,8 +135,8 @@ def _monitors(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def rehearsed_spec(spec: Mapping[str, Any], time: ScalingTime) -> dict[str, Any]:
-    """Return a ScaledObject's spec with durations in wall seconds, adapted queries, and the address of the rehearsal's
-    Prometheus.
+    """Return a ScaledObject's spec adapted to a rehearsal: durations in wall seconds, queries by `ScalingTime.query`,
+    and the address of the rehearsal's Prometheus.
     """
     return {key: _rehearsed(key, value, time) for key, value in spec.items()}
 

@@ -125,8 +125,8 @@ def _show_programs(programs: Iterable[LocalProgram]) -> None:
 
 
 def substitution_text(choice: ReleaseChoice) -> str | None:
-    """Return a notice that the rehearsal runs another release's router than the stack's; None if both are the same
-    release.
+    """Return a notice that the rehearsal runs the router of another llm-d release than the stack's; None if both
+    releases are the same.
     """
     requested, used = choice.asked.name, choice.used.name
     if requested == used:
@@ -136,13 +136,13 @@ def substitution_text(choice: ReleaseChoice) -> str | None:
 
 
 def release_text(choice: ReleaseChoice) -> str:
-    """Return the name of the release that is rehearsed and, if different, the name of the stack's release."""
+    """Return the name of the llm-d release that is rehearsed and, if different, the name of the stack's own release."""
     requested, used = choice.asked.name, choice.used.name
     return used if requested == used else f"{used}, in place of {requested}"
 
 
 def releases_document(choice: ReleaseChoice) -> dict[str, str]:
-    """Return the names of the release that the stack asks for and of the release that is rehearsed, for a JSON
+    """Return the names of the llm-d release that the stack asks for and of the release that is rehearsed, for a JSON
     document.
     """
     return {"asked_release": choice.asked.name, "release": choice.used.name}
@@ -222,10 +222,10 @@ def run_inside(
     """Run `llmd-oke COMMAND` inside a stack's rehearsal, on the rehearsal's copy of the stack file, and return the exit
     code.
 
-    With `measures`, the command gets the names of the simulated parts as options, which its results then carry.
-    `status` gets the versions of the running programs. Commands with `--prometheus` get the URL of the rehearsal's
-    Prometheus, because the API server's proxy reaches only pods. With `interruptible`, Ctrl-C is left to the command,
-    which ends by itself.
+    With `measures`, the command gets options with the names of the rehearsal's simulated parts, and writes these names
+    into its results. `status` gets the versions of the running programs. Commands with `--prometheus` get the URL of
+    the rehearsal's Prometheus, because the API server's proxy reaches only pods. With `interruptible`, Ctrl-C is left
+    to the command, which ends by itself.
 
     Raises:
         KitError: the stack isn't rehearsed, or its rehearsal isn't up.
@@ -304,8 +304,8 @@ class LocalRehearsals:
         rehearsal.run_engine(prepared, "replace", progress, targets=names, more=more)
 
     def forget_losses(self, project: Path, stack: str, progress: Progress) -> Sequence[str]:
-        """Take out of a rehearsed stack's state what the stand-in for OCI no longer has; return what is gone and what
-        stays, in words.
+        """Remove from a rehearsed stack's Pulumi state the resources that the stand-in for OCI no longer has; return a
+        sentence on each removed one and on what was kept.
 
         Raises:
             KitError: the stack's rehearsal isn't up, or the state can't be changed.
@@ -314,8 +314,8 @@ class LocalRehearsals:
         return list(rehearsal.run_engine(prepared, "forget", progress)["outputs"]["losses"])
 
     def time_scale(self, project: Path, stack: str) -> float:
-        """Return the wall seconds for one second of model time in a stack's rehearsal; 1 if no rehearsal of the stack
-        is up.
+        """Return the time scale of a stack's rehearsal: wall seconds that its simulated servers take for one second of
+        work on real hardware; 1 if no rehearsal of the stack is up.
         """
         return rehearsal.running_settings(project, stack).time_scale or 1.0
 

@@ -56,15 +56,21 @@ OCI_FAULTS_FILE = "oci-faults.yaml"
 POD_NETWORK = f"{control_plane.NODE_ADDRESS}/16"
 
 SECONDS_TO_START, USUAL = "seconds_to_start", "usual"
-"""Key of the fact with the simulated servers' start time in seconds, and the fact's value if no start time was set."""
+"""Key, in `ClusterSpec.facts`, of the simulated servers' start time in seconds, and its value if no start time was
+set.
+"""
 
 MEMORY_GIB = "memory_gib"
-"""Key of the fact with the memory in GiB that vLLM's own servers were scaled down to; set only with real vLLM."""
+"""Key, in `ClusterSpec.facts`, of the memory in GiB to which vLLM's own servers were reduced; set only in rehearsals
+with vLLM itself.
+"""
 
 SCALING_SPEED = "scaling_speed"
-"""Key of the fact with the scaling speed; set only if the stack is scaled by load."""
+"""Key, in `ClusterSpec.facts`, of the scaling speed (seconds of scaling for each wall second); set only if the stack is
+scaled by load.
+"""
 PROGRAMS = "programs"
-"""Key of the fact with names and versions of the programs that run in pods."""
+"""Key, in `ClusterSpec.facts`, of the names and versions of the programs that run in pods."""
 
 _PROMETHEUS_RESTARTS = 5
 """Limit of restarts; a real StatefulSet restarts Prometheus without a limit."""
@@ -74,10 +80,12 @@ SYSTEM_NODE = NodeConfig(
     capacity={"cpu": "128", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110"},
     labels={INSTANCE_TYPE_LABEL: "VM.Standard.E5.Flex"},
 )
-"""Node of the system pool, which has no GPUs; present in every local cluster that stands for an existing cluster."""
+"""Simulated node without GPUs, for the pods that aren't model servers; present in every local cluster that stands for
+an existing cluster.
+"""
 
 SIMULATED_NODES = "nodes and their GPUs"
-"""Name of the part that is simulated in every rehearsal."""
+"""Description of the nodes in a rehearsal's list of simulated parts; every rehearsal simulates its nodes."""
 
 SIMULATED_VLLM = "vLLM"
 SIMULATED_KERNELS = "GPU kernels and RDMA (vLLM itself runs on this machine's processor)"
@@ -119,10 +127,9 @@ def local_cluster_spec(
         project: folder of the project, whose own entries of `values/` the simulated programs read too.
         plan: the stack's plan; determines the nodes.
         programs: path of each program of the control plane and of each program that runs in pods.
-        time_scale: wall seconds for one second of model time in the simulated vLLM.
+        time_scale: wall seconds that the simulated vLLM takes for one second of work on real hardware.
         probe_time_scale: wall seconds for one second of a probe's delays and periods, and of the time for which pods
-            stay on
-            a node that doesn't answer.
+            stay on a node that doesn't answer.
         pod_environment: environment variables that Python programs in pods get beside their own.
         plugin: the Kubernetes plug-in; the engine starts a real plug-in itself.
         startup_s: wall seconds that each simulated vLLM takes to start; None for the simulator's default.
@@ -392,7 +399,7 @@ def simulated(
 ) -> tuple[str, ...]:
     """Return the names of the parts of a plan's rehearsal that aren't real, given the Kubernetes plug-in.
 
-    `placeholders` maps each image that has no program here to the number of pods with that image.
+    `placeholders` maps each image for which no program runs on this machine to the number of pods with that image.
     """
     has_weights = plan.model_cache is not None and plan.model_cache.prewarm is not None
     is_real = vllm is VllmChoice.REAL
@@ -424,7 +431,8 @@ def pod_environment(
     vllm: VllmChoice = VllmChoice.SIMULATED,
 ) -> dict[str, str]:
     """Return environment variables that tell programs in pods the rehearsal's time scale, simulated parts, program
-    versions and basis of figures, so that benchmarks report durations in model time.
+    versions and basis of figures (measured or calibrated), so that benchmarks report durations in seconds on real
+    hardware.
     """
     versions = {name: programs[name].version for name in programs_in_pods(plan)}
     is_real = vllm is VllmChoice.REAL

@@ -55,7 +55,7 @@ class TcpReady:
 @dataclass(frozen=True)
 class FileReady:
     """Readiness of a process by the existence of a file that the process writes. A file of an earlier run is deleted
-    before the start.
+    before the process starts.
     """
 
     path: str
@@ -139,7 +139,9 @@ class ClusterSpec:
         return ClusterSpec(processes=tuple(processes), **tree)
 
     def digest(self) -> str:
-        """Return a digest of the spec, by which a running local cluster is compared with a new spec."""
+        """Return a digest of the specification; a running local cluster with an equal digest needn't be started
+        anew.
+        """
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
 
@@ -188,7 +190,7 @@ class StateFolder:
 
     @property
     def spec_file(self) -> Path:
-        """File with the spec of the local cluster."""
+        """File with the specification by which the local cluster was started."""
         return self.path / "cluster-spec.json"
 
     @property
@@ -240,7 +242,7 @@ def fact_differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[
 
 
 def end_of_log(path: Path, lines: int = 12) -> str:
-    """Return the last `lines` lines of a log, indented, for an error message."""
+    """Return the last `lines` lines of a process's log, indented, for an error message."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - _END_BYTES))

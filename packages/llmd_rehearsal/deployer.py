@@ -31,8 +31,8 @@ class RehearsedDeployer:
         self._prepared: Prepared | None = None
 
     def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
-        """Deploy the models with the real engine and return the deployment's router, simulated parts and program
-        versions.
+        """Deploy the models with the real engine and return the release of the running router, the names of the
+        simulated parts, and the versions of programs that differ from the release's.
         """
         base = config.load(self._project, self._stack)
         value = deployer.derive_rehearsed(base, self._stack, models, self._nodes)
@@ -58,7 +58,7 @@ class RehearsedDeployer:
 
 
 class RehearsalBackend:
-    """Rehearsals as a backend of experiments and of the tuner."""
+    """Rehearsals as a backend of experiments and of the tuner, in place of real clusters."""
 
     def deployer(
         self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
@@ -67,9 +67,9 @@ class RehearsalBackend:
         return RehearsedDeployer(project, stack, nodes, time_scale, environment)
 
     def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
-        """Return the wall seconds for one second of model time at which this machine's processors keep up with
-        `pickers` endpoint pickers and `servers` simulated servers, which together generate `tokens_per_s` tokens per
-        second of model time.
+        """Return the time scale at which this machine's processors keep up with `pickers` endpoint pickers and
+        `servers` simulated servers: wall seconds for one second on real hardware, in which the servers together
+        generate `tokens_per_s` tokens.
         """
         return choose_time_scale(ProcessorDemand(pickers, servers, tokens_per_s), processors()).scale
 
@@ -90,7 +90,9 @@ class RehearsalBackend:
         return _deployed(prepared, preview), prepared.time_scale.scale
 
     def running_time_scale(self, project: Path, stack: str) -> float:
-        """Return the time scale of a stack's rehearsal; 1 if no rehearsal of the stack is up."""
+        """Return the time scale of a stack's rehearsal: wall seconds that its simulated servers take for one second of
+        work on real hardware; 1 if no rehearsal of the stack is up.
+        """
         return rehearsal.running_settings(project, stack).time_scale or 1.0
 
     def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -35,8 +35,8 @@ definition is missing.
 MAX_SHARE = 0.1
 
 LONGEST_PAUSE_S = 5.0
-"""Longest pause in seconds. A reading compares all nodes; the pause is long enough that readings take at most
-`MAX_SHARE` of the time (0.1 is 10 %), unless that exceeds this limit.
+"""Longest pause in seconds between two readings of the cluster. A reading compares all nodes; the pause is long enough
+that readings take at most `MAX_SHARE` of the time (0.1 is 10 %), unless that exceeds this limit.
 """
 
 NOT_FOUND = 404
@@ -55,7 +55,7 @@ class CustomKind(Entry):
 
 
 class ObjectNeed(Entry):
-    """Requirement of a rule: an object of `kind` whose fields match the node and the device.
+    """Requirement for advertising a device: an object of `kind` whose fields match the node and the device.
 
     `equals` maps dotted paths to required values. The other paths are sequences of keys: to a node selector that must
     match the node's labels, to tolerations that must tolerate the node's taints, and to a name that, after
@@ -71,8 +71,8 @@ class ObjectNeed(Entry):
 
 
 class Need(Entry):
-    """Requirement of a rule; exactly one field is set: labels of a Ready pod on the node, labels of an available
-    Deployment, or an object.
+    """Requirement for advertising a device on a node; exactly one field is set: labels of a Ready pod on the node,
+    labels of an available Deployment, or an object.
     """
 
     pod_on_node: dict[str, str] | None = None
@@ -97,21 +97,21 @@ class DeviceRule(Entry):
 
 
 class PciFunctions(Entry):
-    """Identifiers of GPUs' PCI functions as in the kernel's `/sys`; `devices` maps GPU products to device IDs."""
+    """Identifiers of GPUs' PCI functions as in the kernel's `/sys`; `devices` maps GPU products to PCI device IDs."""
 
     device_class: str
     vendor: str
     devices: dict[str, str]
 
     def files(self, product: str) -> dict[str, str]:
-        """Return the contents of a PCI function's files in `/sys`, by file name."""
+        """Return the contents of the files in `/sys` for the PCI function of a GPU product, by file name."""
         device = self.devices.get(product, "0x0000")
         subsystem = {"subsystem_vendor": self.vendor, "subsystem_device": device}
         return {"class": self.device_class, "vendor": self.vendor, "device": device, **subsystem}
 
 
 class DeviceRules(Entry):
-    """Content of `values/rehearsal/devices.yaml`."""
+    """Content of `values/rehearsal/devices.yaml`: rules for the devices that simulated nodes advertise."""
 
     gpu_functions: PciFunctions
     kinds: dict[str, CustomKind]

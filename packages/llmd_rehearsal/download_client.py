@@ -53,9 +53,10 @@ def ask_for_image(image: ContainerImage) -> None:
 
 
 def file_of_release(url: str, sha256: str, file: str | None, folder: Path, progress: Progress) -> bytes | None:
-    """Download a release file; return the content of `file` in the archive, or the whole content if `file` is None.
+    """Download a file of a program's release; return the content of `file` in the archive, or the whole content if
+    `file` is None.
 
-    Returns None if the archive has no such file. The archive is stored in a temporary file in `folder` meanwhile.
+    Returns None if the archive has no such file. While the archive is read, it is in a temporary file in `folder`.
 
     Raises:
         UnreachableError: the host can't be reached.

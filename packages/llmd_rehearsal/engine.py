@@ -59,7 +59,7 @@ PLUGIN_ANSWER_TIMEOUT_S = 5.0
 PARALLEL = 64
 
 BUSY_TIMEOUT_S = 600.0
-"""Seconds to wait for a still running engine whose command was killed."""
+"""Seconds to wait for an engine that still runs after the command that started it was killed."""
 
 _OPERATIONS = ("destroy", "drift", "forget", "preview", "refresh", "replace", "up")
 
@@ -132,7 +132,7 @@ def run(
         project: folder of the rehearsal's copy of the project.
         stack: name of the stack.
         operation: name of the operation.
-        progress: receives the steps.
+        progress: reports the engine's steps to the user.
         targets: URNs that `destroy` is limited to.
         modules: Python modules that the program needs, imported while the engine starts.
         unprotect: lets `destroy` delete protected resources.
@@ -300,7 +300,8 @@ def _drop(_: str) -> None:
 
 
 def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) -> list[str]:
-    """Report each change by hand, record the objects' present values in the state, and return the reports.
+    """Report each manual change of the stack's Kubernetes objects, record the objects' present values in the state, and
+    return the reports.
 
     `checkpoint` is the engine's state file; a state without Kubernetes objects isn't examined.
     """
@@ -349,7 +350,8 @@ def unprotect_resources(stack: automation.Stack, progress: Progress, *, allowed:
 
 
 def adopt_pending(stack: automation.Stack, checkpoint: Path, journal: Path, progress: Progress) -> None:
-    """Resolve the pending operations that a killed engine left in the state, and refresh the resources they created.
+    """Resolve the pending operations that a killed engine left in the state, and refresh the resources that these
+    operations created.
 
     `checkpoint` is the engine's state file and `journal` the journal of the stand-in for OCI; both may be missing.
     """
@@ -361,8 +363,10 @@ def adopt_pending(stack: automation.Stack, checkpoint: Path, journal: Path, prog
 def adopt_unanswered(
     stack: automation.Stack, log: Iterable[Mapping[str, Any]], journal: Path, progress: Progress
 ) -> None:
-    """Import the resources of creation requests that got no answer; `log` has the events of the engine that sent the
-    requests.
+    """Import into the stack's state the resources whose creation requests got no answer but that the stand-in for OCI
+    created.
+
+    `log` has the events of the engine that sent the requests, and `journal` is the journal of the stand-in for OCI.
     """
     if requests := unanswered_creations(log):
         progress.step("looking for what was created by a request that got no answer")
@@ -391,7 +395,7 @@ def needs_refresh(checkpoint: Path) -> bool:
 
 
 def journal_finder(journal: Path) -> Find:
-    """Return a function that finds a resource of the stand-in for OCI by type and inputs."""
+    """Return a function that finds a resource of the simulated OCI in its journal, by resource type and inputs."""
     resources = in_oci(journal)
 
     def find(pending: Pending, recorded_ids: Set[str]) -> str | None:
@@ -410,8 +414,8 @@ def _trouble() -> str | None:
 
 
 def placeholder_images() -> dict[str, int]:
-    """Return the images without a program in the cluster of the environment's kubeconfig, with the number of pods of
-    each.
+    """Return the images of containers for which no program runs on this machine, with the number of pods of each image,
+    in the cluster of the environment's kubeconfig.
 
     Raises:
         KitError: the API server doesn't answer or refuses.
@@ -480,7 +484,9 @@ class _Lines:
 
 
 def main() -> None:
-    """Run the operation that the command line names and write its result, or its error, as JSON to the result file."""
+    """Run the engine operation that the command line names and write its result, or its error, as JSON to the file that
+    the command line names.
+    """
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.engine")
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--stack", required=True)

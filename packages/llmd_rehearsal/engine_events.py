@@ -76,7 +76,9 @@ class EventReporter:
         self._heart.start()
 
     def hear(self, event: events.EngineEvent) -> None:
-        """Process one event."""
+        """Note from one of the engine's events which resource is in progress, has changed or has failed, and report
+        changes.
+        """
         with self._lock:
             if event.resource_pre_event:
                 metadata = event.resource_pre_event.metadata
@@ -90,8 +92,8 @@ class EventReporter:
                 self._diagnose(event.diagnostic_event)
 
     def failure(self, operation: str, output: str = "") -> KitError:
-        """Return the error of a failed operation, with the engine's messages; without messages, with the end of
-        `output`.
+        """Return the error of a failed operation, with the engine's messages; without messages, with the end of the
+        engine's text `output`.
         """
         with self._lock:
             errors = [error for error in dict.fromkeys(self._errors) if error not in _CONSEQUENCES]
@@ -174,7 +176,9 @@ def failed_container(client: Client) -> str | None:
 
 
 def differences(metadata: events.StepEventMetadata) -> str:
-    """Return the changes of a step as text to append to the resource's name: `: spec.replicas changes from 8 to 6`."""
+    """Return the property changes of a step as text to append to the resource's name: `: spec.replicas changes from 8
+    to 6`.
+    """
     (change,) = of_document({"steps": [step(metadata)]}).changes
     paths = change.replaced_by if change.operation == "replace" else change.changed
     texts = [guards.difference(path, change) for path in paths[:_MAX_DIFFERENCES]]
@@ -206,7 +210,7 @@ class StepRecorder:
         self._hear = hear
 
     def hear(self, event: events.EngineEvent) -> None:
-        """Record one event and pass it on."""
+        """Record one engine event and pass it on to the function `hear` that the recorder was created with."""
         if event.resource_pre_event:
             self.recorded.append(step(event.resource_pre_event.metadata))
         if event.summary_event:
@@ -217,7 +221,9 @@ class StepRecorder:
 
 
 def logged(event: events.EngineEvent) -> dict[str, Any]:
-    """Return the entry of the CLI's event log for a failed resource or a diagnostic message; empty for other events."""
+    """Return the entry that the Pulumi CLI's event log would have for a failed resource or a diagnostic message; empty
+    for other events.
+    """
     if event.diagnostic_event:
         return {"diagnosticEvent": document("urn message", event.diagnostic_event)}
     if event.res_op_failed_event is None:
@@ -228,7 +234,7 @@ def logged(event: events.EngineEvent) -> dict[str, Any]:
 
 
 def step(metadata: events.StepEventMetadata) -> dict[str, Any]:
-    """Return a step in the format of `pulumi preview --json`."""
+    """Return the step of a resource, given an event's metadata, in the format of `pulumi preview --json`."""
     return document(
         "op urn",
         metadata,
@@ -245,8 +251,8 @@ def step(metadata: events.StepEventMetadata) -> dict[str, Any]:
 
 
 def step_with_outputs(metadata: events.StepEventMetadata) -> dict[str, Any]:
-    """Return a step in the format of `pulumi preview --json`, with the resource's old and new outputs beside its
-    inputs.
+    """Return the step of a resource, given an event's metadata, in the format of `pulumi preview --json`, with the old
+    and new outputs beside the inputs.
     """
     states = {"oldState": metadata.old, "newState": metadata.new}
     outputs = {name: dict(state.outputs or {}) if state else {} for name, state in states.items()}

@@ -28,7 +28,7 @@ from llmd_rehearsal.cluster_plan import OCI_REST_PORT
 from llmd_rehearsal.engine_events import StepRecorder
 
 POLL_S = 0.2
-"""Longest pause in wall seconds between two requests: the stand-in for OCI finishes work sooner than OCI."""
+"""Longest pause in wall seconds between two requests to the stand-in for OCI, which finishes work sooner than OCI."""
 
 
 def oci_client(rest_url: str) -> SignedOciClient:
@@ -40,8 +40,8 @@ def oci_client(rest_url: str) -> SignedOciClient:
 
 
 def cli_of(stack: automation.Stack, project: Path, hear: Callable[[events.EngineEvent], Any]) -> PulumiCli:
-    """Return a Pulumi CLI for the kit's operations whose `preview` and `up` run the stack's program in this process;
-    `hear` receives the engine's events.
+    """Return a Pulumi CLI for the kit's own operations; its `preview` and `up` run the stack's program in this process,
+    and `hear` receives the engine's events.
     """
 
     def run(argv: Sequence[str], capture: bool) -> CommandResult:
@@ -88,8 +88,10 @@ def replace_rehearsed_nodes(
 def forget_rehearsed_losses(
     stack: automation.Stack, project: Path, hear: Callable[[events.EngineEvent], Any], progress: Progress
 ) -> list[str]:
-    """Take out of a rehearsed stack's state what the stand-in for OCI no longer has; return what is gone and what
-    stays, in words; empty if nothing is gone. Runs inside the local cluster.
+    """Remove from a rehearsed stack's Pulumi state the resources that the stand-in for OCI no longer has.
+
+    Returns a sentence on each removed resource and on what was kept; empty if no resource is gone. Runs inside the
+    local cluster.
 
     Raises:
         KitError: the reasons are those of a real stack (`find_losses`, `forget_losses`).

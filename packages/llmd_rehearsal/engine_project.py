@@ -62,7 +62,9 @@ class ProjectCopy:
     passphrase_file: Path
 
     def variables(self) -> dict[str, str]:
-        """Return the engine's environment variables."""
+        """Return the environment variables that direct the engine to the copied project, its state backend and its
+        passphrase.
+        """
         return {
             "PULUMI_BACKEND_URL": f"file://{self.backend}",
             "PULUMI_CONFIG_PASSPHRASE_FILE": str(self.passphrase_file),

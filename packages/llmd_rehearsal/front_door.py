@@ -37,7 +37,9 @@ FOLDER = "front-door"
 """Folder, in a local cluster's folder, with `secrets.json` and with `chain.pem`, the certificate that clients trust."""
 
 CLIENT = "rehearsal"
-"""Name of a client that always gets an API key, beside the clients for which the stack sets limits or priorities."""
+"""Name of a client of the front door that gets an API key in every rehearsal, beside the clients that the stack file
+names.
+"""
 
 _LIFE = timedelta(days=365)
 
@@ -62,7 +64,7 @@ def gateway_parts() -> GatewayParts:
 
 
 def rehearsed_gateway(stack: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stack file's object with its Gateway adapted to the rehearsal; unchanged if the stack has no
+    """Return a stack file's content with its Gateway's settings adapted to the rehearsal; unchanged if the stack has no
     Gateway.
     """
     gateway: Mapping[str, Any] | None = stack.get("gateway")
@@ -109,8 +111,8 @@ def simulated_gateway(plan: Plan) -> tuple[str, ...]:
 
 
 def rehearsed_front_door(stack: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stack file's object with its front door adapted to the rehearsal; unchanged if the stack has no front
-    door.
+    """Return a stack file's content with its front door's settings adapted to the rehearsal; unchanged if the stack has
+    no front door.
     """
     door: Mapping[str, Any] | None = stack.get("frontDoor")
     if door is None:
@@ -122,7 +124,8 @@ def rehearsed_front_door(stack: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
-    """Return the Pulumi config keys with the front door's generated secrets; empty without a front door.
+    """Return the Pulumi config keys with the front door's generated secrets, such as API keys and certificate; empty
+    for a stack without a front door.
 
     The secrets are stored in the local cluster's folder and generated anew only if the hosts or clients change.
     """

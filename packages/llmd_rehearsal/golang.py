@@ -115,7 +115,8 @@ def build_arguments(
 def download(
     go: Path, module: str, version: str, folder: Path, timeout_s: float = DOWNLOAD_TIMEOUT_S
 ) -> tuple[Path, str]:
-    """Download a module into Go's module cache, with `go` run in `folder`; return the module's folder and its checksum.
+    """Download a Go module into Go's module cache, with the tool `go` run in `folder`; return the module's folder in
+    the cache and its checksum.
 
     Raises:
         KitError: the download failed, or took longer than `timeout_s` seconds.
@@ -140,7 +141,7 @@ def download(
 
 
 def is_refusal(error: KitError) -> bool:
-    """Tell whether a download failed by an answer of the module proxy, and not for lack of a network."""
+    """Tell whether a module's download failed by an answer of the Go module proxy, and not for lack of a network."""
     return re.search(r"\b(403 Forbidden|404 Not Found|410 Gone)\b", error.message) is not None
 
 

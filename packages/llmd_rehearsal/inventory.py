@@ -35,7 +35,9 @@ it.
 """
 
 CHARTS = ("helm",)
-"""Programs that only stacks with Helm charts need: charts of operators, monitoring, and a created cluster's add-ons."""
+"""Programs that a rehearsal needs only for stacks with Helm charts: charts of operators, of monitoring, or of a created
+cluster's add-ons.
+"""
 
 DISCOVERING = ("nfd-gc", "nfd-master", "nfd-worker")
 """Additional programs in pods for stacks with Helm charts (Node Feature Discovery)."""
@@ -45,7 +47,7 @@ BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
 """Additional programs in pods for stacks with a Gateway."""
 
 WATCHING = ("prometheus",)
-"""Programs that only stacks with monitoring or scaling need."""
+"""Programs that a rehearsal needs only for stacks with monitoring, or whose servers are scaled by load."""
 
 FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
 """Additional programs in pods for stacks that are scaled by load."""
@@ -64,8 +66,8 @@ _PROMETHEUS_IMAGE = ("prometheus", "prometheusSpec", "image")
 
 @dataclass(frozen=True)
 class ReleaseChoice:
-    """The release that a stack names (`asked`) and the release whose endpoint picker and routing sidecar are rehearsed
-    (`used`). `because` is the reason if the two differ.
+    """The llm-d release that a stack names (`asked`) and the release whose endpoint picker and routing sidecar are
+    rehearsed (`used`). `because` is the reason if the two differ.
     """
 
     asked: Release
@@ -91,8 +93,8 @@ class VersionDifference:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Programs of a rehearsal by name, and the choice of the release whose endpoint picker and routing sidecar are
-    run.
+    """Programs of a rehearsal by name, and the choice of the llm-d release whose endpoint picker and routing sidecar
+    are run.
     """
 
     release: ReleaseChoice
@@ -145,8 +147,8 @@ class Inventory:
 
 
 def deployed_versions() -> dict[str, dict[str, str]]:
-    """Return the versions that stacks deploy: by program, then by the record (release, chart or definition) that sets
-    the version.
+    """Return the versions of programs that stacks deploy: by program, then by the name of the release, chart or
+    definition that sets the version.
     """
     return {
         **{name: {release.name: _release_version(name, release) for release in _releases()} for name in IN_PODS},
@@ -179,7 +181,8 @@ def _discovery() -> str:
 
 
 def take_inventory(release: Release, progress: Progress, further: Sequence[str] = ()) -> Inventory:
-    """Find or build the programs and definitions that a stack of this release needs, and the `further` programs.
+    """Find or build the programs and definitions that a rehearsed stack of this llm-d release needs, and the `further`
+    programs.
 
     Raises:
         KitError: programs are missing; the message names all of them, each with the command that installs it.
@@ -236,8 +239,8 @@ def fetch_charts(progress: Progress) -> None:
 
 
 def choose_release(desired: Release, missing: Callable[[ImageProgram], str | None]) -> ReleaseChoice:
-    """Return the release nearest to `desired` whose programs are all available; the older of two equally near ones.
-    `missing` returns the reason why a program isn't available, or None.
+    """Return the llm-d release nearest to `desired` whose programs are all available on this machine; the older of two
+    equally near ones. `missing` returns the reason why a program isn't available, or None.
 
     Raises:
         KitError: no release has all its programs available.

@@ -78,8 +78,7 @@ class LocalCluster:
 
         Raises:
             KitError: the local cluster didn't become ready within `timeout_s` seconds, or a process failed; the message
-                has the
-                end of that process's log. No process is left running.
+                has the end of that process's log. No process is left running.
         """
         listener = progress or SilentProgress()
         self._prepare_folder()

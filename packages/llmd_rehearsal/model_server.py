@@ -144,7 +144,8 @@ def _models(project: Path | None) -> Sequence[CatalogueModel]:
 async def serve(
     address: str, context: ssl.SSLContext, project: Path | None, folders: Mapping[str, Path] | None = None
 ) -> None:
-    """Serve the repositories of the kit's and the project's catalogue until SIGTERM or SIGINT.
+    """Serve the model repositories of the kit's and the project's catalogue, in place of Hugging Face and Object
+    Storage, until SIGTERM or SIGINT.
 
     `folders` maps repositories to folders with the files to serve.
 
@@ -163,7 +164,9 @@ async def serve(
 
 
 def main() -> None:
-    """Serve with the address and the certificate that the command line names."""
+    """Serve the stand-ins for Hugging Face and Object Storage at the address, and with the certificate, that the
+    command line names.
+    """
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.model_server", description=__doc__)
     parser.add_argument("--address", required=True, help="address that the hosts' names lead to")
     parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")

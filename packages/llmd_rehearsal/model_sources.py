@@ -20,7 +20,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 """Pattern of a full commit id."""
 _WEIGHTS = ".safetensors"
 ADAPTER_FILES = {"adapter_config.json": 256, "adapter_model.safetensors": 4096}
-"""Files of an adapter with their sizes in bytes. At a commit, every repository that the catalogue lacks is an adapter.
+"""Files of an adapter with their sizes in bytes. At a commit, every repository that the catalogue lacks is an
+adapter.
 """
 
 _INDEX = "model.safetensors.index.json"
@@ -32,8 +33,8 @@ _SLACK = 16
 
 
 class SourceHosts(Entry):
-    """Host names, the path of the bucket's pre-authenticated request, and the sizes in bytes of a model's files by
-    path.
+    """Hosts outside the cluster that pods download models from: their names, the path of the bucket's pre-authenticated
+    request, and the sizes in bytes of a model's files by path.
     """
 
     hugging_face: str
@@ -44,7 +45,7 @@ class SourceHosts(Entry):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the three hosts."""
+        """Host names of Hugging Face, of the published vocabularies, and of Object Storage."""
         return self.hugging_face, self.vocabularies, self.object_storage
 
 
@@ -103,7 +104,9 @@ def _weights(name: str, size: int) -> bytes:
 
 
 def tree(files: Mapping[str, bytes]) -> list[dict[str, object]]:
-    """Return the files in the format of `/api/models/<repository>/tree/<commit>`, with weights as Git LFS files."""
+    """Return the list of a repository's files as Hugging Face answers `/api/models/<repository>/tree/<commit>`, with
+    weights as Git LFS files.
+    """
     entries: list[dict[str, object]] = []
     for path, data in files.items():
         entry: dict[str, object] = {"type": "file", "path": path, "size": len(data), "oid": _git_digest(data)}
@@ -121,9 +124,7 @@ def digest(path: str, data: bytes) -> str:
 
 
 def listing(repositories: Mapping[str, Mapping[str, bytes]], prefix: str) -> dict[str, object]:
-    """Return the objects whose names begin with `prefix`, in the format of a bucket's listing with name, size and
-    MD5.
-    """
+    """Return the objects whose names begin with `prefix`, as Object Storage lists a bucket: with name, size and MD5."""
 
     def md5(data: bytes) -> str:
         return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()

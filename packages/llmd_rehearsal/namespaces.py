@@ -13,7 +13,7 @@ from pathlib import Path
 from llmd_base.errors import KitError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Folders in which programs of a local cluster are looked up."""
+"""Folders in which the programs of a local cluster look up other programs."""
 
 _PASSED_VARIABLES = ("LANG", "LC_ALL", "PYTHONPATH", "TZ")
 _NAMESPACES = ("pid", "net", "mnt")
@@ -142,7 +142,7 @@ def command_of(pid: int) -> str:
 
 
 def mounts_under(folder: Path) -> list[str]:
-    """Return the mount points at or below a folder."""
+    """Return the mount points of this process's mount namespace at or below a folder."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [line.split()[4].replace("\\040", " ") for line in lines]
     return [point for point in points if Path(point).is_relative_to(folder)]

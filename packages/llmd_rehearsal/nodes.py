@@ -268,7 +268,7 @@ class NodeFleet:
 
 
 def renew_s(nodes: int) -> float:
-    """Return the seconds between two renewals of a node's lease, given the number of nodes."""
+    """Return the seconds between two renewals of each node's lease, given the number of nodes."""
     return min(max(RENEW_S, nodes / _RENEWED_PER_S), _LONGEST_RENEW_S)
 
 
@@ -287,7 +287,9 @@ _ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"
 def node_object(
     config: NodeConfig, address: str, now: datetime, devices: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the Node object with its status for the creation; `devices` are the quantities of devices to advertise."""
+    """Return the Node object, with its status, by which a simulated node registers; `devices` are the quantities of
+    devices that the node advertises.
+    """
     labels = {
         "kubernetes.io/hostname": config.name,
         "kubernetes.io/os": "linux",
@@ -376,7 +378,7 @@ ChangeNode: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 class NodesRequest(BaseModel):
-    """Body of a request to add nodes."""
+    """Body of the request `POST /nodes`, which adds nodes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

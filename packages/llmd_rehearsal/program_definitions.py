@@ -60,7 +60,8 @@ class ProgramSource(Entry):
 
 
 class ProgramDefinition(Entry):
-    """Definition of one program. `accepts` says which other versions may be used: `exact`, `patch`, `minor` or `later`.
+    """Definition of one program that rehearsals run. `accepts` says which other versions may be used: `exact`, `patch`,
+    `minor` or `later`.
 
     `differs` has the reasons, by deployed version, why another version is rehearsed. `not_deployed` is the reason if no
     stack deploys the program.
@@ -84,12 +85,16 @@ class ProgramDefinition(Entry):
         return {**builds, **self.source.other_builds}
 
     def build_of(self, required: str) -> tuple[str, str] | None:
-        """Return a version with a build that satisfies the required one, and the build's name; None without one."""
+        """Return a version of the program that satisfies the required one and can be built here, and its build's name;
+        None if there is none.
+        """
         found = (item for item in self.builds.items() if self.satisfies(item[0], required))
         return next(found, None)
 
     def download_of(self, required: str) -> tuple[str, ProgramDownload] | None:
-        """Return a downloadable version that satisfies the required one, with its download; None without one."""
+        """Return a version of the program that satisfies the required one and can be downloaded, with its download;
+        None if there is none.
+        """
         release = self.source.release and downloads.of_release(self.source.release)
         if release and self.satisfies(self.version, required):
             return self.version, release

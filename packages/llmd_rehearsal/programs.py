@@ -48,7 +48,9 @@ from llmd_rehearsal.program_definitions import (
 )
 
 OVERRIDE = "LLMD_OKE_PROGRAMS"
-"""Environment variable with a folder whose programs take precedence, in any version unless one is requested."""
+"""Environment variable with a folder whose programs are used before all others, in whatever version they have unless
+one is requested.
+"""
 
 _VERSION_TIMEOUT_S = 20
 _LOCK_PAUSE_S = 0.5
@@ -67,7 +69,7 @@ _ANY_GO_MODULE = "llm-d"
 
 @dataclass(frozen=True)
 class LocalProgram:
-    """Executable program on this machine; `origin` describes where it comes from."""
+    """Executable program on this machine; `origin` describes, for messages, where it was found."""
 
     name: str
     path: Path
@@ -270,7 +272,9 @@ def _in_distribution(name: str, definition: ProgramDefinition, required: str) ->
 
 
 def packaged_file(source: PythonSource) -> Path | None:
-    """Return the path of the file in the installed distribution; None if the distribution isn't installed."""
+    """Return the path of a program's file in an installed Python distribution; None if the distribution isn't
+    installed.
+    """
     spec = importlib.util.find_spec(source.package)
     if spec is None or spec.origin is None:
         return None

@@ -41,7 +41,9 @@ PROMETHEUS_URL = f"http://127.0.0.1:{PROMETHEUS_PORT}"
 CONFIG_FILE, RULES_FILE = "prometheus.yml", "rules.yml"
 
 INTERVAL_S = 1.0
-"""Default seconds between scrapes: five scrapes in the window of most rules."""
+"""Default seconds between two scrapes of a target by the rehearsal's Prometheus: most rules' windows then have five
+scrapes.
+"""
 
 _DURATION = re.compile(r"(?<=\[)(?P<number>[0-9]+)(?P<unit>[smh])(?=\])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600}
@@ -130,8 +132,8 @@ def _plain(key: str) -> str:
 
 
 def config(jobs: Sequence[Tree], folder: Path, interval_s: float) -> Tree:
-    """Return Prometheus' configuration; `interval_s` is the time in seconds between scrapes and between evaluations of
-    rules.
+    """Return the configuration of the rehearsal's Prometheus for these scrape jobs; `interval_s` is the time in seconds
+    between scrapes and between evaluations of rules.
     """
     interval = duration(interval_s)
     times = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
@@ -139,7 +141,9 @@ def config(jobs: Sequence[Tree], folder: Path, interval_s: float) -> Tree:
 
 
 def rule_file(rules: Iterable[Tree], interval_s: float = INTERVAL_S) -> Tree:
-    """Return all groups of rules, with their durations multiplied by `RULE_TIME_SCALE`."""
+    """Return the groups of all PrometheusRules as one rule file, with their durations multiplied by
+    `RULE_TIME_SCALE`.
+    """
     interval = duration(interval_s)
     groups = [group for rule in rules for group in rule["spec"]["groups"]]
     return {
@@ -289,8 +293,8 @@ def _once(client: Client, folder: Path, kubeconfig: Path, faults: Faults, interv
 
 
 def main() -> int:
-    """Update Prometheus' files and the metrics every second until SIGTERM; report failures on standard error and
-    retry.
+    """Update the configuration files of the rehearsal's Prometheus and the exporters' metrics every second until
+    SIGTERM; report failures on standard error and retry.
     """
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.prometheus_operator", description="The simulated operator.")
     parser.add_argument("--kubeconfig", type=Path, required=True, help="of the local cluster")

@@ -12,8 +12,8 @@ from llmd_oke.serving.units import routing_sidecar, server_spec
 
 @dataclass(frozen=True)
 class FieldDifference:
-    """Field of an object with its value in the stack's own release and its rehearsed value; None if the field is
-    missing there.
+    """Field of a Kubernetes object with its value in the stack's own llm-d release and its rehearsed value; None if the
+    field is missing there.
     """
 
     path: str
@@ -23,8 +23,8 @@ class FieldDifference:
 
 @dataclass(frozen=True)
 class ObjectDifference:
-    """Object of a router (`Kind name`) or container of a server, with the fields that differ. `only_in` is set if only
-    one of the two releases has the object.
+    """Kubernetes object of a router (`Kind name`) or container of a server, with the fields that differ between the
+    stack's llm-d release and the rehearsed one. `only_in` is set if only one of the two has the object.
     """
 
     name: str
@@ -40,7 +40,8 @@ class ObjectDifference:
 
 
 def release_differences(deployed: Plan, rehearsed: Plan) -> tuple[ObjectDifference, ...]:
-    """Return the differences of each model's first unit, which all other units share.
+    """Return the differences between two plans of a stack, with its own llm-d release and with the rehearsed one, in
+    the router and servers of each model's first unit; all other units of a model are alike.
 
     Names in the result are the plan's unit names, without version labels.
     """

@@ -27,14 +27,16 @@ _T = TypeVar("_T")
 
 
 class RunningTime:
-    """Seconds in which `tick` was called every quarter of a second, measured with `clock`."""
+    """Clock that stands still while this process can't run: a long gap between two calls of `tick`, which is called
+    every quarter of a second, isn't counted. `clock` measures the seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._state = (clock(), 0.0)
 
     def tick(self) -> None:
-        """Record that the process runs."""
+        """Note that the process runs at this moment."""
         now_s = self._clock()
         self._state = (now_s, self._stood_still_s(now_s))
 
@@ -45,7 +47,7 @@ class RunningTime:
 
     @property
     def stood_still_s(self) -> float:
-        """Seconds so far in which the process didn't run."""
+        """Seconds so far in which the process couldn't run."""
         return self._stood_still_s(self._clock())
 
     def _stood_still_s(self, now_s: float) -> float:
@@ -55,7 +57,7 @@ class RunningTime:
 
 @cache
 def of_process() -> RunningTime:
-    """Return the running time of this process, measured by a thread since the first call."""
+    """Return the clock of this process's running time, which a thread advances since the first call."""
     running = RunningTime()
 
     def tick() -> None:
@@ -68,22 +70,22 @@ def of_process() -> RunningTime:
 
 
 def now() -> float:
-    """Return this process's running time in seconds since an arbitrary start; replaces `time.monotonic()` for time
+    """Return the seconds since an arbitrary start in which this process could run; replaces `time.monotonic()` for time
     limits.
     """
     return of_process().now()
 
 
 class RunningLoop(asyncio.SelectorEventLoop):
-    """Event loop whose timers, sleeps and timeouts use running time."""
+    """Event loop whose timers, sleeps and timeouts don't count time in which this process couldn't run."""
 
     def time(self) -> float:
-        """Return this process's running time in seconds."""
+        """Return this process's running time in seconds, the loop's clock."""
         return now()
 
 
 class Starvation:
-    """Time for which threads of these processes were runnable and waited for a processor, since the object's
+    """Time for which threads of these processes were ready to run and waited for a processor, since the object's
     creation.
     """
 
@@ -107,8 +109,8 @@ class Starvation:
 
 
 async def within(work: Awaitable[_T], limit_s: float, *pids: int) -> _T:
-    """Return the result of `work`, which may take `limit_s` seconds of running time. If `pids` are given, time in which
-    these processes or this one waited for a processor doesn't count either.
+    """Return the result of `work`, which may take `limit_s` seconds in which this process could run. If `pids` are
+    given, time in which these processes or this one waited for a processor doesn't count either.
 
     Raises:
         TimeoutError: `work` took longer.

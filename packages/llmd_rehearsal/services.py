@@ -58,7 +58,9 @@ ConnectionFilter = Callable[[str, SocketAddress], bool]
 def forwardings(
     services: Iterable[Service], slices: Iterable[EndpointSlice]
 ) -> dict[SocketAddress, tuple[SocketAddress, ...]]:
-    """Return the ready endpoints of each Service address; Services without ready endpoints are left out."""
+    """Return the ready endpoints of each address of a Service (cluster IP and port); addresses without ready endpoints
+    are left out.
+    """
     by_service = slices_by_service(slices)
     table: dict[SocketAddress, tuple[SocketAddress, ...]] = {}
     for service in services:
@@ -123,7 +125,7 @@ class Pipe:
         self._loop.add_reader(source, self._read)
 
     def abandon(self) -> None:
-        """Stop forwarding."""
+        """Stop forwarding in this direction."""
         if not self._ended:
             self._ended = True
             self._loop.remove_reader(self._source)
@@ -236,7 +238,7 @@ class ServiceListener:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
-        """Stop listening and close all relays."""
+        """Stop listening and close all connections that are being relayed."""
         self.close()
         for relay in tuple(self._relays):
             relay.close()
@@ -295,7 +297,7 @@ def _listening(address: SocketAddress) -> socket.socket:
 
 
 class ServiceProxy:
-    """Proxy with one listener for each Service address that has ready endpoints."""
+    """TCP proxy with one listener for each address of a Service that has ready endpoints."""
 
     def __init__(self, allows: ConnectionFilter = lambda _source, _target: True) -> None:
         self._listeners: dict[SocketAddress, ServiceListener] = {}
@@ -303,7 +305,7 @@ class ServiceProxy:
 
     @property
     def addresses(self) -> frozenset[SocketAddress]:
-        """Service addresses that have a listener."""
+        """Addresses of Services (cluster IP and port) that have a listener."""
         return frozenset(self._listeners)
 
     def apply(self, table: Mapping[SocketAddress, Sequence[SocketAddress]]) -> None:
@@ -340,7 +342,7 @@ class NamedPort:
 
 @dataclass(frozen=True)
 class DnsName:
-    """Content of one DNS name: IP addresses, or an alias outside the cluster."""
+    """Answer to queries for one DNS name of the cluster: IP addresses, or an alias outside the cluster."""
 
     addresses: tuple[str, ...] = ()
     alias: str | None = None
@@ -348,7 +350,7 @@ class DnsName:
 
 
 def dns_names(services: Iterable[Service], slices: Iterable[EndpointSlice], domain: str) -> dict[str, DnsName]:
-    """Return all names of Services and of headless Services' hosts, in lower case and without a final dot."""
+    """Return all DNS names of Services and of headless Services' hosts, in lower case and without a final dot."""
     by_service = slices_by_service(slices)
     zone: dict[str, DnsName] = {}
     for service in services:
@@ -376,7 +378,7 @@ def dns_names(services: Iterable[Service], slices: Iterable[EndpointSlice], doma
 
 
 def lookup(zone: Mapping[str, DnsName], name: str, domain: str) -> DnsName | None:
-    """Return the content of a name; None if the name doesn't exist."""
+    """Return the content of a DNS name in the cluster's `domain`; None if the name doesn't exist."""
     key = name.lower().rstrip(".")
     if key in zone:
         return zone[key]
@@ -478,7 +480,7 @@ class DnsServer:
         self._streams = await asyncio.start_server(self._stream, address, port)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop answering DNS queries."""
         if self._datagrams is not None:
             self._datagrams.close()
         if self._streams is not None:
@@ -503,7 +505,7 @@ class DnsServer:
 
 
 class ServiceNetwork:
-    """Proxy and DNS server, updated when Services or EndpointSlices change.
+    """Proxy and DNS server for the local cluster's Services, updated when Services or EndpointSlices change.
 
     `fixed` are forwardings that no Service defines, such as the API server's. `outside` are names outside the cluster's
     domain. `allows` tells whether NetworkPolicies permit a connection.
@@ -531,7 +533,7 @@ class ServiceNetwork:
         slices.subscribe(self._changes.note)
 
     async def run(self) -> None:
-        """Update proxy and names after changes until cancelled."""
+        """Update the proxy and the DNS names after changes until cancelled."""
         await self._changes.follow(self._look)
 
     async def _look(self) -> None:
@@ -539,6 +541,6 @@ class ServiceNetwork:
         self._zone = {**dns_names(self._services, self._slices, self._domain), **self._outside}
 
     def close(self) -> None:
-        """Close all sockets."""
+        """Close all sockets of the proxy and the DNS server."""
         self._proxy.close()
         self.names.close()

@@ -52,7 +52,9 @@ class ClusterFailedError(Exception):
 
 
 class Child:
-    """Started process; `ended` is set once the process has been reaped, and `status` is then its exit status."""
+    """Started process of a local cluster; `ended` is set once the process has been reaped, and `status` is then its
+    exit status.
+    """
 
     def __init__(self, spec: ProcessSpec, process: subprocess.Popen[bytes]) -> None:
         self.spec = spec
@@ -73,7 +75,7 @@ class Child:
         self.ended.set()
 
     async def stop(self) -> None:
-        """Send SIGTERM to the process, and SIGKILL if it hasn't ended within its time limit."""
+        """Send SIGTERM to the process, and SIGKILL if it hasn't ended within the time limit of its `ProcessSpec`."""
         if self.ended.is_set():
             return
         os.kill(self.pid, signal.SIGTERM)
@@ -85,7 +87,7 @@ class Child:
 
 
 class Children:
-    """All started processes, in the order of their starts."""
+    """All started processes of a local cluster, in the order of their starts."""
 
     def __init__(self, folder: StateFolder, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -151,7 +153,7 @@ class Reporter:
         self._descriptor = descriptor
 
     def report(self, kind: str, text: str = "") -> None:
-        """Report an event; `kind` is `detail`, `ready` or `failed`."""
+        """Report an event of the local cluster's start; `kind` is `detail`, `ready` or `failed`."""
         print(f"{kind}: {text}", flush=True)
         try:
             os.write(self._descriptor, json.dumps({"kind": kind, "text": text}).encode() + b"\n")
@@ -270,13 +272,13 @@ class Supervisor:
 
 
 async def wait_until_ready(readiness: Readiness) -> None:
-    """Wait, without a time limit, until the process is ready, checking every 50 ms."""
+    """Wait, without a time limit, until a process of the local cluster is ready, checking every 50 ms."""
     while not await asyncio.to_thread(is_ready, readiness):  # noqa: ASYNC110 - another process can't set an event
         await asyncio.sleep(_PAUSE_S)
 
 
 def is_ready(readiness: Readiness) -> bool:
-    """Check once whether a process is ready."""
+    """Check once whether a process of the local cluster is ready."""
     match readiness:
         case HttpReady():
             return _answers(readiness)
@@ -341,7 +343,9 @@ def first_record(spec: ClusterSpec) -> ClusterRecord:
 
 
 def live(folder: StateFolder, reporter: Reporter) -> int:
-    """Run the local cluster of the spec in the state folder until its end; return 1 if the local cluster failed."""
+    """Run the local cluster whose specification is in the state folder until its end; return 1 if the local cluster
+    failed.
+    """
     spec = ClusterSpec.from_json(folder.spec_file.read_text())
     record = first_record(spec)
     folder.write_record(record)
@@ -360,7 +364,7 @@ def live(folder: StateFolder, reporter: Reporter) -> int:
 
 
 def main() -> int:
-    """Run the local cluster that the command line of `LocalCluster.start` names."""
+    """Run the local cluster whose state folder `LocalCluster.start` names on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--report", type=int, required=True, metavar="DESCRIPTOR")

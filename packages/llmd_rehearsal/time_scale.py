@@ -18,12 +18,14 @@ RULE_TIME_SCALE = 1 / 60
 """Wall seconds for one second of alert rules' windows and `for` durations: a minute takes one second."""
 
 SLOWEST = 100.0
-"""Largest time scale, also the limit of `--time-scale`."""
+"""Largest time scale of a rehearsal (wall seconds for one second on real hardware), also the limit of
+`--time-scale`.
+"""
 
 
 class ProcessorWork(Entry):
-    """Processor seconds for one unit of work: of all programs together (`all_s`), and of the simulated vLLM's thread
-    alone.
+    """Processor seconds for one scrape or one output token: of all programs together (`all_s`), and of the simulated
+    vLLM's thread alone.
     """
 
     all_s: float
@@ -31,15 +33,17 @@ class ProcessorWork(Entry):
 
 
 class Picker(Entry):
-    """Processor cores for each endpoint picker: `own` at time scale 1, and `at_rest` for its unit at any scale."""
+    """Processor cores that one endpoint picker keeps busy: `own` at time scale 1, and `at_rest` at any time scale,
+    together with the servers that it routes to.
+    """
 
     own: float
     at_rest: float
 
 
 class ProcessorFigures(Entry):
-    """Content of `values/rehearsal/time_scale.yaml`; `control_plane` is in cores, `busy_share` and `least_share` are
-    fractions of all cores.
+    """Content of `values/rehearsal/time_scale.yaml`, by which the time scale is chosen; `control_plane` is in cores,
+    `busy_share` and `least_share` are fractions of all cores.
     """
 
     scrapes_per_s: float
@@ -60,11 +64,11 @@ def figures() -> ProcessorFigures:
 
 @dataclass(frozen=True)
 class ProcessorDemand:
-    """Work in each second of a stack's model time: endpoint pickers that scrape servers, and output tokens of the
-    benchmark.
+    """Work that a rehearsed stack makes in each second on real hardware: endpoint pickers that scrape servers, and
+    output tokens of the benchmark.
 
-    Both scale with model time, as the pickers' scrape intervals are scaled too. Each server is scraped by `readers`
-    endpoint pickers: one, or a leader and its standbys.
+    At a larger time scale both are spread over more wall time, as the pickers' scrape intervals are scaled too. Each
+    server is scraped by `readers` endpoint pickers: one, or a leader and its standbys.
     """
 
     pickers: int
@@ -78,13 +82,13 @@ class ProcessorDemand:
 
     @property
     def cores(self) -> float:
-        """Processor cores that are busy at time scale 1, without `at_rest`."""
+        """Processor cores that the stack's work keeps busy at time scale 1, without `at_rest`."""
         pickers = self.pickers * figures().picker.own + self._scrapes_per_s * figures().scrape.all_s
         return pickers + self.tokens_per_s * figures().token.all_s
 
     @property
     def at_rest(self) -> float:
-        """Processor cores that are busy at any time scale: control plane, Envoys, probes."""
+        """Processor cores that are busy at any time scale: by control plane, Envoys and probes."""
         return figures().control_plane + self.pickers * figures().picker.at_rest
 
     @property
@@ -99,7 +103,7 @@ class ProcessorDemand:
 
 @dataclass(frozen=True)
 class TimeScale:
-    """Wall seconds for one second of model time, and the reason for this scale."""
+    """Wall seconds that a rehearsal takes for one second on real hardware, and the reason for this scale."""
 
     scale: float
     because: str
@@ -109,7 +113,7 @@ class TimeScale:
 
 
 def demand_of(plan: Plan) -> ProcessorDemand:
-    """Return the demand of a stack with all smoke benchmarks running."""
+    """Return the processor demand of a rehearsed stack with the smoke benchmarks of all its models running."""
     routed = [model for model in plan.models if model.routed]
     readers = max((model.router_replicas for model in routed), default=1)
     return ProcessorDemand(
