@@ -18,7 +18,7 @@ from llmd_rehearsal.vllm.server import Control, Simulation
 
 
 def main() -> None:
-    """Serve the simulated servers' HTTP API until SIGTERM or SIGINT."""
+    """Serve the HTTP API by which simulated vLLM servers are started and stopped, until SIGTERM or SIGINT."""
     arguments = _arguments()
     logging.basicConfig(filename=arguments.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # Requests and blocks are many and live long; the default thresholds would often stop all servers for milliseconds.

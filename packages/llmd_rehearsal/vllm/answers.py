@@ -37,7 +37,7 @@ _STATUS = {Finish.LENGTH: "incomplete", Finish.ABORT: "cancelled"}
 
 
 class ChoiceAnswer:
-    """Answer of one choice of a request. `done` is set when the choice's sequence has ended."""
+    """Answer, not streamed, to one choice of a request. `done` is set when the choice's sequence has ended."""
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -51,23 +51,25 @@ class ChoiceAnswer:
 
     @property
     def choice(self) -> Choice:
-        """Settings of the choice in the request."""
+        """Choice of the request that this answers: its prompt and limits."""
         return self.generation.choices[self.index]
 
     def emit(self, sequence: Sequence) -> None:
-        """Record the engine's new token, or the end of the sequence."""
+        """Process a step of the simulated engine in which the sequence got tokens or ended."""
         if sequence.finish is not None and not self.done.done():
             self.done.set_result(None)
 
     def text(self, sequence: Sequence) -> str:
-        """Return the text of all tokens that were generated so far."""
+        """Return the text of all tokens that were generated for the choice so far."""
         text = self.choice.text
         if text is None:
             return "".join(WORDS[(index + self.shift) % len(WORDS)] for index in range(sequence.generated))
         return (corrupt_answer(text) if sequence.corrupted else text)[: sequence.generated * CHARACTERS_PER_TOKEN]
 
     def frame(self, kind: str) -> dict[str, Any]:
-        """Return the first fields of every answer and every event, with `kind` as the object type."""
+        """Return the first fields of the JSON object of every answer and every event, with `kind` as the field
+        `object`.
+        """
         return {"id": self.response_id, "object": kind, "created": self.created, "model": self.generation.model}
 
 
@@ -112,8 +114,8 @@ def _choice(answer: ChoiceAnswer, sequence: Sequence, *, chat: bool) -> dict[str
 
 
 class Stream(ChoiceAnswer):
-    """One choice as server-sent events. `started` is set at the first event; events before `attach` are kept for
-    `take`.
+    """Answer to one choice of a request as server-sent events. `started` is set at the first event; events before
+    `attach` are kept for `take`.
     """
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
@@ -124,14 +126,14 @@ class Stream(ChoiceAnswer):
         self.prepare_frame()
 
     def prepare_frame(self) -> None:
-        """Build the bytes that the events of all tokens have in common."""
+        """Build once the bytes that the events of all the choice's tokens have in common."""
         event = self._event(_SLOT, None)
         self._head, _, self._tail = event.rpartition(_SLOT.encode())
         size = len(event) - len(_SLOT) + len(WORDS[0])
         self._chunk_head, self._chunk_tail = f"{size:x}\r\n".encode() + self._head, self._tail + b"\r\n"
 
     def emit(self, sequence: Sequence) -> None:
-        """Send an event with the engine's new tokens, or the events at the end of the sequence."""
+        """Send an event with the new tokens of the simulated engine, or the events at the end of the sequence."""
         generated = range(sequence.generated - sequence.latest, sequence.generated)
         word = b"".join(ENCODED_WORDS[(index + self.shift) % len(WORDS)] for index in generated)
         if self._transport is None:
@@ -147,7 +149,7 @@ class Stream(ChoiceAnswer):
         super().emit(sequence)
 
     def take(self) -> bytes:
-        """Return the kept events, and forget them."""
+        """Return the events that were kept since the last call, and forget them."""
         events, self._pending = b"".join(self._pending), []
         return events
 
@@ -156,7 +158,9 @@ class Stream(ChoiceAnswer):
         self._transport = transport
 
     def chunk(self, word: bytes) -> bytes:
-        """Return the event of a step's tokens that are neither first nor last, as one chunk of a chunked HTTP body."""
+        """Return the event of a step's tokens that are neither first nor last, with the text `word`, as one chunk of a
+        chunked HTTP body.
+        """
         if len(word) == len(ENCODED_WORDS[0]):
             return self._chunk_head + word + self._chunk_tail
         event = self._head + word + self._tail
@@ -195,7 +199,9 @@ class Stream(ChoiceAnswer):
 
 
 def closing(streams: list[Stream], sequences: list[Sequence], *, cached: bool) -> bytes:
-    """Return the events after the last token of all choices."""
+    """Return the server-sent events after the last token of all choices, the last being `[DONE]`, after the request's
+    token counts if it asked for them.
+    """
     failed = any(sequence.finish is Finish.ERROR for sequence in sequences)
     if failed or not streams or not streams[0].generation.include_usage:
         return DONE
@@ -242,7 +248,7 @@ def usage(sequences: list[Sequence], *, cached: bool) -> dict[str, Any]:
 
 
 def data(value: Mapping[str, Any]) -> bytes:
-    """Return a server-sent event with a JSON object as bytes."""
+    """Return a server-sent event whose data is a JSON object, as bytes."""
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -267,8 +273,8 @@ def response_body(
 
 
 class ResponsesStream(Stream):
-    """One response of `/v1/responses` as numbered server-sent events. `opening` returns the events before the first
-    token, `ending` those after the last token.
+    """Answer of `/v1/responses` as numbered server-sent events. `opening` returns the events before the first token,
+    `ending` those after the last token.
     """
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
@@ -278,7 +284,7 @@ class ResponsesStream(Stream):
         super().__init__(generation, index, response_id, fingerprint)
 
     def prepare_frame(self) -> None:
-        """Do nothing: an event contains its number, whose length changes, so that no event can be prepared."""
+        """Do nothing: each event contains its number, whose length changes, so that no bytes can be prepared."""
 
     def opening(self) -> bytes:
         """Return the events that are sent once the request is accepted."""
@@ -287,7 +293,7 @@ class ResponsesStream(Stream):
         return b"".join(self._numbered(kind, response=response) for kind in kinds)
 
     def chunk(self, word: bytes) -> bytes:
-        """Return the event of a token as one chunk of a chunked HTTP body."""
+        """Return the event of a token with the text `word` as one chunk of a chunked HTTP body."""
         event = self._delta(word.decode())
         return b"%x\r\n%b\r\n" % (len(event), event)
 

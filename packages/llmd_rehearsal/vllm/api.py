@@ -30,10 +30,10 @@ Judge = Callable[[Mapping[str, Any], RequestLimits], Generation]
 
 
 class ServerApi:
-    """HTTP routes of one server, which distributes requests over the engines of its data parallel ranks. `version` is
-    the answer of `/version`; `write` takes lines of the log; `harmony` tells whether the model speaks OpenAI's Harmony
-    format, as gpt-oss does, and `vocabulary_error` why its vocabulary can't be read; `adapters` are the server's LoRA
-    adapters.
+    """HTTP routes of one simulated vLLM server, which distributes requests over the engines of its data parallel ranks.
+    `version` is the answer of `/version`; `write` takes lines of the log; `harmony` tells whether the model speaks
+    OpenAI's Harmony format, as gpt-oss does, and `vocabulary_error` why its vocabulary can't be read; `adapters` are
+    the server's LoRA adapters.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ServerApi:
             self._routes["/v1/unload_lora_adapter"] = {"POST": lambda request: self._change(request, adapters.unload)}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Return the response to one HTTP request."""
+        """Return the server's response to one HTTP request."""
         methods = self._routes.get(request.path) or self._stored_response(request.path)
         if not methods:
             return web.json_response({"detail": "Not Found"}, status=404)

@@ -18,7 +18,9 @@ TokenIds = list[Annotated[int, Field(ge=0)]]
 
 
 class RequestValueError(ValueError):
-    """vLLM's VLLMValidationError, whose text ends with the wrong parameter and its value."""
+    """Error of a request with an invalid value, as vLLM's VLLMValidationError: the text ends with the wrong parameter
+    and its value.
+    """
 
     def __init__(self, message: str, parameter: str | None = None, value: object = None) -> None:
         super().__init__(message)
@@ -32,11 +34,12 @@ class RequestValueError(ValueError):
 
 
 class EmptyToolsError(RequestValueError):
-    """An empty list of tools, of which vLLM 0.26 doesn't name the parameter."""
+    """Error of a request with an empty list of tools, of which vLLM 0.26 doesn't name the parameter."""
 
 
 class ErrorAnswer(Exception):
-    """Answer in the format of vLLM's errors. `kind` is the error's type, such as BadRequestError or NotFoundError.
+    """Error answer to an HTTP request, in vLLM's format. `kind` is the error's type, such as BadRequestError or
+    NotFoundError.
 
     `late` errors come from the engine, after the headers of a stream: the stream then contains the error as an event.
     """
@@ -57,7 +60,7 @@ def bad_request(error: ValueError, *, late: bool = False) -> ErrorAnswer:
 
 
 class StreamOptions(BaseModel):
-    """Field `stream_options` of a request: further events of its stream."""
+    """Field `stream_options` of a request: which further events its stream has."""
 
     include_usage: bool | None = False
 
@@ -298,7 +301,9 @@ def _invalid_body(error: ValidationError, refusal: RequestValueError | None) -> 
 
 
 def malformed(messages: Sequence[str], parameter: str | None) -> ErrorAnswer:
-    """Return the answer of vLLM's handler of FastAPI's validation errors, whose type isn't BadRequestError."""
+    """Return vLLM's answer to a request body that doesn't match the schema, whose error type isn't BadRequestError;
+    `messages` are those of pydantic, and `parameter` is the wrong field.
+    """
     count = f"{len(messages)} validation error{'s' if len(messages) > 1 else ''}"
     text = "\n".join([f"{count}:", *(f"  {message}" for message in messages)])
     return ErrorAnswer(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST.phrase, text, parameter)

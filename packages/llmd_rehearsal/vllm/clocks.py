@@ -11,35 +11,40 @@ _WINDOW_S = 5.0
 
 
 class Handle(Protocol):
-    """Handle of a scheduled call."""
+    """Handle of a call that a clock will make at a later time."""
 
     def cancel(self) -> None:
-        """Cancel the call."""
+        """Cancel the call at the later time."""
         ...
 
 
 class ModelClock(Protocol):
-    """Clock of model time, in seconds."""
+    """Clock of the simulation in model seconds: a simulated server takes as many of them for its work as a real one
+    takes seconds.
+    """
 
     def now(self) -> float:
-        """Model seconds since the clock's start."""
+        """Model seconds since the clock's start (seconds that the work so far takes on real hardware)."""
         ...
 
     def call_at(self, time_s: float, callback: Callable[[], None]) -> Handle:
-        """Call back at a model time; at once where it is past."""
+        """Call `callback` once the clock shows `time_s` model seconds, or at once if it shows more already."""
         ...
 
     def resume_at(self, deadline_s: float) -> float:
-        """Return the model time at which the next step starts, after a step that was due at `deadline_s`.
+        """Return the time, in model seconds, at which the engine's next step starts, after a step that was due at
+        `deadline_s`.
 
-        This is the deadline itself, so that delays don't accumulate, or the present if the delay is too long.
+        The result is the deadline itself, so that delays don't accumulate, or the present time if the delay is too
+        long.
         """
         ...
 
 
 @dataclass
 class Lag:
-    """Delay of steps in wall seconds, which shows whether the machine keeps up with the simulation.
+    """Delay of the simulated engines' steps in wall seconds, which shows whether the machine keeps up with the
+    simulation.
 
     `steps`, `late_steps` (more than 10 ms late) and `slipped_s` (wall seconds of delays over 1 s, which aren't made up
     for) only grow.
@@ -53,7 +58,7 @@ class Lag:
     _window_before_s: float = 0.0
 
     def record(self, lag_s: float, now_s: float) -> None:
-        """Record that a step ended `lag_s` seconds late at the wall time `now_s`."""
+        """Record that a step of an engine ended `lag_s` wall seconds late, at the wall time `now_s`."""
         self.steps += 1
         if lag_s > _LATE_S:
             self.late_steps += 1
@@ -63,13 +68,15 @@ class Lag:
 
     @property
     def recent_s(self) -> float:
-        """The greatest lag of the last 5 to 10 seconds."""
+        """Greatest delay of a step, in wall seconds, within the last 5 to 10 seconds."""
         return max(self._window_s, self._window_before_s)
 
 
 @dataclass
 class WallClock:
-    """Model time on an event loop: one model second takes `scale` wall seconds."""
+    """Clock of the simulation on an event loop: one model second (one second of work on real hardware) takes `scale`
+    wall seconds.
+    """
 
     loop: asyncio.AbstractEventLoop
     scale: float
@@ -83,15 +90,17 @@ class WallClock:
         self._start_s = self.loop.time()
 
     def now(self) -> float:
-        """Model seconds since the clock's start."""
+        """Model seconds since the clock's start (seconds that the work so far takes on real hardware)."""
         return (self.loop.time() - self._start_s) / self.scale
 
     def call_at(self, time_s: float, callback: Callable[[], None]) -> Handle:
-        """Call back at a model time; at once where it is past."""
+        """Call `callback` once the clock shows `time_s` model seconds, or at once if it shows more already."""
         return self.loop.call_at(self._start_s + time_s * self.scale, callback)
 
     def resume_at(self, deadline_s: float) -> float:
-        """Return the deadline, or the present model time if the loop is more than a wall second late."""
+        """Return the deadline of an engine's step, in model seconds, or the present model time if the loop is more than
+        a wall second late.
+        """
         now_s = self.loop.time()
         lag_s = now_s - self._start_s - deadline_s * self.scale
         left_out_s = self.stood_still_s() - self._left_out_s

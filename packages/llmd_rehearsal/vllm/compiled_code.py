@@ -8,12 +8,14 @@ from llmd_pods.compiled_code import start
 from llmd_rehearsal.vllm.startup import ContainerFiles
 
 SIMULATED = "simulated"
-"""Name of the file that stands for all compiled code."""
+"""Name of the empty file that stands for all code that a simulated server compiles."""
 
 
 class CompiledCode:
-    """Directory for the compiled code of one server, claimed with the functions of `llmd_pods.compiled_code.start`,
-    which does this in a container. All methods do nothing for servers that aren't started by this program.
+    """Directory in which one simulated server keeps the code that it compiles, claimed with the functions of
+    `llmd_pods.compiled_code.start` as in a real container.
+
+    All methods do nothing for servers whose command doesn't begin with that program.
     """
 
     def __init__(self, argv: Sequence[str], files: ContainerFiles) -> None:
@@ -22,7 +24,9 @@ class CompiledCode:
         self._place: start.Place | None = None
 
     def begin(self, say: Callable[[str], None]) -> None:
-        """Claim a directory and record that a start has begun. Links, which only containers have, aren't created."""
+        """Claim a directory for the server's compiled code on its node, and mark there that a start has begun. The
+        links to the code, which only containers have, aren't created.
+        """
         if self._options is None:
             return
         folder = self._files.place(str(self._options.folder))
@@ -39,12 +43,14 @@ class CompiledCode:
         say(f"compiled code in {self._options.folder}/{self._place.folder.name}: {self._place.state}")
 
     def confirm(self) -> None:
-        """Record that the server has become healthy."""
+        """Mark in the claimed directory that the server became healthy with this code; otherwise the next server that
+        claims the directory would remove the code.
+        """
         if self._place is not None:
             self._place.confirm()
 
     def leave(self) -> None:
-        """Release the directory, as the end of the server's process would."""
+        """Release the claimed directory for other servers, as the end of the server's process would."""
         if self._place is not None:
             os.close(self._place.descriptor)
         self._place = None

@@ -22,7 +22,9 @@ from llmd_rehearsal.vllm.startup import CacheSize
 
 
 class SimulatedEngine:
-    """One vLLM engine. Not thread-safe: all calls must come from the event loop of its clock."""
+    """Simulation of one vLLM engine (a server, or one data parallel rank). Not thread-safe: all calls must come from
+    the event loop of its clock.
+    """
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class SimulatedEngine:
 
     @property
     def arriving(self) -> int:
-        """Number of requests that aren't queued yet because their prefill overhead isn't over."""
+        """Number of requests that aren't queued yet because the overhead before their prefill isn't over."""
         return len(self._arriving)
 
     @property
@@ -74,11 +76,13 @@ class SimulatedEngine:
         return self.idle and (self._handover is None or self._handover.holds_none)
 
     def fail(self) -> None:
-        """Crash the engine, and the server with it."""
+        """Crash the engine, and its server with it."""
         self._crash()
 
     def submit(self, sequence: Sequence) -> None:
-        """Accept a sequence. If its prompt must be computed here, it is queued after the overhead of a prefill."""
+        """Accept a sequence for generation. If its prompt must be computed on this server, it is queued after the
+        overhead of a prefill.
+        """
         if sequence.remote is not None or not self._prefills:
             if self._handover is not None:
                 self._handover.claim(sequence)
@@ -88,7 +92,7 @@ class SimulatedEngine:
             self.clock.call_at(sequence.arrival_s + self._overhead_s, lambda: self._enqueue(sequence))
 
     def abort(self, sequence: Sequence, finish: Finish = Finish.ABORT) -> None:
-        """End a sequence before its last token; do nothing if it has ended."""
+        """End a sequence before its last token, for the reason `finish`; do nothing if it has ended."""
         if sequence.finish is None:
             self._end(sequence, finish)
 
@@ -120,12 +124,12 @@ class SimulatedEngine:
             self._handover.abandon(request_id, engine_id)
 
     def abandon_all(self, engine_id: str) -> None:
-        """Let all KV caches expire that a decode server was to pull, because this server has ended."""
+        """Let all KV caches expire that the decode server `engine_id` was to pull, because that server has ended."""
         if self._handover is not None:
             self._handover.abandon_all(engine_id)
 
     def release(self, request_id: str) -> None:
-        """Free the KV cache of a finished prefill."""
+        """Free the KV cache of a finished prefill on this server."""
         if self._handover is not None:
             self._handover.release(request_id)
 

@@ -19,8 +19,8 @@ _COMPLETE = b"complete\n"
 
 
 class RankGroup:
-    """Connections of one container to other containers of its server: from the leader to all, from others to the
-    leader.
+    """Connections of one container to the other containers of its simulated server, which spans several nodes: from the
+    leader to all, from others to the leader.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class RankGroup:
         return group
 
     def on_loss(self, lost: Callable[[], None]) -> None:
-        """Call `lost` once the connection to another container ends."""
+        """Call the function `lost` once the connection to another container of the server ends."""
         self._lost = lost
         if any(watch.done() for watch in self._watches):
             lost()

@@ -153,7 +153,8 @@ class AdapterMetrics:
 
 
 class ServerMetrics:
-    """Metrics of one engine, which is the whole server or one data parallel rank. Numbers are gauges and counters.
+    """Metrics of one simulated engine, which is the whole server or one data parallel rank. Numbers are gauges and
+    counters.
 
     The simulator's own metrics, about `lag`, are part of the first rank's, and so are those of the server's `adapters`,
     None without LoRA adapters. `host_block_bytes` is the size in bytes of a KV block in the node's memory, 0 without
@@ -209,21 +210,21 @@ class ServerMetrics:
 
     @property
     def loaded_bytes(self) -> float:
-        """Bytes of KV cache that were loaded from the node's memory."""
+        """Bytes of KV cache that the server loaded from the node's memory."""
         return self.loaded_blocks * self._host_block_bytes
 
     @property
     def stored_bytes(self) -> float:
-        """Bytes of KV cache that were written to the node's memory."""
+        """Bytes of KV cache that the server wrote to the node's memory."""
         return self.stored_blocks * self._host_block_bytes
 
     @property
     def drafted_tokens(self) -> int:
-        """Tokens of all drafts that were checked."""
+        """Number of tokens of all speculative drafts that were checked."""
         return self.drafts * len(self._accepted_by_position)
 
     def count_draft(self, accepted: int) -> None:
-        """Count a draft that was checked, of whose tokens the first ones were accepted."""
+        """Count a speculative draft that was checked, of whose tokens the first `accepted` ones were accepted."""
         self.drafts += 1
         self.accepted_tokens += accepted
         for position in range(accepted):

@@ -18,7 +18,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Identity:
-    """Address of a server, and the properties in which prefill and decode server must agree (vLLM's handshake).
+    """Address of a simulated server, and the properties in which prefill and decode server must agree (vLLM's
+    handshake).
 
     `splits_by_heads` tells whether servers of other tensor parallel sizes can read their part of the KV cache; vLLM
     doesn't check this.
@@ -47,22 +48,26 @@ class Identity:
 
 
 class Holder(Protocol):
-    """Server that holds KV caches of finished prefills for decode servers."""
+    """Interface of a server that holds KV caches of finished prefills for decode servers."""
 
     def holds(self, request_id: str) -> bool:
-        """Tell whether the server still holds the KV cache of a request."""
+        """Tell whether the server still holds the KV cache of this request."""
         ...
 
     def claim(self, request_id: str, engine_id: str) -> None:
-        """Renew the lease of a KV cache for the decode server `engine_id`, which has a request that needs it."""
+        """Renew the lease of a request's KV cache for the decode server `engine_id`, which has a request that needs
+        it.
+        """
         ...
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """Record that a decode server stopped renewing the lease without having pulled the KV cache."""
+        """Record that the decode server `engine_id` stopped renewing the lease of a request's KV cache without having
+        pulled it.
+        """
         ...
 
     def abandon_all(self, engine_id: str) -> None:
-        """Record that a decode server has ended and renews no lease any more."""
+        """Record that the decode server `engine_id` has ended and renews no lease any more."""
         ...
 
     def release(self, request_id: str) -> None:
@@ -74,10 +79,11 @@ class Holder(Protocol):
 
 @dataclass
 class TransferPeer:
-    """Server on the side channel of NIXL.
+    """Server that others can reach by NIXL's side channel.
 
-    `port_free_s` is the model time at which its ports have sent all requested KV caches, `handshakes` the end of the
-    handshake by engine id, and `lost` the ids of engines with a handshake that have ended.
+    `port_free_s` is the time in model seconds at which its RDMA ports have sent all requested KV caches, `handshakes`
+    the end of the handshake with each other server by engine id, and `lost` the ids of engines with a handshake that
+    have ended.
     """
 
     identity: Identity
@@ -89,9 +95,9 @@ class TransferPeer:
 
 @dataclass(frozen=True)
 class Pull:
-    """Transfer of a KV cache, in model seconds. `failure` is the reason for its failure, None if it will succeed;
-    `garbled` tells whether the transferred KV cache is unusable; `after_loss` whether this is the first handshake with
-    this engine after another known engine has ended.
+    """Transfer of a KV cache; times are in model seconds. `failure` is the reason for its failure, None if it will
+    succeed; `garbled` tells whether the transferred KV cache is unusable; `after_loss` whether this is the first
+    handshake with this engine after another known engine has ended.
     """
 
     end_s: float
@@ -117,7 +123,7 @@ class TransferNetwork:
         self.pairings: Counter[tuple[str, str]] = Counter()
 
     def join(self, identity: Identity, holder: Holder) -> Callable[[], None]:
-        """Add a server, and return a function that removes the server."""
+        """Add a server to those that hand over KV caches, and return a function that removes it."""
         peer = self._peers[identity.engine_id] = TransferPeer(identity, holder)
 
         def leave() -> None:
@@ -146,7 +152,9 @@ class TransferNetwork:
         return remote.engine_id in self._peers
 
     def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
-        """Return a transfer of the KV cache of `tokens` tokens. The holder's ports serve one transfer at a time."""
+        """Return a transfer of the KV cache of `tokens` tokens from the server `remote` to the server `local_id`,
+        beginning at `now_s` model seconds at the earliest; a server's ports send one KV cache at a time.
+        """
         local, peer = self._peers[local_id], self._peers.get(remote.engine_id)
         after_loss = bool(local.lost) and remote.engine_id not in local.handshakes
         handshake_end_s = local.handshakes.setdefault(remote.engine_id, now_s + latency.factors.handshake_s)
@@ -165,8 +173,8 @@ class TransferNetwork:
         return Pull(end_s, duration_s, byte_count, after_loss=after_loss, garbled=garbled)
 
     def finish(self, remote: RemoteBlocks) -> bool:
-        """Free the blocks at their holder, and return whether it still held them; vLLM reads them without checking
-        this.
+        """Free the pulled KV blocks at the server that held them, and return whether it still held them; vLLM reads
+        blocks without checking this.
         """
         peer = self._peers.get(remote.engine_id)
         held = peer is not None and peer.holder.holds(remote.request_id)
@@ -233,7 +241,7 @@ class _Held:
 class Handover:
     """Transfers of one server: the KV caches that it holds for others, and those that it pulls.
 
-    `free` frees a sequence's blocks, `crash` ends the server.
+    `free` is the function that frees a sequence's blocks, `crash` the one that ends the server.
     """
 
     def __init__(
@@ -275,21 +283,25 @@ class Handover:
         held.timer = self._clock.call_at(held.lease_end_s, expire)
 
     def holds(self, request_id: str) -> bool:
-        """Tell whether the KV cache of a finished prefill is held."""
+        """Tell whether this server holds the KV cache of a finished prefill for a decode server."""
         return request_id in self._held
 
     @property
     def holds_none(self) -> bool:
-        """Tell whether no KV cache is held."""
+        """Tell whether this server holds no KV cache for decode servers."""
         return not self._held
 
     def claim(self, sequence: Sequence) -> None:
-        """Renew the lease of a sequence's remote KV cache, so that the holder keeps it while the sequence waits."""
+        """Renew the lease of a sequence's KV cache at the prefill server that holds it, so that it is kept while the
+        sequence waits.
+        """
         if sequence.remote is not None:
             self._network.claim(self._transfer.engine_id, sequence.remote)
 
     def renew(self, request_id: str, engine_id: str) -> None:
-        """Keep a held KV cache from expiring while a decode server has a request that needs the KV cache."""
+        """Keep a KV cache that this server holds from expiring while the decode server `engine_id` has a request that
+        needs it.
+        """
         held = self._held.get(request_id)
         if held is not None:
             held.renewed_by = engine_id
@@ -311,7 +323,9 @@ class Handover:
             self.abandon(request_id, engine_id)
 
     def release(self, request_id: str) -> None:
-        """Free the KV cache of a finished prefill."""
+        """Free the KV cache of a finished prefill that this server holds; write an error to the log if it holds
+        none.
+        """
         held = self._held.pop(request_id, None)
         if held is None:
             self._log(
@@ -323,7 +337,9 @@ class Handover:
         self._free(held.sequence)
 
     def pull(self, sequence: Sequence, now_s: float, done: Callable[[Sequence, bool], None]) -> None:
-        """Pull the part of a prompt's KV cache that isn't cached here; call `done` with True for success."""
+        """Pull the part of a prompt's KV cache that this server hasn't cached; then call `done` with the sequence, and
+        with True if that succeeded.
+        """
         remote = sequence.remote
         if remote is None:
             raise AssertionError("only sequences with a remote prefill are pulled")
@@ -356,7 +372,9 @@ class Handover:
         self._clock.call_at(pull.end_s, end)
 
     def release_remote(self, sequence: Sequence) -> None:
-        """Free a sequence's remote KV cache at its holder; if the holder has ended, count a failed notification."""
+        """Free a sequence's KV cache at the prefill server that holds it; if that server has ended, count a failed
+        notification.
+        """
         if sequence.remote is not None:
             if not self._network.knows(sequence.remote):
                 self._metrics.failed_notifications += 1

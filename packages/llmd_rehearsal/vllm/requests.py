@@ -37,9 +37,9 @@ _CORRUPTED = str.maketrans("0123456789", "5678901234")
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits of the requests to a server. `harmony` tells whether the model speaks OpenAI's Harmony format, as gpt-oss
-    does; `calls_tools` whether it may decide by itself to call a request's tools; `since_0_30` whether the API is vLLM
-    0.30's instead of 0.26's. `seed` determines the lengths of answers without a limit.
+    """Limits of the requests that a simulated server accepts. `harmony` tells whether the model speaks OpenAI's Harmony
+    format, as gpt-oss does; `calls_tools` whether it may decide by itself to call a request's tools; `since_0_30`
+    whether the API is vLLM 0.30's instead of 0.26's. `seed` determines the lengths of answers without a limit.
     """
 
     model_names: tuple[str, ...]
@@ -52,7 +52,7 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer to one prompt.
+    """One answer that a request asks for to one prompt.
 
     `end` is the reason for its end after `max_tokens` tokens; `text` is its content, None for meaningless words.
     """
@@ -130,7 +130,7 @@ def json_object(body: bytes, content_type: str, *, since_0_30: bool = False) -> 
 
 
 def completion(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
-    """Return the request in a body of `/v1/completions`.
+    """Return the checked request in a body of `/v1/completions`.
 
     Raises:
         ErrorAnswer: vLLM would refuse it.
@@ -150,7 +150,7 @@ def completion(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
 
 
 def chat(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
-    """Return the request in a body of `/v1/chat/completions`.
+    """Return the checked request in a body of `/v1/chat/completions`.
 
     Raises:
         ErrorAnswer: vLLM would refuse it.
@@ -179,7 +179,7 @@ def _check_tools(body: ChatBody, limits: RequestLimits) -> None:
 
 
 def responses(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
-    """Return the request in a body of `/v1/responses`.
+    """Return the checked request in a body of `/v1/responses`.
 
     Raises:
         ErrorAnswer: vLLM would refuse it.
@@ -307,7 +307,9 @@ def answer_to_question(prompt: str) -> str | None:
 
 
 def corrupt_answer(answer: str) -> str:
-    """Return an answer as given with a corrupted KV cache: of the same length, with every digit wrong."""
+    """Return an answer as a server gives it after its KV cache arrived corrupted: of the same length, with every digit
+    wrong.
+    """
     return answer.translate(_CORRUPTED)
 
 

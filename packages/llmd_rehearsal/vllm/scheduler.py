@@ -38,7 +38,7 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Share of the blocks that are in use, 0 to 1."""
+        """Share of the server's KV blocks that are in use, 0 to 1."""
         return len(self._users) / self.size
 
     def allocate(self, count: int) -> list[int] | None:
@@ -60,20 +60,20 @@ class BlockPool:
         return prefix
 
     def share(self, blocks: list[int]) -> None:
-        """Count one more user of each of these cached blocks."""
+        """Count one more sequence that uses each of these cached blocks."""
         for block in blocks:
             self._free.pop(block, None)
             self._users[block] = self._users.get(block, 0) + 1
 
     def cache(self, block: int, content: int) -> None:
-        """Record the content hash of a block, so that a prompt with the same prefix finds the block."""
+        """Record the hash of a block's content, so that a prompt with the same prefix finds the block."""
         if content not in self._block_of:
             self._forget(block)
             self._block_of[content] = block
             self._content[block] = content
 
     def release(self, blocks: list[int]) -> None:
-        """Count one user less of each block. Later blocks of a prompt are evicted before earlier ones."""
+        """Count one sequence less that uses each block. Later blocks of a prompt are evicted before earlier ones."""
         for block in reversed(blocks):
             users = self._users[block] - 1
             if users:
@@ -102,7 +102,7 @@ class BlockPool:
 class HostCache:
     """KV blocks of prompts in the node's memory; the least recently used blocks are evicted first.
 
-    Each computed block of a prompt is written to the node's memory too, beside the GPU's own cache.
+    Each computed block of a prompt is written to the node's memory too, beside the GPU's prefix cache.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -110,7 +110,9 @@ class HostCache:
         self._contents: OrderedDict[int, None] = OrderedDict()
 
     def store(self, contents: Iterable[int]) -> int:
-        """Store blocks by their content hashes, and return the number of blocks that weren't stored yet."""
+        """Store blocks in the node's memory by the hashes of their contents, and return the number of blocks that
+        weren't stored yet.
+        """
         added = 0
         for content in contents if self._size else ():
             added += content not in self._contents
@@ -121,7 +123,7 @@ class HostCache:
         return added
 
     def cached(self, hashes: Iterable[int]) -> int:
-        """Return the number of stored blocks at the begin of a chain of hashes."""
+        """Return how many blocks at the beginning of a chain of hashes are stored in the node's memory."""
         prefix = list(takewhile(self._contents.__contains__, hashes))
         for content in prefix:
             self._contents.move_to_end(content)
@@ -163,7 +165,8 @@ def _adapters(sequences: Iterable[Sequence]) -> dict[str, None]:
 
 @dataclass(slots=True)
 class SchedulerStep:
-    """Work of the GPU's next step: one token for each of `decodes`, and a chunk of the prompt for each of `prefills`.
+    """Work of the simulated GPU's next step: one token for each of `decodes`, and a chunk of the prompt for each of
+    `prefills`.
 
     `pulls` are sequences with allocated blocks whose KV cache is pulled from a prefill server, `loads` those whose KV
     cache is loaded from the node's memory. `budget` is the number of tokens that still fit into the step, `drafted` the
@@ -195,7 +198,7 @@ class SchedulerStep:
 
 
 class Scheduler:
-    """Queue, running sequences and KV blocks of one engine."""
+    """Queue, running sequences and KV blocks of one simulated engine."""
 
     def __init__(
         self, settings: CommandSettings, cache: CacheSize, metrics: ServerMetrics, events: KvEventLog | None = None
@@ -215,11 +218,13 @@ class Scheduler:
 
     @property
     def usage(self) -> float:
-        """Share of the KV blocks that are in use, 0 to 1."""
+        """Share of the engine's KV blocks that are in use, 0 to 1."""
         return self._pool.usage
 
     def plan(self, now_s: float) -> SchedulerStep:
-        """Return the next step. If sequences had to be preempted, no waiting sequence is admitted."""
+        """Return the work of the engine's next step. If sequences had to be preempted, no waiting sequence is
+        admitted.
+        """
         step = SchedulerStep(self._settings.max_num_batched_tokens, self._drafted)
         if not self._continue_running(step):
             self._admit(step, now_s)
@@ -236,7 +241,7 @@ class Scheduler:
         sequence.cached_blocks = max(sequence.cached_blocks, full)
 
     def forget(self, sequence: Sequence) -> None:
-        """Remove an ended sequence from the running ones or the queue; its blocks stay allocated."""
+        """Remove a sequence that has ended from the running ones or the queue; its blocks stay allocated."""
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:

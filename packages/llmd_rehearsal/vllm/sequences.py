@@ -96,7 +96,7 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True)
 class RemoteBlocks:
-    """Location of a prompt's KV cache at a prefill server, from the `kv_transfer_params` of its answer."""
+    """Location of a prompt's KV cache at a prefill server, from the `kv_transfer_params` that this server answered."""
 
     engine_id: str
     request_id: str
@@ -106,7 +106,8 @@ class RemoteBlocks:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One prompt and the tokens that are generated for it. Times are model seconds; 0 before the event.
+    """One prompt and the tokens that are generated for it by a simulated engine. Times are model seconds (seconds on
+    real hardware); 0 before the event.
 
     `computed` is the number of tokens in the KV cache, `generated` of emitted tokens, `cached_blocks` of blocks in the
     prefix cache, `loading_blocks` of blocks that are loaded from the node's memory, and `cached_tokens` of the prompt's
@@ -146,5 +147,5 @@ class Sequence:
 
     @property
     def tokens(self) -> int:
-        """Number of prompt and generated tokens."""
+        """Number of the sequence's tokens: prompt and generated ones."""
         return self.prompt_tokens + self.generated

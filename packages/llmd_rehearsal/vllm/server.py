@@ -68,14 +68,15 @@ WATCHDOG_S = 5.0
 """Interval in seconds at which vLLM's API server checks whether its engine runs (vllm/entrypoints/launcher.py)."""
 
 ANSWER_S = 0.1
-"""Wall seconds between an engine's crash and the end of its connections, for the answer to the request that caused it.
+"""Wall seconds between a crash of the simulated engine and the end of its connections, in which the request that caused
+the crash is answered.
 """
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class ServerState(StrEnum):
-    """State of a simulated server."""
+    """State of a simulated vLLM server."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -84,8 +85,8 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True)
 class ServerContainer:
-    """Container of a simulated server. `gpus` is the number of its GPUs, None if its resources don't say; `mounts` are
-    folders of this machine by their mount paths in the container.
+    """Container that a simulated server stands for. `gpus` is the number of its GPUs, None if its resources don't say;
+    `mounts` are folders of this machine by their mount paths in the container.
     """
 
     id: str
@@ -99,8 +100,9 @@ class ServerContainer:
 
 @dataclass
 class Simulation:
-    """Settings of all servers. `startup_s` is the wall time of each server's start; None for the simulated loading time
-    of its model. `project` is the project whose own `values/` each server reads at its start.
+    """Settings of all simulated servers of a rehearsal. `startup_s` is the wall time of each server's start; None for
+    the simulated loading time of its model. `project` is the project whose own `values/` each server reads at its
+    start.
     """
 
     clock: WallClock
@@ -142,7 +144,7 @@ class SimulatedServer:
 
     @property
     def log(self) -> str:
-        """Log of the server; only the last lines of a long one."""
+        """Log of the simulated server; only the last lines of a long one."""
         return "".join(f"{line}\n" for line in self._log)
 
     @property
@@ -155,12 +157,12 @@ class SimulatedServer:
         )
 
     def start(self) -> None:
-        """Begin to load the model."""
+        """Begin to load the model, which takes the simulated start-up time."""
         self._starting = asyncio.create_task(self._start(), name=f"vllm {self.container.id}")
 
     async def stop(self, grace_s: float) -> None:
-        """End the server as by SIGTERM: requests may finish within `--shutdown-timeout`, at most `grace_s` wall
-        seconds.
+        """End the simulated server as by SIGTERM: requests may finish within `--shutdown-timeout`, at most `grace_s`
+        wall seconds.
         """
         if self.state is ServerState.EXITED:
             return
@@ -175,7 +177,9 @@ class SimulatedServer:
         self._exit(0)
 
     async def kill(self, exit_code: int) -> None:
-        """End the server at once, as by SIGKILL: its connections are reset."""
+        """End the simulated server at once, as by SIGKILL: its connections are reset, and its exit code is
+        `exit_code`.
+        """
         if self.state is ServerState.EXITED:
             return
         self._leave()
@@ -414,7 +418,9 @@ class SimulatedServer:
 
 
 class Control:
-    """HTTP API of the simulated servers. Exited servers are kept until they are replaced or many newer ones exited."""
+    """HTTP API by which simulated servers are started and stopped. Exited servers are kept until they are replaced or
+    many newer ones exited.
+    """
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation

@@ -57,7 +57,7 @@ def catalogue_model(name: str) -> CatalogueModel:
 
 @dataclass(frozen=True)
 class CacheSize:
-    """Size of a server's KV cache. `bytes_per_token` is the sum over the GPUs, with each token counted once;
+    """Size of a simulated server's KV cache. `bytes_per_token` is the sum over the GPUs, with each token counted once;
     `host_blocks` is the number of blocks in the node's memory.
     """
 
@@ -70,7 +70,7 @@ class CacheSize:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that fit into the KV cache."""
+        """Number of tokens that fit into the server's KV cache."""
         return self.blocks * self.block_size
 
 
@@ -148,7 +148,9 @@ def _max_model_len(settings: CommandSettings, model: CatalogueModel) -> int:
 
 
 def known_draft(settings: CommandSettings, model: CatalogueModel) -> ServerDraft | None:
-    """Return what the catalogue knows of a server's draft; None where there is none, or another one."""
+    """Return the catalogue's figures of the draft (speculative decoding) that a server uses; None if the server uses no
+    draft, or one that the catalogue's model doesn't have.
+    """
     draft = settings.draft
     if draft is None or model.draft is None or draft.method != model.draft.method:
         return None
@@ -191,7 +193,7 @@ def _available_gib(settings: CommandSettings, model: CatalogueModel, shape: Shap
 
 
 def check_backend(settings: CommandSettings, image: str) -> None:
-    """Check that the image's vLLM starts with the attention backend and the KV connector.
+    """Check that the vLLM in the image starts with the attention backend of the settings beside a KV connector.
 
     Raises:
         StartRefusal: vLLM wouldn't start; images that belong to no release pass.
@@ -209,8 +211,8 @@ def check_backend(settings: CommandSettings, image: str) -> None:
 
 
 def splits_by_heads(settings: CommandSettings, image: str) -> bool:
-    """Tell whether servers of other tensor parallel sizes can read their part of a KV cache; True for unknown images,
-    and if vLLM chooses the backend.
+    """Tell whether servers of other tensor parallel sizes can read their part of a KV cache of this server; True for
+    unknown images, and if vLLM chooses the attention backend.
     """
     release, backend = release_of_vllm(image), settings.attention_backend
     return release is None or backend is None or backend in release.vllm.attention_backend.split_by_heads
@@ -226,7 +228,9 @@ class ContainerFiles:
     mounts: Mapping[str, str]
 
     def place(self, path: str) -> Path | None:
-        """Return the path on this machine of a path in the container; None if no mount contains the path."""
+        """Return the path on this machine of a path in the container's file system; None if no mount contains the
+        path.
+        """
         container_path = PurePosixPath(path)
         for target in sorted(map(PurePosixPath, self.mounts), key=lambda mount: -len(mount.parts)):
             if container_path.is_relative_to(target):
@@ -234,7 +238,7 @@ class ContainerFiles:
         return None
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file.
+        """Return the content of a file of the container.
 
         Raises:
             StartRefusal: the file can't be read.
@@ -249,8 +253,8 @@ class ContainerFiles:
 def read_model(
     model: CatalogueModel, environment: Mapping[str, str], files: ContainerFiles, revision: str | None = None
 ) -> str:
-    """Read all files of a model at a commit, or at the cache's head of `main`, and return their folder in the
-    container.
+    """Read all files of a model from the container's cache of Hugging Face, at a commit or at the cache's head of
+    `main`, and return their folder in the container.
 
     Raises:
         StartRefusal: vLLM wouldn't start, because a file is missing or belongs to another model.
@@ -269,8 +273,11 @@ def read_model(
 
 
 def vocabulary_error(model: CatalogueModel, environment: Mapping[str, str], files: ContainerFiles) -> str | None:
-    """Return the message of Harmony's error where the vocabulary isn't in the folder that a variable names, as a pod
-    can't download it; None where it is there, and for models of another format. vLLM 0.26 and 0.30 start without it.
+    """Return the error that vLLM reports if the vocabulary of OpenAI's Harmony format isn't in the folder that an
+    environment variable names, as a pod can't download it; None if the vocabulary is in the folder or the model has
+    another format.
+
+    vLLM 0.26 and 0.30 start in spite of this error.
     """
     vocabulary = model.vocabulary
     if vocabulary is None:
@@ -280,10 +287,11 @@ def vocabulary_error(model: CatalogueModel, environment: Mapping[str, str], file
 
 
 def read_draft(draft: DraftSettings, environment: Mapping[str, str], files: ContainerFiles) -> str:
-    """Read the files of a draft, in its folder or in the cache, and return where they were.
+    """Read the files of a draft model, from its folder or from the cache of Hugging Face, and return the folder in the
+    container.
 
     Raises:
-        Refusal: vLLM would not start: something is missing.
+        StartRefusal: vLLM wouldn't start, because a file of the draft is missing.
     """
     name = draft.model or ""
     folder = name if name.startswith("/") else _snapshot(name, environment, files, draft.revision)
