@@ -29,7 +29,9 @@ Kind = TypeVar("Kind", bound=NamespacedResourceG | GlobalResource)
 
 @dataclass(frozen=True)
 class ObjectIdentity:
-    """Identity of an API object; an object with the same name may be created later with another uid."""
+    """Identity of an API object by namespace, name and uid; an object with the same name may be created later with
+    another uid.
+    """
 
     namespace: str
     name: str
@@ -64,7 +66,7 @@ def timestamp(moment: datetime) -> str:
 
 
 class ObjectStore(Generic[Kind]):
-    """Store of all objects of one kind in all namespaces.
+    """Store of all objects of one kind in all namespaces, as the API server has them.
 
     `run` lists the objects, follows the watch, and lists again if the watch fails or its resource version has expired.
     Subscribers are called for each change with the object and whether it still exists.
@@ -90,7 +92,7 @@ class ObjectStore(Generic[Kind]):
         self._subscribers.append(subscriber)
 
     async def synced(self, timeout_s: float = 30.0) -> None:
-        """Wait for the first list.
+        """Wait until the store has the API server's first list of objects.
 
         Raises:
             KitError: the list hasn't arrived after `timeout_s` seconds.
@@ -102,7 +104,7 @@ class ObjectStore(Generic[Kind]):
             raise KitError(message, "See kube-apiserver.log in the stack's logs folder.") from None
 
     async def run(self) -> None:
-        """Keep the store up to date until cancelled."""
+        """Keep the store up to date with the API server until cancelled."""
         failures = 0
         while True:
             try:
@@ -138,7 +140,7 @@ class ObjectStore(Generic[Kind]):
 
 
 class Changes:
-    """Signal of changes in stores, for work that evaluates whole stores and combines many changes."""
+    """Signal that API objects have changed, for work that evaluates whole stores and combines many changes."""
 
     def __init__(self, gather_s: float) -> None:
         """Set the shortest time in seconds for which changes are gathered."""
@@ -146,11 +148,11 @@ class Changes:
         self._noted = asyncio.Event()
 
     def note(self, *_change: object) -> None:
-        """Record a change; suitable as a subscriber of any store."""
+        """Record that an object has changed; suitable as a subscriber of any store."""
         self._noted.set()
 
     async def follow(self, look: Callable[[], Awaitable[None]]) -> None:
-        """Call `look` now and after changes, until cancelled."""
+        """Call `look` now, and again after each recorded change or several together, until cancelled."""
         while True:
             self._noted.clear()
             started_s = time.monotonic()
