@@ -51,18 +51,20 @@ class AttackTarget:
     model: str
 
     def connect(self, *, alpn: str = "http/1.1", source: int = 0) -> ssl.SSLSocket:
-        """Return a new TLS connection, from source address 127.0.0.SOURCE if `source` is given."""
+        """Return a new TLS connection to the front door, from source address 127.0.0.SOURCE if `source` is given."""
         context = ssl.create_default_context(cadata=self.chain)
         context.set_alpn_protocols([alpn])
         return context.wrap_socket(self.plain(source), server_hostname=self.host)
 
     def plain(self, source: int = 0) -> socket.socket:
-        """Return a new TCP connection without TLS handshake."""
+        """Return a new TCP connection to the front door, without TLS handshake."""
         found = (f"127.0.0.{source}", 0) if source else None
         return socket.create_connection((self.address, self.port), timeout=_LIMIT_S, source_address=found)
 
     def head(self, *headers: str, key: str | None = None, path: str = PATH, method: str = "POST") -> bytes:
-        """Return the head of a request with `key`, by default the first client's."""
+        """Return the head of an HTTP request to the front door with the API key `key`, by default the first
+        client's.
+        """
         lines = [
             f"{method} {path} HTTP/1.1",
             f"host: {self.host}",
@@ -483,7 +485,9 @@ def smuggled(target: AttackTarget, end_s: float) -> Counts:
 
 
 def smuggling_cases(target: AttackTarget) -> dict[str, bytes]:
-    """Return requests by name, each followed by a request for `/smuggled` that a misled parser would see."""
+    """Return ambiguous HTTP requests by name, each followed by a request for `/smuggled` that only a misled parser
+    would see.
+    """
     hidden = target.head("content-length: 0", path="/smuggled")
     inner = json.dumps({"model": target.model, "prompt": "x"}).encode()
     size = len(inner)
@@ -580,7 +584,9 @@ ATTACKS: Mapping[str, Attack] = {
 """
 
 OF_TOKENS = ("guessed_tokens",)
-"""Names of the attacks on a front door whose clients authenticate with tokens, which the target then has as keys."""
+"""Names of the attacks that need a front door whose clients authenticate with tokens; `AttackTarget` then has tokens in
+place of API keys.
+"""
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Package:
-    """Locked version, with the files that lock it."""
+    """Locked version of a package, with the files that lock it."""
 
     ecosystem: str
     name: str
@@ -97,7 +97,7 @@ class Advisory(BaseModel):
     affected: list[Affected] = []
 
     def ended_by(self, package: Package) -> list[str]:
-        """Return the versions of the package that fix the vulnerability."""
+        """Return the versions of the package in which the vulnerability is fixed."""
         same = (package.ecosystem, _normal(package.name))
         return [
             event["fixed"]
@@ -110,7 +110,7 @@ class Advisory(BaseModel):
 
 
 class Accepted(BaseModel):
-    """Advisory that is accepted until a date, with the reason."""
+    """Advisory that the project accepts until a date, with the reason."""
 
     id: str
     because: str
@@ -123,7 +123,7 @@ class _AcceptedFile(BaseModel):
 
 @dataclass(frozen=True)
 class VulnerableVersion:
-    """Locked version with a vulnerability."""
+    """Locked version of a package with a vulnerability."""
 
     package: Package
     advisory: Advisory
@@ -228,7 +228,7 @@ def _images(root: Path) -> dict[str, _LockedImage]:
 
 
 def images_inside(root: Path) -> list[str]:
-    """Return the images with a digest, without Helm charts, which a scanner can examine."""
+    """Return the locked images whose content a scanner can examine: images with a digest, without Helm charts."""
     return [
         f"{reference}@{image.digest}"
         for reference, image in _images(root).items()
@@ -361,7 +361,7 @@ def _read(type_: type[Answer], text: str) -> Answer:
 
 
 def accepted(file: Path, today: date) -> set[str]:
-    """Return the identifiers of the advisories that are accepted on the given date.
+    """Return the identifiers of the advisories that the project's list accepts on the date `today`.
 
     Raises:
         ValueError: the file has another form.
@@ -374,7 +374,7 @@ def accepted(file: Path, today: date) -> set[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Audit a checkout, print the result, and return the exit code."""
+    """Audit a checkout for known vulnerabilities, print the result, and return the exit code."""
     parser = argparse.ArgumentParser(description="Looks up known vulnerabilities of what is locked.")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--database", default=DATABASE, help=f"address of the OSV database ({DATABASE})")

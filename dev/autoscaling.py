@@ -42,13 +42,15 @@ STACK, MODEL, SHAPE = "autoscaling", "gpt-oss-120b", "BM.GPU.MI300X.8"
 INPUT_TOKENS, OUTPUT_TOKENS, MAX_NUM_SEQS = 8192, 128, 32
 TTFT_MS, TPOT_MS = 3000.0, 14.0
 GPUS, FAMILY = 12, "p-tp1-d-tp1"
-"""GPUs and family of the fixed size; the GPUs fill one and a half nodes."""
+"""Number of GPUs, and deployment family (tensor parallel sizes of prefill and decode servers), of the deployment of
+fixed size; the GPUs fill one and a half nodes.
+"""
 
 STARTUP_S = 300.0
-"""Start-up time of a server whose weights are on its node's disk, in seconds of scaling time; assumed."""
+"""Start-up time of a server whose weights are on its node's disk, in seconds at scaling speed 1; assumed."""
 
 LEAD_S = 900.0
-"""Duration for which the profile's first rate is sent before the measurement, in seconds of scaling time."""
+"""Duration, in seconds at scaling speed 1, for which a load profile's first rate is sent before the measurement."""
 
 LIMIT_S = 1500.0
 
@@ -57,14 +59,14 @@ SHARES: Mapping[str, Sequence[tuple[float, float]]] = {
     "burst": ((0, 0.25), (900, 0.25), (930, 0.9), (2100, 0.9), (2130, 0.25), (5400, 0.25)),
     "night": ((0, 0.8), (900, 0.8), (1800, 0.1), (4200, 0.1), (5100, 0.8), (5400, 0.8)),
 }
-"""Profiles by name: time in seconds, and share of the peak rate that the thresholds of the fixed size allow (0.2 is 20
-%).
+"""Load profiles by name: pairs of a time in seconds and a share of the peak rate that the thresholds of the fixed size
+allow (0.2 is 20 %).
 """
 
 
 @dataclass(frozen=True)
 class Size:
-    """Number of prefill and of decode servers."""
+    """Number of prefill and of decode servers of a deployment."""
 
     prefill: int
     decode: int
@@ -77,7 +79,7 @@ class Size:
 
 @dataclass(frozen=True)
 class SizingStep:
-    """Servers and GPUs from `at_s` (seconds of scaling time) until the next step."""
+    """Servers and GPUs that a sizing method had from `at_s` (seconds at scaling speed 1) until the next step."""
 
     at_s: float
     servers: Size
@@ -87,8 +89,8 @@ class SizingStep:
 
 @dataclass(frozen=True)
 class SizingOutcome:
-    """Result of one sizing method on one profile; `attained` is the share of requests that were answered within the
-    latency targets.
+    """Result of one sizing method (autoscaling, fixed size, oracle) on one load profile; `attained` is the share of
+    requests that were answered within the latency targets.
     """
 
     profile: str
@@ -104,7 +106,7 @@ class SizingOutcome:
 
 @dataclass(frozen=True)
 class SizingRun:
-    """Result of one sizing method, with its steps for the plot."""
+    """Result of one sizing method on one load profile, with its steps for the plot."""
 
     outcome: SizingOutcome
     steps: Sequence[SizingStep]
@@ -112,32 +114,36 @@ class SizingRun:
 
 
 def profile_of(name: str, peak_per_s: float, minutes: float | None = None) -> RateProfile:
-    """Return the profile with this name in seconds of scaling time, compressed or stretched to `minutes` if given."""
+    """Return the load profile with this name in seconds at scaling speed 1, compressed or stretched to `minutes` if
+    given.
+    """
     profile = RateProfile(name, tuple((at_s, share * peak_per_s) for at_s, share in SHARES[name]))
     return profile.faster(profile.duration_s / 60 / minutes) if minutes else profile
 
 
 def with_lead(profile: RateProfile, lead_s: float) -> RateProfile:
-    """Return the profile preceded by its first rate for `lead_s` seconds."""
+    """Return the load profile preceded by its first rate for `lead_s` seconds."""
     first = profile.points[0][1]
     return RateProfile(profile.name, ((0.0, first), *((at_s + lead_s, rate) for at_s, rate in profile.points)))
 
 
 def hours(steps: Sequence[SizingStep], end_s: float, amount: Callable[[SizingStep], float]) -> float:
-    """Return the integral of an amount over the steps, in hours: GPU-hours for a number of GPUs."""
+    """Return an amount of each step multiplied by the step's duration, summed, in hours: GPU-hours for a number of
+    GPUs.
+    """
     ends = [*(step.at_s for step in steps[1:]), end_s]
     return sum(amount(step) * max(0.0, end - step.at_s) for step, end in zip(steps, ends, strict=True)) / 3600
 
 
 def turns(counts: Iterable[int]) -> int:
-    """Return the number of direction changes in a series of counts, from rising to falling or the reverse."""
+    """Return how often a series of counts turns from rising to falling or the reverse."""
     changes = [after - before for before, after in pairwise(counts) if after != before]
     return sum((before > 0) != (after > 0) for before, after in pairwise(changes))
 
 
 def turns_per_hour(steps: Sequence[SizingStep], end_s: float) -> float:
-    """Return the direction changes of both roles' server counts per hour of scaling time, whether due to the load or to
-    flapping.
+    """Return how often per hour (at scaling speed 1) both roles' server counts turn from rising to falling or the
+    reverse, whether due to the load or to flapping.
     """
     roles = ([step.servers.prefill for step in steps], [step.servers.decode for step in steps])
     return sum(map(turns, roles)) / ((end_s - steps[0].at_s) / 3600)
@@ -151,7 +157,7 @@ def attained(answers: Sequence[AnswerTimes], ttft_ms: float = TTFT_MS, tpot_ms: 
 
 
 def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[SizingStep]:
-    """Convert observations into steps in scaling time.
+    """Convert observations of the servers into steps in seconds at scaling speed 1.
 
     Servers terminate in wall time, so the GPUs of terminating servers are divided by `speed`.
     """
@@ -168,7 +174,7 @@ def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[SizingS
 
 
 class Capacities:
-    """Maximum load within the latency targets for each number of servers, by the tuner's latency figures."""
+    """Maximum load that each number of servers serves within the latency targets, by the tuner's latency figures."""
 
     def __init__(self, question: SearchInputs, most: Size) -> None:
         family, kind = kind_named(question, FAMILY)
@@ -187,8 +193,8 @@ class Capacities:
 def oracle_steps(
     profile: RateProfile, fewest: Callable[[float], Size], startup_s: float, gpus_per_node: int, interval_s: float = 10
 ) -> list[SizingStep]:
-    """Return the steps of the oracle: at each time the maximum of the servers needed then and within one start-up time
-    later.
+    """Return the steps of an oracle that knows the load: at each time the maximum of the servers needed then and within
+    one start-up time later.
     """
     moments = np.arange(0.0, profile.duration_s, interval_s)
     needed = [
@@ -206,7 +212,9 @@ def oracle_steps(
 
 @dataclass(frozen=True)
 class Scene:
-    """Setup of the benchmark: search inputs, fixed size, minimum size, peak rate, and scaling thresholds."""
+    """Setup of the autoscaling benchmark: search inputs, fixed size, minimum size, peak rate, and scaling
+    thresholds.
+    """
 
     question: SearchInputs
     fixed: Size
@@ -217,8 +225,8 @@ class Scene:
 
 
 def usual_scene() -> Scene:
-    """Return the setup with the tuner's best deployment of `GPUS` GPUs as fixed size, and the peak rate that follows
-    from its scaling thresholds.
+    """Return the setup of the benchmark: the tuner's best deployment of `GPUS` GPUs as fixed size, and the peak rate
+    that follows from its scaling thresholds.
     """
     model, shape = known_model(MODEL), known_shape(SHAPE)
     figures = known_figures(model, shape.gpu)
@@ -239,7 +247,7 @@ def usual_scene() -> Scene:
 def stack_of(scene: Scene, *, scaled: bool) -> dict[str, Any]:
     """Return a stack that creates its cluster, with GPU nodes that the cluster autoscaler adds and removes.
 
-    If not `scaled`, the minimum of replicas equals the maximum.
+    If not `scaled`, the number of servers is fixed: the minimum of replicas equals the maximum.
     """
     counts = {"prefill": (scene.least.prefill, scene.fixed.prefill), "decode": (scene.least.decode, scene.fixed.decode)}
     scaling = {
@@ -304,7 +312,9 @@ class AutoscalingBenchmark:
         self.command("rehearse", "--stack", STACK, "--no-benchmark", *times, *start)
 
     def run(self, profile: RateProfile, way: str) -> SizingRun:
-        """Send a profile, and return the measurement of the requests and servers."""
+        """Send a load profile to the stack, and return the measurement of the requests and servers; `way` names the
+        sizing method.
+        """
         whole = with_lead(profile, LEAD_S).faster(self.speed * self.time_scale)
         self.progress.step(f"{profile.name}, {way}: {whole.duration_s * self.time_scale:.0f} s of load")
         order = Order(
@@ -331,7 +341,7 @@ class AutoscalingBenchmark:
 def measured_run(
     profile: RateProfile, way: str, answers: Sequence[AnswerTimes], steps: Sequence[SizingStep]
 ) -> SizingRun:
-    """Return the result of a rehearsal; its latencies are those of simulated servers."""
+    """Return the result of a load that was sent to a rehearsed stack; its latencies are those of simulated servers."""
     end_s, failures = profile.duration_s, [answer.failure for answer in answers if answer.failure]
     outcome = SizingOutcome(
         profile.name,
@@ -348,7 +358,7 @@ def measured_run(
 
 
 def oracle_run(profile: RateProfile, scene: Scene) -> SizingRun:
-    """Return the forecast for the oracle."""
+    """Return the forecast of the result that an oracle which knows the load would have."""
     fewest = Capacities(scene.question, scene.fixed).fewest
     steps = oracle_steps(profile, fewest, STARTUP_S, known_shape(SHAPE).gpus)
     end_s = profile.duration_s
@@ -394,7 +404,7 @@ def plot(profile: RateProfile, runs: Sequence[SizingRun]) -> str:
 
 
 def main() -> None:
-    """Print the table, and write one plot for each profile."""
+    """Run the autoscaling benchmark, print the table of its results, and write one plot for each load profile."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--profile", choices=(*SHARES, "all"), default="all")

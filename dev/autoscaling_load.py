@@ -34,7 +34,9 @@ ROLES = ("prefill", "decode")
 
 @dataclass(frozen=True)
 class Order:
-    """Load to send. Times and rates of the profile are in model time."""
+    """Load to send to a rehearsed model. Times and rates of the profile are in seconds on real hardware, of which each
+    takes `time_scale` wall seconds.
+    """
 
     address: str
     model: str
@@ -49,8 +51,8 @@ class Order:
 
 @dataclass(frozen=True)
 class AnswerTimes:
-    """Result of one request: due time in wall seconds, latencies in milliseconds of model time, and the failure, None
-    if it succeeded.
+    """Result of one request: due time in wall seconds, latencies in milliseconds on real hardware, and the failure,
+    None if it succeeded.
     """
 
     due_s: float
@@ -61,7 +63,7 @@ class AnswerTimes:
 
 @dataclass(frozen=True)
 class Look:
-    """Observation of the servers at a time of the load.
+    """Observation of a model's servers at one moment while the load is sent.
 
     Attributes:
         at_s: wall seconds since the start.
@@ -81,7 +83,7 @@ class Look:
 
 
 def look(client: Client, order: Order, at_s: float) -> Look:
-    """Return an observation of the pods, nodes and Deployments from the API server."""
+    """Return an observation of the model's pods, nodes and Deployments from the API server."""
     pods = [pod for pod in client.list(Pod) if pod.spec and pod.spec.nodeName and _role(pod) in ROLES]
     pods = [pod for pod in pods if pod.status and pod.status.phase not in {"Succeeded", "Failed"}]
     ending = [pod for pod in pods if metadata(pod).deletionTimestamp is not None]
@@ -119,7 +121,8 @@ async def watch(order: Order, looks: list[Look]) -> None:
 
 
 async def send(order: Order) -> tuple[list[AnswerTimes], list[Look]]:
-    """Wait until the model answers, send all requests of the profile, and return their results and the observations.
+    """Wait until the model answers, send all requests of the load profile, and return their results and the
+    observations of the servers.
 
     Raises:
         KitError: the model doesn't answer in time.
@@ -154,7 +157,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def main(file: Path) -> None:
-    """Send the load that the file describes, and write the result to the file with the suffix `.result.json`."""
+    """Send the load that the JSON file describes, and write the result to the file with the suffix `.result.json`."""
     order = Order(**json.loads(file.read_text()))
     try:
         answers, looks = asyncio.run(send(order))

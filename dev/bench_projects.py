@@ -16,13 +16,13 @@ from llmd_oke.config.yaml_files import text_of
 
 @dataclass(frozen=True)
 class BenchProject:
-    """Directory with a project of one stack."""
+    """Directory of a Pulumi project with one stack."""
 
     folder: Path
     stack: str
 
     def write_stack(self, config: Mapping[str, Any]) -> None:
-        """Write the stack file."""
+        """Write the stack file of the project's stack."""
         file = stack_file(self.folder, self.stack)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text_of({"config": {CONFIG_KEY: dict(config)}}))
@@ -47,7 +47,9 @@ class BenchProject:
 
 
 def project_copy(source: Path, folder: Path, stack: str, program: str | None = None) -> BenchProject:
-    """Create a project without stack file, with the program of the project in `source` or with the text `program`."""
+    """Create a Pulumi project without stack file, with the program of the project in `source` or with the text
+    `program`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source / "Pulumi.yaml", folder / "Pulumi.yaml")
     text = (source / "__main__.py").read_text() if program is None else program
@@ -58,7 +60,7 @@ def project_copy(source: Path, folder: Path, stack: str, program: str | None = N
 def with_change(
     source: Path, stack: str, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> BenchProject:
-    """Create a project with a copy of a stack whose configuration `change` modifies."""
+    """Create a Pulumi project with a copy of a stack whose configuration `change` modifies."""
     project = project_copy(source, folder, stack)
     project.write_stack(change(read(source, stack)))
     return project

@@ -19,7 +19,7 @@ from llmd_oke.operations.doctor.diagnosis import diagnose
 from llmd_oke.operations.doctor.sources import open_source
 
 LIMIT_S = 10.0
-"""Limit of wall seconds for a GiB of logs."""
+"""Limit of wall seconds in which the doctor must search a GiB of logs for signatures."""
 
 FILE_MIB = 64
 BLOCK_BYTES = 2**20
@@ -38,7 +38,9 @@ _LINES = (
 
 @dataclass(frozen=True)
 class SpeedResult:
-    """Wall and CPU seconds of the fastest run over `mib` MiB of logs, and the number of signatures that fired."""
+    """Wall and CPU seconds of the fastest search through `mib` MiB of logs, and the number of signatures that were
+    found.
+    """
 
     mib: int
     lines: int
@@ -48,12 +50,12 @@ class SpeedResult:
 
     @property
     def mb_per_s(self) -> float:
-        """Speed in 10^6 bytes for each wall second."""
+        """Speed of the search in 10^6 bytes of logs for each wall second."""
         return self.mib * 2**20 / 1e6 / self.wall_s
 
     @property
     def passed(self) -> bool:
-        """True if a GiB is within the limit."""
+        """True if a GiB of logs is searched within the limit."""
         return self.wall_s * 1024 / self.mib <= LIMIT_S
 
 
@@ -80,7 +82,7 @@ def write_logs(folder: Path, mib: int, seed: int = 1) -> int:
 
 
 def measure(folder: Path, mib: int, lines: int, runs: int) -> SpeedResult:
-    """Diagnose the folder `runs` times; return the fastest run."""
+    """Let the doctor diagnose the folder of logs `runs` times; return the fastest run."""
     results: list[SpeedResult] = []
     for _ in range(runs):
         wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -91,7 +93,7 @@ def measure(folder: Path, mib: int, lines: int, runs: int) -> SpeedResult:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; return 1 if a GiB takes longer than the limit."""
+    """Run the benchmark of the doctor; return 1 if a GiB of logs takes longer than the limit."""
     parser = argparse.ArgumentParser(prog="scripts/bench-doctor", description=__doc__)
     parser.add_argument("--mib", type=int, default=1024, help="size of the logs (default 1024)")
     parser.add_argument("--runs", type=int, default=3, help="runs, of which the fastest counts (default 3)")

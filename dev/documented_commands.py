@@ -34,32 +34,32 @@ _WHOLE = re.compile(r"(?:^|\s)(?:-{1,2}[a-z]|\./scripts/|scripts/|dev/)|[<|]| [a
 
 
 class CommandPlace(StrEnum):
-    """Place where commands are run."""
+    """Place where the commands that the documentation's pages show are run."""
 
     HERE = "here"
     """In a project of the user's, in every run of the tests."""
     NIGHT = "here at night"
     """In a project of the user's, at night: it takes long."""
     PULUMI = "pulumi"
-    """With the real Pulumi CLI and a state in a folder, in every run of the tests."""
+    """Run with the real Pulumi CLI and a state in a folder, in every run of the tests."""
     REHEARSED = "rehearsed"
-    """In a rehearsed stack, at night."""
+    """Run in a rehearsed stack, by the nightly tests."""
     ELSEWHERE = "elsewhere"
-    """By another test, or by a script that tests or pipelines run."""
+    """Run by another test, or by a script that tests or pipelines run."""
     OPEN = "open"
-    """Nowhere yet, although a rehearsal would do."""
+    """Run nowhere yet, although a rehearsal would do."""
     EXEMPT = "exempt"
-    """Nowhere: the command needs OCI, a GPU or a hosted service."""
+    """Run nowhere, because the command needs OCI, a GPU or a hosted service."""
     WORDS = "words"
-    """Nowhere: the text names a command, or a part of one."""
+    """Run nowhere, because the text only names a command, or a part of one."""
 
 
 _UNRUN = (CommandPlace.OPEN, CommandPlace.EXEMPT)
 
 
 class CommandRule(BaseModel):
-    """Place of the commands that one of the patterns matches as a whole. `because` says what exempt and open commands
-    need, `by` names what runs those that are run elsewhere.
+    """Rule that says where the commands are run that one of its patterns matches as a whole. `because` says what exempt
+    and open commands need, `by` names what runs those that are run elsewhere.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,13 +77,15 @@ class CommandRule(BaseModel):
         return self
 
     def matches(self, text: str) -> bool:
-        """Tell whether one of the patterns matches the whole command."""
+        """Tell whether one of the rule's patterns matches the whole command."""
         return any(fnmatchcase(text, pattern) for pattern in self.commands)
 
 
 @dataclass(frozen=True)
 class DocumentedCommand:
-    """Command of a page. `block` is the line where its block begins; None if it stands in a sentence."""
+    """Command that a page of the documentation shows. `block` is the line where its code block begins; None if the
+    command stands in a sentence.
+    """
 
     page: Path
     line: int
@@ -92,7 +94,7 @@ class DocumentedCommand:
 
     @cached_property
     def rule(self) -> CommandRule | None:
-        """The first rule that matches; None if the command runs as it stands."""
+        """First rule that matches the command; None if the command runs as it stands."""
         return next((rule for rule in rules() if rule.matches(self.text)), None)
 
     @property
@@ -102,18 +104,18 @@ class DocumentedCommand:
 
     @property
     def where(self) -> str:
-        """Page and line, as editors open them."""
+        """Page and line of the command, in the form in which editors open them."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
 @cache
 def rules() -> tuple[CommandRule, ...]:
-    """Return the rules in their order: the first that matches decides."""
+    """Return the rules that say where commands are run, in their order: the first that matches a command decides."""
     return tuple(CommandRule.model_validate(rule) for rule in yaml.safe_load(RULES.read_text()))
 
 
 def pages() -> list[Path]:
-    """Return the pages that tell people what to do."""
+    """Return the pages of the documentation that tell people what to do."""
     docs = [
         page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name not in {"decisions", "reference"}
     ]
@@ -122,12 +124,12 @@ def pages() -> list[Path]:
 
 @cache
 def documented_commands() -> tuple[DocumentedCommand, ...]:
-    """Return all commands of the pages, page by page, from top to bottom."""
+    """Return all commands that the documentation's pages show, page by page, from top to bottom."""
     return tuple(command for page in pages() for command in sorted(commands_of(page), key=lambda found: found.line))
 
 
 def commands_of(page: Path) -> Iterator[DocumentedCommand]:
-    """Yield the commands of a page's blocks, and those of its sentences that no block has."""
+    """Yield the commands of a page's code blocks, and those in its sentences that stand in no block."""
     text = page.read_text()
     blocks = list(_FENCE.finditer(text))
     in_blocks: set[str] = set()
@@ -165,8 +167,8 @@ def _commands_of_block(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def counted(*, named: bool = False) -> str:
-    """Return lines that say how many commands are run where, and how many are exempt for which reason; with `named`
-    also which ones.
+    """Return lines that say how many documented commands are run where, and how many are exempt for which reason; with
+    `named` also which ones.
     """
     found = [command for command in documented_commands() if command.place is not CommandPlace.WORDS]
     counts = [

@@ -25,8 +25,8 @@ _MODELS = b'{"object":"list","data":[{"id":"model","object":"model","created":1,
 
 @dataclass
 class ServerLog:
-    """Log of the server: arrival times of requests in seconds (`perf_counter`), and the delays of its tokens after
-    their due times in seconds.
+    """Log of the exact server: arrival times of requests in seconds (`perf_counter`), and the delays of its tokens
+    after their due times in seconds.
     """
 
     arrivals_s: list[float] = field(default_factory=list[float])
@@ -165,7 +165,7 @@ async def _serve() -> None:
 
 
 def main() -> None:
-    """Serve until standard input is closed."""
+    """Serve streaming completions with exact latencies until standard input is closed."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve())
 

@@ -62,7 +62,9 @@ OCI_FAULTS = (
     "Vcn:answer-lost",
     "NodePool/mi300x*:answer-lost",
 )
-"""Rules in the syntax of `llmd-oke rehearse --fault`: slow calls, failing calls, and calls that time out half way."""
+"""Faults of requests to OCI, in the syntax of `llmd-oke rehearse --fault`: slow calls, failing calls, and calls that
+time out half way.
+"""
 
 CREATED: Mapping[str, Any] = {
     "layer": "cluster",
@@ -87,7 +89,7 @@ CREATED: Mapping[str, Any] = {
     "gpuStack": "oke-plugin",
     "rdma": "none",
 }
-"""Stack that creates a cluster with one GPU node and deploys no models."""
+"""Content of a stack file that creates a cluster with one GPU node and deploys no models."""
 
 CONTROL_PLANE = ("etcd", "kube-apiserver")
 CONTROL_PLANE_LIMIT_S = 120.0
@@ -96,7 +98,7 @@ CONTROL_PLANE_LIMIT_S = 120.0
 TRACEBACK = "Traceback (most recent call last)"
 
 DISK_FILLS = 1
-"""Number of updates with a full disk; in each, the engine tries for minutes to write its state."""
+"""Number of updates during which the disk is full; in each, the engine tries for minutes to write its state."""
 
 DISK_MIB = 32
 BENCHMARK = ("--load", "constant:5", "--requests", "75", "--input-tokens", "512", "--output-tokens", "16")
@@ -104,12 +106,12 @@ BENCHMARK_S = 15.0
 BENCHMARK_LIMIT_S = 120.0
 
 Change = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""Function that modifies a stack's document before the rehearsal."""
+"""Function that modifies a stack file's content before the rehearsal."""
 
 
 @dataclass(frozen=True)
 class FaultOutcome:
-    """One fault and its consequences. Seconds are wall time, measured."""
+    """Result of one fault that a rehearsed stack was given. Seconds are wall time, measured."""
 
     family: Family
     fault: str
@@ -121,25 +123,25 @@ class FaultOutcome:
     failure: str = ""
     """Error of the operation that followed the disturbed one; empty if it succeeded."""
     orphans: tuple[str, ...] = ()
-    """Objects in the cluster or OCI that are not in the state."""
+    """Objects in the cluster or OCI that aren't in the engine's state after the recovery."""
     missing: tuple[str, ...] = ()
-    """Objects in the state that are neither in the cluster nor in OCI."""
+    """Objects in the engine's state that are neither in the cluster nor in OCI after the recovery."""
     requests: int | None = None
-    """Number of requests before, during and after the fault; None without load."""
+    """Number of requests that were sent before, during and after the fault; None without load."""
     lost: int | None = None
     losses: tuple[str, ...] = ()
     """Reasons why requests were lost."""
     longest_gap_s: float | None = None
-    """Longest time under load between two completed answers."""
+    """Longest time in seconds under load between two completed answers."""
 
     @property
     def recovered(self) -> bool:
-        """True if no manual repair is needed and no error was a traceback."""
+        """True if the stack needs no manual repair after the fault, and no error was a traceback."""
         return not (self.failure or self.orphans or self.missing or TRACEBACK in self.ended)
 
     @property
     def outcome(self) -> str:
-        """Result in words, for the table."""
+        """Result of the fault in words, for the table."""
         if not self.recovered:
             return "NOT RECOVERED"
         if self.requests is not None:
@@ -149,7 +151,7 @@ class FaultOutcome:
 
 @dataclass(frozen=True)
 class FaultSettings:
-    """Faults to cause, their numbers, and the random seed of times and victims."""
+    """Kinds of faults to cause, their numbers, and the random seed of times and victims."""
 
     families: tuple[Family, ...] = FAMILIES
     kills: int = 30
@@ -161,7 +163,7 @@ class FaultSettings:
 
 @dataclass(frozen=True)
 class Bench:
-    """Stack under test, with the random source of the faults' times."""
+    """Rehearsed stack that is given faults, with the random source of their times."""
 
     stack: RehearsedStack
     chance: random.Random
@@ -170,13 +172,15 @@ class Bench:
 
     @cached_property
     def usual_s(self) -> Mapping[Operation, float]:
-        """Duration of each operation without faults in wall seconds: assumed, or measured one after the other."""
+        """Duration of each operation of the engine without faults in wall seconds: assumed, or measured one after the
+        other.
+        """
         if self.expected_s is not None:
             return dict.fromkeys(CYCLE, self.expected_s)
         return {operation: _undisturbed(self.stack, operation, self.progress) for operation in CYCLE}
 
     def engine_kills(self, number: int) -> Iterator[FaultOutcome]:
-        """Kill `number` engines, or all processes of their commands, and yield the results."""
+        """Kill the engine, or all processes of its command, during `number` operations, and yield the results."""
         for index in range(number):
             victim: Literal["engine", "everything"] = self.chance.choice(("engine", "everything"))
             fault = "engine killed" if victim == "engine" else "command killed with its engine"
@@ -210,7 +214,7 @@ class Bench:
         )
 
     def losses(self, family: Literal["serving", "node"]) -> Iterator[FaultOutcome]:
-        """Kill serving programs (or nodes) one after the other under load, and yield the results."""
+        """Kill serving programs (or nodes) one after the other while requests are sent, and yield the results."""
         _undisturbed(self.stack, "up", self.progress)
         plan = self.stack.prepared.plan
         model = plan.models[0]
@@ -451,7 +455,9 @@ def _row(outcome: FaultOutcome) -> str:
 
 
 def table(outcomes: list[FaultOutcome]) -> str:
-    """Return a Markdown table of all results, with the orphaned and missing objects, the failures and the total."""
+    """Return a Markdown table of the results of all faults, with the orphaned and missing objects, the failures and the
+    total.
+    """
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     left = [f"left: {name}" for outcome in outcomes for name in (*outcome.orphans, *outcome.missing)]
@@ -468,13 +474,15 @@ def table(outcomes: list[FaultOutcome]) -> str:
 
 
 def as_json(outcomes: list[FaultOutcome]) -> str:
-    """Return all results as JSON."""
+    """Return the results of all faults as JSON."""
     rows = [{**asdict(outcome), **document("outcome recovered", outcome)} for outcome in outcomes]
     return json.dumps({"basis": "measured", "faults": rows}, indent=2)
 
 
 def main() -> None:
-    """Measure the faults that the command line selects; exit with 1 if a fault needed manual repair."""
+    """Cause the faults that the command line selects, and print the results; exit with 1 if a fault needed manual
+    repair.
+    """
     usual = FaultSettings()
     parser = argparse.ArgumentParser(
         prog="scripts/bench-faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

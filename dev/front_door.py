@@ -51,7 +51,9 @@ class FrontDoorBenchmark:
         project.write_stack(stack)
 
     def ttft_ms(self, address: str, rate: float, requests: int, seed: int) -> float:
-        """Send one load and return its mean time to first token in milliseconds."""
+        """Send a load at `rate` requests/s to `address` (of the front door, or of the model's Service behind it) and
+        return its mean time to first token in milliseconds.
+        """
         access = self.folder / ".rehearsal" / STACK / "front-door"
         key: str = json.loads((access / "secrets.json").read_text())["frontDoorKeys"]["rehearsal"]
         output = self.folder / f"{seed}-{address.partition(':')[0]}.jsonl"
@@ -67,13 +69,15 @@ class FrontDoorBenchmark:
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the differences, and half the width of its 95 % confidence interval."""
+    """Return the mean of differences in latency, and half the width of its 95 % confidence interval."""
     half = t_quantile(0.975, len(differences) - 1) * statistics.stdev(differences) / len(differences) ** 0.5
     return statistics.fmean(differences), half
 
 
 def main() -> None:
-    """Print each pair's latencies and the mean difference; exit with 1 if it may exceed `MAX_MS`."""
+    """Send pairs of loads with and without the front door, print each pair's latencies and the mean difference; exit
+    with 1 if that may exceed `MAX_MS`.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="Ten pairs take about ten minutes, on a machine that does nothing else."
     )

@@ -49,10 +49,10 @@ PAUSE_S = 0.05
 """Seconds between two requests of the well-behaved client."""
 
 PIECE = b"x" * 65536
-"""Piece of a simulated answer."""
+"""Bytes that a simulated model server writes at once; an answer has one of these pieces or 256."""
 
 MAX_SHARE = bounds().attack_share
-"""Share of the memory limit that no attack may exceed (0.9 is 90 %)."""
+"""Share of Envoy's memory limit that no attack may exceed (0.9 is 90 %)."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,15 @@ class AttackOutcome:
 
     @property
     def held(self) -> bool:
-        """True if memory stayed below `MAX_SHARE`, no request failed, and no request was smuggled."""
+        """True if the front door withstood the attack: memory stayed below `MAX_SHARE`, no request failed, and no
+        request was smuggled.
+        """
         return self.memory_share < MAX_SHARE and not self.failed and not self.smuggled
 
 
 class RecordingUnit:
-    """Server that answers every request, with a large answer or none if the prompt says so, and counts requests for
-    other paths.
+    """Server behind the front door that answers every request, with a large answer or none if the prompt says so, and
+    counts requests for other paths as smuggled.
     """
 
     def __init__(self) -> None:
@@ -148,7 +150,7 @@ class Client:
         self.failures: list[str] = []
 
     async def ask_on(self) -> None:
-        """Send requests until cancelled."""
+        """Send requests one after the other until cancelled."""
         trusted = ssl.create_default_context(cadata=self.target.chain)
         while True:
             async with httpx2.AsyncClient(verify=trusted, timeout=LIMIT_S / 2) as session:
@@ -171,7 +173,9 @@ class Client:
 
 
 class Door:
-    """Front door with directories as Kubernetes would mount them, whose clients authenticate with keys or tokens."""
+    """Front door (Envoy) with its configuration in folders as Kubernetes would mount them, whose clients authenticate
+    with API keys or tokens.
+    """
 
     def __init__(self, folder: Path, program: Path, *, tokens: bool = False) -> None:
         self.folder, self.program = folder, program
@@ -205,7 +209,7 @@ class Door:
         return moved.replace("/etc/", f"{self.folder}/")
 
     def target(self, *clients: str) -> AttackTarget:
-        """Return the front door with the keys of one or two clients."""
+        """Return the front door as the target of an attack, with the API keys or tokens of one or two clients."""
         keys = [self.keys[client] for client in clients]
         return AttackTarget(HERE, STACK_PORT, HOST, self.certificate["chain"], keys[0], keys[-1], MODEL)
 
@@ -268,7 +272,7 @@ def _percentile(times_ms: Sequence[float], share: float) -> float:
 
 
 async def attacked(door: Door, attack: str, seconds: float) -> AttackOutcome:
-    """Run one attack on a fresh Envoy, and return the result."""
+    """Run one attack on a freshly started Envoy, and return the result."""
     unit, client = RecordingUnit(), Client(door.target(OTHER))
     async with unit.running(), door.running() as pid:
         asking = asyncio.create_task(client.ask_on())
@@ -341,7 +345,9 @@ def _table(outcomes: Sequence[AttackOutcome]) -> str:
 
 
 def main() -> None:
-    """Print a table, or JSON; exit with 1 if the front door didn't withstand an attack."""
+    """Attack a front door and print the results as a table, or as JSON; exit with 1 if the front door didn't withstand
+    an attack.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], metavar="ATTACK", help="these alone")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each attack (15)")

@@ -42,7 +42,7 @@ NOUNS_TOO = """
 Answers Attacks Benchmarks Bounds Calls Changes Checks Copies Counts Launches Loads Logs Measures Names Passes Plans
 Quotes Records Reports Requests Runs Scores Sets Signs Starts Stores Tests Updates Watches
 """
-"""Words that are verbs before an object, otherwise nouns."""
+"""Words that are verbs before an object, as in "Checks the file", and otherwise nouns, as in "Checks of files"."""
 OBJECT = "an? the all its? their one each every no this those these what until whether"
 FINDINGS = {
     "question": "(What|Whatever|Which|Who|Whom|Whose|How|Whether|Where|When|Why)\\b",
@@ -61,14 +61,14 @@ FINDINGS = {
 TELEGRAMS = ("pronoun", "preposition", "statement", "absence", "dangling")
 LATE_IMPORT = re.compile(r"# noqa:[^#\n]*PLC0415")
 WALKS = (("llmd_oke.planning", "plan"), ("llmd_oke.program.models", "declare_units"), ("llmd_oke.program", "deploy"))
-"""Start functions of walks: from a stack file to its plan, from a model's plan to its Deployments, and from the plan to
-all declared resources.
+"""Functions from which walks through the code's calls start: from a stack file to its plan, from a model's plan to its
+Deployments, and from the plan to all declared resources.
 """
 
 
 @dataclass(frozen=True)
 class Module:
-    """Text and syntax tree of a module; `file` is the path in the checkout, `name` the name in imports."""
+    """Text and syntax tree of a Python module; `file` is the path in the checkout, `name` the name in imports."""
 
     package: str
     file: str
@@ -78,13 +78,13 @@ class Module:
 
     @property
     def lines(self) -> int:
-        """Number of lines."""
+        """Number of lines of the module."""
         return self.text.count("\n")
 
 
 @dataclass(frozen=True)
 class PackageCounts:
-    """Counts of a package; `one_use_per_kloc` is per thousand lines."""
+    """Counts of a package's code; `one_use_per_kloc` is the number of helpers with one use per thousand lines."""
 
     package: str
     modules: int
@@ -108,7 +108,9 @@ class PackageCounts:
 
 @dataclass(frozen=True)
 class Walk:
-    """Modules that calls from a start function enter, and the climbing calls in the form `caller -> callee`."""
+    """Modules that a reader enters who follows all calls from a start function; `climbs` are the calls to a module that
+    itself imports the caller's module, in the form `caller -> callee`.
+    """
 
     start: str
     modules: list[str]
@@ -117,7 +119,9 @@ class Walk:
 
 @dataclass(frozen=True)
 class CountedPlace:
-    """Location of a finding, such as a docstring that opens with neither an imperative verb nor a noun phrase."""
+    """Place of the code that a count includes, such as a docstring that opens with neither an imperative verb nor a
+    noun phrase.
+    """
 
     file: str
     line: int
@@ -130,8 +134,8 @@ class CountedPlace:
 
 @dataclass(frozen=True)
 class House:
-    """Counts of a checkout; `repeated_classes` has the locations of public class names outside tests that occur more
-    than once.
+    """Counts of a checkout's code; `repeated_classes` has the locations of public class names outside tests that occur
+    more than once.
     """
 
     packages: list[PackageCounts]
@@ -143,7 +147,7 @@ class House:
 
 
 def read_tree(root: Path) -> list[Module]:
-    """Return all modules of a checkout: the kit, the packages, `dev` (formerly `benchmarks`) and tests."""
+    """Return all Python modules of a checkout: the kit, the packages, `dev` (formerly `benchmarks`) and tests."""
     folders = [("components", item) for item in sorted((root / "components").glob("*/"))]
     folders += [("packages", item) for item in sorted((root / "packages").glob("*/"))]
     folders += [("", root / name) for name in ("dev", "benchmarks", TESTS)]
@@ -169,7 +173,7 @@ def length(function: Function) -> int:
 
 
 def uses(tree: ast.AST) -> Counter[str]:
-    """Count the reads of each name, as a variable or as an attribute."""
+    """Count how often a syntax tree reads each name, as a variable or as an attribute."""
     return Counter(
         node.id if isinstance(node, ast.Name) else node.attr
         for node in ast.walk(tree)
@@ -192,7 +196,9 @@ def one_use_helpers(modules: Sequence[Module]) -> list[tuple[Module, Function]]:
 
 
 def reads_attribute(value: ast.expr, name: str) -> bool:
-    """Return whether a value is the attribute `name`, unchanged, through one call, or in a branch of a conditional."""
+    """Return whether a value in a syntax tree is the attribute `name` of something, unchanged, through one call, or in
+    a branch of a conditional.
+    """
     match value:
         case ast.Attribute(attr=attribute):
             return attribute == name
@@ -209,12 +215,14 @@ def reads_attribute(value: ast.expr, name: str) -> bool:
 
 
 def reads_item(value: ast.expr, name: str) -> bool:
-    """Return whether a value is `y["name"]`."""
+    """Return whether a value in a syntax tree is `y["name"]`."""
     return isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant) and value.slice.value == name
 
 
 def transcribed(tree: ast.AST) -> tuple[int, int, int]:
-    """Return the numbers of transcribed pairs, of items, and of keywords of calls in a module."""
+    """Return how many fields a module copies by hand: pairs `"x": y.x` of dictionaries, pairs `"x": y["x"]`, and
+    keywords `x=y.x` of calls.
+    """
     pairs = items = keywords = 0
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
@@ -246,12 +254,14 @@ def listed_getattr(comprehension: ast.DictComp) -> int:
 
 
 def makes_arguments(function: ast.expr) -> bool:
-    """Return whether a call makes a dictionary: it calls `dict` or a type of a component's arguments."""
+    """Return whether a call in a syntax tree makes a dictionary: it calls `dict` or a type of a component's arguments
+    (`…Args`).
+    """
     return isinstance(function, ast.Name) and (function.id == "dict" or function.id.endswith("Args"))
 
 
 def docstrings(module: Module) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of each docstring."""
+    """Yield line number and text of each docstring of a module."""
     for node in ast.walk(module.tree):
         if isinstance(node, Documented) and (text := ast.get_docstring(node)):
             yield node.body[0].lineno, text
@@ -264,7 +274,7 @@ def kind_of_finding(docstring: str) -> str | None:
 
 
 def docstring_findings(modules: Iterable[Module]) -> list[CountedPlace]:
-    """Return all findings in docstrings, in the order of files and lines."""
+    """Return the docstrings with an unclear beginning (`FINDINGS`), in the order of files and lines."""
     return [
         CountedPlace(module.file, line, kind, text.split("\n")[0])
         for module in modules
@@ -274,7 +284,7 @@ def docstring_findings(modules: Iterable[Module]) -> list[CountedPlace]:
 
 
 def helper_findings(modules: Sequence[Module]) -> list[CountedPlace]:
-    """Return all helpers with one use, with their locations."""
+    """Return all helpers with one use (at most 8 lines, named exactly once), with their locations."""
     return [
         CountedPlace(module.file, function.lineno, f"{length(function)} lines", function.name)
         for module, function in one_use_helpers(modules)
@@ -282,7 +292,7 @@ def helper_findings(modules: Sequence[Module]) -> list[CountedPlace]:
 
 
 def pair_findings(modules: Iterable[Module]) -> list[CountedPlace]:
-    """Return the files outside tests with transcribed pairs, with their number."""
+    """Return the files outside tests that copy fields by hand, as pairs `"x": y.x`, with the number of pairs."""
     return [CountedPlace(file, 1, f"{pairs} pairs", "") for file, pairs in pairs_by_file(modules).items()]
 
 
@@ -296,7 +306,7 @@ def class_findings(modules: Iterable[Module]) -> list[CountedPlace]:
 
 
 def pairs_by_file(modules: Iterable[Module]) -> dict[str, int]:
-    """Return the number of transcribed pairs of each file outside tests that has any, in descending order."""
+    """Return the number of pairs `"x": y.x` of each file outside tests that has any, in descending order."""
     pairs = {module.file: transcribed(module.tree)[0] for module in modules if module.package != TESTS}
     return dict(sorted(((file, number) for file, number in pairs.items() if number), key=lambda item: -item[1]))
 
@@ -315,7 +325,7 @@ def repeated_classes(modules: Iterable[Module]) -> dict[str, list[tuple[str, int
 
 
 def package_counts(package: str, modules: list[Module], helpers: list[tuple[Module, Function]]) -> PackageCounts:
-    """Return the counts of some modules together; `helpers` are the helpers with one use of all modules."""
+    """Return the counts of the code of some modules together; `helpers` are the helpers with one use of all modules."""
     files = {module.file for module in modules}
     mine = [function.name.startswith("_") for module, function in helpers if module.file in files]
     lengths = sorted(length(function) for module in modules for function in functions(module.tree)) or [0]
@@ -356,7 +366,7 @@ class CallGraph:
         self.imported = {name: imports(tree) for name, tree in self.trees.items()}
 
     def walk(self, module: str, name: str) -> Walk:
-        """Follow all calls from a function or class."""
+        """Follow all calls from a function or class, and return the modules that they enter."""
         first = self.find(module, name)
         if first is None:
             return Walk(f"{module}:{name}", [], [])
@@ -434,7 +444,7 @@ class Definition:
     owner: ast.ClassDef | None
 
     def methods(self, *names: str) -> Iterator["Definition"]:
-        """Yield the owner's methods with these names, without inherited ones."""
+        """Yield the methods of the owner class with these names, without inherited ones."""
         for node in self.owner.body if self.owner else []:
             if isinstance(node, Function) and node.name in names:
                 yield Definition(self.module, node, self.owner)
@@ -480,7 +490,7 @@ LISTS = {
     "pairs": pair_findings,
     "classes": class_findings,
 }
-"""Functions of the listings of `--list`, by name."""
+"""Functions that return the places which `--list NAME` prints, by that name."""
 
 
 def table(rows: list[list[str]]) -> str:
@@ -496,7 +506,7 @@ def table(rows: list[list[str]]) -> str:
 
 
 def report(house: House) -> str:
-    """Return the counts as text: packages, then repetitions, then walks."""
+    """Return the counts of a checkout as text: packages, then repetitions, then walks."""
     counted = [*house.packages, house.total]
     sizes = [["", "modules", "lines", "functions", "median", "p90", "max"]]
     helpers = [["one use, at most 8 lines", "private", "public", "per 1,000 lines"]]
@@ -530,8 +540,8 @@ def report(house: House) -> str:
 
 
 def main() -> int:
-    """Print the counts, or with `--list` the locations of one count; return 1 if `--check` is given and
-    there are any.
+    """Print the counts of the code, or with `--list` the places of one count; return 1 if `--check` is given and there
+    are any.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--tree", type=Path, default=PROJECT, help="another checkout of the project")

@@ -18,7 +18,7 @@ from llmd_rehearsal.plugin_protocol import (
 
 
 class InstantPlugin(Servicer):
-    """Servicer that accepts every resource unchanged."""
+    """gRPC methods of a Pulumi resource plug-in that accepts every resource unchanged and immediately."""
 
     def Handshake(self, request: Message, context: Message) -> None:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "method Handshake not implemented")
@@ -46,12 +46,14 @@ class InstantPlugin(Servicer):
 
 
 def start(port: int) -> PluginServer:
-    """Serve on a port of 127.0.0.1, and return the server."""
+    """Start the plug-in's gRPC server on a port of 127.0.0.1, and return it."""
     return serve(InstantPlugin(), port, lambda: None)
 
 
 def main() -> None:
-    """Serve until a signal."""
+    """Serve the plug-in that accepts every request immediately, on the port that the command line names, until SIGINT
+    or SIGTERM.
+    """
     parser = argparse.ArgumentParser(prog="instant_plugin", description=__doc__)
     parser.add_argument("--port", type=int, required=True, help="the port on 127.0.0.1")
     arguments = parser.parse_args()

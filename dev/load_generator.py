@@ -94,7 +94,9 @@ def _family(pid: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class ConstantLoad:
-    """Load at a constant rate on the exact server; the load generator may write into `folder`."""
+    """Load at a constant rate that a load generator sends to the exact server; the load generator may write into
+    `folder`.
+    """
 
     url: str
     requests_per_s: float
@@ -103,7 +105,7 @@ class ConstantLoad:
 
     @property
     def requests(self) -> int:
-        """Number of requests."""
+        """Number of requests of the load."""
         return round(self.requests_per_s * self.duration_s)
 
 
@@ -214,7 +216,7 @@ HERE = Path(__file__).parent
 RATES = (50.0, 100.0, 200.0, 300.0, 400.0, 500.0)
 
 HELD_TO = 400.0
-"""Maximum rate in requests/s at which this kit's load generator must meet its limits."""
+"""Highest rate in requests/s at which this kit's load generator must meet its limits of accuracy."""
 
 MAX_MEAN_ERROR_MS, MAX_DEVIATION_MS, MAX_MEMORY_MIB, MIN_RATE_SHARE = 1.0, 5.0, 150.0, 0.99
 
@@ -250,7 +252,7 @@ class Measurement:
 
     @property
     def misses(self) -> list[str]:
-        """Names of the limits that the load generator doesn't meet."""
+        """Names of the limits of accuracy that the load generator doesn't meet."""
         checks = {
             "mean TTFT error": abs(self.mean_error_ms) > MAX_MEAN_ERROR_MS,
             "schedule": self.p99_deviation_ms > MAX_DEVIATION_MS,
@@ -272,7 +274,7 @@ def _server() -> Generator[tuple[str, "subprocess.Popen[str]"]]:
 
 
 def measure(tool: Tool, requests_per_s: float, duration_s: float) -> Measurement:
-    """Run a load generator once, and return the measurement.
+    """Run a load generator once against the exact server, and return the measurement.
 
     Raises:
         KitError: the load generator failed.

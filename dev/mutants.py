@@ -47,7 +47,9 @@ ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "-", ast.Sub: "+", ast.Mul
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake: `new` replaces `old`, which begins at byte `start` of a file."""
+    """Mistake that is made in the code to see whether a test notices it: `new` replaces `old`, which begins at byte
+    `start` of a file.
+    """
 
     file: str
     line: int
@@ -65,7 +67,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class MutantVerdict:
-    """Result of a mistake: the test that failed (empty if none did), and the wall seconds until then."""
+    """Result of one mistake in the code: the test that failed (empty if none did), and the wall seconds until then."""
 
     mutant: Mutant
     killed_by: str
@@ -73,7 +75,7 @@ class MutantVerdict:
 
 
 def mutants(project: Path, file: Path) -> list[Mutant]:
-    """Return all possible mistakes in a file, in the order of their positions."""
+    """Return all mistakes that can be made in a file, in the order of their positions."""
     source = (project / file).read_text()
     tree = ast.parse(source)
     skipped = set(_documentation(tree))
@@ -92,7 +94,7 @@ def mutants(project: Path, file: Path) -> list[Mutant]:
 
 
 def mistake(node: ast.expr) -> str | None:
-    """Return the replacement of an expression; None if no mistake is defined for it."""
+    """Return the replacement of an expression by a mistaken one; None if no mistake is defined for it."""
     new: str | None = None
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in COMPARISONS:
@@ -165,7 +167,9 @@ def judge(copy: Path, mutant: Mutant) -> MutantVerdict:
 
 
 def near(copy: Path, mutant: Mutant) -> tuple[str, ...]:
-    """Return the tests of the mistake's directory, the render tests of its module, and the golden render tests."""
+    """Return the tests that are run first for a mistake: those of its module's directory, the render tests of its
+    module, and the golden render tests.
+    """
     file = Path(mutant.file)
     rendered = sorted((copy / RENDERED).glob(f"test_*{file.stem}*.py"))
     names = [str(path.relative_to(copy)) for path in rendered]
@@ -173,7 +177,9 @@ def near(copy: Path, mutant: Mutant) -> tuple[str, ...]:
 
 
 def failure(copy: Path, tests: Sequence[str]) -> str:
-    """Run tests until the first failure, and return its name; empty if all pass."""
+    """Run tests in a copy of the project until the first failure, and return the failed test's name; empty if all
+    pass.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     search = os.pathsep.join(str(copy / folder) for folder in (KIT.parent, "packages"))
     options = ("-x", "-q", "-p", "no:cacheprovider", "--no-header")
@@ -204,7 +210,9 @@ def copy_project(project: Path, target: Path) -> None:
 
 
 def main() -> int:
-    """Print each result and the number of killed mistakes; return the exit code."""
+    """Make random mistakes in the code, print for each which test noticed it and the number that tests noticed; return
+    the exit code.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--number", type=int, default=40, help="how many mistakes (40)")
     parser.add_argument("--seed", type=int, default=1, help="of the random choice (1)")

@@ -20,8 +20,8 @@ PACKAGE = "plain"
 
 @dataclass(frozen=True)
 class ResourceNode:
-    """Resource in the graph. `parent` and `dependencies` are indices of earlier resources; a parent of -1
-    is the stack.
+    """Resource in the recorded graph of dependencies. `parent` and `dependencies` are indices of earlier resources; a
+    parent of -1 is the stack.
     """
 
     custom: bool
@@ -61,13 +61,13 @@ def record(file: Path) -> None:
 
 
 def load(file: Path) -> list[ResourceNode]:
-    """Return the recorded resources; each follows its parent and dependencies."""
+    """Return the resources recorded in the graph's file; each follows its parent and dependencies."""
     rows: list[dict[str, Any]] = json.loads(file.read_text())
     return [ResourceNode(row["custom"], row["parent"], tuple(row["dependencies"])) for row in rows]
 
 
 def declare(nodes: list[ResourceNode]) -> None:
-    """Declare the recorded number of resources with the same parents and dependencies."""
+    """Declare as many Pulumi resources as were recorded, with the same parents and dependencies."""
     resources: list[pulumi.Resource] = []
     for index, node in enumerate(nodes):
         opts = pulumi.ResourceOptions(

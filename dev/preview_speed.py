@@ -39,7 +39,9 @@ INSTANT_PORT = 9390
 PREVIEW_TIMEOUT_S = 600.0
 
 RATIO_LIMIT = 1.35
-"""Maximum ratio of the preview's duration to the duration with the engine alone and as many resources."""
+"""Maximum ratio of a preview's duration to that of a plain program with as many resources, which measures the engine
+alone.
+"""
 
 GROWTH_LIMIT = 1.25
 """Maximum ratio of the cost per resource in the largest program to that in the smallest; chosen by us. Quadratic growth
@@ -72,19 +74,21 @@ _RECORDING_PROGRAM = _IMPORT + "plain_program.record(plain_program.graph_file())
 _PLAIN_PROGRAM = _IMPORT + "plain_program.declare(plain_program.load(plain_program.graph_file()))\n"
 
 GPUS_PER_UNIT = 2
-"""GPUs of a unit with one prefill and one decode server; the smallest unit has as many resources as the largest."""
+"""GPUs of a unit (a model's servers with one router) of one prefill and one decode server; the smallest unit has as
+many resources as the largest.
+"""
 
 GPUS_PER_NODE = 8
 PODS_PER_ROUTER = 2
-"""Pods of a router: a leader and a standby (`router.replicas` of the release)."""
+"""Number of pods of a router: a leader and a standby (`router.replicas` of the release)."""
 
 ROUTERS_PER_NODE = 3
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations of the previews of one program in seconds, from the engine's start to its end, including
-    the program.
+    """Durations of the previews of one Pulumi program in seconds, from the engine's start to its end, including the
+    program.
     """
 
     program: str
@@ -93,24 +97,24 @@ class Timing:
 
     @property
     def min_s(self) -> float:
-        """Duration of the fastest run in seconds, since other work on the machine only adds time."""
+        """Duration of the fastest preview in seconds, since other work on the machine only adds time."""
         return min(self.runs_s)
 
     @property
     def median_s(self) -> float:
-        """Median duration in seconds."""
+        """Median duration of the previews in seconds."""
         return statistics.median(self.runs_s)
 
     @property
     def s_per_100_resources(self) -> float:
-        """Duration of the fastest run per hundred resources, including fixed costs."""
+        """Duration in seconds of the fastest preview per hundred resources, including fixed costs."""
         return self.min_s / self.resources * 100
 
 
 @dataclass(frozen=True)
 class Result:
-    """Durations of the stack, of the plain program without and with Pulumi's packages loaded, and of programs of
-    growing size.
+    """Durations of the previews of the stack, of the plain program without and with Pulumi's packages loaded, and of
+    programs of growing size.
     """
 
     stack: Timing
@@ -142,7 +146,7 @@ class Result:
 
     @property
     def within_limits(self) -> bool:
-        """True if both limits are met."""
+        """True if the preview of the stack meets both limits, `RATIO_LIMIT` and `GROWTH_LIMIT`."""
         return self.ratio <= RATIO_LIMIT and (self.growth is None or self.growth <= GROWTH_LIMIT)
 
     def as_json(self) -> dict[str, object]:
@@ -168,7 +172,7 @@ def _timing(timing: Timing) -> dict[str, object]:
 
 
 def same_project(source: Path, stack: str, folder: Path) -> BenchProject:
-    """Create an unchanged copy of the project."""
+    """Create an unchanged copy of the stack's project."""
     return with_change(source, stack, folder, lambda config: config)
 
 
@@ -188,20 +192,20 @@ def plain_project(source: Path, stack: str, folder: Path) -> BenchProject:
 
 
 def larger_project(source: Path, stack: str, folder: Path, units: int) -> BenchProject:
-    """Create a copy of the project whose stack has `units` small units in place of its models, and nodes for all of
-    them.
+    """Create a copy of the project whose stack has, in place of its models, `units` small units (each a model's servers
+    with one router), and nodes for all of them.
     """
     return with_change(source, stack, folder, lambda config: with_units(config, units))
 
 
 def system_nodes(units: int) -> int:
-    """Return the number of system nodes for the routers of `units` units, plus one for other pods."""
+    """Return the number of nodes without GPUs that the routers of `units` units need, plus one for other pods."""
     return 1 + -(-units * PODS_PER_ROUTER // ROUTERS_PER_NODE)
 
 
 def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
-    """Return a stack that serves `units` small units, distributed over as few models as the maximum of
-    copies allows.
+    """Return a stack that serves `units` small units (each a model's servers with one router), distributed over as few
+    models as the maximum of copies allows.
     """
     larger, template = copy.deepcopy(stack), stack["models"][0]
     sizes = [min(MAX_COPIES, units - done) for done in range(0, units, MAX_COPIES)]
@@ -342,7 +346,9 @@ class _Bench:
 
 
 def main() -> None:
-    """Run the benchmark of the command line, print the result, and exit."""
+    """Run the benchmark of previews that the command line describes, print the result, and exit; with 1 if a limit
+    isn't met.
+    """
     parser = argparse.ArgumentParser(prog="scripts/bench-preview", description=__doc__)
     parser.add_argument("--project", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--stack", default="reference", help="stack that creates its cluster (reference)")

@@ -27,11 +27,11 @@ from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 
 Operation = Literal["up", "refresh", "destroy"]
 CYCLE: tuple[Operation, ...] = ("up", "refresh", "destroy")
-"""Operations in the order in which each leaves the starting point of the next."""
+"""Operations of the engine in an order in which each leaves the starting point of the next."""
 
 KEPT = ("CustomResourceDefinition.apiextensions.k8s.io",)
-"""Kinds of objects that remain when a stack is destroyed, because other stacks may depend on them; the next update
-adopts them.
+"""Kinds of Kubernetes objects that remain when a stack is destroyed, because other stacks may depend on them; the next
+update adopts them.
 """
 
 OPERATION_LIMIT_S = 900.0
@@ -43,8 +43,8 @@ MANAGER = "pulumi-kubernetes"
 
 @dataclass(frozen=True)
 class Blow:
-    """Fault at a time of an operation, in seconds after its start; `strike` is called with the ID of the operation's
-    process.
+    """Fault that strikes an operation of the engine, `after_s` seconds after its start; `strike` is called with the ID
+    of the operation's process.
     """
 
     after_s: float
@@ -53,7 +53,9 @@ class Blow:
 
 @dataclass(frozen=True)
 class End:
-    """Result of an operation: its error (empty if it succeeded), and its measured duration in wall seconds."""
+    """Result of an operation of the engine: its error (empty if it succeeded), and its measured duration in wall
+    seconds.
+    """
 
     failure: str
     seconds: float
@@ -69,7 +71,9 @@ class RehearsedStack:
     prepared: Prepared
 
     def operate(self, operation: Operation, blow: Blow | None = None) -> End:
-        """Run an operation in a separate process, with the fault if given, and return the result."""
+        """Run an operation of the engine in a separate process, disturb it by the fault `blow` if given, and return the
+        result.
+        """
         here = [sys.executable, str(Path(__file__)), "--operate", operation, "--project", str(self.project.folder)]
         started_s = time.monotonic()
         with subprocess.Popen(
@@ -87,7 +91,9 @@ class RehearsedStack:
         return End(failure, time.monotonic() - started_s, struck)
 
     def differences(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the existing objects that aren't in the state, and the objects in the state that don't exist."""
+        """Return the objects that exist in the cluster or OCI but not in the engine's state, and those in the state
+        that don't exist.
+        """
         resources = latest(checkpoint_file(self.prepared.state, self.project.stack)).get("resources") or ()
         known, there = {name for item in resources if (name := _name_in_state(item))}, self._there()
         orphans = (name for name in there - known if not name.startswith(KEPT))
@@ -111,7 +117,9 @@ def errors_of(process: subprocess.Popen[str], limit_s: float) -> str | None:
 
 
 def kill(pid: int, victim: Literal["engine", "everything"]) -> None:
-    """Kill a command's engine, or all of its processes as in the loss of a machine, with SIGKILL."""
+    """Kill with SIGKILL the engine of a command (`pid`), or all of the command's processes, as in the loss of a
+    machine.
+    """
     for child in sorted(_family(pid), reverse=True):
         if victim == "everything" or _program(child) == "pulumi":
             with suppress(ProcessLookupError):
@@ -193,7 +201,7 @@ def _get(client: httpx2.Client, path: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run an operation in the process that may be killed, or list objects in the local cluster."""
+    """Run an operation of the engine in this process, which may be killed, or list the objects in the local cluster."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--project", type=Path)
     parser.add_argument("--stack")

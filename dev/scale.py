@@ -46,7 +46,9 @@ MAX_PODS = 31
 LOOK_S = 3.0
 MAX_PROGRAMS = 8
 TWICE_EVERY = 5
-"""Interval of models with two copies of their unit (every fifth), with which 64 models make 2,000 resources."""
+"""Interval of models that get two units (copies of their servers with a router of their own): with every fifth, 64
+models make 2,000 resources.
+"""
 
 MIB = 1024.0
 """KiB per MiB."""
@@ -54,7 +56,7 @@ MIB = 1024.0
 
 @dataclass(frozen=True)
 class StackCost:
-    """Measured cost of one stack; seconds are wall time."""
+    """Measured cost of rehearsing one stack: memory, and durations in wall seconds."""
 
     models: int
     nodes: int
@@ -69,7 +71,7 @@ class StackCost:
 
     @property
     def update_s_per_100(self) -> float:
-        """Seconds of the update per hundred resources."""
+        """Wall seconds of the update per hundred resources."""
         return self.update_s / self.resources * 100
 
     @property
@@ -80,7 +82,7 @@ class StackCost:
 
 @dataclass(frozen=True)
 class StackGrowth:
-    """Costs of stacks of growing size."""
+    """Costs of rehearsals of stacks of growing size."""
 
     costs: Sequence[StackCost]
 
@@ -108,7 +110,7 @@ class StackGrowth:
         return max(self.ratios) <= GROWTH_LIMIT
 
     def as_json(self) -> dict[str, object]:
-        """Return the growth as JSON-serializable data."""
+        """Return the costs and their growth as JSON-serializable data."""
         time_ratio, memory_ratio = (round(ratio, 3) for ratio in self.ratios)
         return {
             "basis": "measured",
@@ -121,8 +123,8 @@ class StackGrowth:
 
 
 def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, Any]:
-    """Return a stack with `models` models of one small unit each (every fifth has two), `nodes` GPU nodes, and system
-    nodes for the routers.
+    """Return a stack with `models` models of one small unit each (a copy of its servers with a router; every fifth
+    model has two), `nodes` GPU nodes, and system nodes for the routers.
     """
     stack = copy.deepcopy(dict(template))
     model = {**stack["models"][0], "topology": "1p-tp1-1d-tp1"}
@@ -257,8 +259,8 @@ def _sizes(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def main() -> None:
-    """Run the benchmark of the command line; exit with 1 if a resource costs more in a larger stack than the limit
-    allows.
+    """Rehearse the stacks of growing size that the command line selects; exit with 1 if a resource costs more in a
+    larger stack than the limit allows.
     """
     parser = argparse.ArgumentParser(
         prog="scripts/bench-scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -59,7 +59,7 @@ SIMULATED = "simulator://"
 
 @dataclass(frozen=True)
 class VictimPlace:
-    """Selection of a victim: pods with this label and value, the name of a container, and a part of its
+    """Selection of a program to kill: pods with this label and value, the name of a container, and a part of its
     command line.
     """
 
@@ -80,8 +80,8 @@ PLACES: dict[Victim, VictimPlace] = {
 }
 
 NODES: dict[Victim, float | None] = {"node that reboots": 20.0, "node that stays away": None}
-"""Seconds until a node without power is started again, by victim; None if it is started only when its pods run
-elsewhere.
+"""Wall seconds until a node that lost its power is started again, by victim; None if it is started only when its pods
+run elsewhere.
 """
 
 NODE_REQUESTS = 600
@@ -95,8 +95,8 @@ from etcd.
 
 @dataclass(frozen=True)
 class Loss:
-    """Consequences of one kill; seconds are wall time, measured. `longest_gap_s` is the longest time between two
-    completed answers.
+    """Consequences of killing one program under load; seconds are wall time, measured. `longest_gap_s` is the longest
+    time between two completed answers.
     """
 
     victim: Victim
@@ -108,7 +108,8 @@ class Loss:
 
 
 async def lose(victim: Victim, address: str, model: str, namespace: str) -> Loss:
-    """Send load to the model, kill the victim during it, and wait until it is ready again.
+    """Send requests to the model, kill the program or node `victim` meanwhile, wait until it is ready again, and return
+    the consequences.
 
     Raises:
         KitError: the victim doesn't exist, or isn't ready again in time.
@@ -264,7 +265,9 @@ def _containers(client: Client, place: VictimPlace) -> list[ContainerStatus]:
 
 
 def main(address: str, model: str, namespace: str, *victims: str) -> None:
-    """Print the consequences of each victim's kill as one JSON object per line."""
+    """Kill each program that serves a model, one after the other under load, and print the consequences as one JSON
+    object per line.
+    """
     try:
         for victim in VICTIMS:
             if victim in victims:

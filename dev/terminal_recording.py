@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 PICTURE = PROJECT / "docs" / "how-to" / "first-hour.svg"
 
 COLUMNS = 92
-"""Width of the terminal that commands see."""
+"""Width of the recorded terminal in characters."""
 
 COMMANDS = (
     "llmd-oke init --stack prod --region us-ashburn-1 --compartment ocid1.compartment.oc1..example --load 100",
@@ -44,7 +44,7 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class TimedLine:
-    """A line on the screen, and the second at which it appears."""
+    """Line on the recorded terminal, and the second at which it appears."""
 
     text: str
     at_s: float
@@ -52,7 +52,7 @@ class TimedLine:
 
 
 def recording(steps: Sequence[tuple[str, str]]) -> str:
-    """Return the SVG of commands and their outputs, one behind the other on one long screen."""
+    """Return an SVG that shows the commands and their outputs one below the other, each line appearing at its time."""
     lines = list(_lines(steps))
     width = round(2 * _MARGIN + COLUMNS * _CHARACTER)
     height = 2 * _MARGIN + len(lines) * _LINE_HEIGHT
@@ -97,7 +97,7 @@ def _folded(command: str) -> Iterator[str]:
 
 
 def recorded() -> str:
-    """Run the commands in a project of their own, as on a terminal, and return the recording."""
+    """Run the recorded commands in a new project, as on a terminal, and return the recording as SVG."""
     with tempfile.TemporaryDirectory() as home:
         project = Path(home).resolve() / "project"
         project.mkdir()

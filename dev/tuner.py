@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 RUNS = 5
-"""Number of runs, of which the fastest counts, since other work on the machine only adds time."""
+"""Number of runs of each measurement, of which the fastest counts, since other work on the machine only adds time."""
 
 PEER = "aiconfigurator"
 PEER_ARGUMENTS = (
@@ -29,7 +29,7 @@ PEER_LIMIT_S = 300
 
 @dataclass(frozen=True)
 class TunerFigure:
-    """Figure of the benchmark; `limit` is None for a figure without limit. `least` means that the limit is
+    """Measured figure of the tuner's speed; `limit` is None for a figure without limit. `least` means that the limit is
     a minimum.
     """
 
@@ -53,7 +53,7 @@ class TunerFigure:
 
 
 def main() -> int:
-    """Measure and print; return 1 if a limit is missed, else 0."""
+    """Measure the tuner's speed and print the figures; return 1 if one misses its limit, else 0."""
     figures = measured()
     if "--json" in sys.argv[1:]:
         print(json.dumps([{**asdict(figure), "met": figure.met} for figure in figures], indent=2))
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def measured() -> list[TunerFigure]:
-    """Measure all figures in CPU time, which other work on the machine doesn't affect."""
+    """Measure all figures of the tuner's speed, in CPU time, which other work on the machine doesn't affect."""
     matplotlib_s = _cpu_s(lambda: importlib.import_module("matplotlib.backends.backend_svg"))
     from llmd_oke.catalogue.latency_figures import known_figures  # noqa: PLC0415
     from llmd_tuner import charts, ranking, search_inputs  # noqa: PLC0415 - after the clock has started
