@@ -31,7 +31,7 @@ Servicer: Any = provider_pb2_grpc.ResourceProviderServicer
 add_servicer: Any = provider_pb2_grpc.add_ResourceProviderServicer_to_server  # pyright: ignore[reportUnknownVariableType]
 Stub: Any = provider_pb2_grpc.ResourceProviderStub
 Message: TypeAlias = Any
-"""Protobuf message of generated code, or a gRPC context."""
+"""Type of protobuf messages of generated code, and of gRPC contexts."""
 
 # Constants of the protocol: sdk/go/common/resource/properties.go and plugin/rpc.go of pulumi/pulumi.
 SIGNATURE_KEY: Final = "4dabf18193072939515e22adb298388d"
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PluginServer:
-    """Running plug-in server on a port of 127.0.0.1. `_cancel` ends the waits in progress."""
+    """Running gRPC server of a plug-in on a port of 127.0.0.1. `_cancel` ends the waits in progress."""
 
     port: int
     _grpc: Any
@@ -115,7 +115,7 @@ def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class PluginServicer(Servicer):
-    """Methods that all stand-in plug-ins share: the plug-in's version, and a configuration check that accepts
+    """gRPC methods that all stand-in plug-ins share: the plug-in's version, and a configuration check that accepts
     everything.
     """
 
@@ -125,7 +125,7 @@ class PluginServicer(Servicer):
 
     @property
     def engine_version(self) -> str:
-        """Version that the engine compares with the version of the program's library."""
+        """Version that the plug-in reports; the engine compares it with the version of the program's library."""
         return self.version
 
     def Handshake(self, request: Message, context: Message) -> None:
@@ -175,7 +175,7 @@ def property_diff(change: PropertyChangeKind, *, replaces: bool, of_inputs: bool
 
 
 def naming_of(request: Message) -> Naming:
-    """Return the parts of the automatic name that the engine requests in a Check."""
+    """Return the parts of an automatic name for a resource that a Check request of the engine contains."""
     allowed = request.autonaming.mode != provider.CheckRequest.AutonamingOptions.DISABLE
     return Naming(request.name, request.randomSeed, request.autonaming.proposed_name, allowed)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeGuard
 
 JsonObject: TypeAlias = dict[str, Any]
-"""JSON object of the service behind a plug-in (Kubernetes or OCI), or a part of such an object."""
+"""Type of a JSON object of the service behind a plug-in (Kubernetes or OCI), or of a part of such an object."""
 
 
 class Unknown(enum.Enum):
@@ -51,11 +51,11 @@ class PropertyChangeKind(enum.Enum):
 
 
 class OperationRefusal(Exception):
-    """An operation failed without any effect that the engine must record."""
+    """An operation on a resource failed without any effect that the engine must record."""
 
 
 class InitFailed(Exception):
-    """An object exists but isn't, or isn't yet, in the state that the program asked for.
+    """A resource exists but isn't, or isn't yet, in the state that the program asked for.
 
     The engine records `properties` (and, after a Read, `inputs`) and sends an Update in the next run, even without
     changes.

@@ -24,10 +24,10 @@ from llmd_rehearsal.programs import LocalProgram, refusal
 
 EXECUTABLE: Final = "pulumi-resource-kubernetes"
 ANSWER_TIMEOUT_S: Final = 20.0
-"""Seconds that a plug-in on PATH may take to start and report its version; the real one takes one second."""
+"""Seconds that a Kubernetes plug-in on PATH may take to start and report its version; the real one takes one second."""
 
 SERVER: Final = "https://get.pulumi.com/releases/plugins"
-"""Base URL from which the engine fetches Pulumi's own plug-ins, for real deployments too."""
+"""Base URL from which Pulumi's engine downloads Pulumi's own plug-ins, for real deployments too."""
 
 _FETCH_TIMEOUT_S = 300.0
 

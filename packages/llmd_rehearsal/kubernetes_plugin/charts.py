@@ -26,7 +26,7 @@ class ChartModule(Entry):
     folder: str
 
     def path(self) -> Path:
-        """Return the path of the folder, which may not exist."""
+        """Return the path of the folder with the chart or definitions, which may not exist."""
         return module_folder(self.name, self.version) / self.folder
 
 
@@ -54,24 +54,24 @@ class ChartSource(Entry):
         )
 
     def folder(self) -> Path:
-        """Return the path of the chart's folder, which may not exist."""
+        """Return the path of the chart's folder on this machine, which may not exist."""
         return self.module.path() if self.module else values_folder() / "rehearsal" / "charts" / self.stand_in
 
     def modules(self) -> list[ChartModule]:
-        """Return the Go modules with the chart and its definitions."""
+        """Return the Go modules that contain the chart and its CustomResourceDefinitions."""
         return [module for module in (self.module, self.definitions) if module]
 
 
 @cache
 def sources() -> tuple[ChartSource, ...]:
-    """Return all charts of `values/rehearsal/charts.yaml`."""
+    """Return all charts that rehearsals have, from `values/rehearsal/charts.yaml`."""
     rows: list[Any] = read_yaml(values_folder() / "rehearsal" / "charts.yaml")["charts"]
     return tuple(ChartSource.model_validate(row) for row in rows)
 
 
 @contextmanager
 def chart(reference: str, repository: str, version: str) -> Generator[Path]:
-    """Yield a temporary folder with the chart, its definitions and its version.
+    """Yield a temporary folder with the chart that a program refers to, its definitions and its version.
 
     The reference may also be a folder on this machine, which is yielded itself.
 
@@ -100,7 +100,7 @@ def chart(reference: str, repository: str, version: str) -> Generator[Path]:
 
 
 def chart_version(reference: str, repository: str, version: str) -> str:
-    """Return the version in the chart's `Chart.yaml`.
+    """Return the version in the `Chart.yaml` of the chart that a program refers to.
 
     Raises:
         OperationRefusal: rehearsals have no such chart, or its folder is missing.

@@ -26,7 +26,7 @@ CONFLICT_RETRIES: Final = 5
 
 
 class Unreachable(Exception):
-    """No API server answers at the address; `cause` is the reason."""
+    """No Kubernetes API server answers at the address; `cause` is the reason."""
 
     def __init__(self, server: str, cause: str) -> None:
         super().__init__(f"no Kubernetes API server answers at {server}: {cause}")
@@ -35,7 +35,7 @@ class Unreachable(Exception):
 
 
 class NoMatch(Exception):
-    """The API server doesn't serve the kind."""
+    """The API server doesn't serve a kind of objects."""
 
     def __init__(self, api_version: str, kind: str) -> None:
         super().__init__(f'no matches for kind "{kind}" in version "{api_version}"')
@@ -52,24 +52,24 @@ class ApiError(Exception):
 
     @property
     def not_found(self) -> bool:
-        """Tell whether the object, its namespace or its kind doesn't exist."""
+        """Tell whether the request failed because the object, its namespace or its kind doesn't exist."""
         return self.code == 404
 
     @property
     def exists(self) -> bool:
-        """Tell whether an object to create exists already."""
+        """Tell whether the request failed because the object to create exists already."""
         return self.reason == "AlreadyExists"
 
     @property
     def conflict(self) -> bool:
-        """Tell whether another field manager owns a field that the request sets, or the object's version is
-        outdated.
+        """Tell whether the request failed because another field manager owns a field that it sets, or because its
+        version of the object is outdated.
         """
         return self.reason == "Conflict"
 
     @property
     def forbidden(self) -> bool:
-        """Tell whether the credentials don't permit the request."""
+        """Tell whether the request failed because the credentials don't permit it."""
         return self.code == 403
 
 
@@ -87,7 +87,9 @@ class ApplyConflict(Exception):
 
 @dataclass(frozen=True)
 class Access:
-    """API server and credentials of a client: `cluster` and `user` are entries of a kubeconfig."""
+    """Address and credentials with which a client reaches an API server: `cluster` and `user` are entries of a
+    kubeconfig.
+    """
 
     cluster: JsonObject
     user: JsonObject
@@ -191,7 +193,7 @@ class ApiResource:
     namespaced: bool
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Return the path of the collection in a namespace, or, with `name`, the path of one object."""
+        """Return the REST path of the kind's collection in a namespace, or, with `name`, the path of one object."""
         inside = f"/namespaces/{namespace or 'default'}" if self.namespaced else ""
         return f"{self.prefix}{inside}/{self.plural}" + (f"/{name}" if name else "")
 
@@ -217,7 +219,7 @@ class Cluster:
         self._http.close()
 
     def probe(self) -> None:
-        """Request the API server's version.
+        """Check that the API server answers, by requesting its version.
 
         Raises:
             Unreachable: no API server answers.
@@ -269,7 +271,7 @@ class Cluster:
             return True
 
     def get(self, kind: ObjectKind, namespace: str, name: str) -> JsonObject:
-        """Return the live object."""
+        """Return the object of this kind with this name as the API server has it."""
         return self._on_object("GET", kind, namespace, name)
 
     def create(self, obj: JsonObject, *, dry_run: bool) -> JsonObject:
@@ -280,7 +282,7 @@ class Cluster:
         return self._on_object("POST", kind_of_object(obj), namespace_of(obj), "", params, obj)
 
     def replace(self, obj: JsonObject, *, manager: str, dry_run: bool) -> JsonObject:
-        """Replace the whole live object and return the API server's answer."""
+        """Replace a whole object at the API server and return the API server's answer."""
         params = {"fieldManager": manager, **_dry_run(dry_run)}
         return self._on_object("PUT", kind_of_object(obj), namespace_of(obj), name_of(obj), params, obj)
 
@@ -291,7 +293,7 @@ class Cluster:
         return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), params, obj, type_)
 
     def patch(self, obj: JsonObject, operations: list[JsonObject]) -> JsonObject:
-        """Apply a JSON patch to the live object and return the API server's answer."""
+        """Apply the operations of a JSON patch to an object and return the API server's answer."""
         kind, type_ = kind_of_object(obj), "application/json-patch+json"
         return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), {}, operations, type_)
 
@@ -301,8 +303,8 @@ class Cluster:
         self._on_object("DELETE", kind, namespace, name, {}, body)
 
     def on_latest(self, live: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
-        """Return the result of `change` on a live object; on a conflict with another writer, retry with the newest
-        version, at most `CONFLICT_RETRIES` times.
+        """Return the result of the write `change` on the object `live`; on a conflict with another writer, retry with
+        the newest version of the object, at most `CONFLICT_RETRIES` times.
         """
         for _ in range(CONFLICT_RETRIES):
             try:
@@ -318,8 +320,8 @@ class Cluster:
         return self._request("GET", path, {}, None, "application/json")
 
     def watch(self, resource: ApiResource, namespace: str, version: str, limit_s: int) -> Iterator[str]:
-        """Yield the lines of a watch from a resource version on, until the API server ends it after `limit_s`
-        seconds.
+        """Yield the lines of a watch of a collection, from a resource version on, until the API server ends it after
+        `limit_s` seconds.
         """
         params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(limit_s)}
         timeout = httpx2.Timeout(CONNECT_LIMIT_S, read=limit_s + 10)

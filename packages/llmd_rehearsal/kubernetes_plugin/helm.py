@@ -23,7 +23,7 @@ from llmd_rehearsal.kubernetes_plugin.sessions import KubernetesSession
 from llmd_rehearsal.plugin_values import UNKNOWN, InitFailed, OperationRefusal, Secret, Tree, without_secrets
 
 GRACE_S: Final = 30
-"""Seconds that a Helm process may take beyond the `--timeout` that it was given."""
+"""Seconds that a Helm process may take beyond its `--timeout` before it is killed."""
 POLL_S: Final = 0.2
 READ_LIMIT_S: Final = 60
 """Time limit in seconds of Helm commands that only read."""
@@ -35,7 +35,7 @@ class HelmError(Exception):
 
 @dataclass(frozen=True)
 class ReleaseMetadata:
-    """Metadata of an installed release, from `helm get metadata`."""
+    """Metadata of an installed Helm release, from `helm get metadata`."""
 
     name: str
     chart: str
@@ -48,8 +48,8 @@ class ReleaseMetadata:
 
 @dataclass(frozen=True)
 class Helm:
-    """Helm with one provider instance's access to the API server. `program` is Helm's path; if empty, Helm is taken
-    from PATH.
+    """Runner of Helm with one provider instance's access to the API server. `program` is Helm's path; if empty, Helm is
+    taken from PATH.
     """
 
     access: Access
@@ -57,7 +57,7 @@ class Helm:
     program: str = ""
 
     def install(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
-        """Install a release from the chart in `folder`.
+        """Install a Helm release from the chart in `folder`.
 
         Raises:
             HelmError: the installation failed.
@@ -65,7 +65,7 @@ class Helm:
         self._apply("install", name, namespace, folder, values, flags)
 
     def upgrade(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
-        """Upgrade a release to a new revision.
+        """Upgrade a Helm release to a new revision from the chart in `folder`.
 
         Raises:
             HelmError: the upgrade failed.
@@ -73,7 +73,7 @@ class Helm:
         self._apply("upgrade", name, namespace, folder, values, flags)
 
     def uninstall(self, name: str, namespace: str, timeout_s: int) -> None:
-        """Uninstall a release and wait until its objects are gone; do nothing if the release doesn't exist.
+        """Uninstall a Helm release and wait until its objects are gone; do nothing if the release doesn't exist.
 
         Raises:
             HelmError: the release couldn't be uninstalled within `timeout_s` seconds.
@@ -82,7 +82,7 @@ class Helm:
         self._run(["uninstall", name, "--namespace", namespace, *flags], timeout_s + GRACE_S)
 
     def metadata(self, name: str, namespace: str) -> ReleaseMetadata | None:
-        """Return Helm's metadata of a release; None if the release doesn't exist."""
+        """Return Helm's metadata of an installed release; None if the release doesn't exist."""
         try:
             text = self._run(["get", "metadata", name, "--namespace", namespace, "--output", "json"], READ_LIMIT_S)
         except HelmError as error:
@@ -231,11 +231,11 @@ class Releases:
     def create(
         self, session: KubernetesSession, inputs: dict[str, Tree], *, preview: bool
     ) -> tuple[str, dict[str, Tree]]:
-        """Install a release and return its id and state; in a preview the id is empty."""
+        """Install a Helm release and return its id and state for the engine; in a preview the id is empty."""
         return self._write("install", session, inputs, preview=preview)
 
     def update(self, session: KubernetesSession, inputs: dict[str, Tree], *, preview: bool) -> dict[str, Tree]:
-        """Upgrade a release to a new revision and return the new state."""
+        """Upgrade a Helm release to a new revision and return the new state for the engine."""
         return self._write("upgrade", session, inputs, preview=preview)[1]
 
     def _write(
@@ -253,14 +253,14 @@ class Releases:
     def read(
         self, session: KubernetesSession, state: dict[str, Tree], inputs: dict[str, Tree]
     ) -> dict[str, Tree] | None:
-        """Return the present state of a release; None if the release no longer exists."""
+        """Return the present state of a Helm release for the engine; None if the release no longer exists."""
         if not inputs:
             raise OperationRefusal("Helm releases can't be imported in this rehearsal")
         release = _Release.of(session, inputs, self.program)
         return None if release.metadata() is None else {**state, **release.state(inputs)}
 
     def delete(self, session: KubernetesSession, state: dict[str, Tree]) -> None:
-        """Uninstall a release and wait until its objects are gone."""
+        """Uninstall a Helm release and wait until its objects are gone."""
         release = _Release.of(session, {**state}, self.program)
         try:
             release.helm.uninstall(release.name, release.namespace, release.timeout_s)

@@ -49,7 +49,8 @@ _FORM: Final = re.compile(r"([+-]?[0-9.]+)(?:([KMGTPE]i)|([numkMGTPE]?)|[eE]([+-
 
 
 def normalized(obj: JsonObject, schemas: "Schemas | None") -> JsonObject:
-    """Return inputs in the form in which an API server would return them, so that equal inputs compare equal.
+    """Return a resource's inputs in the form in which an API server would return them, so that equal inputs compare
+    equal.
 
     Custom resources, and objects with unknown values, only lose the metadata that only a server may set. `schemas` is
     None if no API server answers.
@@ -89,14 +90,16 @@ def _definition(obj: JsonObject) -> JsonObject:
 
 
 def adopt_name(obj: JsonObject, old: JsonObject) -> JsonObject:
-    """Return the object with the automatic name of its predecessor `old`, if the program doesn't set a name."""
+    """Return an object of the program with the automatic name of its predecessor `old`, unless the program sets a
+    name.
+    """
     if is_named(obj) or not is_annotated_true(old, AUTONAMED):
         return obj
     return _autonamed(obj, name_of(old))
 
 
 def give_name(obj: JsonObject, naming: Naming) -> JsonObject:
-    """Return the object with a new automatic name, if the program doesn't set a name.
+    """Return an object of the program with a new automatic name, unless the program sets a name.
 
     Raises:
         OperationRefusal: the object uses `generateName`, or automatic names are disabled.

@@ -151,7 +151,7 @@ def namespace_of(obj: JsonObject) -> str:
 
 
 def is_named(obj: JsonObject) -> bool:
-    """Tell whether the program sets a name, even one whose value is unknown in a preview."""
+    """Tell whether the program sets the object's name, even to a value that is unknown in a preview."""
     return dig(obj, "metadata", "name") is UNKNOWN or bool(name_of(obj))
 
 
@@ -172,13 +172,15 @@ def is_annotated_true(obj: JsonObject, name: str) -> bool:
 
 
 def id_of(obj: JsonObject) -> str:
-    """Return the id that the engine records: `namespace/name`, or `name` for objects without a namespace."""
+    """Return the id of an object that the engine records: `namespace/name`, or `name` for objects without a
+    namespace.
+    """
     namespace = namespace_of(obj)
     return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
 
 
 def split_id(id_: str) -> tuple[str, str]:
-    """Return namespace (empty if there is none) and name from an id."""
+    """Return namespace (empty if there is none) and name from an object's id."""
     namespace, _, name = id_.rpartition("/")
     return namespace, name
 
@@ -285,7 +287,7 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, state: dict[str, Tree]) -> "Checkpoint":
-        """Return the parts of a recorded state; parts that the state doesn't have are empty."""
+        """Return the parts of a state that the engine recorded; parts that the state doesn't have are empty."""
         live = to_object(state)
         inputs: Any = live.pop(INPUTS, None) or {}
         version: str = live.pop(INITIAL_API_VERSION, None) or inputs.get("apiVersion") or ""
@@ -293,7 +295,7 @@ class Checkpoint:
         return cls(inputs, live, version, manager)
 
     def tree(self, secrets_of: dict[str, Tree]) -> dict[str, Tree]:
-        """Return the state to record, with the values marked secret that are secret in `secrets_of`."""
+        """Return the state for the engine to record, with the values marked secret that are secret in `secrets_of`."""
         return {
             **_to_tree(self.live, secrets_of),
             INPUTS: _to_tree(self.inputs, secrets_of),

@@ -110,7 +110,7 @@ def check(
 
 @dataclass(frozen=True)
 class ObjectPropertyChange:
-    """Change of one property, and whether the change requires the object's replacement."""
+    """Change of one property of an object, and whether the change requires the object's replacement."""
 
     path: Path
     change: PropertyChangeKind
@@ -118,7 +118,9 @@ class ObjectPropertyChange:
 
     @property
     def name(self) -> str:
-        """Path of the property in the engine's notation: `spec.ports[0].name`, `metadata.annotations["a.b/c"]`."""
+        """Path of the changed property in the engine's notation: `spec.ports[0].name`,
+        `metadata.annotations["a.b/c"]`.
+        """
         name = ""
         for part in self.path:
             if isinstance(part, int):
@@ -133,7 +135,7 @@ class ObjectPropertyChange:
 
 @dataclass(frozen=True)
 class ObjectDiff:
-    """Changes that an update would make; `replaces` are the paths of changes that require a new object."""
+    """Changes that an update would make to an object; `replaces` are the paths of changes that require a new object."""
 
     differences: Sequence[ObjectPropertyChange]
     replaces: Sequence[str]
@@ -198,7 +200,7 @@ def replacing_fields(kind: ObjectKind, obj: JsonObject, flags: frozenset[str]) -
 
 
 def without_ignored(changes: Sequence[ObjectPropertyChange], ignored: Sequence[str]) -> list[ObjectPropertyChange]:
-    """Return the differences that are neither at an ignored path nor below one."""
+    """Return the property differences that are neither at a path in `ignored` nor below one."""
     return [
         difference
         for difference in changes
@@ -247,7 +249,7 @@ def _has(value: Any, pattern: Path) -> bool:
 
 @dataclass(frozen=True)
 class WriteRequest:
-    """Create or update request of the engine."""
+    """Request of the engine to create or update an object."""
 
     urn: str
     kind: ObjectKind
@@ -258,7 +260,9 @@ class WriteRequest:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """Id and state for the engine to record. In a preview the id is empty; the state may be the inputs alone."""
+    """Id and state of a written object for the engine to record. In a preview the id is empty; the state may be the
+    inputs alone.
+    """
 
     id: str
     state: dict[str, Tree]
@@ -269,7 +273,7 @@ class _UnpredictableError(Exception):
 
 
 def create(session: KubernetesSession, request: WriteRequest) -> WriteResult:
-    """Create an object, wait until it is ready, and return its id and state.
+    """Create a Kubernetes object, wait until it is ready, and return its id and state.
 
     Raises:
         InitFailed: the object was created and didn't become ready.
@@ -345,7 +349,7 @@ def _with_retries(make: Callable[[], JsonObject], session: KubernetesSession, re
 def update(
     session: KubernetesSession, request: WriteRequest, state: dict[str, Tree], ignored: Sequence[str]
 ) -> WriteResult:
-    """Update an object, wait until it is ready, also if it is unchanged, and return its id and state.
+    """Update a Kubernetes object, wait until it is ready, also if it is unchanged, and return its id and state.
 
     Raises:
         InitFailed: the API server refused the update, or the object didn't become ready.
@@ -438,7 +442,7 @@ def _live_after(
 
 
 def delete(session: KubernetesSession, kind: ObjectKind, id_: str, state: dict[str, Tree], timeout_s: float) -> None:
-    """Delete an object and wait until it is gone; do nothing if the object doesn't exist.
+    """Delete a Kubernetes object and wait until it is gone; do nothing if the object doesn't exist.
 
     Raises:
         InitFailed: the object still exists at the time limit.
@@ -490,7 +494,9 @@ def must_force(live: JsonObject, *, preview: bool) -> bool:
 
 
 def take_over_fields(live: JsonObject, manager: str) -> list[JsonObject] | None:
-    """Return the managed fields after `manager` took over those of `_TAKEN_OVER`; None if there are none of these."""
+    """Return an object's managed fields after `manager` took over the fields of earlier field managers (`_TAKEN_OVER`,
+    such as kubectl); None if those own no fields.
+    """
     entries = _managed_fields(live)
     recorded = next((entry for entry in entries if entry["manager"] == manager and entry["operation"] == "Apply"), None)
     of_objects = [entry for entry in entries if entry is not recorded and not entry.get("subresource")]
@@ -545,8 +551,8 @@ def _union(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def read(
     session: KubernetesSession, kind: ObjectKind, id_: str, state: dict[str, Tree], inputs: dict[str, Tree]
 ) -> tuple[dict[str, Tree], dict[str, Tree]] | None:
-    """Return state and inputs of the live object; None if the object doesn't exist. The inputs are limited to the
-    fields of the recorded inputs; without any (in `get` and `import`), all fields are inputs.
+    """Return state and inputs of an object as it is at present; None if the object doesn't exist. The inputs are
+    limited to the fields of the recorded inputs; without any (in `get` and `import`), all fields are inputs.
 
     Raises:
         InitFailed: the object exists and isn't ready.
@@ -588,7 +594,7 @@ def _as_inputs(live: JsonObject) -> JsonObject:
 
 
 def invoke(token: str, arguments: dict[str, Tree]) -> dict[str, Tree]:
-    """Return the result of `kubernetes:yaml:decode`, the only function."""
+    """Return the result of a call to `kubernetes:yaml:decode`, the only function that the stand-in plug-in has."""
     if token != DECODE_YAML:
         raise OperationRefusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in has {DECODE_YAML}")
     documents = yaml.safe_load_all(str(arguments.get("text") or ""))

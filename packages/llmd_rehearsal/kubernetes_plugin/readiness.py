@@ -64,7 +64,9 @@ READY: Final = Readiness(ready=True)
 
 @dataclass(frozen=True)
 class WaitLimits:
-    """Time limits of waits in seconds, with the defaults of the real plug-in."""
+    """Time limits in seconds of waits for objects to become ready or to be deleted, with the defaults of the real
+    Kubernetes plug-in.
+    """
 
     ready_s: float = 600
     settle_s: float = 10
@@ -336,4 +338,6 @@ WAITS: Final[Mapping[str, Wait]] = {
     "v1/Secret": Wait(secret, fixed_limit=lambda limits: limits.token_s, checked_on_read=False),
     "v1/Service": Wait(service, watched=(_ENDPOINTS,)),
 }
-"""Waits by kind. Objects of other kinds are ready as soon as the API server has stored them."""
+"""Conditions for which creations and updates wait, by kind. Objects of other kinds are ready as soon as the API server
+has stored them.
+"""

@@ -34,7 +34,7 @@ _DELETE_UNREACHABLE: Final = (
 
 @dataclass(frozen=True)
 class ProviderSettings:
-    """Options of one provider instance. `kubeconfig` is a path or the text of a kubeconfig."""
+    """Options of one instance of the Kubernetes provider. `kubeconfig` is a path or the text of a kubeconfig."""
 
     kubeconfig: str
     context: str = ""
@@ -44,7 +44,7 @@ class ProviderSettings:
 
     @classmethod
     def parse(cls, arguments: dict[str, Tree]) -> "ProviderSettings":
-        """Return the options from the arguments of a Configure call, where booleans are texts.
+        """Return the provider's options from the arguments of a Configure call, where booleans are texts.
 
         Raises:
             OperationRefusal: an option isn't supported in rehearsals.
@@ -143,7 +143,7 @@ class KubernetesSession:
 
     @property
     def skips_unreachable(self) -> bool:
-        """Tell whether objects count as deleted because no API server answers and the program set
+        """Tell whether objects count as deleted because no API server answers and the program set the provider's option
         `deleteUnreachable`.
         """
         return self.connection is None and "deleteUnreachable" in self.settings.flags
@@ -159,7 +159,7 @@ class KubernetesSession:
         return self.connection is not None and self.connection.cluster.serves(kind)
 
     def for_write(self) -> Cluster:
-        """Return the API server's client for a write.
+        """Return the client of the API server by which objects are written.
 
         Raises:
             OperationRefusal: no API server answers.
@@ -167,7 +167,7 @@ class KubernetesSession:
         return self._connected(f"configured Kubernetes cluster is unreachable: {self.unreachable}").cluster
 
     def for_delete(self) -> Cluster:
-        """Return the API server's client for a deletion.
+        """Return the client of the API server by which objects are deleted.
 
         Raises:
             OperationRefusal: no API server answers.
@@ -175,7 +175,7 @@ class KubernetesSession:
         return self._connected(f"configured Kubernetes cluster is unreachable. {_DELETE_UNREACHABLE}").cluster
 
     def for_read(self) -> Cluster:
-        """Return the API server's client for a read.
+        """Return the client of the API server by which objects are read.
 
         Raises:
             OperationRefusal: no API server answers.
@@ -209,7 +209,7 @@ class Sessions:
         self._latest: KubernetesSession | None = None
 
     def configure(self, peer: str, settings: ProviderSettings) -> None:
-        """Configure the provider instance of a gRPC connection."""
+        """Create the provider instance of an engine's gRPC connection with these settings."""
         session = self._session(settings)
         with self._lock:
             self._sessions[peer] = self._latest = session
@@ -217,7 +217,8 @@ class Sessions:
                 self._sessions.pop(next(iter(self._sessions)))
 
     def of(self, peer: str) -> KubernetesSession:
-        """Return the provider instance of a gRPC connection; for an unknown connection, the latest configured instance.
+        """Return the provider instance of an engine's gRPC connection; for an unknown connection, the latest configured
+        instance.
 
         Raises:
             OperationRefusal: no instance was configured.
@@ -229,14 +230,14 @@ class Sessions:
         return session
 
     def cancel(self, peer: str) -> None:
-        """End all waits of the provider instance of a gRPC connection."""
+        """End all waits of the provider instance of an engine's gRPC connection."""
         with self._lock:
             session = self._sessions.get(peer)
         if session is not None:
             session.cancelled.set()
 
     def cancel_all(self) -> None:
-        """End all waits of all provider instances."""
+        """End all waits of all provider instances of the plug-in."""
         with self._lock:
             for session in self._sessions.values():
                 session.cancelled.set()

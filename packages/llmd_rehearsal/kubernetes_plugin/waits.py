@@ -84,7 +84,9 @@ class Informer:
         threading.Thread(target=self._run, name=f"informer {resource.plural}", daemon=True).start()
 
     def subscribe(self, changed: threading.Event) -> bool:
-        """Register an event that is set at every change of the collection; return False if the informer has ended."""
+        """Register an event that is set at every change of the collection; return False if the informer has ended
+        already.
+        """
         with self._lock:
             if not self._ended:
                 self._subscribers.add(changed)
@@ -228,7 +230,7 @@ class _PendingWait:
 
 @dataclass(frozen=True)
 class Waiter:
-    """Waiter for objects of one API server; setting `cancelled` ends all of its waits."""
+    """Waiter until objects of one API server are ready or gone; setting `cancelled` ends all of its waits."""
 
     cluster: Cluster
     informers: Informers

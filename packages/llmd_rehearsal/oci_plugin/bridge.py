@@ -211,7 +211,7 @@ class ResourceDiff:
 
 
 def compare(resource: ResourceType, state: JsonObject, news: JsonObject, ignored: frozenset[str]) -> ResourceDiff:
-    """Return the differences between a recorded state and new inputs, except at ignored paths.
+    """Return the differences between a resource's recorded state and its new inputs, except at ignored paths.
 
     Changes of computed properties count only if another property changes too. A resource with a name that the program
     sets is deleted before its replacement is created, because the names would collide.
@@ -325,7 +325,9 @@ def _in_list(path: str, schema: Property | None, old: list[Any], new: list[Any])
 
 
 def meta(resource: ResourceType) -> str:
-    """Return the JSON text that the Terraform bridge records in a resource's state, with the resource's timeouts."""
+    """Return the JSON text `__meta` that the Terraform bridge records in a resource's state, with the resource's
+    timeouts.
+    """
     limit = int(resource.timeout_s * _NANOSECONDS)
     timeouts = {"create": limit, "delete": limit, "update": limit}
     return json.dumps({"_new_extra_shim": {}, _TIMEOUTS: timeouts}, separators=(",", ":"))
@@ -386,8 +388,8 @@ def with_computed(schema: Property | None, value: Any, old: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class FailedRequest:
-    """Failed request, from which terraform-provider-oci's error messages are built; `operation` is `create`, `update`
-    or `delete`.
+    """Failed request to OCI, from which terraform-provider-oci's error messages are built; `operation` is `create`,
+    `update` or `delete`.
     """
 
     resource: ResourceType

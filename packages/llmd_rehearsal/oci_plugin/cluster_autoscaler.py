@@ -33,7 +33,9 @@ ADD_ON: Final = "ClusterAutoscaler"
 STATUS_NAMESPACE: Final = "kube-system"
 STATUS_NAME: Final = "cluster-autoscaler-status"
 SHORTEST_PAUSE_S: Final = 0.25
-"""Shortest wall time in seconds between two evaluations of the cluster, whatever the time scale."""
+"""Shortest wall time in seconds between two evaluations by the simulated cluster autoscaler, whatever the time
+scale.
+"""
 _TAINT: Final = "ToBeDeletedByClusterAutoscaler"
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
@@ -53,7 +55,7 @@ class AutoscalerDurations(Entry):
 
 @cache
 def figures() -> AutoscalerDurations:
-    """Return the durations of `values/rehearsal/cluster-autoscaler.yaml`."""
+    """Return the simulated cluster autoscaler's durations, from `values/rehearsal/cluster-autoscaler.yaml`."""
     return required_entry("rehearsal", "cluster-autoscaler", AutoscalerDurations)
 
 
@@ -96,7 +98,9 @@ def _duration_s(text: str | None) -> float:
 
 @dataclass(frozen=True)
 class PodRequest:
-    """Scheduling properties of a pod; `node` is empty for a pod that isn't bound yet."""
+    """Resources and scheduling constraints of a pod, by which the cluster autoscaler decides; `node` is empty for a pod
+    that isn't bound yet.
+    """
 
     namespace: str
     name: str

@@ -50,7 +50,7 @@ class Property:
         return self.kind in _SCALARS
 
     def empty(self) -> Any:
-        """Return the value that OCI answers for an unset property."""
+        """Return the value that OCI answers for a property of this kind that isn't set."""
         match self.kind:
             case "list":
                 return []
@@ -66,10 +66,10 @@ class Property:
 
 @dataclass(frozen=True)
 class ResourceType:
-    """Resource type of the OCI plug-in.
+    """Resource type of the OCI provider.
 
-    `timeout_s` is the plug-in's time limit in seconds for operations at OCI. `replaced_through_meta` are paths whose
-    change requires a replacement that the plug-in reports as a change of `__meta`.
+    `timeout_s` is the provider's time limit in seconds for operations at OCI. `replaced_through_meta` are paths whose
+    change requires a replacement that the OCI plug-in reports as a change of `__meta`.
     """
 
     token: str
@@ -150,7 +150,9 @@ def _property(path: str, row: str | dict[str, Any], ways: dict[str, Any]) -> Pro
 
 
 def snake(name: str) -> str:
-    """Return a property's name in terraform-provider-oci, which the plug-in's messages use."""
+    """Return a property's name as terraform-provider-oci writes it (`display_name`), for the messages of the OCI
+    plug-in.
+    """
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 

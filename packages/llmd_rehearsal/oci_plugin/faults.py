@@ -45,7 +45,7 @@ class Fault(enum.StrEnum):
     fails is deleted with all its nodes; other resources are kept without the missing nodes.
     """
     NODE_NEVER_JOINS = "node-never-joins"
-    """Instances are launched and never join the cluster as nodes."""
+    """Instances of a node pool are launched but never join the cluster as nodes."""
     LATE_FAILURE = "late-failure"
     """OCI accepts the request and the work fails later; the resource is in state FAILED. A cluster, node pool or add-on
     whose creation fails is deleted.
@@ -67,9 +67,9 @@ class Fault(enum.StrEnum):
     DEAD_GPU = "dead-gpu"
     """Fault of a node: one GPU isn't visible."""
     WRONG_GID = "wrong-gid"
-    """Fault of a node: one port's GID is of RoCE v1."""
+    """Fault of a node: the GID of one RDMA port is of RoCE v1."""
     MISSING_VIRTUAL_FUNCTION = "missing-vf"
-    """Fault of a node: pods get one virtual function less than they request."""
+    """Fault of a node: pods get one RDMA virtual function less than they request."""
     SLOW_GPU = "slow-gpu"
     """Fault of a node: one GPU copies and multiplies at a quarter of its usual rate."""
     MISSING_DISK = "missing-disk"
@@ -87,7 +87,9 @@ class Fault(enum.StrEnum):
 
 
 NODE = "Node"
-"""Value of `resource` for faults of nodes. Pods that use all GPUs of the node, or the exporters, show these faults."""
+"""Value of a fault rule's `resource` for faults of nodes. Pods that use all GPUs of the node, or the exporters, show
+these faults.
+"""
 
 NODE_FAULTS = (
     *(Fault.SLOW_LINK, Fault.DEAD_GPU, Fault.WRONG_GID, Fault.MISSING_VIRTUAL_FUNCTION),
@@ -161,7 +163,7 @@ class _FaultsFile(Entry):
 
 
 class Faults:
-    """Rules of a fault file, which may be missing, with a count of each rule's applications."""
+    """Rules of a fault file, which may be missing, with a count of how often each rule was applied."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -169,7 +171,8 @@ class Faults:
         self._counts: dict[FaultRule, int] = {}
 
     def take(self, resource: str, names: Sequence[str], operation: str) -> FaultRule | None:
-        """Return the rule that applies to a request, None if no rule does; a returned rule has been applied once more.
+        """Return the fault rule that applies to a request, None if no rule does; a returned rule counts as applied once
+        more.
 
         Raises:
             OperationRefusal: the fault file is invalid.

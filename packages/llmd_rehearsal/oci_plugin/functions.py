@@ -24,7 +24,7 @@ class FunctionCall:
 
     @property
     def facts(self) -> OciRegion:
-        """Fixed data of the simulated region."""
+        """Fixed data of the simulated OCI region: resource types, shapes, images and limits."""
         return region_facts()
 
     @property

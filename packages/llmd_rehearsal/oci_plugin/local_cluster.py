@@ -44,22 +44,22 @@ class LocalNodeControl(Protocol):
     """Interface for adding and removing the local cluster's nodes."""
 
     def add(self, nodes: Sequence[NodeConfig]) -> None:
-        """Register nodes; leave existing nodes unchanged."""
+        """Register nodes in the local cluster; leave existing nodes unchanged."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a node; do nothing if it doesn't exist."""
+        """Remove a node from the local cluster; do nothing if it doesn't exist."""
         ...
 
 
 class AgentNodes:
-    """Client of the node agent's control API."""
+    """Client of the node agent's HTTP API, by which the stand-in for OCI adds and removes nodes."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx2.Client(base_url=url, timeout=AGENT_LIMIT_S, trust_env=False)
 
     def add(self, nodes: Sequence[NodeConfig]) -> None:
-        """Register nodes; leave existing nodes unchanged.
+        """Register nodes in the local cluster; leave existing nodes unchanged.
 
         Raises:
             WorkRequestFailed: the node agent refuses or doesn't answer.
@@ -67,7 +67,7 @@ class AgentNodes:
         self._request("POST", "/nodes", {"nodes": [node.model_dump(exclude_none=True) for node in nodes]})
 
     def remove(self, name: str) -> None:
-        """Remove a node; do nothing if it doesn't exist.
+        """Remove a node from the local cluster; do nothing if it doesn't exist.
 
         Raises:
             WorkRequestFailed: the node agent refuses or doesn't answer.
@@ -123,7 +123,8 @@ class LocalAddOns:
         return content.delay_s if content else 0
 
     def install(self, name: str, configurations: Mapping[str, str]) -> None:
-        """Install an add-on or change its configuration, without waiting for its pods, as OKE does.
+        """Install an OKE add-on in the local cluster or change its configuration, without waiting for its pods, as OKE
+        does.
 
         Raises:
             KitError: Helm failed.
@@ -143,7 +144,7 @@ class LocalAddOns:
             raise KitError(f"The add-on {name} can't be installed: {error}") from error
 
     def remove(self, name: str) -> None:
-        """Uninstall an add-on except for its CustomResourceDefinitions; do nothing if it isn't installed.
+        """Uninstall an OKE add-on except for its CustomResourceDefinitions; do nothing if it isn't installed.
 
         Raises:
             KitError: Helm failed.
@@ -209,8 +210,8 @@ class AddOnController(Protocol):
 
 
 class ClusterAddOns:
-    """Add-ons of the local cluster. As in OKE, an add-on counts as active before it is installed. `controllers` are the
-    add-ons that act on OCI themselves, by name.
+    """All OKE add-ons of the local cluster. As in OKE, an add-on counts as active before it is installed. `controllers`
+    are the add-ons that act on OCI themselves, by name.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class ClusterAddOns:
         self._desired: dict[str, Mapping[str, str]] = {}
 
     def install(self, name: str, configurations: Mapping[str, str]) -> None:
-        """Start to install an add-on, or to change its configuration, in a thread; failures are logged."""
+        """Start to install an OKE add-on, or to change its configuration, in a thread; failures are logged."""
         if controller := self._controllers.get(name):
             controller.configure(configurations)
             return
@@ -235,7 +236,7 @@ class ClusterAddOns:
         threading.Thread(target=self._install, args=(name, configurations), name=f"add-on {name}", daemon=True).start()
 
     def remove(self, name: str) -> None:
-        """Remove an add-on; do nothing if it isn't installed.
+        """Remove an OKE add-on; do nothing if it isn't installed.
 
         Raises:
             WorkRequestFailed: Helm can't uninstall the add-on.
@@ -251,8 +252,8 @@ class ClusterAddOns:
                 raise WorkRequestFailed(str(error)) from error
 
     def cancel_all(self) -> None:
-        """Wait for the installation in progress and prevent further ones, because the cluster is deleted with its
-        add-ons.
+        """Wait for the installation of an add-on in progress and prevent further ones, because the cluster is deleted
+        with its add-ons.
         """
         for controller in self._controllers.values():
             controller.remove()
@@ -306,13 +307,13 @@ class EtcdStore:
         self._own: frozenset[str] | None = None
 
     def snapshot(self) -> None:
-        """Record the keys that exist before the first cluster is created: the API server's own objects."""
+        """Record the keys in etcd before the first cluster is created: those of the API server's own objects."""
         with self._lock:
             if self._own is None:
                 self._own = frozenset(self._keys())
 
     def restore(self) -> None:
-        """Delete all objects that `snapshot` didn't record.
+        """Delete all objects in etcd that `snapshot` didn't record.
 
         Raises:
             WorkRequestFailed: etcd doesn't answer.

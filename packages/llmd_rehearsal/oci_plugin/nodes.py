@@ -32,9 +32,9 @@ from llmd_rehearsal.plugin_values import JsonObject, dig
 GIB_PER_OCPU: Final = 16
 """Default memory of a flexible shape in GiB per OCPU (OCI documentation, Flexible Shapes)."""
 DISK: Final = "1Ti"
-"""Ephemeral storage for pods on every simulated machine."""
+"""Ephemeral storage that every simulated machine has for pods, as a Kubernetes quantity."""
 MAX_PODS: Final = 110
-"""Default limit of pods on a node (kubelet's)."""
+"""Default limit of pods on a node, as in kubelet."""
 _CYCLED_FOR = (
     "initialNodeLabels",
     "nodeShape",
@@ -143,7 +143,7 @@ class Machines:
         return after
 
     def detach(self, record: ResourceRecord, machine_id: str) -> None:
-        """End one machine of a resource, which then has one machine less until `converge` is called."""
+        """End one machine of a pool, which then has one machine less until `converge` is called."""
         self._remove([machine for machine in record.machines if machine["id"] == machine_id])
         with self._lock:
             now = self._records.get(record.id) or record
@@ -246,7 +246,7 @@ class BootConfig:
 
 @dataclass(frozen=True)
 class MachineSpec:
-    """Number and properties of a resource's machines.
+    """Number and properties of the machines that an OCI resource has.
 
     `alone`: the resource is itself a machine, so that the node's name is the resource's name without a number.
     """
@@ -358,7 +358,8 @@ def _dns_label(name: str) -> str:
 
 
 def read_boot(metadata: Mapping[str, Any], *, self_managed: bool = False) -> BootConfig:
-    """Return labels and taints from an instance's metadata: from user data and kubelet arguments.
+    """Return the labels and taints with which an instance registers as a node, from its metadata: user data and kubelet
+    arguments.
 
     A node of a pool gets the cluster's address from OKE, and runs OKE's own script without user data. A self-managed
     node must have both in its metadata and script.

@@ -46,10 +46,12 @@ from llmd_rehearsal.oci_plugin.rules import ServiceRequest, check_request, requi
 from llmd_rehearsal.plugin_values import InitFailed, JsonObject
 
 RETRY_S: Final = 600.0
-"""Time limit in seconds of terraform-provider-oci's retries after `TooManyRequests` (`retry_duration_seconds`)."""
+"""Time limit in seconds for which terraform-provider-oci retries after `TooManyRequests` (`retry_duration_seconds`)."""
 RETRY_PAUSE_S: Final = 10.0
 NETWORK_RETRY_S: Final = 120.0
-"""Time limit in seconds of terraform-provider-oci's retries without an answer (internal/tfresource/retry.go)."""
+"""Time limit in seconds for which terraform-provider-oci retries requests without an answer
+(internal/tfresource/retry.go).
+"""
 SLOW_FACTOR: Final = 5.0
 """Factor on the duration of OCI's work under the fault `slow`."""
 OCI_TAGS: Final = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
@@ -57,7 +59,7 @@ OCI_TAGS: Final = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
 identity_domains_dynamic_resource_group_test.go ignores `schemas`).
 """
 ENHANCED_UPGRADES: Final = 2
-"""Number of newer Kubernetes versions in a cluster's `availableKubernetesUpgrades`."""
+"""Number of newer Kubernetes versions that a simulated cluster offers in `availableKubernetesUpgrades`."""
 _DELETED_AFTER_FAILURE: Final = frozenset({"Cluster", "NodePool", "Addon"})
 """Types of resources that the OCI plug-in deletes if their creation fails (terraform-provider-oci, `Create` of these
 resources). The engine has recorded the id by then, so that updates fail until a refresh finds the resource gone.
@@ -110,7 +112,8 @@ class Operations:
     _admission: threading.Lock = field(default_factory=threading.Lock)
 
     def create(self, request: ResourceRequest) -> JsonObject:
-        """Create a resource, wait until it is active, and return its state; `id` in the state is the OCID.
+        """Create an OCI resource, wait until it is active, and return its state for the engine; `id` in the state is
+        the OCID.
 
         Raises:
             OperationRefusal: OCI refused the request; nothing was created.
@@ -162,8 +165,8 @@ class Operations:
         return record
 
     def update(self, id_: str, state: JsonObject, request: ResourceRequest) -> JsonObject:
-        """Change a resource, wait until it is active, and return its state. The inputs may be unchanged after a failed
-        update.
+        """Change an OCI resource, wait until it is active, and return its state for the engine. The inputs may be
+        unchanged after a failed update.
 
         Raises:
             OperationRefusal: OCI refused the request; nothing was changed.
@@ -251,7 +254,7 @@ class Operations:
             raise
 
     def delete(self, id_: str, request: ResourceRequest) -> None:
-        """Delete a resource and wait until it is gone; do nothing if it doesn't exist.
+        """Delete an OCI resource and wait until it is gone; do nothing if it doesn't exist.
 
         Raises:
             OperationRefusal: OCI refused the request, because another resource depends on this one.
@@ -304,9 +307,9 @@ class Operations:
         self.records.remove(record.id)
 
     def read(self, id_: str, inputs: JsonObject) -> tuple[JsonObject, JsonObject] | None:
-        """Return the present state and inputs of a resource; None if it doesn't exist.
+        """Return the present state and inputs of an OCI resource; None if it doesn't exist.
 
-        An identity domain returns a group's tags only on request, and the plug-in doesn't request them
+        An identity domain returns a group's tags only on request, and the OCI plug-in doesn't request them
         (terraform-provider-oci, issue 2418).
         """
         record = self.records.get(id_)
@@ -369,7 +372,9 @@ def active_state(resource: ResourceType) -> str:
 
 @dataclass(frozen=True)
 class NewResource:
-    """Resource in creation. `state` is built from its inputs; `api_server` is the local cluster's, as host:port."""
+    """OCI resource that is being created. `state` is built from its inputs; `api_server` is the address of the local
+    cluster's API server as host:port.
+    """
 
     resource: ResourceType
     id: str
@@ -379,11 +384,13 @@ class NewResource:
     api_server: str = ""
 
     def child_id(self, kind: str) -> str:
-        """Return the OCID of a resource of this kind that OCI creates together with this one."""
+        """Return the OCID of a resource of the type `kind` that OCI creates together with this one."""
         return f"ocid1.{kind}.oc1.{region_facts().key(self.region).lower()}.aaaaaaaa{self.id[-52:]}"
 
     def state_of(self, key: str) -> JsonObject:
-        """Return the state of the resource that an input refers to; empty if it existed before the rehearsal."""
+        """Return the state of the resource whose OCID the input `key` contains; empty if that resource existed before
+        the rehearsal.
+        """
         record = self.records.get(self.state[key])
         return record.state if record else {}
 

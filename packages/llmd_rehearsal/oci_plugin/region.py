@@ -15,8 +15,8 @@ from llmd_rehearsal.oci_plugin.facts import ResourceType, lifecycles, resource_o
 from llmd_rehearsal.plugin_values import JsonObject
 
 DEFAULT_TIME_SCALE: Final = 0.001
-"""Wall seconds for one second of OCI's time: a cluster that takes seven minutes exists after less than half a
-second.
+"""Wall seconds that the simulated OCI takes for one second of OCI's time: a cluster that takes seven minutes exists
+after less than half a second.
 """
 _OCID: Final = re.compile(r"ocid1\.[a-z0-9]+\.[A-Za-z0-9.\-_]+")
 
@@ -33,12 +33,12 @@ class ResourceRecord:
 
     @property
     def resource(self) -> ResourceType:
-        """Type of the resource."""
+        """Type of the OCI resource."""
         return resource_of(self.token)
 
     @property
     def display_name(self) -> str:
-        """Display name of the resource; its id if it has no name."""
+        """Display name of the OCI resource; its OCID if it has no name."""
         return self.state.get("displayName") or self.state.get("name") or self.id
 
 
@@ -157,7 +157,7 @@ def new_id(resource: ResourceType, key: str) -> str:
 
 
 def request_id() -> str:
-    """Return a random request id in OCI's format."""
+    """Return a random id for a request, in OCI's format."""
     return "/".join(secrets.token_hex(16).upper() for _ in range(3))
 
 
@@ -176,11 +176,11 @@ class NoAnswerError(Exception):
 
 
 class WorkRequestFailed(Exception):
-    """Work that OCI had accepted failed; the resource may exist partly."""
+    """Work that OCI had accepted (a work request) failed; the resource may exist partly."""
 
 
 class NodesNotJoined(WorkRequestFailed):
-    """Machines were launched and didn't join the cluster as nodes."""
+    """Machines of a node pool were launched but didn't join the cluster as nodes."""
 
 
 class WaitEnded(WorkRequestFailed):

@@ -148,7 +148,9 @@ class OciServicer(PluginServicer):
 
     @property
     def engine_version(self) -> str:
-        """Version of the installed Pulumi library for OCI; the engine warns about any other answer."""
+        """Version of the installed Python library for OCI, which the plug-in reports as its own; the engine warns about
+        any other version.
+        """
         try:
             return metadata.version("pulumi-oci")
         except metadata.PackageNotFoundError:
