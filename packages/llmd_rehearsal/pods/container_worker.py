@@ -33,13 +33,15 @@ _LONGEST_START_S = 20.0
 
 @dataclass(frozen=True)
 class BackOff:
-    """Delays in seconds before restarts: none before the first, then doubling from `first_s` to `longest_s`."""
+    """Delays in seconds before a container is restarted: none before the first restart, then doubling from `first_s` to
+    `longest_s`.
+    """
 
     first_s: float = 10.0
     longest_s: float = 300.0
 
     def delay_s(self, restarts: int) -> float:
-        """Return the delay in seconds before the next restart, given the number of previous restarts."""
+        """Return the delay in seconds before a container's next restart, given the number of its previous restarts."""
         if restarts == 0:
             return 0.0
         return min(self.first_s * 2.0 ** min(restarts - 1, 30), self.longest_s)
@@ -140,7 +142,7 @@ class ContainerWorker:
         return self._container.time_scale if self._container else 1.0
 
     async def run(self) -> None:
-        """Run the container, with restarts, until it won't be restarted."""
+        """Run the container, with restarts, until it has ended and won't be restarted."""
         recent = 0
         while not self._stopping.is_set():
             started = datetime.now(UTC)

@@ -49,7 +49,7 @@ class Container(Protocol):
 
     @property
     def identity(self) -> str:
-        """The `containerID` for the pod's status."""
+        """Id of the run, as `containerID` in the pod's status."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class Container(Protocol):
         ...
 
     async def start(self) -> None:
-        """Start the container.
+        """Start the container's program.
 
         Raises:
             OSError: the program can't be started.
@@ -243,7 +243,7 @@ class ProcessContainer:
             await process.wait()
 
     async def finish_work(self, limit_s: float) -> None:
-        """Do nothing: the work of a program isn't known to the node agent."""
+        """Do nothing: the node agent doesn't know which work a program has."""
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
         """Run a command in the program's namespaces and return exit code and output; 126 if the program isn't

@@ -52,11 +52,11 @@ class ImageEntry(BaseModel):
     path: str | None = None
     """Path of the program in the container's file system."""
     python: Literal["bare", "packages"] | None = None
-    """Run with this machine's Python: `bare` with the standard library alone, `packages` with the kit's packages
-    too.
+    """Packages with which the container's command is run by this machine's Python: `bare` for the standard library
+    alone, `packages` for the kit's packages too.
     """
     simulator: Literal["vllm"] | None = None
-    """Name of the simulator that serves the container in place of a program."""
+    """Name of the simulator whose process serves the container in place of a program."""
     idle: bool = False
     """True if the container's program does nothing until it is stopped, so that no process is started."""
     entrypoint: tuple[str, ...] = ()
@@ -83,10 +83,12 @@ class ImageEntry(BaseModel):
     """
 
     adds: dict[str, str] = {}
-    """Flags, with values, that the program gets if the manifest doesn't set them."""
+    """Flags, with values, that the container's program gets if the manifest doesn't set them."""
 
     certificate_flag: str = ""
-    """Flag for a folder with `tls.crt` and `tls.key`, so that the program doesn't generate a certificate itself."""
+    """Flag of the program for a folder with `tls.crt` and `tls.key`, so that the program doesn't generate a certificate
+    itself.
+    """
 
     environment: dict[str, str] = {}
     """Environment variables that make the program use less of the shared machine; the container's own variables
@@ -207,12 +209,12 @@ class Python:
     environment: Mapping[str, str]
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the command line with this interpreter in place of the container's own."""
+        """Return a container's command line with this interpreter in place of the container's own."""
         return [EXECUTABLE, *command[1:]]
 
     def variables(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Return the interpreter's variables, overridden by a container's own, with the interpreter's folder first on
-        PATH.
+        """Return the environment variables of a program in a pod: the interpreter's, overridden by the container's own,
+        with the interpreter's folder first on PATH.
         """
         merged = {**self.environment, **values}
         return {**merged, "PATH": f"{FOLDER}/bin:{merged.get('PATH', '')}"}

@@ -210,7 +210,7 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
 
 
 def address_of(pod: Pod, addresses: Mapping[str, str]) -> str:
-    """Return the pod's own IP address; empty if it has none or has ended."""
+    """Return a pod's own IP address; empty if the pod has none or has ended."""
     status = pod.status or PodStatus()
     if (pod.spec and pod.spec.hostNetwork) or status.phase in _ENDED:
         return ""

@@ -37,7 +37,7 @@ class AddressPool:
         self._used: set[str] = set()
 
     def take(self, node_index: int, preferred: str | None = None) -> str:
-        """Return an unused address of the node's range, `preferred` if that is unused.
+        """Return an unused IP address of a node's range of pod addresses, `preferred` if that is unused.
 
         Raises:
             KitError: all addresses of the node are in use.
@@ -54,7 +54,7 @@ class AddressPool:
         return free
 
     def give_back(self, address: str) -> None:
-        """Return an address to the pool."""
+        """Return a pod's IP address to the pool."""
         self._used.discard(address)
 
 
@@ -126,7 +126,7 @@ class Networks:
         return await asyncio.shield(self._node_networks[node])
 
     async def detach(self, name: str, link: str) -> None:
-        """Delete the network namespace and its link; do nothing if they don't exist."""
+        """Delete a pod's network namespace and its link; do nothing if they don't exist."""
         removed = NAMESPACES / f"{_PREFIX}{name}"
         self.by_address = {address: path for address, path in self.by_address.items() if path != removed}
         self.by_owner = {owner: address for owner, address in self.by_owner.items() if address in self.by_address}

@@ -68,7 +68,9 @@ class Opening:
     last_port: int = MAX_PORT
 
     def allows(self, address: str, port: int) -> bool:
-        """Tell whether a TCP connection is permitted, given the other end's IP address and the destination port."""
+        """Tell whether a TCP connection is among the permitted ones, given the other end's IP address and the
+        destination port.
+        """
         ip = IPv4Address(address)
         named = ip in self.peer and not any(ip in network for network in self.excepted)
         return named and self.protocol in {"", "TCP"} and self.first_port <= port <= self.last_port

@@ -51,7 +51,7 @@ cluster.
 
 @dataclass(frozen=True)
 class Resolver:
-    """Address of the cluster's DNS server, and the cluster's domain."""
+    """Address of the local cluster's DNS server, and the cluster's domain, which pods get in /etc/resolv.conf."""
 
     address: str
     domain: str
@@ -101,7 +101,7 @@ class AgentContext:
 
 @dataclass(frozen=True)
 class PodFolders:
-    """Paths of a pod's folders and logs in the state folder."""
+    """Paths of a pod's folders and logs in the local cluster's folder."""
 
     state_folder: Path
     pod: ObjectIdentity
@@ -125,7 +125,7 @@ class PodFolders:
         return self.state_folder / "logs" / "pods" / self.pod.namespace / self.pod.name / f"{container}.log"
 
     def termination_log(self, container: str) -> Path:
-        """Return the path of the file for a container's termination message."""
+        """Return the path of the file for a container's termination message on this machine."""
         return self.root / "last-words" / container
 
 
@@ -162,7 +162,9 @@ class PodFiles:
         self._write_volumes(pod)
 
     async def keep_current(self, pod: Pod) -> None:
-        """Update the volumes until cancelled, when sources change or tokens are near their expiry."""
+        """Update the files of a pod's volumes until cancelled: when ConfigMaps or Secrets change, or tokens are near
+        their expiry.
+        """
         requests = volumes.token_requests(pod)
         while True:
             try:

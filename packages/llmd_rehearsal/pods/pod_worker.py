@@ -148,7 +148,7 @@ class PodWorker:
         return DEFAULT_GRACE_S if grace is None else grace
 
     def update(self, pod: Pod) -> None:
-        """Process a new version of the pod object; begin the termination if the pod is being deleted."""
+        """Process a new version of the pod object; begin the pod's termination if it is being deleted."""
         self.pod = pod
         self._writer.seen(is_ready(pod))
         meta = metadata(pod)

@@ -42,7 +42,7 @@ _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)
 
 @dataclass(frozen=True)
 class Schedule:
-    """Delays, periods and timeout of a probe in wall seconds, after scaling."""
+    """Delays, periods and timeout of a container's probe in wall seconds, after scaling."""
 
     initial_delay_s: float
     period_s: float
@@ -84,13 +84,13 @@ def schedule(probe: Probe, time_scale: float) -> Schedule:
 
 @dataclass
 class ProbeCount:
-    """Number of probes of running containers, over all pods of an agent."""
+    """Number of probes of running containers, over all pods of the node agent."""
 
     running: int = 0
 
     @contextmanager
     def counted(self, probes: int) -> Generator[None]:
-        """Count `probes` more probes as running within the block."""
+        """Count `probes` more probes as running while the `with` block runs."""
         self.running += probes
         try:
             yield
@@ -114,12 +114,12 @@ class Tally:
 
     @property
     def doubtful(self) -> bool:
-        """Tell whether the verdict is success and the last result was a failure."""
+        """Tell whether the probe's verdict is success and its last result was a failure."""
         return bool(self._verdict) and self._last is False
 
     @property
     def settled(self) -> bool:
-        """Tell whether the verdict is success and the last result wasn't a failure."""
+        """Tell whether the probe's verdict is success and its last result wasn't a failure."""
         return bool(self._verdict) and self._last is not False
 
     def record(self, *, passed: bool) -> bool | None:

@@ -16,7 +16,9 @@ _log = logging.getLogger(__name__)
 
 
 class ChildProcess:
-    """Child process whose end is an event of the event loop (pidfd); several tasks may call `wait`."""
+    """Child process of the node agent whose end is an event of the event loop (pidfd); several tasks may call
+    `wait`.
+    """
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class ContainerRecord:
 
 @dataclass(frozen=True)
 class Condition:
-    """Condition of a pod, without its transition time."""
+    """Condition of a pod's status, without its transition time."""
 
     name: str
     true: bool
@@ -267,8 +267,8 @@ def _restarts_so_far(pod: Pod) -> dict[str, int]:
 
 
 def gather_s(pods: int) -> float:
-    """Return the seconds for which changes of a status are gathered before it is written, given the number of pods on
-    this machine.
+    """Return the seconds for which changes of a pod's status are gathered before it is written, given the number of
+    pods on this machine.
 
     Every client that watches a namespace's pods, such as each endpoint picker, must process each written status.
     """

@@ -34,7 +34,7 @@ _versions = count(1)
 
 @dataclass(frozen=True)
 class File:
-    """One file of a volume."""
+    """Content of one file of a pod's volume, and its mode."""
 
     content: bytes
     mode: int = _DEFAULT_MODE
@@ -50,7 +50,9 @@ class TokenRequest:
 
 @dataclass(frozen=True)
 class VolumeSources:
-    """Sources of a volume's files: pod facts, ConfigMaps and Secrets, and tokens."""
+    """Sources from which the files of a pod's volumes are made: facts about the pod, ConfigMaps and Secrets, and
+    tokens.
+    """
 
     facts: PodFacts
     sources: Sources
@@ -186,7 +188,7 @@ def _downward(
 
 def write_files(folder: Path, files: Mapping[str, File]) -> None:
     """Replace the content of `folder` by `files`: the new files are written beside the old ones, then one link is
-    replaced.
+    replaced, so that programs never see a mixture.
     """
     folder.mkdir(parents=True, exist_ok=True)
     current = folder / "..data"
