@@ -167,7 +167,9 @@ class Stream(ChoiceAnswer):
         return b"%x\r\n%b\r\n" % (len(event), event)
 
     def events(self, sequence: Sequence, word: bytes) -> bytes:
-        """Return the events of one call of `emit`; the first event of a chat has the role."""
+        """Return the server-sent events for one step of the engine, with the text `word`; the first event of a chat has
+        the role.
+        """
         role = self._role() if self.generation.chat and sequence.generated == 1 else b""
         match sequence.finish:
             case None:
@@ -216,7 +218,7 @@ def _event_kind(generation: Generation) -> str:
 
 
 def refuse_failed(sequences: list[Sequence]) -> None:
-    """Raise the error of a sequence that the engine gave up on; do nothing if there is none.
+    """Raise an error if the engine gave up on one of the sequences.
 
     Raises:
         ErrorAnswer: a sequence failed; 500.
@@ -298,7 +300,9 @@ class ResponsesStream(Stream):
         return b"%x\r\n%b\r\n" % (len(event), event)
 
     def events(self, sequence: Sequence, word: bytes) -> bytes:
-        """Return the events of one call of `emit`; empty if the sequence failed or was aborted."""
+        """Return the server-sent events for one step of the engine, with the text `word`; empty if the sequence failed
+        or was aborted.
+        """
         if sequence.finish in {Finish.ERROR, Finish.ABORT}:
             return b""
         if sequence.generated > 1:
@@ -311,7 +315,7 @@ class ResponsesStream(Stream):
         )
 
     def ending(self, sequence: Sequence, transfer: Mapping[str, Any] | None, *, harmony: bool) -> bytes:
-        """Return the events after the last token. A failed request has none: its connection is closed."""
+        """Return the server-sent events after the last token. A failed request has none: its connection is closed."""
         text = "".join(self._words)
         part = _part(text)
         return (

@@ -100,7 +100,7 @@ class _Body(BaseModel):
 
 
 class SamplingBody(_Body):
-    """Sampling parameters that completions and chats have in common."""
+    """Sampling parameters that request bodies of completions and of chats have in common."""
 
     frequency_penalty: float | None = 0.0
     presence_penalty: float | None = 0.0
@@ -264,7 +264,7 @@ class ResponsesBody(_Body):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Tell whether the request wants log probabilities in the output."""
+        """Tell whether the request asks for the log probabilities of the output's tokens."""
         return "message.output_text.logprobs" in (self.include or [])
 
 

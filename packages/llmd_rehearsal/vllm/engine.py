@@ -67,7 +67,7 @@ class SimulatedEngine:
 
     @property
     def idle(self) -> bool:
-        """Tell whether the engine has no request."""
+        """Tell whether the engine has no requests, neither running nor waiting."""
         return not (self._scheduler.running or self._scheduler.waiting or self._arriving or self._receiving)
 
     @property
@@ -103,7 +103,7 @@ class SimulatedEngine:
             self.abort(sequence)
 
     def holds(self, request_id: str) -> bool:
-        """Tell whether the KV cache of a finished prefill is held for a decode server."""
+        """Tell whether the engine holds the KV cache of a finished prefill for a decode server."""
         return self._handover is not None and self._handover.holds(request_id)
 
     def block_groups(self, sequence: Sequence) -> list[list[int]]:

@@ -88,7 +88,7 @@ class Histogram:
         self._text: str | None = None
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Record a value `times` times."""
+        """Record the same value `times` times in the histogram."""
         self._counts[bisect_left(self._bounds, value)] += times
         self.total += value * times
         self.count += times
@@ -231,7 +231,7 @@ class ServerMetrics:
             self._accepted_by_position[position] += 1
 
     def text(self) -> str:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics of the engine in Prometheus' text format."""
         parts = [self._head % (*_values(self, _ENGINE), *self.finished.values())]
         parts += [histogram.text() for histogram in self._always]
         if self._connector:
@@ -277,7 +277,9 @@ class ServerMetrics:
 
 
 def text_of_ranks(ranks: Sequence[ServerMetrics]) -> str:
-    """Return all ranks' metrics in Prometheus' text format, grouped by metric, the first rank first."""
+    """Return the metrics of all of a server's data parallel ranks in Prometheus' text format, grouped by metric, the
+    first rank first.
+    """
     if len(ranks) == 1:
         return ranks[0].text()
     families = zip_longest(*(metrics.text().split(_FAMILY)[1:] for metrics in ranks), fillvalue="\n\n")

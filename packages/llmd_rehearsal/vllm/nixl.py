@@ -136,19 +136,23 @@ class TransferNetwork:
         return leave
 
     def claim(self, local_id: str, remote: RemoteBlocks) -> None:
-        """Renew the lease of a KV cache at its holder, as vLLM does by heartbeats until the KV cache is pulled."""
+        """Renew the lease of a KV cache at the server that holds it, as vLLM does by heartbeats until the KV cache is
+        pulled.
+        """
         peer = self._peers.get(remote.engine_id)
         if peer is not None:
             peer.holder.claim(remote.request_id, local_id)
 
     def abandon(self, local_id: str, remote: RemoteBlocks) -> None:
-        """End the heartbeats for a KV cache that wasn't pulled; the holder frees the KV cache when the lease ends."""
+        """End the heartbeats for a KV cache that wasn't pulled; the server that holds it frees it when the lease
+        ends.
+        """
         peer = self._peers.get(remote.engine_id)
         if peer is not None:
             peer.holder.abandon(remote.request_id, local_id)
 
     def knows(self, remote: RemoteBlocks) -> bool:
-        """Tell whether the engine that holds a KV cache is running."""
+        """Tell whether the server that holds a KV cache is still running."""
         return remote.engine_id in self._peers
 
     def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
@@ -318,7 +322,7 @@ class Handover:
             self._let_expire(held)
 
     def abandon_all(self, engine_id: str) -> None:
-        """End all heartbeats of a decode server that has ended."""
+        """End all heartbeats of the decode server `engine_id`, which has ended."""
         for request_id in list(self._held):
             self.abandon(request_id, engine_id)
 

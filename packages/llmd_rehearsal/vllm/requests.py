@@ -101,7 +101,7 @@ class Generation:
 
 
 def json_object(body: bytes, content_type: str, *, since_0_30: bool = False) -> Mapping[str, Any]:
-    """Return a request's body, parsed.
+    """Return the JSON object in the body of a request.
 
     Raises:
         ErrorAnswer: the body isn't a JSON object; 400, and 500 for other JSON, which vLLM 0.26 doesn't check for.
@@ -233,7 +233,7 @@ def _check_responses(body: ResponsesBody, limits: RequestLimits) -> None:
 
 
 def no_response(response_id: str) -> ErrorAnswer:
-    """Return the error for a response that isn't stored; vLLM stores responses only with
+    """Return the error for a request for a response that isn't stored; vLLM stores responses only with
     VLLM_ENABLE_RESPONSES_API_STORE.
     """
     return ErrorAnswer(404, "invalid_request_error", f"Response with id '{response_id}' not found.", "response_id")

@@ -33,7 +33,7 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Number of unused blocks, with or without cached content."""
+        """Number of KV blocks that no sequence uses, with or without cached content."""
         return self.size - len(self._users)
 
     @property
@@ -183,11 +183,11 @@ class SchedulerStep:
 
     @property
     def empty(self) -> bool:
-        """Tell whether the step computes no token."""
+        """Tell whether the step computes no tokens."""
         return not (self.decodes or self.prefills)
 
     def add(self, sequence: Sequence, tokens: int) -> None:
-        """Add `tokens` tokens of a sequence to the step."""
+        """Add the computation of `tokens` tokens of a sequence to the step."""
         self.budget -= tokens
         if tokens == 1 and sequence.computed + 1 == sequence.tokens:
             self.decodes.append(sequence)

@@ -14,7 +14,7 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True)
 class Prompt:
-    """Content of a prompt: text or token ids."""
+    """Content of a request's prompt: text or token ids."""
 
     content: str | tuple[int, ...]
 
@@ -86,7 +86,7 @@ def _text(content: object) -> str:
 
 
 class Finish(StrEnum):
-    """Reasons for the end of a sequence, with vLLM's names."""
+    """Reasons why an engine ended a sequence, with vLLM's names."""
 
     LENGTH = "length"
     STOP = "stop"

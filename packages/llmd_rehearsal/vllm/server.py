@@ -126,7 +126,7 @@ class _Parts:
 
 
 class SimulatedServer:
-    """Simulated vLLM server of one container."""
+    """Simulated vLLM server, which stands for the program of one container."""
 
     def __init__(self, container: ServerContainer, simulation: Simulation) -> None:
         self.container = container
@@ -427,7 +427,7 @@ class Control:
         self._servers: dict[str, SimulatedServer] = {}
 
     def application(self) -> web.Application:
-        """Return the web application with the API's routes."""
+        """Return the web application that serves the HTTP API of the simulated servers."""
         application = web.Application(client_max_size=4 * 2**20)
         application.add_routes([
             web.get("/healthz", self._healthz),
