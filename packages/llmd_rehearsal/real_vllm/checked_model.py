@@ -33,12 +33,12 @@ _WORDS = ("hello", "world", "quick", "brown", "fox", "jumps", "over", "lazy", "d
 
 
 class CheckError(Exception):
-    """A check failed; the message has the evidence."""
+    """A check of vLLM's own servers failed; the message has the evidence."""
 
 
 @dataclass(frozen=True)
 class ServerGroup:
-    """Servers of one role: labels of their pods, and vLLM's port."""
+    """Servers of one role of a model: labels of their pods, and vLLM's port."""
 
     role: str
     selector: Mapping[str, str]
@@ -116,7 +116,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class VllmPod:
-    """Pod of a server: HTTP client of its vLLM, readiness, and number of container restarts."""
+    """Pod with a vLLM server: HTTP client of vLLM, readiness, and number of container restarts."""
 
     name: str
     client: httpx2.Client
@@ -155,7 +155,7 @@ class Stack:
         return self.clients[url]
 
     def pods(self, role: str) -> list[VllmPod]:
-        """Return the pods of a role that have an IP address and aren't being deleted."""
+        """Return the pods of the model's servers of a role that have an IP address and aren't being deleted."""
         group = next(group for group in self.facts.groups if group.role == role)
         found = self.cluster.list(Pod, namespace=self.facts.namespace, labels=dict(group.selector))
         return [
@@ -245,7 +245,7 @@ class Stack:
         return wait(lambda: self.metric(RUNNING) == 0 and self.metric(CACHE) == 0, limit_s)
 
     def ready(self, role: str, count: int) -> None:
-        """Wait until exactly `count` pods of a role exist and are ready.
+        """Wait until exactly `count` pods of the model's servers of a role exist and are ready.
 
         Raises:
             CheckError: the pods aren't ready within the time limit.
@@ -279,7 +279,9 @@ def posted(client: httpx2.Client, path: str, body: Mapping[str, Any]) -> httpx2.
 
 
 def samples_of(client: httpx2.Client) -> dict[str, float]:
-    """Return all metrics of a server by name, summed over labels; empty if the server doesn't answer."""
+    """Return the values of all metrics of a vLLM server by name, summed over labels; empty if the server doesn't
+    answer.
+    """
     try:
         text = client.get("/metrics").text
     except httpx2.HTTPError:

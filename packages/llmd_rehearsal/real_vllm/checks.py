@@ -96,7 +96,9 @@ for server in servers:
 
 @dataclass(frozen=True)
 class ServerCheck:
-    """Result of one check of one model; `evidence` describes the observations, `seconds` is the check's duration."""
+    """Result of one check of one model's vLLM servers; `evidence` describes the observations, `seconds` is the check's
+    duration.
+    """
 
     model: str
     check: str
@@ -127,7 +129,7 @@ def same_answers(stack: Stack) -> str:
 
 
 def handed_over_bytes(stack: Stack) -> str:
-    """Check that the number of transferred bytes is that of the prompt's KV cache blocks."""
+    """Check that a decode server fetches as many bytes as the prompt's KV cache blocks have."""
     said: list[str] = []
     for words in PROMPT_WORDS:
         before = stack.metric(HANDED_OVER, "decode")
@@ -232,7 +234,7 @@ def reasoning(stack: Stack) -> str:
 
 
 def metrics(stack: Stack) -> str:
-    """Check that the servers expose every metric that rules, dashboards, `status` and benchmarks read."""
+    """Check that the vLLM servers expose every metric that rules, dashboards, `status` and benchmarks read."""
     for client in stack.servers():
         samples = samples_of(client)
         names = {name.removesuffix(end) for name in samples for end in ("", "_total", "_bucket", "_count", "_sum")}
@@ -274,7 +276,7 @@ def hostile_requests(stack: Stack) -> str:
 
 
 def foreign_pods(stack: Stack) -> str:
-    """Check that a pod of another namespace, whose requests no router would filter, reaches no server."""
+    """Check that a pod of another namespace, whose requests no router would filter, reaches no vLLM server."""
     if not stack.facts.policies_enforced:
         return "not tried: this machine can't filter packets, so that NetworkPolicies are not enforced"
     servers = [str(client.base_url) for client in stack.servers()]
@@ -403,7 +405,9 @@ def _result(stack: Stack, check: Check) -> ServerCheck:
 
 
 def main() -> int:
-    """Check the models of the facts file, write the results file, and return 1 if a check failed."""
+    """Check the vLLM servers of the models that the facts file describes, write the results file, and return 1 if a
+    check failed.
+    """
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.real_vllm.checks", description=__doc__)
     parser.add_argument("facts", type=Path, help="JSON file: a list of ModelFacts")
     parser.add_argument("results", type=Path, help="JSON file to write: a list of ServerCheck")

@@ -66,7 +66,8 @@ def real_version(config: StackConfig) -> str:
 
 
 def choose_stack(config: StackConfig, processors: float, available_gib: int) -> tuple[CutStack, dict[str, TinyModel]]:
-    """Return the stack reduced to this machine's memory, and its tiny models by repository.
+    """Return the stack reduced to servers that fit this machine's memory, and the tiny models that these run, by
+    repository.
 
     Raises:
         KitError: the stack can't be rehearsed with vLLM itself; raised before anything is installed.
@@ -95,7 +96,7 @@ def choose_stack(config: StackConfig, processors: float, available_gib: int) -> 
 
 
 def prepare(stack: CutStack, models: Mapping[str, TinyModel], progress: Progress) -> RealRehearsal:
-    """Install vLLM if it isn't installed yet, and create the tiny models.
+    """Install vLLM on this machine if it isn't installed yet, and create the tiny models.
 
     Raises:
         KitError: vLLM can't be installed on this machine.

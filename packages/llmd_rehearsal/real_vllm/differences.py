@@ -38,7 +38,7 @@ class Number(Entry):
 
 
 class VocabularyModule(Entry):
-    """Go module with a folder of published vocabularies."""
+    """Go module with a folder of tokenizers' published vocabularies."""
 
     module: str
     version: str
@@ -59,8 +59,8 @@ class TinySizes(Entry):
 
 
 class TinyFamily(Entry):
-    """Model family that runs on a processor: number format of weights, tokens per KV cache block (None for the stack's
-    own), and additional keys of config.json.
+    """Model family of which tiny models run on a processor: number format of weights, tokens per KV cache block (None
+    for the stack's own), and additional keys of config.json.
     """
 
     dtype: str = "float32"
@@ -79,7 +79,9 @@ class ServerMemory(Entry):
 
 
 class RealVllmVersion(Entry):
-    """Version of vLLM that can be installed: model families that it can't run on a processor, with the reasons."""
+    """Version of vLLM that can be installed for rehearsals: model families that it can't run on a processor, with the
+    reasons.
+    """
 
     refused: Mapping[str, str]
 
@@ -107,7 +109,7 @@ def real_vllm_data() -> RealVllmData:
 
 
 def on_processor(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Return a server's command line changed for a processor.
+    """Return the command line of a vLLM server changed so that it runs on a processor in place of GPUs.
 
     Args:
         argv: the command line that the stack renders, `vllm serve` included.
@@ -121,8 +123,8 @@ def on_processor(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def environment_on_processor(environment: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """Return a server's environment variables changed for a processor; `values` are the values of the placeholders
-    `{…}` in the data file.
+    """Return the environment variables of a vLLM server changed so that it runs on a processor in place of GPUs;
+    `values` are the values of the placeholders `{…}` in `values/rehearsal/real-vllm.yaml`.
     """
     return {
         **environment,

@@ -25,7 +25,7 @@ from llmd_rehearsal.real_vllm.differences import real_vllm_data
 from llmd_rehearsal.real_vllm.topologies import available_gib
 
 DOWNLOAD_GIB, DISK_GIB, INSTALL_S = 3, 7, 120
-"""Size and duration of an installation: download in GiB, disk space in GiB, and seconds.
+"""Size and duration of an installation of vLLM: download in GiB, disk space in GiB, and seconds.
 
 Measured: 2.9 GiB of wheels (mostly CUDA's, which PyTorch of PyPI imports), 5.4 GiB on disk, 113 s on two processors.
 """
@@ -39,7 +39,7 @@ _AGENT, _DELAY = "nixl_cu13/_api.py", "agent_config.pthrDelay = 0"
 
 @dataclass(frozen=True)
 class RealVllm:
-    """Python environment with vLLM installed."""
+    """Python environment on this machine in which vLLM itself is installed."""
 
     folder: Path
 

@@ -19,7 +19,7 @@ from llmd_rehearsal.real_vllm.choice import RealRehearsal
 from llmd_rehearsal.rehearsal import Prepared, run_command, unenforced_policies
 
 RESULTS_FILE = "real-vllm.json"
-"""Name of the file with the checks' results, in the folder of a stack's reports."""
+"""Name of the file with the results of the checks of vLLM's own servers, in the folder of a stack's reports."""
 
 _CONNECTOR_METRICS = "nixl"
 

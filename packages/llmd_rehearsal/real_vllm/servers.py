@@ -27,7 +27,7 @@ class RealServers(BaseModel):
 
     @property
     def mounts(self) -> dict[str, Path]:
-        """Files and folders of this machine that are mounted in a server's container, by their paths in the
+        """Files and folders of this machine that are mounted in the container of a vLLM server, by their paths in the
         container.
         """
         folders = (self.folder, Path(sys.base_prefix))
@@ -35,7 +35,7 @@ class RealServers(BaseModel):
         return {**{str(folder): folder for folder in folders}, _AUTHORITY: self.authority, **encodings}
 
     def argv(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line of a server.
+        """Return the command line with which vLLM itself runs in place of a stack's server.
 
         Raises:
             KitError: `values` has no entry for the server's model.
@@ -46,6 +46,6 @@ class RealServers(BaseModel):
         return on_processor(argv, known[0])
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables of a server, with vLLM's environment on PATH."""
+        """Return the environment variables of a vLLM server, with vLLM's Python environment on PATH."""
         changed = environment_on_processor(environment, {"authority": _AUTHORITY, "encodings": _ENCODINGS})
         return {**changed, "PATH": f"{RealVllm(self.folder).programs}:{changed.get('PATH', '')}"}

@@ -60,7 +60,7 @@ class TinyModel:
 
     @property
     def latent(self) -> bool:
-        """Tell whether the model has multi-head latent attention, whose KV cache every GPU of a server stores
+        """Tell whether the tiny model has multi-head latent attention, whose KV cache every GPU of a server stores
         completely.
         """
         return self._latent_numbers > 0
@@ -79,16 +79,16 @@ class TinyModel:
 
     @property
     def kv_cache_bytes(self) -> int:
-        """Size of a server's KV cache in bytes, enough for one sequence of full length."""
+        """Size in bytes of a server's KV cache for the tiny model, enough for one sequence of full length."""
         return int(self.layer_bytes_per_token * self._sizes.num_hidden_layers * self.context_tokens * _ROOM)
 
     @property
     def layers_by_window(self) -> tuple[int, int]:
-        """Number of layers with full attention, and number of layers with a sliding window."""
+        """Number of the tiny model's layers with full attention, and number of its layers with a sliding window."""
         return self._sizes.num_hidden_layers - self.windowed_layers, self.windowed_layers
 
     def config(self) -> dict[str, Any]:
-        """Return the content of config.json, with transformers' keys."""
+        """Return the content of the tiny model's config.json, with transformers' keys."""
         return {
             "model_type": self.family,
             "dtype": self.dtype,

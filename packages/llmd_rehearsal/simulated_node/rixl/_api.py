@@ -15,7 +15,7 @@ Piece = tuple[int, int, int]
 
 
 class nixl_agent_config:  # noqa: N801 - NIXL's name
-    """Configuration of a NIXL agent."""
+    """Configuration of a simulated NIXL agent."""
 
     def __init__(self, backends: Sequence[str] = ("UCX",)) -> None:
         self.backends = list(backends)
@@ -53,7 +53,7 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         """Do nothing: the simulation keeps registered buffers."""
 
     def get_agent_metadata(self) -> bytes:
-        """Return the metadata for another agent as JSON: byte value and port rate in GB/s of each buffer."""
+        """Return as JSON what another agent must know of this one: byte value and port rate in GB/s of each buffer."""
         rates = torch.port_rates()
         buffers = {str(item.data_ptr()): [item.fill, rates[item.get_device()]] for item in self._buffers}
         return json.dumps({"name": self._name, "buffers": buffers}).encode()
@@ -89,7 +89,7 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         return "DONE"
 
     def check_xfer_state(self, handle: Transfer) -> str:
-        """Return the state of a transfer, which is always done."""
+        """Return the state of a transfer, which in the simulation is always done."""
         del handle
         return "DONE"
 

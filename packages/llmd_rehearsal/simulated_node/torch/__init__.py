@@ -45,7 +45,7 @@ class Tensor:
         self.by_address[self._address] = self
 
     def data_ptr(self) -> int:
-        """Return the address of the tensor's memory."""
+        """Return the simulated memory address of the tensor."""
         return self._address
 
     def numel(self) -> int:
@@ -53,7 +53,7 @@ class Tensor:
         return self._count
 
     def get_device(self) -> int:
-        """Return the number of the tensor's GPU."""
+        """Return the number of the simulated GPU on which the tensor is."""
         return self._gpu
 
     def __getitem__(self, index: int) -> int:
