@@ -163,7 +163,7 @@ class Agent:
         finished.pop().result()
 
     async def stop(self) -> None:
-        """End the processes of all pods within the grace period of the configuration, and stop serving nodes and
+        """End the processes of all pods within the grace period that `AgentConfig` sets, and stop serving nodes and
         Services.
         """
         if self._control is not None:
@@ -210,8 +210,8 @@ class Agent:
 
 
 async def install_crds(client: AsyncClient, definitions: Iterable[Mapping[str, Any]]) -> None:
-    """Create CustomResourceDefinitions and register a lightkube class for each version; leave existing definitions
-    unchanged.
+    """Create CustomResourceDefinitions in the local cluster and register a lightkube class for each version; leave
+    existing definitions unchanged.
     """
     for manifest in definitions:
         try:
@@ -225,8 +225,8 @@ async def install_crds(client: AsyncClient, definitions: Iterable[Mapping[str, A
 
 
 async def install_objects(client: AsyncClient, objects: Iterable[Mapping[str, Any]]) -> None:
-    """Create objects; leave existing objects unchanged. Retry for up to 30 s while the API server doesn't serve a kind
-    yet.
+    """Create Kubernetes objects in the local cluster; leave existing objects unchanged. Retry for up to 30 s while the
+    API server doesn't serve a kind yet.
 
     Raises:
         KitError: the API server doesn't serve the kind of an object within that time.
@@ -248,7 +248,7 @@ async def install_objects(client: AsyncClient, objects: Iterable[Mapping[str, An
 
 
 async def run(config: AgentConfig) -> None:
-    """Run the agent until SIGTERM or SIGINT."""
+    """Run the node agent until SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -265,7 +265,7 @@ async def run(config: AgentConfig) -> None:
 
 
 def main() -> int:
-    """Run the agent with the configuration file that the command line names; return 1, with a message on standard
+    """Run the node agent with the configuration file that the command line names; return 1, with a message on standard
     error, if the configuration is invalid or the agent fails.
     """
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.agent", description="The rehearsal's node agent.")

@@ -258,7 +258,9 @@ def run_inside(
 
 
 class LocalRehearsals:
-    """Implementation of `llmd_oke.cli.rehearsals.Rehearsals`: operations of the kit's commands on rehearsed stacks."""
+    """Operations of `llmd-oke`'s commands on rehearsed stacks, by which the kit's command line reaches this package
+    (`llmd_oke.cli.rehearsals.Rehearsals`).
+    """
 
     run_inside = staticmethod(run_inside)
 

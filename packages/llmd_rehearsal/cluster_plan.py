@@ -306,8 +306,8 @@ def _plugins(
 
 
 def further_programs(plan: Plan) -> tuple[str, ...]:
-    """Return the names of the programs that this stack's rehearsal needs in addition to those that every rehearsal
-    needs: for charts, a Gateway, Prometheus, KEDA and LeaderWorkerSets.
+    """Return the names of the programs that the plan's rehearsal needs beyond those of every rehearsal: for charts, a
+    Gateway, Prometheus, KEDA and LeaderWorkerSets.
     """
     charts = CHARTS if _has_charts(plan) else ()
     return (*charts, *programs_in_pods(plan)[len(IN_PODS) :], *(WATCHING if _has_prometheus(plan) else ()))
@@ -369,7 +369,7 @@ class LeaderWorkerSetParts(Entry):
 
 
 def okes_definition() -> dict[str, Any]:
-    """Return the CustomResourceDefinition of node operations, which every OKE cluster has from its creation."""
+    """Return OKE's CustomResourceDefinition of node operations, which every OKE cluster has from its creation."""
     return read_yaml(values_folder() / "rehearsal" / "node-operations.yaml")
 
 
@@ -419,7 +419,7 @@ def simulated(
 
 
 def simulated_servers(vllm: VllmChoice) -> str:
-    """Return the name of the simulated part of the servers: all of vLLM, or only GPU kernels and RDMA."""
+    """Return the description of what is simulated of the model servers: all of vLLM, or only GPU kernels and RDMA."""
     return SIMULATED_KERNELS if vllm is VllmChoice.REAL else SIMULATED_VLLM
 
 

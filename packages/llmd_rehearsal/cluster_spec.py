@@ -16,11 +16,13 @@ from llmd_rehearsal.namespaces import ProcessIdentity
 Phase = Literal["starting", "ready", "stopping", "failed"]
 
 POLICIES_FILE = "network-policies"
-"""File in the state folder with the reason why NetworkPolicies are not enforced; empty where they are."""
+"""Name of the file in the local cluster's folder with the reason why NetworkPolicies aren't enforced; empty if they are
+enforced.
+"""
 
 SELDOM_COLLECTED: Mapping[str, str] = {"GOGC": "400", "GOMEMLIMIT": "2GiB"}
 """Environment variables that make Go programs collect garbage less often, below a memory limit. The API server starts
-in 2.0 CPU-seconds with them, and in 4.1 with Go's defaults (measured).
+in 2.0 CPU-seconds with these variables, and in 4.1 with Go's defaults (measured).
 """
 
 _END_BYTES = 16_384
@@ -179,13 +181,13 @@ class ClusterRecord:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """Paths of the files of one local cluster."""
+    """Paths of the files of one local cluster in its folder."""
 
     path: Path
 
     @property
     def record_file(self) -> Path:
-        """File with the local cluster's status record."""
+        """File with the status of the local cluster and its processes (`ClusterRecord`)."""
         return self.path / "cluster.json"
 
     @property
@@ -213,13 +215,15 @@ class StateFolder:
         return self.logs / f"{process}.log"
 
     def write_record(self, record: ClusterRecord) -> None:
-        """Replace the record file atomically, so that readers never see a partly written record."""
+        """Write the local cluster's status, replacing the record file atomically, so that readers never see a partly
+        written one.
+        """
         new = self.record_file.with_suffix(".json.new")
         new.write_text(json.dumps(asdict(record), indent=2))
         new.replace(self.record_file)
 
     def read_record(self) -> ClusterRecord | None:
-        """Return the status record; None if the record file is missing or invalid."""
+        """Return the local cluster's status; None if the record file is missing or invalid."""
         try:
             tree: dict[str, Any] = json.loads(self.record_file.read_text())
             supervisor = ProcessIdentity(**tree.pop("supervisor"))
@@ -253,6 +257,6 @@ def end_of_log(path: Path, lines: int = 12) -> str:
 
 
 def keep_previous(log_file: Path) -> None:
-    """Rename an existing log file to `<name>.previous.log`."""
+    """Rename an existing log file to `<name>.previous.log`, so that a new log doesn't replace it."""
     if log_file.exists():
         log_file.replace(log_file.with_suffix(".previous.log"))

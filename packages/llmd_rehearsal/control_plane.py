@@ -19,16 +19,17 @@ from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED, HttpReady, ProcessSpec
 from llmd_rehearsal.model_sources import source_hosts
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-"""Programs that run a control plane."""
+"""Names of the programs that make up a Kubernetes control plane."""
 
 NODE_ADDRESS = "10.244.0.1"
-"""IP address of the local cluster's host side, at which pods reach the API server and all other servers outside pods.
+"""IP address of the local cluster's host side, at which pods reach the API server and all other servers outside
+pods.
 """
 
 SERVICE_NETWORK = "10.96.0.0/16"
 
 KUBERNETES_SERVICE = "10.96.0.1"
-"""First address of the service network, which the API server assigns to the Service `kubernetes`."""
+"""First IP address of the service network, which the API server assigns to the Service `kubernetes`."""
 
 DNS_SERVICE = "10.96.0.10"
 CLUSTER_DOMAIN = "cluster.local"
@@ -39,7 +40,7 @@ CONTROLLER_MANAGER_PORT = 10257
 SCHEDULER_PORT = 10259
 
 ETCD = f"http://127.0.0.1:{ETCD_PORT}"
-"""Base URL of etcd, which stores all objects of the cluster."""
+"""Base URL of the etcd that stores all objects of the local cluster."""
 
 LOST_NODE_TOLERATION_S = 300.0
 """Seconds for which pods stay on a node that doesn't answer before they are evicted (kube-apiserver's default)."""
@@ -113,12 +114,12 @@ class Pki:
 
     @property
     def authority(self) -> KeyPair:
-        """Certificate authority that signs all other certificates of the folder."""
+        """Certificate and key of the authority that signs all other certificates of the local cluster."""
         return self.pair("ca")
 
     @property
     def api_server(self) -> KeyPair:
-        """Server certificate of the API server."""
+        """Server certificate of the API server, with its key."""
         return self.pair("kube-apiserver")
 
     @property
@@ -145,7 +146,9 @@ class Pki:
 
     @property
     def outside(self) -> KeyPair:
-        """Server certificate of the stand-ins for hosts outside the cluster."""
+        """Server certificate of the stand-ins for hosts outside the cluster, such as Hugging Face and Object
+        Storage.
+        """
         return self.pair("outside")
 
     @property
@@ -161,7 +164,8 @@ class Pki:
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """Prepared control plane: keys, the administrator's kubeconfig, and the processes for the local cluster's spec.
+    """Prepared control plane of a local cluster: keys, the administrator's kubeconfig, and the processes for the local
+    cluster's specification.
 
     `data` is etcd's data folder; a local cluster that is to start empty discards the folder first.
     """

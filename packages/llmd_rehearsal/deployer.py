@@ -46,12 +46,12 @@ class RehearsedDeployer:
         return rehearsal.run_command(self._project, self._derived, argv, env=self._environment)
 
     def teardown(self, progress: Progress) -> None:
-        """Destroy the stack with the real engine; keep the local cluster for the next deployment."""
+        """Destroy the deployed models with the real engine; keep the local cluster for the next deployment."""
         if self._prepared is not None:
             rehearsal.run_engine(self._prepared, "destroy", progress)
 
     def close(self, progress: Progress) -> None:
-        """Stop the local cluster and delete the derived stack file."""
+        """Stop the local cluster and delete the stack file that was derived for the experiment."""
         progress.step("ending the rehearsal")
         rehearsal.down(self._project, self._derived)
         deployer.remove(self._project, self._stack)

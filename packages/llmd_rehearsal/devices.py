@@ -47,7 +47,7 @@ Obj: TypeAlias = Mapping[str, Any]
 
 
 class CustomKind(Entry):
-    """Namespaced custom resource whose objects the rules refer to."""
+    """Namespaced kind of custom resources whose objects the rules for devices refer to."""
 
     group: str
     version: str
@@ -90,7 +90,7 @@ class Provider(Entry):
 
 
 class DeviceRule(Entry):
-    """Providers of the devices whose names match the glob pattern `device`."""
+    """Providers that can give a node the devices whose names match the glob pattern `device`."""
 
     device: str
     providers: tuple[Provider, ...]
@@ -126,8 +126,8 @@ class DeviceRules(Entry):
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """Properties of a node that rules are evaluated against: labels, taints as in Kubernetes' API, and the quantities
-    of the devices that the node's shape has.
+    """Properties of a node by which the rules for devices decide: labels, taints as in Kubernetes' API, and the
+    quantities of the devices that the node's shape has.
     """
 
     name: str
@@ -138,8 +138,8 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class ClusterObjects:
-    """Pods, Deployments and custom resources of the cluster that rules are evaluated against; `objects` has the custom
-    resources by kind.
+    """Objects of the cluster by which the rules for devices decide: Pods, Deployments and custom resources; `objects`
+    has the custom resources by kind.
     """
 
     pods: Sequence[Obj] = ()
@@ -158,7 +158,7 @@ class ClusterObjects:
 
 @cache
 def device_rules() -> DeviceRules:
-    """Return the rules of `values/rehearsal/devices.yaml`."""
+    """Return the rules of `values/rehearsal/devices.yaml`, which decide which devices nodes advertise."""
     return required_entry("rehearsal", "devices", DeviceRules)
 
 

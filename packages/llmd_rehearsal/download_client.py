@@ -27,7 +27,7 @@ _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 def ask_for_address(url: str) -> None:
-    """Check with a HEAD request that a URL exists.
+    """Check with a HEAD request that the host of a download has something at a URL.
 
     Raises:
         UnreachableError: the host doesn't answer within five seconds.

@@ -48,7 +48,7 @@ class ImageFile(Entry):
 
 
 class UnreachableError(KitError):
-    """A host can't be reached at present, in contrast to one that refuses a request."""
+    """A download's host can't be reached at present; a host that refuses a request raises another error."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class ProgramDownload:
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether the settings allow this download: `LLMD_OKE_DOWNLOADS` can turn downloads off, and a mirror has
-        no images.
+        """Tell whether the environment variable `LLMD_OKE_DOWNLOADS` allows this download: it can turn downloads off,
+        or name a mirror, which has no images.
         """
         mirror = os.environ.get(MIRROR, "")
         return not mirror if isinstance(self.source, ContainerImage) else mirror != NO_DOWNLOADS

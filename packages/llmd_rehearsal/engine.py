@@ -94,7 +94,7 @@ class EngineResult:
 
     @property
     def changed(self) -> int:
-        """Number of resources that the operation changed."""
+        """Number of resources that the engine's operation changed."""
         return sum(count for kind, count in self.changes.items() if kind not in {"same", "read"})
 
 
@@ -184,10 +184,12 @@ class Workspace(automation.LocalWorkspace):
     """Automation API workspace that starts the Pulumi CLI only where needed: a start takes 0.25 CPU-seconds."""
 
     def select_stack(self, stack_name: str) -> None:
-        """Do nothing: each command names its stack."""
+        """Do nothing, because each command of the Pulumi CLI names its stack."""
 
     def stack_outputs(self, stack_name: str) -> automation.OutputMap:
-        """Return a stack's outputs by name, all marked secret: a second CLI call would be needed to learn which are."""
+        """Return a stack's outputs by name, all marked secret, as it would take a second start of the Pulumi CLI to
+        learn which outputs are.
+        """
         argv = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
         output = self.pulumi_command.run(argv, self.work_dir, self.env_vars)
         return {key: automation.OutputValue(value, secret=True) for key, value in json.loads(output.stdout).items()}
@@ -199,7 +201,7 @@ class EngineStack(automation.Stack):
     """
 
     def info(self, show_secrets: bool = True) -> automation.UpdateSummary:  # noqa: ARG002 - the SDK's
-        """Return an empty summary that says `succeeded`; no caller reads its other fields."""
+        """Return an empty summary of an operation that says `succeeded`; no caller reads its other fields."""
         return automation.UpdateSummary("update", datetime.now(UTC), "", {}, {}, "succeeded")
 
 
@@ -331,7 +333,7 @@ def _refreshed(stack: automation.Stack, targets: list[str] | None) -> Sequence[R
 
 
 def unprotect_resources(stack: automation.Stack, progress: Progress, *, allowed: bool) -> None:
-    """Remove the protection from all resources in the stack's state.
+    """Remove Pulumi's protection (`protect`) from all resources in the stack's state.
 
     Raises:
         KitError: a resource is protected and `allowed` is False.
@@ -388,8 +390,8 @@ def _import_recovered(stack: automation.Stack, requests: Sequence[Mapping[str, A
 
 
 def needs_refresh(checkpoint: Path) -> bool:
-    """Tell whether the state has a resource that OCI's plug-in deleted after a failure, so that an operation must
-    refresh first.
+    """Tell whether the engine's state has a resource that the OCI plug-in deleted after its creation failed, so that an
+    operation must refresh first.
     """
     return any(is_gone_after_failure(resource) for resource in latest(checkpoint).get("resources") or ())
 
@@ -427,7 +429,9 @@ def placeholder_images() -> dict[str, int]:
 
 
 def count_images(pods: Iterable[Pod]) -> dict[str, int]:
-    """Return the number of containers for each image that the node agent marked as having no program."""
+    """Return the number of containers of each image for which no program runs on this machine, as the node agent marked
+    the pods.
+    """
     counts = Counter[str]()
     for pod in pods:
         names = texts(metadata(pod), "annotations").get(SIMULATED_ANNOTATION, "").split(",")

@@ -146,7 +146,8 @@ class EventReporter:
 
 
 def prepare_decoding() -> None:
-    """Decode a list of pods and a status once, so that several threads can decode others at the same time.
+    """Decode a list of pods and a status once, so that several threads can decode such objects at the same time
+    afterwards.
 
     msgspec 0.22 gathers the fields of a model at the first decoding; if a second thread decodes that model at the same
     time, the process ends with a segmentation fault.

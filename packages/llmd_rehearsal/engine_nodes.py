@@ -32,7 +32,7 @@ POLL_S = 0.2
 
 
 def oci_client(rest_url: str) -> SignedOciClient:
-    """Return a client of the stand-in for OCI at this base URL."""
+    """Return a client of OCI's REST API that sends its requests to the stand-in for OCI at this base URL."""
     signer = Signer("rehearsal", rsa.generate_private_key(65537, 2048))
     versions = {service: urlsplit(host).path for service, host in HOSTS.items()}
     hosts = {service: rest_url + version for service, version in versions.items()}

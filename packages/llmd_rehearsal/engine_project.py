@@ -28,7 +28,7 @@ from llmd_rehearsal.model_sources import source_hosts
 from llmd_rehearsal.real_vllm.topologies import CutStack
 
 PACKAGE = "llmd-oke"
-"""Name of the kit's component package."""
+"""Name of the kit's Pulumi package of components."""
 
 DEPLOYED, PREVIEWED, BEFORE = "project", "preview", "before"
 """Names of the copies' folders in a local cluster's folder: the copy of the last update, the copy for previews since,
@@ -80,7 +80,7 @@ class ProjectCopy:
 def copy_project(
     project: Path, stack: str, state: Path, router: str, kind: str = DEPLOYED, cut: CutStack | None = None
 ) -> ProjectCopy:
-    """Update the rehearsal's copy of the project in the folder `kind` and return its paths.
+    """Update a rehearsal's copy of the user's project in the folder `kind` and return the copy's paths.
 
     Args:
         project: folder of the user's project.
@@ -140,7 +140,7 @@ def _copy_other_program(project: Path, copy: Path) -> None:
 
 
 def install_package(pulumi_home: Path) -> None:
-    """Install the kit's component package as a plug-in of an engine, which starts it with this Python."""
+    """Install the kit's Pulumi package of components as a plug-in of an engine, which starts it with this Python."""
     folder = pulumi_home / "plugins" / f"resource-{PACKAGE}-v{__version__}"
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / f"pulumi-resource-{PACKAGE}"
@@ -217,7 +217,7 @@ def journal_file(state: Path) -> Path:
 
 
 def latest(checkpoint: Path) -> Mapping[str, Any]:
-    """Return the stack's state that the engine wrote last; empty if the state file is missing.
+    """Return the state of a stack that the engine wrote last; empty if the state file is missing.
 
     Raises:
         KitError: the state file is truncated or invalid.
@@ -232,8 +232,8 @@ def latest(checkpoint: Path) -> Mapping[str, Any]:
 
 
 def mend(checkpoint: Path) -> Path | None:
-    """Replace a truncated state file by its newest valid copy and return the path of that copy; None if the state file
-    is valid or missing.
+    """Replace the engine's state file, if it is truncated, by its newest valid copy and return the path of that copy;
+    None if the state file is valid or missing.
 
     On a full disk the engine leaves a partly written file (observed with Pulumi 3.250). It keeps the previous state in
     a `.bak` file, and the state after each update in the stack's history.

@@ -34,7 +34,9 @@ PROVIDER = "envoy-gateway"
 SIMULATED_POOLS = "InferencePools of Envoy Gateway (a stand-in for Envoy AI Gateway is its extension server)"
 
 FOLDER = "front-door"
-"""Folder, in a local cluster's folder, with `secrets.json` and with `chain.pem`, the certificate that clients trust."""
+"""Name of the folder, in a local cluster's folder, with the front door's `secrets.json`, and with `chain.pem`, the
+certificate that clients trust.
+"""
 
 CLIENT = "rehearsal"
 """Name of a client of the front door that gets an API key in every rehearsal, beside the clients that the stack file

@@ -85,8 +85,8 @@ def _required_version(module: Path) -> str:
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the user's environment with settings for building stand-alone modules for this machine, and with
-    `settings`.
+    """Return the environment variables of the user with `settings` and with those for building stand-alone Go modules
+    for this machine.
 
     GOROOT is removed, so that each `go` uses its own, and no `go` may download another version of itself.
     """

@@ -40,20 +40,20 @@ cluster's add-ons.
 """
 
 DISCOVERING = ("nfd-gc", "nfd-master", "nfd-worker")
-"""Additional programs in pods for stacks with Helm charts (Node Feature Discovery)."""
+"""Additional programs that run in pods of stacks with Helm charts (Node Feature Discovery)."""
 
 IN_PODS = ("epp", "pd-sidecar", "envoy")
 BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
-"""Additional programs in pods for stacks with a Gateway."""
+"""Additional programs that run in pods of stacks with a Gateway."""
 
 WATCHING = ("prometheus",)
 """Programs that a rehearsal needs only for stacks with monitoring, or whose servers are scaled by load."""
 
 FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
-"""Additional programs in pods for stacks that are scaled by load."""
+"""Additional programs that run in pods of stacks whose servers are scaled by load."""
 
 GROUPING = ("lws-manager",)
-"""Additional programs in pods for stacks with servers that span nodes."""
+"""Additional programs that run in pods of stacks with servers that span nodes."""
 
 IN_TESTS = (
     *("actionlint", "llm-d-inference-sim", "promtool", "registry"),
@@ -101,11 +101,13 @@ class Inventory:
     programs: Mapping[str, LocalProgram]
 
     def paths(self) -> dict[str, Path]:
-        """Return the programs' paths by name."""
+        """Return the paths of the rehearsal's programs by name."""
         return {name: program.path for name, program in self.programs.items()}
 
     def link_engine(self, folder: Path) -> Path:
-        """Return a folder for PATH with links to the engine's programs (`pulumi`, `helm`) and nothing else."""
+        """Return a folder, for the engine's PATH, with links to the programs that it starts (`pulumi`, `helm`) and
+        nothing else.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         for name in (*ENGINE, *CHARTS):
             link = folder / name
@@ -124,7 +126,9 @@ class Inventory:
                 (folder / name).symlink_to(program.path)
 
     def version_differences(self, plan: Plan) -> Iterator[VersionDifference]:
-        """Yield the programs whose versions differ from those that the stack deploys, with the reasons."""
+        """Yield the programs of the rehearsal whose versions differ from those that the stack deploys, with the
+        reasons.
+        """
         asked, used = self.release.asked, self.release.used
         versions = {name: _release_version(name, asked) for name in IN_PODS}
         if plan.monitoring is not None and plan.monitoring.install:
@@ -199,7 +203,8 @@ def take_inventory(release: Release, progress: Progress, further: Sequence[str] 
 
 
 def language_programs(project: Path, runtime: str) -> tuple[str, ...]:
-    """Return the names of the programs that run a project's program; none for Python.
+    """Return the names of the programs that Pulumi needs to run a project written for this language runtime; none for
+    Python.
 
     Raises:
         KitError: rehearsals can't run programs of this runtime, its plug-in can't be had, or packages aren't installed.

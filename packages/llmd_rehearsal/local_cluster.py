@@ -46,13 +46,13 @@ _REPORT = 3
 
 
 class LocalCluster:
-    """Local cluster with its files in the state folder `state`."""
+    """Local cluster of a rehearsal, controlled from the host, with its files in the folder `state`."""
 
     def __init__(self, state: Path) -> None:
         self.folder = StateFolder(state.resolve())
 
     def status(self) -> ClusterRecord | None:
-        """Return the status record; None if there is no local cluster.
+        """Return the local cluster's status; None if there is no local cluster.
 
         A failed local cluster keeps its record, which says why. A local cluster that ended without recording a failure
         (the machine was restarted, or the first process was killed) has no status.

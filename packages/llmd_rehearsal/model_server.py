@@ -22,7 +22,9 @@ from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
 
 
 class ModelSources:
-    """HTTP handlers for models' repositories and vocabularies; all other paths get status 404, as at the real hosts."""
+    """HTTP handlers that stand in for Hugging Face and Object Storage: models' repositories and vocabularies; all other
+    paths get status 404, as at the real hosts.
+    """
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class ModelSources:
         return [*(model.repository for model in models), *drafts]
 
     def application(self) -> web.Application:
-        """Return the web application with the routes of repositories, vocabularies and the bucket."""
+        """Return the web application that serves repositories, vocabularies and the bucket."""
         application = web.Application()
         application.add_routes([
             web.get("/api/models/{owner}/{name}/revision/{revision}", self._revision),

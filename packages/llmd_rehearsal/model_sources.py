@@ -20,8 +20,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 """Pattern of a full commit id."""
 _WEIGHTS = ".safetensors"
 ADAPTER_FILES = {"adapter_config.json": 256, "adapter_model.safetensors": 4096}
-"""Files of an adapter with their sizes in bytes. At a commit, every repository that the catalogue lacks is an
-adapter.
+"""Files of a simulated LoRA adapter with their sizes in bytes. At a commit, every repository that the catalogue lacks
+is an adapter.
 """
 
 _INDEX = "model.safetensors.index.json"
@@ -56,12 +56,14 @@ def source_hosts() -> SourceHosts:
 
 
 def commit(repository: str, revision: str) -> str:
-    """Return the commit id of a repository's revision; a revision that is a commit id is returned itself."""
+    """Return the commit id of a simulated repository's revision; a revision that is a commit id is returned itself."""
     return revision if COMMIT.fullmatch(revision) else _git_digest(f"{repository}@{revision}".encode())
 
 
 def content(repository: str, path: str, size: int) -> bytes:
-    """Return the bytes of a synthetic file in the format of its file name; they are the same at every commit."""
+    """Return the bytes of a synthetic file of a model repository, in the format of its file name; they are the same at
+    every commit.
+    """
     if path.endswith(_WEIGHTS):
         return _weights(f"{repository}/{path}", size)
     document: dict[str, object] = {"_name_or_path": repository}

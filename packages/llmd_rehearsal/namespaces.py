@@ -48,7 +48,8 @@ def enter_command(pid: int, argv: Sequence[str], folder: Path, *, user_namespace
 
 
 def set_up(address: str, nameserver: str, state: Path) -> None:
-    """Set up /proc, /run, the network and the resolver of new namespaces; to be called only by their first process.
+    """Set up /proc, /run, the network and the resolver of a local cluster's new namespaces; to be called only by their
+    first process.
 
     The private /run hides the host's sockets (container engines, D-Bus) and holds the pods' /run/netns.
 
@@ -101,7 +102,9 @@ def identity_of(pid: int, proc: Path = Path("/proc")) -> ProcessIdentity | None:
 
 
 def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """Return the start of a process in clock ticks since boot; None if the process has ended or is a zombie."""
+    """Return the time at which a process started, in clock ticks since boot; None if the process has ended or is a
+    zombie.
+    """
     fields = stat_fields(pid, proc)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
@@ -133,7 +136,7 @@ def members_of(namespaces: dict[str, str]) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process for a message; `ended process` if it can't be read."""
+    """Return the command line of a process for use in a message; `ended process` if it can't be read."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:

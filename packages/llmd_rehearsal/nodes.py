@@ -28,7 +28,9 @@ from llmd_rehearsal.watches import identity, timestamp
 _log = logging.getLogger(__name__)
 
 REQUESTS_AT_ONCE = 16
-"""Limit of concurrent lease renewals. Hundreds of sequential renewals would be late on a busy API server."""
+"""Limit of lease renewals of nodes at the same time. Hundreds of renewals one after the other would be late on a busy
+API server.
+"""
 
 RENEW_S, _LONGEST_RENEW_S = 10.0, 20.0  # kubelet renews every 10 s, a quarter of the lease's 40 s
 _RENEWED_PER_S = 12.8
@@ -78,7 +80,7 @@ class NodeFleet:
         return name in self._configs and name not in self._stopped
 
     def index(self, name: str) -> int:
-        """Return the node's index (from 0), from which its IP addresses are derived."""
+        """Return the number of a node (from 0), from which the IP addresses of the node and its pods are derived."""
         return self._indexes[name]
 
     def address(self, name: str) -> str:
@@ -106,7 +108,7 @@ class NodeFleet:
         await _ignore_missing(self._patch_status(name, {"capacity": quantities, "allocatable": quantities}))
 
     async def await_api_server(self) -> None:
-        """Wait until the API server answers.
+        """Wait until the local cluster's API server answers.
 
         Raises:
             KitError: the API server didn't answer within `_API_LIMIT_S` seconds.
@@ -307,14 +309,16 @@ def node_object(
 
 
 def taints(config: NodeConfig) -> list[dict[str, str]]:
-    """Return the taints of the node's configuration in the format of Kubernetes' API."""
+    """Return the taints of a simulated node in the format of Kubernetes' API."""
     return [taint.model_dump(exclude_none=True) for taint in config.taints]
 
 
 def node_status(
     config: NodeConfig, address: str, now: datetime, devices: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return a Ready status with the configuration's resources and the advertised devices, all allocatable."""
+    """Return the status of a Ready node with the resources of its configuration and the advertised devices, all
+    allocatable.
+    """
     capacity = {**config.capacity, **(devices or {})}
     return {
         "capacity": capacity,
@@ -340,7 +344,7 @@ def lease(node_name: str, node_uid: str, now: datetime) -> dict[str, Any]:
 
 
 def lease_spec(node_name: str, now: datetime) -> dict[str, Any]:
-    """Return the spec of a Lease that is renewed now."""
+    """Return the spec of a node's Lease that is renewed now."""
     renewed = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {"holderIdentity": node_name, "leaseDurationSeconds": LEASE_DURATION_S, "renewTime": renewed}
 
@@ -386,8 +390,8 @@ class NodesRequest(BaseModel):
 
 
 class NodeControl:
-    """HTTP API of the nodes: `POST /nodes`, `GET /nodes`, `DELETE /nodes/{name}`, `POST /nodes/{name}/stop`, `POST
-    /nodes/{name}/start`, `GET /healthz`.
+    """HTTP API that adds, removes, stops and starts simulated nodes: `POST /nodes`, `GET /nodes`, `DELETE
+    /nodes/{name}`, `POST /nodes/{name}/stop`, `POST /nodes/{name}/start`, `GET /healthz`.
 
     Adding an existing node leaves it unchanged, and removing an unknown node is no error. A stopped node behaves like a
     machine without power until it is started.
@@ -399,7 +403,7 @@ class NodeControl:
         self._changes = changes
 
     def application(self) -> web.Application:
-        """Return the web application with the API's routes."""
+        """Return the web application that serves the HTTP API of the nodes."""
         application = web.Application(client_max_size=4 * 2**20)
         application.add_routes([
             web.get("/healthz", self._healthz),

@@ -27,7 +27,7 @@ class VersionQuery(Entry):
 
 
 class PythonSource(Entry):
-    """Program in a Python distribution: the path `file` below one of its packages."""
+    """Program that a Python distribution contains: the path `file` below one of its packages."""
 
     distribution: str
     package: str
@@ -36,7 +36,7 @@ class PythonSource(Entry):
 
 
 class ModuleFile(Entry):
-    """Program as the file `file` of a Go module, which `modules.yaml` pins in the program's version."""
+    """Program that is the file `file` of a Go module, which `modules.yaml` pins in the program's version."""
 
     module: str
     file: str
@@ -119,13 +119,15 @@ class Build(Entry):
 
 
 class GoTool(Entry):
-    """Go tool chain from a Python package, used if this machine has none that is recent enough."""
+    """Go tool chain in a Python package, used if this machine has no recent enough one."""
 
     python: PythonSource
 
 
 class Definitions(Entry):
-    """Content of `programs.yaml`; `installers` are the operating systems' install commands, by family."""
+    """Content of `values/rehearsal/programs.yaml`: the programs that rehearsals need; `installers` are the operating
+    systems' install commands, by family.
+    """
 
     programs: dict[str, ProgramDefinition]
     builds: dict[str, Build]
@@ -134,7 +136,7 @@ class Definitions(Entry):
 
 
 class ModuleDefinition(Entry):
-    """Go module of which only files are used: checksums by version, and the folders that are copied."""
+    """Go module of which rehearsals use only files: checksums by version, and the folders that are copied."""
 
     folders: tuple[str, ...]
     versions: dict[str, str]

@@ -136,7 +136,8 @@ def _download_programs(required: Mapping[str, str], progress: Progress) -> None:
 def why_unavailable(name: str, version: str) -> str | None:
     """Return the reason why this version of a program can neither be downloaded nor built here; None if it can be.
 
-    Images, and a Go module that not every module proxy has, are requested. A refusal is remembered for a day.
+    Registries are asked for images, and module proxies for a Go module that not all of them have. A refusal is
+    remembered for a day.
     """
     definition = program_definition(name)
     if downloaded := definition.download_of(version):
@@ -167,7 +168,9 @@ def _is_answer(error: KitError) -> bool:
 
 
 def refusal(key: str, ask: Callable[[], None], is_final: Callable[[KitError], bool]) -> str | None:
-    """Return the reason why `ask` failed; None if it succeeded. If `is_final`, the reason is remembered for a day."""
+    """Return the reason why the request `ask` to a registry or module proxy failed; None if it succeeded. If
+    `is_final`, the reason is remembered for a day under `key`.
+    """
     file = cache_folder() / "refusals" / key
     if file.is_file() and time.time() - file.stat().st_mtime < _REFUSAL_HOLDS_S:
         return file.read_text()
@@ -331,7 +334,8 @@ def _build_all(builds: Mapping[str, Build], progress: Progress) -> None:
 
 
 def build_programs(name: str, build: Build, progress: Progress, stop: threading.Event | None = None) -> None:
-    """Build the programs of one build, unless another process has built them meanwhile; `stop` cancels the build.
+    """Build the programs of one `go build` into the cache, unless another process has built them meanwhile; `stop`
+    cancels the build.
 
     Raises:
         KitError: Go is missing, or the build failed; the message has the end of its log.
@@ -438,7 +442,9 @@ def _missing_parts(folder: Path, definition: ModuleDefinition) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Return the absolute path of the user's cache, as compilers run in other folders."""
+    """Return the path of the user's folder for downloaded and built programs; absolute, because compilers run in other
+    folders.
+    """
     return user_cache.cache_folder().resolve()
 
 
@@ -452,7 +458,7 @@ def _downloaded_file(name: str, version: str, download: ProgramDownload) -> Path
 
 
 def fingerprint(build: Build, more: str = "") -> str:
-    """Return a digest of all inputs of a build: the files of its Go module, its settings, and `more`."""
+    """Return a digest of all inputs of a program's build: the files of its Go module, its settings, and `more`."""
     settings = build.model_dump_json(exclude={"minutes", "asks_for"} if build.tags else {"minutes", "asks_for", "tags"})
     digest = hashlib.sha256(settings.encode() + more.encode())
     module = tools_folder() / build.module

@@ -57,7 +57,9 @@ Tree = Mapping[str, Any]
 
 
 def scrape_configs(pod_monitors: Iterable[Tree], service_monitors: Iterable[Tree], kubeconfig: Path) -> list[Tree]:
-    """Return Prometheus' scrape configurations for the monitors, with the target labels that the operator sets."""
+    """Return Prometheus' scrape configurations for PodMonitors and ServiceMonitors, with the target labels that the
+    Prometheus operator sets.
+    """
     return [
         *(job for monitor in pod_monitors for job in _pod_jobs(monitor, kubeconfig)),
         *(job for monitor in service_monitors for job in _service_jobs(monitor, kubeconfig)),
@@ -169,7 +171,9 @@ def _scaled_duration(text: str) -> str:
 
 @dataclass(frozen=True)
 class NodeState:
-    """State of a node for its exporters: number of GPUs, keys of its taints, and its fault (None if healthy)."""
+    """State of a simulated node that its exporters report: number of GPUs, keys of its taints, and its fault (None if
+    healthy).
+    """
 
     gpus: int
     taints: tuple[str, ...] = ()

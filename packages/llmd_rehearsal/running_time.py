@@ -95,7 +95,7 @@ class Starvation:
 
     @property
     def seconds(self) -> float:
-        """Waiting time in seconds of the thread that waited longest."""
+        """Seconds for which the thread that waited longest has waited for a processor."""
         waited = self._waited_ns()
         return max((waited[thread] - ns for thread, ns in self._before.items() if thread in waited), default=0) / 1e9
 

@@ -49,7 +49,9 @@ class SocketAddress:
 
 
 ConnectionFilter = Callable[[str, SocketAddress], bool]
-"""Function that tells whether a connection from an IPv4 address may be forwarded to an endpoint."""
+"""Type of functions that tell whether a connection from an IPv4 address may be forwarded to an endpoint of a
+Service.
+"""
 
 
 # Endpoints of Services.
@@ -184,7 +186,7 @@ class Relay:
         self._pipes = (Pipe(client, server, self._ended), Pipe(server, client, self._ended))
 
     def close(self) -> None:
-        """End both directions immediately."""
+        """End both directions of the relay immediately."""
         if self._open < 0:
             return
         self._open = -1
@@ -215,7 +217,7 @@ class RoundRobin:
 
 
 class ServiceListener:
-    """Listener on one Service address that accepts connections and relays them to endpoints."""
+    """Listener on one address of a Service that accepts connections and relays them to the Service's endpoints."""
 
     def __init__(self, address: SocketAddress, targets: Sequence[SocketAddress], allows: ConnectionFilter) -> None:
         self.robin = RoundRobin(targets)
@@ -309,7 +311,7 @@ class ServiceProxy:
         return frozenset(self._listeners)
 
     def apply(self, table: Mapping[SocketAddress, Sequence[SocketAddress]]) -> None:
-        """Open, update and close listeners to match the table of endpoints by Service address."""
+        """Open, update and close listeners so that each address of a Service in `table` is relayed to its endpoints."""
         for address in self._listeners.keys() - table.keys():
             self._listeners.pop(address).close()
         for address, targets in table.items():
@@ -322,7 +324,7 @@ class ServiceProxy:
                 _log.warning("Service address %s:%d: %s", address.ip, address.port, error)
 
     def close(self) -> None:
-        """Close all listeners and connections."""
+        """Close all listeners and connections of the proxy."""
         for listener in self._listeners.values():
             listener.abort()
         self._listeners.clear()
@@ -333,7 +335,7 @@ class ServiceProxy:
 
 @dataclass(frozen=True)
 class NamedPort:
-    """Named port of a Service, for SRV records."""
+    """Named port of a Service, for DNS records of type SRV."""
 
     name: str
     protocol: str
@@ -392,8 +394,8 @@ def lookup(zone: Mapping[str, DnsName], name: str, domain: str) -> DnsName | Non
 
 
 def service_port(zone: Mapping[str, DnsName], name: str) -> tuple[str, NamedPort] | None:
-    """Return host name and port of an SRV name such as `_http._tcp.router.default.svc.cluster.local`; None if it
-    doesn't exist.
+    """Return the host name and port to which an SRV name such as `_http._tcp.router.default.svc.cluster.local`
+    resolves; None if the name doesn't exist.
     """
     labels = name.lower().rstrip(".").split(".", 2)
     if len(labels) < 3 or not labels[0].startswith("_") or not labels[1].startswith("_"):
@@ -404,7 +406,7 @@ def service_port(zone: Mapping[str, DnsName], name: str) -> tuple[str, NamedPort
 
 
 def dns_response(query: bytes, zone: Mapping[str, DnsName], domain: str) -> bytes | None:
-    """Return the response to a DNS message; None if the message isn't a valid DNS query."""
+    """Return the cluster's response to a DNS message; None if the message isn't a valid DNS query."""
     try:
         message = dns.message.from_wire(query)
         response = dns.message.make_response(message, recursion_available=True)
@@ -469,7 +471,7 @@ class DnsServer:
         self._streams: asyncio.Server | None = None
 
     async def start(self, address: str, port: int) -> None:
-        """Listen on UDP and TCP.
+        """Answer DNS queries at this address on UDP and TCP.
 
         Raises:
             OSError: the address can't be bound.

@@ -70,7 +70,7 @@ class Child:
         return f"ended with status {self.status}"
 
     def mark_ended(self, status: int) -> None:
-        """Record the exit status of the reaped process."""
+        """Record the exit status of the process, which has ended and been reaped."""
         self.status = self._process.returncode = status
         self.ended.set()
 
@@ -98,7 +98,7 @@ class Children:
         return iter(tuple(self._by_pid.values()))
 
     def start(self, spec: ProcessSpec, *, again: bool = False) -> Child:
-        """Start a process with a new log file; the previous log is kept as `<name>.previous.log`.
+        """Start a process of the local cluster with a new log file; the previous log is kept as `<name>.previous.log`.
 
         With `again`, a restart in the same local cluster, the log is continued.
 
@@ -136,7 +136,7 @@ class Children:
                 self._by_pid[pid].mark_ended(os.waitstatus_to_exitcode(status))
 
     async def stop(self) -> None:
-        """Stop all processes, each after the processes that depend on it."""
+        """Stop all processes of the local cluster, each after the processes that depend on it."""
         await asyncio.gather(*(self._stop_after_dependents(child) for child in self))
 
     async def _stop_after_dependents(self, child: Child) -> None:
@@ -147,7 +147,9 @@ class Children:
 
 
 class Reporter:
-    """Reports of the local cluster's start: JSON lines on the starter's pipe, and text in the supervisor's log."""
+    """Writer of reports on the local cluster's start: JSON lines on the pipe of the process that starts it, and text in
+    the supervisor's log.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

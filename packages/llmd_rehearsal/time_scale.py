@@ -58,7 +58,7 @@ class ProcessorFigures(Entry):
 
 @cache
 def figures() -> ProcessorFigures:
-    """Return the content of `values/rehearsal/time_scale.yaml`."""
+    """Return the figures by which the time scale is chosen, from `values/rehearsal/time_scale.yaml`."""
     return required_entry("rehearsal", "time_scale", ProcessorFigures)
 
 
@@ -125,7 +125,9 @@ def demand_of(plan: Plan) -> ProcessorDemand:
 
 
 def choose_time_scale(demand: ProcessorDemand, cores: float) -> TimeScale:
-    """Return the smallest time scale at which neither the processors nor the simulated vLLM's thread are overloaded."""
+    """Return the smallest time scale of a rehearsal at which neither the processors nor the simulated vLLM's thread are
+    overloaded.
+    """
     machine = figures()
     free_cores = max(machine.busy_share * cores - demand.at_rest, machine.least_share * cores)
     least_scale = max(demand.cores / free_cores, demand.simulator / machine.busy_share)

@@ -84,7 +84,7 @@ class ObjectStore(Generic[Kind]):
         return iter(tuple(self._objects.values()))
 
     def get(self, namespace: str, name: str) -> Kind | None:
-        """Return the object as last seen; None if there is none with this name."""
+        """Return the object with this name as the store last saw it; None if there is none."""
         return self._objects.get((namespace, name))
 
     def subscribe(self, subscriber: Callable[[Kind, bool], None]) -> None:
@@ -152,7 +152,7 @@ class Changes:
         self._noted.set()
 
     async def follow(self, look: Callable[[], Awaitable[None]]) -> None:
-        """Call `look` now, and again after each recorded change or several together, until cancelled."""
+        """Call `look` now, and again each time that changes were recorded since its last call, until cancelled."""
         while True:
             self._noted.clear()
             started_s = time.monotonic()
