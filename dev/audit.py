@@ -29,7 +29,7 @@ from pydantic import BaseModel, ValidationError
 DATABASE = "https://api.osv.dev"
 TIMEOUT_S = 30.0
 BATCH = 1000
-"""Packages per query, the database's maximum (OSV documentation, POST /v1/querybatch)."""
+"""Number of packages in one query to the OSV database, its maximum (OSV documentation, POST /v1/querybatch)."""
 MAX_PAGES = 20
 VULNERABLE, WRONG, UNANSWERED = 1, 2, 3
 LOCKS = ("requirements.lock", "requirements-oci.lock", "requirements-dev.lock")
@@ -75,16 +75,16 @@ class Advisory(BaseModel):
     """Vulnerability in the OSV schema (https://ossf.github.io/osv-schema)."""
 
     class Affected(BaseModel):
-        """Affected package and its affected versions."""
+        """Package that the vulnerability affects, and its affected versions."""
 
         class Named(BaseModel):
-            """Name of a package without version."""
+            """Name of an affected package, without version."""
 
             ecosystem: str
             name: str
 
         class Range(BaseModel):
-            """Range of affected versions, as a list of events."""
+            """Range of affected versions of a package, as a list of events (introduced, fixed)."""
 
             events: list[dict[str, str]] = []
 

@@ -168,7 +168,7 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 
 
 def length(function: Function) -> int:
-    """Return the number of lines of a function, with docstring and without decorators."""
+    """Return the number of lines of a function, with its docstring and without decorators."""
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
@@ -451,8 +451,8 @@ class Definition:
 
 
 def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """Return the names that a module imports, including late imports: source module and name, by the name in the
-    module.
+    """Return the names that a module imports, including late imports: the source module and the name there, by the name
+    in the module.
     """
     return {
         item.asname or item.name: (node.module, item.name)
@@ -463,7 +463,7 @@ def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 
 def count(root: Path) -> House:
-    """Return all counts of a checkout; `total` covers all packages except tests."""
+    """Return all counts of a checkout's code; `total` covers all packages except tests."""
     modules = read_tree(root)
     helpers = one_use_helpers(modules)
     graph = CallGraph(modules)
@@ -494,7 +494,7 @@ LISTS = {
 
 
 def table(rows: list[list[str]]) -> str:
-    """Return rows as aligned text, with the first column to the left and the others to the right."""
+    """Return rows of texts as aligned lines, with the first column to the left and the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(

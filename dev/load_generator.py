@@ -111,7 +111,7 @@ class ConstantLoad:
 
 @dataclass(frozen=True)
 class Ttft:
-    """Time to first token as a load generator reports it."""
+    """Time to first token of a load as a load generator reports it."""
 
     mean_ms: float
     p99_ms: float
@@ -119,8 +119,8 @@ class Ttft:
 
 @dataclass(frozen=True)
 class Tool:
-    """Load generator: the function that returns its command, and the function that reads its result from its directory
-    and standard output.
+    """Load generator that is compared: the function that returns its command, and the function that reads its result
+    from its directory and standard output.
     """
 
     name: str
@@ -309,8 +309,8 @@ def _deviation_ms(arrivals_s: Sequence[float], requests_per_s: float) -> float:
 
 
 def best_of(tool: Tool, requests_per_s: float, duration_s: float, runs: int) -> Measurement:
-    """Run a load generator `runs` times, and return the measurement with the smallest mean error, which was disturbed
-    least.
+    """Run a load generator `runs` times, and return the measurement with the smallest mean error, which other work on
+    the machine disturbed least.
     """
     measurements = [measure(tool, requests_per_s, duration_s) for _ in range(runs)]
     return min(measurements, key=lambda measurement: abs(measurement.mean_error_ms))

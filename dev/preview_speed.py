@@ -124,24 +124,30 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Ratio of the stack's duration to the engine's alone, by the fastest runs."""
+        """Ratio of the duration of the stack's preview to that of the plain program, which measures the engine alone,
+        by the fastest runs.
+        """
         return self.stack.min_s / self.plain.min_s
 
     @property
     def ratio_to_loaded(self) -> float:
-        """Ratio of the stack's duration to that of the plain program with Pulumi's packages loaded, by the fastest
-        runs.
+        """Ratio of the duration of the stack's preview to that of the plain program with Pulumi's packages loaded, by
+        the fastest runs.
         """
         return self.stack.min_s / self.loaded.min_s
 
     @property
     def ratio_of_medians(self) -> float:
-        """Ratio of the stack's duration to the engine's alone, by the medians."""
+        """Ratio of the duration of the stack's preview to that of the plain program, which measures the engine alone,
+        by the medians.
+        """
         return self.stack.median_s / self.plain.median_s
 
     @property
     def growth(self) -> float | None:
-        """Ratio of the cost per resource in the largest program to that in the smallest; None for a single program."""
+        """Ratio of the preview's cost per resource in the largest program to that in the smallest; None for a single
+        program.
+        """
         return self.sizes[-1].s_per_100_resources / self.sizes[0].s_per_100_resources if len(self.sizes) > 1 else None
 
     @property
@@ -177,7 +183,7 @@ def same_project(source: Path, stack: str, folder: Path) -> BenchProject:
 
 
 def recording_project(source: Path, stack: str, folder: Path) -> BenchProject:
-    """Create a copy of the project whose program records its resources."""
+    """Create a copy of the stack's project whose program records the resources that it declares."""
     program = _RECORDING_PROGRAM + (source / "__main__.py").read_text()
     project = project_copy(source, folder, stack, program)
     project.write_stack(read(source, stack))
@@ -220,7 +226,8 @@ def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
 
 
 def measure(project: Path, stack: str, runs: int, sizes: Sequence[int], progress: Progress) -> Result:
-    """Time previews in a temporary local cluster; the project isn't changed.
+    """Measure the durations of previews of the stack and of plain programs in a temporary local cluster; the project
+    isn't changed.
 
     Raises:
         InvalidStack: the stack can't be deployed.
