@@ -146,8 +146,8 @@ def _bodies(target: AttackTarget, end_s: float, head: bytes, number: int = 200) 
 
 
 def reservations_of_two_clients(target: AttackTarget, end_s: float) -> Counts:
-    """Send forty chunked requests of one byte for each of two clients every second, and close their connections
-    immediately.
+    """Send forty chunked requests of one byte for each of two clients of the front door every second, and close their
+    connections immediately.
     """
     seen = Counts()
     while time.monotonic() < end_s:
@@ -162,7 +162,9 @@ def reservations_of_two_clients(target: AttackTarget, end_s: float) -> Counts:
 
 
 def long_names(target: AttackTarget, end_s: float) -> Counts:
-    """Send JSON keys of 30 MiB that are refused, on eight connections, and read the answers."""
+    """Send JSON bodies with keys of 30 MiB, which the front door refuses, on eight connections, and read the
+    answers.
+    """
     seen = Counts()
     body = b'{"kv_' + b"x" * (30 * _MIB) + b'":1}'
     head = target.head(f"content-length: {len(body)}", "connection: close")
@@ -264,7 +266,7 @@ def _guessed(target: AttackTarget, end_s: float, guess: Callable[[], str]) -> Co
 
 
 def guessed_tokens(target: AttackTarget, end_s: float) -> Counts:
-    """Send requests with a valid token's claims and random signatures on ten connections."""
+    """Send requests with tokens that have a valid token's claims and random signatures, on ten connections."""
     said = target.key.rpartition(".")[0]
     return _guessed(target, end_s, lambda: f"{said}.{urlsafe_b64encode(os.urandom(64)).decode().rstrip('=')}")
 
@@ -452,7 +454,7 @@ def _posted(target: AttackTarget, end_s: float, body: bytes, *headers: str) -> C
 
 
 def compressed_bombs(target: AttackTarget, end_s: float) -> Counts:
-    """Send gzip bodies of 30 MiB that would expand to about 30 GiB."""
+    """Send bodies of 30 MiB, compressed by gzip, that would expand to about 30 GiB."""
     import gzip  # noqa: PLC0415 - of this one alone
 
     packed = gzip.compress(bytes(64 * _MIB), 9)
@@ -461,13 +463,13 @@ def compressed_bombs(target: AttackTarget, end_s: float) -> Counts:
 
 
 def nested_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """Send JSON with fifteen million nested arrays."""
+    """Send JSON bodies with fifteen million nested arrays."""
     depth = 15 * _MIB
     return _posted(target, end_s, b'{"a":' + b"[" * depth + b"]" * depth + b',"model":"x"}')
 
 
 def wide_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """Send JSON with two million keys."""
+    """Send JSON bodies with two million keys."""
     keys = b",".join(b'"k%d":{}' % i for i in range(2_000_000))
     return _posted(target, end_s, b"{" + keys + b',"model":"x"}')
 
@@ -590,8 +592,8 @@ place of API keys.
 
 
 def main() -> None:
-    """Run one attack; the arguments are its name, the target as JSON, and its duration in seconds. Print the counts as
-    JSON.
+    """Run one attack on a front door; the arguments are its name, the target as JSON, and its duration in seconds.
+    Print the counts as JSON.
     """
     name, target, seconds = sys.argv[1:]
     print(json.dumps(ATTACKS[name](AttackTarget(**json.loads(target)), time.monotonic() + float(seconds))))

@@ -129,7 +129,9 @@ class VulnerableVersion:
     advisory: Advisory
 
     def line(self) -> str:
-        """Return one line with the package, the files that lock it, the advisory, and the versions that fix it."""
+        """Return one line for the audit's result: the package, the files that lock it, the advisory, and the versions
+        that fix it.
+        """
         ended = ", ".join(dict.fromkeys(self.advisory.ended_by(self.package))) or "no version yet"
         of = f"{self.package.name} {self.package.version} ({', '.join(self.package.files)})"
         return f"{of}: {self.advisory.id} {_printable(self.advisory.summary)}; ended by {ended}"
@@ -180,11 +182,11 @@ class _Inside(BaseModel):
 
 
 class UnansweredError(Exception):
-    """Error for a missing or unreadable answer of the database or the scanner."""
+    """The OSV database or the scanner Trivy gave no answer, or an unreadable one."""
 
 
 def locked(root: Path) -> list[Package]:
-    """Return all locked versions of a checkout, without duplicates."""
+    """Return all versions of packages that a checkout's lock files name, without duplicates."""
     packages = [
         *(
             Package("PyPI", _normal(name), version, (file,))
@@ -204,7 +206,8 @@ def locked(root: Path) -> list[Package]:
 
 
 def programs_of_images(root: Path) -> Iterator[Package]:
-    """Yield the programs of the locked images that can still be pulled and whose package in the database is known.
+    """Yield the programs of the locked container images that can still be pulled and whose package in the OSV database
+    is known.
 
     Raises:
         ValueError: an image is missing in `PROGRAMS`, or its tag doesn't match its pattern.
@@ -301,8 +304,8 @@ class Database:
         self._client = client
 
     def findings(self, packages: Sequence[Package]) -> list[VulnerableVersion]:
-        """Query the vulnerabilities of the packages, and return each once per package, under the first of its
-        identifiers and aliases.
+        """Query the OSV database for the packages' vulnerabilities, and return each once per package, under the first
+        of its identifiers and aliases.
         """
         of_package = [(package, id_) for package, ids in self._ids(packages) for id_ in ids]
         advisories = {id_: self._advisory(id_) for id_ in dict.fromkeys(id_ for _, id_ in of_package)}

@@ -73,7 +73,7 @@ class Size:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs, one per server."""
+        """Number of GPUs of the deployment, one per server."""
         return self.prefill + self.decode
 
 
@@ -186,7 +186,9 @@ class Capacities:
         self._most = most
 
     def fewest(self, requests_per_s: float) -> Size:
-        """Return the fewest servers that serve a rate; the maximum number of servers if none do."""
+        """Return the fewest servers that serve a rate of requests within the latency targets; the maximum number of
+        servers if none do.
+        """
         return next((size for size, most_per_s in self._fewest_first if most_per_s >= requests_per_s), self._most)
 
 
@@ -293,7 +295,7 @@ def stack_of(scene: Scene, *, scaled: bool) -> dict[str, Any]:
 
 
 class AutoscalingBenchmark:
-    """Rehearsed stack in a project of its own, to which load profiles are sent."""
+    """Rehearsed stack in a Pulumi project of its own, to which load profiles are sent."""
 
     def __init__(
         self, source: Path, folder: Path, scene: Scene, speed: float, time_scale: float, progress: Progress
@@ -304,7 +306,7 @@ class AutoscalingBenchmark:
         self.command = partial(self._project.command, limit_s=LIMIT_S)
 
     def deploy(self, *, scaled: bool) -> None:
-        """Deploy the stack in a rehearsal, or update it."""
+        """Deploy the stack in a rehearsal, or update it; `scaled` tells whether its servers follow the load."""
         self.progress.step(f"deploying servers that are {'scaled by load' if scaled else 'as many as the peak needs'}")
         self._project.write_stack(stack_of(self.scene, scaled=scaled))
         times = ("--time-scale", f"{self.time_scale:g}", "--scaling-speed", f"{self.speed:g}")
@@ -374,7 +376,7 @@ HEADINGS = ("profile", "servers", "GPU-hours", "of nodes", "within SLO", "failed
 
 
 def table(outcomes: Sequence[SizingOutcome]) -> str:
-    """Return a Markdown table with one row for each sizing method and profile."""
+    """Return a Markdown table of results with one row for each sizing method and load profile."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -387,7 +389,7 @@ def _cells(outcome: SizingOutcome) -> tuple[str, ...]:
 
 
 def plot(profile: RateProfile, runs: Sequence[SizingRun]) -> str:
-    """Return an SVG chart of the load and of the servers of both roles over minutes of scaling time."""
+    """Return an SVG chart of the load and of the servers of both roles over time in minutes at scaling speed 1."""
     moments = np.linspace(0, profile.duration_s, 200)
     load = [ChartPoint(float(at_s) / 60, profile.rate_per_s(float(at_s))) for at_s in moments]
     panels = {"Requests/s": [ChartSeries("load", load, Basis.MEASURED)]}

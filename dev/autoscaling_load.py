@@ -112,7 +112,7 @@ def _amount(thing: object, field: str, resource: str) -> int:
 
 
 async def watch(order: Order, looks: list[Look]) -> None:
-    """Append an observation to `looks` once a second until cancelled."""
+    """Append an observation of the model's servers to `looks` once a second until cancelled."""
     client = Client(config=KubeConfig.from_env(), namespace=order.namespace, trust_env=False)
     started_s = time.monotonic()
     while True:

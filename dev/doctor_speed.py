@@ -60,7 +60,9 @@ class SpeedResult:
 
 
 def write_logs(folder: Path, mib: int, seed: int = 1) -> int:
-    """Write logs of `mib` MiB in files of at most `FILE_MIB`; return the number of lines."""
+    """Write random logs of `mib` MiB, for the doctor to search, in files of at most `FILE_MIB`; return the number of
+    lines.
+    """
     chance = random.Random(seed)  # noqa: S311 - no secret
     recorded = itertools.cycle(signature.recorded for signature in text_signatures().values())
     lines = 0

@@ -99,7 +99,7 @@ class DocumentedCommand:
 
     @property
     def place(self) -> CommandPlace:
-        """Place where the command is run."""
+        """Place where the command of a page is run."""
         return self.rule.place if self.rule else CommandPlace.HERE
 
     @property

@@ -93,7 +93,7 @@ CREATED: Mapping[str, Any] = {
 
 CONTROL_PLANE = ("etcd", "kube-apiserver")
 CONTROL_PLANE_LIMIT_S = 120.0
-"""Maximum seconds until a killed process of the control plane is ready again."""
+"""Maximum seconds until a killed process of the Kubernetes control plane is ready again."""
 
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -119,9 +119,9 @@ class FaultOutcome:
     recovery_s: float
     undisturbed_s: float | None = None
     ended: str = ""
-    """Error of the operation during which the fault happened; empty if it succeeded."""
+    """Error of the engine's operation during which the fault happened; empty if it succeeded."""
     failure: str = ""
-    """Error of the operation that followed the disturbed one; empty if it succeeded."""
+    """Error of the operation that the engine ran after the disturbed one; empty if it succeeded."""
     orphans: tuple[str, ...] = ()
     """Objects in the cluster or OCI that aren't in the engine's state after the recovery."""
     missing: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class FaultOutcome:
     """Number of requests that were sent before, during and after the fault; None without load."""
     lost: int | None = None
     losses: tuple[str, ...] = ()
-    """Reasons why requests were lost."""
+    """Reasons why requests to the model were lost."""
     longest_gap_s: float | None = None
     """Longest time in seconds under load between two completed answers."""
 
@@ -158,7 +158,7 @@ class FaultSettings:
     restarts: int = 6
     seed: int = 1
     usual_s: float | None = None
-    """Assumed duration of every operation without faults, in seconds; None to measure it."""
+    """Assumed duration in seconds of every operation of the engine without faults; None to measure it."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,8 @@ class Bench:
             yield self._struck("engine", fault, CYCLE[index % len(CYCLE)], partial(kill, victim=victim))
 
     def control_plane_kills(self, number: int) -> Iterator[FaultOutcome]:
-        """Kill etcd and the API server alternately, `number` times in all, and yield the results; six times cover each
-        in every operation.
+        """Kill etcd and the API server alternately, `number` times in all, and yield the results; with six kills each
+        is killed in every operation of the engine.
         """
         for index in range(number):
             victim = CONTROL_PLANE[index % len(CONTROL_PLANE)]

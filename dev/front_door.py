@@ -25,7 +25,9 @@ THROUGH = "https://front-door.llm-d.svc.cluster.local"
 STRAIGHT = "http://gpt-oss-120b.llm-d.svc.cluster.local"
 LIMIT_S = 900
 MAX_MS = 2.0
-"""Maximum latency that the front door may add at 50 requests/s, in milliseconds; chosen by us."""
+"""Highest latency in milliseconds that the front door may add to the time to first token at 50 requests/s; chosen by
+us.
+"""
 
 
 class FrontDoorBenchmark:

@@ -46,7 +46,7 @@ ATTACKERS, OTHER = ("attacker", "another"), front_door.CLIENT
 LIMIT_S = 60
 REQUESTS_OF_CONNECTION = 5
 PAUSE_S = 0.05
-"""Seconds between two requests of the well-behaved client."""
+"""Seconds between two requests of the well-behaved client during an attack."""
 
 PIECE = b"x" * 65536
 """Bytes that a simulated model server writes at once; an answer has one of these pieces or 256."""
@@ -103,7 +103,7 @@ class RecordingUnit:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Listen for requests, as a context manager."""
+        """Serve requests of the front door within a `with` block."""
         server = await asyncio.start_server(self._serve, HERE, UNIT_PORT, limit=64 * 1024 * 1024)
         try:
             yield
@@ -142,7 +142,7 @@ async def _body(reader: asyncio.StreamReader, head: str) -> bytes:
 
 
 class Client:
-    """Well-behaved client of the front door, with its latencies and failures."""
+    """Well-behaved client of an attacked front door, with its latencies and failures."""
 
     def __init__(self, target: AttackTarget) -> None:
         self.target = target
@@ -215,7 +215,7 @@ class Door:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[int]:
-        """Run Envoy, and yield its process ID once it is ready, as a context manager."""
+        """Run Envoy as the front door within a `with` block, and yield its process ID once it is ready."""
         argv = [str(self.program), "-c", f"{self.folder}/envoy/envoy.yaml", "--log-level", "warn"]
         log = (self.folder / "envoy.log").open("ab")
         envoy = await asyncio.create_subprocess_exec(

@@ -57,7 +57,7 @@ FINDINGS = {
     "absence": "(Nothing|None|Nobody|May|Only)\\b",
     "dangling": r"(\S+ ){0,5}((of|for|by|with|to|from|than) (it|them|those|that)|(would|does|did|do) again)\.?$",
 }
-"""Regular expressions of unclear beginnings of docstrings, by kind; the first match counts."""
+"""Regular expressions of unclear beginnings of docstrings, by kind of beginning; the first match counts."""
 TELEGRAMS = ("pronoun", "preposition", "statement", "absence", "dangling")
 LATE_IMPORT = re.compile(r"# noqa:[^#\n]*PLC0415")
 WALKS = (("llmd_oke.planning", "plan"), ("llmd_oke.program.models", "declare_units"), ("llmd_oke.program", "deploy"))
@@ -163,7 +163,7 @@ def read_tree(root: Path) -> list[Module]:
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
-    """Return all functions and methods, including nested ones."""
+    """Return all functions and methods in a syntax tree, including nested ones."""
     return (node for node in ast.walk(tree) if isinstance(node, Function))
 
 
@@ -182,7 +182,7 @@ def uses(tree: ast.AST) -> Counter[str]:
 
 
 def one_use_helpers(modules: Sequence[Module]) -> list[tuple[Module, Function]]:
-    """Return the functions of at most `HELPER_LINES` lines outside tests that are named exactly once."""
+    """Return the functions of at most `HELPER_LINES` lines outside tests that are named exactly once in the code."""
     by_module = {module.file: uses(module.tree) for module in modules}
     everywhere = sum(by_module.values(), Counter[str]())
     return [
@@ -268,7 +268,9 @@ def docstrings(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def kind_of_finding(docstring: str) -> str | None:
-    """Return the first of `FINDINGS` that matches a docstring's first paragraph; None if none does."""
+    """Return the first kind in `FINDINGS` (unclear beginnings) that matches a docstring's first paragraph; None if none
+    does.
+    """
     opening = " ".join(docstring.split("\n\n", maxsplit=1)[0].split())
     return next((kind for kind, pattern in FINDINGS.items() if re.match(pattern, opening)), None)
 
@@ -297,7 +299,7 @@ def pair_findings(modules: Iterable[Module]) -> list[CountedPlace]:
 
 
 def class_findings(modules: Iterable[Module]) -> list[CountedPlace]:
-    """Return all locations of public class names outside tests that occur more than once."""
+    """Return all places outside tests that define a public class whose name occurs more than once."""
     return [
         CountedPlace(file, line, "class", f"{name} ({len(places)} times)")
         for name, places in repeated_classes(modules).items()
@@ -312,8 +314,8 @@ def pairs_by_file(modules: Iterable[Module]) -> dict[str, int]:
 
 
 def repeated_classes(modules: Iterable[Module]) -> dict[str, list[tuple[str, int]]]:
-    """Return file and line of each definition of public class names outside tests that occur more than
-    once, by name.
+    """Return the public class names that are defined more than once outside tests, with file and line of each
+    definition.
     """
     places: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for module in modules:
@@ -398,7 +400,9 @@ class CallGraph:
                     pass
 
     def resolve(self, module: str, expression: ast.expr) -> "Definition | str | None":
-        """Return the definition that an expression names, or the module's name; None if it can't be resolved."""
+        """Return the function or class that an expression in a module names, or the name of the module that it names;
+        None if it can't be resolved.
+        """
         match expression:
             case ast.Name(id=name):
                 return self.find(module, name) or self.module(*self.imported[module].get(name, (module, name)))
@@ -437,7 +441,7 @@ class CallGraph:
 
 @dataclass(frozen=True)
 class Definition:
-    """Function or class in a module; `owner` is the class of a method, or the class itself."""
+    """Function or class that a module defines; `owner` is the class of a method, or the class itself."""
 
     module: str
     node: Function | ast.ClassDef

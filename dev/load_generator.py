@@ -29,8 +29,8 @@ _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """Output and resource usage of a finished program; `memory_mib` is the peak of the summed resident memory of all
-    its processes.
+    """Output and resource usage of a program that has ended; `memory_mib` is the peak of the summed resident memory of
+    all its processes.
     """
 
     output: str
@@ -201,7 +201,7 @@ OURS = Tool(
 
 
 def installed() -> list[Tool]:
-    """Return this kit's load generator, and the others that are installed."""
+    """Return the load generators to compare: this kit's own, and the others that are installed."""
     aiperf = os.environ.get("AIPERF") or shutil.which("aiperf")
     guidellm = os.environ.get("GUIDELLM") or shutil.which("guidellm")
     others = [
@@ -221,7 +221,7 @@ HELD_TO = 400.0
 MAX_MEAN_ERROR_MS, MAX_DEVIATION_MS, MAX_MEMORY_MIB, MIN_RATE_SHARE = 1.0, 5.0, 150.0, 0.99
 
 START_LIMIT_S = 90.0
-"""Seconds for a load generator's start and report, in addition to the load's duration."""
+"""Seconds that a load generator may take to start and to report, in addition to the load's duration."""
 
 
 @dataclass(frozen=True)

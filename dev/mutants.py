@@ -28,7 +28,9 @@ QUICK = ("tests/unit", RENDERED, "tests/package")
 LIMIT_S = 1200.0
 """Time limit of a test run in seconds; a mistake that exceeds it counts as noticed."""
 TEXT_LIMIT = 40
-"""Maximum length of strings that are changed; longer ones, and those with spaces, are for readers."""
+"""Maximum length of the strings in which a mistake is made; longer ones, and those with spaces, are texts for
+people.
+"""
 
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "!=",
@@ -61,7 +63,7 @@ class Mutant:
         return f"{self.file}:{self.line}  {self.old}  ->  {self.new}"
 
     def applied(self, source: bytes) -> bytes:
-        """Return the file's bytes with the mistake."""
+        """Return a file's content in bytes with the mistake in it."""
         return source[: self.start] + self.new.encode() + source[self.start + len(self.old.encode()) :]
 
 
@@ -144,7 +146,7 @@ def _documentation(tree: ast.Module) -> Iterator[int]:
 
 
 def sample(project: Path, folders: Sequence[str], number: int, seed: int) -> list[Mutant]:
-    """Return `number` random mistakes in these directories; equal code and seed give equal mistakes."""
+    """Return `number` random mistakes in the code of these directories; equal code and seed give equal mistakes."""
     files = sorted(path for folder in folders for path in (project / KIT / folder).glob("*.py"))
     pool = [mutant for path in files for mutant in mutants(project, path.relative_to(project))]
     return random.Random(seed).sample(pool, min(number, len(pool)))  # noqa: S311 - no secrets
@@ -202,7 +204,7 @@ def failure(copy: Path, tests: Sequence[str]) -> str:
 
 
 def copy_project(project: Path, target: Path) -> None:
-    """Copy the files that git tracks."""
+    """Copy the project's files that git tracks."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=project, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
         (target / name).parent.mkdir(parents=True, exist_ok=True)

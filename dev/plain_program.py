@@ -11,11 +11,12 @@ import pulumi
 from pulumi.runtime import settings
 
 GRAPH_VARIABLE = "LLMD_OKE_PREVIEW_GRAPH"
-"""Environment variable with the path of the graph's file, which a recording program writes and the plain program reads.
+"""Environment variable with the path of the file of recorded resources, which a recording program writes and the plain
+program reads.
 """
 
 PACKAGE = "plain"
-"""Package name in the types of the plain program's resources."""
+"""Pulumi package name in the types of the plain program's resources."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,13 @@ class ResourceNode:
 
 
 def graph_file() -> Path:
-    """Return the path in the environment variable `GRAPH_VARIABLE`."""
+    """Return the path of the file of recorded resources, from the environment variable `GRAPH_VARIABLE`."""
     return Path(os.environ[GRAPH_VARIABLE])
 
 
 def record(file: Path) -> None:
-    """Write every resource that this process declares from now on to a file, in the order of the engine's answers.
+    """Write every resource that this Pulumi program declares from now on to a file, in the order of the engine's
+    answers.
 
     The SDK resolves dependencies when it registers a resource, so only the registration requests contain all of them.
     """

@@ -44,8 +44,8 @@ alone.
 """
 
 GROWTH_LIMIT = 1.25
-"""Maximum ratio of the cost per resource in the largest program to that in the smallest; chosen by us. Quadratic growth
-would give a ratio of about 8.
+"""Maximum ratio of the preview's cost per resource in the largest program to that in the smallest; chosen by us.
+Quadratic growth would give a ratio of about 8.
 """
 
 SIZES = (250, 500, 1000, 2000)

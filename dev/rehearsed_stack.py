@@ -65,7 +65,7 @@ class End:
 
 @dataclass(frozen=True)
 class RehearsedStack:
-    """Rehearsed stack whose operations can be disturbed by faults."""
+    """Rehearsed stack whose engine's operations can be disturbed by faults."""
 
     project: BenchProject
     prepared: Prepared
@@ -165,7 +165,7 @@ def _oci(identifier: str) -> str:
 
 
 def list_objects() -> Iterator[str]:
-    """Yield the names of the objects that Pulumi's plug-in applied, from the API server of the environment's
+    """Yield the names of the Kubernetes objects that Pulumi's plug-in applied, from the API server of the environment's
     kubeconfig.
     """
     config = KubeConfig.from_env().get()

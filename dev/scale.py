@@ -38,7 +38,7 @@ from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from preview_speed import GROWTH_LIMIT, system_nodes
 
 SIZES = ((8, 32), (16, 64), (32, 128), (64, 256))
-"""Numbers of models and of GPU nodes of the stacks."""
+"""Numbers of models and of GPU nodes of the stacks that are rehearsed."""
 
 MAX_PODS = 31
 """Maximum number of pods per node: the pods of 256 nodes fit into a /16, the largest network of OCI."""
@@ -51,7 +51,7 @@ models make 2,000 resources.
 """
 
 MIB = 1024.0
-"""KiB per MiB."""
+"""Number of KiB in a MiB."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class StackCost:
     again_s: float
     memory_mib: float
     programs_mib: Mapping[str, float]
-    """Memory of the largest programs in MiB, at the time of the peak of the sum."""
+    """Memory of the rehearsal's largest programs in MiB, by name, at the time when all programs together used most."""
 
     @property
     def update_s_per_100(self) -> float:
@@ -76,7 +76,7 @@ class StackCost:
 
     @property
     def memory_mib_per_100(self) -> float:
-        """Memory per hundred resources in MiB."""
+        """Memory of the rehearsal per hundred resources in MiB."""
         return self.memory_mib / self.resources * 100
 
 
@@ -88,8 +88,8 @@ class StackGrowth:
 
     @property
     def ratios(self) -> tuple[float, float]:
-        """Ratio of the cost per resource of the largest stack to that of the smallest: of the update's duration, and of
-        memory.
+        """Ratios of the cost per resource of the largest stack to that of the smallest: of the update's duration, and
+        of memory.
         """
         first, last = self.costs[0], self.costs[-1]
         return last.update_s_per_100 / first.update_s_per_100, last.memory_mib_per_100 / first.memory_mib_per_100

@@ -54,7 +54,7 @@ NODE_LIMIT_S = 300.0
 LOOK_S = 0.2
 
 SIMULATED = "simulator://"
-"""Prefix of the container IDs of simulated servers."""
+"""Beginning of the container IDs of simulated model servers."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ NODE_REQUESTS = 600
 NODE_KILL_AT_S = 10.0
 
 CONTROL_PLANE = ("etcd", "kube-apiserver")
-"""Process names of control plane programs. They count as ready once the API server returns an object, which it reads
-from etcd.
+"""Process names of the Kubernetes control plane's programs that are killed. They count as ready once the API server
+returns an object, which it reads from etcd.
 """
 
 

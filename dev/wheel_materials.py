@@ -19,7 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 KIT = "llmd-oke"
 NAME = f"{KIT}.cdx.json"
 ALL_EXTRAS, WITHOUT_EXTRAS = "requirements-oci.lock", "components/requirements.txt"
-"""Locks of the kit with all extras, and of the kit alone."""
+"""Names of the lock files of the kit with all extras, and of the kit alone."""
 
 _PACKAGE = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -28,7 +28,9 @@ _BY = re.compile(r"^    # (?:via |  )([^\s(\[]+)\S*(?: \((\S+)\))?$")
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """Package of a lock: its name, version, the SHA-256 of each of its files, and the packages that require it."""
+    """Package that a lock file names: its name, version, the SHA-256 of each of its files, and the packages that
+    require it.
+    """
 
     name: str
     version: str
@@ -37,12 +39,12 @@ class LockedPackage:
 
     @property
     def purl(self) -> str:
-        """Package URL."""
+        """Package URL (purl) of the locked package."""
         return f"pkg:pypi/{self.name}@{self.version}"
 
 
 def locked_packages(text: str) -> dict[str, LockedPackage]:
-    """Return the packages of a lock by name, without those that only the build needs."""
+    """Return the packages of a lock file by name, without those that only the build needs."""
     found: dict[str, LockedPackage] = {}
     for block in re.split(r"\n(?=\S)", text):
         match = _PACKAGE.match(block)
@@ -58,7 +60,7 @@ def locked_packages(text: str) -> dict[str, LockedPackage]:
 
 
 def wheel_materials(root: Path, version: str, date: datetime | None) -> dict[str, Any]:
-    """Return the bill of materials as CycloneDX document.
+    """Return the bill of materials of the kit's wheel as a CycloneDX document.
 
     Args:
         root: folder with the locks.
@@ -110,10 +112,10 @@ def _component(package: LockedPackage, required: bool) -> Mapping[str, object]:
 
 
 class WheelMaterialsHook(BuildHookInterface[Any]):
-    """Build hook that puts the bill of materials into the wheel."""
+    """Build hook of hatchling that puts the bill of materials into the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write the bill of materials beside the wheel, and name it to hatchling; editable installs have none."""
+        """Write the bill of materials beside the wheel, and name the file to hatchling; editable installs have none."""
         if version == "editable":
             return
         epoch = os.environ.get("SOURCE_DATE_EPOCH")
