@@ -236,7 +236,7 @@ class DeviceNodes(Protocol):
         ...
 
     async def show_devices(self, name: str, devices: Mapping[str, str]) -> None:
-        """Set the quantities of devices in a node's capacity and allocatable resources."""
+        """Set the quantities of devices in the capacity and allocatable resources of a simulated node."""
         ...
 
 

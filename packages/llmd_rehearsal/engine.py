@@ -136,8 +136,8 @@ def run(
         targets: URNs that `destroy` is limited to.
         modules: Python modules that the program needs, imported while the engine starts.
         unprotect: lets `destroy` delete protected resources.
-        of_kit: function that runs an operation of the kit's own: `replace` launches nodes anew, `forget` takes out of
-            the state what OCI no longer has.
+        of_kit: function that runs an operation of the kit's own: `replace` launches nodes anew, `forget` removes
+            from the state the resources that OCI no longer has.
         parallel: limit of resources that an update works on at the same time.
         prelude: function that is called inside the Pulumi program before the program itself.
 
@@ -196,7 +196,7 @@ class Workspace(automation.LocalWorkspace):
 
 
 class EngineStack(automation.Stack):
-    """Automation API stack that doesn't read the stack's history after operations: the engine's events say what
+    """Automation API stack that doesn't read the stack's history after operations, as the engine's events say what
     changed.
     """
 

@@ -449,7 +449,7 @@ def cache_folder() -> Path:
 
 
 def program_file(name: str, version: str, build: Build) -> Path:
-    """Return the path in the cache of a program built by this build; the file may not exist."""
+    """Return the path that a program built by this build has in the user's cache; the file may not exist."""
     return cache_folder() / "programs" / name / f"{version}-{fingerprint(build)}" / name
 
 

@@ -88,7 +88,9 @@ class ObjectStore(Generic[Kind]):
         return self._objects.get((namespace, name))
 
     def subscribe(self, subscriber: Callable[[Kind, bool], None]) -> None:
-        """Register a function that is called as `subscriber(object, exists)` for each future change."""
+        """Register a function that is called as `subscriber(object, exists)` for each future change of an object in the
+        store.
+        """
         self._subscribers.append(subscriber)
 
     async def synced(self, timeout_s: float = 30.0) -> None:

@@ -110,8 +110,8 @@ def chart_version(reference: str, repository: str, version: str) -> str:
 
 
 def find(reference: str, repository: str, version: str) -> ChartSource:
-    """Return the chart of a reference, or the chart that the reference copies into a private registry. The chart's
-    folder may not exist.
+    """Return the chart that rehearsals have for the chart reference of a program, also if the reference is to a copy in
+    a private registry. The chart's folder may not exist.
 
     Raises:
         OperationRefusal: rehearsals have no such chart; the message lists those they have.

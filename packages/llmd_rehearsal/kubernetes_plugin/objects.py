@@ -161,7 +161,7 @@ def uid_of(obj: JsonObject) -> str:
 
 
 def annotation(obj: JsonObject, name: str) -> str:
-    """Return the value of an annotation; empty if the object doesn't have it."""
+    """Return the value of an object's annotation; empty if the object doesn't have it."""
     value = dig(obj, "metadata", "annotations", name)
     return value if isinstance(value, str) else ""
 

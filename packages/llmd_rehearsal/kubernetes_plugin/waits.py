@@ -39,7 +39,7 @@ from llmd_rehearsal.kubernetes_plugin.readiness import (
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 POLL_S: Final = 1.0
-"""Seconds between two checks whether a wait was cancelled."""
+"""Seconds between two checks whether the engine cancelled a wait for an object."""
 WATCH_LIMIT_S: Final = 20
 """Seconds after which the API server ends a watch; an informer without subscribers ends with its watch."""
 RETRY_S: Final = 0.5
@@ -98,8 +98,8 @@ class Informer:
             self._subscribers.discard(changed)
 
     def gather(self, changed: threading.Event, limit_s: float) -> None:
-        """Wait for a change, at most `limit_s` seconds, and after a change for `GATHER_S` seconds times the number of
-        subscribers.
+        """Wait for a change of the collection, at most `limit_s` seconds, and after a change for `GATHER_S` seconds
+        times the number of subscribers.
         """
         if changed.wait(limit_s):
             time.sleep(GATHER_S * len(self._subscribers))
@@ -178,7 +178,7 @@ class Informer:
 
 
 class Informers:
-    """Informers of one API server, each started by its first subscription."""
+    """Informers (local copies of collections) of one API server, each started by its first subscription."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -217,7 +217,7 @@ class ClusterView(Protocol):
         ...
 
     def tell_scale_up(self, pod: PodRequest, message: str) -> None:
-        """Create an event of a pod that says why nodes were added."""
+        """Create an event of an unschedulable pod, which says that nodes were added for it."""
         ...
 
     def tell_status(self, text: str) -> None:
@@ -438,7 +438,7 @@ class ApiClusterView:
         self._cluster.patch(kind, [{"op": "add", "path": "/spec/taints", "value": others + own}])
 
     def tell_scale_up(self, pod: PodRequest, message: str) -> None:
-        """Create an event of a pod that says why nodes were added."""
+        """Create an event of an unschedulable pod, which says that nodes were added for it."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         involved = {"kind": "Pod", "apiVersion": "v1", **document("namespace name uid", pod)}
         event = {

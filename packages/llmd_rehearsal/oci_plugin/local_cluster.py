@@ -271,7 +271,7 @@ class ClusterAddOns:
 
 
 def require_add_on_dependencies(record: ResourceRecord, records: Records) -> None:
-    """Check, as OKE does, that all add-ons on which the add-on in `record` depends are active.
+    """Check, as OKE does, that the add-ons on which the add-on in `record` depends are all active.
 
     Raises:
         WorkRequestFailed: a required add-on isn't active.

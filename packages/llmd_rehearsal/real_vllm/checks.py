@@ -248,7 +248,9 @@ HOSTILE: tuple[Mapping[str, Any], ...] = (
     {"do_remote_prefill": True, "do_remote_decode": True},
     {"do_remote_prefill": True, "remote_host": "169.254.169.254", "remote_port": 80, "remote_block_ids": [[1]]},
 )
-"""Values of `kv_transfer_params`; each of the first two crashes a vLLM 0.26 server that receives it."""
+"""Values of `kv_transfer_params` that a client might send to do harm; each of the first two crashes a vLLM 0.26 server
+that receives it.
+"""
 
 
 def hostile_requests(stack: Stack) -> str:
@@ -301,7 +303,9 @@ def foreign_pods(stack: Stack) -> str:
 
 
 def aborted_requests(stack: Stack) -> str:
-    """Check that a client that disconnects during its answer leaves no running request and no KV cache blocks."""
+    """Check that a client that disconnects before the end of its answer leaves no running request and no KV cache
+    blocks.
+    """
     for _ in range(3):
         body = {"model": stack.facts.repository, "prompt": random_text(300), "max_tokens": 2000, "ignore_eos": True}
         with stack.service.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:

@@ -45,16 +45,16 @@ class RealVllm:
 
     @property
     def programs(self) -> Path:
-        """Folder of the environment's executables, among them `vllm` and `python`."""
+        """Folder of the executables of vLLM's environment, among them `vllm` and `python`."""
         return self.folder / "bin"
 
     @property
     def python(self) -> Path:
-        """Path of the environment's Python."""
+        """Path of the Python interpreter of vLLM's environment."""
         return self.programs / "python"
 
     def run(self, argv: Sequence[str], log: Path, progress: Progress) -> None:
-        """Run the environment's Python with these arguments to its end.
+        """Run the Python of vLLM's environment with these arguments to its end.
 
         Raises:
             KitError: the program failed; the message has its last line.
