@@ -46,7 +46,7 @@ class InstantPlugin(Servicer):
 
 
 def start(port: int) -> PluginServer:
-    """Start the plug-in's gRPC server on a port of 127.0.0.1, and return it."""
+    """Start the gRPC server of the plug-in that accepts every request on a port of 127.0.0.1, and return it."""
     return serve(InstantPlugin(), port, lambda: None)
 
 

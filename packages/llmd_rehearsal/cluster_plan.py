@@ -115,8 +115,8 @@ def local_cluster_spec(
     versions: Mapping[str, str] | None = None,
     real: RealRehearsal | None = None,
 ) -> ClusterSpec:
-    """Return the spec of the processes of a plan's local cluster; write keys and the node agent's configuration into
-    `state`.
+    """Return the specification of the processes of a plan's local cluster; write keys and the node agent's
+    configuration into `state`.
 
     The spec carries digests of that configuration and of the project's own shapes and GPUs, so that changed nodes lead
     to another local cluster. What programs read of the project and of the kit's `values/` is copied into `state`, so

@@ -118,7 +118,7 @@ class ClusterSpec:
             names.add(process.name)
 
     def to_json(self) -> str:
-        """Return the spec as JSON text; equal specs give equal texts."""
+        """Return the local cluster's specification as JSON text; equal specifications give equal texts."""
         tree = asdict(self)
         for process, fields in zip(self.processes, tree["processes"], strict=True):
             if process.readiness is not None:
@@ -128,7 +128,7 @@ class ClusterSpec:
 
     @staticmethod
     def from_json(text: str) -> "ClusterSpec":
-        """Return the spec from JSON text that `to_json` wrote."""
+        """Return the specification of a local cluster from JSON text that `to_json` wrote."""
         tree: dict[str, Any] = json.loads(text)
         processes: list[ProcessSpec] = []
         rows: list[dict[str, Any]] = tree.pop("processes")

@@ -105,7 +105,9 @@ class ProgramDownload:
 
 
 def architecture() -> str:
-    """Return this machine's architecture as releases name it (`amd64`); empty if no release supports it."""
+    """Return this machine's architecture under the name that published files use (`amd64`); empty if programs aren't
+    published for it.
+    """
     return _ARCHITECTURES.get(platform.machine(), "")
 
 

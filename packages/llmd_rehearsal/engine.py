@@ -77,9 +77,9 @@ class EngineResult:
     """Result of an engine operation: counts of resources by what the operation did to them, stack outputs, duration in
     seconds.
 
-    `placeholders` maps each image without a program to its number of pods after the operation. `steps` are a preview's
-    steps, in the format of `pulumi preview --json`. `changed_by_hand` are the manual changes that an update reverted,
-    and `drift` the differences between the resources and the state.
+    `placeholders` maps each image for which no program runs on this machine to its number of pods after the operation.
+    `steps` are a preview's steps, in the format of `pulumi preview --json`. `changed_by_hand` are the manual changes
+    that an update reverted, and `drift` the differences between the resources and the state.
     """
 
     operation: str

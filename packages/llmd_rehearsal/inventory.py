@@ -117,7 +117,9 @@ class Inventory:
         return folder
 
     def install_languages(self, pulumi_home: Path) -> None:
-        """Link the language plug-ins into the plug-in folder of a Pulumi home: the engine takes none from PATH."""
+        """Link Pulumi's language plug-ins into the plug-in folder of a Pulumi home, as the engine takes none from
+        PATH.
+        """
         for runtime, name in LANGUAGES.items():
             if program := self.programs.get(name):
                 folder = pulumi_home / "plugins" / f"language-{runtime}-{program.version}"

@@ -57,9 +57,9 @@ class Fault(enum.StrEnum):
     healthy.
     """
     ANSWER_LOST = "answer-lost"
-    """OCI accepts a creation request and the answer is lost. The plug-in retries with the same retry token and may get
-    an answer. If all answers are lost, the resource exists and the engine doesn't know its id. A request to change or
-    delete a resource is lost before it reaches OCI.
+    """OCI accepts a creation request and the answer is lost. The OCI plug-in retries with the same retry token and may
+    get an answer. If all answers are lost, the resource exists and the engine doesn't know its id. A request to change
+    or delete a resource is lost before it reaches OCI.
     """
 
     SLOW_LINK = "slow-link"

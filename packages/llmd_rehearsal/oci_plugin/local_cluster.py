@@ -92,8 +92,8 @@ class AddOnChart(Entry):
 
 
 class AddOnContent(Entry):
-    """Helm chart and values of an OKE add-on; they are installed `delay_s` seconds of OCI's time after the add-on
-    becomes active.
+    """Helm chart and values of an OKE add-on; they are installed `delay_s` seconds of OCI's time (which the simulated
+    region shortens) after the add-on becomes active.
     """
 
     chart: AddOnChart
@@ -118,7 +118,9 @@ class LocalAddOns:
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def delay_s(self, name: str) -> float:
-        """Return the seconds of OCI's time from when an add-on becomes active until its installation starts."""
+        """Return the seconds, as real OCI takes them, from when an add-on becomes active until its installation
+        starts.
+        """
         content = contents().get(name)
         return content.delay_s if content else 0
 

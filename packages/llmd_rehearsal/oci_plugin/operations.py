@@ -84,7 +84,7 @@ class ResourceRequest:
 
     @property
     def limit_s(self) -> float:
-        """Time limit of the request's operation in seconds of OCI's time."""
+        """Time limit of the request's operation in seconds of OCI's time, which the simulated region shortens."""
         return self.timeout_s or self.resource.timeout_s
 
     @property

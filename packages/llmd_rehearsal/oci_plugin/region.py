@@ -206,8 +206,8 @@ def not_found(id_: str) -> ServiceError:
 
 
 class RegionClock:
-    """Clock of the simulated region, which runs faster than wall time. `scale` is wall seconds for one second of OCI's
-    time.
+    """Clock of the simulated region, which shortens the time that real OCI takes (OCI's time). `scale` is wall seconds
+    for one second of OCI's time.
     """
 
     def __init__(self, scale: float = DEFAULT_TIME_SCALE) -> None:
@@ -219,7 +219,7 @@ class RegionClock:
         self._cancelled.set()
 
     def wait(self, seconds: float, cancelled: threading.Event | None = None) -> None:
-        """Wait `seconds` of OCI's time.
+        """Wait `seconds` of OCI's time, which the simulated region shortens.
 
         Raises:
             WaitEnded: the wait was cancelled.
@@ -248,6 +248,8 @@ class RegionClock:
         self.wait(seconds, cancelled)
 
     def give_up(self, limit_s: float, cancelled: threading.Event | None = None) -> str:
-        """Wait `limit_s` seconds of OCI's time and return terraform-provider-oci's message about a timeout."""
+        """Wait `limit_s` seconds of OCI's time, which the simulated region shortens, and return
+        terraform-provider-oci's message about a timeout.
+        """
         self.wait(limit_s, cancelled)
         return f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {limit_s / 60:.0f}m0s)"

@@ -109,8 +109,8 @@ def files(volume: Volume, pod: Pod, sources: VolumeSources) -> dict[str, File]:
 def folder(volume: Volume, pod: Pod, pod_folder: Path, state_folder: Path) -> Path:
     """Return the folder on this machine of a volume without files from the API server.
 
-    An emptyDir is in the pod's folder, whatever its medium. A claim is one folder for all pods. A hostPath is an
-    initially empty folder of the simulated node, never the path on this machine.
+    An emptyDir is in the pod's folder, whatever its medium. A PersistentVolumeClaim is one folder for all pods. A
+    hostPath is an initially empty folder of the simulated node, never the path on this machine.
 
     Raises:
         MissingConfigError: rehearsals don't support volumes of this kind.

@@ -24,8 +24,8 @@ EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 RUNNING, CACHE = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
 
 REQUEST_LIMIT_S, SETTLE_LIMIT_S, LEASE_LIMIT_S, READY_LIMIT_S = 120.0, 20.0, 60.0, 240.0
-"""Time limits in seconds: of a request, of counters reaching their final values, of a lease's end, and of a server's
-start.
+"""Time limits in seconds of the checks of vLLM's servers: of a request, of counters reaching their final values, of a
+KV cache lease's end, and of a server's start.
 """
 
 _PAUSE_S = 0.5

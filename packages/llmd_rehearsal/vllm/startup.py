@@ -148,8 +148,8 @@ def _max_model_len(settings: CommandSettings, model: CatalogueModel) -> int:
 
 
 def known_draft(settings: CommandSettings, model: CatalogueModel) -> ServerDraft | None:
-    """Return the catalogue's figures of the draft (speculative decoding) that a server uses; None if the server uses no
-    draft, or one that the catalogue's model doesn't have.
+    """Return the catalogue's figures of the draft for speculative decoding that a server uses; None if the server uses
+    no draft, or one that the catalogue's model doesn't have.
     """
     draft = settings.draft
     if draft is None or model.draft is None or draft.method != model.draft.method:
