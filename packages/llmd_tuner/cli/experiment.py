@@ -66,8 +66,8 @@ class ExperimentOptions:
     requests: options.Requests = None
 
     def asked(self, only: Sequence[str] = ()) -> RunOptions:
-        """Return the options as those of a run. `only` names the deployments to measure; all of the
-        recipe's if empty.
+        """Return these command-line options as the options of an experiment's run. `only` names the deployments to
+        measure; all of the recipe's if empty.
         """
         return RunOptions(self.gpus, self.rehearse, self.time_scale, self.requests, tuple(only))
 
@@ -195,7 +195,7 @@ def _run(experiment: Experiment, folder: RunFolder) -> None:
 
 
 FILE_WIDTH = 140
-"""Columns where the output is no terminal."""
+"""Width in columns of tables that are written to a file or a pipe instead of a terminal."""
 
 _TONES = {"good": "green", "bad": "red", "quiet": "dim"}
 
@@ -228,7 +228,9 @@ def show_plan(
 
 
 def plan_document(experiment: Experiment, forecast: Forecast) -> dict[str, Any]:
-    """Return the plan as plain data: seconds of wall time, US dollars at list price."""
+    """Return the plan of an experiment's run as the object of `--json`: durations in seconds of wall time, prices in US
+    dollars at list price.
+    """
     return {
         "recipe": experiment.name,
         "settings": experiment.settings.model_dump(mode="json"),

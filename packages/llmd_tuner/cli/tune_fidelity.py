@@ -209,7 +209,9 @@ def _write(report: Report, files: ReportFiles) -> None:
 
 
 def show_report(report: Report, *, points: bool) -> None:
-    """Print the errors of a fidelity report by group, subject and metric; with `points`, by load too."""
+    """Print the errors of a fidelity report by group of measurements, by servers and by metric; with `points`, those of
+    each load too.
+    """
     output = console.output()
     output.print(escape(fidelity_report.about(report)))
     for group in report.groups:

@@ -176,8 +176,8 @@ def conditions_of_words(words: list[str]) -> dict[str, str]:
 
 
 def rows_of(paths: list[Path] | None, model: str | None, published: str | None) -> list[Row]:
-    """Return the rows of files together with the published rows on the GPU `published`, where it is given, without
-    published points that are set aside.
+    """Return the measured rows of files and, if `published` names a GPU, the published rows of the model on that GPU.
+    Published points that are known not to be what their source says are left out.
 
     Raises:
         KitError: there are no rows, or a file contains something else.

@@ -81,7 +81,7 @@ STACK_OR_GPU = "Leave out --shape and --gpu, or name --model instead of --stack.
 DEFAULT_WORKLOAD = "4096/256"
 DEFAULT_GPUS = 16
 QUICK_GPUS = 32
-"""Deployments of so many are searched within a second or two."""
+"""Number of GPUs up to which a search over all deployments takes at most a second or two."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchContext:
-    """Checked inputs of a search, with the model and the nodes that it is about."""
+    """Checked inputs of a search for the best deployment, with the model and the nodes that are searched."""
 
     model: CatalogueModel
     node: NodeHardware
@@ -122,7 +122,9 @@ class SearchContext:
     confidence: Confidence
     started: DeployedConditions
     host_memory_gib: int | None = None
-    """Memory of nodes in which each server that prefills keeps KV cache, where a stack has that."""
+    """Memory of its node in GiB in which each server that prefills keeps KV cache; None where the stack configures
+    none.
+    """
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
 
 
 def announce(context: SearchContext) -> None:
-    """Print that a search begins, if it takes longer than a moment."""
+    """Print that a search begins, unless it has so few GPUs that it ends within a second or two."""
     gpus = context.question.hardware.gpus
     if gpus > QUICK_GPUS:
         console.progress().step(f"searching the deployments of up to {gpus} GPUs")
@@ -252,7 +254,7 @@ def _workload(search: SearchOptions) -> WorkloadClasses | None:
 
 
 def show_findings(inspection: Inspection, rejected: tuple[Rejection, ...] = ()) -> None:
-    """Show the results that could not be read, and the findings about rows."""
+    """Print the parts of results files that could not be read, and the rules that measured rows break."""
     for item in rejected:
         console.errors().print(f"not read {item}", markup=False, soft_wrap=True)
     for finding in inspection.findings:
@@ -260,8 +262,8 @@ def show_findings(inspection: Inspection, rejected: tuple[Rejection, ...] = ()) 
 
 
 def figures_of(path: Path | None, model: CatalogueModel, node: NodeHardware) -> LatencyFigures:
-    """Return the latency figures of a file, or without one those of the kit: bounds of the hardware where the kit has
-    no measured ones.
+    """Return the latency figures in the file `path` or, without a path, the kit's own for the model and the node's GPU,
+    which are bounds computed from the hardware where nothing was measured.
 
     Raises:
         KitError: the file contains no figures, or those of another model or GPU.
@@ -274,8 +276,8 @@ def figures_of(path: Path | None, model: CatalogueModel, node: NodeHardware) -> 
 def best_figures(
     figures: Path | None, rows: Sequence[Path], stored: Path | None, model: CatalogueModel, node: NodeHardware
 ) -> LatencyFigures:
-    """Return latency figures from the first source that there is: the file `figures`, a fit to the files `rows`, a fit
-    to the stack's own rows in `stored`, or the kit. Prints which source it was, unless it was `figures`.
+    """Return latency figures from the first of these sources that exists: the file `figures`, a fit to the files
+    `rows`, a fit to the stack's own rows in `stored`, or the kit. Prints which source it was, unless it was `figures`.
 
     Raises:
         KitError: a source can't be used.

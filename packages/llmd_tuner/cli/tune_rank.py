@@ -50,7 +50,7 @@ from llmd_tuner.stack_file_edit import StackFileChange, thresholds
 MAX_FRONTIER = 8
 
 MAX_LOSERS = 12
-"""Kinds of servers that are told why they lost; JSON has all."""
+"""Maximum number of kinds of servers for which the terminal shows why they lost; `--json` has all."""
 
 _ALIKE = 0.01
 """Share by which loads that servers carry may differ and count as equal."""
@@ -149,7 +149,9 @@ def show_ranking(
 def ranking_json(
     context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> dict[str, Any]:
-    """Return a ranking as plain data; figures of deployments are forecasts of the basis that `confidence` names."""
+    """Return a ranking as the object of `--json`. Figures of deployments are forecasts, whose basis (`calibrated` or
+    `bound`) the key `confidence` names.
+    """
     question, trust = context.question, context.confidence
     return {
         "model": context.model.name,

@@ -84,12 +84,12 @@ class Verified:
 
     @property
     def forecast(self) -> Row:
-        """Forecast as a row of results."""
+        """Forecast of the deployed model's latencies and rates, as a row of results."""
         return self.subject.applied.forecast
 
     @cached_property
     def missed(self) -> list[ForecastError]:
-        """Figures whose error exceeds the tolerance."""
+        """Latencies and rates whose forecast error exceeds the tolerance."""
         return beyond(self.compared, self.forecast, self.tolerance)
 
     @property
@@ -104,7 +104,9 @@ class Verified:
 
 
 def verification_json(verified: Verified) -> dict[str, Any]:
-    """Return the comparison as plain data. Errors are forecast over observed figure, less one."""
+    """Return a forecast's comparison with its measurement as the object of `--json`. Errors are forecast over measured
+    figure, less one (0.1 is 10 %).
+    """
     forecast, seen = verified.forecast, verified.seen
     keys = (
         *("model", "topology", "copies", "offered_requests_per_s", "applied", "conditions", "forecast", "seen"),
@@ -127,7 +129,7 @@ def verification_json(verified: Verified) -> dict[str, Any]:
 
 
 def show_verification(verified: Verified) -> None:
-    """Print forecast, measurement and error of each figure."""
+    """Print the forecast, the measurement and the error of each latency and rate."""
     output, forecast, seen = console.output(), verified.forecast, verified.seen
     unit = forecast.topology if forecast.copies == 1 else f"{forecast.copies} x {forecast.topology}"
     lengths = f"{forecast.input_tokens:.0f}/{forecast.output_tokens:.0f}"

@@ -46,7 +46,9 @@ _SIGNS = {"near": "±", "at most": "+", "at least": "-", "below": "+"}
 
 WATCHED = ("model", "topology", "assumed", "conditions", "seen", "assumptions", "percentiles_ms", "holds", "advice")
 SEEN = ("basis", "about", "duration_s", "requests", "requests_per_s", "notes")
-"""Keys of a watched model as plain data, and of what was seen of it, in their order."""
+"""Keys of the object of `--json` (`WATCHED`), and of its member `seen` with what the counters showed (`SEEN`), in
+order.
+"""
 
 _COLOURS = {AssumptionVerdict.HOLDS: "green", AssumptionVerdict.ABOVE: "red", AssumptionVerdict.BELOW: "red"}
 
@@ -81,14 +83,15 @@ class WatchOptions:
     tolerance: Tolerance = None
 
     def words(self) -> list[str]:
-        """Return the options as arguments for a command line."""
+        """Return the options as the arguments of a `tune watch` command line."""
         once = ["--once"] if self.once else []
         allowed = ["--tolerance", str(self.tolerance)] if self.tolerance is not None else []
         duration = ["--for", str(self.duration)] if self.duration else []
         return ["--every", str(self.every), *duration, *once, *allowed]
 
     def pace(self, time_scale: float) -> ReadingIntervals:
-        """Return the interval between readings of counters and the total time.
+        """Return the interval between two readings of counters, and the total time, which is one interval with
+        `--once`.
 
         Raises:
             KitError: the total is shorter than an interval, or was given for two readings.
@@ -193,8 +196,8 @@ def _inside(
 
 @dataclass(frozen=True)
 class Watched:
-    """Deployed model with its assumptions, and what its counters showed. `about` is its topology; `broken_off` says why
-    the cluster stopped to answer, if it did.
+    """Deployed model with its assumptions, and what the counters of its servers showed. `about` is its topology;
+    `broken_off` is the error with which the cluster stopped answering, None if it didn't.
     """
 
     name: str
@@ -212,12 +215,12 @@ class Watched:
 
     @cached_property
     def advice(self) -> tuple[NextStep, ...]:
-        """Next steps for the assumptions that don't hold."""
+        """Next steps for the user where assumptions don't hold, each with a command."""
         return tuple(advice(self.judged, self.seen, self.place))
 
     @property
     def failure(self) -> KitError | None:
-        """Error that says why too little was observed for a verdict; None if there is one."""
+        """Error that says why too little was observed for a verdict; None if enough was observed."""
         least = tolerances().latency_requests
         if self.broken_off or self.off or self.seen.answered >= least:
             return self.broken_off
@@ -236,7 +239,9 @@ class Watched:
 
 
 def watch_json(watched: Watched) -> dict[str, Any]:
-    """Return what was watched as plain data: tokens, milliseconds, shares and requests, in model time."""
+    """Return a watched model as the object of `--json`: the assumptions with verdicts, what its counters showed, and
+    advice. Latencies are in milliseconds as on real hardware, also where servers are simulated at another speed.
+    """
     seen = watched.seen
     counted = {"about": SIMULATED if watched.simulated else None, "requests": seen.answered}
     percentiles = {
@@ -260,7 +265,7 @@ def watch_json(watched: Watched) -> dict[str, Any]:
 
 
 def show_watch(watched: Watched) -> None:
-    """Print what was watched: the verdict on each assumption, and next steps."""
+    """Print the verdict on each assumption about a watched model, percentiles of its latencies, and next steps."""
     output, seen = console.output(), watched.seen
     rate = f", {seen.requests_per_s:.3g}/s" if seen.requests_per_s else ""
     summary = f"{seen.answered} requests in {seen.duration_s:.0f} s{rate}"
@@ -285,7 +290,9 @@ def show_watch(watched: Watched) -> None:
 
 
 def interval_text(seen: CountedObservation) -> str:
-    """Return a line about the requests and latencies of one interval between readings."""
+    """Return a line of text about one interval between two readings of counters: requests per second, mean TTFT and
+    ITL, and waiting requests.
+    """
     if not seen.duration_s:
         return f"left out: {seen.notes[0] if seen.notes else 'a server came, went or could not be read'}"
     figures = (("requests/s", seen.requests_per_s), ("ms TTFT", seen.ttft_ms), ("ms ITL", seen.itl_ms))

@@ -42,7 +42,7 @@ _EXPLANATION = (
 )
 
 Levels = dict[tuple[str, str], list[Row]]
-"""The rows of each deployment and level: one for each seed."""
+"""Rows by deployment and level of load: one row for each random seed."""
 
 
 def write(folder: RunFolder) -> list[Row]:
@@ -82,7 +82,9 @@ def write(folder: RunFolder) -> list[Row]:
 
 
 def tables(folder: RunFolder, rows: Sequence[Row], *, brief: bool = False) -> list[tuple[str, Table]]:
-    """Return the table of results, then that of each deployment's difference from the baseline at the same level."""
+    """Return titled tables of a run: the results, then the difference of each deployment from the baseline deployment
+    at the same level of load. With `brief`, only the main metrics are shown.
+    """
     by_level = groupby(rows, lambda row: (deployment_of(row), (row.origin.file or "").split("/")[1].rsplit("-s", 1)[0]))
     levels = {name: list(group) for name, group in by_level}
     candidates = [METRICS[name] for name in (_BRIEF if brief else (*_BRIEF, *_FURTHER))]

@@ -21,7 +21,7 @@ from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import end_group, pulumi_cli
 
 ENTRY_POINTS = "llmd_oke.deployers"
-"""The group of entry points by which deployers beside the Pulumi CLI are found."""
+"""Group of entry points through which installed packages offer further ways to deploy an experiment's models."""
 
 SUFFIX = "-experiment"
 _HEADER = "# Made by `llmd-oke experiment run`, which removes it when the experiment is over.\n"
@@ -149,8 +149,8 @@ class RehearsalRunner(Protocol):
         ...
 
     def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
-        """Return the wall seconds for each second of model time at which this machine keeps up with that many endpoint
-        pickers, simulated servers and output tokens per second.
+        """Return the time scale (wall seconds for each simulated second) at which this machine keeps up with the given
+        numbers of endpoint pickers and simulated servers, and of output tokens per simulated second.
         """
         ...
 
@@ -163,8 +163,8 @@ class RehearsalRunner(Protocol):
         ...
 
     def running_time_scale(self, project: Path, stack: str) -> float:
-        """Return the time scale (wall seconds for each second of model time) of a stack's rehearsal; 1
-        where none runs.
+        """Return the time scale (wall seconds for each simulated second) of a stack's running rehearsal; 1 where none
+        runs.
         """
         ...
 

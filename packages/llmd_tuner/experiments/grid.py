@@ -23,7 +23,7 @@ from llmd_tuner.servers import Room
 from llmd_tuner.workload import WorkloadClasses, of_lengths
 
 NAME = "tuning"
-"""What its runs are stored under."""
+"""Name under which runs that measure single servers are stored."""
 
 FEWEST_SEQUENCES = 2
 """A server whose ranks' KV caches hold fewer of the workload's requests is not measured."""
@@ -32,7 +32,9 @@ GridName = Literal["adaptive", "full"]
 
 
 class FullGrid(Entry):
-    """Numbers of concurrent requests in the grid of the published method."""
+    """Numbers of concurrent requests at which the published method measures each rank of prefill and of decode
+    servers.
+    """
 
     prefill: tuple[int, ...]
     decode: tuple[int, ...]
@@ -52,7 +54,9 @@ class AdaptiveGrid(Entry):
 
 
 class RehearsedGrid(Entry):
-    """Scale at which one machine can rehearse a grid; `requests` is the minimum number of requests of each level."""
+    """Scale at which one machine can rehearse a grid: `time_scale` is wall seconds for each simulated second,
+    `requests` the minimum number of requests of each level.
+    """
 
     time_scale: float
     requests: int
@@ -72,13 +76,13 @@ class Grids(Entry):
 
 @cache
 def grids() -> Grids:
-    """Return the grids of `values/tuning/grids.yaml`."""
+    """Return the grids of loads under which single servers are measured, from `values/tuning/grids.yaml`."""
     return required_entry("tuning", "grids", Grids)
 
 
 def kinds_of_grid(name: GridName, kinds: Sequence[Parallelism]) -> tuple[Parallelism, ...]:
-    """Return those of `kinds`, ordered by number of GPUs, that a grid measures: all, or only the smallest and the
-    largest.
+    """Return the kinds of servers that a grid measures: all of `kinds`, which are ordered by number of GPUs, or for the
+    adaptive grid only the smallest and the largest.
     """
     return tuple(kinds) if name == "full" else tuple(dict.fromkeys((kinds[0], kinds[-1])))
 

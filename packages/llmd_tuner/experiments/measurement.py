@@ -56,22 +56,22 @@ _SUBJECTS = {"end-to-end": "end-to-end", "prefill-only": "prefill", "decode-only
 REPORT_FILE = "benchmark_report_v0.2,_{stage}.yaml"
 
 OLDER_REPORT_FILE = "benchmark_report,_{stage}.yaml"
-"""Named as llm-d-benchmark names its reports of version 0.2 and 0.1."""
+"""File names of a stage's reports of version 0.2 and 0.1, as llm-d-benchmark names them."""
 
 INTERVAL_S = 5.0
-"""Between two lines of progress."""
+"""Seconds between two lines of progress."""
 
 WARMUP_USERS = 8
 
 KEPT_UP_SHARE = 0.97
-"""Rate of answers over that of arrivals below which a run was no steady state."""
+"""Minimum ratio of the rate of answers to the rate of arrivals (0.97 is 97 %) at which a run was in steady state."""
 
 BUSY_TIMEOUT_S = 24 * 3600.0
-"""How long to wait for a measurement of the same run whose command was killed and that goes on without it."""
+"""Seconds to wait for another measurement of the same run, whose command was killed and which goes on without it."""
 
 
 def measure(assignment: DeploymentRun, progress: Progress) -> None:
-    """Measure the stages that have no result yet. An interrupted stage leaves no files.
+    """Measure a deployment under the stages of load that have no result yet. An interrupted stage leaves no files.
 
     Raises:
         KitError: the deployment does not answer, or the load generator could not send all requests of a stage.
@@ -260,8 +260,8 @@ def answered_per_s(measured: StageResult) -> float:
 
 
 def came_per_s(measured: StageResult) -> float:
-    """Return the rate of scheduled requests per second. With a few random arrivals it differs from the
-    requested rate.
+    """Return the rate in requests per second at which a stage's requests were scheduled. With a few random arrivals it
+    differs from the requested rate.
     """
     due_s = [record.due_s for record in measured.records if record.due_s is not None]
     return (len(due_s) - 1) / (max(due_s) - min(due_s)) if len(set(due_s)) > 1 else 0.0
@@ -379,8 +379,8 @@ def store_stage(result: SmokeResult, stage: RecipeStage, assignment: DeploymentR
 
 
 def of_stage(report: BenchmarkReport, stage: RecipeStage, assignment: DeploymentRun) -> BenchmarkReport:
-    """Return the report with what the smoke benchmark doesn't know: the load was an open loop, and which experiment it
-    is of.
+    """Return the report of a stage of an experiment, made from a smoke benchmark's report: with the experiment's name,
+    and with the request rate where the load was an open loop.
     """
     scenario = report.scenario
     assert scenario is not None  # noqa: S101 - build_report gives one

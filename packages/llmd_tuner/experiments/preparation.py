@@ -99,7 +99,9 @@ def bench_duration(
     shape: catalogue.Shape,
     time_scale: float,
 ) -> WallDuration:
-    """Return the duration of all measurements of a deployment."""
+    """Return the forecast duration of all measurements of a deployment: in a rehearsal, multiplied by its time
+    scale.
+    """
     latencies = server_latencies(deployment.model or recipe.model, shape)
     if latencies is None:
         known = all(stage.arrival != "closed" for stage in stages)
@@ -118,7 +120,9 @@ class ServerLatencies:
     model: LatencyModel
 
     def stage_s(self, deployment: RecipeDeployment, stage: RecipeStage) -> float:
-        """Return the duration of a stage, from its first request to its last token, in seconds of model time."""
+        """Return the forecast duration of a stage of load on real hardware, from its first request to its last token,
+        in seconds.
+        """
         return max(_open_s(stage), stage.requests * self._request_s(deployment, stage))
 
     def _request_s(self, deployment: RecipeDeployment, stage: RecipeStage) -> float:
@@ -158,8 +162,8 @@ def _open_s(stage: RecipeStage) -> float:
 
 
 def of(seconds: Mapping[str, float], key: str, assumed_s: float) -> WallDuration:
-    """Return the longest measured duration of a kind (`deploy`, `teardown`), or the assumed one where none was
-    measured.
+    """Return the duration of a step (`key` is `deploy` or `teardown`): the longest measured one in `seconds`, or
+    `assumed_s` where none was measured.
     """
     return WallDuration(seconds[key], "measured") if key in seconds else WallDuration(assumed_s, "assumed")
 

@@ -25,7 +25,7 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 DECODE_BENCH = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}'
-"""Fills the KV cache of a prompt instead of computing it, so that a server only decodes (vLLM's connector factory)."""
+"""vLLM argument with which a server fills the KV cache of a prompt instead of computing it, so that it only decodes."""
 
 
 class RecipeDeployment(ConfigPart):
@@ -41,21 +41,22 @@ class RecipeDeployment(ConfigPart):
     """Servers of one unit, in short form (`8p-tp1-4d-tp2`, `agg-tp1-16r`) or in long form."""
 
     copies: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1
-    """Units side by side."""
+    """Number of units: copies of the topology, each behind its own router."""
 
     router: config.RouterConfig | None = None
     """Endpoint picker and proxy, or none. If left out, one in front of a whole deployment and none in front of servers
     that are measured by themselves."""
 
     engine: config.Engine = config.Engine()
-    """vLLM settings."""
+    """vLLM settings of the servers."""
 
     subject: Subject = "end-to-end"
-    """What is under load: `end-to-end`, the whole deployment; `prefill-only`, servers that answer with one token;
-    `decode-only`, servers whose prompts are filled in instead of computed (vLLM's DecodeBenchConnector)."""
+    """Servers under load: `end-to-end`, the whole deployment; `prefill-only`, servers that answer with one token;
+    `decode-only`, servers whose prompts are filled in instead of computed (vLLM's DecodeBenchConnector).
+    """
 
     loads: Annotated[Items[str], Field(min_length=1)] | None = None
-    """Names of the loads that it is measured under; all if left out."""
+    """Names of the loads under which the deployment is measured; all if left out."""
 
     @property
     def object_name(self) -> str:
@@ -93,17 +94,18 @@ class RecipeLoad(ConfigPart):
     """Levels of an open loop: requests offered per second."""
 
     requests: Count | None = None
-    """Requests of each level, at least."""
+    """Minimum number of requests of each level."""
 
     duration_s: Positive | None = None
-    """Seconds of each level of an open loop, at least."""
+    """Minimum seconds of each level of an open loop."""
 
     requests_per_user: Count | None = None
-    """Requests of each user of a closed loop, at least."""
+    """Minimum number of requests of each user of a closed loop."""
 
     steady_state: bool = False
-    """Whether only that part counts in which a closed loop had all its users busy, or an open one answers to give and
-    requests to send."""
+    """Whether only the part of a run counts in which all users of a closed loop were busy or, in an open loop, both
+    requests were sent and answers arrived.
+    """
 
     input_tokens: Count
     """Prompt length (ISL) in tokens."""
@@ -125,47 +127,47 @@ class RecipeLoad(ConfigPart):
 
 
 class RehearsalScale(ConfigPart):
-    """Scale at which one machine can rehearse the recipe."""
+    """Scale at which one machine can rehearse a recipe."""
 
     time_scale: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    """Wall seconds for a second of model time; if left out, one at which the machine keeps up with the loads."""
+    """Wall seconds for each simulated second; if left out, as many as the machine needs to keep up with the loads."""
 
     requests: Count | None = None
-    """Requests of each level, at most."""
+    """Maximum number of requests of each level."""
 
 
 class Recipe(ConfigPart):
     """List of deployments, and list of loads under which each of them is measured."""
 
     description: str
-    """What the recipe is for."""
+    """Purpose of the recipe."""
 
     source: str = ""
-    """Where its figures were published."""
+    """Source of the recipe's figures."""
 
     model: str
     """Key in the catalogue of the model that is served."""
 
     gpus: Count | None = None
-    """GPUs that the recipe was made for; those of the stack if left out."""
+    """Number of GPUs that the recipe was made for; those of the stack if left out."""
 
     deployments: Annotated[Items[RecipeDeployment], Field(min_length=1)]
-    """What is deployed and measured, one after the other."""
+    """Deployments that are measured, one after the other."""
 
     baseline: str | None = None
     """Name of the deployment that the others are compared with; the first if left out."""
 
     loads: Annotated[Items[RecipeLoad], Field(min_length=1)]
-    """What each deployment is measured under."""
+    """Loads under which each deployment is measured."""
 
     seeds: Annotated[Items[int], Field(min_length=1)] = (0,)
-    """Every level is measured once for each; more than one gives confidence."""
+    """Random seeds: every level is measured once with each, and several show how much results vary."""
 
     slo: config.Slo = config.Slo()
-    """Targets that the share of good requests goes by."""
+    """Latency targets that decide which requests count as good."""
 
     rehearsal: RehearsalScale = RehearsalScale()
-    """How the recipe is rehearsed."""
+    """Scale at which the recipe is rehearsed."""
 
     def loads_of(self, deployment: RecipeDeployment) -> tuple[RecipeLoad, ...]:
         """Return the loads under which a deployment is measured."""
@@ -196,14 +198,16 @@ class Recipe(ConfigPart):
 
 
 class RecipeStage(BaseModel):
-    """One measurement of one deployment. `name` is the name of the folder with its results; rates are in model time."""
+    """Measurement of one deployment under one level of a load with one seed. `name` is the name of the folder with its
+    results; rates are requests per second as on real hardware, also in a slower rehearsal.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     arrival: Arrival
     level: float
-    """Users of a closed loop, requests per second of an open one."""
+    """Number of users of a closed loop, or requests per second of an open one."""
     seed: int
     requests: int
     recipe_requests: int
@@ -308,7 +312,8 @@ def _deployment(recipe: Recipe, deployment: RecipeDeployment, index: int) -> Ite
 
 
 def find(name: str) -> Path:
-    """Return the file of a recipe: a name that the kit has, or a path that ends in .yaml or .yml.
+    """Return the path of a recipe's file; `name` is the name of one of the kit's recipes, or a path that ends in .yaml
+    or .yml.
 
     Raises:
         KitError: there is no such recipe.
@@ -321,7 +326,7 @@ def find(name: str) -> Path:
 
 
 def load(name: str) -> Recipe:
-    """Read a recipe by its name or path.
+    """Read a recipe; `name` is the name of one of the kit's recipes, or the path of a YAML file.
 
     Raises:
         KitError: there is no such recipe, or it is not YAML.
@@ -334,7 +339,7 @@ def load(name: str) -> Recipe:
 
 
 def validate(value: Any) -> Recipe:
-    """Return the recipe in a parsed document.
+    """Validate the content of a recipe's file, and return it as a recipe.
 
     Raises:
         InvalidStack: the recipe is invalid; carries every problem.

@@ -74,11 +74,11 @@ class Applied(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     applied: str
-    """ISO 8601, UTC."""
+    """Time of `tune apply` in ISO 8601, UTC."""
     targets: str
-    """As they are written on a command line; may be empty."""
+    """Latency targets as written on a command line; may be empty."""
     forecast: Row
-    """At the load that was asked for, or at the most that the deployment carries where none was."""
+    """Forecast at the requested load or, without one, at the highest load that the deployment carries."""
 
 
 _FILE = TypeAdapter(dict[str, Applied])

@@ -16,11 +16,11 @@ from llmd_tuner.experiments.recipes import RecipeDeployment
 from llmd_tuner.experiments.runs import DeploymentRun, DeploymentState, RunFolder, RunState, measure_command
 
 BUSY_TIMEOUT_S = 5.0
-"""How long to wait for another program that runs the same experiment."""
+"""Seconds to wait for another program that runs the same experiment."""
 
 MIN_LIMIT_S = 600.0
 LIMIT_FACTOR = 4.0
-"""A stage may take so many times as long as was worked out, and no less than ten minutes, in model time."""
+"""Time limit of a stage as a multiple of its forecast duration, beside a fixed part (`MIN_LIMIT_S`)."""
 
 UNKNOWN_LIMIT_S = 2 * 3600.0
 

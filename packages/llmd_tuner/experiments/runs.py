@@ -28,7 +28,7 @@ from llmd_tuner.experiments.deployer import name_of
 from llmd_tuner.experiments.recipes import Recipe, RecipeStage, Subject, stages
 
 FAILURE_FILE = "failure.json"
-"""Beside the assignment: why nothing could be measured."""
+"""Name of the file, beside a deployment's assignment, that says why nothing could be measured."""
 
 LATEST = "latest"
 
@@ -36,7 +36,7 @@ Phase = Literal["waiting", "failed", "done"]
 
 
 class RunSettings(BaseModel):
-    """Settings of a run. With another value of any of them, results belong to another run."""
+    """Settings of a run of an experiment. Results with another value of any setting belong to another run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +49,7 @@ class RunSettings(BaseModel):
 
 
 class DeploymentState(BaseModel):
-    """Progress of one deployment in a run; `cause` says why it failed."""
+    """Progress of one deployment in a run: waiting, failed or done; `cause` says why it failed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,7 +58,9 @@ class DeploymentState(BaseModel):
 
 
 class RunState(BaseModel):
-    """Progress of a run. `seconds` has the longest measured durations of `deploy` and `teardown`, in wall time."""
+    """Progress of a run of an experiment. `seconds` has the longest measured durations of the steps `deploy` and
+    `teardown`, in seconds of wall time.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -98,7 +100,9 @@ class RunFolder:
         write_whole(self.path / "run.json", state.model_dump_json(indent=2) + "\n")
 
     def stage(self, deployment: str, stage: str) -> Path:
-        """Return the folder of one measurement; it exists once the measurement is complete."""
+        """Return the folder with the results of one deployment under one stage of load; it exists once the measurement
+        is complete.
+        """
         return self.path / deployment / stage
 
     def deployments(self) -> dict[str, tuple[RecipeStage, ...]]:
@@ -207,10 +211,11 @@ def new_run(project: Path, name: str, recipe: Recipe, settings: RunSettings, dep
 
 
 class DeploymentRun(BaseModel):
-    """Assignment of the measuring program: the measurements of one deployment of a run.
+    """Assignment for the program that measures one deployment of a run.
 
-    `stack` is the derived stack, `deployment` the name of a model of it. `time_scale` is wall seconds for each second
-    of model time; `limits_s` has the maximum duration of each stage, in wall time.
+    `stack` is the name of the stack that was derived from the user's, `deployment` the name of a model in it.
+    `time_scale` is wall seconds for each simulated second, 1 without a rehearsal; `limits_s` is the time limit of each
+    stage in wall seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -22,30 +22,32 @@ from llmd_tuner.experiments.records import Applied, mismatch
 from llmd_tuner.experiments.runs import DeploymentRun, RunFolder, RunSettings, measure_command
 
 NAME = "verify"
-"""What its runs are stored under."""
+"""Name under which runs that verify forecasts are stored."""
 
 MIN_LIMIT_S = 600.0
 
 LIMIT_FACTOR = 4.0
-"""A run may take so many times as long as its requests are sent, and ten minutes more, in model time."""
+"""Time limit of a run as a multiple of the time for sending its requests, beside a fixed part (`MIN_LIMIT_S`)."""
 
 FIGURES = ("ttft_ms.mean", "itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", "output_tokens_per_s", "tpsg")
 
 
 def compare(forecast: Row, seen: Row) -> Iterator[ForecastError]:
-    """Yield the forecast's error of each figure that both rows have."""
+    """Yield the relative error of the forecast for each latency and rate that both rows have."""
     return forecast_errors(FIGURES, forecast, seen)
 
 
 def beyond(figures: Sequence[ForecastError], forecast: Row, tolerance: float) -> list[ForecastError]:
-    """Return the figures whose error exceeds the tolerance, a share. Bounds are no forecasts: none of their figures is
-    returned.
+    """Return the latencies and rates whose relative error exceeds `tolerance` (0.1 is 10 %); none if the forecast is
+    only a bound by the hardware's limits, which forecasts nothing.
     """
     return [] if forecast.basis is Basis.BOUND else [figure for figure in figures if abs(figure.error) > tolerance]
 
 
 class Verifying(Entry):
-    """Content of `values/tuning/verification.yaml`: tolerance, duration and number of requests of a verification."""
+    """Content of `values/tuning/verification.yaml`: tolerated relative error of a forecast (0.25 is 25 %), and duration
+    in seconds and number of requests of the load that checks it.
+    """
 
     tolerance: float
     duration_s: float
@@ -55,13 +57,15 @@ class Verifying(Entry):
 
 @cache
 def verifying() -> Verifying:
-    """Return the settings of `values/tuning/verification.yaml`."""
+    """Return the settings with which `tune verify` checks a forecast, from `values/tuning/verification.yaml`: tolerated
+    relative error, duration of the load in seconds, and numbers of requests.
+    """
     return required_entry("tuning", "verification", Verifying)
 
 
 @dataclass(frozen=True)
 class AppliedModel:
-    """Model of a stack file whose deployment is the one that its applied forecast is about."""
+    """Model of a stack file together with the forecast that `tune apply` stored for its deployment."""
 
     project: Path
     stack: str
@@ -101,7 +105,8 @@ class AppliedModel:
 
 
 def subject(project: Path, stack: str, model: config.ModelConfig, applied: Applied) -> AppliedModel:
-    """Check that the forecast for a model can be verified, and return both together.
+    """Return a model of a stack together with its applied forecast, after checking that a benchmark can verify the
+    forecast.
 
     Raises:
         KitError: the stack file has another deployment than the forecast, or the forecast's load can't be sent.

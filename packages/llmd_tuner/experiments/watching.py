@@ -37,8 +37,8 @@ from llmd_tuner.search_inputs import Targets, parse_targets
 
 @dataclass(frozen=True)
 class ReadingIntervals:
-    """Interval between readings of counters, and total duration, in wall seconds. `time_scale` wall seconds are one
-    second of model time.
+    """Interval between two readings of counters (`every_s`) and total duration (`for_s`) in wall seconds. In
+    `time_scale` wall seconds simulated servers do what real ones do in one second.
     """
 
     every_s: float
