@@ -28,11 +28,12 @@ from llmd_tuner.search_inputs import Targets
 def of_forecast(
     forecast: Row, targets: Targets, servers: int, forecast_share: float, load_share: float
 ) -> tuple[Assumption, ...]:
-    """Return the assumptions of a forecast about load and latencies, in a form that counters can be compared with.
+    """Return the assumptions behind a forecast (request rate, lengths, latencies, targets), each as a figure that
+    counters of running servers can be compared with.
 
-    `servers` is the number of servers that generate tokens. `forecast_share` and `load_share` are the tolerated errors
-    of latencies and loads, as shares. A forecast that wasn't made for a given load is of the highest load that the
-    deployment carries; then a smaller load breaks no assumption.
+    `servers` is the number of servers that generate tokens. `forecast_share` and `load_share` are the tolerated
+    relative errors of latencies and of loads (0.1 is 10 %). A forecast without a given load is for the highest load
+    that the deployment carries; a smaller load then breaks no assumption.
     """
     load: list[Assumption] = []
     if rate := forecast.offered_requests_per_s:
@@ -51,8 +52,8 @@ def of_forecast(
 def of_lengths(
     input_tokens: float, output_tokens: float, share: float, *, hit_share: float = 0.0
 ) -> Iterator[Assumption]:
-    """Yield assumptions about the mean lengths of requests, in tokens, and about the share of prompt tokens that a
-    prefix cache answers. `share` is the tolerated error of each.
+    """Yield the assumptions about mean prompt and output length in tokens, each with the tolerated relative error
+    `share` (0.1 is 10 %), and about `hit_share`, the share of prompt tokens that a prefix cache answers.
     """
     for figure, tokens in ((INPUT_TOKENS, input_tokens), (OUTPUT_TOKENS, output_tokens)):
         yield Assumption(figure, AssumptionKind.LOAD, tokens, "given", tolerance=share * tokens)
@@ -60,7 +61,9 @@ def of_lengths(
 
 
 def of_targets(targets: Targets) -> Iterator[Assumption]:
-    """Yield the promised latencies as upper limits of means, in milliseconds."""
+    """Yield the targets for TTFT and ITL as assumptions: upper limits of the mean latency in milliseconds, none for a
+    target that isn't set.
+    """
     ttft_s, itl_s = targets.ttft_s, targets.itl_s
     yield from latency_limits(None if ttft_s is None else ttft_s * 1000, None if itl_s is None else itl_s * 1000)
 
@@ -80,8 +83,8 @@ def _forecast(forecast: Row, servers: int, share: float) -> Iterator[Assumption]
 
 @dataclass(frozen=True)
 class StackModel:
-    """Stack and model that a command is about. `name` is None where the stack has a single model, which commands need
-    not name.
+    """Model of a stack, with its latency targets, as the command lines in advice name it. `name` is None where the
+    stack has a single model, which needs no `--name`.
     """
 
     stack: str

@@ -34,20 +34,22 @@ Array = NDArray[np.float64]
 Group = Callable[[StepTime], Hashable]
 
 FEWEST_POINTS = 3
-"""Below that a fit is not even tried."""
+"""Minimum number of measured points of a role to which its factors are fitted."""
 
 MAX_ROUNDS = 100
 
 Fitter = Callable[[Sequence[StepTime], LatencyModel], LatencyModel]
-"""Fits the factors of one role and leaves the others."""
+"""Function that fits the latency model's factors of one role (prefill or decode) to measured times, and returns the
+model with all other factors unchanged.
+"""
 
 _ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class CalibratedRole:
-    """Fit of one role of servers, prefill or decode: functions that read its points from rows, fit its factors, and
-    predict a point.
+    """Calibration of one role of servers, prefill or decode: functions that read measured points from rows, fit the
+    role's factors to points, and predict the time of a point.
     """
 
     name: str
@@ -136,12 +138,14 @@ def _fit_prefill(points: Sequence[StepTime], busy: Sequence[bool], base: Latency
 
 
 def decode_s(model: LatencyModel, point: StepTime) -> float:
-    """Return the predicted time of a decode step at a point, in seconds."""
+    """Return the predicted time in seconds of a decode step with the batch and the context of a measured point."""
     return model.server(point.parallelism).decode_step_s(point.sequences, point.tokens)
 
 
 def prefill_s(model: LatencyModel, point: StepTime) -> float:
-    """Return the predicted time of a prompt at a point, in seconds."""
+    """Return the predicted time in seconds per prompt, for prompts of the length and in the number in flight of a
+    measured point.
+    """
     gpu_s = _gpu_s(model, point)
     return max(gpu_s, (_together(point) * gpu_s + model.factors.prefill_overhead_s) / point.sequences)
 
@@ -161,7 +165,9 @@ ROLES = (PREFILL, DECODE)
 
 
 def errors(role: CalibratedRole, model: LatencyModel, points: Sequence[StepTime]) -> list[float]:
-    """Return the relative error of a model's prediction at each point: predicted over measured, less one."""
+    """Return the relative error of a latency model's prediction at each measured point: predicted over measured time,
+    less one.
+    """
     return [role.predict(model, point) / point.seconds - 1 for point in points]
 
 
@@ -218,43 +224,47 @@ def _backed_off(columns: Array, values: Array, start: Array, chosen: "NDArray[An
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Errors of a fit at points that it didn't use: predicted over measured, less one."""
+    """Measured points that a fit didn't use, with the relative error of the fit's prediction at each: predicted over
+    measured time, less one.
+    """
 
     points: tuple[StepTime, ...]
     errors: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Mean absolute error, as a share."""
+        """Mean absolute value of the relative errors (0.1 is 10 %)."""
         return sum(map(abs, self.errors)) / len(self.errors)
 
     @property
     def largest(self) -> float:
-        """Largest absolute error, as a share."""
+        """Largest absolute value of the relative errors (0.1 is 10 %)."""
         return max(map(abs, self.errors))
 
 
 def by_load(point: StepTime) -> Hashable:
-    """Return the load of a point, batch and length, as a key for grouping."""
+    """Return the load of a measured point (sequences in a batch or prompts in flight, and tokens of each) as a key for
+    grouping points.
+    """
     return point.sequences, point.tokens
 
 
 def by_spread(point: StepTime) -> Hashable:
-    """Return the spread of a point's server over GPUs and nodes, as a key for grouping."""
+    """Return the parallelism of the server that a point was measured on, as a key for grouping points."""
     return point.parallelism
 
 
 def spreads_of(points: Iterable[StepTime]) -> list[Parallelism]:
-    """Return the distinct spreads over GPUs of the servers that points were measured on, in order of their numbers of
-    GPUs.
+    """Return the distinct parallelisms (tensor and data parallel sizes, nodes) of the servers that points were measured
+    on, by ascending number of GPUs.
     """
     spreads = {point.parallelism for point in points}
     return sorted(spreads, key=lambda spread: (spread.gpus, spread.tensor_parallel_size, spread.kind))
 
 
 def leave_out(role: CalibratedRole, points: Sequence[StepTime], base: LatencyModel, group: Group) -> HeldOut | None:
-    """Cross-validate a fit: predict each group of points from a fit to all other groups. Returns None where there are
-    too few points or groups.
+    """Cross-validate the fit of a role: predict each group of measured points, such as those of one load, from a fit to
+    all other groups. Returns None where there are too few points or groups.
     """
     predictions: list[tuple[StepTime, float]] = []
     for left_out in dict.fromkeys(map(group, points)):
@@ -267,20 +277,23 @@ def leave_out(role: CalibratedRole, points: Sequence[StepTime], base: LatencyMod
 
 
 def predict(role: CalibratedRole, known: Sequence[StepTime], others: Sequence[StepTime], base: LatencyModel) -> HeldOut:
-    """Return the errors of the points `others`, predicted by a fit to the points `known`."""
+    """Return the relative errors with which a fit to the points `known` predicts the points `others`."""
     return HeldOut(tuple(others), tuple(errors(role, role.fit(known, base), others)))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Result of a calibration: the new latency figures. `fitted` names the roles whose factors are new."""
+    """Result of a calibration: the new latency figures. `fitted` names the roles (prefill, decode) that had enough
+    measurements, so that their factors are new.
+    """
 
     figures: LatencyFigures
     fitted: tuple[str, ...]
 
 
 def calibrate(rows: Sequence[Row], model: CatalogueModel, node: NodeHardware, base: LatencyFigures) -> Calibration:
-    """Return latency figures fitted to rows. A role with too few points keeps the factors of `base`.
+    """Return latency figures fitted to the rows of a model's single servers on the GPUs of a node. A role (prefill,
+    decode) with too few rows keeps the factors of `base`.
 
     Raises:
         KitError: the rows are of several images, the rows of a role are of several conditions, no row is of this model
@@ -378,8 +391,9 @@ def _mean(held_out: HeldOut | None) -> float | None:
 
 
 def left_out_models(rows: Sequence[Row], base: LatencyModel) -> Iterator[tuple[Row, LatencyModel]]:
-    """Yield each row with a model that was fitted without the rows of its load, or of its spread over GPUs where all
-    rows have the same load. A role with too few points yields nothing.
+    """Yield each row with a latency model that was fitted without the rows of the same load, or without those of the
+    same parallelism where all rows have the same load. Rows of a role (prefill, decode) with too few points are left
+    out.
     """
     for role in ROLES:
         pairs = [(row, point) for row in rows for point in role.points([row])]

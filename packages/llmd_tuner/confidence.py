@@ -1,5 +1,5 @@
-"""Confidence in a forecast: which measurements its latency figures were fitted to, and where a question
-exceeds these.
+"""Confidence in a forecast: which measurements its latency figures were fitted to, and where a search goes beyond
+them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from llmd_tuner.latency_models import Reach, Unphysical, unphysical
 from llmd_tuner.search_inputs import SearchInputs
 
 MAX_NAMES = 6
-"""Of servers that are told by name in one sentence."""
+"""Maximum number of servers that one sentence lists by name."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,13 @@ class Confidence:
     decode_error: float | None
     fitted_errors: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
-    """Where the question leaves what was measured."""
+    """Descriptions of where the search goes beyond what was measured, such as larger batches."""
     unphysical: tuple[str, ...] = ()
-    """Factors of the figures that no hardware has, and what follows."""
+    """Descriptions of fitted factors that no hardware can have, each with its consequence."""
     conditions: tuple[str, ...] = ()
-    """How deployed servers differ from those that were measured, and what is known of the effect."""
+    """Descriptions of differences between the settings of deployed and of measured servers, with what is known of their
+    effect.
+    """
 
     @property
     def measured(self) -> bool:
@@ -45,14 +47,14 @@ class Confidence:
 
     @property
     def tag(self) -> str:
-        """Tag for table headings: `calibrated`, `calibrated, extrapolated`, `bound`."""
+        """Tag for table headings: `calibrated`, `calibrated, extrapolated` or `bound`."""
         extrapolated = self.beyond and self.basis is not Basis.BOUND
         return f"{self.basis.value}, extrapolated" if extrapolated else self.basis.value
 
     @property
     def sentence(self) -> str:
-        """The tag with the errors of the fit, and with the points in which the forecast exceeds what was measured, as a
-        sentence.
+        """Sentence with the basis of the forecast, the errors of the fit, and where the forecast exceeds what was
+        measured.
         """
         errors = f"{self._error('decode', self.decode_error)}, {self._error('prefill', self.prefill_error)}"
         return "; ".join((f"{self.tag}: {errors}", *self.beyond, *self.unphysical))

@@ -22,22 +22,23 @@ from llmd_tuner.workload import WorkloadClasses
 Array = NDArray[np.float64]
 
 CONSTRAINTS: Final = ("prefill", "decode", "KV transfer", "TTFT", "ITL", "E2E")
-"""What can bind, in the order of `ScoredFleet.ratios`."""
+"""Constraints on the load of a deployment, in the order of `ScoredFleet.ratios`."""
 
 FINE = 1 + 1e-9
-"""A ratio up to which a target is met."""
+"""Maximum ratio of a latency or load to its limit at which the limit counts as met: 1, with a margin for rounding."""
 
 _HALVINGS = 20
 """Of the range in which a deployment's capacity is looked for: to a millionth of it."""
 
 MAX_COPIES = 64
-"""The most units that a stack file may ask for."""
+"""Maximum number of units (copies of a topology, each behind its own router) that a stack file may ask for."""
 
 
 @dataclass(frozen=True)
 class DeploymentCounts:
-    """Deployments of one family, as arrays: index of their kind of servers, number of servers of each role in a unit,
-    and number of units. Aggregated servers are counted in `decode`, with 0 in `prefill`.
+    """Deployments of one family as parallel arrays: index of the kind of servers, numbers of prefill and decode servers
+    in a unit (the servers behind one router), and number of units. Aggregated servers are counted in `decode`, with 0
+    in `prefill`.
     """
 
     kind: Counts
@@ -46,14 +47,15 @@ class DeploymentCounts:
     copies: Counts
 
     def at(self, places: "NDArray[np.int64]") -> "DeploymentCounts":
-        """Return the deployments at the given indexes."""
+        """Return the deployments at the given indexes of the arrays."""
         return DeploymentCounts(self.kind[places], self.prefill[places], self.decode[places], self.copies[places])
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Steady states of deployments under loads. Loads of roles are shares of their maximum; `batch` is the batch of one
-    rank; latencies are means, in seconds.
+    """Steady states of deployments under load, as arrays with one element for each deployment. `prefill_load`,
+    `decode_load` and `transfer_load` are shares of the maximum load, `batch` is the number of sequences in a rank's
+    batch, and times are means in seconds.
     """
 
     prefill_load: Array
@@ -67,23 +69,31 @@ class Scores:
 
 
 class DeploymentFamily(Protocol):
-    """Deployments with the same division of work, disaggregated or aggregated, with several kinds of servers."""
+    """Deployments in which servers divide the work in the same way, disaggregated or aggregated, with several kinds of
+    servers.
+    """
 
     @property
     def kinds(self) -> int:
-        """Number of kinds of servers."""
+        """Number of kinds of servers in the family."""
         ...
 
     def name(self, kind: int) -> str:
-        """Return the name of a kind of servers: `p-tp1-d-tp2`, `agg-tp4`, `agg-tp1dp8ep`."""
+        """Return the name of the kind of servers with index `kind`, such as `p-tp1-d-tp2`, `agg-tp4` or
+        `agg-tp1dp8ep`.
+        """
         ...
 
     def generating(self, kind: int) -> DecodeServer:
-        """Return the servers of a kind that generate tokens: the decode servers, or the aggregated ones."""
+        """Return the servers that generate tokens in the kind with index `kind`: the decode servers, or the aggregated
+        ones.
+        """
         ...
 
     def spreads(self, kind: int) -> Sequence[Parallelism]:
-        """Return how the servers of a kind are spread over GPUs and nodes."""
+        """Return the parallelism (tensor and data parallel sizes, nodes) of each server in the kind with index `kind`:
+        of prefill and decode server, or of the aggregated one.
+        """
         ...
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
@@ -91,15 +101,19 @@ class DeploymentFamily(Protocol):
         ...
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:
-        """Return the topology of a unit in short form."""
+        """Return the short form, such as `8p-tp1-4d-tp2`, of a unit with numbers of prefill and decode servers of a
+        kind.
+        """
         ...
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """Return the highest request rate that each deployment sustains, which is that of its slower role."""
+        """Return the maximum load of each deployment, over all its units, in requests per second."""
         ...
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
-        """Return the steady state of each deployment at a request rate; latencies are infinite under overload."""
+        """Return the steady state of each deployment at its own load in `requests_per_s`; latencies are infinite under
+        overload.
+        """
         ...
 
 
@@ -135,11 +149,11 @@ class Disaggregated:
         return f"p-{prefill.parallelism}-d-{decode.parallelism}"
 
     def generating(self, kind: int) -> DecodeServer:
-        """Return the decode servers of a kind."""
+        """Return the decode server of the pair with index `kind`."""
         return self.pairs[kind][1]
 
     def spreads(self, kind: int) -> Sequence[Parallelism]:
-        """Return the spreads of a kind's prefill and decode servers."""
+        """Return the parallelism of the prefill and of the decode server in the pair with index `kind`."""
         return [server.parallelism for server in self.pairs[kind]]
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
@@ -148,7 +162,9 @@ class Disaggregated:
         return fleet.copies * (fleet.prefill * prefill[fleet.kind] + fleet.decode * decode[fleet.kind])
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:
-        """Return the topology of a unit in short form."""
+        """Return the short form, such as `8p-tp1-4d-tp2`, of a unit with numbers of prefill and decode servers of a
+        pair.
+        """
         first, second = self.pairs[kind]
         return disaggregated_short_form(prefill, first.parallelism, decode, second.parallelism)
 
@@ -166,7 +182,9 @@ class Disaggregated:
         return ServerCurves([decode for _, decode in self.pairs])
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """Return the highest request rate that each deployment sustains, which is that of its slower role."""
+        """Return the maximum load of each deployment, over all its units, in requests per second: what its prefill
+        servers or its decode servers sustain, whichever is less.
+        """
         kind, prefill, curves = fleet.kind, self._prefill, self._curves
         decoded = fleet.decode * (curves.ranks * curves.most_requests_per_s)[kind]
         prefilled = fleet.prefill * (prefill.ranks / prefill.service_s)[kind]
@@ -174,8 +192,8 @@ class Disaggregated:
         return slower * fleet.copies
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
-        """Return the steady state of each deployment at a request rate. TTFT = overhead + wait + prefill + KV transfer
-        + first step; the wait for a network port is that of an M/D/1 queue.
+        """Return the steady state of each deployment at its own load in `requests_per_s`. TTFT = overhead + wait +
+        prefill + KV transfer + first step; the wait for a network port is that of an M/D/1 queue.
         """
         kind, prefill, curves = fleet.kind, self._prefill, self._curves
         load, ranks = requests_per_s / fleet.copies, fleet.prefill * prefill.ranks[kind]
@@ -209,19 +227,19 @@ class Aggregated:
 
     @property
     def kinds(self) -> int:
-        """Number of kinds of servers."""
+        """Number of kinds of aggregated servers."""
         return len(self.servers)
 
     def name(self, kind: int) -> str:
-        """Return the name of a kind of servers, such as `agg-tp1dp8ep`."""
+        """Return the name of the kind of servers with index `kind`, such as `agg-tp1dp8ep`."""
         return f"agg-{self.generating(kind).parallelism}"
 
     def generating(self, kind: int) -> DecodeServer:
-        """Return the servers of a kind."""
+        """Return the server with index `kind`."""
         return self.servers[kind][1]
 
     def spreads(self, kind: int) -> Sequence[Parallelism]:
-        """Return the spread of a kind's servers."""
+        """Return the parallelism of the server with index `kind`, as the only element."""
         return [self.generating(kind).parallelism]
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
@@ -229,7 +247,7 @@ class Aggregated:
         return fleet.copies * fleet.decode * self._gpus[fleet.kind]
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:  # noqa: ARG002 - as all families
-        """Return the topology of a unit in short form."""
+        """Return the short form, such as `agg-tp1-16r`, of a unit with a number of aggregated servers."""
         return aggregated_short_form(self.generating(kind).parallelism, decode)
 
     @cached_property
@@ -246,12 +264,14 @@ class Aggregated:
         return ServerCurves([server for _, server in self.servers])
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """Return the highest request rate that each deployment sustains, which is that at the largest batch."""
+        """Return the maximum load of each deployment, over all its units, in requests per second: that at which all
+        servers run their largest batch.
+        """
         each: Array = self._curves.most_requests_per_s * self._curves.ranks
         return each[fleet.kind] * (fleet.copies * fleet.decode)
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
-        """Return the steady state of each deployment at a request rate.
+        """Return the steady state of each deployment at its own load in `requests_per_s`.
 
         A prompt is computed in steps that it shares with the batch of decoding sequences, after the step that runs when
         it arrives. Its service time is its own prefill and its share of these steps: ISL divided by the tokens of a
@@ -282,8 +302,8 @@ class Aggregated:
 
 @dataclass(frozen=True)
 class ScoredFleet:
-    """Deployments of a family, each at one load. `ratios` has, for each constraint, the value divided by the allowed
-    maximum.
+    """Deployments of a family, each at one load. `ratios` has, for each constraint (such as TTFT) and deployment, the
+    value divided by the allowed maximum.
     """
 
     family: DeploymentFamily
@@ -294,14 +314,18 @@ class ScoredFleet:
 
     @cached_property
     def worst(self) -> Array:
-        """The largest ratio of each deployment; above 1 the deployment misses a target."""
+        """Largest of each deployment's ratios of a value to its allowed maximum; above 1 the deployment misses a
+        target.
+        """
         return self.ratios.max(axis=0)
 
 
 def score_fleet(
     question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts, requests_per_s: Array
 ) -> ScoredFleet:
-    """Score deployments against every constraint, each at a load in requests per second."""
+    """Score each deployment at its own load in requests per second against every constraint, such as the target for
+    TTFT.
+    """
     scores = family.score(fleet, requests_per_s)
     targets = question.targets
     ratios = np.stack(
@@ -318,8 +342,8 @@ def score_fleet(
 
 
 def capacities_of(question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts) -> Array:
-    """Return the highest rate in requests per second at which each deployment meets all targets, by bisection: every
-    ratio rises with load. Copies of a unit carry as many times the load of one.
+    """Return the highest load in requests per second at which each deployment meets all targets, over all its units, by
+    bisection: every ratio of a value to its limit rises with load.
     """
     most = np.int64(1 + max(fleet.prefill.max(initial=0), fleet.decode.max(initial=0)))
     units = (fleet.kind * most + fleet.prefill) * most + fleet.decode

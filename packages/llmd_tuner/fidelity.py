@@ -46,10 +46,10 @@ from llmd_tuner.simulation.result import TRIMMED_SHARE, Window
 from llmd_tuner.simulation.simulation import concurrency_sweep, simulate
 
 TRIMMED_NOTES = ("counted: ", "steady state: ")
-"""How notes of this kit's rows begin that say which part of a run was counted."""
+"""Beginnings of the notes in this kit's rows that say which part of a run was evaluated."""
 
 ALIKE = (1.0,)
-"""Requests of the mean lengths, all of them."""
+"""Lengths of requests as shares of the mean lengths: all requests have the mean lengths."""
 
 _THROUGHPUT = ("output_tokens_per_s", "tpsg", "tpsu")
 
@@ -61,10 +61,12 @@ METRICS_BY_SUBJECT = {
     "prefill": ("ttft_ms.mean", "e2e_ms.mean", "input_tokens_per_s"),
     "decode": ("itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", *_THROUGHPUT),
 }
-"""What is compared, by the row's subject; shown in this order."""
+"""Compared metrics by the subject of a row (whole deployment, prefill or decode server), in the order of display."""
 
 SIMULATED_TOO = frozenset({Rule.MAX_NUM_SEQS, Rule.KEY_VALUE_CACHE})
-"""Rules that say that requests waited: a fit can't use such rows, but simulated requests wait too."""
+"""Rules that find rows in which requests waited: a fit can't use such rows, but they can be compared with a simulation,
+in which requests wait too.
+"""
 
 
 class PublishedRun(Entry):
@@ -93,7 +95,7 @@ class PublishedRuns(Entry):
 
 @cache
 def published_runs(model: str, gpu: str) -> tuple[PublishedRun, ...]:
-    """Return the published runs of a model on a GPU product."""
+    """Return the published measurements of whole deployments or single servers with a model on a GPU product."""
     published = required_entry("tuning", "published-runs", PublishedRuns)
     return tuple(run for run in published.runs if (run.row.model, run.row.gpu) == (model, gpu))
 
@@ -144,15 +146,17 @@ class KnownFigures:
         return frozenset(image for image in own if image)
 
     def basis(self, row: Row) -> Basis:
-        """Return the basis of a simulation of a row's deployment: a bound if the figures of a needed role are limits or
-        assumptions.
+        """Return the basis of a simulation of a row's deployment: `bound` if the latency figures of a role that the
+        deployment has (prefill, decode) are hardware limits or assumptions, otherwise `calibrated`.
         """
         sections = {"prefill": self.figures.prefill.basis, "decode": self.figures.decode.basis}
         needed = sections.values() if row.subject == "end-to-end" else [sections[row.subject]]
         return Basis.BOUND if Basis.BOUND in needed else Basis.CALIBRATED
 
     def standing(self, row: Row) -> Standing:
-        """Return the group that the measurement of a row belongs to."""
+        """Return the group to which a row's measurement belongs by its relation to the latency figures, such as fitted
+        or held out.
+        """
         if row.basis is not Basis.MEASURED:
             return Standing.REHEARSED
         if row.gpu != self.figures.gpu:
@@ -192,7 +196,7 @@ class SimulationLimits(Entry):
 
 @cache
 def limits() -> SimulationLimits:
-    """Return the limits of `values/tuning/fidelity.yaml`."""
+    """Return the limits of simulations that repeat measurements, from `values/tuning/fidelity.yaml`."""
     return required_entry("tuning", "fidelity", SimulationLimits)
 
 
@@ -324,12 +328,14 @@ class Case:
 
     @property
     def figures(self) -> list[ForecastError]:
-        """Errors of the event simulation's figures against the reference."""
+        """Relative errors of the event simulation's latencies and rates against those of the reference."""
         return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.simulated, self.reference))
 
     @property
     def rehearsed_figures(self) -> list[ForecastError]:
-        """Errors of the rehearsal's figures against the measurement; empty without a rehearsal."""
+        """Relative errors of the rehearsal's latencies and rates against the measured ones; empty without a
+        rehearsal.
+        """
         if self.rehearsed is None:
             return []
         return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.rehearsed, self.reference))

@@ -20,7 +20,9 @@ from llmd_bench.texts import number, plain
 from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, ClaimSimulation, Omission, Standing
 
 SUMMARY = ("of", "metric", "points", "mean error", "rehearsed", "worst", "at")
-"""`rehearsed` is the rehearsal's mean error, where measurements have one under the same load."""
+"""Column titles of a group's summary table; the column `rehearsed` has the mean error of rehearsals under the same
+loads.
+"""
 
 STATEMENTS = ("published", "at", "range", "simulated", "outside by")
 
@@ -28,7 +30,7 @@ ENTRY = (
     *("standing", "counted", "subject", "load", "gpu", "image", "source", "metric", "units", "reference"),
     *("reference_basis", "simulated", "simulated_basis", "error", "rehearsed", "rehearsed_error"),
 )
-"""Keys of a figure as plain data, in their order."""
+"""Keys of the JSON object for one metric of one measurement, in order."""
 
 NOT_COUNTED = "Not counted."
 
@@ -37,7 +39,9 @@ ERROR = "Errors are simulated over measured, less one; mean errors are without t
 
 @dataclass(frozen=True)
 class CaseFigure:
-    """Error of one figure of a measurement in the simulation; `rehearsed` is the same figure's error in a rehearsal."""
+    """Error of one simulated metric against its measurement; `rehearsed` is the error of the same metric in a
+    rehearsal, None without one.
+    """
 
     case: Case
     compared: ForecastError
@@ -64,24 +68,26 @@ class Errors:
 
     @property
     def mean_absolute(self) -> float:
-        """Mean absolute error (MAPE) as a share."""
+        """Mean absolute value of the simulation's relative errors (MAPE; 0.1 is 10 %)."""
         return mean_absolute_error([entry.compared for entry in self.entries])
 
     @property
     def worst(self) -> CaseFigure:
-        """The figure with the largest absolute error."""
+        """Metric of the measurement for which the simulation has the largest absolute error."""
         return max(self.entries, key=lambda entry: abs(entry.compared.error))
 
     @property
     def rehearsed_mean_absolute(self) -> float | None:
-        """Mean absolute error of the rehearsal as a share; None without a rehearsal."""
+        """Mean absolute value of the rehearsals' relative errors (0.1 is 10 %); None without a rehearsal."""
         figures = [entry.rehearsed for entry in self.entries if entry.rehearsed]
         return mean_absolute_error(figures) if figures else None
 
 
 @dataclass(frozen=True)
 class CaseGroup:
-    """Measurements of one standing; those with another image than the figures' are grouped by image."""
+    """Measurements with the same relation to the judged latency figures (`standing`), such as those that the figures
+    were fitted to. Measurements of other vLLM images form one group for each image.
+    """
 
     standing: Standing
     cases: tuple[Case, ...]
@@ -89,12 +95,16 @@ class CaseGroup:
 
     @property
     def title(self) -> str:
-        """Title of the group: its standing and, where they differ by it, the image."""
+        """Title of the group of measurements: its relation to the latency figures, and the image where groups differ by
+        it.
+        """
         return self.standing.title if self.image is None else f"{self.standing.title}: {self.image}"
 
     @cached_property
     def metrics(self) -> tuple[Errors, ...]:
-        """Errors of each metric that the measurements and simulations have in common."""
+        """Errors of the simulation by subject and metric, for all metrics that measurements and simulations have in
+        common.
+        """
         entries: dict[tuple[str, str], list[CaseFigure]] = {}
         for case in self.cases:
             rehearsed = {figure.metric.name: figure for figure in case.rehearsed_figures}
@@ -111,7 +121,7 @@ class CaseGroup:
 
     @property
     def circumstances(self) -> list[str]:
-        """Lines on how the references were measured: GPU, image, tool, and notes of each."""
+        """Lines of text on how the group's measurements were made: GPU, image, tool, and the notes of each."""
         rows = [case.reference for case in self.cases]
         seen = dict.fromkeys(f"{row.gpu}, {row.image or 'image not told'}, {row.origin.tool}" for row in rows)
         return [*seen, *dict.fromkeys(note for row in rows for note in row.notes)]
@@ -132,7 +142,9 @@ class Report:
 
     @cached_property
     def groups(self) -> tuple[CaseGroup, ...]:
-        """Groups with at least one measurement; those whose errors count come first."""
+        """Non-empty groups of measurements; those whose errors count for the accuracy of the latency figures come
+        first.
+        """
         cases: dict[tuple[Standing, str | None], list[Case]] = {}
         for case in self.cases:
             image = case.reference.image if case.standing is Standing.OTHER_IMAGE else None
@@ -142,7 +154,9 @@ class Report:
         return tuple(CaseGroup(standing, tuple(cases[standing, image]), image) for standing, image in keys)
 
     def beyond(self, most_error: float) -> list[tuple[CaseGroup, Errors]]:
-        """Return the metrics of counted groups whose mean absolute error exceeds `most_error`, a share."""
+        """Return the metrics whose mean absolute error exceeds `most_error` (0.1 is 10 %), with their groups of
+        measurements; only groups that count for the accuracy of the latency figures.
+        """
         return [
             (group, errors)
             for group in self.groups
@@ -153,7 +167,7 @@ class Report:
 
     @property
     def counted(self) -> bool:
-        """True if the report has errors that count for the accuracy of the figures."""
+        """True if the report has errors that count for the accuracy of the latency figures."""
         return any(group.standing.counted and group.metrics for group in self.groups)
 
 
@@ -166,8 +180,8 @@ def named(row: Row) -> str:
 
 @dataclass(frozen=True)
 class FidelityVerdict:
-    """Verdict on latency figures: the counted metrics whose mean absolute error exceeds `most_error`, a share.
-    `counted` is False if there was no error to judge.
+    """Verdict on latency figures: the metrics whose mean absolute error in a counted group of measurements exceeds
+    `most_error` (0.1 is 10 %). `counted` is False if there was no error to judge.
     """
 
     most_error: float
@@ -206,7 +220,7 @@ class FidelityVerdict:
 
 
 def verdict_of(report: Report, most_error: float) -> FidelityVerdict:
-    """Return the verdict on a report with `most_error` as the highest acceptable mean absolute error, a share."""
+    """Return the verdict on a report with `most_error` as the highest acceptable mean absolute error (0.1 is 10 %)."""
     return FidelityVerdict(most_error, report.counted, tuple(report.beyond(most_error)))
 
 
@@ -219,7 +233,9 @@ def about(report: Report) -> str:
 
 
 def title(group: CaseGroup) -> str:
-    """Return the heading of a group's section, in which the name of an image keeps its case."""
+    """Return the heading of a group's section in the report: the group's title with a capital; an image's name keeps
+    its case.
+    """
     return f"{group.title[0].upper()}{group.title[1:]}"
 
 
@@ -280,7 +296,7 @@ def statement_lines(report: Report) -> list[tuple[str, ...]]:
 
 
 def outside(statement: ClaimSimulation) -> str:
-    """Return as text how far the simulation is from the published range."""
+    """Return as text how far the simulated value is outside the published range."""
     if statement.error is None:
         return "-"
     return percent(statement.error) if statement.error else "within"

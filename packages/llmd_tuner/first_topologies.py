@@ -17,10 +17,10 @@ from llmd_tuner.search import search
 from llmd_tuner.search_inputs import SearchInputs, Targets
 
 MOST_GPUS = 128
-"""GPUs that are searched for a load; as many as `tune rank` takes."""
+"""Maximum number of GPUs that are searched for a load, as in `tune rank`."""
 
 MOST_TOPOLOGIES = 12
-"""Topologies that are returned: the first of them that planning accepts is taken."""
+"""Maximum number of topologies that are returned, best first; `init` takes the first one that planning accepts."""
 
 
 def topologies(needs: ServingNeeds) -> FoundTopologies:

@@ -23,36 +23,48 @@ class Sizes:
     attention_heads: int
     head_dim: int
     prefill_parameters: float
-    """Parameters that a prompt token passes through, without the head."""
+    """Parameters that a prompt token passes through, without the LM head."""
     decode_parameters: float
-    """Parameters that a generated token passes through, with the head."""
+    """Parameters that a generated token passes through, with the LM head."""
     dense_bytes: float
-    """Weights that every decode step reads."""
+    """Bytes of the weights that every decode step reads."""
     expert_bytes: float = 0.0
-    """Weights of all experts; a step reads those that its tokens are routed to."""
+    """Bytes of the weights of all experts; a step reads those of the experts that its tokens are routed to."""
     experts: int = 0
     active_experts: int = 0
     expert_parameters: float = 0.0
     """Parameters of the experts that a token is routed to; shared experts, which all tokens pass through, count as
     dense layers: each rank has its own."""
     key_value_bytes_per_token: float = 0.0
-    """KV cache of a token over all layers."""
+    """Bytes of a token's KV cache over all layers."""
     key_value_parts: int = 0
-    """GPUs that it can be split over: KV heads, one with latent attention; more GPUs have copies. 0 is any number."""
+    """Number of GPUs that a token's KV cache can be split over: the KV heads, or 1 with latent attention. Further GPUs
+    hold copies; 0 means any number.
+    """
     key_value_regions: int = 1
-    """Pieces of memory that a block of tokens is spread over: layers, twice where keys and values are apart."""
+    """Number of memory regions that a block of KV cache is spread over: the layers, or twice as many where keys and
+    values are separate.
+    """
     window_tokens: int = 0
     window_layers: int = 0
     windows_alone: bool = False
-    """Whether layers with a window hand over its blocks alone (vLLM's hybrid KV cache manager), and not all tokens."""
+    """Whether layers with a sliding window transfer only the blocks in the window (vLLM's hybrid KV cache manager)
+    instead of those of all tokens.
+    """
     layers_without_attention: int = 0
-    """Layers without a KV cache: of linear attention, or of something else alone."""
+    """Number of layers without a KV cache, such as those with linear attention."""
     state_bytes: float = 0.0
-    """State of a sequence over all layers that keep one, which each step reads and writes."""
+    """Bytes of a sequence's state over all layers that keep one instead of a KV cache; each step reads and writes
+    it.
+    """
     draft_bytes: float = 0.0
-    """Weights that each drafted token of a step reads, where anything drafts for the model, but for experts."""
+    """Bytes of the draft model's weights, without experts, that each drafted token of a step reads; 0 without
+    drafts.
+    """
     draft_expert_bytes: float = 0.0
-    """Weights of all experts of a draft, of which as many tokens use as of the model's."""
+    """Bytes of the weights of all experts of the draft model; a token uses as many of them as of the model's
+    experts.
+    """
 
     @property
     def full_layers(self) -> int:
@@ -85,13 +97,13 @@ class GpuLimits:
     port_bytes_per_s: float
     switched: bool = False
     host_bytes_per_s: float = float("inf")
-    """Between the memory of a GPU and its node's, in one direction."""
+    """Bytes per second between the memory of a GPU and that of its node, in one direction."""
 
 
 @dataclass(frozen=True)
 class Factors:
-    """Fitted factors between a server's times and the limits of its hardware: efficiencies are shares of a limit, all
-    others multiply the ideal time.
+    """Fitted factors between a server's times and the limits of its hardware: efficiencies are shares of a limit,
+    factors multiply the ideal time, and names that end in `_s` are additional seconds.
     """
 
     prefill_overhead_s: float
@@ -104,15 +116,17 @@ class Factors:
     transfer_efficiency: float
     handshake_s: float
     transfer_descriptor_s: float = 0.0
-    """What each piece of a KV cache that is handed over takes beside its bytes."""
+    """Seconds for each memory region of a transferred KV cache, in addition to the time for its bytes."""
     decode_fixed_s: tuple[tuple[Parallelism, float], ...] = ()
-    """What each step of a server takes beside the rest, by its spread; other spreads take that of their tensor parallel
-    size alone, or the mean of all."""
+    """Fixed seconds of each decode step, by the server's parallelism; other parallelisms take the value of their tensor
+    parallel size alone, or the mean of all.
+    """
     all_reduce_shares: tuple[tuple[int, float], ...] = ()
-    """What quantization leaves of the time of a prompt's all-reduces, by tensor parallel size, ascending; other sizes
-    take the next smaller one's. Empty without quantization."""
+    """Shares of the time of a prompt's all-reduces that remain with quantization, by ascending tensor parallel size;
+    other sizes take the value of the next smaller one. Empty without quantization.
+    """
     expert_imbalance: float = 1.0
-    """Tokens that the busiest GPU's experts get over the mean, where GPUs have whole experts."""
+    """Tokens for the experts of the busiest GPU divided by the mean over GPUs, where each GPU holds whole experts."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +200,7 @@ class LatencyModel:
         return -(-tokens // block_size) * sizes.key_value_regions - left_out
 
     def server(self, parallelism: Parallelism | int) -> "ServerLatency":
-        """Return the latency model of a server with a spread over GPUs; a number is a tensor parallel size."""
+        """Return the latency model of a server with the given parallelism; a number is a tensor parallel size."""
         return _server(self, Parallelism(parallelism) if isinstance(parallelism, int) else parallelism)
 
 
@@ -279,8 +293,8 @@ class ServerLatency:
         return self.model.factors.decode_layer_s + (sizes.draft_bytes + routed) * self._byte_s
 
     def host_load_s(self, tokens: int) -> float:
-        """Return the seconds in which the KV cache of `tokens` is loaded from the node's memory. It is a bound at the
-        peak rate of the links of a rank's GPUs, each of which loads its own part.
+        """Return a lower bound, in seconds, of the time to load the KV cache of `tokens` from the node's memory: each
+        of a rank's GPUs loads its own part at the peak rate of its link.
         """
         sizes, gpus = self.model.sizes, self.tensor_parallel_size
         rate = self.model.hardware.host_bytes_per_s * gpus / sizes.key_value_copies(gpus)

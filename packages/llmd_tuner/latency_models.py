@@ -23,7 +23,9 @@ from llmd_oke.values import Entry, required_entry
 from llmd_tuner.latency import Drafting, Factors, GpuLimits, LatencyModel, Sizes
 
 Reach = Literal["contexts", "batches", "sizes", "prompts"]
-"""What is not extrapolated: longer contexts, larger batches, other tensor parallel sizes, other lengths of prompts."""
+"""Range beyond which latency figures are not extrapolated: contexts, batches, tensor parallel sizes, or prompt
+lengths.
+"""
 
 _NOTHING = 1e-9
 """What rounding leaves of a factor, or of seconds, that a fit has put at 0."""
@@ -136,14 +138,16 @@ def _factors(figures: LatencyFigures, quick_reduce: QuickReduceFormat) -> Factor
 
 
 def kind_of(key: int | str) -> Parallelism:
-    """Return the spread of servers over GPUs that a key of `fixed_s` in latency figures denotes: a tensor parallel
-    size, or a kind such as `tp1dp8ep`.
+    """Return the parallelism that a key of `fixed_s` in latency figures denotes: a tensor parallel size, or a kind of
+    servers such as `tp1dp8ep`.
     """
     return Parallelism(key) if isinstance(key, int) else parse_server_kind(key)
 
 
 def key_of(spread: Parallelism) -> int | str:
-    """Return the key of `fixed_s` in latency figures for a spread of servers over GPUs."""
+    """Return the key of `fixed_s` in latency figures for a parallelism: a tensor parallel size, or a kind of servers
+    such as `tp1dp8ep`.
+    """
     alone = spread == Parallelism(spread.tensor_parallel_size)
     return spread.tensor_parallel_size if alone else spread.kind
 

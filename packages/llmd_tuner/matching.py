@@ -25,11 +25,10 @@ class DecodePoint:
 
 @dataclass(frozen=True)
 class MatchingSettings:
-    """Workload and limits for which prefill servers are matched to decode servers.
-
-    `prefill_share` is the usable part of the prefill servers' rate, 1 in the published method. `key_value_tokens` is
-    the room of a decode server's KV cache by number of GPUs; servers with other sizes are not checked. `gpus_per_node`
-    is the granularity in which GPUs are reserved, 1 where single GPUs can be had.
+    """Workload and limits for which prefill servers are matched to decode servers. `prefill_share` is the usable share
+    of the prefill servers' rate, 1 in the published method. `key_value_tokens` is the number of tokens that a decode
+    server's KV cache holds, by the server's number of GPUs; servers with other numbers are not checked. `gpus_per_node`
+    is the number of GPUs that are reserved at a time, 1 where single GPUs can be had.
     """
 
     input_tokens: float
@@ -42,26 +41,26 @@ class MatchingSettings:
 
 @dataclass(frozen=True)
 class Match:
-    """Decode servers with the prefill servers that supply them. Rates are in output tokens per second."""
+    """Decode servers with the prefill servers that keep up with them."""
 
     decode: DecodePoint
     decode_replicas: int
     prefill_gpus_each: int
     prefill_instances: int
     prompt_tokens_per_s: float
-    """What the decode servers ask of prefill."""
+    """Prompt tokens per second that the decode servers need from all prefill servers."""
     gpus_reserved: int
     fits: bool
-    """Whether the KV cache holds that many requests; True where its size is not known."""
+    """Whether the KV cache of each decode server holds its requests; True where its size is not known."""
 
     @property
     def prefill_gpus(self) -> int:
-        """Number of GPUs of all prefill servers."""
+        """Number of GPUs of all prefill servers together."""
         return self.prefill_instances * self.prefill_gpus_each
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all servers."""
+        """Number of GPUs of all prefill and decode servers together."""
         return self.prefill_gpus + self.decode_replicas * self.decode.gpus
 
     @property
@@ -81,7 +80,7 @@ class Match:
 
     @property
     def tpsg(self) -> float:
-        """Output tokens per second and used GPU."""
+        """Output tokens per second divided by the number of GPUs of all prefill and decode servers."""
         return self.decode_replicas * self.decode.tokens_per_s / self.gpus
 
 

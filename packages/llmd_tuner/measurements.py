@@ -17,7 +17,7 @@ from llmd_oke.values import Entry, entry, names
 from pydantic import Field
 
 ByLoad = dict[int, dict[int, float]]
-"""By tensor parallel size, then by concurrency."""
+"""Published values by tensor parallel size, then by concurrency."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,9 @@ class PrefillPoints(Entry):
 
 
 class SetAside(Entry):
-    """Published point that is not used, because it is known not to be what its source says."""
+    """Published measurement that the kit doesn't use, because it is known not to be what its source says; `why` has the
+    reason.
+    """
 
     subject: Scope
     tensor_parallel_size: int
@@ -147,11 +149,11 @@ class PublishedPoints(Entry):
     source: str
     image: str
     conditions: Conditions = UNKNOWN_CONDITIONS
-    """What servers were started with beside their image, as far as the source tells."""
+    """Settings that the servers were started with, as far as the source tells."""
     decode: tuple[DecodePoints, ...]
     prefill: tuple[PrefillPoints, ...]
     notes: tuple[str, ...] = ()
-    """What is uncertain about all points."""
+    """Remarks on what is uncertain about all points."""
     set_aside: tuple[SetAside, ...] = ()
 
     def rows(self) -> list[Row]:

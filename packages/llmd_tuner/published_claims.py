@@ -31,10 +31,12 @@ from llmd_tuner.simulation.result import SimulationResult, Window
 from llmd_tuner.simulation.simulation import Curve, concurrency_sweep, simulate
 
 CheckVerdict = Literal["hit", "known miss", "miss", "unexpected hit"]
-"""An unexpected hit is listed as a known miss and holds none the less: the list is out of date."""
+"""Verdict on a published claim; with `unexpected hit` the simulation agrees with a claim that is listed as a known
+miss, so that the list is out of date.
+"""
 
 Band = tuple[float | None, float | None]
-"""The least and the most that the source says; None where it sets no limit."""
+"""Smallest and largest value that the source of a claim states; None where it sets no limit."""
 
 
 class ServersUnderLoad(Entry):
@@ -152,8 +154,8 @@ class PublishedClaim(Entry):
 
 
 class PublishedClaims(Entry):
-    """Content of `values/tuning/published-claims.yaml`: claims, and the sweeps and loads that they share; `definitions`
-    has YAML anchors.
+    """Content of `values/tuning/published-claims.yaml`: claims about prefill/decode disaggregation, and the sweeps and
+    loads that several of them share; `definitions` has YAML anchors.
     """
 
     definitions: dict[str, object]
@@ -164,14 +166,17 @@ class PublishedClaims(Entry):
 
 @cache
 def published_claims() -> PublishedClaims:
-    """Return the claims of `values/tuning/published-claims.yaml`."""
+    """Return the published claims about prefill/decode disaggregation that the simulation is checked against, from
+    `values/tuning/published-claims.yaml`.
+    """
     return required_entry("tuning", "published-claims", PublishedClaims)
 
 
 @dataclass(frozen=True)
 class ClaimOutcome:
-    """Result of one claim at one point. `predicted` is the simulated value, with the basis of the latency figures
-    behind it; `accepted` is the claimed range with its tolerance.
+    """Comparison of the simulation with a published claim at one point, such as a speed or a request rate. `predicted`
+    is the simulated value, with the basis of the latency figures behind it; `accepted` is the claimed range with its
+    tolerance.
     """
 
     claim: PublishedClaim
@@ -182,11 +187,11 @@ class ClaimOutcome:
     accepted: str
     holds: bool
     value: float | None = None
-    """The same as a number; None for winners, and where the simulation doesn't get there."""
+    """Simulated value as a number; None for claims about winners, and where the simulation doesn't reach the point."""
 
     @property
     def why(self) -> str | None:
-        """Reason why the simulation is known to miss this point, or None."""
+        """Known reason why the simulation disagrees with the claim at this point; None without one."""
         return self.claim.known_misses.get(self.at)
 
     @property
@@ -198,7 +203,9 @@ class ClaimOutcome:
 
 
 def check_claims(claims: Iterable[PublishedClaim], progress: Progress | None = None) -> list[ClaimOutcome]:
-    """Evaluate claims at each of their points. Takes some seconds for simulations, which claims share."""
+    """Simulate what published claims are about, and judge the simulation at each of their points. The simulations,
+    which claims share, take some seconds.
+    """
     listener = progress or SilentProgress()
     outcomes: list[ClaimOutcome] = []
     for claim in claims:

@@ -22,7 +22,7 @@ from llmd_tuner.simulation.deployment import deployment as simulated_deployment
 from llmd_tuner.simulation.simulation import simulate
 
 SWING = 0.10
-"""By how much each input is varied."""
+"""Relative change (0.1 is 10 %) by which each input of a search is made larger and smaller."""
 
 DURATION_S = 120.0
 
@@ -31,7 +31,7 @@ SEEDS = (0,)
 
 @dataclass(frozen=True)
 class Loser:
-    """The best deployment of a family that did not win, and the reason."""
+    """Best deployment of a kind of servers that did not win, and the reason."""
 
     deployment: Candidate
     why: str
@@ -39,7 +39,9 @@ class Loser:
 
 @dataclass(frozen=True)
 class Swing:
-    """The best deployment if one input is larger or smaller; None if no deployment meets the targets then."""
+    """Best deployment after the input `name` of a search was multiplied by `factor`; None if no deployment meets the
+    targets then. `changes` says whether it differs from the best one with the original inputs.
+    """
 
     name: str
     factor: float
@@ -49,14 +51,14 @@ class Swing:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Deployments in order, with reasons. `best` is None if none meets the targets: then `remedies` says what would
-    have to change.
+    """Ranked deployments, with the reasons why others lost. `best` is None if none meets the targets: then `remedies`
+    says what would have to change.
     """
 
     search: Search
     best: Candidate | None
     first: tuple[Candidate, ...]
-    """The first in order, the best among them; the nearest misses where nothing meets the targets."""
+    """Best deployments in order; the nearest misses where none meets the targets."""
     losers: tuple[Loser, ...]
     swings: tuple[Swing, ...]
     remedies: tuple[str, ...]
@@ -130,14 +132,14 @@ def _why_lost(deployment: Candidate, best: Candidate | None, question: SearchInp
 
 
 def spreads_of(deployment: Candidate, question: SearchInputs) -> tuple[Parallelism, ...]:
-    """Return the spread over GPUs and nodes of a deployment's servers, one for each role."""
+    """Return the parallelism (tensor and data parallel sizes, nodes) of a deployment's servers, one for each role."""
     node_gpus = question.hardware.gpus_per_node
     servers = Topology.model_validate(deployment.topology).servers().values()
     return tuple(part.parallelism(expert_parallel=False, node_gpus=node_gpus) for part in servers)
 
 
 def unmeasured_kinds(deployment: Candidate, question: SearchInputs) -> list[str]:
-    """Return those kinds of a deployment's servers that were not measured although other kinds were."""
+    """Return the kinds of a deployment's servers, as text, that nobody measured although other kinds were measured."""
     spreads = dict.fromkeys(spreads_of(deployment, question))
     return [str(spread) for spread in spreads if question.is_bound(spread)]
 
@@ -182,7 +184,9 @@ def deployment_name(deployment: Candidate) -> str:
 
 
 def name_with_basis(deployment: Candidate) -> str:
-    """Return the name of a deployment, marked as `a bound` if its servers were not measured although others were."""
+    """Return the name of a deployment, marked as `a bound` if nobody measured the latencies of its servers although
+    those of others were measured.
+    """
     return f"{deployment_name(deployment)}, a bound" if deployment.bound else deployment_name(deployment)
 
 
@@ -191,7 +195,7 @@ def _model(question: SearchInputs, change: Callable[[LatencyModel], LatencyModel
 
 
 def slower_decode(model: LatencyModel, factor: float) -> LatencyModel:
-    """Return the model with decode steps that take `factor` times as long."""
+    """Return the latency model with decode steps that take `factor` times as long."""
     own = model.factors
     factors = replace(
         own,
@@ -205,7 +209,7 @@ def slower_decode(model: LatencyModel, factor: float) -> LatencyModel:
 
 
 def slower_prefill(model: LatencyModel, factor: float) -> LatencyModel:
-    """Return the model with prefills that take `factor` times as long."""
+    """Return the latency model with prefills that take `factor` times as long."""
     own = model.factors
     factors = replace(
         own,

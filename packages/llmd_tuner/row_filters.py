@@ -25,7 +25,7 @@ RowVerdict = Literal["rejected", "flagged"]
 
 
 class Rule(StrEnum):
-    """Rules that a measured row can break."""
+    """Rules by which measured rows are checked, such as a prefix cache that answered prompts."""
 
     HARDWARE_BOUND = "above the hardware's bound"
     PREFIX_CACHE = "prefix cache hits"
@@ -54,8 +54,8 @@ class RowFinding:
 
 @dataclass(frozen=True)
 class RowLimits:
-    """Limits for rows of one model on one GPU. `key_value_tokens` is the room of a server's KV cache in tokens, summed
-    over its ranks.
+    """Limits for measured rows of one model on one GPU product. `key_value_tokens` is the number of tokens that a
+    server's KV cache holds over all its ranks.
     """
 
     model: LatencyModel | None = None
@@ -89,7 +89,9 @@ class FilterThresholds(Entry):
 
 @cache
 def thresholds() -> FilterThresholds:
-    """Return the thresholds of `values/tuning/row-filters.yaml`."""
+    """Return the thresholds beyond which a measured row is flagged or rejected, from
+    `values/tuning/row-filters.yaml`.
+    """
     return required_entry("tuning", "row-filters", FilterThresholds)
 
 
@@ -106,7 +108,7 @@ def inspect(rows: Iterable[Row], limits: RowLimits) -> Inspection:
 
 
 def place(row: Row) -> str:
-    """Return the file and line that a row was read from; without a file, its servers and load."""
+    """Return, for messages, the file and line that a row was read from; without a file, its servers and load."""
     if row.origin.file:
         return row.origin.file if row.origin.line is None else f"{row.origin.file}:{row.origin.line}"
     spread = parallelism_of(row)

@@ -39,7 +39,7 @@ FEWEST_SEQUENCES = 2
 """A rank that holds fewer of the workload's requests is no candidate."""
 
 LOADS = np.linspace(0.02, 1.0, 40)
-"""Shares of a deployment's capacity at which it is scored."""
+"""Loads at which each deployment is scored, as shares of its capacity."""
 
 
 @dataclass(frozen=True)
@@ -57,27 +57,29 @@ class Candidate:
     gpus_reserved: int
     requests_per_s: float
     capacity_per_s: float
-    """The most requests per second within all targets and shares; 0 where there is no such load."""
+    """Maximum load in requests per second within all latency targets and usable shares of servers; 0 where there is
+    none.
+    """
     prefill_load: float
     decode_load: float
     transfer_load: float
     batch: float
-    """Of each rank."""
+    """Number of sequences in the batch of each rank."""
     wait_s: float
     ttft_s: float
     itl_s: float
     e2e_s: float
     output_tokens_per_s: float
     usd_per_million_output_tokens: float | None
-    """None where GPUs have no list price."""
+    """Price of a million output tokens in US dollars at this load; None where GPUs have no list price."""
     binding: str
-    """The constraint that is nearest to its limit, or furthest beyond it."""
+    """Name of the constraint, such as `TTFT`, that is nearest to its limit, or furthest beyond it."""
     ratio: float
-    """What that constraint has over what it allows."""
+    """Value of the constraint `binding` divided by its limit."""
     max_num_seqs: int
-    """The largest batch of a rank within the target for ITL, as far as the KV cache holds it."""
+    """Largest batch of a rank that meets the target for ITL and fits the KV cache."""
     bound: bool = False
-    """Whether latencies of its servers are bounds beside those of others, which were measured."""
+    """Whether latencies of the servers are optimistic bounds, while those of other servers were measured."""
 
     @property
     def feasible(self) -> bool:
@@ -96,7 +98,7 @@ class Candidate:
 
 
 def reserved(gpus: "NDArray[np.int64]", gpus_per_node: int) -> "NDArray[np.int64]":
-    """Return the number of GPUs of as many whole nodes as the given numbers of GPUs need."""
+    """Return the numbers of GPUs of the whole nodes that have at least the given numbers of GPUs."""
     return -(-gpus // gpus_per_node) * gpus_per_node
 
 
@@ -164,11 +166,11 @@ class Search:
         return itertools.takewhile(lambda deployment: deployment.feasible, self.deployments())
 
     def best(self) -> Candidate | None:
-        """Return the best deployment; None if it misses a target."""
+        """Return the best deployment; None if no deployment meets all targets."""
         return next(self.feasible(), None)
 
     def best_of_families(self) -> list[Candidate]:
-        """Return the best deployment of each kind of servers, best first."""
+        """Return the best deployment of each kind of servers (such as `p-tp1-d-tp2`), best first."""
         kinds = np.concatenate([np.zeros(0, dtype=np.int64), *(fleet.fleet.kind for fleet in self.scored)])
         starts = np.cumsum([0, *(len(fleet.worst) for fleet in self.scored)])
         for place, start in enumerate(starts[1:-1], 1):  # kinds of a family come after those of the ones before it
@@ -177,8 +179,8 @@ class Search:
         return [self.deployment(int(self.order[place]), whole=False) for place in sorted(firsts)]
 
     def deployment(self, place: int, whole: bool = True) -> Candidate:
-        """Return the deployment at an index. Unless `whole`, its capacity may be NaN if it misses a target, which saves
-        computing it.
+        """Return the deployment at an index of `scored`. Unless `whole`, the capacity of one that misses a target may
+        be NaN, which saves computing it.
         """
         for fleet, capacity in zip(self.scored, self.capacities, strict=True):
             if place < len(fleet.worst):
@@ -267,7 +269,7 @@ def kind_named(question: SearchInputs, name: str) -> tuple[DeploymentFamily, int
 
 
 def at_loads(question: SearchInputs, deployment: Candidate, loads: Sequence[float]) -> list[Candidate]:
-    """Return a deployment's forecasts at several loads, in requests per second."""
+    """Return the forecasts of one deployment at several loads, given in requests per second."""
     family, kind = kind_named(question, deployment.family)
     counts = [(deployment.prefill, deployment.decode, deployment.copies)] * len(loads)
     scored = score_fleet(question, family, fleet_of_counts(counts, kind), np.array(loads))
@@ -289,13 +291,15 @@ def _order(question: SearchInputs, scored: Sequence[ScoredFleet], capacities: Se
 
 
 def bounds_of(question: SearchInputs, family: DeploymentFamily) -> "NDArray[np.bool_]":
-    """Return for each kind of servers whether its latencies are bounds while those of other kinds were measured."""
+    """Return for each kind of servers whether its latencies are optimistic bounds, while those of other kinds were
+    measured.
+    """
     return np.array([question.is_bound(*family.spreads(kind)) for kind in range(family.kinds)])
 
 
 def frontier_of(question: SearchInputs) -> list[Candidate]:
-    """Return the Pareto frontier: deployments at loads for which no other has both higher TPSG and higher TPSU, sorted
-    by falling TPSU.
+    """Return the Pareto frontier: deployments at loads for which no other has both more output tokens per second and
+    GPU (TPSG) and more per second and user (TPSU), by descending TPSU.
 
     All deployments are scored at loads up to the shares of `headroom`. Latency targets are ignored, since the frontier
     shows what they cost.
@@ -312,7 +316,9 @@ def frontier_of(question: SearchInputs) -> list[Candidate]:
 
 
 def curve_of(question: SearchInputs, deployment: Candidate, points: int = 16) -> list[Candidate]:
-    """Return a deployment's forecasts at `points` rising loads, up to the shares of `headroom`."""
+    """Return the forecasts of one deployment at `points` rising loads, up to the usable share of its servers' maximum
+    load.
+    """
     free = replace(question, targets=Targets())
     family, kind = kind_named(free, deployment.family)
     fleet = fleet_of_counts([(deployment.prefill, deployment.decode, deployment.copies)], kind)

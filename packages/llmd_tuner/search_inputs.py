@@ -44,7 +44,9 @@ class Targets:
 
 
 class Headroom(Entry):
-    """Content of `values/tuning/headroom.yaml`: the usable shares of the highest load of servers."""
+    """Content of `values/tuning/headroom.yaml`: shares of their maximum load up to which prefill and decode servers are
+    used.
+    """
 
     prefill_share: float
     decode_share: float
@@ -52,7 +54,9 @@ class Headroom(Entry):
 
 @cache
 def headroom() -> Headroom:
-    """Return the shares of `values/tuning/headroom.yaml`."""
+    """Return the shares of their maximum load up to which prefill and decode servers are used, from
+    `values/tuning/headroom.yaml`.
+    """
     return required_entry("tuning", "headroom", Headroom)
 
 
@@ -69,7 +73,7 @@ class GpuInventory:
 
 @dataclass(frozen=True)
 class SearchInputs:
-    """All inputs that determine the answer of a search."""
+    """Inputs that determine the answer of a search for the best deployment."""
 
     model: LatencyModel
     workload: WorkloadClasses
@@ -82,11 +86,13 @@ class SearchInputs:
     profile: RouterProfileName = "token-load"
     """How routers choose servers."""
     measured: frozenset[Parallelism] | None = None
-    """Servers that latencies were measured of, where others are bounds; None where all are alike."""
+    """Parallelisms of servers whose latencies were measured, while those of others are optimistic bounds; None where
+    latencies of all have the same basis.
+    """
 
     def is_bound(self, *spreads: Parallelism) -> bool:
-        """Tell whether the latencies of servers with one of these spreads over GPUs are bounds while other spreads were
-        measured.
+        """Tell whether a server of one of these parallelisms has optimistic bounds as latencies, while those of other
+        servers were measured.
         """
         return self.measured is not None and not self.measured.issuperset(spreads)
 
@@ -114,7 +120,7 @@ def parse_targets(text: str) -> Targets:
 
 
 def joined(first: Targets, second: Targets) -> Targets:
-    """Return targets with the values of `first`, and with those of `second` where `first` has none."""
+    """Return latency targets and load with the values of `first`, and with those of `second` where `first` has none."""
     return Targets(
         **{target.name: getattr(first, target.name) or getattr(second, target.name) for target in fields(Targets)}
     )
@@ -159,7 +165,7 @@ def gpu_named(product: str) -> str:
 
 
 def checked_figures(figures: LatencyFigures, model: CatalogueModel, node: NodeHardware) -> LatencyFigures:
-    """Return latency figures after checking that they are of a model and GPU.
+    """Return latency figures after checking that they belong to a model and to a node's GPU.
 
     Raises:
         KitError: they are of another model or GPU.

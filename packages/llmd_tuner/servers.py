@@ -30,14 +30,14 @@ TOKEN_BUDGET = 8192
 
 @dataclass(frozen=True)
 class Room:
-    """Room for sequences in the KV cache of servers, by the memory that planning computes."""
+    """Limits on the number of sequences in the KV cache of servers."""
 
     max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs
-    """Sequences that each rank runs at a time, whatever its KV cache holds."""
+    """Maximum number of sequences that each rank runs at a time, even if its KV cache holds more."""
     block_size: int = DEFAULT_BLOCK_SIZE
-    """Tokens of a KV block of servers that hand caches over."""
+    """Tokens per KV block of servers that transfer KV cache."""
     aggregated_block_size: int = DEFAULT_BLOCK_SIZE
-    """Tokens of a KV block of servers that do both."""
+    """Tokens per KV block of servers that both prefill and decode."""
 
     def sequences(self, memory: Memory, workload: WorkloadClasses, *, aggregated: bool) -> int:
         """Return how many sequences of the workload fit a rank of a server with this memory, each in whole blocks."""
@@ -48,33 +48,37 @@ class Room:
 
 @dataclass(frozen=True)
 class PrefillServer:
-    """Prefill server under a workload: the mean service time of a rank, and its variation."""
+    """Prefill server under a workload. `service_s` is the mean time in seconds that a rank computes for a prompt,
+    `service_scv` its squared coefficient of variation, and `overhead_s` a fixed time for each prompt.
+    """
 
     parallelism: Parallelism
     service_s: float
     service_scv: float
     overhead_s: float
     transfer_s: float
-    """Hand-over of the mean prompt's KV cache through one port for each GPU that the ranks of both servers have."""
+    """Seconds to transfer the KV cache of the mean prompt, through one port for each GPU that the ranks of both servers
+    have.
+    """
 
 
 @dataclass(frozen=True)
 class DecodeServer:
-    """Server that generates tokens under a workload: arrays over the batch of a rank, from a single sequence to its
-    maximum.
+    """Server that generates tokens under a workload: arrays over the number of sequences in a rank's batch, from 1 to
+    the maximum.
     """
 
     parallelism: Parallelism
     batches: Array
     step_s: Array
-    """One token for each sequence, without what is not decoding."""
+    """Seconds of a decode step, which yields one token for each sequence, without prefills."""
     itl_s: Array
-    """Between two tokens of a sequence: a step, and prefills of other requests where the server does both."""
+    """Seconds between two tokens of a sequence: a step, and prefills of other requests where the server does both."""
     requests_per_s: Array
 
     @property
     def most_requests_per_s(self) -> float:
-        """Highest request rate of a rank, which is that at the largest batch."""
+        """Maximum load of a rank in requests per second, which is that at the largest batch."""
         return float(self.requests_per_s[-1])
 
 
@@ -97,7 +101,9 @@ class ServerCurves:
         self._times_s = np.concatenate([np.stack([server.itl_s, server.step_s]) for server in servers], axis=1)
 
     def at(self, kind: Counts, requests_per_s: Array) -> tuple[Array, Array, Array]:
-        """Return batch, `itl_s` and `step_s` of ranks of the given kinds under loads in requests per second."""
+        """Return batch, `itl_s` and `step_s` for a rank of each given kind of servers at its own load in
+        `requests_per_s`.
+        """
         share = np.minimum(requests_per_s / self.most_requests_per_s[kind], 1.0)
         batch = np.interp(2 * kind + share, self._positions, self._batches)
         low = np.minimum(self._starts[kind] + batch.astype(np.int64) - 1, self._lasts[kind])

@@ -38,7 +38,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class RoleThresholds:
-    """Number of servers of a role in a unit, and the scaling thresholds of each."""
+    """Number of servers of a role (prefill, decode) in a unit, and the scaling thresholds of each server."""
 
     replicas: int
     thresholds: tuple[Threshold, ...]
@@ -46,7 +46,9 @@ class RoleThresholds:
 
 @cache
 def scaling_share() -> float:
-    """Return the share of `values/tuning/scaling.yaml`."""
+    """Return the share of a server's highest load at which another server is started, from
+    `values/tuning/scaling.yaml`.
+    """
     return required_entry("tuning", "scaling", ScalingShare).threshold_share
 
 

@@ -121,7 +121,7 @@ LOOSENESS = {
     ),  # as prefix: what requests without adapters are chosen by is queue-scorer
     "running-requests": Looseness(0.75, 0.43, 4.3),
 }
-"""By profile: fitted to the event simulation for 3 to 16 servers and loads of 0.3 to 0.8."""
+"""Additional wait by router profile, fitted to the event simulation for 3 to 16 servers and loads of 0.3 to 0.8."""
 
 
 def routed_waits_s(

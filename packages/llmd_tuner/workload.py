@@ -14,7 +14,7 @@ from typing import Any, cast
 from llmd_base.errors import KitError
 
 MAX_CLASSES = 64
-"""A trace is condensed to that many classes of equally many requests."""
+"""Maximum number of classes, of equally many requests each, to which a trace is condensed."""
 
 FORM = "ISL/OSL such as 4096/256, or classes with weights such as 0.7:4096/256,0.3:512/128"
 _CLASS = re.compile(r"(?:(\d+(?:\.\d+)?):)?(\d+)/(\d+)")
@@ -22,7 +22,7 @@ _CLASS = re.compile(r"(?:(\d+(?:\.\d+)?):)?(\d+)/(\d+)")
 
 @dataclass(frozen=True)
 class Lengths:
-    """A class of requests: its weight and its lengths in tokens."""
+    """Class of requests in a workload: its weight, and its prompt and output lengths in tokens."""
 
     weight: float
     input_tokens: float
@@ -39,16 +39,16 @@ class WorkloadClasses:
     prefix_cache_hit_share: float = 0.0
     host_hit_share: float = 0.0
     requests_per_s: float | None = None
-    """Mean rate of a trace."""
+    """Mean request rate of a trace per second; None for a workload that isn't a trace."""
 
     @property
     def input_tokens(self) -> float:
-        """Mean prompt length in tokens."""
+        """Mean prompt length of the workload's requests in tokens."""
         return self.mean(c.input_tokens for c in self.classes)
 
     @property
     def output_tokens(self) -> float:
-        """Mean output length in tokens."""
+        """Mean output length of the workload's requests in tokens."""
         return self.mean(c.output_tokens for c in self.classes)
 
     @property
@@ -61,19 +61,19 @@ class WorkloadClasses:
 
     @property
     def longest_input_tokens(self) -> float:
-        """Length of the longest prompt in tokens."""
+        """Length of the workload's longest prompt in tokens."""
         return max(c.input_tokens for c in self.classes)
 
     def kept_tokens(self, block_size: int) -> float:
-        """Return the mean KV cache of a decoding sequence in tokens: its whole length in blocks; classes are weighted
-        by their number of steps.
+        """Return the mean number of tokens in the KV cache of a decoding sequence, counted as its whole length in
+        blocks; classes are weighted by their number of steps.
         """
         lengths = (math.ceil((c.input_tokens + c.output_tokens) / block_size) * block_size for c in self.classes)
         weighted = (c.output_tokens * tokens for c, tokens in zip(self.classes, lengths, strict=True))
         return self.mean(weighted) / self.output_tokens
 
     def mean(self, values: Iterable[float]) -> float:
-        """Return the mean of one value for each class, by the weights of the classes."""
+        """Return the mean of values, one for each class of requests, by the weights of the classes."""
         weights = [c.weight for c in self.classes]
         return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
 

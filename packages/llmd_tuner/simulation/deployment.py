@@ -191,7 +191,9 @@ class RequestClass:
 
 
 Workload = Sequence[RequestClass]
-"""The sizes of requests: drawn by weight, or one after the other where they arrive at recorded moments."""
+"""Classes of requests: drawn at random by weight, or taken one after the other where requests arrive at recorded
+times.
+"""
 
 
 def arrival_times_s(arrivals: ConstantArrivals | PoissonArrivals | RecordedTimes, random: Random) -> Iterator[float]:

@@ -43,8 +43,8 @@ class Calendar:
 
 
 class Gaps:
-    """Record of the intervals between two tokens: `counts[i]` intervals of `gaps_s[i]` seconds each, around the time
-    `times_s[i]`.
+    """Record of all intervals between two successive tokens of a request: `counts[i]` intervals of `gaps_s[i]` seconds
+    each, around the time `times_s[i]`.
     """
 
     __slots__ = ("counts", "gaps_s", "times_s")
@@ -55,7 +55,9 @@ class Gaps:
         self.counts = array("d")
 
     def add(self, time_s: float, gap_s: float, count: int) -> None:
-        """Record `count` tokens at a time, each of which came `gap_s` seconds after its predecessor."""
+        """Record `count` tokens at the simulated time `time_s`, each of which came `gap_s` seconds after its request's
+        last token.
+        """
         self.times_s.append(time_s)
         self.gaps_s.append(gap_s)
         self.counts.append(count)
@@ -218,11 +220,11 @@ class EngineSimulation:
 
     @property
     def cache_use(self) -> float:
-        """Share of the KV cache that is in use."""
+        """Share of the server's KV cache that is in use (1 is full)."""
         return 1 - self._free_tokens / self._limits.key_value_tokens
 
     def submit(self, request: Request) -> None:
-        """Put a request into the queue."""
+        """Put a request at the end of the server's queue at the current simulated time."""
         self.waiting += 1
         self._waiting.append(request)
         now_s, run = self._calendar.now_s, self._run

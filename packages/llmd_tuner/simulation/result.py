@@ -26,10 +26,12 @@ from llmd_tuner.simulation.deployment import (
 from llmd_tuner.simulation.engine import Gaps, Request
 
 Window = Literal["steady", "whole"]
-"""What counts of a run: the middle 60 % of the time in which requests are sent, or all until the last answer."""
+"""Evaluated part of a simulated run: the middle 60 % of the time in which requests are sent, or all until the last
+answer.
+"""
 
 TRIMMED_SHARE = 0.2
-"""Of the sending time, at each end of a steady window."""
+"""Share of the sending time that a steady window leaves out at each end."""
 
 _LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 
@@ -47,7 +49,9 @@ _PERCENTS = {"min": 0, "p25": 25, "p50": 50, "p75": 75, "p90": 90, "p95": 95, "p
 
 @dataclass(frozen=True)
 class SimulationRecord:
-    """All requests and all intervals between tokens of one run. Times are in seconds after its start."""
+    """Times of all requests and all intervals between tokens in one simulated run. Times are in seconds after its
+    start.
+    """
 
     arrival_s: Floats
     first_s: Floats
@@ -60,21 +64,21 @@ class SimulationRecord:
 
     @property
     def sending_s(self) -> float:
-        """Time at which the last request arrived."""
+        """Time at which the last request arrived, in seconds after the start of the run."""
         return float(self.arrival_s.max())
 
     @property
     def end_s(self) -> float:
-        """Time at which the last request was answered."""
+        """Time at which the last request was answered, in seconds after the start of the run."""
         return float(self.last_s.max())
 
     def between(self, start_s: float, end_s: float) -> "View":
-        """Return the view of the part of the run between two times."""
+        """Return the part of the run between two times, given in seconds after the start of the run."""
         return View(self, start_s, end_s)
 
 
 def record(requests: list[Request], gaps: Gaps) -> SimulationRecord:
-    """Return the record of answered requests, at least one."""
+    """Return the record of a run's requests, all answered and at least one, and of its intervals between tokens."""
     return SimulationRecord(
         arrival_s=np.array([request.arrival_s for request in requests]),
         first_s=np.array([request.first_s for request in requests]),
@@ -88,7 +92,9 @@ def record(requests: list[Request], gaps: Gaps) -> SimulationRecord:
 
 
 class View:
-    """Part of a run between two times: latencies of the requests that arrived in it, and rates of the events in it."""
+    """Part of a simulated run between two times: latencies of the requests that arrived in it, and rates of the events
+    in it.
+    """
 
     def __init__(self, source: SimulationRecord, start_s: float, end_s: float) -> None:
         self.start_s = start_s
@@ -98,66 +104,70 @@ class View:
 
     @property
     def duration_s(self) -> float:
-        """Length of the part in seconds."""
+        """Length of this part of the run in seconds."""
         return self.end_s - self.start_s
 
     @property
     def requests(self) -> int:
-        """Number of requests that arrived in the part."""
+        """Number of requests that arrived in this part of the run."""
         return int(self._chosen.sum())
 
     @property
     def ttft_s(self) -> Floats:
-        """Time from arrival to first token of each request."""
+        """Seconds from arrival to first token, for each request that arrived in this part of the run."""
         return (self._source.first_s - self._source.arrival_s)[self._chosen]
 
     @property
     def e2e_s(self) -> Floats:
-        """Time from arrival to last token of each request."""
+        """Seconds from arrival to last token, for each request that arrived in this part of the run."""
         return (self._source.last_s - self._source.arrival_s)[self._chosen]
 
     @property
     def tpot_s(self) -> Floats:
-        """Mean time for each token after the first, of each request with more than one token."""
+        """Mean seconds per token after the first, for each request of more than one token that arrived in this part of
+        the run.
+        """
         source, chosen = self._source, self._chosen & (self._source.output_tokens > 1)
         return ((source.last_s - source.first_s)[chosen]) / (source.output_tokens[chosen] - 1)
 
     @property
     def input_tokens(self) -> float:
-        """Mean prompt length in tokens."""
+        """Mean prompt length in tokens of the requests that arrived in this part of the run."""
         return float(self._source.input_tokens[self._chosen].mean())
 
     @property
     def output_tokens(self) -> float:
-        """Mean output length in tokens."""
+        """Mean output length in tokens of the requests that arrived in this part of the run."""
         return float(self._source.output_tokens[self._chosen].mean())
 
     @property
     def in_flight(self) -> float:
-        """Number of unanswered requests, averaged over time."""
+        """Number of unanswered requests, averaged over this part of the run."""
         source = self._source
         overlap = np.minimum(source.last_s, self.end_s) - np.maximum(source.arrival_s, self.start_s)
         return float(np.clip(overlap, 0, None).sum() / self.duration_s)
 
     @property
     def requests_per_s(self) -> float:
-        """Rate of requests whose answer ended in the part, per second."""
+        """Number of requests whose answers ended in this part of the run, per second, over all servers."""
         return self._within(self._source.last_s).sum() / self.duration_s
 
     @property
     def input_tokens_per_s(self) -> float:
-        """Rate of prompt tokens of requests whose first token was generated in the part, per second."""
+        """Prompt tokens of the requests whose first token was generated in this part of the run, per second, over all
+        servers.
+        """
         return float(self._source.input_tokens[self._within(self._source.first_s)].sum()) / self.duration_s
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Rate of tokens generated in the part, per second."""
+        """Output tokens that all servers of the deployment generated in this part of the run, per second."""
         later = self._source.gap_count[self._within(self._source.gap_time_s)].sum()
         return float(later + self._within(self._source.first_s).sum()) / self.duration_s
 
     def goodput_share(self, ttft_s: float, tpot_s: float) -> float:
-        """Return the share of requests that meet both targets: time to first token, and mean time for each later one,
-        in seconds.
+        """Return the share of the requests that arrived in this part of the run and met both targets, in seconds: for
+        the time to first token, and for the mean time per later token.
         """
         source, chosen = self._source, self._chosen
         later_s = (source.last_s - source.first_s)[chosen]
@@ -165,7 +175,9 @@ class View:
         return float(good.mean())
 
     def gap_quantiles_ms(self) -> Quantiles:
-        """Return the quantiles of all intervals between two tokens, in milliseconds."""
+        """Return the quantiles, in milliseconds, of the intervals between two tokens that ended in this part of the
+        run.
+        """
         chosen = self._within(self._source.gap_time_s)
         gaps, counts = self._source.gap_s[chosen], self._source.gap_count[chosen]
         total = counts.sum()
@@ -251,7 +263,7 @@ class SimulationResult:
 
     rows: tuple[Row, ...]
     views: tuple[View, ...]
-    """What the rows summarise: times of every request."""
+    """Evaluated part of each run, with the times of every request that the rows summarise."""
     use: dict[Role, Use]
 
     @cached_property
@@ -304,7 +316,7 @@ class SimulationResult:
 def row_of(
     view: View, run: SimulationRun, deployment: SimulatedDeployment, arrivals: Arrivals, window: Window, basis: Basis
 ) -> Row:
-    """Return the result of one run as a row."""
+    """Return the result of one simulated run as a row of the table of results."""
     rate = arrivals.requests_per_s if isinstance(arrivals, ConstantArrivals | PoissonArrivals) else None
     price = deployment.price_usd_per_gpu_hour
     return Row(

@@ -37,12 +37,14 @@ from llmd_tuner.simulation.result import (
 from llmd_tuner.simulation.system import System
 
 SEEDS = (0, 1, 2)
-"""Three runs are the least that say how sure they are."""
+"""Random seeds of the runs of a simulation; three runs are the fewest with a useful confidence interval."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """End of the sending of requests: after a duration, after a number of requests, or after whichever comes first."""
+    """End of the sending of requests: after `duration_s` seconds, after a number of requests, or after whichever comes
+    first.
+    """
 
     duration_s: float | None
     requests: int | None

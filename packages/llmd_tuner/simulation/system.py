@@ -18,13 +18,15 @@ from llmd_tuner.simulation.deployment import RequestClass, SimulatedDeployment, 
 from llmd_tuner.simulation.engine import Calendar, EngineSimulation, Gaps, Request
 
 Pick = Callable[[Sequence[EngineSimulation], RequestClass, int | None], EngineSimulation]
-"""A choice among servers for a request of a size; the number is the prefix that it shares with others."""
+"""Function that picks one of the servers for a request of a class; the integer identifies the prefix that the request
+shares with others.
+"""
 
 Scorer = Callable[[Sequence[EngineSimulation], RequestClass, int | None], Sequence[float]]
-"""A score for each server, from 0 to 1."""
+"""Function that returns a score from 0 to 1 for each server, for a request of a class with a shared prefix."""
 
 Filter = Callable[[Sequence[EngineSimulation], RequestClass, int | None], Sequence[EngineSimulation]]
-"""Some of the servers, at least one."""
+"""Function that returns those of the servers that may be picked for a request, at least one."""
 
 _AFFINITY_SHARE, _LONGEST_PENALTY_S, _PEAK_PREFILL_TOKENS_PER_S = 0.8, 18.0, 15928.0
 """`affinityThreshold`, `maxTTFTPenaltyMs`, `peakPrefillThroughput` of the prefix-cache-affinity-filter, by default."""
