@@ -61,12 +61,16 @@ def kind_of(value: Any) -> str:
 
 
 def context_of(details: ErrorDetails) -> Context:
-    """Return the `ctx` of a pydantic error: limits and names that the error's message is about."""
+    """Return the values that the message of a pydantic error refers to (the error's `ctx`), such as the limit that a
+    number exceeds; empty if there are none.
+    """
     return details.get("ctx", {})
 
 
 def in_words(details: ErrorDetails) -> str:
-    """Describe one pydantic error, other than of a stack file, without pydantic's own type names."""
+    """Describe one pydantic error in words for users, without pydantic's type names; errors of stack files are
+    described elsewhere.
+    """
     match details["type"]:
         case "missing":
             return "is missing"

@@ -67,7 +67,9 @@ class Latency:
 
     @property
     def key(self) -> str:
-        """Name without its unit suffix: the field of `Performance`."""
+        """Name of the field of `Performance` with this latency: the name without its unit suffix, such as `ttft` for
+        `ttft_ms`.
+        """
         return self.name.removesuffix("_ms")
 
     def of(self, row: Row) -> Quantiles:

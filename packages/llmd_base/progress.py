@@ -55,7 +55,9 @@ class PlainProgress:
 
 
 class Ticker:
-    """Rate limiter that passes a frequent state on to a `Progress` at most every `interval_s` seconds."""
+    """Rate limiter for progress that changes often: `tell` passes it on to a `Progress` at most every `interval_s`
+    seconds.
+    """
 
     def __init__(
         self, progress: Progress, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic

@@ -1,7 +1,8 @@
 """Row of the table of results: load and figures of a deployment, or of one of its roles; measured or predicted.
 
-Times are in milliseconds or seconds of model time, lengths in tokens, rates per second, as the field names say. A field
-is None if its source doesn't state the value; values are never guessed.
+Times are in milliseconds or seconds as the field names say, in model time: wall time divided by the time scale, by
+which simulated servers are slower than real ones. Lengths are in tokens, rates per second. A field is None if its
+source doesn't state the value; values are never guessed.
 """
 
 from enum import StrEnum
@@ -119,7 +120,9 @@ class Origin(_Part):
 
 
 class Row(_Part):
-    """Load and results of `gpus_counted` GPUs of product `gpu` that served `model`."""
+    """Load and results of a deployment, or of a server of one role, that serves `model` on `gpus_counted` GPUs of
+    product `gpu`.
+    """
 
     subject: Scope
     basis: Basis

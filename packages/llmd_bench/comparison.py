@@ -40,7 +40,7 @@ Verdict = Literal["better", "worse", "unclear", "equal"]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two compared sets of results."""
+    """One of the two compared sets of results, A or B, with its name."""
 
     name: str
     rows: tuple[Row, ...]
@@ -123,13 +123,13 @@ class LoadComparison:
 
     @property
     def shown(self) -> Iterator[MetricChange]:
-        """Changes of the metrics that tables show."""
+        """Yield the changes of the metrics that tables of comparisons show."""
         changes = (self.change(METRICS[name]) for name in SHOWN)
         return (change for change in changes if change)
 
     @property
     def by_metric(self) -> dict[str, MetricChange]:
-        """Changes of the metrics that tables show, by metric name."""
+        """Changes of the metrics that tables of comparisons show, by metric name."""
         return {change.metric.name: change for change in self.shown}
 
 
@@ -145,7 +145,7 @@ class Comparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the validity of the figures."""
+        """Remarks on the validity of the comparison, such as different bases of the figures."""
         return tuple(_notes(self))
 
 
@@ -227,14 +227,16 @@ def _answered_share(row: Row) -> float:
 
 
 class SideSummary(SummarySection):
-    """JSON form of a `Side`."""
+    """One side of a comparison as JSON: its name, and the bases of its figures."""
 
     name: str
     bases: tuple[Basis, ...]
 
 
 class ChangeSummary(SummarySection):
-    """JSON form of a `MetricChange`; `change` and `interval` are shares of A's mean."""
+    """Change of one metric from side A to side B as JSON: both means, and `change` and `interval` as shares of A's
+    mean.
+    """
 
     units: str = Field(validation_alias=AliasPath("metric", "units"))
     a: float = Field(validation_alias="mean_a")
@@ -245,7 +247,7 @@ class ChangeSummary(SummarySection):
 
 
 class LoadChanges(SummarySection):
-    """JSON form of a `LoadComparison`."""
+    """Changes of all metrics under one load as JSON, with the number of runs on each side."""
 
     load: Annotated[str, BeforeValidator(str)]
     runs_a: Annotated[int, BeforeValidator(len)] = Field(validation_alias="a")
@@ -254,7 +256,7 @@ class LoadChanges(SummarySection):
 
 
 class ComparisonSummary(SummarySection):
-    """JSON form of a `Comparison`."""
+    """Comparison of two sets of results as JSON."""
 
     a: SideSummary
     b: SideSummary
@@ -293,7 +295,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Breach:
-    """Failure of a gate under one load, with the reason."""
+    """Failure of a regression gate under one load, with the reason."""
 
     gate: Gate
     load: str

@@ -87,7 +87,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class ReportedServers:
-    """Identical model servers of one role; `image`, `args` and `env` are written to the report unchanged."""
+    """Identical model servers of one role in a report; `image`, `args` and `env` are written to it unchanged."""
 
     role: Role
     replicas: int
@@ -281,8 +281,8 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Stability:
-    """Model servers that restarted or disappeared during a measurement, one description each; None if pods could not be
-    listed.
+    """Model servers that restarted or disappeared during a measurement, described in one text each; None if pods could
+    not be listed.
     """
 
     restarted: tuple[str, ...] | None

@@ -37,7 +37,9 @@ class BuiltinSet(BaseModel):
 
 @dataclass(frozen=True)
 class Item:
-    """One question. `answer` contains the numbers that a right answer must end with, separated by blanks."""
+    """One question of an evaluation. `answer` contains the numbers that a right answer must end with, separated by
+    blanks.
+    """
 
     id: str
     prompt: str
@@ -207,7 +209,9 @@ class EvalResult(BaseModel):
 
 
 class EvaluationJudgement(BaseModel):
-    """Verdict on an evaluation, with its floor and the comparison with its baseline."""
+    """Verdict on an evaluation: the lowest accepted score (`floor`), the comparison with a baseline, and the reasons of
+    a failure.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -224,8 +228,8 @@ class EvaluationJudgement(BaseModel):
 
 
 def judge(result: EvalResult, floor: float | None, baseline: EvalResult | None) -> EvaluationJudgement:
-    """Judge a result against its floor and, if given, against a baseline. A missing floor or a result without answers
-    fails.
+    """Judge the result of an evaluation against `floor`, the lowest accepted share of right answers, and, if given,
+    against a baseline. A missing floor or a result without answers fails.
 
     Raises:
         KitError: the baseline has other questions, another evaluation, model or image.

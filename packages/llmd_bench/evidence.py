@@ -71,12 +71,12 @@ DRAFTED_TOKENS = Counter(("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_
 """Tokens that drafts proposed (vllm/v1/spec_decode/metrics.py); servers without drafts have no such counter."""
 
 ACCEPTED_TOKENS = Counter(("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens"))
-"""Those of them that the model accepted."""
+"""Drafted tokens that the model accepted."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Requests that the client sent.
+    """Numbers of requests and prompt tokens that the client sent between two readings of the counters.
 
     Attributes:
         requests: number of requests that were answered.
@@ -143,8 +143,8 @@ OtherApiName = Literal["chat", "responses"]
 
 @dataclass(frozen=True)
 class OtherApi:
-    """API that gets one request. `remote_prefill` says whether the endpoint picker may send its prompts to prefill
-    servers; None if the model isn't disaggregated.
+    """API of the model, other than the measured one, that gets a single request in a smoke benchmark. `remote_prefill`
+    says whether the endpoint picker may send its prompts to prefill servers; None if the model isn't disaggregated.
     """
 
     name: OtherApiName
@@ -153,7 +153,7 @@ class OtherApi:
 
 @dataclass(frozen=True)
 class ApiAnswer:
-    """Result of one request to an API.
+    """Result of the single request that a smoke benchmark sends to one of the model's other APIs.
 
     Attributes:
         api: the API.
@@ -177,7 +177,7 @@ class ApiAnswer:
 
     @property
     def sentence(self) -> str:
-        """Result in one sentence."""
+        """Result of the request in one sentence."""
         if self.error:
             return f"{self.path}: {self.error}"
         if self.remote_prefill is None:

@@ -19,7 +19,9 @@ from pydantic import ValidationError
 
 @dataclass(frozen=True)
 class Rejection:
-    """Part of a file that is no row, with the reason; `line` is None if the whole file is rejected."""
+    """Part of a results file that can't be read as a row, with the reason; `line` is None if the whole file is
+    rejected.
+    """
 
     file: str
     line: int | None
@@ -302,8 +304,8 @@ LONGEST_S = 1e9
 
 @dataclass
 class Latencies:
-    """Latencies of successful requests in milliseconds of model time: times to the first token, and times between
-    events.
+    """Latencies of successful requests in milliseconds as on real hardware, also where servers were simulated at
+    another speed: times to the first token, and times between stream events.
     """
 
     ttft_ms: list[float] = field(default_factory=list[float])

@@ -53,7 +53,7 @@ class StoredRun:
 
     @cached_property
     def found(self) -> ReadResults:
-        """Rows of the run's files, and the invalid lines.
+        """Read the rows of the run's files, and collect the invalid lines.
 
         Raises:
             KitError: the store does not answer.

@@ -37,7 +37,7 @@ class ColdStart(_Part):
 
 
 class RunningImage(_Part):
-    """Container image of all containers of one name."""
+    """Container image of all running containers of one name, as asked for and as pulled."""
 
     asked: str
     """Image reference in the manifest: tag, and digest if the kit's lock has one."""
@@ -51,7 +51,9 @@ class RunningImage(_Part):
 
 
 class Accuracy(_Part):
-    """Last evaluation of this configuration."""
+    """Result of the last evaluation of the deployed configuration: share of right answers with its 95 % confidence
+    interval.
+    """
 
     evaluation: str
     score: float

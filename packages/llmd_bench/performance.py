@@ -115,15 +115,14 @@ class Performance:
 
     @property
     def total_tokens_per_s(self) -> float:
-        """Input and output tokens per second."""
+        """Rate of input and output tokens together, per second."""
         return self.input_tokens_per_s + self.output_tokens_per_s
 
 
 def summarize(
     records: Sequence[RequestRecord], *, planned: int, gpus: int, concurrency: int | None = None
 ) -> Performance:
-    """Return the summary of `records`, whose times are in model time.
-
+    """Return the summary of `records` on `gpus` GPUs; times are in simulated seconds (wall seconds / time scale).
     `concurrency` is the number of users of a closed loop; if None, users are the mean number of requests in flight
     (Little's law).
     """

@@ -103,7 +103,9 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """Grade of one answer; `text` is the end of the answer, `error` the reason why there is none."""
+    """Grade of one answer to a question of an evaluation; `text` is the end of the answer, `error` the reason why there
+    is none.
+    """
 
     id: str
     right: bool

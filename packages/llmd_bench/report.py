@@ -32,9 +32,7 @@ Moment = Annotated[datetime, PlainSerializer(lambda moment: moment.isoformat(), 
 
 
 class LoadSummary(SummarySection):
-    """JSON form of a smoke benchmark's load, from `SmokePlan`. Each prompt depends on `run`, so that no two runs send
-    equal prompts.
-    """
+    """Load of a smoke benchmark as JSON. Each prompt depends on `run`, so that no two runs send equal prompts."""
 
     shape: str = "closed loop"
     requests: int
@@ -50,7 +48,9 @@ class LoadSummary(SummarySection):
 
 
 class Provenance(SummarySection):
-    """JSON form of the figures' origin, from `SmokePlan`: basis, simulated parts, time scale."""
+    """Origin of a smoke benchmark's figures as JSON: basis, simulated parts, and time scale (wall seconds for each
+    simulated second).
+    """
 
     numbers: Basis = Field(validation_alias="basis")
     simulated: tuple[str, ...]
@@ -69,7 +69,7 @@ Milliseconds = Annotated[dict[str, float] | None, BeforeValidator(_milliseconds)
 
 
 class PerformanceSummary(SummarySection):
-    """JSON form of a `Performance`: latencies in ms, rates per second."""
+    """Summary of a run's requests as JSON: latencies in milliseconds, rates per second."""
 
     requests: int
     failures: int
@@ -91,7 +91,7 @@ class PerformanceSummary(SummarySection):
 
 
 class CounterSummary(SummarySection):
-    """JSON form of a `CounterIncrease`: counter before and after a run, and the increase."""
+    """Counter before and after a run, and its increase, as JSON."""
 
     before: Number | None
     after: Number | None
@@ -99,7 +99,7 @@ class CounterSummary(SummarySection):
 
 
 class RemotePrefillSummary(SummarySection):
-    """JSON form of a `RemotePrefill`."""
+    """Share of the uncached prompts that prefill servers computed, as JSON, with the counters that prove it."""
 
     share: float | None
     by_endpoint_picker: float | None = Field(validation_alias="by_epp")
@@ -116,7 +116,7 @@ class RemotePrefillSummary(SummarySection):
 
 
 class ApiSummary(SummarySection):
-    """JSON form of an `ApiAnswer`."""
+    """Result of the single request to one of the model's other APIs as JSON."""
 
     path: str
     answered: bool
@@ -127,7 +127,7 @@ class ApiSummary(SummarySection):
 
 
 class CheckSummary(SummarySection):
-    """JSON form of a `Check`."""
+    """Limit of one figure with the measured value, as JSON."""
 
     name: str
     bound: str
@@ -139,7 +139,7 @@ class CheckSummary(SummarySection):
 
 
 class SmokeSummary(SummarySection):
-    """JSON form of a `SmokeResult` without its requests, the content of `summary.json`."""
+    """Result of a smoke benchmark without its requests as JSON, the content of `summary.json`."""
 
     passed: bool
     model: str = Field(validation_alias=AliasPath("plan", "model"))
@@ -166,8 +166,8 @@ def _summary(result: SmokeResult) -> SmokeSummary:
 
 
 def summarize_result(result: SmokeResult) -> Json:
-    """Return the result without its requests as plain JSON; times have the units in their names, and are in
-    model time.
+    """Return the result of a smoke benchmark without its requests as plain JSON. Units are in the names; times are
+    simulated seconds (wall seconds / time scale) if servers were simulated.
     """
     return _summary(result).model_dump(mode="json")
 

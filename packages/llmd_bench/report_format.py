@@ -71,7 +71,7 @@ class ComponentMetadata(Strict):
 
 
 class Native(Strict):
-    """Configuration of a program in the program's own format."""
+    """Configuration of a component or of the load generator in the program's own format."""
 
     args: Json | None = None
     envars: Json | None = None
@@ -85,7 +85,7 @@ class ModelName(Strict):
 
 
 class ReportedParallelism(Strict):
-    """Parallelism of one engine."""
+    """Parallelism of one inference engine (model server): numbers of ranks of each kind."""
 
     tp: int = Field(default=1, ge=0)
     dp: int = Field(default=1, ge=0)
@@ -131,7 +131,7 @@ class Generic(BaseModel):
 
 
 class Component(Strict):
-    """Component of the stack under test."""
+    """Component of the stack under test, such as model servers or a router."""
 
     metadata: ComponentMetadata
     standardized: Annotated[InferenceEngine | Generic, Discriminator("kind")]
@@ -219,7 +219,7 @@ class AggregateThroughput(Strict):
 
 
 class Aggregate(Strict):
-    """Figures of the whole run."""
+    """Figures of all requests of a run together."""
 
     requests: AggregateRequests | None = None
     latency: AggregateLatency | None = None
@@ -234,7 +234,9 @@ class RequestPerformance(Strict):
 
 
 class Observability(BaseModel):
-    """Data that the stack exposed. The format allows additional fields; `llmd_oke` is this kit's."""
+    """Section on data that the stack under test exposed. The format allows additional fields; `llmd_oke` is this
+    kit's.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -242,7 +244,7 @@ class Observability(BaseModel):
 
 
 class Results(Strict):
-    """Results of a run."""
+    """Section on the results of a run."""
 
     request_performance: RequestPerformance | None = None
     session_performance: Json | None = None

@@ -31,7 +31,7 @@ class _Lenient(BaseModel):
 
 
 class LatencyV01(_Lenient):
-    """Latencies of all requests."""
+    """Latencies of all requests, in a report of version 0.1."""
 
     time_to_first_token: Statistics
     normalized_time_per_output_token: Statistics | None = None
@@ -41,7 +41,7 @@ class LatencyV01(_Lenient):
 
 
 class RequestsV01(_Lenient):
-    """Requests and their lengths in tokens."""
+    """Numbers of requests and their lengths in tokens, in a report of version 0.1."""
 
     total: int
     failures: int | None = None
@@ -51,7 +51,7 @@ class RequestsV01(_Lenient):
 
 
 class ThroughputV01(_Lenient):
-    """Throughput of the whole stack."""
+    """Throughput of the whole stack under test, in a report of version 0.1."""
 
     total_tokens_per_sec: float
     input_tokens_per_sec: float | None = None
@@ -60,7 +60,9 @@ class ThroughputV01(_Lenient):
 
 
 class TimeV01(_Lenient):
-    """Times of a run: `duration` in seconds, `start` and `stop` in seconds since the Unix epoch."""
+    """Times of a run in a report of version 0.1: `duration` in seconds, `start` and `stop` in seconds since the Unix
+    epoch.
+    """
 
     duration: float
     start: float | None = None
@@ -68,7 +70,7 @@ class TimeV01(_Lenient):
 
 
 class MetricsV01(_Lenient):
-    """Figures of a run."""
+    """Figures of a run, in a report of version 0.1."""
 
     time: TimeV01
     requests: RequestsV01
@@ -77,7 +79,7 @@ class MetricsV01(_Lenient):
 
 
 class BenchmarkReportV01(_Lenient):
-    """Report of version 0.1."""
+    """llm-d benchmark report of version 0.1."""
 
     version: Literal["0.1"]
     scenario: dict[str, Any]
@@ -92,8 +94,8 @@ GENERATOR = "nop"
 
 
 def to_v01(report: v02.BenchmarkReport) -> BenchmarkReportV01 | None:
-    """Return the report in version 0.1; None if a required field is missing, for example because no request was
-    answered.
+    """Return an llm-d benchmark report of version 0.2 in version 0.1; None if a required field is missing, for example
+    because no request was answered.
     """
     performance = report.results.request_performance
     aggregate = performance.aggregate if performance else None

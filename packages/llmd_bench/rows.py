@@ -72,7 +72,7 @@ def split_copies(name: str) -> tuple[int, str]:
 
 
 class StageFacts(TypedDict, total=False):
-    """Facts about the deployment under load, by field of `Row`."""
+    """Facts about the deployment under load, by field of `Row`, that rows of stages contain."""
 
     topology: str | None
     copies: int

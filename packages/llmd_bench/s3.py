@@ -68,7 +68,7 @@ class BucketStore:
         return bytes(content)
 
     def write(self, name: str, content: bytes) -> None:
-        """Create or replace a file."""
+        """Create or replace a file in the bucket."""
         with self._errors(self._where(name)):
             obstore.put(self._bucket, name, content, use_multipart=False)
 

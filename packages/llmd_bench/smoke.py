@@ -84,7 +84,7 @@ PROGRAMS = {"endpoint-picker": "epp", "proxy": "envoy", "front-door": "envoy", "
 
 @dataclass(frozen=True)
 class SmokeProgress:
-    """Progress of a run: `done` of `total` requests in the current phase."""
+    """Progress of a smoke benchmark: `done` of `total` requests in the current phase."""
 
     phase: str
     done: int = 0
@@ -178,8 +178,8 @@ class SmokePlan:
 
 @dataclass(frozen=True)
 class SmokeResult:
-    """Result of a smoke benchmark. Times are in model time except dates and `wall_s`; `first_answer` is the date of the
-    router's first answer.
+    """Result of a smoke benchmark. Times are simulated seconds (wall seconds / time scale), except dates and `wall_s`;
+    `first_answer` is the date of the router's first answer.
     """
 
     plan: SmokePlan
@@ -212,12 +212,12 @@ class SmokeResult:
 
 
 def run_smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> SmokeResult:
-    """Run `smoke` in a new event loop."""
+    """Run a smoke benchmark from code without an event loop; see `smoke`."""
     return asyncio.run(smoke(plan, on_progress))
 
 
 async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> SmokeResult:
-    """Run the benchmark: wait for an answer, warm up, measure, evaluate answers if configured, and judge.
+    """Run a smoke benchmark: wait for an answer, warm up, measure, evaluate answers if configured, and judge.
 
     Raises:
         KitError: the model doesn't answer within `router_timeout_s`, or `timeout_s` is over before all requests were
@@ -403,7 +403,9 @@ def _evidence(plan: SmokePlan) -> EvidenceSettings | None:
 
 
 def server_stability(plan: SmokePlan, snapshots: tuple[Snapshot, Snapshot]) -> Stability | None:
-    """Return the model servers that restarted between two snapshots; None if the plan can't list their pods."""
+    """Return the model servers that restarted or disappeared between two snapshots; None if the plan can't list their
+    pods.
+    """
     return None if plan.servers is None else stability(snapshots[0].servers, snapshots[1].servers)
 
 
@@ -458,7 +460,9 @@ def _about_caches(performance: Performance, before: Snapshot, after: Snapshot) -
 
 
 def about_drafts(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Yield the share of drafted tokens that was accepted, by which forecasts count drafts."""
+    """Yield the share of drafted tokens that servers accepted, which forecasts need (`acceptedShare`), if anything was
+    drafted.
+    """
     roles: tuple[EndpointRole, ...] = ("decode", "aggregated")
     for role in roles:
         drafted = change(before, after, role, DRAFTED_TOKENS).value
@@ -468,7 +472,9 @@ def about_drafts(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Yield a remark if simulated servers were late. They share one process, so one role's counters stand for all."""
+    """Yield a remark if simulated servers computed their steps late. They share one process, so the counters of one
+    role stand for all.
+    """
     roles: tuple[EndpointRole, ...] = ("decode", "aggregated")
     for role in roles:
         steps = change(before, after, role, _SIMULATED_STEPS).value

@@ -16,10 +16,9 @@ from llmd_bench.performance import Performance, Statistics
 
 @dataclass(frozen=True)
 class SmokeLimits:
-    """Limits in model time; None means that the figure isn't judged.
-
-    `min_remote_prefill_share` applies to disaggregated models only, `min_accuracy` is a share of right answers (0.9 is
-    90 %).
+    """Limits of a smoke benchmark's figures; None means that a figure isn't judged. Times are those of real hardware,
+    also where servers are simulated at another speed. `min_remote_prefill_share` applies to disaggregated models only,
+    `min_accuracy` is a share of right answers (0.9 is 90 %).
     """
 
     max_failures: int | None = 0
@@ -33,7 +32,9 @@ class SmokeLimits:
 
 @dataclass(frozen=True)
 class Check:
-    """Limit of one figure with the measured value; `value` is None if the figure could not be measured."""
+    """Limit of one figure of a smoke benchmark with the measured value; `value` is None if the figure could not be
+    measured.
+    """
 
     name: str
     bound: Literal["at most", "at least"]
@@ -52,7 +53,7 @@ class Check:
 
 @dataclass(frozen=True)
 class SmokeVerdict:
-    """Checks of a run."""
+    """Verdict on a smoke benchmark: its checks against limits."""
 
     checks: tuple[Check, ...]
 
@@ -63,7 +64,7 @@ class SmokeVerdict:
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """Checks that did not pass."""
+        """Checks of figures that missed their limits or could not be measured."""
         return tuple(check for check in self.checks if not check.passed)
 
 
@@ -152,7 +153,9 @@ def _applied(answers: AdapterAnswers) -> Check:
 
 
 def accuracy(limit: float, examined: BuiltinResult | None) -> Check:
-    """Return the check of the minimum share of right answers; `examined` is None without an evaluation, which fails."""
+    """Return the check that at least the share `limit` of answers was right; `examined` is None without an evaluation,
+    which fails.
+    """
     if examined is None:
         return Check("accuracy", "at least", limit, None, "share", "no question was asked")
     right = f"{examined.answers.count('1')} of {len(examined.answers)} questions answered right"

@@ -17,7 +17,9 @@ _COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 
 
 def render(result: SmokeResult) -> RenderableType:
-    """Return headline, latencies, throughput, remote prefill, checks and remarks for rich."""
+    """Return headline, latencies, throughput, remote prefill, checks and remarks of a smoke benchmark for output by
+    rich.
+    """
     return Group(*_parts(result))
 
 
@@ -48,7 +50,7 @@ def _headline(result: SmokeResult) -> Text:
 
 
 def latency_table(performance: Performance) -> Table:
-    """Return the table of latencies in ms."""
+    """Return the table of a smoke benchmark's latencies in milliseconds."""
     table = Table(title="Latency (ms)", title_justify="left", expand=False)
     table.add_column("")
     for column in _COLUMNS:
@@ -62,7 +64,7 @@ def latency_table(performance: Performance) -> Table:
 
 
 def throughput_table(performance: Performance) -> Table:
-    """Return the table of throughput, in total, per GPU and per user."""
+    """Return the table of a smoke benchmark's throughput: in total, per GPU and per user."""
     table = Table(title="Throughput", title_justify="left", show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
@@ -102,7 +104,7 @@ def remote_prefill_table(proof: RemotePrefill) -> Table:
 
 
 def checks_table(checks: tuple[Check, ...]) -> Table:
-    """Return the table of checks, with limits and measured values."""
+    """Return the table of a smoke benchmark's checks, with limits and measured values."""
     table = Table(title="Checks", title_justify="left")
     for column in ("", "check"):
         table.add_column(column, no_wrap=True)

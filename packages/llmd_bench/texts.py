@@ -12,7 +12,7 @@ _MARKS = re.compile(r"[\\`*_\[\]|~]")
 
 @dataclass(frozen=True)
 class Line:
-    """Line of a comparison's table: one metric as texts."""
+    """Line of a comparison's table: one metric with its values, change and verdict as texts."""
 
     metric: str
     a: str
@@ -28,12 +28,12 @@ COLUMNS = ("", "A", "B", "change", "95 % confidence", "")
 
 
 def heading(load: LoadComparison) -> str:
-    """Return the load of a comparison, with the number of runs of each side."""
+    """Return a text with the load of a comparison, and the number of runs of each side."""
     return f"{load.load}; {_times(len(load.a))} of A, {_times(len(load.b))} of B"
 
 
 def lines(load: LoadComparison) -> Iterator[Line]:
-    """Yield a line for each metric that both sides have."""
+    """Yield a line of the comparison's table for each metric that both sides have."""
     for change in load.shown:
         interval = change.relative_interval
         shown = "" if interval is None else f"{min(interval):+.1%} … {max(interval):+.1%}"

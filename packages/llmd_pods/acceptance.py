@@ -157,7 +157,7 @@ class NodeReport:
 
     @property
     def sound(self) -> bool:
-        """True if the node's own checks allow measurements with other nodes."""
+        """True if the checks of the node alone allow measurements with other nodes."""
         return self.ready and all(check.outcome in {"passed", "not run"} for check in self.checks)
 
     def to_json(self) -> str:
@@ -184,7 +184,7 @@ def report_from_json(text: str) -> NodeReport:
 
 
 def from_fields(kind: type[Record], fields: Mapping[str, Any]) -> Record:
-    """Return a dataclass instance with the fields of a JSON object; lists become tuples."""
+    """Return an instance of the dataclass `kind` with the fields of a JSON object; lists become tuples."""
     values = {
         name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value for name, value in fields.items()
     }
@@ -253,7 +253,7 @@ def read_socket(device: Path) -> int | None:
 
 
 def read_ports(sysfs: Path, gid_index: int) -> tuple[Port, ...]:
-    """Read the first port of each RDMA device in the pod from sysfs."""
+    """Read the first port of each RDMA device in this pod from sysfs, with the port's GID at index `gid_index`."""
     ports: list[Port] = []
     for device in sorted((sysfs / "class/infiniband").glob("*"), key=lambda path: (len(path.name), path.name)):
         port = device / "ports/1"
@@ -288,7 +288,7 @@ _MAPPED = "0000:0000:0000:0000:0000:ffff:"
 
 
 def judge_gpus(gpus: Sequence[NodeGpu], limits: NodeRequirements) -> CheckResult:
-    """Check the number of GPUs, and that none has uncorrectable memory errors."""
+    """Check that a node has the required number of GPUs, and that none has uncorrectable memory errors."""
     problems = [] if len(gpus) == limits.gpus else [f"amd-smi sees {len(gpus)} of {limits.gpus} GPUs"]
     problems += [
         f"GPU {gpu.index} ({gpu.address}) has {gpu.uncorrectable_errors} uncorrectable memory errors"
@@ -299,8 +299,8 @@ def judge_gpus(gpus: Sequence[NodeGpu], limits: NodeRequirements) -> CheckResult
 
 
 def judge_ports(ports: Sequence[Port], limits: NodeRequirements) -> CheckResult:
-    """Check that every virtual function is present and active, with a GID of RoCE v2 over IPv4 at the index that UCX
-    and RCCL use, and with the network's MTU if one is known.
+    """Check that a node's pod has every required virtual function of RDMA ports, active, with a GID of RoCE v2 over
+    IPv4 at the index that UCX and RCCL use, and with the network's MTU if one is known.
     """
     count, mtu = limits.virtual_functions, limits.mtu_bytes or "not judged: no figure is known for this shape"
     problems = [] if len(ports) == count else [f"{len(ports)} of {count} virtual functions are in the pod"]
@@ -371,9 +371,9 @@ def _result(name: CheckName, problems: Sequence[str], good: str) -> CheckResult:
 
 
 def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int, int]]]:
-    """Return rounds of pairs for a round-robin tournament: in each round every player has one partner, except one
-    player if their number is odd. Every pair has met after len(players) - 1 rounds (len(players), if odd). A single
-    player is paired with itself.
+    """Return the rounds of a round-robin tournament between nodes, given by their numbers: in each round every node is
+    paired with one other, except one node if their number is odd. Every pair has met after len(players) - 1 rounds
+    (len(players), if odd). A single node is paired with itself.
     """
     if len(players) == 1:
         return [[(players[0], players[0])]]
@@ -475,7 +475,7 @@ TAINT_KEY, TAINT_VALUE, TAINT_EFFECT = "llmd-oke/acceptance", "failed", "NoSched
 
 
 def result_name(pool: str, node: str) -> str:
-    """Return the name of the ConfigMap with a node's result."""
+    """Return the name of the ConfigMap with the acceptance result of a node in a pool."""
     return f"acceptance-{pool}-{node}"
 
 

@@ -120,18 +120,18 @@ class NodeRequest:
         return f"{self.run}-{index}"
 
     def to_json(self) -> str:
-        """Return the request as JSON."""
+        """Return the configuration as JSON, the value of the pod's environment variable."""
         return json.dumps(asdict(self))
 
 
 def request_from_json(text: str) -> NodeRequest:
-    """Return the request from the JSON text that `to_json` wrote."""
+    """Return the configuration from the JSON text that `NodeRequest.to_json` wrote."""
     value: dict[str, Any] = json.loads(text)
     return from_fields(NodeRequest, {**value, "limits": NodeRequirements(**value["limits"])})
 
 
 class Board:
-    """Exchange of messages between the pods of an acceptance, by ConfigMaps."""
+    """Exchange of reports and of the schedule of pairs between the pods of an acceptance, by ConfigMaps."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Board:
         self._deadline_s = clock() + request.limit_s
 
     def post(self, report: NodeReport) -> None:
-        """Write this pod's report.
+        """Write this pod's report to its ConfigMap, where the pods of other nodes and the leading pod read it.
 
         Raises:
             KitError: the API server refuses.
@@ -159,7 +159,8 @@ class Board:
         self._cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
     def schedule(self) -> list[list[tuple[int, int]]]:
-        """Wait for the schedule, and return the pairs of pod numbers of each round.
+        """Wait for the schedule of the leading pod, and return the pairs of pod numbers that measure together in each
+        round.
 
         Raises:
             KitError: the schedule doesn't appear in time.
@@ -233,7 +234,7 @@ def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysf
 
 
 def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
-    """Yield the results of the checks of the node alone."""
+    """Yield the results of the requested checks of the node alone."""
     limits, names = request.limits, request.checks
     gpus: tuple[NodeGpu, ...] = ()
     if "gpus" in names or "locality" in names:
@@ -307,7 +308,7 @@ def _said(words: Sequence[str]) -> str:
 
 
 class Links:
-    """Buffers on this pod's GPUs for reads by other pods, and reads from other pods' buffers."""
+    """Readable buffers on this pod's GPUs, and reads from the buffers of other pods' GPUs over RDMA."""
 
     def __init__(self, request: NodeRequest, counters: Path) -> None:
         self._request = request
@@ -373,7 +374,7 @@ class Links:
 def meet(
     request: NodeRequest, board: Board, report: NodeReport, links: Links | None, number: int, pair: tuple[int, int]
 ) -> PairMeasurement:
-    """Measure one round with a partner; errors become the result's `problem`."""
+    """Measure reads and an all-reduce with the partner of round `number`; errors become the result's `problem`."""
     first, second = pair
     other = second if request.index == first else first
     measured = PairMeasurement(report.node)

@@ -110,7 +110,7 @@ class RunRequest:
 
 
 def request_from_json(text: str) -> RunRequest:
-    """Return the request from its JSON text."""
+    """Return the configuration of an acceptance from its JSON text."""
     value: dict[str, Any] = json.loads(text)
     return from_fields(RunRequest, {**value, "limits": NodeRequirements(**value["limits"])})
 
@@ -125,7 +125,8 @@ class KubernetesApi:
         self._context = ssl.create_default_context(cafile=str(account / "ca.crt"))
 
     def ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Object | None:
-        """Send a request and return the JSON answer; None if the object doesn't exist.
+        """Send a request to the API server and return the object that it answers with; None if the object doesn't
+        exist.
 
         Raises:
             KitError: the API server refuses, or doesn't answer in several attempts.
@@ -157,7 +158,7 @@ class KubernetesApi:
         raise KitError(f"{method} {path}: {problem}")
 
     def items(self, path: str) -> list[Object]:
-        """Return the objects of a list; empty if the path doesn't exist."""
+        """Return the objects of the Kubernetes list at an API path; empty if the path doesn't exist."""
         return (self.ask("GET", path) or {}).get("items", [])
 
 
@@ -195,7 +196,7 @@ class Worker:
 
 @dataclass
 class AcceptanceRun:
-    """State of a running acceptance."""
+    """Acceptance of a pool's nodes in progress: its configuration, its Job, and the pods on the tested nodes."""
 
     request: RunRequest
     api: KubernetesApi

@@ -47,7 +47,7 @@ class AllReduce:
     limit_s: float
 
     def bus_gb_per_s(self, seconds: float) -> float:
-        """Return the bus bandwidth in GB (10^9 bytes) per second."""
+        """Return the bus bandwidth in GB (10^9 bytes) per second of an all-reduce that took `seconds`."""
         return self.length_bytes / seconds * 2 * (self.ranks - 1) / self.ranks / 1e9
 
 

@@ -28,7 +28,7 @@ Device = tuple[str, int]
 
 
 def main() -> int:
-    """Wait for the nodes in the arguments; return the exit code."""
+    """Wait until as many nodes are Ready as the arguments say; return 0, or 1 after the time limit."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--selector", required=True)
     parser.add_argument("--nodes", required=True, type=int)
@@ -52,9 +52,9 @@ def main() -> int:
 def wait(
     arguments: argparse.Namespace, source: Callable[[], Nodes], shared: Callable[[], Set[str]] = frozenset[str]
 ) -> list[str]:
-    """Wait until there are no problems or the time limit is over, and return the remaining problems. `shared` returns
-    the names of nodes whose RDMA devices are shared between network namespaces, so that no pod can have one
-    exclusively.
+    """Wait until enough nodes of the pool are Ready with all devices, or the time limit is over; return the problems of
+    the last look, empty on success. `source` lists the nodes; `shared` returns the names of nodes whose RDMA devices
+    are shared between network namespaces, so that no pod can have one exclusively.
     """
     deadline = time.monotonic() + arguments.timeout_s
     last_problems: list[str] = []
@@ -77,7 +77,7 @@ def _device(text: str) -> Device:
 
 
 def judge(nodes: Nodes, count: int, devices: Sequence[Device], shared: Set[str] = frozenset()) -> list[str]:
-    """Return the problems if fewer than `count` nodes are Ready with all their devices and exclusive RDMA devices;
+    """Return the problems if fewer than `count` nodes are Ready with all their devices, exclusively for a pod if RDMA;
     empty otherwise.
     """
     problems = [f"{len(nodes)} of {count} nodes have joined"] if len(nodes) < count else []

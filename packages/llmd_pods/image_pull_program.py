@@ -21,13 +21,13 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TERMINATION_LOG = Path("/dev/termination-log")
 REQUEST_TIMEOUT_S = 30.0
 QUIET_S = 30.0
-"""Seconds without a pull in progress after which missing nodes are given up."""
+"""Seconds without a pull in progress after which nodes without the image are given up."""
 
 Pods = list[dict[str, Any]]
 
 
 def main() -> int:
-    """Wait for the pods that the arguments select; return the exit code."""
+    """Wait until the nodes of the pods that the arguments select have pulled the image; return the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--selector", required=True)
     parser.add_argument("--nodes", required=True, type=int)
@@ -42,7 +42,9 @@ def main() -> int:
 
 
 def wait(arguments: argparse.Namespace, source: Callable[[], Pods]) -> tuple[int, str]:
-    """Wait for the pulls, and return the number of nodes that have the image, with a description of all nodes."""
+    """Wait until nodes have pulled the image or the time limit is over; return the number of nodes that have it, and a
+    description of all nodes.
+    """
     start_s = quiet_since_s = time.monotonic()
     last_text = ""
     node_count = 0

@@ -67,7 +67,9 @@ def read_counters(folder: Path = FOLDER) -> dict[str, int]:
 
 
 def increase(before: Counters, after: Counters) -> dict[str, int]:
-    """Return the increases of the counters that grew; counters that were reset are left out."""
+    """Return the increases of the RDMA port counters that grew between two readings; counters that were reset are left
+    out.
+    """
     return {name: value - before[name] for name, value in after.items() if name in before and value > before[name]}
 
 
@@ -189,7 +191,7 @@ class Endpoint:
 
     @nixl_errors("the other side's metadata were loaded")
     def meet(self, other: MemoryRegion) -> str:
-        """Load another endpoint's metadata, and return the name of its agent.
+        """Load the metadata of another pod's endpoint into this agent, and return the name of the other agent.
 
         Raises:
             KitError: NIXL refuses the metadata.
@@ -235,7 +237,7 @@ class Endpoint:
 
 
 class Read:
-    """Prepared NIXL read."""
+    """Prepared NIXL read of another pod's GPU buffer into this pod's, which can be repeated."""
 
     def __init__(self, agent: Any, handle: Any, transfer: BufferTransfer) -> None:
         self._agent = agent

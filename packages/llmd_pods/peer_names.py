@@ -1,8 +1,8 @@
-"""Program that waits until the names of all pods of a unit are known, each to one address.
-Runs in a pod, with nothing but Python itself.
+"""Program that waits until DNS resolves the names of all pods of a prefill and a decode server that span nodes, each to
+one address. Runs in a pod, with nothing but Python itself.
 
-It ends with 0 when they have been for long enough; with 1 and the cause when the time is up, or the pod is none of
-them.
+The exit code is 0 once all names have been resolved for long enough; 1 with the cause if the time limit is over, or if
+none of the addresses is the pod's own.
 """
 
 import argparse
@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterable
 
 STEADY_S = 35.0
-"""DNS servers of a cluster are several, each of which may remember for 30 s that a name was not there (CoreDNS)."""
+"""Seconds for which all names must resolve: a cluster has several DNS servers, each of which may remember for 30 s that
+a name did not exist (CoreDNS).
+"""
 
 PAUSE_S = 5.0
 
 
 def main() -> int:
-    """Wait as the arguments say; return the exit code."""
+    """Wait until DNS resolves the pod names in the arguments; return 0, or 1 after the time limit."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--limit-s", required=True, type=float)
     parser.add_argument("--own", required=True)
@@ -38,8 +40,8 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Wait until each name has had one address for `STEADY_S`, one of which is the pod's `own`; return what is wrong
-    where that isn't so after `limit_s` seconds, else an empty text.
+    """Wait until DNS has resolved each name to one address for `STEADY_S` seconds, and one of these is the pod's `own`
+    address; return an empty text, or what is wrong after `limit_s` seconds.
     """
     find = addresses if look_up is None else look_up
     known, began, steady_since = list(names), clock(), None
@@ -57,7 +59,7 @@ def wait(
 
 
 def addresses(name: str) -> "set[str]":
-    """Return the IPv4 addresses of a name; none where it isn't known."""
+    """Return the IPv4 addresses to which DNS resolves a name; empty if the name isn't known."""
     try:
         return {str(found[4][0]) for found in socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)}
     except OSError:

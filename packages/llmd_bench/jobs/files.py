@@ -26,7 +26,7 @@ def main() -> int:
 
 
 def publish(folder: Path, environment: Mapping[str, str]) -> None:
-    """Write the text files below a directory to ConfigMaps that the Job owns.
+    """Write the text files below a directory to ConfigMaps that this pod's Job owns, by which they leave the cluster.
 
     Raises:
         KitError: the directory has no text files, they are too large, or the API server refuses.
@@ -47,6 +47,6 @@ def publish(folder: Path, environment: Mapping[str, str]) -> None:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Return the content of the text files below a directory, by relative path."""
+    """Return the content of the text files below a directory, by path relative to it."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in KEPT)
     return {path.relative_to(folder).as_posix(): path.read_text(errors="replace") for path in paths}

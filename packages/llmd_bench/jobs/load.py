@@ -133,7 +133,7 @@ async def wait_for_start(
 def publish(
     request: LoadRequest, results: list[StageResult], environment: Mapping[str, str], cluster: InCluster
 ) -> None:
-    """Write the pod's result to ConfigMaps that the Job owns."""
+    """Write the results of this pod's share of the load to ConfigMaps that the Job owns."""
     pod = int(environment["JOB_COMPLETION_INDEX"])
     parts = pack(run_context.from_environment(environment), results)
     names = [request.part_name(pod, chunk) for chunk in range(len(parts))]

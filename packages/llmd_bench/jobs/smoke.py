@@ -43,7 +43,7 @@ MiB.
 """
 
 LONGEST_WORDS_BYTES = 4096
-"""Maximum length of a termination message in Kubernetes, in bytes."""
+"""Maximum length of a container's termination message in Kubernetes, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ _COMMON = [name for name in _Packed.__dataclass_fields__ if name not in {"reques
 
 @dataclass(frozen=True)
 class ConfigMapContent:
-    """Content of a result's ConfigMap: `data` by key, and the gzipped result."""
+    """Content of the ConfigMap with a smoke benchmark's result: `data` by key, and the gzipped result."""
 
     texts: Mapping[str, str]
     result: bytes
@@ -182,7 +182,7 @@ def _smaller(packed: _Packed) -> Iterator[_Packed]:
 TERMINATION_LOG = Path("/dev/termination-log")
 
 LOG_INTERVAL_S = 10.0
-"""Minimum seconds between two log lines of the same phase."""
+"""Minimum seconds between two log lines of the same phase of a smoke benchmark."""
 
 
 def main() -> int:

@@ -27,10 +27,8 @@ __all__ = ["CONNECT_TIMEOUT_S", "CompletionsTarget", "GeneratedLoad", "run_load"
 
 @dataclass(frozen=True)
 class GeneratedLoad:
-    """Load that one process sends.
-
-    `request_timeout_s` is wall time; rates of `shape` are in model time (`time_scale` is wall seconds per second of
-    model time).
+    """Load that one process sends. `request_timeout_s` is wall time. `time_scale` is wall seconds for each simulated
+    second: rates of `shape` are per simulated second.
     """
 
     requests: int
@@ -97,8 +95,8 @@ PAUSE_S = 1.0
 """Seconds between two attempts of `wait_for_answer`."""
 
 ATTEMPT_TIMEOUT_S = 30.0
-"""Time limit of an attempt in seconds of model time, long enough for the NIXL handshake in the first prompt of a pair
-of servers.
+"""Time limit of an attempt in simulated seconds (wall seconds / `time_scale`), long enough for the NIXL handshake in
+the first prompt of a pair of servers.
 """
 
 _HOPELESS = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 422")

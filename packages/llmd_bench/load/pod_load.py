@@ -144,7 +144,7 @@ class PodStage:
 
 @dataclass(frozen=True)
 class PodResult:
-    """Results of all stages in one pod, with the pod's run context."""
+    """Results of all stages of a load in one pod, with the pod's run context."""
 
     how: RunContext
     parts: tuple[PodStage, ...]

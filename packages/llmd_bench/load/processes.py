@@ -300,7 +300,7 @@ class NotReady(Exception):
 
 @dataclass
 class SectionResult:
-    """Results of all processes for one stage; `lost` has a text for each process that died or hung."""
+    """Results of all worker processes for one stage; `lost` has a text for each process that died or hung."""
 
     records: list[RequestRecord] = field(default_factory=list[RequestRecord])
     lags_s: list[float] = field(default_factory=list[float])
@@ -311,7 +311,7 @@ class SectionResult:
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of sent requests, requests in flight and output tokens, of one process or of all."""
+    """Numbers of sent requests, requests in flight and received output tokens, of one process or of all."""
 
     sent: int = 0
     in_flight: int = 0
@@ -436,7 +436,7 @@ class WorkerGroup:
         return self._findings
 
     def stop(self) -> None:
-        """Make all processes abandon their requests in flight."""
+        """Make all worker processes abandon their requests in flight."""
         for member in self._members:
             if member.state == "running" and member.channel:
                 member.channel.send(Stop())

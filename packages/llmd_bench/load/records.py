@@ -160,7 +160,7 @@ MIN_SENT_SHARE = 0.97
 
 @dataclass(frozen=True)
 class Delay:
-    """Distribution of delays in milliseconds."""
+    """Distribution of the delays of the load generator itself, in milliseconds."""
 
     mean: float
     p50: float

@@ -75,7 +75,7 @@ class Dialogues:
             self._ended.add(index)
 
     def forget(self) -> int:
-        """Discard the delayed requests and return their number."""
+        """Discard the requests that wait for an earlier turn of their conversation, and return their number."""
         held = len(self._held)
         self._held.clear()
         return held
@@ -85,7 +85,9 @@ MAX_ERROR_CHARACTERS = 400
 
 
 class Exchange:
-    """Request in flight with its response; `on_end` is called exactly once unless the request is abandoned."""
+    """Request in flight on a connection, with its response; `on_end` is called once when it ends, unless it is
+    abandoned.
+    """
 
     __slots__ = (
         "_error_text", "connection", "due_s", "index", "input_tokens",
@@ -114,7 +116,7 @@ class Exchange:
         self._error_text = b""
 
     def on_body(self, body: bytes, status: int, now_s: float) -> None:
-        """Process events of the stream, or the text of an error response."""
+        """Process a part of the response's body: events of the stream, or the text of an error response."""
         if status == HTTPStatus.OK:
             self.stream.feed(body, now_s - self.started_s)
         elif len(self._error_text) < MAX_ERROR_CHARACTERS:
@@ -142,14 +144,14 @@ class Exchange:
             self.end(Failure.CONNECTION, f"{reason} before an answer came")
 
     def abandon(self) -> None:
-        """Abandon the request without a call to `on_end`."""
+        """Stop the request's timer and close its connection, without a call to `on_end`."""
         if self.timer:
             self.timer.cancel()
         if self.connection:
             self.connection.close()
 
     def end(self, failure: Failure | None, error: str | None, answer: AnswerReader | None = None) -> None:
-        """Stop the timer and call `on_end`."""
+        """Stop the request's timer, and call `on_end` with the failure, if any."""
         if self.timer:
             self.timer.cancel()
         self.on_end(self, failure, error, answer)
@@ -373,7 +375,7 @@ class OpenDriver:
         await self._done.wait()
 
     def stop(self) -> None:
-        """Stop sending."""
+        """Send no more requests and let `run` return; requests in flight are not ended."""
         self._next = None
         self._done.set()
 
@@ -430,7 +432,7 @@ class ClosedDriver:
             await self._done.wait()
 
     def stop(self) -> None:
-        """Stop sending."""
+        """Send no more requests and let `run` return; requests in flight are not ended."""
         self._stop_s = 0.0
         self._done.set()
 

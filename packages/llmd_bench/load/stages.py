@@ -54,9 +54,8 @@ from llmd_bench.load.workload import (
 
 @dataclass(frozen=True)
 class LoadStage:
-    """One stage of load. It ends after `requests` requests or after `duration_s` of model time, whichever comes first.
-
-    A trace has its own end; all other shapes need one of the two limits.
+    """One stage of load. It ends after `requests` requests or after `duration_s` simulated seconds (wall seconds / time
+    scale), whichever comes first. A trace has its own end; all other shapes need one of the two limits.
     """
 
     shape: LoadShape
@@ -252,11 +251,9 @@ def _of_length(path: str, length: Length) -> Iterator[Problem]:
 
 @dataclass(frozen=True)
 class Live:
-    """State of a running stage. Rates are in model time and over the time since the last state; achieved rates count
-    successful requests.
-
-    `planned` is None if the number of requests is unknown, `offered_requests_per_s` unless the stage has a constant or
-    Poisson rate.
+    """State of a running stage of load. Rates are per simulated second (wall seconds / time scale) since the last
+    state; achieved rates count successful requests. `planned` is None if the number of requests is unknown,
+    `offered_requests_per_s` unless the stage has a constant or Poisson rate.
     """
 
     stage: int
@@ -280,7 +277,9 @@ class Live:
 
 
 class Meter:
-    """Converter of counts into rates."""
+    """Meter of a running stage, which turns growing numbers of requests and tokens into rates since its last
+    reading.
+    """
 
     def __init__(self, time_scale: float) -> None:
         self._time_scale = time_scale
@@ -289,7 +288,9 @@ class Meter:
         self._tokens = 0
 
     def rates(self, counts: Counts, ended: int) -> tuple[float, float]:
-        """Return the rates of ended requests and of output tokens since the last call, per second of model time."""
+        """Return the rates of ended requests and of output tokens since the last call, per simulated second (wall
+        seconds / time scale).
+        """
         now_s = perf_counter()
         passed_s = max(now_s - self._looked_s, 1e-3) / self._time_scale
         rates = (ended - self._ended) / passed_s, max(counts.tokens - self._tokens, 0) / passed_s

@@ -214,8 +214,8 @@ LoadShape = ClosedLoop | OpenLoop
 
 
 def arrivals_s(shape: OpenLoop) -> Iterator[float]:
-    """Yield the times at which the requests of an open loop are due, in seconds of model time after the start; endless
-    except for a trace.
+    """Yield the times at which the requests of an open loop are due, in seconds after the start (simulated seconds in a
+    rehearsal); endless except for a trace.
     """
     if isinstance(shape, Trace):
         return (entry.at_s for entry in shape.entries)

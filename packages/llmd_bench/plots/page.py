@@ -18,7 +18,7 @@ Tone = Literal["", "good", "bad", "quiet"]
 
 @dataclass(frozen=True)
 class Cell:
-    """Cell of a table; `tone` selects its colour."""
+    """Cell of a table in an HTML page; `tone` selects its colour."""
 
     text: str
     tone: Tone = ""
@@ -30,7 +30,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Table of a page. Columns whose cells all begin with a number are aligned to the right."""
+    """Table of an HTML page. Columns whose cells all begin with a number are aligned to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
@@ -42,7 +42,7 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """True for each column whose cells all begin with a number."""
+        """True for each column of the table whose cells all begin with a number."""
         return [all(_NUMBER.match(row[index].text) for row in self.cells) for index in range(len(self.columns))]
 
 

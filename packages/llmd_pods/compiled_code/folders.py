@@ -93,7 +93,9 @@ def _is_held(lock: Path) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Create the directory and remove old ones; errors are printed and don't keep the server from starting."""
+    """Create the directory of compiled code that the arguments name, and remove old ones; errors are printed and don't
+    keep the server from starting.
+    """
     parser = argparse.ArgumentParser(description="Makes the folder of a server's compiled code.")
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--key", required=True)

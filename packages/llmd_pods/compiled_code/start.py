@@ -36,8 +36,8 @@ OK = 200
 
 @dataclass(frozen=True)
 class Place:
-    """Numbered directory of a running server; the file descriptor `descriptor` holds its lock, `state` describes the
-    code in words.
+    """Numbered directory with the code that a server compiles (vLLM's compile caches); the file descriptor `descriptor`
+    holds its lock, `state` describes the code in words.
     """
 
     folder: Path
@@ -46,11 +46,13 @@ class Place:
 
     @property
     def code(self) -> Path:
-        """Directory of the compiled code."""
+        """Directory of the compiled code in the numbered directory."""
         return self.folder / CODE
 
     def start(self, links: Sequence[Path]) -> None:
-        """Mark that a start is in progress, and create the symbolic links `links` to directories of the code."""
+        """Mark in the numbered directory that a server's start is in progress, and create the symbolic links `links`,
+        the paths to which the server compiles, to the directory of compiled code.
+        """
         (self.folder / STARTING).touch()
         for link in links:
             target = self.code / link.name
@@ -58,14 +60,16 @@ class Place:
             link.symlink_to(target)
 
     def confirm(self) -> None:
-        """Mark that the server has started with the code."""
+        """Mark in the numbered directory that its server became healthy with the compiled code, so that the next server
+        starts with this code instead of removing it.
+        """
         (self.folder / STARTED).touch()
         (self.folder / STARTING).unlink()
 
 
 def clear(links: Sequence[Path]) -> None:
-    """Remove links and directories that an earlier start of the container left at the paths to which the server
-    compiles.
+    """Remove the links and directories that an earlier start in the same container left at the paths to which the
+    server compiles.
     """
     for link in links:
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +80,8 @@ def clear(links: Sequence[Path]) -> None:
 
 
 def claim(folder: Path) -> Place:
-    """Claim the lowest-numbered directory that no running server holds.
+    """Lock the lowest-numbered directory of compiled code that no running server holds, and prepare the code in it for
+    a start.
 
     Raises:
         OSError: the folder isn't writable, or all directories are held.
@@ -120,8 +125,8 @@ def _ready(folder: Path, place: Path) -> str:
 
 
 def watch(place: Place, health: str, limit_s: float) -> None:
-    """Wait until the server, this process's parent, is healthy, and confirm its start; give up if it ends or isn't
-    healthy within `limit_s` seconds.
+    """Wait until the server, this process's parent, is healthy, and mark its compiled code as good; give up if it ends
+    or isn't healthy within `limit_s` seconds.
     """
     os.close(place.descriptor)  # the lock is the server's
     deadline, server = time.monotonic() + limit_s, os.getppid()
@@ -138,7 +143,7 @@ def watch(place: Place, health: str, limit_s: float) -> None:
 
 
 def options_of(argv: Sequence[str]) -> argparse.Namespace | None:
-    """Return this program's options from a container's command; None if the command runs another program."""
+    """Return the options of this program in a container's command; None if the command runs another program."""
     program = next((place for place, word in enumerate(argv) if word.endswith("/start.py")), None)
     if program is None or "--" not in argv[program:]:
         return None
@@ -146,7 +151,9 @@ def options_of(argv: Sequence[str]) -> argparse.Namespace | None:
 
 
 def server_command(argv: Sequence[str]) -> list[str]:
-    """Return the server's command from a container's command, with or without this program in front."""
+    """Return the command of the server itself from a container's command, whether or not this program starts the
+    server.
+    """
     options = options_of(argv)
     return list(argv) if options is None else options.command
 

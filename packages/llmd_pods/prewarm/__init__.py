@@ -20,11 +20,11 @@ from contextlib import contextmanager
 
 
 class PrewarmError(Exception):
-    """Error that needs an operator's attention."""
+    """Error of pre-warming that retries don't solve, so that an operator has to act; the message says on what."""
 
 
 def say(text: str) -> None:
-    """Print a line of progress immediately."""
+    """Print a line of the program's progress, unbuffered."""
     print(text, flush=True)
 
 

@@ -40,7 +40,7 @@ def run(place: CacheFolder, options: argparse.Namespace) -> None:
 
 
 def fill(place: CacheFolder, listing: Listing, web: Web, connections: int) -> None:
-    """Download all files of a listing and record that they are complete."""
+    """Download all files of a listing into the model's directory, and record there that the model is complete."""
     if not any(file.path.endswith(".safetensors") for file in listing.files):
         raise PrewarmError(f"{place.repository} at {place.revision} has no weights (*.safetensors)")
     Download(web, place, place.snapshot(listing.commit), place.repository, listing.files).run(connections)

@@ -42,7 +42,9 @@ def give(folder: Path, user: int) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Give the directory away. An error is printed and ignored: pre-warming reports if it can't write."""
+    """Give the cache's directory in the arguments to a user. An error is printed and ignored: pre-warming reports if it
+    can't write.
+    """
     parser = argparse.ArgumentParser(description="Gives a cache's folder to the user that fills it.")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--user", type=int, required=True)

@@ -91,7 +91,7 @@ def inside(folder: Path, name: str, root: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """Paths of one model in a cache."""
+    """Paths of one model's files in a cache of weights, in the layout of Hugging Face's cache."""
 
     cache: Path
     repository: str
@@ -129,12 +129,12 @@ class CacheFolder:
         return inside(self.cache / ".llmd-oke", f"{self._name}.unfinished", self.cache)
 
     def snapshot(self, commit: str) -> Path:
-        """Return the directory of one commit."""
+        """Return the directory with the model's files at one commit."""
         return inside(self.folder / "snapshots", commit, self.cache)
 
     def is_complete(self) -> bool:
-        """Return whether every recorded file exists with its size; the contents were verified after the download. If
-        so, point `refs/main` to the recorded commit.
+        """Return whether every recorded file of the model exists with its size; the contents were verified after the
+        download. If so, point `refs/main` to the recorded commit.
         """
         try:
             record = json.loads(self.record.read_text())
@@ -155,13 +155,13 @@ class CacheFolder:
         return all(path.is_file() and path.stat().st_size == size for path, size in paths)
 
     def point_to(self, commit: str) -> None:
-        """Point `refs/main` to the commit, the default for programs that name no revision."""
+        """Point the model's `refs/main` to the commit, the default for programs that name no revision."""
         reference = self.folder / "refs" / "main"
         if not reference.is_file() or reference.read_text() != commit:
             write_whole(reference, commit)
 
     def finish(self, listing: Listing) -> None:
-        """Record that all files of the listing are complete."""
+        """Record in the cache that all files of the listing are complete, which later starts of the program rely on."""
         self.point_to(listing.commit)
         sizes = {file.path: file.size for file in listing.files}
         write_whole(self.record, json.dumps({"commit": listing.commit, "files": sizes}, indent=1))

@@ -84,7 +84,7 @@ class Download:
         say(f"{self._name}: all {len(self._files)} files have the announced checksums ({by_check})")
 
     def report(self) -> str:
-        """Return the progress of the download in one line."""
+        """Return the progress of the download as one line of text."""
         present, total = self._present_bytes(), self._total_bytes
         seconds = max(0.001, time.monotonic() - self._start_s)
         speed = max(0, present - self._initial_bytes) / seconds
@@ -129,7 +129,7 @@ def _size(path: Path) -> int:
 
 
 def amount(size: float) -> str:
-    """Return a number of bytes as text with a fitting unit."""
+    """Return a number of bytes as text with a fitting unit, such as GiB."""
     unit, name = next(((unit, name) for unit, name in _UNITS if size >= unit), (1, "B"))
     return f"{size / unit:.1f} {name}"
 
