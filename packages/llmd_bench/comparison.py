@@ -61,40 +61,42 @@ class MetricChange:
 
     @property
     def mean_a(self) -> float:
-        """Mean over the runs of A."""
+        """Mean of the metric over the runs of side A."""
         return fmean(self.a)
 
     @property
     def mean_b(self) -> float:
-        """Mean over the runs of B."""
+        """Mean of the metric over the runs of side B."""
         return fmean(self.b)
 
     @property
     def difference(self) -> float:
-        """Mean of B minus mean of A."""
+        """Mean of side B's runs minus mean of side A's runs, in the metric's units."""
         return self.mean_b - self.mean_a
 
     @property
     def relative(self) -> float | None:
-        """Difference divided by the mean of A (0.1 is 10 %); None if the mean of A is 0."""
+        """Difference of side B's mean from side A's as a share of A's mean (0.1 is 10 %); None if A's mean is 0."""
         return self.difference / self.mean_a if self.mean_a else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % confidence interval of the difference B minus A; None if a side has a single run."""
+        """95 % confidence interval of the difference between the means of side B and side A; None if a side has a
+        single run.
+        """
         return difference_interval(self.a, self.b)
 
     @property
     def relative_interval(self) -> tuple[float, float] | None:
-        """Confidence interval divided by A's mean, whose own error is neglected; None without an interval or if A's
-        mean is 0.
+        """Confidence interval of the difference divided by side A's mean, whose own error is neglected; None without an
+        interval or if A's mean is 0.
         """
         interval = self.interval
         return (interval[0] / self.mean_a, interval[1] / self.mean_a) if interval and self.mean_a else None
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on B relative to A: `unclear` if the confidence interval of the difference contains 0."""
+        """Verdict on side B relative to side A: `unclear` if the confidence interval of the difference contains 0."""
         if self.difference == 0:
             return "equal"
         interval = self.interval
@@ -117,7 +119,7 @@ class LoadComparison:
         return len(self.a) > 1 and len(self.b) > 1
 
     def change(self, metric: Metric) -> MetricChange | None:
-        """Return the change of a metric; None if a side lacks the metric."""
+        """Return the change of a metric from side A to side B under this load; None if a side lacks the metric."""
         a, b = (tuple(value for row in rows if (value := metric.of(row)) is not None) for rows in (self.a, self.b))
         return MetricChange(metric, a, b) if a and b else None
 
@@ -265,7 +267,9 @@ class ComparisonSummary(SummarySection):
 
 
 def summarize(comparison: Comparison) -> dict[str, object]:
-    """Return the comparison as JSON-serializable data; changes and intervals are shares of A's mean."""
+    """Return the comparison as the object of `--json`; changes and their confidence intervals are shares of side A's
+    mean.
+    """
     return ComparisonSummary.model_validate(comparison).model_dump(mode="json")
 
 
@@ -383,7 +387,7 @@ class ForecastError:
 
 
 def forecast_errors(names: Iterable[str], predicted: Row, seen: Row) -> Iterator[ForecastError]:
-    """Yield the forecast error of each named metric (such as `ttft_ms.mean`) that both rows have."""
+    """Yield the relative error of the forecast for each named metric (such as `ttft_ms.mean`) that both rows have."""
     for figure in (METRICS[name] for name in names):
         forecast, measured = figure.of(predicted), figure.of(seen)
         if forecast is not None and measured:

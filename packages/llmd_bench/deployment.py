@@ -76,7 +76,9 @@ class Parallelism:
 
     @property
     def kind(self) -> str:
-        """The short form with the nodes that a server spans, such as `tp1dp16ep-2n`."""
+        """Short form of this parallelism, with the number of nodes if a server spans several, such as
+        `tp1dp16ep-2n`.
+        """
         return f"{self}-{self.nodes}n" if self.nodes > 1 else str(self)
 
     def __str__(self) -> str:
@@ -98,7 +100,7 @@ class ReportedServers:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all replicas."""
+        """Number of GPUs of all these servers (replicas) together."""
         return self.replicas * self.parallelism.gpus
 
 

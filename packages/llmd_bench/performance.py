@@ -80,7 +80,8 @@ def single(value: float, units: Units) -> Statistics:
 
 @dataclass(frozen=True)
 class Performance:
-    """Measurements over the successful requests, in seconds of model time; None for a quantity without measurements.
+    """Measurements over the successful requests of a run, in simulated seconds (wall seconds / time scale); None for a
+    quantity without measurements.
 
     - `tpsg`: output tokens/s of the run divided by the number of GPUs.
     - `tpsu`: output tokens/s of the run divided by the number of users (requests in flight), so that waiting and

@@ -17,7 +17,7 @@ class RunContext:
     """Environment of a benchmark run; the defaults describe real servers on the wall clock.
 
     Attributes:
-        time_scale: wall seconds per second of model time.
+        time_scale: wall seconds per simulated second.
         basis: basis of the figures.
         simulated: names of the simulated parts.
         ran: versions of programs that ran instead of the release's own, by program.

@@ -109,7 +109,7 @@ class SmokePlan:
         output_tokens: length of the answers.
         requests: number of measured requests.
         concurrency: number of requests in flight.
-        thresholds: limits in model time.
+        thresholds: limits, in simulated seconds (wall seconds / time scale) for times.
         metrics: URLs of the programs' Prometheus metrics.
         evidence: settings for the proof of remote prefill; None for models that aren't disaggregated or have no
             endpoint picker.
@@ -120,11 +120,11 @@ class SmokePlan:
         headers: HTTP headers of requests to `base_url`.
         verify: verification of the TLS certificate of `base_url`.
         api: API of the measured requests.
-        time_scale: wall seconds per second of model time.
+        time_scale: wall seconds per simulated second.
         basis: basis of the figures.
         simulated: names of the simulated parts.
         timeout_s: limit of the whole run in wall time.
-        router_timeout_s: limit of the wait for the first answer in model time.
+        router_timeout_s: limit of the wait for the first answer in simulated seconds (wall seconds / time scale).
         servers: function that returns the model servers' pods with their restarts; None if they can't be listed.
         introductions: target for each pair of a prefill and a decode server, for their NIXL handshake before the
             warm-up.

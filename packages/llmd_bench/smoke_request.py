@@ -59,7 +59,7 @@ class SmokeVerdict:
 
     @property
     def passed(self) -> bool:
-        """True if every check passed."""
+        """True if every check of the smoke benchmark passed."""
         return all(check.passed for check in self.checks)
 
     @property
@@ -190,7 +190,7 @@ class SmokeRequest:
         requests: number of measured requests.
         concurrency: number of requests in flight.
         timeout_s: limit of the whole run in wall time.
-        thresholds: limits in model time.
+        thresholds: limits, in simulated seconds (wall seconds / time scale) for times.
         groups: pods of servers and routers, with the ports of their metrics.
         server_port: port on which each server takes requests, behind its routing sidecar if it has one.
         prefill_header: HTTP header that tells a routing sidecar which prefill server to use.

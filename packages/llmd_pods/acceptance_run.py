@@ -173,7 +173,7 @@ class MissingRightError(KitError):
 @dataclass
 class Worker:
     """Pod on a tested node, with its last report. `problem` is the reason why no further report will come; `untested`
-    means that the pod wasn't scheduled.
+    means that the pod could not be scheduled.
     """
 
     index: int
@@ -185,7 +185,7 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """Name of the node."""
+        """Name of the node that the pod tests."""
         return self.node["metadata"]["name"]
 
     @property
@@ -423,7 +423,9 @@ def judge_pool(request: RunRequest, nodes: Sequence[str], results: Mapping[str, 
 
 
 def shortage(node: Object, devices: Mapping[str, int]) -> str:
-    """Return the reason why a node can't be tested: it isn't Ready or lacks devices; empty if it can."""
+    """Return the reason why a node can't be tested: it isn't Ready or lacks allocatable devices; empty if it can be
+    tested.
+    """
     status: Object = node.get("status", {})
     conditions: list[Object] = status.get("conditions", [])
     if not any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):

@@ -454,8 +454,8 @@ class ClaimSimulation:
 
     @property
     def error(self) -> float | None:
-        """Distance from the published range as a share of its nearer end: 0 within the range, None where the simulation
-        doesn't reach the point.
+        """Distance of the simulated value from the published range, as a share of the range's nearer end: 0 within the
+        range, None where the simulation doesn't reach the point.
         """
         if self.simulated is None:
             return None

@@ -53,10 +53,9 @@ def requests_per_s(row: Row) -> float | None:
 
 
 def parallelism_of(row: Row) -> Parallelism | None:
-    """Return the spread over GPUs of the single server that a row is about; None where the row doesn't say.
-
-    Fields that a row lacks are read from its topology: early rows of the kit, and rows of other tools, have no fields
-    for ranks and experts.
+    """Return the parallelism (tensor and data parallel sizes, nodes) of the single server that a row is about; None
+    where the row doesn't say. Fields that a row lacks are read from its topology: early rows of the kit, and rows of
+    other tools, have no fields for ranks and experts.
     """
     known = _of_topology(row)
     size = row.tensor_parallel_size or (known.tensor_parallel_size if known else None)

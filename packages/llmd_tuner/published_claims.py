@@ -80,7 +80,9 @@ class Sweep(ServersUnderLoad):
 
 
 class ClaimedLoad(ServersUnderLoad):
-    """Load of an open loop: requests at a rate."""
+    """Load of an open loop, on which published claims are checked: requests at a constant or Poisson rate for
+    `duration_s` seconds.
+    """
 
     arrival: Literal["constant", "poisson"]
     duration_s: float
@@ -95,8 +97,8 @@ class ServedDeployment(Entry):
 
 
 class Winner(Entry):
-    """Claim that a group of topologies reaches the most output tokens per second and GPU at some speeds for
-    each user.
+    """Claim that, at some speeds for each user (`tpsu`), a topology of the group `winner` has more output tokens per
+    second and GPU than those of all other groups.
     """
 
     kind: Literal["winner"]

@@ -139,7 +139,7 @@ def termination_message(service: str, result: SmokeResult) -> str:
 
 
 def failure_message(service: str, error: KitError) -> str:
-    """Return the termination message of a benchmark without a measurement."""
+    """Return the termination message of a smoke benchmark that ended with an error instead of a measurement."""
     message = f"{service} could not be benchmarked: {' '.join(str(error).split())}"
     return _fitting({"message": message, "passed": False, "failed": ["no measurement"]})
 

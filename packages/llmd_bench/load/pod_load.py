@@ -31,7 +31,7 @@ class LoadRequest:
     """Load that the pods of a Job send together. Shapes, lengths and trim are in the notation of
     `llmd_bench/load/notation.py`.
 
-    - Each shape is a stage that ends after `requests` or `duration_s` (model time), whichever comes first.
+    - Each shape is a stage that ends after `requests` or `duration_s` (simulated seconds), whichever comes first.
     - `seed` and `run` belong to the workload; they are equal for all pods, so that no two pods send the same prompt.
     - `parallelism` is the number of pods, `processes` the number of processes per pod.
     - `limit_s` and `request_timeout_s` are wall time.
@@ -101,7 +101,7 @@ class LoadRequest:
         return f"{self.job}-{pod}-{chunk}"
 
     def to_json(self) -> str:
-        """Return the request as JSON text for `from_json`."""
+        """Return the load request as JSON text, which `from_json` reads."""
         return _REQUEST.dump_json(self, indent=1).decode()
 
 
@@ -109,7 +109,7 @@ _REQUEST = TypeAdapter(LoadRequest)
 
 
 def from_json(text: str | bytes) -> LoadRequest:
-    """Return the request from the JSON text that `to_json` wrote."""
+    """Return the load request from the JSON text that `LoadRequest.to_json` wrote."""
     return _REQUEST.validate_json(text)
 
 
@@ -123,7 +123,7 @@ LATEST_START_S = 1.0
 
 @dataclass(frozen=True)
 class PodStage:
-    """Result of one stage in one pod, with times in model time.
+    """Result of one stage of load in one pod; times are simulated seconds (wall seconds / time scale).
 
     Attributes:
         records: records of the pod's requests.
@@ -190,7 +190,8 @@ def _part(stage: Mapping[str, Any]) -> PodStage:
 
 def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
     """Merge the results of all pods, and return one result per stage of the whole load. Request times of a pod that
-    started later are shifted by its delay. A stage has a shortfall if pods are missing or sent less than their shares.
+    started later are shifted by its delay. A stage is no measurement (it has a `shortfall`) if pods are missing or sent
+    less than their shares.
     """
     stages, time_scale = request.stages(), pods[0].how.time_scale
     missing = request.parallelism - len(pods)
@@ -201,7 +202,7 @@ def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
 
 
 def notes(pods: Sequence[PodResult]) -> Iterator[str]:
-    """Yield remarks on the validity of the merged result."""
+    """Yield remarks on the validity of the merged result of several pods."""
     if any(part.thinned for pod in pods for part in pod.parts):
         yield "times of single tokens were left out: too many for ConfigMaps"
     for number, parts in enumerate(zip(*(pod.parts for pod in pods), strict=False), 1):

@@ -286,7 +286,7 @@ class Trim:
     """Parts of a stage that are left out of its figures.
 
     Attributes:
-        warmup_s: seconds of model time at the beginning.
+        warmup_s: simulated seconds (wall seconds / time scale) at the beginning.
         head_share: share of the sending time, after the warm-up, at the beginning.
         tail_share: share of the sending time, after the warm-up, at the end.
         busy: whether only the time counts in which all users of a closed loop had a request in flight; in an open loop,
@@ -318,7 +318,7 @@ class MeasuredWindow:
         return max(self.end_s - self.begin_s, 0.0)
 
     def has(self, record: RequestRecord) -> bool:
-        """Return whether the request was sent in the window."""
+        """Return whether a request was sent in the window."""
         return self.begin_s <= record.started_s <= self.end_s
 
     def tokens(self, records: Sequence[RequestRecord]) -> float:
@@ -344,7 +344,7 @@ class MeasuredWindow:
 
 
 def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) -> MeasuredWindow:
-    """Return the part of a stage that counts; of zero length if `trim` leaves nothing."""
+    """Return the part of a stage that counts in its figures; of zero length if `trim` leaves nothing."""
     if not records:
         return MeasuredWindow(0.0, 0.0, "no requests")
     first_s = min(record.started_s for record in records)
@@ -399,8 +399,8 @@ _KEYS = {
 
 
 def as_line(stage: int, record: RequestRecord) -> str:
-    """Return one request of stage number `stage` as a line of JSON, with times in seconds of model time. Lines are
-    written during a run, so that a crash doesn't lose them.
+    """Return one request of stage number `stage` as a line of JSON, with times in simulated seconds (wall seconds /
+    time scale). Lines are written during a run, so that a crash doesn't lose them.
 
     `due_s` and `sent_s` count from the start of the stage; all other times from `sent_s`.
     """
@@ -412,7 +412,7 @@ def as_line(stage: int, record: RequestRecord) -> str:
 
 
 def write_file(path: Path, *stages: Iterable[RequestRecord]) -> None:
-    """Write all requests of a finished run, stage by stage."""
+    """Write all requests of a finished run as JSON Lines, stage by stage."""
     lines = (as_line(number, record) for number, stage in enumerate(stages) for record in stage)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 

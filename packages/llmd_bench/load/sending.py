@@ -343,7 +343,7 @@ class Share:
         return amount // self.count + (self.index < amount % self.count)
 
     def part(self, index: int, count: int) -> "Share":
-        """Return part number `index` of `count` equal parts of this share."""
+        """Return part number `index` of `count` equal parts into which this share of the load is divided."""
         return Share(self.index * count + index, self.count * count)
 
 

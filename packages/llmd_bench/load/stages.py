@@ -71,7 +71,8 @@ class LoadStage:
 
 @dataclass(frozen=True)
 class StageResult:
-    """Result of a stage. Times are in model time except in `health`, `started` and `wall_s`.
+    """Result of a stage of load. Times are simulated seconds (wall seconds / time scale) except in `health`, `started`
+    and `wall_s`.
 
     Attributes:
         stage: the stage.
@@ -122,12 +123,14 @@ class StageResult:
 
 
 def mark_restarts(result: StageResult, stable: Stability) -> StageResult:
-    """Return the result, with a shortfall if model servers restarted during the stage."""
+    """Return the result of a stage, with a shortfall (a reason why the stage is no measurement) if model servers
+    restarted during the stage.
+    """
     return replace(result, shortfall=result.shortfall or str(stable)) if stable.restarted else result
 
 
 def unmeasured(results: Iterable[StageResult]) -> list[str]:
-    """Return the names of the stages with a shortfall, each with the shortfall."""
+    """Return the names of the stages that are no measurement, each with the reason (`shortfall`)."""
     return [f"{result.stage.name}: {result.shortfall}" for result in results if result.shortfall]
 
 
@@ -147,7 +150,7 @@ class StageConditions:
     """Conditions under which stages run.
 
     Attributes:
-        time_scale: wall seconds per second of model time, for simulated servers that run on another clock.
+        time_scale: wall seconds per simulated second, for simulated servers that run on another clock.
         trim: parts of each stage that don't count.
         rest_s: wall seconds between two stages.
         request_timeout_s: wall seconds after which a request times out.

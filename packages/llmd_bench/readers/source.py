@@ -17,7 +17,7 @@ from llmd_bench.deployment import parse_short_form
 from llmd_bench.files import Hints, ReadResults, Rejection, read_text
 
 MOST = 1e300
-"""Maximum absolute value of a figure; larger ones are not finite or overflow in computations."""
+"""Maximum absolute value of a figure in a results file; larger ones overflow in computations."""
 
 
 class UnreadableError(Exception):

@@ -143,7 +143,7 @@ def show_failures(folder: RunFolder) -> int:
 def status(
     recipe: RecipeName, stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False
 ) -> None:
-    """Show how far the newest run of a recipe is."""
+    """Show the progress of a recipe's newest run: the state of each deployment."""
     folder = runs.latest(project, stack, recipe)
     if as_json:
         typer.echo(folder.state.model_dump_json(indent=2))

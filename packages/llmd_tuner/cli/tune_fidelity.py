@@ -102,10 +102,10 @@ def fidelity(
     points: Points = False,
     as_json: options.Json = False,
 ) -> None:
-    """Hold simulated measurements against published ones and your own, load by load.
+    """Compare simulated measurements with published ones and your own, load by load.
 
-    The loads are sent to the event simulation; what a rehearsal measured under the same load stands beside it. Points
-    that the latency figures were fitted to, others, and those of another GPU or image are kept apart.
+    The event simulation gets the load of each measurement; a rehearsal's results under that load are shown beside it.
+    Measurements that the latency figures were fitted to, others, and those of another GPU or image are kept apart.
     """
     hints = parse_hints(hint or ())
     results_read = _read(results, hints)
@@ -245,9 +245,9 @@ def _table(columns: Sequence[str], lines: Sequence[Sequence[str]], left: Sequenc
 
 
 def findings(as_json: options.Json = False) -> None:
-    """Hold the event simulation against published claims: hits, and misses with their reasons.
+    """Compare the event simulation with published claims: hits, and misses with their reasons.
 
-    Takes some seconds. Ends with exit code 1 where something misses that is not known to miss, or the other way round.
+    Takes some seconds. Ends with exit code 1 if a claim is missed that is not a known miss, or the other way round.
     """
     outcomes = check_claims(published_claims().claims, console.progress())
     if as_json:

@@ -130,7 +130,7 @@ def fit(
     figures: Figures = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the figures.", dir_okay=False)] = None,
 ) -> None:
-    """Fit the latency model to prefill-only and decode-only rows, and say how far it is off where it did not look.
+    """Fit the latency model to prefill-only and decode-only rows, and show its errors on rows that the fit did not use.
 
     The GPU is that of the rows where neither --gpu nor --shape names one. Without --output the figures are printed as
     YAML.

@@ -131,8 +131,8 @@ def show_points(recipe: Recipe, grid: GridName) -> None:
 
 
 def worth(recipe: Recipe, grid: GridName) -> str:
-    """Return sentences on how many points a recipe measures, and how accurate fits to such a grid were on published
-    points.
+    """Return sentences for users on how many points a recipe measures, and how accurate fits to such a grid of loads
+    were on published points.
     """
     count = f"{points(recipe)} points, each with prompts of its own. "
     known = grids().adaptive

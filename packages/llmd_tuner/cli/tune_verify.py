@@ -48,7 +48,7 @@ def verify(
     fail: Fail = False,
     as_json: options.Json = False,
 ) -> None:
-    """Load what is deployed as the applied forecast assumed, and show forecast, measurement and error side by side."""
+    """Benchmark a deployed model under the load of its applied forecast, and show forecast, measurement and error."""
     models = config.load(project, stack).models
     model = models[model_index([model.object_name for model in models], name)]
     applied = applied_forecast(applied_file(project, stack), stack, model.object_name)
@@ -99,7 +99,7 @@ class Verified:
 
     @property
     def about(self) -> str | None:
-        """Remark on what the errors mean where the servers were simulated; None for a measurement of real ones."""
+        """Remark on what the forecast's errors mean if the measured servers were simulated; None if they were real."""
         return SAME_FAMILY if self.seen.basis is Basis.CALIBRATED else None
 
 

@@ -117,7 +117,7 @@ def watch(
     simulated: options.Simulated = None,
     as_json: options.Json = False,
 ) -> None:
-    """Hold the counters of running servers against what the applied forecast assumed, and say what to do.
+    """Compare the counters of running servers with the assumptions of the applied forecast, and say what to do.
 
     Sends no requests. Without an applied forecast the stack file's workload and slo are what is assumed. Ends with exit
     code 1 where an assumption does not hold, or where too few requests came to tell. Ctrl-C ends it with what was seen.

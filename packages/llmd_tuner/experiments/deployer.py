@@ -110,7 +110,7 @@ class Deployed:
 
 
 class Deployer(Protocol):
-    """Platform that deploys models, and runs a program in a place from which they can be reached."""
+    """Platform on which an experiment's models are deployed, and on which a program can run that reaches them."""
 
     def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
         """Deploy these models and remove all others; returns when they are ready.
@@ -121,11 +121,13 @@ class Deployer(Protocol):
         ...
 
     def run(self, argv: Sequence[str]) -> int:
-        """Run a program that can reach the models, with this process's standard output, and return its exit code."""
+        """Run a program in a place from which it can reach the models, with this process's standard output, and return
+        its exit code.
+        """
         ...
 
     def teardown(self, progress: Progress) -> None:
-        """Remove all models.
+        """Remove all models of the experiment from the cluster.
 
         Raises:
             KitError: something could not be removed; says what.
@@ -133,7 +135,7 @@ class Deployer(Protocol):
         ...
 
     def close(self, progress: Progress) -> None:
-        """Remove what was created for all deployments of the experiment, such as its stack or local cluster."""
+        """Remove what was created for the experiment as a whole, such as its stack or its local cluster."""
         ...
 
 
@@ -220,7 +222,7 @@ class PulumiDeployer:
                 end_group(child)
 
     def teardown(self, progress: Progress) -> None:
-        """Destroy the resources of the derived stack."""
+        """Destroy the resources of the experiment's stack, which was derived from the user's."""
         progress.step(f"destroying what {self._pulumi.stack} has")
         if updates.destroy(self._pulumi, progress, yes=True, unprotect=False):
             raise KitError(
@@ -229,7 +231,7 @@ class PulumiDeployer:
             )
 
     def close(self, progress: Progress) -> None:
-        """Remove the derived stack, which has no resources any more."""
+        """Remove the experiment's stack, which has no resources any more."""
         progress.step(f"removing the stack {self._pulumi.stack}")
         self._of_stack("rm", "--yes")
         remove(self._project, self._stack)

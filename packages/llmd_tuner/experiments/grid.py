@@ -120,7 +120,7 @@ class MeasuredServers:
     workload: WorkloadClasses
     engine: config.Engine
     rehearsed: bool = False
-    """Whether they are simulated, so that few requests are enough."""
+    """Whether the servers are simulated in a rehearsal, so that few requests are enough."""
 
     def kinds(self, gpus: int) -> tuple[Parallelism, ...]:
         """Return the kinds of servers (tensor and data parallel sizes) with at most `gpus` GPUs that have room for the
@@ -147,8 +147,8 @@ class MeasuredServers:
         return spread.over_nodes(self.shape.gpus) or spread
 
     def alone(self, kind: Parallelism) -> bool:
-        """Tell whether a kind of server is described by its tensor parallel size: it has one rank and the model's
-        default placement of experts.
+        """Tell whether a tensor parallel size alone describes a kind of server: it has one data parallel rank and the
+        model's default placement of experts.
         """
         return kind.data_parallel_size == 1 and kind.expert_parallel == (self.model.expert_parallel and kind.gpus > 1)
 

@@ -83,8 +83,8 @@ def measure(assignment: DeploymentRun, progress: Progress) -> None:
 
 
 def base_plan(assignment: DeploymentRun) -> SmokePlan:
-    """Return the settings of a smoke benchmark for a deployment: its address, its servers, and the names of their
-    counters.
+    """Return the settings of a smoke benchmark for a deployment of an experiment: its address, its servers, and their
+    Prometheus counters.
     """
     planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.router)
     model = next(model for model in planned.models if model.name == assignment.deployment)

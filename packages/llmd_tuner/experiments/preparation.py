@@ -171,11 +171,9 @@ def of(seconds: Mapping[str, float], key: str, assumed_s: float) -> WallDuration
 def pack(
     things: Sequence[Thing], size: Callable[[Thing], int], capacity: int, fits: Callable[[Sequence[Thing]], bool]
 ) -> list[list[Thing]]:
-    """Group things so that the sizes in a group sum up to at most `capacity`, by first fit decreasing (at most 11/9 of
-    the fewest groups).
-
-    `fits` decides in the end whether things may share a group; each thing must fit alone. Things of equal size keep
-    their order.
+    """Group things so that the sizes in each group sum up to at most `capacity`, by first fit decreasing (at most 11/9
+    of the fewest groups). `fits` decides in the end whether things may share a group; each thing must fit alone. Things
+    of equal size keep their order.
     """
     groups: list[list[Thing]] = []
     for thing in sorted(things, key=size, reverse=True):
@@ -190,7 +188,9 @@ def pack(
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Choices of a user for a run of a recipe with a stack. A choice that is None is left to the recipe."""
+    """Choices of a user for an experiment's run: GPUs, rehearsal, limits and deployments. A choice that is None is left
+    to the recipe.
+    """
 
     gpus: int | None = None
     rehearsed: bool = False
@@ -201,7 +201,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Recipe together with the stack that its deployments are derived from, checked so that it can be run."""
+    """Recipe with the stack from which its deployments are derived, checked so that it can be run."""
 
     project: Path
     name: str
@@ -229,7 +229,7 @@ class Experiment:
         )
 
     def problems(self, together: Sequence[RecipeDeployment]) -> Iterator[Problem]:
-        """Yield the problems with deploying these deployments at the same time."""
+        """Yield the problems that prevent these deployments from being deployed at the same time."""
         models = [self.recipe.model_of(deployment) for deployment in together]
         if self.settings.rehearsed:
             value = deployer.derive_rehearsed(self.base, self.settings.stack, models, self.nodes)
@@ -242,7 +242,7 @@ class Experiment:
 
 
 def prepare(project: Path, name: str, stack: str, options: RunOptions) -> Experiment:
-    """Prepare the experiment of a recipe's name or path.
+    """Prepare a run of a recipe, given by name or path, with a stack: select the deployments, and check that each fits.
 
     Raises:
         KitError: there is no such recipe or stack.
@@ -252,7 +252,8 @@ def prepare(project: Path, name: str, stack: str, options: RunOptions) -> Experi
 
 
 def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options: RunOptions) -> Experiment:
-    """Prepare an experiment whose every deployment fits; `name` is what its runs are stored under.
+    """Prepare a run of a recipe with a stack: select the deployments, and check that each fits. `name` is the name
+    under which the runs are stored.
 
     Raises:
         KitError: there is no such stack.
@@ -320,7 +321,7 @@ def _gpus(
 
 
 def free_gpus(base: StackConfig, shape: catalogue.Shape) -> int:
-    """Return the number of GPUs in the stack's pools that its own models don't use."""
+    """Return the number of GPUs in a stack's GPU pools that the stack's own models don't use."""
     own = sum(model.topology.gpus * model.copies for model in base.models)
     return sum(pool.size for pool in base.gpu_pools) * shape.gpus - own
 
@@ -344,8 +345,8 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
 
 
 def forecast_of(experiment: Experiment, names: Sequence[str], measured: Mapping[str, float]) -> Forecast:
-    """Forecast duration and price of the deployments that are left, from the durations that the run has measured so
-    far.
+    """Forecast duration and price of the named deployments of an experiment, from the durations that the run has
+    measured so far.
     """
     rounds = tuple(_round(experiment, group, measured) for group in experiment.rounds(names))
     settings = experiment.settings

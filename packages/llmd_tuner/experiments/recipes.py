@@ -32,7 +32,7 @@ class RecipeDeployment(ConfigPart):
     """Deployment that a recipe measures: its topology, and the vLLM settings that differ from the kit's."""
 
     name: DnsLabel | None = None
-    """Name of its objects in the cluster and in results; made from the topology if left out."""
+    """Name of the deployment's objects in the cluster and in results; made from the topology if left out."""
 
     model: str | None = None
     """Key in the catalogue; the recipe's own model if left out."""

@@ -183,7 +183,8 @@ def model_assumptions(
     plan: Plan, model: ModelPlan, applied: Applied | None, forecast_share: float, load_share: float
 ) -> ModelAssumptions:
     """Return the assumptions about a model: those of its applied forecast or, without one, those of the stack file's
-    workload and targets. `forecast_share` and `load_share` are tolerated errors of forecasts and loads, as shares.
+    workload and targets. `forecast_share` and `load_share` are the tolerated relative errors of forecasts and of loads
+    (0.1 is 10 %).
     """
     why = mismatch(model, applied) if applied else "no forecast was applied"
     slo = model.slo or config.Slo()

@@ -103,7 +103,7 @@ class SimulatedDeployment:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all copies."""
+        """Number of GPUs of all servers in all units (copies) of the deployment."""
         return self.topology.gpus * self.copies
 
 

@@ -193,7 +193,9 @@ class View:
 
 
 def quantiles_ms(times_s: Floats) -> Quantiles:
-    """Return the quantiles of times in milliseconds, interpolated as numpy does by default; empty without any time."""
+    """Return the mean and quantiles, in milliseconds, of times in seconds, interpolated as numpy does by default; empty
+    without any time.
+    """
     if not len(times_s):
         return Quantiles()
     return _quantiles(float(times_s.mean()), np.percentile(times_s, [*_PERCENTS.values()]))
