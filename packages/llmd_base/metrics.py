@@ -24,22 +24,22 @@ class RequestTimes(Protocol):
 
     @property
     def ttft_s(self) -> float | None:
-        """Time from sending to the first token."""
+        """Seconds from sending the request to its first token."""
         ...
 
     @property
     def gaps_s(self) -> Iterable[float]:
-        """Times between consecutive tokens."""
+        """Seconds between consecutive tokens of the answer."""
         ...
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time between consecutive tokens."""
+        """Mean seconds between consecutive tokens of the answer."""
         ...
 
     @property
     def latency_s(self) -> float | None:
-        """Time from sending to the last token."""
+        """Seconds from sending the request to its last token."""
         ...
 
 
@@ -73,7 +73,7 @@ class Latency:
         return self.name.removesuffix("_ms")
 
     def of(self, row: Row) -> Quantiles:
-        """Return the distribution of this latency in a row."""
+        """Return the distribution of this latency in a row, in milliseconds."""
         return getattr(row, self.name)
 
     def samples_of(self, records: Iterable[RequestTimes]) -> list[float]:

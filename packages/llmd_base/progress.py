@@ -26,10 +26,10 @@ class SilentProgress:
     """Receiver of progress that prints nothing."""
 
     def step(self, text: str) -> None:
-        """Ignore the step."""
+        """Ignore that a new step of the operation begins."""
 
     def detail(self, text: str) -> None:
-        """Ignore the state of the step."""
+        """Ignore the state of the operation's current step."""
 
 
 class PlainProgress:
@@ -43,11 +43,11 @@ class PlainProgress:
         self._began = clock() if started_s is None else started_s
 
     def step(self, text: str) -> None:
-        """Print the step."""
+        """Print that a new step of the operation begins, after the seconds since the start."""
         self._print(text)
 
     def detail(self, text: str) -> None:
-        """Print the state of the step, indented."""
+        """Print the state of the operation's current step, indented, after the seconds since the start."""
         self._print(f"  {text}")
 
     def _print(self, text: str) -> None:

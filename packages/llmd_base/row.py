@@ -34,7 +34,7 @@ class ConditionFacts(TypedDict):
     block_size: int
     router_profile: str
     draft_tokens: NotRequired[int]
-    """Left out where servers draft nothing."""
+    """Number of tokens drafted for each sequence in a step; left out where servers draft nothing."""
 
 
 class Basis(StrEnum):
@@ -45,7 +45,7 @@ class Basis(StrEnum):
     CALIBRATED = "calibrated"
     """Computed by a model or by simulated servers that were fitted to measurements."""
     BOUND = "bound"
-    """Upper bound by the hardware's limits; never a forecast."""
+    """Computed from the hardware's limits, which no real server reaches; never a forecast."""
 
 
 def _printable(text: str) -> str:
@@ -138,7 +138,7 @@ class Row(_Part):
     quick_reduce: Name | None = None
     """Quantization of all-reduce between a server's GPUs (vLLM's quick-reduce); `NONE` means not quantized."""
     block_size: int | None = None
-    """Tokens per block of KV cache."""
+    """Tokens per block of KV cache (vLLM's `--block-size`)."""
     router_profile: Name | None = None
     """Value of `router.profile` in the stack file; `none` if there was no router."""
     draft_tokens: int | None = None
@@ -159,9 +159,9 @@ class Row(_Part):
     gpus_reserved: Count | None = None
     """Number of GPUs that pods request; larger than `gpus_counted` if some of the GPUs are idle."""
     input_tokens: Amount
-    """Mean prompt length (ISL)."""
+    """Mean prompt length in tokens (ISL)."""
     output_tokens: Amount
-    """Mean output length (OSL)."""
+    """Mean output length in tokens (OSL)."""
     arrival: Arrival = "closed"
     concurrency: Amount | None = None
     """Requests in flight: the set number in a closed loop, else the measured mean."""
@@ -205,7 +205,7 @@ class Row(_Part):
 
     @property
     def tpsg(self) -> float | None:
-        """Output tokens per second and GPU."""
+        """Output tokens per second divided by `gpus_counted`, the number of GPUs that servers use."""
         return None if self.output_tokens_per_s is None else self.output_tokens_per_s / self.gpus_counted
 
     @property

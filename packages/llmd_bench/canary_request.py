@@ -47,7 +47,7 @@ class CanaryRequest:
     timeout_s: int
 
     def to_json(self) -> str:
-        """Return the configuration as JSON text for `from_json`."""
+        """Return the configuration as JSON text, which `from_json` reads."""
         return _adapter().dump_json(self).decode()
 
 

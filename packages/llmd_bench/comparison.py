@@ -107,7 +107,7 @@ class MetricChange:
 
 @dataclass(frozen=True)
 class LoadComparison:
-    """Rows of both sides under one load."""
+    """Rows of both sides of a comparison under one load."""
 
     load: RequestedLoad
     a: tuple[Row, ...]
@@ -374,7 +374,7 @@ def _judged_value(gate: Gate, load: LoadComparison) -> tuple[float | None, str]:
 
 @dataclass(frozen=True)
 class ForecastError:
-    """Predicted and measured value of one metric."""
+    """Forecast and measured value of one metric."""
 
     metric: Metric
     predicted: float
@@ -382,7 +382,7 @@ class ForecastError:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction: predicted / measured - 1."""
+        """Relative error of the forecast: predicted / measured - 1."""
         return self.predicted / self.seen - 1
 
 

@@ -43,7 +43,7 @@ class Parallelism:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of a server."""
+        """Number of GPUs of a server with this parallelism."""
         return self.tensor_parallel_size * self.data_parallel_size
 
     @property
@@ -130,7 +130,7 @@ class ReportedTopology:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that the servers use."""
+        """Number of GPUs that the model's servers use, over all units."""
         return sum(servers.gpus for servers in self.servers)
 
     def of(self, role: Role) -> ReportedServers | None:
@@ -139,7 +139,7 @@ class ReportedTopology:
 
     @property
     def disaggregated(self) -> bool:
-        """True if prefill and decode are separate servers."""
+        """True if the model has prefill servers and decode servers instead of aggregated ones."""
         return self.of("prefill") is not None and self.of("decode") is not None
 
 

@@ -23,7 +23,7 @@ from llmd_bench.load.workload import WORDS
 
 
 class BuiltinSet(BaseModel):
-    """Parameters that the built-in questions are generated from."""
+    """Parameters from which the kit's built-in questions for evaluations are generated."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -167,7 +167,7 @@ class BuiltinResult:
 
     @property
     def score(self) -> float:
-        """Share of right answers (0.9 is 90 %)."""
+        """Share of the questions that were answered right (0.9 is 90 %)."""
         return self.answers.count("1") / len(self.answers)
 
 
@@ -194,17 +194,17 @@ class EvalResult(BaseModel):
 
     @property
     def right(self) -> list[bool]:
-        """Correctness of each answer, in the questions' order."""
+        """Correctness of the answer to each question (True is right), in the questions' order."""
         return [letter == "1" for letter in self.answers]
 
     @property
     def score(self) -> float:
-        """Share of right answers (0.9 is 90 %)."""
+        """Share of the questions that were answered right (0.9 is 90 %)."""
         return self.answers.count("1") / len(self.answers) if self.answers else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % confidence interval of the true score."""
+        """95 % confidence interval of the share of right answers."""
         return interval(self.answers.count("1"), len(self.answers))
 
 
@@ -223,7 +223,7 @@ class EvaluationJudgement(BaseModel):
 
     @property
     def passed(self) -> bool:
-        """True if there is no failure."""
+        """True if the evaluation has no failure, such as a score below the floor."""
         return not self.failures
 
 

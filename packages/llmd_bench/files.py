@@ -34,7 +34,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class ReadResults:
-    """Rows of a file or directory, and its rejected parts."""
+    """Rows that were read from a results file or directory, and the parts that could not be read."""
 
     rows: tuple[Row, ...] = ()
     rejected: tuple[Rejection, ...] = ()

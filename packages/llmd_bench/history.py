@@ -63,7 +63,7 @@ class StoredRun:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Rows of the run's files."""
+        """Rows of results in the run's files."""
         return self.found.rows
 
     @property
@@ -86,7 +86,7 @@ def stack_folder(stack: str) -> str:
 
 
 def stacks(store: FileStore) -> list[str]:
-    """Return the names of the stacks that have runs."""
+    """Return the names of the stacks that have runs in the history."""
     matches = (name for name in store.names("") if name.endswith(f"/{ROWS_FILE}") and _RUN.match(name))
     return sorted({name.split("/", 1)[0] for name in matches})
 
@@ -177,7 +177,7 @@ class SideResults:
 
     @property
     def basis(self) -> Basis:
-        """Least trusted basis of the side's figures."""
+        """Least trusted basis among the side's figures: measured, then calibrated, then bound."""
         return max(self.side.bases, key=list(Basis).index)
 
 

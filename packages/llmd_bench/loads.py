@@ -15,7 +15,7 @@ ARRIVALS: Mapping[Arrival, str] = {
     "poisson": "Poisson",
     "trace": "trace",
 }
-"""Names of the arrival processes in texts."""
+"""Names of the arrival processes in texts for users."""
 
 MAX_LOADS = 500
 """Maximum number of loads in one comparison; each has a table."""

@@ -68,7 +68,7 @@ class Accuracy(_Part):
 
 
 class NodeAcceptance(_Part):
-    """Result of a node's last acceptance."""
+    """Verdict of a node's last acceptance, with its date and the image that ran it."""
 
     verdict: str
     date: str
@@ -95,7 +95,7 @@ class Passport(_Part):
     price_usd_per_hour: float
     price_includes: str
     images: dict[str, RunningImage]
-    """Images by role and container."""
+    """Running container images by role and container name."""
     restarts: dict[str, int]
     """Restart counts of the running pods' containers, by role and container; without zeros."""
     basis: Basis

@@ -26,7 +26,7 @@ from llmd_bench.summaries import SummarySection
 
 Json = dict[str, object]
 Number = int | float
-"""Number whose integers stay integers in JSON."""
+"""Number of a JSON summary, in which integers stay integers."""
 
 Moment = Annotated[datetime, PlainSerializer(lambda moment: moment.isoformat(), return_type=str)]
 

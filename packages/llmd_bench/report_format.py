@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 class Strict(BaseModel):
-    """Base class of sections that allow no additional fields."""
+    """Base class of sections of the report that allow no additional fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -79,7 +79,7 @@ class Native(Strict):
 
 
 class ModelName(Strict):
-    """The served model."""
+    """Name of the served model."""
 
     name: str
 
@@ -173,7 +173,7 @@ class StandardizedLoad(Strict):
 
 
 class LoadSection(Strict):
-    """Section on the workload."""
+    """Section of the report on the workload."""
 
     metadata: LoadMetadata
     standardized: StandardizedLoad
@@ -181,7 +181,7 @@ class LoadSection(Strict):
 
 
 class Scenario(Strict):
-    """Stack under test and its workload."""
+    """Section of the report on the stack under test and its workload."""
 
     stack: list[Component] | None = None
     load: LoadSection | None = None
@@ -200,7 +200,7 @@ class AggregateRequests(Strict):
 
 
 class AggregateLatency(Strict):
-    """Latencies of all requests."""
+    """Latencies of all requests of a run; each states its units."""
 
     time_to_first_token: Duration | None = None
     normalized_time_per_output_token: TokenLatency | None = None
@@ -210,7 +210,7 @@ class AggregateLatency(Strict):
 
 
 class AggregateThroughput(Strict):
-    """Throughput of the whole stack."""
+    """Throughput of the whole stack under test, per second."""
 
     input_token_rate: TokenRate | None = None
     output_token_rate: TokenRate | None = None
@@ -227,7 +227,7 @@ class Aggregate(Strict):
 
 
 class RequestPerformance(Strict):
-    """Performance of requests as clients measured it."""
+    """Section of the report on the performance of requests as clients measured it."""
 
     aggregate: Aggregate | None = None
     time_series: Json | None = None
@@ -244,7 +244,7 @@ class Observability(BaseModel):
 
 
 class Results(Strict):
-    """Section on the results of a run."""
+    """Section of the report on the results of the run."""
 
     request_performance: RequestPerformance | None = None
     session_performance: Json | None = None
@@ -254,7 +254,7 @@ class Results(Strict):
 
 
 class BenchmarkReport(Strict):
-    """Report of version 0.2."""
+    """llm-d benchmark report of version 0.2."""
 
     version: Literal["0.2"] = VERSION
     run: ReportedRun

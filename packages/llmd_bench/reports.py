@@ -177,7 +177,7 @@ def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.Loa
 
 
 REPORT_FILE = "benchmark_report_v0.2,_smoke.yaml"
-"""File name of a report, in llm-d-benchmark's naming scheme."""
+"""File name of a smoke benchmark's report, in llm-d-benchmark's naming scheme."""
 
 REPORT_FILE_V01 = "benchmark_report,_smoke.yaml"
 
@@ -186,7 +186,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class StoredReport:
-    """Paths of the files of one result."""
+    """Paths of the files that store one result of a benchmark."""
 
     folder: Path
     report: Path

@@ -46,7 +46,7 @@ class BucketStore:
         self._address = address
 
     def names(self, below: str) -> list[str]:
-        """Return the sorted names of all files below a directory."""
+        """Return the sorted names of all files below a directory of the store."""
         names: list[str] = []
         with self._errors(self._address):
             for entries in obstore.list(self._bucket, below or None, chunk_size=1000):

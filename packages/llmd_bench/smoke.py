@@ -163,7 +163,7 @@ class SmokePlan:
 
     @property
     def warmup(self) -> int:
-        """Number of requests that are sent before the measurement."""
+        """Number of unmeasured requests that the benchmark sends before the measurement."""
         if self.warmup_requests is not None:
             return self.warmup_requests
         prefill, decode = self.topology.of("prefill"), self.topology.of("decode")
@@ -172,7 +172,7 @@ class SmokePlan:
 
     @property
     def target(self) -> CompletionsTarget:
-        """Target of the measured requests."""
+        """Address, model and API of the measured requests."""
         return CompletionsTarget(self.base_url, self.model, self.headers, self.verify, self.api)
 
 
@@ -201,7 +201,7 @@ class SmokeResult:
 
     @property
     def passed(self) -> bool:
-        """True if every check passed."""
+        """True if every check of the smoke benchmark passed."""
         return self.verdict.passed
 
     @property

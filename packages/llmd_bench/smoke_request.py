@@ -226,7 +226,7 @@ class SmokeRequest:
 
 
 def from_json(text: str | bytes) -> SmokeRequest:
-    """Return the request from the JSON text that `to_json` wrote."""
+    """Return the request for a smoke benchmark from the JSON text that `SmokeRequest.to_json` wrote."""
     return _adapter().validate_json(text)
 
 

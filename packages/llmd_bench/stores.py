@@ -49,20 +49,20 @@ class FolderStore:
     root: Path
 
     def names(self, below: str) -> list[str]:
-        """Return the sorted names of all files below a directory."""
+        """Return the sorted names of all files below a directory of the store."""
         folder = self._path(below) if below else self.root
         paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         return sorted(str(PurePosixPath(path.relative_to(self.root))) for path in paths)
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file."""
+        """Return the content of a file of the store."""
         path = self._path(name)
         if path.is_symlink():
             raise KitError(f"{path} is a link, which a history doesn't follow.")
         return read_bytes(path, MAX_REQUEST_BYTES)
 
     def write(self, name: str, content: bytes) -> None:
-        """Create or replace a file."""
+        """Create or replace a file of the store."""
         path = self._path(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

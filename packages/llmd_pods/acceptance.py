@@ -161,7 +161,7 @@ class NodeReport:
         return self.ready and all(check.outcome in {"passed", "not run"} for check in self.checks)
 
     def to_json(self) -> str:
-        """Return the report as JSON."""
+        """Return the report of a node's pod as JSON, which `report_from_json` reads."""
         return json.dumps(asdict(self))
 
 
@@ -204,7 +204,7 @@ class NodeResult:
     reason: str = ""
 
     def to_json(self) -> str:
-        """Return the result as JSON."""
+        """Return the stored result of a node's acceptance as JSON, which `result_from_json` reads."""
         return json.dumps(asdict(self))
 
 

@@ -361,7 +361,7 @@ class Links:
             )
 
     def close(self) -> None:
-        """Deregister the buffers."""
+        """Deregister the buffers on this pod's GPUs, so that other pods can't read them any more."""
         for source in self._sources:
             source.close()
 

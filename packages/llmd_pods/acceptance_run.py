@@ -190,7 +190,7 @@ class Worker:
 
     @property
     def lost(self) -> bool:
-        """True if no further report will come from the pod."""
+        """True if no further report will come from the node's pod."""
         return bool(self.problem) or self.untested
 
 

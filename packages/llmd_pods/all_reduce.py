@@ -20,7 +20,7 @@ from typing import IO, Any
 from llmd_base.errors import KitError
 
 PORT = 29500
-"""PyTorch's default of MASTER_PORT."""
+"""TCP port at which the ranks meet: PyTorch's default of MASTER_PORT."""
 
 ELEMENT_BYTES = 4
 

@@ -27,7 +27,7 @@ class BufferTransfer:
 
     @property
     def length_bytes(self) -> int:
-        """Total bytes of the pieces."""
+        """Total number of bytes of all pieces of the transfer."""
         return self.descriptor_bytes * self.descriptors
 
 
@@ -47,7 +47,7 @@ FOLDER = Path("/sys/class/infiniband")
 GROUPS = ("counters", "hw_counters")
 
 WORD_BYTES = 4
-"""Bytes per unit of `port_rcv_data`."""
+"""Bytes for each count of the RDMA port counter `port_rcv_data`."""
 
 _RECEIVED = "/counters/port_rcv_data"
 
@@ -103,7 +103,7 @@ class MemoryRegion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     metadata: str
-    """Metadata of the agent as hexadecimal digits."""
+    """Metadata of the NIXL agent as hexadecimal digits."""
     address: int
     length_bytes: int
     device: int
@@ -226,7 +226,7 @@ class Endpoint:
         return int(self._buffer[0]), int(self._buffer[length_bytes - 1])
 
     def close(self) -> None:
-        """Deregister the buffer; errors are ignored."""
+        """Deregister this endpoint's buffer from NIXL; errors are ignored."""
         with suppress(Exception):  # the process is about to end, and earlier errors are reported already
             self._agent.deregister_memory(self._registered)
 

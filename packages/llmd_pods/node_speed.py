@@ -100,7 +100,7 @@ def _seconds_each(torch: Any, gpu: int, work: SpeedWork, step: Callable[[], obje
 
 
 def disk_sizes(sysfs: Path) -> dict[str, int]:
-    """Return the sizes of the kernel's NVMe disks in bytes, by name."""
+    """Return the sizes in bytes of the node's NVMe disks, as the kernel knows them, by name."""
     sizes: dict[str, int] = {}
     for disk in sorted((sysfs / "block").glob("nvme*n*")):
         with suppress(OSError, ValueError):

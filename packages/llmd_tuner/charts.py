@@ -97,19 +97,19 @@ def box(picture: Picture) -> Box | None:
 
 
 def svg(picture: Picture) -> str:
-    """Draw the scatter plot as SVG."""
+    """Draw the search's scatter plot of throughput for each GPU against speed for each user, and return its SVG."""
     return scatter_svg(
         scatter(picture), title=_title(picture), x_label=TPSU, y_label=TPSG, frontier=True, box=box(picture)
     )
 
 
 def text(picture: Picture, width: int, height: int) -> str:
-    """Return the scatter plot as text for a terminal of `width` columns and `height` lines."""
+    """Return the search's scatter plot as text for a terminal of `width` columns and `height` lines."""
     return scatter_text(scatter(picture), width=width, height=height, x_label=TPSU, y_label=TPSG)
 
 
 def html(picture: Picture) -> str:
-    """Return an HTML page with the plots and a table of the frontier."""
+    """Return an HTML page with the plots of a search and a table of its frontier."""
     latencies = [
         PageSection("TTFT against load", svg=_latency(picture, "TTFT, ms", "ttft_s")),
         PageSection("ITL against load", svg=_latency(picture, "ITL, ms", "itl_s")),

@@ -42,7 +42,7 @@ class Confidence:
 
     @property
     def measured(self) -> bool:
-        """True where prefill or decode was fitted to measurements."""
+        """True where the latency figures of prefill or decode were fitted to measurements."""
         return self.prefill_error is not None or self.decode_error is not None
 
     @property

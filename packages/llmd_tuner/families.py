@@ -97,7 +97,7 @@ class DeploymentFamily(Protocol):
         ...
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """Return the number of GPUs of all servers of each deployment."""
+        """Return the number of GPUs of each deployment: those of all servers in all its units."""
         ...
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:
@@ -144,7 +144,7 @@ class Disaggregated:
         return len(self.pairs)
 
     def name(self, kind: int) -> str:
-        """Return the name of a pair of servers, such as `p-tp1-d-tp2`."""
+        """Return the name of the pair of servers with index `kind`, such as `p-tp1-d-tp2`."""
         prefill, decode = self.pairs[kind]
         return f"p-{prefill.parallelism}-d-{decode.parallelism}"
 
@@ -157,7 +157,7 @@ class Disaggregated:
         return [server.parallelism for server in self.pairs[kind]]
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """Return the number of GPUs of all servers of each deployment."""
+        """Return the number of GPUs of each deployment: those of all servers in all its units."""
         prefill, decode = self._gpus
         return fleet.copies * (fleet.prefill * prefill[fleet.kind] + fleet.decode * decode[fleet.kind])
 
@@ -235,15 +235,15 @@ class Aggregated:
         return f"agg-{self.generating(kind).parallelism}"
 
     def generating(self, kind: int) -> DecodeServer:
-        """Return the server with index `kind`."""
+        """Return the aggregated server of the kind with index `kind`."""
         return self.servers[kind][1]
 
     def spreads(self, kind: int) -> Sequence[Parallelism]:
-        """Return the parallelism of the server with index `kind`, as the only element."""
+        """Return the parallelism of the aggregated server of the kind with index `kind`, as the only element."""
         return [self.generating(kind).parallelism]
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """Return the number of GPUs of all servers of each deployment."""
+        """Return the number of GPUs of each deployment: those of all its servers."""
         return fleet.copies * fleet.decode * self._gpus[fleet.kind]
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:  # noqa: ARG002 - as all families

@@ -141,7 +141,7 @@ class KnownFigures:
 
     @property
     def images(self) -> frozenset[str]:
-        """vLLM images that the figures were measured with."""
+        """vLLM images that the latency figures were measured with."""
         own = {self.figures.image} if self.figures.image else {row.image for row in self.fitted or ()}
         return frozenset(image for image in own if image)
 
@@ -343,7 +343,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Omission:
-    """Row that was left out of the comparison, and the reason."""
+    """Measured row that was left out of the comparison with simulations, and the reason."""
 
     row: Row
     why: str

@@ -202,7 +202,7 @@ class FidelityVerdict:
         return "\n".join((f"Mean errors above {self.most_error:.1%}:", *lines))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the verdict as plain data."""
+        """Return the verdict as the member `verdict` of the JSON report."""
         return {
             "passed": self.passed,
             "max_error": self.most_error,
@@ -308,12 +308,12 @@ def percent(share: float) -> str:
 
 
 def markdown(report: Report) -> str:
-    """Return the whole report as Markdown."""
+    """Return the whole fidelity report as Markdown."""
     return "\n".join(_markdown(report)) + "\n"
 
 
 def as_json(report: Report, verdict: FidelityVerdict | None = None) -> dict[str, Any]:
-    """Return the whole report as plain data, with the verdict where one was asked for."""
+    """Return the whole fidelity report as the object of `--json`, with the verdict where one was asked for."""
     return {
         **collected("report", ("model", "gpu", "figures"), [report], {}),
         "groups": [_group_json(group) for group in report.groups],
@@ -325,7 +325,7 @@ def as_json(report: Report, verdict: FidelityVerdict | None = None) -> dict[str,
 
 
 def json_lines(report: Report) -> str:
-    """Return JSON Lines with one object for each figure of each measurement."""
+    """Return JSON Lines with one object for each metric of each measurement in the report."""
     return "".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in _entries_json(report))
 
 
@@ -410,7 +410,7 @@ def _statement_json(statement: ClaimSimulation) -> dict[str, Any]:
 
 
 def html(report: Report) -> str:
-    """Return the report as an HTML page.
+    """Return the whole fidelity report as an HTML page.
 
     Raises:
         KitError: matplotlib is not installed.

@@ -68,7 +68,7 @@ class Sizes:
 
     @property
     def full_layers(self) -> int:
-        """Number of layers that attend to all tokens."""
+        """Number of layers whose attention covers all tokens, without a window."""
         return self.layers - self.window_layers - self.layers_without_attention
 
     def key_value_copies(self, gpus: int) -> int:
@@ -219,7 +219,7 @@ class ServerLatency:
 
     @property
     def tensor_parallel_size(self) -> int:
-        """Number of GPUs of one rank."""
+        """Number of GPUs of one data parallel rank of the server."""
         return self.parallelism.tensor_parallel_size
 
     def prefill_s(self, tokens: int, context_tokens: int = 0) -> float:

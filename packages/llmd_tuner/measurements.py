@@ -156,11 +156,11 @@ class PublishedPoints(Entry):
     set_aside: tuple[SetAside, ...] = ()
 
     def rows(self) -> list[Row]:
-        """Return all points as rows. Rows of points that are not used have the reason in their notes."""
+        """Return all published points as rows. Rows of points that are set aside have the reason in their notes."""
         return [*self._decode_rows(), *self._prefill_rows()]
 
     def kept_rows(self) -> list[Row]:
-        """Return the points that are used, as rows."""
+        """Return the published points as rows, without those that are set aside."""
         aside = {(point.subject, point.tensor_parallel_size, point.concurrency) for point in self.set_aside}
         return [row for row in self.rows() if (row.subject, row.tensor_parallel_size, row.concurrency) not in aside]
 

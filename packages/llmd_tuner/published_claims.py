@@ -57,12 +57,12 @@ class ServersUnderLoad(Entry):
 
     @property
     def latency(self) -> LatencyModel:
-        """Latency model of the servers."""
+        """Latency model of the servers, from the kit's latency figures."""
         return latency_model_of(self.figures, known_model(self.model), known_shape(self.shape), self.conditions)
 
     @property
     def workload(self) -> list[RequestClass]:
-        """Workload of the simulation: requests of equal lengths."""
+        """Workload that the simulation sends to the servers: requests of equal lengths."""
         return [RequestClass(self.input_tokens, self.output_tokens)]
 
     def deployment(self, topology: str, policy: Policy = "queue") -> SimulatedDeployment:

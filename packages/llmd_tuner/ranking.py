@@ -94,7 +94,7 @@ def rank(question: SearchInputs, most: int = 5, sensitivity: bool = True) -> Ran
 
 
 def same(first: Candidate, second: Candidate) -> bool:
-    """Tell whether two candidates consist of the same servers."""
+    """Tell whether two candidate deployments consist of the same servers."""
     return (first.topology, first.copies) == (second.topology, second.copies)
 
 
@@ -245,13 +245,13 @@ class SimulatedFinalist:
 
     @property
     def ttft_ratio(self) -> float | None:
-        """Ratio of the mean TTFT, simulated over closed form."""
+        """Ratio of the simulated mean TTFT to that in closed form."""
         mean_ms = self.row.ttft_ms.mean
         return None if mean_ms is None else mean_ms / 1000 / self.deployment.ttft_s
 
     @property
     def itl_ratio(self) -> float | None:
-        """Ratio of the mean TPOT (a request's mean ITL), simulated over closed form."""
+        """Ratio of the simulated mean TPOT (a request's mean ITL) to that in closed form."""
         mean_ms = self.row.tpot_ms.mean
         return None if mean_ms is None else mean_ms / 1000 / self.deployment.itl_s
 

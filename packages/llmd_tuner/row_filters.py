@@ -71,7 +71,7 @@ class Inspection:
 
     @property
     def rejected(self) -> tuple[RowFinding, ...]:
-        """Violations that lead to the rejection of a row."""
+        """Violations of rules for which rows are rejected."""
         return tuple(finding for finding in self.findings if finding.verdict == "rejected")
 
 
@@ -96,7 +96,7 @@ def thresholds() -> FilterThresholds:
 
 
 def inspect(rows: Iterable[Row], limits: RowLimits) -> Inspection:
-    """Check each row against every rule."""
+    """Check each measured row against every rule, with limits for the rows' model and GPU."""
     accepted: list[Row] = []
     findings: list[RowFinding] = []
     for row in rows:

@@ -83,7 +83,7 @@ class Candidate:
 
     @property
     def feasible(self) -> bool:
-        """True if the deployment meets all targets."""
+        """True if the deployment meets all latency targets and carries the load."""
         return self.ratio <= FINE
 
     @property
@@ -93,7 +93,7 @@ class Candidate:
 
     @property
     def tpsg(self) -> float:
-        """Output tokens per second and used GPU."""
+        """Output tokens per second divided by the number of GPUs that the servers use."""
         return self.output_tokens_per_s / self.gpus
 
 
@@ -154,7 +154,7 @@ class Search:
 
     @property
     def size(self) -> int:
-        """Number of deployments that were scored."""
+        """Number of deployments that the search scored."""
         return len(self.order)
 
     def deployments(self, most: int | None = None) -> Iterator[Candidate]:

@@ -81,10 +81,10 @@ class SearchInputs:
     hardware: GpuInventory
     room: Room
     choices: ServerChoices
-    """Kinds of servers to try, and their memory."""
+    """Kinds of servers that are tried, and their memory."""
     headroom: Headroom = field(default_factory=headroom)
     profile: RouterProfileName = "token-load"
-    """How routers choose servers."""
+    """Profile of the endpoint picker by which routers choose servers."""
     measured: frozenset[Parallelism] | None = None
     """Parallelisms of servers whose latencies were measured, while those of others are optimistic bounds; None where
     latencies of all have the same basis.

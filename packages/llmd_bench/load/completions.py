@@ -132,7 +132,7 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """Value of the `Host` header."""
+        """Host and port of the address as the value of the HTTP header `Host`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 

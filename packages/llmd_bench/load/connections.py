@@ -273,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class ConnectionPool:
-    """Pool of the connections to one address."""
+    """Pool of reusable connections to one address."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -302,7 +302,7 @@ class ConnectionPool:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """Close all idle connections."""
+        """Close all idle connections of the pool."""
         while self._idle:
             self._idle.pop().close()
 

@@ -38,7 +38,7 @@ class GeneratedLoad:
     request_timeout_s: float = 300.0
     time_scale: float = 1.0
     label: str = ""
-    """Name of this load within its run; loads with different labels have different prompts."""
+    """Name of this load within a run; loads with different labels have different prompts."""
 
     def question(self, index: int) -> RequestText:
         """Return the text and the lengths of request number `index`."""

@@ -40,7 +40,7 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> "Channel":
-        """Return a channel on one socket of a pair."""
+        """Return a channel for messages over one socket of a pair."""
         return cls(*await asyncio.open_connection(sock=end))
 
     def send(self, message: object) -> None:
@@ -49,7 +49,7 @@ class Channel:
         self._writer.write(_LENGTH.pack(len(data)) + data)
 
     async def sent(self) -> None:
-        """Wait until the send buffer is nearly empty."""
+        """Wait until nearly all queued messages have been written to the socket."""
         await self._writer.drain()
 
     async def receive(self) -> object | None:
@@ -61,7 +61,7 @@ class Channel:
             return None
 
     def close(self) -> None:
-        """Close the channel."""
+        """Close this end of the channel."""
         self._writer.close()
 
 
@@ -419,7 +419,7 @@ class WorkerGroup:
 
     @property
     def counts(self) -> Counts:
-        """Counts of the current stage, over all processes."""
+        """Requests sent and in flight, and output tokens, in the current stage over all worker processes."""
         counts = [member.counts for member in self._members]
         return Counts(*(sum(getattr(count, name) for count in counts) for name in ("sent", "in_flight", "tokens")))
 

@@ -123,7 +123,7 @@ class Exchange:
             self._error_text += body
 
     def on_answer(self, answer: AnswerReader) -> None:
-        """End the request after a complete response."""
+        """End the request after its response is complete: successfully, or with the failure that the response shows."""
         if answer.status != HTTPStatus.OK:
             text = self._error_text.decode(errors="replace").strip()[:MAX_ERROR_CHARACTERS]
             self.end(Failure.STATUS, f"HTTP {answer.status}: {text}", answer)
@@ -132,7 +132,7 @@ class Exchange:
         self.end(*_judge(self.stream), answer)
 
     def on_lost(self, reason: str) -> None:
-        """End the request after a lost connection."""
+        """End the request with a failure after its connection was lost."""
         if self.stream.finished:
             self.stream.end()
             self.end(*_judge(self.stream))
@@ -231,7 +231,7 @@ class Sender:
 
     @property
     def tokens(self) -> int:
-        """Number of stream events with output so far."""
+        """Number of stream events with output that have arrived so far."""
         return self._ended_tokens + sum(len(exchange.stream.event_times_s) for exchange, _ in self._running.values())
 
     def prepare(self, index: int) -> None:
@@ -355,7 +355,7 @@ would consume all of them at once.
 """
 
 Due = tuple[int, float]
-"""Index of a request, and the time at which it is due."""
+"""Index of a request, and the time at which it is due on the clock of `perf_counter`."""
 
 
 class OpenDriver:
@@ -370,7 +370,7 @@ class OpenDriver:
         self._done = asyncio.Event()
 
     async def run(self) -> None:
-        """Send the requests and return when all have ended."""
+        """Send all requests at their due times, and return when all have ended."""
         self._await_next()
         await self._done.wait()
 
@@ -424,7 +424,7 @@ class ClosedDriver:
         self._done = asyncio.Event()
 
     async def run(self) -> None:
-        """Send the requests and return when all have ended."""
+        """Let all users send their requests, and return when all requests have ended."""
         await asyncio.sleep(self._sender.origin_s - perf_counter())
         for _ in range(self._users):
             self._go_on(max(self._sender.origin_s, perf_counter()))

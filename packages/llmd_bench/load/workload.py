@@ -64,7 +64,7 @@ Length = Fixed | Normal | LogNormal
 
 
 def draw(length: Length, random: Random) -> int:
-    """Draw one length in tokens."""
+    """Draw one length in tokens at random."""
     if isinstance(length, Fixed):
         return length.tokens
     if isinstance(length, Normal):
@@ -176,12 +176,12 @@ class RateProfile:
 
     @property
     def duration_s(self) -> float:
-        """Time from the first point to the last, in seconds."""
+        """Seconds from the first point of the profile to the last."""
         return self.points[-1][0]
 
     @property
     def peak_per_s(self) -> float:
-        """Maximum rate in requests per second."""
+        """Maximum rate of the profile in requests per second."""
         return max(rate for _, rate in self.points)
 
     def rate_per_s(self, at_s: float) -> float:

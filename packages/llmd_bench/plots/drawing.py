@@ -60,7 +60,7 @@ class Box:
 
 
 def legend(name: str, basis: Basis) -> str:
-    """Return the legend entry of a series."""
+    """Return the legend entry of a series: its name with the basis of its figures."""
     return f"{name} ({basis.value})"
 
 

@@ -37,7 +37,7 @@ class Table:
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """Rows with all texts converted to cells."""
+        """Rows of the table with all texts converted to cells."""
         return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
 
     @property

@@ -28,7 +28,9 @@ ARRIVALS: Mapping[str, Arrival] = {
 
 
 def lengths(requests: SourceDocument) -> dict[str, Any]:
-    """Return the mean lengths of prompts and answers in tokens."""
+    """Return the mean lengths of prompts and answers in tokens, by field of a row, from a report's section on
+    requests.
+    """
     return {
         "input_tokens": requests.part("input_length").number("mean"),
         "output_tokens": requests.part("output_length").number("mean"),

@@ -21,7 +21,7 @@ MOST = 1e300
 
 
 class UnreadableError(Exception):
-    """Reason why a file, or a part of it, is no row."""
+    """Error for a results file, or a part of it, that is no row; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class SourceFile:
-    """File of results."""
+    """File of results to be read, parsed on first use."""
 
     path: Path
 
@@ -154,11 +154,11 @@ class SourceFile:
                 return None
 
     def rejected(self, why: str, line: int | None = None) -> Rejection:
-        """Return the rejection of the file, or of one of its lines."""
+        """Return a rejection of the file, or of one of its lines, with the reason `why`."""
         return Rejection(str(self.path), line, why)
 
     def origin(self, tool: str, line: int | None = None) -> Origin:
-        """Return the origin of a row of the file."""
+        """Return the origin (tool, file and line) of a row that was read from the file."""
         return Origin(tool=tool, file=str(self.path), line=line)
 
 

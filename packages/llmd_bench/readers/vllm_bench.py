@@ -42,7 +42,7 @@ def detect(source: SourceFile) -> bool:
 
 
 def read(source: SourceFile, hints: Hints) -> ReadResults:
-    """Read a row for each result, and collect the invalid lines."""
+    """Read a row for each result of `vllm bench serve` in a file, and collect the invalid lines."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     lines = [(number, line) for number, line in enumerate(source.text.splitlines(), 1) if line.strip()]

@@ -103,7 +103,7 @@ class CacheFolder:
 
     @property
     def folder(self) -> Path:
-        """Directory of the model in Hugging Face's layout."""
+        """Directory of the model in the cache, in Hugging Face's layout."""
         return inside(self.cache / "hub", self._name, self.cache)
 
     @property

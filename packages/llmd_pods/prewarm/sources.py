@@ -31,7 +31,7 @@ _SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 
 
 def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -> Listing:
-    """Return the files of a repository at a revision."""
+    """Return the files of a Hugging Face repository at a revision, with sizes and checksums."""
     model = f"{endpoint}/api/models/{repository}"
     with _listing_errors(f"{model}/revision/{revision}"):
         commit = str(web.read_json(f"{model}/revision/{urllib.parse.quote(revision, safe='')}")[0]["sha"])

@@ -41,12 +41,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Web:
-    """HTTP client with an optional bearer token."""
+    """HTTP client for the files of models, with an optional bearer token."""
 
     token: str | None = None
 
     def open(self, url: str, headers: dict[str, str] | None = None, method: str = "GET") -> Any:
-        """Send a request and return the open response."""
+        """Send a request, without retries, and return the open response."""
         request = urllib.request.Request(url, headers=dict(headers or {}), method=method)  # noqa: S310 - https by the endpoints' defaults
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
@@ -88,7 +88,7 @@ class Web:
         return with_tries(request, without_secrets(url))
 
     def head(self, url: str) -> dict[str, str]:
-        """Return the headers of a file by lower-case name."""
+        """Return the HTTP headers of a file, by lower-case name, without its content."""
 
         def request() -> dict[str, str]:
             with self.open(url, method="HEAD") as answer:

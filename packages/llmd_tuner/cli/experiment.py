@@ -263,7 +263,7 @@ def _time(seconds: float) -> str:
 
 
 def show_status(folder: RunFolder) -> None:
-    """Show the progress of a run: the state of each deployment."""
+    """Print the progress of an experiment's run: the state of each deployment."""
     state = folder.state
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("deployment", "state", "levels"):
@@ -280,7 +280,7 @@ def show_status(folder: RunFolder) -> None:
 
 
 def show_results(folder: RunFolder) -> None:
-    """Show the comparison of a run's deployments, and the paths of its files."""
+    """Print the comparison of a run's deployments, and the paths of the files with it."""
     output = console.output() if console.output().is_terminal else Console(width=FILE_WIDTH, highlight=False)
     for heading, table in comparison.tables(folder, folder.gather(), brief=True):
         shown = Table(title=escape(heading), title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")

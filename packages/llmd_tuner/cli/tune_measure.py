@@ -57,7 +57,7 @@ MaxNumSeqs = Annotated[
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Options that say which servers to measure."""
+    """Command-line options that select the single servers to measure."""
 
     stack: options.Stack
     project: options.Project = options.HERE

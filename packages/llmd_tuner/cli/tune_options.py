@@ -97,7 +97,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of every search."""
+    """Command-line options that all searches for the best deployment share."""
 
     name: Name = None
     slo: Slo = ""

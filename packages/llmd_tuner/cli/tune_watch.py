@@ -210,7 +210,7 @@ class Watched:
 
     @cached_property
     def judged(self) -> tuple[AssumptionJudgement, ...]:
-        """Verdict on each assumption."""
+        """Verdict on each assumption about the deployed model."""
         return judge(self.assumed.assumptions, self.seen)
 
     @cached_property
@@ -229,7 +229,7 @@ class Watched:
 
     @property
     def off(self) -> bool:
-        """True if an assumption doesn't hold."""
+        """True if an assumption about the deployed model doesn't hold."""
         return any(judgement.off for judgement in self.judged)
 
     @property

@@ -81,8 +81,8 @@ def _dump(part: config.ConfigPart, *names: str) -> dict[str, Any]:
 
 
 def write(project: Path, stack: str, value: dict[str, Any]) -> Path:
-    """Write the derived stack's file and return its path. The user's stack file provides all other keys and the
-    secrets.
+    """Write the stack file of an experiment's derived stack, and return its path. The user's stack file provides all
+    other keys and the secrets.
     """
     document: dict[str, Any] = read(config.stack_file(project, stack)).value
     text = text_of({**document, "config": {**document["config"], CONFIG_KEY: value}})
@@ -94,7 +94,7 @@ def write(project: Path, stack: str, value: dict[str, Any]) -> Path:
 
 
 def remove(project: Path, stack: str) -> None:
-    """Remove the derived stack's file."""
+    """Remove the stack file of the stack that was derived for an experiment."""
     config.stack_file(project, name_of(stack)).unlink(missing_ok=True)
 
 

@@ -287,7 +287,7 @@ def measure_file(file: Path, progress: Progress) -> int:
 
 
 def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -> Row:
-    """Return the result of one stage of a deployment as a row."""
+    """Return the result of one stage of a deployment as a row of the table of results."""
     row = smoke_row(result, model=model_name(result.plan.model))
     spread = result.plan.topology.servers[0].parallelism
     # The share that a prefix cache answered is by the servers' own counters.

@@ -63,7 +63,7 @@ class ExperimentRound:
 
     @property
     def seconds(self) -> float:
-        """Duration of the whole round in seconds of wall time."""
+        """Duration of the round (deployment, measurements and teardown) in seconds of wall time."""
         return self.deploy.seconds + self.bench.seconds + self.teardown.seconds
 
 
@@ -213,12 +213,12 @@ class Experiment:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes with the GPUs of the experiment."""
+        """Number of nodes that have the GPUs of the experiment."""
         return -(-self.settings.gpus // self.shape.gpus)
 
     @property
     def price_usd_per_gpu_hour(self) -> float:
-        """List price of one GPU in US dollars per hour."""
+        """List price of one GPU of the experiment in US dollars per hour."""
         return self.shape.price_usd_per_hour / self.shape.gpus
 
     def rounds(self, names: Sequence[str]) -> list[list[RecipeDeployment]]:

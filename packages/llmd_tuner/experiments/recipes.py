@@ -35,7 +35,7 @@ class RecipeDeployment(ConfigPart):
     """Name of the deployment's objects in the cluster and in results; made from the topology if left out."""
 
     model: str | None = None
-    """Key in the catalogue; the recipe's own model if left out."""
+    """Key of the model in the catalogue; the recipe's own model if left out."""
 
     topology: config.Topology
     """Servers of one unit, in short form (`8p-tp1-4d-tp2`, `agg-tp1-16r`) or in long form."""
@@ -71,7 +71,7 @@ class RecipeDeployment(ConfigPart):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all units of the deployment."""
+        """Number of GPUs of all servers in all units of the deployment."""
         return self.topology.gpus * self.copies
 
 
@@ -88,7 +88,7 @@ class RecipeLoad(ConfigPart):
     independent users."""
 
     concurrencies: Items[Count] = ()
-    """Levels of a closed loop: requests in flight."""
+    """Levels of a closed loop: numbers of requests in flight."""
 
     requests_per_s: Items[Positive] = ()
     """Levels of an open loop: requests offered per second."""
@@ -146,7 +146,7 @@ class Recipe(ConfigPart):
     """Source of the recipe's figures."""
 
     model: str
-    """Key in the catalogue of the model that is served."""
+    """Key in the catalogue of the model that the deployments serve."""
 
     gpus: Count | None = None
     """Number of GPUs that the recipe was made for; those of the stack if left out."""
@@ -174,7 +174,7 @@ class Recipe(ConfigPart):
         return tuple(load for load in self.loads if deployment.loads is None or load.name in deployment.loads)
 
     def named(self, name: str) -> RecipeDeployment:
-        """Return the deployment with a name, which must exist."""
+        """Return the recipe's deployment with a name, which must exist."""
         return next(deployment for deployment in self.deployments if deployment.object_name == name)
 
     def model_of(self, deployment: RecipeDeployment) -> config.ModelConfig:

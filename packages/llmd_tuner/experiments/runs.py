@@ -92,11 +92,11 @@ class RunFolder:
 
     @property
     def state(self) -> RunState:
-        """Progress of the run, as it was saved last."""
+        """Progress of the run, as it was last saved."""
         return RunState.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
 
     def save(self, state: RunState) -> None:
-        """Write the progress of the run atomically."""
+        """Write the progress of the run to its folder, atomically."""
         write_whole(self.path / "run.json", state.model_dump_json(indent=2) + "\n")
 
     def stage(self, deployment: str, stage: str) -> Path:
@@ -223,7 +223,7 @@ class DeploymentRun(BaseModel):
     project: Path
     stack: str
     folder: Path
-    """The run's folder."""
+    """Path of the run's folder."""
     recipe: str
     deployment: str
     subject: Subject

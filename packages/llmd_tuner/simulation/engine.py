@@ -81,7 +81,7 @@ class DecodeRun:
 
     @property
     def end_s(self) -> float:
-        """Simulated time at which the last step ends."""
+        """Simulated time in seconds at which the last of these decode steps ends."""
         return self.start_s + self._time_s(self.steps)
 
     def steps_until(self, time_s: float) -> int:
@@ -93,7 +93,7 @@ class DecodeRun:
         return steps if self._time_s(steps) >= elapsed_s else steps + 1
 
     def boundary_s(self, time_s: float) -> float:
-        """Return the time at which the step ends that is running at `time_s`."""
+        """Return the simulated time at which the decode step ends that is running at `time_s`."""
         return self.start_s + self._time_s(self.steps_until(time_s))
 
     def _time_s(self, steps: int) -> float:
