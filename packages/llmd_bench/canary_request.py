@@ -14,7 +14,7 @@ METRICS_PORT = 9100
 
 @dataclass(frozen=True)
 class CanaryUnit:
-    """Name of a unit of the model, with the label selectors of its servers by role."""
+    """Name of a unit of the model (servers behind one router), with the label selectors of its servers by role."""
 
     name: str
     selectors: Mapping[Role, Mapping[str, str]]

@@ -116,7 +116,7 @@ class RouterPart:
 
 @dataclass(frozen=True)
 class ReportedTopology:
-    """Servers and routers of all units of one model.
+    """Servers and routers of all units of one model (a unit is the servers behind one router).
 
     `gpus_reserved` is the number of GPUs that the units occupy, if larger than the number that the servers use; else
     None.

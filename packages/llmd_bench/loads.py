@@ -31,7 +31,9 @@ them vary. The llm-d guide requests 5000 and 250 tokens, and its published repor
 
 @dataclass(frozen=True)
 class RequestedLoad:
-    """Load that a deployment was to serve; `deployment` is empty if deployments are compared with each other."""
+    """Load that a deployment was to serve, taken from a row of it. `deployment` is the deployment's name where rows of
+    different deployments are kept apart, otherwise empty.
+    """
 
     row: Row
     deployment: str = ""

@@ -31,7 +31,7 @@ class _Lenient(BaseModel):
 
 
 class LatencyV01(_Lenient):
-    """Latencies of all requests, in a report of version 0.1."""
+    """Latencies of all requests of a run, in a report of version 0.1."""
 
     time_to_first_token: Statistics
     normalized_time_per_output_token: Statistics | None = None

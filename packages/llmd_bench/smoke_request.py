@@ -165,8 +165,8 @@ def accuracy(limit: float, examined: BuiltinResult | None) -> Check:
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Identical pods of one unit, with the port of their metrics; `scaled` means that an autoscaler may change their
-    number.
+    """Identical pods of one unit of a model (servers behind one router), with the port of their metrics; `scaled` means
+    that an autoscaler may change their number.
     """
 
     unit: str

@@ -59,8 +59,8 @@ class CalibratedRole:
 
 
 def fit_decode(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
-    """Return the latency model `base` with factors of decode steps that fit measured times with the least squared
-    relative error.
+    """Fit the factors of decode steps in the latency model `base` to measured times by least squares of the relative
+    error, and return the model with these factors.
     """
     none = replace(
         base.factors,
@@ -93,8 +93,8 @@ def fit_decode(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
 
 
 def fit_prefill(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
-    """Return the latency model `base` with factors of prefills that fit measured times with the least squared relative
-    error.
+    """Fit the factors of prefills in the latency model `base` to measured times by least squares of the relative error,
+    and return the model with these factors.
 
     Which points kept the GPU busy depends on the factors, so the fit is repeated until that choice no longer changes.
 

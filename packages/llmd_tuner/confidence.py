@@ -21,10 +21,10 @@ MAX_NAMES = 6
 
 @dataclass(frozen=True)
 class Confidence:
-    """Basis and errors that stand beside each forecast.
+    """Basis and errors of a forecast, shown with it.
 
-    Errors are mean absolute errors, as shares: of held-out measurements, or of the fitted points themselves for the
-    roles in `fitted_errors`, where nothing could be held out; None for a role without a fit.
+    Errors are mean absolute relative errors (0.1 is 10 %): of held-out measurements, or of the fitted points themselves
+    for the roles in `fitted_errors`, where nothing could be held out; None for a role without a fit.
     """
 
     basis: Basis

@@ -85,9 +85,7 @@ class DeploymentFamily(Protocol):
         ...
 
     def generating(self, kind: int) -> DecodeServer:
-        """Return the servers that generate tokens in the kind with index `kind`: the decode servers, or the aggregated
-        ones.
-        """
+        """Return the servers with index `kind` that generate tokens: decode servers, or aggregated ones."""
         ...
 
     def spreads(self, kind: int) -> Sequence[Parallelism]:

@@ -36,7 +36,7 @@ def detect(source: SourceFile) -> bool:
 
 
 def stage_row(source: SourceFile, hints: Hints) -> Row:
-    """Return the row of a stage.
+    """Return the row of a stage of load from inference-perf's result file of the stage.
 
     Raises:
         UnreadableError: the file is no valid result of a stage.

@@ -166,7 +166,7 @@ def report(
 
 @app.command(hidden=True)
 def measure(assignment: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) -> None:
-    """Measure one deployment, from where it can be reached; `run` runs this."""
+    """Measure one deployment of a run, from a place that can reach it; `experiment run` starts this command."""
     from llmd_tuner.experiments import measurement  # noqa: PLC0415 - slow to import
 
     raise typer.Exit(measurement.measure_file(assignment, console.progress()))

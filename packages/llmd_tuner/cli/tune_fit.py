@@ -164,7 +164,7 @@ def fit(
 
 
 def conditions_of_words(words: list[str]) -> dict[str, str]:
-    """Parse conditions of a measurement, such as `block_size=128`, into a mapping.
+    """Parse conditions of a measurement, given as words such as `block_size=128`, into a mapping.
 
     Raises:
         KitError: a text has another form, or names no known condition.

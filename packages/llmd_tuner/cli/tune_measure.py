@@ -112,7 +112,7 @@ def _handing_over(engine: config.Engine, base: config.StackConfig, model: catalo
 
 
 def points(recipe: Recipe) -> int:
-    """Return the number of measurements of single servers in a recipe."""
+    """Return the number of measurements of single servers in a recipe: servers times levels of load."""
     return sum(len(load.levels) for deployment in recipe.deployments for load in recipe.loads_of(deployment))
 
 
@@ -131,8 +131,8 @@ def show_points(recipe: Recipe, grid: GridName) -> None:
 
 
 def worth(recipe: Recipe, grid: GridName) -> str:
-    """Return sentences for users on how many points a recipe measures, and how accurate fits to such a grid of loads
-    were on published points.
+    """Return sentences for users on how many measurements a recipe has, and how accurate latency models fitted to such
+    a grid of loads were on published measurements.
     """
     count = f"{points(recipe)} points, each with prompts of its own. "
     known = grids().adaptive

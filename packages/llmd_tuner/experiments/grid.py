@@ -41,8 +41,8 @@ class FullGrid(Entry):
 
 
 class AdaptiveGrid(Entry):
-    """Numbers of concurrent requests in the smallest grid that a fit needs. Errors are mean absolute errors of such
-    fits on the published points, as shares.
+    """Numbers of concurrent requests in the smallest grid that a fit needs. Errors are mean absolute relative errors
+    (0.1 is 10 %) of fits to such grids on the published points.
     """
 
     prefill: tuple[int, ...]
@@ -153,13 +153,15 @@ class MeasuredServers:
         return kind.data_parallel_size == 1 and kind.expert_parallel == (self.model.expert_parallel and kind.gpus > 1)
 
     def most_decoding(self, kind: Parallelism) -> int:
-        """Return the maximum number of sequences that a rank of such a server decodes at a time: its configured limit,
-        or what its KV cache has room for.
+        """Return the maximum number of sequences that a rank of a server of this kind decodes at a time: the configured
+        limit, or as many as its KV cache holds.
         """
         return self._sequences("decode", kind, self.workload, aggregated=False)
 
     def most_prefilling(self, kind: Parallelism) -> int:
-        """Return the maximum number of prompts that a rank of such a server holds at a time."""
+        """Return the maximum number of prompts that a rank of a server of this kind prefills at a time: the configured
+        limit, or as many as its KV cache holds.
+        """
         return self._sequences("prefill", kind, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True)
 
     def _sequences(self, role: Role, kind: Parallelism, workload: WorkloadClasses, *, aggregated: bool) -> int:

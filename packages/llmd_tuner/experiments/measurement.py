@@ -248,8 +248,8 @@ def _notes(assignment: DeploymentRun, stage: RecipeStage, measured: StageResult)
 
 
 def answered_per_s(measured: StageResult) -> float:
-    """Return the rate of answers per second, from the first request to the last answer less the mean latency, which the
-    last request takes at any rate.
+    """Return the rate of a stage's answers per second, over the time from the first request to the last answer less one
+    mean latency, which the last request takes however fast the servers are.
     """
     good = [record for record in measured.records if record.succeeded]
     if not good:

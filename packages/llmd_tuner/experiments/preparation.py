@@ -222,7 +222,7 @@ class Experiment:
         return self.shape.price_usd_per_hour / self.shape.gpus
 
     def rounds(self, names: Sequence[str]) -> list[list[RecipeDeployment]]:
-        """Group the named deployments into rounds; those of a round are deployed at the same time."""
+        """Group the named deployments into rounds; all deployments of a round are in the cluster at the same time."""
         selected = [deployment for deployment in self.deployments if deployment.object_name in names]
         return pack(
             selected, lambda deployment: deployment.gpus, self.settings.gpus, lambda some: not list(self.problems(some))

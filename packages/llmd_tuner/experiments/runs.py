@@ -182,7 +182,7 @@ def latest(project: Path, stack: str, recipe: str) -> RunFolder:
 
 
 def digest_of(recipe: Recipe, settings: RunSettings) -> str:
-    """Return the digest of a recipe and its settings, by which runs are told apart."""
+    """Return a digest of a recipe and the settings of a run; only a run with an equal digest is continued."""
     text = json.dumps([recipe.model_dump(mode="json"), settings.model_dump(mode="json")], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -70,8 +70,8 @@ def _profile(policy: Policy, picker: str | None) -> RouterProfile:
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Limits of one server, or of each of its data parallel ranks, named as in vLLM. `key_value_tokens` is the room of
-    its KV cache, which is allocated in blocks of `block_size` tokens.
+    """Limits of one server, or of each of its data parallel ranks, named as in vLLM. `key_value_tokens` is the number
+    of tokens that its KV cache holds, in blocks of `block_size` tokens.
     """
 
     parallelism: Parallelism

@@ -189,7 +189,7 @@ class System:
         self._units = [self._unit() for _ in range(deployment.copies)]
 
     def engines(self, role: Role) -> list[EngineSimulation]:
-        """Return the simulated servers of a role in all units."""
+        """Return the simulated servers of a role (prefill, decode) in all units of the deployment."""
         return [engine for unit in self._units for engine in (unit.decode if role == "decode" else unit.first)]
 
     def arrive(self, size: RequestClass) -> None:
