@@ -186,7 +186,7 @@ async def test_invalid_requests_get_vllms_error_messages(server, path, body, wor
 
 
 async def test_without_its_vocabulary_a_harmony_model_answers_completions_only(start):
-    """By the source of vLLM 0.26 and 0.30: they start, and fail as they render the first chat."""
+    """vLLM 0.26 and 0.30 start by their source, and fail as they render the first chat."""
     server = await start(harmony=True, vocabulary_error="no vocab file")
     for path, prompt in (
         ("chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
