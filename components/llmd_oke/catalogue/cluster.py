@@ -312,7 +312,9 @@ class NodeComparison(Entry):
 
 @cache
 def node_comparison() -> NodeComparison:
-    """Return the classification of node pool inputs by the effect of their change."""
+    """Return which changed inputs of a node pool need a new boot volume, no change of nodes, or can't be applied by
+    OKE's cycling.
+    """
     return required_entry("node-pools", "cycling", NodeComparison)
 
 

@@ -63,7 +63,7 @@ class ContainerImage(Entry):
 
 
 class LockedDigest(Entry):
-    """Lock entry for one image.
+    """Entry of the image lock for one image.
 
     Attributes:
         digest: digest of the image; None if unknown.

@@ -217,7 +217,7 @@ class IamConfig(ConfigPart):
     """
 
     dynamic_groups: DynamicGroups = DynamicGroups()
-    """Existing dynamic groups."""
+    """OCIDs of existing dynamic groups; missing ones are created if a policy needs them."""
 
     image_compartment_id: Ocid | None = None
     """Compartment of existing images; the cluster's if left out."""
@@ -343,7 +343,7 @@ class CreateCluster(ConfigPart):
     """Region of the cluster."""
 
     compartment_id: Ocid
-    """Compartment of all resources."""
+    """Compartment of all resources that the stack creates, unless another key names one."""
 
     tenancy_id: Ocid
     """Tenancy; its root compartment contains the dynamic groups."""

@@ -203,7 +203,7 @@ def _is_in(path: str, inputs: Iterable[str]) -> bool:
 
 
 def refuse_failing_cycles(preview: Preview) -> None:
-    """Refuse a preview with a cycling that would fail half way.
+    """Refuse a preview in which OKE's replacement of a pool's nodes would fail half way.
 
     Raises:
         KitError: the preview has one; the message names each pool, and the inputs that make the cycling fail.

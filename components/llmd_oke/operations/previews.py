@@ -36,7 +36,9 @@ class ResourceChange:
 
     @property
     def type(self) -> str:
-        """The resource's own type, without the types of parents that the URN contains; empty if the URN has none."""
+        """Pulumi type of the resource, without the types of parents that the URN contains; empty if the URN
+        has none.
+        """
         return self.urn.split("::")[2].rsplit("$", 1)[-1] if self.urn.count("::") >= 3 else ""
 
     @property

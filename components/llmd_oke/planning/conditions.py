@@ -39,7 +39,7 @@ class DeployedConditions(Entry):
 
 
 VLLM_DEFAULTS = DeployedConditions()
-"""Conditions assumed for servers whose settings are unknown: vLLM's defaults."""
+"""Conditions of servers of which neither image nor settings are known."""
 
 
 def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine) -> DeployedConditions:

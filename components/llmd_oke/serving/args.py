@@ -240,7 +240,7 @@ class UnitArgs(TypedDict):
     node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of the nodes beyond those of their shape; none if left out."""
     namespace: pulumi.Input[str]
-    """Namespace of the unit."""
+    """Namespace of the unit's objects."""
     service_account: pulumi.Input[str]
     """Service account of the model servers."""
     model_label: NotRequired[str | None]

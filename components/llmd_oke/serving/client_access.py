@@ -33,8 +33,9 @@ tokens.
 """
 
 SERVED = "served"
-"""Key of a route's metadata for the filter of rights: the served name of the route's model, or, on a route that lists
-models, the name of the entry whose host it belongs to."""
+"""Key in a route's metadata that the filter of clients' rights reads: the served name of the route's model, or, on a
+route that lists models, the name of the model's stack-file entry whose host the route has.
+"""
 
 Config = dict[str, Any]
 

@@ -61,7 +61,7 @@ class ImagePull(pulumi.ComponentResource):
     """
 
     pulled: pulumi.Output[str]
-    """The image, known once the nodes have pulled it."""
+    """Image of the servers as an output, known once the nodes have pulled it."""
 
     def __init__(self, name: str, args: ImagePullArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:ImagePull", name, inputs(self, args), opts)

@@ -94,7 +94,7 @@ class ModelScalingArgs(TypedDict):
     """Arguments of the scaling of a unit's servers (those of one router) by load."""
 
     namespace: pulumi.Input[str]
-    """Namespace of the unit."""
+    """Namespace of the unit's objects."""
     unit: str
     """Name of the unit, which is the prefix of its Deployments' names."""
     servers: dict[str, ScaledServersArgs]
