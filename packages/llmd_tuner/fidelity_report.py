@@ -246,7 +246,7 @@ def heading(group: CaseGroup) -> str:
 
 
 def summary(group: CaseGroup) -> list[tuple[str, ...]]:
-    """Return the rows of a group's summary table, one for each metric."""
+    """Return the rows of the summary table of a group of measurements, one for each metric."""
     return [
         (
             errors.subject,
@@ -271,7 +271,7 @@ def point_columns(group: CaseGroup, errors: Errors) -> tuple[str, ...]:
 
 
 def points(errors: Errors) -> list[tuple[str, ...]]:
-    """Return the rows of the table with all measurements of a metric, one for each load."""
+    """Return the rows of the table with all measurements of a metric and their errors, one for each load."""
     lines: list[tuple[str, ...]] = []
     for entry in errors.entries:
         own, other = entry.compared, entry.rehearsed

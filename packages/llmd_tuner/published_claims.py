@@ -73,7 +73,7 @@ class ServersUnderLoad(Entry):
 
 
 class Sweep(ServersUnderLoad):
-    """Simulation of deployments of one unit in a closed loop with rising concurrency."""
+    """Simulation of topologies, each as a single unit behind one router, in a closed loop with rising concurrency."""
 
     concurrencies: tuple[int, ...]
     topologies: tuple[str, ...]

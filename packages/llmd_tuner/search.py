@@ -263,7 +263,9 @@ def _handing_over(question: SearchInputs, prefill: Parallelism, decode: Parallel
 
 
 def kind_named(question: SearchInputs, name: str) -> tuple[DeploymentFamily, int]:
-    """Return the family that contains a kind of servers, such as `p-tp1-d-tp2`, and the kind's index in it."""
+    """Return the family of deployments (aggregated or disaggregated) that contains the kind of servers `name`, such as
+    `p-tp1-d-tp2`, and the kind's index in it.
+    """
     kinds = ((family, kind) for family in families(question) for kind in range(family.kinds))
     return next((family, kind) for family, kind in kinds if family.name(kind) == name)
 

@@ -65,7 +65,7 @@ def detect_log(source: SourceFile) -> bool:
 
 
 def read_log(source: SourceFile, hints: Hints) -> ReadResults:
-    """Read a row for each run of a log, and collect the invalid runs."""
+    """Read a row for each run of `vllm bench serve` in a j-pareto log, and collect the invalid runs."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     config: dict[str, str] = {}
@@ -197,7 +197,9 @@ def detect_csv(source: SourceFile) -> bool:
 
 
 def read_csv(source: SourceFile, hints: Hints) -> ReadResults:
-    """Read a row for each column of each block, and collect the invalid columns."""
+    """Read a row for each column of a j-pareto CSV file's blocks (a block is a configuration, a column a concurrency),
+    and collect the invalid columns.
+    """
     rows: list[Row] = []
     rejected: list[Rejection] = []
     for block in _blocks(source.text):

@@ -88,7 +88,7 @@ class Forecast:
 
     @property
     def price_usd(self) -> float:
-        """Price of all occupied GPUs in US dollars, at list price."""
+        """List price of all GPUs that the run occupies, for as long as it does, in US dollars."""
         return 0.0 if self.rehearsed else self.gpu_hours * self.price_usd_per_gpu_hour
 
 

@@ -218,7 +218,7 @@ class RecipeStage(BaseModel):
 
     @property
     def shape(self) -> LoadShape:
-        """Pattern of arrivals, closed loop or open loop, with which requests are sent."""
+        """Pattern in which the stage's requests are sent: closed loop, constant rate or Poisson arrivals."""
         match self.arrival:
             case "closed":
                 return ClosedLoop(int(self.level))

@@ -26,7 +26,9 @@ UNKNOWN_LIMIT_S = 2 * 3600.0
 
 
 def unfinished(state: RunState) -> list[str]:
-    """Return the names of the deployments that are still to be measured, including those whose measurement failed."""
+    """Return the names of the deployments of a run that are still to be measured, including those whose measurement
+    failed.
+    """
     return [name for name, standing in state.deployments.items() if standing.phase != "done"]
 
 
@@ -40,7 +42,8 @@ class Runner:
         self._progress = progress
 
     def run(self) -> RunState:
-        """Measure all deployments that are left, and return the final state of the run.
+        """Deploy and measure all deployments of the run that have no results yet, and return the final state of the
+        run.
 
         Raises:
             KitError: a deployment can't be removed, or another process runs the same experiment.
