@@ -237,7 +237,7 @@ def test_the_rehearsed_keda_uses_little_memory(grown: dict[str, Any]) -> None:
 
 
 def test_a_canary_is_restarted_by_the_command_of_the_page(project: Project, shrunk: dict[str, Any]) -> None:
-    """Stands after all else, as a restarted canary takes the next answers for the first ones."""
+    """A restarted canary takes the next answers for the first ones, so this test stands last."""
     assert shrunk
     command = ("kubectl", "rollout", "restart", "deployment", "canary-gpt-oss-120b", "-n", NAMESPACE)
     restarted = project.command("rehearse", "run", "--stack", STACK, "--", *command)
