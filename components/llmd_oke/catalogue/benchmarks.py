@@ -93,7 +93,7 @@ class NodeFigures(Entry):
 
 
 class AcceptanceFacts(Entry):
-    """Acceptance test of GPU nodes: thresholds by shape, and parameters of the measurements."""
+    """Thresholds by shape for the acceptance test of GPU nodes, and parameters of its measurements."""
 
     shapes: dict[str, NodeFigures]
     least_link_share: float

@@ -56,7 +56,7 @@ class Fit(Entry):
     sizes.
     """
     conditions: Conditions | None = None
-    """Conditions of the measured servers; None if `LatencyFigures.conditions` apply."""
+    """Conditions (image and settings) of the measured servers; None if `LatencyFigures.conditions` apply."""
 
     @property
     def parallelisms(self) -> tuple[Parallelism, ...]:

@@ -34,7 +34,7 @@ def rebuild(
     archive: state.Archive = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a stack anew whose cluster, pools or other resources of OCI were deleted behind its back.
+    """Deploy a stack again whose cluster, pools or other resources of OCI were deleted by others.
 
     OCI is asked for every resource of the state. What is gone, and every object of a lost cluster, is taken out of the
     state, without a request to the cluster; then the stack is updated as by `llmd-oke up`, which leaves the network,

@@ -229,8 +229,8 @@ UNANSWERED = {Refusal.UNREACHABLE, Refusal.BUSY, Refusal.UNSOUND}
 
 @dataclass(frozen=True)
 class LockUpdate:
-    """New text of the image lock, and the images that it doesn't cover: `moved` has the old and new digest of tags that
-    moved, `unanswered` the reason for images whose registry gave no answer.
+    """New text of the image lock, and the images whose entries weren't updated: `moved` has the old and new digest of
+    tags that moved, `unanswered` the reason for images whose registry gave no answer.
     """
 
     text: str

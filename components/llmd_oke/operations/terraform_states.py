@@ -42,7 +42,7 @@ class TerraformResource:
 
     @property
     def identifier(self) -> str:
-        """OCID of the resource in OCI."""
+        """OCID of the resource."""
         return str(self.attributes.get("id", ""))
 
 
