@@ -51,7 +51,9 @@ def answering(*, create: bool) -> tuple[Terminal, list[str]]:
     return Terminal(confirm, ask_passphrase), questions
 
 
-def test_a_passphrase_is_changed_and_the_old_one_opens_nothing(signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch):
+def test_after_a_passphrase_change_the_old_passphrase_decrypts_no_secret(
+    signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch
+):
     def pulumi(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
         argv = [signed_in.program, *words, "--stack", "dev", "--cwd", str(signed_in.project)]
         return subprocess.run(argv, input=given, capture_output=True, text=True, timeout=60, check=False)
@@ -66,7 +68,9 @@ def test_a_passphrase_is_changed_and_the_old_one_opens_nothing(signed_in: Pulumi
     assert pulumi("config", "get", "llmd-oke:huggingFaceToken").stdout.strip() == "hf_planted"
 
 
-def test_the_next_key_of_a_client_becomes_its_key(signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch):
+def test_documented_pulumi_commands_replace_a_clients_api_key_by_its_next_one(
+    signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch
+):
     def pulumi(*words: str, given: str = "") -> str:
         argv = [signed_in.program, "config", *words, "--stack", "dev", "--cwd", str(signed_in.project)]
         done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=60, check=True)
@@ -113,7 +117,9 @@ def test_a_missing_pulumi_stack_is_created_on_confirmation_and_its_file_is_kept(
     assert "encryptionsalt" in text
 
 
-def test_a_missing_passphrase_is_asked_for_or_named(signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_state_passphrase_is_asked_for_on_a_terminal_and_refused_without(
+    signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch
+):
     require_stack(signed_in, answering(create=True)[0])
     monkeypatch.delenv(PASSPHRASE)
     with pytest.raises(KitError, match="encrypted with a passphrase, and none is given") as refusal:

@@ -59,7 +59,7 @@ def test_a_stack_file_is_read_as_pulumi_reads_it(cli: PulumiCli) -> None:
     assert differing == {}
 
 
-def test_a_stack_with_a_base_is_updated_by_pulumi_alone(cli: PulumiCli) -> None:
+def test_pulumi_alone_updates_a_stack_whose_file_builds_on_a_base_file(cli: PulumiCli) -> None:
     """The engine hands the program what the stack file says itself; the program reads the base."""
     (cli.project / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: python\nstackConfigDir: stacks\n")
     (cli.project / "stacks").mkdir()

@@ -57,7 +57,7 @@ def stack_of(
         yield stack
 
 
-def test_a_second_model_is_served_where_the_other_stack_says(
+def test_a_second_models_stack_deploys_into_the_cluster_that_the_first_stack_exports(
     plugin: ConfiguredPlugin, stack_of: Callable[[str], automation.Stack]
 ):
     first = stack_of("existing-cluster")
@@ -75,7 +75,7 @@ def test_a_second_model_is_served_where_the_other_stack_says(
     assert KUBECONFIG not in str(second.export_stack().deployment)
 
 
-def test_a_second_model_without_the_other_stack_is_refused_with_its_name(
+def test_a_second_models_stack_without_the_first_stack_is_refused_with_its_name(
     stack_of: Callable[[str], automation.Stack],
 ):
     with pytest.raises(automation.CommandError, match="organization/serving/dev"):

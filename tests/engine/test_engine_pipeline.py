@@ -228,7 +228,7 @@ def test_a_ci_job_logs_in_to_pulumi_cloud_with_its_oidc_token_and_leaves_nothing
         pytest.fail("signed in")
 
 
-def test_a_preview_without_a_state_of_main_says_so(pipeline: Pipeline):
+def test_a_pull_request_preview_says_that_main_has_published_no_stack_state(pipeline: Pipeline):
     list_artifact(pipeline, head_branch="feature")
     pipeline.job("preview", "preview")
     assert "no run on main has left state-reference" in pipeline.runner.shown

@@ -157,7 +157,7 @@ def test_a_lost_backend_and_stack_file_come_back_and_nothing_is_changed(kept: Ke
     assert SECRET.encode() not in kept.everything()
 
 
-def test_an_archive_says_what_wrote_it_and_is_nobody_elses_to_read(kept: Kept):
+def test_a_state_archive_names_its_pulumi_version_and_only_its_owner_may_read_it(kept: Kept):
     file = kept.backup()
     archive = state_archives.read(file)
     engine = subprocess.run([kept.pulumi.program, "version"], check=True, capture_output=True, text=True).stdout.strip()
@@ -168,7 +168,7 @@ def test_an_archive_says_what_wrote_it_and_is_nobody_elses_to_read(kept: Kept):
 
 
 @pytest.mark.nightly
-def test_a_newer_state_is_kept_and_only_replaced_when_that_is_said(kept: Kept):
+def test_a_state_newer_than_the_archive_is_overwritten_only_on_request(kept: Kept):
     file, old = kept.backup(), kept.resources()
     kept.labels.append("c")
     kept.update()
@@ -180,11 +180,11 @@ def test_a_newer_state_is_kept_and_only_replaced_when_that_is_said(kept: Kept):
     assert kept.resources() == old
 
 
-def test_a_restoration_of_the_same_state_has_nothing_to_do(kept: Kept):
+def test_restoring_an_archive_of_the_current_state_needs_no_change(kept: Kept):
     assert not states.judge_restoration(kept.cli(), state_archives.read(kept.backup())).needed
 
 
-def test_a_restoration_waits_for_no_engine_and_leaves_its_state_alone(kept: Kept):
+def test_a_restoration_is_refused_at_once_while_a_pulumi_operation_holds_the_lock(kept: Kept):
     file = kept.backup()
     kept.labels.append("c")
     kept.update()
@@ -204,7 +204,7 @@ def test_a_wrong_passphrase_creates_no_stack(kept: Kept, monkeypatch: pytest.Mon
         kept.cli().export()
 
 
-def test_operations_of_a_killed_engine_are_told_before_they_are_dropped(kept: Kept):
+def test_pending_operations_of_a_killed_engine_are_reported_before_they_are_dropped(kept: Kept):
     (checkpoint,) = (kept.backend / ".pulumi" / "stacks").rglob("prod.json")
     document = json.loads(checkpoint.read_text())
     latest = document["checkpoint"]["latest"]
@@ -223,7 +223,7 @@ def test_operations_of_a_killed_engine_are_told_before_they_are_dropped(kept: Ke
     assert kept.cli().export()["deployment"].get("pending_operations", []) == []
 
 
-def test_a_move_encrypts_anew_and_leaves_nothing_in_the_old_backend(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+def test_moving_a_state_reencrypts_it_and_deletes_it_from_the_old_backend(kept: Kept, monkeypatch: pytest.MonkeyPatch):
     before, url = kept.resources(), kept.url("other")
     salt = _salt(kept)
     new = kept.project / "new-passphrase"
@@ -244,7 +244,7 @@ def test_a_move_encrypts_anew_and_leaves_nothing_in_the_old_backend(kept: Kept, 
 
 
 @pytest.mark.nightly
-def test_a_move_while_an_engine_works_is_taken_back_whole(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+def test_moving_a_state_during_a_pulumi_operation_is_undone_completely(kept: Kept, monkeypatch: pytest.MonkeyPatch):
     text, url = kept.stack_file.read_text(), kept.url("other")
     with kept.engine_at_work(), pytest.raises(KitError, match="can't be removed from its backend"):
         states.move(kept.cli(), MoveOptions(url), Listener())
@@ -256,7 +256,9 @@ def test_a_move_while_an_engine_works_is_taken_back_whole(kept: Kept, monkeypatc
 
 
 @pytest.mark.nightly
-def test_a_move_into_another_stack_of_that_name_is_refused(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+def test_moving_a_state_to_a_backend_with_a_different_stack_of_its_name_is_refused(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+):
     url = kept.url("other")
     states.move(kept.cli(), MoveOptions(url, keep=True), Listener())
     kept.labels.append("c")
@@ -268,7 +270,7 @@ def test_a_move_into_another_stack_of_that_name_is_refused(kept: Kept, monkeypat
     assert len(state_archives.resources(kept.cli().export())) == 3
 
 
-def test_the_commands_back_up_compare_restore_and_move(kept: Kept):
+def test_state_commands_back_up_compare_restore_and_move_a_stack(kept: Kept):
     def state(*words: str, status: int = 0) -> Any:
         ended = CliRunner().invoke(app, ["state", *words, "--project", str(kept.project), "--json"])
         assert ended.exit_code == status, (ended.output, ended.exception)

@@ -154,7 +154,7 @@ def unit(replicas, size):
     }
 
 
-def test_servers_of_another_size_start_after_the_old_ones_are_gone_while_others_roll(update):
+def test_resized_servers_start_after_old_ones_are_gone_and_unresized_ones_roll(update):
     assert update(4, 1) == ["create"]
     assert update(6, 1) == ["update"]
     assert update(2, 4) == ["delete", "create"]

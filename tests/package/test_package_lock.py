@@ -19,13 +19,13 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[<>=\[;]", text)[0].replace(".", "-") for text in requirements}
 
 
-def test_the_package_is_installed_by_pip_into_an_environment_of_its_own():
+def test_the_component_package_is_installed_by_pip_into_its_own_environment():
     plugin = yaml.safe_load((ROOT / "components" / "PulumiPlugin.yaml").read_text())
     assert plugin["runtime"] == {"name": "python", "options": {"toolchain": "pip", "virtualenv": "venv"}}
     assert not (ROOT / "components" / "pyproject.toml").exists()  # Pulumi would install that, too
 
 
-def test_the_package_has_the_versions_of_the_kits_lock_each_by_its_hash():
+def test_the_component_package_locks_the_kits_versions_each_by_its_hash():
     own = locked("components/requirements.txt")
     assert own.items() <= locked("requirements.lock").items()
     text = (ROOT / "components" / "requirements.txt").read_text()
@@ -34,7 +34,7 @@ def test_the_package_has_the_versions_of_the_kits_lock_each_by_its_hash():
     assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
 
 
-def test_the_package_has_what_the_kit_requires_and_nothing_of_extras_or_development():
+def test_the_component_package_locks_no_extras_and_no_development_packages():
     own = locked("components/requirements.txt").keys()
     assert names(PROJECT["project"]["dependencies"]) <= own
     extras = names([text for extra in PROJECT["project"]["optional-dependencies"].values() for text in extra])

@@ -88,7 +88,7 @@ def test_two_checkouts_of_one_commit_give_the_same_wheel(site: Path, tmp_path: P
     assert built(other, tmp_path / "built").read_bytes() == first.read_bytes()
 
 
-def test_a_wheel_has_a_bill_of_what_is_locked_for_it(site: Path):
+def test_a_wheel_contains_an_sbom_of_its_locked_requirements(site: Path):
     (file,) = site.glob("*.dist-info/sboms/*.json")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(file.read_text()) is None
     bill = json.loads(file.read_text())
@@ -109,7 +109,7 @@ def test_a_wheel_has_a_bill_of_what_is_locked_for_it(site: Path):
         assert item["externalReferences"][0]["hashes"]
 
 
-def test_every_package_of_a_bill_is_needed_by_the_kit(site: Path):
+def test_every_package_in_the_wheels_sbom_is_a_dependency_of_the_kit(site: Path):
     (file,) = site.glob("*.dist-info/sboms/*.json")
     bill = json.loads(file.read_text())
     needs = {edge["ref"]: edge["dependsOn"] for edge in bill["dependencies"]}

@@ -42,7 +42,7 @@ def second(cluster: FirstStack | None = None, **config: str) -> Rendered:
     return declared(run, config=config, cluster=cluster or FirstStack())
 
 
-def test_the_example_serves_with_both_roles_on_the_cluster_that_is_there():
+def test_the_example_deploys_prefill_and_decode_servers_on_an_existing_cluster():
     made = first()
     assert made.kubernetes("Deployment", "gpt-oss-120b-prefill")["spec"]["replicas"] == 4
     assert vllm(made, "gpt-oss-120b-decode")["resources"]["limits"]["amd.com/gpu"] == "1"
@@ -52,7 +52,7 @@ def test_the_example_serves_with_both_roles_on_the_cluster_that_is_there():
     assert all("kubeconfig" in provider.secret_inputs for provider in providers)
 
 
-def test_the_example_of_a_second_model_serves_where_the_other_stack_does():
+def test_the_second_model_example_deploys_into_the_first_stacks_namespace():
     made, spec = second(), second().kubernetes("Deployment", "llama-aggregated")
     assert spec["metadata"]["namespace"] == first().outputs["namespace"]
     assert spec["spec"]["template"]["spec"]["serviceAccountName"] == first().outputs["service_account"]
@@ -62,19 +62,19 @@ def test_the_example_of_a_second_model_serves_where_the_other_stack_does():
     assert made.outputs["url"] == "http://llama.llm-d.svc.cluster.local"
 
 
-def test_the_example_of_a_second_model_declares_nothing_that_the_other_stack_owns():
+def test_the_second_model_example_declares_no_object_of_the_first_stack():
     names = [{(item["kind"], item["metadata"]["name"]) for item in made.manifests()} for made in (first(), second())]
     assert names[0] & names[1] == set()
 
 
-def test_the_other_stack_has_the_same_name_unless_the_config_names_another():
+def test_the_second_model_example_reads_the_first_stack_of_its_name_by_default():
     other = FirstStack()
     second(other)
     second(other, **{"second-model:servingStack": "acme/serving/prod"})
     assert other.asked == ["organization/serving/test", "acme/serving/prod"]
 
 
-def test_the_example_of_a_second_model_reads_outputs_that_the_other_stack_has():
+def test_the_second_model_example_reads_only_outputs_that_the_first_stack_has():
     read = set(re.findall(r'_output\("(\w+)"\)', program("second-model").read_text()))
     assert read
     assert read <= first().outputs.keys()

@@ -39,7 +39,7 @@ def stack_of(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((folder / "stacks" / "Pulumi.prod.yaml").read_text())["config"][CONFIG_KEY]
 
 
-def test_a_cluster_of_oci_hpc_oke_is_adopted_with_all_that_its_state_says(tmp_path: Path):
+def test_adopting_an_oci_hpc_oke_cluster_takes_its_settings_from_terraforms_state(tmp_path: Path):
     shown = adopted(tmp_path, "--topology", "8p-tp1-4d-tp2")
     stack = stack_of(tmp_path)
     assert stack["cluster"] == {
@@ -61,14 +61,14 @@ def test_a_stack_on_an_adopted_cluster_declares_nothing_of_oci(tmp_path: Path):
     assert [name for name in types if name.startswith(("oci:", "pulumi:providers:oci"))] == []
 
 
-def test_a_cluster_without_virtual_functions_is_served_on_without_them(tmp_path: Path):
+def test_adopting_a_cluster_without_virtual_functions_disables_rdma(tmp_path: Path):
     adopted(tmp_path, "--topology", "4p-tp1-2d-tp2", state=state([CLUSTER, RDMA]))
     stack = stack_of(tmp_path)
     assert stack["rdma"] == "none"
     assert stack["cluster"] == {"mode": "existing", "identifier": CLUSTER_ID}
 
 
-def test_servers_of_the_guide_are_taken_over_beside_them_with_steps_to_change(tmp_path: Path):
+def test_adopt_lists_the_steps_that_replace_a_llm_d_guide_deployment(tmp_path: Path):
     there = objects(guide_deployment("prefill", 4, 1), guide_deployment("decode", 1, 4), POOL, ROUTE)
     shown = adopted(tmp_path, "--objects", str(tmp_path / "objects.json"), objects=there)
     stack = stack_of(tmp_path)
@@ -79,7 +79,7 @@ def test_servers_of_the_guide_are_taken_over_beside_them_with_steps_to_change(tm
     assert "3. kubectl delete deployment pd-disaggregation-rocm-vllm-prefill" in shown
 
 
-def test_an_outage_is_told_where_both_deployments_do_not_fit(tmp_path: Path):
+def test_adopt_reports_an_outage_if_old_and_new_deployment_do_not_fit_together(tmp_path: Path):
     there = objects(guide_deployment("prefill", 8, 1), guide_deployment("decode", 1, 8))
     shown = adopted(tmp_path, "--objects", str(tmp_path / "objects.json"), objects=there)
     assert "1. 16 GPUs are needed and 0 are free" in shown
@@ -98,7 +98,7 @@ def test_an_outage_is_told_where_both_deployments_do_not_fit(tmp_path: Path):
         ),
     ],
 )
-def test_foreign_files_are_refused_and_nothing_is_written(
+def test_adopt_refuses_invalid_input_files_and_writes_nothing(
     tmp_path: Path, files: dict[str, Any], words: tuple[str, ...], cause: str
 ):
     given = [str(tmp_path / word) if word.endswith(".json") else word for word in words]

@@ -24,14 +24,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_stack_with_a_base_declares_what_the_flat_one_does(project: Path):
+def test_a_stack_on_a_base_file_declares_the_same_as_one_written_in_full(project: Path):
     changes = {"namespace": "dev", "gpuPools": {"mi300x": {"size": 10}}, "smoke": {"requests": 8}}
     flat = created_stack(created_pool(size=10), namespace="dev", smoke={"where": "none", "requests": 8})
     based = render({"base": "shared.yaml", **changes}, project=project)
     assert declared(based) == declared(render(flat))
 
 
-def test_the_program_tells_problems_with_the_file_of_the_base(project: Path):
+def test_problems_in_a_base_file_are_reported_by_the_program_with_its_name(project: Path):
     (project / "stacks" / "small.yaml").write_text(text_of(created_stack(created_pool(size=1))))
     with pytest.raises(InvalidStack) as caught:
         render({"base": "small.yaml"}, project=project)

@@ -69,7 +69,7 @@ def test_fields_of_one_unit_of_a_created_stack_can_be_explained(project: Path):
     assert origins(found) == ["models[0].engine.gpuMemoryUtilization"]
 
 
-def test_objects_of_a_unit_or_of_the_cluster_are_the_same_alone_and_in_the_whole(project: Path):
+def test_rendering_one_part_of_a_stack_gives_the_same_objects_as_rendering_it_all(project: Path):
     probes = StackProbes(project, "created")
     unit, serving, cluster, all_ = (
         probes.rendered(view(probes.plan)) for view in (of_unit(0, 1), in_cluster, of_cluster, whole)
@@ -80,7 +80,7 @@ def test_objects_of_a_unit_or_of_the_cluster_are_the_same_alone_and_in_the_whole
     assert [key for key in own if own[key] != all_[key]] == []
 
 
-def test_a_field_of_one_key_is_explained_by_few_renderings(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_explaining_a_field_that_one_key_sets_takes_few_renderings(project: Path, monkeypatch: pytest.MonkeyPatch):
     taken: list[Plan] = []
     resources = StackProbes.resources
 
@@ -123,7 +123,9 @@ def test_oci_resources_can_be_explained_with_the_keys_that_create_them(project: 
 
 
 @pytest.mark.nightly
-def test_the_cluster_alone_gives_the_answers_of_the_whole_stack(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_explaining_a_cluster_field_renders_only_the_cluster_with_the_same_result(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
     text = "NodePool/mi300x-node-pool.nodeConfigDetails.size"
     of_cluster = field(project, text, "created")
     monkeypatch.setattr("llmd_oke.explain.explanation.of_cluster", whole)

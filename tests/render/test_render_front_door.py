@@ -44,7 +44,7 @@ def secured(rendered: Any) -> Rendered:
     return rendered(stack(model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE, frontDoor=door), **secrets())
 
 
-def test_both_keys_of_a_client_lead_to_its_name(rendered: Any):
+def test_a_clients_present_and_next_api_key_both_identify_it(rendered: Any):
     door = {"authentication": KEYS, **TRUSTED}
     both = {"frontDoorKeys": json.dumps({"alice": ALICE}), "frontDoorNextKeys": json.dumps({"alice": NEXT})}
     (access,) = [

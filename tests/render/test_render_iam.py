@@ -98,7 +98,7 @@ def test_no_dynamic_group_is_declared_without_statements_that_use_it():
     ]
 
 
-def test_without_iam_needs_no_iam_resource_is_declared():
+def test_without_needed_iam_permissions_no_iam_resource_is_declared():
     rendered, mocks = iam(needs=[])
     assert [resource.type for resource in rendered.resources] == ["llmd-oke:index:Iam"]
     assert mocks.calls == {}
@@ -176,7 +176,7 @@ def test_the_provider_for_the_home_region_authenticates_as_the_stacks_own_does()
     assert "privateKey" in home.secret_inputs
 
 
-def test_an_unknown_iam_need_is_refused():
+def test_an_unknown_iam_permission_is_refused():
     with pytest.raises(KitError, match="'gpus' is no need"):
         iam(needs=["gpus"])
 

@@ -22,7 +22,7 @@ NAMES = ("no-node-for-pods", "planned-maintenance", "unhealthy-machine")
 Render = Callable[..., Rendered]
 
 
-def test_each_alarm_is_on_the_compartments_metrics_and_tells_one_topic(rendered: Render):
+def test_each_oci_alarm_watches_the_compartments_metrics_and_notifies_one_topic(rendered: Render):
     made = rendered(cluster_layer(ociMonitoring=TO_BOTH))
     alarms = {alarm.name: alarm.inputs for alarm in made.of_type(ALARM)}
     assert sorted(alarms) == [f"oci-monitoring-{name}" for name in NAMES]
@@ -33,7 +33,7 @@ def test_each_alarm_is_on_the_compartments_metrics_and_tells_one_topic(rendered:
         assert alarm["isEnabled"] is True
 
 
-def test_an_alarm_of_the_cluster_names_its_ocid(rendered: Render):
+def test_an_oci_alarm_on_the_cluster_selects_it_by_its_ocid(rendered: Render):
     made = rendered(cluster_layer(ociMonitoring=TO_BOTH))
     (alarm,) = [item.inputs for item in made.of_type(ALARM) if item.name.endswith("no-node-for-pods")]
     assert alarm["namespace"] == "oci_oke"
@@ -41,20 +41,20 @@ def test_an_alarm_of_the_cluster_names_its_ocid(rendered: Render):
     assert "$" not in alarm["query"]
 
 
-def test_every_recipient_has_a_subscription(rendered: Render):
+def test_every_recipient_of_oci_alarms_has_a_subscription(rendered: Render):
     made = rendered(cluster_layer(ociMonitoring=TO_BOTH)).of_type(SUBSCRIPTION)
     assert {item.inputs["endpoint"] for item in made} == set(TO_BOTH["alarms"]["recipients"])
     assert {item.inputs["protocol"] for item in made} == {"EMAIL"}
 
 
-def test_an_existing_topic_is_told_and_none_is_made(rendered: Render):
+def test_oci_alarms_notify_an_existing_topic_instead_of_a_created_one(rendered: Render):
     topic = ocid("onstopic")
     made = rendered(cluster_layer(ociMonitoring={"alarms": {"topicId": topic}}))
     assert not [*made.of_type(TOPIC), *made.of_type(SUBSCRIPTION)]
     assert {tuple(alarm.inputs["destinations"]) for alarm in made.of_type(ALARM)} == {(topic,)}
 
 
-def test_the_control_planes_log_is_kept_as_long_as_asked(rendered: Render):
+def test_the_control_planes_log_has_the_configured_retention(rendered: Render):
     made = rendered(cluster_layer(ociMonitoring={"logs": {"retentionDays": 60}}))
     (log,) = made.of_type(LOG)
     assert len(made.of_type(GROUP)) == 1
@@ -65,7 +65,7 @@ def test_the_control_planes_log_is_kept_as_long_as_asked(rendered: Render):
 
 
 @pytest.mark.parametrize("style", ["classic", "identity-domain"])
-def test_pods_output_is_read_by_the_agents_of_the_group_that_may_send_it(rendered: Render, style: str):
+def test_pod_logs_are_collected_by_oci_agents_of_the_nodes_dynamic_group(rendered: Render, style: str):
     iam = {"homeRegion": "us-ashburn-1", "style": style}
     logs = {"controlPlane": False, "pods": True}
     made = rendered(cluster_layer(cluster={"iam": iam}, ociMonitoring={"logs": logs}))
@@ -79,7 +79,7 @@ def test_pods_output_is_read_by_the_agents_of_the_group_that_may_send_it(rendere
 
 
 @pytest.mark.parametrize(("pods", "state"), [(True, "ENABLED"), (False, "DISABLED")])
-def test_self_managed_nodes_have_the_plug_in_that_sends_logs_where_it_is_used(
+def test_self_managed_nodes_enable_ocis_log_agent_if_pod_logs_are_collected(
     rendered: Render, *, pods: bool, state: str
 ):
     made = rendered(cluster_layer(pool={"launch": "cluster-network"}, ociMonitoring={"logs": {"pods": pods}}))
@@ -88,6 +88,6 @@ def test_self_managed_nodes_have_the_plug_in_that_sends_logs_where_it_is_used(
     assert {item["name"]: item["desiredState"] for item in plugins}["Custom Logs Monitoring"] == state
 
 
-def test_a_stack_without_the_section_has_none_of_it(rendered: Render):
+def test_a_stack_without_oci_monitoring_declares_no_alarm_topic_or_log(rendered: Render):
     made = rendered(cluster_layer())
     assert not [item for type_ in (ALARM, TOPIC, SUBSCRIPTION, LOG, GROUP, AGENT) for item in made.of_type(type_)]

@@ -131,7 +131,7 @@ def rdma() -> Rendered:
     return rendered(program)
 
 
-def test_the_rdma_network_declares_operators_policy_and_attachment(rdma):
+def test_the_rdma_network_declares_the_network_operators_custom_resources(rdma):
     kinds = sorted(manifest["kind"] for manifest in rdma.manifests())
     assert kinds == ["IPPool", "SriovNetwork", "SriovNetworkNodePolicy", "SriovNetworkPoolConfig"]
     namespaces = {manifest["metadata"]["namespace"] for manifest in rdma.manifests()}

@@ -77,7 +77,7 @@ def test_the_stack_of_the_llm_d_guide_has_the_guides_router_config(guide):
     assert "--ha-enable-leader-election" not in picker(guide)["args"]
 
 
-def test_a_value_in_the_stack_file_replaces_the_guides(varied):
+def test_a_picker_parameter_in_the_stack_file_replaces_the_llm_d_guides(varied):
     router = {"profile": "prefix-affinity", "peakPrefillTokensPerS": 20000}
     plugins = yaml.safe_load(picker_config(varied(router=router))[1])["plugins"]
     parameters = {plugin["type"]: plugin.get("parameters") for plugin in plugins}

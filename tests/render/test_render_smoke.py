@@ -62,7 +62,7 @@ def test_a_changed_deployment_or_question_set_reruns_the_smoke_job(varied, chang
     assert template(varied(**changes)) != template(varied(stack={"smoke": {}}))
 
 
-def test_the_evaluation_of_one_override_is_not_accepted_for_another(varied):
+def test_a_changed_quick_reduce_level_is_evaluated_again(varied):
     plain, *overridden = (
         varied(topology="2p-tp2-2d-tp2", stack={"override": {"quickReduce": level}})
         for level in ("NONE", "INT4", "INT6")

@@ -88,7 +88,7 @@ def test_servers_with_and_without_drafts_do_not_exchange_kv_cache(rendered):
     assert not without & beside
 
 
-def test_the_accepted_share_in_the_stack_file_changes_no_object(rendered):
+def test_the_assumed_share_of_accepted_draft_tokens_changes_no_deployment(rendered):
     def servers(**asked: Any) -> list[Any]:
         entry = model("agg-tp8-1r", model="deepseek-r1", engine={"speculation": asked})
         return [item for item in rendered(stack(entry)).manifests() if item["kind"] == "Deployment"]

@@ -3,7 +3,7 @@
 from llmd_base.documents import leaves
 
 
-def test_leaves_are_all_that_is_no_object_and_no_list():
+def test_leaves_of_a_document_are_listed_with_their_paths():
     document = {"a": {"b": [1, {"c": None}], "d": []}, "e": "f", 5: 0.5, "g": {}}
     assert list(leaves(document)) == [("a.b[0]", 1), ("a.b[1].c", None), ("e", "f"), ("5", 0.5)]
 

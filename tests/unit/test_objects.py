@@ -39,7 +39,7 @@ REQUIRED = {
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=" ".join)
-def test_an_object_equals_the_resource_of_pulumis_class_for_its_kind(kind):
+def test_a_declared_kubernetes_object_equals_pulumis_resource_class_for_its_kind(kind):
     fields = {"metadata": {"name": "one", "labels": {"a": "b"}}, **REQUIRED.get(kind[1], {})}
     manifest = {"apiVersion": kind[0], "kind": kind[1], **fields}
     (ours,) = declared(lambda: KubernetesObject("one", manifest, pulumi.ResourceOptions())).resources
@@ -48,7 +48,7 @@ def test_an_object_equals_the_resource_of_pulumis_class_for_its_kind(kind):
     assert ours == theirs
 
 
-def test_a_helm_release_equals_the_resource_of_pulumis_class():
+def test_a_declared_helm_release_equals_pulumis_resource_class():
     fields = {"name": "one", "namespace": "there", "chart": "c", "version": "1.0.0", "timeout": 60, "values": {"a": 1}}
     release = {**fields, "repositoryOpts": {"repo": "https://charts.example.com"}}
     (ours,) = declared(lambda: HelmRelease("one", release, pulumi.ResourceOptions())).resources
@@ -57,7 +57,7 @@ def test_a_helm_release_equals_the_resource_of_pulumis_class():
     assert ours == theirs
 
 
-def test_state_of_an_object_is_that_of_the_cluster():
+def test_a_kubernetes_object_is_declared_without_its_status():
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "one"}, "status": {"phase": "Active"}}
     matches = declared(lambda: KubernetesObject("one", manifest, pulumi.ResourceOptions()))
     assert "status" not in matches.kubernetes("Namespace", "one")

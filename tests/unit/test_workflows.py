@@ -88,7 +88,7 @@ def test_images_are_scanned_verified_and_compared_with_registries_each_night():
     assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
 
 
-def test_what_moved_upstream_is_looked_for_each_night():
+def test_the_nightly_workflow_looks_for_upstream_changes():
     job = jobs()["audit", "upstream"]
     assert "scripts/pipeline upstream --summary summary.md" in [step.get("run") for step in job["steps"]]
     assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
@@ -173,7 +173,7 @@ def test_deployable_stacks_are_a_list_of_those_with_a_file():
     assert f"\n  {'|'.join(asked['options'])})" in step["run"]
 
 
-def test_unlisted_names_become_no_environment_lock_or_stack():
+def test_the_deploy_workflow_uses_only_validated_stack_names():
     deploy = workflow("deploy")["jobs"]["deploy"]
     chosen = "${{ needs.choose.outputs.stack }}"
     assert deploy["needs"] == ["choose", "limit"]
@@ -255,7 +255,7 @@ def test_stages_of_a_merge_follow_each_other_in_environments_and_locks_of_their_
             assert job["if"] == stack.strip("${} ")
 
 
-def test_a_stage_has_the_history_that_the_way_back_needs():
+def test_a_promotion_stage_checks_out_the_history_that_a_rollback_needs():
     checkout, *steps = workflow("promote")["jobs"]["stage-1"]["steps"]
     assert checkout["with"]["fetch-depth"] == 0
     names = [step["name"] for step in steps if "name" in step]
@@ -270,7 +270,7 @@ def test_forks_get_no_secrets_and_no_comment():
         assert (own in job.get("if", "")) == needs_own, name
 
 
-def test_the_comment_is_written_by_code_of_the_base_and_posted_without_any():
+def test_a_preview_comment_is_written_by_the_base_branchs_code_not_the_pull_requests():
     checkout, *_ = workflow("preview")["jobs"]["comment"]["steps"]
     assert checkout["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
     assert all("uses" not in step for step in workflow("preview")["jobs"]["post"]["steps"])
@@ -293,7 +293,7 @@ def test_a_preview_reads_no_state_that_it_could_decrypt():
     assert "--states states" in step["run"]
 
 
-def test_the_states_for_previews_are_of_main_and_without_secrets():
+def test_previews_use_stack_states_published_by_main_without_secrets():
     for name, job in (("deploy", "deploy"), ("drift", "drift")):
         steps = workflow(name)["jobs"][job]["steps"]
         (written,) = [step for step in steps if "pipeline state" in step.get("run", "")]
@@ -320,14 +320,14 @@ def test_jobs_that_sign_in_pass_complete_backend_and_identity_settings():
     assert found == needs.keys()
 
 
-def test_the_post_edits_the_comment_that_is_there():
+def test_posting_a_preview_edits_the_existing_pull_request_comment():
     (step,) = workflow("preview")["jobs"]["post"]["steps"]
     assert "--method PATCH" in step["run"]
     assert "github-actions[bot]" in step["run"]
     assert f"marker='{MARK}'" in step["run"]
 
 
-def test_a_release_takes_two_equal_builds_and_no_code_of_the_repository_publishes_it():
+def test_a_release_takes_two_equal_builds_and_is_published_without_repository_code():
     build, publish = (workflow("release")["jobs"][name] for name in ("build", "publish"))
     assert of_trigger("release") == {"push": {"tags": ["v[0-9]*"]}}
     assert len(build["strategy"]["matrix"]["runner"]) == 2

@@ -52,7 +52,7 @@ def test_requests_by_an_adapters_name_are_answered_by_that_adapter(seen: dict[st
     assert seen["again"]["sql"] == seen["answers"]["sql"]["text"]
 
 
-def test_the_command_of_the_page_is_answered_by_the_adapter_that_it_names(seen: dict[str, Any]) -> None:
+def test_the_documented_curl_command_is_answered_by_the_adapter_that_it_names(seen: dict[str, Any]) -> None:
     assert seen["typed"]["model"] in {"sql", f"sql-{'a' * 12}"}
     assert seen["typed"]["choices"]
 

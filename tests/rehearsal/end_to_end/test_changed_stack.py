@@ -111,7 +111,7 @@ def repository(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     made.project.command("rehearse", "down")
 
 
-def test_a_pull_requests_comment_has_its_update_rehearsed_from_the_base(repository: Repository) -> None:
+def test_a_pull_request_comment_reports_the_rehearsed_update_from_its_base_commit(repository: Repository) -> None:
     runner, base = repository.runner, repository.git("rev-parse", "HEAD")
     repository.git("switch", "--quiet", "--create", "feature")
     head = repository.commit("another topology", models=[model(topology="1p-tp1-2d-tp2")])
@@ -134,7 +134,7 @@ def test_a_pull_requests_comment_has_its_update_rehearsed_from_the_base(reposito
     assert repository.git("status", "--porcelain") == ""
 
 
-def test_a_merge_that_fails_goes_back_in_the_rehearsal_and_a_refused_one_does_not(repository: Repository) -> None:
+def test_a_merge_whose_deployment_fails_is_rolled_back_and_a_refused_one_is_not(repository: Repository) -> None:
     first = repository.git("rev-parse", "HEAD")
     assert f"### `{STACK}`: deployed" in repository.promote()
     deployed = repository.deployed
@@ -154,7 +154,7 @@ def test_a_merge_that_fails_goes_back_in_the_rehearsal_and_a_refused_one_does_no
     assert repository.git("worktree", "list").count("\n") == 0
 
 
-def test_a_merge_that_breaches_a_gate_goes_back_in_the_rehearsal(repository: Repository) -> None:
+def test_a_merge_whose_figures_breach_a_gate_is_rolled_back_in_the_rehearsal(repository: Repository) -> None:
     first = repository.git("rev-parse", "HEAD")
     assert f"### `{STACK}`: deployed" in repository.promote()
     deployed = repository.deployed

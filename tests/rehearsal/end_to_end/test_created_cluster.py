@@ -176,7 +176,7 @@ def test_a_destroyed_stack_can_be_created_again(life: Life) -> None:
     assert life.again.document["update"]["changes"].keys() == {"create"}
 
 
-def test_kubernetes_is_upgraded_part_by_part_and_continues_after_a_failed_upgrade(life: Life, project: Project) -> None:
+def test_kubernetes_upgrades_go_pool_by_pool_and_continue_after_a_failed_pool(life: Life, project: Project) -> None:
     assert life.again.status == 0
     project.write(STACK, **{**LAYER, "cluster": {**CLUSTER, "kubernetesVersion": "v1.35.2"}})
     failed = _rehearse(project, "--no-benchmark", "--fault", "NodePool/mi300x*:internal-error")

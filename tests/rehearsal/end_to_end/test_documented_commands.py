@@ -91,6 +91,6 @@ def inside(project: Project, text: str) -> Ended:
 
 
 @pytest.mark.parametrize("text", sorted({command.text for command in COMMANDS}))
-def test_a_command_runs_in_a_rehearsed_stack(rehearsed: Project, text: str) -> None:
+def test_a_documented_command_runs_in_a_rehearsed_stack(rehearsed: Project, text: str) -> None:
     ended = inside(rehearsed, text)
     assert ended.status == 0 or (ended.status in ENDED_BY_US and ENDLESS.search(text)), ended.output + ended.errors

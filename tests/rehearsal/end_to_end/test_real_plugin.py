@@ -72,7 +72,7 @@ def shaped_like_a_plugin(path: Path) -> Path:
     return path
 
 
-def test_the_real_plug_in_creates_the_stack_and_a_second_update_changes_nothing(life: Life) -> None:
+def test_pulumis_kubernetes_plug_in_creates_a_stack_and_a_second_update_changes_none(life: Life) -> None:
     assert life.made.status == 0, life.made.errors
     assert life.made.document["update"]["changes"]["create"] > 20
     assert life.left_alone.status == 0, life.left_alone.errors
@@ -80,7 +80,7 @@ def test_the_real_plug_in_creates_the_stack_and_a_second_update_changes_nothing(
     assert set(life.refreshed["changes"]) == {"same"}
 
 
-def test_the_engine_attaches_to_ocis_stand_in_and_starts_the_kubernetes_one_itself(life: Life) -> None:
+def test_pulumi_attaches_to_the_oci_stand_in_and_starts_the_kubernetes_plug_in(life: Life) -> None:
     assert life.made.document["update"]["plugins"].keys() == {"oci"}
     started = life.path.parent / "started"
     assert not started.exists() or len(started.read_text().splitlines()) >= 3

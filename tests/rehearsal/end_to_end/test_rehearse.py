@@ -161,7 +161,7 @@ def test_a_manual_scale_of_a_deployment_is_reported_and_reverted(life: Life) -> 
     assert update["changes"]["update"] == 1
 
 
-def test_the_rehearsal_says_that_its_kubernetes_plug_in_is_the_stand_in(life: Life) -> None:
+def test_a_rehearsal_reports_that_its_kubernetes_plug_in_is_simulated(life: Life) -> None:
     assert life.left_alone.document["kubernetes_plugin"]["real"] is False
     assert SIMULATED_PLUGIN in life.left_alone.document["simulated"]
     assert life.left_alone.document["update"]["plugins"].keys() == {"kubernetes", "oci"}

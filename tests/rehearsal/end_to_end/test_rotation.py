@@ -75,7 +75,7 @@ def test_no_request_fails_while_key_and_certificate_are_rotated(rotated: Rotatio
     assert rotated.cost["longest_gap_s"] < MOST_GAP_S
 
 
-def test_no_object_is_replaced_and_no_pod_restarts(rotated: Rotation):
+def test_rotating_a_key_and_a_certificate_replaces_no_object_and_restarts_no_pod(rotated: Rotation):
     for update in (rotated.overlap, rotated.end):
         assert set(update.document["update"]["changes"]) <= {"same", "read", "update"}
         assert update.document["update"]["changes"]["update"] <= 4  # two Secrets, the component and the stack

@@ -43,7 +43,7 @@ def test_no_request_fails_while_a_credential_is_rotated(cost: dict[str, Any], cr
 
 
 @pytest.mark.parametrize("credential", ["keys", "key_set"])
-def test_old_and_new_are_valid_at_the_same_time(cost: dict[str, Any], credential: str):
+def test_during_a_rotation_the_old_and_the_new_credential_are_both_valid(cost: dict[str, Any], credential: str):
     assert cost[credential]["both"]
 
 

@@ -455,7 +455,7 @@ ASKED = "until [ $(wc -l < {log}) -ge {times} ]; do sleep 0.1; done"
 STANDSTILL_S = 8
 
 
-def test_an_agent_that_was_paused_longer_than_a_probes_timeout_restarts_nothing(
+def test_a_node_agent_paused_beyond_a_probes_timeout_restarts_no_container(
     pod_cluster: PodCluster,
 ) -> None:
     """Each failed question would end its container; SIGSTOP and SIGCONT are the standstill."""

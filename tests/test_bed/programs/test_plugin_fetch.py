@@ -69,7 +69,7 @@ def plugin_archive() -> bytes:
     return buffer.getvalue()
 
 
-def test_the_engine_installs_the_plug_in_into_the_folder_where_it_looks_for_it(
+def test_pulumi_installs_the_kubernetes_plug_in_where_it_looks_for_it(
     server: Server, pulumi: LocalProgram, tmp_path: Path
 ):
     listener = Listener()
@@ -80,19 +80,19 @@ def test_the_engine_installs_the_plug_in_into_the_folder_where_it_looks_for_it(
     assert listener.steps == [f"fetching Pulumi's Kubernetes plug-in v{VERSION}"]
 
 
-def test_a_server_without_the_plug_in_is_queried_once_a_day_without_the_engine(server: Server, pulumi: LocalProgram):
+def test_a_server_without_the_kubernetes_plug_in_is_queried_once_a_day(server: Server, pulumi: LocalProgram):
     listener = Listener()
     assert [fetch(VERSION, pulumi, listener) for _ in range(2)] == [None, None]
     assert (len(server.asked), listener.steps) == (1, [])
 
 
-def test_a_download_that_is_no_plug_in_is_not_installed(server: Server, pulumi: LocalProgram):
+def test_a_download_that_is_no_pulumi_plug_in_is_not_installed(server: Server, pulumi: LocalProgram):
     server.files[f"/{EXECUTABLE}-v{VERSION}-linux-{architecture()}.tar.gz"] = b"<html>"
     assert fetch(VERSION, pulumi, Listener()) is None
     assert installed(VERSION) is None
 
 
-def test_the_plug_in_is_not_fetched_if_downloads_are_disabled(
+def test_the_kubernetes_plug_in_is_not_fetched_if_downloads_are_disabled(
     server: Server, pulumi: LocalProgram, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(MIRROR, "none")

@@ -71,7 +71,7 @@ def look(project: Path, expected: int) -> dict[str, object]:
     return json.loads(ended.stdout)
 
 
-def test_a_night_tells_a_moved_tag_a_changed_recipe_and_a_newer_release(
+def test_the_nightly_check_reports_moved_tags_changed_recipes_and_newer_releases(
     project: Path, recipes: Path, registry: RegistryProgram
 ):
     kept = registry.push_index("own/kept", "v1", AMD64)
@@ -89,7 +89,7 @@ def test_a_night_tells_a_moved_tag_a_changed_recipe_and_a_newer_release(
     assert news["unanswered"] == {}
 
 
-def test_a_night_without_an_answer_ends_with_its_own_exit_code(project: Path, registry: RegistryProgram):
+def test_a_nightly_check_that_a_registry_refuses_exits_with_3(project: Path, registry: RegistryProgram):
     registry.private.add("own/private")
     write_lock(project, registry, private=registry.push("own/private", "v1", 10))
     (why,) = look(project, expected=3)["unanswered"].values()  # type: ignore[attr-defined]

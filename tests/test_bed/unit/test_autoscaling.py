@@ -75,7 +75,7 @@ async def rehearsed(time: ScalingTime = USUAL, **parts: str) -> dict[str, Any]:
     return await known(rehearsed_spec(spec(**parts), time))
 
 
-async def test_only_the_durations_of_a_scaledobject_are_divided_by_the_speed() -> None:
+async def test_a_scaling_speed_divides_only_the_durations_of_a_scaledobject() -> None:
     done = await rehearsed()
     assert (done["pollingInterval"], done["minReplicaCount"]) == (1, 2)
     up = done["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleUp"]
@@ -83,7 +83,7 @@ async def test_only_the_durations_of_a_scaledobject_are_divided_by_the_speed() -
     assert done["triggers"][0]["metadata"] == spec()["triggers"][0]["metadata"]
 
 
-async def test_at_speed_one_a_scaledobject_is_unchanged() -> None:
+async def test_with_a_scaling_speed_of_one_a_scaledobject_is_unchanged() -> None:
     assert await rehearsed(ScalingTime(1), query="sum(rate(x[2m]))") == spec("sum(rate(x[2m]))")
 
 
@@ -96,7 +96,9 @@ async def test_at_speed_one_a_scaledobject_is_unchanged() -> None:
         (ScalingTime(15, 4), "sum(running)", "sum(running)"),
     ],
 )
-def test_queries_cover_as_many_scrapes_and_count_in_model_time(time: ScalingTime, query: str, expected: str) -> None:
+def test_rehearsed_scaling_queries_have_shorter_windows_and_rates_of_real_hardware(
+    time: ScalingTime, query: str, expected: str
+) -> None:
     assert time.query(query) == expected
 
 

@@ -201,7 +201,7 @@ def test_stacks_without_autoscaling_keep_the_names_of_their_objects(scaled):
     assert planned().config_hash != scaled.config_hash
 
 
-def test_only_models_whose_latencies_are_bounds_are_named():
+def test_a_rehearsal_names_only_models_whose_latencies_are_bounds():
     llama = model("agg-tp2-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
     words = " ".join(simulated(plan(model("agg-tp1-1r"), llama), STAND_IN))
     assert "times of RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic (bounds" in words

@@ -43,7 +43,7 @@ def test_a_preview_uses_a_copy_of_the_project_with_the_encryption_salt_of_the_st
     assert deployed.read_text() == before
 
 
-def test_the_copy_keeps_the_plain_config_of_the_projects_own_program(project: Path, tmp_path: Path):
+def test_a_rehearsals_project_copy_keeps_plain_config_values_of_the_projects_program(project: Path, tmp_path: Path):
     own = {"mine:replicas": "2", "mine:token": {"secure": "v1:x"}, "oci:region": "us-ashburn-1"}
     stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": {"release": "r"}, **own}}))
     copy = copy_project(project, "s", tmp_path / "state", "r").folder
@@ -52,7 +52,7 @@ def test_the_copy_keeps_the_plain_config_of_the_projects_own_program(project: Pa
     assert not {"mine:token", "oci:region", "llmd-oke:rehearsedRouter"} & config.keys()
 
 
-def test_the_copy_has_what_the_stack_and_its_base_say_together(project: Path, tmp_path: Path):
+def test_a_rehearsals_project_copy_merges_the_stack_file_with_its_base_file(project: Path, tmp_path: Path):
     stack_file(project, "s").write_text("config: {llmd-oke:stack: {base: shared.yaml, namespace: dev}}")
     (project / "stacks" / "shared.yaml").write_text("release: llm-d-0.6.0\nnamespace: shared\n")
     copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0").folder

@@ -39,11 +39,11 @@ def _press() -> int:
     raise KeyboardInterrupt
 
 
-def test_an_interruptible_command_exits_with_ctrl_cs_code(tmp_path: Path):
+def test_a_rehearsed_command_that_ctrl_c_may_end_exits_with_130(tmp_path: Path):
     assert rehearsal.run_command(tmp_path, "s", ["sleep", "1000"], interruptible=True) == 130
 
 
-def test_ctrl_c_ends_the_operation_of_any_other_command(tmp_path: Path):
+def test_ctrl_c_in_a_command_of_a_rehearsal_interrupts_the_whole_operation(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         rehearsal.run_command(tmp_path, "s", ["sleep", "1000"])
 

@@ -89,7 +89,7 @@ def test_the_prefill_server_holds_no_blocks_after_the_transfer(seen):
     assert seen["streamed"]["prefill"]["vllm:kv_cache_usage_perc"] == 0.0
 
 
-def test_the_first_transfer_pays_the_handshake_in_model_time(seen):
+def test_the_first_kv_transfer_takes_five_simulated_seconds_longer_for_the_handshake(seen):
     """5 s of model time, on the wall as in the metrics; the second request is far quicker."""
     first, second = seen["streamed"], seen["chat"]
     assert 5.0 <= first["decode"]["vllm:time_to_first_token_seconds_sum"] < 8.0

@@ -96,7 +96,7 @@ def test_the_pre_warm_job_fills_the_cache_and_the_pods_check_needs_no_network(se
     assert seen["looked"][1] == {"code": 0, "said": said}
 
 
-def test_job_and_pod_correct_the_cache_folders_owner_first(seen: dict[str, Any]):
+def test_the_pre_warm_job_and_the_server_pod_correct_the_cache_folders_owner_first(seen: dict[str, Any]):
     for owner, _ in (seen["filled"], seen["looked"]):
         assert owner["code"] == 0
         assert owner["said"].startswith("/model-cache")
@@ -107,7 +107,7 @@ def test_the_server_pod_has_only_a_loopback_network(seen: dict[str, Any]):
     assert [line.split()[0] for line in seen["links"].splitlines()] == ["lo"]
 
 
-def test_vllm_loads_what_the_job_downloaded_and_answers_a_chat(seen: dict[str, Any]):
+def test_vllm_loads_what_the_pre_warm_job_downloaded_and_answers_a_chat(seen: dict[str, Any]):
     assert seen["whole"]["state"] == "running", seen["whole"]["log"]
     assert "/model-cache/hub/models--openai--gpt-oss-120b/snapshots/" in seen["whole"]["log"]
     assert seen["chat"]["model"] == "openai/gpt-oss-120b"

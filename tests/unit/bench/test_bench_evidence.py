@@ -44,7 +44,7 @@ def started() -> Snapshot:
     return Snapshot(tuple(read(role, "other 1\n") for role in ("router", "prefill", "decode")))
 
 
-def test_the_share_is_one_if_all_prompts_were_prefilled_remotely():
+def test_the_share_of_remote_prefills_is_one_if_all_prompts_were_prefilled_remotely():
     proof = prove(router(10), prefill(10_000), decode(10_000))
     assert (proof.share, proof.by_epp, proof.by_prefill, proof.by_decode) == (1, 1, 1, 1)
     assert (proof.proven, proof.consistent, proof.fallback_requests, proof.notes) == (True, True, 0, ())
@@ -197,7 +197,7 @@ def test_failed_prefills_are_unknown_if_a_server_was_added_meanwhile():
     assert prove_remote_prefill(replace(started(), servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None
 
 
-def test_the_share_of_accepted_draft_tokens_is_remarked():
+def test_a_note_states_the_share_of_draft_tokens_that_decode_servers_accepted():
     def counted(drafted: int, accepted: int) -> Snapshot:
         names = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
         text = "".join(f"{name} {value}\n" for name, value in zip(names, (drafted, accepted), strict=True))

@@ -50,12 +50,12 @@ def test_invalid_lengths_are_refused_with_examples(text):
 @pytest.mark.parametrize(
     ("text", "trim"), [("none", Trim()), ("busy", Trim(busy=True)), ("0.2", Trim(head_share=0.2, tail_share=0.2))]
 )
-def test_each_notation_of_a_trim_is_parsed(text, trim):
+def test_each_notation_for_trimming_a_measurement_is_parsed(text, trim):
     assert read_trim(text) == trim
 
 
 @pytest.mark.parametrize("text", ["0.5", "most", ""])
-def test_an_invalid_trim_is_refused_with_examples(text):
+def test_an_invalid_notation_for_trimming_a_measurement_is_refused_with_examples(text):
     with pytest.raises(KitError, match=r"none, busy, or a share"):
         read_trim(text)
 

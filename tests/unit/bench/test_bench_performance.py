@@ -106,7 +106,7 @@ def test_a_run_without_answers_has_no_latencies():
     assert (performance.output_tokens_per_s, performance.tpsu_decode) == (0, None)
 
 
-def test_model_time_is_wall_time_divided_by_the_scale():
+def test_simulated_time_is_wall_time_divided_by_the_time_scale():
     record = request(started_s=2.0).in_model_time(0.5)
     assert (record.started_s, record.ttft_s, record.latency_s) == (4.0, 1.0, pytest.approx(2.0))
     performance = summarize([record], planned=1, gpus=1, concurrency=1)

@@ -82,7 +82,7 @@ def test_request_times_of_a_pod_that_started_later_are_shifted():
     assert merged.records[1].slip_s == 0
 
 
-def test_a_remark_names_pods_that_started_at_different_times():
+def test_a_note_reports_by_how_much_the_starts_of_load_pods_differed():
     late = stage(record(1), began=BEGAN + timedelta(seconds=2))
     assert list(notes([travelled(stage(record(0))), travelled(late)])) == [
         "pods began stage 1 within 2.0 s of each other"

@@ -191,7 +191,7 @@ def test_requests_in_flight_are_averaged_over_the_window():
     assert MeasuredWindow(0.0, 4.0).in_flight([request(0, 0.0, 2.0), request(1, 1.0, 1.0), request(2, 3.0, 9.0)]) == 1.0
 
 
-def test_a_trim_of_everything_leaves_an_empty_window():
+def test_trimming_a_whole_measurement_leaves_an_empty_window():
     window = window_of(EVEN, ConstantRate(1), Trim(warmup_s=100))
     assert window.duration_s == 0.0
     assert window_of([], ConstantRate(1), Trim()).rule == "no requests"

@@ -64,7 +64,7 @@ async def test_failed_requests_fail_the_benchmark_without_ending_it(deployment):
     assert result.verdict.failed[0].evidence == "2 x status: HTTP 503: no healthy upstream"
 
 
-async def test_results_are_in_model_time(deployment):
+async def test_a_smoke_benchmarks_times_are_divided_by_the_time_scale(deployment):
     result = await smoke(deployment.plan(time_scale=0.01))
     slowest = max(record.started_s + record.latency_s for record in result.records)
     first = min(record.started_s for record in result.records)
@@ -138,7 +138,7 @@ async def test_a_run_without_answers_fails_whatever_the_limits_are(deployment):
     assert [check.name for check in result.verdict.failed] == ["answers"]
 
 
-async def test_remarks_name_everything_that_limits_the_figures(deployment):
+async def test_a_smoke_benchmarks_notes_name_everything_that_limits_its_figures(deployment):
     deployment.script = lambda number: Answer(status=503) if number == 1 else Answer(events=2, tokens_per_event=3)
     result = await smoke(replace(deployment.plan(), concurrency=4))
     text = "\n".join(result.notes)
@@ -189,12 +189,12 @@ def snapshot(steps: float, late: float) -> Snapshot:
     return Snapshot((Reading(MetricsEndpoint("decode", "decode-0", "http://decode-0/metrics"), series),))
 
 
-def test_a_machine_too_slow_for_the_simulation_is_remarked() -> None:
+def test_a_note_reports_a_machine_too_slow_for_the_simulation() -> None:
     (remark,) = about_simulation(snapshot(100, 0), snapshot(1100, 250))
     assert "25% of its steps were late" in remark
 
 
-def test_a_few_late_simulation_steps_are_not_remarked() -> None:
+def test_a_few_late_simulation_steps_cause_no_note() -> None:
     assert list(about_simulation(snapshot(100, 0), snapshot(1100, 5))) == []
 
 

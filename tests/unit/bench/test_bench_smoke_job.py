@@ -56,7 +56,7 @@ async def test_a_benchmark_result_is_unchanged_by_packing(result):
     }
 
 
-async def test_a_report_of_an_unpacked_result_equals_the_originals(result):
+async def test_packing_and_unpacking_a_benchmark_result_does_not_change_its_report(result):
     arrived = unpack(pack(REQUEST, HOW, result).result)
     assert build_report(arrived).results.request_performance == build_report(result).results.request_performance
 

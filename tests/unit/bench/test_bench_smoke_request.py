@@ -100,7 +100,7 @@ def check(thresholds: SmokeLimits, performance=GOOD, proof=None):
     return only
 
 
-def test_without_limits_nothing_is_judged():
+def test_a_benchmark_without_limits_has_no_checks():
     assert judge(NO_LIMITS, GOOD, None).checks == ()
 
 

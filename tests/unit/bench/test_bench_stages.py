@@ -85,7 +85,7 @@ async def test_a_trace_gives_times_and_lengths_of_requests(deployment):
     assert [record.due_s for record in result.records] == pytest.approx([0, 0.05])
 
 
-async def test_results_are_in_model_time(deployment):
+async def test_a_load_stages_times_are_divided_by_the_time_scale(deployment):
     (result,) = await run(
         deployment, LoadStage(ConstantRate(10), requests=3), conditions=StageConditions(time_scale=0.1)
     )
@@ -349,7 +349,7 @@ async def test_the_time_limit_begins_at_the_start_of_the_load(deployment):
     assert [record.succeeded for record in result.records] == [True]
 
 
-async def test_trimming_is_reported(deployment):
+async def test_a_trimmed_load_stage_reports_what_was_left_out(deployment):
     trim = StageConditions(trim=Trim(head_share=0.2, tail_share=0.2))
     (result,) = await run(deployment, LoadStage(ConstantRate(100), requests=11), conditions=trim)
     assert len(result.counted) < 11

@@ -114,7 +114,7 @@ def test_shape_entries_have_the_published_figures():
 
 
 @by_name
-def test_a_reduction_that_changes_answers_has_a_passed_evaluation(model: catalogue.CatalogueModel):
+def test_a_models_quick_reduce_setting_has_a_passed_accuracy_evaluation(model: catalogue.CatalogueModel):
     if model.quick_reduce is None:
         return
     passed = model.quick_reduce.evaluation
@@ -129,7 +129,7 @@ GPUS = [item for name in catalogue.gpu_names() if (item := catalogue.gpu(name)) 
 by_gpu = pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.product)
 
 
-def test_the_gpus_of_known_results_have_entries():
+def test_gpus_with_published_results_have_catalogue_entries():
     assert {"MI300X", "MI325X", "MI355X", "H100", "H200"} <= set(catalogue.gpu_names())
 
 
@@ -139,14 +139,14 @@ def test_every_gpu_entry_has_the_name_of_its_file(gpu: catalogue.Gpu):
 
 
 @by_gpu
-def test_every_gpu_belongs_to_a_node(gpu: catalogue.Gpu):
+def test_every_gpu_of_the_catalogue_has_a_node_type_with_eight_of_it(gpu: catalogue.Gpu):
     node = catalogue.node_of_gpu(gpu.product)
     assert node is not None
     assert (node.gpu, node.gpus) == (gpu, 8)
 
 
 @by_gpu
-def test_the_nodes_of_a_gpu_are_listed_once(gpu: catalogue.Gpu):
+def test_a_gpus_node_type_is_listed_either_as_a_shape_or_in_its_own_entry(gpu: catalogue.Gpu):
     shapes = [result for name in catalogue.shape_names() if (result := catalogue.shape(name)) and result.gpu == gpu]
     assert bool(shapes) != (gpu.node is not None)
 
@@ -171,7 +171,7 @@ def test_a_gpus_price_follows_from_its_shape():
     assert node.price_usd_per_gpu_hour == pytest.approx(8.60)
 
 
-def test_an_unknown_gpu_has_no_nodes():
+def test_a_gpu_outside_the_catalogue_has_no_node_type():
     assert catalogue.node_of_gpu("H300") is None
 
 
@@ -218,7 +218,7 @@ def ids(value):
     return value if isinstance(value, str) else value.text[:60]
 
 
-def test_every_iam_need_has_policy_statements():
+def test_every_iam_permission_of_the_catalogue_has_policy_statements():
     assert set(policies().needs) == set(get_args(Need))
     assert all(entry.statements and entry.why for entry in policies().needs.values())
 

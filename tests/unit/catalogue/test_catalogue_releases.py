@@ -191,7 +191,7 @@ def test_every_image_of_a_release_has_a_fixed_version(release: catalogue.Release
 
 
 @by_release
-def test_crds_are_the_four_of_the_release_except_an_unused_one(release: catalogue.Release):
+def test_a_release_has_the_crds_for_pools_model_rewrites_and_objectives(release: catalogue.Release):
     assert [name.rsplit("_", 1)[1] for name in sorted(release.crds.files)] == [
         "inferencepools.yaml",
         "inferencemodelrewrites.yaml",

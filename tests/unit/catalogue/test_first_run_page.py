@@ -37,14 +37,14 @@ STAGES = [
 ]
 
 
-def test_the_page_of_the_first_run_is_what_is_open():
+def test_the_first_run_page_equals_what_is_generated_from_its_data():
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         PAGE.write_text(page())
     assert PAGE.read_text() == page()
 
 
-def test_each_page_that_was_not_run_on_oci_has_its_question():
+def test_each_how_to_not_run_on_oci_yet_has_a_question_on_the_first_run_page():
     relying = {(HOW_TO / question.relies).resolve() for stage in STAGES for question in stage.questions}
     pages = [path for path in HOW_TO.glob("*.md") if "not run on oci yet" in path.read_text().lower() and path != PAGE]
     assert [path.name for path in pages if path.resolve() not in relying] == []

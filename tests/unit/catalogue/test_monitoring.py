@@ -41,7 +41,7 @@ def metric_names(expression: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
-def test_each_metric_of_an_expression_is_in_the_table_or_recorded(name: str) -> None:
+def test_each_metric_in_a_prometheus_expression_is_in_the_catalogue_or_recorded(name: str) -> None:
     of_picker = {NEWEST.decisions, NEWEST.ready_servers}
     known = {metric for program in programs().values() for metric in program.metrics} | RECORDED | of_picker
     used = set(metric_names(EXPRESSIONS[name]))
@@ -49,7 +49,7 @@ def test_each_metric_of_an_expression_is_in_the_table_or_recorded(name: str) -> 
     assert used <= known
 
 
-def test_each_metric_of_the_table_is_used() -> None:
+def test_each_metric_of_the_catalogue_is_used_in_a_prometheus_expression() -> None:
     used = {metric for text in EXPRESSIONS.values() for metric in metric_names(text)}
     unused = {metric for program in programs().values() for metric in program.metrics} - used
     assert unused == set()
@@ -76,7 +76,7 @@ def test_rules_whose_metrics_a_picker_lacks_are_omitted_and_named() -> None:
     assert len(panels) == len(others) - 1
 
 
-def test_each_metrics_source_names_a_tag_or_a_version() -> None:
+def test_the_source_of_each_metric_in_the_catalogue_names_a_tag_or_a_version() -> None:
     without = {
         name
         for name, program in programs().items()
@@ -85,7 +85,7 @@ def test_each_metrics_source_names_a_tag_or_a_version() -> None:
     assert without == set()
 
 
-def test_each_alert_has_a_page_and_each_page_an_alert() -> None:
+def test_each_alert_has_a_documentation_page_and_each_such_page_an_alert() -> None:
     pages = {row.page for row in rules().alerts}
     assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == pages
 

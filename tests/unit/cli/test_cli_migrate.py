@@ -80,21 +80,21 @@ def said(*words: str) -> tuple[int, dict]:
     return ended.exit_code, json.loads(ended.stdout)
 
 
-def test_keys_are_replaced_and_comments_and_order_stay(tmp_path: Path):
+def test_migrate_replaces_deprecated_keys_and_keeps_comments_and_order(tmp_path: Path):
     assert migration(written(tmp_path, BEFORE)).after == AFTER
 
 
-def test_a_migrated_file_stays_as_it_is(tmp_path: Path):
+def test_migrating_a_migrated_stack_file_changes_nothing(tmp_path: Path):
     found = migration(written(tmp_path, AFTER))
     assert (found.after, found.difference, found.replaced) == (AFTER, "", ())
 
 
-def test_line_ends_of_windows_stay(tmp_path: Path):
+def test_migrate_keeps_windows_line_ends(tmp_path: Path):
     found = migration(written(tmp_path, BEFORE.replace("\n", "\r\n")))
     assert found.after == AFTER.replace("\n", "\r\n")
 
 
-def test_nothing_is_written_without_being_asked_for(tmp_path: Path):
+def test_migrate_without_the_write_option_shows_the_difference_and_writes_nothing(tmp_path: Path):
     file = written(tmp_path, BEFORE)
     code, told = said("--file", str(file))
     assert (code, told["written"], file.read_text()) == (0, False, BEFORE)
@@ -107,14 +107,14 @@ def test_nothing_is_written_without_being_asked_for(tmp_path: Path):
     }
 
 
-def test_a_file_is_written_once(tmp_path: Path):
+def test_migrate_with_the_write_option_writes_a_file_only_the_first_time(tmp_path: Path):
     file = written(tmp_path, BEFORE)
     assert said("--file", str(file), "--write")[1]["written"]
     assert file.read_text() == AFTER
     assert not said("--file", str(file), "--write")[1]["written"]
 
 
-def test_what_needs_a_decision_is_told_with_its_line_and_nothing_is_written(tmp_path: Path):
+def test_migrate_reports_keys_that_need_a_decision_by_line_and_writes_nothing(tmp_path: Path):
     text = BEFORE.replace("--foo=1", "--speculative-config={}").replace("- --bar", "- --enable-expert-parallel")
     file = written(tmp_path, text)
     with pytest.raises(InvalidStack) as refused:
@@ -124,7 +124,7 @@ def test_what_needs_a_decision_is_told_with_its_line_and_nothing_is_written(tmp_
     assert (code, told["ok"], len(told["problems"]), file.read_text()) == (1, False, 2, text)
 
 
-def test_keys_inside_anchors_are_left_to_a_person(tmp_path: Path):
+def test_migrate_refuses_deprecated_keys_inside_yaml_anchors(tmp_path: Path):
     text = (
         "config:\n  shared: &shared {given: {systemImageId: x}}\n  llmd-oke:stack:\n    cluster:\n      <<: *shared\n"
     )
@@ -136,21 +136,21 @@ def test_keys_inside_anchors_are_left_to_a_person(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["", "config: {}", "a: [", "config:\n  llmd-oke:stack: {a: 1, a: 2}\n", "\x00"])
-def test_what_is_no_stack_file_is_refused(tmp_path: Path, text: str):
+def test_migrate_refuses_and_keeps_a_file_that_is_no_stack_file(tmp_path: Path, text: str):
     file = written(tmp_path, text)
     with pytest.raises(KitError):
         migration(file)
     assert file.read_bytes().decode() == text
 
 
-def test_numbers_and_texts_are_those_that_pulumi_reads(tmp_path: Path):
+def test_migrate_keeps_the_types_that_pulumi_reads_from_other_values(tmp_path: Path):
     text = BEFORE.replace("other:key: 1", "other:key: yes\n  other:time: 12:30\n  other:octal: 0o17")
     before, after = yaml.safe_load(text), migration(written(tmp_path, text)).after
     assert after.endswith("other:key: yes\n  other:time: 12:30\n  other:octal: 0o17\n")
     assert yaml.safe_load(after)["config"]["other:key"] == before["config"]["other:key"]
 
 
-def test_a_file_that_stacks_build_on_is_migrated_too(tmp_path: Path):
+def test_a_base_file_of_stacks_is_migrated_too(tmp_path: Path):
     shared = tmp_path / "shared.yaml"
     shared.write_text("cluster:\n  mode: create\n  given: {systemImageId: null}  # of the image\n")
     migrated = migration(shared)

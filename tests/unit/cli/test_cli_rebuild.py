@@ -57,21 +57,21 @@ def invoke(*words: str) -> Any:
     return CliRunner().invoke(app, ["rebuild", "--stack", "reference", *words])
 
 
-def test_nothing_is_forgotten_before_the_answer(calls: list[str]):
+def test_rebuild_changes_no_state_before_it_is_confirmed(calls: list[str]):
     ended = invoke()
     assert "gone, made anew: Cluster oke-cluster" in ended.output
     assert "Nobody can be asked" in str(getattr(ended.exception, "message", ""))
     assert "stack import" not in calls
 
 
-def test_a_failed_update_ends_the_rebuild_as_it_ended(calls: list[str]):
+def test_rebuild_exits_like_the_update_that_failed_in_it(calls: list[str]):
     ended = invoke("--yes", "--archive", "before.tar.gz")
     assert ended.exit_code == 1
     assert calls[-2:] == ["stack import", "up"]
     assert Path("before.tar.gz").is_file()
 
 
-def test_the_result_as_json_has_losses_archive_and_the_update(calls: list[str]):
+def test_rebuild_json_has_lost_resources_the_archive_and_the_updates_result(calls: list[str]):
     ended = invoke("--yes", "--archive", "before.tar.gz", "--json")
     assert ended.exit_code == 1
     result = json.loads(ended.stdout)

@@ -38,7 +38,7 @@ def resolved(schema: dict, nodes: list[dict]) -> list[dict]:
 
 
 @pytest.mark.parametrize("entry", deprecated_keys(), ids=lambda entry: f"{entry.key} {entry.argument or ''}")
-def test_a_deprecated_key_has_a_replacement_that_stack_files_have(entry):
+def test_the_replacement_of_a_deprecated_key_is_a_key_of_stack_files(entry):
     schema = stack_file_schema(with_texts=False)
     parent, _, key = entry.key.rpartition(".")
     assert (key in keys_of(schema, parent)) == (entry.argument is not None)
@@ -49,13 +49,13 @@ def test_a_deprecated_key_has_a_replacement_that_stack_files_have(entry):
 
 
 @pytest.mark.parametrize("entry", deprecated_keys(), ids=lambda entry: f"{entry.key} {entry.argument or ''}")
-def test_a_key_that_is_refused_is_not_older_than_its_deprecation(entry):
+def test_a_key_is_deprecated_in_an_earlier_version_than_it_is_removed_in(entry):
     versions = [[int(part) for part in version.split(".")] for version in (entry.since, entry.removed_in)]
     assert versions == sorted(versions)
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 
-def test_a_deprecated_key_counts_as_its_replacement_and_check_tells_of_it():
+def test_a_deprecated_key_has_the_effect_of_its_replacement_and_is_advised():
     written = created_stack(cluster={"lookupResults": None, "given": {"systemImageId": IMAGE}})
     written["cluster"].pop("lookupResults")
     assert validate(written).cluster.lookup_results.system_image_id == IMAGE
@@ -65,11 +65,11 @@ def test_a_deprecated_key_counts_as_its_replacement_and_check_tells_of_it():
     assert "given" in written["cluster"]
 
 
-def test_current_keys_are_told_nothing_of():
+def test_a_stack_file_without_deprecated_keys_gets_no_advice_on_deprecation():
     assert not [item for item in planning.plan_object(created_stack()).advice if "deprecated" in item.text]
 
 
-def test_a_problem_in_a_deprecated_key_has_the_path_that_the_file_has():
+def test_a_problem_in_a_deprecated_key_is_reported_at_the_deprecated_path():
     written = created_stack()
     written["cluster"]["given"] = {"systemImageId": "no OCID"}
     written["cluster"].pop("lookupResults", None)
@@ -95,7 +95,7 @@ def test_a_deprecated_key_beside_its_replacement_is_refused():
         (["--all2all-backend=mori_low_latency"], {"all2AllBackend": "mori_low_latency"}),
     ],
 )
-def test_arguments_that_became_keys_are_replaced_by_them(arguments: list[str], engine: dict):
+def test_vllm_arguments_that_became_keys_are_replaced_by_the_keys(arguments: list[str], engine: dict):
     written = stack(model("agg-tp1-8r", engine={"extraArgs": arguments}))
     replaced, problems = replace_keys(written, deprecated_keys())
     assert (written["models"][0]["engine"], problems) == (engine, [])
@@ -111,7 +111,7 @@ def test_arguments_that_became_keys_are_replaced_by_them(arguments: list[str], e
         (["--speculative-config={}"], "what replaces it is a decision"),
     ],
 )
-def test_arguments_that_no_key_follows_from_are_left_and_told(arguments: list[str], why: str):
+def test_vllm_arguments_that_cannot_become_keys_are_kept_and_reported(arguments: list[str], why: str):
     written = stack(model("agg-tp1-8r", engine={"extraArgs": list(arguments)}))
     replaced, problems = replace_keys(written, deprecated_keys())
     assert (replaced, [problem.why for problem in problems]) == ([], [why])
@@ -119,11 +119,11 @@ def test_arguments_that_no_key_follows_from_are_left_and_told(arguments: list[st
 
 
 @pytest.mark.parametrize("odd", [None, [], "x", {"models": None}, {"models": [None, {"engine": []}]}, {"cluster": []}])
-def test_files_of_other_shapes_are_left_as_they_are(odd: object):
+def test_replacing_deprecated_keys_leaves_malformed_objects_unchanged(odd: object):
     assert replace_keys(odd, deprecated_keys()) == ([], [])
 
 
-def test_the_page_of_versions_has_each_deprecated_key():
+def test_the_versions_page_lists_each_deprecated_key():
     rows = [
         f"| `{entry.key}`{f': `{entry.argument}`' if entry.argument else ''} | {entry.since} | {entry.removed_in} | "
         + (f"`{entry.replacement}` |" if entry.replacement else f"by hand: {entry.by_hand} |")

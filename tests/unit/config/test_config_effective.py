@@ -38,7 +38,7 @@ def refused(project: Path, own: Any, **bases: Any) -> list[Problem]:
     return list(caught.value.problems)
 
 
-def test_objects_are_merged_key_by_key_at_all_depths(project: Path):
+def test_a_stack_file_is_merged_with_its_base_file_key_by_key_at_all_depths(project: Path):
     own = {"base": "shared.yaml", "smoke": {"thresholds": {"maxTtftP95Ms": 900.0}}, "namespace": "dev"}
     write(project, own, shared={**SHARED, "smoke": {"requests": 8, "thresholds": {"maxFailures": 2}}})
     assert config.read(project, "mine") == {
@@ -48,18 +48,18 @@ def test_objects_are_merged_key_by_key_at_all_depths(project: Path):
     }
 
 
-def test_null_takes_a_key_of_the_base_away(project: Path):
+def test_null_in_a_stack_file_removes_a_key_of_its_base_file(project: Path):
     write(project, {"base": "shared.yaml", "rdma": None}, shared={**SHARED, "rdma": "none"})
     assert "rdma" not in config.read(project, "mine")
     assert config.load(project, "mine").rdma == "sriov-vf"
 
 
-def test_a_list_replaces_that_of_the_base(project: Path):
+def test_a_list_in_a_stack_file_replaces_the_list_of_its_base_file(project: Path):
     write(project, {"base": "shared.yaml", "models": [model()]}, shared=SHARED)
     assert config.read(project, "mine")["models"] == [model()]
 
 
-def test_items_of_lists_with_names_are_changed_by_their_names(project: Path):
+def test_an_object_in_a_stack_file_changes_items_of_the_base_files_list_by_name(project: Path):
     changes = {"models": {"chat": {"copies": 2}, "code": None}, "gpuPools": {"mi300x": {"size": 18}}}
     write(project, {"base": "shared.yaml", **changes}, shared=SHARED)
     read = config.read(project, "mine")
@@ -67,12 +67,12 @@ def test_items_of_lists_with_names_are_changed_by_their_names(project: Path):
     assert [pool["size"] for pool in read["gpuPools"]] == [18]
 
 
-def test_a_model_without_a_name_has_that_of_its_catalogue_entry(project: Path):
+def test_a_base_files_model_without_a_name_is_changed_by_its_catalogue_name(project: Path):
     write(project, {"base": "shared.yaml", "models": {"gpt-oss-120b": {"copies": 2}}}, shared=stack())
     assert config.read(project, "mine")["models"] == [model(copies=2)]
 
 
-def test_a_base_may_build_on_another(project: Path):
+def test_a_base_file_may_build_on_another_base_file(project: Path):
     write(
         project,
         {"base": "dev.yaml", "namespace": "mine"},
@@ -102,7 +102,7 @@ def test_a_base_may_build_on_another(project: Path):
         ({"base": "a.yaml", "models": {"chat": {}}}, {"a": {"models": []}}, (None, "models.chat"), "there is none"),
     ],
 )
-def test_what_a_base_cannot_be_is_told_with_file_and_path(
+def test_an_invalid_base_file_is_refused_with_file_and_path(
     project: Path, own: Any, bases: Mapping[str, Any], place: tuple[str | None, str], told: str
 ):
     (problem,) = refused(project, own, **bases)
@@ -110,18 +110,18 @@ def test_what_a_base_cannot_be_is_told_with_file_and_path(
     assert told in problem.why
 
 
-def test_a_base_that_is_there_is_offered_where_another_is_named(project: Path):
+def test_a_missing_base_file_is_refused_with_the_existing_ones(project: Path):
     (problem,) = refused(project, {"base": "shred.yaml"}, shared=SHARED)
     assert (problem.accepted, problem.line) == ("one of shared.yaml", 3)
 
 
-def test_a_base_that_is_no_yaml_is_told_with_its_name(project: Path):
+def test_a_base_file_that_is_no_yaml_is_refused_by_name(project: Path):
     write(project, {"base": "shared.yaml"}, shared="a: [")
     with pytest.raises(KitError, match=r"stacks/shared\.yaml.* is not YAML"):
         planning.plan_stack_file(project, "mine")
 
 
-def test_problems_have_the_file_and_path_where_the_value_stands(project: Path):
+def test_problems_name_the_file_of_the_value_be_it_stack_file_or_base_file(project: Path):
     own = {"base": "shared.yaml", "models": {"code": {"copies": 0}}, "namespace": "A b"}
     broken = copy.deepcopy(SHARED)
     broken["gpuPools"][0]["size"] = 0
@@ -135,21 +135,21 @@ def test_problems_have_the_file_and_path_where_the_value_stands(project: Path):
     ]
 
 
-def test_problems_of_planning_have_them_too(project: Path):
+def test_problems_of_planning_name_the_base_file_and_line_of_the_value(project: Path):
     problems = refused(project, {"base": "shared.yaml", "gpuPools": {"mi300x": {"size": 1}}}, shared=SHARED)
     assert problems
     assert {problem.file for problem in problems} <= {None, "stacks/shared.yaml"}
     assert all(problem.line for problem in problems)
 
 
-def test_a_base_does_not_unfold_nested_aliases(project: Path):
+def test_nested_yaml_aliases_in_a_base_file_are_refused(project: Path):
     layers = "".join(f"l{i}: &l{i} {{{', '.join(f'k{n}: *l{i - 1}' for n in range(9))}}}\n" for i in range(1, 12))
     write(project, {"base": "shared.yaml"}, shared="l0: &l0 {k: 1}\n" + layers)
     with pytest.raises(KitError, match="stands for more than"):
         config.read(project, "mine")
 
 
-def test_the_engines_object_builds_on_the_same_files(project: Path):
+def test_config_that_pulumi_passes_is_merged_with_the_base_file_like_the_stack_file(project: Path):
     write(project, {"base": "shared.yaml", "namespace": "dev"}, shared=SHARED)
     made = config.effective_object({"base": "shared.yaml", "namespace": "dev"}, project)
     assert made.value == config.read(project, "mine")
@@ -189,13 +189,15 @@ def at(value: Any, steps: tuple[str | int, ...]) -> Any:
 
 @LAWS
 @given(own=OBJECTS)
-def test_an_empty_base_changes_nothing(project: Path, own: dict[str, Any]):
+def test_an_empty_base_file_changes_nothing(project: Path, own: dict[str, Any]):
     assert merged(project, own, {}).value == own
 
 
 @LAWS
 @given(own=OBJECTS, base=OBJECTS)
-def test_what_the_stack_says_holds_and_the_rest_is_the_bases(project: Path, own: dict[str, Any], base: dict[str, Any]):
+def test_values_of_a_stack_file_win_over_its_base_file_which_gives_the_rest(
+    project: Path, own: dict[str, Any], base: dict[str, Any]
+):
     value = merged(project, own, base).value
     assert all(at(value, steps) == leaf for steps, leaf in leaves(own) if steps and leaf != {})
     assert {key: value[key] for key in base.keys() - own.keys()} == {key: base[key] for key in base.keys() - own.keys()}
@@ -204,7 +206,9 @@ def test_what_the_stack_says_holds_and_the_rest_is_the_bases(project: Path, own:
 
 @LAWS
 @given(own=OBJECTS, base=OBJECTS)
-def test_the_effective_object_as_the_base_changes_nothing(project: Path, own: dict[str, Any], base: dict[str, Any]):
+def test_a_base_file_equal_to_the_merged_config_gives_the_same_config(
+    project: Path, own: dict[str, Any], base: dict[str, Any]
+):
     value = merged(project, own, base).value
     assert merged(project, own, value).value == value
     assert merged(project, {}, value).value == value
@@ -212,7 +216,9 @@ def test_the_effective_object_as_the_base_changes_nothing(project: Path, own: di
 
 @LAWS
 @given(own=OBJECTS, base=OBJECTS)
-def test_each_value_is_what_its_file_says_at_its_place(project: Path, own: dict[str, Any], base: dict[str, Any]):
+def test_each_merged_value_is_found_in_the_file_that_is_named_as_its_origin(
+    project: Path, own: dict[str, Any], base: dict[str, Any]
+):
     effective = merged(project, own, base)
     files = {source.name: yaml.safe_load((project / source.name).read_text()) for source in effective.sources}
     for steps, leaf in leaves(effective.value):
@@ -232,7 +238,9 @@ STACKS = st.sampled_from(
 
 @settings(LAWS, max_examples=20)
 @given(whole=STACKS, data=st.data())
-def test_a_stack_plans_the_same_however_its_keys_are_divided(project: Path, whole: dict[str, Any], data: st.DataObject):
+def test_a_plan_does_not_depend_on_how_keys_are_split_between_stack_and_base_file(
+    project: Path, whole: dict[str, Any], data: st.DataObject
+):
     """A value stands in the base, in the stack's own file, or in both, where the base then says something else."""
     own: dict[str, Any] = {}
     base: dict[str, Any] = {}

@@ -171,7 +171,7 @@ def test_nested_yaml_aliases_are_not_expanded(project: Path):
     assert time.process_time() - started < 2
 
 
-def test_locate_adds_lines_to_problems_of_planning(project: Path):
+def test_problems_found_by_planning_get_the_line_of_their_key_in_the_stack_file(project: Path):
     write(project, STACK)
     paths = ["models[0].topology", "gpuPools", "models[0].engine.maxNumSeqs", "models[7]", "rdma"]
     located = config.locate([Problem(place, 1, "", "") for place in paths], project, "mine")

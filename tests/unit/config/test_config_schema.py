@@ -104,7 +104,9 @@ BASE = {"base": "shared.yaml"}
         ({"smoke": {"requests": 8}}, False),
     ],
 )
-def test_a_stack_with_a_base_says_only_what_differs(schema: Any, written: Any, good: bool, validator: Any):
+def test_a_stack_file_with_a_base_file_is_valid_with_only_the_differing_keys(
+    schema: Any, written: Any, good: bool, validator: Any
+):
     assert validator(schema).is_valid(stack_files.document(written)) is good
 
 
@@ -112,7 +114,9 @@ def test_a_stack_with_a_base_says_only_what_differs(schema: Any, written: Any, g
 @pytest.mark.parametrize(
     ("written", "good"), [(stack(), True), ({}, True), ({"smoke": {"requests": "8"}}, False), ({"stack": {}}, False)]
 )
-def test_a_file_that_stacks_build_on_is_an_object_of_their_keys(schema: Any, written: Any, good: bool, validator: Any):
+def test_a_base_file_is_valid_by_the_schema_if_it_has_only_keys_of_stack_files(
+    schema: Any, written: Any, good: bool, validator: Any
+):
     assert validator(schema).is_valid(written) is good
 
 

@@ -41,7 +41,7 @@ def test_values_that_only_yaml_1_1_converts_are_texts(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("~", None), ("", None), ("2026-11-02", date(2026, 11, 2))]
 )
-def test_booleans_null_and_dates_are_parsed_as_before(text: str, value: object) -> None:
+def test_booleans_null_and_dates_are_parsed_as_in_yaml_1_1(text: str, value: object) -> None:
     assert read(f"a: {text}") == value
 
 

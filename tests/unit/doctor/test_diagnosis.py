@@ -72,7 +72,7 @@ def event(kind: str, name: str, reason: str, message: str, *, last: str = RECENT
     return {"involvedObject": involved, "reason": reason, "message": message, "count": count, "lastTimestamp": last}
 
 
-def test_evidence_names_pod_container_node_times_and_count(tmp_path: Path):
+def test_the_evidence_for_a_fault_names_pod_container_node_times_and_count(tmp_path: Path):
     lines = b"".join(b"ERROR 11-29 02:0%d:00 x NIXL compatibility hash mismatch.\n" % minute for minute in range(3))
     files = {"manifest.json": manifest(), "logs/decode-0/vllm.previous.log": lines}
     files |= documents(pods=[pod("decode-0", ready=True)], jobs=[])
@@ -86,7 +86,7 @@ def test_evidence_names_pod_container_node_times_and_count(tmp_path: Path):
     assert (diagnosis.stack, diagnosis.logs) == ("prod", 1)
 
 
-def test_the_worst_comes_first_and_what_the_archive_lacks_is_told(tmp_path: Path):
+def test_a_diagnosis_lists_the_worst_fault_first_and_files_that_the_archive_lacks(tmp_path: Path):
     missing = [{"path": "logs/decode-1/vllm.log", "why": "HTTP 403: no"}]
     log = (
         b'NCCL WARN Missing "iommu=pt"\n' + FAULT + b"HW Exception by GPU node-1 (Agent handle: 0x1) reason :GPU Hang\n"
@@ -98,7 +98,7 @@ def test_the_worst_comes_first_and_what_the_archive_lacks_is_told(tmp_path: Path
 
 
 @pytest.mark.parametrize("mapped_bytes", [1, 2**20])
-def test_a_folder_and_a_single_log_are_searched_without_a_manifest(
+def test_doctor_searches_a_folder_or_a_single_log_without_a_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int
 ):
     monkeypatch.setattr(sources, "MAPPED_BYTES", mapped_bytes)
@@ -113,7 +113,7 @@ def test_a_folder_and_a_single_log_are_searched_without_a_manifest(
     assert names(diagnose(open_source(log))) == ["nixl-versions-differ"]
 
 
-def test_a_link_in_a_folder_is_not_followed(tmp_path: Path):
+def test_doctor_does_not_follow_links_in_a_folder_of_logs(tmp_path: Path):
     (tmp_path / "secret.log").write_bytes(FAULT)
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -131,12 +131,14 @@ def test_a_link_in_a_folder_is_not_followed(tmp_path: Path):
         ("decode-0/vllm.log.1", None, "decode-0", "vllm"),
     ],
 )
-def test_a_logs_path_says_its_pod(path: str, namespace: str | None, of_pod: str | None, container: str):
+def test_the_path_of_a_log_gives_its_namespace_pod_and_container(
+    path: str, namespace: str | None, of_pod: str | None, container: str
+):
     place = log_place(path)
     assert (place.namespace, place.pod, place.container) == (namespace, of_pod, container)
 
 
-def test_events_and_states_of_pods_that_are_not_ready_count(tmp_path: Path):
+def test_doctor_finds_faults_in_events_and_container_states_of_unready_pods(tmp_path: Path):
     waiting = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "x" not found'}}
     statuses = [
         {"name": "vllm", "state": waiting, "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
@@ -150,14 +152,14 @@ def test_events_and_states_of_pods_that_are_not_ready_count(tmp_path: Path):
     assert "kubectl -n llm-d describe pod decode-0" in {finding.command for finding in diagnosis.findings}
 
 
-def test_the_end_of_a_log_in_a_containers_state_counts_and_a_state_in_a_log_does_not():
+def test_log_signatures_match_termination_messages_but_state_signatures_match_no_log():
     ended = {"terminated": {"reason": "Error", "exitCode": 1, "message": "torch.OutOfMemoryError: HIP out of memory."}}
     pods = [pod("decode-0", ready=False, containerStatuses=[{"name": "vllm", "lastState": ended}])]
     assert names(diagnose(documents(pods=pods).items())) == ["vllm-gpu-out-of-memory"]
     assert names(diagnose([("logs/accept-0/acceptance.log", b"not tested: 1 Insufficient amd.com/gpu.\n")])) == []
 
 
-def test_what_is_over_is_not_told(tmp_path: Path):
+def test_doctor_does_not_report_faults_that_are_over(tmp_path: Path):
     over = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": OLD}}
     pods = [pod("decode-0", ready=True, containerStatuses=[{"name": "vllm", "lastState": over}])]
     full = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
@@ -178,7 +180,7 @@ def test_what_is_over_is_not_told(tmp_path: Path):
     assert set(names(diagnose(files.items()))) == {"node-disk-full", "webhook-does-not-answer"}
 
 
-def test_nodes_jobs_and_unschedulable_pods_are_read(tmp_path: Path):
+def test_doctor_finds_faults_of_nodes_jobs_and_unschedulable_pods(tmp_path: Path):
     silent = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
     node = {
         "metadata": {"name": "10.0.12.7"},
@@ -211,7 +213,7 @@ def test_nodes_jobs_and_unschedulable_pods_are_read(tmp_path: Path):
     assert "kubectl describe node 10.0.12.7" in {finding.command for finding in found.findings}
 
 
-def test_a_line_of_status_is_told_by_its_fault():
+def test_a_line_of_the_status_command_is_matched_to_its_known_fault():
     assert known_fault("pod p: has no node: 0/1 nodes are available: 1 Insufficient amd.com/gpu.") is not None
     assert (
         known_fault("node n is not Ready for 4 min: NodeStatusUnknown: Kubelet stopped posting node status.")
@@ -221,7 +223,7 @@ def test_a_line_of_status_is_told_by_its_fault():
     assert known_fault("HIP out of memory") is None, "a text of logs"
 
 
-def test_sound_programs_logs_and_objects_have_no_fault(tmp_path: Path):
+def test_doctor_finds_no_fault_in_logs_and_objects_of_a_healthy_stack(tmp_path: Path):
     files = {f"logs/{name}": text.encode() for name, text in HEALTHY_LOGS.items()}
     nodes = [
         {
@@ -241,7 +243,7 @@ def test_sound_programs_logs_and_objects_have_no_fault(tmp_path: Path):
     assert (diagnosis.logs, diagnosis.programs, diagnosis.seen) == (4, 1, True)
 
 
-def test_a_metric_that_is_no_number_is_no_fault():
+def test_doctor_reports_no_fault_for_a_metric_that_is_no_number():
     for value in ("NaN", "+Inf"):
         text = f"vllm:nixl_num_failed_transfers_total {value}\n"
         assert names(diagnose([("metrics/decode-0.prom", text.encode())])) == []
@@ -250,27 +252,27 @@ def test_a_metric_that_is_no_number_is_no_fault():
 # What is hostile.
 
 
-def test_secrets_and_lengths_of_lines_are_limited_in_evidence():
+def test_evidence_for_a_fault_contains_no_secret_and_no_overlong_line():
     line = FAULT.strip() + b" HF_TOKEN=hf_planted0123456789 " + b"x" * 5000
     (finding,) = diagnose([("logs/p/vllm.log", line)]).findings
     assert "hf_planted" not in finding.evidence[0].line
     assert len(finding.evidence[0].line) < 400
 
 
-def test_a_name_that_a_shell_would_run_is_in_no_command():
+def test_doctor_suggests_no_command_with_a_name_that_a_shell_would_execute():
     (finding,) = diagnose([("logs/$(reboot);x/vllm.log", b"NIXL_ERR_REMOTE_DISCONNECT")]).findings
     assert finding.command == "kubectl -n NAMESPACE delete pod POD"
 
 
 @pytest.mark.timeout(300)
-def test_a_log_full_of_texts_is_read_in_time_and_says_or_more(monkeypatch: pytest.MonkeyPatch):
+def test_hits_in_a_log_are_counted_up_to_a_limit_and_marked_as_possibly_more(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(log_search, "MAX_LINES", 1000)
     hits = LogSearch(text_signatures())(FAULT * 100_000, "vllm")["nixl-versions-differ"]
     assert (hits.count, hits.more) == (1000, True)
     assert LogSearch(text_signatures())(b"plugin type '" * 1_000_000, "epp") == {}
 
 
-def test_texts_are_found_across_pieces_and_in_lines_of_any_length():
+def test_fault_texts_are_found_across_read_buffers_and_in_lines_of_any_length():
     search = LogSearch(text_signatures())
     for before in (2**20 - 5, 2**20 - len(FAULT), 2**20 - 1, 2**20):
         for filler in (b"x", b"x\n"):
@@ -317,7 +319,7 @@ def no_tar(path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [bomb, header_bomb, many_files, cut, no_archive, no_tar], ids=lambda make: make.__name__
 )
-def test_a_bad_archive_is_an_error_of_one_sentence(
+def test_doctor_refuses_a_damaged_archive_with_a_remedy_and_extracts_nothing(
     make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sources, "MAX_ARCHIVE_BYTES", 16 * 2**20)
@@ -329,7 +331,7 @@ def test_a_bad_archive_is_an_error_of_one_sentence(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.tar.gz"]
 
 
-def test_names_that_lead_out_links_and_devices_reach_nothing(tmp_path: Path):
+def test_doctor_extracts_no_escaping_paths_links_or_devices_from_an_archive(tmp_path: Path):
     file = tmp_path / "a.tar.gz"
     with tarfile.open(file, "w:gz") as archive:
         for name, kind, target in (
@@ -360,6 +362,6 @@ def damaged() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("content", list(damaged()), ids=range(6))
 @pytest.mark.parametrize("path", ["manifest.json", "cluster/pods.json", "cluster/warnings.json", "metrics/p.prom"])
-def test_damaged_documents_are_left_out(path: str, content: bytes):
+def test_doctor_skips_damaged_documents_and_reads_the_others(path: str, content: bytes):
     files = {path: content, "logs/p/vllm.log": FAULT}
     assert names(diagnose(files.items())) == ["nixl-versions-differ"]

@@ -43,7 +43,7 @@ def recorded_log(signature: TextSignature) -> bytes:
     return f"{signature.recorded}\n".encode() * signature.least
 
 
-def test_there_are_sixty_of_all_parts_that_serve_a_model():
+def test_at_least_sixty_fault_signatures_cover_all_components_that_serve_a_model():
     assert len(ALL) >= 60
     names = {item.component for item in components()}
     parts = {"vLLM", "NIXL", "UCX", "RCCL", "AITER", "endpoint picker", "routing sidecar", "Envoy", "AMD GPU operator"}
@@ -52,7 +52,7 @@ def test_there_are_sixty_of_all_parts_that_serve_a_model():
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_each_fires_on_its_recorded_line_alone(name: str):
+def test_each_fault_signature_alone_matches_its_recorded_log_line(name: str):
     signature = TEXTS[name]
     fired = SEARCH(recorded_log(signature), next(iter(signature.containers), "vllm"))
     assert set(fired) == {name}
@@ -60,18 +60,18 @@ def test_each_fires_on_its_recorded_line_alone(name: str):
 
 
 @pytest.mark.parametrize("name", [name for name, item in TEXTS.items() if item.least > 1])
-def test_those_that_a_sound_start_may_show_once_need_several_lines(name: str):
+def test_fault_signatures_of_lines_that_a_healthy_start_may_log_need_several_lines(name: str):
     signature = TEXTS[name]
     assert SEARCH(f"{signature.recorded}\n".encode() * (signature.least - 1), "vllm") == {}
 
 
 @pytest.mark.parametrize("name", [name for name, item in TEXTS.items() if item.containers])
-def test_texts_that_other_programs_may_have_are_searched_in_their_containers(name: str):
+def test_fault_signatures_of_common_texts_are_searched_only_in_their_own_containers(name: str):
     assert SEARCH(recorded_log(TEXTS[name]), "kube-apiserver") == {}
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_each_metric_fires_beyond_its_limit_and_not_within(name: str):
+def test_each_metric_signature_matches_values_beyond_its_limit_and_none_within(name: str):
     signature = METRICS[name]
     (limit,) = (value for value in (signature.above, signature.below) if value is not None)
     total = max(signature.least, 1000.0)
@@ -93,7 +93,7 @@ def fired_on_metrics(signature: MetricSignature, labels: dict[str, str], value: 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.timeout(10)
-def test_no_pattern_is_slow_on_a_hostile_line(name: str):
+def test_no_fault_signatures_pattern_is_slow_on_a_hostile_log_line(name: str):
     signature = TEXTS[name]
     words = [*signature.texts, *re.findall(r"[A-Za-z_]{4,}", signature.pattern or ""), " ", "'", "x", "{", "1"]
     started_s = time.perf_counter()
@@ -102,7 +102,7 @@ def test_no_pattern_is_slow_on_a_hostile_line(name: str):
     assert time.perf_counter() - started_s < 1
 
 
-def test_no_text_lies_within_another_ones_recorded_line_by_chance():
+def test_no_fault_signatures_text_is_part_of_another_signatures_text():
     """Two texts may be in one line where patterns tell them apart; the recorded lines show that they do."""
     texts = [text for signature in TEXTS.values() for text in signature.texts]
     inside = {(one, other) for one in texts for other in texts if one != other and one in other}
@@ -110,7 +110,7 @@ def test_no_text_lies_within_another_ones_recorded_line_by_chance():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_each_says_cause_remedy_and_a_command_that_exists(name: str):
+def test_each_fault_signature_has_a_cause_a_remedy_and_an_existing_command(name: str):
     signature = ALL[name]
     assert signature.title[0].isupper()
     assert signature.cause.endswith(".")
@@ -134,7 +134,7 @@ def assert_is_command(words: list[str]) -> None:
         assert command is not None, word
 
 
-def test_the_page_has_every_signature():
+def test_the_faults_page_equals_what_is_generated_from_the_signatures():
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
     text = "\n".join([HEAD.rstrip(), *(line for item in components() for line in section(item)), ""])
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
@@ -165,7 +165,7 @@ def section(item: ComponentSignatures) -> Iterator[str]:
         ({"severity": "bad"}, "outage"),
     ],
 )
-def test_an_entry_that_is_wrong_is_refused(change: dict[str, object], said: str):
+def test_an_invalid_fault_signature_is_refused_with_the_reason(change: dict[str, object], said: str):
     entry = {
         "title": "T",
         "severity": "risk",

@@ -134,7 +134,7 @@ def test_an_aggregated_servers_counters_cover_both_phases():
     assert seen.remote_prefill_share is None
 
 
-def test_observed_time_is_scaled_to_model_time():
+def test_observed_durations_are_divided_by_the_time_scale():
     seen = watched([unit(0), unit(50), unit(100)], replace(PACE, time_scale=2.0))[-1]
     assert (seen.duration_s, seen.requests_per_s) == (10.0, pytest.approx(10.0))
 

@@ -107,7 +107,7 @@ def test_measured_durations_replace_assumed_ones(tmp_path: Path):
     assert (only.deploy.seconds, only.deploy.basis) == (77.0, "measured")
 
 
-def test_the_price_is_that_of_all_gpus_for_the_whole_time(tmp_path: Path):
+def test_an_experiments_price_is_that_of_all_its_gpus_for_its_whole_duration(tmp_path: Path):
     forecast = forecast_of(made := experiment(tmp_path, RunOptions(gpus=4)), names(made), {})
     assert forecast.price_usd == pytest.approx(4 * forecast.seconds / 3600 * 6.0)
 
@@ -120,7 +120,7 @@ def test_a_rehearsal_costs_nothing_and_takes_its_time_scale(tmp_path: Path):
     assert forecast_of(quick, names(quick), {}).price_usd == 0
 
 
-def test_fewer_servers_take_longer(tmp_path: Path):
+def test_a_measurement_of_fewer_servers_is_forecast_to_take_longer(tmp_path: Path):
     loads = [{**CLOSED, "concurrencies": [512], "requests": 1024}]
     small = experiment(tmp_path, RunOptions(gpus=4), loads=loads)
     large = experiment(tmp_path, RunOptions(gpus=4), loads=loads, deployments=[{"topology": "agg-tp1-4r"}])
@@ -153,7 +153,7 @@ def test_deployments_that_exclude_each_other_are_in_different_rounds():
 
 
 @given(st.lists(st.integers(1, 16), max_size=20))
-def test_everything_is_grouped_once_and_no_group_exceeds_the_capacity(sizes: list[int]):
+def test_deployments_are_grouped_once_each_and_no_group_exceeds_the_gpus(sizes: list[int]):
     groups = pack(sizes, int, 16, lambda _: True)
     assert sorted(size for group in groups for size in group) == sorted(sizes)
     assert all(sum(group) <= 16 for group in groups)

@@ -113,5 +113,5 @@ def test_unknown_keys_of_a_load_are_answered_with_similar_ones():
     assert "outputTokens" in problems(loads=[{**CLOSED, "outputToken": 3}])["loads[0].outputToken"]
 
 
-def test_a_recipe_is_valid_as_a_parsed_object():
+def test_an_experiment_recipe_may_be_given_as_a_parsed_object():
     assert recipes.validate(recipe_object())

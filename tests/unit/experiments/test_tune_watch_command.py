@@ -126,7 +126,7 @@ def test_an_invalid_duration_of_a_watch_is_refused(watch: Any, text: str):
     assert (refused.exit_code, "from 1s to 24h" in refused.stderr) == (2, True)
 
 
-def test_two_readings_exclude_a_different_duration(watch: Any):
+def test_the_options_once_and_for_of_tune_watch_exclude_each_other(watch: Any):
     assert "exclude each other" in str(watch("--once", "--for", "1h").exception)
 
 

@@ -31,7 +31,7 @@ def shown(project: Path, *options: str) -> dict[str, Any]:
     return {item.pop("path"): item for item in json.loads(told.stdout)["values"]}
 
 
-def test_each_written_value_has_its_file_and_line(project: Path):
+def test_config_show_gives_file_and_line_of_each_value(project: Path):
     values = shown(project)
     assert values["models[0].copies"] == {
         "value": 1,
@@ -43,7 +43,7 @@ def test_each_written_value_has_its_file_and_line(project: Path):
     assert {item["origin"] for item in values.values()} == {"stack file", "base"}
 
 
-def test_what_holds_for_keys_that_are_left_out_is_told_on_demand(project: Path):
+def test_config_show_gives_defaults_of_omitted_keys_on_request(project: Path):
     values = shown(project, "--effective")
     assert shown(project).items() <= values.items()
     left_out = {path: (item["value"], item["origin"], item["source"]) for path, item in values.items()}
@@ -53,20 +53,20 @@ def test_what_holds_for_keys_that_are_left_out_is_told_on_demand(project: Path):
     assert left_out["models[0].name"] == ("gpt-oss-120b", "key", "models[0].model")
 
 
-def test_lines_of_the_text_say_where_a_value_stands(project: Path):
+def test_config_show_prints_the_line_of_each_value(project: Path):
     told = CliRunner().invoke(app, ["config", "show", "--stack", "mine", "--project", str(project)])
     lines = [line.split() for line in told.stdout.splitlines()]
     assert ["models[0].copies", "1", "line", "6"] in lines
     assert ["gpuPools[0].size", "9", "stacks/shared.yaml:7"] in lines
 
 
-def test_the_stack_as_one_file_is_planned_as_the_stack_is(project: Path):
+def test_the_merged_stack_file_that_config_show_prints_gives_the_same_plan(project: Path):
     told = CliRunner().invoke(app, ["config", "show", "--stack", "mine", "--project", str(project), "--yaml"])
     assert planning.plan(config.parse(yaml.safe_load(told.stdout))) == planning.plan_stack_file(project, "mine")
 
 
 @pytest.mark.parametrize("name", ["reference", "existing", "guide", "small"])
-def test_writing_what_is_left_out_into_the_stack_changes_no_servers(name: str):
+def test_writing_defaults_of_omitted_keys_into_a_stack_file_changes_no_servers(name: str):
     left_out = {item.path: item.value for item in effective_values(PROJECT, name) if _is_left_out(item)}
     written = planning.plan_object(StackFile(PROJECT, name).with_values(left_out))
     assert _deployed(written) == _deployed(planning.plan_stack_file(PROJECT, name))
@@ -82,6 +82,6 @@ def _deployed(plan: planning.Plan) -> list[Any]:
     return [models, plan.pools, plan.gpu_stack, plan.release, plan.created]
 
 
-def test_a_stack_that_cannot_be_deployed_still_shows_what_it_says(project: Path):
+def test_config_show_gives_the_values_of_a_stack_that_cannot_be_deployed(project: Path):
     (project / "stacks" / "shared.yaml").write_text(text_of(stack(model(), nodes=1)))
     assert {item.origin for item in written_values(project, "mine")} == {"stack file", "base"}

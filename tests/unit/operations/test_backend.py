@@ -34,14 +34,14 @@ def test_unlocking_a_file_backend_removes_incompletely_written_files(tmp_path: P
     assert cli.commands == ["whoami", "cancel"]
 
 
-def test_other_backends_are_only_unlocked():
+def test_unlocking_a_backend_other_than_files_only_cancels_its_lock():
     cli = Cli("s3://bucket")
     assert unlock(PulumiCli(Path("/p"), "prod", "pulumi", cli)) == 0
     assert cli.commands == ["whoami", "cancel"]
 
 
 @pytest.mark.parametrize("words", ["error: failed to load checkpoint: EOF", "unexpected end of JSON input"])
-def test_a_state_with_incompletely_written_files_names_the_remedy(words: str):
+def test_an_error_about_incompletely_written_state_files_names_the_remedy(words: str):
     pulumi = PulumiCli(Path("/p"), "prod", "pulumi", lambda *_: CommandResult(1, "", words))
     with pytest.raises(KitError) as refusal:
         pulumi.export()

@@ -190,7 +190,7 @@ def test_a_file_that_is_no_preview_is_refused(text: str):
         parse(text)
 
 
-def test_values_are_found_by_property_path():
+def test_values_in_a_pulumi_preview_are_found_by_property_path():
     inputs = json.loads('{"a": [{"b": {"x/y.z": 1}}]}')
     assert value_at(inputs, 'a[0].b["x/y.z"]') == 1
     assert value_at(inputs, "a[7].b") is None

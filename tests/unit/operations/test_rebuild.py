@@ -67,7 +67,7 @@ class Backend:
         return [str(item["urn"]).rpartition("::")[2] for item in self.resources]
 
 
-def test_objects_and_self_managed_nodes_go_with_their_cluster_and_the_rest_stays():
+def test_a_lost_clusters_objects_and_self_managed_nodes_count_as_lost_too():
     losses = Backend(*ALL, gone=[CLUSTER, POOL]).losses()
     assert losses.has_cluster
     assert losses.objects == (KUBERNETES, OBJECT, LAUNCH)
@@ -81,24 +81,24 @@ def test_objects_and_self_managed_nodes_go_with_their_cluster_and_the_rest_stays
     ]
 
 
-def test_a_lost_pool_leaves_the_cluster_and_its_objects_alone():
+def test_if_only_a_pool_is_lost_the_cluster_and_its_objects_are_kept():
     losses = Backend(*ALL, gone=[POOL]).losses()
     assert (losses.gone, losses.objects, losses.nodes) == ((POOL,), (), ())
     assert CLUSTER in losses.kept
 
 
-def test_nothing_is_lost_where_oci_has_everything():
+def test_no_resource_counts_as_lost_if_oci_has_all_of_them():
     assert not Backend(*ALL).losses()
 
 
-def test_the_state_forgets_what_is_gone_and_the_cluster_last():
+def test_rebuild_removes_lost_resources_from_the_state_and_the_cluster_last():
     backend = Backend(*ALL, gone=[CLUSTER, POOL])
     forget_losses(backend.cli, backend.losses(), Listener())
     assert backend.done == ["stack import", "state unprotect", "destroy", "stack import"]
     assert backend.names() == ["network", "mi300x-instance-0", "policy"]
 
 
-def test_no_resource_depends_on_one_that_is_forgotten():
+def test_resources_lose_their_dependencies_on_those_removed_from_the_state():
     (network, policy) = without({"resources": [VCN, CLUSTER, POLICY]}, {CLUSTER["urn"]})["resources"]
     assert network == VCN
     assert policy["dependencies"] == [VCN["urn"]]
@@ -106,12 +106,12 @@ def test_no_resource_depends_on_one_that_is_forgotten():
     assert "deletedWith" not in policy
 
 
-def test_an_identity_that_may_not_list_clusters_finds_nothing_lost():
+def test_rebuild_refuses_an_identity_that_may_not_list_clusters():
     with pytest.raises(KitError, match="doesn't show the clusters of compartment to this identity"):
         Backend(*ALL, gone=[CLUSTER]).losses(FakeOci({}))
 
 
-def test_a_cluster_that_oci_lists_is_not_taken_for_lost():
+def test_rebuild_refuses_to_treat_a_cluster_that_oci_still_lists_as_lost():
     there = FakeOci({CLUSTERS: [{"id": "id-oke", "lifecycleState": "ACTIVE"}]})
     with pytest.raises(KitError, match="OCI lists the cluster id-oke, and its plug-in doesn't find it"):
         Backend(*ALL, gone=[CLUSTER]).losses(there)
@@ -128,7 +128,7 @@ def serving(**clusters: str) -> FakeOci:
 
 
 @pytest.mark.parametrize("clusters", [{"new": "ACTIVE"}, {"new": "ACTIVE", "old": "DELETED"}])
-def test_objects_of_a_stack_on_anothers_cluster_are_lost_once_that_is_another(clusters: dict[str, str]):
+def test_a_serving_stacks_objects_are_lost_once_its_cluster_stack_has_a_new_cluster(clusters: dict[str, str]):
     backend = Backend(*SERVING)
     losses = find_lost_objects(backend.cli, lambda: serving(**clusters), "new", Listener())
     assert losses.objects == SERVING
@@ -141,10 +141,10 @@ def test_objects_of_a_stack_on_anothers_cluster_are_lost_once_that_is_another(cl
     ("clusters", "cause"),
     [({}, "doesn't show new to this identity"), ({"new": "ACTIVE", "old": "ACTIVE"}, "The cluster old is there")],
 )
-def test_objects_are_kept_while_their_cluster_is_there_or_nobody_knows(clusters: dict[str, str], cause: str):
+def test_objects_are_not_taken_for_lost_while_their_cluster_exists_or_is_unknown(clusters: dict[str, str], cause: str):
     with pytest.raises(KitError, match=cause):
         find_lost_objects(Backend(*SERVING).cli, lambda: serving(**clusters), "new", Listener())
 
 
-def test_nothing_of_a_stack_is_lost_whose_cluster_is_the_same():
+def test_a_serving_stack_whose_cluster_is_unchanged_has_lost_no_object():
     assert not find_lost_objects(Backend(*SERVING).cli, serving, "old", Listener())

@@ -94,7 +94,7 @@ def test_without_a_successor_the_old_pool_stays_in_the_state(marks: dict[str, An
     assert recovery.recovered_state(deployment, known)["resources"] == [{**OLD, **marks}]
 
 
-def test_of_two_old_pools_none_is_taken_for_the_successor():
+def test_recover_adopts_no_pool_that_the_state_already_has_as_a_successor():
     older = {**OLD, "id": "ocid1.nodepool.older", "delete": True}
     deployment = state(POOL, known=(OLD, older))
     known = found(deployment, *(pool(f"ocid1.nodepool.{item}") for item in ("old", "older", "new")))
@@ -117,7 +117,7 @@ def test_an_object_that_the_state_has_under_that_name_is_refreshed():
 
 
 @pytest.mark.parametrize("listed", [[], [pool(lifecycleState="DELETED")], [pool(freeformTags=None)]])
-def test_a_resource_that_is_missing_deleted_or_anothers_is_created_again(listed: list[dict[str, Any]]):
+def test_a_pending_resource_that_oci_lacks_or_another_stack_owns_is_created_again(listed: list[dict[str, Any]]):
     known = found(state(POOL), *listed)
     assert [pending.name for pending in known.absent] == ["mi300x"]
     assert recovery.recovered_state(state(POOL), known)["resources"] == []
@@ -138,7 +138,7 @@ def test_two_pools_of_one_name_are_refused_with_commands_to_inspect_and_choose()
     assert "llmd-oke recover --stack prod --yes --take mi300x=<id or none>" in str(refusal.value.remedy)
 
 
-def test_an_operator_can_say_which_pool_it_is_or_that_there_is_none():
+def test_a_recover_option_chooses_which_oci_pool_a_pending_creation_made_or_none():
     pools = pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2")
     chosen = found(state(POOL), *pools, choices={"mi300x": "ocid1.nodepool.2"})
     assert [identifier for _, identifier in chosen.taken] == ["ocid1.nodepool.2"]

@@ -47,17 +47,17 @@ def components(of: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_a_bill_of_materials_is_valid_by_the_schema_of_its_specification(name: str):
+def test_a_stacks_sbom_is_valid_by_the_schema_of_cyclonedx(name: str):
     assert SCHEMA.validate_str(json.dumps(bill(name))) is None
 
 
-def test_the_check_of_the_bill_detects_an_unknown_field():
+def test_the_schema_check_of_the_sbom_detects_an_unknown_field():
     wrong = json.dumps({**bill("rehearsal"), "typo": 1})
     assert SCHEMA.validate_str(wrong) is not None
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_references_in_the_bill_are_unique_and_dependencies_exist(name: str):
+def test_references_in_the_sbom_are_unique_and_dependencies_exist(name: str):
     of = bill(name)
     references = [item["bom-ref"] for item in of["components"]]
     assert len(set(references)) == len(references)
@@ -68,14 +68,14 @@ def test_references_in_the_bill_are_unique_and_dependencies_exist(name: str):
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_every_package_url_in_the_bill_can_be_parsed(name: str):
+def test_every_package_url_in_the_sbom_can_be_parsed(name: str):
     for item in bill(name)["components"]:
         if "purl" in item:
             assert PackageURL.from_string(item["purl"]).name
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_every_image_and_chart_of_a_stack_is_in_its_bill_with_its_digest(name: str):
+def test_every_image_and_chart_of_a_stack_is_in_its_sbom_with_its_digest(name: str):
     plan, of = planned(name), bill(name)
     listed = {(item["name"], item.get("version")): item for item in of["components"]}
     for used in images_of(plan):
@@ -86,20 +86,20 @@ def test_every_image_and_chart_of_a_stack_is_in_its_bill_with_its_digest(name: s
         assert listed[chart.reference, chart.version]["hashes"] == [{"alg": "SHA-256", "content": chart.sha256}]
 
 
-def test_the_bill_names_models_by_repository_and_commit():
+def test_the_sbom_names_models_by_repository_and_commit():
     (listed,) = components(bill("rehearsal"), "machine-learning-model")
     (plan,) = planned("rehearsal").models
     assert listed["name"] == plan.model.repository
     assert listed["purl"] == f"pkg:huggingface/{plan.model.repository}@{plan.model.revision}"
 
 
-def test_a_commit_in_the_stack_file_is_the_models_commit_in_the_bill():
+def test_a_commit_in_the_stack_file_is_the_models_commit_in_the_sbom():
     pinned = {"modelCache": {"kind": "node-disk"}, "prewarm": {"revisions": {"gpt-oss-120b": "1" * 40}}}
     of = bill_of_materials(planning.plan_object(stack(model("agg-tp1-8r"), storage=pinned)), "s", NOON)
     assert [item["version"] for item in components(of, "machine-learning-model")] == ["1" * 40]
 
 
-def test_the_bill_of_a_created_cluster_has_node_images_add_ons_and_version():
+def test_the_sbom_of_a_created_cluster_has_node_images_add_ons_and_version():
     of = bill("created-with-monitoring")
     assert [item["version"] for item in components(of, "platform")] == ["v1.34.2"]
     assert {item["name"] for item in components(of, "operating-system")} >= {"ocid1.image.oc1.iad.there"}
@@ -107,7 +107,7 @@ def test_the_bill_of_a_created_cluster_has_node_images_add_ons_and_version():
     assert not components(bill("rehearsal"), "operating-system")
 
 
-def test_charts_in_the_bill_consist_of_their_images():
+def test_charts_in_the_sbom_depend_on_their_images():
     of = bill("created-with-monitoring")
     needs = {edge["ref"]: edge["dependsOn"] for edge in of["dependencies"]}
     (chart,) = [ref for ref in needs if ref.startswith("pkg:generic/kube-prometheus-stack@87.2.1?checksum=sha256:")]
@@ -116,7 +116,7 @@ def test_charts_in_the_bill_consist_of_their_images():
     assert len(needs[manager]) == 5
 
 
-def test_the_kits_python_packages_in_the_bill_are_the_installed_ones():
+def test_the_kits_python_packages_in_the_sbom_are_the_installed_ones():
     of = bill("rehearsal")
     packages = {item["name"]: item["version"] for item in of["components"] if item["bom-ref"].startswith("pkg:pypi/")}
     assert packages["pulumi"] == metadata.version("pulumi")
@@ -126,27 +126,27 @@ def test_the_kits_python_packages_in_the_bill_are_the_installed_ones():
     assert f"pkg:pypi/pydantic-core@{packages['pydantic-core']}" in needs[f"pkg:pypi/pydantic@{packages['pydantic']}"]
 
 
-def test_the_bill_says_that_contents_of_images_are_left_out():
+def test_the_sbom_says_that_contents_of_images_are_left_out():
     of = bill("rehearsal")
     (part,) = of["compositions"]
     assert part["aggregate"] == "incomplete"
     assert {item["bom-ref"] for item in components(of, "container")} <= set(part["dependencies"])
 
 
-def test_the_bill_says_where_images_are_pulled_from_with_a_private_registry():
+def test_with_a_private_registry_the_sbom_says_where_images_are_pulled_from():
     facts = [item["properties"] for item in components(bill("private-registry"), "container")]
     pulled = [fact["value"] for of in facts for fact in of if fact["name"] == "llmd-oke:pulled-from"]
     assert len(pulled) == len(facts)
     assert all(text.startswith("iad.ocir.io/ai/mirror/") for text in pulled)
 
 
-def test_equal_stacks_have_bills_with_one_serial_number_and_others_another():
+def test_only_sboms_of_equal_stacks_have_equal_serial_numbers():
     later = bill_of_materials(planned("rehearsal"), "rehearsal", NOON.replace(hour=13))
     assert later["serialNumber"] == bill("rehearsal")["serialNumber"] != bill("small")["serialNumber"]
     assert later["metadata"]["timestamp"] != bill("rehearsal")["metadata"]["timestamp"]
 
 
-def test_the_sbom_command_prints_the_bill_or_writes_it_into_a_file(tmp_path: Path):
+def test_the_sbom_command_prints_the_sbom_or_writes_it_into_a_file(tmp_path: Path):
     arguments = ["images", "sbom", "--stack", "rehearsal", "--project", str(PROJECT)]
     printed = CliRunner().invoke(app, arguments, catch_exceptions=False).output
     CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "bill.json")], catch_exceptions=False)

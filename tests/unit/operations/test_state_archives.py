@@ -87,7 +87,7 @@ def test_a_secret_in_plain_text_is_never_packed(project: Path):
         packed(project, state(network(tags=[{**MARK, "plaintext": '"hidden"'}])))
 
 
-def test_half_an_archive_is_refused(archive: Path):
+def test_a_truncated_state_archive_is_refused(archive: Path):
     content = archive.read_bytes()
     for length in range(0, len(content), 41):
         archive.write_bytes(content[:length])
@@ -123,14 +123,14 @@ def test_an_archive_of_a_later_format_names_the_version_that_reads_it(archive: P
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"deployment": {"resources": [1]}}', "no JSON"])
-def test_a_file_that_holds_no_state_is_refused(archive: Path, text: str):
+def test_an_archive_whose_state_file_is_no_pulumi_state_is_refused(archive: Path, text: str):
     manifest = manifest_of(archive)
     manifest["files"]["state.json"] = hashlib.sha256(text.encode()).hexdigest()
     with pytest.raises(KitError, match="has no state of a stack in it"):
         read(rewritten(archive, state=text.encode(), manifest=json.dumps(manifest).encode()))
 
 
-def test_resources_of_another_stack_under_this_ones_name_are_refused(archive: Path):
+def test_a_state_archive_with_resources_of_another_stack_is_refused(archive: Path):
     foreign = json.dumps(state({**network(), "urn": "urn:pulumi:dev::llmd-oke::oci:Core/vcn:Vcn::network"})).encode()
     manifest = manifest_of(archive)
     manifest["files"]["state.json"] = hashlib.sha256(foreign).hexdigest()
@@ -144,7 +144,7 @@ def test_an_archive_belongs_to_its_project_and_stack(archive: Path, project_name
         read(archive).require(project_name, stack)
 
 
-def test_a_comparison_tells_what_each_side_has_and_which_is_newer(project: Path):
+def test_comparing_archive_and_backend_lists_differing_resources_and_the_newer_side(project: Path):
     before = packed(project, state(network(), network("old"), network("changed", size=1)))
     after = state(network(), network("new"), network("changed", size=2), time="2026-11-02T11:00:00+01:00")
     difference = compare(before, after)
@@ -154,6 +154,6 @@ def test_a_comparison_tells_what_each_side_has_and_which_is_newer(project: Path)
     assert compare(before, state(time="2026-11-02T10:00:00.2Z")).newer
 
 
-def test_the_same_secret_encrypted_twice_is_no_difference(project: Path):
+def test_a_secret_encrypted_anew_is_no_difference_between_archive_and_backend(project: Path):
     before = packed(project, state(network(tag={**MARK, "ciphertext": "v1:one"})))
     assert not compare(before, state(network(tag={**MARK, "ciphertext": "v1:two"})))

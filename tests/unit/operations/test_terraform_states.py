@@ -69,14 +69,14 @@ def test_a_file_that_is_no_state_is_refused(tmp_path: Path, document: Any):
         read_cluster(written(tmp_path, document))
 
 
-def test_half_a_state_is_refused(tmp_path: Path):
+def test_a_truncated_terraform_state_is_refused(tmp_path: Path):
     text = json.dumps(state())
     for length in range(0, len(text) - 1, 97):
         with pytest.raises(KitError, match="is no state of Terraform"):
             read_cluster(written(tmp_path, text[:length]))
 
 
-def test_a_state_of_something_else_and_of_an_old_format_are_refused(tmp_path: Path):
+def test_a_terraform_state_without_an_oke_cluster_or_of_an_old_format_is_refused(tmp_path: Path):
     with pytest.raises(KitError, match="has no OKE cluster"):
         read_cluster(written(tmp_path, state([CP_SUBNET, NETWORK_OPERATOR])))
     with pytest.raises(KitError, match="has version 3 of the format"):

@@ -62,7 +62,7 @@ def test_a_duplicate_key_is_refused_without_showing_it():
 
 
 @pytest.mark.parametrize(("days", "told"), [(13.5, "ends in 13 days (2026-06-14)"), (15, None)])
-def test_an_update_tells_a_certificate_that_ends_soon(days: float, told: str | None):
+def test_an_update_warns_of_a_front_door_certificate_that_expires_soon(days: float, told: str | None):
     chain = certificate(key(), HOST, NOW + timedelta(days=days)).chain
     warning = end_warning(Certificate(chain, key().pem), NOW)
     assert (told in warning) if told and warning else warning is told

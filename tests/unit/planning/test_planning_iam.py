@@ -124,7 +124,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("need", list(policies().needs))
-def test_an_iam_need_is_granted_by_its_expected_statements(need):
+def test_an_iam_permission_is_granted_by_its_expected_policy_statements(need):
     result = statements([need], VARIABLES)
     assert [text for texts in result.values() for text in texts] == EXPECTED[need]
 
@@ -220,7 +220,7 @@ def test_a_statement_waits_for_the_cluster_only_if_it_names_the_cluster(need):
         ({"poolId": ocid("nodepool")}, ()),
     ],
 )
-def test_a_pools_iam_needs_follow_from_its_settings(pool, needs):
+def test_the_iam_permissions_that_a_pool_needs_follow_from_its_settings(pool, needs):
     result = needs_of(created_pool(**pool))
     assert {*result.cluster, *result.nodes} == set(needs)
 

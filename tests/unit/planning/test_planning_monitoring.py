@@ -38,7 +38,7 @@ def test_an_existing_prometheus_has_the_guides_address_by_default() -> None:
 
 
 @pytest.mark.parametrize(("mode", "told"), [("existing", True), ("install", False), ("none", False)])
-def test_node_checks_need_configuration_of_an_existing_prometheus_as_advice(mode: str, told: bool) -> None:
+def test_check_advises_that_an_existing_prometheus_must_be_set_up_for_node_checks(mode: str, told: bool) -> None:
     texts = [item.text for item in plan_object(stack(monitoring=mode)).advice if item.path == "monitoring"]
     assert any(NODE_CHECKS in text for text in texts) is told
 

@@ -469,12 +469,12 @@ def cases():
 
 
 @pytest.mark.parametrize(("cni", "rule"), list(cases()))
-def test_every_rule_of_the_table_is_made_exactly_once(cni, rule):
+def test_every_security_rule_of_the_catalogue_is_planned_exactly_once(cni, rule):
     assert rows_of(NetworkChoices(cni=cni, **ALL_PARTS)).count(rule) == 1
 
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
-def test_only_rules_of_the_table_are_made(cni):
+def test_only_security_rules_of_the_catalogue_are_planned(cni):
     assert Counter(rows_of(NetworkChoices(cni=cni, **ALL_PARTS))) == Counter(expected(cni))
 
 

@@ -28,29 +28,29 @@ def names(made: Plan) -> list[str]:
     return [alarm.name for alarm in made.created.oci_monitoring.alarms.rows]
 
 
-def test_alarms_of_the_catalogue_are_those_that_a_stack_file_may_name():
+def test_a_stack_file_may_name_exactly_the_oci_alarms_of_the_catalogue():
     assert [alarm.name for alarm in oci_monitoring().alarms] == list(get_args(AlarmName))
 
 
-def test_a_stack_has_alarms_of_what_it_has():
+def test_a_stack_has_gpu_alarms_only_if_its_nodes_publish_gpu_metrics():
     assert names(planned()) == ALWAYS
     assert names(planned(launch="cluster-network", iam={"grants": ["oci-metrics"]})) == [*ALWAYS, *OF_GPUS]
 
 
-def test_managed_nodes_have_no_alarms_of_gpus_since_nobody_turns_their_agent_on():
+def test_managed_nodes_have_no_gpu_alarms_as_ocis_agent_may_be_off_on_them():
     assert names(planned(iam={"grants": ["oci-metrics"]})) == ALWAYS
 
 
-def test_a_front_door_with_a_load_balancer_has_an_alarm():
+def test_a_front_door_with_a_load_balancer_has_an_oci_alarm():
     made = created_stack(frontDoor={"exposure": "internal"}, ociMonitoring={"alarms": TO_OPS})
     assert names(plan(validate(made))) == [*ALWAYS, "no-healthy-front-door"]
 
 
-def test_alarms_can_be_left_out():
+def test_an_oci_alarm_can_be_left_out_by_name():
     assert names(planned(leftOut=["planned-maintenance"])) == ALWAYS[:2]
 
 
-def test_alarms_need_a_cluster_that_the_stack_creates():
+def test_oci_alarms_are_refused_for_a_cluster_that_the_stack_does_not_create():
     assert [problem.path for problem in problems(ociMonitoring={"alarms": TO_OPS})] == ["ociMonitoring"]
 
 
@@ -68,31 +68,31 @@ def test_alarms_need_a_cluster_that_the_stack_creates():
         ({"logs": {"controlPlane": False}}, "ociMonitoring.logs"),
     ],
 )
-def test_what_tells_nobody_or_cannot_be_is_refused(section: dict[str, Any], path: str):
+def test_oci_monitoring_without_a_recipient_or_with_invalid_settings_is_refused(section: dict[str, Any], path: str):
     found = problems(**{key: value for key, value in created_stack(ociMonitoring=section).items() if key != "models"})
     assert path in [problem.path for problem in found]
 
 
-def test_pods_output_needs_the_dynamic_group_of_nodes():
+def test_collecting_pod_logs_requires_the_dynamic_group_of_nodes():
     made = cluster_layer(cluster={"iam": {"create": False}}, ociMonitoring={"logs": {"pods": True}})
     with pytest.raises(InvalidStack) as refusal:
         plan(validate(made))
     assert "ociMonitoring.logs.pods" in [problem.path for problem in refusal.value.problems]
 
 
-def test_managed_nodes_whose_agent_may_be_off_are_told():
+def test_check_advises_that_ocis_log_agent_may_be_off_on_managed_nodes():
     made = plan(validate(cluster_layer(ociMonitoring={"logs": {"pods": True}})))
     texts = [advice.text for advice in made.advice if advice.path == "ociMonitoring.logs.pods"]
     assert any("Custom Logs Monitoring" in text for text in texts)
     assert any("prompts and answers" in text for text in texts)
 
 
-def test_whose_metrics_alarms_count_is_said():
+def test_check_advises_that_oci_alarms_watch_the_whole_compartment():
     texts = [advice.text for advice in planned().advice if advice.path == "ociMonitoring.alarms"]
     assert any("all of the compartment" in text for text in texts)
     assert any("oci-metrics" in text for text in texts)
 
 
-def test_alarms_change_nothing_that_results_go_by():
+def test_oci_alarms_and_logs_do_not_change_the_configuration_hash():
     with_alarms = plan(validate(created_stack(ociMonitoring={"alarms": TO_OPS, "logs": {}})))
     assert with_alarms.config_hash == plan(validate(created_stack())).config_hash

@@ -73,7 +73,7 @@ def test_the_picker_runs_with_the_stacks_own_config():
     assert yaml.safe_load(text) == {"apiVersion": version, "kind": "EndpointPickerConfig", **PD}
 
 
-def test_reports_name_the_profile_of_an_own_picker_config_own():
+def test_a_users_picker_config_is_reported_as_the_router_profile_own():
     (planned,) = planning.plan_object(document(PD)).models
     assert planned.router_profile == "own"
 

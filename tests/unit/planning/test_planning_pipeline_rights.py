@@ -74,7 +74,7 @@ def stack_with(pool: Mapping[str, Any] | None = None, **changes: Any) -> dict[st
     return cluster_layer(created_pool(**(pool or {})), **changes)
 
 
-def test_every_iam_need_of_pipelines_has_a_stack_in_the_test():
+def test_every_iam_permission_of_pipelines_has_a_stack_in_the_test():
     assert set(FEATURES) == set(DEPLOYS) == set(get_args(StackFeature))
 
 

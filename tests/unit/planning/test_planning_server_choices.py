@@ -69,7 +69,7 @@ def test_kinds_of_servers_that_are_not_offered_are_refused_by_planning(
 
 
 @pytest.mark.parametrize("name", catalogue.model_names())
-def test_spreads_over_gpus_have_unique_names_that_are_parsed_back(name: str):
+def test_each_way_to_spread_a_server_over_gpus_has_a_unique_name_that_can_be_parsed(name: str):
     entry = known(name)
     spreads = list(divided_spreads(entry, 8, 32))
     assert len({spread.kind for spread in spreads}) == len(spreads)
@@ -120,7 +120,7 @@ def test_a_release_without_servers_over_nodes_offers_none(name: str):
     assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(older), 0, 32).spreads)
 
 
-def test_memory_of_servers_to_choose_from_counts_what_drafts_for_the_model():
+def test_the_memory_planned_for_candidate_servers_includes_the_draft_models():
     with_draft = choices("deepseek-r1", "agg-tp8-1r", gpus=8, engine={"speculation": {}}).memory["aggregated"]
     without = choices("deepseek-r1", "agg-tp8-1r", gpus=8).memory["aggregated"]
     assert with_draft.keys() < without.keys()  # some servers have no room for it

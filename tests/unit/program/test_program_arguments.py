@@ -35,16 +35,16 @@ class _PoolArgs(TypedDict):
     gpus: NotRequired[int]
 
 
-def test_each_argument_key_is_read_from_the_field_of_its_name():
+def test_each_component_argument_is_read_from_the_record_field_of_its_name():
     assert arguments(_PoolArgs, _Pool("mi300x", 2)) == {"name": "mi300x", "size": 2, "taints": [], "gpus": 16}
 
 
-def test_given_values_and_earlier_records_take_precedence():
+def test_values_given_for_component_arguments_win_over_records_and_earlier_ones_win():
     made = arguments(_PoolArgs, {"size": 1}, _Pool("mi300x", 2), gpus=None)
     assert made == {"name": "mi300x", "size": 1, "taints": [], "gpus": None}
 
 
-def test_nested_records_become_dictionaries_without_none_values():
+def test_nested_records_become_component_arguments_without_none_values():
     taint = _Taint(key="amd.com/gpu")
     assert arguments(_PoolArgs, _Pool("mi300x", 2, (taint,)))["taints"] == [{"key": "amd.com/gpu"}]
 

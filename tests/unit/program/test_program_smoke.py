@@ -16,7 +16,9 @@ from stack_files import model, plan
     ],
     ids=["hand-over", "aggregated", "decode alone", "asked for", "override"],
 )
-def test_a_rows_conditions_are_those_of_the_pods(made: planning.Plan, block_size: int, profile: str):
+def test_the_server_settings_recorded_with_a_measurement_are_those_of_the_pods(
+    made: planning.Plan, block_size: int, profile: str
+):
     told = conditions(made, made.models[0])
     assert (told["block_size"], told["router_profile"]) == (block_size, profile)
     for servers in smoke_request(made, made.models[0]).topology.servers:

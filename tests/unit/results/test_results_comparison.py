@@ -81,12 +81,12 @@ def test_results_without_a_common_load_are_refused_with_each_sides_loads():
     assert "9 users" in caught.value.remedy
 
 
-def test_figures_with_different_bases_are_remarked():
+def test_a_comparisons_note_reports_that_one_side_is_measured_and_the_other_is_not():
     compared = sides([row()], [row(basis=Basis.CALIBRATED)])
     assert any("not of the same kind" in note for note in compared.notes)
 
 
-def test_a_run_that_could_not_keep_its_rate_is_remarked():
+def test_a_comparisons_note_names_a_run_that_could_not_keep_its_request_rate():
     behind = row(arrival="constant", offered_requests_per_s=45, achieved_requests_per_s=32.6)
     kept_up = row(arrival="constant", offered_requests_per_s=45, achieved_requests_per_s=44.9)
     notes = [note for note in sides([behind], [kept_up]).notes if "were offered" in note]
@@ -94,12 +94,12 @@ def test_a_run_that_could_not_keep_its_rate_is_remarked():
     assert notes[0].startswith("before answered 72% of the 45 requests/s")
 
 
-def test_reserved_but_unused_gpus_are_remarked():
+def test_a_comparisons_note_reports_gpus_that_were_reserved_but_unused():
     compared = sides([row(gpus_counted=3, gpus_reserved=4)], [row()])
     assert any("3 MI300X, 4 reserved" in note for note in compared.notes)
 
 
-def test_failed_requests_are_remarked_and_not_counted_as_slow():
+def test_a_comparisons_note_reports_failed_requests_and_does_not_count_them_as_slow():
     busy = row(arrival="constant", offered_requests_per_s=20, achieved_requests_per_s=13.1, requests=40, failures=13)
     calm = row(arrival="constant", offered_requests_per_s=20, achieved_requests_per_s=19.6)
     notes = sides([calm], [busy]).notes

@@ -168,5 +168,5 @@ def test_copying_a_stack_without_runs_is_an_error(tmp_path):
         ([Basis.BOUND, Basis.MEASURED], Basis.BOUND),
     ],
 )
-def test_a_sides_basis_is_that_of_its_least_certain_figure(bases, worst):
+def test_one_side_of_a_comparison_is_as_certain_as_its_least_certain_figure(bases, worst):
     assert SideResults(Side("a", tuple(row(basis=basis) for basis in bases))).basis == worst

@@ -17,7 +17,7 @@ def doctor(*words: str) -> Result:
     return CliRunner().invoke(app, ["doctor", *words])
 
 
-def test_a_sound_stack_has_no_known_fault(run: Run, cluster: StackCluster):
+def test_doctor_finds_no_fault_in_a_healthy_stack(run: Run, cluster: StackCluster):
     log(cluster, "INFO 11-23 02:00:00 started\n")
     result = run("doctor", "--json")
     document = json.loads(result.stdout)
@@ -26,7 +26,7 @@ def test_a_sound_stack_has_no_known_fault(run: Run, cluster: StackCluster):
     assert "no known fault" in run("doctor").output
 
 
-def test_faults_of_logs_events_states_and_metrics_are_found_in_a_stack_that_runs(run: Run, cluster: StackCluster):
+def test_doctor_finds_faults_in_logs_events_states_and_metrics_of_a_running_stack(run: Run, cluster: StackCluster):
     log(cluster, "fine\n")
     decode = cluster.pod("-decode-")
     name = decode["metadata"]["name"]
@@ -51,7 +51,7 @@ def test_faults_of_logs_events_states_and_metrics_are_found_in_a_stack_that_runs
     assert f"kubectl -n {NAMESPACE} logs {name} -c vllm" in screen
 
 
-def test_the_archive_of_support_has_the_same_faults(run: Run, cluster: StackCluster, project: Path):
+def test_doctor_finds_the_same_faults_in_a_stacks_support_archive(run: Run, cluster: StackCluster, project: Path):
     log(cluster, 'NCCL WARN Missing "iommu=pt"\n')
     cluster.counters('vllm:nixl_num_failed_notifications_total{engine="0",model="a\\"b"} 2\n')
     file = project / "x.tar.gz"
@@ -66,7 +66,7 @@ def test_the_archive_of_support_has_the_same_faults(run: Run, cluster: StackClus
     assert documents[0]["programs"] == documents[1]["programs"] > 0
 
 
-def test_logs_of_other_namespaces_are_read_where_pods_are_not_ready(run: Run, cluster: StackCluster):
+def test_doctor_reads_logs_of_unready_pods_in_other_namespaces(run: Run, cluster: StackCluster):
     log(cluster, "fine\n")
     status = {
         "phase": "Pending",
@@ -85,7 +85,7 @@ def test_logs_of_other_namespaces_are_read_where_pods_are_not_ready(run: Run, cl
     assert (finding["name"], finding["evidence"][0]["namespace"]) == ("gpu-plugin-finds-no-gpu", "kube-amd-gpu")
 
 
-def test_events_of_the_stack_alone_do_where_those_of_all_may_not_be_listed(run: Run, cluster: StackCluster):
+def test_without_permission_on_all_events_doctor_reads_those_of_the_stacks_namespace(run: Run, cluster: StackCluster):
     log(cluster, "fine\n")
     cluster.answers["/api/v1/events"] = 403, '{"message": "no"}'
     involved = {"kind": "ReplicaSet", "name": "r", "namespace": NAMESPACE}
@@ -103,7 +103,7 @@ def test_events_of_the_stack_alone_do_where_those_of_all_may_not_be_listed(run: 
     ]
 
 
-def test_a_cluster_that_does_not_answer_ends_with_two(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_doctor_exits_with_2_if_the_cluster_does_not_answer(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
     result = run("doctor", "--json")
     assert result.exit_code == 2
@@ -111,10 +111,10 @@ def test_a_cluster_that_does_not_answer_ends_with_two(run: Run, project: Path, m
 
 
 @pytest.mark.parametrize("words", [[], ["--from", "/nowhere"]])
-def test_nothing_to_look_at_ends_with_two(words: list[str]):
+def test_doctor_exits_with_2_if_there_is_nothing_to_examine(words: list[str]):
     assert doctor(*words).exit_code == 2
 
 
-def test_a_folder_without_logs_ends_with_two(tmp_path: Path):
+def test_doctor_exits_with_2_for_a_folder_without_logs(tmp_path: Path):
     result = doctor("--from", str(tmp_path))
     assert (result.exit_code, "nothing was there to read" in result.output) == (2, True)

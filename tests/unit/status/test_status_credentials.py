@@ -69,12 +69,12 @@ def test_secrets_are_shown_with_their_age_and_the_end_of_certificates(run: Run, 
     assert f"ends {ends}" in screen
 
 
-def test_no_key_is_shown(run: Run, cluster: StackCluster):
+def test_the_status_shows_no_private_key_or_api_key(run: Run, cluster: StackCluster):
     cluster.secrets = [tls(60), secret("front-door-access", authentication_json="planted")]
     assert not any(text in run("status", "--json").stdout for text in ("PRIVATE", "planted", "LS0t"))
 
 
-def test_a_certificate_that_ends_soon_is_told(run: Run, cluster: StackCluster):
+def test_the_status_reports_a_certificate_that_expires_soon(run: Run, cluster: StackCluster):
     cluster.secrets = [tls(20.5)]
     assert told(run) == []
     (symptom,) = told(run, "--ends-within", "30")
@@ -98,7 +98,7 @@ def test_a_certificate_that_clients_refuse_is_an_outage(
     assert why in symptom["what"]
 
 
-def test_a_user_who_may_not_read_secrets_sees_the_rest(run: Run, cluster: StackCluster):
+def test_the_status_is_shown_without_credentials_to_users_who_may_not_read_secrets(run: Run, cluster: StackCluster):
     path = "/api/v1/namespaces/llm-d/secrets"
     cluster.answers[path] = 403, json.dumps({"kind": "Status", "code": 403, "message": "secrets is forbidden"})
     result = run("status", "--json")
@@ -106,7 +106,7 @@ def test_a_user_who_may_not_read_secrets_sees_the_rest(run: Run, cluster: StackC
     assert json.loads(result.stdout)["credentials"] == {"unread": "HTTP 403: secrets is forbidden"}
 
 
-def test_only_secrets_of_the_stack_are_asked_for(run: Run, cluster: StackCluster):
+def test_the_status_reads_only_secrets_of_the_stack(run: Run, cluster: StackCluster):
     run("status")
     names = {path.rpartition("%3D")[2] for path in cluster.asked if "/secrets" in path}
     assert names == {"own", "front-door-access", "huggingface-token", "model-source"}

@@ -24,20 +24,20 @@ def told(outcomes, verdict):
     ]
 
 
-def test_every_missed_claim_is_known_to_be_missed(outcomes):
+def test_the_simulation_reproduces_every_published_figure_not_listed_as_a_known_miss(outcomes):
     assert told(outcomes, "miss") == []
 
 
-def test_every_known_miss_is_still_missed(outcomes):
+def test_every_published_figure_listed_as_a_known_miss_is_still_missed(outcomes):
     assert told(outcomes, "unexpected hit") == []
 
 
-def test_most_points_of_published_claims_hold(outcomes):
+def test_the_simulation_reproduces_over_two_thirds_of_published_figures(outcomes):
     """Two of three, so that the list of known misses can't quietly grow into the rule."""
     assert len(told(outcomes, "hit")) > 2 / 3 * len(outcomes)
 
 
-def test_ranges_of_claims_on_prefill_servers_are_in_order(outcomes):
+def test_faster_decoding_for_each_user_is_best_served_by_fewer_prefill_servers(outcomes):
     """3p, then 2p, then 1p with rising speed for each user, wherever they cross."""
     groups = {
         outcome.at: outcome.predicted.split()[0]
@@ -49,19 +49,19 @@ def test_ranges_of_claims_on_prefill_servers_are_in_order(outcomes):
     assert set(winners) == {"1p", "2p", "3p"}
 
 
-def test_a_prediction_from_assumed_figures_is_not_called_calibrated(outcomes):
+def test_published_figures_predicted_from_assumptions_are_bounds_and_not_calibrated(outcomes):
     """Llama's prefill is an assumption."""
     bases = {(outcome.basis, "llama" in outcome.claim.name) for outcome in outcomes}
     assert bases == {(Basis.CALIBRATED, False), (Basis.BOUND, True)}
 
 
-def test_every_known_miss_names_an_evaluated_point(outcomes):
+def test_every_known_miss_of_a_published_figure_names_an_evaluated_point(outcomes):
     points = {(outcome.claim.name, outcome.at) for outcome in outcomes}
     listed = {(claim.name, at) for claim in published_claims().claims for at in claim.known_misses}
     assert listed <= points
 
 
-def test_claims_have_unique_names():
+def test_published_performance_figures_have_unique_names():
     names = [claim.name for claim in published_claims().claims]
     assert len(names) == len(set(names))
 
@@ -70,7 +70,7 @@ def test_claims_have_unique_names():
     ("holds", "known", "verdict"),
     [(True, False, "hit"), (False, False, "miss"), (False, True, "known miss"), (True, True, "unexpected hit")],
 )
-def test_a_verdict_says_whether_its_result_was_expected(holds, known, verdict):
+def test_the_verdict_on_a_published_figure_says_whether_it_was_expected(holds, known, verdict):
     claim = published_claims().claims[0]
     bare = PublishedClaim.model_validate({**claim.model_dump(), "known_misses": {20.0: "why"} if known else {}})
     outcome = ClaimOutcome(bare, 20.0, "TPSU", Basis.CALIBRATED, "1", "2", holds=False)

@@ -230,7 +230,7 @@ def test_figures_of_one_image_have_that_image():
     assert KnownFigures(FIGURES.model_copy(update={"image": "vllm:3"}), (FITTED,)).images == {"vllm:3"}
 
 
-def test_figures_of_several_rows_have_the_images_of_these():
+def test_latency_figures_fitted_from_several_rows_record_the_rows_images():
     assert KNOWN.images == {IMAGE_STANDINGS}
 
 

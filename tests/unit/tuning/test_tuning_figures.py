@@ -89,7 +89,7 @@ def test_contexts_are_not_extrapolated_from_a_fit_in_which_they_cost_nothing(all
     assert "tune run --workload" in (e.value.remedy or "")
 
 
-def test_within_its_range_such_a_fit_is_used_with_a_warning():
+def test_a_fit_in_which_contexts_cost_nothing_is_used_in_its_range_with_a_warning():
     figures = calibrate(flat_points((4224,)), MODEL, SHAPE, FIGURES).figures
     _, trust = confine(question(), figures, allow_extrapolation=False)
     assert "longer contexts cost hardly anything" in trust.sentence
@@ -101,7 +101,7 @@ def test_batches_stay_in_the_measured_range_if_larger_ones_would_be_free():
     assert asked.room.max_num_seqs == 64
 
 
-def test_other_sizes_are_excluded_if_steps_would_take_no_time_for_layers():
+def test_unmeasured_tp_sizes_are_excluded_if_layers_take_no_time_in_the_fit():
     fit = FIGURES.decode.fit.model_copy(update={"tensor_parallel_sizes": (1, 2)})
     asked, _ = confine(question(), decode(fixed_s={}, fit=fit), allow_extrapolation=True)
     assert {spread.kind for spread in asked.choices.spreads} == {"tp1", "tp2"}

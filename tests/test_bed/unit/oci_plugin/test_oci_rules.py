@@ -64,7 +64,7 @@ def test_a_deleted_resource_is_not_found(region: Region):
         region.subnet(vcn, "10.0.0.0/24")
 
 
-def test_an_existing_resource_that_was_not_created_here_is_accepted(region: Region):
+def test_ocids_of_resources_that_the_oci_stand_in_did_not_create_are_accepted(region: Region):
     region.subnet({"id": "ocid1.vcn.oc1.iad.of-somebody"}, "10.0.0.0/24")
 
 

@@ -63,7 +63,7 @@ def test_a_container_whose_image_has_a_program_runs_it_as_a_process(setting: Con
     [(1.0, [], []), (0.5, [], []), (4.0, [], ["--every=0.2s"]), (4.0, ["--every=1s"], ["--every=1s"])],
     ids=["real time", "faster", "slower", "the manifest's own"],
 )
-def test_a_programs_intervals_are_scaled_with_the_time_of_its_servers(
+def test_intervals_in_a_rehearsed_programs_arguments_follow_the_time_scale(
     setting: ContainerContext, time_scale: float, arguments: list[str], expected: list[str]
 ) -> None:
     created = factory(time_scale=time_scale).make(model("test/program:1", command=["/x"], args=arguments), setting)
@@ -71,14 +71,14 @@ def test_a_programs_intervals_are_scaled_with_the_time_of_its_servers(
     assert created._spec.argv == ["/x", *expected]
 
 
-def test_without_a_path_a_containers_command_is_the_program_of_its_image(setting: ContainerContext) -> None:
+def test_a_container_command_without_a_path_runs_the_program_of_its_image(setting: ContainerContext) -> None:
     created = factory().make(model("test/program:1", command=["program"], args=["-v"]), setting)
     assert isinstance(created, ProcessContainer)
     path = TABLE.entries[0].path
     assert created._spec.argv == [path, "-v"]
 
 
-def test_a_program_that_would_create_its_own_key_gets_the_rehearsals_key(setting: ContainerContext) -> None:
+def test_a_program_that_would_create_its_own_tls_key_gets_the_rehearsals_key(setting: ContainerContext) -> None:
     table = ImageTable([ImageEntry(repositories=("a",), program="a", path="/a", certificate_flag="--cert-path")])
     python, programs = Python(Path("/state/python"), {}), {"a": Path("/bin/sh")}
     certificate = (Path("/pki/a.crt"), Path("/pki/a.key"))

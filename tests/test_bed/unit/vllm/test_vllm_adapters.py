@@ -115,7 +115,7 @@ async def test_an_adapter_that_vllm_would_not_load_gets_vllms_error(start, tmp_p
     assert (await ask(await start(), "sql-1"))[0] == status
 
 
-async def test_an_ignored_adapter_is_loaded_but_answers_as_the_base_model(start, tmp_path: Path):
+async def test_an_injected_fault_makes_a_loaded_adapter_answer_as_the_base_model(start, tmp_path: Path):
     client = await start(**{IGNORED_ADAPTERS: "1"})
     adapter(tmp_path, "sql-1")
     assert await text(client, "sql-1") == await text(client, LLAMA)
@@ -181,7 +181,7 @@ async def test_an_adapter_is_listed_while_requests_for_it_are_under_way(start, t
     assert (await info(client))[-1][0] == labels("")
 
 
-async def test_requests_beyond_the_slots_wait_for_a_slot_and_not_for_their_turn(start, tmp_path: Path):
+async def test_a_request_without_a_free_adapter_slot_does_not_block_those_behind_it(start, tmp_path: Path):
     client = await start("--max-loras=2")
     for name in ("sql-1", "sql-2", "sql-3"):
         adapter(tmp_path, name)

@@ -279,7 +279,7 @@ class _Loop:
         self.planned.append(when)
 
 
-def test_a_model_second_takes_time_scale_wall_seconds():
+def test_a_simulated_second_takes_as_many_wall_seconds_as_the_time_scale():
     """0.5 is twice as fast."""
     loop = _Loop()
     clock = WallClock(loop, 0.5)

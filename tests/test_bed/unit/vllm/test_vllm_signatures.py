@@ -27,19 +27,19 @@ def fired(text: str) -> set[str]:
         (["--gpu-memory-utilization", "0.37"], "vllm-context-does-not-fit"),
     ],
 )
-def test_a_server_that_does_not_fit_its_gpus_is_known(flags: list[str], signature: str):
+def test_doctor_recognizes_a_server_that_does_not_fit_its_gpus(flags: list[str], signature: str):
     with pytest.raises(StartRefusal) as refused:
         cache_size(settings(["vllm", "serve", REPOSITORY, *flags], {}), MODEL, shape("BM.GPU.MI300X.8"), None)
     assert fired(refused.value.text) == {signature}
 
 
-def test_weights_that_are_not_cached_are_known(tmp_path):
+def test_doctor_recognizes_weights_missing_in_the_model_cache(tmp_path):
     with pytest.raises(StartRefusal) as refused:
         read_model(MODEL, {"HF_HOME": "/model-cache"}, ContainerFiles({"/model-cache": str(tmp_path)}))
     assert fired(refused.value.text) == {"vllm-weights-not-cached"}
 
 
-def test_a_backend_that_hands_nothing_over_is_known():
+def test_doctor_recognizes_an_attention_backend_that_cannot_transfer_kv_cache():
     release = catalogue.release("llm-d-0.9.0")
     flags = ["--attention-backend", "ROCM_ATTN", "--kv-transfer-config", NIXL]
     with pytest.raises(StartRefusal) as refused:
@@ -47,7 +47,7 @@ def test_a_backend_that_hands_nothing_over_is_known():
     assert fired(refused.value.text) == {"vllm-backend-refuses-connector"}
 
 
-def test_leases_that_end_and_blocks_that_are_read_too_late_are_known(serve, clock):
+def test_doctor_recognizes_kv_blocks_whose_lease_ended_before_they_were_read(serve, clock):
     prefill = serve("--kv-transfer-config", NIXL)
     for start in range(3):
         prefill.request(4096, 1, start=start * 10_000, hold=True)
@@ -55,7 +55,7 @@ def test_leases_that_end_and_blocks_that_are_read_too_late_are_known(serve, cloc
     assert fired("\n".join(prefill.log)) == {"nixl-lease-ended"}
 
 
-def test_a_transfer_from_a_server_that_is_gone_is_known(serve, clock):
+def test_doctor_recognizes_a_kv_transfer_from_a_server_that_is_gone(serve, clock):
     prefill, decode = (serve("--kv-transfer-config", NIXL, host=f"10.244.0.{index}") for index in (2, 3))
     filled = prefill.request(4096, 1, hold=True)
     clock.run(until_s=1)
@@ -65,7 +65,7 @@ def test_a_transfer_from_a_server_that_is_gone_is_known(serve, clock):
     assert fired("\n".join(decode.log)) == {"nixl-transfer-fails"}
 
 
-def test_servers_of_different_settings_that_are_paired_are_known(serve, clock):
+def test_doctor_recognizes_prefill_and_decode_servers_with_different_settings(serve, clock):
     prefill = serve("--kv-transfer-config", NIXL, "--no-disable-hybrid-kv-cache-manager")
     decode = serve("--kv-transfer-config", NIXL, "--disable-hybrid-kv-cache-manager", host="10.244.0.3")
     filled = prefill.request(4096, 1, hold=True)
@@ -75,7 +75,7 @@ def test_servers_of_different_settings_that_are_paired_are_known(serve, clock):
     assert fired("\n".join(decode.log)) == {"nixl-transfer-fails", "nixl-versions-differ"}
 
 
-def test_a_crash_over_a_new_prefill_server_is_known(serve, clock):
+def test_doctor_recognizes_a_decode_server_crash_over_a_new_prefill_server(serve, clock):
     fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
     decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
     first, second = (serve("--kv-transfer-config", NIXL, host=f"10.244.1.{index}") for index in range(2))
@@ -88,7 +88,7 @@ def test_a_crash_over_a_new_prefill_server_is_known(serve, clock):
     assert "nixl-crash-after-prefill-restart" in fired("\n".join(decode.log))
 
 
-def test_a_pair_that_hands_over_has_no_known_fault(serve, clock):
+def test_doctor_finds_no_fault_in_a_pair_of_servers_that_transfers_kv_cache(serve, clock):
     prefill, decode = (serve("--kv-transfer-config", NIXL, host=f"10.244.0.{index}") for index in (2, 3))
     filled = prefill.request(4096, 1, hold=True)
     clock.run(until_s=1)

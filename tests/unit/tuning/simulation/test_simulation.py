@@ -38,7 +38,7 @@ def test_different_seeds_give_different_runs(deploy, latency):
     assert len({row.ttft_ms.mean for row in result.rows}) == 3
 
 
-def test_every_deployment_gets_equal_arrivals_from_one_seed(deploy, latency):
+def test_one_seed_gives_simulations_of_every_deployment_the_same_requests(deploy, latency):
     """Differences between deployments are then not those of chance."""
     rows = [
         simulate(deploy(topology), MIXED, PoissonArrivals(10), latency, seeds=[7], duration_s=60, window="whole").row
