@@ -66,7 +66,7 @@ def objects_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         yield deploy
 
 
-def test_components_of_another_language_become_the_same_objects(objects_of):
+def test_components_declared_in_another_language_become_the_same_kubernetes_objects(objects_of):
     settings = {"release": "llm-d-0.9.0", "model": "gpt-oss-120b", "shape": "BM.GPU.MI300X.8", "rdma": False}
 
     def other_language() -> None:

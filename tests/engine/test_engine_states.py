@@ -142,7 +142,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     return there
 
 
-def test_a_lost_backend_and_stack_file_come_back_and_nothing_is_changed(kept: Kept):
+def test_restoring_an_archive_brings_back_a_lost_state_and_stack_file(kept: Kept):
     before, file = kept.resources(), kept.backup()
     text = kept.stack_file.read_text()
     shutil.rmtree(kept.backend)

@@ -352,7 +352,7 @@ def test_an_existing_vcn_is_used_unchanged():
     assert not {"ingressSecurityRules", "egressSecurityRules"} & set(locked)
 
 
-def test_existing_route_tables_need_no_gateways():
+def test_with_existing_route_tables_no_gateways_are_created():
     rendered = rendered_network(**ELSEWHERE, route_table_ids={"private": "ocid1.routetable.oc1.iad.r"})
     assert not [resource for resource in rendered.resources if "Gateway" in resource.type]
     assert subnet(rendered, "workers").inputs["routeTableId"] == "ocid1.routetable.oc1.iad.r"

@@ -354,7 +354,7 @@ def test_instances_share_a_compute_cluster_and_alternate_between_fault_domains()
 
 
 @pytest.mark.parametrize("launch", list(Launch))
-def test_protection_covers_all_resources_of_a_pool(launch: Launch):
+def test_deletion_protection_covers_all_resources_of_a_pool(launch: Launch):
     for resource in oci_resources(pool(launch=launch, protect=True)):
         assert resource.protect is (resource.type != CONFIGURATION), resource.name
     assert not any(resource.protect for resource in oci_resources(pool(launch=launch)))

@@ -41,7 +41,7 @@ def test_a_resource_that_is_deleted_before_its_replacement_counts_twice():
     assert minutes(resource("pool", limits, delete_before_replace=True)) == 180
 
 
-def test_a_resource_without_a_timeout_has_its_plug_ins_and_a_component_has_none():
+def test_a_resource_without_a_timeout_gets_its_plug_ins_default():
     assert minutes(resource("network")) == KNOWN.oci_minutes
     assert minutes(resource("object", type_="kubernetes:core/v1:ConfigMap")) == KNOWN.kubernetes_minutes
     assert minutes(resource("component", type_="llmd-oke:index:GpuPool")) == 0

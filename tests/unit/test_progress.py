@@ -12,7 +12,7 @@ def test_every_progress_event_is_one_line_with_seconds_since_the_start():
     assert stream.getvalue() == "[    0 s] building etcd\n[   12 s]   10 s, 40 packages\n"
 
 
-def test_a_ticker_limits_frequent_progress_but_passes_on_new_phases():
+def test_frequent_progress_reports_are_limited_but_new_phases_are_always_shown():
     times = iter([0.0, 1.0, 1.5, 2.5, 4.0])
     told: list[str] = []
 

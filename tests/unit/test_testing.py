@@ -49,7 +49,7 @@ def test_the_mocks_return_whole_numbers_as_integers():
     assert repr(replicas) == "3"
 
 
-def test_calls_of_the_mocks_are_independent():
+def test_each_use_of_the_pulumi_mocks_starts_without_resources():
     assert len(declared(lambda: config_map("a")).resources) == 1
     assert [r.name for r in declared(lambda: config_map("b")).resources] == ["b"]
 

@@ -36,7 +36,7 @@ def tell(drill: str, load: Load, began_s: float) -> None:
     print(f"| {drill} | {len(load.rows)} | {failed} | {gap_s:.1f} | {minutes:.1f} |")
 
 
-def test_requests_flow_while_the_engines_state_is_lost_and_restored(project: Project, tmp_path: Path) -> None:
+def test_requests_flow_while_pulumis_state_is_lost_and_restored(project: Project, tmp_path: Path) -> None:
     stack = "state-lost"
     project.write(stack, smoke={"where": "none"})
     assert deploy(project, stack).status == 0

@@ -82,7 +82,9 @@ def test_each_alert_fires_on_its_fault_series_and_is_silent_without_it(promtool:
     judge(promtool, rule_file, cases)
 
 
-def test_the_pickers_alert_fires_when_its_envoys_stop_to_report_metrics(promtool: str, rule_file: Path) -> None:
+def test_the_endpoint_pickers_alert_fires_when_its_envoys_stop_reporting_metrics(
+    promtool: str, rule_file: Path
+) -> None:
     _, sound = SERIES["PickerWithoutLeader"]
     ended = dict.fromkeys(sound, "1x10")
     judge(promtool, rule_file, [_fires("PickerWithoutLeader", ended, fires=True)])

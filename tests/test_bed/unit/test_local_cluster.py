@@ -135,7 +135,7 @@ def test_the_reason_for_another_cluster_lists_the_differing_settings():
     assert fact_differences(before.facts, now.facts) == ["time scale 1.0 becomes 3.0"]
 
 
-def test_an_unknown_reason_for_another_cluster_is_reported_in_general_words():
+def test_if_no_setting_differs_the_reason_for_another_local_cluster_is_general():
     assert fact_differences(SPEC.facts, SPEC.facts) == ["other programs, or other nodes"]
 
 

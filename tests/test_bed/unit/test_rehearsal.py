@@ -138,7 +138,7 @@ def state(folder: Path, *resources: dict[str, Any]) -> Path:
     return file
 
 
-def test_servers_that_are_no_longer_in_the_plan_count_as_leaving(tmp_path: Path):
+def test_deployed_servers_that_the_plan_lacks_count_as_removed(tmp_path: Path):
     file = state(tmp_path, deployment("gpt-oss-120b-aggregated", 1), deployment("gpt-oss-120b-prefill", 1))
     assert removed_servers(file, PLAN) == ["gpt-oss-120b-aggregated"]
 

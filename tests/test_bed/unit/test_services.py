@@ -248,7 +248,7 @@ def test_names_of_services_and_pods_resolve(name: str, kind: str, expected: list
         "x-1.a.pod.cluster.local.",
     ],
 )
-def test_other_names_do_not_exist(name: str) -> None:
+def test_names_outside_of_the_cluster_do_not_resolve(name: str) -> None:
     assert ask(name) == ("NXDOMAIN", [])
 
 

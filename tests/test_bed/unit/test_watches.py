@@ -61,14 +61,14 @@ async def changes(client: ScriptedClient) -> tuple[ObjectStore[ConfigMap], list[
     return store, seen
 
 
-async def test_a_list_and_its_watch_yield_changes() -> None:
+async def test_listing_and_watching_objects_yields_each_change() -> None:
     events = [("ADDED", config_map("b")), ("MODIFIED", config_map("b", "2")), ("DELETED", config_map("a", "3"))]
     store, seen = await changes(ScriptedClient(([config_map("a")], events)))
     assert [(name, exists) for name, _, exists in seen] == [("a", True), ("b", True), ("b", True), ("a", False)]
     assert [identity(item).name for item in store] == ["b"]
 
 
-async def test_after_410_gone_only_differences_are_yielded() -> None:
+async def test_after_a_watch_ends_with_410_gone_only_differences_are_yielded() -> None:
     before = [config_map("same"), config_map("changed"), config_map("gone")]
     after = [config_map("same"), config_map("changed", "2"), config_map("new")]
     store, seen = await changes(ScriptedClient((before, []), (after, [])))
@@ -82,7 +82,7 @@ async def test_waiting_for_the_first_list_has_a_timeout() -> None:
         await store.synced(timeout_s=0.01)
 
 
-def test_simultaneous_changes_cause_one_evaluation() -> None:
+def test_simultaneous_changes_of_watched_objects_cause_one_evaluation() -> None:
     async def looks_at(changes: int) -> int:
         looks, looked = 0, asyncio.Event()
         followed = Changes(gather_s=0.0)

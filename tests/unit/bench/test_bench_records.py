@@ -171,7 +171,7 @@ def test_the_busy_window_of_a_closed_loop_has_all_users_in_flight():
     assert (window.begin_s, window.end_s, window.rule) == (1.0, 5.0, "all users busy")
 
 
-def test_users_who_were_never_all_busy_leave_the_whole_window():
+def test_the_window_is_untrimmed_if_the_closed_loops_users_were_never_all_busy():
     records = [request(0, 0.0, 1.0), request(1, 3.0, 1.0)]
     window = window_of(records, ClosedLoop(2), Trim(busy=True))
     assert (window.begin_s, window.end_s) == (0.0, 3.0)

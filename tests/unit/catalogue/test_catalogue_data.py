@@ -30,7 +30,7 @@ def test_the_catalogue_has_the_entries_of_the_first_stacks():
     assert "BM.GPU.MI300X.8" in catalogue.shape_names()
 
 
-def test_every_entry_has_the_name_of_its_file():
+def test_every_catalogue_entry_of_models_and_shapes_has_the_name_of_its_file():
     assert [model.name for model in MODELS] == catalogue.model_names()
     assert [shape.name for shape in SHAPES] == catalogue.shape_names()
 
@@ -134,7 +134,7 @@ def test_gpus_with_published_results_have_catalogue_entries():
 
 
 @by_gpu
-def test_every_gpu_entry_has_the_name_of_its_file(gpu: catalogue.Gpu):
+def test_every_catalogue_entry_of_gpus_has_the_name_of_its_file(gpu: catalogue.Gpu):
     assert catalogue.gpu(gpu.product) == gpu
 
 

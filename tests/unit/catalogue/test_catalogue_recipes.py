@@ -51,7 +51,7 @@ def known(at: str, path: str = "models/Qwen/Qwen3-8B.yaml") -> CatalogueModel:
     return entry.model_copy(update={"recipe": PublishedRecipe(source=source)})
 
 
-def test_keys_of_a_recipe_that_changed_since_the_entry_are_reported(checkout: Path):
+def test_keys_of_a_vllm_recipe_that_changed_since_the_catalogue_entry_are_reported(checkout: Path):
     before = commit(checkout, **{"Qwen3-8B": RECIPE})
     changed = RECIPE.replace("Old", "New").replace("words", "others").replace("[--one]", "[--two]")
     after = commit(checkout, **{"Qwen3-8B": changed.replace("mi300x: verified", "mi300x: verified, mi325x: verified")})
@@ -64,18 +64,18 @@ def test_keys_of_a_recipe_that_changed_since_the_entry_are_reported(checkout: Pa
     assert recipe_news(checkout, [known(after)]).differences == ()
 
 
-def test_models_verified_on_amd_gpus_without_an_entry_are_reported(checkout: Path):
+def test_models_that_vllm_recipes_verify_on_amd_gpus_without_an_entry_are_reported(checkout: Path):
     at = commit(checkout, **{"Qwen3-8B": RECIPE, "other": OTHER, "more": OTHER.replace("mi355x", "b200")})
     assert recipe_news(checkout, [known(at)]).further == ("some/other",)
 
 
-def test_deleted_recipes_and_versions_missing_in_the_clone_are_reported(checkout: Path):
+def test_deleted_vllm_recipes_and_commits_that_the_clone_lacks_are_reported(checkout: Path):
     at = commit(checkout, **{"Qwen3-8B": RECIPE})
     news = recipe_news(checkout, [known(at, "models/Qwen/none.yaml"), known("0123456")])
     assert (news.gone, news.unknown, news.differences) == (("qwen3-8b",), ("qwen3-8b",), ())
 
 
-def test_a_folder_without_recipes_is_refused(checkout: Path, tmp_path_factory: pytest.TempPathFactory):
+def test_a_checkout_without_vllm_recipes_is_refused(checkout: Path, tmp_path_factory: pytest.TempPathFactory):
     commit(checkout)
     with pytest.raises(KitError, match="has no recipes"):
         recipe_news(checkout, [])
@@ -83,7 +83,7 @@ def test_a_folder_without_recipes_is_refused(checkout: Path, tmp_path_factory: p
         recipe_news(tmp_path_factory.mktemp("empty"), [])
 
 
-def test_every_entry_with_a_recipe_names_the_recipes_version():
+def test_every_catalogue_entry_with_a_vllm_recipe_links_a_version_of_it():
     entries = [entry for name in catalogue.model_names() if (entry := catalogue.model(name)) and entry.recipe]
     assert entries
     assert all("/blob/" in entry.recipe.source for entry in entries if entry.recipe)

@@ -73,7 +73,7 @@ def test_images_of_the_deleted_repository_are_marked_as_gone():
     assert gone == {r.name for r in RELEASES if r.endpoint_picker.image.repository == "llm-d/llm-d-inference-scheduler"}
 
 
-def test_an_override_replaces_only_what_it_names():
+def test_a_release_override_replaces_only_the_parts_that_it_names():
     base = catalogue.release("llm-d-0.9.0")
     assert base is not None
     router = catalogue.release("llm-d-0.6.0")

@@ -95,7 +95,7 @@ def test_a_stacks_images_are_listed_with_the_key_that_causes_each():
     assert all(image["digest"] or image["no_digest_because"] for image in images)
 
 
-def test_the_table_of_images_names_those_without_a_digest():
+def test_the_images_list_command_marks_images_without_a_digest():
     result = CliRunner().invoke(app, ["images", "list", "--stack", "reference", "--project", str(PROJECT)])
     assert result.exit_code == 0
     assert "tag alone" in result.output
@@ -119,7 +119,7 @@ def test_a_project_gets_its_own_lock_which_is_used_from_then_on(project: Path, r
     assert update("--project", str(project), "--check")[0] == 0
 
 
-def test_manually_added_images_stay_in_a_projects_lock(project: Path, registry: Registry):
+def test_images_update_locks_images_that_were_added_to_the_projects_lock_by_hand(project: Path, registry: Registry):
     digest = registry.push("own/vllm", "v2", 10)
     registry.push("llm-d/vllm", "v1", 10)
     reference = f"{registry.address}/own/vllm:v2"

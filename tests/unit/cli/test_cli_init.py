@@ -67,14 +67,14 @@ def test_init_writes_options_with_comments_into_the_stack_file(project: Path):
     assert "# network, rights, cluster and pools are this stack's" in text
 
 
-def test_unanswered_questions_are_reported_as_assumptions(project: Path):
+def test_init_reports_unanswered_questions_as_assumptions(project: Path):
     told = json.loads(init(project, *ON_OCI, *SIZED, "--json").stdout)
     assert "--workload 4096/256: the lengths of the published scale-out run" in told["assumed"]
     assert all(f"# Assumed: {text}" in text_of(project) for text in told["assumed"])
     assert (told["ok"], told["gpus"]) == (True, 16)
 
 
-def test_missing_answers_are_named_by_their_options_without_a_terminal(project: Path):
+def test_without_a_terminal_init_names_the_options_of_missing_answers(project: Path):
     result = init(project, "--target", "oci")
     assert result.exit_code == 1
     assert isinstance(result.exception, KitError)
@@ -91,7 +91,7 @@ def test_missing_answers_are_named_by_their_options_without_a_terminal(project: 
         ((*ON_OCI, "--topology", "1p-tp16-1d-tp16"), "models[0].topology"),
     ],
 )
-def test_impossible_answers_are_reported_and_nothing_is_written(project: Path, arguments: tuple[str, ...], place: str):
+def test_init_reports_impossible_answers_and_writes_nothing(project: Path, arguments: tuple[str, ...], place: str):
     result = init(project, *arguments)
     assert result.exit_code == 1
     assert place in str(result.exception)
@@ -139,7 +139,7 @@ def test_init_chooses_the_first_topology_for_the_load_that_planning_accepts(
     assert "# carries at most 40 requests/s (bound)" in text
 
 
-def test_assumed_latency_limits_are_relaxed_but_given_ones_are_not(project: Path, searched: list[ServingNeeds]):
+def test_init_relaxes_assumed_latency_limits_but_no_given_ones(project: Path, searched: list[ServingNeeds]):
     assert init(project, *ON_OCI, "--gpus", "16", "--ttft", "100").exit_code == 1
     assert init(project, *ON_OCI, "--gpus", "16").exit_code == 0
     assert "slo:" not in text_of(project)
@@ -188,7 +188,7 @@ def test_an_invalid_answer_on_a_terminal_is_asked_for_again(
     assert "accepted: seven or eight" in capsys.readouterr().err
 
 
-def test_a_number_chooses_an_offered_value_and_enter_the_first(monkeypatch: pytest.MonkeyPatch):
+def test_in_init_a_number_chooses_an_offered_value_and_enter_the_first(monkeypatch: pytest.MonkeyPatch):
     typed(monkeypatch, "2", "")
     offers = [Offer("8", "eight"), Offer("7", "seven")]
     answers = [Answers(asks=True).answer(DIGIT, None, offers=lambda: offers) for _ in range(2)]

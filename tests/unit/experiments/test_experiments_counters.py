@@ -103,7 +103,7 @@ def watching_on(
         yield whole
 
 
-def test_a_unit_is_observed_by_the_increase_of_its_counters():
+def test_a_deployments_load_is_observed_by_the_increase_of_its_counters():
     seen = watched([unit(100), unit(140), unit(200)])[-1]
     assert (seen.answered, seen.duration_s) == (100, 20.0)
     assert seen.requests_per_s == pytest.approx(5.0)
@@ -146,7 +146,7 @@ def test_counters_of_a_restarted_server_count_from_its_restart():
     assert "lower bounds" in seen.notes[0]
 
 
-def test_an_interval_without_a_servers_answer_is_left_out():
+def test_an_observed_interval_in_which_a_server_did_not_answer_is_left_out():
     seen = watched([unit(0), dead(unit(50), "decode"), unit(100), unit(140)], replace(PACE, for_s=30))[-1]
     assert (seen.answered, seen.duration_s) == (40, 10.0)
     assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
@@ -175,13 +175,13 @@ def answering(*result: Snapshot | str) -> Callable[[], Snapshot]:
     return read
 
 
-def test_a_failed_reading_leaves_its_interval_out():
+def test_a_failed_reading_of_counters_leaves_its_interval_out():
     seen = watched(answering(unit(0), unit(40), "no answer", unit(90), unit(120)), replace(PACE, for_s=40))[-1]
     assert (seen.answered, seen.duration_s) == (70, 20.0)
     assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
 
 
-def test_a_failed_reading_does_not_count_as_an_interval_without_traffic():
+def test_a_failed_reading_of_counters_does_not_count_as_an_interval_without_traffic():
     seen = watched(answering(unit(0), unit(40), "no answer", "no answer", unit(90)), replace(PACE, for_s=40))[-1]
     assert seen.duration_s == 10.0
 
@@ -200,7 +200,7 @@ def test_watching_ends_with_an_error_if_the_cluster_is_silent_beyond_the_limit()
     assert len(result) == 1 + limit_s / PACE.every_s
 
 
-def test_a_single_failed_reading_is_tolerated_at_any_interval():
+def test_a_single_failed_reading_of_counters_is_tolerated_at_any_interval():
     pace = ReadingIntervals(every_s=2 * tolerances().silence_s, for_s=10 * tolerances().silence_s)
     with pytest.raises(KitError):
         watched(answering(unit(0), "no answer", "no answer"), pace)

@@ -70,7 +70,7 @@ class Interrupting(SilentProgress):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interrupted_stage_is_no_result(assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_load_stage_leaves_no_result(assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measurement, "INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         measurement.measure(assignment, Interrupting())
@@ -140,7 +140,7 @@ TWO_USERS = [request(0, 0.0), request(1, 0.5), request(2, 1.0), request(3, 1.5),
 """From second 0.5 to 2.5 both are busy; then one of them waits for a long answer."""
 
 
-def test_a_whole_stage_is_measured_from_first_request_to_last_answer():
+def test_a_load_stage_is_measured_from_first_request_to_last_answer():
     whole = measurement.of_window(measured(stage := closed_stage(steady_state=False), TWO_USERS), stage, gpus=2)
     assert whole.duration_s == pytest.approx(5.0)
     assert whole.output_tokens_per_s == pytest.approx(20 / 5)
@@ -165,14 +165,14 @@ def test_a_stage_whose_users_were_never_all_busy_is_measured_as_a_whole():
     assert steady.requests == 1
 
 
-def test_the_last_answers_duration_does_not_lower_the_answered_rate():
+def test_the_time_of_the_last_answers_does_not_lower_the_answered_request_rate():
     one = recipe(loads=[OPEN])
     stage = recipes.stages(one, one.deployments[0])[0]
     steady = measured(stage, [request(i, i / 2, 3.0) for i in range(8)])
     assert answered_per_s(steady) == pytest.approx(2.0)
 
 
-def test_a_growing_queue_lowers_the_answered_rate():
+def test_a_growing_queue_lowers_the_answered_request_rate():
     one = recipe(loads=[OPEN])
     stage = recipes.stages(one, one.deployments[0])[0]
     assert answered_per_s(measured(stage, [request(i, i / 2, 1.0 + i) for i in range(8)])) < 1.6

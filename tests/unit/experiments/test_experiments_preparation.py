@@ -53,14 +53,14 @@ def test_problems_of_planning_are_reported_in_the_recipes_terms(tmp_path: Path):
     assert refused.value.verdict == "the recipe can't be run"
 
 
-def test_a_run_can_be_limited_to_some_deployments(tmp_path: Path):
+def test_an_experiment_can_be_limited_to_some_of_its_deployments(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(rehearsed=True, only=("agg-tp1-2r",)))
     assert names(made) == ["agg-tp1-2r"]
     with pytest.raises(KitError, match="no deployment other"):
         experiment(tmp_path, RunOptions(rehearsed=True, only=("other",)))
 
 
-def test_a_derived_stack_serves_the_models_in_its_own_namespace(tmp_path: Path):
+def test_an_experiments_stack_serves_its_models_in_its_own_namespace(tmp_path: Path):
     made = experiment(tmp_path, RunOptions())
     models = [made.recipe.model_of(item) for item in made.deployments]
     plan = planning.plan(config.validate(deployer.derive(made.base, "s", models)))
@@ -69,7 +69,7 @@ def test_a_derived_stack_serves_the_models_in_its_own_namespace(tmp_path: Path):
     assert [model.name for model in plan.models] == names(made)
 
 
-def test_a_derived_stack_evaluates_settings_that_change_answers(tmp_path: Path):
+def test_an_experiments_stack_evaluates_settings_that_change_answers(tmp_path: Path):
     made = experiment(tmp_path, deployments=[{"topology": "agg-tp2-1r"}])
     base = made.base.model_copy(update={"override": config.stack.Override(quick_reduce="INT4")})
     models = [made.recipe.model_of(item) for item in made.deployments]
@@ -77,7 +77,7 @@ def test_a_derived_stack_evaluates_settings_that_change_answers(tmp_path: Path):
     assert (plan.smoke.where, plan.models[0].min_accuracy) == ("client", 0.95)
 
 
-def test_models_on_a_created_cluster_are_deployed_with_a_layered_stack(tmp_path: Path):
+def test_an_experiment_on_a_created_cluster_deploys_a_separate_serving_stack(tmp_path: Path):
     made = experiment(tmp_path)
     cluster = config.CreateCluster.model_validate(created_cluster(), by_alias=True)
     derived = deployer.derive(made.base.model_copy(update={"cluster": cluster}), "s", [])
@@ -85,7 +85,7 @@ def test_models_on_a_created_cluster_are_deployed_with_a_layered_stack(tmp_path:
     assert "cluster" not in derived
 
 
-def test_a_derived_stack_file_has_the_stacks_other_keys_and_is_removed_at_the_end(tmp_path: Path):
+def test_an_experiments_stack_file_keeps_other_config_and_is_removed_at_the_end(tmp_path: Path):
     project(tmp_path)
     written = yaml.safe_load(deployer.write(tmp_path, "s", {"layer": "serving"}).read_text())
     assert written["encryptionsalt"] == "v1:salt"
@@ -148,7 +148,7 @@ def test_large_deployments_are_grouped_first_and_small_ones_beside_them():
     assert pack([1, 2, 4, 8, 3, 4, 5], int, 16, lambda _: True) == [[8, 5, 3], [4, 4, 2, 1]]
 
 
-def test_deployments_that_exclude_each_other_are_in_different_rounds():
+def test_deployments_that_cannot_run_together_are_in_different_experiment_rounds():
     assert pack([4, 4], int, 16, lambda some: len(some) < 2) == [[4], [4]]
 
 

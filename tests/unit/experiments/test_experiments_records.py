@@ -24,32 +24,32 @@ def row(**changes: object) -> Row:
     return Row.model_validate({**values, **changes})
 
 
-def test_the_newest_row_replaces_earlier_ones_under_the_same_conditions(tmp_path: Path):
+def test_a_new_measurement_replaces_earlier_ones_under_the_same_conditions(tmp_path: Path):
     file = tmp_path / "tuning" / "rows.jsonl"
     records.add_rows([row(), row(concurrency=32.0)], file)
     kept = records.add_rows([row(output_tokens_per_s=120.0)], file)
     assert [(item.concurrency, item.output_tokens_per_s) for item in kept] == [(32.0, 100.0), (4.0, 120.0)]
 
 
-def test_measured_rows_replace_rehearsed_ones(tmp_path: Path):
+def test_the_tuner_prefers_rows_measured_on_hardware_to_rehearsed_ones(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
     records.add_rows([row(basis=Basis.MEASURED), row(concurrency=8.0), row(model="other")], file)
     assert [item.basis for item in records.current_rows(file, "gpt-oss-120b", "MI300X")] == [Basis.MEASURED]
 
 
-def test_rehearsed_rows_are_used_where_nothing_was_measured(tmp_path: Path):
+def test_the_tuner_uses_rehearsed_rows_if_nothing_was_measured_on_hardware(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
     records.add_rows([row(), row(concurrency=8.0)], file)
     assert len(records.current_rows(file, "gpt-oss-120b", "MI300X")) == 2
 
 
-def test_rows_of_another_image_than_the_last_one_are_left_out(tmp_path: Path):
+def test_the_tuner_uses_only_rows_measured_with_the_newest_image(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
     records.add_rows([row(), row(image="two")], file)
     assert [item.image for item in records.current_rows(file, "gpt-oss-120b", "MI300X")] == ["two"]
 
 
-def test_rows_under_other_conditions_than_their_roles_last_are_left_out(tmp_path: Path):
+def test_the_tuner_uses_only_rows_with_the_newest_server_settings_of_each_role(tmp_path: Path):
     """A prefill server without a connector has other conditions than a decode server; those of each are alike."""
     file = tmp_path / "rows.jsonl"
     prefill = {"subject": "prefill", "block_size": 16}
@@ -59,5 +59,5 @@ def test_rows_under_other_conditions_than_their_roles_last_are_left_out(tmp_path
     assert [(item.subject, item.block_size) for item in kept] == [("prefill", 16), ("decode", 128), ("decode", 128)]
 
 
-def test_a_stack_without_rows_has_none(tmp_path: Path):
+def test_a_stack_that_was_never_measured_has_no_rows(tmp_path: Path):
     assert records.current_rows(records.rows_file(tmp_path, "s"), "gpt-oss-120b", "MI300X") == []

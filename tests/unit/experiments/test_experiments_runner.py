@@ -49,7 +49,7 @@ def apart(tmp_path: Path) -> Experiment:
     return experiment(tmp_path, RunOptions(gpus=2, rehearsed=True))
 
 
-def test_deployments_of_a_round_start_together_and_are_measured_in_turn(together: Experiment):
+def test_deployments_of_an_experiment_round_start_together_and_are_measured_in_turn(together: Experiment):
     _, deployer, _ = run(together)
     assert deployer.calls == [
         f"deploy {DISAGGREGATED} {AGGREGATED}",
@@ -60,7 +60,7 @@ def test_deployments_of_a_round_start_together_and_are_measured_in_turn(together
     ]
 
 
-def test_each_round_is_removed_before_the_next(apart: Experiment):
+def test_each_experiment_rounds_deployments_are_removed_before_the_next_round(apart: Experiment):
     _, deployer, _ = run(apart)
     assert [call.split()[0] for call in deployer.calls] == ["deploy", "measure", "teardown"] * 2 + ["close"]
 
@@ -121,7 +121,7 @@ def test_an_interrupted_measurement_leaves_no_result(together: Experiment):
     assert folder.gather() == []
 
 
-def test_a_row_without_measurements_is_refused_with_its_file_and_a_remedy(together: Experiment):
+def test_an_experiments_row_without_requests_is_refused_with_file_and_remedy(together: Experiment):
     def measure_nothing(deployment: str, folder: RunFolder) -> int:
         fill(folder, deployment, folder.left(deployment)[0], requests=0)
         return 0
@@ -133,7 +133,7 @@ def test_a_row_without_measurements_is_refused_with_its_file_and_a_remedy(togeth
     assert f"Remove {file.parent}" in str(error.value.remedy)
 
 
-def test_another_time_scale_starts_a_new_run(tmp_path: Path):
+def test_another_time_scale_starts_a_new_run_of_an_experiment(tmp_path: Path):
     opened(experiment(tmp_path, RunOptions(rehearsed=True, time_scale=1.0)))
     other = experiment(tmp_path, RunOptions(rehearsed=True, time_scale=2.0))
     assert runs.unfinished_run(tmp_path, other.name, other.recipe, other.settings) is None

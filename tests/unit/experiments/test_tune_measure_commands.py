@@ -108,7 +108,7 @@ def test_tune_apply_stores_its_forecast_and_verify_requires_the_deployment(tmp_p
     assert "rehearse --stack s" in (ended.exception.remedy or "")
 
 
-def test_a_dry_run_stores_no_forecast(tmp_path: Path):
+def test_a_dry_run_of_tune_apply_stores_no_forecast(tmp_path: Path):
     assert tune("apply", project(tmp_path), *SLO, "--dry-run").exit_code == 0
     assert not (tmp_path / "reports").exists()
 

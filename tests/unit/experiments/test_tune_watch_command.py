@@ -130,11 +130,11 @@ def test_the_options_once_and_for_of_tune_watch_exclude_each_other(watch: Any):
     assert "exclude each other" in str(watch("--once", "--for", "1h").exception)
 
 
-def test_an_interval_without_requests_is_reported_as_such():
+def test_tune_watch_says_that_an_interval_had_no_requests():
     assert interval_text(CountedObservation(basis=Basis.MEASURED, duration_s=15, answered=0)) == "no requests"
 
 
-def test_an_interval_that_is_left_out_has_a_reason():
+def test_tune_watch_says_why_an_interval_is_left_out():
     assert (
         interval_text(CountedObservation(basis=Basis.MEASURED, duration_s=0, answered=0, notes=("no answer",)))
         == "left out: no answer"

@@ -321,7 +321,7 @@ def test_a_failed_update_is_refreshed_only_in_states_that_a_creation_passes(type
     assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[FAILED_UPDATE])) is not there
 
 
-def test_a_failed_acceptance_is_refreshed_because_it_deletes_its_role_bindings():
+def test_a_failed_acceptance_job_is_refreshed_as_it_deletes_its_role_bindings():
     metadata = {"name": "acceptance-mi300x-1a2b", "namespace": "llmd-oke-acceptance"}
     job = left("", "kubernetes:batch/v1:Job", inputs={"metadata": metadata})
     assert reads(FIXED, job)

@@ -84,13 +84,13 @@ def test_idle_nodes_are_advised_with_their_price_and_copies_that_would_fit():
     assert advice(model("8p-tp1-4d-tp2", copies=4))["gpuPools"].startswith("1 node (8 GPUs, 48 $/hour")
 
 
-def test_copies_are_not_advised_where_none_would_fit():
+def test_check_does_not_advise_more_copies_of_a_model_where_none_would_fit():
     assert "copies" not in advice(model("8p-tp1-4d-tp2"), nodes=3)["gpuPools"]
     assert "copies" not in advice(model("agg-tp1-1r", copies=64), nodes=9)["gpuPools"]
     assert "copies" not in advice(model("1p-tp1-1d-tp2"), nodes=2, rdma="none")["gpuPools"]
 
 
-def test_the_advised_copies_can_be_deployed():
+def test_the_copies_of_a_model_that_check_advises_can_be_deployed():
     offered = advice(model("3p-tp1-1d-tp2"), nodes=4)["gpuPools"]
     assert "models[0].copies of 6 would fit" in offered
     assert "gpuPools" not in advice(model("3p-tp1-1d-tp2", copies=6), nodes=4)
@@ -144,7 +144,7 @@ def test_the_kv_cache_of_prefill_servers_is_not_judged_by_sequences():
     assert "models[0].engine.maxNumSeqs" not in advice(model("8p-tp1-2d-tp4", model=llama))
 
 
-def test_a_server_without_spare_gpus_for_its_update_is_advised():
+def test_check_advises_on_servers_without_spare_gpus_for_a_rolling_update():
     assert "the only decode server" in advice(model("6p-tp1-1d-tp2"), nodes=1)["models[0].topology"]
     assert "models[0].topology" not in advice(model("6p-tp1-1d-tp2"), nodes=9)
 

@@ -16,7 +16,7 @@ def refused(*models: dict[str, Any], **door: Any) -> dict[str, str]:
     return {problem.path: str(problem) for problem in problems(*models, frontDoor=door, networkPolicies=enforced)}
 
 
-def test_a_stack_without_the_key_has_no_front_door():
+def test_a_stack_file_without_the_key_for_a_front_door_has_none():
     assert plan().front_door is None
 
 

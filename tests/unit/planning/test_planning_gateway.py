@@ -28,7 +28,7 @@ def refused(*models: dict[str, Any], **stack: Any) -> dict[str, str]:
     return {problem.path: str(problem) for problem in problems(*models, **stack)}
 
 
-def test_a_stack_without_the_key_has_no_gateway():
+def test_a_stack_file_without_the_key_for_a_gateway_has_none():
     assert plan().gateway is None
 
 

@@ -67,7 +67,7 @@ def test_comparison_lines_state_what_is_significant(both):
     assert line.interval.startswith("-2")
 
 
-def test_a_single_run_has_no_confidence_interval():
+def test_a_compared_line_of_a_single_run_says_that_it_has_no_confidence_interval():
     a, b = loaded("a", AGG, (500.0,)), loaded("b", AGG, (400.0,))
     assert {line.interval for line in lines(compare(a.side, b.side).loads[0])} == {"none: one run"}
 

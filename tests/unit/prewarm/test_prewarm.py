@@ -43,7 +43,7 @@ def test_a_complete_cache_needs_no_network_request(hub: Hub, tmp_path: Path):
     assert hub.requests == []
 
 
-def test_only_a_missing_file_is_downloaded_again(hub: Hub, tmp_path: Path):
+def test_pre_warming_downloads_only_the_file_that_the_cache_lacks(hub: Hub, tmp_path: Path):
     run(tmp_path)
     (snapshot(tmp_path) / "model-1.safetensors").unlink()
     hub.requests.clear()

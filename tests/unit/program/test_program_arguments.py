@@ -57,12 +57,12 @@ def test_pulumi_outputs_are_passed_on_unchanged():
     asyncio.run(made())
 
 
-def test_an_optional_key_without_a_source_is_refused_by_name():
+def test_an_optional_component_argument_without_a_source_is_refused_by_name():
     with pytest.raises(MissingSourceError, match=r"_PoolArgs: nothing given has taints, gpus\."):
         arguments(_PoolArgs, name="mi300x", size=2)
 
 
-def test_a_value_for_a_key_that_does_not_exist_is_refused_by_name():
+def test_a_value_for_an_unknown_component_argument_is_refused_by_name():
     with pytest.raises(UnknownFieldError, match=r"_PoolArgs has no colour\."):
         arguments(_PoolArgs, _Pool("mi300x", 2), colour="red")
 

@@ -63,7 +63,7 @@ def test_equal_loads_are_compared_with_each_other():
     assert [load.level for load in compared.only_b] == [32]
 
 
-def test_single_deployments_on_both_sides_are_compared_even_if_they_differ():
+def test_two_sides_with_one_deployment_each_are_compared_even_if_these_differ():
     assert sides([row(topology="agg-tp1-4r")], [row(topology="2p-tp1-1d-tp2")]).loads
 
 
@@ -123,11 +123,11 @@ def test_the_confidence_interval_is_welchs():
     assert (high - low) / 2 == pytest.approx(error * t_quantile(0.975, freedom))
 
 
-def test_a_single_run_has_no_interval():
+def test_one_run_on_a_side_gives_no_confidence_interval_of_the_difference():
     assert difference_interval([1.0], [1.0, 2.0]) is None
 
 
-def test_equal_runs_have_an_interval_of_zero_width():
+def test_equal_runs_give_a_confidence_interval_of_zero_width():
     assert difference_interval([1.0, 1.0], [2.0, 2.0]) == (1, 1)
 
 
@@ -150,34 +150,34 @@ def judged(gate, a, b):
         ("tpsg<-5%", True),
     ],
 )
-def test_a_gate_fails_beyond_its_limit(gate, fails):
+def test_a_comparisons_gate_fails_beyond_its_limit(gate, fails):
     b = row(ttft=575.0, output_tokens_per_s=720.0)
     assert bool(judged(gate, row(), b)) is fails
 
 
-def test_a_gates_failure_says_by_how_much_and_under_which_load():
+def test_a_comparisons_failed_gate_says_by_how_much_and_under_which_load():
     (breach,) = judged("ttft_ms.p95>+10%", row(), row(ttft=575.0))
     assert "+15.0%, from 500 to 575 ms" in str(breach)
     assert "8 users" in str(breach)
 
 
-def test_a_gate_on_an_unknown_metric_value_fails():
+def test_a_comparisons_gate_fails_if_the_metric_was_not_measured():
     assert judged("goodput_share<0.9", row(), row())
     assert judged("itl_ms.p95>+10%", row(), row())
 
 
-def test_an_unchanged_zero_is_no_change():
+def test_a_gate_on_relative_change_passes_if_both_values_are_zero():
     assert not judged("failures_share>+10%", row(), row())
 
 
-def test_all_invalid_gates_are_named_at_once():
+def test_all_invalid_gates_of_a_comparison_are_named_at_once():
     with pytest.raises(KitError) as caught:
         parse_gates(["ttft.p95>+10%", "ttft_ms.p95=3", "ttft_ms.p95>+10%"])
     assert "ttft_ms.p95" in caught.value.message.splitlines()[0]
     assert len(caught.value.message.splitlines()) == 2
 
 
-def test_a_load_missing_in_b_fails_every_gate():
+def test_every_gate_fails_if_the_compared_side_lacks_a_load_of_the_baseline():
     compared = compare(Side("a", (row(), row(concurrency=64))), Side("b", (row(),)))
     (breach,) = breaches(parse_gates(["ttft_ms.p95>+10%"]), compared)
     assert "B has no result under it" in str(breach)
@@ -204,5 +204,5 @@ def test_the_worst_error_is_the_largest_in_either_direction():
     assert worst(figures).error == pytest.approx(-0.3)
 
 
-def test_metrics_that_one_side_lacks_are_not_compared():
+def test_metrics_that_forecast_or_measurement_lacks_have_no_error():
     assert list(forecast_errors(["goodput_share"], row(), row())) == []

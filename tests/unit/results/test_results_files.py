@@ -41,11 +41,11 @@ def test_written_rows_are_read_back_equal(folder, name, rows):
     assert read_rows(path) == rows
 
 
-def test_quantiles_are_separate_csv_columns():
+def test_each_quantile_of_a_result_row_is_a_separate_csv_column():
     assert {"ttft_ms_p50", "e2e_ms_p99p9", "origin_config_hash", "notes"} <= set(COLUMNS)
 
 
-def test_a_row_older_than_conditions_has_only_its_image_as_condition(tmp_path):
+def test_an_old_result_row_without_server_settings_has_only_its_image_as_condition(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows([row(image="one")], path)
     assert "block_size" not in path.read_text()
@@ -73,7 +73,7 @@ EMPTY = [
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
 @pytest.mark.parametrize(("fields", "why"), EMPTY, ids=["requests", "duration", "rates"])
-def test_a_row_without_measurements_is_refused_by_file_and_line(tmp_path, name, fields, why):
+def test_a_result_row_without_measurements_is_refused_by_file_and_line(tmp_path, name, fields, why):
     path = tmp_path / name
     write_rows([row(), row(**fields)], path)
     result = scan_rows(path)
@@ -97,14 +97,14 @@ def test_a_csv_cell_that_is_no_number_is_named_by_its_line(tmp_path):
     assert str(result.rejected[0]).startswith(f"{path}:3: input_tokens")
 
 
-def test_strict_reading_refuses_a_file_with_invalid_lines(tmp_path):
+def test_strict_reading_refuses_a_file_of_result_rows_with_invalid_lines(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("nonsense\n")
     with pytest.raises(KitError, match=r"rows.jsonl:1: is not JSON"):
         read_rows(path)
 
 
-def test_a_missing_file_is_an_error(tmp_path):
+def test_a_missing_file_of_result_rows_is_an_error(tmp_path):
     with pytest.raises(KitError, match="No such file"):
         read_rows(tmp_path / "none.jsonl")
 

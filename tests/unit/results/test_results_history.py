@@ -40,7 +40,7 @@ def test_the_history_lists_runs_newest_first_without_links_and_unfinished_ones(s
         ("dev@bbbb", (TIMES[2], TIMES[1])),
     ],
 )
-def test_runs_are_found_by_each_form_of_reference(store, reference, which):
+def test_benchmark_runs_are_found_by_each_form_of_reference(store, reference, which):
     assert times(find(store, reference)) == list(which)
 
 
@@ -68,13 +68,13 @@ def loaded(store, tmp_path):
     return store
 
 
-def test_loads_are_listed_only_on_request(loaded):
+def test_the_history_lists_generated_loads_only_on_request(loaded):
     assert times(runs(loaded, "dev")) == [*reversed(TIMES)]
     newest = runs(loaded, "dev", loads=True)[0]
     assert (newest.name, newest.kind, len(newest.rows)) == (f"dev:{LOAD}", "load", 2)
 
 
-def test_a_load_is_found_by_its_time_and_never_as_the_latest(loaded):
+def test_a_load_in_the_history_is_found_by_its_time_and_never_as_the_latest_run(loaded):
     assert [run.kind for run in find(loaded, f"dev:{LOAD}")] == ["load"]
     assert times(find(loaded, "dev@latest")) == [TIMES[2]]
 
@@ -86,7 +86,7 @@ def test_a_stack_with_only_loads_says_how_to_name_them(tmp_path):
     assert "dev:TIME" in caught.value.remedy
 
 
-def test_loads_are_copied_too(loaded, tmp_path):
+def test_copying_a_history_copies_its_loads_too(loaded, tmp_path):
     target = FolderStore(tmp_path / "copy")
     assert len(copy_runs(loaded, target, "dev", lambda _: None)) == 4
     assert copy_runs(loaded, target, "dev", lambda _: None) == []
@@ -120,7 +120,7 @@ def test_single_requests_are_read_without_failures_and_truncated_lines(store, tm
     assert (latencies.ttft_ms, latencies.itl_ms) == ([500, 750, 250], [125, 62.5, 125])
 
 
-def test_only_missing_runs_are_copied(store, tmp_path):
+def test_copying_a_history_copies_only_missing_runs(store, tmp_path):
     target, told = FolderStore(tmp_path / "copy"), []
     assert len(copy_runs(store, target, "dev", told.append)) == 3
     assert copy_runs(store, target, "dev", told.append) == []
@@ -128,7 +128,7 @@ def test_only_missing_runs_are_copied(store, tmp_path):
     assert find(target, "dev@latest")[0].rows == find(store, "dev@latest")[0].rows
 
 
-def test_an_interrupted_copy_is_repeated(store, tmp_path):
+def test_an_interrupted_copy_of_a_history_is_completed_by_the_next(store, tmp_path):
     class Full(FolderStore):
         def write(self, name, content):
             if name.endswith("rows.jsonl"):
@@ -141,7 +141,7 @@ def test_an_interrupted_copy_is_repeated(store, tmp_path):
     assert len(copy_runs(store, FolderStore(tmp_path / "copy"), "dev", lambda _: None)) == 3
 
 
-def test_the_tuners_rows_are_no_run_of_the_history(store, tmp_path):
+def test_rows_measured_for_the_tuner_are_no_run_of_the_history(store, tmp_path):
     write_rows([row()], tmp_path / "tuned/tuning/rows.jsonl")
     assert stacks(store) == ["dev"]
     with pytest.raises(KitError, match="Stack tuned has no results"):

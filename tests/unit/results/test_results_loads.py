@@ -24,7 +24,7 @@ def test_a_frontier_is_sorted_by_falling_x():
     assert best([(1, 3), (3, 1), (2, 2), (1, 1)]) == [(3, 1), (2, 2), (1, 3)]
 
 
-def test_items_without_both_values_are_not_on_the_frontier():
+def test_a_pareto_frontier_has_only_points_with_both_values():
     assert best([(None, 3), (1, None), (1, 1)]) == [(1, 1)]
 
 
@@ -34,7 +34,7 @@ def test_a_frontier_of_many_points_is_computed_quickly():
     assert time.process_time() - began < 5
 
 
-def test_runs_without_a_rate_or_with_many_failures_did_not_serve_their_load():
+def test_results_without_a_token_rate_or_with_many_failures_did_not_serve_their_load():
     assert served(row(concurrency=8, output_tokens_per_s=100.0))
     assert not served(row(concurrency=8, output_tokens_per_s=1000.0, failures=2))
     assert not served(row(concurrency=8, output_tokens_per_s=None))

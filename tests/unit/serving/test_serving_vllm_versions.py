@@ -85,7 +85,7 @@ def test_omitted_arguments_have_the_notation_of_vllm_and_programs():
     assert {"--port", "--tensor-parallel-size", "--max-num-seqs"} <= names & handshake().arguments
 
 
-def test_a_unit_with_another_size_release_or_name_is_another_unit():
+def test_servers_of_another_size_release_or_name_get_another_revision():
     def named(unit: str = "u", release: str = "llm-d-0.9.0", size: int = 2) -> str:
         return revision(unit, release, {"decode": version(BASE)}, {"decode": Parallelism(size)})
 

@@ -100,7 +100,7 @@ def test_tune_apply_writes_the_best_topology_and_keeps_comments(project):
     assert "+        topology: " in result.stdout
 
 
-def test_a_dry_run_writes_nothing(project):
+def test_a_dry_run_of_tune_apply_does_not_write_the_stack_file(project):
     arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation", "--dry-run")
     assert "+        topology: " in run("apply", *arguments).stdout
     assert (project / "stacks" / "Pulumi.small.yaml").read_text() == STACK

@@ -263,26 +263,26 @@ def commands(**changes: float) -> list[str]:
     return [item.command for item in advice(judged(**changes), as_forecast(**changes), HERE)]
 
 
-def test_no_next_step_is_given_if_all_assumptions_hold():
+def test_if_all_assumptions_hold_tune_watch_suggests_no_command():
     assert commands() == []
 
 
-def test_another_load_leads_to_tune_rank_for_the_observed_load():
+def test_if_the_load_differs_tune_watch_suggests_tune_rank_with_the_observed_load():
     assert commands(requests_per_s=51.234, input_tokens=6000.4) == [
         "llmd-oke tune rank --stack prod --workload 6000/256 --slo ttft=2000,itl=25,qps=51.2"
     ]
 
 
-def test_overloaded_servers_lead_to_tune_rank_under_the_same_load():
+def test_if_servers_are_overloaded_tune_watch_suggests_tune_rank_for_the_same_load():
     (only,) = commands(kv_cache_usage=0.95)
     assert only.startswith("llmd-oke tune rank --stack prod")
 
 
-def test_a_wrong_forecast_leads_to_new_measurements():
+def test_if_a_forecast_was_wrong_tune_watch_suggests_new_measurements():
     assert commands(itl_ms=14.0) == ["llmd-oke tune run --stack prod"]
 
 
-def test_prompts_not_prefilled_remotely_lead_to_the_smoke_benchmark():
+def test_if_prompts_are_not_prefilled_remotely_tune_watch_suggests_the_benchmark():
     assert commands(remote_prefill_share=0.4) == ["llmd-oke smoke --stack prod"]
 
 
@@ -296,16 +296,16 @@ def test_few_prefix_cache_hits_are_not_counted_on():
     assert "--prefix-hits" not in rank_command(as_forecast(prefix_cache_hit_share=0.1), HERE)
 
 
-def test_commands_name_the_model_if_the_stack_has_several():
+def test_a_suggested_command_names_the_model_if_the_stack_has_several():
     assert "--name llama" in rank_command(as_forecast(), replace(HERE, name="llama"))
 
 
 @pytest.mark.parametrize("missing", ["input_tokens", "output_tokens"])
-def test_values_that_were_not_observed_are_left_to_the_stack_file(missing: str):
+def test_a_suggested_tune_rank_command_omits_values_that_were_not_observed(missing: str):
     assert "--workload" not in rank_command(as_forecast(**{missing: None}), HERE)
 
 
-def test_lengths_of_too_few_requests_are_left_to_the_stack_file():
+def test_a_suggested_tune_rank_omits_lengths_observed_over_too_few_requests():
     few = as_forecast(answered=5, requests_per_s=0.5)
     assert rank_command(few, HERE) == "llmd-oke tune rank --stack prod --slo ttft=2000,itl=25,qps=0.5"
 
@@ -314,5 +314,5 @@ def test_without_requests_tune_rank_is_not_suggested():
     assert commands(answered=0, requests_per_s=0.0) == []
 
 
-def test_a_model_name_with_spaces_is_quoted():
+def test_a_suggested_command_quotes_a_model_name_with_spaces():
     assert "--stack 'a b'" in rank_command(as_forecast(), replace(HERE, stack="a b"))

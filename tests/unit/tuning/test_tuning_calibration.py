@@ -153,7 +153,7 @@ def test_overheads_of_concurrent_prompts_overlap_with_others_computing(tokens):
     assert figures.overhead_s == pytest.approx(FIGURES.prefill.overhead_s, rel=0.01)
 
 
-def test_a_role_with_too_few_points_keeps_its_figures():
+def test_fitting_with_too_few_points_of_a_role_keeps_its_former_latency_figures():
     result = calibrate(rows(True)[:5], MODEL, SHAPE, FIGURES)
     assert result.fitted == ("decode",)
     assert result.figures.prefill == FIGURES.prefill
@@ -245,7 +245,7 @@ def test_a_file_that_has_no_figures_is_refused_by_field(tmp_path):
     st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=4, max_size=8),
 )
 @settings(max_examples=50)
-def test_no_coefficient_is_negative_and_no_single_change_fits_better(factors, matrix):
+def test_a_least_squares_fit_is_optimal_without_negative_coefficients(factors, matrix):
     columns = np.array(matrix)
     values = columns @ (np.array(factors) - 3)
     result = nonnegative_least_squares(columns, values)
@@ -264,18 +264,18 @@ LOADS = (4, 16, 64, 128, 256)
 ROWS = [exact(size, concurrency) for size in (1, 2) for concurrency in LOADS]
 
 
-def test_a_held_out_point_does_not_influence_its_own_prediction():
+def test_a_measured_point_held_out_of_a_fit_does_not_influence_its_own_prediction():
     wrong = ROWS[0].model_copy(update={"output_tokens_per_s": 10 * (ROWS[0].output_tokens_per_s or 0)})
     result = dict(left_out_models([wrong, *ROWS[1:]], LATENCY))
     assert result[wrong].decode_step_s(4, 130, 1) == pytest.approx(LATENCY.decode_step_s(4, 130, 1), rel=0.01)
     assert result[ROWS[1]].decode_step_s(4, 130, 1) < 0.8 * LATENCY.decode_step_s(4, 130, 1)
 
 
-def test_each_row_is_held_out_once():
+def test_each_measured_row_is_held_out_of_one_fit():
     assert [row for row, _ in left_out_models(ROWS, LATENCY)] == ROWS
 
 
-def test_too_few_points_give_no_held_out_model():
+def test_with_too_few_points_no_fit_holds_one_out():
     assert list(left_out_models(ROWS[:3], LATENCY)) == []
 
 

@@ -35,7 +35,7 @@ def finding(row, rule):
     return RowFinding(row, rule, "rejected", "why")
 
 
-def test_a_case_compares_simulation_and_measurement():
+def test_a_fidelity_case_compares_a_simulation_with_its_measurement():
     (case,) = held(measured()).cases
     assert case.standing is Standing.HELD_OUT
     assert {item.metric.name: item.error for item in case.figures}["tpsg"] == pytest.approx(
@@ -157,7 +157,7 @@ def test_a_closed_loop_without_a_number_of_requests_runs_a_minute():
     assert result.duration_s > 55
 
 
-def test_a_simulations_basis_is_that_of_its_figures():
+def test_a_simulation_from_bounds_gives_bounds():
     bound = Simulator(MODEL, SHAPE, LATENCY, Basis.BOUND)
     assert {simulated(item, bound).basis for item in (prefill(), row(requests=None))} == {Basis.BOUND}
 
@@ -209,7 +209,7 @@ def end_to_end(**changes):
         (end_to_end(basis=Basis.CALIBRATED, image=IMAGE_STANDINGS), Standing.REHEARSED),
     ],
 )
-def test_a_rows_group_depends_on_gpu_image_and_load(measured, standing):
+def test_fidelity_groups_rows_by_gpu_image_and_whether_they_were_fitted(measured, standing):
     assert KNOWN.standing(measured) is standing
 
 
@@ -220,13 +220,13 @@ def test_a_simulation_with_assumed_prefill_is_no_forecast():
     assert known.standing(FITTED) is Standing.IN_SAMPLE
 
 
-def test_servers_of_a_fit_with_unknown_rows_count_as_fitted():
+def test_rows_of_single_servers_count_as_fitted_if_the_fits_rows_are_unknown():
     known = KnownFigures(FIGURES.model_copy(update={"image": IMAGE_STANDINGS}), None)
     assert known.standing(row(image=IMAGE_STANDINGS, concurrency=99)) is Standing.IN_SAMPLE
     assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.HELD_OUT
 
 
-def test_figures_of_one_image_have_that_image():
+def test_latency_figures_that_record_an_image_are_those_of_that_image():
     assert KnownFigures(FIGURES.model_copy(update={"image": "vllm:3"}), (FITTED,)).images == {"vllm:3"}
 
 

@@ -44,7 +44,7 @@ def seen(subject, off, **changes):
 
 
 @pytest.mark.parametrize("metric", ["output_tokens_per_s", "tpsg", "tpsu"])
-def test_a_groups_mean_error_is_that_of_its_own_points(metric):
+def test_a_fidelity_reports_group_has_the_mean_error_of_its_own_points(metric):
     """+10 % and -25 %."""
     assert errors("held out", metric).mean_absolute == pytest.approx(0.175)
 
@@ -55,20 +55,20 @@ def test_figures_by_gpu_and_user_are_computed_for_two_gpus_and_a_hundred_users()
     assert errors("held out", "tpsu").entries[0].compared.predicted == 11.0
 
 
-def test_the_worst_point_is_named():
+def test_a_fidelity_report_names_the_point_with_the_largest_error():
     worst = errors("held out", "output_tokens_per_s").worst
     assert (worst.compared.error, worst.name) == (-0.25, "decode tp2 2/256 C 50")
 
 
-def test_a_rehearsal_has_its_own_error():
+def test_a_fidelity_report_gives_the_error_of_a_rehearsal_separately():
     assert errors("held out", "output_tokens_per_s").rehearsed_mean_absolute == pytest.approx(0.05)
 
 
-def test_groups_have_an_order_and_are_not_mixed():
+def test_a_fidelity_report_lists_held_out_points_before_fitted_and_foreign_ones():
     assert [group.standing.title for group in REPORT.groups] == ["held out", "in sample", "another accelerator"]
 
 
-def test_only_counted_groups_can_exceed_the_limit():
+def test_only_held_out_points_can_exceed_a_fidelity_reports_limit():
     assert {group.standing for group, _ in REPORT.beyond(0.05)} == {Standing.HELD_OUT}
     assert REPORT.beyond(0.18) == []
 
@@ -84,7 +84,7 @@ def test_whole_deployments_and_servers_of_one_role_have_separate_means():
     assert [item.subject for _, item in report.beyond(0.2)] == ["end-to-end"]
 
 
-def test_each_other_image_is_a_group_of_its_own():
+def test_a_fidelity_report_has_a_group_for_each_other_vllm_image():
     cases = tuple(case(Standing.OTHER_IMAGE, 100.0, 110.0, image=image) for image in ("vllm:2", "vllm:3", "vllm:2"))
     groups = Report("m", "MI300X", "x", cases).groups
     assert [(group.title, len(group.cases)) for group in groups] == [
@@ -93,7 +93,7 @@ def test_each_other_image_is_a_group_of_its_own():
     ]
 
 
-def test_every_compared_metric_is_shown():
+def test_a_fidelity_report_shows_every_compared_metric():
     figures = {name: tpot(5.0).model_copy(update={"p95": 6.0}) for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")}
     rates = {"input_tokens_per_s": 7.0, "output_tokens_per_s": 8.0}
     rows = [row(subject, **figures, **rates) for subject in METRICS_BY_SUBJECT]
@@ -102,12 +102,12 @@ def test_every_compared_metric_is_shown():
     assert shown == [(subject, name) for subject, names in METRICS_BY_SUBJECT.items() for name in names]
 
 
-def test_a_verdict_names_the_metrics_beyond_the_limit():
+def test_a_fidelity_reports_verdict_names_the_metrics_beyond_the_limit():
     assert str(verdict_of(REPORT, 0.16)).splitlines()[1] == "  held out: decode output, 17.5%"
     assert (verdict_of(REPORT, 0.16).passed, verdict_of(REPORT, 0.18).passed) == (False, True)
 
 
-def test_without_counted_groups_the_verdict_fails():
+def test_a_fidelity_reports_verdict_fails_without_held_out_points():
     assert not verdict_of(Report("m", "MI300X", "x", CASES[3:]), 0.5).passed
 
 
@@ -121,11 +121,11 @@ def test_a_decode_steps_error_is_that_of_its_time():
     assert (only.metric.name, only.mean_absolute) == ("tpot_ms.mean", pytest.approx(0.2))
 
 
-def test_a_statements_error_is_its_distance_from_the_range():
+def test_a_simulated_figures_error_is_its_distance_from_the_published_range():
     assert [item.error for item in STATEMENTS] == pytest.approx([0.1, -0.1, 0.0])
 
 
-def test_a_statement_that_is_not_reached_has_no_error():
+def test_a_published_statement_that_the_simulation_cannot_reach_has_no_error():
     assert ClaimSimulation("x", "blog", "1 TPSU", (None, 1.0), None, Basis.CALIBRATED).error is None
 
 

@@ -56,7 +56,7 @@ def flat_points(contexts=(130,)):
         (prefill(all_reduce_efficiency=1.0), "all_reduce_efficiency 1", "links' whole rate"),
     ],
 )
-def test_a_physically_impossible_factor_is_reported_with_its_consequence(figures, factor, free):
+def test_a_fitted_latency_factor_that_hardware_cannot_have_is_reported(figures, factor, free):
     result = [str(fault) for fault in unphysical(figures)]
     assert any(factor in text and free in text and " points, " in text for text in result)
 

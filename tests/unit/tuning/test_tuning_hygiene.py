@@ -86,6 +86,6 @@ def test_failed_requests_reject_a_row():
     assert verdicts(row(output_tokens_per_s=2000, requests=1000, failures=11)) == [(Rule.FAILURES, "rejected")]
 
 
-def test_a_finding_has_the_place_of_its_row():
+def test_a_rejected_row_is_reported_with_file_and_line():
     finding = inspect([row(output_tokens_per_s=2000, max_num_seqs=32)], RowLimits()).findings[0]
     assert str(finding).startswith("runs.jsonl:7: rejected, concurrency above max_num_seqs: 64 in flight, 32 at a time")

@@ -151,14 +151,14 @@ def ranks_row(subject="decode", **changes: object) -> Row:
     return row(subject, **{**told, **changes})
 
 
-def test_measured_points_are_those_of_one_rank():
+def test_latency_points_of_a_server_with_ranks_are_those_of_one_rank():
     (point,) = decode_points([ranks_row(concurrency=512, output_tokens_per_s=8 * 64 / 0.02)])
     assert (point.parallelism, point.sequences, point.seconds) == (WHOLE, 64, pytest.approx(0.02))
     (prompt,) = prefill_points([ranks_row("prefill", concurrency=8, achieved_requests_per_s=40)])
     assert (prompt.parallelism, prompt.sequences, prompt.seconds) == (WHOLE, 1, pytest.approx(0.2))
 
 
-def test_older_rows_have_their_ranks_in_the_topology():
+def test_data_parallel_ranks_of_older_rows_are_read_from_their_topology():
     old = row(tensor_parallel_size=1, topology="agg-tp1dp16ep-1r", gpus_counted=16)
     assert parallelism_of(old) == Parallelism(1, 16, True, 2)
     assert parallelism_of(row()) == Parallelism(2)
@@ -203,7 +203,7 @@ def rows_of(spread: Parallelism, fixed_s: float):
         yield row(**told, concurrency=sequences, output_tokens_per_s=sequences / step_s)
 
 
-def test_fits_are_stored_by_kind_of_server(tmp_path: Path):
+def test_fitted_latencies_are_stored_by_parallelism_of_the_server(tmp_path: Path):
     over = Parallelism(1, 16, True, 2)
     rows = [*rows_of(Parallelism(1), 0.004), *rows_of(WHOLE, 0.006), *rows_of(over, 0.009)]
     figures = calibrate(rows, MODEL, SHAPE, FIGURES).figures
@@ -238,12 +238,12 @@ def test_figures_of_tensor_parallel_sizes_are_written_in_the_former_format():
 
 
 @pytest.mark.parametrize("text", ["tp8", "tp1dp8", "tp2ep", "tp1dp16ep-2n"])
-def test_a_kind_of_server_is_parsed_back(text: str):
+def test_the_short_name_of_a_servers_parallelism_is_parsed_back(text: str):
     assert parse_server_kind(text).kind == text
 
 
 @pytest.mark.parametrize("text", ["8", "dp8", "tp0", "tp1dp8ep-0n", "tp1-r"])
-def test_an_invalid_kind_of_server_is_reported(text: str):
+def test_an_invalid_short_name_of_a_servers_parallelism_is_reported(text: str):
     with pytest.raises(ValueError, match="no kind of server"):
         parse_server_kind(text)
 

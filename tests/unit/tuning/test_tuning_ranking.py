@@ -11,7 +11,7 @@ from llmd_tuner.search_inputs import Targets, parse_targets
 from tuning_for_tests import FIGURES, question
 
 
-def test_each_losing_kind_of_deployment_has_a_reason():
+def test_tune_rank_says_why_each_losing_kind_of_deployment_lost():
     result = rank(question(), sensitivity=False)
     assert result.best is not None
     reasons = {loser.deployment.family: loser.why for loser in result.losers}
@@ -21,7 +21,7 @@ def test_each_losing_kind_of_deployment_has_a_reason():
     assert "of its rate" in reasons["p-tp8-d-tp8"]
 
 
-def test_each_input_is_varied_by_ten_percent_in_both_directions():
+def test_tune_rank_varies_each_input_by_ten_percent_in_both_directions():
     result = rank(question())
     assert {swing.name for swing in result.swings} == {
         "decode step",
@@ -35,7 +35,7 @@ def test_each_input_is_varied_by_ten_percent_in_both_directions():
     assert {swing.factor for swing in result.swings} == {0.9, 1.1}
 
 
-def test_near_a_limit_a_small_change_of_load_changes_the_winner():
+def test_tune_rank_reports_that_a_small_change_of_load_would_change_the_winner():
     best = search(question("itl=25,qps=45")).best()
     assert best is not None
     edge = rank(question(f"itl=25,qps={best.capacity_per_s * 0.98}"))

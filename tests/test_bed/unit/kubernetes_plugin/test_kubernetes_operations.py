@@ -14,17 +14,17 @@ def changes(old, new, *replaced_by):
     return {d.name: (d.change.name, d.replaces) for d in differences(old, new, replaced_by)}
 
 
-def test_equal_objects_do_not_differ():
+def test_the_diff_of_equal_kubernetes_objects_is_empty():
     assert changes({"a": [1, {"b": 2.0}]}, {"a": [1.0, {"b": 2}]}) == {}
 
 
-def test_a_new_map_is_one_difference_at_its_own_path():
+def test_a_map_added_to_a_kubernetes_object_is_one_difference_at_the_maps_path():
     assert changes({"metadata": {}}, {"metadata": {"labels": {"a": "1", "b": "2"}}}) == {
         "metadata.labels": ("ADD", False)
     }
 
 
-def test_list_items_are_compared_by_position():
+def test_the_diff_of_kubernetes_objects_compares_list_items_by_position():
     old = {"env": [{"name": "A"}, {"name": "B"}, {"name": "C"}]}
     new = {"env": [{"name": "B"}, {"name": "B", "value": "1"}]}
     assert changes(old, new) == {
@@ -34,11 +34,11 @@ def test_list_items_are_compared_by_position():
     }
 
 
-def test_property_paths_quote_names_with_dots():
+def test_property_paths_in_a_diff_quote_keys_with_dots():
     assert list(changes({"annotations": {"a.b/c": "1"}}, {"annotations": {}})) == ['annotations["a.b/c"]']
 
 
-def test_an_unknown_value_counts_as_a_change():
+def test_a_value_unknown_at_preview_counts_as_a_change_of_the_object():
     assert changes({"a": 1}, {"a": UNKNOWN, "b": UNKNOWN}) == {"a": ("UPDATE", False), "b": ("ADD", False)}
 
 

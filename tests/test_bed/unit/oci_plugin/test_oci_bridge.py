@@ -72,7 +72,7 @@ GATEWAY = resource_of("oci:Core/internetGateway:InternetGateway")
 LEAST = {"clusterId": "c", "compartmentId": "p", "nodeShape": "s"}
 
 
-def test_a_generated_name_is_kept_in_updates():
+def test_updates_of_an_oci_resource_keep_its_generated_name():
     first = check(POOL, {}, LEAST, Naming("gpu", seed=b"1")).inputs
     again = check(POOL, first, LEAST, Naming("gpu", seed=b"2")).inputs
     assert first["name"].startswith("gpu-")
@@ -84,12 +84,12 @@ def test_the_engines_proposed_name_is_used():
     assert check(POOL, {}, LEAST, Naming("gpu", proposed="gpu-of-mine")).inputs["name"] == "gpu-of-mine"
 
 
-def test_a_missing_name_is_refused_where_none_may_be_generated():
+def test_an_oci_resource_without_a_name_is_refused_if_automatic_naming_is_disabled():
     with pytest.raises(OperationRefusal, match="automatic naming is disabled"):
         check(POOL, {}, LEAST, Naming("gpu", allowed=False))
 
 
-def test_inputs_are_converted_to_their_types():
+def test_inputs_of_oci_resources_are_converted_to_their_schemas_types():
     news = {"compartmentId": 5, "vcnId": UNKNOWN, "enabled": "false"}
     assert check(GATEWAY, {}, news, Naming("g")).inputs == {
         "__defaults": [],

@@ -37,13 +37,13 @@ def test_list_functions_apply_their_filters(region: Region):
     assert service["cidrBlock"] == "all-fra-services-in-oracle-services-network"
 
 
-def test_listed_images_fit_the_shape(region: Region):
+def test_the_oci_stand_in_lists_only_images_that_fit_the_shape(region: Region):
     images = ask(region, "getImages", compartmentId="c", shape="BM.GPU.MI300X.8")["images"]
     assert images
     assert all("AMD-ROCM" in image["displayName"] for image in images)
 
 
-def test_the_home_region_can_be_queried(region: Region):
+def test_the_oci_stand_in_says_which_region_is_the_home_region(region: Region):
     subscriptions = ask(region, "getRegionSubscriptions", tenancyId="t")["regionSubscriptions"]
     assert {item["regionName"]: item["isHomeRegion"] for item in subscriptions} == {
         "us-ashburn-1": True,
@@ -72,7 +72,7 @@ def test_every_function_of_the_program_is_answered_by_the_oci_stand_in(
     assert ask(region, name, **arguments)[key]
 
 
-def test_existing_resources_can_be_listed(region: Region):
+def test_the_oci_stand_in_lists_existing_resources(region: Region):
     cluster = region.cluster(region.vcn())
     assert [item["id"] for item in ask(region, "getClusters", compartmentId=COMPARTMENT)["clusters"]] == [cluster["id"]]
     assert ask(region, "getVcn", vcnId=cluster["vcnId"])["cidrBlock"] == "10.0.0.0/16"

@@ -223,7 +223,7 @@ class TestFaults:
         with pytest.raises(OperationRefusal, match="500-InternalError"):
             region.vcn(displayName="gpu-network")
 
-    def test_a_failed_delete_can_be_repeated(self, region: Region, faults: Path):
+    def test_a_failed_delete_of_an_oci_resource_can_be_repeated(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, operation: delete, fault: late-failure, times: 1}]")
         vcn = region.vcn()
         with pytest.raises(InitFailed):
@@ -253,7 +253,7 @@ class TestFaults:
         assert refused.value.remedy is not None
         assert refused.value.remedy.startswith("Did you mean NodePool? Types of OCI's resources here: Addon,")
 
-    def test_a_file_without_faults_is_named(self, region: Region, faults: Path):
+    def test_an_oci_fault_file_that_lists_no_valid_fault_is_refused_by_name(self, region: Region, faults: Path):
         faults.write_text("faults: [{fault: earthquake}]")
         with pytest.raises(OperationRefusal, match=r"oci-faults\.yaml holds no faults"):
             region.vcn()

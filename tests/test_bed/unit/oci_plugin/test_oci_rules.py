@@ -57,7 +57,7 @@ def test_a_rule_may_name_a_group_of_its_own_network_only(region: Region):
         region.create("NetworkSecurityGroupSecurityRule", **rule, **peer)
 
 
-def test_a_deleted_resource_is_not_found(region: Region):
+def test_a_deleted_oci_resource_cannot_be_referred_to(region: Region):
     vcn = region.vcn()
     region.delete(vcn)
     with pytest.raises(OperationRefusal, match="404-NotAuthorizedOrNotFound"):
@@ -177,7 +177,7 @@ def test_an_oke_image_fits_only_its_own_kubernetes_version(
 @pytest.mark.parametrize(
     ("written", "answered"), [("PT60M", "PT1H"), ("PT0M", "PT0S"), ("PT90M", "PT1H30M"), ("PT5M", "PT5M")]
 )
-def test_durations_are_returned_in_the_largest_units(
+def test_oci_returns_durations_in_the_largest_whole_units(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]], written: str, answered: str
 ):
     inputs = pool(*parts, nodeEvictionNodePoolSettings={"evictionGraceDuration": written})

@@ -54,7 +54,7 @@ def test_a_machine_that_cannot_run_vllm_is_refused_before_the_installation(
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_a_failed_installation_reports_its_last_lines(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_a_failed_installation_of_vllm_reports_its_last_output(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     failing = cache / "python"
     failing.write_text("#!/bin/sh\necho first; echo no room left; exit 1\n")
     failing.chmod(0o700)

@@ -61,7 +61,7 @@ def test_a_boolean_flag_has_a_negative_form():
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("32000", 32000), ("32k", 32000), ("32K", 32768), ("0.5M", 524_288)])
-def test_numbers_may_have_a_suffix_such_as_8k(text, tokens):
+def test_numbers_in_vllm_flags_may_have_a_suffix_such_as_8k(text, tokens):
     assert serve("--max-model-len", text).max_model_len == tokens
 
 

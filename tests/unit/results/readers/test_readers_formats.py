@@ -39,7 +39,7 @@ def test_a_folder_without_results_is_reported(tmp_path):
         ("a.yaml", "{version: '0.2', results: {}, run: {time: {duration: soon}}}", "not like PT12.5S", None),
     ],
 )
-def test_an_unreadable_result_is_reported_with_reason_and_place(tmp_path, name, text, why, line):
+def test_an_unreadable_result_is_reported_with_reason_and_file(tmp_path, name, text, why, line):
     path = tmp_path / name
     path.write_text(text)
     (rejected,) = read(path).rejected
@@ -47,7 +47,7 @@ def test_an_unreadable_result_is_reported_with_reason_and_place(tmp_path, name, 
     assert (rejected.file, rejected.line) == (str(path), line)
 
 
-def test_a_missing_file_is_an_error(tmp_path):
+def test_a_missing_results_file_of_another_tool_is_an_error(tmp_path):
     with pytest.raises(KitError, match="No such file"):
         read(tmp_path / "none.json")
 
@@ -58,13 +58,13 @@ def test_an_impossible_topology_is_refused(tmp_path):
     assert "is no topology" in read(path, Hints(topology="many")).rejected[0].why
 
 
-def test_several_files_can_be_read_together(tmp_path):
+def test_several_result_files_can_be_read_together(tmp_path):
     for name in ("a.jsonl", "b.jsonl"):
         write_rows([row()], tmp_path / name)
     assert len(read_all([tmp_path / "a.jsonl", tmp_path / "b.jsonl"]).rows) == 2
 
 
-def test_broken_files_in_a_folder_are_named(tmp_path):
+def test_unreadable_result_files_in_a_folder_are_named(tmp_path):
     write_rows([row()], tmp_path / "rows.jsonl")
     for name, text in (("a.yaml", "a: [\n"), ("b.json", '{"x":'), ("c.jsonl", ""), ("requests.jsonl", "")):
         (tmp_path / name).write_text(text)

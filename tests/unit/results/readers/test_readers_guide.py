@@ -58,11 +58,11 @@ def test_rates_by_gpu_and_user_follow_from_the_topology(guide):
     assert f"{guide.concurrency:.0f}" == "154"
 
 
-def test_facts_in_the_report_need_no_hint(guide):
+def test_facts_in_a_benchmark_report_need_not_be_given_as_hints(guide):
     assert (guide.model, guide.arrival, guide.origin.tool) == ("gpt-oss-120b", "constant", "inference-perf")
 
 
-def test_facts_missing_in_the_report_are_requested_and_never_guessed():
+def test_facts_missing_in_a_benchmark_report_are_requested_and_never_guessed():
     result = read(PUBLISHED, Hints(names=NAMES))
     assert not result.rows
     assert "which GPU" in result.rejected[0].why

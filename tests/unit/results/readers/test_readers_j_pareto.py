@@ -69,7 +69,7 @@ def test_an_aggregated_j_pareto_server_has_a_topology(tmp_path):
     assert (row.subject, row.topology) == ("end-to-end", "agg-tp2-1r")
 
 
-def test_broken_runs_of_a_log_are_named_by_line_and_others_are_read(tmp_path):
+def test_broken_runs_in_a_j_pareto_log_are_named_by_line_and_others_are_read(tmp_path):
     text = log(
         run(4, bench(772.0, 13124.0), end=False),
         run(8, "Traceback\n"),

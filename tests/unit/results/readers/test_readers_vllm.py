@@ -56,7 +56,9 @@ def test_one_vllm_result_is_one_row(tmp_path):
         ({"max_concurrency": None}, "closed", None, 200),
     ],
 )
-def test_the_load_level_is_what_limited_the_request_rate(tmp_path, changes, arrival, offered, concurrency):
+def test_a_vllm_results_load_level_is_its_request_rate_or_its_concurrency(
+    tmp_path, changes, arrival, offered, concurrency
+):
     (row,) = read_one(tmp_path, **changes).rows
     assert (row.arrival, row.offered_requests_per_s) == (arrival, offered)
     assert row.concurrency == pytest.approx(concurrency)

@@ -83,7 +83,7 @@ def test_more_runs_narrow_the_confidence_interval(deploy, latency):
     assert abs(many.mean - few.mean) < few.half_width
 
 
-def test_a_single_run_has_no_confidence_interval(deploy, latency):
+def test_one_simulation_run_gives_no_confidence_interval(deploy, latency):
     result = simulate(deploy("agg-tp2-1r"), GUIDE, ConstantArrivals(1), latency, seeds=[0], duration_s=20)
     assert result.estimate("tpsg").half_width is None
 
