@@ -59,7 +59,7 @@ def test_components_warn_of_nothing_where_deprecated_arguments_are_left_out(warn
     assert warnings(unit) == []
 
 
-def test_components_warn_of_deprecated_arguments_of_each_named_part(warnings: Warnings):
+def test_components_warn_of_deprecated_arguments_in_each_item_of_a_named_collection(warnings: Warnings):
     servers = {"decode": {"min_replicas": 1, "max_replicas": 2}}
     args = {"namespace": "chat", "unit": "m", "servers": servers}
     assert warnings(lambda: ModelScaling("m", args)) == [

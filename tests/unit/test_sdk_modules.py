@@ -51,7 +51,7 @@ def test_a_lazily_loaded_class_imports_only_its_own_module_and_output_types(pack
     assert _modules(package) == {"route_table", "outputs"}
 
 
-def test_a_function_with_outputs_is_beside_the_plain_one(package: ModuleType) -> None:
+def test_a_lazily_loaded_function_and_its_output_form_come_from_one_module(package: ModuleType) -> None:
     assert _core(package).get_services_output() == 2
     assert _modules(package) == {"get_services"}
 

@@ -26,7 +26,9 @@ ROOT = Path(__file__).resolve().parents[3]
 STACK, CHANGED = "existing", "changed"
 
 
-def test_a_stack_is_deployed_previewed_and_looked_at_in_the_local_cluster(project: Project, tmp_path: Path) -> None:
+def test_pipeline_steps_deploy_preview_and_inspect_a_stack_in_the_local_cluster(
+    project: Project, tmp_path: Path
+) -> None:
     project.write(STACK)
     checkout = checkout_of(ROOT, tmp_path, {})
     (checkout / "states").mkdir()

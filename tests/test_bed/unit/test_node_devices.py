@@ -195,7 +195,7 @@ async def test_nodes_with_gpus_get_the_label_that_discovery_sets() -> None:
     assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
 
 
-async def test_nodes_without_such_devices_stay_unchanged() -> None:
+async def test_nodes_without_gpus_or_rdma_stay_unchanged() -> None:
     nodes = Nodes()
     await provider(Client(), nodes).look()
     assert nodes.shown == []

@@ -108,6 +108,6 @@ def test_a_release_that_can_be_rehearsed_itself_needs_no_report():
         ("destroy", {}, "nothing was deployed"),
     ],
 )
-def test_the_result_of_an_operation_is_a_sentence(operation: str, changes: dict[str, int], told: str):
+def test_the_result_of_a_rehearsed_operation_is_a_sentence(operation: str, changes: dict[str, int], told: str):
     result: dict[str, Any] = {"operation": operation, "changes": changes}
     assert cli.changes_text(result) == told

@@ -129,7 +129,7 @@ async def test_connections_go_to_endpoints_in_turn_and_half_close_is_forwarded(p
         assert [await exchange(address, b"x") for _ in range(3)] == [b"1x", b"2x", b"1x"]
 
 
-async def test_large_transfers_arrive_completely(proxy: ServiceProxy) -> None:
+async def test_large_transfers_through_a_service_arrive_completely(proxy: ServiceProxy) -> None:
     server, target = await serve(b"")
     address = await free_address()
     proxy.apply({address: [target]})

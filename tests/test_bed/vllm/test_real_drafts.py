@@ -85,7 +85,7 @@ def test_greedy_answers_with_a_draft_equal_those_without(asked: Asked) -> None:
     assert drafted == drafts * TOKENS
 
 
-def test_draft_counters_have_the_names_of_simulated_servers(asked: Asked) -> None:
+def test_real_vllms_draft_counters_have_the_names_that_simulated_servers_use(asked: Asked) -> None:
     assert asked.counters().keys() == {
         "vllm:spec_decode_num_drafts_total",
         "vllm:spec_decode_num_draft_tokens_total",

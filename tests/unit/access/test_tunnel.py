@@ -63,7 +63,7 @@ def test_the_tunnel_can_wait_for_a_cluster_that_does_not_exist_yet(found: list[A
         tunnel.target(oci(**{"containerengine /clusters": found}), NAMED)
 
 
-def test_a_given_bastion_is_used():
+def test_a_bastion_given_by_its_ocid_is_used_for_the_tunnel():
     assert tunnel.target(oci(), replace(OPTIONS, bastion_id="mine")).bastion_id == "mine"
 
 

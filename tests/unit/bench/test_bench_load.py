@@ -180,7 +180,7 @@ async def test_waiting_for_a_model_that_no_server_has_ends_at_once(deployment):
     assert len(deployment.requests) == 10
 
 
-async def test_waiting_with_a_limit_of_zero_fails(deployment):
+async def test_waiting_for_a_model_with_a_time_limit_of_zero_fails(deployment):
     with pytest.raises(KitError, match="none was tried"):
         await wait_for_answer(deployment.target, limit_s=0)
 

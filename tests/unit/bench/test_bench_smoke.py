@@ -198,7 +198,7 @@ def test_a_few_late_simulation_steps_cause_no_note() -> None:
     assert list(about_simulation(snapshot(100, 0), snapshot(1100, 5))) == []
 
 
-def test_real_servers_have_no_simulation_steps() -> None:
+def test_a_benchmark_of_real_servers_has_no_note_on_simulation_steps() -> None:
     empty = Snapshot((Reading(MetricsEndpoint("decode", "decode-0", "http://decode-0/metrics")),))
     assert list(about_simulation(empty, empty)) == []
 

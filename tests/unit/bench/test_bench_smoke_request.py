@@ -113,7 +113,7 @@ def test_a_benchmark_without_limits_has_no_checks():
         ("min_output_tokens_per_s", 23, 25, 24),
     ],
 )
-def test_a_limit_is_compared_with_the_measured_value(limit, generous, strict, measured):
+def test_a_benchmark_limit_is_compared_with_the_measured_value(limit, generous, strict, measured):
     assert check(replace(NO_LIMITS, **{limit: generous})).passed
     failing = check(replace(NO_LIMITS, **{limit: strict}))
     assert not failing.passed
@@ -159,7 +159,7 @@ def test_remote_prefill_of_an_aggregated_model_is_not_judged():
     assert judge(replace(NO_LIMITS, min_remote_prefill_share=1), GOOD, None).checks == ()
 
 
-def test_a_verdict_names_its_failed_checks():
+def test_a_benchmarks_verdict_names_its_failed_checks():
     verdict = judge(SmokeLimits(max_ttft_p95_ms=1, max_e2e_p95_ms=2000), GOOD, None)
     assert not verdict.passed
     assert [item.name for item in verdict.failed] == ["TTFT p95"]

@@ -125,13 +125,13 @@ async def test_a_conversations_turns_are_sent_by_one_process(deployment):
     assert sum(" tok" in body["prompt"] for body in deployment.requests) == 3
 
 
-async def test_failed_requests_are_records(deployment):
+async def test_failed_requests_of_a_load_stage_have_records_too(deployment):
     deployment.script = lambda number: Answer(status=503 if number % 2 else 200)
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=4))
     assert [record.failure for record in result.records] == [None, Failure.STATUS] * 2
 
 
-async def test_the_time_limit_ends_all_stages(deployment):
+async def test_the_time_limit_of_a_load_ends_all_its_stages(deployment):
     deployment.script = lambda _: Answer(hang=True)
     results = await run(deployment, *sweep(ClosedLoop, (1, 2), requests=3), limit_s=1)
     assert [[record.failure for record in result.records] for result in results] == [[Failure.TIMEOUT]]
@@ -267,7 +267,7 @@ async def test_a_time_limit_before_the_end_of_a_stage_is_reported(deployment):
     assert result.shortfall == "the time limit came before its end"
 
 
-async def test_a_window_without_requests_is_reported(deployment):
+async def test_a_load_stages_measured_window_without_requests_is_reported(deployment):
     trim = StageConditions(trim=Trim(warmup_s=60))
     (result,) = await run(deployment, LoadStage(ConstantRate(100), requests=3), conditions=trim)
     assert result.shortfall == "nothing was sent in what counts (without the first 60 s)"

@@ -54,7 +54,7 @@ def test_images_update_writes_a_lock_that_images_check_accepts(lock: Path, regis
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--check"])
-def test_the_lock_is_not_written_unless_requested(lock: Path, registry: Registry, option: str):
+def test_images_update_writes_the_image_lock_only_on_request(lock: Path, registry: Registry, option: str):
     registry.push("llm-d/vllm", "v1", 10)
     before = lock.read_text()
     assert "+    digest: sha256:" in update(option)[1]
@@ -110,7 +110,7 @@ def project(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
-def test_a_project_gets_its_own_lock_which_is_used_from_then_on(project: Path, registry: Registry):
+def test_a_project_gets_its_own_image_lock_which_is_used_from_then_on(project: Path, registry: Registry):
     digest, before = registry.push("llm-d/vllm", "v1", 10), container_images.kit_lock()
     assert update("--project", str(project))[0] == 0
     open_project(project)

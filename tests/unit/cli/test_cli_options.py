@@ -106,6 +106,6 @@ def test_a_field_without_default_is_a_required_option_and_limits_hold(order_app:
     assert CliRunner().invoke(order_app, words).exit_code == 2
 
 
-def test_help_shows_the_texts_of_fields_and_of_the_command(order_app: typer.Typer) -> None:
+def test_help_shows_the_descriptions_of_options_and_of_the_command(order_app: typer.Typer) -> None:
     shown = CliRunner().invoke(order_app, ["--help"]).output
     assert all(text in shown for text in ("Order something.", "What.", "How large.", "--again"))

@@ -148,7 +148,7 @@ def test_boot_steps_that_were_not_requested_are_left_out():
     assert list(steps(user_data(CPU))) == ["kernel-modules", "packages", "join"]
 
 
-def test_disks_become_the_configured_array():
+def test_boot_scripts_combine_local_disks_into_the_configured_array():
     assert "level=10\n" in steps(user_data(GPU))["nvme-raid"]
     assert "level=0\n" in steps(user_data(Boot("gpu", "v1.34.2", nvme="raid-0")))["nvme-raid"]
 

@@ -124,7 +124,7 @@ def test_errors_against_simulated_servers_are_marked_as_such(tmp_path: Path, cap
     assert "nothing of real servers" in shown
 
 
-def test_errors_against_real_servers_need_no_remark(tmp_path: Path):
+def test_forecast_errors_against_real_servers_are_not_marked_as_simulated(tmp_path: Path):
     result = tune_verify.verification_json(verified(tmp_path, forecast(), forecast(basis=Basis.MEASURED)))
     assert result["seen"]["about"] is None
     assert result["seen"]["basis"] == "measured"

@@ -113,7 +113,7 @@ def test_a_dry_run_of_tune_apply_stores_no_forecast(tmp_path: Path):
     assert not (tmp_path / "reports").exists()
 
 
-def test_verify_without_a_forecast_says_how_to_make_one(tmp_path: Path):
+def test_tune_verify_without_a_forecast_says_how_to_make_one(tmp_path: Path):
     ended = tune("verify", project(tmp_path))
     assert isinstance(ended.exception, KitError)
     assert "tune apply" in (ended.exception.remedy or "")

@@ -58,7 +58,7 @@ def watch_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_watching_with_all_assumptions_met_exits_with_0(watch: Any):
+def test_tune_watch_exits_with_0_if_all_assumptions_hold(watch: Any):
     result = watch()
     assert result.exit_code == 0
     assert "2.5/s" in result.output
@@ -71,7 +71,7 @@ def test_another_load_than_assumed_exits_with_1_and_the_command_to_rank_it(watch
     assert "llmd-oke tune rank --stack s --workload 64/8 --slo qps=5\n" in result.output
 
 
-def test_watching_tolerates_larger_errors_by_option(watch: Any):
+def test_an_option_of_tune_watch_tolerates_larger_errors(watch: Any):
     assert watch("--tolerance", "2", requests_per_s=5.0).exit_code == 0
 
 
@@ -83,13 +83,13 @@ def test_watch_json_has_assumed_and_observed_figures_with_their_origins(watch: A
     assert document["holds"] is False
 
 
-def test_too_few_requests_exit_with_1(watch: Any):
+def test_tune_watch_exits_with_1_after_too_few_requests(watch: Any):
     result = watch(answered=3, requests_per_s=2.5)
     assert result.exit_code == 1
     assert "too few to tell" in result.stderr
 
 
-def test_too_few_requests_are_reported_in_a_single_json_document(watch: Any):
+def test_tune_watch_reports_too_few_requests_in_a_single_json_document(watch: Any):
     result = watch("--json", answered=3, requests_per_s=2.5)
     document = json.loads(result.stdout)
     assert document["holds"] is None
@@ -155,5 +155,5 @@ def test_all_commands_with_forecasts_share_the_option_for_their_folder():
         assert (result.exit_code, "--reports" in result.output) == (0, False)
 
 
-def test_a_duration_shorter_than_the_interval_is_refused(watch: Any):
+def test_tune_watch_refuses_a_duration_shorter_than_its_interval(watch: Any):
     assert "shorter" in str(watch("--every", "1m", "--for", "30s").exception)

@@ -35,18 +35,18 @@ def texts(svg: str) -> list[str]:
     return [part.text or "" for part in elements(svg) if part.tag == f"{SVG}text"]
 
 
-def test_each_server_is_drawn_on_its_gpus_and_free_gpus_are_empty():
+def test_the_stack_diagram_draws_each_server_on_its_gpus_and_free_gpus_empty():
     counts = styles(drawn(stack(nodes=3)))
     legend = 1
     assert (counts["prefill"], counts["decode"], counts["free"]) == (8 + legend, 4 + legend, 8 + legend)
     assert (counts["used"], counts["spare"]) == (16 + legend, 8 + legend)
 
 
-def test_a_server_on_a_whole_node_is_drawn_as_one_box():
+def test_the_stack_diagram_draws_a_server_on_a_whole_node_as_one_box():
     assert styles(drawn(stack(model("agg-tp8-1r"), nodes=1)))["aggregated"] == 2
 
 
-def test_the_picture_names_network_pools_routers_and_price():
+def test_the_stack_diagram_names_network_pools_routers_and_price():
     said = " ".join(texts(drawn(created_stack())))
     for words in ("VCN 10.140.0.0/16 in us-ashburn-1", "subnet workers", "system: 3 x", "mi300x: 9 x", "OKE cluster"):
         assert words in said
@@ -64,33 +64,33 @@ def test_the_picture_names_network_pools_routers_and_price():
     ],
     ids=["cluster", "over-nodes", "front-door", "no-router"],
 )
-def test_all_kinds_of_stacks_give_a_well_formed_picture(value: Mapping[str, Any]):
+def test_all_kinds_of_stacks_have_a_well_formed_diagram(value: Mapping[str, Any]):
     assert styles(drawn(value))["box"] > 0
 
 
-def test_names_in_the_picture_are_escaped():
+def test_names_in_the_stack_diagram_are_escaped():
     assert "a <b> & c" in texts(drawn(stack(), "a <b> & c"))
 
 
-def test_the_picture_has_colours_for_light_and_dark_pages():
+def test_the_stack_diagram_has_colours_for_light_and_dark_pages():
     svg = drawn(stack())
     assert "@media (prefers-color-scheme:dark)" in svg
     assert all(colour in svg for colour in ROLES.values())
 
 
-def test_many_nodes_are_counted_instead_of_drawn():
+def test_the_stack_diagram_counts_many_nodes_instead_of_drawing_them():
     svg = drawn(stack(model(copies=60), nodes=200))
     assert f"and {200 - MOST_NODES} more nodes" in texts(svg)
 
 
-def test_a_picture_of_72_gpus_is_reproducible_and_takes_under_a_second():
+def test_a_stack_diagram_of_72_gpus_is_reproducible_and_takes_under_a_second():
     began_s = time.process_time()
     first = drawn(created_stack())
     assert time.process_time() - began_s < 1
     assert first == drawn(created_stack())
 
 
-def test_the_diagram_command_writes_the_picture_in_the_documentation(tmp_path: Path):
+def test_the_diagram_command_writes_the_diagram_that_the_documentation_shows(tmp_path: Path):
     """`LLMD_OKE_UPDATE_GOLDEN=1` draws it anew."""
     file = PICTURE if os.environ.get("LLMD_OKE_UPDATE_GOLDEN") else tmp_path / "picture.svg"
     arguments = ["diagram", "--stack", "reference", "--project", str(PROJECT), "--output", str(file)]

@@ -82,7 +82,7 @@ def test_drift_that_looks_like_autoscaling_says_how_to_ignore_replicas():
     assert "`scaling` would leave it to an autoscaler" in str(drift)
 
 
-def test_an_addition_is_reported_once_and_does_not_need_the_live_object():
+def test_a_field_added_by_others_is_reported_once_as_drift_from_outputs_alone():
     fields = {"f:metadata": {"f:annotations": {".": {}, "f:x/y": {}}}}
     there = live({"metadata": {"annotations": {"x/y": "z"}}}, kubectl_annotate=fields)
     new = ResourceChange("same", urn(DEPLOYMENT, "d"), new_outputs=there)
@@ -93,7 +93,7 @@ def test_an_addition_is_reported_once_and_does_not_need_the_live_object():
 
 
 @pytest.mark.parametrize("type_", ["kubernetes:helm.sh/v3:Release", "oci:Core/vcn:Vcn", "pulumi:providers:kubernetes"])
-def test_only_objects_are_compared_with_the_cluster(type_: str):
+def test_only_kubernetes_objects_are_compared_with_the_cluster_for_drift(type_: str):
     assert drift_of_refresh([ResourceChange("delete", urn(type_, "d"))]) == []
 
 
@@ -154,7 +154,7 @@ def test_drift_lists_exactly_the_fields_that_others_changed():
     assert str(drift) == "Deployment d: spec.replicas is 3, set by kubectl; the update makes it 2"
 
 
-def test_events_of_other_kinds_are_ignored():
+def test_the_refresh_parser_ignores_pulumi_events_without_resources():
     assert of_events('{"preludeEvent": {}}\n{"resOutputsEvent": {"metadata": {"op": "same", "urn": "u"}}}') == (
         ResourceChange("same", "u"),
     )

@@ -41,7 +41,7 @@ def test_all_destructive_changes_are_reported_at_once():
     assert "delete cluster prod, because the stack file no longer has it" in refused.value.message
 
 
-def test_the_steps_of_one_replacement_count_as_one_loss():
+def test_the_pulumi_steps_of_one_replacement_count_as_one_lost_resource():
     parts = [{**replaced_pool(), "op": op} for op in ("delete-replaced", "replace", "create-replacement")]
     assert len(losses(parse(document(*parts)))) == 1
 
@@ -148,7 +148,7 @@ def test_cycling_never_changes_the_placement_of_nodes(mode: str):
         {"nodeMetadata__apiserver_host": UNKNOWN},
     ],
 )
-def test_changes_that_are_not_about_nodes_cycle_none(changes: dict[str, Any]):
+def test_changes_that_nodes_do_not_depend_on_cycle_no_nodes(changes: dict[str, Any]):
     assert list(cycles(cycled("BOOT_VOLUME_REPLACE", **changes))) == []
 
 
@@ -157,7 +157,7 @@ def test_nodes_of_pools_without_cycling_are_kept():
     assert list(cycles(cycled("BOOT_VOLUME_REPLACE", enabled=False, **changes))) == []
 
 
-def test_explicitly_allowed_losses_pass():
+def test_a_replacement_of_a_pool_passes_if_it_is_explicitly_allowed():
     refuse_losses(parse(document(replaced_pool())), allowed=True)
 
 

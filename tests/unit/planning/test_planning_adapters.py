@@ -109,7 +109,7 @@ def test_vllms_arguments_for_adapters_are_refused_in_favour_of_keys():
     assert "engine.adapters" in refused(entry)["models[0].engine.extraArgs[0]"]
 
 
-def test_memory_of_slots_and_adapters_that_share_it_are_advised():
+def test_check_reports_the_memory_of_adapter_slots_and_how_many_adapters_share_them():
     adapters = ({**SQL, "name": name} for name in ("a", "b", "c"))
     told = [item.text for item in plan(llama(*adapters, room={"slots": 2}), storage=CACHE).advice]
     assert any("2 slots of rank 16" in text for text in told)

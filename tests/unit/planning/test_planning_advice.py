@@ -28,7 +28,7 @@ def test_a_sound_stack_gets_advice_on_its_nodes_needs_and_its_releases_limits():
     ]
 
 
-def test_the_time_of_kv_transfers_without_rdma_is_advised_for_each_model():
+def test_check_reports_for_each_model_how_long_kv_transfers_take_without_rdma():
     text = advice(model("2p-tp1-2d-tp2"), nodes=1, rdma="none")["rdma"]
     assert "0.3 GB of a prompt of 4096 tokens take 0.079 to 1.2 s of gpt-oss-120b's time" in text
     assert "forecast by 3.8 and 0.25 GB/s measured on other GPUs; 13.1 are reported of MI300X" in text
@@ -36,7 +36,7 @@ def test_the_time_of_kv_transfers_without_rdma_is_advised_for_each_model():
     assert "rdma" not in advice(model("2p-tp1-2d-tp2"))
 
 
-def test_unenforced_policies_and_unobserved_kv_cache_are_advised():
+def test_check_warns_of_unenforced_network_policies_and_an_unobserved_kv_cache():
     text = advice(model("4p-tp1-2d-tp2"))["cluster"]
     assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in text
     assert (
@@ -50,7 +50,7 @@ def test_unenforced_policies_and_unobserved_kv_cache_are_advised():
 
 
 @pytest.mark.parametrize(("keys", "told"), [({}, True), ({"frontDoor": {}}, False)])
-def test_open_servers_without_a_router_are_advised_unless_keys_protect_them(keys: dict[str, object], told: bool):
+def test_check_warns_of_servers_without_a_router_unless_api_keys_protect_them(keys: dict[str, object], told: bool):
     assert ("models[0].router.mode" in advice(model("agg-tp1-1r", router={"mode": "none"}), **keys)) is told
     assert "models[0].router.mode" not in advice(model("agg-tp1-1r"), **keys)
 
@@ -61,7 +61,7 @@ def test_neither_network_of_oke_enforces_policies(cni: str):
     assert f"OKE's {cni} network does not" in advice(*result.pop("models"), **result)["cluster"]
 
 
-def test_disk_space_on_existing_nodes_is_advised_by_the_fullest_node():
+def test_check_reports_the_disk_space_that_the_fullest_existing_node_needs():
     text = advice(model("8p-tp1-2d-tp4"), nodes=2)["gpuPools[0]"]
     assert "592 GiB of its disk (8 x 74 GiB)" in text
     assert text.endswith("a storage.modelCache keeps weights out of pods")
@@ -69,14 +69,14 @@ def test_disk_space_on_existing_nodes_is_advised_by_the_fullest_node():
     assert "gpuPools[0]" not in advice(*result.pop("models"), **result)
 
 
-def test_a_vocabulary_that_every_server_downloads_is_advised():
+def test_check_warns_of_a_vocabulary_that_every_server_downloads():
     assert "o200k_base.tiktoken as it starts" in advice(model())["models[0].model"]
     assert "o200k_base" in advice(model(), storage={**CACHE, "prewarm": {"source": "none"}})["models[0].model"]
     for quiet in (advice(model(), storage=CACHE), advice(model("agg-tp2-1r", model=LLAMA))):
         assert "models[0].model" not in quiet
 
 
-def test_idle_nodes_are_advised_with_their_price_and_copies_that_would_fit():
+def test_check_warns_of_idle_nodes_with_their_price_and_the_copies_that_would_fit():
     text = advice(model("8p-tp1-4d-tp2"))["gpuPools"]
     assert text == (
         "7 nodes (56 GPUs, 336 $/hour at list price) would serve nothing; models[0].copies of 4 would fit, 1 node idle"
@@ -133,7 +133,7 @@ def test_a_target_for_ttft_alone_gives_no_advice_on_disaggregation():
     assert "models[0].slo.itlMs" not in advice(model(slo={"ttftMs": 2000}))
 
 
-def test_a_kv_cache_for_fewer_sequences_than_configured_is_advised_with_figures():
+def test_check_warns_of_a_kv_cache_for_fewer_sequences_than_configured():
     text = advice(model("8p-tp1-2d-tp1", model="llama-3.3-70b-instruct-fp8-dynamic"))["models[0].engine.maxNumSeqs"]
     assert "81 sequences of 4352 tokens" in text
     assert "256" in text
@@ -149,7 +149,7 @@ def test_check_advises_on_servers_without_spare_gpus_for_a_rolling_update():
     assert "models[0].topology" not in advice(model("6p-tp1-1d-tp2"), nodes=9)
 
 
-def test_free_gpus_on_used_nodes_are_advised_only_if_they_add_up_to_a_node(shape_with: Callable[[int], None]):
+def test_check_reports_free_gpus_on_used_nodes_only_if_they_add_up_to_a_node(shape_with: Callable[[int], None]):
     assert "gpuPools" not in advice(model("3p-tp1-1d-tp2"), nodes=1)
     shape_with(4)
     text = advice(model("8p-tp1-4d-tp2"), nodes=4)["gpuPools"]
@@ -162,7 +162,7 @@ def way_in(**changes: Any) -> bool:
     return "cluster.network.bastionService.clientCidrs" in advice(*result.pop("models"), **result)
 
 
-def test_a_private_endpoint_without_a_bastion_is_advised():
+def test_check_warns_of_a_private_endpoint_without_a_bastion():
     public = {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}
     assert way_in()
     assert not way_in(network={"bastionService": {"clientCidrs": ["203.0.113.0/24"]}})
@@ -170,7 +170,7 @@ def test_a_private_endpoint_without_a_bastion_is_advised():
     assert not way_in(apiEndpoint=public)
 
 
-def test_nodes_without_internet_access_that_need_packages_are_advised():
+def test_check_warns_of_nodes_without_internet_access_that_need_packages():
     storage = {"storage": {"modelCache": {"kind": "file-storage"}}}
     result = created(network={"workerInternet": False}, stack_changes=storage)
     text = advice(*result.pop("models"), **result)["cluster.network.workerInternet"]
@@ -179,17 +179,17 @@ def test_nodes_without_internet_access_that_need_packages_are_advised():
 
 
 @pytest.mark.parametrize(("launch", "advised"), [("managed-compute-cluster", True), ("cluster-network", False)])
-def test_an_unused_permission_to_publish_metrics_is_advised(launch: str, advised: bool):
+def test_check_warns_of_an_unused_permission_to_publish_metrics(launch: str, advised: bool):
     result = created(created_pool(launch=launch), iam={"grants": ["oci-metrics"]})
     assert ("cluster.iam.grants" in advice(*result.pop("models"), **result)) is advised
 
 
-def test_placeholder_ocids_of_an_example_are_advised_once():
+def test_check_reports_placeholder_ocids_of_an_example_once():
     result = advice(nodes=2, cluster=existing_cluster(identifier="ocid1.cluster.oc1.iad.example"))
     assert result["cluster.identifier"].startswith("the OCID is an example's")
 
 
-def test_block_sizes_below_those_of_kv_transfers_are_advised():
+def test_check_warns_of_block_sizes_below_those_of_kv_transfers():
     assert advice(model(engine={"blockSize": 16}))["models[0].engine.blockSize"].startswith(
         "KV cache is handed over block by block: 8 times the descriptors of blocks of 128"
     )
@@ -197,7 +197,7 @@ def test_block_sizes_below_those_of_kv_transfers_are_advised():
         assert "models[0].engine.blockSize" not in advice(served)
 
 
-def test_a_kernel_folder_that_hides_the_images_kernels_is_advised():
+def test_check_warns_of_a_kernel_folder_that_hides_the_images_kernels():
     text = advice(model(engine={"env": {"AITER_JIT_DIR": "/.aiter"}}))
     assert "compiles what the image has prebuilt" in text["models[0].engine.env.AITER_JIT_DIR"]
 

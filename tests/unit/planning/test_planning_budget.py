@@ -15,7 +15,7 @@ def test_a_budget_requires_a_cluster_that_the_stack_creates():
 
 
 @pytest.mark.parametrize(("amount", "told"), [(1_000, True), (10_000_000, False)])
-def test_a_stack_that_costs_more_than_its_budget_is_advised(amount: int, told: bool):
+def test_check_warns_of_a_stack_that_costs_more_than_its_budget(amount: int, told: bool):
     made = plan(validate(created_stack(budget={"monthlyAmount": amount, **TO_OPS})))
     assert ("budget.monthlyAmount" in [advice.path for advice in made.advice]) == told
 

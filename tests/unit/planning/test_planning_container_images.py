@@ -57,7 +57,7 @@ def test_archives_of_all_repository_charts_have_a_checksum():
     assert unchecked_archives_sentence(charts) is None
 
 
-def test_a_chart_without_a_checksum_is_advised_with_the_reason():
+def test_check_reports_a_chart_without_a_checksum_and_the_reason():
     (chart,) = chart_archives(planning.plan(validated()))
     unknown = chart.model_copy(update={"sha256": None, "reason": "nobody asked"})
     assert unchecked_archives_sentence((unknown,)) == (

@@ -74,7 +74,7 @@ def test_each_role_can_have_its_own_exchange_backend():
     assert "--all2all-backend=mori_low_latency" in decode.settings.table_arguments
 
 
-def test_known_drawbacks_of_a_backend_are_advised_at_its_key():
+def test_check_reports_known_drawbacks_of_an_expert_exchange_backend_at_its_key():
     given = plan(servers(WIDE, MORI), release=NEWEST, override=OWN_IMAGES, gpuPools=[existing_pool(size=4)])
     told = [item.path for item in given.advice if "MoRI over nodes" in item.text]
     assert told == ["models[0].engine.prefill.all2AllBackend", "models[0].engine.decode.all2AllBackend"]

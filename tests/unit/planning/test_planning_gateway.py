@@ -135,7 +135,7 @@ def test_path_prefixes_are_compared_without_a_trailing_slash():
     assert "models[0] already" in both["models[1].router.route"]
 
 
-def test_settings_that_a_gateway_provider_needs_are_advised():
+def test_check_reports_settings_that_a_gateway_provider_needs():
     texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
     assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in texts[0]
 
@@ -169,13 +169,13 @@ def test_unchecked_requests_of_a_gateway_can_only_be_accepted():
 
 
 @pytest.mark.parametrize("gateway", UNCHECKED)
-def test_a_gateway_without_checks_of_client_fields_is_advised(gateway: dict[str, Any]):
+def test_check_warns_of_a_gateway_that_checks_no_fields_of_client_requests(gateway: dict[str, Any]):
     gateway = {**gateway, **ACCEPTED}
     texts = [advice.text for advice in plan(behind(), gateway=gateway).advice if advice.path == "gateway.provider"]
     assert any("kv_transfer_params, priority" in text for text in texts)
 
 
-def test_untested_request_checks_on_istio_are_advised():
+def test_check_warns_that_request_checks_on_istio_are_untested():
     texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
     assert [text for text in texts if "was never tried" in text]
     assert not [text for text in texts if "lets all" in text]
@@ -187,7 +187,7 @@ def test_no_advice_on_client_fields_is_given_if_envoy_gateway_checks_them(mode: 
     assert not [advice for advice in both if "client" in advice.text and advice.path.startswith("gateway")]
 
 
-def test_a_sidecar_that_trusts_clients_is_advised():
+def test_check_warns_of_a_routing_sidecar_that_trusts_clients():
     for release, warned in (("llm-d-0.9.0", False), ("llm-d-0.7.0", True)):
         unchecked = plan(behind(), gateway={**UNCHECKED[0], **ACCEPTED}, release=release)
         assert ("gateway" in [advice.path for advice in unchecked.advice]) is warned
@@ -209,7 +209,7 @@ def test_more_copies_than_a_providers_route_supports_are_refused():
 
 
 @pytest.mark.parametrize(("provider", "timeout_s", "told"), [("istio", 300, False), ("agentgateway", 0, True)])
-def test_responses_that_a_load_balancer_may_time_out_are_advised(provider: str, timeout_s: int, told: bool):
+def test_check_warns_of_responses_that_a_load_balancer_may_time_out(provider: str, timeout_s: int, told: bool):
     gateways = ({**EXISTING, **ACCEPTED, "provider": provider}, {"mode": "create", "provider": "envoy-gateway"})
     paths = [
         {advice.path for advice in plan(behind(route={"timeoutS": timeout_s}), gateway=gateway).advice}

@@ -148,7 +148,7 @@ def test_state_spaces_are_transferred_between_sizes_that_their_groups_allow(monk
     plan("1p-tp2-1d-tp2", known.name)
 
 
-def test_known_drawbacks_of_mori_io_are_advised():
+def test_check_reports_known_drawbacks_of_mori_io():
     said = [advice.text for advice in plan("1p-tp2-1d-tp2", connector="mori-io").advice if "kvCache" in advice.path]
     assert any("issues/40340" in text for text in said)
 

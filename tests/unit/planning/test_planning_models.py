@@ -365,7 +365,7 @@ def test_no_override_permits_different_sizes_with_an_unsplittable_cache(
     assert problems(model("4p-tp2-4d-tp2"), override=override, **changes) == []
 
 
-def test_an_unknown_overriding_attention_backend_is_advised():
+def test_check_warns_of_an_unknown_overriding_attention_backend():
     result = plan(model(MIXED), release="llm-d-0.7.0", override={"attentionBackend": "FLEX_ATTENTION"})
     (text,) = [advice for advice in result.advice if "split" in advice.text]
     assert text.path == "override.attentionBackend"
@@ -692,22 +692,22 @@ def test_scaling_only_one_role_of_two_is_advised_against():
     assert text == "only prefill servers are scaled: where decode servers are too few, more don't help"
 
 
-def test_limits_in_another_proportion_than_the_topology_are_advised():
+def test_check_warns_of_scaling_limits_in_another_proportion_than_the_topology():
     (text,) = advised({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": {**DECODE, "maxReplicas": 4}})
     assert text.startswith("maxReplicas has 20 prefill for 4 decode servers where 8p-tp1-4d-tp2 has 8 for 4")
 
 
-def test_a_threshold_that_only_waiting_requests_reach_is_advised():
+def test_check_warns_of_a_scaling_threshold_that_only_waiting_requests_reach():
     (text,) = advised({**BOTH, "decode": {**DECODE, "requests": 300}})
     assert "one server runs 256 at a time" in text
 
 
-def test_a_threshold_beyond_the_gpus_peak_rate_is_advised():
+def test_check_warns_of_a_scaling_threshold_beyond_the_gpus_peak_rate():
     (text,) = advised({**BOTH, "prefill": {**PREFILL, "promptTokensPerS": 1_000_000}})
     assert text.startswith("servers are added only once prompts wait: one server computes at most 143,626 tokens")
 
 
-def test_a_lone_kv_cache_threshold_that_no_batch_reaches_is_advised():
+def test_check_warns_of_a_lone_kv_cache_threshold_that_no_batch_reaches():
     (text,) = advised({**BOTH, "decode": {"minReplicas": 2, "maxReplicas": 6, "kvCacheUsage": 0.8}})
     assert text.startswith("no server is ever added at this workload: 256 requests at a time")
     assert advised({**BOTH, "decode": {**DECODE, "kvCacheUsage": 0.8}}) == []

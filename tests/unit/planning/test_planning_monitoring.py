@@ -61,7 +61,7 @@ def test_a_gpus_price_in_rules_is_the_shapes_list_price() -> None:
     assert watched.usd_per_gpu_hour == 6.0
 
 
-def test_rules_and_panels_without_a_metric_in_the_release_are_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_rules_and_panels_whose_metrics_the_release_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_object(stack(monitoring="install"))
     assert not any(item.path == "monitoring" for item in plan.advice)
     picker = plan.release.endpoint_picker.dialect

@@ -96,7 +96,7 @@ def test_a_server_that_spans_nodes_keeps_kv_cache_in_each_nodes_memory():
     assert role.settings.kv_transfer["kv_connector_extra_config"] == {"cpu_bytes_to_use": 64 * 2**30 // 8}
 
 
-def test_known_limits_of_servers_that_span_nodes_are_advised():
+def test_check_reports_known_limits_of_servers_that_span_nodes():
     assert any("span nodes" in item.text for item in plan("agg-tp1dp16ep-1r").advice)
     assert not any("span nodes" in item.text for item in plan("agg-tp1dp8ep-1r").advice)
 

@@ -96,7 +96,7 @@ def test_arguments_that_would_change_the_parallelism_are_refused(argument: str):
     ]
 
 
-def test_how_endpoint_pickers_treat_ranks_is_advised():
+def test_check_reports_how_endpoint_pickers_treat_data_parallel_ranks():
     told = [item.text for item in planning.plan_object(document(MIXTURE, "agg-tp4dp2ep-1r")).advice]
     assert any("first rank alone" in text for text in told)
     told = [item.text for item in planning.plan_object(document(MIXTURE, "agg-tp4-1r")).advice]

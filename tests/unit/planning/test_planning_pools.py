@@ -416,7 +416,7 @@ def test_servers_on_autoscaled_nodes_wait_for_their_own_downloads():
     assert create_timeout_s(fixed, "node-disk") == create_timeout_s(SCALED, "none") == usual
 
 
-def test_a_shared_cache_is_advised_for_autoscaled_nodes():
+def test_check_recommends_a_shared_model_cache_for_autoscaled_nodes():
     def advised(scaling: dict[str, Any]) -> list[str]:
         storage = {"modelCache": {"kind": "node-disk"}}
         result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, scaling), storage=storage)
@@ -426,7 +426,7 @@ def test_a_shared_cache_is_advised_for_autoscaled_nodes():
     assert "storage.modelCache.kind" not in advised({"mode": "fixed"})
 
 
-def test_more_copies_are_advised_only_for_initial_nodes():
+def test_check_recommends_more_copies_only_for_initial_nodes():
     pools = existing_pools(4, {**SCALED, "minSize": 4})
     (text,) = [item.text for item in plan(model("8p-tp1-4d-tp2"), gpuPools=pools).advice if item.path == "gpuPools"]
     assert "models[0].copies of 2 would fit" in text

@@ -147,20 +147,20 @@ def test_skopeo_gets_its_own_file_format_and_command():
     assert "# helm push" in text
 
 
-def test_parts_that_ignore_the_private_registry_are_advised():
+def test_check_reports_components_that_ignore_the_private_registry():
     texts = advice(created(registryMirror={"prefix": PREFIX}), "registryMirror")
     assert texts == ["OKE's control plane, node software and add-ons come from Oracle's own registries"]
     assert not advice(plan(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": PREFIX}), "registryMirror")
 
 
-def test_the_image_of_a_gateways_pods_is_advised_as_its_providers():
+def test_check_reports_that_a_gateways_provider_chooses_the_image_of_its_pods():
     behind = model("agg-tp1-8r", router={"mode": "gateway"})
     own = {"mode": "create", "provider": "istio"}
     (text,) = advice(plan(behind, nodes=1, gateway=own, registryMirror={"prefix": PREFIX}), "registryMirror")
     assert text == "pods of the Gateway run the image that istio is installed with"
 
 
-def test_docker_hubs_limit_is_advised_for_many_nodes_without_a_private_registry():
+def test_check_warns_of_docker_hubs_limit_for_many_nodes_without_a_private_registry():
     pools = [{**created_stack()["gpuPools"][0], "size": 40}]
     (text,) = advice(planning.plan(validated(stack_changes={"gpuPools": pools})), "registryMirror")
     assert "from docker.io, at most " in text
@@ -177,7 +177,7 @@ def test_docker_hubs_limit_is_advised_for_many_nodes_without_a_private_registry(
         ({"prefix": "harbor.example.com/mirror"}, [], False),
     ],
 )
-def test_nodes_without_permission_to_pull_from_ocis_registry_are_advised(
+def test_check_warns_of_nodes_without_permission_to_pull_from_ocis_registry(
     mirror: dict[str, str], grants: list[str], told: bool
 ):
     config = created_stack(registryMirror=mirror, cluster={"iam": {"grants": grants}})

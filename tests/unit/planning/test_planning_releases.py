@@ -70,7 +70,7 @@ def test_a_rehearsal_of_images_that_nodes_cannot_pull_says_so():
     assert not any("registry" in text for text in texts(release="llm-d-0.9.0"))
 
 
-def test_known_limits_of_a_release_are_advised_if_they_apply():
+def test_check_reports_known_limits_of_a_release_if_they_apply():
     result = texts(model(EQUAL), release="llm-d-0.7.0")
     assert any("/v1/responses are never prefilled remotely" in text for text in result)
     aggregated = texts(model("agg-tp1-1r"), release="llm-d-0.7.0")
@@ -79,7 +79,7 @@ def test_known_limits_of_a_release_are_advised_if_they_apply():
     assert not any("/v1/responses" in text for text in texts(llama, release="llm-d-0.7.0"))
 
 
-def test_faults_of_the_releases_vllm_are_advised_if_kv_cache_is_transferred():
+def test_check_warns_of_faults_of_the_releases_vllm_if_kv_cache_is_transferred():
     (result,) = [text for text in texts(model(EQUAL), release="llm-d-0.9.0") if "vllm/issues/49238" in text]
     assert result.startswith("models[0]: vLLM v0.26.0: a decode server may crash")
     assert not any("49238" in text for text in texts(model("agg-tp1-1r"), release="llm-d-0.9.0"))
@@ -184,7 +184,7 @@ def test_overriding_picker_or_sidecar_of_another_release_requires_its_router(ove
     assert problems(model(EQUAL), release="llm-d-0.7.0", override=override) == []
 
 
-def test_an_image_that_its_own_release_does_not_use_is_advised():
+def test_check_warns_of_an_image_that_its_own_release_does_not_use():
     result = texts(override={"vllmImage": "registry.mine/llm-d-rocm:v0.9.0"})
     assert any("llm-d-0.9.0 does without it: it crash-looped" in text for text in result)
 

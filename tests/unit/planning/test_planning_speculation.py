@@ -119,7 +119,7 @@ def test_layers_that_read_the_models_cache_are_refused_with_kv_transfers():
     assert any("computes the whole prompt" in item.text or "compute the whole prompt" in item.text for item in newer)
 
 
-def test_a_drafts_memory_origin_and_forecast_effect_are_advised():
+def test_check_reports_a_draft_models_memory_origin_and_effect_on_forecasts():
     text = told(drafting("deepseek-r1"))
     assert "mtp of its own files" in text
     assert "no source says" in text
@@ -128,7 +128,7 @@ def test_a_drafts_memory_origin_and_forecast_effect_are_advised():
     assert "MI300X" in told(drafting("qwen3-vl-235b-a22b-instruct"))
 
 
-def test_an_unpinned_draft_repository_is_advised():
+def test_check_warns_of_an_unpinned_draft_repository():
     assert "not pinned" in told(drafting("gpt-oss-120b", "agg-tp1-1r"))
     assert "not pinned" not in told(drafting("gpt-oss-120b", "agg-tp1-1r", revision=COMMIT))
 

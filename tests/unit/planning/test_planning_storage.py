@@ -186,7 +186,7 @@ def pins(**prewarm: Any) -> list[str]:
     return [item.text for item in plan(storage=stack).advice if "not pinned" in item.text]
 
 
-def test_a_model_without_a_pinned_revision_is_advised(monkeypatch: pytest.MonkeyPatch):
+def test_check_warns_of_a_model_without_a_pinned_revision(monkeypatch: pytest.MonkeyPatch):
     assert pins() == []
     (text,) = pins(source="object-storage")
     assert text.startswith("the bucket's files are not pinned")

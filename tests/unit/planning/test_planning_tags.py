@@ -112,12 +112,12 @@ def test_a_node_tag_that_is_reserved_incomplete_or_set_otherwise_is_refused(tag:
 
 
 @pytest.mark.parametrize("rights", [{"create": False}, {"dynamicGroups": {"nodes": ocid("dynamicgroup")}}])
-def test_a_node_tag_that_no_group_of_the_stack_uses_is_advised(rights: dict[str, Any]):
+def test_check_warns_of_a_node_tag_that_no_dynamic_group_of_the_stack_uses(rights: dict[str, Any]):
     advice = planning.plan(validated(iam={"nodeTag": "Operations.Cluster", **rights})).advice
     assert ["narrows nothing" in item.text for item in advice if item.path == "cluster.iam.nodeTag"] == [True]
 
 
-def test_tags_that_reach_only_an_existing_clusters_load_balancer_are_advised():
+def test_check_warns_of_tags_that_reach_only_an_existing_clusters_load_balancer():
     told = plan(tags={"freeform": {"team": "a"}}, frontDoor={"exposure": "internal"}).advice
     assert ["load balancers alone" in item.text for item in told if item.path == "tags"] == [True]
 
@@ -131,7 +131,9 @@ def test_tags_that_reach_only_an_existing_clusters_load_balancer_are_advised():
         ("cluster-network", "Operations.Cluster", False),
     ],
 )
-def test_a_group_that_admits_any_instance_of_the_compartment_is_advised(launch: str, tag: str | None, told: bool):
+def test_check_warns_of_a_dynamic_group_that_admits_any_instance_of_the_compartment(
+    launch: str, tag: str | None, told: bool
+):
     iam = {} if tag is None else {"nodeTag": tag}
     advice = planning.plan(validated(created_pool(launch=launch), iam=iam)).advice
     assert ("cluster.iam.nodeTag" in {item.path for item in advice}) is told

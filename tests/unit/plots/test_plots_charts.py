@@ -62,7 +62,7 @@ def test_a_bound_is_never_part_of_a_frontier():
     assert not [text for text in texts(scatter([BOUND], frontier=True)) if "frontier" in text]
 
 
-def test_labels_without_room_are_left_out():
+def test_a_chart_omits_labels_without_room():
     crowd = ChartSeries("crowd", [ChartPoint(1, 1, f"C={index}") for index in range(50)], Basis.MEASURED)
     labels = [text for text in texts(scatter([crowd])) if text.startswith("C=")]
     assert 0 < len(labels) < 10

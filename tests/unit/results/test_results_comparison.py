@@ -27,7 +27,7 @@ def change(a, b, of=TTFT):
     return load.change(of)
 
 
-def test_shorter_times_and_higher_rates_are_better():
+def test_a_comparison_rates_shorter_times_and_higher_rates_as_better():
     a, b = [row(ttft=500.0, output_tokens_per_s=800.0)], [row(ttft=400.0, output_tokens_per_s=700.0)]
     assert change(a, b).relative == pytest.approx(-0.2)
     assert change(a, b).verdict == "better"

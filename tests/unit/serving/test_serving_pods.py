@@ -65,7 +65,7 @@ def test_another_connector_is_refused_for_servers_that_transfer_kv_cache(role):
         vllm.arguments(spec(role, engine={"extra_args": [DECODE_BENCH]}))
 
 
-def test_a_setting_without_its_own_argument_is_passed_by_its_field_in_the_table():
+def test_an_engine_setting_is_passed_as_a_vllm_flag_and_an_unknown_one_is_refused():
     assert "--block-size=64" in vllm.arguments(spec(engine={"settings": {"block_size": "64"}}))
     with pytest.raises(KitError, match="'speed' is not known"):
         vllm.arguments(spec(engine={"settings": {"speed": "64"}}))

@@ -84,7 +84,7 @@ def test_points_of_the_fit_are_reported_in_sample_and_left_out():
     assert standings == 5 * [Standing.IN_SAMPLE] + 5 * [Standing.LEFT_OUT]
 
 
-def test_rejected_rows_are_left_out():
+def test_rejected_measurements_are_not_compared_with_the_simulation():
     wrong = measured()
     result = held(wrong, findings=[finding(wrong, Rule.HARDWARE_BOUND)])
     assert result.cases == ()

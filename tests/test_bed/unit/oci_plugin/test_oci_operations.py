@@ -89,7 +89,7 @@ def test_a_journal_entry_that_was_not_written_completely_is_ignored(tmp_path: Pa
     assert read_journal(journal)[-1] == {"id": vcn["id"]}
 
 
-def test_an_operation_longer_than_its_timeout_fails():
+def test_an_oci_operation_longer_than_its_timeout_fails():
     with pytest.raises(WorkRequestFailed, match="timeout while waiting for state to become 'SUCCEEDED'"):
         RegionClock(0).work(resource_of("oci:Core/clusterNetwork:ClusterNetwork"), "create", 60)
 
@@ -124,7 +124,7 @@ class TestFaults:
         with pytest.raises(OperationRefusal, match="429-TooManyRequests, Too many requests for the user"):
             region.vcn()
 
-    def test_an_internal_error_creates_nothing(self, region: Region, faults: Path):
+    def test_an_injected_internal_error_of_oci_creates_no_resource(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: internal-error, times: 1}]")
         with pytest.raises(OperationRefusal, match="500-InternalError, Internal server error\nSuggestion: The service"):
             region.vcn()
@@ -181,7 +181,7 @@ class TestFaults:
             region.cluster(vcn)
         assert region.records.all_of("Cluster") == []
 
-    def test_a_late_failure_leaves_other_resources_in_the_state_failed(self, region: Region, faults: Path):
+    def test_an_oci_resource_whose_creation_fails_late_remains_in_the_state_failed(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: late-failure, times: 1}]")
         with pytest.raises(InitFailed) as failure:
             region.vcn()
@@ -217,7 +217,7 @@ class TestFaults:
         faults.write_text("faults: []")
         region.operations.create(region.order("Vcn", inputs, "it", timeout_s=3))
 
-    def test_a_fault_applies_to_the_resource_names_that_it_lists(self, region: Region, faults: Path):
+    def test_an_injected_oci_fault_applies_to_the_resource_names_that_it_lists(self, region: Region, faults: Path):
         faults.write_text('faults: [{resource: "*", name: "gpu*", fault: internal-error}]')
         region.vcn()
         with pytest.raises(OperationRefusal, match="500-InternalError"):
@@ -231,7 +231,7 @@ class TestFaults:
         region.delete(vcn)
         assert region.records.all_of("Vcn") == []
 
-    def test_a_fault_in_short_form_applies_to_every_operation(self, region: Region, faults: Path):
+    def test_an_injected_oci_fault_in_short_form_applies_to_every_operation(self, region: Region, faults: Path):
         vcn = region.vcn()
         write_rules(faults, [parse_rule("Vcn/it:internal-error:2")])
         with pytest.raises(OperationRefusal, match="500-InternalError"):
@@ -241,7 +241,7 @@ class TestFaults:
         region.delete(vcn)
 
     @pytest.mark.parametrize("text", ["NodePool", "NodePool:earthquake", "Vcn:internal-error:0", ":internal-error"])
-    def test_an_unknown_fault_is_refused_with_the_known_ones(self, text: str):
+    def test_an_unknown_injected_oci_fault_is_refused_with_the_known_ones(self, text: str):
         with pytest.raises(KitError, match="is no fault") as refused:
             parse_rule(text)
         assert "out-of-host-capacity" in (refused.value.remedy or "")

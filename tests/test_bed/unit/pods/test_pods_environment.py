@@ -62,7 +62,9 @@ def test_an_optional_key_that_is_missing_omits_the_variable() -> None:
         ({"fieldRef": {"fieldPath": "spec.unknown"}}, "unsupported fieldPath: spec.unknown"),
     ],
 )
-def test_a_missing_source_is_reported_in_the_kubelets_words(reference: dict[str, Any], message: str) -> None:
+def test_a_variables_missing_configmap_is_reported_in_the_kubelets_words(
+    reference: dict[str, Any], message: str
+) -> None:
     with pytest.raises(MissingConfigError, match=message):
         variables({"env": [{"name": "X", "valueFrom": reference}]})
 

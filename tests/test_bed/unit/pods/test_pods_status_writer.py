@@ -70,7 +70,7 @@ async def test_status_and_annotations_are_written_in_one_request():
     running.cancel()
 
 
-async def test_other_status_changes_are_written_together_after_a_delay():
+async def test_pod_status_changes_other_than_readiness_are_written_together_after_a_delay():
     pod = Pod(gathered_s=0.02)
     running = asyncio.create_task(pod.writer.run())
     assert await pod.written_after(phase="Running") == [(False, "Running")]

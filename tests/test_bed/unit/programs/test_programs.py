@@ -385,7 +385,7 @@ def go(tmp_path, script):
     return put
 
 
-def test_only_the_crds_of_a_module_are_kept(cache, go):
+def test_only_the_crds_of_a_downloaded_go_module_are_kept(cache, go):
     go(pinned_modules()[GAIE].versions["v1.5.0"])
     folder = programs.module_folder(GAIE, "v1.5.0")
     assert folder == cache / f"modules/{GAIE}@v1.5.0"
@@ -394,7 +394,7 @@ def test_only_the_crds_of_a_module_are_kept(cache, go):
     assert (folder / "config/crd/bases").stat().st_mode & 0o200
 
 
-def test_a_module_is_downloaded_once(cache, go, path):
+def test_a_go_module_is_downloaded_once(cache, go, path):
     go(pinned_modules()[GAIE].versions["v1.5.0"])
     first = programs.module_folder(GAIE, "v1.5.0")
     (path / "go").unlink()
@@ -411,7 +411,7 @@ def test_files_that_an_earlier_kit_did_not_keep_are_downloaded_again(cache, go, 
     assert (folder / "config/crd/bases/pools.yaml").is_file()
 
 
-def test_a_module_with_another_checksum_is_refused(cache, go):
+def test_a_go_module_with_another_checksum_is_refused(cache, go):
     go("h1:changed=")
     with pytest.raises(KitError, match=r"has the checksum h1:changed=, pinned is h1:w9Aw"):
         programs.module_folder(GAIE, "v1.5.0")
@@ -424,7 +424,7 @@ def test_a_failed_download_says_why(cache, go):
         programs.module_folder(GAIE, "v1.5.0")
 
 
-def test_a_module_version_that_is_not_pinned_is_refused(cache):
+def test_a_go_module_version_that_is_not_pinned_is_refused(cache):
     with pytest.raises(KitError, match=r"v9\.9\.9 is not one of the pinned modules"):
         programs.module_folder(GAIE, "v9.9.9")
 

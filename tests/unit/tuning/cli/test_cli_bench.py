@@ -101,7 +101,7 @@ def test_a_stage_that_did_not_start_in_time_is_reported_and_fails(url):
     assert "within the time limit; closed:2: not begun" in " ".join(ran.stderr.split())
 
 
-def test_a_repeated_stage_says_so_and_leaves_one_set_of_requests(url, tmp_path, monkeypatch):
+def test_a_repeated_load_stage_is_reported_and_only_its_second_requests_are_kept(url, tmp_path, monkeypatch):
     output, begun = tmp_path / "requests.jsonl", []
     work = processes.work
     monkeypatch.setattr(processes, "work", lambda *given: work(*given) if len(begun) > 1 else os._exit(3))

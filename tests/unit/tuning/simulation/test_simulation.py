@@ -102,7 +102,7 @@ def test_a_closed_loop_keeps_its_concurrency(deploy, latency):
     assert seen == pytest.approx(48, rel=0.03)
 
 
-def test_a_number_of_requests_ends_a_run(deploy, latency):
+def test_a_simulation_run_ends_after_the_given_number_of_requests(deploy, latency):
     rows = simulate(deploy("agg-tp2-1r"), GUIDE, ClosedLoopArrivals(8), latency, requests=50, window="whole").rows
     assert [row.requests for row in rows] == [50, 50, 50]
 
@@ -164,7 +164,7 @@ def test_chunked_prefill_gives_aggregated_servers_longer_itl_tails_than_decode(d
     assert disaggregated.itl_ms.p99 < 20
 
 
-def test_sequences_above_the_servers_limit_wait(deploy, latency):
+def test_sequences_above_a_simulated_servers_limit_wait(deploy, latency):
     """`max_num_seqs` and KV blocks both hold the batch down, and what waits shows in TTFT."""
     free = simulate(deploy("agg-tp1-1r"), GUIDE, ClosedLoopArrivals(32), latency, duration_s=120).row
     for limits in ({"max_num_seqs": 8}, {"key_value_tokens": 8 * 4352 + 16}):
