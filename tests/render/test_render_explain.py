@@ -134,7 +134,7 @@ def test_explaining_a_cluster_field_renders_only_the_cluster_with_the_same_resul
     assert [item.key for item in of_cluster.untried] == [item.key for item in of_all.untried]
 
 
-def test_a_value_that_the_program_refuses_is_reported_as_not_tried(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_explain_reports_a_value_that_the_program_refuses_as_not_tried(project: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> Any:
         raise KitError("OKE has no such image.")
 

@@ -86,7 +86,7 @@ def test_rendered_objects_come_after_the_objects_that_the_program_has_them_wait_
     assert front_door < jobs["gpt-oss-120b-smoke"] == max(item.wave for item in result.objects)
 
 
-def test_rendering_twice_writes_identical_bytes(render: Render, tmp_path: Path):
+def test_rendering_a_stack_to_yaml_twice_writes_identical_bytes(render: Render, tmp_path: Path):
     config = stack()
     write_folder(tmp_path / "out", files(render(config)))
     again = write_folder(tmp_path / "out", files(render(config)))

@@ -147,7 +147,7 @@ def test_an_existing_compute_cluster_is_used():
     assert node_pool(compute_cluster_id="there").inputs["nodeConfigDetails"]["computeClusterId"] == "there"
 
 
-def test_an_existing_pool_is_not_changed():
+def test_an_existing_node_pool_is_used_without_changes():
     assert oci_resources(pool(pool_id="there")) == []
 
 

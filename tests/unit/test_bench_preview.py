@@ -21,7 +21,7 @@ def test_larger_preview_programs_are_stacks_that_can_be_deployed(units: int):
     assert sum(len(model.units) for model in plan.models) == units
 
 
-def test_the_plain_program_replaces_the_stacks_program(tmp_path: Path):
+def test_the_benchmark_of_previews_replaces_the_stacks_program_by_a_plain_one(tmp_path: Path):
     project = preview_speed.plain_project(PROJECT, "reference", tmp_path)
     assert "llmd_oke.program" not in (project.folder / "__main__.py").read_text()
     assert planning.plan_stack_file(project.folder, project.stack).gpus == 72

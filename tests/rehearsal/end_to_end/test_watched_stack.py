@@ -222,7 +222,7 @@ def test_keda_removes_the_additional_server_after_the_load_has_ended(shrunk: dic
     assert shrunk["after"]["hpa"]["ScalingActive"] == "True"
 
 
-def test_kubectl_follows_the_autoscalers_of_a_rehearsed_stack(project: Project, rehearsed: Ended) -> None:
+def test_kubectl_shows_the_autoscalers_of_a_rehearsed_stack(project: Project, rehearsed: Ended) -> None:
     assert rehearsed.status == 0
     look = ("timeout", "5", "kubectl", "get", "hpa", "-A", "--watch")
     seen = project.command("rehearse", "run", "--stack", STACK, "--", *look)

@@ -409,7 +409,7 @@ def test_resources_wait_for_iam_policies_that_the_same_update_changes(kit: Kit):
     assert words not in stack.run("up", lustre=True).stdout
 
 
-def test_a_second_update_changes_nothing_that_oci_returned(pools: Kit):
+def test_a_second_update_takes_no_value_that_oci_returned_for_a_change(pools: Kit):
     result = pools.changes("up")
     assert set(result) == {"create"}
     assert set(pools.changes("up")) == {"same"}
@@ -462,7 +462,7 @@ def test_instances_are_replaced_one_by_one_and_unchanged_ones_are_kept(pools: Ki
 
 
 @pytest.mark.nightly
-def test_the_kit_replaces_instances_that_are_out_of_date(pools: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_replacing_nodes_launches_instances_anew_that_are_out_of_date(pools: Kit, monkeypatch: pytest.MonkeyPatch):
     how: Any = {"launch": "compute-cluster-instances"}
     pools.run("up", **how)
     pools.run("up", **how, team="search")

@@ -137,7 +137,7 @@ def test_a_plug_ins_error_becomes_a_line_without_repeated_text() -> None:
     ]
 
 
-def test_calls_of_functions_are_omitted_from_event_lines() -> None:
+def test_calls_of_pulumi_functions_are_omitted_from_event_lines() -> None:
     text = "python inline source runtime error: no such shape\nTraceback (most recent call last):\n  File x\nKitError"
     assert concise_error(text) == concise_error(f"an unhandled error occurred: {text}") == "no such shape"
 
@@ -152,7 +152,7 @@ def test_the_termination_message_of_a_failed_pod_keeps_its_cause() -> None:
     ]
 
 
-def test_other_error_texts_are_unchanged() -> None:
+def test_error_texts_without_a_termination_message_are_shown_unchanged() -> None:
     assert concise_error("update failed") == "update failed"
     assert concise_error("Service error: 500-InternalError\nProvider version: 4.20") == (
         "Service error: 500-InternalError\nProvider version: 4.20"
@@ -167,7 +167,7 @@ def test_a_termination_message_in_json_is_reduced_to_its_message() -> None:
     ]
 
 
-def test_texts_that_only_begin_like_json_are_unchanged() -> None:
+def test_error_texts_that_only_begin_like_json_are_shown_unchanged() -> None:
     assert concise_error('[Error] {"message": "cut') == '[Error] {"message": "cut'
 
 

@@ -233,7 +233,7 @@ def ask(name: str, kind: str = "A") -> tuple[str, list[str]]:
         ("serving.svc.cluster.local.", "A", []),
     ],
 )
-def test_names_of_services_and_pods_resolve(name: str, kind: str, expected: list[str]) -> None:
+def test_names_of_services_and_pods_resolve_in_the_local_cluster(name: str, kind: str, expected: list[str]) -> None:
     code, records = ask(name, kind)
     assert code == "NOERROR"
     assert sorted(records) == expected

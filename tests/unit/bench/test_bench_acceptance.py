@@ -299,7 +299,7 @@ def test_acceptance_reports_and_results_are_read_back_from_json():
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"checks": 1}'])
-def test_other_texts_are_no_acceptance_reports_or_results(text):
+def test_texts_that_are_no_acceptance_reports_or_results_are_refused(text):
     for read in (report_from_json, result_from_json):
         with pytest.raises(ValueError):  # noqa: PT011 - json's own errors among them
             read(text)

@@ -299,7 +299,7 @@ def test_stored_failures_of_nodes_that_are_not_tested_now_count():
     assert judge_pool(replace(REQUEST, needed=3), ["a", "b", "c"], kept)[0] == "a failed (gpus: dead)"
 
 
-def test_an_acceptance_request_is_read_from_its_file():
+def test_a_hardware_acceptance_request_is_read_from_its_file():
     text = json.dumps({**{k: v for k, v in vars(REQUEST).items() if k != "limits"}, "limits": vars(LIMITS)})
     assert request_from_json(text) == REQUEST
 

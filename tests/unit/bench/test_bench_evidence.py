@@ -94,7 +94,7 @@ def test_a_picker_that_never_disaggregates_yields_a_share_of_zero():
     assert (proof.share, proof.fallback_requests, proof.consistent) == (0, 0, True)
 
 
-def test_without_picker_decisions_the_share_follows_from_servers_counters():
+def test_without_picker_decisions_the_remote_prefill_share_follows_from_servers():
     proof = prove("other 1\n", prefill(0), decode(0, transfers=0))
     assert proof.by_epp == 0
     assert "shows none of" in proof.notes[0]

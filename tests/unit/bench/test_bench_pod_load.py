@@ -121,7 +121,7 @@ def test_a_pods_unsent_requests_are_reported_for_the_whole_load():
     assert merged.shortfall == "1 of 2 requests were not sent"
 
 
-def test_a_complete_load_has_no_shortfall():
+def test_a_load_that_was_sent_completely_has_no_shortfall():
     pods = [travelled(stage(record(0))), travelled(stage(record(1)))]
     assert merge(ONE_STAGE, pods)[0].shortfall is None
 

@@ -89,7 +89,7 @@ def test_the_proof_of_remote_prefill_is_in_the_report_with_its_counters(result):
     assert facts["facts"] == {"cost_usd_per_hour": 24.0}
 
 
-def test_equal_loads_have_equal_ids_and_different_ones_do_not(result):
+def test_equal_loads_have_the_same_id_in_reports_and_different_loads_another(result):
     first, second = build_report(result), build_report(result)
     assert first.scenario.load.metadata.cfg_id == second.scenario.load.metadata.cfg_id
     prefill, decode, *_ = first.scenario.stack

@@ -213,7 +213,7 @@ async def result(deployment, *apis: OtherApi) -> SmokeResult:
     return await smoke(plan)
 
 
-async def test_each_other_api_gets_one_request_with_a_prompt_of_the_measured_length(deployment):
+async def test_the_smoke_benchmark_sends_each_other_vllm_api_one_prompt_of_measured_length(deployment):
     outcome = await result(deployment, *DISAGGREGATED)
     chat, responses = deployment.requests[MEASURED:]
     assert len(chat["messages"][0]["content"]) == len(responses["input"]) == 4 * 64

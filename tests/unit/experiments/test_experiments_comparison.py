@@ -47,7 +47,7 @@ def test_each_deployment_is_compared_with_the_baseline_at_the_same_level(tmp_pat
     assert [row[3].tone for row in differences.cells] == ["good", "good"]
 
 
-def test_runs_with_several_seeds_are_averaged(tmp_path: Path):
+def test_experiment_results_of_several_seeds_are_averaged(tmp_path: Path):
     run = filled(tmp_path, seeds=[1, 2, 3])
     (_, results), _ = comparison.tables(run, run.gather())
     assert column(results, "n") == ["3"] * 4
@@ -68,20 +68,20 @@ def test_the_comparisons_page_has_the_throughput_plot_and_all_remarks(tmp_path: 
     assert "Rehearsed, not measured" in page
 
 
-def test_open_loops_are_plotted_as_latency_against_offered_load(tmp_path: Path):
+def test_open_loop_results_are_plotted_as_latency_against_offered_load(tmp_path: Path):
     run = filled(tmp_path, loads=[{**OPEN, "requestsPerS": [1.0, 2.0]}])
     comparison.write(run)
     assert "Latency against load" in (run.path / comparison.HTML).read_text()
 
 
-def test_a_single_level_is_plotted_as_distributions(tmp_path: Path):
+def test_results_of_a_single_load_level_are_plotted_as_distributions(tmp_path: Path):
     run = filled(tmp_path, loads=[{**CLOSED, "concurrencies": [2]}])
     comparison.write(run)
     page = (run.path / comparison.HTML).read_text()
     assert "Distributions" in page
 
 
-def test_markdown_has_the_same_tables_as_the_page(tmp_path: Path):
+def test_a_comparison_in_markdown_has_the_same_tables_as_in_html(tmp_path: Path):
     run = filled(tmp_path)
     comparison.write(run)
     text = (run.path / comparison.MARKDOWN).read_text()
@@ -89,7 +89,7 @@ def test_markdown_has_the_same_tables_as_the_page(tmp_path: Path):
     assert f"## Against {AGGREGATED}" in text
 
 
-def test_a_run_without_rows_is_reported_as_such(tmp_path: Path):
+def test_an_experiment_run_without_results_is_reported_as_such(tmp_path: Path):
     made = experiment(tmp_path)
     run = runs.new_run(made.project, made.name, made.recipe, made.settings, [AGGREGATED])
     assert comparison.write(run) == []

@@ -43,7 +43,7 @@ def test_a_closed_loop_never_has_fewer_requests_than_users():
     assert [stage.requests for stage in stages(many, many.deployments[0], most_requests=4)] == [4, 400]
 
 
-def test_each_seed_is_a_measurement_of_its_own():
+def test_an_experiment_measures_each_load_once_for_each_seed():
     seeded = recipe(seeds=[1, 2])
     result = [stage.name for stage in stages(seeded, seeded.deployments[0])]
     assert result == ["users-c2-s1", "users-c2-s2", "users-c4-s1", "users-c4-s2"]
@@ -80,7 +80,7 @@ def test_all_semantic_problems_of_a_recipe_are_reported_at_once():
     }
 
 
-def test_a_load_without_levels_is_refused():
+def test_an_experiments_closed_loop_without_concurrencies_is_refused():
     assert "loads[0].concurrencies" in problems(loads=[{key: CLOSED[key] for key in CLOSED if key != "concurrencies"}])
 
 

@@ -65,7 +65,7 @@ def test_each_experiment_rounds_deployments_are_removed_before_the_next_round(ap
     assert [call.split()[0] for call in deployer.calls] == ["deploy", "measure", "teardown"] * 2 + ["close"]
 
 
-def test_measurements_become_rows_in_the_order_of_the_recipe(apart: Experiment):
+def test_an_experiments_measurements_become_rows_in_the_order_of_its_recipe(apart: Experiment):
     state, _, folder = run(apart)
     assert state.ended
     assert [row.origin.file for row in read_rows(folder.rows_file)] == [
@@ -82,13 +82,13 @@ def test_a_deployment_that_fails_in_its_round_is_tried_alone_and_blocks_nothing(
     assert not state.ended
 
 
-def test_a_failed_measurement_is_recorded_with_its_cause(together: Experiment):
+def test_an_experiments_failed_measurement_is_recorded_with_its_cause(together: Experiment):
     state, _, _ = run(together, fail_aggregated)
     assert state.deployments[AGGREGATED].cause == "the measurement ended with exit code 1"
     assert state.deployments[DISAGGREGATED].phase == "done"
 
 
-def test_only_failed_deployments_are_repeated(together: Experiment):
+def test_continuing_an_experiment_repeats_only_failed_deployments(together: Experiment):
     run(together, fail_aggregated)
     state, deployer, _ = run(together)
     assert deployer.calls[0] == f"deploy {AGGREGATED}"
@@ -111,7 +111,7 @@ def test_an_interrupted_experiment_is_continued(apart: Experiment):
     assert len(folder.gather()) == 4
 
 
-def test_an_interrupted_measurement_leaves_no_result(together: Experiment):
+def test_an_interrupted_measurement_of_a_deployment_leaves_no_result(together: Experiment):
     folder = opened(together)
     stage = folder.left(AGGREGATED)[0]
     with contextlib.suppress(KeyboardInterrupt), folder.making(AGGREGATED, stage.name) as unfinished:

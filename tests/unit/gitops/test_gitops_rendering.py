@@ -39,7 +39,7 @@ def test_a_secret_value_outside_of_kubernetes_secrets_is_refused():
         rendering_of("prod", [declared("a", secret_inputs=frozenset({"data.token"}))])
 
 
-def test_fields_that_others_own_are_omitted():
+def test_rendered_objects_omit_fields_that_other_controllers_own():
     servers = declared("a", "Deployment", inputs={"spec": {"replicas": 2, "paused": False}})
     scaled = declared("b", "Deployment", inputs=servers.inputs, ignore_changes=("spec.replicas",))
     specs = [item.manifest["spec"] for item in rendering_of("prod", [servers, scaled]).objects]

@@ -32,16 +32,16 @@ def verdict(share: float, **asked: Any) -> list[AssumptionVerdict]:
     return [item.verdict for item in judged if item.assumption.figure.name == "accepted_share"]
 
 
-def test_the_accepted_share_of_drafts_is_computed_from_counter_increases():
+def test_the_share_of_accepted_draft_tokens_is_computed_from_counter_increases():
     assert seen(snapshot(1000, 900), snapshot(3000, 1900)).accepted_share == pytest.approx(0.5)
     assert seen(snapshot(None), snapshot(None)).accepted_share is None
 
 
-def test_a_share_of_accepted_drafts_below_the_stack_files_is_reported():
+def test_a_share_of_accepted_draft_tokens_below_the_expected_one_is_reported():
     assert verdict(0.5, acceptedShare=0.8) == [AssumptionVerdict.BELOW]
     assert verdict(0.75, acceptedShare=0.8) == [AssumptionVerdict.HOLDS]
     assert verdict(0.95, acceptedShare=0.8) == [AssumptionVerdict.HOLDS]
 
 
-def test_without_a_share_in_the_stack_file_drafts_are_not_judged():
+def test_without_an_expected_share_accepted_draft_tokens_are_not_judged():
     assert verdict(0.1) == []

@@ -122,7 +122,7 @@ def limit(path: str, findings: list[Finding]) -> Finding:
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(16, Verdict.PROBLEM), (71, Verdict.PROBLEM), (72, Verdict.FINE)])
-def test_a_gpu_limit_counts_gpus(free: int, verdict: Verdict):
+def test_preflight_compares_a_gpu_service_limit_with_gpus_and_not_nodes(free: int, verdict: Verdict):
     finding = limit("gpuPools[0].size", look({available("compute", "gpu-mi300x-count"): {"available": free}}))
     assert finding.verdict is verdict
     assert f"{free} available in {DOMAIN}; 72 GPUs wanted" in finding.value
@@ -198,7 +198,7 @@ def test_limits_of_a_domain_are_queried_with_it_and_regional_ones_without():
         {"availabilityStatus": "AVAILABLE", "availableCount": 3},
     ],
 )
-def test_missing_capacity_is_a_problem(report: dict[str, Any]):
+def test_preflight_reports_missing_gpu_capacity_in_oci(report: dict[str, Any]):
     finding = only("capacity", look({"POST compute /computeCapacityReports": {"shapeAvailabilities": [report]}}))
     assert finding.verdict is Verdict.PROBLEM
     assert report["availabilityStatus"] in finding.value
@@ -361,7 +361,7 @@ def test_an_image_that_is_still_being_imported_is_a_problem():
     assert (finding.path, finding.verdict) == ("gpuPools[0].image.ocid", Verdict.PROBLEM)
 
 
-def test_an_image_for_other_shapes_is_a_problem():
+def test_preflight_reports_a_node_image_for_other_shapes():
     finding = only("image", look({f"compute /images/{IMAGE}/shapes": [{"shape": "VM.Standard.E5.Flex"}]}))
     assert "not for BM.GPU.MI300X.8" in finding.value
 

@@ -42,7 +42,7 @@ def test_each_gpu_holds_an_adapters_whole_inner_matrices():
     assert gib(1) < gib(2) < 2 * gib(1)
 
 
-def test_an_adapter_revision_has_its_own_name_at_the_servers():
+def test_each_adapter_revision_is_served_by_vllm_under_a_name_of_its_own():
     (adapter,) = plan(llama(SQL, room={}), storage=CACHE).models[0].adapters
     assert adapter.served_name == "sql-aaaaaaaaaaaa"
 

@@ -180,7 +180,7 @@ def test_add_ons_that_the_kit_installs_itself_are_refused():
     ("name", "stack"),
     [("NodeProblemDetector", "helm-operator"), ("CertManager", "oke-plugin"), ("AmdGpuPlugin", "oke-plugin")],
 )
-def test_other_add_ons_are_accepted(name: str, stack: str):
+def test_add_ons_that_the_kit_does_not_install_are_accepted(name: str, stack: str):
     assert of_add_ons(name, gpuStack=stack) == {}
 
 

@@ -276,7 +276,7 @@ def test_an_autoscaler_needs_permissions_in_the_networks_compartment():
         assert "cluster-autoscaler-network-elsewhere" not in needs.nodes
 
 
-def test_additional_grants_are_given_by_name():
+def test_additional_iam_permissions_are_granted_by_name():
     assert needs_of(iam={"grants": ["ocir", "oci-metrics"]}).cluster[-2:] == ("ocir", "oci-metrics")
 
 
@@ -290,6 +290,6 @@ def test_identity_domains_are_refused_for_tenancies_without_them():
     assert set(result) == {"cluster.iam.domain", "cluster.iam.domainUrl"}
 
 
-def test_grants_without_created_iam_resources_are_refused():
+def test_additional_iam_grants_are_refused_if_iam_resources_are_not_created():
     result = refusals(iam={"create": False, "dynamicGroups": {"nodes": ocid("dynamicgroup")}, "grants": ["ocir"]})
     assert set(result) == {"cluster.iam.dynamicGroups.nodes", "cluster.iam.grants"}

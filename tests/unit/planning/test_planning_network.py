@@ -103,11 +103,11 @@ def test_a_vcn_without_room_for_the_pods_is_refused_with_figures():
     assert "accepted: a range of /20 or larger" in text
 
 
-def test_existing_pools_need_no_addresses():
+def test_existing_node_pools_take_no_addresses_of_the_vcn():
     assert refusals(created_pool(poolId=ocid("nodepool")), **network(cidr="10.0.0.0/21")) == {}
 
 
-def test_existing_subnets_take_no_addresses():
+def test_existing_subnets_take_no_addresses_of_the_created_vcn():
     given = {"subnets": {"pods": ocid("subnet", "pods")}}
     assert refusals(**network(vcnId=VCN, cidr="10.0.0.0/21", **given)) == {}
 
@@ -508,7 +508,7 @@ def test_each_rules_condition_is_a_setting_of_the_network():
     assert needs <= {field.name for field in fields(NetworkChoices) if field.type in {"bool", bool}}
 
 
-def test_peers_of_rules_are_existing_groups():
+def test_security_rules_refer_only_to_existing_security_groups():
     choices = NetworkChoices(cni="flannel")
     rules = security_rules(choices, {})
     assert {rule.peer.group for rule in rules} - {None} <= {"api", "workers", "load_balancers"}

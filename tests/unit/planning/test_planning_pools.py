@@ -190,7 +190,7 @@ def test_default_cycling_returns_no_gpu_node_before_a_new_one_exists(
     assert bool(told) is (expected[0] == "replace-node" and expected[2] != "0")
 
 
-def test_controllers_cannot_run_on_gpu_nodes():
+def test_gpu_nodes_are_refused_as_system_pool_because_they_are_tainted():
     assert "GPU nodes are tainted" in of_stack(systemPool={"shape": "BM.GPU.MI300X.8"})["systemPool.shape"]
 
 

@@ -115,7 +115,7 @@ def test_no_pair_of_servers_has_more_gpus_than_available():
 @pytest.mark.parametrize(
     "name", [name for name in catalogue.release_names() if not catalogue.release(name).vllm.over_nodes]
 )
-def test_a_release_without_servers_over_nodes_offers_none(name: str):
+def test_no_servers_that_span_nodes_are_offered_for_a_release_without_them(name: str):
     older = {**document("gpt-oss-120b", "agg-tp1-1r"), "release": name}
     assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(older), 0, 32).spreads)
 

@@ -54,7 +54,7 @@ def test_the_list_of_adapters_may_be_a_file(hub: Hub, tmp_path: Path):
     assert placed(tmp_path, "sql-1").is_dir()
 
 
-def test_stored_adapters_need_no_request_and_another_is_added_beside_them(hub: Hub, tmp_path: Path):
+def test_pre_warming_downloads_an_added_adapter_and_none_that_is_stored_already(hub: Hub, tmp_path: Path):
     run(tmp_path, wanted("sql-1"))
     hub.requests.clear()
     assert run(tmp_path, wanted("sql-1", "sql-2")) == 0

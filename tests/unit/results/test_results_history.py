@@ -100,7 +100,7 @@ def test_all_models_of_one_stacks_benchmark_are_one_run(store, tmp_path):
     assert [item.model for item in result.rows] == ["a", "b"]
 
 
-def test_an_invalid_line_is_named_and_hides_no_other_run(store, tmp_path):
+def test_an_invalid_line_in_a_history_is_named_and_hides_no_other_run(store, tmp_path):
     (tmp_path / "dev" / TIMES[1] / "rows.jsonl").write_text("{\n")
     result = runs(store, "dev")
     assert [len(run.rows) for run in result] == [1, 0, 1]

@@ -34,7 +34,7 @@ def with_engine(engine: EngineArgs) -> str:
     ],
     ids=str,
 )
-def test_settings_that_the_handshake_ignores_are_not_in_the_version(engine: EngineArgs):
+def test_the_version_label_omits_settings_that_the_kv_transfer_handshake_ignores(engine: EngineArgs):
     assert with_engine(engine) == version(BASE)
 
 
@@ -50,11 +50,11 @@ def test_settings_that_the_handshake_ignores_are_not_in_the_version(engine: Engi
     ],
     ids=str,
 )
-def test_all_other_settings_are_part_of_the_version(engine: EngineArgs):
+def test_settings_that_the_kv_transfer_handshake_compares_are_in_the_version_label(engine: EngineArgs):
     assert with_engine(engine) != version(BASE)
 
 
-def test_a_setting_counts_in_either_notation_and_the_last_one_wins():
+def test_the_version_label_reads_a_flag_in_any_notation_and_takes_the_last_one():
     words = [["--kv-cache-dtype", "fp8"], ["--kv-cache-dtype=fp8"], ["--kv-cache-dtype=auto", "--kv-cache-dtype=fp8"]]
     assert len({with_engine({"extra_args": item}) for item in words}) == 1
 
@@ -69,11 +69,11 @@ def test_servers_with_an_added_kv_role_can_transfer_to_those_without():
     assert version(before) == version(BASE)
 
 
-def test_another_image_is_another_version():
+def test_another_vllm_image_gives_another_version_label():
     assert version(server_spec({**UNIT, "release": "llm-d-0.7.0"}, "decode", Parallelism(2))) != version(BASE)
 
 
-def test_prefill_and_decode_of_any_size_share_a_version():
+def test_prefill_and_decode_servers_of_any_size_share_a_version_label():
     assert {
         version(server_spec(UNIT, role, Parallelism(size))) for role in ("prefill", "decode") for size in (1, 4)
     } == {version(BASE)}

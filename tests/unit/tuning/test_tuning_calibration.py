@@ -159,12 +159,12 @@ def test_fitting_with_too_few_points_of_a_role_keeps_its_former_latency_figures(
     assert result.figures.prefill == FIGURES.prefill
 
 
-def test_too_few_rows_are_refused_with_what_was_found():
+def test_fitting_too_few_rows_is_refused_with_what_was_found():
     with pytest.raises(KitError, match="1 of 2 rows are of gpt-oss-120b on MI300X"):
         calibrate([row(output_tokens_per_s=1000), row(model="other")], MODEL, SHAPE, FIGURES)
 
 
-def test_rows_of_two_images_are_refused():
+def test_fitting_rows_of_two_vllm_images_is_refused():
     with pytest.raises(KitError, match="several images: one, two"):
         calibrate([row(image="one"), row(image="two")], MODEL, SHAPE, FIGURES)
 
@@ -176,7 +176,7 @@ def decode_rows(count=3, **changes):
 TOLD = {"image": "one", "attention_backend": "A", "quick_reduce": "NONE", "block_size": 16}
 
 
-def test_rows_of_several_conditions_are_refused_with_their_differences():
+def test_fitting_rows_with_several_server_settings_is_refused_with_their_differences():
     mixed = [*decode_rows(2, **TOLD), *decode_rows(2, **{**TOLD, "block_size": 128}), row(image="one", concurrency=64)]
     with pytest.raises(KitError, match="The decode rows were measured under several conditions") as refused:
         calibrate(mixed, MODEL, SHAPE, FIGURES)
@@ -225,7 +225,7 @@ def test_fits_of_published_points_have_the_conditions_in_the_kits_figures(produc
     assert set(fitted.measured_conditions().values()) == {shipped.conditions}
 
 
-def test_written_figures_are_read_back_equal(tmp_path):
+def test_written_latency_figures_are_read_back_equal(tmp_path):
     fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
     (tmp_path / "fit.yaml").write_text(figures_text(fitted))
     read = read_figures(tmp_path / "fit.yaml")

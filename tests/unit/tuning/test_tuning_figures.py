@@ -67,7 +67,7 @@ def test_the_kits_figures_that_exceed_memory_bandwidth_are_reported(gpu):
     assert [fault.factor.split()[0] for fault in result] == ["bytes_factor"]
 
 
-def test_a_role_without_a_fit_is_not_checked():
+def test_latency_figures_of_a_role_without_a_fit_are_not_checked():
     assert unphysical(known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)) == ()
 
 

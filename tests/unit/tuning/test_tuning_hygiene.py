@@ -59,11 +59,11 @@ def test_more_concurrent_requests_than_the_kv_cache_holds_are_rejected():
     assert verdicts(big) == [(Rule.KEY_VALUE_CACHE, "rejected")]
 
 
-def test_fewer_than_two_waves_of_requests_are_rejected():
+def test_a_measurement_with_too_few_requests_for_each_user_is_flagged():
     assert verdicts(row(output_tokens_per_s=2000, requests=128)) == [(Rule.WAVES, "flagged")]
 
 
-def test_a_rate_that_was_not_achieved_is_rejected():
+def test_a_measurement_whose_request_rate_was_not_achieved_is_flagged():
     slow = row("end-to-end", arrival="poisson", offered_requests_per_s=45, achieved_requests_per_s=43.5)
     assert verdicts(slow) == [(Rule.ACHIEVED, "flagged")]
 
@@ -82,7 +82,7 @@ def test_long_prompts_without_tpot_are_flagged():
     assert verdicts(row(input_tokens=4096, output_tokens_per_s=2000)) == [(Rule.FILL, "flagged")]
 
 
-def test_failed_requests_reject_a_row():
+def test_a_measurement_with_failed_requests_is_rejected_for_fits():
     assert verdicts(row(output_tokens_per_s=2000, requests=1000, failures=11)) == [(Rule.FAILURES, "rejected")]
 
 

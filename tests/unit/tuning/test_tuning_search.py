@@ -51,7 +51,7 @@ def scored(family, prefill, decode, copies, load):
 
 @given(COUNTS, COUNTS, SHARES, st.floats(1.01, 1.5))
 @settings(max_examples=60)
-def test_more_load_never_makes_anything_faster(prefill, decode, share, more):
+def test_a_forecast_for_more_load_is_never_faster(prefill, decode, share, more):
     family = disaggregated()
     load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0]) / more
     low, high = (scored(family, prefill, decode, 1, item) for item in (load, load * more))
@@ -91,7 +91,7 @@ def test_throughput_stays_below_that_of_decode_alone(prefill, decode, share):
 
 @pytest.mark.parametrize("servers", [1, 3, 16])
 @pytest.mark.parametrize("utilization", [0.1, 0.555, 0.9, 0.98])
-def test_tabulated_waits_equal_the_formulas(servers, utilization):
+def test_tabulated_queueing_times_equal_the_formulas(servers, utilization):
     result = waits_s(np.array([servers]), np.array([utilization]), 0.2, 0.0)[0]
     assert result == pytest.approx(mdc_wait_s(utilization * servers / 0.2, 0.2, servers), rel=0.02, abs=1e-4)
 
@@ -148,13 +148,13 @@ def test_decode_batches_fit_the_kv_cache():
     assert all(item.batch <= (10 if item.topology.endswith("d-tp1") else 40) for item in result.deployments(50))
 
 
-def test_sizes_that_do_not_hold_the_model_are_excluded():
+def test_tensor_parallel_sizes_that_do_not_hold_the_model_are_not_ranked():
     fitting = families(with_tokens(question(), {1: 0, 2: 1_000_000}))
     names = {family.name(kind) for family in fitting for kind in range(family.kinds)}
     assert names == {"agg-tp2", "p-tp1-d-tp2", "p-tp2-d-tp2"}
 
 
-def test_the_frontier_is_monotonic_and_no_curve_is_far_beyond_it():
+def test_the_throughput_frontier_is_monotonic_and_no_curve_is_far_beyond_it():
     asked = question(gpus=8)
     frontier = frontier_of(asked)
     speeds = [item.tpsu for item in frontier]
@@ -165,7 +165,7 @@ def test_the_frontier_is_monotonic_and_no_curve_is_far_beyond_it():
         assert any(s >= point.tpsu * 0.95 and r >= point.tpsg * 0.95 for s, r in zip(speeds, rates, strict=True))
 
 
-def test_published_units_are_in_their_published_ranges():
+def test_published_topologies_have_forecasts_in_their_published_ranges():
     """llm-d.ai blog: 3p-tp1-1d-tp2 gives 600 to 950 tokens/s for each GPU at 20 to 60 tokens/s for each user."""
     asked = question("", gpus=5)
     unit = next(item for item in search(asked).deployments() if item.topology == "3p-tp1-1d-tp2")

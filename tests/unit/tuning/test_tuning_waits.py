@@ -75,19 +75,19 @@ def test_constant_service_waits_less_than_exponential_service(count, utilization
 
 
 @given(servers, st.floats(0.01, 0.9), service_times)
-def test_more_load_waits_longer(count, utilization, service_s):
+def test_a_queue_under_more_load_waits_longer(count, utilization, service_s):
     rate = count * utilization / service_s
     assert mdc_wait_s(rate, service_s, count) <= mdc_wait_s(rate * 1.05, service_s, count)
 
 
 @given(st.integers(1, 32), utilizations, service_times)
-def test_twice_the_servers_under_twice_the_load_wait_less(count, utilization, service_s):
+def test_a_queue_with_twice_the_servers_and_twice_the_load_waits_less(count, utilization, service_s):
     rate = count * utilization / service_s
     assert mdc_wait_s(2 * rate, service_s, 2 * count) <= mdc_wait_s(rate, service_s, count)
 
 
 @given(servers, utilizations, service_times, st.floats(0.1, 10))
-def test_waits_scale_with_the_unit_of_time(count, utilization, service_s, scale):
+def test_queueing_times_scale_with_the_service_time(count, utilization, service_s, scale):
     rate = count * utilization / service_s
     assert mdc_wait_s(rate / scale, service_s * scale, count) == pytest.approx(
         scale * mdc_wait_s(rate, service_s, count)

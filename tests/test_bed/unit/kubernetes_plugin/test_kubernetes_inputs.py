@@ -49,7 +49,7 @@ def test_automatic_names_can_be_disabled():
         give_name({}, Naming("cm", b"", allowed=False))
 
 
-def test_the_engine_may_propose_an_objects_name():
+def test_pulumi_may_propose_a_kubernetes_objects_name():
     assert give_name({}, Naming("cm", b"", proposed="p"))["metadata"]["name"] == "p"
 
 

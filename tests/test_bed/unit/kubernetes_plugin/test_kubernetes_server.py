@@ -50,7 +50,7 @@ def test_a_preview_without_a_cluster_returns_the_inputs_unchanged(stub: Any):
     assert (answer.id, decode(answer.properties)) == ("", INPUTS)
 
 
-def test_an_update_without_a_cluster_fails_with_a_clear_error(stub: Any):
+def test_an_update_of_a_kubernetes_object_without_a_cluster_fails_with_an_error(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         create(configured(stub), preview=False)
     assert failure.value.code() == grpc.StatusCode.UNKNOWN
@@ -59,13 +59,13 @@ def test_an_update_without_a_cluster_fails_with_a_clear_error(stub: Any):
     )
 
 
-def test_a_kind_that_is_not_on_the_list_is_refused(stub: Any):
+def test_a_kubernetes_kind_that_the_stand_in_does_not_list_is_refused(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         create(configured(stub), preview=True, kind="core/v1:PodTemplate")
     assert "kubernetes:core/v1:PodTemplate is not in this rehearsal" in failure.value.details()
 
 
-def test_a_call_before_the_provider_is_configured_is_refused(stub: Any):
+def test_a_call_to_the_kubernetes_stand_in_before_its_configuration_is_refused(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         create(stub, preview=True)
     assert failure.value.details() == "the Kubernetes provider was not configured"

@@ -99,7 +99,7 @@ def test_the_vllm_server_command_itself_is_simulated(command: list[str] | None, 
     assert entry.simulator == "vllm"
 
 
-def test_a_command_other_than_python_has_no_program_in_a_python_image() -> None:
+def test_a_rehearsal_runs_no_command_other_than_python_in_a_python_image() -> None:
     assert TABLE.find(PYTHON_IMAGE, ["sh", "-c", "true"]) is None
 
 
@@ -115,7 +115,7 @@ def test_an_image_in_a_private_registry_runs_the_original_images_program() -> No
     assert TABLE.find(f"iad.ocir.io/ai/mirror/{image}") == TABLE.find(image) is not None
 
 
-def test_other_images_have_no_entry_in_the_table_of_programs() -> None:
+def test_images_that_rehearsals_do_not_run_have_no_entry_in_the_table_of_programs() -> None:
     assert TABLE.find("ghcr.io/llm-d/llm-d-benchmark:v0.5.2") is None
 
 

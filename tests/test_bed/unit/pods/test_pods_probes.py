@@ -67,7 +67,7 @@ def test_a_probe_result_changes_after_the_threshold_of_consecutive_answers() -> 
     assert verdicts(tally, "nnynnn") == [None, None, None, None, None, False]
 
 
-def test_an_unchanged_probe_result_is_not_reported_again() -> None:
+def test_an_unchanged_probe_result_of_a_container_is_not_reported_again() -> None:
     tally = Tally(Probe(failureThreshold=1), verdict=True)
     assert verdicts(tally, "yyny") == [None, None, False, True]
 

@@ -242,7 +242,7 @@ def test_equal_prefixes_have_equal_hashes_and_different_ones_do_not():
     assert one[1] != other[1]
 
 
-def test_all_forms_of_a_prompt_are_accepted():
+def test_the_simulated_vllm_accepts_all_forms_of_prompts_and_messages():
     """Text, ids, or a list of these; messages with text or parts; instructions and items of a response."""
     assert completion_prompts("text") == completion_prompts(["text"]) == [Prompt("text")]
     assert completion_prompts([1, 2]) == completion_prompts([[1, 2]]) == [Prompt((1, 2))]

@@ -27,13 +27,13 @@ MIXED = [RequestClass(8000, 100, weight=1), RequestClass(1000, 400, weight=3)]
 
 @pytest.mark.parametrize("policy", ["random", "queue", "active"])
 @pytest.mark.parametrize("arrivals", [ClosedLoopArrivals(24), ConstantArrivals(12), PoissonArrivals(12)])
-def test_equal_seeds_give_equal_runs(deploy, latency, policy, arrivals):
+def test_equal_seeds_give_equal_simulation_runs(deploy, latency, policy, arrivals):
     made = deploy("2p-tp1-2d-tp2", copies=2, policy=policy)
     first, again = (simulate(made, MIXED, arrivals, latency, duration_s=20) for _ in range(2))
     assert first.rows == again.rows
 
 
-def test_different_seeds_give_different_runs(deploy, latency):
+def test_different_seeds_give_different_simulation_runs(deploy, latency):
     result = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(15), latency, duration_s=30)
     assert len({row.ttft_ms.mean for row in result.rows}) == 3
 
@@ -57,7 +57,7 @@ def test_a_simulated_row_names_its_deployment_and_is_calibrated(deploy, latency)
     assert row.seed is None
 
 
-def test_quantiles_of_a_row_ascend(deploy, latency):
+def test_latency_quantiles_of_a_simulated_row_ascend(deploy, latency):
     row = simulate(deploy("agg-tp2-4r"), MIXED, PoissonArrivals(10), latency, duration_s=60).row
     for part in (row.ttft_ms, row.tpot_ms, row.itl_ms, row.e2e_ms):
         values = [part.min, part.p25, part.p50, part.p75, part.p90, part.p95, part.p99, part.p99p9, part.max]
@@ -73,7 +73,7 @@ def test_goodput_is_the_share_of_requests_that_meet_both_targets(deploy, latency
     assert result.goodput_share(result.row.ttft_ms.p50, 1000).mean == pytest.approx(0.5, abs=0.01)
 
 
-def test_more_runs_narrow_the_confidence_interval(deploy, latency):
+def test_more_simulation_runs_narrow_the_confidence_interval(deploy, latency):
     made = deploy("4p-tp1-2d-tp2")
     few, many = (
         simulate(made, GUIDE, PoissonArrivals(18), latency, seeds=range(count), duration_s=40).estimate("ttft_ms.p99")
@@ -208,7 +208,7 @@ def test_recorded_times_must_match_the_requests_and_ascend(deploy, latency, time
         simulate(deploy("agg-tp1-1r"), GUIDE * 2, RecordedTimes(times_s), latency)
 
 
-def test_a_duration_without_arrivals_is_an_error(deploy, latency):
+def test_a_simulation_too_short_for_any_request_is_an_error(deploy, latency):
     with pytest.raises(KitError, match="longer"):
         simulate(deploy("agg-tp1-1r"), GUIDE, PoissonArrivals(0.001), latency, duration_s=0.001)
 
