@@ -64,7 +64,7 @@ def test_built_in_objects_have_the_fields_and_types_of_their_kinds(stack):
             assert matches == [], manifest["metadata"]["name"]
 
 
-def test_the_check_of_objects_detects_a_misspelt_field_and_a_wrong_type():
+def test_the_schema_check_of_kubernetes_objects_detects_wrong_fields_and_types():
     wrong = {"spec": {"replica": 1, "template": {"metadata": {"name": 1}}}}
     assert list(misfits(wrong, Deployment, "Deployment")) == [
         "Deployment.spec.replica: DeploymentSpec has no such field",

@@ -36,7 +36,7 @@ def test_of_several_metric_names_the_first_that_is_exposed_is_used():
     assert reading("other 1\n").total(PROMPTS) is None
 
 
-def test_only_series_with_an_accepted_label_count():
+def test_only_metric_series_with_an_accepted_label_value_are_summed():
     text = '# TYPE d_total counter\nd_total{t="prefill-decode"} 3\nd_total{t="decode-only"} 4\n'
     assert reading(text).total(Counter(("d_total",), {"t": ("prefill-decode",)})) == 3
 
@@ -50,14 +50,14 @@ def test_a_counter_that_appears_during_the_run_started_at_zero():
     assert grown([reading("other 1\n")], [reading("vllm:prompt_tokens_total 9\n")]).value == 9
 
 
-def test_counters_are_summed_over_the_programs_of_a_role():
+def test_metric_counters_are_summed_over_all_servers_of_a_role():
     before = [reading("vllm:prompt_tokens_total 1\n", pod) for pod in ("a", "b")]
     after = [reading("vllm:prompt_tokens_total 4\n", "a"), reading("vllm:prompt_tokens_total 3\n", "b")]
     result = grown(before, after)
     assert (result.value, result.before, result.after, result.read) == (5, 2, 7, 2)
 
 
-def test_programs_of_other_roles_do_not_count():
+def test_metric_counters_of_other_roles_are_not_summed():
     assert grown([], [reading("vllm:prompt_tokens_total 4\n", role="decode")]).value is None
 
 
@@ -72,7 +72,7 @@ def test_a_restart_is_also_detected_by_the_process_start_time():
     assert (result.value, result.restarted) == (30, ("p-0",))
 
 
-def test_an_unreadable_program_makes_the_sum_unknown():
+def test_a_server_with_unreadable_metrics_makes_the_roles_sum_unknown():
     dead = Reading(endpoint("b"), error="HTTP 401")
     alive = reading("vllm:prompt_tokens_total 4\n", "a")
     result = grown([alive, dead], [alive, dead])
@@ -87,13 +87,13 @@ async def test_a_scrape_reads_every_endpoint(deployment):
 
 
 @pytest.mark.parametrize(("path", "error"), [("/metrics/router", "HTTP 401"), ("/nothing", "HTTP 404")])
-async def test_a_refused_scrape_is_a_reading_with_its_error(deployment, path, error):
+async def test_a_refused_metrics_scrape_is_recorded_with_its_error(deployment, path, error):
     deployment.dead_metrics = {"router"}
     snapshot = await scrape([MetricsEndpoint("router", "epp-0", deployment.url + path)])
     assert snapshot.readings[0].error == error
 
 
-async def test_a_scrape_of_something_else_is_a_reading_with_its_error(deployment):
+async def test_a_scrape_that_returns_no_metrics_is_recorded_with_its_error(deployment):
     snapshot = await scrape([MetricsEndpoint("router", "epp-0", "http://127.0.0.1:1/metrics")])
     assert snapshot.readings[0].error.startswith("ConnectError")
 

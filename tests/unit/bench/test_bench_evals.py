@@ -187,17 +187,17 @@ def result(answers="1" * 80, **changes):
     return EvalResult(**{**values, **changes})
 
 
-def test_a_score_at_its_floor_passes():
+def test_an_accuracy_score_at_its_floor_passes():
     assert judge(result("1" * 95 + "0" * 5), 0.95, None).passed
 
 
-def test_a_score_below_its_floor_fails_and_both_are_reported():
+def test_an_accuracy_score_below_its_floor_fails_and_both_are_reported():
     (failure,) = judge(result("1" * 94 + "0" * 6), 0.95, None).failures
     assert "94.0%" in failure
     assert "95.0%" in failure
 
 
-def test_an_unknown_floor_fails_the_evaluation():
+def test_an_accuracy_evaluation_without_a_known_floor_fails():
     (failure,) = judge(result(), None, None).failures
     assert "--floor" in failure
 

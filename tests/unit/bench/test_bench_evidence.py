@@ -137,14 +137,14 @@ def test_transfers_are_counted_by_rank_if_tokens_are_not_counted():
     assert "transfers per tensor-parallel rank" in proof.notes[-1]
 
 
-def test_other_traffic_during_the_measurement_is_detected():
+def test_requests_of_others_during_a_benchmark_are_detected():
     proof = prove(router(12), prefill(12_000), decode(12_000))
     assert proof.share == 1
     assert [note.split(":")[0] for note in proof.notes] == ["other traffic", "other traffic"]
     assert not proof.consistent
 
 
-def test_failed_requests_of_the_benchmark_do_not_count_as_other_traffic():
+def test_failed_requests_of_a_benchmark_do_not_count_as_requests_of_others():
     sent = replace(SENT, attempted=12)
     after = Snapshot((read("router", router(12)), read("prefill", prefill(12_000)), read("decode", decode(12_000))))
     before = Snapshot((read("router", router(0)), read("prefill", prefill(0)), read("decode", decode(0, 0))))
@@ -160,7 +160,7 @@ def test_a_restarted_prefill_server_makes_the_share_a_lower_bound():
     assert any("restarted" in note and "prefill-0" in note for note in proof.notes)
 
 
-def test_a_run_without_answers_proves_nothing():
+def test_a_benchmark_without_answers_proves_no_remote_prefill():
     empty = Snapshot((read("router", router(0)), read("prefill", prefill(0)), read("decode", decode(0, 0))))
     proof = prove_remote_prefill(empty, empty, Sent(0, 0, 0), SETTINGS)
     assert (proof.share, proof.proven) == (None, False)

@@ -126,7 +126,7 @@ def test_a_load_that_was_sent_completely_has_no_shortfall():
     assert merge(ONE_STAGE, pods)[0].shortfall is None
 
 
-def test_merged_failures_keep_their_kind():
+def test_failed_requests_merged_from_several_load_pods_keep_their_kind():
     failed = record(0, failure=Failure.STATUS, error="HTTP 429", status=429, retry_after_s=2.0, event_times_s=())
     (merged,) = merge(ONE_STAGE, [travelled(stage(failed))])
     assert merged.records[0] == replace(failed, event_times_s=array("d"))

@@ -320,7 +320,7 @@ def test_remote_prefill_is_assumed_only_for_disaggregated_models(tmp_path: Path)
     assert "remote_prefill_share" in names(rests_on(tmp_path, None, topology="1p-tp1-1d-tp1"), "limit")
 
 
-def test_conditions_that_changed_since_the_forecast_are_reported(tmp_path: Path):
+def test_settings_that_changed_since_the_forecast_are_reported(tmp_path: Path):
     made_for = {"block_size": 16, "router_profile": "token-load", "quick_reduce": "NONE", "image": "i"}
     result = rests_on(tmp_path, applied(**made_for), engine={"blockSize": 32}, router={"profile": "prefix"})
     told = {text.partition(",")[0] for text in result.conditions}
@@ -329,6 +329,6 @@ def test_conditions_that_changed_since_the_forecast_are_reported(tmp_path: Path)
     assert result.conditions[-1].endswith("the forecast of 2026-03-01T00:00:00+00:00 was made for token-load")
 
 
-def test_a_forecast_without_recorded_conditions_is_reported_as_such(tmp_path: Path):
+def test_a_forecast_without_recorded_settings_is_reported_as_such(tmp_path: Path):
     (told,) = rests_on(tmp_path, applied()).conditions
     assert told.startswith("conditions unknown: what the forecast of 2026-03-01")

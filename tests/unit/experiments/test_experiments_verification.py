@@ -141,7 +141,7 @@ def test_a_bound_is_never_called_a_forecast(tmp_path: Path, capsys: pytest.Captu
     assert "not held against the tolerance" in shown
 
 
-def test_differing_conditions_of_measurement_and_forecast_are_reported(
+def test_differing_settings_of_measurement_and_forecast_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     made_for = {"block_size": 128, "router_profile": "token-load"}

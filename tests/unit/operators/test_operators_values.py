@@ -142,7 +142,7 @@ def test_every_image_of_the_device_config_is_pinned():
     assert [image for image in images if ":" not in image or "latest" in image] == []
 
 
-def test_everything_on_gpu_nodes_tolerates_their_taints():
+def test_all_operator_pods_on_gpu_nodes_tolerate_the_nodes_taints():
     spec = device_config("ns", None, WANTED)["spec"]
     assert spec["devicePlugin"]["devicePluginTolerations"] == WANTED
     assert spec["devicePlugin"]["nodeLabellerTolerations"] == WANTED

@@ -134,7 +134,7 @@ def test_check_warns_of_an_unpinned_draft_repository():
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue.model_names() if (m := catalogue.model(name)) and m.draft])
-def test_a_draft_in_the_models_files_counts_as_a_layer_of_its_kind(name: str):
+def test_draft_layers_in_a_models_files_use_kv_cache_like_layers_of_their_kind(name: str):
     known = catalogue.model(name)
     assert known is not None
     assert known.draft is not None

@@ -35,7 +35,7 @@ def test_only_decode_servers_are_behind_a_routing_sidecar():
     assert ports == {"prefill": 8000, "decode": 8200, "aggregated": 8000}
 
 
-def test_arguments_are_ordered_kit_release_model_user():
+def test_vllm_arguments_of_the_kit_precede_the_releases_the_models_and_the_users():
     arguments = vllm.arguments(spec(engine={"extra_args": ["--max-num-seqs=9"]}))
     assert arguments[0] == "openai/gpt-oss-120b"
     assert arguments[-1] == "--max-num-seqs=9"

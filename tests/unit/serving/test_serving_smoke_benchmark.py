@@ -28,7 +28,7 @@ def test_a_changed_measurement_or_question_changes_the_smoke_jobs_template(chang
     assert template(**{changed: "other"}) != template()
 
 
-def test_facts_for_the_report_do_not_rerun_the_smoke_job():
+def test_values_used_only_in_the_report_do_not_rerun_the_smoke_job():
     assert template(facts='{"price": 1}') == template()
 
 

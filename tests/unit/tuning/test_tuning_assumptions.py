@@ -105,7 +105,7 @@ def test_prefix_cache_hits_in_a_forecast_are_assumptions():
     assert hits.value == 0.4
 
 
-def test_a_figure_within_its_tolerance_holds():
+def test_an_assumption_within_its_tolerance_holds():
     assert verdicts(judged()) == {}
 
 
@@ -128,7 +128,7 @@ def test_a_figure_within_its_tolerance_holds():
         ({"waiting": None}, {"waiting limit": "not shown"}),
     ],
 )
-def test_a_figure_beyond_its_tolerance_is_named(changes: dict[str, float], expected: dict[str, str]):
+def test_an_assumption_beyond_its_tolerance_is_named(changes: dict[str, float], expected: dict[str, str]):
     assert verdicts(judged(**changes)) == expected
 
 

@@ -51,7 +51,7 @@ def test_assumed_server_settings_equal_those_of_rendered_pods(release_, model, e
         assert own.image == release_.vllm.image.reference
 
 
-def test_each_difference_of_conditions_is_reported_with_its_known_effect():
+def test_each_difference_between_measured_and_planned_server_settings_is_reported():
     measured = Conditions(image="one", attention_backend="A", quick_reduce="NONE", block_size=16)
     deployed = Conditions(image="two", attention_backend="B", quick_reduce="INT4", block_size=128)
     image, backend, quick_reduce, block_size = differences(measured, deployed)
@@ -61,17 +61,17 @@ def test_each_difference_of_conditions_is_reported_with_its_known_effect():
     assert "bound" in block_size
 
 
-def test_servers_with_the_measured_settings_have_no_differences():
+def test_servers_with_the_settings_of_the_measurement_have_no_reported_difference():
     same = Conditions(image="one", attention_backend="A", quick_reduce="NONE", block_size=16)
     assert list(differences(same, same)) == []
 
 
-def test_figures_of_unknown_servers_are_reported_as_such():
+def test_latency_figures_without_recorded_server_settings_are_reported_as_such():
     (told,) = differences(None, Conditions(image="two"))
     assert "is not told" in told
 
 
-def test_figures_of_which_only_the_image_is_known_are_reported_as_such():
+def test_latency_figures_of_which_only_the_vllm_image_is_known_are_reported_as_such():
     told = list(differences(Conditions(image="one"), Conditions(image="two", block_size=128)))
     assert told[0] == "image two, measured one: effect unknown"
     assert told[1:] == [

@@ -78,7 +78,7 @@ def test_a_measurement_too_long_to_simulate_is_left_out():
     assert "60,000 requests would have to be simulated, at most 20,000 are" in str(result.omitted[0])
 
 
-def test_points_of_the_fit_are_reported_in_sample_and_left_out():
+def test_measurements_used_in_the_fit_are_listed_as_in_sample_and_do_not_count():
     rows = [measured(concurrency=level, output_tokens_per_s=60.0 * level) for level in (4, 16, 64, 128, 256)]
     standings = [case.standing for case in held(*rows, fitted=tuple(rows)).cases]
     assert standings == 5 * [Standing.IN_SAMPLE] + 5 * [Standing.LEFT_OUT]
@@ -91,7 +91,7 @@ def test_rejected_measurements_are_not_compared_with_the_simulation():
     assert "above the hardware's bound" in str(result.omitted[0])
 
 
-def test_queued_requests_are_simulated_as_queued():
+def test_requests_that_queued_in_a_measurement_queue_in_its_simulation():
     waited = measured(concurrency=512, max_num_seqs=256)
     assert len(held(waited, findings=[finding(waited, Rule.MAX_NUM_SEQS)]).cases) == 1
 
@@ -105,7 +105,7 @@ def test_queued_requests_are_simulated_as_queued():
         ({"input_tokens": 1e8}, "doesn't fit its KV cache"),
     ],
 )
-def test_rows_that_cannot_be_compared_have_a_reason(changes, why):
+def test_measurements_that_cannot_be_compared_with_a_simulation_have_a_reason(changes, why):
     result = held(measured(**changes))
     assert result.cases == ()
     assert why in str(result.omitted[0])
@@ -174,7 +174,7 @@ def test_a_simulation_from_bounds_gives_bounds():
         (open_loop(requests=12_001, notes=("counted: all users busy",)), "20,002 requests"),
     ],
 )
-def test_an_unknown_load_is_not_guessed(measured, why):
+def test_a_measurement_without_a_known_load_is_not_simulated(measured, why):
     assert why in str(unsuitable(measured))
 
 

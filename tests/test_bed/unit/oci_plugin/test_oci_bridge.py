@@ -107,7 +107,7 @@ def test_inputs_of_oci_resources_are_converted_to_their_schemas_types():
         ({"freeformTags": "a"}, "freeform_tags: expected type 'map', got unconvertible type 'str'"),
     ],
 )
-def test_a_value_that_cannot_be_converted_is_an_error_of_the_call(news: dict[str, object], words: str):
+def test_an_oci_input_that_cannot_be_converted_to_its_type_is_refused(news: dict[str, object], words: str):
     with pytest.raises(OperationRefusal, match=words):
         check(GATEWAY, {}, {"compartmentId": "p", **news}, Naming("g"))
 

@@ -85,13 +85,13 @@ def test_a_missing_envfrom_source_is_an_error_unless_optional() -> None:
         ({"resource": "requests.cpu", "divisor": "1m"}, "1500"),
     ],
 )
-def test_resources_are_rounded_up_to_the_divisor(reference: dict[str, str], expected: str) -> None:
+def test_resource_fields_in_variables_are_rounded_up_to_the_divisor(reference: dict[str, str], expected: str) -> None:
     resources = {"requests": {"cpu": "1500m", "memory": "1025Mi"}, "limits": {"amd.com/gpu": "2"}}
     env = [{"name": "R", "valueFrom": {"resourceFieldRef": reference}}]
     assert variables({"resources": resources, "env": env})["R"] == expected
 
 
-def test_labels_and_annotations_are_available_by_key_and_as_a_file() -> None:
+def test_a_pods_labels_and_annotations_are_available_by_key_and_as_a_file() -> None:
     pod = make_pod()
     assert field_value(pod, FACTS, "metadata.labels['llm-d.ai/role']") == "decode"
     assert field_value(pod, FACTS, "metadata.annotations") == 'note="two\\n\\"lines\\""'

@@ -401,7 +401,7 @@ def test_a_go_module_is_downloaded_once(cache, go, path):
     assert programs.module_folder(GAIE, "v1.5.0") == first
 
 
-def test_files_that_an_earlier_kit_did_not_keep_are_downloaded_again(cache, go, monkeypatch):
+def test_go_module_files_that_an_earlier_kit_did_not_keep_are_downloaded_again(cache, go, monkeypatch):
     go(pinned_modules()[GAIE].versions["v1.5.0"])
     folder = programs.module_folder(GAIE, "v1.5.0")
     more = pinned_modules()[GAIE].model_copy(update={"folders": ("config/crd", "config/charts")})

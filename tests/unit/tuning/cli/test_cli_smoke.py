@@ -33,5 +33,5 @@ def test_a_program_without_a_version_is_refused():
     ("words", "said"),
     [(["--set", "none"], "no set of questions"), (["--set", "gsm8k", "--rehearse"], "not run in a rehearsal")],
 )
-def test_questions_that_cannot_be_asked_are_refused(words: list[str], said: str):
+def test_eval_refuses_unknown_question_sets_and_sets_that_rehearsals_do_not_run(words: list[str], said: str):
     assert said in str(CliRunner().invoke(app, ["eval", "--stack", "s", *words]).exception)
