@@ -252,7 +252,7 @@ def test_the_gate_runs_on_the_system_pool_and_waits_for_complete_nodes(whole: Re
     assert 5400 < job.inputs["spec"]["activeDeadlineSeconds"] <= limit
 
 
-def test_a_failed_gates_last_log_lines_are_in_its_pods_termination_message(whole: Rendered):
+def test_a_failed_node_gates_last_log_lines_are_in_its_pods_termination_message(whole: Rendered):
     (container,) = whole.resource(JOB, "mi300x-gate-job").inputs["spec"]["template"]["spec"]["containers"]
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 

@@ -64,13 +64,13 @@ def test_a_resource_that_the_state_has_is_not_adopted_twice(tmp_path: Path) -> N
         ({"resources": [VCN, {"type": "oci:ContainerEngine/nodePool:NodePool", "initErrors": ["no capacity"]}]}, True),
     ],
 )
-def test_a_state_with_a_resource_that_oci_deleted_is_wrong(tmp_path: Path, latest: Any, wrong: bool) -> None:
+def test_a_state_with_a_resource_that_oci_deleted_needs_a_refresh(tmp_path: Path, latest: Any, wrong: bool) -> None:
     checkpoint = tmp_path / "stack.json"
     checkpoint.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
     assert needs_refresh(checkpoint) is wrong
 
 
-def test_a_stack_without_state_has_no_wrong_resources(tmp_path: Path) -> None:
+def test_a_stack_without_state_needs_no_refresh_from_oci(tmp_path: Path) -> None:
     assert not needs_refresh(tmp_path / "stack.json")
 
 

@@ -64,7 +64,7 @@ def test_a_trace_is_refused_because_pods_do_not_have_the_file(plan):
 
 
 @pytest.mark.parametrize("tool", ["own", "inference-perf"])
-def test_the_first_manifest_is_the_job_that_owns_all_others(plan, tool):
+def test_a_loads_job_is_created_first_as_it_owns_all_other_objects(plan, tool):
     job, *others = manifests(plan, plan.models[0], RATE, tool)
     owners = {owner["name"] for item in others for owner in item["metadata"]["ownerReferences"]}
     assert (job["kind"], owners) == ("Job", {job["metadata"]["name"]})

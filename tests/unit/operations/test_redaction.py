@@ -95,7 +95,7 @@ def test_the_copied_project_contains_no_encrypted_value_of_its_stack_files(tmp_p
     assert (tmp_path / "copy" / "Pulumi.yaml").read_text() == "name: llmd-oke\n"
 
 
-def test_the_copy_of_a_project_has_the_files_that_stacks_build_on(tmp_path: Path):
+def test_a_project_copy_without_secrets_has_the_base_files_of_its_stacks(tmp_path: Path):
     project = tmp_path / "project"
     project.mkdir()
     write(project, "prod", {"base": "shared.yaml"})

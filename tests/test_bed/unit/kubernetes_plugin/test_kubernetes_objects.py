@@ -57,7 +57,7 @@ def test_whole_numbers_become_integers_so_that_kubernetes_accepts_them():
     assert {key: type(value) for key, value in decoded.items()} == {"a": int, "b": float}
 
 
-def test_unknown_values_inside_of_secrets_are_found():
+def test_values_unknown_at_preview_are_found_inside_of_secrets():
     assert has_unknowns({"a": [Secret({"b": UNKNOWN})]})
     assert not has_unknowns(without_secrets({"a": [Secret({"b": 1})]}))
 

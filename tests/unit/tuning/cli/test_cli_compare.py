@@ -51,12 +51,12 @@ def test_comparison_tables_state_the_basis_of_figures(reports):
     assert "none: one run" in ended.output
 
 
-def test_a_failing_gate_exits_with_1_and_its_reason(reports):
+def test_compare_exits_with_1_and_the_reason_if_a_gate_fails(reports):
     ended = run(reports, "compare", "dev@previous", "dev@latest", "--fail-on", "ttft_ms.p95>+10%")
     assert ended.exit_code == 1
 
 
-def test_a_gate_that_holds_exits_with_0(reports):
+def test_compare_exits_with_0_if_every_gate_holds(reports):
     assert run(reports, "compare", "dev@previous", "dev@latest", "--fail-on", "ttft_ms.p95>+20%").exit_code == 0
 
 
@@ -73,7 +73,7 @@ def test_compare_writes_html_and_markdown_pages(reports):
     assert (reports / "out/c.md").read_text().startswith("# dev@previous against dev@latest")
 
 
-def test_a_missing_run_is_refused(reports):
+def test_compare_refuses_a_missing_run(reports):
     assert "no result" in run(reports, "compare", "dev@abcf", "dev@latest").exception.message
 
 
