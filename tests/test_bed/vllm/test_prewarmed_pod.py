@@ -44,7 +44,6 @@ MISSING = {
     "hub/models--*/snapshots/*/tokenizer.json": "tokenizer.json",
     "hub/models--*/snapshots/*/model.safetensors.index.json": "model.safetensors.index.json",
     "hub/models--*/snapshots/*/model-00002-of-00002.safetensors": "model-00002-of-00002.safetensors",
-    "encodings/o200k_base.tiktoken": "o200k_base.tiktoken",
 }
 
 
