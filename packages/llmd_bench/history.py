@@ -177,7 +177,9 @@ class SideResults:
 
     @property
     def basis(self) -> Basis:
-        """Least trusted basis among the side's figures: measured, then calibrated, then bound."""
+        """Least trusted basis of the figures on this side of a comparison. Measured ones are trusted most, calibrated
+        ones less, bounds least.
+        """
         return max(self.side.bases, key=list(Basis).index)
 
 

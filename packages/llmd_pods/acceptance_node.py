@@ -336,7 +336,8 @@ class Links:
         return replace(report, regions=regions)
 
     def read(self, other: NodeReport, number: int) -> Iterator[LinkRate]:
-        """Read the buffer of each GPU of another pod, and yield the rates.
+        """Read the test buffer of each GPU of another node's pod over RDMA, in this round of the acceptance test, and
+        yield the rate of each GPU's link in GB/s.
 
         Raises:
             KitError: a read fails or takes too long.

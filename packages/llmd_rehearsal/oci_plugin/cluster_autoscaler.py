@@ -207,7 +207,7 @@ class ClusterView(Protocol):
         ...
 
     def nodes(self) -> set[str]:
-        """Return the names of all nodes."""
+        """Return the names of all nodes of the cluster, also of those that no autoscaler manages."""
         ...
 
     def taint(self, node: str, *, tainted: bool) -> None:
@@ -424,7 +424,7 @@ class ApiClusterView:
         return list(pods_of(self._items("/api/v1/pods")))
 
     def nodes(self) -> set[str]:
-        """Return the names of all nodes."""
+        """Return the names of all nodes of the cluster, also of those that no autoscaler manages."""
         return {node["metadata"]["name"] for node in self._items("/api/v1/nodes")}
 
     def taint(self, node: str, *, tainted: bool) -> None:

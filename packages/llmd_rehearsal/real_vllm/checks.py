@@ -172,7 +172,11 @@ def swapped_blocks(stack: Stack) -> str:
 
 
 def apis(stack: Stack) -> str:
-    """Check that all HTTP APIs of the model answer, with and without streaming."""
+    """Check that all HTTP APIs of the rehearsed model answer, with and without streaming, and return what was checked.
+
+    Raises:
+        CheckError: an answer has no usage, or a stream no end.
+    """
     model, text = stack.facts.repository, random_text(40)
     messages = [{"role": "user", "content": text}]
     bodies = {

@@ -377,7 +377,8 @@ def plot(
     html: Html = None,
     rows: Annotated[list[Path] | None, typer.Option(help="Measured rows to show beside the forecasts.")] = None,
 ) -> None:
-    """Plot throughput for each GPU against speed for each user: the true frontier, the best deployments, the targets.
+    """Plot output tokens/s for each GPU against tokens/s for each user: the Pareto frontier of all forecast
+    deployments, the deployments that rank best, and the targets.
 
     Writes self-contained SVG and HTML files where they are named, and draws in the terminal otherwise.
     """

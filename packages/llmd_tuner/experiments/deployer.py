@@ -157,7 +157,8 @@ class RehearsalRunner(Protocol):
         ...
 
     def running(self, project: Path, stack: str, progress: Progress) -> tuple[Deployed, float]:
-        """Return the models that run in the rehearsal of a stack, and its time scale.
+        """Return the models that run in the rehearsal of a stack, and the rehearsal's time scale (wall seconds for each
+        simulated second).
 
         Raises:
             KitError: no rehearsal runs, or its models differ from those of the stack file.

@@ -321,7 +321,7 @@ def _gpus(
 
 
 def free_gpus(base: StackConfig, shape: catalogue.Shape) -> int:
-    """Return the number of GPUs in a stack's GPU pools that the stack's own models don't use."""
+    """Return the number of GPUs in the GPU pools of `base`, all of this shape, that its own models don't use."""
     own = sum(model.topology.gpus * model.copies for model in base.models)
     return sum(pool.size for pool in base.gpu_pools) * shape.gpus - own
 
