@@ -23,7 +23,7 @@ def test_a_known_fault_is_refused_if_all_its_conditions_are_met():
     assert paths(RANKS, {**DBO, "all2AllBackend": "allgather_reducescatter"}) == []
 
 
-def test_a_known_fault_is_met_by_a_setting_of_one_role():
+def test_a_known_vllm_fault_that_a_setting_of_one_role_meets_is_reported():
     engine = {
         "extraArgs": ["--enable-eplb"],
         "gpuMemoryUtilization": 0.8,
@@ -34,16 +34,16 @@ def test_a_known_fault_is_met_by_a_setting_of_one_role():
     assert [item.path for item in told] == ["models[0].engine.extraArgs[0]"]
 
 
-def test_a_fault_of_another_release_is_not_met():
+def test_a_known_fault_of_another_release_is_not_reported():
     assert paths(RANKS, DBO, release="llm-d-0.9.0") == []
 
 
-def test_a_fault_of_servers_with_a_kv_connector_is_not_met_without_one():
+def test_a_known_fault_of_kv_connectors_is_not_reported_for_servers_without_one():
     assert paths("1p-tp1-1d-tp1", {"env": SEGMENTS}) == ["models[0].engine.env.PYTORCH_CUDA_ALLOC_CONF"]
     assert paths("agg-tp1-1r", {"env": SEGMENTS}) == []
 
 
-def test_a_faults_argument_is_found_in_other_notations_and_in_json():
+def test_an_argument_of_a_known_fault_is_found_in_any_notation_and_in_json():
     drafts = ["--speculative-config", '{"method": "eagle3", "model": "/models/draft"}']
     arguments = ["--kv-offloading-size=10"]
     assert paths("agg-tp1ep-1r", {"extraArgs": [*arguments, *drafts]}) == ["models[0].engine.extraArgs[0]"]
@@ -51,7 +51,7 @@ def test_a_faults_argument_is_found_in_other_notations_and_in_json():
     assert paths("agg-tp1ep-1r", {"extraArgs": [*arguments, key]}) == ["models[0].engine.extraArgs[0]"]
 
 
-def test_a_fault_that_may_change_answers_is_reported_with_its_source():
+def test_a_known_fault_that_may_change_answers_is_reported_with_its_source():
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", "--kv-cache-dtype=fp8"]})
     advice = plan(servers, release="llm-d-0.10.0").advice
     (told,) = [item for item in advice if "scales for keys and values" in item.text]
@@ -73,7 +73,7 @@ def test_weights_that_the_gpu_cannot_load_are_refused_with_their_source(tmp_path
     assert "github.com/amd/skills" in (problem.why or "")
 
 
-def test_weights_that_the_gpu_emulates_are_reported_if_there_are_others(tmp_path: Path):
+def test_emulated_weight_formats_are_reported_if_the_model_has_other_weights(tmp_path: Path):
     weights = {"format": "mxfp4", "gib": 40.0}
     entry(tmp_path, weights=weights)
     assert not [item for item in plan(model("agg-tp1-1r", model="mine")).advice if "emulated" in item.text]

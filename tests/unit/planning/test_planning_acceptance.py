@@ -10,36 +10,36 @@ def planned(*pools, **changes):
     return planning.plan_object(created_stack(*pools, **changes))
 
 
-def test_updates_test_new_nodes_of_created_pools():
+def test_an_update_runs_acceptance_on_new_nodes_of_created_pools():
     (accepted,) = planned().acceptance
     assert accepted.in_update
     assert accepted.checks == ("gpus", "memory", "matrix-products", "disks", "rdma", "locality", "links", "all-reduce")
 
 
-def test_acceptance_limits_are_the_shapes_published_figures():
+def test_acceptance_thresholds_default_to_the_shapes_published_figures():
     limits = planned().acceptance[0].limits
     assert (limits.gpus, limits.virtual_functions, limits.gid_index, limits.mtu_bytes) == (8, 8, 3, 4220)
     assert (limits.all_reduce_gb_per_s, limits.all_reduce_alone_gb_per_s) == (350, 310)
     assert limits.link_gb_per_s == pytest.approx(0.8 * 50)
 
 
-def test_thresholds_of_the_stack_file_override_the_shapes():
+def test_acceptance_thresholds_in_the_stack_file_override_those_of_the_shape():
     limits = planned(acceptance={"thresholds": {"minLinkGbPerS": 45, "minAllReduceGbPerS": 355}}).acceptance[0].limits
     assert (limits.link_gb_per_s, limits.all_reduce_gb_per_s) == (45, 355)
 
 
-def test_nodes_of_other_pools_are_tested_only_by_the_command():
+def test_an_update_runs_no_acceptance_on_existing_pools_or_if_set_to_by_command():
     by_command, existing = planned(acceptance={"when": "by-command"}), plan(model())
     assert [accepted.in_update for stack in (by_command, existing) for accepted in stack.acceptance] == [False, False]
 
 
-def test_nodes_of_autoscaled_pools_are_tested_only_by_the_command():
+def test_an_update_runs_no_acceptance_on_autoscaled_pools():
     scaling = {"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9}
     (accepted,) = planned(created_pool(scaling=scaling)).acceptance
     assert not accepted.in_update
 
 
-def test_the_models_need_the_nodes_that_they_are_placed_on():
+def test_acceptance_needs_as_many_nodes_as_models_are_placed_on():
     """Sixteen GPUs fill two of nine nodes."""
     assert plan(model()).acceptance[0].needed == 2
 
@@ -50,7 +50,7 @@ def test_without_rdma_no_links_between_nodes_are_tested():
     assert accepted.limits.virtual_functions == 0
 
 
-def test_the_docs_say_what_tests_kv_transfer_without_rdma():
+def test_the_docs_say_how_slow_kv_transfer_over_emulated_rdma_is():
     page = " ".join((PROJECT / "docs/how-to/accept-gpu-nodes.md").read_text().split())
     least = EMULATION * without_rdma().emulated_gb_per_s
     assert f"at most {least:g} GB/s, {EMULATION:g} times UCX's software emulation" in page
@@ -67,7 +67,7 @@ def test_the_cost_of_an_acceptance_is_limited_by_its_time_limit():
     assert accepted.cost_sentence.endswith("within 30 minutes, at most 216 US dollars of nodes (list price, bound)")
 
 
-def test_bring_up_has_acceptance_between_devices_and_servers():
+def test_acceptance_of_nodes_in_bring_up_waits_for_the_vllm_image_pull():
     legs = {leg.name: leg for leg in bring_up(planned()).legs}
     assert legs["acceptance of GPU nodes"].after == ("vLLM image",)
     assert "vLLM image" in legs["server start"].after
@@ -83,14 +83,14 @@ def test_bring_up_has_acceptance_between_devices_and_servers():
         ({"checks": ["gpus", "gpus"]}, "checks", "twice"),
     ],
 )
-def test_contradictory_thresholds_and_checks_are_refused(acceptance, path, why):
+def test_acceptance_thresholds_that_contradict_shape_or_checks_are_refused(acceptance, path, why):
     (problem,) = problems(model(), acceptance=acceptance)
     assert problem.path.endswith(path)
     assert why in problem.why
 
 
 @pytest.mark.parametrize("acceptance", [{"checks": []}, {"checks": ["speed"]}, {"limitMinutes": 1}, {"onFailure": "x"}])
-def test_acceptance_of_other_shapes_is_refused(acceptance):
+def test_acceptance_settings_outside_their_accepted_values_are_refused(acceptance):
     assert [problem.path.split(".")[0] for problem in problems(model(), acceptance=acceptance)] == ["acceptance"]
 
 

@@ -34,7 +34,7 @@ def test_adapter_slots_take_memory_from_the_kv_cache_as_in_vllm():
     assert without.key_value_gib - beside.key_value_gib == pytest.approx(expected)
 
 
-def test_each_gpu_holds_an_adapters_whole_inner_matrices():
+def test_tensor_parallelism_does_not_split_all_of_an_adapters_memory():
     def gib(size: int) -> float:
         entry = model(f"agg-tp{size}-1r", model="llama-3.1-8b-instruct", engine={"adapters": {}})
         return plan(entry, storage=CACHE).models[0].units[0].roles[0].memory.adapters_gib
@@ -104,7 +104,7 @@ def test_a_branch_is_refused_as_an_adapters_revision():
     assert "commit" in refused(llama({**SQL, "revision": "main"}, room={}))["models[0].adapters[0].revision"]
 
 
-def test_vllms_arguments_for_adapters_are_refused_in_favour_of_keys():
+def test_vllm_arguments_for_adapters_are_refused_with_the_key_to_use_instead():
     entry = model("agg-tp1-1r", model="llama-3.1-8b-instruct", engine={"extraArgs": ["--enable-lora"]})
     assert "engine.adapters" in refused(entry)["models[0].engine.extraArgs[0]"]
 

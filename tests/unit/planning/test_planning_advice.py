@@ -16,7 +16,7 @@ CACHE = {"modelCache": {"kind": "node-disk"}}
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
 
 
-def test_a_sound_stack_gets_advice_on_its_nodes_needs_and_its_releases_limits():
+def test_advice_on_a_stack_without_faults_is_on_node_needs_and_release_limits():
     fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
     text = plan(fitting, nodes=2, storage=CACHE).advice
     limits = {(item.path, item.text.partition(":")[0]) for item in text if item.path != "gpuPools[0]"}
@@ -36,7 +36,7 @@ def test_check_reports_for_each_model_how_long_kv_transfers_take_without_rdma():
     assert "rdma" not in advice(model("2p-tp1-2d-tp2"))
 
 
-def test_check_warns_of_unenforced_network_policies_and_an_unobserved_kv_cache():
+def test_check_warns_of_unenforced_network_policies_and_unprotected_kv_transfers():
     text = advice(model("4p-tp1-2d-tp2"))["cluster"]
     assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in text
     assert (
@@ -56,7 +56,7 @@ def test_check_warns_of_servers_without_a_router_unless_api_keys_protect_them(ke
 
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
-def test_neither_network_of_oke_enforces_policies(cni: str):
+def test_check_says_that_neither_cni_of_oke_enforces_network_policies(cni: str):
     result = created(cni=cni)
     assert f"OKE's {cni} network does not" in advice(*result.pop("models"), **result)["cluster"]
 
@@ -123,7 +123,7 @@ def test_disaggregation_of_small_models_is_advised_against(monkeypatch: pytest.M
         (51, "plain aggregated"),
     ],
 )
-def test_disaggregation_for_extreme_targets_is_advised_against(itl_ms: float, reason: str | None):
+def test_disaggregation_is_advised_against_for_very_low_or_high_itl_targets(itl_ms: float, reason: str | None):
     text = advice(model(slo={"itlMs": itl_ms})).get("models[0].slo.itlMs")
     assert (text is None) if reason is None else (text is not None and reason in text)
     assert "models[0].slo.itlMs" not in advice(model("agg-tp1-1r", slo={"itlMs": itl_ms}))
@@ -139,12 +139,12 @@ def test_check_warns_of_a_kv_cache_for_fewer_sequences_than_configured():
     assert "256" in text
 
 
-def test_the_kv_cache_of_prefill_servers_is_not_judged_by_sequences():
+def test_check_does_not_warn_of_prefill_kv_caches_below_maxnumseqs_sequences():
     llama = "llama-3.3-70b-instruct-fp8-dynamic"
     assert "models[0].engine.maxNumSeqs" not in advice(model("8p-tp1-2d-tp4", model=llama))
 
 
-def test_check_advises_on_servers_without_spare_gpus_for_a_rolling_update():
+def test_check_warns_of_a_single_decode_server_without_spare_gpus_for_its_update():
     assert "the only decode server" in advice(model("6p-tp1-1d-tp2"), nodes=1)["models[0].topology"]
     assert "models[0].topology" not in advice(model("6p-tp1-1d-tp2"), nodes=9)
 
@@ -197,7 +197,7 @@ def test_check_warns_of_block_sizes_below_those_of_kv_transfers():
         assert "models[0].engine.blockSize" not in advice(served)
 
 
-def test_check_warns_of_a_kernel_folder_that_hides_the_images_kernels():
+def test_check_warns_of_an_aiter_folder_that_hides_the_images_prebuilt_kernels():
     text = advice(model(engine={"env": {"AITER_JIT_DIR": "/.aiter"}}))
     assert "compiles what the image has prebuilt" in text["models[0].engine.env.AITER_JIT_DIR"]
 

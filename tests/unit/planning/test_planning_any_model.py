@@ -45,11 +45,11 @@ def test_gpus_that_would_split_a_block_of_weights_are_refused_with_a_remedy():
     assert "expertParallel" in problem.why
 
 
-def test_experts_that_stay_whole_permit_any_number_of_gpus():
+def test_expert_parallelism_permits_gpus_that_would_split_a_block_of_weights():
     assert problems(model("agg-tp8ep-1r", model=QWEN, workload=WORKLOAD)) == []
 
 
-def test_dense_layers_have_blocks_of_weights_too():
+def test_quantized_weight_blocks_of_dense_layers_limit_the_number_of_gpus_too():
     dense = known("qwen3-32b")
     scaled = dense.model_copy(update={"weights": dense.weights.model_copy(update={"block_size": 128})})
     assert [size for size in (1, 2, 4, 8) if blocks_allow(scaled, Parallelism(size))] == [1, 2, 4, 8]
@@ -77,7 +77,7 @@ def test_a_model_that_fits_no_node_is_refused_with_what_it_needs(monkeypatch: py
     assert "of MI300X it takes 16 GPUs on 2 nodes" in problem.accepted
 
 
-def test_servers_with_latent_attention_use_its_backend():
+def test_models_with_latent_attention_get_the_mla_attention_backend():
     release = catalogue.release("llm-d-0.9.0")
     assert release is not None
     backends = release.vllm.attention_backend
@@ -90,7 +90,7 @@ def test_servers_with_latent_attention_use_its_backend():
 
 
 @pytest.mark.parametrize("topology", ["1p-tp8-1d-tp8", "agg-tp8-1r"])
-def test_an_attention_backend_without_evaluation_in_this_vllm_is_evaluated(topology: str):
+def test_an_attention_backend_not_yet_evaluated_in_the_releases_vllm_is_evaluated(topology: str):
     servers = model(topology, model="deepseek-r1", workload=WORKLOAD)
     (change,) = plan(servers).models[0].answer_changes
     assert (change.path, change.what.split(",")[0]) == ("release", "attention backend ROCM_AITER_MLA")
@@ -99,7 +99,7 @@ def test_an_attention_backend_without_evaluation_in_this_vllm_is_evaluated(topol
     assert plan(servers, release="llm-d-0.7.0").models[0].answer_changes == ()
 
 
-def test_heads_that_an_attention_backend_does_not_support_are_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_number_of_heads_that_the_attention_backend_lacks_is_refused(monkeypatch: pytest.MonkeyPatch):
     deepseek = known("deepseek-r1")
     architecture = deepseek.architecture.model_copy(update={"attention_heads": 40, "key_value_heads": 40})
     monkeypatch.setattr(catalogue, "model", lambda name: deepseek.model_copy(update={"architecture": architecture}))
@@ -108,7 +108,7 @@ def test_heads_that_an_attention_backend_does_not_support_are_refused(monkeypatc
     assert "here are 5" in problem.why
 
 
-def test_the_state_of_a_sequence_takes_memory_from_the_kv_cache():
+def test_linear_attention_states_of_sequences_take_memory_from_the_kv_cache():
     dense = known("qwen3-32b")
     linear = LinearAttention(layers=48, state_bytes_per_sequence=100 * dense.kv_cache.bytes_per_token)
     hybrid = dense.model_copy(

@@ -26,7 +26,7 @@ def test_duplicate_budget_alerts_are_refused():
     assert "budget.alerts[2]" in [problem.path for problem in found]
 
 
-def test_thresholds_have_at_most_two_decimal_places():
+def test_percentages_of_budget_alerts_have_at_most_two_decimal_places():
     alerts = [{"percent": 99.55}, {"percent": 99.555}]
     found = problems(budget={"monthlyAmount": 1, "alerts": alerts, **TO_OPS})
     assert "budget.alerts[1].percent" in [problem.path for problem in found]

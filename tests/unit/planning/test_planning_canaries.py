@@ -30,7 +30,7 @@ def objects(rendered: Rendered, kind: str, name: str) -> list[dict[str, Any]]:
     return [inputs for inputs in found if inputs["metadata"]["name"] == name]
 
 
-def test_each_server_of_each_unit_gets_canaries_at_its_own_port():
+def test_canary_requests_go_to_each_units_prefill_and_decode_ports():
     (config,) = objects(render(document(canaries={"everySeconds": 7})), "ConfigMap", "canary-gpt-oss-120b")
     request = from_json(config["data"]["request.json"])
     (unit,) = request.units

@@ -55,12 +55,12 @@ def test_keys_that_do_not_belong_to_a_layer_are_refused(value: dict[str, Any], c
     assert list(refused_paths(value, **changes)) == [path]
 
 
-def test_pools_of_the_serving_layer_only_describe_existing_nodes():
+def test_launch_settings_of_pools_are_ignored_in_the_serving_layer():
     pools = [existing_pool(launch="plain", cycling={})]
     assert refused_paths(EXISTING, layer="serving", gpuPools=pools) == {}
 
 
-def test_a_missing_list_of_pools_does_not_hide_an_unknown_release() -> None:
+def test_a_missing_gpupools_key_does_not_hide_an_unknown_release_or_model() -> None:
     value = stack(model(model="gpt"), release="llm-d-9", gpuPool=[])
     del value["gpuPools"]
     with pytest.raises(InvalidStack) as refused:
@@ -76,7 +76,7 @@ def test_every_stack_of_the_project_can_be_deployed(stack: str):
     assert planning.plan_stack_file(PROJECT, stack).models
 
 
-def test_the_reference_stack_fills_eight_nodes_with_four_units_and_a_spare():
+def test_the_reference_stack_has_four_units_on_eight_nodes_and_one_idle_node():
     plan = planning.plan_stack_file(PROJECT, "reference")
     (model,) = plan.models
     assert isinstance(plan.cluster, CreateCluster)
@@ -84,7 +84,7 @@ def test_the_reference_stack_fills_eight_nodes_with_four_units_and_a_spare():
     assert (str(model.topology), len(model.units)) == ("8p-tp1-4d-tp2", 4)
 
 
-def test_the_small_stack_needs_one_node():
+def test_the_stack_named_small_needs_one_node():
     plan = planning.plan_stack_file(PROJECT, "small")
     (model,) = plan.models
     assert (len(plan.nodes), str(model.topology)) == (1, "2p-tp1-1d-tp2")

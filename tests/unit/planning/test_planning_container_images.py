@@ -41,7 +41,7 @@ def test_a_pre_warmed_cache_pulls_the_pre_warm_image():
     assert "pre-warm" not in used(model("agg-tp1-8r"), nodes=1, storage={**NODE_DISK, "prewarm": {"source": "none"}})
 
 
-def test_a_created_cluster_pulls_gate_and_operators_images_once_each():
+def test_images_of_gate_and_operators_are_listed_once_for_a_created_cluster():
     images = images_of(planning.plan(validated(stack_changes={"storage": NODE_DISK})))
     names = [image.used_by for image in images]
     assert names[0] == "gate"
@@ -66,7 +66,7 @@ def test_check_reports_a_chart_without_a_checksum_and_the_reason():
     )
 
 
-def test_an_image_of_the_stack_file_is_named_by_its_key():
+def test_an_image_set_in_the_stack_file_is_listed_with_the_key_that_sets_it():
     mine = f"example.com/team/vllm:1@sha256:{'0' * 64}"
     (_, vllm) = images_of(plan(model("agg-tp1-8r", router={"mode": "none"}), nodes=1, override={"vllmImage": mine}))
     assert (vllm.path, vllm.image.pinned) == ("override.vllmImage", mine)

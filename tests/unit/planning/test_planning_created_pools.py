@@ -13,7 +13,7 @@ def planned(**changes: object) -> ClusterPlan:
     return created
 
 
-def test_pool_options_of_the_stack_file_are_arguments_of_the_component():
+def test_pool_options_are_arguments_of_the_pulumi_components_for_pools():
     cluster = planned(cpuPools=[{"name": "more"}])
     system, more = cluster.cpu_pools
     assert cluster.gpu_pools[0].options.keys() < GpuPoolArgs.__annotations__.keys()
@@ -29,14 +29,14 @@ def test_the_network_has_addresses_for_the_maximum_number_of_pods():
     assert [pool.max_pods for pool in cluster.network.pools] == told
 
 
-def test_pools_without_an_image_get_the_looked_up_one():
+def test_cpu_pools_without_an_image_get_the_oke_image_that_lookup_found():
     looked_up = planned(cluster={"lookupResults": {"systemImageId": ocid("image", "oke")}})
     assert looked_up.cpu_pools[0].image_id == ocid("image", "oke")
     assert planned().cpu_pools[0].image_id is None
     assert planned().gpu_pools[0].image_id == ocid("image")
 
 
-def test_an_existing_pool_has_no_image():
+def test_an_existing_pool_has_no_image_in_the_plan():
     there = created_pool(poolId=ocid("nodepool"))
     network = {"vcnId": ocid("vcn"), "cidr": "10.0.0.0/16"}
     cluster = planned(gpuPools=[there], cluster={"network": network})

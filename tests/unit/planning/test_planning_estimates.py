@@ -25,7 +25,7 @@ def test_a_created_clusters_cost_includes_nodes_volumes_and_control_plane():
     assert parts["OKE cluster"] == 0.10
 
 
-def test_the_sum_is_that_of_the_parts_costs():
+def test_the_estimated_cost_is_the_sum_of_the_costs_of_its_parts():
     result = of()
     assert result.usd_per_hour == pytest.approx(sum(price or 0 for price in by_part(result).values()))
 
@@ -80,12 +80,12 @@ def test_bring_up_in_an_existing_cluster_has_no_cluster_steps():
     assert names == ["vLLM image", "weights", "server start", "router", "first request"]
 
 
-def test_servers_without_a_router_wait_for_none():
+def test_bring_up_of_servers_without_a_router_has_no_router_step():
     names = [leg.name for leg in bring_up(plan(model("agg-tp1-8r", router={"mode": "none"}), nodes=1)).legs]
     assert "router" not in names
 
 
-def test_without_a_cache_the_servers_of_a_node_share_its_download_rate():
+def test_without_a_model_cache_servers_of_a_node_share_its_download_rate():
     def weights(**changes: object) -> float:
         result = bring_up(plan(model("agg-tp1-8r"), nodes=1, **changes))
         return next(leg.seconds for leg in result.legs if leg.name == "weights")

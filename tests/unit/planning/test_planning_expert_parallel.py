@@ -31,7 +31,7 @@ def roles(topology: str, engine: dict[str, Any], **changes: Any) -> tuple[RolePl
     return plan(servers(topology, engine), **given).models[0].units[0].roles
 
 
-def test_mori_between_nodes_requires_the_users_own_image_and_says_why():
+def test_mori_expert_exchange_between_nodes_requires_the_users_own_vllm_image():
     refused = found(WIDE, MORI)
     assert [problem.path for problem in refused] == [
         "models[0].engine.prefill.all2AllBackend",
@@ -42,16 +42,16 @@ def test_mori_between_nodes_requires_the_users_own_image_and_says_why():
     assert found(WIDE, MORI, override={"vllmImage": OWN_IMAGES["vllmImage"]}) == []
 
 
-def test_an_image_of_another_release_does_not_count_as_the_users_own():
+def test_a_vllm_image_of_another_release_does_not_permit_mori_between_nodes():
     image = "registry.example/vllm/vllm-openai-rocm:v0.30.0"
     assert found(WIDE, MORI, override={"vllmImage": image})
 
 
-def test_ranks_of_one_node_can_use_mori_with_the_releases_image():
+def test_mori_expert_exchange_within_a_node_works_with_the_releases_image():
     assert found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency", "gpuMemoryUtilization": 0.8}) == []
 
 
-def test_moris_heap_is_outside_of_vllms_share_of_memory():
+def test_moris_heap_lowers_the_maximum_of_gpumemoryutilization():
     (problem,) = found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency"})
     assert (problem.path, problem.accepted) == ("models[0].engine.gpuMemoryUtilization", "at most 0.86")
 

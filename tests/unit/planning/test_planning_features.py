@@ -23,7 +23,7 @@ def test_servers_enable_all_features_that_the_catalogue_has_for_their_model():
     )
 
 
-def test_a_stack_can_choose_among_features():
+def test_a_stack_file_can_choose_among_the_features_of_a_model():
     assert arguments({"features": ["reasoning"]}) == ("--reasoning-parser=qwen3",)
     assert arguments({"features": []}) == ()
 
@@ -47,6 +47,6 @@ def test_an_unknown_feature_is_refused_with_the_known_ones():
 
 
 @pytest.mark.parametrize("known", [known for known in MODELS if known.features], ids=lambda known: known.name)
-def test_tool_calls_use_the_parser_in_the_servers_arguments(known: catalogue.CatalogueModel):
+def test_tool_calling_is_enabled_exactly_if_a_tool_call_parser_is_given(known: catalogue.CatalogueModel):
     given = known.feature_arguments(["tool-calling"])
     assert ("--enable-auto-tool-choice" in given) == any(word.startswith("--tool-call-parser=") for word in given)

@@ -27,7 +27,7 @@ def test_each_client_priority_has_a_band_and_clients_without_one_have_the_defaul
     assert planned.flow_control.bands == (PriorityBand(100), PriorityBand(0), PriorityBand(-10, max_requests=50))
 
 
-def test_a_stack_without_flowcontrol_has_no_queueing():
+def test_without_flow_control_in_the_stack_file_routers_queue_no_requests():
     (planned,) = plan(routed()).models
     assert (planned.flow_control, planned.holds_back, planned.priorities) == (None, False, ())
 
@@ -59,7 +59,9 @@ def test_a_stack_without_flowcontrol_has_no_queueing():
         ),
     ],
 )
-def test_priorities_without_an_effect_are_refused(router: dict[str, Any], path: str, words: str):
+def test_client_priorities_without_flow_control_in_the_router_are_refused(
+    router: dict[str, Any], path: str, words: str
+):
     topology = "agg-tp1-2r" if router.get("mode") == "none" else "1p-tp1-1d-tp1"
     result = refused(model(topology, router=router))
     assert list(result) == [path]
@@ -88,7 +90,7 @@ def test_flow_control_that_an_older_picker_lacks_is_refused_with_its_source(
     assert refused(routed(flowControl=asked)) == {}
 
 
-def test_a_picker_config_of_the_users_own_decides_on_flow_control():
+def test_a_custom_picker_config_decides_whether_flow_control_is_on():
     config = {
         "featureGates": ["flowControl"],
         "plugins": [{"type": "single-profile-handler"}, {"type": "queue-scorer"}],

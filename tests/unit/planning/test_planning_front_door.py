@@ -16,11 +16,11 @@ def refused(*models: dict[str, Any], **door: Any) -> dict[str, str]:
     return {problem.path: str(problem) for problem in problems(*models, frontDoor=door, networkPolicies=enforced)}
 
 
-def test_a_stack_file_without_the_key_for_a_front_door_has_none():
+def test_a_stack_file_without_frontdoor_has_no_front_door():
     assert plan().front_door is None
 
 
-def test_entries_with_one_served_name_are_units_of_one_model():
+def test_the_front_door_lists_the_units_of_each_model_entry_by_served_name():
     door = plan(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, LLAMA, frontDoor={}).front_door
     assert door is not None
     assert [(m.served_name, m.units) for m in door.models] == [
@@ -30,13 +30,13 @@ def test_entries_with_one_served_name_are_units_of_one_model():
     ]
 
 
-def test_copies_without_routers_are_one_unit():
+def test_copies_of_a_model_without_routers_are_one_unit_at_the_front_door():
     door = plan(model("agg-tp1-4r", copies=2, router={"mode": "none"}), frontDoor={}).front_door
     assert door is not None
     assert door.models[0].units == ("gpt-oss-120b",)
 
 
-def test_changing_weights_does_not_change_the_configuration_hash():
+def test_changing_front_door_weights_does_not_change_the_configuration_hash():
     hashes = {
         plan(model("2p-tp1-2d-tp1", copies=2), frontDoor={"weights": weights}).config_hash
         for weights in ({}, {"gpt-oss-120b-0": 90, "gpt-oss-120b-1": 10})
@@ -117,7 +117,7 @@ def test_check_advises_on_shared_prefix_caches_and_the_cost_of_isolation(isolati
     assert words in said["frontDoor.cacheIsolation"]
 
 
-def test_keys_require_enforced_network_policies_or_an_opt_out():
+def test_front_door_api_keys_require_enforced_network_policies_or_an_opt_out():
     door = {"authentication": KEYS}
     (problem,) = problems(frontDoor=door)
     assert problem.path == "frontDoor.uncheckedPods"
@@ -138,7 +138,7 @@ def test_limits_for_all_clients_apply_to_clients_without_their_own():
     assert (door.clients["a"].concurrent_requests, door.clients["a"].models) == (1, (door.models[1].served_name,))
 
 
-def test_with_an_empty_list_only_clients_with_own_lists_may_use_models():
+def test_an_empty_list_of_models_admits_only_clients_with_lists_of_their_own():
     limits = {"models": [], "clients": {"a": {"models": ["gpt-oss-120b"]}}}
     door = plan(
         model("2p-tp1-2d-tp1"), frontDoor={"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
@@ -147,7 +147,7 @@ def test_with_an_empty_list_only_clients_with_own_lists_may_use_models():
     assert door.limits.models == ()
 
 
-def test_check_advises_on_requests_that_a_token_limit_never_admits():
+def test_check_warns_of_a_clients_token_limit_below_a_models_longest_request():
     limits = {"tokensPerMinute": 300_000, "clients": {"small": {"tokensPerMinute": 200_000}}}
     door = {"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
     said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}

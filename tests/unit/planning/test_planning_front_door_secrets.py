@@ -50,7 +50,7 @@ def pair() -> dict[str, str]:
     return {"chain": certificate(key(), HOST, NOW + timedelta(days=30)).chain, "key": key().pem}
 
 
-def test_keys_of_two_clients_are_accepted():
+def test_different_front_door_api_keys_of_two_clients_are_accepted():
     assert refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}) == {}
 
 
@@ -68,7 +68,7 @@ def test_an_update_warns_of_a_front_door_certificate_that_expires_soon(days: flo
     assert (told in warning) if told and warning else warning is told
 
 
-def test_a_client_may_have_a_next_key_beside_its_present_one():
+def test_a_front_door_client_may_have_a_next_api_key_beside_its_present_one():
     assert refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}, frontDoorNextKeys={"alice": NEXT}) == {}
 
 
@@ -81,7 +81,7 @@ def test_a_client_may_have_a_next_key_beside_its_present_one():
         ({"carol": NEXT}, "no client of this name has a key"),
     ],
 )
-def test_next_keys_that_cannot_be_used_are_refused(next_keys: dict[str, str], why: str):
+def test_unusable_next_api_keys_of_front_door_clients_are_refused(next_keys: dict[str, str], why: str):
     result = refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}, frontDoorNextKeys=next_keys)
     assert list(result) == [f"llmd-oke:frontDoorNextKeys.{name}" for name in next_keys]
     assert why in next(iter(result.values()))
@@ -99,7 +99,7 @@ def test_next_keys_that_cannot_be_used_are_refused(next_keys: dict[str, str], wh
         ({"alice\r\nx": ALICE}, "llmd-oke:frontDoorKeys.alice\r\nx"),
     ],
 )
-def test_unusable_keys_are_refused(keys: dict[str, str], path: str):
+def test_missing_short_or_guessable_front_door_api_keys_are_refused(keys: dict[str, str], path: str):
     assert list(refused(KEYS, frontDoorKeys=keys)) == [path]
 
 
@@ -112,7 +112,7 @@ def test_a_weak_key_is_refused_with_a_command_for_a_strong_one():
 @pytest.mark.parametrize(
     "make", [lambda: secrets.token_hex(24), lambda: secrets.token_urlsafe(18), lambda: str(uuid4())]
 )
-def test_random_keys_are_accepted(make: Callable[[], str]):
+def test_randomly_generated_front_door_api_keys_are_accepted(make: Callable[[], str]):
     assert [key for key in (make() for _ in range(200)) if refused(KEYS, frontDoorKeys={"alice": key})] == []
 
 
@@ -172,6 +172,6 @@ def test_a_wildcard_certificate_is_valid_for_hosts_of_its_domain():
     assert refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem}) == {}
 
 
-def test_missing_chain_and_key_are_both_reported():
+def test_a_missing_chain_or_private_key_of_a_front_door_certificate_is_reported():
     assert list(refused(TLS)) == ["llmd-oke:frontDoorCertificate.chain"]
     assert list(refused(TLS, frontDoorCertificate={"chain": pair()["chain"]})) == ["llmd-oke:frontDoorCertificate.key"]

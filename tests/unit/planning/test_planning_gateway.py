@@ -28,11 +28,11 @@ def refused(*models: dict[str, Any], **stack: Any) -> dict[str, str]:
     return {problem.path: str(problem) for problem in problems(*models, **stack)}
 
 
-def test_a_stack_file_without_the_key_for_a_gateway_has_none():
+def test_a_stack_file_without_gateway_has_no_gateway():
     assert plan().gateway is None
 
 
-def test_a_created_gateway_has_a_listener_for_clients_and_one_for_services():
+def test_without_tls_clients_and_services_share_a_created_gateways_listener():
     gateway = plan(behind(), gateway=CREATED).gateway
     assert gateway is not None
     assert (gateway.listener, gateway.cluster_listener) == ("clients", "clients")
@@ -76,7 +76,7 @@ def test_a_gateway_that_the_provider_cannot_create_is_refused(changes: dict[str,
     assert words in refused(behind(), gateway={**CREATED, **changes})[path]
 
 
-def test_a_model_behind_a_gateway_requires_one_in_the_stack():
+def test_a_model_behind_a_gateway_requires_a_gateway_in_the_stack_file():
     assert "models[0]" in refused(behind())["gateway"]
 
 
@@ -118,7 +118,7 @@ def test_a_duplicate_condition_in_a_route_is_refused(route: dict[str, Any], key:
     "route",
     [{"hosts": ["llama.example.com"]}, {"headers": {"X-Gateway-Base-Model-Name": "llama"}}],
 )
-def test_hosts_or_headers_distinguish_models(route: dict[str, Any]):
+def test_two_models_behind_a_gateway_may_differ_by_host_or_by_header(route: dict[str, Any]):
     both = plan(behind(), behind(model=LLAMA, name="llama", route=route), gateway=CREATED)
     assert [m.behind_gateway for m in both.models] == [True, True]
 
@@ -157,11 +157,11 @@ def test_a_gateway_that_checks_no_client_fields_must_be_accepted_explicitly(
 
 
 @pytest.mark.parametrize("gateway", [CREATED, {**CREATED, "provider": "envoy-gateway"}])
-def test_a_gateway_that_checks_requests_needs_no_acceptance(gateway: dict[str, Any]):
+def test_a_gateway_that_checks_requests_needs_no_uncheckedrequests_setting(gateway: dict[str, Any]):
     assert refused(behind(), gateway=gateway) == {}
 
 
-def test_unchecked_requests_of_a_gateway_can_only_be_accepted():
+def test_a_gateways_uncheckedrequests_may_only_be_the_word_accepted():
     assert (
         "there is no such choice"
         in refused(behind(), gateway={**EXISTING, "uncheckedRequests": True})["gateway.uncheckedRequests"]
@@ -193,7 +193,7 @@ def test_check_warns_of_a_routing_sidecar_that_trusts_clients():
         assert ("gateway" in [advice.path for advice in unchecked.advice]) is warned
 
 
-def test_pickers_behind_a_gateway_need_less_cpu_than_routers_with_envoys():
+def test_endpoint_pickers_behind_a_gateway_need_less_cpu_than_routers_with_envoy():
     small = {"shape": "VM.Standard.E5.Flex", "size": 1, "ocpus": 8, "memoryGib": 32}
     routed = refusals(stack_changes={"models": [model("2p-tp1-2d-tp1")], "systemPool": small})
     assert list(routed) == ["systemPool.size"]

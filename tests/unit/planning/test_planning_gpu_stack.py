@@ -17,21 +17,21 @@ def stack(*, created=True, **changes):
     return validate(stack_files.stack(**{**({"cluster": created_cluster()} if created else {}), **changes}))
 
 
-def test_a_created_cluster_gets_the_gpu_operator_and_an_existing_one_nothing():
+def test_only_a_created_cluster_gets_the_amd_gpu_operator_by_default():
     assert gpu_stack_kind(stack()) == "helm-operator"
     assert gpu_stack_kind(stack(created=False)) == "present"
     assert gpu_stack(stack(created=False)).add_ons == ()
     assert gpu_stack(stack(created=False)).components == ()
 
 
-def test_without_rdma_the_operator_brings_its_own_node_discovery():
+def test_without_rdma_node_feature_discovery_is_installed_beside_the_gpu_operator():
     plan = gpu_stack(stack(rdma="none"))
     assert plan.components == ("cert-manager", "node-feature-discovery", "amd-gpu-operator")
     assert plan.add_ons == ()
     assert dict(plan.gpu_selector) == {"feature.node.kubernetes.io/amd-gpu": "true"}
 
 
-def test_with_rdma_discovery_is_okes_add_on_and_nodes_are_selected_by_shape():
+def test_with_rdma_node_feature_discovery_is_okes_add_on():
     plan = gpu_stack(stack())
     assert [add_on.name for add_on in plan.add_ons] == ["NodeFeatureDiscovery", "NvidiaNetworkOperator"]
     assert plan.components == ("cert-manager", "amd-gpu-operator", "rdma-network")
@@ -44,7 +44,7 @@ def test_nodes_of_several_shapes_are_selected_by_their_common_labels():
     assert dict(plan.gpu_selector) == {"amd.com/gpu": "true"}
 
 
-def test_okes_device_plug_in_is_disabled_on_nodes_of_the_operator():
+def test_okes_gpu_device_plug_in_is_disabled_on_nodes_of_the_gpu_operator():
     assert dict(gpu_stack(stack()).node_labels) == {"oci.oraclecloud.com/disable-gpu-device-plugin": "true"}
     assert dict(gpu_stack(stack(gpuStack="oke-plugin")).node_labels) == {}
 
@@ -55,7 +55,7 @@ def test_with_okes_device_plug_in_only_its_add_on_is_installed():
     assert plan.components == ()
 
 
-def test_okes_operator_comes_after_the_add_ons_it_needs():
+def test_okes_gpu_operator_add_on_comes_after_the_add_ons_it_needs():
     plan = gpu_stack(stack(gpuStack="oke-operator-addon"))
     names = [add_on.name for add_on in plan.add_ons]
     assert names == ["CertManager", "NodeFeatureDiscovery", "AmdGpuOperator", "NvidiaNetworkOperator"]
@@ -108,7 +108,7 @@ def test_a_naming_scheme_without_virtual_functions_is_refused():
     assert (problem.path, problem.value) == ("cluster.virtualFunctions", "oci-hpc-oke")
 
 
-def test_created_clusters_have_the_kits_own_resource_names():
+def test_virtual_function_names_cannot_be_set_for_a_created_cluster():
     with pytest.raises(InvalidStack, match="virtualFunctions"):
         stack(cluster=created_cluster(virtualFunctions="oci-hpc-oke"))
 
@@ -208,11 +208,11 @@ TEAM = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}
         ("oke.oraclecloud.com/pool.name", "other"),
     ],
 )
-def test_overriding_a_label_of_the_kit_is_refused(label: str, value: str):
+def test_overriding_a_node_label_that_the_kit_sets_is_refused(label: str, value: str):
     assert "the kit sets this label" in refusals(created_pool(labels={label: value}))[f"gpuPools[0].labels.{label}"]
 
 
-def test_a_label_equal_to_the_kits_is_accepted():
+def test_a_node_label_equal_to_the_one_that_the_kit_sets_is_accepted():
     assert refusals(created_pool(labels={"amd.com/gpu": "true"})) == {}
 
 
@@ -227,7 +227,7 @@ def test_cpu_pools_cannot_override_their_pool_label(changes: dict[str, Any], pat
     assert f"{path}.labels.oke.oraclecloud.com/pool.name" in refusals(stack_changes=changes)
 
 
-def test_the_shapes_taint_in_the_stack_file_is_not_added_twice():
+def test_a_taint_with_the_key_of_the_shapes_own_taint_is_refused():
     result = refusals(created_pool(taints=[{"key": "amd.com/gpu", "value": "mine"}]))
     assert "the shape has this key" in result["gpuPools[0].taints[0]"]
 

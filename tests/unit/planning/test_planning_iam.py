@@ -135,7 +135,7 @@ def test_all_statements_of_a_compartment_fit_into_one_policy():
     assert max(map(len, result.values())) <= MAX_STATEMENTS
 
 
-def test_no_statement_is_declared_without_its_conditions():
+def test_a_policy_statement_whose_variables_are_unknown_is_not_declared():
     with pytest.raises(KitError, match="self-managed-nodes must know cluster_id"):
         statements(["self-managed-nodes"], Variables({"compartment_id": "C"}, {"nodes": "N"}, {}))
     with pytest.raises(KitError, match="host-groups must know host_group_id"):
@@ -151,7 +151,7 @@ def test_no_statement_is_declared_without_its_conditions():
         (["ocir", "cluster-encryption"], ["nodes", "clusters"]),
     ],
 )
-def test_dynamic_groups_are_those_that_statements_name(needs, groups):
+def test_only_dynamic_groups_that_policy_statements_name_are_created(needs, groups):
     assert groups_of(needs) == groups
 
 
@@ -168,7 +168,7 @@ def needs_of(*pools, stack_changes=None, **changes):
     return iam_needs(config, config.cluster)
 
 
-def test_the_default_pool_needs_permissions_for_compute_cluster_and_image():
+def test_the_default_gpu_pool_needs_iam_permissions_for_compute_cluster_and_image():
     result = needs_of()
     assert (result.cluster, result.nodes) == (("managed-compute-cluster", "custom-images"), ())
 
@@ -255,7 +255,7 @@ def test_dynamic_volume_provisioning_needs_an_explicit_grant():
     assert needs_of(iam={"grants": ["file-storage"]}).nodes == ("file-storage",)
 
 
-def test_the_cluster_may_use_its_secrets_key_before_it_is_created():
+def test_a_cluster_key_for_secrets_needs_a_permission_before_the_cluster():
     result = needs_of(kmsKeyId=KEY)
     assert "cluster-encryption" in result.cluster
     assert result.resource_ids == {"cluster_key_id": (KEY,)}
@@ -285,7 +285,7 @@ def test_no_iam_resource_is_created_if_an_administrator_grants_everything():
     assert (result.cluster, result.nodes) == ((), ())
 
 
-def test_identity_domains_are_refused_for_tenancies_without_them():
+def test_an_identity_domain_is_refused_with_classic_iam():
     result = refusals(iam={"style": "classic", "domain": "gpu", "domainUrl": "https://idcs-1.identity.oraclecloud.com"})
     assert set(result) == {"cluster.iam.domain", "cluster.iam.domainUrl"}
 

@@ -30,33 +30,33 @@ def only(*args: Any, **changes: Any) -> Problem:
     return problem
 
 
-def test_with_host_memory_only_prefill_servers_keep_kv_cache_there():
+def test_of_disaggregated_servers_only_prefill_keeps_kv_cache_in_host_memory():
     prefill, decode = plan("1p-tp2-1d-tp2", hostMemoryGib=64).models[0].units[0].roles
     assert (prefill.settings.host_memory_gib, decode.settings.host_memory_gib) == (64, 0)
     assert prefill.host_key_value_tokens == 64 * 2**30 // (256 * 1024)  # 64 layers of 8 heads of 128 in BF16
     assert decode.host_key_value_tokens == 0
 
 
-def test_data_parallel_ranks_share_their_servers_host_memory():
+def test_data_parallel_ranks_get_equal_parts_of_the_host_memory_for_kv_cache():
     (role,) = plan("agg-tp1dp4ep-1r", "qwen3-235b-a22b-fp8", hostMemoryGib=100).models[0].units[0].roles
     extra = role.settings.kv_transfer["kv_connector_extra_config"] if role.settings.kv_transfer else None
     assert extra == {"cpu_bytes_to_use": 25 * 2**30}
 
 
-def test_a_latent_cache_is_kept_once_in_host_memory_for_all_gpus():
+def test_host_memory_has_one_copy_of_a_latent_kv_cache_for_all_gpus_of_a_server():
     (role,) = plan("agg-tp8-1r", LATENT, hostMemoryGib=100).models[0].units[0].roles
     assert role.host_key_value_tokens == pytest.approx(100 * 2**30 / (61 * 576 * 2), rel=0.01)
 
 
 @pytest.mark.parametrize(("topology", "most"), [("agg-tp1-1r", 115), ("1p-tp1-1d-tp2", 115)])
-def test_host_memory_leaves_room_for_a_full_node_of_servers(topology: str, most: int):
+def test_host_memory_for_kv_cache_leaves_room_for_a_full_node_of_servers(topology: str, most: int):
     plan(topology, hostMemoryGib=most)
     problem = only(topology, hostMemoryGib=most + 1)
     assert problem.path == "models[0].engine.kvCache.hostMemoryGib"
     assert problem.accepted == f"at most {most} for servers with 1 GPU"
 
 
-def test_host_memory_that_makes_vllm_exit_is_refused_with_its_source():
+def test_host_memory_for_kv_cache_that_makes_vllm_exit_is_refused_with_source():
     problem = only("agg-tp8-1r", hostMemoryGib=256)
     assert problem.accepted == "at most 128"
     assert "vllm issue 52656" in (problem.why or "")
@@ -71,7 +71,7 @@ def test_linear_attention_is_refused_with_kv_cache_in_host_memory():
     assert "linear attention" in (only("agg-tp4-1r", "qwen3-next-80b-a3b-thinking", hostMemoryGib=10).why or "")
 
 
-def test_host_memory_beside_a_connector_in_the_arguments_is_refused():
+def test_hostmemorygib_beside_a_kv_offloading_argument_is_refused():
     given = document("agg-tp2-1r", hostMemoryGib=10)
     given["models"][0]["engine"]["extraArgs"] = ["--kv-offloading-size=10"]
     with pytest.raises(InvalidStack) as error:
@@ -79,7 +79,7 @@ def test_host_memory_beside_a_connector_in_the_arguments_is_refused():
     assert [problem.path for problem in error.value.problems] == ["models[0].engine.extraArgs[0]"]
 
 
-def test_known_faults_recognize_host_memory_as_its_connector_argument():
+def test_known_faults_of_offloading_connectors_are_met_by_hostmemorygib():
     given = document("agg-tp8ep-1r", LATENT, hostMemoryGib=10)
     given["models"][0]["engine"]["extraArgs"] = ["--speculative-config", '{"method": "eagle3", "model": "m"}']
     with pytest.raises(InvalidStack) as error:
@@ -115,13 +115,13 @@ def test_mori_io_is_refused_for_caches_that_it_does_not_transfer(
     assert said in (problem.why or "")
 
 
-def test_mori_io_transfers_between_sizes_if_heads_are_copied_or_latent():
+def test_mori_io_transfers_copied_kv_heads_between_sizes_and_latent_caches():
     plan("1p-tp4ep-1d-tp8ep", "qwen3-235b-a22b-fp8", connector="mori-io")  # four KV heads
     plan("1p-tp8-1d-tp8", LATENT, connector="mori-io")
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.9.0", NEWEST])
-def test_states_are_transferred_between_equal_sizes_if_kv_heads_are_copied(release: str):
+def test_linear_attention_with_copied_kv_heads_requires_equal_sizes_of_roles(release: str):
     name = "qwen3-next-80b-a3b-thinking"  # two KV heads
     problem = only("1p-tp2-1d-tp4", name, release=release)
     assert problem.accepted.endswith("--no-enable-prefix-caching")
@@ -132,7 +132,7 @@ def test_states_are_transferred_between_equal_sizes_if_kv_heads_are_copied(relea
     planning.plan_object(given)
 
 
-def test_state_spaces_are_transferred_between_sizes_that_their_groups_allow(monkeypatch: pytest.MonkeyPatch):
+def test_state_space_states_are_transferred_between_sizes_that_divide_groups(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.model("qwen3-next-80b-a3b-thinking")
     assert known is not None
 

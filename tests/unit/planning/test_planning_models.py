@@ -55,7 +55,7 @@ def test_a_rank_cannot_span_nodes(size: int):
     assert problem.why == "a node has 8 GPUs, and a rank can't span nodes"
 
 
-def test_a_problem_in_a_short_topology_is_reported_at_the_topology():
+def test_a_tensor_parallel_size_in_a_short_topology_is_reported_at_topology():
     problem = only(model("8p-tp3-4d-tp4"))
     assert (problem.path, problem.value) == ("models[0].topology", "8p-tp3-4d-tp4")
     assert problem.accepted == "for prefill: one of 1, 2, 4, 8"
@@ -90,7 +90,7 @@ def test_latent_attention_permits_any_pair_of_tensor_parallel_sizes(monkeypatch:
         (["aggregated", "prefill", "decode"], "do not work together"),
     ],
 )
-def test_roles_that_form_no_unit_are_refused(roles: list[str], reason: str):
+def test_roles_that_cannot_serve_a_model_together_are_refused(roles: list[str], reason: str):
     problem = only(model({role: servers(1, 1) for role in roles}))
     assert problem.path == "models[0].topology"
     assert reason in problem.why
@@ -107,13 +107,13 @@ def test_weights_that_leave_no_room_for_a_sequence_are_refused_with_figures():
     assert plan(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4, "maxModelLen": 9764}))
 
 
-def test_a_shorter_model_length_is_not_suggested_below_the_workloads():
+def test_a_maxmodellen_below_the_workloads_requests_is_never_suggested():
     workload = {"inputTokens": 16384, "outputTokens": 256}
     problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4}, workload=workload))
     assert "maxModelLen" not in problem.accepted
 
 
-def test_memory_too_small_for_any_size_is_reported_as_such():
+def test_without_a_sufficient_tensor_parallel_size_narrower_weights_are_suggested():
     problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.01}))
     assert problem.accepted.startswith("for aggregated: narrower weights, or a node with 8 GPUs of at least ")
 
@@ -131,7 +131,7 @@ def test_the_workload_may_fill_the_model_length_exactly(extra: int, refused: boo
     assert all("at most 8192" in problem.accepted for problem in result)
 
 
-def test_a_model_length_above_the_models_context_is_refused_once():
+def test_a_maxmodellen_above_the_models_context_is_refused_with_one_problem():
     problem = only(model(engine={"maxModelLen": 131073}))
     assert (problem.path, problem.accepted) == ("models[0].engine.maxModelLen", "at most 131072")
 
@@ -180,12 +180,14 @@ def test_an_ambiguous_abbreviated_argument_is_refused(argument: str):
 
 
 @pytest.mark.parametrize("argument", ["--tokenizer=/a", "--no-enable-prefix-caching", "-q=fp8", "--of-a-later-vllm"])
-def test_an_unreserved_whole_argument_is_passed_on(argument: str):
+def test_vllm_arguments_that_planning_does_not_reserve_are_accepted(argument: str):
     assert problems(model("agg-tp1-1r", engine={"extraArgs": [argument]})) == []
 
 
 @pytest.mark.parametrize(("release", "path"), [("llm-d-0.7.0", "models[0].engine.maxNumSeqs"), ("llm-d-0.9.0", None)])
-def test_a_setting_of_a_later_release_is_refused(release: str, path: str | None, monkeypatch: pytest.MonkeyPatch):
+def test_an_engine_setting_that_only_a_later_release_has_is_refused(
+    release: str, path: str | None, monkeypatch: pytest.MonkeyPatch
+):
     rows = engine_settings().settings
     later = [row.model_copy(update={"since": "llm-d-0.9.0"}) if row.flag == "max-num-seqs" else row for row in rows]
     table = engine_settings().model_copy(update={"settings": tuple(later)})
@@ -226,7 +228,7 @@ CONNECTOR = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_r
         ["--kv-offloading-backend=lmcache"],
     ],
 )
-def test_a_second_connector_is_refused_where_kv_cache_is_transferred(arguments: list[str], release: str):
+def test_a_connector_argument_is_refused_for_servers_that_transfer_kv_cache(arguments: list[str], release: str):
     servers = model("1p-tp1-1d-tp1", engine={"extraArgs": ["--seed=1", *arguments]})
     (problem,) = problems(servers, release=release)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
@@ -236,7 +238,7 @@ def test_a_second_connector_is_refused_where_kv_cache_is_transferred(arguments: 
 
 
 @pytest.mark.parametrize("arguments", [[CONNECTOR], ["--kv-offloading-size=10"], ["--kv_offloading_size", "10"]])
-def test_aggregated_servers_with_an_own_connector_get_the_settings_it_needs(arguments: list[str]):
+def test_a_connector_argument_of_aggregated_servers_changes_block_and_backend(arguments: list[str]):
     engine = {"extraArgs": arguments}
     assert plan(model("agg-tp1-1r", engine=engine)).models[0].block_size == 128
     backend = {"extraArgs": [*arguments, "--attention-backend=ROCM_AITER_UNIFIED_ATTN"]}
@@ -287,7 +289,7 @@ MULTI = f'{{"kv_connector": "MultiConnector", "kv_connector_extra_config": {{"co
         ['--kv-transfer-config={"kv_connector_extra_config": {"lmcache.max_local_cpu_size": 200}}'],
     ],
 )
-def test_vllms_own_arguments_for_host_memory_are_refused_with_the_key(arguments: list[str], release: str):
+def test_vllm_arguments_for_kv_cache_in_host_memory_are_refused_with_the_key(arguments: list[str], release: str):
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
     (problem,) = problems(servers, release=release)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
@@ -320,7 +322,7 @@ def test_an_attention_backend_without_support_for_connectors_is_refused(argument
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.6.0", "llm-d-0.7.0"])
-def test_servers_of_different_sizes_require_a_kv_cache_split_by_heads(release: str):
+def test_roles_of_different_sizes_require_a_kv_cache_that_is_split_by_heads(release: str):
     problem = only(model("4p-tp1-2d-tp4"), release=release)
     assert (problem.path, problem.accepted) == (
         "models[0].topology",
@@ -331,7 +333,7 @@ def test_servers_of_different_sizes_require_a_kv_cache_split_by_heads(release: s
     assert problems(model("4p-tp1-2d-tp4"), release="llm-d-0.9.0") == []
 
 
-def test_a_backend_that_can_be_split_is_suggested_if_the_model_supports_it():
+def test_an_attention_backend_that_splits_kv_cache_by_heads_is_suggested():
     llama = model("4p-tp1-2d-tp4", model="llama-3.3-70b-instruct-fp8-dynamic", engine={"maxModelLen": 8192})
     assert only(llama, release="llm-d-0.6.0").accepted == "for decode: 1, as prefill has, or ROCM_ATTN"
     arguments = [*llama["engine"].get("extraArgs", []), "--attention-backend=ROCM_ATTN"]
@@ -356,7 +358,7 @@ UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
     ],
     ids=["image of another release", "mirror of one", "backend", "image and backend"],
 )
-def test_no_override_permits_different_sizes_with_an_unsplittable_cache(
+def test_no_override_permits_different_sizes_of_roles_with_an_unsplit_kv_cache(
     changes: dict[str, Any], override: dict[str, str], path: str
 ):
     problem = only(model(MIXED), override=override, **changes)
@@ -365,7 +367,7 @@ def test_no_override_permits_different_sizes_with_an_unsplittable_cache(
     assert problems(model("4p-tp2-4d-tp2"), override=override, **changes) == []
 
 
-def test_check_warns_of_an_unknown_overriding_attention_backend():
+def test_check_warns_that_an_unknown_attention_backend_may_not_split_kv_cache():
     result = plan(model(MIXED), release="llm-d-0.7.0", override={"attentionBackend": "FLEX_ATTENTION"})
     (text,) = [advice for advice in result.advice if "split" in advice.text]
     assert text.path == "override.attentionBackend"
@@ -388,7 +390,7 @@ def test_duplicate_attention_backend_arguments_are_refused(arguments: list[str])
     assert problems(model(engine={"extraArgs": other})) == []
 
 
-def test_an_unsplittable_cache_layout_is_refused_between_different_sizes():
+def test_the_nhd_kv_cache_layout_is_refused_between_roles_of_different_sizes():
     problem = only(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}))
     assert (problem.path, problem.accepted) == ("models[0].engine.env.VLLM_KV_CACHE_LAYOUT", "HND, or nothing")
     assert problems(model("4p-tp2-4d-tp2", engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}})) == []
@@ -430,7 +432,7 @@ def test_a_model_with_attention_sinks_refuses_backends_without_them(changes: dic
     assert "gpt-oss-120b has attention sinks, which ROCM_ATTN lacks" in (problem.why or "")
 
 
-def test_quick_reduce_is_reported_with_the_stack():
+def test_quick_reduce_is_refused_as_a_variable_and_accepted_as_an_override():
     engine = {"env": {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}}
     problem = only(model(engine=engine))
     assert (problem.path, problem.accepted) == (
@@ -440,7 +442,7 @@ def test_quick_reduce_is_reported_with_the_stack():
     assert problems(model(), override={"quickReduce": "INT4"}) == []
 
 
-def test_unknown_catalogue_names_are_answered_with_known_ones():
+def test_unknown_releases_shapes_and_models_are_answered_with_similar_names():
     result = problems(
         model(model="openai/gpt-oss-120b"),
         model(model="gpt-oss-120", name="b"),
@@ -565,14 +567,18 @@ def test_the_computed_capacity_at_4096_in_and_256_out_equals_a_manual_calculatio
 
 
 @given(ANY_MODEL, SIZES, SHARES)
-def test_parts_of_the_memory_add_up_to_the_usable_share(model: catalogue.CatalogueModel, size: int, share: float):
+def test_planned_weights_activations_and_kv_cache_add_up_to_usable_gpu_memory(
+    model: catalogue.CatalogueModel, size: int, share: float
+):
     fit = memory(model, SHAPE, Parallelism(size), share)
     assert fit.weights_gib + fit.activation_gib + fit.key_value_gib == pytest.approx(share * fit.gpu_gib)
     assert fit.key_value_tokens >= 0
 
 
 @given(ANY_MODEL, SIZES, SIZES, SHARES)
-def test_more_gpus_never_hold_fewer_tokens(model: catalogue.CatalogueModel, one: int, other: int, share: float):
+def test_a_server_with_more_gpus_never_holds_fewer_tokens_of_kv_cache(
+    model: catalogue.CatalogueModel, one: int, other: int, share: float
+):
     fewer, more = sorted([one, other])
     assert (
         memory(model, SHAPE, Parallelism(fewer), share).key_value_tokens
@@ -581,7 +587,7 @@ def test_more_gpus_never_hold_fewer_tokens(model: catalogue.CatalogueModel, one:
 
 
 @given(ANY_MODEL, SIZES, SHARES, SHARES)
-def test_a_larger_memory_share_never_holds_fewer_tokens(
+def test_a_larger_share_of_gpu_memory_never_holds_fewer_tokens_of_kv_cache(
     model: catalogue.CatalogueModel, size: int, one: float, other: float
 ):
     less, more = sorted([one, other])
@@ -592,7 +598,9 @@ def test_a_larger_memory_share_never_holds_fewer_tokens(
 
 
 @given(ANY_MODEL, SIZES, st.floats(0, 200))
-def test_heavier_weights_never_leave_more_tokens(model: catalogue.CatalogueModel, size: int, further_gib: float):
+def test_heavier_weights_never_leave_room_for_more_tokens_of_kv_cache(
+    model: catalogue.CatalogueModel, size: int, further_gib: float
+):
     heavier = model.model_copy(
         update={"weights": model.weights.model_copy(update={"gib": model.weights.gib + further_gib})}
     )
@@ -651,7 +659,7 @@ def test_scaling_of_a_role_requires_a_threshold():
     assert problem.accepted == "at least one of requests, kvCacheUsage"
 
 
-def test_scaling_requires_a_role():
+def test_scaling_settings_without_a_role_are_refused():
     assert paths(scaled({})) == ["models[0].scaling"]
 
 
@@ -676,11 +684,11 @@ def test_the_maximum_number_of_servers_must_fit_beside_other_models_and_copies()
     ]
 
 
-def test_pools_without_room_for_the_initial_servers_are_reported_as_such():
+def test_pools_too_small_for_the_initial_servers_are_reported_at_their_size():
     assert paths(scaled(), nodes=1) == ["gpuPools[0].size"]
 
 
-def test_room_for_rollouts_is_what_the_maximum_number_of_servers_leaves():
+def test_rollouts_get_only_gpus_that_the_maximum_number_of_servers_leaves():
     roles = (
         plan(scaled({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": DECODE}), nodes=4).models[0].units[0].roles
     )
@@ -707,11 +715,11 @@ def test_check_warns_of_a_scaling_threshold_beyond_the_gpus_peak_rate():
     assert text.startswith("servers are added only once prompts wait: one server computes at most 143,626 tokens")
 
 
-def test_check_warns_of_a_lone_kv_cache_threshold_that_no_batch_reaches():
+def test_check_warns_of_a_lone_kvcacheusage_that_the_workload_never_reaches():
     (text,) = advised({**BOTH, "decode": {"minReplicas": 2, "maxReplicas": 6, "kvCacheUsage": 0.8}})
     assert text.startswith("no server is ever added at this workload: 256 requests at a time")
     assert advised({**BOTH, "decode": {**DECODE, "kvCacheUsage": 0.8}}) == []
 
 
-def test_sensible_scaling_gives_no_advice():
+def test_scaling_limits_and_thresholds_without_faults_give_no_advice():
     assert advised(BOTH) == []

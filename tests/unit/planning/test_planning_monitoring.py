@@ -25,7 +25,7 @@ def test_monitoring_none_does_not_change_the_configuration_hash() -> None:
     assert plan_object(stack(monitoring="none")).config_hash == plan_object(stack()).config_hash
 
 
-def test_an_existing_prometheus_has_the_guides_address_by_default() -> None:
+def test_an_existing_prometheus_has_the_address_of_llm_ds_guide_by_default() -> None:
     watched = plan_object(stack(monitoring="existing")).monitoring
     assert watched is not None
     assert (watched.install, watched.url.split("/")[2]) == (
@@ -43,7 +43,7 @@ def test_check_advises_that_an_existing_prometheus_must_be_set_up_for_node_check
     assert any(NODE_CHECKS in text for text in texts) is told
 
 
-def test_nodes_write_their_checks_where_node_exporter_reads() -> None:
+def test_nodes_write_check_results_into_the_folder_that_node_exporter_reads() -> None:
     arguments = operator(OPERATOR).values["prometheus-node-exporter"]["extraArgs"]
     assert f"--collector.textfile.directory=/host/root{NODE_CHECKS}" in arguments
     assert f"folder={NODE_CHECKS}\n" in (values_folder() / "cloud-init" / "node-checks.sh.j2").read_text()
@@ -61,7 +61,7 @@ def test_a_gpus_price_in_rules_is_the_shapes_list_price() -> None:
     assert watched.usd_per_gpu_hour == 6.0
 
 
-def test_check_reports_rules_and_panels_whose_metrics_the_release_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_rules_and_panels_for_metrics_that_the_picker_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_object(stack(monitoring="install"))
     assert not any(item.path == "monitoring" for item in plan.advice)
     picker = plan.release.endpoint_picker.dialect

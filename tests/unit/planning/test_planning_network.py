@@ -33,7 +33,7 @@ def test_the_default_network_ranges_are_accepted():
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/16", "172.16.0.0/18"])
-def test_other_valid_network_ranges_are_accepted(cidr):
+def test_valid_vcn_ranges_other_than_the_default_are_accepted(cidr):
     assert refusals(**network(cidr=cidr)) == {}
 
 
@@ -56,7 +56,7 @@ def test_a_vcn_overlapping_the_rdma_ranges_is_refused(range_):
         ("operator", {"subnets": {"operator": ocid("subnet")}}),
     ],
 )
-def test_an_optional_subnet_exists_if_it_is_requested_or_given(choice, changes):
+def test_an_optional_subnet_is_used_if_it_is_requested_or_its_ocid_is_given(choice, changes):
     def part(**changes):
         config = validated(**network(**changes))
         return getattr(network_choices(config, config.created_cluster), choice)
@@ -112,7 +112,7 @@ def test_existing_subnets_take_no_addresses_of_the_created_vcn():
     assert refusals(**network(vcnId=VCN, cidr="10.0.0.0/21", **given)) == {}
 
 
-def test_more_nodes_than_any_vcn_has_addresses_for_are_refused_as_such():
+def test_pods_beyond_the_largest_vcns_addresses_are_answered_with_fewer_nodes():
     text = refusals(created_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/16"))["cluster.network.cidr"]
     assert "fewer nodes" in text
     assert "cni: flannel" in text
@@ -122,7 +122,7 @@ def test_more_nodes_than_any_vcn_has_addresses_for_are_refused_as_such():
     ("cidr", "accepted"),
     [("10.0.0.0/15", "/16 to /30"), ("10.0.0.1/16", "10.0.0.0/16"), ("10.0.0.0/33", "a prefix length up to 32")],
 )
-def test_an_impossible_vcn_range_is_refused(cidr, accepted):
+def test_a_vcn_range_of_invalid_size_or_notation_is_refused(cidr, accepted):
     assert accepted in refusals(**network(cidr=cidr))["cluster.network.cidr"]
 
 
@@ -212,7 +212,7 @@ def test_a_vcn_of_invalid_size_is_checked_for_overlaps_too():
     assert "overlaps" in text
 
 
-def test_a_bastion_for_given_clients_is_accepted():
+def test_a_bastion_service_with_an_allow_list_of_clients_is_accepted():
     assert refusals(**network(bastionService=CLIENTS)) == {}
 
 
@@ -296,7 +296,7 @@ def test_pools_may_grow_by_a_quarter_during_updates():
 
 
 @pytest.mark.parametrize(("max_pods", "expected"), [(31, 2 * 32), (32, 2 * 64), (64, 2 * 96), (110, 2 * 128)])
-def test_each_vnic_of_31_pods_takes_one_more_address(max_pods, expected):
+def test_every_vnic_takes_32_addresses_for_up_to_31_pods(max_pods, expected):
     assert pod_addresses([PoolSize(1, max_pods)]) == expected
 
 
@@ -491,7 +491,7 @@ def test_a_public_endpoint_is_reachable_only_by_its_allow_list_and_the_vcn():
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
 @pytest.mark.parametrize("everything", [{}, ALL_PARTS])
-def test_only_path_discovery_and_public_services_are_open_to_the_internet(cni, everything):
+def test_only_path_discovery_and_public_load_balancers_admit_the_internet(cni, everything):
     open_rules = {
         rule[:4]
         for rule in rows_of(NetworkChoices(cni=cni, **everything))
@@ -502,7 +502,7 @@ def test_only_path_discovery_and_public_services_are_open_to_the_internet(cni, e
     assert open_rules <= path_discovery | (public if everything else set())
 
 
-def test_each_rules_condition_is_a_setting_of_the_network():
+def test_each_condition_of_a_security_rule_is_a_network_setting():
     needs = {row.needs for row in catalogue_network.security_rules()} - {None}
     assert needs == {"worker_internet", "pod_internet"}
     assert needs <= {field.name for field in fields(NetworkChoices) if field.type in {"bool", bool}}
@@ -526,17 +526,17 @@ def test_internet_access_can_be_disabled_for_nodes_and_for_pods(choices, gone):
     assert set(rows_of(NetworkChoices())) - set(rows_of(NetworkChoices(**choices))) == {gone}
 
 
-def test_rules_have_unique_names():
+def test_security_rules_have_unique_keys_in_their_network_security_group():
     rules = security_rules(NetworkChoices(**ALL_PARTS), CIDRS)
     assert len({(rule.group, rule.key) for rule in rules}) == len(rules)
 
 
-def test_a_duplicate_range_in_an_allow_list_makes_one_rule():
+def test_a_duplicate_range_in_an_allow_list_makes_one_security_rule():
     rules = rows_of(NetworkChoices(), {"api-allowed-cidrs": ["203.0.113.0/24", "203.0.113.0/24"]})
     assert rules.count(("api", "ingress", "tcp", "6443", "", "203.0.113.0/24")) == 1
 
 
-def test_each_group_has_fewer_rules_than_oci_allows():
+def test_each_network_security_group_has_at_most_the_rules_that_oci_allows():
     """OCI documentation, Service Limits: 120 rules for each network security group."""
     rules = security_rules(NetworkChoices(**ALL_PARTS), CIDRS)
     assert max(Counter(rule.group for rule in rules).values()) <= 120

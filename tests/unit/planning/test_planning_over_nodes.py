@@ -25,13 +25,13 @@ def problems(topology: object, **changes: object) -> list[tuple[str, str, str]]:
     return [(problem.path, problem.accepted, problem.why) for problem in error.value.problems]
 
 
-def test_ranks_of_a_server_that_spans_nodes_are_shared_evenly_by_its_pods():
+def test_each_pod_of_a_server_that_spans_nodes_runs_equally_many_ranks():
     (role,) = plan("agg-tp2dp8ep-1r").models[0].units[0].roles
     spread = role.parallelism
     assert (spread.nodes, spread.gpus, spread.gpus_per_node, spread.data_parallel_size_local) == (2, 16, 8, 4)
 
 
-def test_pods_of_servers_that_span_nodes_have_virtual_functions_in_any_role():
+def test_aggregated_servers_that_span_nodes_have_virtual_functions_too():
     (role,) = plan("agg-tp1dp16ep-1r").models[0].units[0].roles
     assert role.virtual_functions == 8
 
@@ -107,7 +107,7 @@ def test_acceptance_requires_a_node_for_each_pod_of_a_server():
 
 
 @pytest.mark.parametrize(("version", "keeps"), [("v1.34.2", True), ("v1.31.0", True), ("v1.30.1", False)])
-def test_pods_of_a_server_are_kept_in_a_pool_if_kubernetes_can_select_groups(version: str, keeps: bool):
+def test_pods_of_a_server_are_kept_in_one_pool_from_kubernetes_1_31_on(version: str, keeps: bool):
     given = created_stack(models=[model("agg-tp1dp16ep-1r", model=MIXTURE)], cluster={"kubernetesVersion": version})
     assert planning.plan_object(given).keeps_to_pools is keeps
     assert plan("agg-tp1dp16ep-1r").keeps_to_pools is False

@@ -21,7 +21,7 @@ MINE = "mine-8b"
         ({"environment": {"MY_API_KEY": "x"}}, "environment.MY_API_KEY"),
     ],
 )
-def test_an_invalid_figure_of_an_own_entry_is_refused_with_its_place(tmp_path: Path, changes, path: str):
+def test_an_invalid_value_of_a_projects_model_entry_is_refused_with_its_path(tmp_path: Path, changes, path: str):
     write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, **changes))
     (problem,) = problems(model("agg-tp1-1r", model=MINE))
     assert (problem.file, problem.path) == (f"values/models/{MINE}.yaml", path)

@@ -31,7 +31,7 @@ def long_form(**servers: object) -> dict[str, object]:
     return {"aggregated": {"replicas": 1, "tensorParallelSize": 1, **servers}}
 
 
-def test_data_parallel_ranks_and_their_gpus_are_planned_together():
+def test_a_role_has_gpus_and_sequences_for_all_data_parallel_ranks():
     (role,) = plan(MIXTURE, "agg-tp2dp4ep-2r").units[0].roles
     assert role.parallelism == Parallelism(2, 4, expert_parallel=True)
     assert role.gpus == 16
@@ -43,14 +43,14 @@ def test_a_server_has_a_virtual_function_for_each_gpu_of_its_ranks():
     assert [role.virtual_functions for role in roles] == [8, 8]
 
 
-def test_ranks_have_their_own_attention_weights_and_share_experts():
+def test_data_parallel_ranks_share_experts_and_copy_the_other_weights():
     known = catalogue.model(MIXTURE)
     assert known is not None
     one, two = (memory(known, SHAPE, Parallelism(4, ranks), 0.9).weights_gib for ranks in (1, 2))
     assert two - one == pytest.approx(known.work.dense_weight_gb * 1e9 / 2**30)
 
 
-def test_a_latent_cache_is_held_once_by_each_rank():
+def test_data_parallel_ranks_hold_separate_latent_kv_caches():
     known = catalogue.model("deepseek-v3")
     assert known is not None
     split, ranks = (memory(known, SHAPE, spread, 0.95) for spread in (Parallelism(8), Parallelism(1, 8)))
@@ -65,7 +65,7 @@ def test_expert_parallelism_defaults_to_the_models_recipe():
     assert str(plan("deepseek-v3", given).topology) == "aggregated 1 x tp8"
 
 
-def test_ranks_of_a_dense_model_are_refused_with_tensor_parallelism_instead():
+def test_data_parallel_ranks_of_a_dense_model_are_refused():
     assert problems(DENSE, "agg-tp1dp2-3r") == [
         (
             "models[0].topology",
@@ -81,7 +81,7 @@ def test_ranks_of_a_dense_model_are_refused_with_tensor_parallelism_instead():
 @pytest.mark.parametrize(
     ("size", "ranks", "why"), [(2, 6, "have all of their GPUs"), (3, 8, "a rank can't span nodes")]
 )
-def test_ranks_that_need_several_nodes_must_fill_them(size: int, ranks: int, why: str):
+def test_data_parallel_ranks_over_several_nodes_must_use_all_gpus_of_the_nodes(size: int, ranks: int, why: str):
     found = problems(MIXTURE, long_form(tensorParallelSize=size, dataParallelSize=ranks))
     assert "models[0].topology.aggregated.dataParallelSize" in [path for path, _ in found]
     assert any(why in told for _, told in found)

@@ -73,7 +73,7 @@ def test_the_picker_runs_with_the_stacks_own_config():
     assert yaml.safe_load(text) == {"apiVersion": version, "kind": "EndpointPickerConfig", **PD}
 
 
-def test_a_users_picker_config_is_reported_as_the_router_profile_own():
+def test_the_router_profile_of_a_custom_picker_config_is_own():
     (planned,) = planning.plan_object(document(PD)).models
     assert planned.router_profile == "own"
 
@@ -82,7 +82,7 @@ def test_a_users_picker_config_is_reported_as_the_router_profile_own():
     ("key", "value"),
     [("profile", "token-load"), ("decider", "always"), ("nonCachedTokens", 100), ("peakPrefillTokensPerS", 1000)],
 )
-def test_settings_that_an_own_picker_config_contains_are_refused_beside_it(key: str, value: object):
+def test_router_settings_beside_a_custom_picker_config_are_refused(key: str, value: object):
     assert [problem.path for problem in problems(PD, **{key: value})] == [f"models[0].router.{key}"]
 
 
@@ -133,12 +133,12 @@ def test_a_picker_config_with_a_silent_fault_is_refused_with_its_source(config: 
     assert "https://github.com/" in (problem.why or "")
 
 
-def test_a_precise_prefix_config_is_accepted_if_each_consumer_names_the_producer():
+def test_a_precise_prefix_config_is_accepted_if_its_scorer_names_the_producer():
     named = {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"}
     assert problems(with_plugins(*PRECISE, {"type": "prefix-cache-scorer", "parameters": named})) == []
 
 
-def test_experimental_plugins_are_permitted_in_an_own_config():
+def test_the_picker_permits_experimental_plugins_with_a_custom_config():
     config = with_plugins({"type": "session-affinity-scorer"})
     assert problems(config) == []
     (picker,) = (
@@ -166,13 +166,13 @@ def test_a_profile_handler_that_would_never_prefill_remotely_is_refused(paramete
     assert said in (problem.why or "")
 
 
-def test_a_config_that_always_picks_prefill_servers_needs_no_decider():
+def test_a_picker_config_that_always_prefills_remotely_needs_no_decider():
     config = copy.deepcopy(PD)
     config["plugins"][-1]["parameters"] = {"stageOrder": "prefill-first"}
     assert problems(config) == []
 
 
-def test_a_session_filter_named_by_its_prefill_profile_is_accepted():
+def test_a_session_filter_that_names_the_prefill_profile_is_accepted():
     assert problems(with_session_filter({"profileName": "prefill"})) == []
 
 
@@ -191,13 +191,15 @@ def test_a_session_filter_named_by_its_prefill_profile_is_accepted():
         ),
     ],
 )
-def test_session_headers_are_those_that_a_picker_config_reads(parameters: dict[str, Any], headers: tuple[str, ...]):
+def test_planned_session_headers_are_those_that_a_picker_config_reads(
+    parameters: dict[str, Any], headers: tuple[str, ...]
+):
     (planned,) = planning.plan_object(document(with_session_filter(parameters))).models
     assert planned.session_headers == headers
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.6.0", "llm-d-0.7.0"])
-def test_a_scorer_of_session_tokens_that_no_client_gets_is_refused(release: str):
+def test_a_session_scorer_is_refused_in_releases_that_send_clients_no_token(release: str):
     plugins = [{"type": "single-profile-handler"}, {"type": "session-affinity-scorer"}]
     config = {
         "plugins": plugins,

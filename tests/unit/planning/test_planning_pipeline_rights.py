@@ -74,7 +74,7 @@ def stack_with(pool: Mapping[str, Any] | None = None, **changes: Any) -> dict[st
     return cluster_layer(created_pool(**(pool or {})), **changes)
 
 
-def test_every_iam_permission_of_pipelines_has_a_stack_in_the_test():
+def test_every_stack_feature_that_needs_iam_permissions_is_in_this_test():
     assert set(FEATURES) == set(DEPLOYS) == set(get_args(StackFeature))
 
 
@@ -93,7 +93,7 @@ def test_read_only_identities_may_read_what_a_stack_uses(feature: StackFeature, 
     assert more == set(LOOKS.get(feature, ()))
 
 
-def test_a_secret_link_needs_no_permission_to_read_objects():
+def test_an_image_imported_by_a_secret_link_needs_no_permission_on_objects():
     linked = {"import": {key: value for key, value in IMPORTED["import"].items() if key != "uri"}}
     assert not [text for text in granted("deploy", stack_with(pool={"image": linked})) if "objects" in text]
 
@@ -105,6 +105,6 @@ def test_tag_namespaces_may_be_in_another_compartment():
     )
 
 
-def test_an_existing_clusters_compartment_is_left_as_a_placeholder():
+def test_iam_statements_have_a_placeholder_for_an_existing_clusters_compartment():
     texts = granted("drift", stack())
     assert "read cluster-family in compartment id COMPARTMENT_OF_THE_CLUSTER" in texts

@@ -66,7 +66,7 @@ def test_sizes_that_are_powers_of_two_fill_nodes_without_waste(servers: list[Pla
 
 
 @given(POWERS_OF_TWO)
-def test_placing_in_two_steps_keeps_earlier_placements(servers: list[PlacedServer]):
+def test_placing_further_servers_moves_no_server_that_is_already_placed(servers: list[PlacedServer]):
     nodes = [PlacedNode("pool", i, 8, (), 8) for i in range(3)]
     first, _ = place(servers[: len(servers) // 2], nodes)
     second, _ = place(servers[len(servers) // 2 :], first)
@@ -82,7 +82,7 @@ def test_servers_with_virtual_functions_are_placed_first():
     assert left == []
 
 
-def test_the_guides_stack_fills_its_two_nodes():
+def test_the_topology_of_the_guide_fills_two_nodes():
     result = plan(model("8p-tp1-2d-tp4"), nodes=2)
     assert [node.free_gpus for node in result.nodes] == [0, 0]
     assert [node.free_virtual_functions for node in result.nodes] == [0, 0]
@@ -111,7 +111,7 @@ COUNTS = st.integers(1, 1024)
 
 
 @given(COUNTS, st.integers(0, 2000))
-def test_a_rollout_always_progresses_and_never_exceeds_the_free_gpus(replicas: int, room: int):
+def test_a_rollout_either_surges_within_the_free_room_or_replaces_one_pod(replicas: int, room: int):
     how = placement.rollout(replicas, room)
     assert 0 <= how.max_surge <= min(replicas, room)
     assert 0 <= how.max_unavailable <= 1
@@ -130,7 +130,7 @@ def test_an_updates_timeout_is_one_server_start_for_each_wave(replicas: int, roo
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=9), st.sampled_from([1, 2, 4, 8]))
-def test_guaranteed_room_exists_however_free_gpus_are_distributed(free: list[int], size: int):
+def test_no_fewer_servers_fit_than_guaranteed_however_free_gpus_are_distributed(free: list[int], size: int):
     there = sum(gpus // size for gpus in free)
     mixed_nodes = sum(bool(gpus % size) for gpus in free)
     assert placement.sure_room(sum(free), size, mixed_nodes) <= there
@@ -141,14 +141,14 @@ def test_any_free_gpu_has_room_for_a_server_with_one_gpu():
     assert [placement.sure_room(spare, 1, 9) for spare in (0, 1, 5)] == [0, 1, 5]
 
 
-def test_whole_free_nodes_count_as_room_if_no_other_sizes_exist():
+def test_nodes_with_servers_of_another_size_lower_the_guaranteed_room():
     assert placement.sure_room(16, 8, 0) == 2
     assert placement.sure_room(15, 8, 0) == 1
     assert placement.sure_room(15, 8, 2) == 1
     assert placement.sure_room(14, 8, 2) == 0
 
 
-def test_full_nodes_roll_one_pod_at_a_time_and_spacious_ones_all_at_once():
+def test_rollouts_replace_one_pod_on_full_nodes_and_surge_all_with_enough_gpus():
     for role in plan(model("8p-tp1-2d-tp4"), nodes=2).models[0].units[0].roles:
         assert (role.rollout.max_surge, role.rollout.max_unavailable) == (0, 1)
     for role in plan(model("8p-tp1-4d-tp2"), nodes=9).models[0].units[0].roles:
@@ -161,7 +161,7 @@ TOPOLOGIES = st.sampled_from(
 
 
 @given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 12), st.randoms())
-def test_all_surge_pods_find_room_at_once_wherever_other_pods_are(
+def test_surge_pods_of_all_roles_find_room_wherever_running_pods_are(
     drawn: list[tuple[str, int]], nodes: int, chance: random.Random
 ):
     models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
@@ -187,14 +187,14 @@ def test_all_surge_pods_find_room_at_once_wherever_other_pods_are(
         ("agg-tp1-8r", 4, {"router": {"mode": "none"}}, "rolling"),
     ],
 )
-def test_the_update_strategy_of_another_version_follows_from_free_gpus(
+def test_the_update_strategy_for_a_new_server_version_follows_from_free_gpus(
     topology: str, nodes: int, changes: dict[str, Any], way: str
 ):
     (planned,) = plan(model(topology, **changes), nodes=nodes).models
     assert planned.update_way == way
 
 
-def test_the_effect_of_another_version_on_serving_is_given_in_minutes():
+def test_the_outage_by_an_update_to_a_new_server_version_is_given_in_minutes():
     (full,) = plan(model("8p-tp1-2d-tp4"), nodes=2).models
     minutes = full.units[0].roles[0].startup_budget_s // 60
     assert f"outage of a start-up, at most {minutes} minutes" in full.update_note
@@ -203,7 +203,7 @@ def test_the_effect_of_another_version_on_serving_is_given_in_minutes():
 
 
 @given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 16), st.randoms())
-def test_servers_placed_beside_others_fit_twice_wherever_the_first_are(
+def test_a_second_version_fits_beside_the_first_wherever_its_servers_are(
     drawn: list[tuple[str, int]], nodes: int, chance: random.Random
 ):
     models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
@@ -245,14 +245,14 @@ def test_the_suggested_size_of_the_system_pool_suffices():
     ("pool", "key"),
     [({"ocpus": 4, "memoryGib": 16}, "ocpus"), ({"ocpus": 16, "memoryGib": 20}, "memoryGib")],
 )
-def test_a_node_too_small_for_any_router_must_be_larger(pool: dict[str, Any], key: str):
+def test_a_system_node_too_small_for_a_router_is_refused_with_the_size_needed(pool: dict[str, Any], key: str):
     allowance, door = operators.system_nodes().allowance, FRONT_DOOR_REQUESTS
     cpus, memory_gib = 8 + allowance.cpus + door.cpus, 16 + allowance.memory_gib + door.memory_gib
     text = of_pools(pool)[f"systemPool.{key}"]
     assert f"{cpus / 2:g} OCPUs and {memory_gib} GiB" in text
 
 
-def test_further_cpu_pools_count_for_routers_unless_they_are_tainted():
+def test_routers_may_run_in_further_cpu_pools_that_have_no_taints():
     small, large = {"ocpus": 4, "memoryGib": 16}, {"name": "routers", "size": 3}
     assert of_pools(small, cpuPools=[large]) == {}
     assert "systemPool.ocpus" in of_pools(small, cpuPools=[{**large, "taints": [{"key": "team"}]}])

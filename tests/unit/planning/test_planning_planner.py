@@ -36,7 +36,7 @@ def test_code_after_planning_reads_only_the_plan_and_no_stack_file():
     assert readers == ["key_values.py", "preflight.py", "probes.py"]
 
 
-def test_the_published_stacks_have_the_published_topology():
+def test_the_projects_stacks_have_the_published_topology_gpus_and_price():
     rehearsal = planning.plan_stack_file(PROJECT, "rehearsal")
     assert (rehearsal.gpus, rehearsal.used_gpus, rehearsal.price_usd_per_hour) == (72, 16, 432)
     guide = planning.plan_stack_file(PROJECT, "guide")
@@ -48,7 +48,7 @@ def test_the_published_stacks_have_the_published_topology():
     assert (baseline.models[0].router.mode, baseline.models[0].gpus) == ("none", guide.models[0].gpus)
 
 
-def test_copies_are_units_with_unique_names():
+def test_each_copy_of_a_model_is_a_unit_with_its_own_name():
     result = planning.plan_object(stack(model("8p-tp1-4d-tp2", copies=2, name="big")))
     assert [unit.name for unit in result.models[0].units] == ["big-0", "big-1"]
     assert planning.plan_object(stack(model(name="big"))).models[0].units[0].name == "big"
@@ -75,7 +75,7 @@ def test_a_plan_for_an_existing_cluster_creates_only_models():
     assert plan.gpu_stack.kind == "present"
 
 
-def test_structural_and_semantic_problems_are_reported_together():
+def test_invalid_values_and_planning_problems_are_reported_together():
     value = stack(model("8p"), model("8p-tp3-1d-tp4", name="b"), release="llm-d-9", smoke={"requests": 0})
     assert [problem.path for problem in problems(value)] == [
         "models[0].topology",
@@ -85,7 +85,7 @@ def test_structural_and_semantic_problems_are_reported_together():
     ]
 
 
-def test_problems_of_a_created_cluster_are_reported_beside_structural_ones():
+def test_problems_of_a_created_cluster_are_reported_beside_invalid_values():
     value = created(
         created_pool(kubernetesVersion="v1.36.1"),
         stack_changes={"smoke": {"requests": 0}, "systemPool": {"shape": "VM.GPU.A10.1"}},
@@ -113,7 +113,7 @@ def test_checks_that_depend_on_an_invalid_cluster_are_skipped():
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_structural_errors_cause_no_consequential_problems(changes: dict[str, Any], path: str):
+def test_an_invalid_value_causes_no_problems_at_other_keys(changes: dict[str, Any], path: str):
     result = problems({**stack(nodes=1), **changes})
     assert result[0].path == path
     assert {problem.path.split(".")[0] for problem in result} == {path.split(".", maxsplit=1)[0]}
@@ -133,7 +133,7 @@ def test_problems_of_a_stack_file_have_line_numbers(tmp_path: Path):
     }
 
 
-def test_planning_is_fast():
+def test_the_rehearsal_stack_is_planned_in_under_20_ms():
     loaded = config.load(PROJECT, "rehearsal")
     planning.plan(loaded)
     assert min(timeit.repeat(lambda: planning.plan(loaded), number=1, repeat=20)) < 0.02
@@ -210,7 +210,7 @@ def exists(path: str, value: Any) -> bool:
 
 
 @given(STACKS)
-def test_any_valid_config_gives_a_consistent_plan_or_problems_with_paths(value: dict[str, Any]):
+def test_any_valid_stack_file_gives_a_consistent_plan_or_problems_with_paths(value: dict[str, Any]):
     result = outcome(value)
     if not isinstance(result, planning.Plan):
         assert result
@@ -228,7 +228,9 @@ def test_any_valid_config_gives_a_consistent_plan_or_problems_with_paths(value: 
 
 
 @given(STACKS, st.data())
-def test_a_config_with_any_part_removed_or_changed_gives_a_plan_or_problems(value: dict[str, Any], data: st.DataObject):
+def test_a_stack_file_with_any_key_removed_or_changed_gives_plan_or_problems(
+    value: dict[str, Any], data: st.DataObject
+):
     broken = copy.deepcopy(value)
     target: Any = broken
     while isinstance(target, dict | list) and target:
