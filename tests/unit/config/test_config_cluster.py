@@ -16,7 +16,7 @@ def only(*, cluster: Any = None, pool: Any = None, **changes: Any) -> Problem:
     return problem
 
 
-def test_the_default_cluster_settings_are_the_safe_ones():
+def test_a_created_cluster_is_protected_private_and_without_ssh_key_by_default():
     cluster = config.validate(cluster_layer()).cluster
     assert isinstance(cluster, CreateCluster)
     assert cluster.protect
@@ -75,7 +75,7 @@ def test_invalid_cluster_settings_are_reported_in_terms_of_oci_and_kubernetes(
     assert accepted in problem.accepted
 
 
-def test_a_checksum_names_its_algorithm():
+def test_an_image_checksum_without_its_algorithm_is_refused():
     image = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "0" * 32}}
     assert "md5: or sha256:" in only(pool={"image": image}).accepted
 

@@ -48,7 +48,7 @@ def test_a_stack_file_is_merged_with_its_base_file_key_by_key_at_all_depths(proj
     }
 
 
-def test_null_in_a_stack_file_removes_a_key_of_its_base_file(project: Path):
+def test_null_in_a_stack_file_removes_the_key_that_its_base_file_sets(project: Path):
     write(project, {"base": "shared.yaml", "rdma": None}, shared={**SHARED, "rdma": "none"})
     assert "rdma" not in config.read(project, "mine")
     assert config.load(project, "mine").rdma == "sriov-vf"
@@ -121,7 +121,7 @@ def test_a_base_file_that_is_no_yaml_is_refused_by_name(project: Path):
         planning.plan_stack_file(project, "mine")
 
 
-def test_problems_name_the_file_of_the_value_be_it_stack_file_or_base_file(project: Path):
+def test_each_problem_names_the_stack_file_or_base_file_that_has_the_value(project: Path):
     own = {"base": "shared.yaml", "models": {"code": {"copies": 0}}, "namespace": "A b"}
     broken = copy.deepcopy(SHARED)
     broken["gpuPools"][0]["size"] = 0
@@ -195,7 +195,7 @@ def test_an_empty_base_file_changes_nothing(project: Path, own: dict[str, Any]):
 
 @LAWS
 @given(own=OBJECTS, base=OBJECTS)
-def test_values_of_a_stack_file_win_over_its_base_file_which_gives_the_rest(
+def test_merged_values_are_the_stack_files_and_else_the_base_files(
     project: Path, own: dict[str, Any], base: dict[str, Any]
 ):
     value = merged(project, own, base).value
@@ -206,9 +206,7 @@ def test_values_of_a_stack_file_win_over_its_base_file_which_gives_the_rest(
 
 @LAWS
 @given(own=OBJECTS, base=OBJECTS)
-def test_a_base_file_equal_to_the_merged_config_gives_the_same_config(
-    project: Path, own: dict[str, Any], base: dict[str, Any]
-):
+def test_merging_a_merged_stack_file_again_changes_nothing(project: Path, own: dict[str, Any], base: dict[str, Any]):
     value = merged(project, own, base).value
     assert merged(project, own, value).value == value
     assert merged(project, {}, value).value == value

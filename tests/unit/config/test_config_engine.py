@@ -34,7 +34,7 @@ def test_an_engine_settings_argument_is_recognized_in_all_notations():
     }
 
 
-def test_an_engine_setting_is_a_flag_of_its_type_by_default():
+def test_the_vllm_flag_of_an_engine_setting_has_the_settings_type_by_default():
     flags = EngineSettings(settings=(SWITCH, SHARE), reserved=()).flags()
     assert flags == {"enable-speed": Flag(kind="boolean"), "spare-share": Flag(kind="number", aliases=("-ss",))}
 
@@ -45,5 +45,5 @@ def test_each_row_of_engine_settings_is_a_stack_file_field_with_its_default():
     assert Engine.model_validate(defaults).settings() == Engine().settings() == defaults
 
 
-def test_engine_settings_name_releases_of_the_catalogue():
+def test_releases_that_introduced_an_engine_setting_are_in_the_catalogue():
     assert {row.since for row in engine_settings().settings} - {None} <= set(release_names())

@@ -46,7 +46,7 @@ def refused(**door: Any) -> dict[str, str]:
         ({"limits": {"clients": {"a b": 2}}}, "limits.clients.a b", "letters, digits"),
     ],
 )
-def test_a_limit_of_another_type_is_refused_with_its_path(door: dict[str, Any], path: str, words: str):
+def test_a_front_door_setting_of_invalid_value_is_refused_with_its_path(door: dict[str, Any], path: str, words: str):
     result = refused(**door)
     assert list(result) == [f"frontDoor.{path}"]
     assert words in result[f"frontDoor.{path}"]

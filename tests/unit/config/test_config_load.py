@@ -48,14 +48,14 @@ def refused(project: Path, text: str) -> list[Problem]:
     return list(caught.value.problems)
 
 
-def test_other_pulumi_settings_and_secrets_are_ignored(project: Path):
+def test_pulumi_settings_and_secrets_beside_the_stack_object_are_ignored(project: Path):
     write(project, STACK)
     loaded = config.load(project, "mine")
     assert loaded.models[0].model == "gpt-oss-120b"
     assert loaded.namespace == "llm-d"
 
 
-def test_every_stack_of_the_project_loads():
+def test_every_stack_file_of_the_project_can_be_loaded():
     assert set(config.stacks(PROJECT)) >= {"guide", "guide-baseline", "rehearsal"}
     for stack in config.stacks(PROJECT):
         config.load(PROJECT, stack)
@@ -120,20 +120,20 @@ def test_an_invalid_stack_name_is_refused(project: Path, name: str):
 
 
 @pytest.mark.parametrize("text", ["", "5", "[]", "config:", "config: {}", "config: {llmd-oke:other: 1}"])
-def test_a_file_without_the_kits_object_says_what_is_missing(project: Path, text: str):
+def test_a_stack_file_without_llmd_oke_stack_is_refused_with_the_missing_key(project: Path, text: str):
     (problem,) = refused(project, text)
     assert problem.path == "config"
     assert "llmd-oke:stack" in problem.accepted
 
 
 @pytest.mark.parametrize("text", ["5", "text", "[]", "null"])
-def test_a_stack_value_that_is_no_object_is_refused_with_the_keys(project: Path, text: str):
+def test_a_value_of_llmd_oke_stack_that_is_no_object_is_refused_with_its_keys(project: Path, text: str):
     (problem,) = refused(project, f"config:\n  llmd-oke:stack: {text}\n")
     assert (problem.path, problem.line) == ("llmd-oke:stack", 2)
     assert "gpuPools" in problem.accepted
 
 
-def test_all_problems_are_reported_at_once_with_their_lines(project: Path):
+def test_all_problems_of_a_stack_file_are_reported_at_once_with_their_lines(project: Path):
     text = STACK.replace("size: 2", "size: 0").replace("release:", "relese:").replace("5000", "many")
     problems = refused(project, text)
     assert [(problem.path, problem.line) for problem in problems] == [
@@ -184,5 +184,5 @@ def test_problems_found_by_planning_get_the_line_of_their_key_in_the_stack_file(
     }
 
 
-def test_loading_a_stack_file_is_fast():
+def test_a_stack_file_is_loaded_in_under_100_ms():
     assert min(timeit.repeat(lambda: config.load(PROJECT, "rehearsal"), number=1, repeat=10)) < 0.1

@@ -104,7 +104,7 @@ BASE = {"base": "shared.yaml"}
         ({"smoke": {"requests": 8}}, False),
     ],
 )
-def test_a_stack_file_with_a_base_file_is_valid_with_only_the_differing_keys(
+def test_the_schema_requires_no_key_of_a_stack_file_that_has_a_base_file(
     schema: Any, written: Any, good: bool, validator: Any
 ):
     assert validator(schema).is_valid(stack_files.document(written)) is good
@@ -127,7 +127,7 @@ def test_every_key_of_the_schema_has_a_description(schema: dict[str, Any]):
             assert "description" in text or "$ref" in text, f"{name}.{key}"
 
 
-def test_the_schema_suggests_names_of_the_projects_entries_and_the_kits(tmp_path: Path):
+def test_the_schema_suggests_models_of_the_projects_and_of_the_kits_catalogue(tmp_path: Path):
     write_entry(tmp_path, "models/mine", model_entry("mine"))
     printed = CliRunner().invoke(app, ["schema", "--project", str(tmp_path)])
     definitions = json.loads(printed.stdout)["$defs"]

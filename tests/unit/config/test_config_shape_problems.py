@@ -131,7 +131,7 @@ def test_an_unknown_key_without_a_similar_one_is_answered_with_all_keys():
         ({"mode": "create", "identifier": "here"}, "the key belongs to mode existing; here mode is create"),
     ],
 )
-def test_a_key_of_another_cluster_mode_is_distinguished_from_an_unknown_one(cluster: dict[str, str], why: str):
+def test_a_key_of_another_cluster_mode_is_reported_with_the_mode_it_belongs_to(cluster: dict[str, str], why: str):
     result = problems({**GOOD, "cluster": cluster})
     assert why in [item.why for item in result]
 
@@ -151,7 +151,7 @@ def test_a_cluster_without_a_mode_is_answered_with_all_modes():
         ([], "it is a list"),
     ],
 )
-def test_an_invalid_value_is_reported_with_the_reason(value: Any, why: str):
+def test_an_invalid_number_is_reported_with_what_is_wrong_with_it(value: Any, why: str):
     assert problem("gpuPools", 0, "size", value=value).why == why
 
 
@@ -171,19 +171,19 @@ def test_a_problem_is_one_line_however_large_its_value_is():
     assert len(str(result)) < 700
 
 
-def test_code_may_use_the_python_names_of_keys():
+def test_config_classes_accept_python_names_and_stack_file_names_of_keys():
     assert config.WorkloadConfig(input_tokens=1, output_tokens=2) == config.WorkloadConfig(
         inputTokens=1, outputTokens=2
     )
 
 
-def test_a_config_object_is_immutable():
+def test_a_loaded_config_object_is_immutable():
     loaded = config.validate(GOOD)
     with pytest.raises(ValueError, match="frozen"):
         loaded.release = "other"
 
 
-def test_unset_keys_have_the_published_defaults():
+def test_omitted_keys_of_a_model_have_the_documented_defaults():
     model = config.validate(GOOD).models[0]
     assert (model.copies, model.router.mode, model.engine.gpu_memory_utilization) == (1, "standalone", 0.95)
     assert model.object_name == "gpt-oss-120b"
@@ -212,7 +212,9 @@ PLACES = st.sampled_from(
 
 
 @given(PLACES, JSON)
-def test_any_value_at_any_key_gives_a_config_or_problems(place: tuple[str | int, ...], value: Any):
+def test_any_value_at_any_stack_file_key_is_accepted_or_reported_without_internals(
+    place: tuple[str | int, ...], value: Any
+):
     try:
         config.validate(changed(*place, value=value))
     except InvalidStack as refused:
@@ -225,7 +227,7 @@ def test_any_value_at_any_key_gives_a_config_or_problems(place: tuple[str | int,
 
 
 @given(JSON)
-def test_any_object_gives_a_config_or_problems(value: Any):
+def test_any_json_value_instead_of_a_stack_object_is_refused(value: Any):
     with pytest.raises(InvalidStack):
         config.validate(value)
 
@@ -241,11 +243,11 @@ NAMES = ["BM.GPU.MI300X.8", "BM.GPU.H100.8", "llama-3.3-70b-instruct-fp8-dynamic
     ("written", "first"),
     [("bm.gpu.mi300x.8", NAMES[0]), ("llama-3.3-70b", NAMES[2]), ("BM.GPU.H10O.8", NAMES[1])],
 )
-def test_similar_names_are_suggested_once_with_the_most_similar_first(written: str, first: str):
+def test_an_unknown_name_is_answered_with_the_most_similar_name_first(written: str, first: str):
     result = did_you_mean(written, NAMES)
     assert result.startswith(f"{first}? or another of ")
     assert result.count(first) == 1
 
 
-def test_without_a_similar_name_all_names_are_listed():
+def test_an_unknown_name_without_a_similar_one_is_answered_with_all_names():
     assert did_you_mean("x", NAMES) == f"one of {', '.join(NAMES)}"

@@ -40,7 +40,7 @@ def test_reports_and_tuner_write_topologies_in_the_same_short_form():
     assert aggregated_short_form(Parallelism(2), 12) == str(Topology.model_validate("agg-tp2-12r")) == "agg-tp2-12r"
 
 
-def test_published_topology_names_have_the_published_meaning():
+def test_short_forms_of_topologies_give_servers_and_tensor_parallel_size_by_role():
     assert parse_short_form("8p-tp1-4d-tp2") == {
         "prefill": {"replicas": 8, "tensorParallelSize": 1},
         "decode": {"replicas": 4, "tensorParallelSize": 2},
@@ -51,18 +51,18 @@ def test_published_topology_names_have_the_published_meaning():
 @pytest.mark.parametrize(
     "text", ["8p-tp1-4d-tp2x", "x8p-tp1-4d-tp2", "8p-tp1-4d-tp02", "99999p-tp1-1d-tp1", "agg-tp-1r"]
 )
-def test_other_texts_are_no_topology(text: str):
+def test_malformed_short_forms_of_a_topology_are_refused(text: str):
     with pytest.raises(ValueError, match="no topology"):
         parse_short_form(text)
 
 
-def test_a_topology_without_short_form_lists_its_roles():
+def test_a_topology_without_a_short_form_is_written_as_a_list_of_its_roles():
     one = Servers(replicas=1, tensor_parallel_size=1)
     assert str(Topology(prefill=one)) == "prefill 1 x tp1"
     assert list(Topology(decode=one, aggregated=one).servers()) == ["decode", "aggregated"]
 
 
-def test_short_forms_contain_ranks_and_expert_parallelism():
+def test_short_forms_of_topologies_give_data_and_expert_parallelism():
     topology = Topology.model_validate("2p-tp1dp8ep-1d-tp2dp4")
     prefill, decode = topology.servers().values()
     assert (prefill.data_parallel_size, prefill.expert_parallel, prefill.gpus) == (8, True, 8)

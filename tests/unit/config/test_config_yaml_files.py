@@ -34,7 +34,7 @@ def test_numbers_are_parsed_as_in_yaml_1_2_including_old_octals(text: str, value
 
 
 @pytest.mark.parametrize("text", ["yes", "on", "n", "12:30:45", "1e400", "0o8", "1.2.3", "=", "'1e6'", '"true"'])
-def test_values_that_only_yaml_1_1_converts_are_texts(text: str) -> None:
+def test_values_that_are_not_text_only_in_yaml_1_1_are_parsed_as_text(text: str) -> None:
     assert read(f"a: {text}") == text.strip("'\"")
 
 
@@ -50,5 +50,5 @@ def test_infinity_is_parsed_as_a_number() -> None:
 
 
 @given(st.text("0123456789.eExob_+-:~yn", max_size=8) | st.integers() | st.floats(allow_nan=False) | st.booleans())
-def test_written_yaml_is_read_back_equal(value: object) -> None:
+def test_a_value_written_as_yaml_is_read_back_equal(value: object) -> None:
     assert read(text_of({"a": value})) == value
