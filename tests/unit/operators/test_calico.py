@@ -26,14 +26,14 @@ def test_calicos_cni_plug_in_is_not_installed_on_nodes():
     assert [volume["name"] for volume in node_pod()["volumes"]] == ["lib-modules"]
 
 
-def test_calico_handles_okes_interfaces_and_leaves_addresses_to_okes_plug_in():
+def test_calico_handles_okes_interfaces_and_leaves_pod_addresses_to_okes_cni():
     environment = {item["name"]: item["value"] for item in node_pod()["containers"][0]["env"]}
     assert environment["FELIX_INTERFACEPREFIX"] == "oci"
     assert environment["NO_DEFAULT_POOLS"] == "true"
     assert "FELIX_TYPHAK8SSERVICENAME" not in environment
 
 
-def test_typha_is_removed_because_nodes_do_not_use_it():
+def test_typha_is_left_out_of_the_calico_manifest():
     assert not [name for name in declared() if name.endswith("/calico-typha")]
 
 

@@ -53,24 +53,24 @@ async def test_a_crd_is_waited_for_until_it_is_established():
     assert cluster.asked == 4
 
 
-async def test_a_crd_that_does_not_appear_in_time_is_named():
+async def test_the_error_for_a_crd_that_does_not_appear_in_time_names_the_crd():
     with pytest.raises(KitError, match=r"no definition of ippools.nv-ipam.nvidia.com after 0 s"):
         await wait(Cluster(404), 0)
 
 
-async def test_waiting_for_a_crd_says_what_would_help():
+async def test_the_error_for_a_missing_crd_of_keda_names_the_page_on_scaling():
     with pytest.raises(KitError) as refused:
         await crds._wait(["scaledobjects.keda.sh"], 0, cast("Any", Cluster(404)), scaling().remedy)
     assert refused.value.remedy == scaling().remedy
     assert "scale.md" in scaling().remedy
 
 
-async def test_a_refused_connection_does_not_end_the_wait_for_crds():
+async def test_a_user_who_may_not_read_crds_gets_an_error_instead_of_a_wait():
     with pytest.raises(KitError, match="doesn't show its definitions"):
         await wait(Cluster(403))
 
 
-async def test_a_cluster_that_never_answers_is_reported_with_its_last_error():
+async def test_the_error_for_a_cluster_that_never_answers_about_crds_has_the_last_error():
     with pytest.raises(KitError, match=r"can't be asked for ippools.* after 0 s: connection refused") as late:
         await wait(Cluster(httpx2.ConnectError("connection refused")), 0)
     assert late.value.remedy == crds.WAY
@@ -87,14 +87,14 @@ async def test_an_untrusted_certificate_ends_the_wait_for_crds():
     "error",
     [ConfigError("Exec llmd-oke returned 1: error There is no profile X"), FileNotFoundError(2, "No such file", "it")],
 )
-async def test_missing_credentials_are_reported_at_once(error: Exception):
+async def test_missing_credentials_end_the_wait_for_crds_at_once(error: Exception):
     with pytest.raises(KitError, match="can't be signed in to") as refused:
         await wait(Cluster(error))
     assert str(error) in refused.value.message
     assert "PATH" in (refused.value.remedy or "")
 
 
-async def test_a_secret_kubeconfig_does_not_make_dependents_secret():
+async def test_values_that_wait_for_crds_are_not_secret_because_the_kubeconfig_is():
     pulumi.runtime.set_mocks(NoResources())
     served = crds.when_established(["g"], 1, pulumi.Output.secret("kubeconfig"))
     assert await served.is_secret() is False

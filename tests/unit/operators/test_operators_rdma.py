@@ -23,7 +23,7 @@ def test_a_node_has_a_virtual_function_for_each_gpu(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_policy_network_and_pods_use_the_same_resource_name(shape):
+def test_sriov_policy_network_attachment_and_pods_use_one_resource_name(shape):
     policy, network = rdma_network.policy(shape), rdma_network.network(shape)
     assert f"nvidia.com/{policy['spec']['resourceName']}" == shape.rdma.resource
     assert network["spec"]["resourceName"] == policy["spec"]["resourceName"]
@@ -31,7 +31,7 @@ def test_policy_network_and_pods_use_the_same_resource_name(shape):
     assert network["spec"]["networkNamespace"] == shape.rdma.network_attachment.namespace
 
 
-def test_mi300x_ports_are_those_of_the_shape():
+def test_the_sriov_policy_of_mi300x_selects_the_pci_addresses_of_its_shape():
     spec = rdma_network.policy(MI300X)["spec"]
     buses = [address.split(":")[1] for address in spec["nicSelector"]["rootDevices"]]
     assert buses == ["0c", "2a", "41", "58", "86", "a5", "bd", "d5"]
@@ -51,7 +51,7 @@ def test_the_rdma_network_takes_addresses_from_its_pool_and_moves_the_rdma_devic
     assert plugins[0]["mtu"] == rdma_network.policy(MI300X)["spec"]["mtu"]
 
 
-def test_each_nodes_address_block_suffices_and_is_inside_the_pool():
+def test_the_rdma_address_pool_suffices_for_500_nodes_with_all_virtual_functions():
     pool = rdma_network.ip_pool()["spec"]
     subnet = ipaddress.ip_network(pool["subnet"])
     assert ipaddress.ip_address(pool["gateway"]) in subnet
@@ -59,20 +59,20 @@ def test_each_nodes_address_block_suffices_and_is_inside_the_pool():
     assert subnet.num_addresses // pool["perNodeBlockSize"] >= 500
 
 
-def test_ucx_and_rccl_use_the_same_gid_and_traffic_class():
+def test_ucx_and_rccl_use_the_same_gid_index_and_traffic_class():
     rdma = MI300X.rdma
     assert rdma.environment["UCX_IB_GID_INDEX"] == rdma.rccl["NCCL_IB_GID_INDEX"]
     assert rdma.environment["UCX_IB_TRAFFIC_CLASS"] == rdma.rccl["NCCL_IB_TC"]
 
 
-def test_clusters_of_oci_hpc_oke_have_their_own_resource_names():
+def test_clusters_of_oci_hpc_oke_have_their_own_virtual_function_resource_name():
     theirs = operators.with_function_names(MI300X, "oci-hpc-oke").rdma
     assert (theirs.resource, theirs.network_attachment.name) == ("nvidia.com/rdma-vf", "rdma-vf")
     assert theirs.environment == MI300X.rdma.environment
     assert operators.with_function_names(MI300X, None) is MI300X
 
 
-def test_unknown_naming_schemes_are_refused():
+def test_an_unknown_naming_scheme_of_virtual_functions_is_refused():
     with pytest.raises(KitError, match="oci-hpc-oke"):
         operators.with_function_names(MI300X, "somebody")
 
@@ -89,7 +89,7 @@ def test_a_shape_with_unknown_ports_is_refused():
         rdma_network.policy(other)
 
 
-def test_the_crds_that_are_waited_for_are_those_of_the_objects():
+def test_the_rdma_network_waits_for_the_crds_of_all_its_objects():
     objects = [
         rdma_network.policy(MI300X),
         rdma_network.network(MI300X),

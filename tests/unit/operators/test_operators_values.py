@@ -65,13 +65,13 @@ def has(tree: Any, path: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator", "leader-worker-set"])
-def test_every_value_exists_in_the_charts_own_values(name):
+def test_every_helm_value_that_the_kit_sets_exists_in_its_chart(name):
     known = published_values(name)
     given = chart_values(operators.operator(name), WANTED)
     assert [path for path in paths(given) if not has(known, path) and path not in FREE_FORM[name]] == []
 
 
-def test_the_check_of_chart_values_detects_a_misspelt_one():
+def test_the_check_of_helm_values_detects_a_misspelt_one():
     assert not has(published_values("amd-gpu-operator"), "controllerManager.manager.tolerration")
 
 
@@ -81,13 +81,13 @@ def test_gpu_operator_workers_keep_the_charts_tolerations():
     assert given["worker"]["tolerations"] == [*defaults, *WANTED]
 
 
-def test_added_tolerations_do_not_change_the_shared_values():
+def test_tolerations_added_to_helm_values_do_not_change_the_catalogues_values():
     facts = operators.operator("node-feature-discovery")
     chart_values(facts, WANTED)
     assert chart_values(facts, [])["worker"] == facts.values["worker"]
 
 
-def test_the_gpu_operators_driver_and_discovery_are_disabled():
+def test_the_amd_gpu_operators_driver_and_node_discovery_are_disabled():
     given = operators.operator("amd-gpu-operator").values
     assert given["kmm"] == {"enabled": False, "watch": False}
     assert given["node-feature-discovery"] == {"enabled": False}
@@ -114,7 +114,7 @@ def test_an_oci_chart_is_pulled_by_its_locked_digest(monkeypatch: pytest.MonkeyP
     assert chart.pinned == f"oci://quay.io/jetstack/charts/cert-manager@{digest}"
 
 
-def test_rehearsals_have_every_chart_whatever_its_digest():
+def test_a_rehearsal_renders_its_bundled_chart_whatever_the_locked_digest():
     with charts.chart(
         f"oci://registry.k8s.io/nfd/charts/node-feature-discovery@sha256:{'1' * 64}", "", "0.18.3"
     ) as folder:
@@ -135,7 +135,7 @@ def test_a_chart_without_a_checksum_needs_a_reason(fields: dict[str, str]):
         HelmChart(version="v1", **fields)
 
 
-def test_every_image_of_the_device_config_is_pinned():
+def test_every_image_of_the_amd_gpu_operators_device_config_has_a_fixed_tag():
     parts = device_config("ns", None, WANTED)["spec"].values()
     images = [value for part in parts for key, value in part.items() if key.lower().endswith("image")]
     assert len(images) == 4
@@ -186,7 +186,7 @@ def test_custom_resources_are_valid_by_their_crds(definition, manifest):
     jsonschema.validate(manifest, {**closed(served["schema"]["openAPIV3Schema"]), "additionalProperties": True})
 
 
-def test_another_chart_version_needs_another_review_of_its_images():
+def test_a_newer_chart_is_refused_until_its_images_have_been_reviewed():
     known = operators.operator("kube-prometheus-stack").model_dump()
     with pytest.raises(ValidationError, match=r"images_of has to say that v0.92.0, .* are what 99.0.0 brings"):
         Operator.model_validate({**known, "chart": {**known["chart"], "version": "99.0.0"}})
