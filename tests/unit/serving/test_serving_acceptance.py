@@ -39,12 +39,12 @@ def test_every_pod_of_an_acceptance_has_a_network_policy() -> None:
     assert all(spec["policyTypes"] == ["Ingress", "Egress"] for spec in POLICIES)
 
 
-def test_acceptance_pods_of_nodes_reach_each_other_and_are_unreachable_for_others() -> None:
+def test_acceptance_pods_on_nodes_admit_only_each_other() -> None:
     assert sources(of_node()) == [of_node()]
     assert not of_node().items() <= of_leader().items()
 
 
-def test_the_leading_acceptance_pod_is_unreachable() -> None:
+def test_the_network_policy_of_the_leading_acceptance_pod_admits_no_pod() -> None:
     assert sources(of_leader()) == []
 
 

@@ -57,7 +57,7 @@ def arguments(manifest: dict[str, Any]) -> dict[str, str]:
     return {flag: value for flag, mark, value in parts if mark}
 
 
-def test_servers_of_all_releases_models_and_roles_are_compared_with_the_plan(every: list[Servers]):
+def test_these_tests_cover_servers_of_all_releases_models_and_roles(every: list[Servers]):
     assert {plan.release.name for plan, *_ in every} == set(catalogue.release_names())
     assert {planned.model.name for _, planned, *_ in every} == set(catalogue.model_names())
     kinds = {(plan.release.name, role.role, plan.rdma) for plan, _, role, _ in every}
@@ -84,7 +84,7 @@ def test_servers_have_rdma_rights_and_settings_only_on_the_rdma_network(every: l
         assert ("NCCL_IB_HCA" in names) == (on_network and role.parallelism.gpus > 1)
 
 
-def test_without_rdma_kv_cache_uses_the_faster_known_transport(every: list[Servers]):
+def test_without_rdma_ucx_pipelines_kv_transfers(every: list[Servers]):
     for plan, _, role, manifest in every:
         variables = {entry["name"]: entry.get("value") for entry in container(manifest)["env"]}
         expected = None if plan.rdma or role.role == "aggregated" else "y"
@@ -98,7 +98,7 @@ def test_every_attention_backend_gets_the_block_size_that_vllm_prefers(every: li
         assert int(told["--block-size"]) == (preferred if role.role == "aggregated" else sizes.kv_connector)
 
 
-def test_only_prefill_and_decode_servers_have_a_connector_with_their_role(every: list[Servers]):
+def test_only_prefill_and_decode_servers_have_a_kv_connector_and_its_role(every: list[Servers]):
     for plan, _, role, manifest in every:
         told = arguments(manifest).get("--kv-transfer-config")
         assert (told is None) == (role.role == "aggregated")
@@ -106,7 +106,7 @@ def test_only_prefill_and_decode_servers_have_a_connector_with_their_role(every:
             assert json.loads(told)["kv_role"] == plan.release.vllm.kv_connector.roles[role.role]
 
 
-def test_readiness_and_liveness_probes_start_after_models_are_listed(every: list[Servers]):
+def test_liveness_and_readiness_probes_start_after_vllm_lists_its_models(every: list[Servers]):
     for _, _, role, manifest in every:
         vllm = container(manifest)
         startup, live, ready = (vllm[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness"))

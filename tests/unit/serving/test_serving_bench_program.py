@@ -52,9 +52,9 @@ def test_a_benchmark_program_contains_all_modules_that_it_imports(program):
     assert own <= bench_program.modules(program).keys()
 
 
-def test_equal_sources_give_equal_archives():
+def test_equal_sources_of_a_benchmark_program_give_equal_archives():
     assert bench_program.archive.__wrapped__(PROGRAM) == bench_program.archive.__wrapped__(PROGRAM)
 
 
-def test_a_module_imported_as_a_name_of_its_package_is_found():
+def test_a_benchmark_programs_module_imported_from_its_package_is_found():
     assert "llmd_bench.report_format" in bench_program.modules(PROGRAM)

@@ -44,11 +44,11 @@ def test_equal_servers_share_one_folder_of_compiled_code():
         {"shape": catalogue.shape("BM.GPU.MI355X.8")},
     ],
 )
-def test_another_image_gpu_argument_variable_or_user_has_another_code_folder(changes: dict[str, Any]):
+def test_servers_of_other_image_gpu_argument_or_user_have_another_code_folder(changes: dict[str, Any]):
     assert vllm.compiled_key(spec(**changes)) != vllm.compiled_key(spec())
 
 
-def test_servers_mount_only_their_own_code_folder_at_a_fixed_path():
+def test_servers_mount_only_their_own_folder_of_compiled_code_at_a_fixed_path():
     container, pod = vllm.container(spec()), units.pod_spec(spec(), ARGS)
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert mounts["/compiled"]["subPath"] == vllm.compiled_key(spec())
@@ -60,7 +60,7 @@ def test_servers_mount_only_their_own_code_folder_at_a_fixed_path():
     assert all(any(link.startswith(f"{folder}/") for folder in mounts) for link in links)
 
 
-def test_the_code_wrapper_waits_for_a_start_as_long_as_the_probe_does():
+def test_the_wrapper_that_keeps_compiled_code_waits_as_long_as_the_start_up_probe():
     container = vllm.container(spec())
     probe = container["startupProbe"]
     assert f"--limit-s={probe['periodSeconds'] * probe['failureThreshold']}" in container["command"]
@@ -74,7 +74,7 @@ def test_keeping_compiled_code_does_not_change_a_units_version():
     assert not [volume for volume in units.pod_spec(without, ARGS)["volumes"] if "compiled" in volume["name"]]
 
 
-def test_the_code_folder_belongs_to_the_servers_user():
+def test_the_folder_of_compiled_code_belongs_to_the_user_that_vllm_runs_as():
     own = spec(engine={"user": {"id": 1000}})
     container = named(units.pod_spec(own, ARGS)["initContainers"])["compiled-code"]
     assert {f"--key={vllm.compiled_key(own)}", "--user=1000"} < set(container["args"])

@@ -59,7 +59,7 @@ def test_an_evaluation_pod_mounts_only_its_program_and_a_scratch_folder():
     assert volumes["program"]["configMap"]["name"] == program["metadata"]["name"]
 
 
-def test_evaluation_locks_have_the_versions_that_the_floors_were_measured_with():
+def test_evaluation_packages_are_locked_to_the_versions_of_measured_accuracy():
     for package in evals().packages.values():
         name, version = package.source.split(",")[0].split()
         assert re.search(
@@ -67,7 +67,7 @@ def test_evaluation_locks_have_the_versions_that_the_floors_were_measured_with()
         )
 
 
-def test_an_evaluation_pod_tolerates_taints_of_shape_and_stack_file():
+def test_an_evaluation_pod_tolerates_taints_of_the_shape_and_of_the_stack_file():
     place = replace(PLACE, node_taints=({"key": "team", "value": "search", "effect": "NoSchedule"},))
     pod = evaluation_job(place, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
     assert [item["key"] for item in pod["tolerations"]] == ["amd.com/gpu", "team"]

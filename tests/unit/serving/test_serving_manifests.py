@@ -30,7 +30,7 @@ def test_a_kubernetes_object_is_declared_field_by_field():
     assert declared(lambda: declare("r", role, NO_OPTIONS)).kubernetes("RoleBinding", "r") == role
 
 
-def test_a_custom_object_is_declared_as_a_custom_resource():
+def test_an_object_of_a_crd_is_declared_as_a_custom_resource_without_status():
     pool = {
         "apiVersion": "inference.networking.k8s.io/v1",
         "kind": "InferencePool",
@@ -42,12 +42,12 @@ def test_a_custom_object_is_declared_as_a_custom_resource():
     assert matches == {key: value for key, value in pool.items() if key != "status"}
 
 
-def test_an_unknown_kind_is_refused_by_name():
+def test_declaring_an_object_of_an_unsupported_kind_is_refused_with_the_kind():
     with pytest.raises(KitError, match="batch/v1 CronJob"):
         declare("j", {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}}, NO_OPTIONS)
 
 
-def test_a_constant_value_still_depends_on_its_object():
+def test_a_constant_that_waits_for_an_object_makes_its_user_depend_on_the_object():
     def program():
         first = declare("first", config_map("first", "x"), NO_OPTIONS)
         second = {**config_map("second", "x"), "data": {"name": when_declared(first, "first")}}
@@ -60,7 +60,7 @@ def test_a_constant_value_still_depends_on_its_object():
 
 
 @pytest.mark.parametrize("part", ["picker", "envoy"])
-def test_router_pods_depend_on_what_they_read_at_their_start(monkeypatch, part):
+def test_changed_picker_or_envoy_config_changes_the_router_pods_template(monkeypatch, part):
     def hashed(config):
         manifests = router.manifests(catalogue.release("llm-d-0.6.0"), ROUTER, config)
         (matches,) = [item for item in manifests if item["kind"] == "Deployment"]
@@ -84,13 +84,13 @@ def test_every_plugin_that_a_picker_profile_refers_to_is_listed_once(release, di
     assert referred <= set(listed)
 
 
-def test_units_do_not_share_names_of_router_objects():
+def test_router_objects_of_units_with_long_similar_names_have_different_names():
     both = [router.router_manifests({**ROUTER, "unit": unit}) for unit in ("m" * 45, "m" * 45 + "-1")]
     first, second = ({(item["kind"], item["metadata"]["name"]) for item in manifests} for manifests in both)
     assert not first & second
 
 
-def test_an_endpoint_accepts_a_namespace_that_is_unknown_at_preview():
+def test_a_model_endpoint_accepts_a_namespace_that_is_unknown_at_preview():
     def program():
         name = pulumi.Output.from_input("late")
         endpoint = ModelEndpoint("e", {"namespace": name, "model": "m"})

@@ -29,19 +29,19 @@ def test_servers_admit_their_router_benchmarks_monitoring_and_the_api_server():
     assert len(matches) == 5
 
 
-def test_being_a_pod_of_the_kit_is_not_enough_to_reach_servers():
+def test_the_kits_part_of_label_alone_does_not_admit_a_pod_to_servers():
     assert {"matchLabels": {"app.kubernetes.io/part-of": "llmd-oke"}} not in [
         item for matches in peers(rules(), VLLM) for item in matches
     ]
 
 
 @pytest.mark.parametrize("control_plane", [API, None])
-def test_servers_without_router_and_client_keys_are_open(control_plane):
+def test_servers_without_router_and_api_keys_admit_every_pod(control_plane):
     assert None in peers(rules(routed=False, control_plane=control_plane), VLLM)
 
 
 @pytest.mark.parametrize(("routed", "signed_in"), [(True, False), (False, True)])
-def test_servers_stay_closed_to_others_if_the_api_servers_addresses_are_unknown(routed, signed_in):
+def test_servers_admit_no_addresses_if_those_of_the_api_server_are_unknown(routed, signed_in):
     (matches,) = peers(network_policies.servers_rules("u", "aggregated", routed, None, signed_in=signed_in), VLLM)
     assert matches
     assert not [item for item in matches if "ipBlock" in item]
@@ -49,7 +49,7 @@ def test_servers_stay_closed_to_others_if_the_api_servers_addresses_are_unknown(
 
 @pytest.mark.parametrize(("role", "partner"), [("prefill", "decode"), ("decode", "prefill")])
 @pytest.mark.parametrize("routed", [True, False])
-def test_only_servers_of_one_unit_may_transfer_kv_cache_between_roles(role, partner, routed):
+def test_only_the_other_role_of_its_unit_may_transfer_kv_cache_with_a_server(role, partner, routed):
     (matches,) = peers(rules(role, routed, None), SIDE_CHANNEL)
     assert selectors(matches) == [{"matchLabels": labels.role_selector("u", partner)}]
 
@@ -58,7 +58,7 @@ def test_aggregated_servers_accept_no_kv_cache():
     assert peers(rules("aggregated"), SIDE_CHANNEL) == []
 
 
-def test_pods_without_a_policy_are_unreachable_except_operations_pods():
+def test_pods_without_own_network_policy_admit_no_pod_except_operations_pods():
     default, operations, *_ = network_policies.defaults("llm-d")
     assert default["spec"]["podSelector"] == {}
     assert default["spec"]["ingress"] == []
@@ -70,7 +70,7 @@ def blocks(rules):
     return [peer["ipBlock"] for rule in rules for peer in rule["to"] if "ipBlock" in peer]
 
 
-def test_pods_without_a_policy_reach_only_dns_and_allowed_destinations():
+def test_pods_without_own_network_policy_reach_only_dns_and_allowed_destinations():
     opened = [{"cidr": "10.9.0.0/16", "ports": [443]}, {"cidr": "0.0.0.0/0"}]
     dns, chosen, everything = network_policies.defaults("llm-d", API, opened)[0]["spec"]["egress"]
     assert {(port["protocol"], port["port"]) for port in dns["ports"]} == {("TCP", 53), ("UDP", 53)}

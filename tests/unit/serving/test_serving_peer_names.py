@@ -23,18 +23,18 @@ def test_peer_names_must_resolve_longer_than_negative_dns_answers_are_cached():
     assert waited(lambda _now: KNOWN) == ("", STEADY_S)
 
 
-def test_a_peer_name_that_stops_to_resolve_restarts_the_wait():
+def test_a_peer_name_that_stops_resolving_restarts_the_wait_for_peer_names():
     problem, took_s = waited(lambda now: {} if 20 <= now < 30 else KNOWN)
     assert problem == ""
     assert 30 + STEADY_S <= took_s <= 30 + STEADY_S + PAUSE_S
 
 
-def test_a_peer_name_with_several_addresses_is_not_of_one_pod():
+def test_a_peer_name_with_several_addresses_does_not_end_the_wait():
     problem, took_s = waited(lambda _now: {**KNOWN, "prefill-0": {"10.0.0.1", "10.0.0.9"}})
     assert problem == "after 300 s without one steady address: prefill-0"
     assert took_s == 300
 
 
-def test_a_pod_that_is_not_among_the_named_peers_reports_it():
+def test_a_pod_whose_address_belongs_to_no_peer_name_reports_it():
     problem, _ = waited(lambda _now: KNOWN, own="10.0.0.7")
     assert "10.0.0.7, the pod's own address, is none of" in problem

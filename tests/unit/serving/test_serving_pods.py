@@ -60,7 +60,7 @@ def test_servers_with_a_kv_connector_use_an_attention_backend_that_accepts_it(ro
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_another_connector_is_refused_for_servers_that_transfer_kv_cache(role):
+def test_a_connector_argument_is_refused_for_prefill_and_decode_servers(role):
     with pytest.raises(KitError, match="which --kv-transfer-config would replace"):
         vllm.arguments(spec(role, engine={"extra_args": [DECODE_BENCH]}))
 
@@ -93,18 +93,18 @@ QUICK_REDUCE = QuickReduce.model_validate(
 
 
 @pytest.mark.parametrize(("size", "quick"), [(1, None), (2, "INT4"), (8, "INT4")])
-def test_quick_reduce_is_set_only_for_servers_with_several_gpus(size, quick):
+def test_quick_reduce_of_a_model_is_set_only_for_servers_with_several_gpus(size, quick):
     model = spec().model.model_copy(update={"quick_reduce": QUICK_REDUCE})
     assert values(vllm.environment(spec(size=size, model=model))).get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION") == quick
 
 
 @pytest.mark.parametrize("size", [1, 8])
-def test_all_reduce_is_exact_unless_a_models_own_file_says_otherwise(size):
+def test_quick_reduce_is_off_unless_the_models_catalogue_entry_sets_it(size):
     assert not [name for name in values(vllm.environment(spec(size=size))) if "QUICK_REDUCE" in name]
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "aggregated"])
-def test_prebuilt_kernels_are_used_and_others_compiled_with_limited_processes(role):
+def test_kernels_are_compiled_by_at_most_as_many_processes_as_requested_cpus(role):
     environment = values(vllm.environment(spec(role, 2)))
     assert "AITER_JIT_DIR" not in environment
     assert environment["MAX_JOBS"] == vllm.resources(spec(role, 2))["requests"]["cpu"] == "32"
@@ -121,7 +121,7 @@ def blocks(role, extra_args=()):
     return [argument for argument in arguments if argument.startswith("--block-size")]
 
 
-def test_block_sizes_are_larger_where_kv_cache_is_transferred():
+def test_block_sizes_of_servers_with_a_kv_connector_are_larger():
     assert blocks("prefill") == blocks("decode") == blocks("aggregated", [DECODE_BENCH]) == ["--block-size=128"]
     assert blocks("aggregated") == ["--block-size=64"]
 
@@ -178,7 +178,7 @@ def test_servers_with_different_host_memory_can_transfer_kv_cache():
     assert vllm.version(with_kv_cache("prefill", connector="mori-io")) != vllm.version(with_kv_cache("prefill"))
 
 
-def test_mori_io_sets_its_ports_and_mode_at_server_and_sidecar():
+def test_mori_io_ports_and_mode_are_set_at_server_and_routing_sidecar():
     decode = with_kv_cache("decode", connector="mori-io")
     assert transfer(decode)["kv_connector_extra_config"] == {
         "http_port": "8200",
@@ -198,7 +198,7 @@ def test_pods_request_disk_space_for_what_servers_write():
     assert (own["ephemeral-storage"], cached["ephemeral-storage"]) == ("74Gi", "10Gi")  # 60.8 GiB of weights, 5 % spare
 
 
-def test_only_servers_that_download_weights_get_the_token():
+def test_only_servers_that_download_weights_get_the_hugging_face_token():
     cache = {"path": "/models", "prewarm": {"source": "hugging-face"}}
     assert "HF_TOKEN" not in values(vllm.environment(spec(cache=cache)))
     assert "HF_TOKEN" in values(vllm.environment(spec(cache={"path": "/models"})))
@@ -210,24 +210,24 @@ def test_a_sidecar_that_does_not_listen_keeps_the_pod_unready():
         assert sidecar[probe]["tcpSocket"] == {"port": "proxy"}
 
 
-def test_a_token_in_environment_variables_replaces_the_secret():
+def test_hf_token_in_environment_variables_replaces_the_kubernetes_secret():
     environment = vllm.environment(spec(engine={"env": {"HF_TOKEN": "mine"}}))
     assert [entry for entry in environment if entry["name"] == "HF_TOKEN"] == [{"name": "HF_TOKEN", "value": "mine"}]
 
 
-def test_the_start_up_probe_covers_the_whole_start_up_budget():
+def test_the_start_up_probe_waits_for_at_least_the_models_start_up_budget():
     model = spec().model.model_copy(update={"startup_budget_s": 1802})
     probe = vllm.container(spec(model=model))["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 1802
 
 
-def test_cpu_and_memory_requests_grow_with_the_gpus():
+def test_resources_of_a_server_grow_with_its_gpus():
     one, four = (vllm.resources(spec(size=size)) for size in (1, 4))
     assert one["requests"]["amd.com/gpu"] == "1"
     assert four["limits"] == {"amd.com/gpu": "4", "nvidia.com/sriov-rdma-vf": "4", "memory": "512Gi"}
 
 
-def test_the_version_label_is_equal_for_both_roles_and_all_sizes():
+def test_prefill_and_decode_servers_of_all_sizes_have_one_version_label():
     assert units.version(spec("prefill", 1)) == units.version(spec("decode", 4))
 
 
@@ -275,7 +275,7 @@ def test_vllm_ignores_service_variables_of_a_service_named_vllm(role):
 
 
 @pytest.mark.parametrize(("role", "args"), [("decode", ARGS), ("prefill", POOLED)])
-def test_no_other_pod_gets_a_token_of_the_api_server(role, args):
+def test_pods_whose_sidecar_does_not_read_the_api_server_get_no_token_for_it(role, args):
     pod = units.pod_spec(spec(role, release=protecting()), args)
     assert "api-access" not in str(pod)
 
@@ -284,7 +284,7 @@ def test_without_the_stable_pool_api_the_sidecar_does_not_restrict_servers():
     assert "ssrf" not in str(units.pod_spec(spec(release=catalogue.release("llm-d-0.6.0")), POOLED))
 
 
-def test_the_sidecar_may_only_read_its_pool_and_pods():
+def test_the_routing_sidecar_may_only_read_its_inference_pool_and_pods():
     role, binding = units.pool_reader("u", "u", POOLED)
     assert [(rule["resources"], rule.get("resourceNames")) for rule in role["rules"]] == [
         (["inferencepools"], ["u"]),
@@ -300,7 +300,7 @@ def test_a_server_that_waits_for_gpus_evicts_no_other():
     assert (made["value"], made["preemptionPolicy"]) == (8000, "Never")
 
 
-def test_selectors_contain_no_label_that_an_update_changes():
+def test_selectors_of_servers_contain_no_label_that_an_update_changes():
     for role in ("prefill", "decode", "aggregated"):
         chosen = labels.role_selector("u", role)
         assert not {labels.VERSION, labels.TENSOR_PARALLEL_SIZE, labels.MODEL} & set(chosen)
@@ -336,19 +336,19 @@ def test_a_server_of_several_ranks_has_all_their_gpus_and_arguments():
     assert not {"--enable-expert-parallel", "--data-parallel-size=1"} & {*vllm.arguments(spec())}
 
 
-def test_each_transferring_rank_has_a_port():
+def test_each_data_parallel_rank_that_transfers_kv_cache_has_a_port():
     ports = [entry["containerPort"] for entry in vllm.container(ranks())["ports"]]
     assert ports == [8200, *range(5600, 5608)]
 
 
-def test_ranks_are_part_of_the_label_but_not_of_the_version():
+def test_data_parallel_ranks_have_a_label_and_do_not_change_the_version_label():
     assert vllm.version(ranks()) == vllm.version(spec())
     found = units.workload("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 1}, ranks())["metadata"]["labels"]
     assert found[labels.DATA_PARALLEL_SIZE] == "8"
     assert labels.DATA_PARALLEL_SIZE not in units.workload("n", "u", ARGS, SERVERS, spec())["metadata"]["labels"]
 
 
-def test_a_unit_with_other_ranks_is_another_unit():
+def test_another_data_parallel_size_changes_the_revision_of_a_unit():
     def named(spread):
         return vllm.revision("u", "r", {"decode": "v"}, {"decode": spread})
 

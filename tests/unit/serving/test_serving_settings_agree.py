@@ -119,7 +119,7 @@ def read_command(words: Sequence[str], environment: Mapping[str, str]) -> comman
 
 @settings(max_examples=120, derandomize=True, database=None)
 @given(stacks())
-def test_plan_pods_and_reports_agree_in_every_setting(item: StackObject):
+def test_plan_pods_and_benchmark_reports_agree_in_every_server_setting(item: StackObject):
     try:
         made = planning.plan_object(item)
     except InvalidStack:

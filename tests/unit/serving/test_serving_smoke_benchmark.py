@@ -24,11 +24,11 @@ def template(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("changed", ["request", "measured", "image"])
-def test_a_changed_measurement_or_question_changes_the_smoke_jobs_template(changed):
+def test_a_changed_request_measurement_or_image_changes_the_smoke_jobs_template(changed):
     assert template(**{changed: "other"}) != template()
 
 
-def test_values_used_only_in_the_report_do_not_rerun_the_smoke_job():
+def test_values_used_only_in_the_smoke_report_do_not_change_the_jobs_template():
     assert template(facts='{"price": 1}') == template()
 
 
@@ -39,7 +39,7 @@ def test_the_smoke_job_may_list_pods_and_write_its_own_result():
     assert (result["resources"], result["verbs"]) == (["configmaps"], ["create", "patch"])
 
 
-def test_the_smoke_pod_meets_the_restricted_standard():
+def test_the_smoke_pod_meets_the_restricted_pod_security_standard():
     spec = template()["spec"]
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -55,12 +55,12 @@ def test_the_smoke_job_uses_no_gpu():
     assert asked == {"cpu", "memory"}
 
 
-def test_the_smoke_job_is_tried_once_and_kept():
+def test_the_smoke_job_is_not_retried_and_has_no_ttl():
     spec = smoke_benchmark.job(ARGS, bench_jobs())["spec"]
     assert spec["backoffLimit"] == 0
     assert spec["activeDeadlineSeconds"] > ARGS["timeout_s"]
     assert "ttlSecondsAfterFinished" not in spec
 
 
-def test_no_manifest_contains_rehearsal_settings():
+def test_the_smoke_jobs_manifest_contains_no_rehearsal_settings():
     assert "CIRCUMSTANCES" not in str(template())

@@ -59,7 +59,7 @@ def test_the_version_label_reads_a_flag_in_any_notation_and_takes_the_last_one()
     assert len({with_engine({"extra_args": item}) for item in words}) == 1
 
 
-def test_servers_with_an_added_kv_role_can_transfer_to_those_without():
+def test_servers_with_a_new_kv_role_have_the_version_label_of_those_with_kv_both():
     connectors = BASE.release.vllm.kv_connector.model_copy(
         update={"roles": {"prefill": "kv_both", "decode": "kv_both"}}
     )
@@ -79,13 +79,13 @@ def test_prefill_and_decode_servers_of_any_size_share_a_version_label():
     } == {version(BASE)}
 
 
-def test_omitted_arguments_have_the_notation_of_vllm_and_programs():
+def test_arguments_omitted_from_the_version_label_are_written_as_in_server_pods():
     assert all(name.startswith("--") for name in handshake().arguments)
     names = {word.partition("=")[0] for word in vllm.arguments(BASE)}
     assert {"--port", "--tensor-parallel-size", "--max-num-seqs"} <= names & handshake().arguments
 
 
-def test_servers_of_another_size_release_or_name_get_another_revision():
+def test_a_unit_of_another_size_release_or_name_gets_another_revision():
     def named(unit: str = "u", release: str = "llm-d-0.9.0", size: int = 2) -> str:
         return revision(unit, release, {"decode": version(BASE)}, {"decode": Parallelism(size)})
 
