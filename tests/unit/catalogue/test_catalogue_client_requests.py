@@ -90,12 +90,12 @@ def matches(name: str, rows: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("name", STEERING_FIELDS)
-def test_a_request_field_that_steers_servers_is_refused(name: str):
+def test_a_request_field_that_steers_routers_or_servers_is_refused(name: str):
     assert name in client_requests().refused("body")
 
 
 @pytest.mark.parametrize("name", HANDLES)
-def test_a_handle_of_kv_cache_is_refused_at_any_depth_of_a_request(name: str):
+def test_a_field_that_refers_to_kv_cache_is_refused_at_any_depth_of_a_request(name: str):
     assert name in client_requests().refused("anywhere")
 
 
@@ -104,34 +104,34 @@ def test_request_fields_that_later_versions_may_have_are_refused(beginning: str)
     assert f"{beginning}*" in client_requests().refused("body")
 
 
-def test_message_and_tool_parts_with_cache_tensor_or_host_fields_are_refused():
+def test_fields_for_media_ids_embeddings_and_hosts_in_messages_are_refused():
     assert set(client_requests().refused("place")) == STEERING_PLACES
     assert set(client_requests().refused("data-url")) == LOADED
 
 
-def test_each_refused_field_of_the_catalogue_is_in_the_test():
+def test_this_test_lists_every_request_field_and_header_that_the_catalogue_refuses():
     facts = client_requests()
     here = {*HANDLES, *STEERING_FIELDS, *(f"{name}*" for name in LATER_FIELDS)}
     assert {*facts.refused("anywhere"), *facts.refused("body")} == here
     assert [name for name in facts.dropped if not any(matches(header, [name]) for header in STEERING_HEADERS)] == []
 
 
-def test_no_field_that_clients_use_is_refused():
+def test_no_request_field_of_ordinary_openai_clients_is_refused():
     facts = client_requests()
     assert [name for name in CLIENTS_FIELDS if matches(name, facts.refused("anywhere") + facts.refused("body"))] == []
 
 
 @pytest.mark.parametrize("name", STEERING_HEADERS)
-def test_a_header_that_steers_servers_is_removed(name: str):
+def test_a_request_header_that_steers_routers_or_servers_is_removed(name: str):
     assert matches(name, client_requests().dropped)
 
 
-def test_headers_of_clients_and_traces_are_kept():
+def test_authorization_and_tracing_headers_of_requests_are_kept():
     kept = ("authorization", "content-type", "traceparent", "x-request-id", "x-forwarded-for", "x-llmd-oke-client")
     assert [name for name in kept if matches(name, client_requests().dropped)] == []
 
 
-def test_development_and_non_text_api_paths_are_not_for_clients():
+def test_vllms_development_and_non_text_api_paths_are_closed_to_clients():
     allowed = {row.path for row in client_requests().paths}
     assert allowed.isdisjoint(NOT_FOR_CLIENTS)
     assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models"} <= allowed

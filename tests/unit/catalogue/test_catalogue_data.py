@@ -24,7 +24,7 @@ by_name = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 by_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 
 
-def test_the_catalogue_has_the_entries_of_the_first_stacks():
+def test_the_catalogue_has_models_releases_and_shape_of_the_projects_first_stacks():
     assert {"gpt-oss-120b", "llama-3.3-70b-instruct-fp8-dynamic", "deepseek-r1"} <= set(catalogue.model_names())
     assert {"llm-d-0.6.0", "llm-d-0.7.0"} <= set(catalogue.release_names())
     assert "BM.GPU.MI300X.8" in catalogue.shape_names()
@@ -60,7 +60,7 @@ def test_every_figure_has_a_source_on_its_line_or_its_section(path: Path):
 
 
 @by_name
-def test_the_figures_of_a_model_entry_are_consistent(model: catalogue.CatalogueModel):
+def test_the_sizes_in_each_model_entry_do_not_contradict_each_other(model: catalogue.CatalogueModel):
     sizes = model.architecture
     assert sizes.attention_heads % sizes.key_value_heads == 0
     assert model.parameters.active_billions <= model.parameters.total_billions
@@ -83,7 +83,9 @@ def test_a_model_without_a_configured_name_gets_one_valid_in_kubernetes(model: c
     ("name", "weights_gib", "kv_bytes", "context"),
     [("gpt-oss-120b", 60.8, 73_728, 131_072), ("llama-3.3-70b-instruct-fp8-dynamic", 67.7, 327_680, 131_072)],
 )
-def test_model_entries_have_the_published_figures(name: str, weights_gib: float, kv_bytes: int, context: int):
+def test_model_entries_have_the_published_weight_kv_cache_and_context_sizes(
+    name: str, weights_gib: float, kv_bytes: int, context: int
+):
     model = catalogue.model(name)
     assert model is not None
     assert model.weights.gib == pytest.approx(weights_gib, abs=0.1)
@@ -91,21 +93,21 @@ def test_model_entries_have_the_published_figures(name: str, weights_gib: float,
 
 
 @by_shape
-def test_full_nodes_leave_cpu_and_memory_for_daemons(shape: catalogue.Shape):
+def test_servers_on_a_full_node_leave_a_quarter_of_cpu_and_memory_to_daemons(shape: catalogue.Shape):
     requests = shape.server_requests_per_gpu
     assert requests.cpus * shape.gpus <= 0.75 * shape.cpus
     assert requests.memory_gib * shape.gpus <= 0.75 * shape.memory_gib
 
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s.rdma.virtual_functions], ids=lambda shape: shape.name)
-def test_no_transport_of_another_gpu_vendor_is_configured(shape: catalogue.Shape):
+def test_ucx_transports_of_a_shape_include_rocm_and_exclude_cuda(shape: catalogue.Shape):
     transports = shape.rdma.environment["UCX_TLS"].split(",")
     assert "rocm" in transports
     assert not [name for name in transports if "cuda" in name]
     assert "UCX_NET_DEVICES" not in shape.rdma.environment
 
 
-def test_shape_entries_have_the_published_figures():
+def test_the_mi300x_shape_has_the_published_gpus_price_memory_and_resources():
     shape = catalogue.shape("BM.GPU.MI300X.8")
     assert shape is not None
     assert (shape.gpus, shape.rdma.virtual_functions, shape.price_usd_per_hour) == (8, 8, 48.0)
@@ -129,7 +131,7 @@ GPUS = [item for name in catalogue.gpu_names() if (item := catalogue.gpu(name)) 
 by_gpu = pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.product)
 
 
-def test_gpus_with_published_results_have_catalogue_entries():
+def test_gpus_with_published_benchmark_results_have_catalogue_entries():
     assert {"MI300X", "MI325X", "MI355X", "H100", "H200"} <= set(catalogue.gpu_names())
 
 
@@ -139,14 +141,14 @@ def test_every_catalogue_entry_of_gpus_has_the_name_of_its_file(gpu: catalogue.G
 
 
 @by_gpu
-def test_every_gpu_of_the_catalogue_has_a_node_type_with_eight_of_it(gpu: catalogue.Gpu):
+def test_every_gpu_of_the_catalogue_has_a_node_type_with_eight_gpus(gpu: catalogue.Gpu):
     node = catalogue.node_of_gpu(gpu.product)
     assert node is not None
     assert (node.gpu, node.gpus) == (gpu, 8)
 
 
 @by_gpu
-def test_a_gpus_node_type_is_listed_either_as_a_shape_or_in_its_own_entry(gpu: catalogue.Gpu):
+def test_the_node_type_of_a_gpu_is_either_an_oci_shape_or_in_the_gpus_entry(gpu: catalogue.Gpu):
     shapes = [result for name in catalogue.shape_names() if (result := catalogue.shape(name)) and result.gpu == gpu]
     assert bool(shapes) != (gpu.node is not None)
 
@@ -230,7 +232,7 @@ def test_every_policy_statement_has_ocis_grammar_and_a_source(need, statement):
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_every_placeholder_of_policy_statements_is_filled_in(need, statement):
+def test_every_placeholder_of_an_iam_policy_statement_is_a_known_variable(need, statement):
     variables = set(Template(statement.text).get_identifiers())
     known = KNOWN | set(policies().groups) | set(policies().principals)
     assert variables <= known | ({statement.variable} if statement.variable else set())

@@ -28,7 +28,7 @@ def test_every_picker_profile_is_rendered_for_its_version(
 
 
 @by_picker
-def test_every_plugin_of_a_profile_is_a_scorer_or_produces_scorers_data(picker: EndpointPickerVersion):
+def test_plugins_of_a_picker_profile_are_scorers_filters_and_their_producers(picker: EndpointPickerVersion):
     for profile in picker.profiles.values():
         weights = {**profile.prefill, **profile.decode, **profile.aggregated}
         assert {picker.plugins[name].kind for name in weights} == {"scorer"}
@@ -38,7 +38,7 @@ def test_every_plugin_of_a_profile_is_a_scorer_or_produces_scorers_data(picker: 
         assert not any(picker.plugins[name].experimental or picker.plugins[name].deprecated for name in weights)
 
 
-def test_newer_scorers_refuse_parameters_that_moved_to_the_producer():
+def test_newer_prefix_cache_scorers_refuse_parameters_that_moved_to_the_producer():
     older = config(endpoint_picker("v0.8.0"))
     refusals = list(endpoint_picker("v0.10.0").refusals(older))
     assert "plugin prefix-cache-scorer has no parameter lruCapacityPerServer: it would be refused" in refusals
@@ -46,13 +46,13 @@ def test_newer_scorers_refuse_parameters_that_moved_to_the_producer():
     assert len(refusals) == 2
 
 
-def test_newer_pickers_read_the_older_api_group_and_not_the_other_way_round():
+def test_picker_v0_8_0_refuses_the_config_api_group_of_picker_v0_10_0():
     newer = config(endpoint_picker("v0.10.0"))
     assert newer["apiVersion"] == "llm-d.ai/v1alpha1"
     assert any("apiVersion" in refusal for refusal in endpoint_picker("v0.8.0").refusals(newer))
 
 
-def test_the_prefix_data_gate_is_set_only_in_versions_that_have_it():
+def test_the_preparedataplugins_gate_is_set_only_in_pickers_that_have_it():
     written = config(endpoint_picker("v0.7.1"))
     assert written["featureGates"] == ["prepareDataPlugins"]
     for later in ("v0.8.0", "v0.10.0"):
@@ -77,14 +77,14 @@ def test_plugins_that_a_picker_version_refuses_are_refused(change: dict[str, Any
     assert any(refusal in text for text in picker.refusals({**config(picker), **change}))
 
 
-def test_the_decider_plugin_is_listed_before_the_handler_that_refers_to_it():
+def test_a_picker_config_lists_the_decider_before_the_handler_that_uses_it():
     for decider, name in (("prefix", "prefix-based-pd-decider"), ("always", "always-disagg-pd-decider")):
         plugins: Any = config(endpoint_picker("v0.7.1"), decider=decider)["plugins"]
         types = [plugin["type"] for plugin in plugins]
         assert types.index(name) < types.index("disagg-profile-handler")
 
 
-def test_profiles_that_a_version_lacks_have_a_similar_replacement():
+def test_a_profile_that_a_picker_version_lacks_has_a_nearest_existing_profile():
     assert endpoint_picker("v0.7.1").nearest_profile("token-load") == "running-requests"
     assert endpoint_picker("v0.10.0").nearest_profile("token-load") == "token-load"
     assert endpoint_picker("v0.7.1").nearest_profile("prefix-affinity") == "running-requests"

@@ -24,7 +24,7 @@ def refused(config: dict, index: dict | None = None) -> tuple[Problem, ...]:
 
 
 @pytest.mark.parametrize("name", catalogue.model_names())
-def test_the_computed_part_of_each_model_entry_follows_from_its_config(name: str):
+def test_computed_figures_of_each_model_entry_equal_those_of_its_stored_config(name: str):
     entry = catalogue.model(name)
     assert entry is not None
     kept = {field: getattr(entry, field) for field in ComputedModel.model_fields}
@@ -62,13 +62,13 @@ def test_parameter_counts_equal_those_that_publishers_state(name: str, total: fl
     assert computed.active_billions == pytest.approx(active, rel=0.07)
 
 
-def test_latent_attention_caches_rank_and_rotated_part_once():
+def test_latent_attention_caches_one_latent_and_one_rotary_vector_per_token():
     computed = compute_model(config_of("deepseek-v3"))
     assert computed.kv_cache.bytes_per_token == 61 * (512 + 64) * 2
     assert computed.architecture.latent_attention is not None
 
 
-def test_sliding_window_layers_are_counted_and_cached_in_full():
+def test_sliding_window_layers_have_kv_cache_for_the_whole_context():
     computed = compute_model(config_of("gpt-oss-20b"))
     assert computed.architecture.sliding_window == SlidingWindow(tokens=128, layers=12)
     assert computed.kv_cache.bytes_per_token == 2 * 24 * 8 * 64 * 2
@@ -81,7 +81,7 @@ def test_layers_of_linear_attention_have_a_state_and_no_kv_cache():
     assert computed.kv_cache.bytes_per_token == 2 * 12 * 2 * 256 * 2
 
 
-def test_state_space_layers_have_a_state_and_feed_forward_layers_nothing():
+def test_state_space_layers_have_a_state_and_expert_layers_no_kv_cache():
     computed = compute_model(config_of("nemotron-3-nano-30b-a3b"))
     convolution, state = 3 * (64 * 64 + 2 * 8 * 128) * 2, 64 * 64 * 128 * 4
     assert computed.architecture.linear_attention == LinearAttention(
@@ -91,7 +91,7 @@ def test_state_space_layers_have_a_state_and_feed_forward_layers_nothing():
     assert computed.kv_cache.bytes_per_token == 2 * 6 * 2 * 128 * 2
 
 
-def test_kinds_of_layers_are_given_as_letters_or_words():
+def test_a_model_config_may_give_kinds_of_layers_as_letters_or_words():
     nano = config_of("nemotron-3-nano-30b-a3b")
     words = {"M": "mamba", "*": "attention", "E": "moe"}
     listed = [words[letter] for letter in nano["hybrid_override_pattern"]]
@@ -99,7 +99,7 @@ def test_kinds_of_layers_are_given_as_letters_or_words():
     assert compute_model(config_of("nemotron-3-nano-30b-a3b", **changes)) == compute_model(nano)
 
 
-def test_states_take_two_bytes_for_each_number_unless_the_config_differs():
+def test_state_space_states_are_16_bit_unless_the_config_says_otherwise():
     named, wide = (compute_model(config_of("nemotron-3-nano-30b-a3b", mamba_ssm_cache_dtype=kind)) for kind in KINDS)
     assert named.architecture.linear_attention
     assert wide.architecture.linear_attention
@@ -108,7 +108,7 @@ def test_states_take_two_bytes_for_each_number_unless_the_config_differs():
     assert saved == 23 * 64 * 64 * 128 * 2
 
 
-def test_state_spaces_without_heads_are_in_all_layers_but_each_nth():
+def test_in_jamba_all_layers_but_each_eighth_have_a_state_space():
     computed = compute_model(config_of("jamba-1.5-mini"))
     state = 3 * 8192 * 2 + 8192 * 16 * 2
     assert computed.architecture.linear_attention == LinearAttention(layers=28, state_bytes_per_sequence=28 * state)
@@ -143,7 +143,7 @@ def test_without_head_dim_the_hidden_size_is_divided_among_the_heads():
     assert compute_model(config_of("mixtral-8x22b")).architecture.head_dim == 6144 // 48
 
 
-def test_a_sliding_window_of_all_layers_needs_no_list_of_kinds():
+def test_a_sliding_window_in_all_layers_needs_no_list_of_layer_kinds():
     computed = compute_model(
         config_of(
             "qwen3-32b", model_type="mistral", sliding_window=4096, use_sliding_window=None, max_window_layers=None
@@ -152,7 +152,7 @@ def test_a_sliding_window_of_all_layers_needs_no_list_of_kinds():
     assert computed.architecture.sliding_window == SlidingWindow(tokens=4096, layers=64)
 
 
-def test_a_disabled_sliding_window_is_none():
+def test_a_sliding_window_that_the_model_config_disables_is_not_counted():
     computed = compute_model(config_of("qwen3-32b", sliding_window=4096, use_sliding_window=False))
     assert computed.architecture.sliding_window is None
 
@@ -169,7 +169,7 @@ QUANTIZED = [known for name in catalogue.model_names() if (known := catalogue.mo
 
 
 @pytest.mark.parametrize("known", QUANTIZED, ids=lambda known: known.name)
-def test_a_quantized_model_differs_from_its_original_only_in_weights(known: catalogue.CatalogueModel):
+def test_entries_of_a_quantized_model_and_its_original_differ_only_in_weights(known: catalogue.CatalogueModel):
     origin = catalogue.model(known.quantized_from or "")
     assert origin is not None
     own = {"name", "repository", "revision", "quantized_from", "weights", "work", "recipe"}
@@ -194,7 +194,7 @@ def test_a_quantized_model_differs_from_its_original_only_in_weights(known: cata
         ),
     ],
 )
-def test_number_formats_follow_from_quantization_method_and_groups(quantization: dict, name: str, bits: float):
+def test_the_weight_format_follows_from_quantization_method_and_its_groups(quantization: dict, name: str, bits: float):
     weights = compute_model(config_of("qwen3-32b", quantization_config=quantization)).weights
     matrices = compute_model(config_of("qwen3-32b")).work.prefill_parameters_billions * 1e9
     kept = 2 * (2 * 151936 * 5120) / 2**30
@@ -202,13 +202,13 @@ def test_number_formats_follow_from_quantization_method_and_groups(quantization:
     assert weights.gib == pytest.approx(matrices * bits / 8 / 2**30 + kept, rel=0.01)
 
 
-def test_modelopts_mixed_formats_are_refused_by_their_method():
+def test_a_model_quantized_by_modelopt_to_mixed_formats_is_refused():
     mixture = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
     (problem,) = refused(config_of("qwen3-32b", quantization_config=mixture))
     assert problem.path == "quantization_config.quant_method"
 
 
-def test_modules_of_a_nested_text_model_are_excluded_under_either_name():
+def test_unquantized_modules_of_a_nested_text_model_may_be_named_with_its_prefix():
     config = config_of("kimi-k2.5")
     patterns = config["text_config"]["quantization_config"]["ignore"]
     assert any("self_attn" in pattern for pattern in patterns)
@@ -228,13 +228,13 @@ def test_unquantized_modules_take_two_bytes_for_each_parameter():
 @pytest.mark.parametrize(
     "pattern", ["model.layers.*.self_attn", "model.layers.0.self_attn", "self_attn", "model.layers.0"]
 )
-def test_names_of_unquantized_modules_are_globs_parents_or_parts(pattern: str):
+def test_unquantized_modules_may_be_named_by_glob_parent_or_part_of_a_name(pattern: str):
     config = config_of("qwen3-32b-fp8")
     quantization = config["quantization_config"] | {"modules_to_not_convert": [pattern]}
     assert compute_model(config | {"quantization_config": quantization}).weights.gib > compute_model(config).weights.gib
 
 
-def test_the_weights_index_gives_the_size_of_files():
+def test_the_size_of_weights_is_taken_from_the_weights_index_if_it_is_given():
     config, index = config_of("qwen3-32b"), {"metadata": {"total_size": 65_524_246_528}, "weight_map": {}}
     assert compute_model(config, index).weights.gib == 61.0
 
@@ -247,7 +247,7 @@ def test_multi_token_prediction_layers_are_stored_and_not_loaded():
 
 
 @pytest.mark.parametrize("name", ["qwen3-32b", "deepseek-v3", "qwen3-next-80b-a3b-thinking", "qwen3-30b-a3b"])
-def test_an_unknown_architecture_is_computed_by_its_sizes_with_a_remark(name: str):
+def test_figures_of_an_unknown_architecture_are_computed_and_marked_as_such(name: str):
     known, unknown = (compute_model(config_of(name, **changes)) for changes in ({}, {"model_type": "new"}))
     assert unknown.kv_cache == known.kv_cache
     assert unknown.parameters.total_billions == pytest.approx(known.parameters.total_billions, rel=0.02)
@@ -269,7 +269,7 @@ def test_an_unknown_kind_of_layer_is_refused(changes: dict, path: str):
     assert "neither their parameters nor their states" in problem.why
 
 
-def test_of_a_multimodal_model_the_text_model_is_computed_with_a_remark():
+def test_figures_of_a_multimodal_model_are_of_its_text_model_and_say_so():
     config = config_of("qwen3-vl-8b-instruct")
     assert compute_model(config).parameters.total_billions == 8.19  # as Qwen3-8B, which it has inside
     assert bounds(config) == ["weights and parameters are without those of vision_config"]
@@ -292,7 +292,7 @@ def test_full_attention_layers_may_have_heads_of_another_size():
     assert computed.kv_cache.bytes_per_token == 2 * (25 * 8 * 256 + 5 * 2 * 512) * 2
 
 
-def test_each_nth_layer_may_have_full_attention():
+def test_sliding_window_pattern_gives_every_nth_layer_full_attention():
     config = config_of("qwen3-32b", sliding_window=1024, sliding_window_pattern=6, use_sliding_window=True)
     assert compute_model(config).architecture.sliding_window == SlidingWindow(tokens=1024, layers=54)
 
@@ -326,7 +326,7 @@ def test_all_problems_of_a_model_config_are_reported_at_once():
         ({"quantization_config": {"quant_method": "fp8", "ignore": ["re:("]}}, "quantization_config.ignore[0]"),
     ],
 )
-def test_contradictory_sizes_are_refused_by_their_key(changes: dict, path: str):
+def test_contradictory_sizes_in_a_model_config_are_refused_with_the_key(changes: dict, path: str):
     assert path in {problem.path for problem in refused(config_of("qwen3-32b") | changes)}
 
 
@@ -349,7 +349,7 @@ JSON = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(NAMES), data=st.data())
-def test_a_config_with_any_value_in_a_key_is_computed_or_refused(name: str, data: st.DataObject):
+def test_a_model_config_with_any_value_at_a_key_is_computed_or_refused(name: str, data: st.DataObject):
     config = config_of(name)
     key = data.draw(st.sampled_from(sorted(config)))
     with suppress(InvalidStack):

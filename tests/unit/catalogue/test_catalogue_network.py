@@ -33,7 +33,7 @@ def test_ports_are_valid_and_only_for_protocols_that_have_ports(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=ids)
-def test_rules_about_pods_apply_only_to_vcn_native_networks(rule):
+def test_security_rules_about_pods_apply_only_to_vcn_native_networks(rule):
     if "pods" in {*rule.roles, *rule.peers}:
         assert rule.cni == "vcn-native"
 
@@ -49,7 +49,7 @@ def test_no_security_rule_is_listed_twice():
     assert [single for single, count in singles.items() if count > 1] == []
 
 
-def test_each_egress_rule_to_a_group_has_its_ingress_rule():
+def test_each_egress_rule_to_a_security_group_has_a_matching_ingress_rule():
     """But for answers to connections that the other side opened (rules are stateful), and for load balancers, which
     take what comes from ranges, not from groups.
     """
@@ -104,7 +104,7 @@ def test_a_subnet_can_grow_in_place_because_larger_ranges_contain_smaller_ones()
         assert all(small.subnet_of(large) for small, large in pairwise(blocks))
 
 
-def test_reserved_ranges_are_those_of_rdma_and_of_ocis_own_services():
+def test_reserved_address_ranges_are_those_of_rdma_and_of_ocis_own_services():
     assert {entry.cidr for entry in cluster.reserved_ranges()} == {
         "10.224.0.0/12",
         "192.168.0.0/16",
@@ -114,7 +114,7 @@ def test_reserved_ranges_are_those_of_rdma_and_of_ocis_own_services():
     assert all(entry.source and entry.holds for entry in cluster.reserved_ranges())
 
 
-def test_the_kits_default_ranges_overlap_no_reserved_one():
+def test_the_kits_default_address_ranges_overlap_no_reserved_range():
     for default in ("10.140.0.0/16", "10.96.0.0/16", "10.240.0.0/12"):
         for entry in cluster.reserved_ranges():
             assert not IPv4Network(default).overlaps(IPv4Network(entry.cidr))

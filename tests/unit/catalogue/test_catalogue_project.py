@@ -25,7 +25,7 @@ def problem(project: Path, path: str, content: object) -> Problem:
     return only
 
 
-def test_an_entry_of_the_project_is_added_to_those_of_the_kit(tmp_path: Path):
+def test_a_catalogue_entry_of_the_project_is_added_to_those_of_the_kit(tmp_path: Path):
     write_entry(tmp_path, f"models/{MINE}", model_entry(MINE))
     mine = catalogue.model(MINE)
     assert mine is not None
@@ -46,7 +46,7 @@ def test_an_entry_of_the_project_replaces_the_kits_entry_as_a_whole(tmp_path: Pa
     assert origin("shapes", "BM.GPU.MI300X.8") is None
 
 
-def test_a_project_has_no_entries_of_the_project_opened_before(tmp_path: Path):
+def test_opening_another_project_removes_the_first_projects_catalogue_entries(tmp_path: Path):
     write_entry(tmp_path / "first", f"models/{MINE}", model_entry(MINE))
     write_entry(tmp_path / "second", "prices/oci", kit_entry("prices/oci", enhanced_cluster_usd_per_hour=0.05))
     assert catalogue.model(MINE) is None
@@ -71,13 +71,13 @@ def test_a_changed_entry_is_read_again_when_the_project_is_opened_again(tmp_path
     assert second.max_model_len == 4096
 
 
-def test_a_checkout_of_the_kit_has_no_project_entries():
+def test_values_in_the_kits_own_checkout_do_not_count_as_project_entries():
     open_project(ROOT)
     assert not project_problems()
     assert origin("models", "gpt-oss-120b") is None
 
 
-def test_a_project_copy_of_all_the_kits_entries_is_valid(tmp_path: Path):
+def test_copies_of_all_the_kits_catalogue_entries_are_valid_project_entries(tmp_path: Path):
     for kind in ("models", "shapes", "gpus", "releases", "endpoint-pickers", "images", "prices"):
         for file in (values_folder() / kind).glob("*.yaml"):
             write_entry(tmp_path, f"{kind}/{file.stem}", file.read_text())
@@ -86,14 +86,14 @@ def test_a_project_copy_of_all_the_kits_entries_is_valid(tmp_path: Path):
     assert catalogue.release_names()[-1] == "llm-d-0.10.0"
 
 
-def test_digests_of_the_projects_lock_are_added_to_the_kits(tmp_path: Path):
+def test_digests_in_the_projects_image_lock_are_added_to_those_of_the_kit(tmp_path: Path):
     digest = f"sha256:{'a' * 64}"
     write_entry(tmp_path, "container-images/lock", {"images": {"r.io/a/b:1": {"digest": digest, "source": "asked"}}})
     assert locked_image("r.io/a/b:1").digest == digest
     assert lock().images.keys() > kit_lock().images.keys()
 
 
-def test_an_invalid_project_entry_is_refused_where_it_is_used(tmp_path: Path):
+def test_looking_up_an_invalid_project_entry_reports_its_file_and_line(tmp_path: Path):
     write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, max_model_len=0))
     with pytest.raises(InvalidStack, match=r"line 30: values/models/support-70b.yaml: max_model_len = 0"):
         catalogue.model(MINE)
@@ -144,7 +144,7 @@ def test_an_invalid_value_of_an_entry_is_reported_with_the_accepted_ones(
         ("x: " + "a" * MAX_BYTES, f"it has {MAX_BYTES + 3:,} bytes"),
     ],
 )
-def test_a_file_that_is_no_entry_is_reported_with_the_reason(tmp_path: Path, content: str, why: str):
+def test_a_project_file_that_is_no_catalogue_entry_is_reported_with_the_reason(tmp_path: Path, content: str, why: str):
     assert why in problem(tmp_path, f"models/{MINE}", content).why
 
 
@@ -197,7 +197,9 @@ def test_a_project_model_of_a_kits_repository_must_have_the_kits_name(tmp_path: 
         ("models.yaml", "a folder: models?"),
     ],
 )
-def test_a_misplaced_file_is_refused_with_its_likeliest_place(tmp_path: Path, path: str, accepted: str):
+def test_a_misplaced_file_in_the_values_folder_is_refused_with_the_likely_place(
+    tmp_path: Path, path: str, accepted: str
+):
     file = tmp_path / "values" / path
     file.parent.mkdir(parents=True)
     file.touch()
@@ -250,7 +252,7 @@ def test_too_many_files_in_the_values_folder_are_refused(tmp_path: Path):
         open_project(tmp_path)
 
 
-def test_the_projects_lock_names_images_by_tag(tmp_path: Path):
+def test_a_name_without_a_tag_in_the_projects_image_lock_is_refused(tmp_path: Path):
     told = problem(tmp_path, "container-images/lock", {"images": {"vllm": {"digest": None, "reason": "none"}}})
     assert told.path.startswith("images")
     assert "registry/repository:tag" in told.why

@@ -28,7 +28,7 @@ RELEASES = [item for name in catalogue.release_names() if (item := catalogue.rel
 by_release = pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 
 
-def test_releases_are_sorted_so_that_the_nearest_are_neighbours():
+def test_releases_are_listed_from_oldest_to_newest():
     assert catalogue.release_names() == ["llm-d-0.6.0", "llm-d-0.7.0", "llm-d-0.9.0", "llm-d-0.10.0"]
     assert len({release.order for release in RELEASES}) == len(RELEASES)
 
@@ -51,24 +51,24 @@ def test_crds_of_a_release_have_the_pickers_version(release: catalogue.Release):
 
 
 @by_release
-def test_facts_about_a_picker_are_of_the_version_in_the_release(release: catalogue.Release):
+def test_each_releases_picker_facts_are_of_its_picker_images_version(release: catalogue.Release):
     assert release.endpoint_picker.dialect.version == release.endpoint_picker.image.tag
 
 
 @by_release
-def test_routing_decisions_are_counted_by_the_metric_that_is_not_deprecated(release: catalogue.Release):
+def test_routing_decisions_are_read_from_the_undeprecated_metric_of_each_release(release: catalogue.Release):
     prefix = "llm_d_epp" if release.order >= 9 else "llm_d_inference_scheduler"
     expected = f"{prefix}_disagg_decision_total"
     assert release.endpoint_picker.dialect.metrics.decisions == expected
 
 
-def test_former_names_of_a_picker_belong_to_the_releases_that_had_it():
+def test_a_former_name_such_as_llm_d_0_7_gives_the_release_it_stood_for():
     assert release_of_former_name("llm-d-0.7") is catalogue.release("llm-d-0.6.0")
     assert release_of_former_name("llm-d-0.8") is catalogue.release("llm-d-0.7.0")
     assert release_of_former_name("llm-d-0.6.0") is None
 
 
-def test_images_of_the_deleted_repository_are_marked_as_gone():
+def test_releases_with_a_picker_image_of_a_deleted_repository_are_marked_as_gone():
     gone = {release.name for release in RELEASES if release.images_gone}
     assert gone == {r.name for r in RELEASES if r.endpoint_picker.image.repository == "llm-d/llm-d-inference-scheduler"}
 
@@ -93,7 +93,7 @@ def test_no_metric_flag_is_passed_that_makes_the_picker_exit(release: catalogue.
 
 
 @by_release
-def test_the_sidecar_uses_nixl_and_plain_http(release: catalogue.Release):
+def test_the_routing_sidecar_uses_nixl_and_plain_http(release: catalogue.Release):
     arguments = release.routing_sidecar.arguments
     assert release.vllm.kv_connector.hand_over["nixl"].sidecar_arguments == ("--kv-connector=nixlv2",)
     assert "--secure-proxy=false" in arguments
@@ -109,29 +109,29 @@ def test_envoy_logs_little_and_has_a_limited_number_of_threads(release: catalogu
 
 
 @by_release
-def test_vllm_uses_the_attention_backend_that_amd_measured(release: catalogue.Release):
+def test_the_default_attention_backend_of_releases_is_the_one_that_amd_measured(release: catalogue.Release):
     assert release.vllm.attention_backend.default == "ROCM_AITER_UNIFIED_ATTN"
     assert release.vllm.environment["VLLM_ROCM_USE_AITER"] == "1"
 
 
 @by_release
-def test_servers_with_a_kv_connector_use_a_backend_that_accepts_one(release: catalogue.Release):
+def test_the_attention_backend_for_kv_connectors_is_not_one_that_refuses_them(release: catalogue.Release):
     backend = release.vllm.attention_backend
     assert backend.kv_connector not in backend.refused_with_kv_connector
 
 
 @by_release
-def test_no_release_has_defaults_that_change_answers_or_hide_kernels(release: catalogue.Release):
+def test_no_release_sets_quick_reduce_or_another_aiter_kernel_folder_by_default(release: catalogue.Release):
     assert not [name for name in release.vllm.environment if "QUICK_REDUCE" in name or name == "AITER_JIT_DIR"]
 
 
 @by_release
-def test_block_sizes_are_those_of_amds_overlays_if_kv_cache_is_transferred(release: catalogue.Release):
+def test_with_kv_transfers_the_block_size_is_that_of_amds_llm_d_overlays(release: catalogue.Release):
     assert release.vllm.block_size.kv_connector == 128
 
 
 @by_release
-def test_kv_connectors_have_roles_and_known_options(release: catalogue.Release):
+def test_each_release_has_connector_roles_and_flags_for_kv_cache_transfers(release: catalogue.Release):
     connectors = release.vllm.kv_connector
     assert set(connectors.roles) == HANDING_OVER
     assert {"--kv-transfer-config", "--kv-offloading-size"} <= set(connectors.flags)
@@ -160,11 +160,11 @@ def left_open(release: catalogue.Release) -> list[str]:
 
 
 @by_release
-def test_every_release_states_the_known_changes_of_its_parts(release: catalogue.Release):
+def test_every_release_entry_states_all_known_changes_of_its_parts(release: catalogue.Release):
     assert left_open(release) == []
 
 
-def test_a_new_release_must_state_what_its_parts_changed():
+def test_a_release_entry_with_newer_parts_must_state_their_known_changes():
     newest = default_release()
     image = newest.vllm.image.model_copy(update={"tag": "v0.30.0"})
     program = newest.endpoint_picker.program.model_copy(update={"version": "v0.11.0"})
@@ -177,7 +177,7 @@ def test_a_new_release_must_state_what_its_parts_changed():
 
 
 @by_release
-def test_cache_folders_are_writable_in_the_image(release: catalogue.Release):
+def test_vllms_cache_folders_are_inside_scratch_folders_of_the_container(release: catalogue.Release):
     for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"):
         folder = release.vllm.environment[name]
         assert any(folder == root or folder.startswith(f"{root}/") for root in release.vllm.scratch_folders)
@@ -191,7 +191,7 @@ def test_every_image_of_a_release_has_a_fixed_version(release: catalogue.Release
 
 
 @by_release
-def test_a_release_has_the_crds_for_pools_model_rewrites_and_objectives(release: catalogue.Release):
+def test_each_release_has_crds_of_inference_pools_model_rewrites_and_objectives(release: catalogue.Release):
     assert [name.rsplit("_", 1)[1] for name in sorted(release.crds.files)] == [
         "inferencepools.yaml",
         "inferencemodelrewrites.yaml",
@@ -255,7 +255,7 @@ def test_crds_are_read_from_the_go_module_if_it_is_there(folder):
     assert crd_manifests(crds())[0]["metadata"]["name"] == "a"
 
 
-def test_crds_are_downloaded_once(folder, server):
+def test_crds_of_a_release_are_downloaded_once_and_then_cached(folder, server):
     root, address = server
     put(root / "v1" / "crd" / "a.yaml")
     assert crd_manifests(crds(address))
@@ -289,7 +289,7 @@ def test_every_release_pins_its_crds(name):
     assert all(len(digest) == 64 for digest in catalogue.release(name).crds.files.values())
 
 
-def test_docs_on_failed_prefills_agree_with_the_sidecars_flags():
+def test_the_docs_give_the_number_of_prefill_retries_in_the_sidecars_flags():
     release = default_release()
     (retries,) = [int(word.partition("=")[2]) for word in release.routing_sidecar.arguments if "max-retries" in word]
     times = {1: "once", 2: "twice", 3: "three times", 4: "four times"}[retries + 1]

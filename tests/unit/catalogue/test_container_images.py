@@ -88,7 +88,7 @@ def _chart(name: str) -> ContainerImage | None:
     return operators.operator(name).chart.artifact if "chart" in entry else None
 
 
-def test_no_image_reference_is_written_in_code():
+def test_no_image_tag_is_written_in_python_code():
     root = values_folder().parent
     sources = [path.read_text() for folder in ("components", "packages") for path in (root / folder).rglob("*.py")]
     known = [image.reference.rpartition(":")[0] for image in kit_images()]
@@ -96,7 +96,7 @@ def test_no_image_reference_is_written_in_code():
     assert not named
 
 
-def test_a_locked_digest_has_a_source_and_null_has_a_reason():
+def test_an_image_lock_entry_has_a_digest_with_source_or_null_with_a_reason():
     for entry in lock().images.values():
         assert entry.source if entry.digest else entry.reason
     for wrong in ({"digest": DIGEST}, {"digest": None}, {"digest": "sha256:1", "source": "a test"}):

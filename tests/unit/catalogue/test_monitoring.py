@@ -67,7 +67,7 @@ def test_rules_and_panels_use_the_metric_names_of_their_endpoint_picker(version:
     assert seen.lacking == ()
 
 
-def test_rules_whose_metrics_a_picker_lacks_are_omitted_and_named() -> None:
+def test_alerts_and_panels_whose_metrics_a_picker_lacks_are_omitted_and_named() -> None:
     seen = watch(Metrics(decisions="decisions_total", requests="requests_total"))
     assert seen.lacking == ("alert StackNotScraped", 'panel "Servers that the picker picks from"')
     assert "StackNotScraped" not in {row.alert for row in seen.alerts}
@@ -112,12 +112,12 @@ def alert_table() -> Iterator[str]:
         yield f"| `{row.alert}` | {', '.join(windows) or '-'} | {row.hold} | {row.severity} | {how} |"
 
 
-def test_each_alert_is_rehearsed_or_has_the_reason_why_not() -> None:
+def test_each_alert_is_tested_in_rehearsal_or_by_promtool() -> None:
     names = [row.alert for row in rules().alerts]
     assert sorted([*REHEARSED, *BY_PROMTOOL]) == sorted(names)
 
 
-def test_the_table_of_alerts_equals_rules_and_faults() -> None:
+def test_the_table_of_alerts_in_the_docs_equals_what_is_generated_from_rules() -> None:
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
     page = PAGES / "README.md"
     head, mark, _ = page.read_text().partition("<!-- table -->\n")
