@@ -31,14 +31,14 @@ def check(project: Path, *options: str, **changes: Any) -> str:
         ({}, "it compiles each time"),
     ],
 )
-def test_check_shows_how_long_a_servers_first_and_later_starts_take(
+def test_check_says_whether_later_starts_of_a_server_reuse_compiled_code(
     tmp_path: Path, changes: dict[str, Any], words: str
 ):
     (line,) = [line for line in check(tmp_path, **changes).splitlines() if "start of a server" in line]
     assert words in line
 
 
-def test_check_json_has_the_seconds_of_both_kinds_of_server_starts(tmp_path: Path):
+def test_check_json_has_the_seconds_of_a_servers_first_and_later_starts(tmp_path: Path):
     start = json.loads(check(tmp_path, "--json", **NODE_DISK))["server_start"]
     assert start["first_s"] - start["again_s"] == pytest.approx(bring_up_facts().server_start.compiling_seconds)
     assert start["source"] == "assumed"
@@ -77,7 +77,7 @@ def test_known_limits_of_the_release_are_counted_and_their_page_is_named(tmp_pat
     assert "5 known limits of llm-d-0.9.0 (docs/releases.md)" in " ".join(screen.getvalue().split())
 
 
-def test_check_with_explain_shows_on_a_terminal_what_it_writes_to_a_pipe(tmp_path: Path, screen: StringIO):
+def test_check_with_explain_shows_all_advice_on_a_terminal(tmp_path: Path, screen: StringIO):
     check(tmp_path, "--explain")
     text = " ".join(screen.getvalue().split())
     for words in ("while no prefill server is ready", "updates of gpt-oss-120b", "cost at list price"):

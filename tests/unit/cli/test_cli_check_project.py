@@ -35,7 +35,7 @@ def check(project: Path) -> dict[str, Any]:
     return json.loads(run(project, "check", "--stack", "s", "--json")[1])
 
 
-def test_check_reports_a_project_entry_that_replaces_the_kits(project: Path):
+def test_check_reports_a_project_entry_that_replaces_the_kits_catalogue_entry(project: Path):
     write_entry(project, "prices/oci", kit_entry("prices/oci", as_of="2026-02-02"))
     assert "prices oci: values/prices/oci.yaml, instead of the kit's" in run(project, "check", "--stack", "s")[1]
 
@@ -59,13 +59,13 @@ def test_invalid_entries_and_an_invalid_stack_file_are_reported_together(project
     assert all(one["line"] for one in problems if one["path"] in {"max_model_len", "models[0].topology"})
 
 
-def test_latency_figures_in_another_gpus_folder_are_refused(project: Path):
+def test_latency_figures_in_the_folder_of_another_gpu_are_refused(project: Path):
     write_entry(project, f"latency/MI300X/{MINE}", kit_entry("latency/H100/gpt-oss-120b", model=MINE))
     (problem,) = check(project)["problems"]
     assert (problem["path"], problem["value"], problem["accepted"]) == ("gpu", "H100", "MI300X")
 
 
-def test_a_misspelt_name_is_answered_with_a_project_entry(project: Path):
+def test_a_misspelt_model_name_is_answered_with_a_similar_project_entry(project: Path):
     write(project, "s", stack(model("1p-tp8-1d-tp8", model="suport-70b")))
     (problem,) = check(project)["problems"]
     assert problem["accepted"].startswith(f"{MINE}? or another of ")
@@ -81,7 +81,7 @@ def test_a_model_name_that_is_invalid_in_kubernetes_requires_an_explicit_name(pr
     assert check(project)["ok"]
 
 
-def test_models_whose_names_differ_only_by_case_have_one_object_name(project: Path):
+def test_models_whose_names_differ_only_by_case_are_refused_together(project: Path):
     names = ("Support-8B", "support-8b")
     for name in names:
         write_entry(project, f"models/{name}", model_entry(name, repository=f"acme/{name}-{name[0]}"))
@@ -94,7 +94,7 @@ def test_models_whose_names_differ_only_by_case_have_one_object_name(project: Pa
     assert check(project)["ok"]
 
 
-def test_other_project_entries_change_the_configuration_hash(project: Path):
+def test_only_project_entries_that_change_servers_change_the_configuration_hash(project: Path):
     before = plan_stack_file(project, "s").config_hash
     write_entry(project, "prices/oci", kit_entry("prices/oci", as_of="2026-02-02"))
     assert plan_stack_file(project, "s").config_hash == before

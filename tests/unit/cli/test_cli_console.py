@@ -11,5 +11,5 @@ from llmd_oke.cli.console import problem_document
     ("value", "plain"),
     [(None, None), (True, True), (2, 2), ("guide", "guide"), (float("nan"), "nan"), ([True], "[true]")],
 )
-def test_a_problems_value_is_plain_json(value: Any, plain: Any):
+def test_the_value_of_a_problem_in_json_output_is_plain_json(value: Any, plain: Any):
     assert problem_document(Problem("a", value, "b", "c"))["value"] == plain

@@ -89,7 +89,7 @@ def test_for_a_stack_that_is_not_deployed_drift_queries_no_oci(command: Command,
     assert "refresh" not in (tmp_path / "asked").read_text()
 
 
-def test_drift_of_a_rehearsal_that_does_not_run_is_an_error(command: Command) -> None:
+def test_drift_of_a_stack_whose_rehearsal_does_not_run_is_an_error(command: Command) -> None:
     code, _, errors = command("drift", "--rehearse")
     assert (code, "scripts/rehearse --stack prod" in errors) == (1, True)
 

@@ -61,7 +61,7 @@ def test_images_update_writes_the_image_lock_only_on_request(lock: Path, registr
     assert lock.read_text() == before
 
 
-def test_a_moved_tag_exits_with_1_until_the_lock_is_updated(lock: Path, registry: Registry):
+def test_images_update_exits_with_1_for_a_moved_tag_without_the_moved_option(lock: Path, registry: Registry):
     registry.push("llm-d/vllm", "v1", 10)
     update()
     moved = registry.push("llm-d/vllm", "v1", 11)
@@ -72,7 +72,7 @@ def test_a_moved_tag_exits_with_1_until_the_lock_is_updated(lock: Path, registry
     assert moved in lock.read_text()
 
 
-def test_a_registry_without_an_answer_exits_with_1_and_the_reason(lock: Path, registry: Registry):
+def test_images_update_exits_with_1_if_a_registry_takes_no_requests(lock: Path, registry: Registry):
     registry.push("llm-d/vllm", "v1", 10)
     registry.busy, registry.retry_after = 1, "3600"
     before = lock.read_text()
@@ -81,7 +81,7 @@ def test_a_registry_without_an_answer_exits_with_1_and_the_reason(lock: Path, re
     assert lock.read_text() == before
 
 
-def test_a_stacks_images_are_listed_with_the_key_that_causes_each():
+def test_images_list_names_the_part_and_the_key_that_cause_each_image():
     result = CliRunner().invoke(app, ["images", "list", "--stack", "guide", "--project", str(PROJECT), "--json"])
     images = json.loads(result.output)["images"]
     assert [image["used_by"] for image in images] == [
@@ -134,14 +134,14 @@ def copy_list(*arguments: str) -> str:
     return CliRunner().invoke(app, whole, catch_exceptions=False).output
 
 
-def test_the_list_of_copies_is_json_with_digests_and_destinations():
+def test_the_list_of_image_copies_in_json_has_digests_and_destinations():
     document = json.loads(copy_list("--stack", "reference", "--mirror", "iad.ocir.io/ai/mirror", "--json"))
     assert document["prefix"] == "iad.ocir.io/ai/mirror"
     assert all(item["destination"].startswith("iad.ocir.io/ai/mirror/") for item in document["copies"])
     assert [text.partition(",")[0] for text in document["not_mirrored"]] == ["OKE's control plane"]
 
 
-def test_listing_copies_without_a_private_registry_says_how_to_name_one():
+def test_a_list_of_copies_without_a_private_registry_is_refused_with_a_remedy():
     with pytest.raises(KitError, match="has no private registry") as raised:
         copy_list("--stack", "rehearsal")
     assert (raised.value.remedy or "").startswith("Say registryMirror in the stack file, or --mirror")
@@ -154,5 +154,5 @@ def test_an_invalid_private_registry_is_refused(prefix: str):
 
 
 @pytest.mark.parametrize(("form", "word"), [("crane", "crane copy "), ("skopeo", "# skopeo sync"), ("plain", "  iad.")])
-def test_the_list_of_copies_has_the_requested_format(form: str, word: str):
+def test_the_list_of_image_copies_has_the_requested_format(form: str, word: str):
     assert word in copy_list("--stack", "rehearsal", "--mirror", "iad.ocir.io/ai/mirror", "--format", form)

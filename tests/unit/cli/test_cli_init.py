@@ -91,7 +91,9 @@ def test_without_a_terminal_init_names_the_options_of_missing_answers(project: P
         ((*ON_OCI, "--topology", "1p-tp16-1d-tp16"), "models[0].topology"),
     ],
 )
-def test_init_reports_impossible_answers_and_writes_nothing(project: Path, arguments: tuple[str, ...], place: str):
+def test_init_refuses_impossible_answers_and_writes_no_stack_file(
+    project: Path, arguments: tuple[str, ...], place: str
+):
     result = init(project, *arguments)
     assert result.exit_code == 1
     assert place in str(result.exception)
@@ -107,7 +109,7 @@ def test_init_keeps_an_existing_stack_file_without_force(project: Path):
     assert text_of(project) != before
 
 
-def test_more_routers_get_more_system_nodes(project: Path):
+def test_init_plans_more_system_nodes_for_more_routers(project: Path):
     init(project, *ON_OCI, "--topology", "3p-tp1-1d-tp1", "--copies", "9")
     (pool,) = [line for line in text_of(project).splitlines() if "systemPool:" in line]
     assert int(pool.rpartition("size: ")[2].rstrip("}")) > 3
@@ -139,7 +141,7 @@ def test_init_chooses_the_first_topology_for_the_load_that_planning_accepts(
     assert "# carries at most 40 requests/s (bound)" in text
 
 
-def test_init_relaxes_assumed_latency_limits_but_no_given_ones(project: Path, searched: list[ServingNeeds]):
+def test_init_drops_assumed_latency_limits_and_keeps_given_ones(project: Path, searched: list[ServingNeeds]):
     assert init(project, *ON_OCI, "--gpus", "16", "--ttft", "100").exit_code == 1
     assert init(project, *ON_OCI, "--gpus", "16").exit_code == 0
     assert "slo:" not in text_of(project)
@@ -188,7 +190,7 @@ def test_an_invalid_answer_on_a_terminal_is_asked_for_again(
     assert "accepted: seven or eight" in capsys.readouterr().err
 
 
-def test_in_init_a_number_chooses_an_offered_value_and_enter_the_first(monkeypatch: pytest.MonkeyPatch):
+def test_in_init_a_number_chooses_an_offered_value_and_enter_chooses_the_first(monkeypatch: pytest.MonkeyPatch):
     typed(monkeypatch, "2", "")
     offers = [Offer("8", "eight"), Offer("7", "seven")]
     answers = [Answers(asks=True).answer(DIGIT, None, offers=lambda: offers) for _ in range(2)]

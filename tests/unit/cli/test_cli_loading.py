@@ -40,7 +40,7 @@ def test_the_version_is_printed() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"llmd-oke {metadata.version('llmd-oke')}\n"
 
 
-def test_a_command_of_the_tuner_imports_no_other() -> None:
+def test_tune_rank_imports_neither_pulumi_nor_an_http_client() -> None:
     program = "import llmd_tuner.cli.tune_rank, sys; print(sorted(sys.modules.keys() & {'pulumi', 'httpx', 'httpx2'}))"
     run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "[]"

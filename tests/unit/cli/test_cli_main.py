@@ -23,7 +23,7 @@ def ended_fixture(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[
     return run
 
 
-def test_an_interrupted_command_says_so_once(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_command_prints_the_word_interrupted_once(ended: Any, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -32,7 +32,9 @@ def test_an_interrupted_command_says_so_once(ended: Any, monkeypatch: pytest.Mon
     assert (status, said) == (130, "interrupted\n")
 
 
-def test_the_interrupted_message_is_left_to_the_command_that_runs_inside(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_rehearse_run_leaves_the_interrupted_message_to_the_command_it_runs(
+    ended: Any, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(rehearsal, "run_command", lambda *_, **__: console.INTERRUPTED)
     status, said = ended("rehearse", "run", "--", "llmd-oke", "bench")
     assert (status, said) == (130, "")
@@ -43,7 +45,7 @@ def test_sigterm_ends_a_command_like_ctrl_c_with_its_own_exit_code(ended: Any, m
     assert ended("rehearse", "status") == (143, "interrupted\n")
 
 
-def test_sigterm_works_where_ctrl_c_is_ignored(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_sigterm_ends_a_command_that_ignores_sigint(ended: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rehearsal, "rehearsed_stacks", lambda *_: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -73,7 +75,7 @@ def test_an_os_error_is_reported_as_json_if_requested(
     assert json.loads(capsys.readouterr().out) == {"error": "/some/file: Permission denied.", "remedy": None}
 
 
-def test_a_full_disk_is_reported_once():
+def test_a_full_disk_is_reported_in_one_line():
     with open("/dev/full", "w") as full:  # noqa: PTH123
         words = [sys.executable, "-m", "llmd_oke", "schema"]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)

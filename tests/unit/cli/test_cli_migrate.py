@@ -143,7 +143,7 @@ def test_migrate_refuses_and_keeps_a_file_that_is_no_stack_file(tmp_path: Path, 
     assert file.read_bytes().decode() == text
 
 
-def test_migrate_keeps_the_types_that_pulumi_reads_from_other_values(tmp_path: Path):
+def test_migrate_does_not_rewrite_values_of_other_pulumi_settings(tmp_path: Path):
     text = BEFORE.replace("other:key: 1", "other:key: yes\n  other:time: 12:30\n  other:octal: 0o17")
     before, after = yaml.safe_load(text), migration(written(tmp_path, text)).after
     assert after.endswith("other:key: yes\n  other:time: 12:30\n  other:octal: 0o17\n")

@@ -48,7 +48,7 @@ def test_model_add_separates_assumed_from_computed_figures():
     assert "bounds until some are measured" in told
 
 
-def test_the_entry_of_every_stored_config_is_read_back_equal():
+def test_entries_that_model_add_prints_for_stored_configs_equal_the_catalogues():
     for path in FOLDER.glob("*.json"):
         result = run(str(path), *REPOSITORY, "--name", path.stem)
         entry = CatalogueModel.model_validate(yaml.safe_load(result.stdout))
@@ -68,7 +68,7 @@ def test_model_add_writes_an_entry_into_the_project_only_once(tmp_path: Path):
     assert [item.name for item in path.parent.iterdir()] == [path.name]
 
 
-def test_a_written_entry_is_one_of_the_projects_own(tmp_path: Path):
+def test_an_entry_that_model_add_writes_is_a_valid_project_entry(tmp_path: Path):
     assert run(CONFIG, *REPOSITORY, "--write", "--project", str(tmp_path)).exit_code == 0
     open_project(tmp_path)
     assert project_problems() == []
@@ -95,7 +95,7 @@ def test_model_add_reads_config_and_index_from_a_folder(tmp_path: Path):
     assert [file["name"] for file in result["read"]] == ["config.json", "model.safetensors.index.json"]
 
 
-def test_servers_load_the_commit_that_model_add_read(monkeypatch: pytest.MonkeyPatch):
+def test_the_entry_of_model_add_pins_the_commit_whose_config_was_read(monkeypatch: pytest.MonkeyPatch):
     config = ModelFile("config.json", "https://huggingface.co/acme/x", Path(CONFIG).read_bytes(), "a" * 40)
     monkeypatch.setattr("llmd_oke.access.hugging_face.download_model_files", lambda *_: (config, None))
     result = json.loads(run("acme/x", "--json").stdout)
@@ -113,7 +113,7 @@ def test_servers_load_the_commit_that_model_add_read(monkeypatch: pytest.MonkeyP
         (["no-such-thing"], "neither a file nor a repository"),
     ],
 )
-def test_an_unreadable_config_is_reported_with_what_would_be_right(arguments: list[str], told: str):
+def test_model_add_refuses_invalid_arguments_with_the_accepted_form(arguments: list[str], told: str):
     assert told in refusal(*arguments)
 
 
@@ -124,21 +124,21 @@ def test_a_config_that_is_no_json_object_is_refused_by_its_name(content: str, tm
     assert str(path) in refusal(str(path), *REPOSITORY)
 
 
-def test_assumptions_about_an_architecture_are_in_entry_and_summary(tmp_path: Path):
+def test_model_add_marks_figures_of_an_unknown_architecture_as_bounds(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of("qwen3-32b", model_type="new")))
     assert "# Bound: no code of new was looked at" in run(str(path), *REPOSITORY).stdout
     assert json.loads(run(str(path), *REPOSITORY, "--json").stdout)["bounds"][0].startswith("no code of new")
 
 
-def test_the_state_of_a_sequence_is_shown_beside_its_kv_cache(tmp_path: Path):
+def test_model_add_shows_the_size_of_a_sequences_state_beside_its_kv_cache(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of("nemotron-3-nano-30b-a3b")))
     told = run(str(path), *REPOSITORY).stderr
     assert "6,144 bytes of KV cache for a token, 49,082,368 bytes of state for a sequence" in told
 
 
-def test_unknown_kinds_of_layers_are_refused_with_path_and_remedy(tmp_path: Path):
+def test_model_add_refuses_unknown_kinds_of_layers_with_path_and_remedy(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of("qwen3-32b", model_type="lfm2", conv_L_cache=3)))
     error = run(str(path), *REPOSITORY).exception

@@ -97,12 +97,14 @@ def test_each_field_of_an_options_class_is_an_option_with_its_default(order_app:
     assert said.output == f"here {Wanted('gpu', 3)} True\n"
 
 
-def test_fields_can_have_short_option_names(order_app: typer.Typer) -> None:
+def test_fields_of_an_options_class_can_have_short_option_names(order_app: typer.Typer) -> None:
     assert "size=8" in CliRunner().invoke(order_app, ["here", "--name", "gpu", "-n", "8"]).output
 
 
 @pytest.mark.parametrize("words", [["here"], ["here", "--name", "gpu", "--size", "0"]])
-def test_a_field_without_default_is_a_required_option_and_limits_hold(order_app: typer.Typer, words: list[str]) -> None:
+def test_missing_required_options_and_values_outside_limits_are_refused(
+    order_app: typer.Typer, words: list[str]
+) -> None:
     assert CliRunner().invoke(order_app, words).exit_code == 2
 
 

@@ -25,7 +25,9 @@ PROJECT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize(
     "stack", ["org/llmd-oke/reference", "org/reference", "../reference", "reference ", "", "Reference"]
 )
-def test_a_pipeline_refuses_names_of_unlisted_stacks(command: str, more: list[str], stack: str):
+def test_pipeline_commands_refuse_a_name_that_is_no_stack_file_of_the_project(
+    command: str, more: list[str], stack: str
+):
     more = more if command != "limit" else ["--own-runner"]
     ended = CliRunner().invoke(app, ["pipeline", command, "--stack", stack, "--project", str(PROJECT), *more])
     assert isinstance(ended.exception, KitError)
@@ -45,7 +47,7 @@ GROUP = ("--group-id", "ocid1.group.oc1..aaaa")
 
 
 @pytest.mark.parametrize("identity", pipeline_identities())
-def test_an_identitys_rights_are_printed_as_policy_statements_and_objects(identity: str):
+def test_rights_of_a_pipeline_identity_are_iam_statements_and_kubernetes_objects(identity: str):
     text = rights(identity, *GROUP)
     statements = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# Allow")]
     assert statements
@@ -63,7 +65,7 @@ def test_an_identitys_rights_are_printed_as_policy_statements_and_objects(identi
 
 
 @pytest.mark.parametrize("identity", ["drift", "preview"])
-def test_read_only_identities_may_change_nothing_and_get_a_kubeconfig(identity: str):
+def test_read_only_pipeline_identities_may_only_read_and_get_a_kubeconfig(identity: str):
     text = rights(identity, *GROUP)
     statements = [line for line in text.splitlines() if line.startswith("# Allow")]
     assert any("{CLUSTER_USE}" in line for line in statements)
@@ -99,7 +101,7 @@ def test_the_preview_identity_may_read_every_declared_kind_except_secrets():
     ("words", "message"),
     [(("drifter", *GROUP), "There is no identity drifter"), (("drift", "--group-id", "ci"), "is no OCID of a group")],
 )
-def test_an_invalid_identity_or_group_is_refused(words: tuple[str, ...], message: str):
+def test_an_unknown_pipeline_identity_or_invalid_group_ocid_is_refused(words: tuple[str, ...], message: str):
     with pytest.raises(KitError, match=message):
         rights(*words)
 
@@ -115,7 +117,7 @@ def test_a_preview_without_changes_says_so_and_what_the_stack_costs():
     assert "refused" not in said
 
 
-def test_a_preview_shows_initial_nodes_and_their_limits():
+def test_a_preview_shows_initial_gpu_nodes_and_the_autoscalers_limits():
     pool = existing_pool(size=3)
     scaled = existing_pool(size=3, scaling={"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9})
     for one, text in ((pool, "3 GPU nodes, 16 of 24 GPUs"), (scaled, "3 GPU nodes (2 to 9), 16 of 24 GPUs")):
@@ -123,7 +125,7 @@ def test_a_preview_shows_initial_nodes_and_their_limits():
         assert preview_report("prod", new_plan, parse(document())).size.startswith(text)
 
 
-def test_a_preview_lists_changed_resources_with_properties_without_components():
+def test_a_preview_report_lists_changed_resources_without_pulumi_components():
     said = judged(recorded("switch"))
     assert "| delete | Deployment m-aggregated |" in said
     assert "| create | Deployment m-prefill |" in said
@@ -136,7 +138,7 @@ def test_a_property_that_causes_a_replacement_is_emphasized():
     assert r'**metadata.labels\["llmd-oke/tensor-parallel-size"\]**' in said
 
 
-def test_a_refused_preview_shows_the_cause():
+def test_the_report_of_a_refused_preview_names_the_property_that_causes_it():
     preview = parse(document(replaced_pool()))
     said = judged(preview)
     assert "**The update is refused**" in said
@@ -145,7 +147,7 @@ def test_a_refused_preview_shows_the_cause():
     assert preview_report("prod", PLAN, preview, allow_replace=True).refusals == ()
 
 
-def test_errors_of_the_engine_make_a_preview_fail():
+def test_errors_of_pulumis_engine_are_refusals_in_a_preview_report():
     assert preview_report("prod", PLAN, parse(document(errors=("no such shape",)))).refusals == ("no such shape",)
 
 
@@ -153,18 +155,18 @@ def test_a_preview_lists_servers_that_are_deleted_first():
     assert "m-aggregated must go before they come" in judged(recorded("switch"))
 
 
-def test_a_preview_lists_manual_changes():
+def test_a_preview_report_lists_manual_changes_of_resources():
     by_hand = [Drift("u", "", "ConfigMap c is gone; the update makes it anew")]
     said = preview_markdown(preview_report("prod", PLAN, parse(document()), by_hand=by_hand))
     assert "**Changed by hand**\n\n- ConfigMap c is gone; the update makes it anew" in said
 
 
-def test_many_changes_are_shortened_with_their_number():
+def test_a_preview_report_of_many_changes_is_shortened_with_their_number():
     said = judged(parse(document(*(step("create", "a:b:C", f"n{i}") for i in range(200)))))
     assert "and 140 more" in said
 
 
-def test_the_steps_of_a_replacement_count_as_one_change():
+def test_pulumis_steps_of_a_replacement_count_as_one_change_in_a_preview():
     assert (
         headline({"replace": 1, "delete-replaced": 1, "create-replacement": 1, "same": 3})
         == "1 to replace, 3 unchanged"

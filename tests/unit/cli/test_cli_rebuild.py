@@ -64,14 +64,14 @@ def test_rebuild_changes_no_state_before_it_is_confirmed(calls: list[str]):
     assert "stack import" not in calls
 
 
-def test_rebuild_exits_like_the_update_that_failed_in_it(calls: list[str]):
+def test_rebuild_exits_with_the_exit_code_of_its_failed_update(calls: list[str]):
     ended = invoke("--yes", "--archive", "before.tar.gz")
     assert ended.exit_code == 1
     assert calls[-2:] == ["stack import", "up"]
     assert Path("before.tar.gz").is_file()
 
 
-def test_rebuild_json_has_lost_resources_the_archive_and_the_updates_result(calls: list[str]):
+def test_rebuild_json_has_lost_resources_state_archive_and_result_of_the_update(calls: list[str]):
     ended = invoke("--yes", "--archive", "before.tar.gz", "--json")
     assert ended.exit_code == 1
     result = json.loads(ended.stdout)

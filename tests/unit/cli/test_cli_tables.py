@@ -26,13 +26,13 @@ def test_a_table_that_fits_the_terminal_is_one_table():
     assert shown(80)[0].split() == ["topology", "decode", "tok/s", "prompt", "tok/s", "GPUs"]
 
 
-def test_table_headings_are_wrapped_first():
+def test_on_a_narrow_terminal_table_headings_are_wrapped_first():
     lines = shown(48)
     assert len(lines) == 3
     assert all(cell in lines[-1] for cell in CELLS)
 
 
-def test_table_rows_become_paragraphs_if_headings_are_wrapped_in_vain():
+def test_table_rows_become_paragraphs_if_wrapped_headings_are_still_too_wide():
     assert shown(40) == [
         "8p-tp1-4d-tp2",
         "    decode tok/s 1,234,567",

@@ -135,18 +135,18 @@ def test_an_update_that_needs_a_tunnel_says_which_option_opens_one(command: Comm
     assert "--tunnel" in errors
 
 
-def test_an_address_of_another_machine_is_refused_as_tunnel(command: Command, oci: Tenancy) -> None:
+def test_an_api_server_setting_of_another_machine_is_refused_with_a_tunnel(command: Command, oci: Tenancy) -> None:
     code, _, errors = command("up", "--tunnel", **{"llmd-oke_apiServer": "https://10.0.0.6:6443"})
     assert code == 1
     assert "llmd-oke:apiServer is https://10.0.0.6:6443" in " ".join(errors.split())
 
 
-def test_the_tunnel_authenticates_as_the_stack_does(command: Command, oci: Tenancy, port: int) -> None:
+def test_the_tunnel_uses_the_oci_profile_in_the_stacks_settings(command: Command, oci: Tenancy, port: int) -> None:
     command("up", "--yes", "--tunnel", "--no-benchmark", **through(port), oci_configFileProfile="PROD")
     assert set(oci.who) == {SignIn(None, "PROD")}
 
 
-def test_a_tunnel_without_a_bastion_ends_its_wait_with_what_is_missing(command: Command, oci: Tenancy) -> None:
+def test_the_tunnel_command_stops_waiting_for_a_missing_bastion_and_names_it(command: Command, oci: Tenancy) -> None:
     oci.answers["bastion /bastions"] = []
     code, _, errors = command("tunnel", "--wait", "0")
     assert code == 1

@@ -92,7 +92,7 @@ def test_an_update_shows_changes_outputs_and_benchmark(command: Command, benchma
     assert "engine at work" in errors
 
 
-def test_a_failed_update_shows_what_it_did_and_exits_like_the_engine(command: Command) -> None:
+def test_a_failed_update_shows_its_changes_and_exits_with_pulumis_exit_code(command: Command) -> None:
     code, document, _ = command("up", "--yes", status=255)
     assert (code, document["ok"], document["changes"]["create"]) == (255, False, 3)
     assert document["error"] == "`pulumi up` ended with exit code 255."
@@ -106,7 +106,7 @@ POOL = {
 }
 
 
-def test_an_update_whose_gate_fails_shows_the_nodes_cost_and_how_to_return_them(
+def test_an_update_whose_node_gate_fails_shows_node_costs_and_the_scale_command(
     command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": [POOL]}}))
@@ -195,7 +195,7 @@ def test_an_unreadable_benchmark_in_the_cluster_is_reported_without_failing(
     assert document["smoke_error"] == {"error": "The Jobs of llm-d can't be read.", "remedy": "Ask again."}
 
 
-def test_an_evaluation_that_a_client_must_run_cannot_be_skipped(command: Command, tmp_path: Path) -> None:
+def test_a_needed_accuracy_evaluation_cannot_be_skipped_with_the_benchmark(command: Command, tmp_path: Path) -> None:
     write(tmp_path, "prod", {**STACK, "override": {"quickReduce": "INT4"}})
     code, document, errors = command("up", "--yes", "--no-benchmark")
     assert (code, "engine at work" in errors) == (1, False)
@@ -204,13 +204,13 @@ def test_an_evaluation_that_a_client_must_run_cannot_be_skipped(command: Command
 
 
 @pytest.mark.parametrize("operation", ["up", "destroy"])
-def test_without_confirmation_nothing_is_changed(command: Command, operation: str) -> None:
+def test_up_and_destroy_without_confirmation_change_nothing(command: Command, operation: str) -> None:
     code, document, errors = command(operation)
     assert (code, document) == (1, {"error": "With --json nobody can be asked.", "remedy": "Add --yes."})
     assert "engine at work" not in errors
 
 
-def test_a_destroy_shows_its_changes(command: Command) -> None:
+def test_destroy_shows_the_changes_that_pulumi_made(command: Command) -> None:
     code, document, _ = command("destroy", "--yes")
     assert (code, document["ok"], document["changes"]) == (0, True, {"create": 3, "same": 5})
 
