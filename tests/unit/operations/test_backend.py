@@ -34,7 +34,7 @@ def test_unlocking_a_file_backend_removes_incompletely_written_files(tmp_path: P
     assert cli.commands == ["whoami", "cancel"]
 
 
-def test_unlocking_a_backend_other_than_files_only_cancels_its_lock():
+def test_unlocking_a_remote_state_backend_only_runs_pulumi_cancel():
     cli = Cli("s3://bucket")
     assert unlock(PulumiCli(Path("/p"), "prod", "pulumi", cli)) == 0
     assert cli.commands == ["whoami", "cancel"]

@@ -62,7 +62,7 @@ def test_a_certificate_that_no_client_would_accept_is_a_problem(secret: StoredSe
     ],
     ids=["expired", "not yet valid", "another host"],
 )
-def test_an_update_with_a_certificate_that_clients_refuse_is_refused(secret: StoredSecret, accepted: str):
+def test_an_update_with_a_front_door_certificate_that_clients_refuse_is_refused(secret: StoredSecret, accepted: str):
     with pytest.raises(InvalidStack) as refused:
         refuse_certificates(plan(frontDoor=DOOR), lambda _namespace, _name: secret)
     (problem,) = refused.value.problems
@@ -74,14 +74,14 @@ def silent(_namespace: str, _name: str) -> StoredSecret:
 
 
 @pytest.mark.parametrize("read", [lambda _namespace, _name: None, silent], ids=["no Secret yet", "no answer"])
-def test_an_update_with_an_unknown_certificate_goes_on(read: ReadSecret):
+def test_an_update_goes_on_if_the_front_doors_certificate_cannot_be_read(read: ReadSecret):
     refuse_certificates(plan(frontDoor=DOOR), read)
 
 
-def test_an_unreachable_cluster_leaves_the_certificate_unknown():
+def test_a_front_door_certificate_in_an_unreachable_cluster_is_unknown():
     (result,) = certificate_findings(plan(frontDoor=DOOR), silent)
     assert (result.verdict, result.value) == (Verdict.UNKNOWN, "The cluster does not answer.")
 
 
-def test_a_stack_without_a_certificate_queries_no_cluster():
+def test_a_stack_without_a_front_door_certificate_has_no_certificate_check():
     assert certificate_findings(plan()) == []

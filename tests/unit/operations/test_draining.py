@@ -57,7 +57,7 @@ def test_a_node_that_is_not_drained_in_time_is_uncordoned_and_kept():
     assert not there.is_cordoned("10.0.0.5")
 
 
-def test_with_force_the_remaining_pods_end_with_the_node():
+def test_with_force_a_node_is_terminated_though_pods_remain_on_it():
     there = cluster("decode-0", kept={"decode-0"})
     with there.drain(force=True).drained(INSTANCES):
         there.history.append("ended")
@@ -79,7 +79,7 @@ def test_a_node_that_someone_else_cordoned_stays_cordoned():
     assert there.is_cordoned("10.0.0.5")
 
 
-def test_a_node_that_a_killed_run_cordoned_is_uncordoned():
+def test_a_node_that_an_earlier_killed_run_of_the_kit_cordoned_is_uncordoned():
     there = cluster()
     there.nodes[0]["spec"]["unschedulable"] = True
     there.nodes[0]["metadata"]["annotations"] = {CORDONED: "true"}
@@ -94,7 +94,7 @@ def test_a_node_that_is_not_ready_is_not_drained_and_this_is_reported():
     assert any("mi300x-0 is not Ready" in news for news in there.progress.news)
 
 
-def test_an_instance_that_never_became_a_node_is_reported():
+def test_an_instance_that_is_no_kubernetes_node_is_reported_and_not_drained():
     there = ClusterForTests([])
     with there.drain().drained(INSTANCES):
         pass
@@ -116,7 +116,7 @@ def test_a_new_node_is_waited_for_until_ready_for_at_most_an_hour():
     there.drain().await_ready(INSTANCES)
 
 
-def test_a_new_node_is_waited_for_until_it_has_the_old_ones_devices():
+def test_a_new_node_is_waited_for_until_it_has_the_devices_of_the_old_node():
     there = ClusterForTests([node("n", "ocid1.instance.a", devices={"amd.com/gpu": "8", "cpu": "112"})])
     with there.drain().drained(INSTANCES) as devices:
         there.nodes[0] = node("n", "ocid1.instance.a", devices={"amd.com/gpu": "7"})
@@ -134,7 +134,7 @@ def test_device_quantities_are_parsed_as_in_kubernetes():
     there.drain().await_ready(INSTANCES, devices)
 
 
-def test_an_unreachable_api_server_is_reported():
+def test_draining_reports_an_unreachable_api_server():
     there = cluster()
     there.drain().require_cluster()
     there.broken = True

@@ -30,7 +30,7 @@ def containers(image: str) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": image}]}}
 
 
-def test_drift_that_only_a_replacement_reverts_is_not_promised_to_be_reverted():
+def test_drift_that_needs_a_replacement_is_not_said_to_be_reverted():
     subnet = urn("oci:Core/subnet:Subnet", "workers")
     was, now = {"prohibitPublicIpOnVnic": True}, {"prohibitPublicIpOnVnic": False}
     paths = ("prohibitPublicIpOnVnic",)
@@ -44,7 +44,7 @@ def test_drift_that_only_a_replacement_reverts_is_not_promised_to_be_reverted():
     assert to_read([drift]) == []
 
 
-def test_list_items_are_identified_by_their_keys():
+def test_drift_finds_the_owner_of_a_list_item_by_the_items_key():
     fields = {"f:spec": {"f:containers": {'k:{"name":"b"}': {"f:image": {}}}}}
     change = changed(
         ("spec.containers[1].image",), containers("j"), containers("x"), live(containers("x"), kubectl_set=fields)
@@ -53,14 +53,14 @@ def test_list_items_are_identified_by_their_keys():
     assert str(drift) == f"Deployment d: spec.containers[1].image was 'j' and is 'x', set by kubectl-set; {TAKEN_BACK}"
 
 
-def test_the_owner_of_a_whole_list_owns_its_items():
+def test_drift_names_the_owner_of_a_list_as_owner_of_its_items():
     fields = {"f:spec": {"f:args": {}}}
     was, now = {"spec": {"args": ["a"]}}, {"spec": {"args": ["b"]}}
     (drift,) = drift_of_refresh([changed(("spec.args[0]",), was, now, live(now, k9s=fields))])
     assert "and is 'b', set by k9s" in str(drift)
 
 
-def test_a_changed_field_without_an_owner_was_changed_by_somebody():
+def test_drift_of_a_field_without_a_field_manager_names_no_owner():
     was, now = {"metadata": {"labels": {"a/b": "c"}}}, {"metadata": {}}
     (drift,) = drift_of_refresh([changed(('metadata.labels["a/b"]',), was, now, live(now))])
     assert str(drift) == f"Deployment d: metadata.labels[\"a/b\"] was 'c' and is absent; {TAKEN_BACK}"
@@ -82,7 +82,7 @@ def test_drift_that_looks_like_autoscaling_says_how_to_ignore_replicas():
     assert "`scaling` would leave it to an autoscaler" in str(drift)
 
 
-def test_a_field_added_by_others_is_reported_once_as_drift_from_outputs_alone():
+def test_a_field_that_others_added_is_found_in_outputs_and_reported_once():
     fields = {"f:metadata": {"f:annotations": {".": {}, "f:x/y": {}}}}
     there = live({"metadata": {"annotations": {"x/y": "z"}}}, kubectl_annotate=fields)
     new = ResourceChange("same", urn(DEPLOYMENT, "d"), new_outputs=there)
@@ -100,7 +100,7 @@ def test_only_kubernetes_objects_are_compared_with_the_cluster_for_drift(type_: 
 POOL = "oci:ContainerEngine/nodePool:NodePool"
 
 
-def test_drift_of_the_whole_stack_includes_oci_and_says_how_it_is_reverted():
+def test_drift_of_oci_resources_is_reported_with_how_it_is_reverted():
     sized = ResourceChange(
         "update",
         urn(POOL, "mi300x"),
@@ -116,7 +116,7 @@ def test_drift_of_the_whole_stack_includes_oci_and_says_how_it_is_reverted():
     ]
 
 
-def test_drift_visible_only_in_outputs_is_read_from_them():
+def test_drift_that_shows_only_in_a_resources_outputs_is_reported():
     inputs = {"name": "prod"}
     change = ResourceChange(
         "update", urn(POOL, "p"), inputs, inputs, {"name": "prod"}, {"name": "other"}, changed=("name",)
@@ -126,12 +126,12 @@ def test_drift_visible_only_in_outputs_is_read_from_them():
 
 
 @pytest.mark.parametrize("type_", ["pulumi:providers:oci", "llmd-oke:index:GpuPool", "pulumi:pulumi:Stack"])
-def test_a_resource_without_an_existence_of_its_own_cannot_drift(type_: str):
+def test_providers_components_and_the_stack_itself_have_no_drift(type_: str):
     change = ResourceChange("update", urn(type_, "d"), {"a": 1}, {"a": 2}, changed=("a",))
     assert drift_of_refresh([change], objects_only=False) == []
 
 
-def test_a_deleted_helm_release_is_reported_and_others_are_not_compared():
+def test_a_deleted_helm_release_is_drift_and_changed_values_of_one_are_not():
     release = urn("kubernetes:helm.sh/v3:Release", "operator")
     compared = ResourceChange("update", release, {"values": 1}, {"values": 2}, changed=("values",))
     (drift,) = drift_of_refresh([compared, ResourceChange("delete", release)], objects_only=False)

@@ -46,7 +46,7 @@ def test_the_pulumi_steps_of_one_replacement_count_as_one_lost_resource():
     assert len(losses(parse(document(*parts)))) == 1
 
 
-def test_a_pool_that_is_updated_in_place_is_permitted():
+def test_an_update_that_changes_a_node_pool_in_place_is_permitted():
     refuse_losses(parse(document({**replaced_pool(), "op": "update"})))
 
 
@@ -123,7 +123,7 @@ def test_an_update_names_the_pools_whose_nodes_oke_will_cycle_and_why(changes: d
 
 
 @pytest.mark.parametrize("changes", BY_NODE)
-def test_changes_that_boot_volume_cycling_cannot_apply_are_refused(changes: dict[str, Any]):
+def test_pool_changes_that_boot_volume_replacement_cannot_apply_are_refused(changes: dict[str, Any]):
     ((key, _),) = changes.items()
     with pytest.raises(KitError, match=f"gpu-node-pool: {key.replace('__', '.')}\n?") as refused:
         refuse_failing_cycles(cycled("BOOT_VOLUME_REPLACE", kubernetesVersion="v1.35.0", **changes))
@@ -148,7 +148,7 @@ def test_cycling_never_changes_the_placement_of_nodes(mode: str):
         {"nodeMetadata__apiserver_host": UNKNOWN},
     ],
 )
-def test_changes_that_nodes_do_not_depend_on_cycle_no_nodes(changes: dict[str, Any]):
+def test_changes_of_a_pools_name_size_or_tags_cycle_no_nodes(changes: dict[str, Any]):
     assert list(cycles(cycled("BOOT_VOLUME_REPLACE", **changes))) == []
 
 
@@ -161,16 +161,16 @@ def test_a_replacement_of_a_pool_passes_if_it_is_explicitly_allowed():
     refuse_losses(parse(document(replaced_pool())), allowed=True)
 
 
-def test_replaced_model_servers_pass():
+def test_an_update_that_replaces_model_servers_is_permitted():
     refuse_losses(recorded("replace"))
 
 
-def test_every_protected_resource_is_guarded():
+def test_deleting_a_resource_that_pulumi_protects_counts_as_a_loss():
     protected = step("delete", "kubernetes:core/v1:Namespace", "n", oldState={"protect": True, "inputs": {}})
     assert len(losses(parse(document(protected)))) == 1
 
 
-def test_the_engines_own_preview_is_parsed():
+def test_a_preview_that_pulumis_engine_wrote_is_parsed():
     preview = recorded("replace")
     (change,) = preview.effective
     assert change.short_name == "Deployment m-aggregated"
@@ -178,14 +178,14 @@ def test_the_engines_own_preview_is_parsed():
     assert preview.counts == {"same": 4, "replace": 1}
 
 
-def test_replacement_reasons_of_older_engines_are_parsed():
+def test_replacement_reasons_in_previews_of_older_pulumi_engines_are_parsed():
     old = {"op": "replace", "urn": replaced_pool()["urn"], "replaceReasons": ["nodeShape"], "diffReasons": ["size"]}
     (change,) = of_document({"steps": [old]}).changes
     assert (change.replaced_by, change.changed) == (("nodeShape",), ("size",))
 
 
 @pytest.mark.parametrize("text", ["", "error: no stack named 'x'", "[]", '{"steps": [{}]}'])
-def test_a_file_that_is_no_preview_is_refused(text: str):
+def test_output_that_is_no_pulumi_preview_is_refused(text: str):
     with pytest.raises(KitError, match="no preview"):
         parse(text)
 
@@ -200,7 +200,7 @@ SWITCH = recorded("switch")
 """16 aggregated servers with one GPU become 8 prefill servers with one and 4 decode servers with two."""
 
 
-def test_on_full_nodes_old_servers_are_deleted_first():
+def test_on_full_nodes_servers_of_the_old_version_are_deleted_before_new_ones():
     servers = displacement(SWITCH, gpus=16)
     assert servers is not None
     assert [change.name for change in servers.first] == ["m-aggregated"]
@@ -222,13 +222,13 @@ def test_servers_to_delete_first_are_listed_in_a_fixed_order():
         assert [change.name for change in servers.first] == ["m-a", "m-b"]
 
 
-def test_with_too_few_free_gpus_old_servers_are_deleted_first():
+def test_with_too_few_free_gpus_servers_of_the_old_version_are_deleted_first():
     assert displacement(SWITCH, gpus=24) is not None
 
 
-def test_with_enough_free_gpus_no_server_is_deleted_early():
+def test_with_enough_free_gpus_no_server_is_deleted_before_the_update():
     assert displacement(SWITCH, gpus=32) is None
 
 
-def test_servers_that_are_replaced_are_deleted_first_without_help():
+def test_servers_that_pulumi_replaces_need_no_deletion_by_the_kit():
     assert displacement(recorded("replace"), gpus=16) is None

@@ -32,7 +32,7 @@ def test_the_kubeconfig_of_a_created_cluster_is_used_while_it_is_queried(monkeyp
     assert os.environ["KUBECONFIG"] == "/home/me/.kube/another-cluster"
 
 
-def test_an_existing_cluster_is_reached_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_an_existing_cluster_kubeconfig_in_the_environment_stays_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     asked: list[Sequence[str]] = []
     with cluster_kubeconfig(pulumi("guide", CommandResult(0), asked), planning.plan_stack_file(PROJECT, "guide")):
@@ -40,7 +40,7 @@ def test_an_existing_cluster_is_reached_as_the_environment_says(monkeypatch: pyt
     assert not asked
 
 
-def test_a_stack_without_a_kubeconfig_reports_it() -> None:
+def test_a_created_cluster_whose_stack_has_no_kubeconfig_output_is_an_error() -> None:
     plan = planning.plan_stack_file(PROJECT, "reference")
     failed = CommandResult(1, errors="error: current stack does not have output property 'kubeconfig'")
     with (

@@ -63,7 +63,7 @@ def changing(cli: Cli) -> list[str]:
     return [words for words in cli.asked if words.startswith(("up", "state"))]
 
 
-def test_outdated_instances_are_replaced_one_after_the_other():
+def test_outdated_instances_of_a_pool_are_replaced_one_after_the_other():
     cli = Cli(document(), NODES)
     assert replaced(cli) == 0
     assert changing(cli) == [*anew(2), *anew(10)]
@@ -75,7 +75,7 @@ def test_nodes_can_be_replaced_by_name_and_several_at_a_time():
     assert changing(cli) == [*anew(0, 2), *anew(10)]
 
 
-def test_nodes_are_not_replaced_together_with_other_changes():
+def test_nodes_are_not_replaced_while_the_stack_has_other_pending_changes():
     cli = Cli(document(step("update", "kubernetes:apps/v1:Deployment", "d")), NODES)
     with pytest.raises(KitError, match="not as its file says: Deployment d"):
         replaced(cli)
@@ -204,7 +204,7 @@ def test_a_cluster_network_whose_nodes_are_current_is_not_changed():
     assert oci.cluster.progress.news[-1] == "all nodes were launched as the stack file says"
 
 
-def test_after_an_interruption_the_next_node_waits_for_the_last_ones_successor():
+def test_continued_replacement_first_waits_for_the_last_detached_nodes_successor():
     oci = NetworkOfOci("old", "new")
     oci._launch("new", "Provisioning")
     assert oci.replace() == 0
@@ -213,7 +213,7 @@ def test_after_an_interruption_the_next_node_waits_for_the_last_ones_successor()
     assert oci.cluster.clock_s >= nodes.POLL_S
 
 
-def test_a_node_without_a_successor_in_oci_ends_the_replacement():
+def test_replacement_ends_if_oci_launches_no_successor_of_a_node():
     oci = NetworkOfOci("old", "old", "old")
     oci.capacity = 0
     with pytest.raises(KitError, match="OCI has 2 of 3 instances of mi300x after 120 minutes"):
@@ -229,7 +229,7 @@ def test_a_node_that_cannot_be_drained_is_not_detached():
     assert (oci.detached, oci.cluster.is_cordoned("node-ocid1.instance.0")) == ([], False)
 
 
-def test_without_draining_cluster_network_nodes_are_detached_all_the_same():
+def test_without_draining_outdated_cluster_network_nodes_are_detached_too():
     oci = NetworkOfOci("old", "new", "new")
     assert oci.replace(drained=False) == 0
     assert oci.cluster.history == ["detached ocid1.instance.0"]
@@ -311,7 +311,7 @@ def test_nodes_without_gpus_are_not_replaced():
         ([held(JOB, "mi300x-gate-job")], []),
     ],
 )
-def test_nodes_that_never_passed_a_gate_are_reported(gate: list[dict[str, Any]], names: list[str]):
+def test_pools_whose_nodes_never_passed_the_gate_are_reported(gate: list[dict[str, Any]], names: list[str]):
     unready = nodes.unready_pools([MANAGED, SYSTEM, *gate], PLAN)
     assert [pool.name for pool in unready] == names
 
@@ -346,7 +346,7 @@ def test_a_cluster_network_is_resized_through_its_instance_pools():
     assert len(read) == 1
 
 
-def test_instances_are_terminated_and_deleted_ones_are_skipped():
+def test_scaling_to_zero_terminates_existing_instances_and_skips_deleted_ones():
     instances = [held(INSTANCE, f"mi300x-instance-{i}") for i in range(2)]
     first, second = (f"compute /instances/ocid.mi300x-instance-{i}" for i in range(2))
     ended = {"lifecycleState": "TERMINATED"}
@@ -364,7 +364,7 @@ def test_instances_are_terminated_and_deleted_ones_are_skipped():
         ([held(INSTANCE, "mi300x-instance-0")], 1, "instance by instance"),
     ],
 )
-def test_an_impossible_size_is_refused(resources: list[dict[str, Any]], size: int, words: str):
+def test_scaling_to_a_size_that_the_pool_cannot_have_is_refused(resources: list[dict[str, Any]], size: int, words: str):
     with pytest.raises(KitError, match=words):
         scaled(resources, {}, size)
 

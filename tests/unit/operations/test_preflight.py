@@ -138,7 +138,7 @@ def test_the_system_pool_needs_cores_in_each_of_its_availability_domains(free: i
     assert "48 OCPUs wanted" in finding.value
 
 
-def test_pools_that_share_a_limit_are_checked_together():
+def test_pools_that_share_an_oci_service_limit_are_checked_together():
     more = {"name": "more", "size": 1, "ocpus": 64, "memoryGib": 128, "availabilityDomains": [DOMAIN]}
     findings = preflight(FakeOci(ANSWERS), validate(created_stack(cpuPools=[more])), read_text=read_index)
     finding = limit("systemPool.ocpus", findings)
@@ -146,7 +146,7 @@ def test_pools_that_share_a_limit_are_checked_together():
     assert "112 OCPUs wanted (systemPool.ocpus, cpuPools[0].ocpus)" in finding.value
 
 
-def test_a_limit_that_oci_does_not_report_hides_no_other():
+def test_a_service_limit_that_oci_does_not_report_hides_no_other_limit():
     refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses the clusters' limit")
     findings = look({available("container-engine", "enhanced-cluster-count"): refused})
     assert limit("cluster", findings).verdict is Verdict.UNKNOWN
@@ -161,7 +161,7 @@ def test_limits_of_clusters_and_networks_are_checked(service: str, name: str, pa
     assert limit(path, look({available(service, name): {"available": 0}})).verdict is Verdict.PROBLEM
 
 
-def test_an_existing_network_needs_no_limit():
+def test_an_existing_vcn_needs_no_vcn_service_limit():
     ocid = "ocid1.vcn.oc1.iad.v"
     answers = {f"compute /vcns/{ocid}": {"cidrBlocks": ["10.0.0.0/16"]}}
     findings = look(answers, cluster={"network": {"vcnId": ocid, "cidr": "10.0.0.0/16"}})
@@ -175,14 +175,14 @@ def test_nodes_from_a_reservation_do_not_count_against_limits():
     assert not [item for item in findings if item.check == "limits" and item.path.startswith("gpuPools")]
 
 
-def test_a_limit_with_an_unknown_name_is_reported_with_similar_ones():
+def test_an_unknown_name_of_a_service_limit_is_reported_with_similar_names():
     finding = limit("gpuPools[0].size", look(shape="BM.GPU.MI355X.8"))
     assert finding.verdict is Verdict.UNKNOWN
     assert "gpu-mi355x-count" in finding.value
     assert "72 GPUs" in finding.remedy
 
 
-def test_limits_of_a_domain_are_queried_with_it_and_regional_ones_without():
+def test_only_limits_of_an_availability_domain_are_queried_with_the_domain():
     client = FakeOci(ANSWERS)
     preflight(client, validate(created_stack()), read_text=read_index)
     asked = {path: query for path, query in client.asked if "resourceAvailability" in path}
@@ -302,7 +302,7 @@ def test_a_reservation_used_by_the_stacks_own_nodes_suffices(nodes: int, verdict
     assert only("capacity", look_again(answers, capacityReservationId=ocid)).verdict is verdict
 
 
-def test_running_nodes_are_unknown_if_oci_does_not_report_them():
+def test_the_stacks_running_nodes_are_unknown_if_oci_does_not_list_instances():
     refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses instances")
     findings = look_again({**full(9), "compute /instances": refused})
     assert only("running", findings).verdict is Verdict.UNKNOWN
@@ -366,20 +366,20 @@ def test_preflight_reports_a_node_image_for_other_shapes():
     assert "not for BM.GPU.MI300X.8" in finding.value
 
 
-def test_a_missing_node_package_is_left_to_the_image_with_existing_versions():
+def test_a_missing_oke_node_package_is_unknown_as_the_image_may_carry_it():
     finding = only("packages", look(cluster={"kubernetesVersion": "v1.34.3"}))
     assert (finding.verdict, finding.path) == (Verdict.UNKNOWN, "gpuPools[0].image")
     assert "have no oci-oke-node-all-1.34.3: nodes join if the image carries it" in finding.value
     assert finding.remedy.endswith("v1.34.1, v1.34.2, v1.34.20.")
 
 
-def test_images_of_other_systems_need_no_node_package():
+def test_node_images_other_than_ubuntu_need_no_oke_node_package():
     image = {"operatingSystem": "Oracle Linux", "operatingSystemVersion": "8"}
     answers = {f"compute /images/{IMAGE}": {**ANSWERS[f"compute /images/{IMAGE}"], **image}}
     assert not [item for item in look(answers) if item.check == "packages"]
 
 
-def test_a_node_package_in_one_of_the_repositories_suffices():
+def test_an_oke_node_package_in_one_of_the_package_repositories_suffices():
     first, second = cloud_init().packages.repositories
 
     def read_second(uri: str) -> str:
@@ -401,7 +401,7 @@ def test_a_node_package_in_one_of_the_repositories_suffices():
         ("own-image", []),
     ],
 )
-def test_an_image_older_than_known_kernel_fixes_is_reported(name: str, faults: list[str]):
+def test_a_node_image_older_than_known_kernel_fixes_is_reported(name: str, faults: list[str]):
     image = {**ANSWERS[f"compute /images/{IMAGE}"], "displayName": name}
     findings = [item for item in look({f"compute /images/{IMAGE}": image}) if "nodes block" in item.value]
     assert [fault for item in findings for fault in faults if fault in item.value] == faults
@@ -417,7 +417,7 @@ def test_an_unreachable_package_repository_leaves_the_check_unknown():
     assert finding.verdict is Verdict.UNKNOWN
 
 
-def test_a_version_that_oke_does_not_offer_is_a_problem_with_those_it_does():
+def test_a_kubernetes_version_that_oke_does_not_offer_is_a_problem():
     finding = only("versions", look({"containerengine /clusterOptions/all": {"kubernetesVersions": ["v1.35.1"]}}))
     assert (finding.verdict, finding.remedy) == (Verdict.PROBLEM, "One of v1.35.1")
 
@@ -449,7 +449,7 @@ def test_an_existing_network_must_not_overlap_the_rdma_ranges():
     assert "10.224.8.0/24 overlaps 10.224.0.0/12" in finding.value
 
 
-def test_permissions_that_an_administrator_grants_are_checked():
+def test_iam_permissions_that_an_administrator_grants_are_checked():
     granted = [
         {
             "statements": [
@@ -467,7 +467,7 @@ def test_permissions_that_an_administrator_grants_are_checked():
     assert "COMPUTE_CLUSTER_LAUNCH_INSTANCE" in finding.remedy
 
 
-def test_an_oci_query_without_an_answer_is_unknown_and_hides_nothing_else():
+def test_a_preflight_check_whose_oci_query_fails_is_unknown_and_hides_no_other():
     refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses")
     findings = look({"limits /limitDefinitions": refused})
     assert only("limits", findings).verdict is Verdict.UNKNOWN
@@ -506,7 +506,7 @@ def test_the_image_file_must_have_the_checksum_in_the_stack_file():
     assert "16.0 GiB" in finding.value
 
 
-def test_another_file_behind_the_image_link_is_a_problem():
+def test_a_file_with_another_checksum_behind_the_image_link_is_a_problem():
     other = "md5:" + "cd" * 16
     finding = look_at_import(StoredFile(1, (other,)))
     assert finding.verdict is Verdict.PROBLEM
@@ -514,7 +514,7 @@ def test_another_file_behind_the_image_link_is_a_problem():
     assert MD5 in finding.value
 
 
-def test_a_checksum_of_another_kind_is_not_compared():
+def test_an_image_checksum_of_another_algorithm_than_ocis_is_unknown():
     assert look_at_import(StoredFile(1, ("sha256:" + "0" * 64,))).verdict is Verdict.UNKNOWN
     assert look_at_import(StoredFile(1, ())).verdict is Verdict.UNKNOWN
 

@@ -46,7 +46,7 @@ def test_a_range_query_yields_all_points() -> None:
     assert series.points == ((1.0, 1.0), (2.0, 3.0))
 
 
-def test_a_scalar_result_is_a_series_without_labels() -> None:
+def test_a_scalar_result_of_prometheus_is_a_series_without_labels() -> None:
     (series,) = query(URL, "1", http=answering(result("scalar", [1, "1"])))
     assert (dict(series.labels), series.value) == ({}, 1.0)
 
@@ -121,7 +121,7 @@ def trickling(request: pytest.FixtureRequest) -> Iterator[str]:
     listener.close()
 
 
-def test_the_time_limit_holds_for_a_server_that_answers_slowly(trickling: str) -> None:
+def test_the_time_limit_of_a_query_holds_for_a_prometheus_that_answers_slowly(trickling: str) -> None:
     started_s = time.monotonic()
     with pytest.raises(KitError, match=r"did not answer within 0\.3 s"):
         query(trickling, "up", limit_s=0.3)

@@ -24,7 +24,7 @@ def verdicts(targets: list[PrometheusSeries]) -> list[tuple[Verdict, str]]:
 
 
 @pytest.mark.parametrize("monitoring", ["none", "install"])
-def test_a_stack_without_an_existing_prometheus_has_no_check(monitoring: str) -> None:
+def test_a_stack_without_an_existing_prometheus_has_no_check_of_prometheus(monitoring: str) -> None:
     assert prometheus_findings(plan(monitoring=monitoring), lambda _: pytest.fail("asked")) == []
 
 
@@ -58,6 +58,6 @@ def test_a_prometheus_outside_of_the_cluster_is_queried_at_its_address() -> None
     assert f"Prometheus at {url} can't be reached" in finding.value
 
 
-def test_on_a_cluster_that_the_stack_creates_prometheus_is_unknown() -> None:
+def test_an_existing_prometheus_is_unknown_for_a_cluster_that_the_stack_creates() -> None:
     (finding,) = prometheus_findings(plan_object(created_stack(monitoring="existing")))
     assert finding.verdict is Verdict.UNKNOWN

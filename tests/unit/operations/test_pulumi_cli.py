@@ -15,7 +15,7 @@ from llmd_oke.operations import pulumi_cli
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 
 
-def test_programs_of_the_engine_find_the_kits_own_command_first():
+def test_programs_that_pulumi_starts_find_the_kits_own_command_first_in_path():
     ended = pulumi_cli.run(["sh", "-c", "echo $PATH"], capture=True)
     assert ended.output.split(":")[0] == sysconfig.get_path("scripts")
 
@@ -33,7 +33,7 @@ class Counting:
         return CommandResult(0, '{"steps": []}')
 
 
-def test_the_state_is_read_once_and_cached():
+def test_the_pulumi_state_is_read_once_and_cached():
     pulumi = PulumiCli(Path("/p"), "prod", "pulumi", Counting())
     assert pulumi.export() == {"deployment": {"resources": [{}]}}
     pulumi.look()
@@ -54,14 +54,14 @@ CHANGES: dict[str, Callable[[PulumiCli], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_the_state_is_read_again_after_a_change(change: Callable[[PulumiCli], object]):
+def test_the_pulumi_state_is_read_again_after_a_change(change: Callable[[PulumiCli], object]):
     pulumi = PulumiCli(Path("/p"), "prod", "pulumi", Counting())
     pulumi.export()
     change(pulumi)
     assert len(pulumi.resources()) == 2
 
 
-def test_an_unreadable_state_is_not_taken_for_an_empty_stack():
+def test_an_unreadable_pulumi_state_is_not_taken_for_an_empty_stack():
     pulumi = PulumiCli(Path("/p"), "prod", "pulumi", lambda *_: CommandResult(0, "{}"))
     with pytest.raises(KitError, match="state can't be read"):
         pulumi.resources()
@@ -123,16 +123,18 @@ def test_a_child_process_gets_a_signal_once(monkeypatch: pytest.MonkeyPatch, sig
     assert waited_for(monkeypatch, *signals).told == [signals[0]]
 
 
-def test_a_child_that_got_the_signal_by_its_group_gets_it_once(monkeypatch: pytest.MonkeyPatch):
+def test_a_child_process_signalled_through_its_process_group_gets_no_second_signal(monkeypatch: pytest.MonkeyPatch):
     assert waited_for(monkeypatch, TERM, TERM, alone=False).told == []
 
 
-def test_signals_are_handled_after_the_child_has_ended(monkeypatch: pytest.MonkeyPatch, handled: list[int]):
+def test_a_signal_is_handled_by_the_kit_after_the_child_process_has_ended(
+    monkeypatch: pytest.MonkeyPatch, handled: list[int]
+):
     waited_for(monkeypatch, INT, TERM)
     assert handled == [TERM]
 
 
-def test_a_signal_before_the_childs_start_is_passed_on(monkeypatch: pytest.MonkeyPatch):
+def test_a_signal_during_the_start_of_a_child_process_is_passed_on_to_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pulumi_cli, "_group_member", nullcontext)
     monkeypatch.setattr(pulumi_cli, "_is_running", lambda _: True)
     process: Any = Process(INT)

@@ -67,7 +67,7 @@ class Backend:
         return [str(item["urn"]).rpartition("::")[2] for item in self.resources]
 
 
-def test_a_lost_clusters_objects_and_self_managed_nodes_count_as_lost_too():
+def test_objects_and_self_managed_nodes_of_a_lost_cluster_count_as_lost():
     losses = Backend(*ALL, gone=[CLUSTER, POOL]).losses()
     assert losses.has_cluster
     assert losses.objects == (KUBERNETES, OBJECT, LAUNCH)
@@ -81,7 +81,7 @@ def test_a_lost_clusters_objects_and_self_managed_nodes_count_as_lost_too():
     ]
 
 
-def test_if_only_a_pool_is_lost_the_cluster_and_its_objects_are_kept():
+def test_rebuild_keeps_the_cluster_and_its_objects_if_only_a_pool_is_lost():
     losses = Backend(*ALL, gone=[POOL]).losses()
     assert (losses.gone, losses.objects, losses.nodes) == ((POOL,), (), ())
     assert CLUSTER in losses.kept
@@ -128,7 +128,7 @@ def serving(**clusters: str) -> FakeOci:
 
 
 @pytest.mark.parametrize("clusters", [{"new": "ACTIVE"}, {"new": "ACTIVE", "old": "DELETED"}])
-def test_a_serving_stacks_objects_are_lost_once_its_cluster_stack_has_a_new_cluster(clusters: dict[str, str]):
+def test_objects_of_a_serving_stack_are_lost_if_it_has_another_cluster_now(clusters: dict[str, str]):
     backend = Backend(*SERVING)
     losses = find_lost_objects(backend.cli, lambda: serving(**clusters), "new", Listener())
     assert losses.objects == SERVING

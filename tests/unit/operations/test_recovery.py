@@ -66,7 +66,7 @@ USER = {
 }
 
 
-def test_a_pools_successor_is_adopted_and_the_old_pool_marked_for_deletion():
+def test_the_successor_of_a_replaced_pool_is_adopted_beside_the_old_pool():
     deployment = state(POOL, known=(VCN, OLD, USER))
     known = found(deployment, pool("ocid1.nodepool.old"), pool("ocid1.nodepool.new"))
     assert [identifier for _, identifier in known.taken] == ["ocid1.nodepool.new"]
@@ -87,7 +87,7 @@ def test_the_successor_of_a_deleted_pool_takes_its_place_in_the_state():
 
 
 @pytest.mark.parametrize("marks", [{}, {"pendingReplacement": True}])
-def test_without_a_successor_the_old_pool_stays_in_the_state(marks: dict[str, Any]):
+def test_a_pool_whose_replacement_created_no_successor_stays_in_the_state(marks: dict[str, Any]):
     deployment = state(POOL, known=({**OLD, **marks},))
     known = found(deployment, pool("ocid1.nodepool.old"))
     assert ([item.name for item in known.absent], known.urns) == (["mi300x"], [])
@@ -102,14 +102,14 @@ def test_recover_adopts_no_pool_that_the_state_already_has_as_a_successor():
     assert resources == [{**POOL, "id": "ocid1.nodepool.new"}, {**OLD, "delete": True}, older]
 
 
-def test_an_object_recreated_under_its_name_replaces_the_deleted_one():
+def test_a_pending_object_takes_the_place_of_the_one_that_it_replaces_in_the_state():
     gone = {**JOB, "id": "kube-system/gate", "pendingReplacement": True}
     deployment = state(JOB, known=(gone,))
     known = recovery.look(deployment, recovery.in_oci(recovery.no_client))
     assert recovery.recovered_state(deployment, known)["resources"] == [{**JOB, "id": "kube-system/gate"}]
 
 
-def test_an_object_that_the_state_has_under_that_name_is_refreshed():
+def test_a_pending_object_that_the_state_already_has_is_refreshed():
     there = {**JOB, "id": "kube-system/gate"}
     known = recovery.look(state(JOB, known=(there,)), recovery.in_oci(recovery.no_client))
     assert (known.taken, known.urns) == ((), [JOB["urn"]])
@@ -117,13 +117,13 @@ def test_an_object_that_the_state_has_under_that_name_is_refreshed():
 
 
 @pytest.mark.parametrize("listed", [[], [pool(lifecycleState="DELETED")], [pool(freeformTags=None)]])
-def test_a_pending_resource_that_oci_lacks_or_another_stack_owns_is_created_again(listed: list[dict[str, Any]]):
+def test_a_pending_pool_without_a_live_pool_of_the_stack_in_oci_is_created_again(listed: list[dict[str, Any]]):
     known = found(state(POOL), *listed)
     assert [pending.name for pending in known.absent] == ["mi300x"]
     assert recovery.recovered_state(state(POOL), known)["resources"] == []
 
 
-def test_a_pool_in_the_state_under_another_name_is_not_adopted_twice():
+def test_a_pool_that_the_state_has_under_another_name_is_not_adopted():
     other = {"urn": "urn::other", "id": "ocid1.nodepool.1", "type": POOL["type"]}
     known = found(state(POOL, known=(other,)), pool("ocid1.nodepool.1"))
     assert (known.taken, [item.name for item in known.absent]) == ((), ["mi300x"])
@@ -147,12 +147,12 @@ def test_a_recover_option_chooses_which_oci_pool_a_pending_creation_made_or_none
         found(state(POOL), *pools, choices={"m300x": NONE})
 
 
-def test_resource_types_that_the_kit_does_not_create_are_not_guessed():
+def test_pending_resources_of_types_that_the_kit_does_not_create_stay_unmatched():
     alien = {**POOL, "type": "oci:Database/autonomousDatabase:AutonomousDatabase"}
     assert [item.reason for item in found(state(alien)).unmatched] == ["the kit doesn't know how OCI lists these"]
 
 
-def test_a_component_that_the_engine_did_not_finish_is_registered_again():
+def test_a_component_that_pulumi_did_not_finish_is_registered_again():
     urn = "urn:pulumi:prod::llmd-oke::llmd-oke:index:OciMonitoring::oci-monitoring"
     component = {"urn": urn, "type": "llmd-oke:index:OciMonitoring", "custom": False}
     known = recovery.look(state(component), recovery.in_oci(recovery.no_client))
@@ -188,7 +188,9 @@ def test_a_resource_that_was_being_changed_or_deleted_is_refreshed():
         ({"metadata": {}}, None),
     ],
 )
-def test_an_objects_id_follows_from_its_name(inputs: dict[str, Any], identifier: str | None) -> None:
+def test_the_pulumi_id_of_an_object_follows_from_its_namespace_and_name(
+    inputs: dict[str, Any], identifier: str | None
+) -> None:
     assert kubernetes_id(Pending("creating", "urn", "kubernetes:core/v1:ConfigMap", inputs)) == identifier
 
 
@@ -215,7 +217,7 @@ def test_untracked_resources_with_the_stacks_tag_are_orphans_by_descending_cost(
 
 
 @pytest.mark.parametrize("pools", [[pool()], [pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2")]])
-def test_a_candidate_for_a_pending_creation_is_no_orphan(pools: list[dict[str, Any]]):
+def test_a_pool_that_a_pending_creation_may_have_made_is_no_orphan(pools: list[dict[str, Any]]):
     other = pool("ocid1.nodepool.lost", name="prod-other")
     client = EmptyOci({POOLS: [*pools, other]})
     deployment = state(POOL)
@@ -376,7 +378,7 @@ def failed(resource: dict[str, Any], message: str) -> list[dict[str, Any]]:
     return [{"resOpFailedEvent": {"metadata": metadata}}, {"diagnosticEvent": told}]
 
 
-def test_a_creation_without_an_answer_is_distinguished_from_a_refused_one():
+def test_only_failed_creations_whose_outcome_is_unknown_count_as_pending():
     begun = recovery.unanswered_creations([*failed(POOL, LOST), *failed(JOB, REFUSED), {"summaryEvent": {}}])
     assert begun == [POOL]
     known = found(recovery.with_pending({"resources": []}, begun), pool())

@@ -46,7 +46,7 @@ def test_secrets_of_every_kind_are_removed_from_a_state(value: Any):
     assert "secrets_providers" not in public["deployment"]
 
 
-def test_values_that_are_not_secret_stay_and_secrets_keep_their_type():
+def test_redaction_keeps_plain_values_and_the_types_of_secret_values():
     public = without_secrets(state("plain", secret({"name": PLANTED, "count": 3, "on": True, "none": None})))
     plain, kept = (item["inputs"]["a"][0] for item in public["deployment"]["resources"])
     assert plain == "plain"
@@ -64,7 +64,7 @@ def test_a_kubeconfig_is_kept_only_if_it_contains_no_credentials(user: str, stay
     assert json.loads(kept["plaintext"]) == (text if stays else PLACEHOLDER)
 
 
-def test_changes_of_placeholders_are_ignored_and_others_reported():
+def test_a_preview_without_secrets_ignores_changes_of_secret_placeholders_only():
     old = {"data": "[secret]", "labels": {"a": "b"}}
     hidden = ResourceChange("update", "a::b::c::d", old=old, changed=("data.token",))
     both = ResourceChange("update", "a::b::c::e", old=old, changed=("data", "labels.a"))

@@ -85,7 +85,7 @@ def test_an_image_that_a_registry_refuses_is_a_problem_with_a_remedy(registry: R
     assert "private, or gone" in denied.value
 
 
-def test_an_image_of_a_silent_registry_is_unknown():
+def test_an_image_of_a_registry_that_does_not_answer_is_unknown():
     with served(Registry()) as gone:
         pass
     finding = look(gone.address)
@@ -111,13 +111,13 @@ def chart(repository: str, sha256: str | None, version: str = "v1") -> Finding:
     return finding
 
 
-def test_an_archive_is_compared_with_the_catalogues_checksum(repository: str):
+def test_a_chart_archive_is_compared_with_the_catalogues_checksum(repository: str):
     assert chart(repository, SHA256).verdict is Verdict.FINE
     other = chart(repository, "0" * 64)
     assert (other.verdict, other.value) == (Verdict.PROBLEM, f"chart gpu v1 is {SHA256}, the catalogue has {'0' * 64}")
 
 
-def test_an_update_with_another_archive_than_the_catalogues_is_refused(repository: str):
+def test_an_update_with_a_chart_archive_of_another_checksum_is_refused(repository: str):
     def begin(sha256: str | None) -> None:
         wanted = HelmChart(reference="gpu", version="v1", repository=repository, sha256=sha256, reason="nobody asked")
         refuse_other_archives([wanted], SilentProgress())
@@ -128,7 +128,7 @@ def test_an_update_with_another_archive_than_the_catalogues_is_refused(repositor
     begin(None)
 
 
-def test_an_archive_without_a_checksum_is_reported_with_the_current_one(repository: str):
+def test_a_chart_archive_without_a_checksum_is_reported_with_its_current_one(repository: str):
     unknown = chart(repository, None)
     assert (unknown.verdict, SHA256 in unknown.value) == (Verdict.UNKNOWN, True)
 
@@ -223,7 +223,7 @@ def test_a_registry_without_an_answer_changes_no_locked_digest():
     assert update.unanswered == {A: gone.message, B: gone.message}
 
 
-def test_an_image_that_is_missing_gets_that_as_the_reason_for_no_digest():
+def test_the_image_lock_says_that_an_image_without_digest_is_missing():
     update = after({A: RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1."), B: StoredImage(TWO)})
     assert "digest: null\n    reason: ghcr.io has no llm-d/a:v1." in update.text
     assert not update.unanswered
@@ -264,7 +264,7 @@ def test_a_copied_chart_archive_is_compared_with_the_checksum_too(registry: Regi
     assert "images copy-list" in other.remedy
 
 
-def test_an_update_with_another_copy_of_an_archive_is_refused(registry: Registry):
+def test_an_update_with_a_copied_chart_archive_of_another_checksum_is_refused(registry: Registry):
     mirror = MirrorRegistry(registry.address)
     refuse_other_archives([copied_chart(registry, "0" * 64)], SilentProgress(), mirror)
     with pytest.raises(KitError, match="the catalogue sha256:1111"):

@@ -68,7 +68,7 @@ def manifest_of(file: Path) -> dict[str, Any]:
         return json.load(archive.extractfile("manifest.json"))  # type: ignore[arg-type]
 
 
-def test_a_manifest_has_stack_times_versions_and_checksums(archive: Path):
+def test_a_state_archives_manifest_has_stack_times_versions_and_checksums(archive: Path):
     manifest = read(archive).manifest
     assert (manifest.project, manifest.stack, manifest.backend) == ("llmd-oke", "prod", "s3://states")
     assert manifest.written == "2026-11-02T10:00:00.123456+00:00"
@@ -77,12 +77,12 @@ def test_a_manifest_has_stack_times_versions_and_checksums(archive: Path):
     assert manifest.files.keys() == {"state.json", "stack.yaml", "project.yaml"}
 
 
-def test_operations_that_an_engine_had_begun_are_in_the_manifest(project: Path):
+def test_a_state_archives_manifest_lists_pending_operations_of_pulumi(project: Path):
     begun = [{"resource": network(), "type": "creating"}]
     assert packed(project, state(pending_operations=begun)).manifest.pending == ("creating Vcn network",)
 
 
-def test_a_secret_in_plain_text_is_never_packed(project: Path):
+def test_a_state_with_a_secret_in_plain_text_is_not_archived(project: Path):
     with pytest.raises(KitError, match="a secret in plain text"):
         packed(project, state(network(tags=[{**MARK, "plaintext": '"hidden"'}])))
 
@@ -95,27 +95,27 @@ def test_a_truncated_state_archive_is_refused(archive: Path):
             read(archive)
 
 
-def test_a_file_that_differs_from_its_checksum_is_named(archive: Path):
+def test_the_error_for_a_damaged_state_archive_names_the_file_of_other_checksum(archive: Path):
     with pytest.raises(KitError, match=r"is damaged: state\.json differs from its checksum"):
         read(rewritten(archive, state=json.dumps(state()).encode()))
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"\x1f\x8b\x08\x00", b'{"version": 3, "deployment": {}}'])
-def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, content: bytes):
+def test_a_file_that_is_no_state_archive_is_refused(tmp_path: Path, content: bytes):
     file = tmp_path / "other"
     file.write_bytes(content)
     with pytest.raises(KitError, match="is no whole archive of a state"):
         read(file)
 
 
-def test_an_archive_without_a_manifest_or_with_a_strange_one_is_refused(archive: Path):
+def test_a_state_archive_without_a_valid_manifest_is_refused(archive: Path):
     with pytest.raises(KitError, match=r"its manifest\.json is none of a state"):
         read(rewritten(archive, manifest=b'{"files": []}'))
     with pytest.raises(KitError, match=r"it has no manifest\.json"):
         read(rewritten(archive, manifest=None))
 
 
-def test_an_archive_of_a_later_format_names_the_version_that_reads_it(archive: Path):
+def test_the_error_for_a_later_state_archive_format_names_the_kits_version(archive: Path):
     later = {**manifest_of(archive), "format": "llmd-oke state 2", "versions": {"llmd-oke": "3.1"}}
     with pytest.raises(KitError, match="llmd-oke state 2") as refusal:
         read(rewritten(archive, manifest=json.dumps(later).encode()))
@@ -123,7 +123,7 @@ def test_an_archive_of_a_later_format_names_the_version_that_reads_it(archive: P
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"deployment": {"resources": [1]}}', "no JSON"])
-def test_an_archive_whose_state_file_is_no_pulumi_state_is_refused(archive: Path, text: str):
+def test_a_state_archive_whose_state_file_is_no_pulumi_state_is_refused(archive: Path, text: str):
     manifest = manifest_of(archive)
     manifest["files"]["state.json"] = hashlib.sha256(text.encode()).hexdigest()
     with pytest.raises(KitError, match="has no state of a stack in it"):
@@ -139,12 +139,12 @@ def test_a_state_archive_with_resources_of_another_stack_is_refused(archive: Pat
 
 
 @pytest.mark.parametrize(("project_name", "stack"), [("other", "prod"), ("llmd-oke", "dev")])
-def test_an_archive_belongs_to_its_project_and_stack(archive: Path, project_name: str, stack: str):
+def test_a_state_archive_of_another_project_or_stack_is_refused(archive: Path, project_name: str, stack: str):
     with pytest.raises(KitError, match=rf"has the state of llmd-oke/prod, not of {project_name}/{stack}"):
         read(archive).require(project_name, stack)
 
 
-def test_comparing_archive_and_backend_lists_differing_resources_and_the_newer_side(project: Path):
+def test_comparing_state_archive_and_backend_lists_differing_resources(project: Path):
     before = packed(project, state(network(), network("old"), network("changed", size=1)))
     after = state(network(), network("new"), network("changed", size=2), time="2026-11-02T11:00:00+01:00")
     difference = compare(before, after)
@@ -154,6 +154,6 @@ def test_comparing_archive_and_backend_lists_differing_resources_and_the_newer_s
     assert compare(before, state(time="2026-11-02T10:00:00.2Z")).newer
 
 
-def test_a_secret_encrypted_anew_is_no_difference_between_archive_and_backend(project: Path):
+def test_a_secret_encrypted_again_is_no_difference_to_the_state_archive(project: Path):
     before = packed(project, state(network(tag={**MARK, "ciphertext": "v1:one"})))
     assert not compare(before, state(network(tag={**MARK, "ciphertext": "v1:two"})))

@@ -14,7 +14,7 @@ def report(status: str, count: int | None) -> dict[str, Any]:
     return {"shapeAvailabilities": [{"availabilityStatus": status, "availableCount": count}]}
 
 
-def test_the_domain_with_most_capacity_is_offered_first_with_its_remaining_limit():
+def test_the_availability_domain_with_most_gpu_capacity_is_offered_first():
     client = FakeOci(
         {
             "identity /availabilityDomains": [{"name": "AD-1"}, {"name": "AD-2"}],
@@ -33,7 +33,7 @@ def _without_taking(client: FakeOci) -> Any:
     return lambda service, path, **_: client.answers[f"{service} {path}"]
 
 
-def test_shapes_with_capacity_are_offered_once_for_the_best_domain():
+def test_shapes_with_capacity_are_offered_once_with_the_best_availability_domain():
     def rows(*counts: int) -> dict[str, Any]:
         names = ("BM.GPU.MI300X.8", "BM.GPU.MI355X-v1.8")
         return {
@@ -52,7 +52,7 @@ def test_shapes_with_capacity_are_offered_once_for_the_best_domain():
     ]
 
 
-def test_offered_images_are_the_compartments_own_that_nodes_can_boot():
+def test_offered_node_images_are_those_of_the_compartment_that_nodes_can_boot():
     client = FakeOci({})
     images = [
         {"id": "a", "displayName": "gpu", "lifecycleState": "AVAILABLE", "compartmentId": "mine"},
@@ -72,7 +72,7 @@ def test_resources_that_oci_refuses_to_list_are_not_offered():
     assert len(known.refusals) == 1
 
 
-def test_after_a_query_without_an_answer_no_other_is_made():
+def test_after_an_unanswered_query_of_oci_no_other_offer_is_queried():
     client = FakeOci({"identity /compartments": OciError(0, "NoAnswer", "nobody answers")})
     known = TenancyOffers(client, "tenancy")
     assert [known.compartments(), known.clusters("mine"), known.availability_domains(SHAPE)] == [[], [], []]

@@ -27,7 +27,7 @@ def written(folder: Path, document: Any) -> Path:
 
 
 @pytest.mark.parametrize("document", [state(), shown()], ids=["tfstate", "show"])
-def test_a_cluster_of_oci_hpc_oke_is_read_from_either_form_of_a_state(tmp_path: Path, document: dict[str, Any]):
+def test_a_cluster_is_read_from_terraforms_state_file_or_terraform_show(tmp_path: Path, document: dict[str, Any]):
     made = read_cluster(written(tmp_path, document))
     assert (made.identifier, made.kubernetes_version) == (CLUSTER_ID, "v1.34.2")
     assert made.control_plane_cidrs == ("10.140.0.0/29",)
@@ -36,7 +36,7 @@ def test_a_cluster_of_oci_hpc_oke_is_read_from_either_form_of_a_state(tmp_path: 
     assert made.others == ("oke-system (3 x VM.Standard.E5.Flex)",)
 
 
-def test_a_cluster_network_has_the_shape_of_its_instance_configuration(tmp_path: Path):
+def test_a_cluster_networks_shape_is_read_from_its_instance_configuration(tmp_path: Path):
     rows = [CLUSTER, *cluster_network("oke-rdma", "BM.GPU.MI300X.8", 4)]
     made = read_cluster(written(tmp_path, state(rows)))
     assert made.pool() == TerraformPool("oke-rdma", "BM.GPU.MI300X.8", 4)
@@ -44,7 +44,7 @@ def test_a_cluster_network_has_the_shape_of_its_instance_configuration(tmp_path:
     assert not made.has_virtual_functions
 
 
-def test_the_largest_pool_is_chosen_unless_one_is_named(tmp_path: Path):
+def test_the_largest_gpu_pool_of_a_terraform_state_is_chosen_unless_one_is_named(tmp_path: Path):
     made = read_cluster(written(tmp_path, state([*USUAL, node_pool("oke-gpu", "BM.GPU.MI300X.8", 5)])))
     assert made.pool().name == "oke-gpu"
     assert made.pool("oke-rdma").size == 2
@@ -53,7 +53,7 @@ def test_the_largest_pool_is_chosen_unless_one_is_named(tmp_path: Path):
     assert "oke-rdma (2 x BM.GPU.MI300X.8)" in (refusal.value.remedy or "")
 
 
-def test_a_cluster_without_gpu_nodes_of_a_known_shape_is_refused_with_what_it_has(tmp_path: Path):
+def test_a_terraform_state_without_gpu_nodes_of_a_known_shape_is_refused(tmp_path: Path):
     made = read_cluster(written(tmp_path, state([CLUSTER, SYSTEM, node_pool("oke-gpu", "BM.GPU.H100.8", 2)])))
     with pytest.raises(KitError, match="no pool of GPU nodes whose shape the kit knows") as refusal:
         made.pool()
@@ -64,7 +64,7 @@ def test_a_cluster_without_gpu_nodes_of_a_known_shape_is_refused_with_what_it_ha
     "document",
     ["", "no JSON", "[]", "{}", {"version": 3, "deployment": {}}, {"format_version": "1.0", "values": {}}],
 )
-def test_a_file_that_is_no_state_is_refused(tmp_path: Path, document: Any):
+def test_a_file_that_is_no_terraform_state_is_refused(tmp_path: Path, document: Any):
     with pytest.raises(KitError, match=r"is no (whole )?state of Terraform"):
         read_cluster(written(tmp_path, document))
 
@@ -83,7 +83,7 @@ def test_a_terraform_state_without_an_oke_cluster_or_of_an_old_format_is_refused
         read_cluster(written(tmp_path, state(version=3)))
 
 
-def test_a_cluster_that_another_module_made_is_refused_with_the_way_to_serve_on_it(tmp_path: Path):
+def test_a_terraform_cluster_of_another_module_is_refused_with_a_remedy(tmp_path: Path):
     other = ("module.mine", *CLUSTER[1:])
     with pytest.raises(KitError, match="not one cluster of the module `oke`") as refusal:
         read_cluster(written(tmp_path, state([other, RDMA])))

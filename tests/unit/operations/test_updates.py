@@ -28,7 +28,7 @@ def scaled_by_hand() -> CommandResult:
     return CommandResult(0, "\n".join(json.dumps({"resOutputsEvent": {"metadata": item}}) for item in (scaled, gone)))
 
 
-def test_manual_changes_are_reported_refreshed_and_reverted():
+def test_an_update_reports_refreshes_and_reverts_manual_changes():
     cli = Cli(document(), seen=scaled_by_hand())
     assert cli.update() == 0
     config = urn("kubernetes:core/v1:ConfigMap", "config")
@@ -43,7 +43,7 @@ def test_manual_changes_are_reported_refreshed_and_reverted():
     ]
 
 
-def test_kubernetes_is_upgraded_one_resource_after_the_other():
+def test_an_update_of_the_kubernetes_version_changes_one_resource_at_a_time():
     states = {"oldState": "v1.34.2", "newState": "v1.35.2"}
     inputs = {state: {"inputs": {"kubernetesVersion": version}} for state, version in states.items()}
     cli = Cli(document(step("update", "oci:ContainerEngine/nodePool:NodePool", "system-node-pool", **inputs)))
@@ -93,7 +93,7 @@ def test_an_update_goes_on_if_manual_changes_cannot_be_determined():
     ]
 
 
-def test_resources_that_others_change_are_refreshed_before_preview_and_update():
+def test_preview_and_update_refresh_the_state_if_others_change_resources():
     cli = Cli(document())
     cli.pulumi = replace(cli.pulumi, refresh=True)
     assert cli.update() == 0
@@ -148,7 +148,7 @@ def test_an_update_with_values_unknown_at_preview_is_not_bound_to_its_plan():
 
 
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (False, False)])
-def test_an_update_that_cannot_be_judged_and_is_unprotected_is_refused(before: bool, after: bool):
+def test_an_unprotected_pool_with_values_unknown_at_preview_is_not_updated(before: bool, after: bool):
     there = unknown("update", "prod-mi300x", protect=after, oldState={"inputs": {"size": 1}, "protect": before})
     cli = Cli(document(there))
     with pytest.raises(KitError, match="node pool prod-mi300x, whose nodeMetadata only the update will know"):
@@ -159,7 +159,7 @@ def test_an_update_that_cannot_be_judged_and_is_unprotected_is_refused(before: b
     assert cli.progress.news[-1].endswith("it may be replaced")
 
 
-def test_changes_left_after_the_deletion_of_old_servers_are_judged_again():
+def test_after_old_servers_are_deleted_the_new_preview_is_judged_again():
     lost = document(replaced_pool())
     cli = Cli((DATA / "preview-switch.json").read_text(), then=lost)
     with pytest.raises(KitError, match="would take away"):
@@ -167,14 +167,14 @@ def test_changes_left_after_the_deletion_of_old_servers_are_judged_again():
     assert not [words for words in cli.asked if words.startswith("up")]
 
 
-def test_without_a_plan_an_update_is_not_bound_to_its_preview():
+def test_an_unbound_update_saves_no_pulumi_plan():
     cli = Cli(document())
     progress = Listener()
     updates.update(cli.pulumi, PLAN, progress, lambda _: True, yes=True, allow_replace=False, bound=False)
     assert cli.asked == ["preview --json --show-sames --non-interactive", "up --yes --skip-preview"]
 
 
-def test_without_yes_the_pulumi_cli_asks_for_confirmation():
+def test_without_yes_an_update_lets_pulumi_ask_for_confirmation():
     cli = Cli(document())
     cli.update(yes=False)
     assert cli.asked[-1] == "up --plan FILE"
@@ -203,13 +203,13 @@ def test_only_resources_whose_replacement_is_allowed_lose_their_protection():
     assert cli.asked[-1].startswith("up")
 
 
-def test_removing_protection_alone_is_refused_without_the_option():
+def test_removing_protection_from_resources_is_refused_without_the_option():
     cli = Cli(PROTECTED, [{"urn": POOL, "protect": True}])
     with pytest.raises(KitError, match="marked for protection"):
         cli.update()
 
 
-def test_on_full_nodes_old_servers_are_deleted_before_the_update():
+def test_on_full_nodes_an_update_first_deletes_servers_of_the_old_version():
     cli = Cli((DATA / "preview-switch.json").read_text())
     assert cli.update() == 0
     _, early, again, last = cli.asked
@@ -219,7 +219,7 @@ def test_on_full_nodes_old_servers_are_deleted_before_the_update():
     assert last.startswith("up")
 
 
-def test_nothing_is_deleted_early_if_the_user_declines():
+def test_no_old_server_is_deleted_if_the_user_declines_the_update():
     cli = Cli((DATA / "preview-switch.json").read_text())
     assert cli.update(yes=False, agreed=False) == 1
     assert cli.asked == ["preview --json --show-sames --non-interactive --save-plan FILE"]
@@ -260,16 +260,16 @@ def test_pool_sizes_that_the_autoscaler_changes_are_refreshed():
     assert reads(REFRESHING_SCALED)
 
 
-def test_a_pool_that_becomes_fixed_is_refreshed_from_the_autoscalers_size():
+def test_a_pool_that_is_no_longer_autoscaled_is_refreshed_from_oci():
     assert reads(FIXED, ADD_ON)
 
 
 @pytest.mark.parametrize("resources", [(), (OTHER,)])
-def test_a_stack_without_autoscaler_is_not_refreshed(resources: tuple[dict[str, Any], ...]):
+def test_a_stack_without_the_autoscaler_add_on_is_not_refreshed(resources: tuple[dict[str, Any], ...]):
     assert not reads(FIXED, *resources)
 
 
-def test_a_stack_that_creates_no_cluster_needs_no_state():
+def test_for_a_stack_that_creates_no_cluster_the_pulumi_state_is_not_read():
     cli = Cli("", [ADD_ON])
     assert not with_refresh(cli.pulumi, PLAN).refresh
     assert cli.asked == []
@@ -308,14 +308,16 @@ FAILED_UPDATE = "updating urn:pulumi:prod::llmd-oke::x::gpu: 1 error occurred:\n
 
 @pytest.mark.parametrize(("type_", "outputs"), RECORDED)
 @pytest.mark.parametrize("error", [FAILED_CREATION, NOTHING_THERE], ids=["creation", "update that found nothing"])
-def test_a_failed_creation_is_refreshed_whatever_state_was_recorded(
+def test_a_pool_of_a_failed_creation_is_refreshed_in_any_recorded_state(
     type_: str, outputs: dict[str, Any] | None, error: str
 ):
     assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[error]))
 
 
 @pytest.mark.parametrize(("type_", "outputs"), RECORDED)
-def test_a_failed_update_is_refreshed_only_in_states_that_a_creation_passes(type_: str, outputs: dict[str, Any] | None):
+def test_a_pool_of_a_failed_update_is_refreshed_unless_oci_reports_it_as_existing(
+    type_: str, outputs: dict[str, Any] | None
+):
     created = {"ACTIVE", "CREATING_IMAGE", "INACTIVE", "MOVING", "NEEDS_ATTENTION", "RUNNING", "STOPPED", "STOPPING"}
     there = (outputs or {}).get("state") in {*created, "UPDATING"}
     assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[FAILED_UPDATE])) is not there
@@ -334,5 +336,5 @@ def test_a_failed_acceptance_job_is_refreshed_as_it_deletes_its_role_bindings():
     [left("ACTIVE"), left("CREATING", initErrors=None), left("CREATING", "kubernetes:apps/v1:Deployment")],
     ids=["failed later", "well", "of another kind"],
 )
-def test_existing_resources_are_left_to_the_update(resource: dict[str, Any]):
+def test_resources_that_still_exist_after_a_failure_are_not_refreshed(resource: dict[str, Any]):
     assert not is_gone_after_failure(resource)
