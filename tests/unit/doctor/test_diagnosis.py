@@ -159,7 +159,7 @@ def test_log_signatures_match_termination_messages_but_state_signatures_match_no
     assert names(diagnose([("logs/accept-0/acceptance.log", b"not tested: 1 Insufficient amd.com/gpu.\n")])) == []
 
 
-def test_doctor_does_not_report_faults_that_are_over(tmp_path: Path):
+def test_doctor_does_not_report_faults_that_have_ended(tmp_path: Path):
     over = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": OLD}}
     pods = [pod("decode-0", ready=True, containerStatuses=[{"name": "vllm", "lastState": over}])]
     full = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
@@ -213,7 +213,7 @@ def test_doctor_finds_faults_of_nodes_jobs_and_unschedulable_pods(tmp_path: Path
     assert "kubectl describe node 10.0.12.7" in {finding.command for finding in found.findings}
 
 
-def test_a_line_of_the_status_command_is_matched_to_its_known_fault():
+def test_a_symptom_that_the_status_command_shows_is_matched_to_its_known_fault():
     assert known_fault("pod p: has no node: 0/1 nodes are available: 1 Insufficient amd.com/gpu.") is not None
     assert (
         known_fault("node n is not Ready for 4 min: NodeStatusUnknown: Kubelet stopped posting node status.")
@@ -265,7 +265,7 @@ def test_doctor_suggests_no_command_with_a_name_that_a_shell_would_execute():
 
 
 @pytest.mark.timeout(300)
-def test_hits_in_a_log_are_counted_up_to_a_limit_and_marked_as_possibly_more(monkeypatch: pytest.MonkeyPatch):
+def test_log_lines_that_match_a_fault_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(log_search, "MAX_LINES", 1000)
     hits = LogSearch(text_signatures())(FAULT * 100_000, "vllm")["nixl-versions-differ"]
     assert (hits.count, hits.more) == (1000, True)
@@ -362,6 +362,6 @@ def damaged() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("content", list(damaged()), ids=range(6))
 @pytest.mark.parametrize("path", ["manifest.json", "cluster/pods.json", "cluster/warnings.json", "metrics/p.prom"])
-def test_doctor_skips_damaged_documents_and_reads_the_others(path: str, content: bytes):
+def test_doctor_skips_damaged_files_of_an_archive_and_reads_its_other_files(path: str, content: bytes):
     files = {path: content, "logs/p/vllm.log": FAULT}
     assert names(diagnose(files.items())) == ["nixl-versions-differ"]

@@ -26,7 +26,7 @@ OBJECTS = {("Deployment", "model-decode"): {"spec": POD}, ("Deployment", "model"
         ("Deployment/model-decode.labels[example.com/role]", "decode"),
     ],
 )
-def test_a_field_is_found_by_keys_item_names_and_beginnings_of_texts(text: str, value: object):
+def test_explain_finds_an_objects_field_by_keys_item_names_and_prefixes(text: str, value: object):
     assert object_field(text, OBJECTS).of(OBJECTS) == value
 
 
@@ -38,13 +38,13 @@ def test_a_field_is_found_by_keys_item_names_and_beginnings_of_texts(text: str, 
         ("Deployment/model-decode.args", "spec.template.containers.vllm.args"),
     ],
 )
-def test_a_missing_or_ambiguous_field_is_answered_with_the_existing_ones(text: str, remedy: str):
+def test_explain_answers_a_missing_or_ambiguous_field_with_existing_fields(text: str, remedy: str):
     with pytest.raises(KitError) as refused:
         object_field(text, OBJECTS)
     assert remedy in (refused.value.remedy or "")
 
 
-def test_a_renamed_object_is_compared_with_its_most_similar_successor():
+def test_explain_compares_a_renamed_object_with_the_most_similar_new_object():
     field = object_field("Deployment/model-decode.replicas", OBJECTS)
     other = {("Deployment", "other-prefill"): {"spec": {"replicas": 8}}, ("Deployment", "other-decode"): {"spec": POD}}
     assert field.in_other(other, OBJECTS) == 4

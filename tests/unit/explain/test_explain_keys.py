@@ -16,27 +16,27 @@ def file(tmp_path: Path) -> StackFile:
     return StackFile(tmp_path, "s")
 
 
-def test_a_key_has_a_default_or_the_line_that_sets_it(file: StackFile):
+def test_each_known_key_has_a_value_and_the_line_that_sets_it_unless_it_is_default(file: StackFile):
     keys = {key.path: key for key in file.known_keys()}
     assert keys["models[0].engine.maxNumSeqs"].line is not None
     assert keys["models[0].engine.gpuMemoryUtilization"].line is None
     assert keys["namespace"].value == "llm-d"
 
 
-def test_numbers_of_a_short_topology_are_keys_on_its_line(file: StackFile):
+def test_explain_knows_the_replicas_in_a_short_topology_as_keys_of_its_line(file: StackFile):
     keys = {key.path: key for key in file.known_keys()}
     prefill, decode = (keys[f"models[0].topology.{role}.replicas"] for role in ("prefill", "decode"))
     assert (prefill.value, decode.value) == (8, 4)
     assert prefill.line == decode.line is not None
 
 
-def test_other_values_are_set_in_a_copy_of_the_stack_file(file: StackFile):
+def test_explain_tries_other_values_of_keys_in_a_copy_of_the_stack_file(file: StackFile):
     path = "models[0].engine.kvCache.hostMemoryGib"
     assert value_at(file.with_values({path: 8, "namespace": "other"}), path) == 8
     assert value_at(file.object, path) is None
 
 
-def test_a_path_into_a_missing_list_item_is_refused(file: StackFile):
+def test_explain_refuses_a_key_path_into_a_missing_list_item(file: StackFile):
     with pytest.raises(KitError, match="no place for models"):
         file.with_values({"models[3].engine.maxNumSeqs": 1})
 
@@ -52,11 +52,11 @@ def test_a_path_into_a_missing_list_item_is_refused(file: StackFile):
         ("models[0].engine.blockSize", None, 16),
     ],
 )
-def test_other_values_to_try_have_the_keys_type(path: str, value: Any, other: Any):
+def test_other_values_that_explain_tries_for_a_key_have_the_keys_type(path: str, value: Any, other: Any):
     assert other in list(other_values(path, value))
 
 
-def test_an_unknown_key_is_answered_with_existing_ones():
+def test_explain_answers_an_unknown_key_with_existing_keys():
     with pytest.raises(KitError, match=r"no models\[0\]\.nonsense") as refused:
         schema_nodes("models[0].nonsense")
     assert "topology" in (refused.value.remedy or "")

@@ -51,7 +51,7 @@ def test_the_status_of_a_rehearsal_names_running_programs_instead_of_images(run:
     assert json.loads(run("status", "--json", *ran).stdout)["ran"]["envoy"] == "v1.39.0"
 
 
-def test_no_colours_are_written_without_a_terminal(run: Run):
+def test_the_status_has_no_colours_without_a_terminal(run: Run):
     assert "\x1b" not in run("status").output
 
 
@@ -91,7 +91,7 @@ def troubled(cluster: StackCluster, part: str, **changes: object) -> None:
     group["status"]["readyReplicas"] -= 1
 
 
-def test_a_crash_loop_is_reported_with_its_exit_and_the_log_command(run: Run, cluster: StackCluster):
+def test_a_crash_loop_is_reported_with_its_exit_reason_and_the_log_command(run: Run, cluster: StackCluster):
     ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": NOW}}
     troubled(cluster, PREFILL, **waiting("CrashLoopBackOff", lastState=ended, restartCount=5))
     told = only_symptom(run)
@@ -149,7 +149,7 @@ def test_a_stack_without_a_ready_front_door_is_reported_as_an_outage(run: Run, c
     }
 
 
-def test_a_symptom_whose_fault_is_known_says_so_and_names_doctor(run: Run, cluster: StackCluster):
+def test_the_status_marks_symptoms_of_known_faults_and_names_the_doctor_command(run: Run, cluster: StackCluster):
     conditions = cluster.pod("-decode-")["status"]["conditions"]
     why = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
     conditions[:] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]
@@ -160,7 +160,7 @@ def test_a_symptom_whose_fault_is_known_says_so_and_names_doctor(run: Run, clust
     assert "llmd-oke doctor --stack s" in screen
 
 
-def test_missing_prefill_servers_are_reported_with_decode_computing_prompts(run: Run, cluster: StackCluster):
+def test_without_ready_prefill_servers_the_status_says_that_decode_prefills(run: Run, cluster: StackCluster):
     cluster.deployment("-prefill")["status"] = {}
     assert any(
         "decode servers compute prompts themselves" in item["what"] for item in symptoms(run("status", "--json"))
@@ -172,7 +172,7 @@ def test_manually_scaled_servers_are_reported(run: Run, cluster: StackCluster):
     assert only_symptom(run)["remedy"] == "llmd-oke drift --stack s"
 
 
-def test_a_unit_that_only_the_cluster_has_is_reported(run: Run, cluster: StackCluster):
+def test_a_unit_in_the_cluster_that_the_stack_file_lacks_is_reported(run: Run, cluster: StackCluster):
     for item in cluster.deployments:
         own = item["spec"]["template"]["metadata"]["labels"]
         own |= {key: "old" for key in own if key == "llmd-oke/unit"}
@@ -192,7 +192,7 @@ def test_an_image_that_differs_from_the_stack_file_is_reported(run: Run, cluster
     assert only_symptom(run)["what"] == "decode/vllm runs v0.1.0, and is v0.26.0 by the stack file"
 
 
-def test_a_failed_benchmark_is_reported(run: Run, cluster: StackCluster):
+def test_a_failed_smoke_benchmark_job_is_reported(run: Run, cluster: StackCluster):
     own = {"name": "smoke-1", "labels": {"llmd-oke/smoke": "gpt-oss-120b"}, "creationTimestamp": NOW}
     failed = {"conditions": [{"type": "Failed", "status": "True"}]}
     cluster.jobs.append({"metadata": own, "spec": {"template": {"spec": {"containers": []}}}, "status": failed})
@@ -209,7 +209,7 @@ REFUSED = 403, json.dumps({"message": 'nodes is forbidden: User "u" cannot list 
         (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", "servers"),
     ],
 )
-def test_parts_that_may_not_be_read_are_named_and_others_are_shown(
+def test_the_status_names_parts_that_may_not_be_read_and_shows_the_others(
     run: Run, cluster: StackCluster, path: str, name: str
 ):
     cluster.answers[path] = REFUSED
@@ -227,14 +227,16 @@ def test_without_permission_on_all_pods_the_stacks_own_pods_are_counted(run: Run
 
 
 @pytest.mark.parametrize("answer", ["<html>a proxy</html>", "{}", '{"items": [{"metadata": 5}]}'])
-def test_an_address_that_is_no_api_server_is_reported_without_a_traceback(run: Run, cluster: StackCluster, answer: str):
+def test_an_answer_that_is_not_of_an_api_server_is_reported_without_a_traceback(
+    run: Run, cluster: StackCluster, answer: str
+):
     cluster.answers["/api/v1/nodes"] = 200, answer
     result = run("status")
     assert (result.exit_code, isinstance(result.exception, SystemExit)) == (2, True)
     assert "nodes  not known: what answers is no API server" in result.stdout
 
 
-def test_an_unreachable_cluster_exits_with_2(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_status_exits_with_2_for_an_unreachable_cluster(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
     result = run("status")
     assert result.exit_code == 2
@@ -272,20 +274,20 @@ def test_a_credential_program_that_hangs_is_given_up_after_a_time_limit(
     assert (result.exit_code, "no answer in time" in result.stdout) == (2, True)
 
 
-def test_a_missing_kubeconfig_exits_with_2(run: Run, monkeypatch: pytest.MonkeyPatch, project: Path):
+def test_status_exits_with_2_without_a_kubeconfig(run: Run, monkeypatch: pytest.MonkeyPatch, project: Path):
     monkeypatch.setenv("KUBECONFIG", str(project / "none"))
     result = run("status", "--json")
     assert result.exit_code == 2
     assert "No cluster can be reached" in json.loads(result.stdout)["error"]
 
 
-def test_an_invalid_stack_file_exits_with_2(run: Run, project: Path):
+def test_status_exits_with_2_for_an_invalid_stack_file(run: Run, project: Path):
     stack_files.write(project, "s", {**small_stack(), "release": "llm-d-9"})
     result = run("status")
     assert (result.exit_code, "release" in result.stderr) == (2, True)
 
 
-def test_control_characters_in_names_do_not_reach_the_terminal(run: Run, cluster: StackCluster):
+def test_the_status_writes_no_control_characters_of_names_to_the_terminal(run: Run, cluster: StackCluster):
     cluster.nodes[0]["metadata"]["name"] = "node\x1b[2J"
     cluster.nodes[0]["spec"]["unschedulable"] = True
     result = run("status")
@@ -317,9 +319,9 @@ def test_watching_repeats_the_status_until_ctrl_c(run: Run, monkeypatch: pytest.
     assert result.exit_code == 130
 
 
-def test_once_and_watch_exclude_each_other(run: Run):
+def test_the_options_once_and_watch_of_status_exclude_each_other(run: Run):
     assert run("status", "--once", "--watch").exit_code == 2
 
 
-def test_the_status_names_a_cluster_as_the_stack_file_does():
+def test_the_status_names_an_existing_cluster_by_the_stack_files_identifier():
     assert status.cluster_name(stack_files.plan(cluster=stack_files.existing_cluster(identifier="x"))) == "x"

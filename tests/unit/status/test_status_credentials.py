@@ -52,7 +52,7 @@ def told(run: Run, *options: str) -> list[str]:
     return [symptom["what"] for symptom in json.loads(run("status", "--json", *options).stdout)["symptoms"]]
 
 
-def test_secrets_are_shown_with_their_age_and_the_end_of_certificates(run: Run, cluster: StackCluster):
+def test_the_status_shows_ages_of_secrets_and_the_end_of_certificates(run: Run, cluster: StackCluster):
     cluster.secrets = [tls(60.5), secret("front-door-access"), secret("other")]
     result = run("status", "--json")
     own, access = json.loads(result.stdout)["credentials"]

@@ -106,7 +106,7 @@ def test_waiting_requests_and_a_full_kv_cache_are_reported(run: Run, cluster: St
     ]
 
 
-def test_a_metric_that_servers_lack_is_left_empty(run: Run, cluster: StackCluster):
+def test_the_status_leaves_a_metric_empty_that_servers_do_not_export(run: Run, cluster: StackCluster):
     lacking = ("vllm:kv_cache_usage_perc", "vllm:inter_token_latency_seconds_sum")
     serve(cluster, lambda requests: {name: value for name, value in remote(requests).items() if name not in lacking})
     result = run("status")
@@ -160,7 +160,7 @@ def of_pod(requests: float, pod: str) -> Counts:
     return remote(requests) if "-decode-" in pod else server(requests / 2)
 
 
-def test_with_prometheus_counters_cover_a_longer_time(run: Run, cluster: StackCluster):
+def test_load_from_prometheus_is_measured_over_five_minutes(run: Run, cluster: StackCluster):
     alerts(cluster)
     history(cluster, of_pod)
     result = run("status", "--prometheus", URL, "--json")
@@ -171,7 +171,7 @@ def test_with_prometheus_counters_cover_a_longer_time(run: Run, cluster: StackCl
 
 
 @pytest.mark.parametrize(("known_s", "minutes"), [(299, 2), (90, 1)])
-def test_in_the_first_minutes_counters_cover_the_available_time(
+def test_load_from_prometheus_is_measured_over_the_minutes_that_it_has(
     run: Run, cluster: StackCluster, known_s: float, minutes: int
 ):
     alerts(cluster)
@@ -182,7 +182,7 @@ def test_in_the_first_minutes_counters_cover_the_available_time(
     assert document["symptoms"] == []
 
 
-def test_servers_with_seconds_of_prometheus_data_are_reported_as_such(run: Run, cluster: StackCluster):
+def test_servers_that_prometheus_has_known_for_under_a_minute_are_reported(run: Run, cluster: StackCluster):
     alerts(cluster)
     history(cluster, of_pod, 10)
     (told,) = what(run("status", "--prometheus", URL, "--json"))
@@ -211,7 +211,7 @@ def test_a_prometheus_that_does_not_answer_affects_only_alerts(
     assert "200 / 2000" in result.stdout
 
 
-def test_if_prometheus_lacks_the_stacks_servers_they_are_read_directly(run: Run, cluster: StackCluster):
+def test_metrics_of_servers_that_prometheus_lacks_are_read_directly(run: Run, cluster: StackCluster):
     serve(cluster, remote)
     alerts(cluster)
     history(cluster, lambda _requests, _pod: {})

@@ -49,7 +49,7 @@ def packed(run: Run, folder: Path, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", SECRETS)
-def test_texts_that_look_like_secrets_are_removed_from_the_archive(text: str):
+def test_texts_that_look_like_secrets_are_redacted(text: str):
     assert HIDDEN in redact_text(f"a {text} b")
     assert not {"abcdef0123456789", TOKEN} & set(redact_text(text).replace("\n", " ").split())
     assert "abcdef0123456789" not in redact_text(text)
@@ -62,7 +62,7 @@ def test_lines_of_any_length_are_redacted_quickly(text: str):
 
 
 @pytest.mark.parametrize("text", SAFE)
-def test_values_with_similar_but_harmless_names_are_kept(text: str):
+def test_texts_that_only_resemble_secrets_are_not_redacted(text: str):
     assert redact_text(text) == text
 
 
@@ -97,7 +97,9 @@ def test_the_support_archive_has_all_parts_and_a_manifest(run: Run, cluster: Sta
     assert sum(path.startswith("logs/") for path in files) == len(cluster.pods)
 
 
-def test_no_secret_of_stack_file_objects_or_logs_is_in_the_archive(run: Run, cluster: StackCluster, project: Path):
+def test_no_secret_of_stack_file_objects_or_logs_is_in_the_support_archive(
+    run: Run, cluster: StackCluster, project: Path
+):
     log(cluster, "\n".join(SECRETS))
     settings = {"llmd-oke:huggingFaceToken": {"secure": "v1:abcdef0123456789"}}
     engine = {"env": {"MY_API_KEY": "abcdef0123456789"}}
@@ -114,7 +116,9 @@ def test_support_never_reads_secrets_or_configmaps(run: Run, cluster: StackClust
     assert [path for path in cluster.asked if "secrets" in path or "configmaps" in path] == []
 
 
-def test_an_unreachable_cluster_is_noted_in_the_manifest(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreachable_cluster_is_noted_in_the_support_archives_manifest(
+    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
     files = packed(run, project)
     missing = {item["path"] for item in json.loads(files["manifest.json"])["missing"]}
@@ -122,7 +126,7 @@ def test_an_unreachable_cluster_is_noted_in_the_manifest(run: Run, project: Path
     assert "plan.json" in files
 
 
-def test_without_a_kubeconfig_or_valid_stack_file_the_archive_has_the_rest(
+def test_without_kubeconfig_or_valid_stack_file_a_support_archive_has_the_rest(
     run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("KUBECONFIG", str(project / "none"))
@@ -136,7 +140,7 @@ def test_without_a_kubeconfig_or_valid_stack_file_the_archive_has_the_rest(
     )
 
 
-def test_an_unreadable_log_is_noted_in_the_manifest(run: Run, cluster: StackCluster, project: Path):
+def test_an_unreadable_log_is_noted_in_the_support_archives_manifest(run: Run, cluster: StackCluster, project: Path):
     log(cluster, "started\n")
     name = cluster.pod("-decode-")["metadata"]["name"]
     cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/log"] = 403, '{"message": "no"}'
@@ -144,7 +148,7 @@ def test_an_unreadable_log_is_noted_in_the_manifest(run: Run, cluster: StackClus
     assert told == {"path": f"logs/{name}/vllm.log", "why": "HTTP 403: no"}
 
 
-def test_long_logs_keep_their_end_and_the_archive_has_a_size_limit(
+def test_logs_in_a_support_archive_are_cut_to_their_end_at_a_size_limit(
     run: Run, cluster: StackCluster, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(support, "MAX_LOG_BYTES", 1000)
@@ -157,7 +161,7 @@ def test_long_logs_keep_their_end_and_the_archive_has_a_size_limit(
     assert "the archive has its" in json.loads(packed(run, project)["manifest.json"])["missing"][0]["why"]
 
 
-def test_a_missing_output_folder_is_an_error_and_leaves_nothing(run: Run, project: Path):
+def test_support_refuses_an_output_path_in_a_missing_folder(run: Run, project: Path):
     result = run("support", "--output", str(project / "none" / "x.tar.gz"))
     assert "is no folder" in str(result.exception)
 
