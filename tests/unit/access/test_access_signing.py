@@ -41,7 +41,7 @@ def test_a_request_without_body_is_signed_over_date_target_and_host(key: RSAPriv
         verify(key.public_key(), headers["authorization"], {**values, "(request-target)": "get /other"})
 
 
-def test_the_signature_covers_the_body(key: RSAPrivateKey):
+def test_the_signature_of_a_post_request_to_oci_covers_its_body(key: RSAPrivateKey):
     body = b'{"a": 1}'
     headers = Signer("t/u/f", key).headers("POST", URL, now=NOW, body=body)
     assert headers["x-content-sha256"] == base64.b64encode(hashlib.sha256(body).digest()).decode()
@@ -59,13 +59,13 @@ def test_a_signers_text_form_reveals_no_secret(key: RSAPrivateKey):
     assert repr(Signer("ST$token", key)) == "Signer(…)"
 
 
-def test_a_profile_contains_the_key_id_and_the_private_key(oci_config: Path, key: RSAPrivateKey):
+def test_key_id_and_private_key_are_read_from_an_oci_profile(oci_config: Path, key: RSAPrivateKey):
     signer = signing.api_key_signer(oci_config, "DEFAULT")
     assert signer.key_id == "ocid1.tenancy.oc1..t/ocid1.user.oc1..u/aa:bb"
     assert signer.private_key.private_numbers() == key.private_numbers()
 
 
-def test_a_session_profile_signs_with_its_token(oci_config: Path):
+def test_the_key_id_of_an_oci_session_profile_is_its_token(oci_config: Path):
     assert signing.api_key_signer(oci_config, "SESSION").key_id == "ST$session-token"
 
 
@@ -97,7 +97,7 @@ def test_a_missing_oci_config_file_or_profile_is_reported(oci_config: Path, tmp_
         signing.api_key_signer(oci_config, "OTHER")
 
 
-def test_private_keys_may_have_a_passphrase(locked_key_pem: str, key: RSAPrivateKey):
+def test_a_private_key_with_a_passphrase_is_decrypted(locked_key_pem: str, key: RSAPrivateKey):
     opened = signing.load_key(locked_key_pem, "open sesame", "the profile")
     assert opened.private_numbers() == key.private_numbers()
     with pytest.raises(KitError, match="needs a pass phrase"):
@@ -106,7 +106,7 @@ def test_private_keys_may_have_a_passphrase(locked_key_pem: str, key: RSAPrivate
         signing.load_key(locked_key_pem, "open", "the profile")
 
 
-def test_errors_never_reveal_the_private_key(key_pem: str):
+def test_the_error_for_an_invalid_private_key_does_not_reveal_the_key(key_pem: str):
     with pytest.raises(KitError) as refused:
         signing.load_key(key_pem.replace("MII", "XXX"), None, "the profile")
     assert key_pem[40:80] not in str(refused.value)

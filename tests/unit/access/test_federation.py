@@ -88,7 +88,7 @@ def test_a_failed_session_renewal_is_reported_and_repeated(there: Issuers):
     assert "refuses the job's token with 401" in told[0]
 
 
-def test_a_job_of_another_environment_is_refused_with_the_deciding_claim(
+def test_the_error_for_a_ci_job_of_another_environment_has_the_deciding_claim(
     there: Issuers, monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in there.variables("somebody's").items():
@@ -102,7 +102,9 @@ def test_a_job_of_another_environment_is_refused_with_the_deciding_claim(
     assert "a secret" not in str(refused.value) + repr(exchange(there))
 
 
-def test_a_job_without_permission_for_an_oidc_token_says_what_it_lacks(there: Issuers, monkeypatch: pytest.MonkeyPatch):
+def test_the_error_for_a_ci_job_that_may_not_get_an_oidc_token_says_what_it_lacks(
+    there: Issuers, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv(federation.JOB_URL)
     with pytest.raises(KitError) as refused, signed_in(exchange(there), ignore):
         pytest.fail("signed in")
@@ -121,7 +123,7 @@ def test_an_incomplete_sign_in_configuration_names_the_missing_part(missing: str
         exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), missing: ""})
 
 
-def test_a_job_with_two_identities_is_refused():
+def test_a_ci_job_with_two_ways_to_sign_in_to_oci_is_refused():
     with pytest.raises(KitError, match="OCI_AUTH=InstancePrincipal and OCI_TOKEN_EXCHANGE_DOMAIN_URL are two ways"):
         exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), "OCI_AUTH": "InstancePrincipal"})
 
@@ -131,7 +133,7 @@ def test_without_settings_for_it_no_federated_sign_in_is_tried():
 
 
 @pytest.mark.parametrize("audience", ["https://domain.example", ["https://domain.example", "urn:other"]])
-def test_a_job_of_gitlab_takes_its_token_for_the_audience(audience: object):
+def test_a_gitlab_job_signs_in_with_the_id_token_for_the_identity_domain(audience: object):
     tokens = Issuers()
     given = {"LLMD_OKE_PULUMI_ID_TOKEN": tokens.signed(aud="urn:pulumi:org:acme")}
     given["LLMD_OKE_OCI_ID_TOKEN"] = tokens.signed(aud=audience)

@@ -40,7 +40,7 @@ def test_the_weights_index_is_read_at_the_same_commit_as_the_config():
     assert index.content == f"/acme/large/resolve/{COMMIT}/model.safetensors.index.json".encode()
 
 
-def test_a_model_in_a_single_file_has_no_index():
+def test_a_model_whose_weights_are_one_file_has_no_weights_index():
     _, index = download(lambda request: httpx2.Response(404) if "index" in request.url.path else files(request))
     assert index is None
 
@@ -58,7 +58,7 @@ def test_an_invalid_mirror_is_refused_without_showing_its_password(endpoint: str
     assert "secret" not in told
 
 
-def test_a_token_is_sent_only_over_tls(monkeypatch: pytest.MonkeyPatch):
+def test_a_hugging_face_token_is_sent_only_over_tls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     seen: list[str | None] = []
 
@@ -72,7 +72,7 @@ def test_a_token_is_sent_only_over_tls(monkeypatch: pytest.MonkeyPatch):
     assert seen == ["Bearer hf_secret"] * 2 + [None] * 2
 
 
-def test_a_token_is_not_sent_to_another_host_after_a_redirect(monkeypatch: pytest.MonkeyPatch):
+def test_a_hugging_face_token_is_not_sent_to_another_host_after_a_redirect(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     tokens: dict[str, str | None] = {}
 
@@ -94,7 +94,7 @@ def test_the_error_for_a_gated_model_says_how_to_pass_a_token(status: int, monke
     assert "hf_secret" not in told
 
 
-def test_an_unreachable_server_is_reported_with_the_way_without_network():
+def test_the_error_for_an_unreachable_hub_says_how_to_add_a_model_offline():
     def unreachable(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("no route", request=request)
 
@@ -103,15 +103,15 @@ def test_an_unreachable_server_is_reported_with_the_way_without_network():
     assert "llmd-oke model add config.json --index model.safetensors.index.json --repository acme/large" in told
 
 
-def test_a_server_error_is_reported_with_its_status():
+def test_the_error_for_a_failed_hugging_face_request_has_the_http_status():
     assert "is answered with 503" in refusal(lambda _: httpx2.Response(503))
 
 
-def test_a_repository_without_a_config_is_no_model():
+def test_a_hugging_face_repository_without_a_config_is_refused():
     assert "has no config.json at main" in refusal(lambda _: httpx2.Response(404))
 
 
-def test_an_oversized_config_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch):
+def test_an_oversized_model_config_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hugging_face, "LONGEST_CONFIG_BYTES", 2**20)
     assert "more than 1 MiB" in refusal(lambda _: httpx2.Response(200, content=b"x" * (2**20 + 1)))
 

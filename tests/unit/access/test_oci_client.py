@@ -61,7 +61,7 @@ def test_the_body_of_an_oci_request_is_signed():
     assert "x-content-sha256" in request.headers["authorization"]
 
 
-def test_all_pages_of_a_list_are_read():
+def test_all_pages_of_a_list_of_oci_are_read():
     transport = Transport(answer([1, 2], opc_next_page="p2"), answer([3]))
     assert transport.client.get("identity", "/policies") == [1, 2, 3]
     assert transport.requests[1].url.params["page"] == "p2"
@@ -79,7 +79,7 @@ def test_all_pages_of_each_list_that_recover_uses_are_read(type_: str, kind: Oci
     assert [request.url.params.get("page") for request in transport.requests] == [None, "p2", "p3"]
 
 
-def test_a_response_that_is_no_list_is_read_once():
+def test_a_response_of_oci_that_is_no_list_has_no_further_pages():
     transport = Transport(answer({"id": "x"}, opc_next_page="p2"))
     assert transport.client.get("compute", "/instances/x") == {"id": "x"}
 
@@ -113,11 +113,11 @@ def existing(identifier: str):
     ("identifier", "region"),
     [("ocid1.cluster.oc1.iad.aaa", "us-ashburn-1"), ("ocid1.cluster.oc1.eu-zurich-1.aaa", "eu-zurich-1")],
 )
-def test_the_region_is_taken_from_an_ocid(identifier: str, region: str):
+def test_the_region_of_an_existing_cluster_is_taken_from_its_ocid(identifier: str, region: str):
     assert region_of(existing(identifier)) == region
 
 
-def test_a_given_region_is_preferred_and_otherwise_looked_up():
+def test_a_given_region_is_preferred_to_the_region_in_the_clusters_ocid():
     assert region_of(existing("ocid1.cluster.oc1.iad.aaa"), "uk-london-1") == "uk-london-1"
     with pytest.raises(KitError, match="which region"):
         region_of(existing("somewhere"))
@@ -136,29 +136,29 @@ def behind(status: int = 200, **headers: str) -> StoredFile:
     return stored_file(LINK, httpx2.Client(transport=httpx2.MockTransport(answer)))
 
 
-def test_an_object_uploaded_in_one_piece_has_an_md5():
+def test_the_checksum_of_an_object_uploaded_in_one_piece_is_its_md5():
     stored = behind(content_length="4096", content_md5=base64.b64encode(HASH).decode())
     assert stored == StoredFile(4096, (f"md5:{HASH.hex()}",))
 
 
-def test_an_object_uploaded_in_parts_has_the_hash_of_the_parts_hashes():
+def test_the_checksum_of_an_object_uploaded_in_parts_is_of_the_parts_hashes():
     parts, digest = base64.b64encode(HASH).decode() + "-12", base64.b64encode(DIGEST).decode()
     stored = behind(opc_multipart_md5=parts, opc_content_sha256=digest)
     assert stored.checksums == (f"md5:{HASH.hex()}", f"sha256:{DIGEST.hex()}")
 
 
-def test_an_invalid_checksum_header_is_ignored():
+def test_an_invalid_checksum_header_of_object_storage_is_ignored():
     assert behind(content_md5="?").checksums == ()
 
 
 @pytest.mark.parametrize("status", [401, 404, 500])
-def test_an_invalid_link_is_reported_without_showing_it(status: int):
+def test_the_error_for_an_invalid_object_storage_link_does_not_show_the_link(status: int):
     with pytest.raises(OciError, match=str(status)) as caught:
         behind(status)
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_does_not_answer_is_reported_without_showing_the_link():
+def test_the_error_for_unreachable_object_storage_does_not_show_the_link():
     def refuse(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("no route to objectstorage.example/p/secret")
 
@@ -172,18 +172,18 @@ def text_of(uri: str, content: bytes) -> str:
     return stored_text(uri, httpx2.Client(transport=transport))
 
 
-def test_a_gzipped_text_is_decompressed():
+def test_a_downloaded_gzip_text_is_decompressed():
     assert text_of("https://example.com/Packages.gz", gzip.compress(b"Package: a\n")) == "Package: a\n"
     assert text_of("https://example.com/Packages", b"Package: a\n") == "Package: a\n"
 
 
 @pytest.mark.parametrize("uri", ["https://example.com/Packages.gz", "https://example.com/Packages"])
-def test_an_oversized_text_is_not_read_to_its_end(uri: str):
+def test_an_oversized_download_of_text_is_refused(uri: str):
     content = bytes(LONGEST_TEXT_BYTES + 1)
     with pytest.raises(OciError, match="is longer than"):
         text_of(uri, gzip.compress(content) if uri.endswith("gz") else content)
 
 
-def test_a_text_that_is_not_gzipped_is_refused():
+def test_a_downloaded_text_named_gz_that_is_not_gzipped_is_refused():
     with pytest.raises(OciError, match="can't be read"):
         text_of("https://example.com/Packages.gz", b"Package: a\n")

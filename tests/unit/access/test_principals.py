@@ -157,7 +157,9 @@ def test_a_pod_exchanges_its_service_account_token_for_an_oci_token(pod: Authent
     assert verify(pod.public_key(), signed, "get /a", "h.example") == f"ST${pod.tokens[0]}"
 
 
-def test_tokens_are_renewed_before_they_expire(instance: Authentication, pod: Authentication, tmp_path: Path):
+def test_tokens_of_instance_principal_and_workload_identity_are_renewed(
+    instance: Authentication, pod: Authentication, tmp_path: Path
+):
     instance.lifetime_s = pod.lifetime_s = -1
     of_instance = principals.instance_principal(f"{instance.url}/v1/x509")
     of_pod = principals.workload_identity(tmp_path / "token")
@@ -168,7 +170,7 @@ def test_tokens_are_renewed_before_they_expire(instance: Authentication, pod: Au
         assert server.tokens[-1] != first
 
 
-def test_a_machine_outside_oci_is_no_instance_principal(monkeypatch: pytest.MonkeyPatch):
+def test_instance_principal_on_a_machine_outside_of_oci_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(principals, "METADATA_ATTEMPTS", 1)
     monkeypatch.setenv("OCI_METADATA_BASE_URL", "http://127.0.0.1:9/opc/v2")
     with pytest.raises(KitError, match="OCI gives this machine no token of an instance: ConnectionError"):
@@ -189,7 +191,7 @@ def test_a_refused_workload_identity_is_told_the_status_and_the_needed_policy(po
     assert "enhanced OKE cluster" in (refused.value.remedy or "")
 
 
-def test_outside_a_pod_there_is_no_workload_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_workload_identity_outside_of_a_pod_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(KitError, match="no pod"):
         signer_of(Auth.WORKLOAD_IDENTITY, None)
@@ -198,12 +200,12 @@ def test_outside_a_pod_there_is_no_workload_identity(monkeypatch: pytest.MonkeyP
         principals.workload_identity(tmp_path / "none")
 
 
-def test_a_principals_text_form_reveals_no_token(instance: Authentication):
+def test_the_text_form_of_an_oci_principal_reveals_no_token(instance: Authentication):
     signer = principals.instance_principal(f"{instance.url}/v1/x509")
     assert instance.tokens[0] not in repr(signer)
 
 
-def test_without_ocis_sdk_the_needed_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_without_ocis_sdk_the_error_names_the_optional_extra_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "oci.auth", None)
     monkeypatch.delitem(sys.modules, "llmd_oke.access.principals")
     monkeypatch.delattr("llmd_oke.access.principals")

@@ -37,7 +37,7 @@ def test_a_registry_without_token_authentication_is_queried_once(registry: Regis
     assert registry.requests == [f"HEAD /v2/{REPOSITORY}/manifests/v1"]
 
 
-def test_a_tag_that_still_has_its_digest_is_asked_for_without_a_pull(registry: Registry):
+def test_an_unchanged_image_tag_is_verified_by_a_head_request_alone(registry: Registry):
     registry.wants_token = False
     digest = registry.push_index(REPOSITORY, "v1", AMD64)
     assert RegistryClient().stored(image(registry, digest=digest)) == StoredImage(digest)
@@ -70,20 +70,20 @@ def test_a_failing_registry_is_queried_three_times(registry: Registry):
     assert pauses == [2.0, 4.0]
 
 
-def test_a_missing_registry_is_reported_as_unreachable():
+def test_a_registry_that_does_not_run_is_reported_as_unreachable():
     with served(Registry()) as gone:
         pass
     assert refusal(gone)[0] is Refusal.UNREACHABLE
 
 
-def test_a_manifest_that_does_not_match_its_digest_is_reported_as_unsound(registry: Registry):
+def test_an_image_manifest_that_does_not_match_its_digest_is_unsound(registry: Registry):
     registry.push_index(REPOSITORY, "v1", AMD64)
     registry.false_digest = "sha256:" + "0" * 64
     registry.repositories[REPOSITORY][registry.false_digest] = registry.repositories[REPOSITORY]["v1"]
     assert refusal(registry)[0] is Refusal.UNSOUND
 
 
-def test_an_endless_response_is_cut_off(registry: Registry, monkeypatch: pytest.MonkeyPatch):
+def test_a_registry_response_beyond_the_size_limit_is_unsound(registry: Registry, monkeypatch: pytest.MonkeyPatch):
     registry.push_index(REPOSITORY, "v1", AMD64)
     monkeypatch.setattr(registries, "MAX_MANIFEST_BYTES", 100)
     assert refusal(registry)[0] is Refusal.UNSOUND

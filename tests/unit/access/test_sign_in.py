@@ -20,19 +20,19 @@ def test_the_oci_provider_and_cluster_access_use_the_same_authentication(config:
     assert of_provider(config) == expected
 
 
-def test_private_key_settings_without_a_profile_are_refused_by_name():
+def test_oci_private_key_settings_without_a_profile_are_refused_by_name():
     with pytest.raises(KitError, match=r"oci:userOcid, oci:privateKey\)") as refused:
         of_provider({"userOcid": "u", "privateKey": True})
     assert "oci:configFileProfile" in (refused.value.remedy or "")
 
 
-def test_an_authentication_method_that_tokens_lack_is_refused_with_the_possible_ones():
+def test_an_authentication_method_without_cluster_tokens_is_refused():
     with pytest.raises(KitError, match="ResourcePrincipal") as refused:
         of_provider({"auth": "ResourcePrincipal"})
     assert "InstancePrincipal" in (refused.value.remedy or "")
 
 
-def test_the_settings_become_options_of_the_kits_token_command():
+def test_oci_authentication_settings_become_options_of_the_token_command():
     assert SignIn(Auth.API_KEY, "P").words == ["--auth", "api-key", "--profile", "P"]
     assert SignIn().words == []
 
@@ -49,9 +49,7 @@ def test_the_settings_become_options_of_the_kits_token_command():
         ({"OCI_CLI_AUTH": "security_token"}, Auth.API_KEY),
     ],
 )
-def test_the_kit_reads_environment_variables_for_authentication_like_the_plug_in(
-    environment: dict[str, str], auth: Auth
-):
+def test_environment_variables_for_oci_authentication_mean_what_pulumi_reads(environment: dict[str, str], auth: Auth):
     assert auth_of_environment(environment) is auth
 
 
@@ -62,7 +60,7 @@ def test_the_kit_reads_environment_variables_for_authentication_like_the_plug_in
         {"OCI_AUTH": "ApiKey", "TF_VAR_auth": "InstancePrincipal"},
     ],
 )
-def test_two_identities_are_refused_before_the_engine_runs(
+def test_two_ways_to_sign_in_to_oci_are_refused_before_pulumi_runs(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in environment.items():
@@ -73,13 +71,13 @@ def test_two_identities_are_refused_before_the_engine_runs(
         run(["true"], capture=True)
 
 
-def test_settings_that_only_the_oci_cli_reads_are_passed_to_the_plug_in(monkeypatch: pytest.MonkeyPatch):
+def test_oci_cli_auth_is_passed_on_to_pulumis_oci_plug_in_as_oci_auth(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OCI_AUTH", raising=False)
     monkeypatch.setenv("OCI_CLI_AUTH", "instance_principal")
     assert run(["sh", "-c", "echo $OCI_AUTH"], capture=True).output == "InstancePrincipal\n"
 
 
 @pytest.mark.parametrize("name", ["OCI_AUTH", "OCI_CLI_AUTH"])
-def test_an_authentication_method_that_the_kit_lacks_is_refused_with_its_variable(name: str):
+def test_an_unsupported_authentication_method_is_refused_with_its_variable(name: str):
     with pytest.raises(KitError, match=f"{name}=ResourcePrincipal is no way"):
         auth_of_environment({name: "ResourcePrincipal"})

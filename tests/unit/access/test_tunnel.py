@@ -50,7 +50,7 @@ def test_the_active_bastion_of_the_clusters_network_is_used_for_the_tunnel():
     assert tunnel.target(oci(), OPTIONS) == TARGET
 
 
-def test_a_cluster_of_a_stack_is_found_by_its_name_and_the_newest_is_preferred():
+def test_the_tunnel_finds_a_stacks_cluster_by_name_and_prefers_the_newest():
     client = oci()
     assert tunnel.target(client, NAMED) == TARGET
     (query,) = [query for asked, query in client.asked if asked == "containerengine /clusters"]
@@ -58,7 +58,7 @@ def test_a_cluster_of_a_stack_is_found_by_its_name_and_the_newest_is_preferred()
 
 
 @pytest.mark.parametrize("found", [[], [{"id": "x", "lifecycleState": "CREATING"}]])
-def test_the_tunnel_can_wait_for_a_cluster_that_does_not_exist_yet(found: list[Any]):
+def test_a_missing_cluster_gives_the_error_on_which_the_tunnel_waits(found: list[Any]):
     with pytest.raises(tunnel.NotYet, match="no active cluster prod"):
         tunnel.target(oci(**{"containerengine /clusters": found}), NAMED)
 
@@ -67,13 +67,13 @@ def test_a_bastion_given_by_its_ocid_is_used_for_the_tunnel():
     assert tunnel.target(oci(), replace(OPTIONS, bastion_id="mine")).bastion_id == "mine"
 
 
-def test_the_tunnel_can_wait_for_a_bastion_that_does_not_exist_yet():
+def test_a_missing_bastion_gives_the_error_on_which_the_tunnel_waits():
     coming = {"bastion /bastions/mine": {"name": "mine", "lifecycleState": "CREATING"}}
     with pytest.raises(tunnel.NotYet, match="The bastion mine is CREATING"):
         tunnel.target(oci(**coming), replace(OPTIONS, bastion_id="mine"))
 
 
-def test_sessions_last_no_longer_than_the_bastion_allows():
+def test_bastion_sessions_last_no_longer_than_the_bastion_allows():
     short = {"bastion /bastions/right": {**BASTION, "maxSessionTtlInSeconds": 1900}}
     assert tunnel.target(oci(**short), replace(OPTIONS, session_s=10_800)).session_s == 1900
 
@@ -84,7 +84,7 @@ def test_a_bastion_is_searched_in_the_networks_compartment():
     assert ("bastion /bastions", {"compartmentId": "of-the-network"}) in client.asked
 
 
-def test_a_network_without_a_bastion_is_reported():
+def test_a_cluster_network_without_an_active_bastion_is_reported():
     with pytest.raises(tunnel.NotYet, match="no active bastion"):
         tunnel.target(oci(**{"bastion /bastions": BASTIONS[:2]}), OPTIONS)
 
@@ -94,7 +94,7 @@ def test_a_cluster_without_a_private_endpoint_needs_no_tunnel():
         tunnel.target(oci(**{"containerengine /clusters/x": {**CLUSTER, "endpoints": {}}}), OPTIONS)
 
 
-def test_a_bastion_session_is_for_the_endpoint_only_and_deleted_at_the_end():
+def test_a_bastion_session_reaches_only_the_api_endpoint_and_is_deleted_at_the_end():
     client = oci(**{"bastion /sessions/s": Sequence([{"lifecycleState": "CREATING"}, ACTIVE])})
     pauses: list[float] = []
     with tunnel.session(client, TARGET, "ssh-rsa AAAA", SilentProgress(), pauses.append) as session:
@@ -129,7 +129,7 @@ def test_waiting_for_a_bastion_session_that_never_becomes_active_ends():
         pass
 
 
-def test_the_ssh_command_is_the_bastions_with_its_placeholders_filled():
+def test_the_ssh_command_of_a_tunnel_is_the_bastions_with_placeholders_filled_in():
     argv = tunnel.ssh_command(TOLD, Path("/tmp/k/key"), 6443)
     assert argv[0] == "ssh"
     assert argv[-7:] == ["/tmp/k/key", "-N", "-L", "6443:10.0.0.6:6443", "-p", "22", argv[-1]]
@@ -148,7 +148,7 @@ def test_an_unexpected_ssh_command_from_the_bastion_is_not_run(told: str):
         tunnel.ssh_command(told, Path("/k"), 6443)
 
 
-def test_the_ssh_key_is_new_and_readable_only_by_its_owner(tmp_path: Path):
+def test_the_tunnels_ssh_key_is_new_and_readable_only_by_its_owner(tmp_path: Path):
     key, public = tunnel.make_key(tmp_path)
     assert public.startswith("ssh-rsa ")
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -254,7 +254,7 @@ def test_an_error_of_oci_ends_the_wait_for_a_cluster(ssh: Any, port: int):
         Tunnel(find, port, Told(), QUICK).keep()
 
 
-def test_ssh_is_started_again_if_it_fails_at_first(ssh: Any, port: int):
+def test_the_tunnel_starts_ssh_again_if_it_fails_at_first(ssh: Any, port: int):
     starts, progress = ssh("refuse", "refuse"), Told()
     with Tunnel(found(Oci()), port, progress, QUICK).beside():
         progress.until_open()
@@ -262,7 +262,7 @@ def test_ssh_is_started_again_if_it_fails_at_first(ssh: Any, port: int):
     assert any("Permission denied" in item for item in progress.details)
 
 
-def test_a_broken_tunnel_is_opened_again(ssh: Any, port: int):
+def test_the_tunnel_starts_ssh_again_after_the_connection_ends(ssh: Any, port: int):
     starts, progress = ssh("leave"), Told()
     with Tunnel(found(Oci()), port, progress, QUICK).beside():
         progress.until_open()
@@ -294,7 +294,7 @@ def test_the_next_bastion_session_is_opened_before_the_last_one_expires(ssh: Any
     assert oci.sent[:3] == ["POST s1", "POST s2", "DELETE s1"]
 
 
-def test_at_the_end_neither_session_nor_listener_is_left(ssh: Any, port: int):
+def test_a_closed_tunnel_leaves_neither_bastion_session_nor_local_listener(ssh: Any, port: int):
     ssh()
     progress, oci = Told(), Oci()
     with Tunnel(found(oci), port, progress, QUICK).beside():
@@ -313,7 +313,7 @@ def test_an_occupied_local_port_is_reported(port: int):
         pass
 
 
-def test_waiters_for_a_failed_tunnel_get_the_reason(ssh: Any, port: int):
+def test_waiting_for_a_tunnel_that_fails_ends_with_the_ssh_error(ssh: Any, port: int):
     ssh(*["refuse"] * 6)
     link = Tunnel(found(Oci()), port, Told(), QUICK)
     with link.beside(), pytest.raises(SshFailed, match="Permission denied"):

@@ -8,7 +8,7 @@ from llmd_base.errors import KitError
 from llmd_oke.gitops.manifests import RECORD, write_folder
 
 
-def test_rendering_unchanged_files_writes_nothing(tmp_path: Path):
+def test_rendering_unchanged_manifests_writes_no_file(tmp_path: Path):
     write_folder(tmp_path, {"a.yaml": "a: 1\n"})
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     changes = write_folder(tmp_path, {"a.yaml": "a: 1\n"})
@@ -16,7 +16,7 @@ def test_rendering_unchanged_files_writes_nothing(tmp_path: Path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-def test_rendering_removes_its_earlier_files_and_keeps_others(tmp_path: Path):
+def test_rendering_removes_files_that_it_wrote_earlier_and_keeps_other_files(tmp_path: Path):
     (tmp_path / "own.yaml").write_text("own: 1\n")
     write_folder(tmp_path, {"a.yaml": "a: 1\n", "b.yaml": "b: 1\n"})
     changes = write_folder(tmp_path, {"b.yaml": "b: 2\n"})
@@ -24,14 +24,14 @@ def test_rendering_removes_its_earlier_files_and_keeps_others(tmp_path: Path):
     assert {path.name for path in tmp_path.iterdir()} == {"b.yaml", "own.yaml", RECORD}
 
 
-def test_a_file_from_another_origin_is_not_overwritten(tmp_path: Path):
+def test_a_file_that_rendering_did_not_write_is_not_overwritten(tmp_path: Path):
     (tmp_path / "a.yaml").write_text("own: 1\n")
     with pytest.raises(KitError, match=r"did not write: a\.yaml"):
         write_folder(tmp_path, {"a.yaml": "a: 1\n", "b.yaml": "b: 1\n"})
     assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
 
 
-def test_an_interrupted_rendering_is_continued(tmp_path: Path):
+def test_rendering_after_an_interruption_removes_files_of_the_interrupted_one(tmp_path: Path):
     (tmp_path / RECORD).write_text(json.dumps({"files": ["a.yaml", "b.yaml"]}))
     (tmp_path / "a.yaml").write_text("a: 1\n")
     write_folder(tmp_path, {"b.yaml": "b: 1\n"})
@@ -39,7 +39,7 @@ def test_an_interrupted_rendering_is_continued(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"files": ["../outside.yaml"]}', '{"files": [1]}'])
-def test_a_record_with_file_names_outside_of_the_folder_is_refused(tmp_path: Path, text: str):
+def test_a_record_of_rendered_files_that_names_files_outside_is_refused(tmp_path: Path, text: str):
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "outside.yaml").write_text("own: 1\n")
@@ -49,7 +49,7 @@ def test_a_record_with_file_names_outside_of_the_folder_is_refused(tmp_path: Pat
     assert (tmp_path / "outside.yaml").is_file()
 
 
-def test_a_symbolic_link_is_replaced_and_not_followed(tmp_path: Path):
+def test_rendering_replaces_a_symbolic_link_and_does_not_follow_it(tmp_path: Path):
     outside = tmp_path / "outside.yaml"
     outside.write_text("own: 1\n")
     folder = tmp_path / "folder"

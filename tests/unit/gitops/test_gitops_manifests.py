@@ -37,21 +37,21 @@ AMBIGUOUS = ["1234567e89", "1e3", "y", "N", "012", "1_000", ".5", "12:30", "true
 
 
 @pytest.mark.parametrize("text", AMBIGUOUS)
-def test_yaml_quotes_texts_that_other_parsers_convert(text: str):
+def test_rendered_yaml_quotes_texts_that_other_parsers_convert(text: str):
     assert dump({"a": text}) in {f"a: '{text}'\n", f'a: "{text}"\n'}
 
 
-def test_texts_of_several_lines_are_block_scalars_and_long_lines_stay_whole():
+def test_rendered_yaml_has_block_scalars_and_does_not_wrap_long_lines():
     assert dump({"a": "one\ntwo\n"}) == "a: |\n  one\n  two\n"
     assert dump({"a": "word " * 100 + "end"}).count("\n") == 1
 
 
 @pytest.mark.parametrize("value", [{"a": [{}, [], None, True, 1.5, " x ", "a: b", "é\n\t#"]}])
-def test_yaml_represents_the_object_without_loss(value: dict[str, Any]):
+def test_rendered_yaml_is_read_back_equal_to_the_object(value: dict[str, Any]):
     assert yaml.safe_load(dump(value)) == value
 
 
-def test_files_are_sorted_by_waves_and_kustomize_keeps_the_order():
+def test_manifest_file_names_sort_by_wave_and_kustomize_keeps_their_order():
     written = files(rendering(config_map("a", 1), config_map("b", 0)))
     assert list(written) == [KUSTOMIZATION, "00a-configmap-llm-d-b.yaml", "01a-configmap-llm-d-a.yaml"]
     kustomization = yaml.safe_load(written[KUSTOMIZATION])
@@ -59,13 +59,13 @@ def test_files_are_sorted_by_waves_and_kustomize_keeps_the_order():
     assert kustomization["resources"] == list(written)[1:]
 
 
-def test_objects_that_pods_need_precede_the_pods_of_their_wave():
+def test_manifests_of_objects_that_pods_need_precede_the_pods_of_their_wave():
     kinds = ["Deployment", "Job", "DaemonSet", "ServiceAccount", "RoleBinding", "ConfigMap", "NetworkPolicy", "Role"]
     written = list(files(rendering(*(manifest(kind, 1) for kind in kinds))))[1:]
     assert {name.split("-")[1] for name in written[:5]} == {kind.lower() for kind in kinds[3:]}
 
 
-def test_more_than_a_hundred_waves_are_sorted_correctly():
+def test_manifest_file_names_of_more_than_a_hundred_waves_sort_correctly():
     names = list(files(rendering(config_map("a", 9), config_map("b", 11), config_map("c", 100))))[1:]
     assert names == ["009a-configmap-llm-d-a.yaml", "011a-configmap-llm-d-b.yaml", "100a-configmap-llm-d-c.yaml"]
 
@@ -93,23 +93,25 @@ DRY_RUN = "SkipDryRunOnMissingResource=true"
         ("v1", 2, False),
     ],
 )
-def test_kinds_defined_by_a_chart_of_the_same_sync_skip_the_dry_run(api_version: str, wave: int, skipped: bool):
+def test_objects_of_crds_from_a_chart_of_the_same_sync_skip_argo_cds_dry_run(
+    api_version: str, wave: int, skipped: bool
+):
     written = files(rendering(manifest("Thing", wave, api_version), charts=(CHART,)), argo_cd=True)
     metadata = yaml.safe_load(written[f"0{wave}b-thing-a.yaml"])["metadata"]
     assert (DRY_RUN in metadata["annotations"]["argocd.argoproj.io/sync-options"].split(",")) == skipped
 
 
-def test_an_objects_name_cannot_lead_out_of_the_folder():
+def test_a_rendered_objects_name_cannot_lead_out_of_the_folder():
     (_, name) = files(rendering(config_map("../a/b:c")))
     assert name == "00a-configmap-llm-d-.._a_b_c.yaml"
 
 
-def test_two_objects_with_equal_names_are_refused():
+def test_rendering_two_objects_of_one_kind_and_name_is_refused():
     with pytest.raises(KitError, match="two objects ConfigMap a"):
         files(rendering(config_map("a"), config_map("a")))
 
 
-def test_a_chart_becomes_a_values_file_and_a_helm_command():
+def test_a_chart_is_rendered_as_a_values_file_and_a_helm_command():
     written = files(rendering(charts=(CHART,)))
     assert yaml.safe_load(written["helm-values-cert-manager.yaml"]) == CHART.values
     assert yaml.safe_load(written[KUSTOMIZATION])["resources"] == []
@@ -119,7 +121,7 @@ def test_a_chart_becomes_a_values_file_and_a_helm_command():
     )
 
 
-def test_a_chart_becomes_an_argo_cd_application():
+def test_a_chart_is_rendered_as_an_argo_cd_application():
     application = yaml.safe_load(files(rendering(charts=(CHART,)), argo_cd=True)["01b-application-cert-manager.yaml"])
     assert application["spec"]["source"] == {
         "repoURL": "quay.io/jetstack/charts",
@@ -130,7 +132,7 @@ def test_a_chart_becomes_an_argo_cd_application():
     assert application["metadata"]["annotations"] == {"argocd.argoproj.io/sync-wave": "1"}
 
 
-def test_a_stream_has_all_objects_in_order_and_no_charts():
+def test_manifests_written_to_one_stream_are_in_order_and_without_charts():
     text = stream(rendering(config_map("a", 1), config_map("b", 0)))
     assert [document["metadata"]["name"] for document in yaml.safe_load_all(text)] == ["b", "a"]
     with pytest.raises(KitError, match="no place for the values of charts"):

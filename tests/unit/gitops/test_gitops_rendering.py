@@ -16,7 +16,7 @@ def component(name: str, **options: Any) -> Declared:
     return Declared("llmd-oke:index:Router", name, f"urn:{name}", {}, **options)
 
 
-def test_an_objects_wave_is_its_longest_chain_of_dependencies():
+def test_the_sync_wave_of_an_object_is_its_longest_chain_of_dependencies():
     resources = [
         declared("last", depends_on=("urn:first", "urn:middle")),
         declared("middle", depends_on=("urn:first",)),
@@ -29,12 +29,12 @@ def test_an_objects_wave_is_its_longest_chain_of_dependencies():
     ]
 
 
-def test_a_child_resource_waits_for_its_components_dependencies():
+def test_the_sync_wave_of_a_child_resource_follows_its_components_dependencies():
     resources = [declared("first"), component("router", depends_on=("urn:first",)), declared("a", parent="urn:router")]
     assert {item.name: item.wave for item in rendering_of("prod", resources).objects} == {"first": 0, "a": 1}
 
 
-def test_a_secret_value_outside_of_kubernetes_secrets_is_refused():
+def test_rendering_an_object_other_than_a_secret_with_a_secret_value_is_refused():
     with pytest.raises(KitError, match="ConfigMap a would show a secret"):
         rendering_of("prod", [declared("a", secret_inputs=frozenset({"data.token"}))])
 
@@ -46,7 +46,7 @@ def test_rendered_objects_omit_fields_that_other_controllers_own():
     assert specs == [{"replicas": 2, "paused": False}, {"paused": False}]
 
 
-def test_a_changed_job_gets_another_name_and_an_equal_one_the_same():
+def test_only_a_changed_job_is_rendered_under_another_name():
     def name(seconds: int, **metadata: str) -> str:
         job = declared("smoke", "Job", inputs={"metadata": metadata, "spec": {"activeDeadlineSeconds": seconds}})
         (item,) = rendering_of("prod", [job]).objects

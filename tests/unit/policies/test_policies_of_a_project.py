@@ -38,7 +38,7 @@ def refused(project: Path, policies: str, content: dict[str, Any], settings: dic
     return [f"{problem.line} {problem}" for problem in refusal.value.problems]
 
 
-def test_a_project_without_policies_is_not_checked_against_any(tmp_path: Path):
+def test_a_project_without_policies_gets_the_plan_without_policy_checks(tmp_path: Path):
     small = stack(model("1p-tp1-1d-tp1"))
     plan = judged(tmp_path, None, small)
     assert plan == plan_stack_file(tmp_path, "s")
@@ -55,13 +55,13 @@ def test_the_kits_own_stacks_violate_only_advisory_policies(name: str, tmp_path:
     assert {advice.path for advice in told} <= {"policy image-digests"}
 
 
-def test_the_reference_stack_satisfies_the_examples_policies():
+def test_the_policy_file_in_examples_makes_protection_mandatory():
     organisation = read_organisation(PROJECT / "examples")
     assert organisation is not None
     assert organisation.level("protection") == "mandatory"
 
 
-def test_a_stack_that_violates_mandatory_policies_is_refused_with_lines(tmp_path: Path):
+def test_a_stack_that_violates_mandatory_policies_is_refused_with_line_numbers(tmp_path: Path):
     policies = "levels: {protection: mandatory, monthly-cost: mandatory}\nmonthlyUsd: 1000\n"
     problems = refused(tmp_path, policies, created_stack(cluster={"protect": False}))
     assert any("cluster.protect" in text and "policy protection: Cluster" in text for text in problems)
@@ -69,7 +69,7 @@ def test_a_stack_that_violates_mandatory_policies_is_refused_with_lines(tmp_path
     assert not [text for text in problems if text.startswith("None")]
 
 
-def test_a_plain_text_secret_in_the_settings_is_refused(tmp_path: Path):
+def test_a_plain_text_secret_in_pulumi_settings_violates_a_mandatory_policy(tmp_path: Path):
     hidden = {"llmd-oke:frontDoorKeys": {"secure": "v1:x"}, "llmd-oke:huggingFaceToken": "hf_planted"}
     problems = refused(tmp_path, "levels: {plain-secrets: mandatory}", stack(model("1p-tp1-1d-tp1")), hidden)
     assert len(problems) == 1
@@ -77,7 +77,7 @@ def test_a_plain_text_secret_in_the_settings_is_refused(tmp_path: Path):
     assert "planted" not in problems[0]
 
 
-def test_a_public_front_door_is_checked_without_its_secrets(tmp_path: Path):
+def test_policies_judge_a_public_front_door_without_its_keys_and_certificate(tmp_path: Path):
     policies = "levels: {client-authentication: mandatory, public-endpoints: mandatory, image-digests: 'off'}"
     plan = judged(tmp_path, policies, created_stack(cluster=NETWORK, frontDoor=PUBLIC))
     assert not [advice for advice in plan.advice if advice.text.startswith("policy ")]
@@ -92,6 +92,6 @@ def test_an_invalid_policy_file_is_reported_with_all_its_lines(tmp_path: Path):
     ]
 
 
-def test_policies_without_a_file_have_their_defaults(tmp_path: Path):
+def test_a_policies_folder_without_files_gives_the_default_policies(tmp_path: Path):
     (tmp_path / "policies").mkdir()
     assert read_organisation(tmp_path) == Organisation()

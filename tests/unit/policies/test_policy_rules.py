@@ -172,5 +172,5 @@ def test_a_disabled_policy_reports_nothing():
 
 
 @pytest.mark.parametrize("policy", [*RESOURCE_RULES, *STACK_RULES])
-def test_each_policys_violation_has_a_message(policy: Any):
+def test_each_policy_has_a_description_of_what_it_finds(policy: Any):
     assert description(policy).startswith("Find ")
