@@ -124,7 +124,7 @@ def audit(root: Path, database: str, *more: str, path: str = "") -> tuple[int, s
     return code, said.getvalue()
 
 
-def test_the_audit_looks_up_every_locked_version_once(osv: Osv, checkout: Path):
+def test_the_audit_looks_up_every_locked_package_version_once(osv: Osv, checkout: Path):
     code, said = audit(checkout, osv.url)
     assert (code, said.startswith("5 locked versions: 0 ")) == (0, True)
     assert sorted(osv.asked) == [
@@ -136,7 +136,7 @@ def test_the_audit_looks_up_every_locked_version_once(osv: Osv, checkout: Path):
     ]
 
 
-def test_a_vulnerability_with_a_fixed_version_fails_and_names_both(osv: Osv, checkout: Path):
+def test_a_vulnerability_with_a_fixed_version_fails_the_audit(osv: Osv, checkout: Path):
     osv.known["PyPI", "jinja2", "2.4.1"] = ["GHSA-1", "PYSEC-1"]
     osv.advisories = {"GHSA-1": JINJA, "PYSEC-1": {**JINJA, "id": "PYSEC-1", "aliases": ["GHSA-1"]}}
     code, said = audit(checkout, osv.url)
@@ -145,7 +145,7 @@ def test_a_vulnerability_with_a_fixed_version_fails_and_names_both(osv: Osv, che
     assert (code, said.partition("5 locked")[0]) == (1, wrong)
 
 
-def test_a_vulnerability_without_a_fix_is_reported_and_fails_nothing(osv: Osv, checkout: Path):
+def test_a_vulnerability_without_a_fixed_version_does_not_fail_the_audit(osv: Osv, checkout: Path):
     osv.known["Go", "k8s.io/api", "0.34.2"] = ["GO-1"]
     osv.advisories = {"GO-1": ENDLESS}
     code, said = audit(checkout, osv.url)
@@ -153,7 +153,7 @@ def test_a_vulnerability_without_a_fix_is_reported_and_fails_nothing(osv: Osv, c
 
 
 @pytest.mark.parametrize(("until", "code"), [("2999-01-01", 0), ("2020-01-01", 1)])
-def test_an_advisory_can_be_accepted_by_any_alias_until_a_date(osv: Osv, checkout: Path, until: str, code: int):
+def test_a_security_advisory_can_be_accepted_by_any_alias_until_a_date(osv: Osv, checkout: Path, until: str, code: int):
     osv.known["PyPI", "jinja2", "2.4.1"] = ["GHSA-1"]
     osv.advisories = {"GHSA-1": JINJA}
     entry = f"accepted: [{{id: PYSEC-1, because: no template of others, until: {until}}}]\n"
@@ -169,18 +169,18 @@ def test_an_invalid_list_of_accepted_advisories_is_refused(osv: Osv, checkout: P
 
 
 @pytest.mark.parametrize("answer", ["busy", "<html>sign in</html>", '{"results": []}', '{"results": [1, 2, 3, 4, 5]}'])
-def test_without_a_valid_answer_of_the_database_the_audit_fails(osv: Osv, checkout: Path, answer: str):
+def test_without_a_valid_answer_of_the_vulnerability_database_the_audit_fails(osv: Osv, checkout: Path, answer: str):
     osv.answer = lambda _: answer
     code, said = audit(checkout, osv.url)
     assert (code, said.startswith(f"NOT AUDITED: {osv.url} gave no answer: ")) == (3, True)
 
 
-def test_an_unreachable_database_is_reported_with_its_own_exit_code(checkout: Path):
+def test_the_audit_exits_with_3_if_the_vulnerability_database_is_unreachable(checkout: Path):
     code, said = audit(checkout, "http://127.0.0.1:9")
     assert (code, "NOT AUDITED" in said, "5 versions were not looked up" in said) == (3, True, True)
 
 
-def test_check_tolerates_an_unreachable_database_and_fails_on_findings(tmp_path: Path):
+def test_scripts_check_tolerates_an_unreachable_vulnerability_database(tmp_path: Path):
     """The part of `scripts/check` that runs the audit, with an audit that ends as it may."""
     part = (ROOT / "scripts" / "check").read_text().partition("== scripts/audit")[2].partition("\n")[2]
     (tmp_path / "scripts").mkdir()
@@ -217,7 +217,7 @@ def images(checkout: Path) -> Path:
     return checkout
 
 
-def test_programs_in_images_are_looked_up_by_the_version_in_the_tag(osv: Osv, images: Path):
+def test_the_audit_looks_up_programs_in_images_by_the_version_in_the_tag(osv: Osv, images: Path):
     osv.known["Bitnami", "envoy", "1.33.2"] = ["BIT-envoy-1"]
     affected = [{"package": {"ecosystem": "Bitnami", "name": "envoy"}, "ranges": [{"events": [{"fixed": "1.33.9"}]}]}]
     osv.advisories = {"BIT-envoy-1": {"id": "BIT-envoy-1", "summary": "A flood", "affected": affected}}
@@ -247,7 +247,7 @@ REPORT = {"VulnerabilityID": "CVE-1", "PkgName": "libc6", "InstalledVersion": "2
         ("echo nonsense", 3, "an answer in another form"),
     ],
 )
-def test_the_scanner_scans_each_image_by_digest(
+def test_the_audit_runs_the_image_scanner_on_each_image_by_digest(
     osv: Osv, images: Path, tmp_path: Path, script: str, code: int, words: str
 ):
     scanner = tmp_path / "bin" / "trivy"

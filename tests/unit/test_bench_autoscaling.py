@@ -27,17 +27,17 @@ def look(at_s: float, gpus: int, ending_gpus: int = 0) -> Look:
     return Look(at_s, gpus, ending_gpus, 8, {"prefill": 2, "decode": 1}, {"prefill": 2, "decode": 1})
 
 
-def test_a_rate_profile_has_straight_lines_between_its_points():
+def test_rates_between_the_points_of_a_rate_profile_are_interpolated():
     assert [SLOPE.rate_per_s(at_s) for at_s in (0, 50, 150, 300, 999)] == [2, 2, 6, 10, 10]
     assert (SLOPE.duration_s, SLOPE.peak_per_s) == (300, 10)
 
 
-def test_a_faster_profile_has_the_same_rates_in_less_time():
+def test_a_rate_profile_run_ten_times_as_fast_has_the_same_rates():
     fast = SLOPE.faster(10)
     assert (fast.duration_s, fast.rate_per_s(15), fast.peak_per_s) == (30, 6, 10)
 
 
-def test_requests_of_a_profile_follow_its_rates_reproducibly():
+def test_requests_of_a_rate_profile_follow_its_rates_reproducibly():
     moments = [entry.at_s for entry in SLOPE.trace(1).entries]
     assert moments == [entry.at_s for entry in SLOPE.trace(1).entries] == sorted(moments)
     for first_s, last_s, expected in ((0, 100, 200), (100, 200, 600), (200, 300, 1000)):
@@ -45,11 +45,11 @@ def test_requests_of_a_profile_follow_its_rates_reproducibly():
         assert abs(count - expected) < 4 * expected**0.5
 
 
-def test_a_profile_with_rate_zero_has_no_requests():
+def test_a_rate_profile_of_rate_zero_has_no_requests():
     assert RateProfile("idle", ((0, 0), (60, 0))).trace().entries == ()
 
 
-def test_the_lead_in_has_the_first_rate_and_delays_the_rest():
+def test_a_lead_in_before_a_rate_profile_has_the_profiles_first_rate():
     led = autoscaling.with_lead(SLOPE, 60)
     assert (led.duration_s, led.rate_per_s(30), led.rate_per_s(210)) == (360, 2, 6)
 
@@ -84,7 +84,7 @@ def test_a_terminating_server_counts_until_it_has_ended():
     assert [(item.at_s, item.gpus) for item in steps] == [(0, 3), (20, 2.1)]
 
 
-def test_direction_changes_of_scaling_are_counted_whatever_their_size():
+def test_each_switch_between_scaling_up_and_down_counts_once():
     assert autoscaling.turns([1, 2, 2, 3, 3]) == 0
     assert autoscaling.turns([1, 2, 1, 1, 2]) == 2
     steps = [step(0, 2, 1), step(600, 4, 2), step(1200, 2, 1)]
@@ -109,7 +109,7 @@ def test_the_benchmarked_stack_can_be_deployed_without_scaling_advice(scene):
         }
 
 
-def test_all_scaling_strategies_are_in_table_and_plot(scene):
+def test_each_scaling_run_is_in_the_benchmarks_table_and_plot(scene):
     profile = autoscaling.profile_of("burst", scene.peak_per_s)
     runs = [
         autoscaling.measured_run(profile, "scaled", [MET], [step(0, 2, 1), step(60, 4, 2)]),

@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("units", [1, 8, 64, 119])
-def test_larger_preview_programs_are_stacks_that_can_be_deployed(units: int):
+def test_stacks_enlarged_for_the_benchmark_of_previews_can_be_deployed(units: int):
     plan = planning.plan(config.validate(preview_speed.with_units(read("reference"), units)))
     assert sum(len(model.units) for model in plan.models) == units
 
@@ -27,7 +27,7 @@ def test_the_benchmark_of_previews_replaces_the_stacks_program_by_a_plain_one(tm
     assert planning.plan_stack_file(project.folder, project.stack).gpus == 72
 
 
-def test_the_plain_program_declares_as_many_resources_as_the_stack(tmp_path: Path):
+def test_the_plain_program_of_the_preview_benchmark_declares_all_resources(tmp_path: Path):
     rows = [
         {"custom": False, "parent": -1, "dependencies": []},
         {"custom": True, "parent": 0, "dependencies": []},
@@ -54,11 +54,13 @@ def result(ours_s: float, sizes_s: tuple[float, float]) -> Result:
 @pytest.mark.parametrize(
     ("ours_s", "sizes_s", "good"), [(2.7, (1.0, 8.0), True), (2.8, (1.0, 8.0), False), (2.7, (1.0, 12.0), False)]
 )
-def test_both_preview_time_limits_must_be_met(ours_s: float, sizes_s: tuple[float, float], good: bool):
+def test_the_benchmark_of_previews_requires_both_of_its_time_limits(
+    ours_s: float, sizes_s: tuple[float, float], good: bool
+):
     assert result(ours_s, sizes_s).within_limits is good
 
 
-def test_preview_ratios_are_of_the_fastest_and_of_the_median_runs():
+def test_the_benchmark_of_previews_has_ratios_of_fastest_and_of_median_runs():
     measured = result(3.0, (1.0, 8.0))
     assert (measured.ratio, measured.ratio_of_medians) == (1.5, 8.0 / 2.25)
     assert measured.growth == pytest.approx(1.0)

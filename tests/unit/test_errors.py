@@ -4,7 +4,7 @@ import pytest
 from llmd_base.errors import Problem
 
 
-def test_a_list_in_an_error_is_shown_as_a_list():
+def test_a_tuple_in_an_error_is_shown_as_a_list():
     assert Problem("faultDomains", ("FAULT-DOMAIN-1",), "nothing", "why").short_value == "['FAULT-DOMAIN-1']"
 
 

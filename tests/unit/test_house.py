@@ -27,7 +27,7 @@ def counted(root: Path, text: str) -> House:
     return count(tree(root, module=text))
 
 
-def test_a_short_function_that_is_named_once_counts_as_one_use_helper(tmp_path):
+def test_a_short_function_that_is_used_once_counts_as_a_one_use_helper(tmp_path):
     house = counted(tmp_path, "def _once(): return 1\ndef _twice(): return 2\nx = _once()\ny = _twice() + _twice()\n")
     assert (house.total.one_use_private, house.total.one_use_per_kloc) == (1, 250.0)
 
@@ -37,12 +37,12 @@ def test_a_function_of_nine_lines_does_not_count_as_helper(tmp_path):
     assert counted(tmp_path, f"def _long():\n{lines}\n_long()\n").total.one_use_private == 0
 
 
-def test_uses_of_a_private_name_count_only_in_its_module(tmp_path):
+def test_uses_of_a_private_function_count_only_in_its_module(tmp_path):
     module = "def _once(): return 1\nx = _once()\n"
     assert count(tree(tmp_path, one=module, two=module)).total.one_use_private == 2
 
 
-def test_a_use_in_tests_counts_for_a_public_function(tmp_path):
+def test_a_use_in_tests_counts_as_a_use_of_a_public_function(tmp_path):
     tree(tmp_path, one="def once(): return 1\nx = once()\n")
     assert count(tmp_path).total.one_use_public == 1
     (tmp_path / "tests").mkdir()
@@ -65,7 +65,7 @@ def test_a_use_in_tests_counts_for_a_public_function(tmp_path):
         '{name: getattr(y, name) for name in ("x",)}',
     ],
 )
-def test_an_attribute_copied_under_its_name_counts_as_transcribed(tmp_path, text):
+def test_an_attribute_copied_into_a_key_of_its_own_name_counts_as_transcribed(tmp_path, text):
     assert counted(tmp_path, f"value = {text}\n").total.pairs == 1
 
 
@@ -74,7 +74,7 @@ def test_a_computed_or_renamed_value_does_not_count_as_transcribed(tmp_path, tex
     assert counted(tmp_path, f"value = {text}\n").total.pairs == 0
 
 
-def test_copied_items_and_keywords_are_counted_separately(tmp_path):
+def test_transcribed_items_and_keyword_arguments_are_counted_separately(tmp_path):
     total = counted(tmp_path, 'a = {"x": y["x"]}\nb = Record(x=y.x, z=y["z"], w=1)\n').total
     assert (total.pairs, total.items, total.keywords) == (0, 1, 2)
 
@@ -114,7 +114,7 @@ def test_docstrings_must_open_with_an_imperative_verb_or_a_noun_phrase(docstring
     assert kind_of_finding(docstring) == kind
 
 
-def test_findings_in_tests_name_file_and_line_too(tmp_path):
+def test_docstring_findings_in_tests_name_file_and_line_too(tmp_path):
     tree(tmp_path, one='"""A module."""\n\ndef f():\n    """Gives a number.\n\n    More."""\n')
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text('"""What it does."""\n')
@@ -125,7 +125,7 @@ def test_findings_in_tests_name_file_and_line_too(tmp_path):
     ]
 
 
-def test_a_walk_visits_the_modules_whose_functions_are_called(tmp_path):
+def test_the_walk_of_the_source_visits_modules_whose_functions_are_called(tmp_path):
     house = count(
         tree(
             tmp_path,
@@ -161,7 +161,7 @@ def test_the_check_of_docstrings_fails_on_a_finding(tmp_path):
     assert run(tmp_path, "--list", "docstrings", "--check", "components/llmd_oke/two").returncode == 0
 
 
-def test_counts_can_be_printed_as_a_table_or_json(tmp_path):
+def test_source_code_counts_can_be_printed_as_a_table_or_json(tmp_path):
     tree(tmp_path, one='"""A module."""\nfrom typing import Any\nx: dict[str, Any] = {}\n')
     assert "public class names that occur more than once: 0" in run(tmp_path).stdout
     assert json.loads(run(tmp_path, "--json").stdout)["total"]["any_dicts"] == 1

@@ -13,7 +13,7 @@ class _Node:
     labels: tuple[str, ...] = ()
 
 
-def test_a_record_field_is_computed_or_from_a_source_or_its_default():
+def test_a_record_takes_fields_from_values_then_sources_then_defaults():
     assert record(_Node, {"size": 2}, _Node("gpu", 1, ("a",)), kind="cpu") == _Node("cpu", 2, ("a",))
     assert record(_Node, {"size": 2}, kind="cpu") == _Node("cpu", 2)
 

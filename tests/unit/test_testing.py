@@ -74,14 +74,14 @@ def test_an_error_inside_an_output_reaches_the_caller_of_the_mocks():
         declared(program)
 
 
-def test_a_program_that_does_not_end_is_stopped_after_a_time_limit():
+def test_waiting_for_a_pulumi_program_that_does_not_end_has_a_time_limit():
     never = threading.Event()
     with pytest.raises(KitError, match=r"does not end within 0\.2 s"):
         declared(never.wait, limit_s=0.2)
     never.set()
 
 
-def test_an_unknown_resource_name_is_answered_with_the_declared_ones():
+def test_the_mocks_answer_an_unknown_resource_name_with_the_declared_names():
     matches = declared(lambda: config_map("a"))
     with pytest.raises(LookupError, match=r"\['a'\]"):
         matches.kubernetes("ConfigMap", "b")
@@ -89,13 +89,13 @@ def test_an_unknown_resource_name_is_answered_with_the_declared_ones():
         matches.resource("kubernetes:core/v1:ConfigMap", "b")
 
 
-def test_a_stack_that_cannot_be_deployed_is_refused_with_its_problems():
+def test_rendering_an_invalid_stack_in_tests_raises_its_problems():
     with pytest.raises(InvalidStack) as error:
         render({"cluster": {"mode": "existing", "identifier": "x"}})
     assert {problem.path for problem in error.value.problems} >= {"gpuPools", "release"}
 
 
-def test_a_missing_stack_is_named(tmp_path):
+def test_rendering_a_missing_stack_in_tests_names_its_stack_file(tmp_path):
     (tmp_path / "Pulumi.yaml").touch()
     with pytest.raises(KitError, match="no stack file"):
         render("nothing", project=tmp_path)

@@ -26,7 +26,7 @@ FINDINGS = {"O": 23, "S": 17}
 
 
 @pytest.mark.parametrize("letter", FINDINGS)
-def test_every_trap_finding_has_a_row_with_its_number(letter: str):
+def test_every_number_of_a_trap_finding_occurs_in_a_row_of_the_traps_page(letter: str):
     ends = re.findall(r"^\| [^|]*\(([A-Z]\d+(?:, [A-Z]\d+)*)\) \|", PAGE.read_text(), re.MULTILINE)
     numbers = [int(number) for end in ends for number in re.findall(rf"\b{letter}(\d+)", end)]
     assert sorted(set(numbers)) == list(range(1, FINDINGS[letter] + 1))

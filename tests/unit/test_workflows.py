@@ -72,14 +72,14 @@ def of_trigger(name: str) -> dict[str, Any]:
     return workflow(name)[True]  # YAML 1.1 reads `on` so
 
 
-def test_the_nightly_audit_checks_locks_and_fails_without_an_answer():
+def test_the_nightly_audit_workflow_fails_if_scripts_audit_fails():
     (step,) = [step for step in jobs()["audit", "audit"]["steps"] if "run" in step]
     assert step["run"] == "scripts/audit"
     assert "continue-on-error" not in {*step, *jobs()["audit", "audit"]}
     assert of_trigger("audit")["schedule"]
 
 
-def test_images_are_scanned_verified_and_compared_with_registries_each_night():
+def test_nightly_workflows_scan_verify_and_compare_images_with_registries():
     job = jobs()["audit", "images"]
     scripts = "\n".join(step["run"] for step in job["steps"] if "run" in step)
     assert "scripts/audit --images" in scripts
@@ -142,7 +142,7 @@ def test_every_workflow_job_has_exactly_the_permissions_it_needs():
         assert job.get("permissions", workflow(place[0])["permissions"]) == RIGHTS[place], place
 
 
-def test_secrets_belong_to_environments_and_are_passed_to_one_job_each():
+def test_workflow_secrets_belong_to_environments_and_are_used_by_known_jobs_only():
     for place, job in jobs().items():
         used = set(re.findall(r"secrets\.(\w+)", yaml.safe_dump(job)))
         assert used == SECRETS.get(place, set()), place
@@ -165,7 +165,7 @@ def test_no_workflow_runs_foreign_code_with_the_repositorys_permissions():
                 assert {right for right, how in RIGHTS[place].items() if how == "write"} <= {"id-token"}
 
 
-def test_deployable_stacks_are_a_list_of_those_with_a_file():
+def test_stacks_offered_by_the_deploy_workflow_have_a_stack_file():
     asked = of_trigger("deploy")["workflow_dispatch"]["inputs"]["stack"]
     assert asked["type"] == "choice"
     assert set(asked["options"]) <= set(stacks(ROOT))
@@ -183,7 +183,7 @@ def test_the_deploy_workflow_uses_only_validated_stack_names():
     assert "concurrency" not in workflow("deploy")
 
 
-def test_only_main_is_deployed_and_checked_for_drift():
+def test_workflows_deploy_and_check_drift_only_from_the_main_branch():
     for place in (("deploy", "choose"), ("deploy", "limit"), ("deploy", "deploy"), ("drift", "stacks")):
         assert jobs()[place]["if"] == "github.ref == 'refs/heads/main'"
     assert jobs()["drift", "drift"]["needs"] == "stacks"
@@ -191,7 +191,7 @@ def test_only_main_is_deployed_and_checked_for_drift():
     assert all("stages" in jobs()["promote", name]["needs"] for name in STAGES)
 
 
-def test_a_deployment_jobs_timeout_is_the_kits_on_its_runner():
+def test_the_deploy_job_takes_its_timeout_from_the_pipeline_limit_command():
     limit, deploy = (workflow("deploy")["jobs"][name] for name in ("limit", "deploy"))
     assert deploy["timeout-minutes"] == "${{ fromJSON(needs.limit.outputs.minutes) }}"
     assert limit["outputs"] == {"minutes": "${{ steps.limit.outputs.minutes }}"}
@@ -233,7 +233,7 @@ def test_the_example_in_typescript_has_its_packages_each_night():
     assert "LLMD_OKE_NODE_MODULES" in (ROOT / "tests/rehearsal/end_to_end/test_other_languages.py").read_text()
 
 
-def test_drift_is_checked_each_night_with_its_own_identity():
+def test_the_nightly_drift_workflow_signs_in_as_the_drift_identity():
     (nightly,) = of_trigger("drift")["schedule"]
     assert re.fullmatch(r"\d+ [0-5] \* \* \*", nightly["cron"])
     drift = workflow("drift")["jobs"]["drift"]
@@ -243,7 +243,7 @@ def test_drift_is_checked_each_night_with_its_own_identity():
     assert not others.search((ROOT / ".github/workflows/drift.yml").read_text())
 
 
-def test_stages_of_a_merge_follow_each_other_in_environments_and_locks_of_their_own():
+def test_each_promotion_stage_has_an_environment_and_a_lock_of_its_own():
     promote = workflow("promote")["jobs"]
     for number, name in enumerate(STAGES):
         job, stack = promote[name], f"${{{{ fromJSON(needs.stages.outputs.stacks)[{number}] }}}}"
@@ -262,7 +262,7 @@ def test_a_promotion_stage_checks_out_the_history_that_a_rollback_needs():
     assert names.index("Last good") < names.index("Promote")
 
 
-def test_forks_get_no_secrets_and_no_comment():
+def test_pull_requests_of_forks_get_no_secrets_and_no_preview_comment():
     own = "github.event.pull_request.head.repo.full_name == github.repository"
     of_preview = {name: job for (file, name), job in jobs().items() if file == "preview"}
     for name, job in of_preview.items():
@@ -270,13 +270,13 @@ def test_forks_get_no_secrets_and_no_comment():
         assert (own in job.get("if", "")) == needs_own, name
 
 
-def test_a_preview_comment_is_written_by_the_base_branchs_code_not_the_pull_requests():
+def test_a_preview_comment_is_written_by_code_of_the_base_branch():
     checkout, *_ = workflow("preview")["jobs"]["comment"]["steps"]
     assert checkout["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
     assert all("uses" not in step for step in workflow("preview")["jobs"]["post"]["steps"])
 
 
-def test_a_preview_has_no_credentials_of_the_deploying_identity():
+def test_the_preview_workflow_has_no_credentials_of_the_deploying_identity():
     text = (ROOT / ".github/workflows/preview.yml").read_text()
     assert "LLMD_OKE_RUNNER" not in text
     assert "DEPLOY_" not in text
@@ -285,7 +285,7 @@ def test_a_preview_has_no_credentials_of_the_deploying_identity():
     assert preview["strategy"]["matrix"]["stack"] == "${{ fromJSON(needs.changes.outputs.stacks) }}"
 
 
-def test_a_preview_reads_no_state_that_it_could_decrypt():
+def test_the_preview_job_has_neither_backend_credentials_nor_passphrase():
     preview = workflow("preview")["jobs"]["preview"]
     used = yaml.safe_dump(preview)
     assert not re.search(r"PULUMI_|AWS_", used)
