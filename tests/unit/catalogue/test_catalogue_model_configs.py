@@ -239,7 +239,7 @@ def test_the_size_of_weights_is_taken_from_the_weights_index_if_it_is_given():
     assert compute_model(config, index).weights.gib == 61.0
 
 
-def test_multi_token_prediction_layers_are_stored_and_not_loaded():
+def test_multi_token_prediction_layers_do_not_count_among_loaded_weights():
     config = config_of("deepseek-v3")
     computed = compute_model(config, {"metadata": {"total_size": 688_586_727_753}})
     assert computed.weights.stored_gib == 641.3

@@ -45,7 +45,7 @@ def test_picker_and_sidecar_of_a_release_have_one_version(release: catalogue.Rel
 
 
 @by_release
-def test_crds_of_a_release_have_the_pickers_version(release: catalogue.Release):
+def test_the_crd_version_of_a_release_is_the_one_that_its_picker_version_needs(release: catalogue.Release):
     expected = {"v0.7.1": "v1.4.0", "v0.8.0": "v1.5.0", "v0.10.0": "v1.5.0", "v0.11.0": "v1.5.0"}
     assert release.crds.version == expected[release.endpoint_picker.image.tag]
 
@@ -101,7 +101,7 @@ def test_the_routing_sidecar_uses_nixl_and_plain_http(release: catalogue.Release
 
 
 @by_release
-def test_envoy_logs_little_and_has_a_limited_number_of_threads(release: catalogue.Release):
+def test_envoy_in_router_pods_logs_warnings_only_and_has_a_limit_of_threads(release: catalogue.Release):
     arguments = list(release.proxy.arguments)
     assert arguments[arguments.index("--log-level") + 1] == "warn"
     assert int(arguments[arguments.index("--concurrency") + 1]) >= 1
@@ -250,7 +250,7 @@ def put(path: Path, text=TEXT):
     path.write_text(text)
 
 
-def test_crds_are_read_from_the_go_module_if_it_is_there(folder):
+def test_crds_of_a_release_are_read_from_the_go_module_cache_if_it_has_them(folder):
     put(folder / "modules" / "example.org/m@v1" / "crd" / "a.yaml")
     assert crd_manifests(crds())[0]["metadata"]["name"] == "a"
 
@@ -270,7 +270,7 @@ def test_a_crd_file_with_another_digest_is_refused(folder):
         crd_manifests(crds())
 
 
-def test_an_unavailable_crd_file_is_reported_with_where_to_put_it(folder, server):
+def test_the_error_for_an_unavailable_crd_file_says_where_to_put_the_file(folder, server):
     with pytest.raises(KitError, match="404") as error:
         crd_manifests(crds(server[1]))
     assert str(folder / "crds" / "v1" / "a.yaml") in error.value.remedy

@@ -165,7 +165,7 @@ def test_every_missing_key_is_reported():
     assert [result.path for result in problems({})] == ["gpuPools", "release"]
 
 
-def test_a_problem_is_one_line_however_large_its_value_is():
+def test_a_problem_with_a_large_value_is_still_reported_in_one_line():
     result = problem("models", 0, "engine", "env", value=[{"x" * 100: ["y" * 100] * 50}] * 50)
     assert "\n" not in str(result)
     assert len(str(result)) < 700
@@ -232,7 +232,7 @@ def test_any_json_value_instead_of_a_stack_object_is_refused(value: Any):
         config.validate(value)
 
 
-def test_the_object_from_pulumis_config_is_read_like_the_file():
+def test_the_config_object_that_pulumi_passes_is_read_like_the_stack_file():
     assert config.validate(json.loads(json.dumps(GOOD))) == config.parse(document(GOOD))
 
 

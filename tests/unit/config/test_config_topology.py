@@ -23,7 +23,7 @@ def test_the_short_form_of_a_topology_equals_the_long_form(topology: Topology):
 
 
 @given(SERVERS, SERVERS)
-def test_the_gpus_of_a_topology_are_those_of_all_servers(prefill: Servers, decode: Servers):
+def test_the_gpus_of_a_topology_are_the_sum_over_all_its_servers(prefill: Servers, decode: Servers):
     topology = Topology(prefill=prefill, decode=decode)
     assert topology.disaggregated
     assert topology.gpus == (

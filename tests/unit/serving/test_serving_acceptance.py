@@ -55,5 +55,5 @@ def test_an_acceptance_job_may_change_only_its_own_cluster_role_binding() -> Non
     assert rule["verbs"] == ["patch", "delete"]
 
 
-def test_no_cluster_role_binding_outlives_an_acceptance_job() -> None:
+def test_objects_that_acceptance_jobs_share_include_no_cluster_wide_rights() -> None:
     assert not [key for key, item in shared_manifests().items() if item["kind"].startswith("Cluster")]

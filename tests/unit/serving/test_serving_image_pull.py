@@ -44,7 +44,7 @@ def test_image_pulls_use_no_gpu_and_reach_every_node_of_the_shape():
     assert spec["tolerations"][0]["key"] == "amd.com/gpu"
 
 
-def test_another_image_is_pulled_on_all_nodes_at_once_and_waited_for_again():
+def test_a_changed_image_is_pulled_on_all_nodes_at_once():
     old, new = daemon_set(OLD), daemon_set(NEW)
     assert old["spec"]["selector"] == new["spec"]["selector"]
     assert new["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "100%"}

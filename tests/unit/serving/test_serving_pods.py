@@ -71,7 +71,7 @@ def test_an_engine_setting_is_passed_as_a_vllm_flag_and_an_unknown_one_is_refuse
         vllm.arguments(spec(engine={"settings": {"speed": "64"}}))
 
 
-def test_engine_settings_are_passed_to_vllm():
+def test_engine_settings_of_the_stack_file_are_passed_as_vllm_arguments():
     engine = {"max_model_len": 8192, "max_num_seqs": 64, "gpu_memory_utilization": 0.9, "block_size": 128}
     arguments = vllm.arguments(spec(engine=engine))
     assert {
@@ -280,7 +280,7 @@ def test_pods_whose_sidecar_does_not_read_the_api_server_get_no_token_for_it(rol
     assert "api-access" not in str(pod)
 
 
-def test_without_the_stable_pool_api_the_sidecar_does_not_restrict_servers():
+def test_in_release_0_6_0_the_routing_sidecar_does_not_restrict_prefill_servers():
     assert "ssrf" not in str(units.pod_spec(spec(release=catalogue.release("llm-d-0.6.0")), POOLED))
 
 
@@ -295,7 +295,7 @@ def test_the_routing_sidecar_may_only_read_its_inference_pool_and_pods():
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 
-def test_a_server_that_waits_for_gpus_evicts_no_other():
+def test_the_priority_classes_of_servers_never_preempt_other_pods():
     made = namespace.priority_class("llm-d", 8, {})
     assert (made["value"], made["preemptionPolicy"]) == (8000, "Never")
 
@@ -306,7 +306,7 @@ def test_selectors_of_servers_contain_no_label_that_an_update_changes():
         assert not {labels.VERSION, labels.TENSOR_PARALLEL_SIZE, labels.MODEL} & set(chosen)
 
 
-def test_units_are_labelled_with_their_own_name_by_default():
+def test_pods_have_their_units_name_as_the_model_label_by_default():
     template = units.pod_template("u", ARGS, spec())
     assert template["metadata"]["labels"][labels.MODEL] == "u"
     told = units.pod_template("u", {**ARGS, "model_label": "m"}, spec())
@@ -320,7 +320,7 @@ def test_unknown_catalogue_names_are_refused_with_the_known_ones(key):
     assert error.value.remedy
 
 
-def test_updates_may_take_a_start_up_budget_for_each_wave_by_default():
+def test_a_deployment_without_rollout_settings_replaces_one_pod_at_a_time():
     one = units.workload("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 2}, spec())
     assert one["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
