@@ -94,7 +94,7 @@ def test_acceptance_settings_outside_their_accepted_values_are_refused(acceptanc
     assert [problem.path.split(".")[0] for problem in problems(model(), acceptance=acceptance)] == ["acceptance"]
 
 
-def test_thresholds_of_gpus_and_disks_are_shares_of_the_shapes_figures():
+def test_gpu_and_disk_thresholds_of_acceptance_are_shares_of_the_shapes_figures():
     (accepted,) = plan().acceptance
     assert accepted.limits.memory_gb_per_s == pytest.approx(0.7 * 5300)
     assert accepted.limits.matrix_tflops == pytest.approx(0.4 * 1307)

@@ -60,7 +60,7 @@ def test_the_cost_of_an_existing_cluster_includes_only_gpu_nodes():
 NODE_DISK = {"modelCache": {"kind": "node-disk"}}
 
 
-def test_parallel_bring_up_steps_take_as_long_as_the_longest():
+def test_parallel_bring_up_steps_together_take_as_long_as_the_longest():
     result = BringUp((Leg("a", 10, ""), Leg("b", 5, "", ("a",)), Leg("c", 7, "", ("a",)), Leg("d", 1, "", ("b", "c"))))
     assert result.seconds == 18
     assert result.critical == ("a", "c", "d")
@@ -101,7 +101,7 @@ def test_the_image_size_from_the_registry_is_preferred(monkeypatch: pytest.Monke
     assert bring_up(stack).legs[0] == Leg("vLLM image", 1.0, bring_up(stack).legs[0].source)
 
 
-def test_a_server_start_is_faster_if_compiled_code_is_kept():
+def test_later_starts_of_a_server_are_faster_if_compiled_code_is_kept():
     kept, pods = (server_start(plan(model("agg-tp1-8r"), nodes=1, **more)) for more in ({"storage": NODE_DISK}, {}))
     assert kept
     assert pods

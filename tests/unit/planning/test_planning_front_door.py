@@ -127,7 +127,7 @@ def test_front_door_api_keys_require_enforced_network_policies_or_an_opt_out():
     assert refusals(stack_changes={"frontDoor": door, "networkPolicies": {"engine": "calico"}}) == {}
 
 
-def test_limits_for_all_clients_apply_to_clients_without_their_own():
+def test_front_door_limits_apply_to_clients_without_limits_of_their_own():
     own = {"models": ["llama"], "concurrentRequests": 2}
     limits = {"concurrentRequests": 8, "models": ["gpt-oss-120b"], "clients": {"a": own}}
     door = plan(

@@ -89,7 +89,7 @@ def test_a_route_without_a_gateway_is_refused():
     assert "router.mode" in refused(lost)["models[0].router.route"]
 
 
-def test_a_gateway_service_without_a_conventional_name_must_be_given():
+def test_the_service_of_an_existing_envoy_gateway_must_be_given():
     there = {**EXISTING, "provider": "envoy-gateway"}
     assert "can't be told" in refused(behind(), gateway=there)["gateway.service"]
 

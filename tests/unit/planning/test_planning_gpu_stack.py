@@ -64,7 +64,7 @@ def test_okes_gpu_operator_add_on_comes_after_the_add_ons_it_needs():
 
 @pytest.mark.parametrize("kind", ["helm-operator", "oke-plugin", "oke-operator-addon"])
 @pytest.mark.parametrize("rdma", ["sriov-vf", "none"])
-def test_only_one_component_advertises_gpus(kind, rdma):
+def test_only_one_component_of_a_gpu_stack_is_a_gpu_device_plug_in(kind, rdma):
     plan = gpu_stack(stack(gpuStack=kind, rdma=rdma))
     owners = [name for name in plan.components if name == "amd-gpu-operator"]
     owners += [add_on.name for add_on in plan.add_ons if add_on.name in {"AmdGpuPlugin", "AmdGpuOperator"}]
@@ -126,7 +126,7 @@ def test_mi355x_with_mellanox_adapters_has_a_virtual_function_for_each_gpu():
     assert list(gpu_stack_problems(stack(gpuPools=pools))) == []
 
 
-def test_a_kubernetes_version_that_the_operators_chart_refuses_is_refused():
+def test_a_kubernetes_version_that_the_gpu_operators_chart_refuses_is_refused():
     config = stack(cluster=created_cluster(kubernetesVersion="v1.28.2"))
     (result,) = gpu_stack_problems(config)
     assert (result.path, result.accepted) == ("cluster.kubernetesVersion", "v1.29 or newer")

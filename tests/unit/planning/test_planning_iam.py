@@ -124,12 +124,12 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("need", list(policies().needs))
-def test_an_iam_permission_is_granted_by_its_expected_policy_statements(need):
+def test_each_iam_permission_of_the_kit_has_the_expected_policy_statements(need):
     result = statements([need], VARIABLES)
     assert [text for texts in result.values() for text in texts] == EXPECTED[need]
 
 
-def test_all_statements_of_a_compartment_fit_into_one_policy():
+def test_all_iam_statements_of_a_compartment_fit_into_one_policy():
     result = statements(list(policies().needs), VARIABLES)
     assert set(result) == {"compartment", "network", "images", "keys", "reservations", "tags", "tenancy"}
     assert max(map(len, result.values())) <= MAX_STATEMENTS
@@ -246,7 +246,7 @@ def test_permissions_on_boot_volume_keys_are_limited_to_the_pools_keys():
         ({"kind": "lustre"}, {"lustre"}),
     ],
 )
-def test_storage_needs_permissions_for_its_service(storage, needs):
+def test_only_lustre_storage_needs_an_iam_permission_of_its_own(storage, needs):
     result = needs_of(stack_changes={"storage": {"modelCache": storage}})
     assert {*result.cluster, *result.nodes} == {"managed-compute-cluster", "custom-images"} | needs
 

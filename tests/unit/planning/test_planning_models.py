@@ -482,7 +482,7 @@ def test_too_few_nodes_are_refused_with_the_number_needed():
     assert problems(model(copies=4), nodes=8) == []
 
 
-def test_virtual_functions_limit_servers_like_gpus(shape_with: Callable[[int], None]):
+def test_disaggregated_servers_need_free_virtual_functions_as_they_need_gpus(shape_with: Callable[[int], None]):
     shape_with(4)
     assert problems(model("agg-tp1-16r"), nodes=2) == []
     assert problems(model("agg-tp8-2r"), nodes=2) == []
@@ -500,7 +500,7 @@ def test_a_server_with_more_gpus_than_virtual_functions_is_refused(shape_with: C
     assert "4 virtual functions" in problem.why
 
 
-def test_without_rdma_a_unit_must_fit_one_node():
+def test_without_rdma_a_disaggregated_unit_must_fit_one_node():
     assert problems(model("1p-tp1-1d-tp2"), rdma="none") == []
     assert only(model("8p-tp1-4d-tp2"), rdma="none").path == "rdma"
     assert problems(model("agg-tp1-16r"), rdma="none") == []

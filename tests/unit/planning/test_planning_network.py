@@ -145,7 +145,7 @@ def test_existing_subnets_in_a_created_vcn_are_refused():
     }
 
 
-def test_an_existing_cluster_has_no_vcn_settings():
+def test_an_existing_cluster_without_its_vcns_ocid_is_refused():
     assert "OCID of the cluster's VCN" in refusals(clusterId=ocid("cluster"))["cluster.network.vcnId"]
 
 

@@ -55,7 +55,7 @@ def test_pods_of_one_server_are_placed_in_one_pool():
     assert [node.pool for node in placed if node.servers] == ["a", "a", "b", "b"]
 
 
-def test_a_server_for_which_no_pool_has_enough_nodes_is_not_placed_at_all():
+def test_a_server_over_two_nodes_is_not_placed_if_each_pool_has_one():
     nodes = [PlacedNode(pool, index, 8, (), 8) for pool in "ab" for index in range(1)]
     servers = [PlacedServer("unit", "aggregated", 0, 8, 8, 2, rank) for rank in range(2)]
     assert place(servers, nodes)[1] == servers

@@ -57,7 +57,7 @@ def test_a_server_stays_unplaced_only_if_no_node_has_room(servers: list[PlacedSe
 
 
 @given(POWERS_OF_TWO, st.integers(1, 6))
-def test_sizes_that_are_powers_of_two_fill_nodes_without_waste(servers: list[PlacedServer], count: int):
+def test_servers_whose_sizes_are_powers_of_two_leave_no_usable_gpus_free(servers: list[PlacedServer], count: int):
     nodes = [PlacedNode("pool", i, 8, (), 8) for i in range(count)]
     placed, left = place(servers, nodes)
     assert bool(left) == (sum(server.gpus for server in servers) > 8 * count)

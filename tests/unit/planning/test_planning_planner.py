@@ -28,7 +28,7 @@ def test_every_stack_of_the_project_has_a_plan(name: str):
     assert result.used_gpus <= result.gpus
 
 
-def test_code_after_planning_reads_only_the_plan_and_no_stack_file():
+def test_only_planning_preflight_and_explain_read_the_stack_files_config():
     """But for preflight, which asks OCI whether the stack file itself holds, and explain, which tries other ones."""
     sources = [path for folder in ("components", "packages") for path in (PROJECT / folder).rglob("*.py")]
     later = [path for path in sources if path.parent.name != "planning"]
@@ -95,7 +95,7 @@ def test_problems_of_a_created_cluster_are_reported_beside_invalid_values():
     assert {"smoke.requests", "gpuPools[0].kubernetesVersion", "systemPool.shape", "cluster.network.cidr"} <= result
 
 
-def test_checks_that_depend_on_an_invalid_cluster_are_skipped():
+def test_planning_checks_that_depend_on_an_invalid_cluster_are_skipped():
     value = created(created_pool(), stack_changes={"gpuStack": "present"}, cni="calico")
     assert {problem.path for problem in problems(value)} == {"cluster.cni"}
 

@@ -164,7 +164,7 @@ def test_huge_pages_must_leave_memory_to_the_servers(monkeypatch: pytest.MonkeyP
         ({"maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
     ],
 )
-def test_cycling_may_replace_nodes(cycling: dict[str, Any], key: str, accepted: str):
+def test_node_cycling_settings_that_could_replace_no_node_are_refused(cycling: dict[str, Any], key: str, accepted: str):
     ((path, text),) = of_pool(cycling=cycling).items()
     assert path == f"gpuPools[0].{key}"
     assert f"(accepted: {accepted})" in text
@@ -179,7 +179,7 @@ def test_cycling_may_replace_nodes(cycling: dict[str, Any], key: str, accepted: 
         ({"mode": "replace-node", "maxUnavailable": "25%"}, ("replace-node", "1", "25%")),
     ],
 )
-def test_default_cycling_returns_no_gpu_node_before_a_new_one_exists(
+def test_node_cycling_by_default_replaces_boot_volumes_or_surges_one_node(
     cycling: dict[str, Any], expected: tuple[str, str, str]
 ):
     planned = planning.plan(validated(created_pool(cycling=cycling), stack_changes={"systemPool": {"cycling": {}}}))
@@ -361,7 +361,7 @@ def test_models_that_do_not_fit_the_maximum_of_nodes_are_refused_with_the_limit(
     assert problem.accepted.startswith("at least 3,")
 
 
-def test_rollouts_do_not_count_on_nodes_that_may_not_exist():
+def test_rollouts_do_not_count_on_gpus_of_nodes_that_an_autoscaler_may_add():
     scaled = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED))
     fixed = plan(model("8p-tp1-4d-tp2"), nodes=9)
     assert {role.rollout.max_surge for role in scaled.models[0].units[0].roles} == {0}
@@ -392,7 +392,7 @@ def test_servers_that_an_autoscaler_may_add_are_not_initial_servers():
     assert awaited_nodes(plan(GROWING, gpuPools=existing_pools(5, SCALED))) == {"mi300x": 2}
 
 
-def test_all_nodes_of_a_fixed_pool_are_waited_for():
+def test_an_update_waits_for_all_nodes_of_a_pool_without_autoscaler():
     assert first_nodes("8p-tp1-4d-tp2", {"mode": "fixed"}) == {"mi300x": 6}
 
 

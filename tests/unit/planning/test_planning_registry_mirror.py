@@ -71,7 +71,7 @@ def test_registries_with_and_without_path_or_port_are_accepted(prefix: str):
     assert problems(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": prefix}) == []
 
 
-def test_copies_of_equal_names_from_two_registries_are_distinct():
+def test_images_of_one_name_from_two_registries_have_different_copies():
     other = BUSYBOX.model_copy(update={"registry": "quay.io"})
     assert MIRROR.copy_of(BUSYBOX).reference == f"{PREFIX}/docker.io/library/busybox:1.36"
     assert MIRROR.copy_of(other).reference == f"{PREFIX}/quay.io/library/busybox:1.36"
@@ -88,7 +88,7 @@ def test_an_image_of_a_registry_with_a_port_has_a_valid_copy_name():
     assert MIRROR.copy_of(local).reference == f"{PREFIX}/localhost-5000/library/busybox:1.36"
 
 
-def test_values_unknown_at_preview_are_passed_through():
+def test_a_pod_spec_with_values_unknown_at_preview_keeps_them_beside_copied_images():
     unknown = object()
     pod = {"containers": [{"image": "docker.io/library/busybox:1.36"}], "volumes": unknown}
     assert MIRROR.in_manifest({"spec": pod})["spec"]["volumes"] is unknown
@@ -101,7 +101,7 @@ def test_pods_keep_their_own_pull_secrets():
     assert MirrorRegistry(PREFIX, "ocir").in_manifest(mirrored) == mirrored
 
 
-def test_nodes_pull_copies_while_the_lock_has_the_original_images():
+def test_with_a_registry_mirror_nodes_pull_copies_with_the_originals_digests():
     of = created(registryMirror={"prefix": PREFIX})
     assert [used.image.digest for used in pulled_images(of)] == [used.image.digest for used in images_of(of)]
     assert {used.image.registry for used in pulled_images(of)} == {"iad.ocir.io"}
@@ -125,7 +125,7 @@ def test_the_list_of_copies_has_digests_and_chart_archives_with_checksums():
     assert json.loads(json.dumps(listed)) == listed
 
 
-def test_crane_copies_whole_indexes_by_digest_to_the_tag():
+def test_the_crane_command_copies_an_image_by_digest_to_its_tag():
     line = copy_text([Copy(BUSYBOX, MIRROR.copy_of(BUSYBOX))], PREFIX, CopyForm.CRANE).splitlines()[1]
     assert shlex.split(line) == ["crane", "copy", BUSYBOX.pinned, f"{PREFIX}/docker.io/library/busybox:1.36"]
 

@@ -65,7 +65,7 @@ def refused(value: object) -> Sequence[Problem]:
     return ()
 
 
-def test_a_rehearsal_of_images_that_nodes_cannot_pull_says_so():
+def test_check_reports_images_that_were_removed_from_their_registry():
     assert any("was removed from its registry" in text for text in texts(model(EQUAL), release="llm-d-0.7.0"))
     assert not any("registry" in text for text in texts(release="llm-d-0.9.0"))
 
@@ -132,7 +132,7 @@ def test_router_settings_without_an_effect_are_refused_with_their_path(
     assert (problem.path, problem.accepted) == (path, accepted)
 
 
-def test_a_single_picker_can_be_requested():
+def test_a_single_replica_of_the_router_can_be_requested():
     router = {"replicas": 1, "profile": "prefix-affinity", "peakPrefillTokensPerS": 20000}
     assert plan(model(EQUAL, router=router)).models[0].router_replicas == 1
     assert plan(model(EQUAL)).models[0].router_replicas == 2
@@ -140,7 +140,7 @@ def test_a_single_picker_can_be_requested():
     assert any("nobody has measured" in text for text in texts(model(EQUAL, router={"profile": "prefix-affinity"})))
 
 
-def test_the_router_of_another_release_uses_the_nearest_profile():
+def test_a_router_of_another_release_uses_the_nearest_profile_that_it_has():
     with_older = plan(model(router={"profile": "token-load"}), override={"router": "llm-d-0.6.0"})
     assert with_older.models[0].profile == "running-requests"
     assert with_older.release.name == "llm-d-0.9.0"
@@ -149,7 +149,7 @@ def test_the_router_of_another_release_uses_the_nearest_profile():
     assert text == ["endpoint picker v0.7.1 has no scorers for token-load: running-requests is used"]
 
 
-def test_every_plan_reports_its_overrides():
+def test_check_reports_every_override_of_the_stack_file():
     result = texts(override={"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1", "quickReduce": "INT4"})
     assert any("vllm image docker.io/vllm/vllm-openai-rocm:v0.27.1 is not what llm-d-0.9.0" in text for text in result)
     assert any("override.quickReduce: INT4 in all-reduce changes answers: each update asks" in text for text in result)
@@ -219,7 +219,7 @@ def llama(topology: str = "4p-tp1-2d-tp2", *arguments: str) -> dict[str, object]
         (llama("agg-tp1-1r", "--attention-backend", "ROCM_ATTN"), None, "models[0].engine.extraArgs[0]"),
     ],
 )
-def test_settings_that_change_answers_are_evaluated_by_each_update(used, override: dict[str, str] | None, path: str):
+def test_each_update_evaluates_accuracy_if_settings_change_answers(used, override: dict[str, str] | None, path: str):
     changes = {"override": override} if override else {}
     result = plan(used, **changes)
     assert [change.path for change in result.models[0].answer_changes] == [path]
@@ -241,7 +241,7 @@ def test_settings_that_change_answers_are_evaluated_by_each_update(used, overrid
         "the release's own of servers that hand KV cache over",
     ],
 )
-def test_settings_that_do_not_change_answers_need_no_evaluation(used, override: dict[str, str]):
+def test_settings_that_do_not_change_answers_need_no_accuracy_evaluation(used, override: dict[str, str]):
     (result,) = plan(used, override=override).models
     assert (result.answer_changes, result.min_accuracy) == ((), None)
 
@@ -281,7 +281,7 @@ def test_settings_that_change_answers_are_refused_if_nothing_evaluates_them(
         ({"override": {"quickReduce": "NONE"}}, []),
     ],
 )
-def test_a_models_reduce_format_is_evaluated_in_releases_without_an_evaluation(changes, paths: list[str]):
+def test_a_models_quick_reduce_format_is_evaluated_if_the_release_has_not_been(changes, paths: list[str]):
     evaluated = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)
     facts = catalogue.model("gpt-oss-120b").model_copy(
         update={"quick_reduce": QuickReduce(quantization="INT6", evaluation=evaluated)}
@@ -291,6 +291,6 @@ def test_a_models_reduce_format_is_evaluated_in_releases_without_an_evaluation(c
     assert [change.path for change in answer_changes(replace(subject, facts=facts))] == paths
 
 
-def test_an_image_of_another_release_is_evaluated_because_of_its_backend():
+def test_a_vllm_image_with_another_attention_backend_is_evaluated():
     result = plan(model("4p-tp2-4d-tp2"), override={"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.7.0"})
     assert [change.path for change in result.models[0].answer_changes] == ["override.vllmImage"]

@@ -46,7 +46,9 @@ def by_model() -> dict[str, ServerChoices]:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_every_offered_kind_of_server_can_be_planned(by_model: dict[str, ServerChoices], data: st.DataObject):
+def test_every_offered_pair_of_prefill_and_decode_servers_can_be_planned(
+    by_model: dict[str, ServerChoices], data: st.DataObject
+):
     name = data.draw(st.sampled_from(sorted(by_model)))
     prefill, decode = data.draw(st.sampled_from(by_model[name].disaggregated))
     (planned,) = planning.plan_object(document(name, disaggregated_short_form(1, prefill, 1, decode))).models
@@ -58,7 +60,7 @@ def test_every_offered_kind_of_server_can_be_planned(by_model: dict[str, ServerC
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_kinds_of_servers_that_are_not_offered_are_refused_by_planning(
+def test_pairs_of_servers_that_are_not_offered_are_refused_by_planning(
     by_model: dict[str, ServerChoices], data: st.DataObject
 ):
     name = data.draw(st.sampled_from(sorted(by_model)))
@@ -69,7 +71,7 @@ def test_kinds_of_servers_that_are_not_offered_are_refused_by_planning(
 
 
 @pytest.mark.parametrize("name", catalogue.model_names())
-def test_each_way_to_spread_a_server_over_gpus_has_a_unique_name_that_can_be_parsed(name: str):
+def test_each_offered_parallelism_has_a_unique_short_form_that_is_parsed(name: str):
     entry = known(name)
     spreads = list(divided_spreads(entry, 8, 32))
     assert len({spread.kind for spread in spreads}) == len(spreads)
@@ -79,14 +81,14 @@ def test_each_way_to_spread_a_server_over_gpus_has_a_unique_name_that_can_be_par
 
 
 @pytest.mark.parametrize("name", catalogue.model_names())
-def test_dense_models_have_only_tensor_parallelism_and_ranks_stay_in_nodes(name: str):
+def test_only_models_with_experts_are_offered_data_parallelism(name: str):
     entry = known(name)
     spreads = list(divided_spreads(entry, 8, 32))
     assert all(spread.tensor_parallel_size <= 8 and spread.gpus_per_node <= 8 for spread in spreads)
     assert (entry.architecture.experts is not None) == any(spread.data_parallel_size > 1 for spread in spreads)
 
 
-def test_models_with_experts_may_span_whole_nodes():
+def test_servers_over_two_whole_nodes_are_offered_for_models_with_experts():
     assert Parallelism(1, 16, True, 2) in choices("deepseek-v3").aggregated
     assert (Parallelism(1, 16, True, 2), Parallelism(1, 16, True, 2)) in choices("deepseek-v3").disaggregated
 
@@ -101,7 +103,7 @@ def test_servers_over_nodes_are_not_offered_without_rdma_or_with_scaling():
     assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(without), 0, 32).spreads)
 
 
-def test_kv_cache_goes_to_no_smaller_size_unless_it_is_latent():
+def test_offered_decode_sizes_are_below_prefill_sizes_only_for_latent_kv_caches():
     pairs = possible_servers(known("gpt-oss-120b"), SHAPE, 16, 0.95).disaggregated
     assert all(prefill.tensor_parallel_size <= decode.tensor_parallel_size for prefill, decode in pairs)
     latent = possible_servers(known("deepseek-v3"), SHAPE, 16, 0.95).disaggregated

@@ -35,7 +35,7 @@ def test_a_roles_arguments_and_variables_follow_those_of_all_roles():
     assert roles["prefill"].env["VLLM_LOGGING_LEVEL"] == "INFO"
 
 
-def test_servers_with_different_settings_by_role_share_one_version():
+def test_settings_that_may_differ_between_roles_do_not_change_the_version_label():
     from llmd_oke.program.models import _server_spec  # noqa: PLC0415
     from llmd_oke.serving.vllm import version  # noqa: PLC0415
 
@@ -46,7 +46,7 @@ def test_servers_with_different_settings_by_role_share_one_version():
     assert len(versions) == 1
 
 
-def test_memory_is_planned_with_the_roles_share():
+def test_gpu_memory_of_a_role_is_planned_with_the_roles_own_gpumemoryutilization():
     engine = {"gpuMemoryUtilization": 0.9, "prefill": {"gpuMemoryUtilization": 0.6}}
     roles = plan(model("1p-tp1-1d-tp1", engine=engine)).models[0].units[0].roles
     assert roles[0].memory.key_value_gib < roles[1].memory.key_value_gib
@@ -77,7 +77,7 @@ def test_a_secret_in_one_roles_variables_is_refused():
     assert "pulumi config set --secret" in accepted
 
 
-def test_a_variable_of_one_role_that_changes_answers_is_refused():
+def test_quick_reduce_in_the_variables_of_one_role_is_refused():
     name = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
     assert found({"prefill": {"env": {name: "INT4"}}}) == [
         (f"models[0].engine.prefill.env.{name}", "override.quickReduce")

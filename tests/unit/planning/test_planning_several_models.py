@@ -26,18 +26,18 @@ def test_servers_of_all_models_are_placed_together(three: Plan):
     assert (three.used_gpus, three.gpus) == (12, 16)
 
 
-def test_no_node_has_more_servers_than_gpus(three: Plan):
+def test_used_and_free_gpus_of_each_node_add_up_to_eight_with_several_models(three: Plan):
     for node in three.nodes:
         assert sum(server.gpus for server in node.servers) + node.free_gpus == 8
 
 
-def test_servers_without_room_beside_other_models_are_refused():
+def test_pools_without_room_for_the_servers_of_all_models_are_refused():
     (problem,) = problems(*MODELS, nodes=1)
     assert (problem.path, problem.accepted) == ("gpuPools[0].size", "at least 2, or fewer or smaller servers")
     assert "the models need 12 GPUs and 10 virtual functions" in problem.why
 
 
-def test_room_for_another_version_is_what_all_models_leave(three: Plan):
+def test_a_new_server_version_starts_beside_the_old_if_all_models_leave_room(three: Plan):
     assert {entry.name: entry.update_way for entry in three.models}["gpt-oss-120b"] == "outage"
     assert plan(*MODELS, nodes=4).models[0].update_way == "beside"
 
@@ -50,6 +50,6 @@ def test_room_for_another_version_is_what_all_models_leave(three: Plan):
         ([model(name="gpt-oss-120b-1"), model("agg-tp1-1r", copies=2)], "models[1].model", "gpt-oss-120b"),
     ],
 )
-def test_models_with_equal_names_are_refused(models: list[StackObject], path: str, value: str):
+def test_models_with_equal_object_names_are_refused(models: list[StackObject], path: str, value: str):
     (problem,) = problems(*models)
     assert (problem.path, problem.value, problem.accepted) == (path, value, "a name of its own (key name)")

@@ -29,7 +29,7 @@ def told(entry: dict[str, Any], **changes: Any) -> str:
     return "\n".join(item.text for item in advice if item.path == "models[0].engine.speculation")
 
 
-def test_draft_layers_in_a_models_files_are_loaded_only_for_drafting():
+def test_draft_layers_in_a_models_files_take_memory_only_with_speculation():
     without, beside = memory(model("agg-tp8-1r", model="deepseek-r1")), memory(drafting("deepseek-r1"))
     assert without.draft_gib == 0
     assert beside.draft_gib == pytest.approx(14.4)
@@ -39,7 +39,7 @@ def test_draft_layers_in_a_models_files_are_loaded_only_for_drafting():
     assert beside.key_value_tokens == int(expected)
 
 
-def test_ranks_share_a_drafts_experts_and_have_their_own_other_weights():
+def test_data_parallel_ranks_share_a_drafts_experts_and_copy_its_other_weights():
     topology = "1p-tp1dp8ep-1d-tp1dp8ep"
     assert memory(drafting("deepseek-r1", topology), "decode").draft_gib == pytest.approx(10.5 + 8 * (14.4 - 10.5))
 
@@ -48,7 +48,7 @@ def test_a_draft_on_one_gpu_is_counted_on_each_gpu():
     assert memory(drafting("gpt-oss-120b", "agg-tp2-1r")).draft_gib == pytest.approx(2 * 2.7)
 
 
-def test_each_drafted_token_adds_a_state_of_linear_attention():
+def test_each_drafted_token_needs_memory_for_one_more_linear_attention_state():
     name = "qwen3.5-27b"
     states = [memory(entry).state_tokens for entry in (model("agg-tp8-1r", model=name), drafting(name, tokens=3))]
     known = catalogue.model(name)
@@ -94,13 +94,13 @@ def test_draft_layers_in_the_models_files_have_no_own_revision():
     assert "models[0].engine.speculation.revision" in refused(drafting("deepseek-r1", revision=COMMIT))
 
 
-def test_with_whole_prompt_steps_a_batch_needs_room_for_one_prompt():
+def test_speculation_that_prefills_whole_prompts_needs_maxnumbatchedtokens_for_one():
     entry = drafting("qwen3-next-80b-a3b-thinking", engine={"maxNumBatchedTokens": 8192, "maxModelLen": 32768})
     assert "32768" in refused(entry)["models[0].engine.maxNumBatchedTokens"]
     assert "whole prompts" in told(drafting("qwen3-next-80b-a3b-thinking"))
 
 
-def test_drafts_with_adapters_need_room_in_a_steps_token_budget():
+def test_speculation_with_adapters_needs_a_larger_maxnumbatchedtokens():
     engine = {"adapters": {}, "maxNumBatchedTokens": 512, "maxNumSeqs": 256}
     entry = drafting("llama-3.1-8b-instruct", "agg-tp1-1r", engine=engine)
     assert "1024" in refused(entry, storage=CACHE)["models[0].engine.maxNumBatchedTokens"]
@@ -112,7 +112,7 @@ def test_drafts_with_host_memory_and_shared_experts_are_refused():
     assert refused(drafting("gpt-oss-120b", "agg-tp1-1r", engine=engine)) == {}
 
 
-def test_layers_that_read_the_models_cache_are_refused_with_kv_transfers():
+def test_drafts_that_read_the_models_kv_cache_are_refused_with_kv_transfers():
     entry = drafting("gemma-4-26b-a4b-it", "1p-tp1-1d-tp1")
     assert "engine.speculation" in str(refused(entry))
     newer = plan(entry, release="llm-d-0.10.0").advice

@@ -36,7 +36,7 @@ def test_an_existing_cache_folder_is_accepted(cache: dict[str, Any]):
     assert problems(storage=cache) == []
 
 
-def test_weights_must_fit_the_cache_on_a_node():
+def test_weights_of_all_models_must_fit_the_model_cache_on_a_node():
     problem = only(model(), LLAMA, storage=storage("node-disk", capacityGib=100))
     assert (problem.path, problem.value) == ("storage.modelCache.capacityGib", 100)
     assert problem.why == "the weights of all models need 135 GiB, the cache has 100 GiB"
@@ -53,7 +53,7 @@ def test_weights_must_fit_the_cache_on_a_node():
         (storage("file-storage", existing=FILE_SYSTEM), "llm-d-0.9.0", None),
     ],
 )
-def test_compiled_code_is_kept_on_node_disks_if_servers_can_find_it(
+def test_compiled_code_is_kept_on_node_disks_from_release_0_9_0_on(
     cache: dict[str, Any], release: str, path: str | None
 ):
     planned = plan(model("agg-tp1-8r"), storage=cache, release=release).model_cache
@@ -115,7 +115,7 @@ def test_an_existing_cluster_requires_an_existing_shared_file_system(kind: str):
     assert "created together with the cluster" in problem.why
 
 
-def test_placement_settings_of_an_existing_file_system_are_refused():
+def test_an_availability_domain_for_an_existing_file_system_is_refused():
     problem = only(storage=storage("file-storage", existing=FILE_SYSTEM, availabilityDomain="x:AD-1"))
     assert problem.path == "storage.modelCache.availabilityDomain"
 
@@ -146,7 +146,7 @@ DRAFT = "nvidia/gpt-oss-120b-Eagle3"
         ["--generation_config", DRAFT],
     ],
 )
-def test_arguments_that_a_pre_warmed_server_would_download_are_refused(arguments: list[str]):
+def test_arguments_with_a_model_that_a_pre_warmed_server_cannot_load_are_refused(arguments: list[str]):
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
     problem = only(servers, storage=storage("node-disk"))
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", DRAFT)

@@ -40,7 +40,7 @@ def test_an_invalid_share_of_traced_requests_is_refused(share: float):
     assert paths == ["tracing.sampledShare"]
 
 
-def test_programs_not_known_to_export_traces_are_refused_by_name():
+def test_tracing_is_refused_with_programs_that_are_not_known_to_export_traces():
     (problem,) = [
         item for item in problems(release="llm-d-0.7.0", tracing=COLLECTOR) if item.path == "tracing.endpoint"
     ]
