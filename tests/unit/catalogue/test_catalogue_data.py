@@ -36,7 +36,7 @@ def test_every_catalogue_entry_of_models_and_shapes_has_the_name_of_its_file():
 
 
 @pytest.mark.parametrize("name", ["", "gpt", "../models/gpt-oss-120b", "gpt-oss-120b.yaml", "*"])
-def test_unknown_names_have_no_catalogue_entry(name: str):
+def test_invalid_or_unknown_names_have_no_catalogue_entry(name: str):
     assert catalogue.model(name) is None
     assert catalogue.shape(name) is None
     assert catalogue.release(name) is None
@@ -154,12 +154,12 @@ def test_the_node_type_of_a_gpu_is_either_an_oci_shape_or_in_the_gpus_entry(gpu:
 
 
 @by_gpu
-def test_gpus_compute_faster_in_narrower_number_formats(gpu: catalogue.Gpu):
+def test_gpus_of_the_catalogue_compute_twice_as_fast_in_fp8_as_in_bf16(gpu: catalogue.Gpu):
     rates = [gpu.dense_tflops.of(number_format) for number_format in ("bf16", "fp8")]
     assert rates[1] == pytest.approx(2 * rates[0], rel=0.01)
 
 
-def test_formats_that_a_gpu_lacks_are_computed_in_bf16():
+def test_number_formats_that_a_gpu_lacks_are_computed_at_its_bf16_rate():
     hopper, cdna4 = catalogue.gpu("H200"), catalogue.gpu("MI355X")
     assert hopper is not None
     assert cdna4 is not None
@@ -240,26 +240,26 @@ def test_every_placeholder_of_an_iam_policy_statement_is_a_known_variable(need, 
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_no_statement_for_any_user_lacks_a_condition_on_the_caller(need, statement):
+def test_every_iam_statement_for_any_user_has_a_condition_on_the_principal(need, statement):
     if statement.text.startswith("Allow any-user"):
         text = Template(statement.text).safe_substitute(policies().principals)
         assert "request.principal." in text.partition(" where ")[2]
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_a_policy_is_attached_to_the_compartment_that_it_refers_to(need, statement):
+def test_an_iam_policy_is_attached_to_the_compartment_that_its_statements_name(need, statement):
     place = re.search(r" in (tenancy|\$(tag_namespaces)|compartment id \$(\w+))", statement.text)
     assert SCOPES[place[2] or place[3]] == statement.scope
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_statements_that_name_the_cluster_are_created_after_it(need, statement):
+def test_iam_statements_that_name_the_cluster_are_created_after_the_cluster(need, statement):
     text = Template(statement.text).safe_substitute(policies().principals)
     if "$cluster_id" in text:
         assert policies().needs[need].phase == "nodes"
 
 
-def test_no_statement_grants_permissions_on_all_resources():
+def test_no_iam_statement_grants_permissions_on_all_resources():
     assert [statement.text for _, statement in STATEMENTS if "all-resources" in statement.text] == []
     tenancy_wide = [statement.text for _, statement in STATEMENTS if statement.scope == "tenancy"]
     assert tenancy_wide == ["Allow service lustrefs to use virtual-network-family in tenancy"]

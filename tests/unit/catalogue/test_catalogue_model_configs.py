@@ -157,7 +157,7 @@ def test_a_sliding_window_that_the_model_config_disables_is_not_counted():
     assert computed.architecture.sliding_window is None
 
 
-def test_tied_embeddings_are_stored_once():
+def test_tied_embeddings_count_once_among_the_parameters():
     tied = compute_model(config_of("qwen3-32b", tie_word_embeddings=True))
     apart = compute_model(config_of("qwen3-32b"))
     saved = apart.parameters.total_billions - tied.parameters.total_billions
@@ -297,7 +297,7 @@ def test_sliding_window_pattern_gives_every_nth_layer_full_attention():
     assert compute_model(config).architecture.sliding_window == SlidingWindow(tokens=1024, layers=54)
 
 
-def test_experts_may_be_only_in_the_layers_that_the_config_lists():
+def test_a_model_config_may_list_the_layers_that_have_experts():
     by_list = [0, *([1] * 47)]
     listed = compute_model(config_of("qwen3-30b-a3b", moe_layer_freq=by_list, decoder_sparse_step=None))
     assert listed.parameters.total_billions < compute_model(config_of("qwen3-30b-a3b")).parameters.total_billions

@@ -24,7 +24,7 @@ def test_every_security_rule_has_a_source_and_a_valid_description(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=ids)
-def test_ports_are_valid_and_only_for_protocols_that_have_ports(rule):
+def test_ports_of_security_rules_are_valid_and_only_for_tcp_and_udp(rule):
     for ports in (rule.ports, rule.source_ports):
         if ports is not None:
             assert set(rule.protocols) <= {"tcp", "udp"}
@@ -84,7 +84,7 @@ def test_only_path_discovery_and_public_load_balancers_are_open_to_the_internet(
     ]
 
 
-def test_every_security_group_has_rules_and_every_kind_of_peer_is_used():
+def test_every_security_group_has_rules_and_every_kind_of_peer_is_in_a_rule():
     assert {role for rule in RULES for role in rule.roles} == GROUPS
     assert {peer for rule in RULES for peer in rule.peers} == GROUPS | set(get_args(Outside))
 

@@ -35,7 +35,7 @@ def test_a_catalogue_entry_of_the_project_is_added_to_those_of_the_kit(tmp_path:
     assert not project_problems()
 
 
-def test_an_entry_of_the_project_replaces_the_kits_entry_as_a_whole(tmp_path: Path):
+def test_a_project_entry_replaces_the_kits_whole_entry_of_that_name(tmp_path: Path):
     write_entry(tmp_path, "gpus/MI300X", kit_entry("gpus/MI300X", memory_gib=100.0, node=None))
     shape = catalogue.shape("BM.GPU.MI300X.8")
     assert shape is not None
@@ -155,7 +155,7 @@ def test_a_shape_with_an_unknown_gpu_is_refused_with_the_known_ones(tmp_path: Pa
     assert told.accepted == "text: a GPU of values/gpus"
 
 
-def test_a_shape_is_not_refused_again_for_its_invalid_gpu(tmp_path: Path):
+def test_an_invalid_gpu_entry_is_not_reported_again_for_the_shape_that_uses_it(tmp_path: Path):
     write_entry(tmp_path, "shapes/BM.MINE", kit_entry("shapes/BM.GPU.MI300X.8", name="BM.MINE", gpu="MI999"))
     told = problem(tmp_path, "gpus/MI999", kit_entry("gpus/MI300X", product="MI999", memory_gib=0))
     assert (told.file, told.path) == ("values/gpus/MI999.yaml", "memory_gib")
@@ -216,7 +216,7 @@ def test_hidden_files_and_readmes_may_lie_beside_entries(tmp_path: Path):
     assert not project_problems()
 
 
-def test_a_link_out_of_the_values_folder_is_refused_and_not_read(tmp_path: Path):
+def test_a_symbolic_link_out_of_the_values_folder_is_refused(tmp_path: Path):
     outside = tmp_path / "outside.yaml"
     outside.write_text("secret: 1")
     models = tmp_path / "project" / "values" / "models"
@@ -235,7 +235,7 @@ def test_a_values_folder_outside_of_the_project_is_refused(tmp_path: Path):
     assert [one.file for one in project_problems()] == ["values"]
 
 
-def test_a_named_pipe_instead_of_a_file_is_refused(tmp_path: Path):
+def test_a_named_pipe_in_the_values_folder_is_refused(tmp_path: Path):
     models = tmp_path / "values" / "models"
     models.mkdir(parents=True)
     os.mkfifo(models / f"{MINE}.yaml")

@@ -73,7 +73,7 @@ def test_releases_with_a_picker_image_of_a_deleted_repository_are_marked_as_gone
     assert gone == {r.name for r in RELEASES if r.endpoint_picker.image.repository == "llm-d/llm-d-inference-scheduler"}
 
 
-def test_a_release_override_replaces_only_the_parts_that_it_names():
+def test_an_override_changes_only_the_parts_of_a_release_that_it_names():
     base = catalogue.release("llm-d-0.9.0")
     assert base is not None
     router = catalogue.release("llm-d-0.6.0")
@@ -86,7 +86,7 @@ def test_a_release_override_replaces_only_the_parts_that_it_names():
 
 
 @by_release
-def test_no_metric_flag_is_passed_that_makes_the_picker_exit(release: catalogue.Release):
+def test_no_release_passes_its_picker_a_metric_flag_that_makes_the_picker_exit(release: catalogue.Release):
     text = (values_folder() / "releases" / f"{release.name}.yaml").read_text()
     for flag in ("queued-requests-metric", "running-requests-metric", "cache-usage-percentage-metric", "-info-metric"):
         assert flag not in text
@@ -201,7 +201,7 @@ def test_each_release_has_crds_of_inference_pools_model_rewrites_and_objectives(
 
 
 @by_release
-def test_crd_digests_are_those_of_the_published_files(release: catalogue.Release):
+def test_crd_digests_are_those_of_the_files_in_the_go_module(release: catalogue.Release):
     go_path = Path(os.environ.get("GOPATH", Path.home() / "go"))
     folder = go_path / "pkg" / "mod" / f"{release.crds.module}@{release.crds.version}" / release.crds.folder
     if not folder.is_dir():

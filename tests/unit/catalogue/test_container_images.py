@@ -48,7 +48,7 @@ def test_an_image_outside_the_lock_keeps_its_own_digest():
 
 
 @pytest.mark.parametrize("registry", ["ghcr.io", "localhost:5000", "127.0.0.1:5000", "registry:5000", "localhost"])
-def test_a_registry_is_distinguished_from_a_repository(registry: str):
+def test_an_image_reference_is_parsed_into_registry_repository_and_tag(registry: str):
     image = parse_reference(f"{registry}/llm-d/x:v1")
     assert (image.registry, image.repository, image.tag) == (registry, "llm-d/x", "v1")
 

@@ -104,7 +104,7 @@ def test_changing_front_door_weights_does_not_change_the_configuration_hash():
         ({"loadBalancer": {"subnetId": ocid("subnet")}}, "frontDoor.loadBalancer", "has no load balancer"),
     ],
 )
-def test_contradictory_front_door_settings_are_refused(door: dict[str, Any], path: str, words: str):
+def test_contradictory_front_door_settings_are_refused_with_their_path(door: dict[str, Any], path: str, words: str):
     result = refused(**door)
     assert list(result) == [path]
     assert words in result[path]

@@ -182,12 +182,12 @@ def test_check_warns_that_request_checks_on_istio_are_untested():
 
 
 @pytest.mark.parametrize("mode", [{"mode": "create"}, SHARED])
-def test_no_advice_on_client_fields_is_given_if_envoy_gateway_checks_them(mode: dict[str, Any]):
+def test_no_advice_on_fields_of_client_requests_is_given_with_envoy_gateway(mode: dict[str, Any]):
     both = plan(behind(), gateway={**mode, "provider": "envoy-gateway"}, release="llm-d-0.7.0").advice
     assert not [advice for advice in both if "client" in advice.text and advice.path.startswith("gateway")]
 
 
-def test_check_warns_of_a_routing_sidecar_that_trusts_clients():
+def test_check_warns_of_a_releases_routing_sidecar_that_trusts_client_fields():
     for release, warned in (("llm-d-0.9.0", False), ("llm-d-0.7.0", True)):
         unchecked = plan(behind(), gateway={**UNCHECKED[0], **ACCEPTED}, release=release)
         assert ("gateway" in [advice.path for advice in unchecked.advice]) is warned
@@ -200,7 +200,7 @@ def test_endpoint_pickers_behind_a_gateway_need_less_cpu_than_routers_with_envoy
     assert not refusals(stack_changes={"models": [behind()], "systemPool": small, "gateway": CREATED})
 
 
-def test_more_copies_than_a_providers_route_supports_are_refused():
+def test_more_copies_of_a_model_than_a_gateway_providers_route_supports_are_refused():
     config = validate(stack(behind(copies=2), gateway={**CREATED, "provider": "envoy-gateway"}))
     with pytest.raises(InvalidStack) as refused_:
         planning.plan(config, nodes_pull=True)

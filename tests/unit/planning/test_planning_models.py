@@ -298,7 +298,7 @@ def test_vllm_arguments_for_kv_cache_in_host_memory_are_refused_with_the_key(arg
 
 
 @pytest.mark.parametrize(("topology", "most"), [("agg-tp1-1r", 57), ("agg-tp2-1r", 115), ("agg-tp8-1r", 460)])
-def test_kv_cache_in_host_memory_leaves_room_for_a_full_node_of_servers(topology: str, most: int):
+def test_an_offloading_size_argument_leaves_room_for_a_full_node_of_servers(topology: str, most: int):
     def asked(size: int) -> list[Any]:
         return problems(model(topology, engine={"extraArgs": [f"--kv-offloading-size={size}"]}))
 

@@ -107,7 +107,7 @@ def test_existing_node_pools_take_no_addresses_of_the_vcn():
     assert refusals(created_pool(poolId=ocid("nodepool")), **network(cidr="10.0.0.0/21")) == {}
 
 
-def test_existing_subnets_take_no_addresses_of_the_created_vcn():
+def test_an_existing_subnet_for_pods_needs_no_further_addresses_of_the_vcn():
     given = {"subnets": {"pods": ocid("subnet", "pods")}}
     assert refusals(**network(vcnId=VCN, cidr="10.0.0.0/21", **given)) == {}
 
@@ -195,7 +195,7 @@ def test_all_network_problems_are_reported_at_once():
     }
 
 
-def test_the_serving_layer_has_no_network_problems():
+def test_in_the_serving_layer_the_network_of_the_cluster_is_not_checked():
     result = created(stack_changes={"layer": "serving"}, **network(cidr="10.0.0.0/30"))
     paths = {problem.path for problem in problems(*result.pop("models"), **result)}
     assert not any(path.startswith("cluster.network") for path in paths)
@@ -276,7 +276,7 @@ def test_a_vcn_of_the_usual_size_has_the_subnets_of_oci_hpc_oke():
     }
 
 
-def test_a_smaller_vcn_keeps_small_subnets_and_shrinks_large_ones():
+def test_in_a_smaller_vcn_only_the_large_subnets_are_smaller():
     assert subnets("10.0.0.0/20", FLANNEL, [PoolSize(9, 64)]) == {
         "api": "10.0.0.0/29",
         "load_balancers": "10.0.0.32/27",
@@ -300,19 +300,19 @@ def test_every_vnic_takes_32_addresses_for_up_to_31_pods(max_pods, expected):
     assert pod_addresses([PoolSize(1, max_pods)]) == expected
 
 
-def test_three_addresses_of_each_subnet_belong_to_oci():
+def test_three_addresses_of_each_subnet_are_reserved_by_oci():
     assert addresses(IPv4Network("10.0.0.0/29")) == 5
     assert addresses(IPv4Network("10.0.0.0/31")) == 0
 
 
-def test_pods_without_addresses_are_refused_with_figures():
+def test_a_pods_subnet_with_too_few_addresses_is_reported_with_figures():
     result = layout(IPv4Network("10.0.0.0/22"), NetworkChoices().subnet_roles, REFERENCE)
     (pods,) = result.too_small
     assert (pods.role, pods.needed, pods.room) == ("pods", 12 * 96 + 4 * 96, 509)
     assert pods.reason == ("12 nodes and 4 more during updates, with up to 93 pods each on VNICs of 32 addresses")
 
 
-def test_exactly_as_many_nodes_as_fit_are_accepted():
+def test_as_many_nodes_as_the_workers_subnet_has_addresses_for_are_accepted():
     assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(202, 64)]) == {}
     assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(203, 64)]) == {"workers": (254, 253)}
 

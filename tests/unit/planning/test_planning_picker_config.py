@@ -212,7 +212,7 @@ def test_a_session_scorer_is_refused_in_releases_that_send_clients_no_token(rele
     assert (problem.path, "no client ever has one to send" in (problem.why or "")) == (PATH, True)
 
 
-def test_a_gateway_that_removes_session_headers_is_refused():
+def test_a_gateway_that_removes_session_headers_is_refused_with_session_affinity():
     gateway = {"mode": "create", "name": "models", "provider": "envoy-gateway"}
     asked = stack(
         model("1p-tp1-1d-tp1", router={"profile": "session-affinity", "mode": "gateway"}),

@@ -33,7 +33,7 @@ def of_stack(**changes: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("launch", ["managed-compute-cluster", "cluster-network", "compute-cluster-instances", "plain"])
-def test_every_launch_mode_is_accepted(launch: str):
+def test_every_launch_mode_of_gpu_pools_is_accepted(launch: str):
     result = refusals(created_pool(launch=launch), stack_changes={"rdma": "none" if launch == "plain" else "sriov-vf"})
     assert [path for path in result if path.startswith("gpuPools")] == []
 
@@ -54,7 +54,7 @@ def test_every_launch_mode_is_accepted(launch: str):
         ("compute-cluster-instances", {"poolId": ocid("instancepool")}, "poolId"),
     ],
 )
-def test_an_option_that_a_launch_mode_does_not_support_is_refused(launch: str, option: dict[str, Any], key: str):
+def test_a_pool_option_that_the_launch_mode_does_not_support_is_refused(launch: str, option: dict[str, Any], key: str):
     result = of_pool(launch=launch, **option)
     assert f"launch is {launch}" in result[f"gpuPools[0].{key}"]
 
@@ -69,7 +69,7 @@ def test_an_option_that_a_launch_mode_does_not_support_is_refused(launch: str, o
         ("managed-compute-cluster", {"cycling": {"mode": "replace-boot-volume"}, "evictionGraceMinutes": 5}),
     ],
 )
-def test_an_option_that_a_launch_mode_supports_is_accepted(launch: str, option: dict[str, Any]):
+def test_a_pool_option_that_the_launch_mode_supports_is_accepted(launch: str, option: dict[str, Any]):
     assert of_pool(launch=launch, **option) == {}
 
 
@@ -146,7 +146,7 @@ def test_self_managed_nodes_require_a_recent_enough_control_plane():
     assert "cluster.kubernetesVersion" not in refusals(created_pool(), **old)
 
 
-def test_huge_pages_must_leave_memory_to_the_servers(monkeypatch: pytest.MonkeyPatch):
+def test_huge_pages_must_leave_memory_of_the_node_to_servers(monkeypatch: pytest.MonkeyPatch):
     assert of_pool(hugePagesGib=1024) == {}
     known = catalogue.shape("BM.GPU.MI300X.8")
     assert known is not None
@@ -280,20 +280,20 @@ def test_each_pool_of_the_stack_file_is_checked_separately():
     assert list(result) == ["cpuPools[0].ocpus"]
 
 
-def test_the_size_of_a_shape_without_public_limits_is_not_checked():
+def test_a_flexible_shapes_size_is_not_checked_if_oci_publishes_no_limits():
     assert of_system_pool(shape="VM.Standard.E9.Flex", ocpus=200, memoryGib=2048) == {}
 
 
-def test_memory_must_fit_ocpus_for_every_flexible_shape():
+def test_memory_of_a_flexible_shape_must_fit_its_ocpus_even_without_other_limits():
     result = of_system_pool(shape="VM.Standard.E9.Flex", ocpus=16, memoryGib=2048)
     assert "1 to 64 GB for each OCPU, so 16 to 1024 with 16 OCPUs" in result["systemPool.memoryGib"]
 
 
-def test_a_shape_of_fixed_size_is_not_checked():
+def test_a_cpu_shape_of_fixed_size_has_no_limits_of_ocpus_and_memory():
     assert flexible_shape("VM.Standard2.16") is None
 
 
-def test_size_limits_of_every_priced_shape_are_known():
+def test_every_flexible_shape_with_a_price_has_size_limits_in_the_catalogue():
     for name in prices().flexible_shapes:
         limits = flexible_shape(name)
         assert limits is not None, name
@@ -349,7 +349,7 @@ def test_maximum_servers_need_room_only_on_the_maximum_number_of_nodes():
     assert problem.path == "models[0].scaling.decode.maxReplicas"
 
 
-def test_initial_servers_need_room_on_the_initial_nodes():
+def test_autoscaled_pools_too_small_at_first_for_the_initial_servers_are_refused():
     (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(1, {**SCALED, "minSize": 1}))
     assert (problem.path, problem.value) == ("gpuPools[0].size", 1)
     assert problem.accepted.startswith("at least 2,")
@@ -368,7 +368,7 @@ def test_rollouts_do_not_count_on_gpus_of_nodes_that_an_autoscaler_may_add():
     assert all(role.rollout.max_surge for role in fixed.models[0].units[0].roles)
 
 
-def test_nodes_that_the_autoscaler_would_remove_do_not_count_as_idle():
+def test_nodes_above_an_autoscaled_pools_minimum_do_not_count_as_idle():
     assert plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED)).idle_nodes == []
     stays = {**SCALED, "minSize": 4}
     assert len(plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(4, stays)).idle_nodes) == 2
@@ -439,7 +439,7 @@ def test_the_network_has_addresses_for_the_maximum_number_of_nodes():
     assert [item.nodes for item in network_pools(config)] == [9, 3, 9]
 
 
-def test_autoscaled_nodes_are_not_in_the_price_but_in_the_advice():
+def test_the_price_is_of_initial_nodes_and_names_autoscaled_ones_as_not_included():
     result = costs(planning.plan(validated(pool())))
     assert next(part.usd_per_hour for part in result.parts if part.part.startswith("mi300x")) == 2 * 48
     assert "mi300x: nodes that the cluster autoscaler adds, up to 9" in result.not_included
@@ -485,7 +485,7 @@ def test_autoscaler_settings_that_follow_from_pools_are_refused(key: str):
     assert list(refusals(pool(), addOns=[own])) == [f"cluster.addOns[0].configurations.{key}"]
 
 
-def test_an_own_autoscaler_add_on_is_kept_if_no_pool_is_autoscaled():
+def test_a_cluster_autoscaler_add_on_of_the_stack_file_is_accepted():
     own = {"name": "ClusterAutoscaler", "configurations": {"nodes": "1:2:ocid", "authType": "instance"}}
     assert refusals(addOns=[own]) == {}
 

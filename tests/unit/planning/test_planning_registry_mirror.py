@@ -59,7 +59,7 @@ def test_an_invalid_registry_prefix_is_refused_with_its_path(prefix: str):
         (PREFIX, "registryMirror"),
     ],
 )
-def test_other_invalid_private_registry_settings_are_refused_with_their_path(mirror: object, path: str):
+def test_invalid_registrymirror_settings_are_refused_with_their_path(mirror: object, path: str):
     (problem,) = problems(model("agg-tp1-8r"), nodes=1, registryMirror=mirror)
     assert problem.path == path
 
@@ -116,7 +116,7 @@ def test_a_release_whose_images_are_deleted_can_be_deployed_from_copies():
     assert not [item for item in planning.plan_object(mirrored, nodes_pull=True).advice if "can't pull" in item.text]
 
 
-def test_the_list_of_copies_has_digests_and_chart_archives_with_checksums():
+def test_image_copies_are_listed_with_digests_and_chart_archives_with_checksums():
     listed = [as_copy(copy) for copy in copies(created(), MIRROR)]
     assert {item["kind"] for item in listed} == {"image or chart", "chart archive"}
     archives = [item for item in listed if item["kind"] == "chart archive"]
@@ -139,7 +139,7 @@ def test_commands_for_a_chart_archive_verify_its_checksum():
     assert (archives[0].archive.sha256 or "absent") in lines[2]
 
 
-def test_skopeo_gets_its_own_file_format_and_command():
+def test_the_list_of_image_copies_for_skopeo_is_its_sync_file_and_command():
     text = copy_text(copies(created(), MIRROR), PREFIX, CopyForm.SKOPEO)
     listed = yaml.safe_load(text)
     assert listed["docker.io"]["images"]["library/busybox"] == ["1.36"]

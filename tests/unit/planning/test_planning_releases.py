@@ -70,7 +70,7 @@ def test_check_reports_images_that_were_removed_from_their_registry():
     assert not any("registry" in text for text in texts(release="llm-d-0.9.0"))
 
 
-def test_check_reports_known_limits_of_a_release_if_they_apply():
+def test_check_reports_a_releases_known_limits_that_apply_to_the_stack():
     result = texts(model(EQUAL), release="llm-d-0.7.0")
     assert any("/v1/responses are never prefilled remotely" in text for text in result)
     aggregated = texts(model("agg-tp1-1r"), release="llm-d-0.7.0")
@@ -102,7 +102,7 @@ def test_the_picker_profile_follows_from_the_workload_and_the_release(shared: in
     assert plan(model(EQUAL, workload=workload), release=release).models[0].profile == profile
 
 
-def test_a_requested_picker_profile_is_used_or_refused():
+def test_a_requested_picker_profile_that_the_release_lacks_is_refused():
     value = model(EQUAL, router={"profile": "token-load"})
     assert plan(value).models[0].profile == "token-load"
     (problem,) = problems(value, release="llm-d-0.7.0")
@@ -165,7 +165,7 @@ def test_check_reports_every_override_of_the_stack_file():
         ({"attentionBackend": "ROCM_AITER_UNIFIED_ATTN"}, "override.attentionBackend"),
     ],
 )
-def test_overrides_without_an_effect_are_refused(override: dict[str, str], path: str):
+def test_unknown_or_ineffective_release_overrides_are_refused(override: dict[str, str], path: str):
     assert [problem.path for problem in problems(override=override)] == [path]
 
 

@@ -44,7 +44,7 @@ def test_data_parallel_ranks_share_a_drafts_experts_and_copy_its_other_weights()
     assert memory(drafting("deepseek-r1", topology), "decode").draft_gib == pytest.approx(10.5 + 8 * (14.4 - 10.5))
 
 
-def test_a_draft_on_one_gpu_is_counted_on_each_gpu():
+def test_a_draft_model_that_is_not_split_takes_its_memory_on_each_gpu():
     assert memory(drafting("gpt-oss-120b", "agg-tp2-1r")).draft_gib == pytest.approx(2 * 2.7)
 
 
@@ -58,7 +58,7 @@ def test_each_drafted_token_needs_memory_for_one_more_linear_attention_state():
     assert states[1] == pytest.approx(states[0] * 4 * known.kv_cache.bytes_per_token / larger, rel=1e-3)
 
 
-def test_a_draft_that_leaves_no_memory_is_refused_by_name():
+def test_a_draft_model_that_leaves_no_memory_for_kv_cache_is_refused_with_figures():
     tight = {"maxModelLen": 131072, "gpuMemoryUtilization": 0.4}
     entry = drafting("llama-3.3-70b-instruct", "agg-tp2-1r", engine=tight)
     (problem,) = refused(entry).values()
@@ -85,12 +85,12 @@ def test_vllms_speculative_argument_beside_the_key_is_refused(word: str):
     assert "models[0].engine.extraArgs[0]" in refused(entry)
 
 
-def test_a_release_without_reviewed_drafts_refuses_speculation():
+def test_speculation_is_refused_in_a_release_without_reviewed_draft_models():
     problem = refused(drafting("deepseek-r1"), release="llm-d-0.7.0")["models[0].engine.speculation"]
     assert "llm-d-0.9.0 or llm-d-0.10.0" in problem or "llm-d-0.10.0 or llm-d-0.9.0" in problem
 
 
-def test_draft_layers_in_the_models_files_have_no_own_revision():
+def test_a_revision_for_draft_layers_in_the_models_own_files_is_refused():
     assert "models[0].engine.speculation.revision" in refused(drafting("deepseek-r1", revision=COMMIT))
 
 

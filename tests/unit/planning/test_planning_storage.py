@@ -92,7 +92,7 @@ def test_pods_without_internet_access_require_weights_from_a_bucket(
     assert all("object-storage" in text and "pods reach no internet" in text for text in result.values())
 
 
-def test_a_model_that_is_served_twice_is_cached_once():
+def test_a_model_that_two_entries_serve_is_counted_once_in_the_model_cache():
     twice = [model(), model("agg-tp1-1r", name="again")]
     assert problems(*twice, storage=storage("node-disk", capacityGib=70)) == []
 

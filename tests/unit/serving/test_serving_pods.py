@@ -164,7 +164,7 @@ def test_prefill_servers_combine_a_transfer_and_a_host_memory_connector():
     assert transfer(with_kv_cache("aggregated", host_memory_gib=20)) == HOST_PART
 
 
-def test_host_memory_of_kv_cache_is_part_of_the_shared_memory_volume():
+def test_host_memory_for_kv_cache_is_part_of_the_shared_memory_volume():
     def rooms(of: vllm.ServerSpec) -> tuple[str, int]:
         return vllm.resources(of)["limits"]["memory"], vllm.shared_memory_gib(of)
 
@@ -173,7 +173,7 @@ def test_host_memory_of_kv_cache_is_part_of_the_shared_memory_volume():
     assert rooms(with_kv_cache("prefill", "llm-d-0.9.0", host_memory_gib=20)) == ("296Gi", 20)
 
 
-def test_servers_with_different_host_memory_can_transfer_kv_cache():
+def test_host_memory_for_kv_cache_does_not_change_the_version_label():
     assert vllm.version(with_kv_cache("prefill", host_memory_gib=20)) == vllm.version(with_kv_cache("decode"))
     assert vllm.version(with_kv_cache("prefill", connector="mori-io")) != vllm.version(with_kv_cache("prefill"))
 
@@ -260,7 +260,7 @@ def protecting():
 POOLED: UnitArgs = {**ARGS, "inference_pool": "u"}
 
 
-def test_a_sidecar_with_pool_support_accepts_only_its_own_prefill_servers():
+def test_routing_sidecars_accept_only_prefill_servers_of_their_inference_pool():
     pod = units.pod_spec(spec(release=protecting()), POOLED)
     (sidecar,) = pod["initContainers"]
     assert {"--enable-ssrf-protection", "--inference-pool=llm-d/u"} <= set(sidecar["args"])
@@ -314,7 +314,7 @@ def test_pods_have_their_units_name_as_the_model_label_by_default():
 
 
 @pytest.mark.parametrize("key", ["release", "model", "shape"])
-def test_unknown_catalogue_names_are_refused_with_the_known_ones(key):
+def test_an_unknown_release_model_or_shape_of_a_server_is_refused_with_a_remedy(key):
     with pytest.raises(KitError, match=f"no {key} 'nothing'") as error:
         units.server_spec({**ARGS, key: "nothing"}, "decode", Parallelism(1))
     assert error.value.remedy
@@ -329,7 +329,7 @@ def ranks(role="decode", size=1):
     return dataclasses.replace(spec(role), parallelism=Parallelism(size, 8 // size, expert_parallel=True))
 
 
-def test_a_server_of_several_ranks_has_all_their_gpus_and_arguments():
+def test_a_server_with_data_parallel_ranks_has_the_gpus_of_all_ranks():
     arguments = vllm.arguments(ranks(size=2))
     assert {"--tensor-parallel-size=2", "--data-parallel-size=4", "--enable-expert-parallel"} <= {*arguments}
     assert vllm.resources(ranks())["limits"]["amd.com/gpu"] == "8"
