@@ -54,7 +54,7 @@ def test_a_lead_in_before_a_rate_profile_has_the_profiles_first_rate():
     assert (led.duration_s, led.rate_per_s(30), led.rate_per_s(210)) == (360, 2, 6)
 
 
-def test_the_ideal_autoscaler_has_servers_exactly_while_they_are_needed():
+def test_the_ideal_autoscaler_has_servers_ready_exactly_while_they_are_needed():
     def fewest(rate: float) -> Size:
         return Size(1, 1) if rate <= 2 else Size(4, 2)
 
@@ -79,7 +79,7 @@ def test_gpu_hours_are_gpus_times_duration():
     assert autoscaling.hours(steps, 3600, lambda item: item.gpus) == 3 * 0.5 + 6 * 0.5
 
 
-def test_a_terminating_server_counts_until_it_has_ended():
+def test_gpus_of_a_terminating_server_count_until_the_server_has_ended():
     steps = autoscaling.steps_of([look(0, 9), look(10, 3), look(12, 3, ending_gpus=1)], lead_s=100, speed=10)
     assert [(item.at_s, item.gpus) for item in steps] == [(0, 3), (20, 2.1)]
 
@@ -91,12 +91,12 @@ def test_each_switch_between_scaling_up_and_down_counts_once():
     assert autoscaling.turns_per_hour(steps, 3600) == 2
 
 
-def test_requests_that_failed_or_missed_a_target_are_outside_of_the_slo():
+def test_failed_requests_and_those_beyond_a_target_do_not_attain_the_slo():
     missed = [AnswerTimes(0, 9000, 10, None), AnswerTimes(0, 2000, 90, None), AnswerTimes(0, None, None, "timed-out: ")]
     assert autoscaling.attained([MET, *missed]) == 0.25
 
 
-def test_the_benchmarked_stack_can_be_deployed_without_scaling_advice(scene):
+def test_the_stack_of_the_autoscaling_benchmark_gets_no_scaling_advice(scene):
     for scaled in (True, False):
         plan = planning.plan(config.validate(autoscaling.stack_of(scene, scaled=scaled)))
         assert not [item for item in plan.advice if "scaling" in item.path]

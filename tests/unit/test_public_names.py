@@ -14,6 +14,6 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_package_exports_all_its_public_names(name: str):
+def test_every_name_in_a_modules_all_exists_in_the_module(name: str):
     module = import_module(name)
     assert [item for item in module.__all__ if not hasattr(module, item)] == []

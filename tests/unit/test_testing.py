@@ -58,7 +58,7 @@ async def test_the_mocks_work_inside_a_running_event_loop():
     assert len(declared(lambda: config_map("a")).resources) == 1
 
 
-def test_an_error_of_the_program_reaches_the_caller_of_the_mocks():
+def test_an_error_of_a_pulumi_program_reaches_the_caller_of_the_mocks():
     def program():
         raise KitError("as it is")
 

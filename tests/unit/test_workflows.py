@@ -88,7 +88,7 @@ def test_nightly_workflows_scan_verify_and_compare_images_with_registries():
     assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
 
 
-def test_the_nightly_workflow_looks_for_upstream_changes():
+def test_the_nightly_audit_workflow_looks_for_changes_of_upstream_projects():
     job = jobs()["audit", "upstream"]
     assert "scripts/pipeline upstream --summary summary.md" in [step.get("run") for step in job["steps"]]
     assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
@@ -202,13 +202,13 @@ def test_the_deploy_job_takes_its_timeout_from_the_pipeline_limit_command():
     assert deploy["runs-on"] == f"${{{{ {variable} || 'ubuntu-24.04' }}}}"
 
 
-def test_other_jobs_have_timeouts_within_hosted_runners_limits():
+def test_workflow_jobs_that_deploy_nothing_end_within_hosted_runners_limits():
     for place, job in jobs().items():
         if place not in {("deploy", "deploy"), *(("promote", name) for name in STAGES)}:
             assert job["timeout-minutes"] <= pipeline_limits().hosted_job_minutes, place
 
 
-def test_a_releases_own_picker_and_sidecar_are_built_each_night():
+def test_the_nightly_workflow_builds_picker_and_sidecar_of_a_release():
     steps = [step for step in jobs()["faults", "faults"]["steps"] if "run" in step]
     (cloned,) = [place for place, step in enumerate(steps) if "git clone" in step["run"]]
     (tested,) = [place for place, step in enumerate(steps) if "scripts/test -m nightly" in step["run"]]
@@ -223,7 +223,7 @@ def test_a_releases_own_picker_and_sidecar_are_built_each_night():
     )
 
 
-def test_the_example_in_typescript_has_its_packages_each_night():
+def test_the_nightly_workflow_installs_packages_of_the_typescript_example():
     steps = [step for step in jobs()["faults", "faults"]["steps"] if "run" in step]
     (installed,) = [step["run"] for step in steps if "npm install" in step["run"]]
     (tested,) = [step for step in steps if "scripts/test -m nightly" in step["run"]]

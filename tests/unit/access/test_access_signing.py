@@ -69,7 +69,9 @@ def test_the_key_id_of_an_oci_session_profile_is_its_token(oci_config: Path):
     assert signing.api_key_signer(oci_config, "SESSION").key_id == "ST$session-token"
 
 
-def test_config_file_and_profile_are_found_as_by_ocis_own_tools(oci_config: Path, monkeypatch: pytest.MonkeyPatch):
+def test_oci_config_file_and_profile_are_taken_from_variables_of_the_oci_cli(
+    oci_config: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("OCI_CLI_CONFIG_FILE", str(oci_config))
     monkeypatch.setenv("OCI_CLI_PROFILE", "SESSION")
     assert signing.api_key_signer().key_id == "ST$session-token"

@@ -118,7 +118,7 @@ def test_an_invalid_identity_domain_address_is_refused_before_a_secret_is_sent(d
 
 
 @pytest.mark.parametrize("missing", NAMES)
-def test_an_incomplete_sign_in_configuration_names_the_missing_part(missing: str):
+def test_the_error_for_incomplete_federation_variables_names_the_missing_one(missing: str):
     with pytest.raises(KitError, match=f"^{missing} is missing"):
         exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), missing: ""})
 
@@ -128,7 +128,7 @@ def test_a_ci_job_with_two_ways_to_sign_in_to_oci_is_refused():
         exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), "OCI_AUTH": "InstancePrincipal"})
 
 
-def test_without_settings_for_it_no_federated_sign_in_is_tried():
+def test_without_federation_variables_a_ci_job_is_not_federated():
     assert exchange_of(dict.fromkeys(NAMES, "")) is None
 
 

@@ -112,7 +112,7 @@ def test_tune_rank_refuses_an_invalid_project_model(project: Path):
     assert f"values/models/{MINE}.yaml: max_model_len = 0" in run(project, "tune", "rank", "--model", MINE)[1]
 
 
-def test_sixty_four_project_models_are_planned_within_a_second(project: Path):
+def test_a_stack_with_64_project_models_is_planned_within_a_second(project: Path):
     models = [f"mine-{number}" for number in range(64)]
     for name in models:
         write_entry(project, f"models/{name}", model_entry(name))
@@ -123,7 +123,7 @@ def test_sixty_four_project_models_are_planned_within_a_second(project: Path):
     assert time.process_time() - started_s < 1.0
 
 
-def test_an_invalid_stack_file_is_reported_without_project_entries_too(project: Path):
+def test_problems_of_a_stack_file_that_uses_project_entries_are_reported(project: Path):
     write(project, "s", stack(model("1p-tp8-1d-tp8", model=MINE), release="llm-d-9"))
     with pytest.raises(InvalidStack, match="llm-d-9"):
         plan_stack_file(project, "s")

@@ -52,7 +52,7 @@ def test_rehearsal_commands_import_neither_pulumi_nor_cluster_clients() -> None:
     assert run.stdout.strip() == "[]"
 
 
-def test_help_imports_no_command() -> None:
+def test_help_of_the_kit_does_not_import_planning() -> None:
     program = (
         "import sys; sys.argv[1:] = ['--help']\n"
         "from llmd_oke.cli.main import app\n"
@@ -63,7 +63,7 @@ def test_help_imports_no_command() -> None:
     assert run.stdout.strip().endswith("False")
 
 
-def test_every_entry_point_for_commands_has_a_heading() -> None:
+def test_every_command_entry_point_has_a_heading_in_help() -> None:
     assert {entry.name for entry in metadata.entry_points(group="llmd_oke.commands")} == set(_Commands.panels)
 
 

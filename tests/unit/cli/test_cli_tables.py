@@ -22,7 +22,7 @@ def shown(width: int) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def test_a_table_that_fits_the_terminal_is_one_table():
+def test_a_table_that_fits_the_terminal_has_headings_in_one_line():
     assert shown(80)[0].split() == ["topology", "decode", "tok/s", "prompt", "tok/s", "GPUs"]
 
 

@@ -153,7 +153,7 @@ def test_the_tunnel_command_stops_waiting_for_a_missing_bastion_and_names_it(com
     assert "no active bastion in the cluster's VCN" in errors
 
 
-def test_a_tunnel_to_a_cluster_without_an_ocid_requires_one() -> None:
+def test_a_tunnel_to_an_existing_cluster_requires_the_clusters_ocid() -> None:
     stack = validate({**STACK, "cluster": existing_cluster()})
     with pytest.raises(KitError, match="no OCID of its cluster"):
         tunnel_options_of(stack)

@@ -118,7 +118,7 @@ def test_an_update_whose_node_gate_fails_shows_node_costs_and_the_scale_command(
 
 
 @pytest.mark.parametrize("refused", [None, KitError("OCI refuses it")])
-def test_pools_whose_gate_fails_are_scaled_to_zero_if_requested_by_option(
+def test_pools_whose_node_gate_fails_are_scaled_to_zero_if_an_option_says_so(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: KitError | None
 ) -> None:
     scaled: list[tuple[str, int]] = []
@@ -182,7 +182,7 @@ def test_a_benchmark_that_cannot_be_run_does_not_undo_the_update(
     assert (document["error"], document["remedy"]) == ("The cluster does not answer.", "Is it up?")
 
 
-def test_an_unreadable_benchmark_in_the_cluster_is_reported_without_failing(
+def test_an_update_does_not_fail_if_the_smoke_jobs_result_cannot_be_read(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetched(*_: object) -> list[SmokeOutcome]:

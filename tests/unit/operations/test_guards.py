@@ -132,7 +132,7 @@ def test_pool_changes_that_boot_volume_replacement_cannot_apply_are_refused(chan
 
 
 @pytest.mark.parametrize("mode", ["BOOT_VOLUME_REPLACE", "INSTANCE_REPLACE"])
-def test_cycling_never_changes_the_placement_of_nodes(mode: str):
+def test_a_changed_placement_of_nodes_that_are_cycled_is_refused(mode: str):
     moved = {"nodeConfigDetails__placementConfigs": [{"subnetId": "a", "capacityReservationId": "b"}]}
     with pytest.raises(KitError, match=r"gpu-node-pool: nodeConfigDetails\.placementConfigs"):
         refuse_failing_cycles(cycled(mode, **moved))
@@ -152,12 +152,12 @@ def test_changes_of_a_pools_name_size_or_tags_cycle_no_nodes(changes: dict[str, 
     assert list(cycles(cycled("BOOT_VOLUME_REPLACE", **changes))) == []
 
 
-def test_nodes_of_pools_without_cycling_are_kept():
+def test_an_update_of_a_pool_without_cycling_cycles_no_nodes():
     changes = {"kubernetesVersion": "v1.35.0", "initialNodeLabels": []}
     assert list(cycles(cycled("BOOT_VOLUME_REPLACE", enabled=False, **changes))) == []
 
 
-def test_a_replacement_of_a_pool_passes_if_it_is_explicitly_allowed():
+def test_an_update_that_replaces_a_pool_is_permitted_if_allowed_by_option():
     refuse_losses(parse(document(replaced_pool())), allowed=True)
 
 

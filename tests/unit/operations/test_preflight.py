@@ -278,7 +278,7 @@ def look_again(answers: dict[str, Any], **pool: Any) -> list[Finding]:
 
 
 @pytest.mark.parametrize("launch", ["managed-compute-cluster", "cluster-network", "compute-cluster-instances"])
-def test_a_tenancy_that_is_full_of_the_stacks_own_nodes_passes(launch: str):
+def test_preflight_passes_a_tenancy_that_is_full_of_the_stacks_own_nodes(launch: str):
     findings = look_again(full(9, launch), launch=launch)
     assert {finding.verdict for finding in findings} == {Verdict.FINE}
     assert only("running", findings).value == "9 nodes of the stack run"
@@ -319,7 +319,7 @@ def test_a_reservations_free_instances_count_as_capacity(used: int, verdict: Ver
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(13, Verdict.FINE), (12, Verdict.PROBLEM)])
-def test_pools_of_one_reservation_share_its_free_instances(free: int, verdict: Verdict):
+def test_pools_of_one_capacity_reservation_share_its_free_instances(free: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     answers = {f"compute /computeCapacityReservations/{ocid}": reserved(free)}
     pools = [created_pool(capacityReservationId=ocid), created_pool(name="second", size=4, capacityReservationId=ocid)]
@@ -500,7 +500,7 @@ def look_at_import(file: StoredFile | OciError, *images: dict[str, Any]) -> Find
     return only("image", preflight(oci, validate(created_stack(pool)), read, read_text=read_index))
 
 
-def test_the_image_file_must_have_the_checksum_in_the_stack_file():
+def test_an_image_file_with_the_checksum_in_the_stack_file_passes_preflight():
     finding = look_at_import(StoredFile(2**34, (MD5,)))
     assert (finding.verdict, finding.path) == (Verdict.FINE, "gpuPools[0].image.import.checksum")
     assert "16.0 GiB" in finding.value
@@ -524,7 +524,7 @@ def test_an_expired_image_link_leaves_the_check_unknown():
 
 
 @pytest.mark.parametrize(("state", "verdict"), [("AVAILABLE", Verdict.FINE), ("IMPORTING", Verdict.PROBLEM)])
-def test_an_imported_image_is_identified_by_its_tag(state: str, verdict: Verdict):
+def test_preflight_finds_an_imported_image_by_its_checksum_tag(state: str, verdict: Verdict):
     tagged = {"displayName": "ubuntu", "lifecycleState": state, "freeformTags": {"llmd-oke-checksum": MD5}}
     finding = look_at_import(OciError(404, "", "expired"), {"displayName": "other"}, tagged)
     assert finding.verdict is verdict

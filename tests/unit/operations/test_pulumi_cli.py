@@ -147,7 +147,7 @@ def test_a_signal_during_the_start_of_a_child_process_is_passed_on_to_it(monkeyp
     assert process.told == [TERM]
 
 
-def test_output_of_a_program_that_is_silent_for_long_is_complete(monkeypatch: pytest.MonkeyPatch):
+def test_output_of_a_child_process_that_is_silent_for_long_is_complete(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pulumi_cli, "LOOK_S", 0.001)
     words = [sys.executable, "-c", "print('output'); import sys; sys.exit(3)"]
     assert pulumi_cli.run_to_end(lambda: subprocess.Popen(words, stdout=subprocess.PIPE, text=True)) == (

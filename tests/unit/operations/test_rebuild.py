@@ -98,7 +98,7 @@ def test_rebuild_removes_lost_resources_from_the_state_and_the_cluster_last():
     assert backend.names() == ["network", "mi300x-instance-0", "policy"]
 
 
-def test_resources_lose_their_dependencies_on_those_removed_from_the_state():
+def test_rebuild_removes_dependencies_on_lost_resources_from_the_state():
     (network, policy) = without({"resources": [VCN, CLUSTER, POLICY]}, {CLUSTER["urn"]})["resources"]
     assert network == VCN
     assert policy["dependencies"] == [VCN["urn"]]

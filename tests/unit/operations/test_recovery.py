@@ -51,7 +51,7 @@ def test_a_pool_in_creation_is_found_by_name_and_tag_and_adopted_into_the_state(
     assert known.urns == [POOL["urn"]]
 
 
-def test_oci_is_searched_within_the_cluster_and_compartment_of_the_pool():
+def test_recover_searches_oci_for_a_pool_within_its_cluster_and_compartment():
     client = FakeOci({POOLS: []})
     recovery.look(state(POOL), recovery.in_oci(lambda: client))
     assert client.asked == [(POOLS, {"compartmentId": "c", "clusterId": "k"})]
@@ -172,7 +172,7 @@ def test_an_add_on_is_found_in_its_cluster_by_its_name():
     assert [identifier for _, identifier in known.taken] == ["clusters/k/addons/AmdGpuPlugin"]
 
 
-def test_a_resource_that_was_being_changed_or_deleted_is_refreshed():
+def test_recover_refreshes_a_resource_with_a_pending_update_or_deletion():
     stored = {**POOL, "id": "ocid1.nodepool.1"}
     for operation in ("updating", "deleting", "reading"):
         known = found(state(POOL, operation=operation, known=(stored,)))
@@ -284,7 +284,7 @@ def test_a_load_balancer_known_only_by_its_subnet_belongs_to_the_stacks_cluster(
     assert lost(("ocid1.subnet.1",), **others) == []
 
 
-def test_resources_that_may_not_be_listed_are_reported_and_others_are_searched():
+def test_the_search_for_orphans_goes_on_if_oci_refuses_to_list_a_type():
     progress = Listener()
     pools: Any = {"pools": [pool("ocid1.nodepool.lost")]}
     client = EmptyOci({POOLS: pools["pools"], BALANCERS: OciError(404, "NotAuthorizedOrNotFound", "no rights")})
@@ -336,7 +336,7 @@ class Steps:
 
 
 @pytest.mark.parametrize("ends", ["ACTIVE", "NEEDS_ATTENTION", "FAILED", "DELETED"])
-def test_an_adopted_pool_is_waited_for_before_anything_else(ends: str):
+def test_recover_waits_for_an_adopted_pool_before_anything_else(ends: str):
     cli, progress, steps = Cli(state(POOL)), Listener(), Steps()
     answers = Sequence([[pool()], [pool()], [pool(lifecycleState="UPDATING")], [pool(lifecycleState=ends)]])
     client = FakeOci({POOLS: answers})
@@ -345,7 +345,7 @@ def test_an_adopted_pool_is_waited_for_before_anything_else(ends: str):
     assert "OCI is not done with mi300x (CREATING)" in progress.news
 
 
-def test_waiting_for_an_adopted_pool_has_a_limit():
+def test_recover_waits_for_an_adopted_pool_for_at_most_two_hours():
     cli, steps = Cli(state(POOL)), Steps()
     client = FakeOci({POOLS: [pool()]})
     with pytest.raises(KitError, match=r"OCI is not done with mi300x \(CREATING\) after 120 minutes") as late:
@@ -354,13 +354,13 @@ def test_waiting_for_an_adopted_pool_has_a_limit():
     assert cli.imported["deployment"]["resources"][0]["id"] == "ocid1.nodepool.1"
 
 
-def test_a_stack_without_pending_operations_is_left_alone():
+def test_recover_changes_nothing_in_a_stack_without_pending_operations():
     cli, progress = Cli(state()), Listener()
     recovery.recover(cli.pulumi, progress)
     assert (cli.asked, progress.news) == (["stack export"], [])
 
 
-def test_a_locked_stack_is_reported_with_how_to_unlock_it():
+def test_recover_reports_a_locked_stack_with_the_command_to_unlock_it():
     cli = Cli(state(JOB), CommandResult(255, "", "error: the stack is currently locked by 1 lock(s)"))
     with pytest.raises(KitError, match="currently locked") as refusal:
         recovery.recover(cli.pulumi, Listener())

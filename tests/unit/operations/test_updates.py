@@ -71,7 +71,7 @@ def test_an_update_names_nodes_to_be_cycled_and_refuses_impossible_cycling():
     assert not [words for words in failing.asked if words.startswith("up")]
 
 
-def test_changes_refreshed_for_an_update_that_was_cancelled_are_reported_next_time():
+def test_manual_changes_refreshed_by_a_cancelled_update_are_reported_by_the_next():
     owner = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     read = {"spec": {"replicas": 3}}
     old = {"inputs": read, "outputs": {**read, "metadata": {"managedFields": [owner]}}}
@@ -180,21 +180,21 @@ def test_without_yes_an_update_lets_pulumi_ask_for_confirmation():
     assert cli.asked[-1] == "up --plan FILE"
 
 
-def test_a_refused_preview_updates_nothing():
+def test_an_update_whose_preview_is_refused_changes_nothing():
     cli = Cli(document(replaced_pool()))
     with pytest.raises(KitError, match="prod-mi300x"):
         cli.update()
     assert cli.asked == ["preview --json --show-sames --non-interactive --save-plan FILE"]
 
 
-def test_a_failed_preview_updates_nothing_and_says_why():
+def test_an_update_whose_preview_fails_changes_nothing_and_says_why():
     cli = Cli(document(errors=("the bucket is gone",)))
     with pytest.raises(KitError, match="the bucket is gone"):
         cli.update(allow_replace=True)
     assert not [words for words in cli.asked if words.startswith(("up", "state"))]
 
 
-def test_only_resources_whose_replacement_is_allowed_lose_their_protection():
+def test_protection_is_removed_only_from_resources_that_an_update_may_replace():
     other = step("same", "oci:ContainerEngine/cluster:Cluster", "prod")["urn"]
     state = [{"urn": POOL, "protect": True}, {"urn": other, "protect": True}]
     cli = Cli(PROTECTED, state, then=document(replaced_pool()))

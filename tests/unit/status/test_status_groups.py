@@ -20,7 +20,7 @@ def ending(name: str, on: str, **own: str) -> Any:
     return Pod.from_dict({**described, "spec": {"nodeName": on, "containers": []}})
 
 
-def test_a_server_that_waits_for_a_lost_node_is_reported_with_the_node():
+def test_a_group_of_pods_that_waits_for_a_lost_node_is_reported_with_the_node():
     nodes = [dead("node-1"), Node.from_dict(node("node-2"))]
     pods = [ending(f"decode-{name}", on, **{GROUP_LABEL: "k"}) for name, on in (("0", "node-1"), ("0-1", "node-2"))]
     pods.append(ending("prefill-abc", "node-1"))

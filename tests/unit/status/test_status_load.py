@@ -200,7 +200,7 @@ def test_firing_alerts_are_reported_except_watchdogs(run: Run, cluster: StackClu
 
 
 @pytest.mark.parametrize("answer", [(503, "no endpoints available"), (200, "<html>"), (404, "{}")])
-def test_a_prometheus_that_does_not_answer_affects_only_alerts(
+def test_the_status_reads_servers_directly_if_prometheus_does_not_answer(
     run: Run, cluster: StackCluster, answer: tuple[int, str]
 ):
     serve(cluster, remote)
