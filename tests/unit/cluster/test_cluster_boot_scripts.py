@@ -117,14 +117,14 @@ class TestRdmaNamespaces:
         )
         machine.command("update-initramfs")
 
-    def test_rdma_devices_become_exclusive_to_a_namespace_now_and_after_each_boot(self, machine: Machine):
+    def test_rdma_devices_become_exclusive_to_a_network_namespace_across_reboots(self, machine: Machine):
         self.kernel(machine)
         assert machine.run(step("rdma-namespaces")).returncode == 0
         assert machine.read("mode") == EXCLUSIVE
         assert machine.read(self.FILE) == "options ib_core netns_mode=0\n"
         assert machine.calls("update-initramfs") == ["[-u]"]
 
-    def test_boot_waits_for_namespaces_of_services_before_it_makes_rdma_exclusive(self, machine: Machine):
+    def test_boot_repeats_making_rdma_devices_exclusive_until_the_kernel_accepts_it(self, machine: Machine):
         self.kernel(machine, refusals=3)
         assert machine.run(step("rdma-namespaces")).returncode == 0
         assert len(machine.calls("sleep")) == 3
@@ -143,11 +143,11 @@ class TestRdmaNamespaces:
         assert ended.returncode == 1
         assert "shared by all network namespaces" in ended.stderr
 
-    def test_only_nodes_whose_pods_have_own_rdma_devices_make_them_exclusive(self):
+    def test_nodes_without_rdma_devices_of_their_own_for_pods_keep_them_shared(self):
         steps = dict(STEP.findall(user_data(Boot("gpu", "v1.34.2"))))
         assert "rdma-namespaces" not in steps
 
-    def test_rdma_devices_become_exclusive_before_any_namespace_is_created(self):
+    def test_rdma_devices_become_exclusive_before_the_boot_steps_of_disks_and_join(self):
         names = list(cloud_init().scripts["gpu"])
         assert names.index("rdma-namespaces") < min(names.index(name) for name in ("nvme-raid", "packages", "join"))
 
@@ -198,7 +198,7 @@ class TestNodeChecks:
         assert text.count("oke_npd_check_last_run_timestamp_seconds{") == 4
         return {name: int(code) for name, code in re.findall(r'status_code\{check="([a-z-]+)"\} (\d)', text)}
 
-    def test_a_sound_node_passes_its_checks(self, sound: Machine):
+    def test_a_node_without_faults_passes_each_of_its_health_checks(self, sound: Machine):
         assert self.codes(sound) == {"gpu-count": 0, "cpu-profile": 0, "rdmalink-stat": 0, "wpa-auth": 0}
         assert sound.calls("wpa_cli")[0] == "[-i][rdma0][status]"
 
@@ -210,13 +210,13 @@ class TestNodeChecks:
         sound.command("wpa_cli", "exit 255")
         assert self.codes(sound)["wpa-auth"] == 2
 
-    def test_a_port_without_a_state_hides_no_unauthorized_one(self, sound: Machine):
+    def test_an_unauthorized_rdma_port_fails_802_1x_even_if_another_has_no_state(self, sound: Machine):
         said = {"rdma0": "exit 255", "rdma3": "echo suppPortStatus=Unauthorized", "*": "echo suppPortStatus=Authorized"}
         cases = " ".join(f"{name}) {command};;" for name, command in said.items())
         sound.command("wpa_cli", f"case $2 in {cases} esac")
         assert self.codes(sound)["wpa-auth"] == 1
 
-    def test_one_port_without_a_state_makes_the_check_unknown(self, sound: Machine):
+    def test_one_rdma_port_without_an_802_1x_state_makes_the_check_unknown(self, sound: Machine):
         sound.command("wpa_cli", "[[ $2 == rdma0 ]] && exit 255; echo suppPortStatus=Authorized")
         assert self.codes(sound)["wpa-auth"] == 2
 
@@ -224,12 +224,12 @@ class TestNodeChecks:
         sound.write("sys/devices/system/cpu/cpu5/cpufreq/scaling_governor", "powersave\n")
         assert self.codes(sound)["cpu-profile"] == 1
 
-    def test_a_missing_gpu_and_a_link_that_is_down_fail_their_checks(self, sound: Machine):
+    def test_a_missing_gpu_and_an_rdma_link_that_is_down_fail_their_checks(self, sound: Machine):
         shutil.rmtree(sound.root / "sys/bus/pci/drivers/amdgpu/0000:03:00.0")
         sound.write("sys/class/net/rdma7/carrier", "0\n")
         assert self.codes(sound) == {"gpu-count": 1, "cpu-profile": 0, "rdmalink-stat": 1, "wpa-auth": 0}
 
-    def test_a_node_without_rdma_network_has_no_check_of_it(self, sound: Machine):
+    def test_checks_of_rdma_links_are_unknown_on_a_node_without_network_devices(self, sound: Machine):
         shutil.rmtree(sound.root / "sys/class/net")
         assert self.codes(sound) == {"gpu-count": 0, "cpu-profile": 0, "rdmalink-stat": 2, "wpa-auth": 2}
 
@@ -278,7 +278,7 @@ class TestPackages:
         assert len(folders) == 2
         assert f"URIs: {' '.join(folders)}\n" in machine.read("sources")
 
-    def test_an_unreachable_repository_prevents_no_package_of_another(self, machine: Machine):
+    def test_a_failed_update_of_package_lists_does_not_prevent_an_installation(self, machine: Machine):
         machine.command("apt-get", f"[[ $* != *update* ]] || exit 100\n{INSTALLS_OKE}")
         assert machine.run(step("packages")).returncode == 0
         assert len(machine.calls("apt-get")) == 2
@@ -296,7 +296,7 @@ class TestPackages:
         assert machine.run(out_of_time(step("packages"))).returncode == 1
         assert not (machine.root / SOURCES).exists()
 
-    def test_a_failed_installation_is_repeated_with_fresh_package_lists(self, machine: Machine):
+    def test_a_failed_package_installation_is_repeated_with_fresh_package_lists(self, machine: Machine):
         fails_once = 'if [[ $* == *install* && ! -e $ROOT/failed ]]; then >"$ROOT/failed"; exit 100; fi\n'
         machine.command("apt-get", fails_once + INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
@@ -313,7 +313,7 @@ class TestPackages:
         assert machine.run(step("packages")).returncode == 0
         assert machine.calls("sleep") == [f"[{cloud_init().packages.pause_s}]"]
 
-    def test_installation_ends_with_an_error_after_its_time_limit(self, machine: Machine):
+    def test_package_installation_ends_with_an_error_after_its_time_limit(self, machine: Machine):
         machine.command("apt-get", "exit 100")
         ended = machine.run(out_of_time(step("packages")))
         assert (ended.returncode, machine.calls("sleep")) == (1, [])
@@ -347,23 +347,23 @@ class TestJoining:
         machine.write("metadata/instance/metadata/cluster_ca_cert", AUTHORITY)
         return machine
 
-    def test_nodes_of_a_pool_join_with_okes_own_program(self, machine: Machine):
+    def test_nodes_of_a_pool_join_the_cluster_with_the_command_oke_bootstrap(self, machine: Machine):
         machine.command("oke")
         assert machine.run(step("join")).returncode == 0
         assert machine.calls("oke") == ["[bootstrap]"]
 
-    def test_kubelet_arguments_are_passed_as_one_argument(self, machine: Machine):
+    def test_kubelet_arguments_are_passed_to_oke_bootstrap_as_one_argument(self, machine: Machine):
         machine.command("oke")
         machine.run(step("join", taints=("a=b:NoSchedule",)))
         assert machine.calls("oke") == ["[bootstrap][--kubelet-extra-args][--register-with-taints=a=b:NoSchedule]"]
 
-    def test_a_node_of_a_pool_without_the_program_runs_okes_script(self, machine: Machine):
+    def test_without_the_oke_program_a_pools_node_runs_the_script_in_its_metadata(self, machine: Machine):
         script = base64.b64encode(b'echo "joins${1-}" >"$ROOT/joined"').decode()
         machine.write("metadata/instance/metadata/oke_init_script", script)
         assert machine.run(step("join")).returncode == 0
         assert machine.read("joined") == "joins\n"
 
-    def test_a_self_managed_node_gets_its_clusters_address(self, machine: Machine):
+    def test_a_self_managed_node_joins_by_its_clusters_address_and_certificate(self, machine: Machine):
         machine.command("oke")
         assert machine.run(step("join", self_managed=True)).returncode == 0
         assert machine.calls("oke") == [f"[bootstrap][--apiserver-host][10.140.0.5][--ca][{AUTHORITY}]"]
@@ -374,7 +374,7 @@ class TestJoining:
         assert machine.read("etc/oke/oke-apiserver") == "10.140.0.5"
         assert machine.read("etc/kubernetes/ca.crt") == "-----BEGIN CERTIFICATE-----\nMII\n"
 
-    def test_a_self_managed_node_without_the_program_runs_the_images_script(self, machine: Machine):
+    def test_without_the_oke_program_a_self_managed_node_runs_the_images_script(self, machine: Machine):
         machine.write("etc/oke/oke-install.sh", 'echo "$*" >"$ROOT/joined"')
         machine.run(step("join", self_managed=True, taints=("a=:NoSchedule",)))
         expected = f"--apiserver-endpoint 10.140.0.5 --kubelet-ca-cert {AUTHORITY}"
@@ -387,7 +387,7 @@ class TestJoining:
         assert (ended.returncode, machine.calls("oke")) == (1, [])
         assert "the metadata of the instance have no cluster_ca_cert" in ended.stderr
 
-    def test_a_failed_join_is_repeated(self, machine: Machine):
+    def test_a_node_repeats_a_failed_attempt_to_join_its_cluster(self, machine: Machine):
         machine.command("sleep", '>"$ROOT/later"')
         machine.command("oke", "[[ -e $ROOT/later ]]")
         assert machine.run(step("join")).returncode == 0

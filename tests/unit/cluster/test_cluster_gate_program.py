@@ -31,7 +31,7 @@ def problems(*nodes: dict[str, Any], count: int = 2) -> list[str]:
     return judge(list(nodes), count, [("amd.com/gpu", 8)])
 
 
-def test_the_gate_passes_a_complete_pool():
+def test_the_gate_passes_a_pool_whose_nodes_are_all_ready():
     assert problems(node("a"), node("b")) == []
 
 
@@ -39,7 +39,7 @@ def test_the_gate_passes_with_more_nodes_than_requested():
     assert problems(node("a"), node("b"), node("c")) == []
 
 
-def test_the_gate_waits_for_requested_nodes_beside_additional_ones():
+def test_nodes_beyond_the_requested_number_need_not_be_ready():
     assert problems(node("a"), node("b"), node("c", ready=False), node("d", gpus=0)) == []
 
 
@@ -83,7 +83,7 @@ def test_the_gate_reports_a_node_whose_rdma_devices_no_pod_can_get():
     ]
 
 
-def test_devices_count_as_shared_only_if_the_operator_reports_it(monkeypatch: pytest.MonkeyPatch):
+def test_rdma_devices_count_as_shared_only_if_the_operator_reports_it(monkeypatch: pytest.MonkeyPatch):
     told = states(("a", "shared"), ("b", "exclusive"), ("c", None))
     asked: list[str] = []
     monkeypatch.setattr(gate_program, "_items", lambda path: asked.append(path) or told)
@@ -93,7 +93,7 @@ def test_devices_count_as_shared_only_if_the_operator_reports_it(monkeypatch: py
 
 
 @pytest.mark.parametrize(("status", "known"), [(404, True), (403, False)])
-def test_without_the_operator_no_device_is_shared_and_missing_rights_are_reported(
+def test_a_missing_operator_api_passes_the_gate_and_a_refused_one_is_reported(
     monkeypatch: pytest.MonkeyPatch, status: int, known: bool
 ):
     def refuse(path: str) -> None:

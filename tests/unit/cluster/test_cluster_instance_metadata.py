@@ -82,7 +82,7 @@ def with_other_comments(render: Callable[[str, Boot], str]) -> Callable[[str, Bo
     return reworded
 
 
-def test_another_word_of_a_boot_script_changes_its_digest(monkeypatch: pytest.MonkeyPatch):
+def test_an_additional_line_in_a_boot_script_changes_the_digest_in_metadata(monkeypatch: pytest.MonkeyPatch):
     before, render = metadata(CPU), instance_metadata._script
     monkeypatch.setattr(instance_metadata, "_script", lambda name, boot: render(name, boot) + "true\n")
     assert metadata(CPU)["llmd-oke-cloud-init"] != before["llmd-oke-cloud-init"]
@@ -102,7 +102,7 @@ def test_another_word_of_a_boot_script_changes_its_digest(monkeypatch: pytest.Mo
         ("# b\na\n", "a\n"),
     ],
 )
-def test_quoted_text_is_kept_and_comments_are_removed(script: str, meaning: str):
+def test_comments_of_boot_scripts_are_removed_and_quoted_text_is_kept(script: str, meaning: str):
     assert without_comments(script) == meaning
 
 
@@ -153,24 +153,24 @@ def test_boot_scripts_combine_local_disks_into_the_configured_array():
     assert "level=0\n" in steps(user_data(Boot("gpu", "v1.34.2", nvme="raid-0")))["nvme-raid"]
 
 
-def test_huge_pages_are_given_in_pages_of_two_mib():
+def test_huge_page_memory_is_converted_to_a_number_of_pages_of_two_mib():
     assert "32768" in steps(user_data(GPU))["huge-pages"]
 
 
-def test_containers_may_lock_memory_and_routes_are_kept():
+def test_boot_scripts_let_containers_lock_memory_and_keep_foreign_routes():
     scripts = steps(user_data(GPU))
     assert 'default_ulimits = ["memlock=-1:-1"]' in scripts["memlock"]
     assert "ManageForeignRoutes=no\\nManageForeignRoutingPolicyRules=no" in scripts["networkd"]
 
 
-def test_the_kubelet_registers_the_node_with_the_taints():
+def test_the_kubelet_registers_a_node_with_the_configured_taints():
     assert kubelet_arguments(GPU) == "--register-with-taints=amd.com/gpu=present:NoSchedule,team=a:NoExecute"
     argument = re.search(r"^kubelet_extra_args=(.*)$", steps(user_data(GPU))["join"], re.MULTILINE)
     assert argument is not None
     assert argument[1].strip("'") == kubelet_arguments(GPU)
 
 
-def test_an_overlay_network_passes_the_limit_of_pods_as_an_argument():
+def test_the_limit_of_pods_on_a_node_is_an_argument_of_the_kubelet():
     assert kubelet_arguments(Boot("gpu", "v1.34.2", max_pods=64)) == "--max-pods=64"
 
 
@@ -201,12 +201,12 @@ def test_metadata_contains_the_digest_of_its_user_data():
     assert made["more"] == "1"
 
 
-def test_equal_choices_give_equal_metadata_and_different_ones_do_not():
+def test_equal_boot_choices_give_equal_metadata_and_different_ones_do_not():
     assert metadata(GPU) == metadata(GPU)
     assert metadata(GPU) != metadata(Boot("gpu", "v1.34.2", GPU.taints))
 
 
-def test_metadata_leaves_room_for_labels():
+def test_metadata_of_gpu_nodes_takes_less_than_half_of_ocis_limit():
     size = sum(len(key) + len(value) for key, value in metadata(GPU).items())
     assert size < cloud_init().metadata_limit_bytes / 2
 

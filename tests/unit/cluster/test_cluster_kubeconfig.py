@@ -40,7 +40,7 @@ def test_the_kubeconfig_gets_credentials_from_the_kits_token_command():
     assert program["interactiveMode"] == "Never"
 
 
-def test_the_kubeconfigs_credentials_use_the_stacks_authentication():
+def test_the_kubeconfigs_token_command_has_the_stacks_oci_authentication_method():
     who = SignIn(Auth.API_KEY, "PROD")
     made = json.loads(assemble(read_kubeconfig(KUBECONFIG), CLUSTER, "us-ashburn-1", sign_in=who))
     args = made["users"][0]["user"]["exec"]["args"]
@@ -52,7 +52,7 @@ def test_a_kubeconfig_user_without_a_token_command_is_kept():
     assert made["users"][0]["user"] == CERTIFICATE
 
 
-def test_a_tunnel_changes_the_address_and_not_the_verified_host_name():
+def test_a_tunnel_changes_the_kubeconfigs_server_and_not_its_tls_server_name():
     made = json.loads(assemble(read_kubeconfig(KUBECONFIG), CLUSTER, "us-ashburn-1", "https://127.0.0.1:6443"))
     cluster = made["clusters"][0]["cluster"]
     assert (cluster["server"], cluster["tls-server-name"]) == ("https://127.0.0.1:6443", "10.140.0.5")

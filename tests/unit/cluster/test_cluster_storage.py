@@ -29,7 +29,7 @@ def storage(**args: Any) -> Rendered:
     return declared(program, cluster=Oci())
 
 
-def test_file_storage_consists_of_file_system_mount_target_and_export():
+def test_a_file_storage_volume_has_a_file_system_mount_target_and_export():
     made = storage(kind="file-storage", **PLACE, nsg_ids=["nsg"], client_cidr="10.0.0.0/16")
     target = made.resource("oci:FileStorage/mountTarget:MountTarget", "models-mount-target").inputs
     export = made.resource("oci:FileStorage/export:Export", "models-export").inputs
@@ -42,7 +42,7 @@ def test_file_storage_consists_of_file_system_mount_target_and_export():
     assert made.outputs["handle"] == "ocid1.models-file-system:10.0.0.9:/models"
 
 
-def test_lustre_has_the_requested_size_and_speed_and_a_timeout_of_hours():
+def test_lustre_has_the_requested_capacity_performance_tier_and_create_timeout():
     made = storage(kind="lustre", **PLACE, capacity_gb=41600, performance_tier="MBPS_PER_TB_250")
     (system,) = made.of_type("oci:Lustre/fileStorageLustreFileSystem:FileStorageLustreFileSystem")
     assert (system.inputs["capacityInGbs"], system.inputs["performanceTier"]) == (41600, "MBPS_PER_TB_250")
@@ -51,7 +51,7 @@ def test_lustre_has_the_requested_size_and_speed_and_a_timeout_of_hours():
     assert made.outputs["handle"] == "10.0.0.8@tcp:/models"
 
 
-def test_for_an_existing_file_system_nothing_is_created():
+def test_an_existing_file_system_is_used_without_creating_oci_resources():
     made = storage(kind="lustre", existing_volume_handle="10.0.0.7@tcp:/old")
     assert [resource.type for resource in made.resources] == ["llmd-oke:index:Storage"]
     assert made.outputs["handle"] == "10.0.0.7@tcp:/old"

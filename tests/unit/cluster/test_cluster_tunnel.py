@@ -56,7 +56,7 @@ async def test_an_api_server_that_answers_needs_no_wait_for_a_tunnel(tmp_path: P
         await oke_cluster.wait_until_reached(f"https://127.0.0.1:{port}", access(own), 0)
 
 
-async def test_a_tunnel_that_opens_later_is_waited_for(
+async def test_an_api_server_is_waited_for_until_its_tunnel_opens(
     tmp_path: Path, own: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ):
     waiting = asyncio.Event()
@@ -85,7 +85,7 @@ async def test_a_tunnel_to_another_cluster_is_reported_at_once(tmp_path: Path, o
 
 
 @pytest.mark.parametrize("authority", ["", "####", base64.b64encode(b"no certificate").decode()])
-async def test_without_a_certificate_authority_no_tunnel_is_waited_for(authority: str):
+async def test_a_cluster_without_a_certificate_authority_is_an_error_without_a_wait(authority: str):
     unknown = KubeconfigAccess("https://10.0.0.6:6443", authority, {})
     with pytest.raises(KitError, match="no certificate authority"):
         await oke_cluster.wait_until_reached("https://127.0.0.1:1", unknown, 20)
