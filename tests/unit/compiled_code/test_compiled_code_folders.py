@@ -27,7 +27,7 @@ def names(root: Path) -> set[str]:
     return {path.name for path in root.iterdir()}
 
 
-def test_code_folders_are_accessible_only_to_their_user_and_roots_group(tmp_path: Path):
+def test_folders_of_compiled_code_are_closed_to_users_outside_of_their_group(tmp_path: Path):
     folder = folders.prepare(tmp_path, KEYS[0], os.getuid())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o770
 
@@ -39,7 +39,7 @@ def test_code_folders_that_were_unused_for_long_are_removed(tmp_path: Path):
     assert names(tmp_path) == set(KEYS[:2])
 
 
-def test_of_too_many_code_folders_the_longest_unused_are_removed(tmp_path: Path):
+def test_beyond_a_number_the_longest_unused_folders_of_compiled_code_are_removed(tmp_path: Path):
     for key, days in zip(KEYS, (5, 1, 2, 3), strict=True):
         used(tmp_path, key, days)
     assert folders.remove_old(tmp_path, KEYS[0], 14 * DAYS, 2) == [KEYS[2], KEYS[3]]
@@ -56,7 +56,7 @@ def test_a_code_folder_in_use_is_kept_however_old_it_is(tmp_path: Path):
     assert folders.remove_old(tmp_path, KEYS[0], 14 * DAYS, 8) == [KEYS[1]]
 
 
-def test_files_that_the_program_did_not_create_are_kept(tmp_path: Path):
+def test_folders_that_the_program_did_not_create_are_not_removed(tmp_path: Path):
     (tmp_path / "of others").mkdir()
     assert folders.remove_old(tmp_path, KEYS[0], 0, 1) == []
     assert names(tmp_path) == {"of others"}
@@ -110,7 +110,7 @@ def served(root: Path, key: str, user: int) -> str:
 
 
 @pytest.mark.parametrize("user", [0, USER])
-def test_servers_of_any_user_can_keep_code_that_root_can_remove(root: Path, user: int):
+def test_a_server_of_any_user_can_keep_compiled_code_that_root_can_remove(root: Path, user: int):
     for _ in range(2):
         assert "is kept in" in prepared(root, KEYS[0], user)
         assert served(root, KEYS[0], user).startswith("compiled code in compiled/")
@@ -119,7 +119,7 @@ def test_servers_of_any_user_can_keep_code_that_root_can_remove(root: Path, user
     assert names(root / "compiled") == {KEYS[1]}
 
 
-def test_another_user_cannot_write_to_a_code_folder(root: Path):
+def test_another_user_cannot_write_to_a_servers_folder_of_compiled_code(root: Path):
     prepared(root, KEYS[0], USER)
     tried = f"open('compiled/{KEYS[0]}/used', 'w')"
     other = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", sys.executable, "-c", tried]

@@ -49,7 +49,7 @@ def restarted(folder: Path, links: Path) -> start.Place:
     return start.claim(folder)
 
 
-def test_the_next_server_finds_compiled_code_of_one_that_started(folder: Path, tmp_path: Path):
+def test_the_next_server_gets_the_compiled_code_of_a_server_that_had_started(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     assert first.state == "none yet"
     compiled(first, tmp_path)
@@ -75,7 +75,7 @@ def test_compiled_code_of_a_failed_start_is_removed(folder: Path, tmp_path: Path
     assert not list((tmp_path / "vllm").iterdir())
 
 
-def test_removed_compiled_code_is_not_copied_from_another_server_again(folder: Path, tmp_path: Path):
+def test_copied_code_of_a_server_that_did_not_start_is_not_copied_again(folder: Path, tmp_path: Path):
     good = start.claim(folder)
     compiled(good, tmp_path)
     good.confirm()
@@ -94,7 +94,7 @@ def test_concurrent_servers_never_write_to_one_folder(folder: Path, tmp_path: Pa
     assert second.state == "none yet"  # the first one has not started
 
 
-def test_a_second_server_begins_with_a_copy_of_the_firsts_compiled_code(folder: Path, tmp_path: Path):
+def test_a_concurrent_server_gets_its_own_copy_of_another_servers_compiled_code(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     compiled(first, tmp_path)
     first.confirm()
@@ -104,7 +104,7 @@ def test_a_second_server_begins_with_a_copy_of_the_firsts_compiled_code(folder: 
     assert (second.code / "vllm" / "library").read_text() == "other"
 
 
-def test_concurrently_restarted_servers_leave_their_code_to_be_copied(folder: Path, tmp_path: Path):
+def test_compiled_code_in_use_by_a_restarted_server_is_copied_for_another(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     compiled(first, tmp_path)
     first.confirm()
@@ -114,7 +114,7 @@ def test_concurrently_restarted_servers_leave_their_code_to_be_copied(folder: Pa
     assert restarted(folder, tmp_path).state == "a copy of that in place 0"
 
 
-def test_a_folder_left_by_a_server_without_a_slot_is_replaced_by_the_link(folder: Path, tmp_path: Path):
+def test_an_ordinary_folder_at_the_path_of_compiled_code_is_replaced_by_a_link(folder: Path, tmp_path: Path):
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "old").write_text("")
     restarted(folder, tmp_path).start([tmp_path / "vllm"])
@@ -150,7 +150,7 @@ def test_the_wrapper_runs_the_servers_command_and_returns_its_exit_code(folder: 
     assert process.returncode == 7
 
 
-def test_a_healthy_server_confirms_its_code_and_frees_its_slot_at_its_end(folder: Path, tmp_path: Path):
+def test_a_healthy_server_confirms_its_compiled_code_and_frees_its_slot_at_exit(folder: Path, tmp_path: Path):
     other = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )  # whose address is known before
