@@ -114,7 +114,7 @@ def test_error_counts_that_a_gpu_does_not_report_are_unknown():
 
 
 @pytest.mark.parametrize("text", ["", "[]x", '{"other": 1}', '[{"gpu": 0}]', "7"])
-def test_other_output_of_amd_smi_contains_no_gpus(text):
+def test_unexpected_output_of_amd_smi_raises_an_error(text):
     with pytest.raises(ValueError):  # noqa: PT011 - json's own errors among them
         read_gpus(text, text)
 
@@ -177,7 +177,7 @@ def test_acceptance_fails_a_node_with_a_missing_virtual_function():
     assert shared == "9 RDMA devices are in a pod of 8: network namespaces share them (netns_mode=0)"
 
 
-def test_acceptance_passes_sound_ports():
+def test_acceptance_passes_rdma_ports_in_the_expected_state():
     assert judge_ports(PORTS, LIMITS).text == "8 ports up, GID 3 RoCE v2, MTU 4220"
 
 
@@ -187,17 +187,17 @@ def test_an_mtu_is_not_judged_if_the_shape_has_no_known_value():
     assert "MTU not judged" in result.text
 
 
-def test_acceptance_fails_a_socket_with_fewer_ports_than_gpus():
+def test_acceptance_fails_a_cpu_socket_with_fewer_rdma_ports_than_gpus():
     result = judge_locality(GPUS, (*PORTS[:7], port(7, socket=0)))
     assert result.text == "socket 0: 4 GPUs, 5 ports; socket 1: 4 GPUs, 3 ports"
 
 
-def test_sockets_that_the_kernel_does_not_report_are_not_judged():
+def test_ports_are_not_judged_by_cpu_socket_if_the_kernel_reports_no_socket():
     assert judge_locality(GPUS, (*PORTS[:7], port(7, socket=None))).outcome == "not run"
 
 
 @pytest.mark.parametrize("count", range(2, 10))
-def test_nodes_are_paired_so_that_each_meets_every_other_and_no_two_at_a_time(count):
+def test_each_node_is_paired_with_every_other_once_and_with_one_in_each_round(count):
     rounds = tournament(range(count), 100)
     for pairs in rounds:
         players = [player for pair in pairs for player in pair]
@@ -231,7 +231,7 @@ def judged(*reports, limits=LIMITS):
     return {node: {check.name: check for check in checks} for node, checks in results.items()}
 
 
-def test_acceptance_passes_fast_nodes():
+def test_acceptance_passes_nodes_with_fast_links_and_a_fast_all_reduce():
     results = judged(
         report("a", PairMeasurement("b", links(GOOD), 356.0)), report("b", PairMeasurement("a", links(GOOD), 355.0))
     )
@@ -268,7 +268,7 @@ def test_acceptance_fails_reads_that_did_not_use_the_rdma_ports():
     assert "GPU 0: RDMA ports carried 2% of what was read (TCP?)" in results["a"]["links"].text
 
 
-def test_a_single_node_is_compared_with_the_limit_for_one_node():
+def test_the_all_reduce_of_a_single_node_is_judged_by_the_limit_for_one_node():
     results = judged(report("a", PairMeasurement("a", (), 320.0)))
     assert results["a"]["links"].outcome == "not run"
     assert results["a"]["all-reduce"].text == "320 of at least 310 GB/s in the node alone"
@@ -312,7 +312,7 @@ def test_acceptance_names_a_gpu_that_copies_or_multiplies_slowly_with_its_rate()
     assert judge_memory(speeds[:1], LIMITS) == CheckResult("memory", "passed", "1 GPUs, the slowest 4200 GB/s")
 
 
-def test_missing_and_shrunk_disks_are_counted():
+def test_acceptance_counts_nvme_disks_that_are_missing_or_have_lost_capacity():
     assert judge_disks({"nvme0n1": 1000, "nvme1n1": 1000}, None, LIMITS).outcome == "passed"
     assert judge_disks({"nvme0n1": 1000}, None, LIMITS).text == "1 of 2 NVMe disks are whole"
     assert judge_disks({"nvme0n1": 1000, "nvme1n1": 0}, None, LIMITS).outcome == "failed"

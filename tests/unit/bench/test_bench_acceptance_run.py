@@ -193,13 +193,13 @@ def test_a_failed_node_is_tainted_and_serving_goes_on_if_spare_nodes_suffice():
     assert results["c"].reason.startswith("links: GPU 0: 11.0 of at least 40 GB/s at best, with ")
 
 
-def test_with_hold_a_single_failed_node_prevents_serving():
+def test_a_single_failed_node_prevents_serving_if_on_failure_is_hold():
     _, problems = Cluster(reports=with_slow_node()).lead(replace(REQUEST, on_failure="hold"))
     assert problems[0].startswith("c failed (links: GPU 0")
     assert "onFailure is hold" in problems[1]
 
 
-def test_serving_is_held_if_the_models_need_more_nodes_than_passed():
+def test_serving_is_prevented_if_models_need_more_nodes_than_passed_acceptance():
     _, problems = Cluster(reports=with_slow_node()).lead(replace(REQUEST, needed=3))
     assert problems[1] == "2 of 3 nodes may serve, the models need 3"
 
@@ -247,7 +247,7 @@ def test_a_node_whose_gpus_are_in_use_is_not_tested():
     assert results["c"].verdict == "not tested"
 
 
-def test_a_test_pod_without_a_report_ends_after_a_time_limit():
+def test_a_node_whose_test_pod_does_not_report_in_time_fails_acceptance():
     cluster = Cluster(reports=sound("ab"))
     results, _ = cluster.lead()
     assert results["c"].reason == "its pod did not report in time"
@@ -294,7 +294,7 @@ def test_an_unknown_node_is_refused():
         Cluster().lead(replace(REQUEST, only=("z",)))
 
 
-def test_stored_failures_of_nodes_that_are_not_tested_now_count():
+def test_stored_failures_count_for_nodes_that_are_not_tested_again():
     kept = {"a": NodeResult("a", "u", "failed", "d", "i", reason="gpus: dead")}
     assert judge_pool(replace(REQUEST, needed=3), ["a", "b", "c"], kept)[0] == "a failed (gpus: dead)"
 
@@ -334,13 +334,13 @@ class ClusterWithBindings(Cluster):
         return judge(AcceptanceRun(request, self, "acceptance-mi300x-1a2b", "uid", self.pause, lambda: self.now_s))
 
 
-def test_a_passed_job_removes_its_service_account_from_its_role_bindings():
+def test_a_passed_acceptance_job_removes_its_service_account_from_role_bindings():
     cluster = ClusterWithBindings(reports=sound())
     assert cluster.judge() == []
     assert cluster.asked == [("PATCH", path, {"subjects": None}) for path in BINDINGS]
 
 
-def test_a_failed_job_deletes_its_own_role_bindings():
+def test_a_failed_acceptance_job_deletes_the_role_bindings_of_its_service_account():
     cluster = ClusterWithBindings(
         reports={**sound(), "c": report("c", checks=(CheckResult("gpus", "failed", "7 GPUs"),))}
     )
@@ -348,7 +348,7 @@ def test_a_failed_job_deletes_its_own_role_bindings():
     assert cluster.asked == [("DELETE", path, None) for path in BINDINGS]
 
 
-def test_a_job_that_cannot_judge_anything_deletes_its_own_role_bindings():
+def test_an_acceptance_job_deletes_its_role_bindings_if_it_ends_without_a_verdict():
     cluster = ClusterWithBindings()
     cluster.refusal = KitError("The API server does not answer.")
     with pytest.raises(KitError, match="does not answer"):

@@ -55,7 +55,7 @@ def test_a_pod_has_started_when_all_its_containers_have(account, started: list[b
     assert [(each.started, each.labels) for each in result.pods("ns", {})] == [(expected, {"x": "y"})]
 
 
-def test_services_and_pods_are_addressed_directly_inside_the_cluster(account):
+def test_inside_a_cluster_services_are_called_by_dns_name_and_pods_by_ip_address(account):
     result, _ = cluster(account, lambda _: httpx.Response(200))
     assert result.service("ns", "gpt").url == "http://gpt.ns.svc.cluster.local"
     assert result.pod("ns", type("P", (), {"address": "10.0.0.1"})(), 8000).url == "http://10.0.0.1:8000"
@@ -103,12 +103,12 @@ def test_a_missing_configmap_is_returned_as_none(account):
     assert missing.config_map("ns", "start") is None
 
 
-def test_outside_of_a_pod_the_client_for_pods_raises_an_error():
+def test_the_api_client_of_a_pod_raises_an_error_outside_of_a_pod():
     with pytest.raises(KitError, match="runs in pods only"):
         from_environment({})
 
 
-def test_the_time_of_a_configmap_is_the_api_servers(account):
+def test_the_time_of_a_configmap_is_its_creation_timestamp(account):
     metadata = {"creationTimestamp": "2026-03-02T12:00:05Z"}
     result, _ = cluster(account, lambda _: httpx.Response(200, json={"metadata": metadata}))
     assert result.created_s("ns", "start") == 1772452805.0

@@ -95,7 +95,7 @@ async def send(target: CompletionsTarget, requests=1, shape=None, **options):
     return await run_load(target, load, limit_s=10)
 
 
-async def test_a_connection_is_reused():
+async def test_several_http_requests_reuse_one_connection():
     connected = 0
 
     async def talk(reader, writer):
@@ -123,7 +123,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_reused(monkeypatch):
 
 
 @pytest.mark.parametrize("wait", ["30", "2.5"])
-async def test_a_refusal_under_load_is_recorded_with_its_retry_after(wait):
+async def test_an_http_429_response_is_recorded_with_its_retry_after_in_seconds(wait):
     answer = f"HTTP/1.1 429 Slow\r\nretry-after: {wait}\r\ncontent-length: 4\r\n\r\nbusy".encode()
     async with serving(always(answer)) as target:
         (record,) = await send(target)

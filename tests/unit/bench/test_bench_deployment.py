@@ -41,7 +41,7 @@ def test_only_metric_series_with_an_accepted_label_value_are_summed():
     assert reading(text).total(Counter(("d_total",), {"t": ("prefill-decode",)})) == 3
 
 
-def test_a_histogram_has_its_count_and_sum_as_counters():
+def test_the_count_and_sum_of_a_histogram_are_read_as_counters():
     text = '# TYPE x histogram\nx_bucket{le="+Inf"} 3\nx_count 3\nx_sum 1.5\n'
     assert (reading(text).total(Counter(("x_count",))), reading(text).total(Counter(("x_sum",)))) == (3, 1.5)
 
@@ -61,7 +61,7 @@ def test_metric_counters_of_other_roles_are_not_summed():
     assert grown([], [reading("vllm:prompt_tokens_total 4\n", role="decode")]).value is None
 
 
-def test_a_counter_of_a_restarted_program_starts_at_zero_and_the_pod_is_named():
+def test_a_counter_that_fell_counts_from_zero_and_its_pod_is_named_as_restarted():
     result = grown([reading("vllm:prompt_tokens_total 100\n")], [reading("vllm:prompt_tokens_total 30\n")])
     assert (result.value, result.restarted) == (30, ("p-0",))
 
@@ -79,7 +79,7 @@ def test_a_server_with_unreadable_metrics_makes_the_roles_sum_unknown():
     assert (result.value, result.unread) == (None, ("b",))
 
 
-async def test_a_scrape_reads_every_endpoint(deployment):
+async def test_a_metrics_scrape_reads_router_prefill_and_decode_endpoints(deployment):
     deployment.counters["prefill_tokens"] = 12
     snapshot = await scrape(deployment.endpoints())
     assert [item.endpoint.role for item in snapshot.readings] == ["router", "prefill", "decode"]
@@ -98,7 +98,7 @@ async def test_a_scrape_that_returns_no_metrics_is_recorded_with_its_error(deplo
     assert snapshot.readings[0].error.startswith("ConnectError")
 
 
-def test_a_token_for_scraping_is_never_shown():
+def test_a_bearer_token_for_metrics_is_not_in_the_text_of_its_endpoint():
     secret = MetricsEndpoint("router", "epp-0", "http://x", {"authorization": "Bearer s3cret"})
     assert "s3cret" not in repr(secret)
 

@@ -36,7 +36,7 @@ def test_every_question_can_be_answered_from_its_own_prompt_only():
         assert len(item.answer.split()) == builtin_set().names
 
 
-def test_another_question_changes_the_fingerprint_of_the_set():
+def test_a_changed_question_changes_the_fingerprint_of_the_question_set():
     items = builtin_items(builtin_set())
     changed = (*items[:-1], Item("other", "In which bins are a, b?", "1 2"))
     assert fingerprint(items) != fingerprint(changed)
@@ -136,7 +136,7 @@ async def test_an_evaluation_without_any_answer_is_an_error(ask):
         await ask(lambda _: (503, ""))
 
 
-def test_the_exact_p_value_is_the_binomial_tail():
+def test_the_p_value_of_six_lost_and_no_won_questions_is_1_in_64():
     """Six lost, none won: 1 in 64."""
     paired = pair([False] * 6 + [True] * 94, [True] * 100)
     assert (paired.lost, paired.won) == (6, 0)
@@ -145,12 +145,12 @@ def test_the_exact_p_value_is_the_binomial_tail():
     assert paired.difference == pytest.approx(-0.06)
 
 
-def test_as_many_questions_won_as_lost_is_not_significantly_worse():
+def test_an_evaluation_with_as_many_questions_won_as_lost_is_not_worse():
     paired = pair([True, False, True, True], [False, True, True, True])
     assert not paired.worse
 
 
-def test_a_single_lost_question_may_be_chance():
+def test_an_evaluation_with_a_single_lost_question_is_not_significantly_worse():
     assert not pair([False] + [True] * 99, [True] * 100).worse
 
 
@@ -166,7 +166,7 @@ def test_the_wilson_interval_reproduces_a_published_example():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
-def test_a_probability_is_never_outside_of_zero_and_one(answers):
+def test_the_p_value_of_two_compared_evaluations_is_between_zero_and_one(answers):
     these, those = zip(*answers, strict=True)
     assert 0 <= pair(these, those).p_value <= 1
 
@@ -191,7 +191,7 @@ def test_an_accuracy_score_at_its_floor_passes():
     assert judge(result("1" * 95 + "0" * 5), 0.95, None).passed
 
 
-def test_an_accuracy_score_below_its_floor_fails_and_both_are_reported():
+def test_an_accuracy_score_below_its_floor_fails_and_reports_score_and_floor():
     (failure,) = judge(result("1" * 94 + "0" * 6), 0.95, None).failures
     assert "94.0%" in failure
     assert "95.0%" in failure

@@ -50,7 +50,7 @@ def test_the_share_of_remote_prefills_is_one_if_all_prompts_were_prefilled_remot
     assert (proof.proven, proof.consistent, proof.fallback_requests, proof.notes) == (True, True, 0, ())
 
 
-def test_the_share_of_remote_prefills_is_the_smallest_of_the_three_sources():
+def test_the_remote_prefill_share_is_the_least_by_picker_prefill_and_decode():
     proof = prove(router(9, local=1), prefill(9_000), decode(9_000))
     assert proof.share == pytest.approx(0.9)
     assert proof.consistent
@@ -64,7 +64,7 @@ def test_a_silent_fallback_to_local_prefill_is_detected():
     assert not proof.consistent
 
 
-def test_prompts_that_are_computed_on_both_servers_are_detected():
+def test_prompts_computed_by_prefill_and_again_by_decode_are_detected():
     proof = prove(router(10), prefill(10_000), decode(5_000, failed=5))
     assert proof.share == pytest.approx(0.5)
     assert "took only 50.0% over" in proof.notes[0]
@@ -74,7 +74,7 @@ def test_prompts_that_are_computed_on_both_servers_are_detected():
 @pytest.mark.parametrize(
     ("seconds", "rate", "contradicts"), [(4.0, "0.25", True), (3.0, "0.33", False), (0.5, "2", False)]
 )
-def test_transfers_without_rdma_are_reported_and_emulated_ones_contradict_rdma(seconds, rate, contradicts):
+def test_kv_transfers_at_the_speed_of_emulated_rdma_make_the_proof_inconsistent(seconds, rate, contradicts):
     counted = f"vllm:nixl_bytes_transferred_sum 1e9\nvllm:nixl_xfer_time_seconds_sum {seconds}\n"
     proof = prove(router(10), prefill(10_000), decode(10_000) + counted, replace(SETTINGS, emulated_gb_per_s=0.25))
     (note,) = proof.notes
@@ -94,7 +94,7 @@ def test_a_picker_that_never_disaggregates_yields_a_share_of_zero():
     assert (proof.share, proof.fallback_requests, proof.consistent) == (0, 0, True)
 
 
-def test_without_picker_decisions_the_remote_prefill_share_follows_from_servers():
+def test_without_a_decision_counter_a_picker_counts_as_never_disaggregating():
     proof = prove("other 1\n", prefill(0), decode(0, transfers=0))
     assert proof.by_epp == 0
     assert "shows none of" in proof.notes[0]
@@ -111,7 +111,7 @@ def test_with_an_unreadable_picker_the_servers_counters_are_used():
     assert proof.notes == ("metrics could not be read: router-0",)
 
 
-def test_picker_decisions_without_server_counters_prove_nothing():
+def test_without_server_counters_picker_decisions_do_not_prove_remote_prefill():
     proof = prove(router(10), None, None)
     assert (proof.share, proof.proven) == (1, False)
 
@@ -137,14 +137,14 @@ def test_transfers_are_counted_by_rank_if_tokens_are_not_counted():
     assert "transfers per tensor-parallel rank" in proof.notes[-1]
 
 
-def test_requests_of_others_during_a_benchmark_are_detected():
+def test_requests_of_other_clients_during_a_benchmark_are_detected():
     proof = prove(router(12), prefill(12_000), decode(12_000))
     assert proof.share == 1
     assert [note.split(":")[0] for note in proof.notes] == ["other traffic", "other traffic"]
     assert not proof.consistent
 
 
-def test_failed_requests_of_a_benchmark_do_not_count_as_requests_of_others():
+def test_failed_requests_of_a_benchmark_do_not_count_as_those_of_other_clients():
     sent = replace(SENT, attempted=12)
     after = Snapshot((read("router", router(12)), read("prefill", prefill(12_000)), read("decode", decode(12_000))))
     before = Snapshot((read("router", router(0)), read("prefill", prefill(0)), read("decode", decode(0, 0))))
@@ -152,7 +152,7 @@ def test_failed_requests_of_a_benchmark_do_not_count_as_requests_of_others():
     assert (proof.share, proof.consistent) == (1, True)
 
 
-def test_a_restarted_prefill_server_makes_the_share_a_lower_bound():
+def test_a_restarted_prefill_server_makes_the_remote_prefill_share_a_lower_bound():
     before = Snapshot((read("router", router(0)), read("prefill", prefill(50_000)), read("decode", decode(0, 0))))
     after = Snapshot((read("router", router(10)), read("prefill", prefill(7_000)), read("decode", decode(10_000))))
     proof = prove_remote_prefill(before, after, SENT, SETTINGS)
@@ -191,7 +191,7 @@ def test_failed_prefills_are_unknown_if_prefill_servers_do_not_count_them(prefil
     assert prove(router(10), prefill_text, decode(9_000)).failed_prefills is None
 
 
-def test_failed_prefills_are_unknown_if_a_server_was_added_meanwhile():
+def test_failed_prefills_are_unknown_if_a_server_was_added_during_the_benchmark():
     pods = (ServerPod("prefill", "p-0"), ServerPod("prefill", "p-1"))
     after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))), pods)
     assert prove_remote_prefill(replace(started(), servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None

@@ -22,7 +22,7 @@ def sysfs_fixture(tmp_path):
     return tmp_path
 
 
-def test_rdma_counters_are_named_by_device_port_and_group(sysfs):
+def test_rdma_counters_are_named_by_device_port_and_sysfs_folder(sysfs):
     result = kv_path.read_counters(sysfs)
     assert result["mlx5_3/1/counters/port_rcv_data"] == 1000
     assert result["mlx5_3/1/hw_counters/packet_seq_err"] == 0
@@ -80,7 +80,7 @@ def measured(prefill, decode):
     return measure(decode, prefill.region, READS, clock=lambda: next(clock))
 
 
-def test_a_nixl_read_transfers_the_other_sides_bytes():
+def test_a_nixl_read_by_decode_transfers_the_bytes_of_prefill():
     prefill, decode, _ = sides()
     assert decode.ends(4096) == (0, 0)
     measured(prefill, decode)
@@ -140,7 +140,7 @@ def test_metadata_that_nixl_cannot_parse_raises_an_error():
         decode.meet(prefill.region.model_copy(update={"metadata": "00"}))
 
 
-def test_memory_that_the_other_side_has_not_registered_cannot_be_read():
+def test_a_nixl_read_of_memory_that_is_no_longer_registered_raises_an_error():
     prefill, decode, _ = sides()
     region = prefill.region
     prefill.close()
@@ -160,7 +160,7 @@ def test_a_nixl_read_that_hangs_is_abandoned_after_a_time_limit():
         measured(prefill, decode)
 
 
-def test_a_buffer_that_is_too_small_is_refused():
+def test_a_nixl_buffer_smaller_than_the_requested_read_is_refused():
     prefill, decode, _ = sides(buffer_bytes=1024)
     with pytest.raises(KitError, match="1024 bytes, 4096 are asked for"):
         measured(prefill, decode)

@@ -31,7 +31,7 @@ async def test_every_request_has_a_record_with_the_servers_token_counts(deployme
     }
 
 
-async def test_the_times_of_a_request_record_ascend(deployment):
+async def test_the_token_times_of_a_request_record_ascend(deployment):
     record = await only(deployment, Answer())
     assert 0 < record.ttft_s <= record.event_times_s[-1] <= record.latency_s
     assert list(record.event_times_s) == sorted(record.event_times_s)
@@ -63,19 +63,19 @@ async def test_chat_completions_are_measured_like_completions(deployment):
     assert len(record.event_times_s) == 5
 
 
-async def test_a_proxys_path_precedes_the_apis_path(deployment):
+async def test_the_path_of_a_proxy_url_precedes_the_path_of_the_completions_api(deployment):
     target = CompletionsTarget(f"{deployment.url}/api/v1/namespaces/llm-d/services/epp:http/proxy", "m")
     (record,) = await run_load(target, load(1), limit_s=20)
     assert record.error.startswith("HTTP 404")
 
 
-async def test_several_tokens_in_one_event_count_by_the_servers_usage(deployment):
+async def test_several_tokens_in_one_stream_event_are_counted_by_the_servers_usage(deployment):
     record = await only(deployment, Answer(events=4, tokens_per_event=3))
     assert (record.output_tokens, len(record.event_times_s), len(record.gaps_s)) == (12, 4, 3)
     assert record.tpot_s == pytest.approx(sum(record.gaps_s) / 11)
 
 
-async def test_without_usage_the_events_are_counted(deployment):
+async def test_without_the_servers_usage_output_tokens_are_counted_by_stream_event(deployment):
     record = await only(deployment, Answer(usage=False))
     assert (record.succeeded, record.counted_by_server, record.output_tokens) == (True, False, 5)
 
@@ -157,7 +157,7 @@ async def test_waiting_for_a_model_ends_after_the_limit_with_the_last_response(d
         await wait_for_answer(deployment.target, limit_s=0.5, pause_s=0.1)
 
 
-async def test_waiting_for_a_model_ends_at_once_if_it_is_refused(deployment):
+async def test_waiting_for_a_model_ends_at_once_if_a_completion_is_refused_with_401(deployment):
     deployment.script = lambda _: Answer(status=401)
     with pytest.raises(KitError, match="refuses a completion: HTTP 401"):
         await wait_for_answer(deployment.target, limit_s=20)
@@ -173,7 +173,7 @@ async def test_waiting_goes_on_while_a_gateway_still_routes_to_another_model(dep
     assert len(deployment.requests) == 10
 
 
-async def test_waiting_for_a_model_that_no_server_has_ends_at_once(deployment):
+async def test_waiting_for_a_model_ends_after_ten_responses_that_no_server_has_it(deployment):
     deployment.script = lambda _: NO_SUCH_MODEL
     with pytest.raises(KitError, match="refuses a completion: HTTP 404"):
         await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
@@ -186,7 +186,7 @@ async def test_waiting_for_a_model_with_a_time_limit_of_zero_fails(deployment):
 
 
 @pytest.mark.parametrize(("time_scale", "attempts"), [(1.0, 2), (600.0, 1)])
-async def test_the_time_limit_of_an_attempt_is_scaled_with_the_servers_time(
+async def test_the_timeout_of_an_attempt_to_reach_a_model_grows_with_simulated_time(
     deployment, monkeypatch, time_scale, attempts
 ):
     monkeypatch.setattr(bench_load, "ATTEMPT_TIMEOUT_S", 0.1)

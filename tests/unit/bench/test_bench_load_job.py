@@ -71,16 +71,16 @@ async def wait(cluster: Any, *, now_s: float) -> float:
     return await wait_for_start(REQUEST, cast("Any", cluster), limit_s=10.0, pause=at_once, now=lambda: now_s)
 
 
-async def test_the_start_time_of_a_load_is_the_api_servers():
+async def test_the_start_time_of_a_load_is_derived_from_the_api_servers_clock():
     assert await wait(Told(), now_s=1000.4) == 1000.0 + LEAD_S
 
 
-async def test_a_start_time_far_from_the_pods_clock_is_refused_with_the_cause():
+async def test_a_start_time_far_from_the_pods_clock_is_refused_and_the_clock_blamed():
     with pytest.raises(KitError, match="the node's clock is 60 s behind"):
         await wait(Told(), now_s=940.0)
 
 
-async def test_a_pod_that_gets_no_start_time_gives_up_after_a_limit():
+async def test_a_load_pod_that_gets_no_start_time_gives_up_after_a_time_limit():
     times = iter([0.0, 1.0, 11.0])
     with pytest.raises(KitError, match="nobody said within 10 s"):
         await wait_for_start(
@@ -108,7 +108,7 @@ class Board(Told):
         return time.time() - LEAD_S if self.ready else None
 
 
-def test_a_pod_signals_that_it_is_ready_once_its_load_processes_are():
+def test_a_load_pod_reports_readiness_only_once_its_load_processes_are_ready():
     board = Board()
     request = replace(
         REQUEST, base_url="http://127.0.0.1:9", shapes=("closed:1",), requests=1, parallelism=4, processes=2

@@ -14,7 +14,7 @@ PERFORMANCE = {field.name for field in fields(Performance)} | {"total_tokens_per
 
 
 @pytest.mark.parametrize("latency", LATENCIES, ids=lambda latency: latency.title)
-def test_each_latency_has_its_fields_in_rows_runs_and_both_reports(latency):
+def test_each_latency_metric_has_fields_in_rows_runs_and_both_report_versions(latency):
     assert latency.name in Row.model_fields
     assert latency.key in PERFORMANCE
     assert latency.report in AggregateLatency.model_fields
@@ -22,13 +22,13 @@ def test_each_latency_has_its_fields_in_rows_runs_and_both_reports(latency):
 
 
 @pytest.mark.parametrize("rate", [*RATES_IN_REPORTS.values(), TOTAL_TOKENS], ids=lambda rate: rate.v02)
-def test_each_rate_has_its_fields_in_runs_and_both_reports(rate):
+def test_each_throughput_metric_has_fields_in_runs_and_both_report_versions(rate):
     assert rate.performance in PERFORMANCE
     assert rate.v01 in ThroughputV01.model_fields
     assert rate.v02 in AggregateThroughput.model_fields
 
 
-def test_metrics_of_tables_are_known_and_rates_of_reports_are_fields_of_rows():
+def test_table_columns_are_known_metrics_and_report_rates_are_row_fields():
     assert set(SHOWN) <= METRICS.keys()
     assert set(RATES_IN_REPORTS) <= Row.model_fields.keys()
 

@@ -56,12 +56,12 @@ def test_a_matrix_product_counts_two_operations_for_each_multiplication(clock: C
     assert speed.matrix_tflops == pytest.approx(2 * 1000**3 / 2.0 / 1e12)
 
 
-def test_acceptance_names_a_failing_gpu(clock: Clock) -> None:
+def test_a_gpu_whose_speed_measurement_raises_an_error_is_named(clock: Clock) -> None:
     with pytest.raises(KitError, match="GPU 1: HIP error: out of memory"):
         list(gpu_speeds(torch_with(clock, broken=1), 2, WORK))
 
 
-def test_disks_have_the_sizes_that_the_kernel_reports(tmp_path: Path) -> None:
+def test_nvme_disk_sizes_are_read_in_sectors_of_512_bytes_from_sysfs(tmp_path: Path) -> None:
     for name, sectors in (("nvme0n1", 1000), ("sda", 5), ("nvme1n1", 2000)):
         (tmp_path / "block" / name).mkdir(parents=True)
         (tmp_path / "block" / name / "size").write_text(f"{sectors}\n")
@@ -73,6 +73,6 @@ def test_reading_a_file_systems_speed_leaves_no_file_behind(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+def test_a_folder_whose_read_speed_cannot_be_measured_is_named(tmp_path: Path) -> None:
     with pytest.raises(KitError, match=f"{tmp_path}/absent can't be measured: No such file"):
         disk_read_gb_per_s(tmp_path / "absent", WORK.disk_bytes)

@@ -53,7 +53,7 @@ def job_fixture(tmp_path, monkeypatch):
     return run
 
 
-def test_the_report_of_an_evaluation_job_has_a_digit_for_each_answer(job, tmp_path):
+def test_the_report_of_an_evaluation_package_job_has_a_digit_for_each_answer(job, tmp_path):
     sample = json.dumps({"doc_id": 0, "filter": "flexible-extract", "exact_match": 1.0})
     code, report = job(f"open({str(tmp_path / 'samples_a.jsonl')!r}, 'w').write({sample!r})")
     assert (code, report["answers"]) == (0, "1")

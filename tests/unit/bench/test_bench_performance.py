@@ -21,7 +21,7 @@ def test_statistics_of_known_samples_have_the_expected_values():
     assert (statistics.p50, statistics.p90, statistics.units) == (4.5, pytest.approx(7.6), "ms")
 
 
-def test_one_sample_is_every_percentile():
+def test_every_percentile_of_a_single_sample_is_that_sample():
     statistics = describe([0.25], "s")
     assert {statistics.min, statistics.p0p1, statistics.p50, statistics.p99p9, statistics.max} == {0.25}
     assert statistics.stddev == 0
@@ -49,7 +49,7 @@ def test_the_mean_lies_within_the_samples(values):
     assert statistics.min <= statistics.mean <= statistics.max
 
 
-def test_latencies_are_defined_as_the_report_format_defines_them():
+def test_ttft_tpot_and_token_gaps_are_computed_as_the_report_format_defines():
     record = request(first_s=0.5, gap_s=0.1, tokens=6)
     assert record.ttft_s == 0.5
     assert record.tpot_s == pytest.approx(0.1)
@@ -57,7 +57,7 @@ def test_latencies_are_defined_as_the_report_format_defines_them():
     assert record.gaps_s == pytest.approx([0.1] * 5)
 
 
-def test_tokens_that_share_an_event_change_tpot_and_not_the_gaps():
+def test_tokens_that_share_a_stream_event_lower_tpot_and_not_the_measured_gaps():
     record = request(tokens=12, events=6)
     assert record.tpot_s == pytest.approx(0.5 / 11)
     assert record.gaps_s == pytest.approx([0.1] * 5)
@@ -68,7 +68,7 @@ def test_a_single_token_has_no_time_per_output_token():
     assert (record.tpot_s, record.gaps_s) == (None, [])
 
 
-def test_throughput_is_divided_by_gpus_and_by_users():
+def test_throughput_per_gpu_and_per_user_divide_by_gpus_and_concurrency():
     records = [request(index, started_s=index % 2 * 1.0) for index in range(4)]
     performance = summarize(records, planned=4, gpus=3, concurrency=2)
     assert performance.duration_s == pytest.approx(2)

@@ -55,7 +55,7 @@ def test_a_load_request_is_read_back_from_its_file():
     assert from_json(REQUEST.to_json()) == REQUEST
 
 
-def test_each_value_of_a_load_shape_is_a_stage():
+def test_each_value_in_the_notation_of_a_load_shape_is_a_load_stage():
     assert [item.name for item in replace(REQUEST, shapes=("constant:4,8", "closed:2")).stages()] == [
         "constant:4",
         "constant:8",
@@ -63,7 +63,7 @@ def test_each_value_of_a_load_shape_is_a_stage():
     ]
 
 
-def test_pods_share_a_load_without_overlap():
+def test_load_pods_have_distinct_shares_and_configmap_names():
     assert [REQUEST.conditions(pod, 1.0, None).share.index for pod in range(2)] == [0, 1]
     assert len({REQUEST.ready_name(0), REQUEST.ready_name(1), REQUEST.part_name(0, 0), REQUEST.start_name}) == 4
 
@@ -89,7 +89,7 @@ def test_a_note_reports_by_how_much_the_starts_of_load_pods_differed():
     ]
 
 
-def test_one_pod_that_could_not_keep_up_makes_the_whole_load_invalid():
+def test_one_load_pod_that_could_not_keep_up_makes_the_whole_load_invalid():
     slow = replace(HEALTHY, spoiled="the load generator was too slow: it was")
     (merged,) = merge(ONE_STAGE, [travelled(stage(record(0))), travelled(stage(record(1), health=slow))])
     assert "too slow" in merged.health.spoiled
@@ -97,20 +97,20 @@ def test_one_pod_that_could_not_keep_up_makes_the_whole_load_invalid():
     assert merged.health.offered_requests_per_s == 4.0
 
 
-def test_a_load_with_a_missing_pod_has_a_shortfall():
+def test_a_load_to_which_a_pod_left_no_result_is_reported_with_the_missing_share():
     first, second = merge(REQUEST, [travelled(stage(record(0), record(2)), stage(record(0)))])
     assert first.shortfall == second.shortfall == "1 of 2 pods left no result: 50% of the load is missing"
     assert [item.index for item in first.records] == [0, 2]
 
 
-def test_a_stage_that_a_pod_did_not_run_has_a_shortfall():
+def test_a_load_stage_that_one_pod_did_not_reach_is_reported_as_incomplete():
     ended_early = travelled(replace(stage(record(0)), interrupted=True, shortfall="interrupted"))
     first, second = merge(REQUEST, [ended_early, travelled(stage(record(1)), stage(record(1)))])
     assert (first.interrupted, first.shortfall) == (True, "interrupted")
     assert second.shortfall == "not reached by 1 of 2 pods"
 
 
-def test_a_stage_that_no_pod_ran_is_listed_with_a_shortfall():
+def test_a_load_stage_that_no_pod_reached_is_listed_as_incomplete():
     *_, last = merge(REQUEST, [travelled(stage(record(0))), travelled(stage(record(1)))])
     assert (last.records, last.shortfall) == ((), "not reached by 2 of 2 pods")
 
@@ -121,7 +121,7 @@ def test_a_pods_unsent_requests_are_reported_for_the_whole_load():
     assert merged.shortfall == "1 of 2 requests were not sent"
 
 
-def test_a_load_that_was_sent_completely_has_no_shortfall():
+def test_a_load_that_all_pods_sent_completely_is_not_reported_as_incomplete():
     pods = [travelled(stage(record(0))), travelled(stage(record(1)))]
     assert merge(ONE_STAGE, pods)[0].shortfall is None
 
@@ -139,7 +139,7 @@ def test_merged_token_times_are_exact_to_the_microsecond(times):
     assert list(part.records[0].event_times_s) == pytest.approx(sorted(times), abs=1e-6)
 
 
-def test_a_result_that_is_too_large_is_published_without_token_times(monkeypatch):
+def test_a_load_result_too_large_for_configmaps_is_published_without_token_times(monkeypatch):
     monkeypatch.setattr(pod_load, "MAX_CHUNKS", 1)
     monkeypatch.setattr("llmd_base.config_maps.CHUNK_BYTES", 3000)
     random = Random(1)  # noqa: S311 - noise
@@ -152,12 +152,12 @@ def test_a_result_that_is_too_large_is_published_without_token_times(monkeypatch
     assert list(notes([result])) == ["times of single tokens were left out: too many for ConfigMaps"]
 
 
-def test_a_result_that_is_too_large_without_token_times_is_refused(monkeypatch):
+def test_a_load_result_too_large_even_without_token_times_is_refused(monkeypatch):
     monkeypatch.setattr(pod_load, "MAX_CHUNKS", 0)
     with pytest.raises(KitError, match="too many"):
         pack(RunContext(), [stage(record(0))])
 
 
 @given(st.binary(max_size=200))
-def test_joined_pieces_of_a_result_equal_the_original(content):
+def test_joined_pieces_of_a_load_result_equal_the_original(content):
     assert join_pieces(pieces(content)) == content

@@ -71,7 +71,7 @@ def sent(index, due_s, started_s) -> RequestRecord:
     return RequestRecord(index, started_s, 1.0, (0.1, 0.2), due_s=due_s)
 
 
-def test_a_load_generator_that_keeps_up_is_not_blamed():
+def test_a_load_generator_that_keeps_up_leaves_the_measurement_valid():
     assert spoiled_reason(FINE, 100.0) is None
 
 
@@ -83,7 +83,7 @@ def test_requests_sent_late_make_a_measurement_invalid():
     )
 
 
-def test_a_delay_that_is_small_against_the_servers_latency_is_accepted():
+def test_sending_delays_that_are_small_against_the_servers_latency_are_accepted():
     assert spoiled_reason(Health(slip_ms=Delay(2, 1, 12, 30)), 1000.0) is None
 
 
@@ -97,7 +97,7 @@ def test_a_sending_rate_below_the_requested_one_makes_a_measurement_invalid():
     )
 
 
-def test_the_generators_health_is_computed_from_its_requests():
+def test_the_load_generators_delays_and_rates_are_computed_from_its_requests():
     records = [sent(0, 0.0, 0.001), sent(1, 1.0, 1.002), sent(2, 2.0, 2.003)]
     health = generator_health(records, ConstantRate(1), SectionResult(lags_s=[0.001], cpu_share=[0.2]))
     assert (round(health.slip_ms.max, 6), round(health.slip_ms.mean, 6)) == (3.0, 2.0)
@@ -126,17 +126,17 @@ def test_written_request_records_are_read_back_equal():
     assert (second[0], second[1].failure, second[1].retry_after_s) == (1, Failure.STATUS, 3.0)
 
 
-def test_gaps_of_a_request_without_its_inner_token_times_are_unknown():
+def test_token_gaps_are_unknown_if_only_first_and_last_token_times_were_stored():
     long = RequestRecord(3, 0.0, 2.0, (0.25, 0.5, 1.5), output_tokens=3, due_s=0.0)
     ((_, arrived),) = read_lines([as_line(0, long.thinned())])
     assert (list(arrived.event_times_s), arrived.gaps_s, arrived.tpot_s) == ([0.25, 1.5], [], long.tpot_s)
 
 
-def test_a_truncated_last_line_of_records_is_skipped():
+def test_a_truncated_last_line_of_request_records_is_skipped():
     assert len(read_lines([as_line(0, WHOLE), as_line(0, FAILED)[:40]])) == 1
 
 
-def test_an_invalid_line_in_the_middle_of_records_is_reported():
+def test_an_invalid_line_before_the_last_request_record_is_reported():
     with pytest.raises(KitError, match="line 1 of requests is no request"):
         read_lines(["{}", as_line(0, WHOLE)])
 
@@ -149,17 +149,17 @@ def request(index, started_s, latency_s, **changes) -> RequestRecord:
 EVEN = [request(index, float(index), 2.0) for index in range(11)]
 
 
-def test_an_untrimmed_window_is_from_the_first_request_to_the_last_answer():
+def test_an_untrimmed_measured_window_is_from_first_request_to_last_answer():
     assert window_of(EVEN, ConstantRate(1), NOTHING_TRIMMED) == MeasuredWindow(0.0, 12.0)
 
 
-def test_trimmed_shares_are_of_the_time_in_which_requests_were_sent():
+def test_head_and_tail_are_trimmed_by_shares_of_the_time_of_sending():
     window = window_of(EVEN, ConstantRate(1), Trim(head_share=0.2, tail_share=0.2))
     assert (window.begin_s, window.end_s) == (2.0, 8.0)
     assert sum(window.has(record) for record in EVEN) == 7
 
 
-def test_the_warm_up_is_removed_before_trimmed_shares():
+def test_trimmed_shares_are_of_the_time_after_the_warm_up():
     window = window_of(EVEN, ConstantRate(1), Trim(warmup_s=5, head_share=0.2))
     assert (window.begin_s, window.end_s) == (6.0, 10.0)
     assert window.rule == "without the first 5 s, without the first 20% of the time"
@@ -171,7 +171,7 @@ def test_the_busy_window_of_a_closed_loop_has_all_users_in_flight():
     assert (window.begin_s, window.end_s, window.rule) == (1.0, 5.0, "all users busy")
 
 
-def test_the_window_is_untrimmed_if_the_closed_loops_users_were_never_all_busy():
+def test_a_closed_loops_window_is_untrimmed_if_its_users_were_never_all_busy():
     records = [request(0, 0.0, 1.0), request(1, 3.0, 1.0)]
     window = window_of(records, ClosedLoop(2), Trim(busy=True))
     assert (window.begin_s, window.end_s) == (0.0, 3.0)
@@ -182,12 +182,12 @@ def test_the_busy_window_of_an_open_loop_is_from_first_answer_to_last_request():
     assert (window.begin_s, window.end_s) == (2.0, 10.0)
 
 
-def test_tokens_count_in_the_window_in_which_they_arrive():
+def test_output_tokens_count_in_the_measured_window_in_which_they_arrive():
     assert MeasuredWindow(1.5, 2.5).tokens([request(0, 0.0, 2.0), request(1, 1.0, 2.0)]) == 4.0
     assert MeasuredWindow(0.0, 9.0).tokens([request(0, 0.0, 2.0, failure=Failure.CUT)]) == 0.0
 
 
-def test_requests_in_flight_are_averaged_over_the_window():
+def test_requests_in_flight_are_averaged_over_the_measured_window():
     assert MeasuredWindow(0.0, 4.0).in_flight([request(0, 0.0, 2.0), request(1, 1.0, 1.0), request(2, 3.0, 9.0)]) == 1.0
 
 

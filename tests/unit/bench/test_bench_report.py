@@ -45,19 +45,19 @@ def test_the_published_report_of_the_llm_d_guide_can_be_parsed():
     assert report.metrics.throughput.output_tokens_per_sec / 16 == pytest.approx(764.8, abs=0.05)
 
 
-def test_the_published_report_has_the_same_time_per_output_token_as_the_kits():
+def test_the_guides_published_report_defines_tpot_without_the_first_token():
     metrics = published().metrics
     tokens_after_first = metrics.requests.output_length.p50 - 1
     typical_s = metrics.latency.time_to_first_token.p50 + metrics.latency.time_per_output_token.p50 * tokens_after_first
     assert typical_s == pytest.approx(metrics.latency.request_latency.p50, rel=0.02)
 
 
-def test_a_report_is_read_back_as_it_was_written(result):
+def test_a_benchmark_report_is_read_back_as_it_was_written(result):
     written = to_yaml(build_report(result, experiment="e", cluster="c"))
     assert to_yaml(BenchmarkReport.model_validate(yaml.safe_load(written))) == written
 
 
-def test_the_topology_is_in_the_report(result):
+def test_a_benchmark_report_lists_the_servers_by_role_and_the_routers_versions(result):
     stack = yaml.safe_load(to_yaml(build_report(result)))["scenario"]["stack"]
     parts = [part["standardized"] for part in stack]
     assert [part["kind"] for part in parts] == ["inference_engine", "inference_engine", "generic", "generic"]
@@ -70,7 +70,7 @@ def test_the_topology_is_in_the_report(result):
     assert stack[1]["native"]["args"] == {"--block-size": 16}
 
 
-def test_every_number_in_the_report_has_its_units(result):
+def test_a_benchmark_report_states_simulated_parts_basis_and_time_scale(result):
     report = yaml.safe_load(to_yaml(build_report(result)))
     assert report["results"]["observability"]["llmd_oke"]["provenance"] == {
         "numbers": "calibrated",
@@ -81,7 +81,7 @@ def test_every_number_in_the_report_has_its_units(result):
     assert "wall time divided by it" in report["run"]["description"]
 
 
-def test_the_proof_of_remote_prefill_is_in_the_report_with_its_counters(result):
+def test_a_benchmark_report_has_the_remote_prefill_share_and_its_counters(result):
     facts = yaml.safe_load(to_yaml(build_report(result)))["results"]["observability"]["llmd_oke"]
     assert facts["remote_prefill"]["share"] == 1
     counter = facts["remote_prefill"]["counters"]["prefill prompt tokens"]
@@ -89,7 +89,7 @@ def test_the_proof_of_remote_prefill_is_in_the_report_with_its_counters(result):
     assert facts["facts"] == {"cost_usd_per_hour": 24.0}
 
 
-def test_equal_loads_have_the_same_id_in_reports_and_different_loads_another(result):
+def test_equal_loads_have_equal_ids_in_reports_and_different_roles_other_ones(result):
     first, second = build_report(result), build_report(result)
     assert first.scenario.load.metadata.cfg_id == second.scenario.load.metadata.cfg_id
     prefill, decode, *_ = first.scenario.stack
@@ -109,18 +109,18 @@ def test_equal_loads_have_the_same_id_in_reports_and_different_loads_another(res
         ),
     ],
 )
-def test_a_document_that_violates_the_format_is_no_report(content, why):
+def test_a_document_that_violates_the_format_of_benchmark_reports_is_refused(content, why):
     with pytest.raises(ValidationError, match=why):
         BenchmarkReport.model_validate(yaml.safe_load(content))
 
 
-def test_an_infinite_concurrency_is_valid_in_a_report(result):
+def test_an_infinite_concurrency_is_valid_in_a_benchmark_report(result):
     content = yaml.safe_load(to_yaml(build_report(result)))
     content["scenario"]["load"]["standardized"]["concurrency"] = float("inf")
     assert BenchmarkReport.model_validate(content).scenario.load.standardized.concurrency == float("inf")
 
 
-def test_a_stored_result_is_the_target_of_the_link_latest(result, tmp_path):
+def test_the_link_latest_leads_to_the_newest_stored_benchmark(result, tmp_path):
     early, late = (datetime(2026, 3, day, 12, tzinfo=UTC) for day in (1, 2))
     store(result, tmp_path, "dev", model="gpt-oss-120b", started=early)
     stored = store(result, tmp_path, "dev", model="gpt-oss-120b", started=late)
@@ -138,25 +138,25 @@ def test_a_stored_result_is_the_target_of_the_link_latest(result, tmp_path):
     ]
 
 
-def test_results_of_one_stacks_models_share_a_time(result, tmp_path):
+def test_results_of_one_stacks_models_are_in_one_folder_of_the_same_time(result, tmp_path):
     folders = [store(result, tmp_path, "dev", model="gpt-oss-120b", part=part).folder for part in ("a", "b")]
     assert folders[0].parent == folders[1].parent == (tmp_path / "dev/latest").resolve()
 
 
-def test_no_written_file_contains_a_credential(result, tmp_path):
+def test_no_file_of_a_stored_benchmark_contains_the_clients_credential(result, tmp_path):
     stored = store(result, tmp_path, "dev", model="gpt-oss-120b")
     assert not [path for path in stored.folder.iterdir() if "s3cret" in path.read_text()]
     assert "s3cret" not in repr(result)
 
 
-def test_a_summary_is_plain_json(result):
+def test_a_benchmark_summary_is_plain_json(result):
     summary = summarize_result(result)
     assert json.loads(json.dumps(summary)) == summary
     assert set(summary["performance"]["ttft_ms"]) == {"mean", "p50", "p90", "p95", "p99", "max"}
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_tables_fit_the_terminal_and_have_all_results(result, width):
+def test_tables_of_a_benchmark_result_fit_the_terminal_and_omit_no_result(result, width):
     console = Console(width=width, record=True, file=None, force_terminal=False)
     with console.capture() as captured:
         console.print(render(result))
@@ -167,7 +167,7 @@ def test_tables_fit_the_terminal_and_have_all_results(result, width):
     assert "…" not in text
 
 
-def test_a_long_limit_in_a_table_leaves_room_for_the_evidence(result):
+def test_a_long_limit_in_a_table_of_checks_leaves_room_for_the_evidence(result):
     checks = (Check("output", "at least", 1_000_000.0, 1072.9, "tokens/s", "4096 tokens in 3.8 s"),)
     console = Console(width=80, force_terminal=False)
     with console.capture() as captured:
@@ -178,7 +178,7 @@ def test_a_long_limit_in_a_table_leaves_room_for_the_evidence(result):
     assert "4096 tokens in 3.8 s" in " ".join(line.split("│")[-2].strip() for line in lines if "│" in line)
 
 
-async def test_a_failed_check_is_shown_with_its_evidence(deployment):
+async def test_a_failed_check_of_a_benchmark_is_shown_with_the_servers_error(deployment):
     deployment.script = lambda number: Answer(status=503) if number > 5 else Answer()
     result = await smoke(deployment.plan())
     console = Console(width=100, force_terminal=False)

@@ -24,7 +24,7 @@ ALL_REMOTE = SmokeLimits(min_remote_prefill_share=0.95)
 AGGREGATED = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, Parallelism(1)),))
 
 
-async def test_a_healthy_deployment_passes_the_benchmark_with_a_proof(deployment):
+async def test_a_deployment_that_prefills_all_prompts_remotely_passes_the_benchmark(deployment):
     result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
     assert result.passed
     assert result.remote_prefill.share == 1
@@ -72,7 +72,7 @@ async def test_a_smoke_benchmarks_times_are_divided_by_the_time_scale(deployment
     assert result.wall_s < result.performance.duration_s < 101 * result.wall_s
 
 
-async def test_unreadable_metrics_are_reported_and_not_a_crash(deployment):
+async def test_a_benchmark_with_unreadable_metrics_fails_only_the_remote_prefill_check(deployment):
     deployment.dead_metrics = {"router", "prefill", "decode"}
     result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
     assert result.performance.failures == 0
@@ -103,7 +103,7 @@ def restarting(*restarts: int) -> Callable[[], tuple[ServerPod, ...]]:
         ((1, -1), None, "the model servers' pods could not be listed before or after the run"),
     ],
 )
-async def test_a_run_during_which_a_server_restarted_does_not_pass(deployment, restarts, value, evidence):
+async def test_a_benchmark_during_which_a_server_restarted_does_not_pass(deployment, restarts, value, evidence):
     result = await smoke(replace(deployment.plan(), servers=restarting(*restarts)))
     check = result.verdict.checks[-1]
     assert (check.name, check.value, check.evidence) == ("server restarts", value, evidence)
@@ -132,13 +132,13 @@ async def test_a_benchmark_that_times_out_before_all_requests_is_no_measurement(
     assert "smoke.timeoutS" in str(error.value.remedy)
 
 
-async def test_a_run_without_answers_fails_whatever_the_limits_are(deployment):
+async def test_a_benchmark_without_any_answer_fails_even_within_its_failure_limit(deployment):
     deployment.script = lambda number: Answer(status=503) if number > 1 else Answer()
     result = await smoke(deployment.plan(thresholds=SmokeLimits(max_failures=8)))
     assert [check.name for check in result.verdict.failed] == ["answers"]
 
 
-async def test_a_smoke_benchmarks_notes_name_everything_that_limits_its_figures(deployment):
+async def test_notes_name_few_requests_failed_warm_up_and_events_of_many_tokens(deployment):
     deployment.script = lambda number: Answer(status=503) if number == 1 else Answer(events=2, tokens_per_event=3)
     result = await smoke(replace(deployment.plan(), concurrency=4))
     text = "\n".join(result.notes)
@@ -147,7 +147,7 @@ async def test_a_smoke_benchmarks_notes_name_everything_that_limits_its_figures(
     assert "events carry 3.00 tokens" in text
 
 
-async def test_progress_is_reported_by_phase(deployment):
+async def test_a_smoke_benchmark_reports_progress_by_phase(deployment):
     seen: list[SmokeProgress] = []
     await smoke(deployment.plan(requests=2), seen.append)
     assert [(item.phase, item.done, item.total) for item in seen] == [
@@ -159,7 +159,7 @@ async def test_progress_is_reported_by_phase(deployment):
 
 
 @pytest.mark.parametrize(("right", "passed"), [(76, True), (75, False)])
-async def test_answers_are_evaluated_and_fail_the_benchmark_below_the_floor(deployment, right, passed):
+async def test_answers_below_the_accuracy_floor_fail_the_benchmark(deployment, right, passed):
     answers = {item.prompt: item.answer for item in builtin_items(builtin_set())[:right]}
     deployment.reply = lambda prompt: answers.get(prompt, "no idea")
     plan = deployment.plan(questions=builtin_set(), thresholds=SmokeLimits(min_accuracy=0.95))
@@ -170,7 +170,7 @@ async def test_answers_are_evaluated_and_fail_the_benchmark_below_the_floor(depl
     assert result.examined.answers == "1" * right + "0" * (80 - right)
 
 
-async def test_a_benchmark_without_time_for_its_questions_is_no_measurement(deployment):
+async def test_a_benchmark_without_time_for_its_evaluation_questions_is_an_error(deployment):
     plan = deployment.plan(questions=builtin_set(), thresholds=SmokeLimits(min_accuracy=0.95), timeout_s=20.0)
     with pytest.raises(KitError, match="questions were not asked"):
         await evaluate(plan, 0.0, lambda _: None)
@@ -258,7 +258,7 @@ async def test_an_api_that_does_not_answer_fails_the_benchmark_with_an_explanati
     assert outcome.other_apis[0].sentence == f"/v1/responses: {error}"
 
 
-async def test_other_apis_of_an_aggregated_model_must_only_answer(deployment):
+async def test_other_apis_of_an_aggregated_model_pass_without_remote_prefill(deployment):
     outcome = await smoke(deployment.plan(evidence=None, other_apis=(OtherApi("chat"),)))
     assert outcome.passed
     assert outcome.other_apis == (ApiAnswer(OtherApi("chat"), "/v1/chat/completions", None, 64),)
@@ -277,7 +277,7 @@ def whole(text: str) -> Answer:
     ],
     ids=["applied", "loaded-and-not-applied", "base-that-differs-from-itself"],
 )
-async def test_an_adapter_that_answers_as_the_base_model_fails(deployment, of_adapter, of_base, passed, evidence):
+async def test_a_lora_adapter_that_answers_as_the_base_model_fails(deployment, of_adapter, of_base, passed, evidence):
     def script(number: int) -> Answer:
         asked = deployment.requests[number]
         if asked.get("stream"):
@@ -291,7 +291,7 @@ async def test_an_adapter_that_answers_as_the_base_model_fails(deployment, of_ad
     assert evidence in check.evidence
 
 
-async def test_an_adapter_that_no_server_has_fails_with_the_servers_answer(deployment):
+async def test_a_lora_adapter_that_no_server_has_fails_with_the_servers_http_status(deployment):
     deployment.script = lambda number: (
         Answer(status=404)
         if deployment.requests[number]["model"] == "sql"

@@ -46,7 +46,7 @@ def shown(result: SmokeResult) -> str:
     return text.getvalue()
 
 
-async def test_a_benchmark_result_is_unchanged_by_packing(result):
+async def test_a_packed_benchmark_result_is_shown_and_summarized_as_the_original(result):
     arrived = unpack(pack(REQUEST, HOW, result).result)
     assert shown(arrived) == shown(result)
     summary = summarize_result(arrived)
@@ -61,7 +61,7 @@ async def test_packing_and_unpacking_a_benchmark_result_does_not_change_its_repo
     assert build_report(arrived).results.request_performance == build_report(result).results.request_performance
 
 
-async def test_summary_and_report_of_a_job_can_be_read_without_the_kit(result):
+async def test_a_smoke_jobs_summary_is_stored_as_json_and_its_report_as_yaml(result):
     texts = pack(REQUEST, HOW, result).texts
     assert json.loads(texts["summary.json"])["passed"] is False
     assert "version: '0.2'" in texts["report.yaml"]
@@ -81,24 +81,24 @@ async def test_a_result_too_large_for_a_configmap_omits_token_times(result, monk
     assert "too large" in arrived.notes[-1]
 
 
-def test_damaged_results_are_refused_with_an_explanation():
+def test_a_damaged_packed_benchmark_result_is_refused_with_an_explanation():
     with pytest.raises(KitError, match="can't be read"):
         unpack(b"nonsense")
 
 
-async def test_the_termination_message_names_the_missed_limit_and_the_report(result):
+async def test_a_smoke_jobs_termination_message_names_missed_limits_and_next_command(result):
     words = json.loads(termination_message("gpt", result))
     assert words["failed"] == ["TTFT p95"]
     assert words["message"].startswith("gpt failed its smoke benchmark: TTFT p95")
     assert words["message"].endswith("llmd-oke smoke --fetch --stack mine")
 
 
-async def test_the_termination_message_says_that_the_machine_was_too_slow(result):
+async def test_a_smoke_jobs_termination_message_reports_a_machine_too_slow_to_simulate(result):
     slow = f"{TOO_SLOW}: 34% of its steps were late"
     assert slow in json.loads(termination_message("gpt", replace(result, notes=(slow,))))["message"]
 
 
-def test_the_termination_message_fits_kubernetes_limit():
+def test_a_smoke_jobs_termination_message_is_at_most_4096_bytes():
     words = failure_message("gpt", KitError("ä" * 9000))
     assert len(words.encode()) <= LONGEST_WORDS_BYTES
     assert json.loads(words)["failed"] == ["no measurement"]
@@ -137,7 +137,7 @@ async def run(deployment: Deployment, request=REQUEST, **told: str) -> tuple[Fak
     return cluster, await asyncio.to_thread(smoke_job.run, request, {**ENVIRONMENT, **told}, cluster)
 
 
-async def test_the_result_belongs_to_its_job_and_is_read_back(deployment):
+async def test_the_configmap_with_a_smoke_result_is_owned_by_its_job_and_read_back(deployment):
     cluster, result = await run(deployment)
     (written,) = cluster.applied
     assert written["metadata"]["name"] == "smoke-gpt"
@@ -148,7 +148,7 @@ async def test_the_result_belongs_to_its_job_and_is_read_back(deployment):
     assert unpack(packed).run == result.run
 
 
-async def test_a_failed_evaluation_is_in_the_result_and_fails_the_job(deployment):
+async def test_a_failed_evaluation_is_in_the_smoke_jobs_result_and_fails_the_job(deployment):
     request = replace(REQUEST, questions=builtin_set(), thresholds=SmokeLimits(min_accuracy=0.95))
     cluster, result = await run(deployment, request)
     packed = smoke_job.base64.b64decode(cluster.applied[0]["binaryData"][RESULT_KEY])
@@ -158,7 +158,7 @@ async def test_a_failed_evaluation_is_in_the_result_and_fails_the_job(deployment
     assert "gpt failed its smoke benchmark: accuracy 0, at least 0.95 share (0 of 80 questions" in words["message"]
 
 
-async def test_the_job_measures_with_the_rehearsals_time_scale(deployment):
+async def test_a_smoke_job_measures_with_the_rehearsals_time_scale(deployment):
     how = RunContext(0.5, Basis.CALIBRATED, ("vLLM",), {})
     _, result = await run(deployment, **{VARIABLE: how.to_text()})
     assert (result.plan.time_scale, result.plan.basis, result.plan.simulated) == (0.5, "calibrated", ("vLLM",))

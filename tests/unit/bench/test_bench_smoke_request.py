@@ -59,7 +59,7 @@ def test_server_pods_are_listed_anew_at_each_snapshot():
     ]
 
 
-def test_each_pair_of_servers_is_connected_through_the_routing_sidecar():
+def test_each_prefill_decode_pair_is_connected_through_the_routing_sidecar():
     pairs = resolve(REQUEST, FakeDirectory(), RunContext()).introductions
     assert [(pair.base_url, pair.headers["x-prefiller-host-port"]) for pair in pairs] == [
         ("http://10.0.0.4:8000", "10.0.0.2:8000"),
@@ -67,12 +67,12 @@ def test_each_pair_of_servers_is_connected_through_the_routing_sidecar():
     ]
 
 
-def test_servers_of_different_units_are_not_connected():
+def test_prefill_and_decode_servers_of_different_units_are_not_connected():
     apart = replace(REQUEST, groups=(REQUEST.groups[1], replace(REQUEST.groups[2], unit="b")))
     assert resolve(apart, FakeDirectory(), RunContext()).introductions == ()
 
 
-def test_the_report_has_the_versions_that_ran():
+def test_the_topology_of_a_measurement_has_the_picker_version_that_ran():
     topology = replace(
         TOPOLOGY, router=(RouterPart("endpoint-picker", "x", "v0.8.0"), RouterPart("service", "y", "v1"))
     )
@@ -81,7 +81,7 @@ def test_the_report_has_the_versions_that_ran():
     assert [part.version for part in plan.topology.router] == ["v0.7.1", "v1"]
 
 
-def test_a_job_without_run_context_measures_real_servers():
+def test_a_smoke_job_without_a_run_context_measures_real_servers():
     assert from_environment({}) == RunContext()
 
 
@@ -121,7 +121,7 @@ def test_a_benchmark_limit_is_compared_with_the_measured_value(limit, generous, 
     assert failing.evidence
 
 
-def test_failed_requests_are_judged_with_their_reasons():
+def test_failed_requests_beyond_their_limit_fail_the_check_with_their_reasons():
     performance = summarize([request(), failed(), failed(8)], planned=3, gpus=1, concurrency=1)
     result = check(SmokeLimits(max_failures=1), performance)
     assert (result.value, result.passed) == (2, False)
@@ -130,7 +130,7 @@ def test_failed_requests_are_judged_with_their_reasons():
 
 
 @pytest.mark.parametrize("records", [[], [failed(0), failed(1)]], ids=["sent", "answered"])
-def test_a_run_without_measurements_fails_every_limit(records):
+def test_a_benchmark_without_successful_requests_fails_the_check_of_answers(records):
     nothing = summarize(records, planned=2, gpus=1, concurrency=1)
     assert [item.name for item in judge(SmokeLimits(max_failures=2), nothing, None).failed] == ["answers"]
 
@@ -141,7 +141,7 @@ def test_a_latency_that_was_not_measured_fails_its_limit():
     assert (result.value, result.passed) == (None, False)
 
 
-def test_remote_prefill_is_judged_by_its_smallest_share():
+def test_a_silent_fallback_to_local_prefill_fails_the_check_of_remote_prefill():
     thresholds = replace(NO_LIMITS, min_remote_prefill_share=0.95)
     assert check(thresholds, proof=prove(router(10), prefill(10_000), decode(10_000))).passed
     fallback = check(thresholds, proof=prove(router(10), prefill(6_000), decode(6_000)))
@@ -149,7 +149,7 @@ def test_remote_prefill_is_judged_by_its_smallest_share():
     assert "silent fallback" in fallback.evidence
 
 
-def test_remote_prefill_that_no_servers_counter_confirms_fails():
+def test_remote_prefill_that_no_counter_of_a_server_confirms_fails_its_check():
     result = check(replace(NO_LIMITS, min_remote_prefill_share=0.5), proof=prove(router(10), None, None))
     assert (result.value, result.passed) == (None, False)
     assert "nothing is proven" in result.evidence

@@ -41,21 +41,21 @@ async def test_every_request_of_a_stage_has_a_record(deployment):
 
 
 @pytest.mark.parametrize("shape", [ClosedLoop(4), ConstantRate(200), PoissonRate(200)])
-async def test_load_processes_share_a_stage_exactly(deployment, shape):
+async def test_load_processes_send_each_request_of_a_stage_exactly_once(deployment, shape):
     (result,) = await run(deployment, LoadStage(shape, requests=11), processes=3)
     assert [record.index for record in result.records] == list(range(11))
     assert len({body["prompt"] for body in deployment.requests}) == 11
     assert len(result.health.cpu_share) == 3
 
 
-async def test_load_processes_follow_one_schedule(deployment):
+async def test_load_processes_of_a_stage_follow_one_schedule_of_arrivals(deployment):
     shape = PoissonRate(100, seed=5)
     (result,) = await run(deployment, LoadStage(shape, requests=8), processes=2)
     due = [record.due_s for record in result.records]
     assert due == pytest.approx([at for at, _ in zip(arrivals_s(shape), range(8), strict=False)], abs=1e-6)
 
 
-async def test_several_load_generators_can_share_a_stage(deployment):
+async def test_each_of_two_load_generators_sends_every_second_request_of_a_stage(deployment):
     parts = [StageConditions(share=Share(index, 2)) for index in (0, 1)]
     results = [await run(deployment, LoadStage(ConstantRate(500), requests=5), conditions=part) for part in parts]
     assert [[record.index for record in result.records] for (result,) in results] == [[0, 2, 4], [1, 3]]
@@ -92,7 +92,7 @@ async def test_a_load_stages_times_are_divided_by_the_time_scale(deployment):
     assert [record.due_s for record in result.records] == pytest.approx([0, 0.1, 0.2])
 
 
-async def test_requests_share_prefixes_as_configured(deployment):
+async def test_prompts_of_one_prefix_group_share_exactly_their_configured_prefix(deployment):
     workload = RequestWorkload(Fixed(16), Fixed(1), prefix=SharedPrefix(groups=1, tokens=32))
     await run(deployment, LoadStage(ClosedLoop(1), requests=3), workload=workload)
     prompts = [body["prompt"] for body in deployment.requests]
@@ -176,7 +176,7 @@ async def test_a_stage_whose_process_dies_is_repeated_with_other_prompts(deploym
     assert len({body["prompt"] for body in deployment.requests}) == 5 + 6
 
 
-async def test_a_stage_whose_process_dies_twice_has_a_shortfall_and_keeps_its_records(deployment):
+async def test_a_stage_whose_process_dies_twice_is_incomplete_and_keeps_its_records(deployment):
     deployment.script = lambda number: Answer(hang=number in {4, 9})
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=6), on_records=killing(3, times=2))
     assert [record.index for record in result.records] == [0, 1, 2, 3]
@@ -225,7 +225,7 @@ async def test_a_load_process_that_is_not_ready_in_time_is_replaced(deployment, 
     assert "of the load generator did not get ready within 3 s" in result.second_try_because
 
 
-async def test_a_generator_that_never_gets_ready_reports_it_without_measuring(deployment, monkeypatch):
+async def test_a_load_stage_whose_process_is_never_ready_sends_nothing_and_says_why(deployment, monkeypatch):
     monkeypatch.setattr(processes, "work", lambda *_: Gate().wait())
     monkeypatch.setattr(processes, "READY_LIMIT_S", 0.1)
     (result,) = await run(deployment, LoadStage(PoissonRate(100), requests=40))
@@ -234,7 +234,7 @@ async def test_a_generator_that_never_gets_ready_reports_it_without_measuring(de
     assert not deployment.requests
 
 
-async def test_a_generator_whose_processes_exit_at_once_reports_it(deployment, monkeypatch):
+async def test_a_load_stage_whose_process_exits_at_once_reports_its_exit_code(deployment, monkeypatch):
     monkeypatch.setattr(processes, "work", lambda *_: os._exit(3))
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=4))
     assert result.shortfall.startswith("process 1 ended with code 3 before it could send anything")
@@ -267,13 +267,13 @@ async def test_a_time_limit_before_the_end_of_a_stage_is_reported(deployment):
     assert result.shortfall == "the time limit came before its end"
 
 
-async def test_a_load_stages_measured_window_without_requests_is_reported(deployment):
+async def test_a_load_stage_with_no_request_after_its_warm_up_is_reported(deployment):
     trim = StageConditions(trim=Trim(warmup_s=60))
     (result,) = await run(deployment, LoadStage(ConstantRate(100), requests=3), conditions=trim)
     assert result.shortfall == "nothing was sent in what counts (without the first 60 s)"
 
 
-async def test_a_stage_interrupted_before_its_start_is_no_measurement(deployment, monkeypatch):
+async def test_a_load_stage_interrupted_before_its_start_has_no_records(deployment, monkeypatch):
     monkeypatch.setattr(load_stages, "LIVE_INTERVAL_S", 1000.0)
     ended = asyncio.Event()
     two, rest = sweep(ClosedLoop, (1, 2), requests=1), StageConditions(rest_s=1000.0)
@@ -285,7 +285,7 @@ async def test_a_stage_interrupted_before_its_start_is_no_measurement(deployment
     assert second.shortfall == "interrupted; 1 of 1 requests were not sent"
 
 
-async def test_request_records_are_passed_on_as_they_end(deployment):
+async def test_the_callback_for_records_gets_every_request_with_its_stage(deployment):
     told = []
     stages = sweep(ClosedLoop, (1, 2), requests=2)
     await run(
@@ -294,7 +294,7 @@ async def test_request_records_are_passed_on_as_they_end(deployment):
     assert sorted(told) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-async def test_an_exception_in_the_callback_for_records_ends_the_run(deployment):
+async def test_an_exception_in_the_callback_for_request_records_ends_the_load(deployment):
     def on_records(*_):
         raise OSError("no space left")
 
@@ -307,7 +307,7 @@ async def test_no_load_process_is_left_after_a_run(deployment):
     assert not multiprocessing.active_children()
 
 
-async def test_the_last_progress_of_a_stage_has_all_requests(deployment):
+async def test_the_last_progress_report_of_a_load_stage_counts_all_requests(deployment):
     looks = []
     await run(deployment, LoadStage(ConstantRate(100), requests=5), on_progress=looks.append)
     last = looks[-1]
@@ -322,7 +322,7 @@ def told(moment_s):
     return tell
 
 
-async def test_the_common_start_is_awaited_once_all_processes_are_ready(deployment, monkeypatch):
+async def test_the_common_start_time_is_requested_once_all_load_processes_are_ready(deployment, monkeypatch):
     gate, asked = Gate(), []
     work = processes.work
     monkeypatch.setattr(processes, "work", lambda *given: (gate.wait(), work(*given)))
@@ -336,33 +336,33 @@ async def test_the_common_start_is_awaited_once_all_processes_are_ready(deployme
     assert asked == [True]
 
 
-async def test_a_run_can_begin_at_a_given_time(deployment):
+async def test_a_load_can_begin_at_a_given_time(deployment):
     start_s = time.time() + 2
     together = StageConditions(start_at=told(start_s))
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=together)
     assert result.started.timestamp() == pytest.approx(start_s, abs=0.1)
 
 
-async def test_the_time_limit_begins_at_the_start_of_the_load(deployment):
+async def test_the_time_limit_of_a_load_does_not_include_the_wait_for_its_start(deployment):
     later = StageConditions(start_at=told(time.time() + 1.0))
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=later, limit_s=0.8)
     assert [record.succeeded for record in result.records] == [True]
 
 
-async def test_a_trimmed_load_stage_reports_what_was_left_out(deployment):
+async def test_a_trimmed_load_stage_states_which_shares_of_its_time_were_left_out(deployment):
     trim = StageConditions(trim=Trim(head_share=0.2, tail_share=0.2))
     (result,) = await run(deployment, LoadStage(ConstantRate(100), requests=11), conditions=trim)
     assert len(result.counted) < 11
     assert result.window.rule == "without the first 20% of the time, without the last 20% of the time"
 
 
-async def test_a_generator_that_lags_starts_no_request_after_the_limit(deployment):
+async def test_a_load_generator_that_lags_starts_no_request_after_the_time_limit(deployment):
     (result,) = await run(deployment, LoadStage(ConstantRate(10_000), duration_s=0.4), limit_s=0.5)
     assert result.planned == 4000
     assert max(record.started_s for record in result.records) < 1
 
 
-async def test_huge_numbers_of_requests_are_not_counted_in_advance(deployment):
+async def test_the_number_of_requests_of_a_load_of_very_long_duration_is_unknown(deployment):
     (result,) = await run(deployment, LoadStage(ConstantRate(10), duration_s=1e9), limit_s=0.3)
     assert result.planned is None
 

@@ -16,7 +16,7 @@ async def result(deployment):
     return await smoke(deployment.plan(basis=Basis.CALIBRATED, facts=FACTS))
 
 
-def test_both_report_versions_describe_the_same_run(result, tmp_path):
+def test_both_versions_of_a_stored_benchmark_report_are_read_as_the_same_row(result, tmp_path):
     folder = store(result, tmp_path, "dev", model="gpt-oss-120b").folder
     new, old = (read(folder / name).rows[0] for name in (REPORT_FILE, REPORT_FILE_V01))
     own = {"origin", "image", "duration_s"}
@@ -24,7 +24,7 @@ def test_both_report_versions_describe_the_same_run(result, tmp_path):
     assert new.duration_s == pytest.approx(old.duration_s)
 
 
-def test_the_stored_row_has_the_reports_figures(result, tmp_path):
+def test_the_stored_row_of_a_benchmark_has_the_figures_of_its_report(result, tmp_path):
     folder = store(result, tmp_path, "dev", model="gpt-oss-120b").folder
     (row,) = read(folder).rows
     (reported,) = read(folder / REPORT_FILE).rows
@@ -34,31 +34,31 @@ def test_the_stored_row_has_the_reports_figures(result, tmp_path):
     assert reported.origin.config_hash == "3f9a01c2"
 
 
-def test_servers_in_a_report_are_listed_one_by_one(result):
+def test_a_report_of_version_0_1_lists_servers_one_by_one(result):
     scenario = to_v01(build_report(result)).scenario
     assert scenario["host"]["type"] == ["prefill", "prefill", "decode"]
     assert [item["count"] for item in scenario["host"]["accelerator"]] == [1, 1, 2]
     assert len(scenario["platform"]["engine"]) == 3
 
 
-def test_the_reports_name_of_the_load_generator_is_allowed_by_the_format(result):
+def test_a_report_of_version_0_1_names_the_load_generator_as_its_format_allows(result):
     load = to_v01(build_report(result)).scenario["load"]
     assert (load["name"], load["metadata"]["tool"]) == ("nop", "llmd-oke")
 
 
-def test_a_report_of_version_0_1_is_stored_too(result, tmp_path):
+def test_a_benchmark_report_is_also_stored_in_version_0_1(result, tmp_path):
     older = yaml.safe_load((store(result, tmp_path, "dev", model="gpt-oss-120b").folder / REPORT_FILE_V01).read_text())
     assert older["version"] == "0.1"
     assert BenchmarkReportV01.model_validate(older).metrics.requests.total == 8
 
 
-def test_a_run_without_required_fields_gives_no_older_report(result):
+def test_a_benchmark_without_request_performance_has_no_report_of_version_0_1(result):
     report = build_report(result)
     nothing = report.results.model_copy(update={"request_performance": None})
     assert to_v01(report.model_copy(update={"results": nothing})) is None
 
 
-def test_requests_are_stored_with_the_time_of_each_token(result, tmp_path):
+def test_requests_of_a_benchmark_are_stored_with_the_time_of_each_stream_event(result, tmp_path):
     kept = read_lines(store(result, tmp_path, "dev", model="gpt-oss-120b").requests.read_text().splitlines())
     assert [len(record.event_times_s) for _, record in kept] == [len(item.event_times_s) for item in result.records]
 

@@ -66,17 +66,17 @@ def test_lengths_have_the_mean_and_deviation_that_were_asked_for(length):
     assert stdev(drawn) == pytest.approx(length.stddev, rel=0.05)
 
 
-def test_lengths_stay_within_their_limits():
+def test_normally_distributed_lengths_stay_within_their_limits():
     random = dice()
     drawn = {draw(Normal(10, 100, least=5, most=20), random) for _ in range(200)}
     assert (min(drawn), max(drawn)) == (5, 20)
 
 
-def test_a_fixed_length_is_fixed():
+def test_a_request_of_fixed_length_has_exactly_that_length():
     assert draw(Fixed(7), dice()) == 7
 
 
-def test_lengths_depend_on_the_seed_and_texts_on_the_run():
+def test_prompt_lengths_depend_on_the_seed_and_prompt_texts_on_the_run():
     one, other = (RequestWorkload(Normal(64, 20), Fixed(8), seed=3, run=run) for run in ("a", "b"))
     questions = [(one.question(index), other.question(index)) for index in range(20)]
     assert [a.input_tokens for a, _ in questions] == [b.input_tokens for _, b in questions]
@@ -88,7 +88,7 @@ def test_different_loads_of_one_run_have_different_texts():
     assert workload.question(0, label="0").text != workload.question(0, label="1").text
 
 
-def test_lengths_of_a_trace_override_the_workloads():
+def test_prompt_lengths_of_a_trace_override_those_of_the_workload():
     question = RequestWorkload(Fixed(8), Fixed(9)).question(0, recorded=TraceEntry(0.0, 16, None))
     assert (question.input_tokens, question.output_tokens, len(question.text)) == (16, 9, 64)
 
@@ -100,7 +100,7 @@ def test_each_prompt_begins_with_one_of_the_shared_prefixes():
     assert {question.input_tokens for question in questions} == {40}
 
 
-def test_turns_follow_each_other_in_the_configured_number_of_conversations():
+def test_requests_alternate_between_the_conversations_held_at_a_time():
     workload = RequestWorkload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=2, turns=2))
     assert [workload.place(index) for index in range(6)] == [
         Position(0, 0, None, is_last=False),
@@ -112,7 +112,7 @@ def test_turns_follow_each_other_in_the_configured_number_of_conversations():
     ]
 
 
-def test_only_a_conversations_first_turn_has_the_prefix():
+def test_only_the_first_turn_of_a_conversation_begins_with_the_shared_prefix():
     prefix, conversations = SharedPrefix(1, 32), Conversations(at_a_time=1, turns=2)
     workload = RequestWorkload(Fixed(8), Fixed(1), prefix=prefix, conversations=conversations)
     assert [workload.question(index).input_tokens for index in (0, 1)] == [40, 8]

@@ -83,7 +83,7 @@ def test_a_decode_server_gets_its_canary_prompts_kv_cache_by_transfer():
     assert decode["temperature"] == 0
 
 
-def test_a_changed_canary_answer_counts_for_both_servers_of_the_pair():
+def test_a_changed_canary_answer_counts_for_the_prefill_and_the_decode_server():
     answers = iter(["a", "b"])
     asked = Asked(paired(lambda *_: completion(next(answers))), prefill=["p"], decode=["d"])
     asked.canaries.round(0)
@@ -101,7 +101,7 @@ def pod(name: str, *, started: bool = True, **labels: str) -> PodAddress:
     return PodAddress(name, name, started=started, labels=labels)
 
 
-def test_a_server_that_has_not_started_gets_no_canary():
+def test_a_server_that_has_not_started_gets_no_canary_prompt():
     asked = Asked(lambda *_: completion("a"), aggregated=[])
     asked.pods["aggregated"] = [pod("s0"), pod("s1", started=False)]
     asked.canaries.round(0)
@@ -116,7 +116,7 @@ def test_servers_of_different_versions_are_not_paired_for_canaries():
     assert [address for address, _ in asked.bodies] == ["p-old:8000", "d-old:8200", "p-new:8000", "d-new:8200"]
 
 
-def test_servers_with_another_pod_template_get_their_own_expected_answers():
+def test_canary_answers_are_not_compared_between_servers_of_two_pod_templates():
     asked = Asked(lambda host, _: completion(host), aggregated=[])
     for template in ("old", "new"):
         asked.pods["aggregated"] = [pod(template, **{"pod-template-hash": template})]
@@ -124,7 +124,7 @@ def test_servers_with_another_pod_template_get_their_own_expected_answers():
     assert (asked.counted("aggregated", "old", "different"), asked.counted("aggregated", "new", "different")) == (0, 0)
 
 
-def test_the_series_of_a_deleted_server_are_removed():
+def test_the_canary_metrics_of_a_deleted_server_are_removed():
     asked = Asked(lambda *_: completion("a"), aggregated=["s0", "s1"])
     asked.canaries.round(0)
     asked.pods["aggregated"] = [pod("s1")]
