@@ -93,7 +93,7 @@ def test_accept_tests_all_nodes_and_tables_show_the_results(cluster: Cluster, ru
     assert "mi300x-1 not tested now: it serves" in ended.output
 
 
-def test_accept_with_names_tests_only_these_nodes(cluster: Cluster, run: Run) -> None:
+def test_accept_with_the_option_node_tests_only_that_node(cluster: Cluster, run: Run) -> None:
     assert run("--node", "mi300x-1").exit_code == 0
     assert [asked["only"] for asked in cluster.requests] == [["mi300x-1"]]
 
@@ -105,7 +105,7 @@ def test_an_unknown_node_is_refused_before_anything_is_created(cluster: Cluster,
     assert (cluster.applied, cluster.created) == ([], [])
 
 
-def test_service_account_roles_and_policies_are_created_before_the_job(cluster: Cluster, run: Run) -> None:
+def test_an_acceptance_jobs_service_account_and_roles_are_created_before_the_job(cluster: Cluster, run: Run) -> None:
     run()
     kinds = [type(item).__name__ for item in cluster.applied]
     assert kinds[0] == "Namespace"
@@ -114,7 +114,7 @@ def test_service_account_roles_and_policies_are_created_before_the_job(cluster: 
     assert job["spec"]["suspend"] is True
 
 
-def test_the_jobs_permissions_are_removed_when_it_ends(cluster: Cluster, run: Run) -> None:
+def test_an_acceptance_jobs_roles_and_bindings_are_deleted_when_it_ends(cluster: Cluster, run: Run) -> None:
     run()
     (job,) = cluster.created
     name = job["metadata"]["name"]

@@ -52,12 +52,14 @@ def test_a_cluster_token_is_renewed_before_it_expires(signing_in: SigningIn):
     assert (before, dict(header)) == ({"Authorization": "Bearer t1"}, {"Authorization": "Bearer t2"})
 
 
-def test_a_valid_token_serves_all_connections(signing_in: SigningIn):
+def test_a_cluster_token_is_reused_while_it_is_valid(signing_in: SigningIn):
     header = authorization(signing_in(), [0.0])
     assert [dict(header)["Authorization"] for _ in range(3)] == ["Bearer t1"] * 3
 
 
-def test_another_process_uses_the_token_that_it_was_passed(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
+def test_a_child_process_uses_the_cluster_token_that_it_was_passed(
+    signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch
+):
     now = [0.0]
     header = authorization(signing_in(), now)
     copy = deepcopy(header)
@@ -67,7 +69,7 @@ def test_another_process_uses_the_token_that_it_was_passed(signing_in: SigningIn
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo no JSON", "echo {}"])
-def test_a_credential_program_without_a_token_is_reported_without_a_traceback(signing_in: SigningIn, script: str):
+def test_a_kubeconfigs_token_command_that_prints_no_token_is_reported(signing_in: SigningIn, script: str):
     with pytest.raises(KitError, match="can't sign in"):
         dict(authorization(signing_in(script), [0.0]))
 
@@ -78,14 +80,16 @@ def test_a_failed_sign_in_is_reported_when_pods_are_listed(signing_in: SigningIn
         ClusterAccess().pods("ns", {})
 
 
-def test_a_kept_connection_has_a_current_token_at_each_request(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
+def test_a_stored_connection_to_a_pod_has_a_current_token_at_each_request(
+    signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch
+):
     signing_in()
     monkeypatch.setattr(cluster_access, "RENEW_S", 0.0)
     way = ClusterAccess().pod("ns", PodAddress("p", "127.0.0.1"), 1)
     assert dict(way.headers) != dict(way.headers)
 
 
-def test_a_connection_with_a_programs_token_expires(signing_in: SigningIn):
+def test_a_connection_to_a_pod_by_a_token_of_the_token_command_expires(signing_in: SigningIn):
     signing_in()
     access = ClusterAccess()
     way = access.pod("ns", PodAddress("p", "127.0.0.1"), 1)
@@ -117,7 +121,7 @@ BEHIND = Services(
         (False, "https://127.0.0.1:1/api/v1/namespaces/gateways/services/shared:80/proxy"),
     ],
 )
-def test_a_model_behind_a_gateway_is_called_with_its_services_host_name(
+def test_a_model_behind_a_gateway_is_called_with_the_host_name_of_its_service(
     signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch, reachable: bool, url: str
 ):
     signing_in()

@@ -71,7 +71,7 @@ def test_a_tls_listener_is_called_by_its_certificates_host_name(monkeypatch: pyt
     assert (found.url, dict(found.headers)) == ("https://llm.example.com", {})
 
 
-def test_another_port_and_an_ipv6_address_are_part_of_the_gateways_url(monkeypatch: pytest.MonkeyPatch):
+def test_a_port_other_than_80_and_an_ipv6_address_are_in_the_gateways_url(monkeypatch: pytest.MonkeyPatch):
     found = way(monkeypatch, deployed(), {**HTTP, "port": 8080}, addresses=({"value": "2001:db8::7"},))
     assert found.url == "http://[2001:db8::7]:8080"
 

@@ -60,6 +60,6 @@ def test_an_outage_of_the_api_server_is_tolerated_for_a_limited_time(watch, monk
         watch(httpx2.ConnectError("refused"))
 
 
-def test_a_failed_job_is_reported_with_its_own_message(watch):
+def test_a_failed_job_is_reported_with_the_message_of_its_condition(watch):
     with pytest.raises(KitError, match="it says so"):
         watch(job("Failed"), job("Failed"))

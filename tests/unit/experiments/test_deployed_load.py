@@ -44,7 +44,7 @@ def plan():
     return planning.plan_stack_file(PROJECT, "guide")
 
 
-def test_options_of_the_load_reach_the_pods(plan):
+def test_options_of_the_bench_command_are_in_the_request_to_load_pods(plan):
     asked = LoadOptions(
         ("constant:4",), duration_s=5.0, input_tokens="normal:64,8", parallelism=3, request_timeout_s=20.0
     )
@@ -58,7 +58,7 @@ def test_a_load_without_an_end_is_refused(plan):
         load_request(plan, plan.models[0], LoadOptions(("closed:4",)), "load-x")
 
 
-def test_a_trace_is_refused_because_pods_do_not_have_the_file(plan):
+def test_a_trace_file_is_refused_for_load_pods_as_they_do_not_have_it(plan):
     with pytest.raises(KitError, match="trace"):
         load_request(plan, plan.models[0], LoadOptions(("trace:file.jsonl",)), "load-x")
 
@@ -148,7 +148,7 @@ def test_a_load_with_a_missing_pod_is_repeated_once_with_other_prompts(plan, tmp
     assert kept.unmeasured == ()
 
 
-def test_a_load_with_two_shortfalls_has_no_row_and_keeps_its_requests(plan, tmp_path, monkeypatch):
+def test_a_load_that_is_incomplete_twice_has_no_row_and_keeps_its_requests(plan, tmp_path, monkeypatch):
     kept = sent_by(Pods({(0, 1), (1, 0)}), plan, tmp_path, monkeypatch)
     assert read_rows(tmp_path / "bench" / "rows.jsonl") == []
     assert (tmp_path / "bench" / "requests.jsonl").read_text()
@@ -173,7 +173,7 @@ def test_an_interrupted_load_is_not_repeated(plan, tmp_path, monkeypatch):
     assert (len(pods.requests), kept.interrupted) == (1, True)
 
 
-def test_load_shapes_can_be_given_by_name():
+def test_load_shapes_in_the_notation_of_their_names_are_accepted():
     for text in ("closed:8", "constant:0.125", "poisson:45"):
         assert [str(shape) for shape in read_shapes(text)] == [text]
 
@@ -197,13 +197,13 @@ def kept(folder: Path, **files: str):
     return store_load(LoadMeasurement((), files=named), LoadFolder(folder, Hints()))
 
 
-def test_rows_and_requests_of_each_stage_are_stored(tmp_path: Path):
+def test_rows_and_requests_of_each_load_stage_are_stored(tmp_path: Path):
     store_load(LoadMeasurement((ROW,), (STAGE, STAGE)), LoadFolder(tmp_path, Hints()))
     assert read_rows(tmp_path / "rows.jsonl") == [ROW]
     assert [number for number, _ in read_lines((tmp_path / "requests.jsonl").read_text().splitlines())] == [0, 1]
 
 
-def test_files_of_another_tool_keep_their_relative_paths(tmp_path: Path):
+def test_files_of_inference_perf_keep_their_relative_paths(tmp_path: Path):
     kept(tmp_path, a__log="one", b__log="two")
     assert [(tmp_path / "inference-perf" / name / "log").read_text() for name in "ab"] == ["one", "two"]
 

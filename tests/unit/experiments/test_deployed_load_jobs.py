@@ -112,7 +112,7 @@ def send(cluster: Any):
         return sent
 
 
-def test_a_pod_that_fails_late_does_not_invalidate_other_pods_results():
+def test_a_load_pod_that_fails_late_does_not_invalidate_other_pods_results():
     cluster = Cluster([0, 2], [], "Failed")
     cluster.later = [pod(1, "Failed", "OOMKilled")]
     sent = send(cluster)
@@ -123,7 +123,7 @@ def test_a_pod_that_was_lost_with_its_node_is_reported():
     assert send(Cluster([0, 1], [pod(0, "Succeeded")], "Failed")).missing == {2: "it is gone"}
 
 
-def test_a_job_without_any_result_is_an_error_with_the_jobs_failure():
+def test_a_load_job_without_any_result_is_an_error_with_the_jobs_failure():
     with pytest.raises(KitError, match="1 failed index"):
         send(Cluster([], [], "Failed"))
 
@@ -140,7 +140,7 @@ def test_an_interrupt_before_any_measurement_leaves_no_result():
         send(Cluster([], [], KeyboardInterrupt()))
 
 
-def test_a_result_with_a_missing_piece_counts_as_none():
+def test_a_load_result_with_a_missing_configmap_counts_as_missing():
     cluster = Cluster([0, 1, 2], [], "Failed")
     cluster.later = [pod(1, "Failed", "Error")]
     cluster.config_maps[REQUEST.part_name(1, 0)]["metadata"]["annotations"] = {COUNT_ANNOTATION: "2"}
@@ -158,13 +158,13 @@ FORBIDDEN = {"code": 403, "message": "forbidden"}
     ],
     ids=["away for a moment", "refused"],
 )
-def test_a_failed_request_to_stop_loses_no_result(refusals: list[Exception]):
+def test_a_failed_request_to_stop_load_pods_loses_no_result(refusals: list[Exception]):
     cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
     cluster.refusals = refusals
     assert len(send(cluster).pods) == 3
 
 
-def test_the_start_is_given_once_all_pods_are_ready():
+def test_the_start_time_is_published_once_all_load_pods_are_ready():
     cluster = Cluster([0, 1, 2], [], "Complete")
     late = cluster.config_maps.pop(REQUEST.ready_name(1))
     looks: list[str] = []
@@ -186,7 +186,7 @@ def test_a_pod_that_fails_before_it_is_ready_ends_the_wait():
         send(Cluster([], [pod(0, "Failed", "Error")], "Failed"))
 
 
-def test_the_start_time_does_not_use_the_commands_clock():
+def test_the_configmap_that_starts_load_pods_contains_no_time_of_the_commands_clock():
     cluster = Cluster([0, 1, 2], [], "Complete")
     send(cluster)
     (start,) = cluster.made

@@ -25,7 +25,7 @@ def at(*moments: str) -> list[datetime]:
     return [datetime.fromisoformat(f"2026-03-01T{moment}+00:00") for moment in moments]
 
 
-def test_a_cold_start_is_timed_from_the_first_server_until_ready_and_to_an_answer():
+def test_a_cold_start_is_timed_to_the_last_ready_server_and_to_the_first_answer():
     pods = [pod(SECOND, "2026-03-01T00:01:00Z"), pod(FIRST, "2026-03-01T00:01:30Z")]
     result = cold_start(pods, at("00:02:00"))
     assert (result.ready_s, result.first_token_s) == (90.0, 120.0)
@@ -40,17 +40,17 @@ def test_without_servers_there_is_no_cold_start():
     assert cold_start([], []) is None
 
 
-def test_a_server_that_lost_readiness_later_does_not_count_as_a_slow_start():
+def test_ready_times_after_an_answer_do_not_count_as_a_slow_cold_start():
     result = cold_start([pod(FIRST, "2026-03-01T00:05:00Z")], at("00:02:00"))
     assert (result.ready_s, result.first_token_s) == (None, 120.0)
 
 
-def test_older_servers_beside_those_of_an_update_do_not_count_as_one_start():
+def test_servers_created_minutes_apart_do_not_count_as_one_cold_start():
     old, new = pod(FIRST, "2026-03-01T00:01:00Z"), pod("2026-03-01T00:05:00Z", "2026-03-01T00:05:41Z")
     assert cold_start([old, new], at("00:06:00")) is None
 
 
-def test_a_later_benchmark_does_not_lengthen_the_recorded_start():
+def test_a_later_benchmark_does_not_lengthen_the_recorded_cold_start():
     result = cold_start([pod(FIRST, "2026-03-01T00:01:00Z")], at("01:00:00", "00:02:00"))
     assert result.first_token_s == 120.0
 
@@ -81,7 +81,7 @@ def status(image: str, image_id: str):
     return {"name": "vllm", "image": image, "imageID": image_id, "ready": True, "restartCount": 0}
 
 
-def test_the_passport_has_the_configured_and_the_running_images():
+def test_the_passport_has_the_configured_and_the_running_vllm_image():
     result = running(f"ghcr.io/llm-d/vllm:v1@{ONE}", f"ghcr.io/llm-d/vllm@{ONE}", "")
     assert (result.asked, result.tag, result.locked) == (f"ghcr.io/llm-d/vllm:v1@{ONE}", "v1", ONE)
     assert result.digests == (ONE,)

@@ -119,14 +119,14 @@ def test_a_result_of_an_earlier_smoke_job_is_ignored(monkeypatch, plan, result, 
     assert (outcome.failed, outcome.report, str(outcome.table)) == (("no measurement",), None, "no answer")
 
 
-def test_an_unknown_termination_message_is_shown_as_it_is(monkeypatch, plan, tmp_path):
+def test_a_smoke_jobs_termination_message_that_is_no_json_is_shown_unchanged(monkeypatch, plan, tmp_path):
     client = FakeClient([job(ended="Failed")], [pod("Traceback: x")])
     monkeypatch.setattr(smoke.JobReader, "config_map", lambda _self, _name: None)
     outcome = fetched(monkeypatch, plan, client, tmp_path)
     assert (outcome.failed, str(outcome.table)) == (("no measurement",), "Traceback: x")
 
 
-def test_a_running_smoke_job_is_left_to_the_user_to_wait_for(monkeypatch, plan, tmp_path):
+def test_fetching_the_result_of_a_running_smoke_job_is_an_error(monkeypatch, plan, tmp_path):
     with pytest.raises(KitError, match="still running"):
         fetched(monkeypatch, plan, FakeClient([job(ended=None)]), tmp_path)
 

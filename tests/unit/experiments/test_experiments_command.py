@@ -31,7 +31,7 @@ def test_experiment_plan_prints_time_and_price_as_json(recipe_file: Path, tmp_pa
     assert plan["gpu_hours"] == pytest.approx(4 * plan["seconds"] / 3600)
 
 
-def test_experiment_plan_states_the_origin_of_its_durations(recipe_file: Path, tmp_path: Path):
+def test_experiment_plan_states_the_basis_of_durations_and_price(recipe_file: Path, tmp_path: Path):
     shown = experiment("plan", recipe_file, tmp_path).stdout
     assert "assumed" in shown
     assert "calibrated" in shown

@@ -30,7 +30,7 @@ def column(table: Table, name: str) -> list[str]:
     return [row[list(table.columns).index(name)].text for row in table.cells]
 
 
-def test_the_comparison_has_a_row_for_each_deployment_and_level(tmp_path: Path):
+def test_the_comparison_has_a_row_for_each_deployment_and_load_level(tmp_path: Path):
     run = filled(tmp_path)
     (_, results), _ = comparison.tables(run, run.gather())
     assert column(results, "level") == ["users-c2", "users-c4"] * 2
@@ -38,7 +38,7 @@ def test_the_comparison_has_a_row_for_each_deployment_and_level(tmp_path: Path):
     assert column(results, "TPSG") == ["100.0", "100.0", "50.00", "50.00"]
 
 
-def test_each_deployment_is_compared_with_the_baseline_at_the_same_level(tmp_path: Path):
+def test_each_deployment_is_compared_with_the_baseline_at_the_same_load_level(tmp_path: Path):
     run = filled(tmp_path)
     _, (heading, differences) = comparison.tables(run, run.gather())
     assert heading == f"Against {AGGREGATED}"

@@ -120,21 +120,21 @@ def test_decoding_sequences_are_computed_from_the_time_between_tokens():
     assert watched([unit(0), unit(50), unit(100)])[-1].running == pytest.approx(100 * 10 * 0.02 / 20)
 
 
-def test_gauges_are_averaged_over_readings_except_for_maxima():
+def test_running_requests_are_observed_by_maximum_and_other_gauges_by_mean():
     first, last = {"running": 4, "waiting": 2, "usage": 0.2}, {"running": 8, "waiting": 4, "usage": 0.4}
     seen = watched([unit(0), unit(50, **first), unit(100, **last)])[-1]
     assert (seen.most_running, seen.waiting) == (8, 3)
     assert seen.kv_cache_usage == pytest.approx(0.3)
 
 
-def test_an_aggregated_servers_counters_cover_both_phases():
+def test_an_aggregated_servers_counters_give_the_request_rate_and_ttft():
     snapshots = [Snapshot((server("aggregated", requests),)) for requests in (0, 50, 100)]
     seen = watched(snapshots, evidence=None)[-1]
     assert (seen.requests_per_s, seen.ttft_ms) == (pytest.approx(5), pytest.approx(50))
     assert seen.remote_prefill_share is None
 
 
-def test_observed_durations_are_divided_by_the_time_scale():
+def test_observed_durations_of_simulated_servers_are_divided_by_the_time_scale():
     seen = watched([unit(0), unit(50), unit(100)], replace(PACE, time_scale=2.0))[-1]
     assert (seen.duration_s, seen.requests_per_s) == (10.0, pytest.approx(10.0))
 
@@ -157,7 +157,7 @@ def test_a_new_server_counts_from_its_second_reading():
     assert watched([unit(0), more], replace(PACE, for_s=10))[-1].duration_s == 0
 
 
-def test_without_the_routers_counters_the_rate_follows_from_the_servers():
+def test_without_the_routers_counters_the_request_rate_follows_from_the_servers():
     seen = watched([dead(unit(requests), "router") for requests in (0, 50, 100)])[-1]
     assert seen.requests_per_s == pytest.approx(5.0)
 
@@ -186,7 +186,7 @@ def test_a_failed_reading_of_counters_does_not_count_as_an_interval_without_traf
     assert seen.duration_s == 10.0
 
 
-def test_remote_prefill_proved_before_a_failed_reading_stays_proved():
+def test_remote_prefill_proved_before_a_failed_reading_of_counters_stays_proved():
     seen = watched(answering(unit(0), unit(40), "no answer"))[-1]
     assert seen.remote_prefill_share == 1.0
     assert "no answer at the last reading: no answer" in seen.notes
@@ -212,7 +212,7 @@ def test_a_cluster_that_does_not_answer_the_first_reading_is_not_watched():
         watched(answering("no answer"))
 
 
-def test_each_interval_counts_the_servers_that_existed_in_it():
+def test_running_requests_are_averaged_over_the_servers_of_each_interval():
     """A second decode server that decodes nothing: 20 s of one, 10 s of two."""
     more = Reading(MetricsEndpoint("decode", "decode-1", "http://decode-1/metrics"), server("decode", 0).series)
     snapshots = [unit(0), unit(50), unit(100), *(Snapshot((*unit(n).readings, more)) for n in (150, 200))]
@@ -274,7 +274,7 @@ def test_connections_to_pods_are_renewed_only_if_the_pods_change(reader: tuple[R
     assert {reading.endpoint.pod for reading in read().readings} == {"a", "b"}
 
 
-def test_percentiles_are_estimated_by_server_and_bucket():
+def test_latency_percentiles_of_each_server_role_are_estimated_from_buckets():
     result = watched([unit(0), unit(50), unit(100)])[-1].percentiles_ms
     assert set(result) == {"TTFT of prefill servers", "TTFT of decode servers", "ITL of decode servers"}
     assert (result["TTFT of prefill servers"]["p50"].low, result["ITL of decode servers"]["p99"].high) == (100, 100)

@@ -80,7 +80,7 @@ def test_after_an_experiment_neither_its_stack_nor_its_stack_file_is_left(
     assert config.stacks(tmp_path) == ["s"]
 
 
-def test_the_measuring_program_runs_in_the_projects_folder_and_environment(
+def test_an_experiments_measuring_program_runs_in_the_projects_folder_with_its_env(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     Cli(tmp_path, monkeypatch, up=0)

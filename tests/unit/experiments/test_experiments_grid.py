@@ -33,7 +33,7 @@ def test_the_adaptive_grid_has_the_smallest_the_largest_and_one_middle_level():
     assert decode_levels("adaptive", 8, 256) == (4, 32, 256)
 
 
-def test_the_full_grid_has_the_published_levels_up_to_the_servers_limit():
+def test_the_full_grid_has_the_published_load_levels_up_to_the_servers_limit():
     assert decode_levels("full", 2, 256)[-3:] == (64, 128, 256)
     assert decode_levels("full", 8, 512)[-3:] == (128, 256, 512)
     assert prefill_levels("full", 256) == (1, 4, 8, 16)
@@ -58,7 +58,7 @@ def kept_points(role: CalibratedRole) -> list[StepTime]:
     [(DECODE, {4, 32, 256}, grids().adaptive.decode_error), (PREFILL, {1}, grids().adaptive.prefill_error)],
     ids=["decode", "prefill"],
 )
-def test_a_fit_of_the_adaptive_grid_has_the_stated_error_on_published_points(role, levels, error):
+def test_a_fit_of_the_adaptive_grid_predicts_the_other_published_points(role, levels, error):
     points = kept_points(role)
     known = [item for item in points if item.parallelism.tensor_parallel_size in {1, 8} and item.sequences in levels]
     unseen = [item for item in points if item not in known]
@@ -70,7 +70,7 @@ def test_a_fit_of_the_adaptive_grid_has_the_stated_error_on_published_points(rol
     [(DECODE, grids().adaptive.full_decode_error), (PREFILL, grids().adaptive.full_prefill_error)],
     ids=["decode", "prefill"],
 )
-def test_a_fit_of_all_published_points_has_the_stated_error(role, error):
+def test_a_fit_of_all_published_points_reproduces_them_within_a_known_error(role, error):
     points = kept_points(role)
     assert predict(role, points, points, LATENCY).mean == pytest.approx(error, abs=0.001)
 
@@ -111,7 +111,7 @@ def test_prefill_is_measured_with_one_token_and_decode_with_prefilled_prompts():
     assert DECODE_BENCH not in result.model_of(prefill).engine.extra_args
 
 
-def test_servers_are_measured_with_the_settings_of_those_that_transfer_kv_cache():
+def test_measured_aggregated_servers_have_the_settings_of_disaggregated_ones():
     release = catalogue.release("llm-d-0.9.0")
     model, latent = catalogue.model("gpt-oss-120b"), catalogue.model("deepseek-r1")
     engine = handing_over(config.Engine(), release, model)
@@ -128,7 +128,7 @@ def test_the_largest_measured_batch_is_the_servers_own_limit():
     assert {item.engine.max_num_seqs for item in result.deployments} == {64}
 
 
-def test_no_more_requests_are_in_flight_than_the_kv_cache_holds():
+def test_no_grid_level_has_more_requests_in_flight_than_the_kv_cache_holds():
     result = recipe(model="llama-3.3-70b-instruct-fp8-dynamic")
     assert max(levels(result, "agg-tp1-1r-decode")) == 81
     assert max(levels(result, "agg-tp8-1r-decode")) == 256
@@ -140,7 +140,7 @@ def test_decode_is_measured_at_the_workloads_mean_context():
     assert decode.input_tokens + decode.output_tokens / 2 == pytest.approx(asked.workload.context_tokens, abs=1)
 
 
-def test_a_rehearsed_grid_sends_three_requests_for_each_concurrent_one():
+def test_a_rehearsed_grid_sends_three_times_as_many_requests_as_its_concurrency():
     (decode,) = (load for load in recipe(rehearsed=True).loads if load.output_tokens > 1)
     assert [decode.requests_at(level) for level in decode.levels] == [12, 96, 768]
 
@@ -151,11 +151,11 @@ def test_a_recipe_is_read_back_from_its_text():
     assert recipe_problems(result) == []
 
 
-def test_sizes_that_cannot_be_measured_are_refused_with_the_possible_ones():
+def test_server_sizes_that_cannot_be_measured_are_refused_with_possible_ones():
     with pytest.raises(KitError, match=r"tp3, tp8 can't be measured.*\n.*Possible: tp1, tp1dp2, tp1dp2ep, tp2"):
         recipe(sizes=(1, 3, 8), gpus=4)
 
 
-def test_lengths_that_no_server_has_room_for_are_refused():
+def test_prompt_lengths_that_no_server_has_room_for_are_refused():
     with pytest.raises(KitError, match="No server"):
         recipe(workload="90000000/10")

@@ -146,7 +146,7 @@ def test_a_load_stage_is_measured_from_first_request_to_last_answer():
     assert whole.output_tokens_per_s == pytest.approx(20 / 5)
 
 
-def test_the_steady_state_covers_only_the_time_with_all_users_busy():
+def test_the_steady_state_of_a_closed_loop_is_the_time_with_all_users_busy():
     steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), TWO_USERS), stage, gpus=2)
     assert steady.duration_s == pytest.approx(2.0)
     assert steady.output_tokens_per_s > 5
@@ -154,13 +154,13 @@ def test_the_steady_state_covers_only_the_time_with_all_users_busy():
     assert steady.users == 2
 
 
-def test_failures_of_the_whole_stage_are_reported_with_the_steady_state():
+def test_failures_before_the_steady_state_of_a_load_stage_are_reported_too():
     records = [request(9, 0.0, 0.1, Failure.STATUS), *TWO_USERS]
     steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), records), stage, gpus=2)
     assert (steady.requests, steady.failures) == (6, 1)
 
 
-def test_a_stage_whose_users_were_never_all_busy_is_measured_as_a_whole():
+def test_a_load_stage_whose_users_were_never_all_busy_is_measured_as_a_whole():
     steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), TWO_USERS[:1]), stage, gpus=2)
     assert steady.requests == 1
 
@@ -178,7 +178,7 @@ def test_a_growing_queue_lowers_the_answered_request_rate():
     assert answered_per_s(measured(stage, [request(i, i / 2, 1.0 + i) for i in range(8)])) < 1.6
 
 
-def test_the_arrival_rate_is_that_of_the_actual_arrivals():
+def test_the_arrival_rate_of_a_load_stage_is_computed_from_its_actual_arrivals():
     one = recipe(loads=[OPEN])
     stage = recipes.stages(one, one.deployments[0])[0]
     came = [replace(request(i, i / 1.6), due_s=i / 1.6) for i in range(8)]

@@ -43,7 +43,7 @@ def test_a_stack_without_free_gpus_is_refused_with_a_remedy(tmp_path: Path):
     assert "--gpus" in (error.value.remedy or "")
 
 
-def test_problems_of_planning_are_reported_in_the_recipes_terms(tmp_path: Path):
+def test_invalid_topologies_of_an_experiment_are_reported_by_field_of_its_recipe(tmp_path: Path):
     with pytest.raises(InvalidStack) as refused:
         experiment(tmp_path, deployments=[{"topology": "agg-tp3-1r"}, {"topology": "1p-tp2-1d-tp1"}])
     assert [problem.path for problem in refused.value.problems] == [
@@ -69,7 +69,7 @@ def test_an_experiments_stack_serves_its_models_in_its_own_namespace(tmp_path: P
     assert [model.name for model in plan.models] == names(made)
 
 
-def test_an_experiments_stack_evaluates_settings_that_change_answers(tmp_path: Path):
+def test_an_experiments_stack_requires_accuracy_with_settings_that_change_answers(tmp_path: Path):
     made = experiment(tmp_path, deployments=[{"topology": "agg-tp2-1r"}])
     base = made.base.model_copy(update={"override": config.stack.Override(quick_reduce="INT4")})
     models = [made.recipe.model_of(item) for item in made.deployments]
@@ -94,14 +94,14 @@ def test_an_experiments_stack_file_keeps_other_config_and_is_removed_at_the_end(
     assert config.stacks(tmp_path) == ["s"]
 
 
-def test_an_open_load_takes_its_configured_duration(tmp_path: Path):
+def test_an_open_loop_is_forecast_to_take_its_configured_duration_for_each_rate(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=4), loads=[{**OPEN, "durationS": 600.0}])
     (only,) = forecast_of(made, names(made), {}).rounds
     assert only.bench.seconds == pytest.approx(2 * 600, rel=0.1)
     assert only.deploy.basis == "assumed"
 
 
-def test_measured_durations_replace_assumed_ones(tmp_path: Path):
+def test_measured_deployment_durations_replace_assumed_ones_in_an_experiments_plan(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=4))
     (only,) = forecast_of(made, names(made), {"deploy": 77.0}).rounds
     assert (only.deploy.seconds, only.deploy.basis) == (77.0, "measured")
@@ -112,7 +112,7 @@ def test_an_experiments_price_is_that_of_all_its_gpus_for_its_whole_duration(tmp
     assert forecast.price_usd == pytest.approx(4 * forecast.seconds / 3600 * 6.0)
 
 
-def test_a_rehearsal_costs_nothing_and_takes_its_time_scale(tmp_path: Path):
+def test_the_forecast_duration_of_a_rehearsed_experiment_grows_with_its_time_scale(tmp_path: Path):
     quick = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True, time_scale=1.0))
     slow = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True, time_scale=10.0))
     ratio = [forecast_of(item, names(item), {}).rounds[0].bench.seconds for item in (slow, quick)]
@@ -120,7 +120,7 @@ def test_a_rehearsal_costs_nothing_and_takes_its_time_scale(tmp_path: Path):
     assert forecast_of(quick, names(quick), {}).price_usd == 0
 
 
-def test_a_measurement_of_fewer_servers_is_forecast_to_take_longer(tmp_path: Path):
+def test_one_closed_loop_on_fewer_servers_is_forecast_to_take_longer(tmp_path: Path):
     loads = [{**CLOSED, "concurrencies": [512], "requests": 1024}]
     small = experiment(tmp_path, RunOptions(gpus=4), loads=loads)
     large = experiment(tmp_path, RunOptions(gpus=4), loads=loads, deployments=[{"topology": "agg-tp1-4r"}])
@@ -128,7 +128,9 @@ def test_a_measurement_of_fewer_servers_is_forecast_to_take_longer(tmp_path: Pat
     assert seconds[0] > 1.2 * seconds[1]
 
 
-def test_a_rehearsal_without_a_time_scale_gets_one_for_its_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_rehearsal_without_a_given_time_scale_gets_a_larger_one_for_more_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(rehearsed, "processors", lambda: 2.0)
     light, heavy = (
         experiment(
@@ -153,7 +155,7 @@ def test_deployments_that_cannot_run_together_are_in_different_experiment_rounds
 
 
 @given(st.lists(st.integers(1, 16), max_size=20))
-def test_deployments_are_grouped_once_each_and_no_group_exceeds_the_gpus(sizes: list[int]):
+def test_each_deployment_is_in_one_experiment_round_and_none_exceeds_the_gpus(sizes: list[int]):
     groups = pack(sizes, int, 16, lambda _: True)
     assert sorted(size for group in groups for size in group) == sorted(sizes)
     assert all(sum(group) <= 16 for group in groups)

@@ -38,7 +38,7 @@ def test_the_pareto_recipe_has_the_published_deployments_and_levels():
     assert len(stages(pareto, pareto.deployments[0])) == 20
 
 
-def test_a_closed_loop_never_has_fewer_requests_than_users():
+def test_a_limit_of_requests_never_leaves_a_closed_loop_fewer_than_its_users():
     many = recipe(loads=[{**CLOSED, "concurrencies": [2, 400]}])
     assert [stage.requests for stage in stages(many, many.deployments[0], most_requests=4)] == [4, 400]
 
@@ -98,7 +98,7 @@ def test_decode_only_servers_get_prefilled_prompts_and_have_no_router():
     assert model.object_name == "agg-tp2-1r-decode"
 
 
-def test_a_model_is_planned_for_the_longest_of_its_loads():
+def test_an_experiments_model_is_planned_for_the_longest_prompts_and_answers():
     both = recipe(loads=[CLOSED, {**OPEN, "outputTokens": 900}])
     workload = both.model_of(both.deployments[0]).workload
     assert (workload.input_tokens, workload.output_tokens) == (1024, 900)

@@ -73,7 +73,7 @@ def test_an_experiments_measurements_become_rows_in_the_order_of_its_recipe(apar
     ]
 
 
-def test_a_deployment_that_fails_in_its_round_is_tried_alone_and_blocks_nothing(together: Experiment):
+def test_the_other_deployments_of_a_failed_experiment_round_are_measured_alone(together: Experiment):
     state, deployer, _ = run(together, broken=(DISAGGREGATED,))
     assert state.deployments[AGGREGATED].phase == "done"
     assert state.deployments[DISAGGREGATED].phase == "failed"

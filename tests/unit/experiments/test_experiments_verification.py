@@ -75,7 +75,7 @@ def test_a_forecast_that_assumes_prefix_cache_hits_is_not_verified(tmp_path: Pat
         subject(tmp_path, prefix_cache_hit_share=0.4)
 
 
-def test_verification_sends_the_forecasts_load(tmp_path: Path):
+def test_verification_of_a_forecast_sends_the_load_that_it_is_for(tmp_path: Path):
     recipe = subject(tmp_path).recipe
     (stage,) = stages(recipe, recipe.deployments[0])
     assert (stage.arrival, stage.level, stage.requests) == ("poisson", 2.5, 300)
@@ -94,7 +94,7 @@ def test_forecast_errors_are_relative_to_the_measurement():
     assert result == pytest.approx({"ttft_ms.mean": 0.2, "e2e_ms.mean": -0.2, "output_tokens_per_s": 0.0, "tpsg": 0.0})
 
 
-def test_only_forecasts_are_compared_with_the_tolerance():
+def test_forecasts_and_not_bounds_are_compared_with_the_tolerance():
     seen = forecast(ttft_ms=Quantiles(mean=60.0))
     compared = list(compare(forecast(), seen))
     assert [item.metric.name for item in beyond(compared, forecast(), 0.25)] == ["ttft_ms.mean"]
@@ -115,7 +115,9 @@ def verified(folder: Path, expected: Row, seen: Row) -> Verified:
     return Verified(subject(folder, basis=expected.basis), seen, compared, 0.25, folder)
 
 
-def test_errors_against_simulated_servers_are_marked_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_forecast_errors_against_simulated_servers_are_marked_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     seen = forecast(ttft_ms=Quantiles(mean=60.0))
     tune_verify.show_verification(verified(tmp_path, forecast(), seen))
     shown = capsys.readouterr().out
@@ -131,7 +133,7 @@ def test_forecast_errors_against_real_servers_are_not_marked_as_simulated(tmp_pa
     assert result["beyond_tolerance"] == []
 
 
-def test_a_bound_is_never_called_a_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_verification_of_a_bound_says_that_it_is_no_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     bound = forecast(basis=Basis.BOUND)
     tune_verify.show_verification(
         verified(tmp_path, bound, forecast(ttft_ms=Quantiles(mean=60.0), basis=Basis.MEASURED))

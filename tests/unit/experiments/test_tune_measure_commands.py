@@ -47,13 +47,13 @@ def test_tune_plan_writes_its_measurements_as_a_recipe(tmp_path: Path):
     assert len(recipes.load(str(file)).deployments) == 8
 
 
-def test_a_rehearsed_plan_uses_a_whole_node_and_costs_nothing(tmp_path: Path):
+def test_a_rehearsed_tune_plan_deploys_all_sizes_in_one_round_and_costs_nothing(tmp_path: Path):
     plan = json.loads(tune("plan", project(tmp_path), "--rehearse", "--size", "1", "--size", "2", "--json").stdout)
     assert len(plan["rounds"]) == 1
     assert plan["price_usd"] == 0
 
 
-def test_another_model_than_the_stacks_needs_a_workload_option(tmp_path: Path):
+def test_tune_plan_for_a_model_that_is_not_in_the_stack_needs_option_workload(tmp_path: Path):
     ended = tune("plan", project(tmp_path), "--model", "llama-3.3-70b-instruct-fp8-dynamic", "--rehearse")
     assert isinstance(ended.exception, KitError)
     assert "--workload" in (ended.exception.remedy or "")
@@ -72,13 +72,13 @@ def test_measurements_that_cost_money_need_confirmation(tmp_path: Path):
     assert not (tmp_path / "reports").exists()
 
 
-def test_tune_rank_uses_stored_rows_and_says_so(tmp_path: Path):
+def test_tune_rank_uses_stored_rows_and_names_their_file(tmp_path: Path):
     file = keep_published(project(tmp_path))
     ended = tune("rank", tmp_path, *SLO)
     assert f"figures  fitted to 27 rows (measured) of {file}" in ended.stderr.replace("\n", "")
 
 
-def test_with_too_few_stored_rows_the_kits_figures_are_used(tmp_path: Path):
+def test_tune_rank_uses_the_kits_latency_figures_if_too_few_rows_are_stored(tmp_path: Path):
     file = keep_published(project(tmp_path))
     file.write_text(file.read_text().split("\n", 1)[0] + "\n")
     ended = tune("rank", tmp_path, *SLO)
@@ -90,7 +90,7 @@ def test_tune_fit_uses_the_stored_rows(tmp_path: Path):
     assert "points: 23" in tune("fit", tmp_path).stdout
 
 
-def test_rows_given_by_option_are_preferred_to_stored_ones(tmp_path: Path):
+def test_tune_rank_prefers_measurements_given_by_option_to_stored_rows(tmp_path: Path):
     file = keep_published(project(tmp_path))
     other = tmp_path / "other.jsonl"
     other.write_text(file.read_text())

@@ -65,13 +65,13 @@ def test_tune_watch_exits_with_0_if_all_assumptions_hold(watch: Any):
     assert "llmd-oke tune rank" not in result.output
 
 
-def test_another_load_than_assumed_exits_with_1_and_the_command_to_rank_it(watch: Any):
+def test_tune_watch_exits_with_1_and_suggests_tune_rank_if_the_load_differs(watch: Any):
     result = watch(requests_per_s=5.0)
     assert result.exit_code == 1
     assert "llmd-oke tune rank --stack s --workload 64/8 --slo qps=5\n" in result.output
 
 
-def test_an_option_of_tune_watch_tolerates_larger_errors(watch: Any):
+def test_tune_watch_exits_with_0_if_errors_are_within_the_option_tolerance(watch: Any):
     assert watch("--tolerance", "2", requests_per_s=5.0).exit_code == 0
 
 
@@ -104,7 +104,7 @@ def test_an_interrupted_watch_shows_what_was_observed_before(watch: Any):
     assert "The pods can't be listed." in result.stderr
 
 
-def test_a_watch_without_any_reading_is_an_error(watch: Any):
+def test_tune_watch_without_any_reading_of_counters_is_an_error(watch: Any):
     assert "can't be listed" in str(watch(end=KitError("The pods can't be listed."), duration_s=0.0).exception)
 
 
@@ -114,7 +114,9 @@ def test_ctrl_c_ends_a_watch_with_what_was_observed(watch: Any):
     assert "1500 requests" in result.output
 
 
-def test_watch_lines_fit_the_terminal_except_for_commands_to_copy(watch: Any, monkeypatch: pytest.MonkeyPatch):
+def test_output_of_tune_watch_fits_the_terminal_except_for_commands_to_copy(
+    watch: Any, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("COLUMNS", "80")
     shown = watch(requests_per_s=5.0, ttft_ms=400.0).output.splitlines()
     assert [line for line in shown if len(line) > 80 and "llmd-oke tune rank" not in line] == []
@@ -144,12 +146,12 @@ def test_tune_watch_says_why_an_interval_is_left_out():
 @pytest.mark.parametrize(
     ("command", "expected"), [("watch", tolerances().load_share), ("verify", verifying().tolerance)]
 )
-def test_help_shows_the_kits_default_tolerances(command: str, expected: float):
+def test_help_of_tune_commands_shows_the_default_tolerance_of_forecasts(command: str, expected: float):
     result = CliRunner().invoke(app, ["tune", command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert f"{expected:g} if left out" in result.output
 
 
-def test_all_commands_with_forecasts_share_the_option_for_their_folder():
+def test_no_tune_command_with_forecasts_has_a_reports_option_of_its_own():
     for command in ("apply", "verify", "watch"):
         result = CliRunner().invoke(app, ["tune", command, "--help"])
         assert (result.exit_code, "--reports" in result.output) == (0, False)
