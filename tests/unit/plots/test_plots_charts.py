@@ -34,7 +34,7 @@ def test_an_svg_is_complete_and_refers_to_no_other_file():
     assert "<dc:date" not in svg
 
 
-def test_each_series_legend_states_the_basis_of_its_figures():
+def test_the_legend_of_each_chart_series_states_the_basis_of_its_figures():
     assert {"8p-tp1-4d-tp2 (measured)", "memory (bound)"} <= set(texts(scatter([MEASURED, BOUND])))
 
 
@@ -45,19 +45,19 @@ def test_names_in_charts_are_escaped_and_never_parsed_as_formulas():
     assert "T & <U>" in shown
 
 
-def test_chart_text_has_the_colour_of_the_page():
+def test_chart_text_inherits_the_text_colour_of_its_page():
     svg = scatter([MEASURED])
     assert "currentColor" in svg
     assert INK not in svg
 
 
-def test_with_a_frontier_only_its_points_are_labelled():
+def test_with_a_pareto_frontier_only_the_points_on_it_are_labelled():
     shown = texts(scatter([MEASURED], frontier=True))
     assert {"C=64", "C=32", "Pareto frontier (measured)"} <= set(shown)
     assert "C=8" not in shown
 
 
-def test_a_bound_is_never_part_of_a_frontier():
+def test_a_pareto_frontier_in_a_chart_contains_no_bounds():
     assert "Pareto frontier (bound)" not in texts(scatter([MEASURED, BOUND], frontier=True))
     assert not [text for text in texts(scatter([BOUND], frontier=True)) if "frontier" in text]
 
@@ -68,7 +68,7 @@ def test_a_chart_omits_labels_without_room():
     assert 0 < len(labels) < 10
 
 
-def test_a_box_of_targets_is_in_the_legend():
+def test_a_charts_box_of_latency_and_throughput_targets_is_in_the_legend():
     assert "SLO" in texts(scatter([MEASURED], box=Box(x_min=25, y_min=300, label="SLO")))
 
 
@@ -77,14 +77,14 @@ def test_an_empty_chart_says_that_it_has_no_data():
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_both_axes_of_a_line_chart_have_plain_numbers(log):
+def test_logarithmic_and_linear_axes_of_a_line_chart_have_plain_numbers(log):
     series = ChartSeries("a", [ChartPoint(rate, 10.0**rate) for rate in (1, 2, 3)], Basis.CALIBRATED)
     svg = lines_svg([series], title="t", x_label="requests/s", y_label="ms", y_log=log)
     assert "1000" in texts(svg)
     assert "mathdefault" not in svg
 
 
-def test_a_distribution_ends_at_its_largest_value():
+def test_a_chart_of_a_large_distribution_ends_at_its_largest_value():
     samples = Samples("a", [1.0 + index for index in range(20 * MAX_STEPS)], Basis.MEASURED)
     svg = distribution_svg([samples], title="t", x_label="ms")
     assert len(svg) < 200_000
@@ -105,7 +105,7 @@ def drawn(*points):
     return agreement_svg([series], title="TPSG", x_label="measured", y_label="simulated")
 
 
-def test_the_diagonal_and_the_series_are_in_the_legend():
+def test_the_legend_of_a_predicted_measured_chart_has_diagonal_and_series():
     svg = drawn((100, 110), (200, 190))
     assert "equal" in svg
     assert "held out (calibrated)" in svg

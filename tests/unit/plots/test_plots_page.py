@@ -24,11 +24,11 @@ def test_number_columns_are_aligned_to_the_right():
     assert Table(("a",), [("8p-tp1",), ("2",)]).numeric == [False]
 
 
-def test_table_cells_have_the_colour_of_their_tone():
+def test_a_table_cell_with_an_improved_value_has_the_css_class_good():
     assert 'class="number good">-3%' in page("t", [PageSection("h", table=TABLE)])
 
 
-def test_paragraphs_are_separated_by_empty_lines():
+def test_an_empty_line_in_a_pages_text_separates_html_paragraphs():
     assert page("t", [PageSection("h", "one\n\ntwo")]).count("<p>") == 2
 
 

@@ -61,7 +61,7 @@ def test_markdown_has_a_table_for_each_load(both):
     assert "measured" in text
 
 
-def test_comparison_lines_state_what_is_significant(both):
+def test_a_significant_improvement_has_the_verdict_better_and_an_interval(both):
     (line,) = [line for line in lines(compare(both[0].side, both[1].side).loads[0]) if line.metric == "TTFT p95 (ms)"]
     assert line.verdict == "better"
     assert line.interval.startswith("-2")
@@ -77,7 +77,7 @@ def test_the_comparison_summary_is_plain_json(both):
     assert json.loads(json.dumps(summary))["loads"][0]["metrics"]["ttft_ms.p95"]["change"] == pytest.approx(-0.2)
 
 
-def test_sides_with_different_bases_have_separate_series():
+def test_the_comparison_page_names_the_basis_of_each_side():
     a, b = loaded("a", AGG, (500.0,)), loaded("b", AGG, (400.0,), basis=Basis.CALIBRATED)
     text = comparison_page(compare(a.side, b.side), a, b)
     assert "A: a (measured)" in text
@@ -88,5 +88,5 @@ def test_sides_with_different_bases_have_separate_series():
 @pytest.mark.parametrize(
     ("value", "text"), [(0, "0"), (0.01234, "0.0123"), (1.234, "1.23"), (123.45, "123.5"), (12345.6, "12,346")]
 )
-def test_numbers_have_about_four_digits(value, text):
+def test_numbers_in_tables_have_about_four_digits(value, text):
     assert number(value) == text

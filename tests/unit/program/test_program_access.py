@@ -17,16 +17,16 @@ def unknown(effect: str, *, own: bool = False) -> list[Problem]:
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_a_taint_of_the_cluster_that_keeps_pods_away_must_be_in_the_stack_file(effect: str):
+def test_a_taint_of_nodes_that_repels_pods_must_be_in_the_stack_file(effect: str):
     (problem,) = unknown(effect)
     assert (problem.path, problem.value) == ("gpuPools[0].taints", None)
     assert f"team=search:{effect}" in problem.accepted
 
 
-def test_a_taint_that_only_affects_preference_is_ignored():
+def test_a_taint_of_nodes_with_effect_prefer_no_schedule_is_ignored():
     assert unknown("PreferNoSchedule") == []
 
 
-def test_the_pools_taints_are_shown_beside_the_missing_one():
+def test_a_missing_taint_is_reported_with_the_taints_that_the_pool_has():
     (problem,) = unknown("NoSchedule", own=True)
     assert problem.value == "own=a:NoSchedule"

@@ -39,12 +39,12 @@ def test_each_component_argument_is_read_from_the_record_field_of_its_name():
     assert arguments(_PoolArgs, _Pool("mi300x", 2)) == {"name": "mi300x", "size": 2, "taints": [], "gpus": 16}
 
 
-def test_values_given_for_component_arguments_win_over_records_and_earlier_ones_win():
+def test_values_given_for_component_arguments_take_precedence_over_records():
     made = arguments(_PoolArgs, {"size": 1}, _Pool("mi300x", 2), gpus=None)
     assert made == {"name": "mi300x", "size": 1, "taints": [], "gpus": None}
 
 
-def test_nested_records_become_component_arguments_without_none_values():
+def test_nested_records_become_component_arguments_without_unset_fields():
     taint = _Taint(key="amd.com/gpu")
     assert arguments(_PoolArgs, _Pool("mi300x", 2, (taint,)))["taints"] == [{"key": "amd.com/gpu"}]
 
@@ -57,7 +57,7 @@ def test_pulumi_outputs_are_passed_on_unchanged():
     asyncio.run(made())
 
 
-def test_an_optional_component_argument_without_a_source_is_refused_by_name():
+def test_optional_component_arguments_that_no_record_provides_are_refused():
     with pytest.raises(MissingSourceError, match=r"_PoolArgs: nothing given has taints, gpus\."):
         arguments(_PoolArgs, name="mi300x", size=2)
 
