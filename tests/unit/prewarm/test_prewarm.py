@@ -74,7 +74,7 @@ def test_wrong_content_is_deleted_and_downloaded_again(hub: Hub, tmp_path: Path)
     assert files(snapshot(tmp_path)) == WANTED
 
 
-def test_temporary_server_errors_are_waited_for(hub: Hub, tmp_path: Path):
+def test_pre_warming_waits_and_repeats_after_http_429_and_503(hub: Hub, tmp_path: Path):
     hub.status[f"/api/models/{REPOSITORY}/tree/{COMMIT}"] = [429, 503]
     assert run(tmp_path) == 0
 
@@ -101,7 +101,9 @@ def test_a_cache_without_enough_space_is_refused_before_any_download(hub: Hub, t
     assert hub.asked_for("/resolve/") == []
 
 
-def test_the_token_is_sent_only_to_its_own_host(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_hugging_face_token_is_not_sent_to_a_host_that_a_redirect_leads_to(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert run(tmp_path) == 0
     assert {asked[2] for asked in hub.requests} == {"Bearer hf_secret"}
@@ -157,7 +159,7 @@ def test_a_resumed_multi_part_object_with_wrong_content_is_downloaded_again(buck
     assert [file.read_bytes() for file in tmp_path.rglob(LARGE)] == [bucket.files[LARGE]]
 
 
-def test_objects_with_unknown_part_sizes_are_reported_by_count_and_not_kept(bucket: Hub, tmp_path: Path, capfd):
+def test_objects_that_cannot_be_verified_are_counted_and_not_kept(bucket: Hub, tmp_path: Path, capfd):
     bucket.part_bytes = {LARGE: 2**20 - 7, "config.json": 1}
     assert from_bucket(tmp_path) == 1
     told = capfd.readouterr().err
@@ -220,14 +222,14 @@ def test_another_commit_than_the_pinned_one_is_refused(hub: Hub, tmp_path: Path,
     assert f"it answers with commit {COMMIT}" in capfd.readouterr().err
 
 
-def test_possible_part_sizes_are_tried_from_the_usual_one_on():
+def test_possible_part_sizes_of_an_upload_are_tried_from_128_mib_on():
     assert transfer.part_sizes(4_600 * 2**20, 36)[0] == 128 * 2**20
     assert transfer.part_sizes(7, 1) == [7]
     assert transfer.part_sizes(7, 2) == []
     assert len(transfer.part_sizes(10**12, 2)) == transfer.MAX_PART_SIZES
 
 
-def test_without_the_secret_link_a_bucket_is_refused(tmp_path: Path, capfd):
+def test_pre_warming_from_a_bucket_without_its_secret_link_is_refused(tmp_path: Path, capfd):
     assert run(tmp_path, "--source=object-storage") == 1
     assert "MODEL_SOURCE_URL" in capfd.readouterr().err
 
@@ -255,7 +257,7 @@ def test_urls_in_messages_have_no_password():
     assert web.without_secrets("https://user:planted@host/p/planted/n?planted") == "https://host/p/..."
 
 
-def test_of_two_programs_on_one_cache_only_one_downloads(hub: Hub, tmp_path: Path):
+def test_of_two_pre_warming_programs_on_one_cache_only_one_downloads(hub: Hub, tmp_path: Path):
     place = places.CacheFolder(tmp_path, REPOSITORY, "main")
     source = web.Web()
     statuses = []
@@ -277,7 +279,7 @@ def test_of_two_programs_on_one_cache_only_one_downloads(hub: Hub, tmp_path: Pat
     assert not place.lock.exists()
 
 
-def test_the_lock_of_a_crashed_program_is_taken_over(hub: Hub, tmp_path: Path):
+def test_the_lock_of_a_crashed_pre_warming_program_is_taken_over(hub: Hub, tmp_path: Path):
     lock = places.CacheFolder(tmp_path, REPOSITORY, "main").lock
     lock.parent.mkdir(parents=True)
     lock.write_text("dead")
@@ -295,7 +297,7 @@ def test_another_revision_is_stored_as_another_snapshot(hub: Hub, tmp_path: Path
     assert records == {"models--owner--model@main.json", "models--owner--model@pinned.json"}
 
 
-def test_the_files_in_the_configmap_run_without_the_package(hub: Hub, tmp_path: Path):
+def test_pre_warming_runs_from_the_files_in_its_configmap_without_the_kit_installed(hub: Hub, tmp_path: Path):
     """Run as in a pod: the files in a folder `prewarm`, and nothing of the kit importable."""
     folder = tmp_path / "prewarm"
     folder.mkdir()
@@ -367,7 +369,7 @@ def listed(hub: Hub, *names: str) -> None:
     "name",
     ["../../../../models--other--model/snapshots/x/w.safetensors", "/etc/cron.d/x", "a\\..\\b", "a\x00b", "a//b", ".."],
 )
-def test_a_listed_name_that_leaves_the_folder_is_refused_before_any_write(
+def test_a_listed_file_whose_name_leaves_the_cache_is_refused_before_any_write(
     hub: Hub,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -425,7 +427,7 @@ def test_a_complete_cache_contains_no_unfinished_file(hub: Hub, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("commit", ["../../evil", "main", "c" * 39, ""])
-def test_an_invalid_commit_is_refused(
+def test_a_repository_with_an_invalid_commit_is_refused(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("hub_for_tests.COMMIT", commit)
@@ -434,7 +436,7 @@ def test_an_invalid_commit_is_refused(
 
 
 @pytest.mark.parametrize("size", [-1, "7", None, True, 1.5])
-def test_an_invalid_size_is_refused(
+def test_a_listing_with_an_invalid_file_size_is_refused(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(hub, "_tree", lambda: [{"type": "file", "path": "a", "size": size, "oid": "x"}])
@@ -443,7 +445,7 @@ def test_an_invalid_size_is_refused(
 
 
 @pytest.mark.parametrize("record", ["[]", '{"commit": "../../x", "files": {}}', '{"commit": 1, "files": {"../x": 1}}'])
-def test_a_record_in_the_cache_with_paths_out_of_it_is_ignored(tmp_path: Path, record: str) -> None:
+def test_a_cache_whose_record_lists_files_outside_of_it_is_not_complete(tmp_path: Path, record: str) -> None:
     place = places.CacheFolder(tmp_path, REPOSITORY, "main")
     places.write_whole(place.record, record)
     assert not place.is_complete()

@@ -48,7 +48,7 @@ def test_a_cache_without_adapters_has_the_folder_that_vllm_needs(hub: Hub, tmp_p
     assert placed(tmp_path, ".").is_dir()
 
 
-def test_the_list_of_adapters_may_be_a_file(hub: Hub, tmp_path: Path):
+def test_the_list_of_adapters_to_download_may_be_a_json_file(hub: Hub, tmp_path: Path):
     (tmp_path / "adapters.json").write_text(wanted("sql-1"))
     assert run(tmp_path, f"@{tmp_path / 'adapters.json'}") == 0
     assert placed(tmp_path, "sql-1").is_dir()

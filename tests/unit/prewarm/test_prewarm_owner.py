@@ -46,7 +46,7 @@ def run(folder: Path, hub: Hub, rights: tuple[str, ...], program: tuple[str, ...
     return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_root_owned_folder_is_given_to_the_user_and_usable_without_capabilities(folder: Path, hub: Hub):
+def test_a_root_owned_cache_is_given_to_the_user_and_writable_without_capabilities(folder: Path, hub: Hub):
     assert "1 files and folders were given to user 65532" in run(folder, hub, CHOWN, OWNER).stdout
     filled = run(folder, hub, FILLS, PREWARM)
     assert filled.returncode == 0, filled.stderr
@@ -65,7 +65,7 @@ def test_a_cache_that_root_filled_can_be_filled_further_by_another_user(folder: 
     assert (folder / "outside").stat().st_uid == 0
 
 
-def test_an_unwritable_folder_is_reported_with_a_remedy(folder: Path, hub: Hub):
+def test_a_cache_that_the_user_cannot_write_to_is_reported_with_a_remedy(folder: Path, hub: Hub):
     refused = run(folder, hub, FILLS, PREWARM)
     assert refused.returncode == 1
     assert "error user 65532 can't write to cache: its folder has to be this user's, or its export" in refused.stderr
@@ -77,7 +77,7 @@ def test_an_owner_that_cannot_be_changed_does_not_stop_pre_warming(folder: Path,
     assert "cache stays as it is, because its owner can't be changed" in left.stdout
 
 
-def test_files_that_belong_to_the_user_are_left_alone(tmp_path: Path):
+def test_the_owner_of_files_that_belong_to_the_user_is_not_changed(tmp_path: Path):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "file").write_text("weights")
     assert owner.give(tmp_path, os.getuid()) == 0
