@@ -27,14 +27,14 @@ def change(a, b, of=TTFT):
     return load.change(of)
 
 
-def test_a_comparison_rates_shorter_times_and_higher_rates_as_better():
+def test_a_comparison_rates_shorter_times_as_better_and_lower_rates_as_worse():
     a, b = [row(ttft=500.0, output_tokens_per_s=800.0)], [row(ttft=400.0, output_tokens_per_s=700.0)]
     assert change(a, b).relative == pytest.approx(-0.2)
     assert change(a, b).verdict == "better"
     assert change(a, b, metric("tpsg")).verdict == "worse"
 
 
-def test_a_single_run_has_no_confidence_interval_and_says_so():
+def test_a_comparison_of_single_runs_has_no_confidence_interval_and_says_so():
     compared = sides([row()], [row(ttft=400.0)])
     assert compared.loads[0].change(TTFT).interval is None
     assert any("single run" in note for note in compared.notes)
@@ -56,18 +56,18 @@ def test_a_change_beyond_the_variation_of_repetitions_is_clear():
     assert low > 0.15
 
 
-def test_equal_loads_are_compared_with_each_other():
+def test_results_are_compared_under_equal_loads_and_other_loads_are_listed():
     compared = sides([row(concurrency=8), row(concurrency=16)], [row(concurrency=16.1), row(concurrency=32)])
     assert [load.load.level for load in compared.loads] == [16]
     assert [load.level for load in compared.only_a] == [8]
     assert [load.level for load in compared.only_b] == [32]
 
 
-def test_two_sides_with_one_deployment_each_are_compared_even_if_these_differ():
+def test_two_results_of_one_deployment_each_are_compared_even_if_these_differ():
     assert sides([row(topology="agg-tp1-4r")], [row(topology="2p-tp1-1d-tp2")]).loads
 
 
-def test_several_deployments_are_compared_only_with_the_same_ones():
+def test_results_of_several_deployments_are_compared_by_equal_deployment():
     a = [row(topology="agg-tp1-4r", ttft=500.0), row(topology="2p-tp1-1d-tp2", ttft=300.0)]
     b = [row(topology="2p-tp1-1d-tp2", ttft=330.0), row(topology="agg-tp1-4r", ttft=500.0)]
     changes = {load.load.deployment: load.change(TTFT).relative for load in sides(a, b).loads}
@@ -110,7 +110,7 @@ def test_a_comparisons_note_reports_failed_requests_and_does_not_count_them_as_s
 @pytest.mark.parametrize(
     ("freedom", "value"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (10, 2.2281), (30, 2.0423)]
 )
-def test_confidence_quantiles_equal_those_of_published_tables(freedom, value):
+def test_quantiles_of_students_t_distribution_equal_those_of_published_tables(freedom, value):
     assert t_quantile(0.975, freedom) == pytest.approx(value, abs=5e-5)
 
 
@@ -166,7 +166,7 @@ def test_a_comparisons_gate_fails_if_the_metric_was_not_measured():
     assert judged("itl_ms.p95>+10%", row(), row())
 
 
-def test_a_gate_on_relative_change_passes_if_both_values_are_zero():
+def test_a_comparisons_gate_on_relative_change_passes_if_both_values_are_zero():
     assert not judged("failures_share>+10%", row(), row())
 
 
@@ -177,7 +177,7 @@ def test_all_invalid_gates_of_a_comparison_are_named_at_once():
     assert len(caught.value.message.splitlines()) == 2
 
 
-def test_every_gate_fails_if_the_compared_side_lacks_a_load_of_the_baseline():
+def test_a_comparisons_gate_fails_if_one_side_lacks_a_load_of_the_baseline():
     compared = compare(Side("a", (row(), row(concurrency=64))), Side("b", (row(),)))
     (breach,) = breaches(parse_gates(["ttft_ms.p95>+10%"]), compared)
     assert "B has no result under it" in str(breach)
@@ -189,13 +189,13 @@ def test_a_forecast_error_is_predicted_over_measured_less_one():
     assert result.error == pytest.approx(0.2)
 
 
-def test_a_mean_absolute_error_counts_both_directions():
+def test_positive_and_negative_forecast_errors_count_in_the_mean_absolute_error():
     up = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=110.0), row(output_tokens_per_s=100.0))
     down = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=70.0), row(output_tokens_per_s=100.0))
     assert mean_absolute_error([*up, *down]) == pytest.approx((0.1 + 0.3) / 2)
 
 
-def test_the_worst_error_is_the_largest_in_either_direction():
+def test_the_worst_forecast_error_is_the_largest_in_either_direction():
     figures = [
         item
         for value in (120.0, 70.0, 110.0)
@@ -204,5 +204,5 @@ def test_the_worst_error_is_the_largest_in_either_direction():
     assert worst(figures).error == pytest.approx(-0.3)
 
 
-def test_metrics_that_forecast_or_measurement_lacks_have_no_error():
+def test_metrics_that_forecast_or_measurement_lacks_have_no_forecast_error():
     assert list(forecast_errors(["goodput_share"], row(), row())) == []

@@ -45,7 +45,7 @@ def test_each_quantile_of_a_result_row_is_a_separate_csv_column():
     assert {"ttft_ms_p50", "e2e_ms_p99p9", "origin_config_hash", "notes"} <= set(COLUMNS)
 
 
-def test_an_old_result_row_without_server_settings_has_only_its_image_as_condition(tmp_path):
+def test_an_older_result_row_without_server_settings_records_only_its_image(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows([row(image="one")], path)
     assert "block_size" not in path.read_text()
@@ -53,7 +53,7 @@ def test_an_old_result_row_without_server_settings_has_only_its_image_as_conditi
     assert {name: value for name, value in result.conditions.items() if value is not None} == {"image": "one"}
 
 
-def test_invalid_lines_are_named_and_others_are_read(tmp_path):
+def test_invalid_lines_of_a_file_of_result_rows_are_named_and_others_are_read(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows([row(), row()], path)
     good = path.read_text().splitlines()
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_written_is_an_error_and_no_traceback(tmp_path):
         write_rows([row()], tmp_path)
 
 
-def test_writing_to_a_symbolic_link_keeps_the_link(tmp_path):
+def test_writing_result_rows_to_a_symbolic_link_keeps_the_link(tmp_path):
     (tmp_path / "rows.jsonl").symlink_to(tmp_path / "real.jsonl")
     write_rows([row()], tmp_path / "rows.jsonl")
     assert (tmp_path / "rows.jsonl").is_symlink()

@@ -79,7 +79,7 @@ def test_a_load_in_the_history_is_found_by_its_time_and_never_as_the_latest_run(
     assert times(find(loaded, "dev@latest")) == [TIMES[2]]
 
 
-def test_a_stack_with_only_loads_says_how_to_name_them(tmp_path):
+def test_a_history_with_loads_and_no_benchmark_says_how_to_name_a_load(tmp_path):
     write_rows([row()], tmp_path / "dev/bench" / LOAD / "rows.jsonl")
     with pytest.raises(KitError, match="loads") as caught:
         find(FolderStore(tmp_path), "dev@latest")
@@ -107,7 +107,7 @@ def test_an_invalid_line_in_a_history_is_named_and_hides_no_other_run(store, tmp
     assert str(result[1].found.rejected[0]).startswith(f"dev/{TIMES[1]}/rows.jsonl:1: ")
 
 
-def test_single_requests_are_read_without_failures_and_truncated_lines(store, tmp_path):
+def test_latencies_of_single_requests_omit_failed_requests_and_truncated_lines(store, tmp_path):
     lines = [
         {"first_token_s": 0.5, "token_times_s": [0.5, 0.625, 0.6875], "failure": None},
         {"first_token_s": 0.1, "token_times_s": [0.1], "failure": "cut"},
@@ -141,7 +141,7 @@ def test_an_interrupted_copy_of_a_history_is_completed_by_the_next(store, tmp_pa
     assert len(copy_runs(store, FolderStore(tmp_path / "copy"), "dev", lambda _: None)) == 3
 
 
-def test_rows_measured_for_the_tuner_are_no_run_of_the_history(store, tmp_path):
+def test_rows_measured_for_the_tuner_are_not_listed_as_runs_in_the_history(store, tmp_path):
     write_rows([row()], tmp_path / "tuned/tuning/rows.jsonl")
     assert stacks(store) == ["dev"]
     with pytest.raises(KitError, match="Stack tuned has no results"):
@@ -168,5 +168,5 @@ def test_copying_a_stack_without_runs_is_an_error(tmp_path):
         ([Basis.BOUND, Basis.MEASURED], Basis.BOUND),
     ],
 )
-def test_one_side_of_a_comparison_is_as_certain_as_its_least_certain_figure(bases, worst):
+def test_the_basis_of_one_side_of_a_comparison_is_that_of_its_least_certain_row(bases, worst):
     assert SideResults(Side("a", tuple(row(basis=basis) for basis in bases))).basis == worst

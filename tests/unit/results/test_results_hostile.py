@@ -90,13 +90,13 @@ def test_named_pipes_in_a_results_folder_are_ignored(tmp_path: Path):
     assert not read(tmp_path).rows
 
 
-def test_rows_of_a_store_are_limited_in_size_too(monkeypatch: pytest.MonkeyPatch):
+def test_result_rows_larger_than_the_size_limit_are_rejected(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "MAX_BYTES", 10)
     (rejected,) = files.parse_rows(b"x" * 11, "dev/rows.jsonl").rejected
     assert "larger than" in rejected.why
 
 
-def test_too_many_different_loads_are_refused():
+def test_results_with_more_than_500_different_loads_are_refused():
     with pytest.raises(KitError, match="more than 500 different loads"):
         grouped(
             [row(concurrency=float(2**i if i < 40 else 10**6 * 1.1**i)) for i in range(40)] * 2
@@ -106,7 +106,7 @@ def test_too_many_different_loads_are_refused():
 
 
 @pytest.mark.parametrize("times", ['["a", 1]', "[1, [2]]", "[NaN, 1]", "[1e400, 1]", '{"a": 1}', '"ab"', "7"])
-def test_invalid_token_times_are_left_out(times: str):
+def test_invalid_token_times_of_a_stored_request_are_left_out(times: str):
     result = Latencies()
     result.add([f'{{"first_token_s": 1, "token_times_s": {times}}}', "[" * 100_000, '{"first_token_s": 1e400}'])
     assert (result.ttft_ms, result.itl_ms) == ([1000.0], [])
@@ -188,7 +188,7 @@ def test_a_stack_file_that_exhausts_the_yaml_parser_is_refused(tmp_path: Path):
             yaml_files.read(written(tmp_path, "Pulumi.dev.yaml", text))
 
 
-def test_yaml_aliases_of_usual_reports_are_read():
+def test_yaml_aliases_are_accepted_unless_they_expand_beyond_a_limit():
     require_bounded("a: &a {b: [1, 2]}\nc: *a\nd: [*a, *a]\n")
     with pytest.raises(UnboundedError):
         require_bounded(bomb())

@@ -13,14 +13,14 @@ def best(points):
 
 
 @given(st.lists(PLACES, max_size=30))
-def test_a_frontier_has_exactly_the_points_that_no_other_dominates(points):
+def test_a_pareto_frontier_has_exactly_the_points_that_no_other_dominates(points):
     def dominated(point):
         return any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
 
     assert sorted(best(points)) == sorted(point for point in points if not dominated(point))
 
 
-def test_a_frontier_is_sorted_by_falling_x():
+def test_a_pareto_frontier_is_sorted_by_falling_x():
     assert best([(1, 3), (3, 1), (2, 2), (1, 1)]) == [(3, 1), (2, 2), (1, 3)]
 
 

@@ -65,7 +65,7 @@ def test_a_run_with_a_name_that_leaves_its_folder_is_not_copied_at_all(tmp_path,
 
 
 @pytest.mark.parametrize("name", ["/etc/cron.d/x", "../x", "..", ".", "", "a/../../x", "a\\b", "a\nb", "a/"])
-def test_folders_and_buckets_refuse_names_that_leave_them(tmp_path, name):
+def test_folders_and_buckets_of_results_refuse_file_names_that_leave_them(tmp_path, name):
     for store in (FolderStore(tmp_path / "history"), bucket_store("https://objects.test")):
         with pytest.raises(KitError, match="the name "):
             store.write(name, b"x")
@@ -80,7 +80,7 @@ def test_a_stack_name_that_leaves_its_folder_is_refused(tmp_path, stack):
         runs(FolderStore(tmp_path / "history"), stack)
 
 
-def test_a_link_in_the_destination_folder_is_not_followed(tmp_path):
+def test_results_are_not_written_through_a_symbolic_link(tmp_path):
     outside, target = tmp_path / "outside", tmp_path / "history"
     outside.mkdir()
     target.mkdir()
@@ -90,7 +90,7 @@ def test_a_link_in_the_destination_folder_is_not_followed(tmp_path):
     assert not list(outside.iterdir())
 
 
-def test_a_link_in_a_history_does_not_expose_other_files(tmp_path):
+def test_a_symbolic_link_in_a_history_does_not_expose_files_outside_of_it(tmp_path):
     secret, source = tmp_path / "secret", tmp_path / "source"
     secret.write_text("key")
     FolderStore(source).write(ROWS, row_json(row()).encode())
@@ -101,7 +101,7 @@ def test_a_link_in_a_history_does_not_expose_other_files(tmp_path):
         FolderStore(source).read(f"dev/{TIME}/notes.txt")
 
 
-def test_circular_links_are_refused(tmp_path):
+def test_circular_symbolic_links_in_a_results_folder_are_refused(tmp_path):
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     with pytest.raises(UnsafeNameError, match="by a link"):
@@ -118,7 +118,7 @@ def test_a_bucket_with_an_unsafe_name_is_refused_with_the_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../x.json", "/x.json", "a/../../x.json", "a\\x.json", "x\x00.json"])
-def test_files_of_a_pod_stay_in_their_loads_folder(tmp_path, name):
+def test_a_load_pods_file_whose_name_leaves_the_loads_folder_is_refused(tmp_path, name):
     with pytest.raises(KitError, match="The pod's result: the name"):
         store_load(LoadMeasurement((row(),), files={name: "{}"}), LoadFolder(tmp_path / "load", Hints()))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -135,7 +135,7 @@ def test_a_result_that_decompresses_beyond_a_limit_is_refused(monkeypatch):
     "content",
     [b"", b"nonsense", gzip.compress(b"x", mtime=0)[:-1], gzip.compress(b"x", mtime=0) + b"y", zlib.compress(b"x")],
 )
-def test_a_truncated_result_is_refused(content):
+def test_a_truncated_compressed_benchmark_result_is_refused(content):
     with pytest.raises(KitError, match="broken, or larger"):
         config_maps.join_pieces([content])
     with pytest.raises(KitError, match="can't be read"):
@@ -143,7 +143,7 @@ def test_a_truncated_result_is_refused(content):
 
 
 @pytest.mark.parametrize("count", ["1000000000", "33", "0", "-1", "x", "²", ""])
-def test_a_pod_with_too_many_pieces_is_not_read(count):
+def test_a_load_result_in_an_impossible_number_of_configmaps_is_refused(count):
     with pytest.raises(KitError, match="1 to 32 are possible"):
         config_maps.count_of({config_maps.COUNT_ANNOTATION: count})
 

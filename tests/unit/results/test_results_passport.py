@@ -63,7 +63,7 @@ def passport(**changes):
     return Passport(**{**values, **changes})
 
 
-def test_the_passport_in_markdown_lists_what_runs_and_the_evidence():
+def test_the_passport_in_markdown_lists_topology_image_accuracy_and_price():
     text = markdown(passport())
     for told in (
         "4 x 8p-tp1-4d-tp2",
@@ -78,13 +78,13 @@ def test_the_passport_in_markdown_lists_what_runs_and_the_evidence():
         assert told in text
 
 
-def test_the_passport_lists_programs_that_ran_instead_of_the_releases():
+def test_the_passport_lists_what_the_stack_overrides_of_its_release():
     text = markdown(passport(override={"router": "llm-d-0.6.0", "quickReduce": "INT4"}))
     assert "| instead of the release's own | router llm-d-0.6.0; quickReduce INT4 |" in text
     assert "instead of" not in markdown(passport())
 
 
-def test_the_passport_lists_the_projects_own_entries_with_digests():
+def test_the_passport_lists_the_projects_own_catalogue_files_with_digests():
     text = markdown(passport(project_values={"values/models/mine.yaml": "0123456789ab" + "c" * 52}))
     assert "| of the project's own | `values/models/mine.yaml` (0123456789ab) |" in text
 
@@ -101,12 +101,12 @@ def test_the_passport_highlights_a_failed_benchmark():
     assert "| failures | unknown | at most 0 | no |" in text
 
 
-def test_the_passport_in_json_has_the_same_facts(tmp_path):
+def test_the_passport_is_also_written_as_json(tmp_path):
     path = write_passport(passport(), tmp_path)
     assert json.loads(path.with_suffix(".json").read_text())["accuracy"]["score"] == 0.95
 
 
-def test_the_price_of_tokens_follows_from_rate_and_price():
+def test_the_price_of_a_million_tokens_follows_from_token_rate_and_hourly_price():
     """360 dollars an hour at 100,000 tokens a second: one dollar for a million."""
     assert usd_per_million_output_tokens(360.0, {"output_tokens_per_s": 100_000.0}) == 1.0
     assert usd_per_million_output_tokens(360.0, {"output_tokens_per_s": 0.0}) is None

@@ -23,7 +23,7 @@ def of(shape, **changes):
     return stage_row(result(shape, **changes), model="m", gpu="MI300X", gpus_counted=2, topology="agg-tp1-2r")
 
 
-def test_a_stages_row_has_rates_and_latencies_of_its_window():
+def test_a_load_stages_row_has_rates_and_latencies_of_its_measured_window():
     outcome = of(ConstantRate(1.5))
     assert (outcome.achieved_requests_per_s, outcome.output_tokens_per_s, outcome.tpsg) == (1.0, 2.0, 1.0)
     assert (outcome.ttft_ms.mean, outcome.ttft_ms.p50, outcome.e2e_ms.max) == (400.0, 400.0, 1000.0)
@@ -35,13 +35,13 @@ def test_a_stages_row_has_rates_and_latencies_of_its_window():
     ("shape", "arrival", "concurrency"),
     [(ClosedLoop(8), "closed", 8), (PoissonRate(2), "poisson", 1.05), (Trace(()), "trace", 1.05)],
 )
-def test_a_rows_users_are_those_of_the_loop_or_the_mean_in_flight(shape, arrival, concurrency):
+def test_a_rows_concurrency_is_its_closed_loops_or_the_mean_in_flight(shape, arrival, concurrency):
     outcome = of(shape)
     assert outcome.arrival == arrival
     assert outcome.concurrency == pytest.approx(concurrency)
 
 
-def test_remarks_on_a_stage_are_in_the_rows_notes():
+def test_window_health_failures_and_repetition_of_a_stage_are_in_its_rows_notes():
     outcome = of(
         ConstantRate(1),
         health=Health(spoiled="too slow"),

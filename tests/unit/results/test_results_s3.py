@@ -33,7 +33,7 @@ def test_files_written_to_a_bucket_are_listed_over_several_pages_and_read_back(s
     assert {name: mine.read(name) for name in files} == files
 
 
-def test_other_folders_and_prefixes_of_a_bucket_are_not_listed(service):
+def test_a_buckets_other_prefixes_and_folders_of_similar_name_are_not_listed(service):
     store(service, "other").write("dev/x", b"")
     mine = store(service)
     mine.write("dev2/x", b"")
@@ -75,7 +75,7 @@ def test_a_bucket_with_too_many_files_is_refused(service, monkeypatch):
         mine.names("")
 
 
-def test_folder_markers_in_a_bucket_are_no_files(service):
+def test_empty_objects_that_mark_folders_in_a_bucket_are_not_listed_as_files(service):
     mine = store(service)
     mine.write("dev/run/rows.jsonl", b"x")
     service.files |= {"team a/dev/": b"", "team a/dev/run/": b""}

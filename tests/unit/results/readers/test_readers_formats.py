@@ -11,7 +11,7 @@ def test_rows_in_the_kits_format_are_read_unchanged(tmp_path):
         assert read(tmp_path / name).rows == (row(),)
 
 
-def test_a_folder_is_read_recursively_without_following_links_twice(tmp_path):
+def test_results_in_subfolders_are_read_once_even_if_a_link_leads_to_them(tmp_path):
     for name in ("one", "two"):
         write_rows([row()], tmp_path / name / "rows.jsonl")
     (tmp_path / "latest").symlink_to("two")
@@ -19,7 +19,7 @@ def test_a_folder_is_read_recursively_without_following_links_twice(tmp_path):
     assert len(read(tmp_path).rows) == 2
 
 
-def test_one_run_in_two_formats_is_read_once(tmp_path):
+def test_a_run_stored_as_rows_and_as_a_report_is_read_once(tmp_path):
     write_rows([row()], tmp_path / "rows.jsonl")
     (tmp_path / "benchmark_report,_x.yaml").write_text("{version: '0.1', metrics: {}, scenario: {}}")
     assert read(tmp_path).rows == (row(),)
@@ -52,7 +52,7 @@ def test_a_missing_results_file_of_another_tool_is_an_error(tmp_path):
         read(tmp_path / "none.json")
 
 
-def test_an_impossible_topology_is_refused(tmp_path):
+def test_a_result_with_a_hint_that_is_no_topology_is_rejected(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("{version: '0.1', metrics: {requests: {total: 1}}, scenario: {}}")
     assert "is no topology" in read(path, Hints(topology="many")).rejected[0].why

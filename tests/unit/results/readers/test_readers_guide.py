@@ -52,17 +52,17 @@ def test_rates_and_counts_of_the_guides_report_are_read_as_published(guide):
     assert (f"{guide.input_tokens:.1f}", f"{guide.output_tokens:.1f}") == ("5151.4", "281.0")
 
 
-def test_rates_by_gpu_and_user_follow_from_the_topology(guide):
+def test_token_rates_for_each_gpu_of_the_guides_report_follow_from_its_topology(guide):
     assert guide.gpus_counted == 16
     assert (f"{guide.tpsg:.1f}", f"{guide.tpsu:.0f}", f"{guide.tpsu_decode:.0f}") == ("764.8", "79", "120")
     assert f"{guide.concurrency:.0f}" == "154"
 
 
-def test_facts_in_a_benchmark_report_need_not_be_given_as_hints(guide):
+def test_model_arrival_and_tool_of_the_guides_report_need_no_hints(guide):
     assert (guide.model, guide.arrival, guide.origin.tool) == ("gpt-oss-120b", "constant", "inference-perf")
 
 
-def test_facts_missing_in_a_benchmark_report_are_requested_and_never_guessed():
+def test_a_benchmark_report_without_gpu_facts_is_rejected_and_hints_are_requested():
     result = read(PUBLISHED, Hints(names=NAMES))
     assert not result.rows
     assert "which GPU" in result.rejected[0].why

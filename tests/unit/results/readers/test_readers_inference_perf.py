@@ -55,7 +55,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_each_inference_perf_stage_is_a_row_and_the_summary_is_none(folder):
+def test_each_stage_of_inference_perf_is_a_row_and_its_summary_file_is_none(folder):
     result = read(folder, HINTS)
     assert not result.rejected
     assert [row.offered_requests_per_s for row in result.rows] == [5, 10]
@@ -81,14 +81,14 @@ def test_newer_inference_perf_releases_count_tokens_under_another_name(folder):
     assert (row.input_tokens, row.offered_requests_per_s) == (4000, 7)
 
 
-def test_a_closed_loops_configuration_gives_its_concurrency(folder):
+def test_a_concurrent_inference_perf_stage_is_read_as_a_closed_loop(folder):
     (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "load": {"type": "concurrent"}}))
     (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(stage(concurrency=64)))
     row = read(folder / "stage_0_lifecycle_metrics.json", HINTS).rows[0]
     assert (row.arrival, row.concurrency, row.offered_requests_per_s) == ("closed", 64, None)
 
 
-def test_without_a_configuration_the_missing_facts_are_requested(folder):
+def test_inference_perf_results_without_configuration_require_the_model_as_a_hint(folder):
     (folder / "config.yaml").unlink()
     result = read(folder, HINTS)
     assert len(result.rejected) == 2
@@ -111,14 +111,14 @@ def test_the_guides_inference_perf_profile_is_written():
     assert told["server"]["ignore_eos"] is True
 
 
-def test_a_fixed_length_is_valid_in_old_and_new_releases():
+def test_a_fixed_length_is_written_for_old_and_new_inference_perf_releases():
     told = made(ConstantRate(45), duration_s=120)["data"]["input_distribution"]
     assert told["type"] == "fixed"
     assert (told["min"], told["max"], told["mean"], told["std_dev"]) == (5000, 5000, 5000, 0)
     assert told["total_count"] > 45 * 120
 
 
-def test_poisson_and_closed_loops_have_their_own_load_types():
+def test_poisson_and_closed_loop_loads_have_own_load_types_in_inference_perf():
     assert made(PoissonRate(4), duration_s=10)["load"]["type"] == "poisson"
     assert made(ClosedLoop(8), requests=64)["load"]["stages"] == [{"concurrency_level": 8, "num_requests": 64}]
 

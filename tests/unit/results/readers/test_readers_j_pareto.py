@@ -94,7 +94,7 @@ def test_a_j_pareto_sweep_of_a_deployment_has_its_topology_and_gpus(tmp_path):
     assert (row.subject, row.topology, row.gpus_counted) == ("end-to-end", "2p-tp1-1d-tp2", 4)
 
 
-def test_a_gpu_count_missing_in_the_log_is_requested(tmp_path):
+def test_a_gpu_count_of_zero_in_a_j_pareto_log_is_requested_as_a_hint(tmp_path):
     config = "CONFIG: target=agg-tp4 model=openai/gpt-oss-120b isl=4096 osl=256 gpu_count=0"
     result = read_text(tmp_path, "\n".join(["SWEEP_START", config, run(32, bench(2752.0, 46784.0))]))
     assert "how many GPUs" in result.rejected[0].why
@@ -117,7 +117,7 @@ SCALING = """,Decode,ISL: 4096,OSL: 256,,,
 """
 
 
-def test_each_column_of_each_csv_block_is_a_row(tmp_path):
+def test_each_column_of_each_block_in_a_j_pareto_csv_file_is_a_row(tmp_path):
     result = read_text(tmp_path, SCALING, "decode_scaling.csv")
     assert [(row.tensor_parallel_size, row.concurrency, row.output_tokens_per_s) for row in result.rows] == [
         (1, 4, 468),
@@ -134,7 +134,7 @@ def test_a_csv_cell_that_is_no_number_is_named_by_line(tmp_path):
     assert (rejected.line, rejected.why) == (12, "TP=2 at concurrency 16 is 'lots', no number")
 
 
-def test_prefill_throughput_counts_prompts_and_answers_together(tmp_path):
+def test_input_tokens_are_separated_from_j_paretos_total_prefill_throughput(tmp_path):
     text = SCALING.replace("Decode", "Prefill").replace("OSL: 256", "OSL: 1").replace("lots", "5")
     row = read_text(tmp_path, text, "prefill_scaling.csv").rows[0]
     assert row.subject == "prefill"

@@ -64,7 +64,7 @@ def test_a_vllm_results_load_level_is_its_request_rate_or_its_concurrency(
     assert row.concurrency == pytest.approx(concurrency)
 
 
-def test_bursty_arrivals_do_not_count_as_poisson(tmp_path):
+def test_bursty_arrivals_of_vllm_bench_do_not_count_as_poisson(tmp_path):
     result = read_one(tmp_path, request_rate=3.2, max_concurrency=None, burstiness=0.5)
     assert "how requests arrive" in result.rejected[0].why
 
@@ -74,13 +74,13 @@ def test_requests_that_were_not_completed_count_as_failed(tmp_path):
     assert (row.requests, row.failures) == (200, 10)
 
 
-def test_the_subject_of_a_measurement_is_given_by_a_hint(tmp_path):
+def test_the_server_role_of_a_vllm_result_is_given_by_a_hint(tmp_path):
     hints = Hints(gpu="H200", gpus=2, tensor_parallel_size=2, subject="decode")
     (row,) = read_one(tmp_path, hints).rows
     assert (row.subject, row.tensor_parallel_size) == ("decode", 2)
 
 
-def test_metadata_of_the_run_precedes_hints(tmp_path):
+def test_metadata_in_a_vllm_result_take_precedence_over_hints(tmp_path):
     (row,) = read_one(tmp_path, topology="agg-tp4-1r", gpus="4").rows
     assert (row.topology, row.gpus_counted) == ("agg-tp4-1r", 4)
 
@@ -96,5 +96,5 @@ def test_appended_results_are_read_by_line_and_broken_lines_are_named(tmp_path):
     ]
 
 
-def test_a_run_without_an_answer_is_no_row(tmp_path):
+def test_a_vllm_result_without_any_answered_request_is_rejected(tmp_path):
     assert read_one(tmp_path, completed=0).rejected[0].why == "no request was answered"
