@@ -79,7 +79,7 @@ def test_a_run_without_successes_exits_with_an_error_and_the_reason():
     ("choice", "said"),
     [([], "Give --stack or --url."), (["--url", "http://127.0.0.1:9", "--stack", "s"], "both say what to load")],
 )
-def test_bench_loads_exactly_one_target(choice, said):
+def test_bench_without_exactly_one_url_or_stack_is_refused(choice, said):
     ran = run_bench("--shape", "closed:1", "--requests", "1", *choice)
     assert said in str(ran.exception)
 
@@ -95,7 +95,7 @@ def test_a_stage_that_was_not_sent_completely_has_no_row_and_fails(url, tmp_path
     assert [row.concurrency for row in read_rows(rows)] == [2]
 
 
-def test_a_stage_that_did_not_start_in_time_is_reported_and_fails(url):
+def test_bench_exits_with_1_if_a_load_stage_did_not_start_within_the_time_limit(url):
     ran = run_bench("--url", url, "--shape", "closed:1,2", "--requests", "300", *SHORT, "--limit", "1s")
     assert ran.exit_code == 1
     assert "within the time limit; closed:2: not begun" in " ".join(ran.stderr.split())
@@ -113,7 +113,7 @@ def test_a_repeated_load_stage_is_reported_and_only_its_second_requests_are_kept
     assert [record.index for _, record in read_lines(output.read_text().splitlines())] == [0, 1]
 
 
-def test_ctrl_c_stores_the_requests_so_far_and_no_row(url, tmp_path):
+def test_ctrl_c_during_bench_stores_the_requests_so_far_and_no_row(url, tmp_path):
     output, rows = tmp_path / "requests.jsonl", tmp_path / "rows.jsonl"
     arguments = ["--url", url, "--shape", "closed:1", "--duration", "60", *SHORT, "--output", str(output), "--json"]
     arguments += ["--gpu", "MI300X", "--gpus", "8", "--rows", str(rows)]
@@ -152,7 +152,7 @@ def test_a_refused_load_leaves_output_files_unchanged(url, tmp_path, wrong):
     assert (output.read_text(), (tmp_path / "r").exists()) == ("an earlier run\n", False)
 
 
-def test_a_dry_run_without_pods_is_refused():
+def test_a_dry_run_of_bench_without_the_option_in_cluster_is_refused():
     ran = run_bench("--shape", "closed:1", "--requests", "1", "--stack", "s", "--dry-run")
     assert "Give --in-cluster too" in str(ran.exception)
 
@@ -284,7 +284,7 @@ def test_a_url_with_a_password_is_refused_and_not_shown():
     assert "planted" not in str(caught.value)
 
 
-def test_a_token_is_in_headers_and_in_no_text_of_the_target(monkeypatch: pytest.MonkeyPatch):
+def test_a_bearer_token_is_in_the_request_headers_and_in_no_text_of_the_target(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(TOKEN_VARIABLE, "planted\n")
     target = target_of_url(TargetOptions(url="http://127.0.0.1:1", model="m", gpu="MI300X", gpus=8))
     assert target.target.headers == {"authorization": "Bearer planted"}
@@ -310,7 +310,7 @@ def test_a_token_that_expires_during_the_load_is_reported_in_advance(
     assert ("--in-cluster" in capsys.readouterr().err) == expires
 
 
-def test_json_documents_on_standard_output_are_separate():
+def test_yaml_documents_of_a_dry_run_share_no_aliases():
     labels = {"part-of": "llmd-oke"}
     text = as_yaml([{"kind": "Job", "labels": labels}, {"kind": "Role", "labels": labels}])
     assert "&" not in text

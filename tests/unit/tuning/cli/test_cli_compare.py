@@ -97,15 +97,15 @@ def test_runs_can_be_copied_to_another_history(reports):
 
 
 @pytest.mark.parametrize("text", ["gpu", "size=3", "gpus=many", "names=x"])
-def test_an_unknown_hint_is_refused(text):
+def test_an_unknown_hint_for_reading_results_is_refused(text):
     with pytest.raises(KitError, match="hint"):
         parse_hints([text])
 
 
-def test_hints_are_parsed_into_their_types():
+def test_hints_for_reading_results_are_parsed_into_their_types():
     hints = parse_hints(["gpus=16", "basis=calibrated", "input_tokens=4096"])
     assert (hints.gpus, hints.basis, hints.input_tokens) == (16, Basis.CALIBRATED, 4096)
 
 
-def test_results_that_name_a_model_by_its_repository_are_of_the_catalogues_model():
+def test_a_hugging_face_repository_in_results_is_mapped_to_the_catalogues_model():
     assert parse_hints([]).names.models["openai/gpt-oss-120b"] == "gpt-oss-120b"

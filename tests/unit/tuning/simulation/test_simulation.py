@@ -95,7 +95,7 @@ def test_students_t_interval_of_three_runs_has_the_expected_width():
     assert result.half_width == pytest.approx(4.303 / 3**0.5)
 
 
-def test_a_closed_loop_keeps_its_concurrency(deploy, latency):
+def test_a_simulated_closed_loop_keeps_its_concurrency(deploy, latency):
     row = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, ClosedLoopArrivals(48), latency, duration_s=60).row
     seen = row.achieved_requests_per_s * row.e2e_ms.mean / 1000
     assert row.concurrency == 48
@@ -107,7 +107,7 @@ def test_a_simulation_run_ends_after_the_given_number_of_requests(deploy, latenc
     assert [row.requests for row in rows] == [50, 50, 50]
 
 
-def test_recorded_requests_keep_their_own_sizes(deploy, latency):
+def test_recorded_requests_keep_their_own_prompt_lengths_in_a_simulation(deploy, latency):
     """TTFT of prompts that meet an idle server is theirs alone."""
     recorded = RecordedTimes([0.0, 5.0, 10.0])
     sizes = [RequestClass(tokens, 8) for tokens in (1000, 2000, 4000)]
@@ -117,7 +117,7 @@ def test_recorded_requests_keep_their_own_sizes(deploy, latency):
     assert row.arrival == "trace"
 
 
-def test_each_data_parallel_rank_has_its_own_requests(deploy, latency):
+def test_each_data_parallel_rank_of_a_simulated_server_has_its_own_requests(deploy, latency):
     """Two prompts that come together each meet an idle rank."""
     together, made = RecordedTimes([0.0, 0.0]), deploy("agg-tp1dp2-1r", policy="active")
     row = simulate(made, [RequestClass(4000, 8)] * 2, together, latency, seeds=[0], window="whole").row
@@ -126,7 +126,7 @@ def test_each_data_parallel_rank_has_its_own_requests(deploy, latency):
 
 
 @pytest.mark.parametrize(("block_size", "result"), [(16, 2992), (128, 2944)])
-def test_cached_tokens_are_not_computed_in_whole_blocks(deploy, latency, block_size, result):
+def test_prefill_skips_cached_tokens_in_whole_blocks_only(deploy, latency, block_size, result):
     cached = [RequestClass(4000, 8, cached_tokens=3000)]
     made = deploy("agg-tp1-1r", block_size=block_size)
     row = simulate(made, cached, ConstantArrivals(1), latency, seeds=[0], duration_s=10).row
@@ -135,7 +135,7 @@ def test_cached_tokens_are_not_computed_in_whole_blocks(deploy, latency, block_s
 
 
 @pytest.mark.parametrize(("block_size", "together"), [(16, 4), (128, 3)])
-def test_a_partly_filled_block_is_not_shared_with_other_requests(deploy, latency, block_size, together):
+def test_a_partly_filled_kv_block_is_not_shared_with_other_requests(deploy, latency, block_size, together):
     """Four sequences of 520 tokens are 33 blocks of 16 each, or five of 128."""
     held_by_memory = deploy("agg-tp1-1r", block_size=block_size, key_value_tokens=4 * 33 * 16)
     held_by_limit = deploy("agg-tp1-1r", max_num_seqs=together)
@@ -148,7 +148,7 @@ def test_a_partly_filled_block_is_not_shared_with_other_requests(deploy, latency
     assert rows[0].e2e_ms == rows[1].e2e_ms
 
 
-def test_larger_blocks_make_transfers_faster(deploy, latency):
+def test_larger_kv_blocks_make_simulated_transfers_faster(deploy, latency):
     """Prompts come one by one, and hand over sooner by the descriptors that larger blocks save."""
     pairs = [deploy("1p-tp1-1d-tp2", block_size=size) for size in (16, 128)]
     ttft_ms = [simulate(pair, GUIDE, ConstantArrivals(0.5), latency, requests=5).row.ttft_ms.mean for pair in pairs]
@@ -180,7 +180,7 @@ def test_transfers_wait_for_the_network_port_of_a_prefill_server(deploy, latency
     assert row.achieved_requests_per_s == pytest.approx(1 / slow.key_value_transfer_s(4096, 1, 16), rel=0.03)
 
 
-def test_all_problems_of_a_simulation_are_refused_at_once(deploy, latency):
+def test_all_invalid_inputs_of_a_simulation_are_reported_at_once(deploy, latency):
     with pytest.raises(InvalidStack) as refused:
         simulate(
             deploy("agg-tp1-1r", key_value_tokens=100), [RequestClass(0, 5)], PoissonArrivals(0), latency, seeds=[]
@@ -197,13 +197,13 @@ def test_a_topology_without_decode_servers_is_refused(deploy, latency):
         simulate(alone, GUIDE, PoissonArrivals(1), latency, duration_s=10)
 
 
-def test_a_request_that_fits_no_server_is_refused(deploy, latency):
+def test_a_request_too_long_for_every_simulated_server_is_refused(deploy, latency):
     with pytest.raises(InvalidStack, match="doesn't fit its KV cache"):
         simulate(deploy("agg-tp1-1r", key_value_tokens=4000), GUIDE, PoissonArrivals(1), latency, duration_s=1)
 
 
 @pytest.mark.parametrize("times_s", [[0.0], [2.0, 1.0], [-1.0, 0.0]])
-def test_recorded_times_must_match_the_requests_and_ascend(deploy, latency, times_s):
+def test_recorded_times_that_do_not_ascend_or_match_the_requests_are_refused(deploy, latency, times_s):
     with pytest.raises(InvalidStack, match="times_s"):
         simulate(deploy("agg-tp1-1r"), GUIDE * 2, RecordedTimes(times_s), latency)
 
@@ -225,14 +225,14 @@ def ends_s(batch, context, steps):
 
 @given(batches, contexts, st.integers(1, 200))
 @settings(max_examples=50)
-def test_a_simulated_run_of_decode_steps_ends_when_its_steps_are_done(batch, context, steps):
+def test_a_series_of_decode_steps_ends_after_the_sum_of_their_durations(batch, context, steps):
     run = DecodeRun(SERVER, 0.0, batch, batch * context, steps)
     assert run.end_s == pytest.approx(ends_s(batch, context, steps)[-1])
 
 
 @given(batches, contexts, st.floats(0, 0.999))
 @settings(max_examples=50)
-def test_the_step_at_a_time_within_a_decode_run_is_found(batch, context, part):
+def test_the_decode_step_that_runs_at_a_given_time_is_found(batch, context, part):
     run = DecodeRun(SERVER, 0.0, batch, batch * context, 100)
     moment_s = part * run.end_s
     ends = ends_s(batch, context, 100)

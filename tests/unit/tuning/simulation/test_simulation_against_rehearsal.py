@@ -134,7 +134,7 @@ def test_simulation_and_rehearsal_of_an_aggregated_server_have_equal_times(deplo
     assert max(differences(ours, rehearsed_aggregated(requests, []))) < 1e-6
 
 
-def test_simulation_and_rehearsal_queue_alike_on_a_server_with_few_sequences(deploy, latency):
+def test_simulation_and_rehearsal_queue_alike_for_a_server_at_its_max_num_seqs(deploy, latency):
     requests = list(load(100, 4))
     ours = simulated(deploy("agg-tp2-1r", max_num_seqs=8), latency, requests)
     assert max(differences(ours, rehearsed_aggregated(requests, ["-tp", "2", "--max-num-seqs", "8"]))) < 1e-6

@@ -51,7 +51,7 @@ def test_each_picker_scorer_prefers_the_server_with_the_least_of_what_it_counts(
 
 
 @pytest.mark.parametrize(("shared", "best"), [(2400, 0), (1600, 1)])
-def test_half_of_a_shared_prefix_outweighs_any_queue(shared, best):
+def test_under_the_prefix_profile_half_a_cached_prompt_outweighs_any_queue(shared, best):
     """Weights of `prefix`: 2 for the share of the prompt that is cached, 1 for the shortest queue."""
     prompt = RequestClass(4000, 8, prefix_tokens=shared, prefixes=1)
     servers = [server(waiting=100, prefixes=[0]), server()]
@@ -72,7 +72,7 @@ def affine(servers, prefix, shared=3600):
     return {servers.index(pick(servers, prompt, prefix)) for _ in range(50)}
 
 
-def test_prefix_affinity_keeps_a_server_unless_others_save_18_s_of_waiting():
+def test_prefix_affinity_keeps_a_server_unless_another_saves_18_s_of_waiting():
     """33,821 tokens a second: 600,000 tokens are 17.7 s, 620,000 are 18.3 s."""
     assert affine([server(tokens=600_000, prefixes=[0]), server()], prefix=0) == {0}
     assert affine([server(tokens=620_000, prefixes=[0]), server()], prefix=0) == {1}
@@ -83,7 +83,7 @@ def test_prefix_affinity_needs_four_fifths_of_a_prompt_cached():
     assert (affine(servers, 0, shared=3200), affine(servers, 0, shared=3199)) == ({0}, {1})
 
 
-def test_without_shared_prefixes_affinity_equals_token_load(deploy, latency):
+def test_without_shared_prefixes_prefix_affinity_equals_token_load(deploy, latency):
     rows = [
         simulate(
             deploy("4p-tp1-2d-tp1", policy=policy, block_size=128),
@@ -105,7 +105,7 @@ def test_a_profile_that_a_picker_lacks_is_refused_with_its_profiles():
 
 
 @pytest.mark.parametrize("share", [0.7, 0.9])
-def test_token_load_shortens_the_wait_for_prefill(deploy, latency, share):
+def test_the_token_load_profile_shortens_ttft_by_over_15_percent(deploy, latency, share):
     rate = share * 8 / latency.prefill_s(4096)
     ttft_ms = [
         simulate(
@@ -122,7 +122,7 @@ def test_token_load_shortens_the_wait_for_prefill(deploy, latency, share):
     assert ttft_ms[1].p90 < 0.85 * ttft_ms[0].p90
 
 
-def test_the_prefix_profile_keeps_shared_prompts_together_and_token_load_does_not(deploy, latency):
+def test_the_prefix_profile_overloads_one_server_and_token_load_does_not(deploy, latency):
     """One server of four is asked for more than it can compute even with the prefix cached, although all four could."""
     shared = [RequestClass(4096, 16, prefix_tokens=2560, prefixes=1)]
     rate = 0.8 * 4 / latency.prefill_s(4096)

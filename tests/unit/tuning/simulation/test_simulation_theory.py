@@ -59,7 +59,7 @@ def test_servers_picked_by_least_work_wait_as_m_d_c(deploy, latency, monkeypatch
     assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, servers), rel=0.02)
 
 
-def test_picking_by_fewest_requests_waits_between_a_common_queue_and_random(deploy, latency):
+def test_servers_picked_by_fewest_requests_wait_between_m_d_c_and_m_d_1(deploy, latency):
     service_s = latency.prefill_s(PROMPT)
     rate = 0.75 * 4 / service_s
     four = deploy("agg-tp1-4r", policy="active", max_num_batched_tokens=PROMPT)
@@ -67,7 +67,7 @@ def test_picking_by_fewest_requests_waits_between_a_common_queue_and_random(depl
     assert mdc_wait_s(rate, service_s, 4) < wait < mdc_wait_s(rate / 4, service_s, 1)
 
 
-def test_even_arrivals_below_capacity_never_wait(deploy, latency):
+def test_prompts_that_arrive_evenly_below_capacity_never_wait(deploy, latency):
     """A server that is free when the next prompt comes."""
     one = deploy("agg-tp1-1r", max_num_batched_tokens=PROMPT)
     result = simulate(one, PROMPTS_ONLY, ConstantArrivals(0.99 / latency.prefill_s(PROMPT)), latency, requests=500)
@@ -91,7 +91,7 @@ def test_littles_law_holds_for_the_batch_of_decode_servers(deploy, latency):
 
 
 @pytest.mark.parametrize("concurrency", [8, 32])
-def test_with_ample_prefill_decode_follows_its_own_latency_curve(deploy, latency, concurrency):
+def test_with_ample_prefill_servers_tpot_follows_the_decode_latency_model(deploy, latency, concurrency):
     """x to infinity: TPOT is the model's step at the batch and context that the one decode server had, within 1 %."""
     made = deploy("64p-tp1-1d-tp2", block_size=128)
     result = simulate(made, GUIDE, ClosedLoopArrivals(concurrency), latency, duration_s=200)
@@ -111,7 +111,7 @@ def test_tpot_and_ttft_grow_with_the_load(deploy, latency):
         assert means == sorted(means)
 
 
-def test_below_capacity_served_rates_equal_offered_rates(deploy, latency):
+def test_below_capacity_the_served_request_rate_equals_the_offered_rate(deploy, latency):
     row = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, ConstantArrivals(30), latency, duration_s=200).row
     assert row.achieved_requests_per_s == pytest.approx(30, rel=0.01)
     assert row.output_tokens_per_s == pytest.approx(30 * 256, rel=0.01)
