@@ -55,7 +55,7 @@ def test_published_figures_predicted_from_assumptions_are_bounds_and_not_calibra
     assert bases == {(Basis.CALIBRATED, False), (Basis.BOUND, True)}
 
 
-def test_every_known_miss_of_a_published_figure_names_an_evaluated_point(outcomes):
+def test_every_known_miss_of_a_published_figure_is_at_a_point_that_is_simulated(outcomes):
     points = {(outcome.claim.name, outcome.at) for outcome in outcomes}
     listed = {(claim.name, at) for claim in published_claims().claims for at in claim.known_misses}
     assert listed <= points

@@ -42,7 +42,7 @@ def project_fixture(tmp_path):
     return tmp_path
 
 
-def test_tune_rank_json_has_the_best_deployment_and_its_confidence():
+def test_tune_rank_json_has_the_best_deployment_basis_sensitivity_and_losers():
     result = json.loads(run("rank", *GPT, "--slo", "ttft=2000,itl=25,qps=45", "--gpus", "16", "--json").stdout)
     assert result["best"]["meets_targets"]
     assert result["confidence"]["basis"] == "calibrated"
@@ -52,7 +52,7 @@ def test_tune_rank_json_has_the_best_deployment_and_its_confidence():
     assert result["lost"][0]["why"]
 
 
-def test_tune_rank_with_prefix_cache_hits_needs_less_prefill():
+def test_tune_rank_forecasts_more_capacity_with_prefix_cache_hits():
     asked = ["rank", *GPT, "--slo", "itl=25,qps=45", "--gpus", "16", "--json"]
     none, half = (json.loads(run(*asked, "--prefix-hits", share).stdout) for share in ("0", "0.5"))
     assert "50% of prompt tokens cached" in half["workload"]
@@ -79,14 +79,14 @@ def test_tune_rank_of_a_stack_uses_its_workload_targets_and_gpus(project):
     assert result["targets"] == {"ttft_s": 2.0, "itl_s": 0.025, "e2e_s": None, "requests_per_s": None}
 
 
-def test_tune_rank_without_extrapolation_says_what_was_measured():
+def test_tune_rank_refuses_unmeasured_contexts_and_names_the_longest_measured_one():
     result = run("rank", "--model", "gpt-oss-120b")
     assert isinstance(result.exception, KitError)
     assert "measured up to 130" in result.exception.message
 
 
 @pytest.mark.parametrize("arguments", [(), ("--stack", "s", "--model", "m"), ("--model", "no-such-model")])
-def test_tune_rank_of_unknown_names_is_refused(arguments):
+def test_tune_rank_without_exactly_one_known_model_or_stack_is_refused(arguments):
     assert isinstance(run("rank", *arguments).exception, KitError)
 
 
@@ -106,7 +106,7 @@ def test_a_dry_run_of_tune_apply_does_not_write_the_stack_file(project):
     assert (project / "stacks" / "Pulumi.small.yaml").read_text() == STACK
 
 
-def test_tune_apply_refuses_what_cannot_be_deployed(project):
+def test_tune_apply_refuses_a_topology_that_the_stack_file_cannot_deploy(project):
     path = project / "stacks" / "Pulumi.small.yaml"
     path.write_text(STACK.replace("release:", "rdma: none\n    release:").replace("8p-tp1-4d-tp2", "agg-tp1-16r"))
     before = path.read_text()
@@ -155,7 +155,7 @@ def test_tune_fit_writes_figures_that_tune_rank_accepts(tmp_path):
     assert json.loads(result.stdout)["best"] is not None
 
 
-def test_tune_fit_shows_what_was_measured_and_uses_rows_of_one_condition(tmp_path):
+def test_tune_fit_uses_rows_of_one_chosen_server_setting(tmp_path):
     told = [row(concurrency=4 * n, tpot_ms=tpot(4.0 + n), image="one", block_size=16) for n in (1, 2, 3)]
     others = [item.model_copy(update={"block_size": 128}) for item in told]
     write_rows([*told, *others], tmp_path / "rows.jsonl")
@@ -172,7 +172,7 @@ def test_tune_match_prints_the_published_table():
     assert (result[1]["topology"], round(result[1]["tpsg"])) == ("1p-tp1-1d-tp1", 544)
 
 
-def test_tune_match_accepts_rows_of_a_file(tmp_path):
+def test_tune_match_reads_measurements_from_a_file_of_rows(tmp_path):
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     write_rows(points.rows(), tmp_path / "rows.jsonl")
@@ -209,7 +209,7 @@ def test_other_commands_start_without_importing_numpy():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_tune_rank_says_what_host_memory_is_worth_and_accepts_a_share_of_it():
+def test_tune_rank_accepts_a_share_of_prompts_cached_in_host_memory():
     words = ["rank", *GPT, "--slo", "ttft=2000,itl=25,qps=20", "--gpus", "32"]
     assert "the node's memory" not in run(*words).output
     kept = run(*words, "--host-hits", "0.5")
@@ -220,7 +220,7 @@ def test_tune_rank_says_what_host_memory_is_worth_and_accepts_a_share_of_it():
     assert told["best"]["capacity_per_s"] > json.loads(run(*words, "--json").stdout)["best"]["capacity_per_s"]
 
 
-def test_tune_rank_of_a_stack_with_host_memory_counts_its_loading_time(project):
+def test_tune_rank_counts_loading_time_of_a_stacks_kv_cache_in_host_memory(project):
     with_memory = STACK.replace("release: llm-d-0.9.0", "release: llm-d-0.10.0")
     with_memory += "        engine: {kvCache: {hostMemoryGib: 64}}\n"
     (project / "stacks" / "Pulumi.kept.yaml").write_text(with_memory)
@@ -230,7 +230,7 @@ def test_tune_rank_of_a_stack_with_host_memory_counts_its_loading_time(project):
     assert "the node's memory" not in run(*words, "--stack", "small").output
 
 
-def test_unmeasured_kinds_of_servers_are_marked_and_not_applied(project):
+def test_tune_rank_marks_unmeasured_parallelism_and_tune_apply_refuses_it(project):
     words = ["--project", str(project), "--stack", "small", "--allow-extrapolation"]
     shown = run("rank", *words, "--slo", "qps=40").output
     assert "nothing is measured of" in shown
@@ -260,7 +260,7 @@ def measured(spread, slower=1.0):
         yield row(**told, **lengths, concurrency=sequences, output_tokens_per_s=sequences / step_s)
 
 
-def test_measured_servers_with_ranks_are_ranked_and_applied(project, tmp_path):
+def test_measured_servers_with_data_parallel_ranks_are_ranked_and_applied(project, tmp_path):
     rows = tmp_path / "rows.jsonl"
     whole = Parallelism(1, 8, expert_parallel=True)
     write_rows([*measured(Parallelism(1), slower=4.0), *measured(whole)], rows)
@@ -274,6 +274,6 @@ def test_measured_servers_with_ranks_are_ranked_and_applied(project, tmp_path):
     assert {role.parallelism for role in planned.units[0].roles} <= {whole, Parallelism(1)}
 
 
-def test_cached_shares_of_prompts_add_up_to_at_most_one():
+def test_shares_of_prompts_cached_on_gpu_and_host_above_one_together_are_refused():
     refused = run("rank", *GPT, "--prefix-hits", "0.6", "--host-hits", "0.5")
     assert isinstance(refused.exception, KitError)

@@ -38,12 +38,12 @@ def throughput(published):
     }
 
 
-def test_published_points_used_in_the_fit_are_separated_from_others(published):
+def test_tune_fidelity_separates_published_points_in_and_outside_of_the_fit(published):
     points = {standing: errors["points"] for standing, errors in throughput(published).items()}
     assert points == {"in sample": 23, "held out": 4, "left out": 23}
 
 
-def test_simulated_figures_are_near_the_published_ones(published):
+def test_simulated_throughput_is_within_10_percent_of_published_measurements(published):
     """5 % for points of the fit, 10 % for those left out of it: docs/how-to/compare-simulation-with-measurements.md."""
     means = {standing: errors["mean_absolute_error"] for standing, errors in throughput(published).items()}
     assert means["in sample"] < 0.05
@@ -51,7 +51,7 @@ def test_simulated_figures_are_near_the_published_ones(published):
     assert means["held out"] < 0.05
 
 
-def test_measurements_of_another_accelerator_do_not_count(tmp_path):
+def test_tune_fidelity_lists_another_accelerators_rows_without_counting_them(tmp_path):
     other = row("end-to-end", gpu="H200", topology="agg-tp2-1r", image="one", output_tokens_per_s=1000, requests=64)
     write_rows([other], tmp_path / "rows.jsonl")
     groups = json.loads(run(*GPT, str(tmp_path / "rows.jsonl"), "--json").stdout)["groups"]
@@ -60,7 +60,7 @@ def test_measurements_of_another_accelerator_do_not_count(tmp_path):
     assert all("H200" in item for item in group["circumstances"])
 
 
-def test_deployments_on_another_gpu_are_compared_with_its_own_figures():
+def test_deployments_on_h100_are_simulated_with_latency_figures_of_h100():
     """InferenceMAX on H100, 1k prompts and answers, which its figures have not seen."""
     groups = json.loads(run(*GPT, "--gpu", "H100", "--json").stdout)["groups"]
     (group,) = [group for group in groups if group["standing"] == "held out"]
@@ -74,21 +74,21 @@ def test_published_statements_are_compared_with_the_simulation(published):
     assert {item["outside_by"] for item in published[0]["statements"]} >= {0.0}
 
 
-def test_report_files_are_self_contained(published):
+def test_fidelity_reports_in_html_refer_to_no_other_file(published):
     folder = published[1]
     assert "## Held out" in (folder / "markdown").read_text()
     assert not re.search(r"""(src|href)=["']http|url\(http|@import""", (folder / "html").read_text())
     assert len((folder / "lines").read_text().splitlines()) == len(published[0]["points"])
 
 
-def test_figures_that_rest_on_assumptions_do_not_count():
+def test_tune_fidelity_fails_if_simulations_rest_on_bounds_or_assumptions():
     result = run(*LLAMA, "--max-error", "1")
     assert result.exit_code == 1
     assert "nothing to hold" in result.stderr.replace("\n", " ")
     assert "simulation rests on bounds or assumptions" in result.stdout.replace("\n", " ")
 
 
-def test_a_mean_error_above_the_limit_exits_with_an_error():
+def test_tune_fidelity_exits_with_1_if_a_mean_error_exceeds_its_limit():
     result = run(*GPT, "--max-error", "1", "--json")
     assert result.exit_code == 1
     assert "in sample: decode output" in result.stderr
@@ -99,12 +99,12 @@ def test_a_mean_error_above_the_limit_exits_with_an_error():
     }
 
 
-def test_help_says_which_facts_come_from_a_stack():
+def test_help_of_tune_fidelity_says_which_facts_come_from_a_stack():
     text = " ".join(run("--help").stdout.replace("│", " ").split())
     assert "Take model and shape from this stack, and what the tuner kept of it." in text
 
 
-def test_rehearsed_results_are_shown_beside_measurements(tmp_path):
+def test_tune_fidelity_shows_a_rehearsed_error_beside_the_simulated_one(tmp_path):
     rehearsed = row(basis=Basis.CALIBRATED, output_tokens_per_s=4288 * 1.02)
     write_rows([rehearsed], tmp_path / "rows.jsonl")
     result = json.loads(run(*GPT, "--rehearsed", str(tmp_path), "--json").stdout)
@@ -113,7 +113,7 @@ def test_rehearsed_results_are_shown_beside_measurements(tmp_path):
     assert points[0]["rehearsed_error"] == pytest.approx(0.02)
 
 
-def test_rows_of_another_image_form_a_separate_group(tmp_path):
+def test_tune_fidelity_shows_rows_of_another_vllm_image_as_a_separate_group(tmp_path):
     own = row(image="vllm:2", requests=64, output_tokens_per_s=4000.0)
     write_rows([own], tmp_path / "rows.jsonl")
     result = run(*GPT, str(tmp_path / "rows.jsonl"), "--points")

@@ -38,7 +38,7 @@ def test_tune_rank_on_a_gpu_with_figures_of_its_own_gives_a_forecast():
     assert result["best"]["usd_per_million_output_tokens"] > 0
 
 
-def test_batches_are_limited_to_those_measured_on_the_gpu():
+def test_tune_rank_limits_batches_to_those_measured_on_the_chosen_gpu():
     result = json.loads(run("rank", *GPT, "--gpu", "H100", "--json").stdout)
     assert max(item["max_num_seqs"] for item in result["first"]) <= 64
 
@@ -47,7 +47,7 @@ def test_tune_rank_on_a_gpu_without_figures_is_refused():
     assert "nothing was fitted" in refusal("rank", *GPT, "--gpu", "MI325X")
 
 
-def test_tune_rank_by_bounds_gives_no_forecast_and_no_price_without_a_list_price():
+def test_tune_rank_shows_no_price_for_a_gpu_without_a_list_price():
     result = run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation")
     assert "no forecasts: bound: decode not measured, prefill not measured" in result.stdout
     assert "no $, as OCI lists no price of MI325X" in result.stdout.replace("\n", " ")
@@ -55,7 +55,7 @@ def test_tune_rank_by_bounds_gives_no_forecast_and_no_price_without_a_list_price
     assert actual["best"]["usd_per_million_output_tokens"] is None
 
 
-def test_a_plot_of_bounds_says_so(tmp_path):
+def test_a_plot_of_bounds_says_that_they_are_no_forecasts(tmp_path):
     page = tmp_path / "plot.html"
     assert run("plot", *GPT, "--gpu", "MI325X", "--allow-extrapolation", "--html", str(page)).exit_code == 0
     assert "No forecasts: bound" in page.read_text()
@@ -75,7 +75,7 @@ def test_an_unknown_gpu_is_refused_with_the_known_ones():
     assert "GPUs: H100, H200, MI300X, MI325X, MI355X" in refusal("rank", *GPT, "--gpu", "H300")
 
 
-def test_figures_of_another_gpu_are_refused_with_the_option_that_accepts_them(tmp_path):
+def test_latency_figures_of_another_gpu_are_refused_with_the_option_for_it(tmp_path):
     figures = tmp_path / "fit.yaml"
     assert run("fit", "--published", "--model", "gpt-oss-120b", "--gpu", "H200", "-o", str(figures)).exit_code == 0
     assert "--gpu H200" in refusal("rank", *GPT, "--figures", str(figures))
@@ -111,7 +111,7 @@ def test_rows_of_an_unknown_gpu_are_imported_and_named(tmp_path):
     assert "B200 is no GPU of the catalogue" in result.stderr
 
 
-def test_a_fit_of_rows_is_of_their_gpu_and_usable_by_tune_rank(tmp_path):
+def test_latency_figures_fitted_to_rows_of_another_gpu_are_usable_by_tune_rank(tmp_path):
     rows, figures = tmp_path / "rows.jsonl", tmp_path / "fit.yaml"
     decode = [measured(2.0, size, batch) for size in (1, 2) for batch in (4, 32, 128)]
     prefill = [
@@ -133,12 +133,12 @@ def test_llm_ds_published_recipe_for_h200_is_on_the_frontier():
     assert "8p-tp1-2d-tp4" in {item["topology"] for item in result["frontier"]}
 
 
-def test_published_points_of_a_gpu_can_be_matched():
+def test_tune_match_accepts_published_measurements_of_a_chosen_gpu():
     result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--gpu", "H200", "--json").stdout)
     assert len(result) == 35
 
 
-def test_latencies_that_are_bounds_assume_no_hardware_losses():
+def test_a_bound_of_decode_latency_assumes_full_memory_bandwidth():
     figures = known_figures(MODEL, MI325X.gpu)
     assert (figures.prefill.basis, figures.decode.basis) == (Basis.BOUND, Basis.BOUND)
     assert not figures.measured
@@ -147,7 +147,7 @@ def test_latencies_that_are_bounds_assume_no_hardware_losses():
     assert step_s == pytest.approx(read / 6000, rel=0.01)
 
 
-def test_with_a_switch_two_gpus_have_the_link_rate_of_eight():
+def test_all_reduce_over_nvlink_has_the_same_rate_for_two_gpus_and_for_eight():
     """All-reduce of a prompt over NVLink: a share of (tp - 1) / tp of the activations, at one rate."""
     h200 = search_inputs.known_gpu("H200")
     model = latency_model_of(bound_figures(MODEL, h200.gpu), MODEL, h200)

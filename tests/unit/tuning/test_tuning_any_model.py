@@ -48,7 +48,7 @@ def test_bounds_are_refused_with_an_explanation_unless_allowed():
     assert "nothing was fitted" in str(error)
 
 
-def test_sizes_that_would_split_blocks_of_weights_are_not_ranked():
+def test_tensor_parallel_sizes_that_would_split_quantized_blocks_are_not_ranked():
     def sizes(name: str) -> set[int]:
         return {each.gpus for each in divided_spreads(known(name), 8, 8) if not each.expert_parallel}
 
@@ -56,7 +56,7 @@ def test_sizes_that_would_split_blocks_of_weights_are_not_ranked():
     assert sizes("deepseek-r1") == {1}  # its experts stay whole
 
 
-def test_each_gpu_reads_a_whole_latent_cache():
+def test_with_latent_attention_each_gpu_reads_the_whole_kv_cache():
     latency = bound(known("deepseek-r1"))
 
     def context_s(size: int) -> float:
@@ -69,19 +69,19 @@ def test_each_gpu_reads_a_whole_latent_cache():
     )
 
 
-def test_a_latent_cache_is_transferred_to_each_gpu():
+def test_with_latent_attention_the_kv_cache_is_transferred_to_each_gpu():
     latency = bound(known("deepseek-r1"))
     assert latency.key_value_transfer_s(4096, 8, 128) == pytest.approx(latency.key_value_transfer_s(4096, 1, 128))
     heads = bound(known("qwen3-32b"))
     assert heads.key_value_transfer_s(4096, 8, 128) < heads.key_value_transfer_s(4096, 1, 128)
 
 
-def test_copied_kv_heads_are_read_by_each_gpu_with_a_copy():
+def test_more_gpus_than_kv_heads_hold_copies_of_the_kv_cache():
     latency = bound(known("qwen3-235b-a22b-fp8"))
     assert [latency.sizes.key_value_copies(size) for size in (1, 2, 4, 8)] == [1, 1, 1, 2]
 
 
-def test_layers_of_linear_attention_read_a_state_instead_of_a_cache():
+def test_linear_attention_layers_read_a_state_instead_of_the_kv_cache():
     dense = known("qwen3-32b")
     linear = LinearAttention(layers=48, state_bytes_per_sequence=10**8)
     cache = dense.kv_cache.model_copy(update={"bytes_per_token": dense.kv_cache.bytes_per_token // 4})
@@ -94,7 +94,7 @@ def test_layers_of_linear_attention_read_a_state_instead_of_a_cache():
     assert hybrid.descriptors(4096, 128) == whole.descriptors(4096, 128) // 4
 
 
-def test_the_state_of_a_sequence_leaves_room_for_fewer_sequences():
+def test_linear_attention_states_leave_memory_for_fewer_sequences():
     dense = known("qwen3-32b")
     linear = LinearAttention(layers=48, state_bytes_per_sequence=4352 * dense.kv_cache.bytes_per_token)
     architecture = dense.architecture.model_copy(update={"linear_attention": linear})

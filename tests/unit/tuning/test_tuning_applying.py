@@ -55,7 +55,7 @@ def test_applying_a_topology_changes_only_its_values_in_the_stack_file():
     ]
 
 
-def test_a_single_copy_is_not_written_if_the_key_is_absent():
+def test_one_copy_of_a_topology_is_not_written_if_the_key_copies_is_absent():
     after = apply_change(FILE, 1, StackFileChange("agg-tp2-4r", 1, 64))
     assert changed_lines(FILE, after) == [
         '-        topology: "agg-tp1-1r"',
@@ -78,7 +78,7 @@ def test_applying_the_same_topology_again_changes_nothing():
 
 
 @pytest.mark.parametrize("stack", [path.stem.removeprefix("Pulumi.") for path in sorted(STACKS.glob("Pulumi.*.yaml"))])
-def test_in_the_projects_stack_files_nothing_else_changes(stack):
+def test_in_the_projects_stack_files_only_topology_copies_and_engine_are_changed(stack):
     before = (STACKS / f"Pulumi.{stack}.yaml").read_text()
     after = apply_change(before, 0, StackFileChange("8p-tp1-4d-tp2", 1, 141))
     changed = changed_lines(before, after)
@@ -117,7 +117,7 @@ def test_scaling_thresholds_are_not_added_by_default():
     assert scaling_of(apply_change(FILE, 0, replace(CHOICE, thresholds=SCALED))) is None
 
 
-def test_scaling_thresholds_are_added_on_request_with_limits_of_the_topology():
+def test_added_scaling_has_thresholds_and_replica_limits_around_the_topology():
     after = apply_change(FILE, 0, replace(CHOICE, thresholds=SCALED, add_scaling=True))
     assert scaling_of(after) == {
         "prefill": {"minReplicas": 3, "maxReplicas": 10, "promptTokensPerS": 17828},
@@ -125,7 +125,7 @@ def test_scaling_thresholds_are_added_on_request_with_limits_of_the_topology():
     }
 
 
-def test_existing_scaling_gets_new_thresholds_and_its_limits_include_the_topology():
+def test_limits_of_existing_scaling_are_widened_to_include_the_new_topology():
     after = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
     assert scaling_of(after) == {
         "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 17828},
@@ -133,7 +133,7 @@ def test_existing_scaling_gets_new_thresholds_and_its_limits_include_the_topolog
     }
 
 
-def test_a_thresholds_basis_is_written_as_a_comment_and_others_are_kept():
+def test_the_basis_of_a_scaling_threshold_is_written_as_a_comment():
     after = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
     lines = [" ".join(line.split()) for line in after.splitlines()]
     assert "promptTokensPerS: 17828 # calibrated: p" in lines
@@ -152,7 +152,7 @@ def test_applying_the_same_thresholds_again_changes_nothing():
     assert difference(once, apply_change(once, 0, replace(CHOICE, thresholds=SCALED)), "f") == ""
 
 
-def test_added_thresholds_can_be_planned_and_need_no_advice():
+def test_added_scaling_thresholds_are_planned_without_advice():
     before = (STACKS / "Pulumi.reference.yaml").read_text()
     after = apply_change(before, 0, replace(CHOICE, thresholds=SCALED, add_scaling=True))
     plan = planning.plan(config.parse(document_of(after)))
@@ -188,7 +188,7 @@ def test_prefill_scales_by_prompt_tokens_and_decode_by_requests_and_kv_cache(ask
     }
 
 
-def test_thresholds_are_a_share_of_the_highest_load_within_the_targets(asked, best):
+def test_scaling_thresholds_are_a_share_of_the_highest_load_within_targets(asked, best):
     result = thresholds(asked, best, "calibrated")
     (full,) = at_loads(asked, best, [best.capacity_per_s])
     assert full.feasible
@@ -201,7 +201,7 @@ def test_thresholds_are_a_share_of_the_highest_load_within_the_targets(asked, be
     }
 
 
-def test_thresholds_are_for_each_copy(asked, best):
+def test_scaling_thresholds_do_not_depend_on_the_number_of_copies(asked, best):
     two = replace(best, copies=2, capacity_per_s=2 * best.capacity_per_s)
     assert values(thresholds(asked, best, "")) == values(thresholds(asked, two, ""))
 
@@ -212,7 +212,7 @@ def test_aggregated_servers_scale_by_requests(asked):
     assert {role: keys(item) for role, item in result.items()} == {"aggregated": ["requests", "kvCacheUsage"]}
 
 
-def test_each_threshold_has_a_comment_on_its_origin(asked, best):
+def test_each_scaling_threshold_states_its_basis_targets_and_share(asked, best):
     for item in thresholds(asked, best, "bound").values():
         assert item.thresholds[0].basis.startswith("bound: ")
         assert all(threshold.basis for threshold in item.thresholds)
@@ -231,7 +231,7 @@ def planned_model(text, folder):
     return config.effective_object(document_of(text)["config"]["llmd-oke:stack"], folder).value["models"][0]
 
 
-def test_a_model_of_the_base_is_changed_in_the_stacks_own_file(tmp_path):
+def test_a_model_of_a_base_stack_file_is_changed_in_the_stacks_own_file(tmp_path):
     before = with_base(tmp_path)
     shared = (tmp_path / "stacks" / "shared.yaml").read_text()
     after = apply_change(before, 0, CHOICE, tmp_path)
@@ -245,7 +245,7 @@ def test_a_model_of_the_base_is_changed_in_the_stacks_own_file(tmp_path):
     assert difference(after, apply_change(after, 0, CHOICE, tmp_path), "f") == ""
 
 
-def test_thresholds_of_the_base_follow_in_the_stacks_own_file(tmp_path):
+def test_scaling_of_a_base_stack_file_is_changed_in_the_stacks_own_file(tmp_path):
     after = apply_change(with_base(tmp_path), 0, replace(CHOICE, thresholds=SCALED), tmp_path)
     assert planned_model(after, tmp_path)["scaling"] == {
         "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 17828},
@@ -256,7 +256,7 @@ def test_thresholds_of_the_base_follow_in_the_stacks_own_file(tmp_path):
     assert planned_model(apply_change(after, 0, changed, tmp_path), tmp_path)["scaling"].keys() == {"aggregated"}
 
 
-def test_a_model_that_the_stack_changes_by_name_is_changed_there(tmp_path):
+def test_a_model_changed_by_name_in_the_stacks_own_file_is_changed_in_place(tmp_path):
     own = "    models:\n      gpt-oss-120b: {copies: 3}   # more here\n"
     after = apply_change(with_base(tmp_path, own), 0, replace(CHOICE, copies=4), tmp_path)
     assert "copies: 4" in after

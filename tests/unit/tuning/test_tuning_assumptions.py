@@ -77,7 +77,7 @@ def test_decoding_sequences_of_a_server_follow_from_rate_lengths_and_step_time()
     assert running.basis == "calibrated"
 
 
-def test_forecast_assumptions_have_a_basis_and_requested_loads_are_given():
+def test_each_assumption_of_a_forecast_has_a_basis_and_requested_loads_are_given():
     bases = {f"{item.figure.name} {item.kind}": item.basis for item in assumptions()}
     assert bases["requests_per_s load"] == bases["input_tokens load"] == "given"
     assert bases["ttft_ms forecast"] == "calibrated"
@@ -85,22 +85,22 @@ def test_forecast_assumptions_have_a_basis_and_requested_loads_are_given():
     assert bases["kv_cache_usage limit"] == "limit"
 
 
-def test_a_forecast_of_the_highest_load_assumes_that_load_as_forecast():
+def test_without_a_requested_rate_the_forecast_highest_load_is_assumed_as_maximum():
     (rate,) = (item for item in assumptions(targets="itl=25") if item.figure.name == "requests_per_s")
     assert (rate.basis, rate.side) == ("calibrated", "at most")
 
 
-def test_without_a_rate_nothing_derived_from_it_is_assumed():
+def test_a_forecast_without_a_request_rate_assumes_no_rate_or_running_requests():
     names = {item.figure.name for item in assumptions(offered_requests_per_s=None)}
     assert names.isdisjoint({"requests_per_s", "running"})
 
 
-def test_assumed_prefix_cache_hits_have_a_tolerance_in_prompt_tokens():
+def test_the_assumed_prefix_cache_hit_share_has_an_absolute_tolerance():
     hits = list(of_lengths(forecast().input_tokens, forecast().output_tokens, 0.1))[-1]
     assert (hits.figure.name, hits.value, hits.tolerance) == ("prefix_cache_hit_share", 0.0, 0.1)
 
 
-def test_prefix_cache_hits_in_a_forecast_are_assumptions():
+def test_the_prefix_cache_hit_share_of_a_forecast_is_an_assumption():
     (hits,) = (item for item in assumptions(prefix_cache_hit_share=0.4) if item.figure.name == "prefix_cache_hit_share")
     assert hits.value == 0.4
 
@@ -132,11 +132,11 @@ def test_an_assumption_beyond_its_tolerance_is_named(changes: dict[str, float], 
     assert verdicts(judged(**changes)) == expected
 
 
-def test_a_missed_target_does_not_depend_on_a_tolerance():
+def test_a_latency_above_its_target_is_judged_as_missed_within_any_tolerance():
     assert verdicts(judged(itl_ms=25.1)) == {"itl_ms forecast": "above", "itl_ms limit": "above"}
 
 
-def test_under_another_load_only_limits_are_judged_and_no_forecast():
+def test_under_another_load_limits_are_judged_and_forecasts_are_not():
     result = judged(requests_per_s=60.0, ttft_ms=900.0, waiting=9.0)
     assert verdicts(result) == {
         "requests_per_s load": "above",
@@ -145,7 +145,7 @@ def test_under_another_load_only_limits_are_judged_and_no_forecast():
     }
 
 
-def test_a_smaller_load_breaks_no_assumption_if_none_was_requested():
+def test_without_a_requested_load_a_smaller_observed_load_breaks_no_assumption():
     asked_for_none = assumptions(targets="itl=25")
     assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=10.0))) == {}
     assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=50.0)))["requests_per_s load"] == "above"
@@ -169,12 +169,12 @@ def test_means_over_few_requests_are_not_judged_but_reported():
     assert shown["ttft_ms forecast"] == shown["input_tokens load"] == "too few"
 
 
-def test_over_a_short_time_random_arrivals_widen_the_rates_tolerance():
+def test_over_a_short_time_random_arrivals_widen_the_request_rates_tolerance():
     assert "requests_per_s load" not in verdicts(judge(assumptions(), as_forecast(duration_s=5.0, requests_per_s=48.0)))
 
 
 @pytest.mark.parametrize("name", ["input_tokens", "output_tokens"])
-def test_means_of_varying_lengths_are_seldom_off_by_chance(name: str):
+def test_random_variation_of_lengths_seldom_breaks_an_assumption(name: str):
     """Lognormal lengths whose standard deviation is their mean, 30 a look, in vLLM's buckets (1, 2, 5, 10...)."""
     mean = getattr(as_forecast(), name)
     lengths = np.random.default_rng(1).lognormal(np.log(mean) - np.log(2) / 2, sqrt(np.log(2)), (500, 30))
@@ -198,7 +198,7 @@ def test_a_target_counts_as_missed_only_beyond_random_variation(name: str, value
 
 
 @given(st.floats(0.0, 200.0), st.floats(1.0, 3600.0))
-def test_a_rate_is_off_only_beyond_its_tolerance(rate: float, duration_s: float):
+def test_an_observed_request_rate_is_judged_off_only_beyond_its_tolerance(rate: float, duration_s: float):
     (result,) = (
         item
         for item in judge(assumptions(), as_forecast(requests_per_s=rate, duration_s=duration_s))
@@ -215,7 +215,7 @@ def counted(values: list[float]) -> dict[float, float]:
     return {bound: float(sum(value <= bound for value in values)) for bound in BOUNDS}
 
 
-def test_observations_are_assumed_to_be_spread_evenly_in_a_bucket():
+def test_percentiles_assume_that_values_are_spread_evenly_in_a_histogram_bucket():
     result = percentile({1.0: 0.0, 2.0: 10.0, inf: 10.0}, 0.25)
     assert result is not None
     assert (result.low, result.high, result.value) == (1.0, 2.0, 1.25)
@@ -226,22 +226,22 @@ def test_an_empty_histogram_has_no_percentiles():
     assert percentiles_ms({}) == {}
 
 
-def test_the_outermost_buckets_give_only_a_bound_of_a_percentile():
+def test_the_outermost_histogram_buckets_give_only_a_bound_of_a_percentile():
     result = percentiles_ms({0.01: 60.0, 0.1: 95.0, inf: 100.0})
     assert [result[name].text("ms") for name in ("p50", "p90", "p99")] == ["< 10 ms", "87.14 ms", "> 100 ms"]
 
 
-def test_variation_is_computed_from_the_middles_of_buckets():
+def test_the_variance_of_a_histogram_is_computed_from_the_middles_of_its_buckets():
     assert variance({1.0: 2.0, 3.0: 4.0, inf: 4.0}) == 0.75**2
     assert variance({1.0: 0.0, 3.0: 2.0, inf: 4.0}) == 0.5**2
 
 
-def test_observations_in_a_single_bucket_have_no_variation():
+def test_the_variance_of_values_in_a_single_histogram_bucket_is_zero():
     assert variance({1.0: 0.0, 2.0: 7.0, inf: 7.0}) == variance({1.0: 0.0, inf: 0.0}) == variance({}) == 0.0
 
 
 @given(st.lists(st.floats(0.0, 100.0), min_size=1), st.floats(0.01, 1.0))
-def test_a_percentile_lies_in_the_bucket_of_its_rank(values: list[float], share: float):
+def test_a_percentile_lies_in_the_histogram_bucket_of_its_rank(values: list[float], share: float):
     result = percentile(counted(values), share)
     ranked = sorted(values)
     below = next(value for place, value in enumerate(ranked, 1) if place >= share * len(ranked))
@@ -251,7 +251,7 @@ def test_a_percentile_lies_in_the_bucket_of_its_rank(values: list[float], share:
 
 
 @given(st.lists(st.floats(0.0, 100.0), min_size=1))
-def test_higher_percentiles_are_not_smaller(values: list[float]):
+def test_percentiles_of_a_histogram_do_not_fall_with_their_rank(values: list[float]):
     result = [item.value for item in percentiles_ms(counted(values)).values()]
     assert result == sorted(result)
 
@@ -278,21 +278,21 @@ def test_if_servers_are_overloaded_tune_watch_suggests_tune_rank_for_the_same_lo
     assert only.startswith("llmd-oke tune rank --stack prod")
 
 
-def test_if_a_forecast_was_wrong_tune_watch_suggests_new_measurements():
+def test_if_a_forecast_was_wrong_tune_watch_suggests_tune_run():
     assert commands(itl_ms=14.0) == ["llmd-oke tune run --stack prod"]
 
 
-def test_if_prompts_are_not_prefilled_remotely_tune_watch_suggests_the_benchmark():
+def test_if_remote_prefill_is_lacking_tune_watch_suggests_the_smoke_benchmark():
     assert commands(remote_prefill_share=0.4) == ["llmd-oke smoke --stack prod"]
 
 
-def test_prefix_cache_hits_are_passed_to_tune_rank_if_they_matter():
+def test_many_observed_prefix_cache_hits_are_an_option_of_suggested_tune_rank():
     (only,) = advice(judged(prefix_cache_hit_share=0.4), as_forecast(prefix_cache_hit_share=0.4), HERE)
     assert "40% of prompt tokens" in only.why
     assert "--prefix-hits 0.4 " in only.command
 
 
-def test_few_prefix_cache_hits_are_not_counted_on():
+def test_few_observed_prefix_cache_hits_are_no_option_of_suggested_tune_rank():
     assert "--prefix-hits" not in rank_command(as_forecast(prefix_cache_hit_share=0.1), HERE)
 
 

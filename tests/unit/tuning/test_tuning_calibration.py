@@ -40,7 +40,7 @@ BOTH = pytest.mark.parametrize("kept", [True, False], ids=["without the outlier"
 
 
 @BOTH
-def test_a_fit_of_three_concurrencies_predicts_the_others(kept):
+def test_a_decode_fit_of_three_concurrencies_predicts_the_others_within_tolerance(kept):
     points = decode_points(rows(kept))
     known = [point for point in points if point.sequences in {4, 32, 256}]
     unseen = [point for point in points if point.sequences in {16, 64, 128}]
@@ -48,14 +48,14 @@ def test_a_fit_of_three_concurrencies_predicts_the_others(kept):
 
 
 @BOTH
-def test_each_concurrency_is_predicted_from_the_others(kept):
+def test_decode_at_each_concurrency_is_predicted_from_all_others_within_tolerance(kept):
     result = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_load)
     assert result is not None
     assert result.mean <= TOLERANCES["decode_each_load"]
 
 
 @BOTH
-def test_each_tensor_parallel_size_is_predicted_from_the_others(kept):
+def test_decode_at_each_tensor_parallel_size_is_predicted_from_the_others(kept):
     result = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_spread)
     assert result is not None
     assert result.mean <= TOLERANCES["decode_each_size"]
@@ -67,20 +67,20 @@ def test_each_tensor_parallel_size_is_predicted_from_the_others(kept):
     [({1, 2}, "decode_sizes_1_and_2_predict_4_and_8"), ({2, 8}, "decode_sizes_2_and_8_predict_1_and_4")],
     ids=["1 and 2", "2 and 8"],
 )
-def test_a_fit_of_two_sizes_misses_the_others_by_a_known_amount(kept, sizes, tolerance):
+def test_a_decode_fit_of_two_parallel_sizes_misses_others_by_a_known_amount(kept, sizes, tolerance):
     points = decode_points(rows(kept))
     known = [point for point in points if point.parallelism.tensor_parallel_size in sizes]
     unseen = [point for point in points if point.parallelism.tensor_parallel_size not in sizes]
     assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES[tolerance]
 
 
-def test_each_size_of_prefill_is_predicted_from_the_others():
+def test_prefill_at_each_tensor_parallel_size_is_predicted_from_the_others():
     result = leave_out(PREFILL, prefill_points(rows(True)), LATENCY, by_spread)
     assert result is not None
     assert result.mean <= TOLERANCES["prefill_each_size"]
 
 
-def test_the_kits_figures_equal_the_fit_of_the_published_points():
+def test_the_kits_mi300x_latency_figures_equal_the_fit_of_published_points():
     fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
     assert fitted.decode.fixed_s == pytest.approx(FIGURES.decode.fixed_s, rel=0.01)
     assert fitted.decode.bytes_factor == pytest.approx(FIGURES.decode.bytes_factor, rel=0.01)
@@ -92,7 +92,7 @@ def test_the_kits_figures_equal_the_fit_of_the_published_points():
 
 
 @pytest.mark.parametrize("product", ["H100", "H200"])
-def test_the_kits_figures_of_other_gpus_equal_the_fits_of_their_points(product):
+def test_the_kits_latency_figures_of_other_gpus_equal_fits_of_published_points(product):
     points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
     assert points is not None
     shipped = known_figures(MODEL, node.gpu)
@@ -109,7 +109,7 @@ def test_the_kits_figures_of_other_gpus_equal_the_fits_of_their_points(product):
 
 
 @pytest.mark.parametrize("product", ["H100", "H200"])
-def test_held_out_errors_of_other_gpus_are_within_tolerances(product):
+def test_held_out_errors_of_fits_for_other_gpus_are_within_tolerances(product):
     figures = known_figures(MODEL, search_inputs.known_gpu(product).gpu)
     assert figures.decode.fit is not None
     assert figures.prefill.fit is not None
@@ -118,7 +118,7 @@ def test_held_out_errors_of_other_gpus_are_within_tolerances(product):
     assert (figures.prefill.fit.unseen_size_error or 1) <= TOLERANCES["prefill_each_size"]
 
 
-def test_a_fit_recovers_the_model_that_generated_its_points():
+def test_a_fit_of_generated_points_recovers_the_latency_model_behind_them():
     made = [
         row(
             tensor_parallel_size=size,
@@ -136,7 +136,7 @@ def test_a_fit_recovers_the_model_that_generated_its_points():
 
 
 @pytest.mark.parametrize("tokens", [1024, 4096], ids=["that go on together", "that take turns"])
-def test_overheads_of_concurrent_prompts_overlap_with_others_computing(tokens):
+def test_a_prefill_fit_overlaps_one_prompts_overhead_with_others_computation(tokens):
     """Eight prompts of 1024 tokens are one step of vLLM's budget, of 4096 tokens four steps."""
     together = min(8, 8192 // tokens)
 
@@ -159,7 +159,7 @@ def test_fitting_with_too_few_points_of_a_role_keeps_its_former_latency_figures(
     assert result.figures.prefill == FIGURES.prefill
 
 
-def test_fitting_too_few_rows_is_refused_with_what_was_found():
+def test_fitting_too_few_rows_is_refused_with_the_number_of_usable_rows():
     with pytest.raises(KitError, match="1 of 2 rows are of gpt-oss-120b on MI300X"):
         calibrate([row(output_tokens_per_s=1000), row(model="other")], MODEL, SHAPE, FIGURES)
 
@@ -185,7 +185,7 @@ def test_fitting_rows_with_several_server_settings_is_refused_with_their_differe
     assert "--only block_size=VALUE" in (refused.value.remedy or "")
 
 
-def test_figures_of_each_role_record_its_servers_settings(tmp_path):
+def test_fitted_latency_figures_record_server_settings_for_each_role(tmp_path):
     prefill = [
         row("prefill", **{**TOLD, "block_size": 128}, tensor_parallel_size=size, concurrency=1, input_tokens=4096)
         for size in (1, 2, 4)
@@ -206,7 +206,7 @@ def test_figures_of_each_role_record_its_servers_settings(tmp_path):
     assert told.startswith("decode: block size 128, measured 16")
 
 
-def test_a_fit_of_rows_without_conditions_says_so():
+def test_a_fit_of_rows_without_server_settings_says_that_these_are_unknown():
     fitted = calibrate(decode_rows(4, image="one"), MODEL, SHAPE, FIGURES).figures
     told = fitted.differences(Conditions(image="one", attention_backend="A", block_size=16))
     assert (
@@ -216,7 +216,7 @@ def test_a_fit_of_rows_without_conditions_says_so():
 
 
 @pytest.mark.parametrize("product", ["MI300X", "H100", "H200"])
-def test_fits_of_published_points_have_the_conditions_in_the_kits_figures(product):
+def test_fits_of_published_points_have_the_server_settings_in_the_kits_figures(product):
     points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
     assert points is not None
     shipped = known_figures(MODEL, node.gpu)
@@ -234,7 +234,7 @@ def test_written_latency_figures_are_read_back_equal(tmp_path):
     assert again == pytest.approx(latency_model_of(fitted, MODEL, SHAPE).decode_step_s(64, 4224, 4), rel=1e-3)
 
 
-def test_a_file_that_has_no_figures_is_refused_by_field(tmp_path):
+def test_a_file_without_latency_figures_is_refused_with_the_missing_field(tmp_path):
     (tmp_path / "fit.yaml").write_text("model: x\ngpu: y\n")
     with pytest.raises(KitError, match="prefill: is missing"):
         read_figures(tmp_path / "fit.yaml")
@@ -271,15 +271,15 @@ def test_a_measured_point_held_out_of_a_fit_does_not_influence_its_own_predictio
     assert result[ROWS[1]].decode_step_s(4, 130, 1) < 0.8 * LATENCY.decode_step_s(4, 130, 1)
 
 
-def test_each_measured_row_is_held_out_of_one_fit():
+def test_each_measured_row_is_held_out_of_exactly_one_fit():
     assert [row for row, _ in left_out_models(ROWS, LATENCY)] == ROWS
 
 
-def test_with_too_few_points_no_fit_holds_one_out():
+def test_three_measured_points_are_too_few_to_hold_one_out_of_a_fit():
     assert list(left_out_models(ROWS[:3], LATENCY)) == []
 
 
-def test_points_of_a_single_load_are_held_out_by_spread_over_gpus():
+def test_prefill_points_of_a_single_load_are_held_out_by_parallelism():
     def prefill(size):
         return row(
             "prefill",

@@ -44,7 +44,7 @@ def rendered(release_, model, engine, role):
     ("release_", "model", "engine"),
     list(itertools.product((NEW, OVERRIDDEN, release("llm-d-0.6.0")), (MODEL, QUICK), ENGINES)),
 )
-def test_assumed_server_settings_equal_those_of_rendered_pods(release_, model, engine):
+def test_server_settings_assumed_by_the_tuner_equal_those_of_rendered_pods(release_, model, engine):
     started = deployed_conditions(release_, model, engine)
     for role, own in (("decode", started.handing_over), ("aggregated", started.aggregated)):
         assert (own.attention_backend, own.block_size, own.quick_reduce) == rendered(release_, model, engine, role)
@@ -79,18 +79,18 @@ def test_latency_figures_of_which_only_the_vllm_image_is_known_are_reported_as_s
     ]
 
 
-def test_an_attention_backend_is_recognized_in_each_notation():
+def test_an_attention_backend_is_recognized_in_each_notation_of_vllm_arguments():
     for words in (["--attention-backend", "ROCM_ATTN"], ["--attention_backend=A", "--attention-backend=ROCM_ATTN"]):
         started = deployed_conditions(NEW, MODEL, config.Engine(extra_args=tuple(words)))
         assert (started.handing_over.attention_backend, started.aggregated.attention_backend) == ("ROCM_ATTN",) * 2
 
 
-def test_without_quick_reduce_figures_measured_with_it_are_optimistic():
+def test_latency_figures_measured_with_quick_reduce_are_optimistic_without_it():
     (told,) = differences(Conditions(quick_reduce="INT4"), Conditions(quick_reduce="NONE"))
     assert "take longer than measured: not counted" in told
 
 
-def test_mi300x_forecasts_name_each_kind_of_servers_that_differs():
+def test_mi300x_forecasts_name_differing_settings_of_each_kind_of_server():
     """The published points were measured without quick-reduce, with blocks of 16, by an image of February 2026."""
     _, trust = confine(
         question(), FIGURES, allow_extrapolation=True, started=deployed_conditions(NEW, MODEL, config.Engine())
@@ -100,19 +100,19 @@ def test_mi300x_forecasts_name_each_kind_of_servers_that_differs():
     assert not any("quick-reduce" in item for item in trust.conditions)
 
 
-def test_bounds_have_no_measured_conditions_to_differ_from():
+def test_bounds_report_no_differences_from_measured_server_settings():
     bounds = known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)
     assert list(condition_differences(bounds, deployed_conditions(NEW, MODEL, config.Engine()))) == []
 
 
-def test_drafts_are_reported_as_counted_or_not():
+def test_draft_tokens_are_reported_as_counted_only_with_an_accepted_share():
     (uncounted,) = differences(Conditions(block_size=16), Conditions(draft_tokens=3))
     assert "neither what they save nor what they cost" in uncounted
     (counted,) = differences(Conditions(block_size=16), Conditions(draft_tokens=3, accepted_share=0.8))
     assert "80% of them are counted" in counted
 
 
-def test_forecasts_of_a_stack_with_drafts_use_its_accepted_share():
+def test_forecasts_of_a_stack_with_draft_tokens_use_its_accepted_share():
     asked = config.Engine(speculation=Speculation(tokens=2, accepted_share=0.7))
     started = deployed_conditions(NEW, MODEL, asked).handing_over
     assert (started.draft_tokens, started.accepted_share) == (2, 0.7)

@@ -60,7 +60,7 @@ def test_a_rehearsal_without_a_measurement_is_a_separate_case():
     ("changes", "why"),
     [({"model": "llama"}, "it is of llama"), ({"basis": Basis.BOUND}, "a bound"), ({"arrival": "trace"}, "trace")],
 )
-def test_rehearsals_and_measurements_are_subject_to_the_same_rules(changes, why):
+def test_unsuitable_rehearsals_are_left_out_by_the_rules_for_measurements(changes, why):
     result = held(rehearsed=[measured(**{"basis": Basis.CALIBRATED, **changes})])
     assert result.cases == ()
     assert why in str(result.omitted[0])
@@ -78,13 +78,13 @@ def test_a_measurement_too_long_to_simulate_is_left_out():
     assert "60,000 requests would have to be simulated, at most 20,000 are" in str(result.omitted[0])
 
 
-def test_measurements_used_in_the_fit_are_listed_as_in_sample_and_do_not_count():
+def test_measurements_of_the_fit_are_listed_in_sample_and_by_a_fit_without_them():
     rows = [measured(concurrency=level, output_tokens_per_s=60.0 * level) for level in (4, 16, 64, 128, 256)]
     standings = [case.standing for case in held(*rows, fitted=tuple(rows)).cases]
     assert standings == 5 * [Standing.IN_SAMPLE] + 5 * [Standing.LEFT_OUT]
 
 
-def test_rejected_measurements_are_not_compared_with_the_simulation():
+def test_measurements_above_the_hardwares_bound_are_not_compared_with_simulations():
     wrong = measured()
     result = held(wrong, findings=[finding(wrong, Rule.HARDWARE_BOUND)])
     assert result.cases == ()
@@ -124,7 +124,7 @@ def open_loop(**changes):
     return row("end-to-end", **{**told, **load, "requests": 40, **changes})
 
 
-def test_a_single_prompts_simulated_time_is_the_latency_models():
+def test_a_single_prompts_simulated_ttft_equals_that_of_the_latency_model():
     assert simulated(prefill(), SIMULATOR).ttft_ms.mean == pytest.approx(1000 * unloaded_prefill_s(LATENCY, 4096, 2))
 
 
@@ -134,7 +134,7 @@ def test_prompts_answered_by_a_prefix_cache_are_cached_in_the_simulation():
     assert half.ttft_ms.mean < least + 0.7 * (whole.ttft_ms.mean - least)
 
 
-def test_prompts_of_decode_measurements_cost_no_prefill():
+def test_simulations_of_decode_measurements_do_not_prefill_prompts():
     result = simulated(row(input_tokens=4096, concurrency=1, requests=1), SIMULATOR)
     steps_s = [LATENCY.decode_step_s(1, 4096 + place, 2) for place in range(1, 256)]
     assert result.tpot_ms.mean == pytest.approx(1000 * sum(steps_s) / 255, rel=1e-3)
@@ -146,12 +146,12 @@ def test_a_simulation_sends_as_many_requests_as_were_measured():
     assert (result.requests, result.offered_requests_per_s, result.topology) == (3 * 40, 2.0, "1p-tp1-1d-tp2")
 
 
-def test_only_the_steady_part_counts_if_a_rows_notes_say_so():
+def test_a_row_measured_in_its_busy_window_is_compared_with_the_simulations_middle():
     result = simulated(open_loop(notes=("counted: all users busy",)), SIMULATOR)
     assert "the middle 60 % of the sending time" in result.notes
 
 
-def test_a_closed_loop_without_a_number_of_requests_runs_a_minute():
+def test_a_simulated_closed_loop_without_a_number_of_requests_runs_for_a_minute():
     result = simulated(row(concurrency=512, max_num_seqs=256), SIMULATOR)
     assert result.duration_s is not None
     assert result.duration_s > 55
@@ -178,7 +178,7 @@ def test_a_measurement_without_a_known_load_is_not_simulated(measured, why):
     assert why in str(unsuitable(measured))
 
 
-def test_the_longest_allowed_load_can_be_simulated():
+def test_a_measurement_of_20000_requests_is_short_enough_to_simulate():
     assert unsuitable(open_loop(requests=20_000)) is None
 
 
@@ -209,28 +209,28 @@ def end_to_end(**changes):
         (end_to_end(basis=Basis.CALIBRATED, image=IMAGE_STANDINGS), Standing.REHEARSED),
     ],
 )
-def test_fidelity_groups_rows_by_gpu_image_and_whether_they_were_fitted(measured, standing):
+def test_a_row_is_grouped_by_gpu_vllm_image_and_whether_it_was_fitted(measured, standing):
     assert KNOWN.standing(measured) is standing
 
 
-def test_a_simulation_with_assumed_prefill_is_no_forecast():
+def test_a_simulation_of_a_deployment_with_bounds_of_prefill_counts_as_assumed():
     assumed = FIGURES.model_copy(update={"prefill": FIGURES.prefill.model_copy(update={"basis": Basis.BOUND})})
     known = KnownFigures(assumed, (FITTED,))
     assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.ASSUMED
     assert known.standing(FITTED) is Standing.IN_SAMPLE
 
 
-def test_rows_of_single_servers_count_as_fitted_if_the_fits_rows_are_unknown():
+def test_if_the_rows_of_a_fit_are_unknown_rows_of_single_servers_count_as_fitted():
     known = KnownFigures(FIGURES.model_copy(update={"image": IMAGE_STANDINGS}), None)
     assert known.standing(row(image=IMAGE_STANDINGS, concurrency=99)) is Standing.IN_SAMPLE
     assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.HELD_OUT
 
 
-def test_latency_figures_that_record_an_image_are_those_of_that_image():
+def test_latency_figures_that_record_a_vllm_image_are_compared_with_its_rows():
     assert KnownFigures(FIGURES.model_copy(update={"image": "vllm:3"}), (FITTED,)).images == {"vllm:3"}
 
 
-def test_latency_figures_fitted_from_several_rows_record_the_rows_images():
+def test_latency_figures_fitted_from_several_rows_record_the_rows_vllm_images():
     assert KNOWN.images == {IMAGE_STANDINGS}
 
 
@@ -251,19 +251,19 @@ def guide_fixture():
         ("e2e_ms", "request_latency"),
     ],
 )
-def test_the_guides_measured_latencies_are_those_of_its_report(guide, field, key):
+def test_the_kits_copy_of_the_guides_latencies_equals_the_published_report(guide, field, key):
     source = yaml.safe_load(REPORT.read_text())["metrics"]["latency"][key]
     told = getattr(guide, field).model_dump(exclude_none=True)
     assert told == pytest.approx({name: 1000 * source[name] for name in told}, rel=1e-3)
 
 
-def test_the_guides_measured_throughput_is_that_of_its_report(guide):
+def test_the_kits_copy_of_the_guides_throughput_equals_the_published_report(guide):
     source = yaml.safe_load(REPORT.read_text())["metrics"]["throughput"]
     assert guide.output_tokens_per_s == pytest.approx(source["output_tokens_per_sec"], rel=1e-3)
     assert guide.concurrency == pytest.approx(source["requests_per_sec"] * (guide.e2e_ms.mean or 0) / 1000, rel=2e-3)
 
 
-def test_published_runs_are_those_of_the_requested_model():
+def test_published_runs_are_selected_by_model_and_gpu():
     runs = published_runs("gpt-oss-120b", "H200")
     assert {(run.row.model, run.row.gpu) for run in runs} == {("gpt-oss-120b", "H200")}
     assert len(published_runs("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")) == 16

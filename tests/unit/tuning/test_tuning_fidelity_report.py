@@ -49,7 +49,7 @@ def test_a_fidelity_reports_group_has_the_mean_error_of_its_own_points(metric):
     assert errors("held out", metric).mean_absolute == pytest.approx(0.175)
 
 
-def test_figures_by_gpu_and_user_are_computed_for_two_gpus_and_a_hundred_users():
+def test_throughput_of_fidelity_points_is_divided_by_gpus_and_by_users():
     first = errors("held out", "tpsg").entries[0].compared
     assert (first.seen, first.predicted) == (500.0, 550.0)
     assert errors("held out", "tpsu").entries[0].compared.predicted == 11.0
@@ -64,7 +64,7 @@ def test_a_fidelity_report_gives_the_error_of_a_rehearsal_separately():
     assert errors("held out", "output_tokens_per_s").rehearsed_mean_absolute == pytest.approx(0.05)
 
 
-def test_a_fidelity_report_lists_held_out_points_before_fitted_and_foreign_ones():
+def test_a_fidelity_report_lists_held_out_points_before_in_sample_ones():
     assert [group.standing.title for group in REPORT.groups] == ["held out", "in sample", "another accelerator"]
 
 
@@ -73,7 +73,7 @@ def test_only_held_out_points_can_exceed_a_fidelity_reports_limit():
     assert REPORT.beyond(0.18) == []
 
 
-def test_whole_deployments_and_servers_of_one_role_have_separate_means():
+def test_a_fidelity_report_has_separate_means_for_roles_and_whole_deployments():
     cases = (seen("prefill", 0.01), seen("decode", 0.02), seen("end-to-end", 0.3, topology="agg-tp1-1r"))
     report = Report("m", "MI300X", "x", cases)
     assert [(item.subject, round(item.mean_absolute, 3)) for item in report.groups[0].metrics] == [
@@ -111,17 +111,17 @@ def test_a_fidelity_reports_verdict_fails_without_held_out_points():
     assert not verdict_of(Report("m", "MI300X", "x", CASES[3:]), 0.5).passed
 
 
-def test_a_report_without_counted_errors_says_so():
+def test_a_fidelity_report_of_another_accelerators_points_counts_none():
     assert not Report("m", "MI300X", "x", CASES[3:]).counted
 
 
-def test_a_decode_steps_error_is_that_of_its_time():
+def test_a_fidelity_reports_decode_error_is_that_of_tpot():
     late = Case(Standing.HELD_OUT, row(tpot_ms=tpot(10.0)), row(tpot_ms=tpot(12.0)))
     (only,) = Report("m", "MI300X", "x", (late,)).groups[0].metrics
     assert (only.metric.name, only.mean_absolute) == ("tpot_ms.mean", pytest.approx(0.2))
 
 
-def test_a_simulated_figures_error_is_its_distance_from_the_published_range():
+def test_the_error_of_a_simulated_figure_is_its_distance_to_the_published_range():
     assert [item.error for item in STATEMENTS] == pytest.approx([0.1, -0.1, 0.0])
 
 
@@ -129,7 +129,7 @@ def test_a_published_statement_that_the_simulation_cannot_reach_has_no_error():
     assert ClaimSimulation("x", "blog", "1 TPSU", (None, 1.0), None, Basis.CALIBRATED).error is None
 
 
-def test_report_json_has_means_of_groups_and_every_figure():
+def test_a_fidelity_report_in_json_has_means_of_groups_and_every_point():
     result = fidelity_report.as_json(REPORT)
     assert result["groups"][0]["metrics"][1]["metric"] == "tpsg"
     assert result["groups"][0]["metrics"][1]["mean_absolute_error"] == pytest.approx(0.175)
@@ -138,7 +138,7 @@ def test_report_json_has_means_of_groups_and_every_figure():
     assert result["omitted"] == ["runs.jsonl:7: odd"]
 
 
-def test_json_lines_have_one_figure_each_with_both_sides_basis():
+def test_fidelity_json_lines_state_the_basis_of_measurement_and_simulation():
     first = json.loads(fidelity_report.json_lines(REPORT).splitlines()[0])
     assert (first["reference_basis"], first["simulated_basis"]) == ("measured", "calibrated")
     assert (first["error"], first["rehearsed_error"]) == (pytest.approx(0.1), pytest.approx(-0.05))
@@ -152,7 +152,7 @@ def test_report_markdown_has_a_table_for_each_group_and_metric():
     assert "Not counted." in text
 
 
-def test_the_page_draws_no_measurements_of_other_accelerators():
+def test_the_fidelity_page_lists_and_does_not_draw_other_accelerators():
     text = fidelity_report.html(REPORT)
     assert "decode, held out (calibrated)" in text
     assert "another accelerator (calibrated)" not in text

@@ -62,7 +62,7 @@ def test_a_fitted_latency_factor_that_hardware_cannot_have_is_reported(figures, 
 
 
 @pytest.mark.parametrize("gpu", ["H100", "H200"])
-def test_the_kits_figures_that_exceed_memory_bandwidth_are_reported(gpu):
+def test_the_kits_latency_figures_that_exceed_memory_bandwidth_are_reported(gpu):
     result = unphysical(known_figures(MODEL, search_inputs.known_gpu(gpu).gpu))
     assert [fault.factor.split()[0] for fault in result] == ["bytes_factor"]
 
@@ -71,7 +71,7 @@ def test_latency_figures_of_a_role_without_a_fit_are_not_checked():
     assert unphysical(known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)) == ()
 
 
-def test_a_fit_of_one_short_context_that_omits_reading_time_says_so():
+def test_a_decode_fit_of_one_short_context_is_reported_with_a_longer_workload():
     figures = calibrate(flat_points(), MODEL, SHAPE, FIGURES).figures
     assert figures.decode.bytes_factor < 0.1
     (fault,) = [fault for fault in unphysical(figures) if fault.role == "decode"]
@@ -80,7 +80,7 @@ def test_a_fit_of_one_short_context_that_omits_reading_time_says_so():
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_contexts_are_not_extrapolated_from_a_fit_in_which_they_cost_nothing(allowed):
+def test_a_fit_in_which_contexts_take_no_time_is_not_extrapolated_to_longer_ones(allowed):
     figures = calibrate(flat_points(), MODEL, SHAPE, FIGURES).figures
     with pytest.raises(
         KitError, match=r"can't be extrapolated so far:\n  decode: contexts of 4,224 tokens, measured"
@@ -89,13 +89,13 @@ def test_contexts_are_not_extrapolated_from_a_fit_in_which_they_cost_nothing(all
     assert "tune run --workload" in (e.value.remedy or "")
 
 
-def test_a_fit_in_which_contexts_cost_nothing_is_used_in_its_range_with_a_warning():
+def test_a_fit_in_which_contexts_take_no_time_warns_within_its_measured_range():
     figures = calibrate(flat_points((4224,)), MODEL, SHAPE, FIGURES).figures
     _, trust = confine(question(), figures, allow_extrapolation=False)
     assert "longer contexts cost hardly anything" in trust.sentence
 
 
-def test_batches_stay_in_the_measured_range_if_larger_ones_would_be_free():
+def test_batches_stay_in_the_measured_range_if_sequences_take_no_time_in_the_fit():
     figures = decode(flops_factor=0.0, sequence_s=0.0, fit=FIGURES.decode.fit.model_copy(update={"most_sequences": 64}))
     asked, _ = confine(question(), figures, allow_extrapolation=True)
     assert asked.room.max_num_seqs == 64

@@ -9,21 +9,21 @@ from llmd_tuner.first_topologies import topologies
 NEEDS = {"model": "gpt-oss-120b", "shape": "BM.GPU.MI300X.8", "input_tokens": 4096, "output_tokens": 256}
 
 
-def test_a_load_gets_the_fewest_nodes_that_carry_it():
+def test_a_request_rate_gets_the_fewest_nodes_that_serve_it():
     few = topologies(ServingNeeds(**NEEDS, requests_per_s=20)).topologies[0]
     many = topologies(ServingNeeds(**NEEDS, requests_per_s=90)).topologies[0]
     assert few.gpus == 8 < many.gpus
     assert (few.requests_per_s, many.requests_per_s) >= (20, 90)
 
 
-def test_given_gpus_get_the_topology_that_carries_most_within_the_limits():
+def test_given_gpus_get_the_topology_with_the_highest_rate_within_latency_limits():
     found = topologies(ServingNeeds(**NEEDS, gpus=16, ttft_ms=2000, itl_ms=50))
     assert found.topologies[0].gpus == 16
     assert found.topologies[0].requests_per_s == max(item.requests_per_s for item in found.topologies)
     assert found.basis is Basis.CALIBRATED
 
 
-def test_limits_that_nothing_meets_are_answered_with_changes_that_would():
+def test_a_request_rate_that_no_topology_serves_is_refused_with_a_possible_one():
     with pytest.raises(KitError, match="don't serve gpt-oss-120b") as refused:
         topologies(ServingNeeds(**NEEDS, requests_per_s=1e6))
     assert "qps=" in (refused.value.remedy or "")

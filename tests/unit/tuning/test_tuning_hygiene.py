@@ -13,7 +13,7 @@ def verdicts(*rows, limits=LIMITS):
     return [(finding.rule, finding.verdict) for finding in inspect(rows, limits).findings]
 
 
-def test_published_cached_prefill_exceeds_the_hardware_bound():
+def test_published_prefill_rows_with_cached_prompts_exceed_the_hardware_bound():
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     rejected = inspect(points.rows(), RowLimits(LATENCY)).rejected
@@ -22,7 +22,7 @@ def test_published_cached_prefill_exceeds_the_hardware_bound():
     assert "408,046 prompt tokens/s, at most 134,165" in str(cached[1])
 
 
-def test_the_published_table_has_all_points_up_to_its_servers_sequence_limit():
+def test_published_decode_points_are_accepted_up_to_the_servers_max_num_seqs():
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     inspection = inspect(points.rows(), RowLimits(LATENCY))
@@ -48,7 +48,7 @@ def test_more_concurrent_requests_than_the_servers_limit_are_rejected():
     assert verdicts(row(output_tokens_per_s=2000, max_num_seqs=32)) == [(Rule.MAX_NUM_SEQS, "rejected")]
 
 
-def test_a_whole_deployment_with_a_queue_is_flagged():
+def test_a_deployment_with_more_requests_than_its_decode_servers_run_is_flagged():
     run = row("end-to-end", topology="8p-tp1-4d-tp2", concurrency=300, max_num_seqs=64)
     assert verdicts(run) == [(Rule.MAX_NUM_SEQS, "flagged")]
     assert verdicts(run.model_copy(update={"concurrency": 256})) == []
@@ -68,17 +68,17 @@ def test_a_measurement_whose_request_rate_was_not_achieved_is_flagged():
     assert verdicts(slow) == [(Rule.ACHIEVED, "flagged")]
 
 
-def test_gpus_that_are_reserved_but_not_counted_are_flagged():
+def test_a_measurement_with_reserved_but_uncounted_gpus_is_flagged():
     assert verdicts(row("end-to-end", gpus_counted=3, gpus_reserved=8)) == [(Rule.RESERVED, "flagged")]
 
 
-def test_a_benchmark_that_fills_the_kv_cache_is_detected_by_its_tpot():
+def test_throughput_that_includes_filling_the_kv_cache_is_detected_by_tpot():
     """vLLM pull request 56473: 84.9 requests/s with the fill, 117.7 by steps."""
     filled = row(concurrency=256, output_tokens_per_s=84.9 * 256, tpot_ms=tpot(256 * 1000 / (117.7 * 256)))
     assert verdicts(filled, limits=RowLimits()) == [(Rule.FILL, "flagged")]
 
 
-def test_long_prompts_without_tpot_are_flagged():
+def test_decode_rows_of_long_prompts_without_tpot_are_flagged():
     assert verdicts(row(input_tokens=4096, output_tokens_per_s=2000)) == [(Rule.FILL, "flagged")]
 
 

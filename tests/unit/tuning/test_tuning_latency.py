@@ -66,7 +66,7 @@ def decode_errors(latency):
     ]
 
 
-def test_gpt_oss_decode_has_the_accuracy_that_its_figures_state(gpt_oss):
+def test_gpt_oss_decode_latencies_are_within_5_percent_of_measured_on_average(gpt_oss):
     """MAPE 4.4 % over 24 points; the largest error is the outlier at TP4, concurrency 4."""
     errors = decode_errors(gpt_oss)
     assert sum(errors) / len(errors) < 0.045
@@ -80,7 +80,7 @@ def test_gpt_oss_prefill_is_near_the_published_table(gpt_oss, size):
     assert unloaded_prefill_s(gpt_oss, 4096, size) * 1000 == pytest.approx(PREFILL_MS[size], rel=0.12)
 
 
-def test_a_saturated_gpt_oss_prefill_gpu_has_the_documented_rate(gpt_oss):
+def test_one_gpu_prefills_22_to_26_thousand_gpt_oss_tokens_a_second(gpt_oss):
     """22 to 26 thousand tokens/s at TP1."""
     assert 22_000 < 4096 / gpt_oss.prefill_s(4096) < 26_000
 
@@ -96,20 +96,20 @@ def test_llama_70b_decode_is_near_the_published_table_at_tp8():
     assert sum(errors) / len(errors) < 0.03
 
 
-def test_llama_70b_latencies_are_plausible(llama):
+def test_llama_70b_latencies_are_in_published_ranges(llama):
     """Prefill of 4096 tokens takes 0.5 to 0.7 s at TP1; TP2 decodes in the published band of 23 to 50 tokens/s/user."""
     assert 0.5 < llama.prefill_s(4096) < 0.7
     assert 1 / 50 < llama.decode_step_s(24, 4224, 2) < 1 / 23
     assert 0.02 < llama.decode_step_s(1, 128, 1) < 0.04
 
 
-def test_tensor_parallelism_lowers_a_llama_prefill_gpus_efficiency(llama):
+def test_tensor_parallelism_of_two_speeds_up_llama_prefill_by_less_than_a_quarter(llama):
     """One link between two GPUs: TP2 gives far less than twice the rate of TP1."""
     assert llama.prefill_s(4096, 0, 2) > 0.8 * llama.prefill_s(4096, 0, 1)
 
 
 @pytest.mark.parametrize(("size", "left"), [(1, None), (2, 0.35), (4, 0.54), (8, 0.54)])
-def test_quantized_all_reduce_saves_the_measured_amount(llama, size, left):
+def test_quantized_all_reduce_takes_the_measured_share_of_the_unquantized_time(llama, size, left):
     """Kernels at TP2 and TP4; TP8 is taken for TP4, and one GPU has nothing to reduce."""
     quick = latency_of("llama-3.3-70b-instruct-fp8-dynamic", conditions=Conditions(quick_reduce="INT4"))
     without = replace(llama, factors=replace(llama.factors, all_reduce_efficiency=float("inf"))).prefill_s(
@@ -121,7 +121,7 @@ def test_quantized_all_reduce_saves_the_measured_amount(llama, size, left):
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
-def test_no_quantization_is_faster_than_its_transferred_bytes(quantization):
+def test_no_quantized_all_reduce_takes_less_than_its_share_of_transferred_bytes(quantization):
     known = quick_reduce_times()
     assert all(share >= known.bytes_share[quantization] for _, share in all_reduce_shares(quantization))
 
@@ -132,7 +132,7 @@ def test_quantized_all_reduce_does_not_change_decode_steps(llama):
     assert quick.decode_step_s(64, 4096, 8) == llama.decode_step_s(64, 4096, 8)
 
 
-def test_bytes_of_a_transfer_are_spread_over_the_ports(gpt_oss, llama):
+def test_bytes_of_a_kv_transfer_are_spread_over_the_ports_of_a_server(gpt_oss, llama):
     """302 MB and 1342 MB for 4096 tokens at 40 GB/s."""
     bytes_only = [replace(item, factors=replace(item.factors, transfer_descriptor_s=0.0)) for item in (gpt_oss, llama)]
     assert bytes_only[0].key_value_transfer_s(4096, 1, 16) == pytest.approx(0.00755, rel=0.01)
@@ -144,7 +144,7 @@ def test_bytes_of_a_transfer_are_spread_over_the_ports(gpt_oss, llama):
     ("block_size", "release", "descriptors"),
     [(16, "llm-d-0.6.0", 18432), (16, "llm-d-0.9.0", 4752), (64, "llm-d-0.9.0", 1188), (128, "llm-d-0.9.0", 594)],
 )
-def test_a_transfer_takes_time_for_descriptors_and_bytes(block_size, release, descriptors):
+def test_a_kv_transfer_takes_time_for_descriptors_and_bytes(block_size, release, descriptors):
     """36 layers, keys and values apart before vLLM 0.26, which hands over the windows alone of half of them."""
     latency = latency_of("gpt-oss-120b", conditions=Conditions(release=release))
     assert latency.descriptors(4096, block_size) == descriptors
@@ -179,7 +179,7 @@ def test_sliding_window_layers_transfer_little_of_a_long_prompt():
     assert latency_of("gpt-oss-120b", conditions=Conditions(release="llm-d-0.7.0")) != told
 
 
-def test_larger_blocks_save_the_published_share_of_transfer_time(gpt_oss):
+def test_larger_kv_blocks_save_as_much_transfer_time_as_published(gpt_oss):
     """vLLM issue 50913, 5k tokens, blocks of 16 to 64: 58 ms, another model on other GPUs; within a factor of two."""
     saved_s = gpt_oss.key_value_transfer_s(5000, 1, 16) - gpt_oss.key_value_transfer_s(5000, 1, 64)
     assert 0.029 < saved_s < 0.116
@@ -194,7 +194,7 @@ def test_chunks_of_a_prompt_take_as_long_as_the_whole_prompt(gpt_oss):
 
 @pytest.mark.parametrize("name", ["gpt-oss-120b", "llama-3.3-70b-instruct-fp8-dynamic"])
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_more_work_never_takes_less_time(name, size):
+def test_larger_batches_longer_contexts_and_prompts_never_take_less_time(name, size):
     """Monotonic in batch, context and prompt length."""
     latency = latency_of(name)
     batches = [latency.decode_step_s(batch, 4096, size) for batch in (1, 2, 8, 64, 256)]
@@ -205,7 +205,7 @@ def test_more_work_never_takes_less_time(name, size):
     assert prompts == sorted(prompts)
 
 
-def test_a_step_is_computed_in_microseconds(gpt_oss):
+def test_the_duration_of_a_simulated_step_is_computed_within_50_microseconds(gpt_oss):
     """The simulated vLLM asks at each step; the bound is loose for busy machines."""
     server = gpt_oss.server(2)
     server.decode_step_s(64, 4096)
@@ -253,7 +253,7 @@ def test_ranks_that_share_experts_read_each_experts_weights_once():
     assert one < ranks
 
 
-def test_a_latent_cache_costs_a_rank_less_time_than_gpus_that_each_read_it():
+def test_data_parallel_ranks_read_only_the_latent_kv_cache_of_their_own_sequences():
     latency = bound_of("deepseek-v3")
     split, ranks = (latency.server(spread) for spread in (8, Parallelism(1, 8)))
     of_split, of_ranks = (
@@ -263,7 +263,7 @@ def test_a_latent_cache_costs_a_rank_less_time_than_gpus_that_each_read_it():
     assert of_split == pytest.approx(of_ranks)  # of as many sequences of a server, eight times the time
 
 
-def test_ranks_exchange_activations_of_all_layers_with_all_others():
+def test_expert_parallel_ranks_exchange_activations_in_all_layers():
     latency = bound_of("deepseek-v3")
     spread = Parallelism(1, 8)
     endless = replace(latency, factors=replace(latency.factors, all_reduce_efficiency=float("inf")))
@@ -274,7 +274,7 @@ def test_ranks_exchange_activations_of_all_layers_with_all_others():
     assert exchange_s == pytest.approx(sent / rate)
 
 
-def test_activations_from_ranks_of_other_nodes_pass_a_nodes_ports_once():
+def test_activations_from_ranks_of_other_nodes_pass_the_nodes_rdma_ports_once():
     latency = bound_of("deepseek-v3")
     spread = Parallelism(1, 16)
     sizes, hardware, efficiency = latency.sizes, latency.hardware, latency.factors.all_reduce_efficiency
@@ -284,7 +284,7 @@ def test_activations_from_ranks_of_other_nodes_pass_a_nodes_ports_once():
     assert more_s - inside_s == pytest.approx(sent / (hardware.port_bytes_per_s * 8 * efficiency))
 
 
-def test_a_step_with_drafts_takes_longer_and_less_for_each_token():
+def test_accepted_draft_tokens_lengthen_a_step_and_shorten_the_time_per_token():
     plain = latency_of("gpt-oss-120b")
     conditions = Conditions(draft_tokens=3, accepted_share=0.8)
     drafting = latency_of("gpt-oss-120b", conditions=conditions)
@@ -294,10 +294,10 @@ def test_a_step_with_drafts_takes_longer_and_less_for_each_token():
     assert drafting.decode_step_s(1, 1000) < plain.decode_step_s(1, 1000)
 
 
-def test_drafts_of_which_none_is_accepted_make_tokens_slower():
+def test_draft_tokens_of_which_none_is_accepted_lengthen_the_time_per_token():
     none = latency_of("gpt-oss-120b", conditions=Conditions(draft_tokens=1, accepted_share=0.0))
     assert none.decode_step_s(16, 1000) > latency_of("gpt-oss-120b").decode_step_s(16, 1000)
 
 
-def test_drafts_without_an_accepted_share_change_no_forecast():
+def test_draft_tokens_without_an_accepted_share_change_no_forecast():
     assert latency_of("gpt-oss-120b", conditions=Conditions(draft_tokens=3)).drafting is None

@@ -33,30 +33,30 @@ def test_the_published_matching_is_reproduced_exactly(size, concurrency, prefill
     assert (result.prefill_gpus, result.gpus, round(result.tpsg)) == (prefill_gpus, gpus, tpsg)
 
 
-def test_matched_prefill_servers_are_rounded_up_over_all_decode_servers_together():
+def test_matching_rounds_prefill_servers_up_once_for_all_decode_servers():
     point = DecodePoint(gpus=2, concurrency=64, tokens_per_s=1000)
     settings = MatchingSettings(1600, 100, decode_replicas=4)
     assert match(point, {1: 25_000}, settings).prefill_instances == 3  # 64,000 / 25,000; four times ceil would be four
 
 
-def test_of_matches_with_equally_many_gpus_the_first_prefill_server_size_is_chosen():
+def test_matching_prefers_smaller_prefill_servers_among_equally_many_gpus():
     point = DecodePoint(2, 8, 1000)
     assert match(point, {1: 8000, 2: 16_000}, MatchingSettings(1600, 100)).topology == "2p-tp1-1d-tp2"
 
 
-def test_matching_with_headroom_needs_more_prefill_servers():
+def test_matching_with_spare_prefill_capacity_needs_more_prefill_servers():
     point = DecodePoint(1, 8, 1000)
     assert match(point, {1: 16_000}, MatchingSettings(1600, 100)).prefill_instances == 1
     assert match(point, {1: 16_000}, MatchingSettings(1600, 100, prefill_share=0.9)).prefill_instances == 2
 
 
-def test_a_matchs_rate_for_each_gpu_counts_used_and_not_reserved_gpus():
+def test_matching_divides_throughput_by_used_and_not_reserved_gpus():
     result = match(DecodePoint(2, 8, 900), {1: 16_000}, MatchingSettings(1600, 100, gpus_per_node=8))
     assert (result.gpus, result.gpus_reserved) == (3, 8)
     assert result.tpsg == 300
 
 
-def test_requests_that_the_kv_cache_does_not_hold_are_no_match():
+def test_a_match_whose_requests_exceed_the_kv_cache_does_not_fit():
     point = DecodePoint(2, 64, 1000)
     assert not match(point, {1: 16_000}, MatchingSettings(4096, 256, key_value_tokens={2: 64 * 4352 - 1})).fits
     assert match(point, {1: 16_000}, MatchingSettings(4096, 256, key_value_tokens={2: 64 * 4352})).fits

@@ -40,7 +40,7 @@ def balanced(latency):
     return replace(latency, factors=replace(latency.factors, expert_imbalance=1.0))
 
 
-def test_with_whole_experts_all_gpus_wait_for_the_busiest_one():
+def test_with_expert_parallelism_all_gpus_wait_for_the_busiest_one():
     parts, even = LATENCY.server(Parallelism(1, 8)), balanced(LATENCY).server(WHOLE)
     assert even.prefill_s(4096) == pytest.approx(parts.prefill_s(4096))
     busy, sizes = LATENCY.server(WHOLE), LATENCY.sizes
@@ -50,7 +50,7 @@ def test_with_whole_experts_all_gpus_wait_for_the_busiest_one():
     assert busy.decode_step_s(64, 4096) > even.decode_step_s(64, 4096)
 
 
-def test_no_gpu_reads_more_than_its_own_experts_in_a_step():
+def test_in_a_large_decode_step_expert_imbalance_costs_compute_and_no_reads():
     even, uneven = balanced(LATENCY).server(WHOLE), LATENCY.server(WHOLE)
     many = 100_000
     compute = LATENCY.factors.decode_flops_factor * 2 * 0.069 * LATENCY.sizes.expert_parameters / LATENCY.hardware.flops
@@ -58,11 +58,11 @@ def test_no_gpu_reads_more_than_its_own_experts_in_a_step():
     assert more_s == pytest.approx(many * compute)
 
 
-def test_a_server_with_a_single_gpu_has_no_imbalance_between_experts():
+def test_expert_parallelism_on_a_single_gpu_has_no_imbalance():
     assert LATENCY.server(Parallelism(1, expert_parallel=True)).prefill_s(100) == LATENCY.server(1).prefill_s(100)
 
 
-def test_shared_experts_do_not_count_as_routed_experts():
+def test_expert_parameters_of_a_step_exclude_shared_experts():
     known = search_inputs.known_model("deepseek-v3")
     routed = 58 * 256 * 3 * 7168 * 2048  # config.json: layers, experts and matrices of each
     active = search_inputs.question_of(
@@ -73,7 +73,7 @@ def test_shared_experts_do_not_count_as_routed_experts():
 
 @pytest.mark.parametrize("name", ["agg-tp1dp8ep", "agg-tp2dp4", "p-tp1-d-tp1dp4ep", "p-tp2dp2ep-d-tp2dp4"])
 @pytest.mark.parametrize("share", [0.3, 0.6])
-def test_the_closed_form_of_ranks_agrees_with_the_event_simulation(name, share):
+def test_latency_formulas_for_data_parallel_ranks_agree_with_the_event_simulation(name, share):
     asked = question("", gpus=16)
     result = next(item for item in search(asked).deployments() if item.family == name and item.copies == 1)
     (at,) = at_loads(asked, result, [result.capacity_per_s * share])
@@ -83,7 +83,7 @@ def test_the_closed_form_of_ranks_agrees_with_the_event_simulation(name, share):
     assert look.itl_ratio == pytest.approx(1, abs=TOLERANCES[tolerance])
 
 
-def test_ranks_carry_as_much_as_servers_with_the_same_times():
+def test_eight_data_parallel_ranks_serve_eight_times_the_rate_of_one_rank():
     asked = question("")
     family, kind = kind_named(asked, "agg-tp1dp8ep")
     ranks = family.generating(kind)
@@ -99,7 +99,7 @@ def of_deepseek(gpus=32, targets="itl=50,ttft=2000"):
     return search_inputs.question_of(known, SHAPE, figures, load, parse_targets(targets), gpus, choices=choices)
 
 
-def test_a_found_deployment_is_written_read_and_planned_unchanged():
+def test_a_ranked_deployment_written_to_a_stack_file_is_planned_unchanged():
     text = yaml_files_text(STACK)
     for found in [*search(of_deepseek()).best_of_families()][::5]:
         after = apply_change(text, 0, StackFileChange(found.topology, found.copies, found.max_num_seqs))
@@ -112,7 +112,7 @@ def yaml_files_text(value):
     return yaml_files.dump(yaml_files.load(json.dumps({"config": {"llmd-oke:stack": value}})), "")
 
 
-def test_every_found_deployment_fits_the_stacks_nodes():
+def test_every_searched_deployment_is_planned_with_its_stated_gpus():
     result = search(of_deepseek(targets="qps=1"))
     assert result.size > 500
     for found in list(result.deployments())[::97]:
@@ -123,7 +123,7 @@ def test_every_found_deployment_fits_the_stacks_nodes():
 MEASURED = frozenset(Parallelism(size) for size in (1, 2, 4, 8))
 
 
-def test_unmeasured_servers_are_ranked_behind_measured_ones():
+def test_servers_of_unmeasured_parallelism_are_ranked_behind_measured_ones():
     asked, trust = confine(question(), FIGURES, allow_extrapolation=True)
     assert asked.measured == MEASURED
     result = rank(asked, sensitivity=False)
@@ -141,7 +141,7 @@ def test_without_extrapolation_only_measured_servers_are_searched():
     assert set(confined.choices.spreads) == MEASURED
 
 
-def test_figures_of_a_model_with_whole_experts_include_imbalance():
+def test_measured_sizes_of_a_model_with_unsplit_experts_count_as_expert_parallel():
     asked, _ = confine(of_deepseek(), FIGURES, allow_extrapolation=True)
     assert asked.measured == {Parallelism(size, expert_parallel=True) for size in (4, 8)}
 
@@ -151,7 +151,7 @@ def ranks_row(subject="decode", **changes: object) -> Row:
     return row(subject, **{**told, **changes})
 
 
-def test_latency_points_of_a_server_with_ranks_are_those_of_one_rank():
+def test_latency_points_of_a_data_parallel_server_are_those_of_one_rank():
     (point,) = decode_points([ranks_row(concurrency=512, output_tokens_per_s=8 * 64 / 0.02)])
     assert (point.parallelism, point.sequences, point.seconds) == (WHOLE, 64, pytest.approx(0.02))
     (prompt,) = prefill_points([ranks_row("prefill", concurrency=8, achieved_requests_per_s=40)])
@@ -165,7 +165,7 @@ def test_data_parallel_ranks_of_older_rows_are_read_from_their_topology():
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_rows_with_ranks_and_older_files_are_read_back_equal(tmp_path: Path, suffix: str):
+def test_rows_of_data_parallel_servers_and_older_rows_are_read_back_equal(tmp_path: Path, suffix: str):
     rows = [ranks_row(nodes=1), row()]
     file = tmp_path / f"rows.{suffix}"
     write_rows(rows, file)
@@ -179,7 +179,7 @@ def test_rows_with_ranks_and_older_files_are_read_back_equal(tmp_path: Path, suf
 _NEW = {"data_parallel_size", "expert_parallel", "nodes"}
 
 
-def test_ranks_are_not_mistaken_for_caching_or_queueing():
+def test_throughput_of_data_parallel_ranks_is_not_mistaken_for_caching():
     prefill = ranks_row("prefill", input_tokens=4096, output_tokens=1, concurrency=8, achieved_requests_per_s=100)
     decode = ranks_row(concurrency=512, output_tokens_per_s=20_000, max_num_seqs=64)
     assert inspect_by_model([prefill, decode]).findings == ()
@@ -229,7 +229,7 @@ def _as_decode(figures):
     return figures.prefill.model_copy(update={"fit": fit})
 
 
-def test_figures_of_tensor_parallel_sizes_are_written_in_the_former_format():
+def test_latency_figures_without_data_parallelism_keep_their_older_file_format():
     rows = [*rows_of(Parallelism(1), 0.004), *rows_of(Parallelism(2), 0.003)]
     figures = calibrate(rows, MODEL, SHAPE, FIGURES).figures
     assert figures.decode.fit is not None
@@ -255,7 +255,7 @@ def loaded(host_tokens: int, rate: float, host_bytes_per_s: float):
     return simulate(servers, [size], PoissonArrivals(rate), latency, duration_s=60).row.ttft_ms.mean
 
 
-def test_simulated_prompts_wait_for_blocks_from_host_memory():
+def test_simulated_prompts_wait_until_kv_blocks_are_loaded_from_host_memory():
     slow = LATENCY.sizes.key_value_bytes_per_token * 2048 / 0.1  # a prompt's part takes 100 ms
     at_once, later = loaded(0, 0.5, slow), loaded(2048, 0.5, slow)
     assert later - at_once == pytest.approx(100, rel=0.1)
@@ -266,7 +266,7 @@ def test_a_simulated_server_loads_prompts_one_after_the_other():
     assert loaded(2048, 8, slow) - loaded(0, 8, slow) > 120  # its link is busy 80 % of the time
 
 
-def test_the_closed_form_of_host_memory_agrees_with_the_event_simulation():
+def test_latency_formulas_for_host_memory_agree_with_the_event_simulation():
     asked = question("", gpus=8)
     asked = replace(asked, workload=replace(asked.workload, host_hit_share=0.5))
     result = next(item for item in search(asked).deployments() if item.topology == "3p-tp1-1d-tp2" and item.copies == 1)
@@ -275,19 +275,19 @@ def test_the_closed_form_of_host_memory_agrees_with_the_event_simulation():
     assert look.ttft_ratio == pytest.approx(1, abs=TOLERANCES["closed_form_ttft"])
 
 
-def test_other_tools_results_have_their_ranks_in_the_topology():
+def test_parallelism_of_rows_without_rank_fields_is_read_from_their_topology():
     told = ranks_row(tensor_parallel_size=None, data_parallel_size=None, expert_parallel=None)
     assert parallelism_of(told.model_copy(update={"topology": "agg-tp1dp8ep-1r"})) == WHOLE
     assert parallelism_of(told) is None
 
 
-def test_ranks_in_reports_are_part_of_their_topology():
+def test_the_topology_read_from_a_report_includes_data_and_expert_parallelism():
     spreads = (Parallelism(1, 8, True), Parallelism(2, 4))
     told = zip(("prefill", "decode"), (2, 1), spreads, strict=True)
     assert topology_of(told) == "2p-tp1dp8ep-1d-tp2dp4"
 
 
-def test_loads_of_servers_with_ranks_have_names_of_their_own():
+def test_results_of_single_servers_are_named_by_their_parallelism():
     assert deployment_of(ranks_row()) == "tp1dp8ep"
     assert deployment_of(row()) == "tp2"
 
@@ -296,7 +296,7 @@ MIXTURES = [name for name in catalogue.model_names() if search_inputs.known_mode
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_expert_parameters_equal_their_weights_in_memory(name: str):
+def test_expert_weights_in_memory_equal_their_parameters_times_bytes_of_the_format(name: str):
     known = search_inputs.known_model(name)
     experts, sizes = known.architecture.experts, latency_model_of(bound_figures(known, SHAPE.gpu), known, SHAPE).sizes
     assert experts is not None

@@ -42,7 +42,7 @@ def test_tune_rank_reports_that_a_small_change_of_load_would_change_the_winner()
     assert any(swing.changes for swing in edge.swings if swing.name == "qps" and swing.factor > 1)
 
 
-def test_if_nothing_meets_the_targets_the_nearest_deployments_come_first():
+def test_if_no_deployment_meets_the_targets_the_nearest_ones_come_first():
     result = rank(question("ttft=200,itl=8,qps=45"))
     assert result.best is None
     ratios = [item.ratio for item in result.first]
@@ -50,7 +50,7 @@ def test_if_nothing_meets_the_targets_the_nearest_deployments_come_first():
     assert ratios[0] > 1
 
 
-def test_deployments_meet_the_targets_after_the_suggested_changes():
+def test_a_suggested_lower_rate_or_more_gpus_lets_a_deployment_meet_the_targets():
     result = rank(question("ttft=200,itl=8,qps=45"))
     load = next(item for item in result.remedies if item.startswith("qps="))
     gpus = next(item for item in result.remedies if "GPUs instead of 16" in item)
@@ -58,7 +58,7 @@ def test_deployments_meet_the_targets_after_the_suggested_changes():
     assert search(question("ttft=200,itl=8,qps=45", gpus=int(gpus.split()[0]))).best() is not None
 
 
-def test_a_context_beyond_the_fit_is_refused():
+def test_a_context_longer_than_those_of_the_latency_fit_is_refused():
     with pytest.raises(KitError, match=r"contexts of 4,224 tokens, measured up to 130"):
         confine(question(), FIGURES, allow_extrapolation=False)
 
@@ -69,13 +69,13 @@ def test_a_forecast_by_an_allowed_extrapolation_is_marked_as_extrapolated():
     assert trust.decode_error == pytest.approx(0.119)
 
 
-def test_within_the_fit_batches_stay_in_the_measured_range():
+def test_without_extrapolation_batches_stay_in_the_measured_range():
     asked, trust = confine(question(workload="64/64"), FIGURES, allow_extrapolation=False)
     assert asked.room.max_num_seqs == 256
     assert trust.tag == "calibrated"
 
 
-def test_figures_that_are_assumptions_are_bounds():
+def test_a_ranking_by_assumed_latency_figures_is_marked_as_bounds():
     figures = latency_figures("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")
     assert figures is not None
     _, trust = confine(question(), figures, allow_extrapolation=True)
@@ -91,7 +91,7 @@ def test_targets_are_parsed_in_milliseconds_and_requests_per_second():
 
 
 @pytest.mark.parametrize("text", ["ttft", "ttft=-1", "itl=nan", "p99=3", "qps=0", "ttft=1,ttft=2"])
-def test_invalid_targets_are_refused_with_the_form(text):
+def test_invalid_latency_targets_are_refused_with_an_example(text):
     with pytest.raises(KitError) as refused:
         parse_targets(text)
     assert "ttft=2000,itl=25,qps=45" in (refused.value.remedy or "")

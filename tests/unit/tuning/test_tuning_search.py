@@ -25,7 +25,7 @@ COUNTS = st.integers(1, 8)
 SHARES = st.floats(0.05, 0.95)
 
 
-def test_prompts_in_host_memory_are_waited_for_and_computed_partly():
+def test_prompts_cached_in_host_memory_are_loaded_and_only_the_rest_is_computed():
     plain = prefill_server(LATENCY, WORKLOAD, Parallelism(2))
     kept = prefill_server(LATENCY, replace(WORKLOAD, host_hit_share=0.5), Parallelism(2))
     server = LATENCY.server(2)
@@ -33,7 +33,7 @@ def test_prompts_in_host_memory_are_waited_for_and_computed_partly():
     assert kept.overhead_s - plain.overhead_s == pytest.approx(server.host_load_s(2048))
 
 
-def test_a_server_prefills_no_faster_than_its_links_load():
+def test_a_server_prefills_no_faster_than_it_loads_blocks_from_host_memory():
     slow = replace(LATENCY, hardware=replace(LATENCY.hardware, host_bytes_per_s=1e6))
     all_kept = replace(WORKLOAD, host_hit_share=1.0)
     assert prefill_server(slow, all_kept, Parallelism(1)).service_s == pytest.approx(slow.server(1).host_load_s(4096))
@@ -51,7 +51,7 @@ def scored(family, prefill, decode, copies, load):
 
 @given(COUNTS, COUNTS, SHARES, st.floats(1.01, 1.5))
 @settings(max_examples=60)
-def test_a_forecast_for_more_load_is_never_faster(prefill, decode, share, more):
+def test_forecast_ttft_and_itl_never_fall_with_more_load(prefill, decode, share, more):
     family = disaggregated()
     load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0]) / more
     low, high = (scored(family, prefill, decode, 1, item) for item in (load, load * more))
@@ -71,7 +71,7 @@ def test_twice_the_copies_carry_twice_the_load_with_equal_latencies(prefill, dec
 
 @given(COUNTS, COUNTS, SHARES)
 @settings(max_examples=60)
-def test_twice_the_servers_have_equal_load_and_itl(prefill, decode, share):
+def test_twice_the_servers_under_twice_the_rate_have_equal_utilization_and_itl(prefill, decode, share):
     family = disaggregated()
     load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0])
     one, two = scored(family, prefill, decode, 1, load), scored(family, 2 * prefill, 2 * decode, 1, 2 * load)
@@ -81,7 +81,7 @@ def test_twice_the_servers_have_equal_load_and_itl(prefill, decode, share):
 
 @given(COUNTS, COUNTS, SHARES)
 @settings(max_examples=60)
-def test_throughput_stays_below_that_of_decode_alone(prefill, decode, share):
+def test_throughput_per_gpu_of_a_deployment_stays_below_that_of_decode_alone(prefill, decode, share):
     family = disaggregated()
     fleet = fleet_of_counts([(prefill, decode, 1)])
     load = share * float(family.most_requests_per_s(fleet)[0])
@@ -96,7 +96,7 @@ def test_tabulated_queueing_times_equal_the_formulas(servers, utilization):
     assert result == pytest.approx(mdc_wait_s(utilization * servers / 0.2, 0.2, servers), rel=0.02, abs=1e-4)
 
 
-def test_a_single_server_waits_as_in_m_d_1():
+def test_prompts_at_a_single_server_wait_as_in_an_m_d_1_queue():
     assert waits_s(np.array([1]), np.array([0.8]), 1.0, 0.0)[0] == pytest.approx(mdc_wait_s(0.8, 1.0, 1), rel=1e-6)
 
 
@@ -122,7 +122,7 @@ def test_the_best_deployment_meets_all_targets_under_the_load():
     assert best.gpus <= 16
 
 
-def test_a_deployment_at_its_capacity_is_exactly_at_a_limit():
+def test_a_deployment_at_its_capacity_exactly_meets_a_target():
     asked = question()
     best = search(asked).best()
     assert best is not None
@@ -137,7 +137,7 @@ def test_without_a_load_the_deployment_with_the_highest_capacity_is_best():
     assert capacities == sorted(capacities, reverse=True)
 
 
-def test_fewer_nodes_are_ranked_before_more_spare_capacity():
+def test_deployments_on_fewer_nodes_are_ranked_before_those_with_spare_capacity():
     best = search(question("ttft=2000,itl=25,qps=15")).best()
     assert best is not None
     assert best.gpus_reserved == 8
@@ -154,7 +154,7 @@ def test_tensor_parallel_sizes_that_do_not_hold_the_model_are_not_ranked():
     assert names == {"agg-tp2", "p-tp1-d-tp2", "p-tp2-d-tp2"}
 
 
-def test_the_throughput_frontier_is_monotonic_and_no_curve_is_far_beyond_it():
+def test_no_deployments_throughput_curve_is_far_beyond_the_monotonic_frontier():
     asked = question(gpus=8)
     frontier = frontier_of(asked)
     speeds = [item.tpsu for item in frontier]
@@ -165,7 +165,7 @@ def test_the_throughput_frontier_is_monotonic_and_no_curve_is_far_beyond_it():
         assert any(s >= point.tpsu * 0.95 and r >= point.tpsg * 0.95 for s, r in zip(speeds, rates, strict=True))
 
 
-def test_published_topologies_have_forecasts_in_their_published_ranges():
+def test_the_forecast_of_a_published_topology_is_within_its_published_range():
     """llm-d.ai blog: 3p-tp1-1d-tp2 gives 600 to 950 tokens/s for each GPU at 20 to 60 tokens/s for each user."""
     asked = question("", gpus=5)
     unit = next(item for item in search(asked).deployments() if item.topology == "3p-tp1-1d-tp2")
@@ -174,7 +174,7 @@ def test_published_topologies_have_forecasts_in_their_published_ranges():
     assert all(600 / 1.1 <= item <= 950 * 1.1 for item in band)
 
 
-def test_aggregated_servers_win_for_slow_users_and_lose_in_the_middle():
+def test_aggregated_servers_have_more_peak_throughput_and_less_at_45_tokens_a_second():
     asked = question("", gpus=5)
     result = list(search(asked).deployments())
     unit = next(item for item in result if item.topology == "3p-tp1-1d-tp2")
@@ -200,7 +200,7 @@ def test_disaggregation_improves_itl_at_the_cost_of_ttft():
 @pytest.mark.parametrize("topology", ["10p-tp1-3d-tp2", "3p-tp1-1d-tp2", "9p-tp1-7d-tp1", "agg-tp1-16r", "agg-tp2-8r"])
 @pytest.mark.parametrize("share", [0.3, 0.6])
 @pytest.mark.parametrize("profile", LOOSENESS)
-def test_the_closed_form_agrees_with_the_event_simulation(topology, share, profile):
+def test_latency_formulas_of_the_search_agree_with_the_event_simulation(topology, share, profile):
     asked = replace(question("", gpus=16), profile=profile)
     result = next(item for item in search(asked).deployments() if item.topology == topology)
     at = at_loads(asked, result, [result.capacity_per_s * share])[0]

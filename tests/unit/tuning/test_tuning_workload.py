@@ -15,7 +15,7 @@ def test_a_workload_with_a_single_request_class_has_that_classs_lengths():
     assert str(load) == "4096/256"
 
 
-def test_the_mean_context_weights_classes_by_their_steps():
+def test_the_mean_context_weights_request_classes_by_their_decode_steps():
     load = parse("1:1000/100,1:2000/300")
     assert load.input_tokens == 1500
     assert load.output_tokens == 200
@@ -31,7 +31,7 @@ def test_variation_of_prompt_lengths_makes_prefill_wait_longer():
 
 
 @pytest.mark.parametrize("text", ["", "4096", "4096/0", "-1:4096/256", "0:4096/256", "a/b"])
-def test_invalid_workloads_are_refused_with_the_form(text):
+def test_invalid_workloads_are_refused_with_an_example(text):
     with pytest.raises(KitError, match="no workload") as refused:
         parse(text)
     assert "4096/256" in (refused.value.remedy or "")
