@@ -204,7 +204,7 @@ def test_forecasts_are_written_as_rows_and_drawn_beside_measurements(tmp_path):
     assert str(first.topology) in svg.read_text()
 
 
-def test_other_commands_start_without_importing_numpy():
+def test_the_command_line_starts_without_importing_numpy():
     program = "import llmd_oke.cli.main, sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

@@ -30,7 +30,7 @@ def refusal(*arguments):
     return f"{error.message} {error.remedy}"
 
 
-def test_tune_rank_on_a_gpu_with_figures_of_its_own_gives_a_forecast():
+def test_tune_rank_on_a_gpu_with_fitted_latency_figures_gives_a_forecast():
     result = json.loads(run("rank", *GPT, "--gpu", "h200", "--json").stdout)
     assert (result["gpu"], result["shape"]) == ("H200", None)
     assert result["confidence"]["basis"] == "calibrated"
@@ -43,7 +43,7 @@ def test_tune_rank_limits_batches_to_those_measured_on_the_chosen_gpu():
     assert max(item["max_num_seqs"] for item in result["first"]) <= 64
 
 
-def test_tune_rank_on_a_gpu_without_figures_is_refused():
+def test_tune_rank_on_a_gpu_without_fitted_latency_figures_is_refused():
     assert "nothing was fitted" in refusal("rank", *GPT, "--gpu", "MI325X")
 
 
@@ -96,7 +96,7 @@ def measured(step_share, size, batch):
     return row(**own, input_tokens=4096, tpot_ms=tpot(step_s * 1000))
 
 
-def test_rows_are_compared_with_the_bounds_of_their_own_gpu(tmp_path):
+def test_tune_import_rejects_rows_above_the_hardware_bound_of_their_own_gpu(tmp_path):
     source, target = tmp_path / "runs.jsonl", tmp_path / "rows.jsonl"
     write_rows([measured(0.9, 1, 32), measured(1.5, 1, 32)], source)
     result = run("import", str(source), "-o", str(target))

@@ -64,7 +64,7 @@ def test_one_copy_of_a_topology_is_not_written_if_the_key_copies_is_absent():
     ]
 
 
-def test_a_long_topology_is_replaced_by_a_short_one():
+def test_a_topology_written_as_a_mapping_is_replaced_by_its_short_name():
     text = FILE.replace('"agg-tp1-1r"', "{aggregated: {replicas: 1, tensorParallelSize: 1}}")
     assert (
         document_of(apply_change(text, 1, CHOICE))["config"]["llmd-oke:stack"]["models"][1]["topology"]
@@ -85,7 +85,7 @@ def test_in_the_projects_stack_files_only_topology_copies_and_engine_are_changed
     assert all(any(key in line for key in ("topology", "copies", "engine", "maxNumSeqs")) for line in changed)
 
 
-def test_an_applied_stack_file_can_be_planned():
+def test_a_stack_file_to_which_a_topology_was_applied_can_be_planned():
     before = (STACKS / "Pulumi.reference.yaml").read_text()
     plan = planning.plan(config.parse(document_of(apply_change(before, 0, CHOICE))))
     model = plan.models[0]
@@ -141,13 +141,13 @@ def test_the_basis_of_a_scaling_threshold_is_written_as_a_comment():
     assert {"# The night needs few.", "kvCacheUsage: 0.8 # as in the guide"} <= set(lines)
 
 
-def test_scaling_of_roles_that_the_new_topology_lacks_is_removed():
+def test_scaling_of_server_roles_that_the_new_topology_lacks_is_removed():
     alone = {"aggregated": RoleThresholds(4, (Threshold("requests", 50, "calibrated: a"),))}
     after = apply_change(WITH_SCALING, 0, replace(CHOICE, topology="agg-tp2-4r", thresholds=alone))
     assert scaling_of(after) == {"aggregated": {"minReplicas": 1, "maxReplicas": 4, "requests": 50}}
 
 
-def test_applying_the_same_thresholds_again_changes_nothing():
+def test_applying_the_same_scaling_thresholds_again_changes_nothing():
     once = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
     assert difference(once, apply_change(once, 0, replace(CHOICE, thresholds=SCALED)), "f") == ""
 

@@ -113,7 +113,7 @@ def test_simulated_servers_without_latency_figures_use_bounds():
     assert (own.measured, other.measured) == (True, False)
 
 
-def test_forecasts_use_a_fit_stored_in_the_project(tmp_path: Path):
+def test_forecasts_use_latency_figures_stored_in_the_project(tmp_path: Path):
     write_entry(tmp_path, "latency/MI300X/gpt-oss-120b", figures_text(prefill(overhead_s=0.5)))
     assert not project_problems()
     used = latency_figures("gpt-oss-120b", "MI300X")

@@ -40,7 +40,7 @@ def test_rows_are_flagged_or_rejected_by_their_share_of_prefix_cache_hits(share,
     assert verdicts(hit) == [(Rule.PREFIX_CACHE, verdict)]
 
 
-def test_rows_of_servers_with_drafts_are_rejected_for_fits():
+def test_rows_of_servers_with_draft_tokens_are_rejected_for_fits():
     assert verdicts(row(output_tokens_per_s=2000, draft_tokens=3)) == [(Rule.DRAFTS, "rejected")]
 
 

@@ -154,7 +154,7 @@ def test_a_kv_transfer_takes_time_for_descriptors_and_bytes(block_size, release,
 
 
 @given(st.sampled_from(model_names()), st.integers(1, 200_000), st.sampled_from([16, 64, 128]), st.booleans())
-def test_transferred_bytes_are_summed_over_layers_by_kind_of_attention(name, tokens, block_size, windows_alone):
+def test_bytes_of_a_kv_transfer_are_summed_over_layers_by_kind_of_attention(name, tokens, block_size, windows_alone):
     """Full: whole blocks. Windowed: those with a token that the next one sees, or all. Linear: none."""
     architecture, cached = model(name).architecture, model(name).kv_cache.bytes_per_token
     linear = architecture.linear_attention.layers if architecture.linear_attention else 0
@@ -185,7 +185,7 @@ def test_larger_kv_blocks_save_as_much_transfer_time_as_published(gpt_oss):
     assert 0.029 < saved_s < 0.116
 
 
-def test_chunks_of_a_prompt_take_as_long_as_the_whole_prompt(gpt_oss):
+def test_prefill_of_a_prompt_in_chunks_takes_as_long_as_of_the_whole_prompt(gpt_oss):
     """Attention to the computed context is counted once for each chunk; windows differ by little."""
     whole = gpt_oss.prefill_s(8192)
     chunks = gpt_oss.prefill_s(2048) + gpt_oss.prefill_s(2048, 2048) + gpt_oss.prefill_s(4096, 4096)
@@ -224,7 +224,7 @@ def test_latency_figures_state_their_basis():
     assert figures.decode.basis is Basis.CALIBRATED
 
 
-def test_without_figures_for_the_gpu_there_is_no_latency_model():
+def test_a_gpu_without_latency_figures_of_its_own_has_no_latency_model():
     """Figures of MI300X say nothing about another product."""
     chosen, hardware = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
     assert chosen is not None
@@ -241,7 +241,7 @@ def bound_of(name):
     return latency_model_of(known_figures(chosen, hardware.gpu), chosen, hardware)
 
 
-def test_ranks_that_share_experts_read_each_experts_weights_once():
+def test_data_parallel_ranks_that_share_experts_read_each_experts_weights_once():
     """DeepSeek-V3 on eight GPUs: each rank reads all of its attention weights."""
     latency = bound_of("deepseek-v3")
     sizes, rate = latency.sizes, latency.hardware.memory_bytes_per_s

@@ -135,7 +135,7 @@ def test_servers_of_unmeasured_parallelism_are_ranked_behind_measured_ones():
     assert not any("dp" in text for text in trust.beyond)
 
 
-def test_without_extrapolation_only_measured_servers_are_searched():
+def test_without_extrapolation_only_servers_of_measured_parallelism_are_searched():
     asked = question(workload="100/50")
     confined, _ = confine(replace(asked, workload=of_lengths(100, 50)), FIGURES, allow_extrapolation=False)
     assert set(confined.choices.spreads) == MEASURED
@@ -203,7 +203,7 @@ def rows_of(spread: Parallelism, fixed_s: float):
         yield row(**told, concurrency=sequences, output_tokens_per_s=sequences / step_s)
 
 
-def test_fitted_latencies_are_stored_by_parallelism_of_the_server(tmp_path: Path):
+def test_fitted_latency_figures_are_stored_by_the_parallelism_of_the_server(tmp_path: Path):
     over = Parallelism(1, 16, True, 2)
     rows = [*rows_of(Parallelism(1), 0.004), *rows_of(WHOLE, 0.006), *rows_of(over, 0.009)]
     figures = calibrate(rows, MODEL, SHAPE, FIGURES).figures
@@ -261,7 +261,7 @@ def test_simulated_prompts_wait_until_kv_blocks_are_loaded_from_host_memory():
     assert later - at_once == pytest.approx(100, rel=0.1)
 
 
-def test_a_simulated_server_loads_prompts_one_after_the_other():
+def test_a_simulated_server_loads_prompts_from_host_memory_one_after_another():
     slow = LATENCY.sizes.key_value_bytes_per_token * 2048 / 0.1
     assert loaded(2048, 8, slow) - loaded(0, 8, slow) > 120  # its link is busy 80 % of the time
 

@@ -91,7 +91,7 @@ def test_throughput_per_gpu_of_a_deployment_stays_below_that_of_decode_alone(pre
 
 @pytest.mark.parametrize("servers", [1, 3, 16])
 @pytest.mark.parametrize("utilization", [0.1, 0.555, 0.9, 0.98])
-def test_tabulated_queueing_times_equal_the_formulas(servers, utilization):
+def test_tabulated_queueing_times_are_within_2_percent_of_the_formulas(servers, utilization):
     result = waits_s(np.array([servers]), np.array([utilization]), 0.2, 0.0)[0]
     assert result == pytest.approx(mdc_wait_s(utilization * servers / 0.2, 0.2, servers), rel=0.02, abs=1e-4)
 
@@ -104,7 +104,7 @@ def test_an_overloaded_queue_has_an_infinite_wait():
     assert np.isinf(waits_s(np.array([2]), np.array([1.0]), 1.0, 0.0)[0])
 
 
-def test_all_deployments_fit_the_gpus_and_are_unique():
+def test_all_searched_deployments_fit_the_gpus_and_are_unique():
     result = list(search(question(gpus=8)).deployments())
     names = [(item.topology, item.copies) for item in result]
     assert len(names) == len(set(names))

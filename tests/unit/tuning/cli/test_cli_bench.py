@@ -41,7 +41,7 @@ def run_bench(*arguments):
     return CliRunner().invoke(app, ["bench", *arguments])
 
 
-def test_a_sweep_is_shown_and_its_rows_are_written(url, tmp_path):
+def test_bench_shows_a_sweep_of_loads_and_writes_its_rows(url, tmp_path):
     files = ["--output", str(tmp_path / "requests.jsonl"), "--rows", str(tmp_path / "rows.jsonl")]
     known = ["--gpu", "MI300X", "--gpus", "8", "--simulated", "vLLM"]
     ran = run_bench("--url", url, "--shape", "closed:1,2", "--requests", "2", *SHORT, *files, *known)
@@ -69,7 +69,7 @@ def test_bench_json_has_each_stage_with_the_generators_health(url):
     assert stage["generator"]["slip_ms"]["p99"] >= 0
 
 
-def test_a_run_without_successes_exits_with_an_error_and_the_reason():
+def test_bench_without_a_successful_request_exits_with_1_and_the_failures_kind():
     ran = run_bench("--url", "http://127.0.0.1:9", "--model", "m", "--shape", "closed:1", "--requests", "1", *SHORT)
     assert ran.exit_code == 1
     assert "1 x connection" in ran.stderr
