@@ -128,7 +128,7 @@ def test_a_load_job_without_any_result_is_an_error_with_the_jobs_failure():
         send(Cluster([], [], "Failed"))
 
 
-def test_on_interrupt_pods_publish_what_they_have_measured():
+def test_on_interrupt_load_pods_publish_what_they_have_measured():
     cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
     cluster.later = [pod(index, "Running") for index in range(3)]
     sent = send(cluster)
@@ -181,7 +181,7 @@ def test_the_start_time_is_published_once_all_load_pods_are_ready():
     assert looks.count(REQUEST.ready_name(0)) == 1
 
 
-def test_a_pod_that_fails_before_it_is_ready_ends_the_wait():
+def test_the_wait_for_load_pods_ends_if_a_pod_fails_before_it_is_ready():
     with pytest.raises(KitError, match="Job job failed"):
         send(Cluster([], [pod(0, "Failed", "Error")], "Failed"))
 
@@ -193,7 +193,7 @@ def test_the_configmap_that_starts_load_pods_contains_no_time_of_the_commands_cl
     assert (start.metadata.name, start.data) == (REQUEST.start_name, None)
 
 
-def test_the_job_is_deleted_only_after_its_result_was_stored():
+def test_a_load_job_is_deleted_only_after_its_result_was_stored():
     cluster = Cluster([0, 1, 2], [], "Complete")
     with Pods(cast("Any", cluster), SilentProgress()).send(PLACE, REQUEST) as sent:
         assert (len(sent.pods), cluster.deleted) == (3, False)

@@ -221,7 +221,7 @@ def test_running_requests_are_averaged_over_the_servers_of_each_interval():
     assert seen.running == pytest.approx(150 * 10 * 0.02 / (20 + 2 * 10))
 
 
-def test_standard_errors_of_means_are_estimated_from_buckets():
+def test_standard_errors_of_means_are_estimated_from_histogram_buckets():
     """Half of the requests in the middle of each of two buckets, 0.05 s and 0.55 s: scatter 0.25 s."""
     snapshots = [Snapshot((scattered(requests),)) for requests in (0, 50, 100)]
     errors = watched(snapshots, evidence=None)[-1].standard_errors

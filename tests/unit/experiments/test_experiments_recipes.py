@@ -21,7 +21,7 @@ def test_the_kits_recipes_can_be_run(name: str):
     assert recipes.load(name).deployments
 
 
-def test_the_guide_recipe_is_the_published_comparison():
+def test_the_guide_recipe_is_the_comparison_that_llm_ds_guide_publishes():
     guide = recipes.load("guide")
     assert [(item.object_name, item.gpus) for item in guide.deployments] == [
         ("disagg-8p-tp1-2d-tp4", 16),

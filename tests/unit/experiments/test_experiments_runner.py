@@ -148,6 +148,6 @@ def test_the_stored_assignment_of_a_deployment_run_lists_simulated_parts_and_lim
     assert min(assignment.limits_s.values()) >= 600
 
 
-def test_measured_durations_are_stored_for_the_next_forecast(together: Experiment):
+def test_durations_of_deployment_and_teardown_are_stored_with_an_experiment_run(together: Experiment):
     state, _, _ = run(together)
     assert state.seconds.keys() == {"deploy", "teardown"}

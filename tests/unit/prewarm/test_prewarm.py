@@ -67,7 +67,7 @@ def test_a_terminated_pre_warming_is_resumed(hub: Hub, tmp_path: Path):
     assert [asked[1] for asked in hub.asked_for("model-1")] == ["bytes=1234-"]
 
 
-def test_wrong_content_is_deleted_and_downloaded_again(hub: Hub, tmp_path: Path):
+def test_a_downloaded_file_with_wrong_content_is_downloaded_again(hub: Hub, tmp_path: Path):
     right = FILES["model-1.safetensors"]
     hub.wrong["model-1.safetensors"] = bytes(len(right))
     assert run(tmp_path) == 0
@@ -201,7 +201,7 @@ def test_a_checksum_file_verifies_objects_with_any_part_size(bucket: Hub, tmp_pa
     assert "all 2 files have the announced checksums (2 by sha256)" in capfd.readouterr().out
 
 
-def test_a_file_missing_in_the_checksum_file_is_refused(bucket: Hub, tmp_path: Path, capfd):
+def test_a_file_that_the_checksum_file_does_not_list_is_refused(bucket: Hub, tmp_path: Path, capfd):
     with_sums(bucket, LARGE)
     assert from_bucket(tmp_path) == 1
     assert "1 of 2 files can't be verified, because they have no checksum: config.json" in capfd.readouterr().err

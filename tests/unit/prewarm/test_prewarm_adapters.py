@@ -80,5 +80,5 @@ def test_an_adapter_that_vllm_would_not_load_fails_the_job_with_the_reason(hub, 
     assert not placed(tmp_path, "sql-1").exists()
 
 
-def test_an_adapter_name_that_leaves_the_folder_is_refused(hub: Hub, tmp_path: Path):
+def test_an_adapter_name_that_leaves_the_folder_of_adapters_is_refused(hub: Hub, tmp_path: Path):
     assert run(tmp_path, wanted("../../hub")) == 1

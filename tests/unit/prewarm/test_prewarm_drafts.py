@@ -12,7 +12,7 @@ def run(cache: Path, *drafts: str) -> int:
     return program.main([f"--cache={cache}", f"--repository={REPOSITORY}", f"--revision={COMMIT}", *given])
 
 
-def test_a_draft_is_downloaded_beside_the_model_only_once(hub: Hub, tmp_path: Path):
+def test_a_draft_model_is_downloaded_beside_the_model_only_once(hub: Hub, tmp_path: Path):
     assert run(tmp_path, f"{REPOSITORY}@main") == 0
     record = tmp_path / ".llmd-oke" / "models--owner--model@main.json"
     assert record.is_file()
@@ -22,6 +22,8 @@ def test_a_draft_is_downloaded_beside_the_model_only_once(hub: Hub, tmp_path: Pa
     assert run(tmp_path, f"{REPOSITORY}@main") == 0
 
 
-def test_a_missing_draft_repository_is_an_error(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_missing_repository_of_a_draft_model_is_an_error(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     assert run(tmp_path, f"owner/none@{COMMIT}") == 1
     assert "owner/none" in capsys.readouterr().err

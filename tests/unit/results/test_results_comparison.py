@@ -40,13 +40,13 @@ def test_a_comparison_of_single_runs_has_no_confidence_interval_and_says_so():
     assert any("single run" in note for note in compared.notes)
 
 
-def test_a_change_within_the_variation_of_repetitions_is_unclear():
+def test_a_change_within_the_variation_of_repeated_runs_has_the_verdict_unclear():
     a = [row(ttft=ttft) for ttft in (400.0, 500.0, 600.0)]
     b = [row(ttft=ttft) for ttft in (420.0, 510.0, 620.0)]
     assert change(a, b).verdict == "unclear"
 
 
-def test_a_change_beyond_the_variation_of_repetitions_is_clear():
+def test_a_ttft_increase_beyond_the_variation_of_repeated_runs_is_worse():
     a = [row(ttft=ttft) for ttft in (500.0, 505.0, 495.0)]
     b = [row(ttft=ttft) for ttft in (600.0, 606.0, 594.0)]
     result = change(a, b)
@@ -114,7 +114,7 @@ def test_quantiles_of_students_t_distribution_equal_those_of_published_tables(fr
     assert t_quantile(0.975, freedom) == pytest.approx(value, abs=5e-5)
 
 
-def test_the_confidence_interval_is_welchs():
+def test_the_confidence_interval_of_a_difference_is_that_of_welchs_t_test():
     """Reference: mean difference 3.5, variances 4/4 and 1/3, freedom 4.6, computed by hand."""
     low, high = difference_interval([10.0, 12.0, 14.0, 12.0], [15.0, 16.0, 15.5]) or (0, 0)
     assert (low + high) / 2 == pytest.approx(3.5)

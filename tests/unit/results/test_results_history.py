@@ -45,7 +45,7 @@ def test_benchmark_runs_are_found_by_each_form_of_reference(store, reference, wh
 
 
 @pytest.mark.parametrize("reference", ["dev@cccc", "dev:20200101T000000Z", "dev@second"])
-def test_a_missing_run_is_refused_with_the_existing_ones(store, reference):
+def test_a_reference_to_a_run_that_the_history_lacks_is_refused_with_existing_ones(store, reference):
     with pytest.raises(KitError, match="has no result") as caught:
         find(store, reference)
     assert TIMES[2] in caught.value.remedy

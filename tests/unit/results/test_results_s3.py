@@ -108,7 +108,7 @@ def test_errors_of_a_bucket_show_no_secret(service):
     assert "wJalr" not in f"{mine!r} {vars(mine)} {caught.value!r} {caught.value.__cause__!r}"
 
 
-def test_without_the_s3_library_the_needed_extra_is_named(monkeypatch):
+def test_without_the_s3_library_the_python_extra_that_installs_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "llmd_bench.s3")
     with pytest.raises(KitError, match="A history in a bucket needs obstore") as caught:

@@ -61,7 +61,7 @@ def test_each_stage_of_inference_perf_is_a_row_and_its_summary_file_is_none(fold
     assert [row.offered_requests_per_s for row in result.rows] == [5, 10]
 
 
-def test_seconds_are_converted_to_milliseconds(folder):
+def test_latencies_of_inference_perf_are_converted_from_seconds_to_milliseconds(folder):
     row = read(folder, HINTS).rows[0]
     assert (row.ttft_ms.mean, row.ttft_ms.p50, row.ttft_ms.p95) == pytest.approx((1400, 1260, 2800))
     assert (row.ttft_ms.p99p9, row.itl_ms.mean) == (None, None)
