@@ -144,7 +144,7 @@ def sound(names="abc"):
     }
 
 
-def test_the_results_of_sound_nodes_are_stored_with_date_and_image():
+def test_acceptance_results_of_passed_nodes_are_stored_with_date_image_and_uid():
     cluster = Cluster(reports=sound())
     results, problems = cluster.lead()
     assert problems == []
@@ -275,7 +275,7 @@ def test_a_node_that_is_not_ready_is_reported():
     assert shortage(broken, DEVICES) == "the node is not Ready"
 
 
-def test_nodes_with_faults_of_their_own_are_left_out_of_measurements_between_nodes():
+def test_a_node_with_a_missing_gpu_is_left_out_of_measurements_between_nodes():
     dead = report("c", checks=(CheckResult("gpus", "failed", "amd-smi sees 7 of 8 GPUs"),))
     cluster = Cluster(reports={**sound("ab"), "c": dead})
     results, _ = cluster.lead()
@@ -283,13 +283,13 @@ def test_nodes_with_faults_of_their_own_are_left_out_of_measurements_between_nod
     assert results["c"].reason == "gpus: amd-smi sees 7 of 8 GPUs"
 
 
-def test_only_the_named_nodes_are_tested():
+def test_only_nodes_named_in_the_acceptance_request_are_tested():
     cluster = Cluster(reports={"b": report("b", PairMeasurement("b", (), 320.0))})
     cluster.lead(replace(REQUEST, only=("b",)))
     assert list(cluster.pods.values()) == ["b"]
 
 
-def test_an_unknown_node_is_refused():
+def test_acceptance_of_an_unknown_node_is_refused():
     with pytest.raises(KitError, match="The pool mi300x has no node z"):
         Cluster().lead(replace(REQUEST, only=("z",)))
 

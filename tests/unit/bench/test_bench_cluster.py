@@ -48,7 +48,7 @@ def test_restarts_of_a_pods_containers_are_counted_including_sidecars(account):
 
 
 @pytest.mark.parametrize(("started", "expected"), [([True, True], True), ([True, False], False)])
-def test_a_pod_has_started_when_all_its_containers_have(account, started: list[bool], expected: bool):
+def test_a_pod_counts_as_started_once_all_its_containers_have_started(account, started: list[bool], expected: bool):
     status = {"containerStatuses": [{"started": container} for container in started]}
     item = {"metadata": {"name": "a", "labels": {"x": "y"}}, "status": {"podIP": "10.0.0.1", **status}}
     result, _ = cluster(account, lambda _: httpx.Response(200, json={"items": [item]}))

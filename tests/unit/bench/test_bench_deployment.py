@@ -72,7 +72,7 @@ def test_a_restart_is_also_detected_by_the_process_start_time():
     assert (result.value, result.restarted) == (30, ("p-0",))
 
 
-def test_a_server_with_unreadable_metrics_makes_the_roles_sum_unknown():
+def test_one_servers_unreadable_metrics_make_the_counter_of_its_role_unknown():
     dead = Reading(endpoint("b"), error="HTTP 401")
     alive = reading("vllm:prompt_tokens_total 4\n", "a")
     result = grown([alive, dead], [alive, dead])
@@ -118,7 +118,7 @@ def test_restarts_are_unknown_if_pods_cannot_be_listed():
     assert stability((), None).restarted is None
 
 
-def test_the_cache_usage_of_a_server_is_that_of_its_fullest_rank():
+def test_the_kv_cache_usage_of_a_server_is_the_highest_of_its_ranks():
     ranks = reading("".join(f'vllm:kv_cache_usage_perc{{engine="{rank}"}} 0.{rank}\n' for rank in range(4)))
     names = ("vllm:kv_cache_usage_perc",)
     assert ranks.total(Counter(names, share=True)) == 0.3

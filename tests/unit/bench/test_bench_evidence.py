@@ -105,7 +105,7 @@ def test_an_older_releases_picker_counts_under_another_metric_name():
     assert prove(text, prefill(10_000), decode(10_000)).by_epp == 1
 
 
-def test_with_an_unreadable_picker_the_servers_counters_are_used():
+def test_remote_prefill_is_proved_by_server_counters_if_picker_metrics_are_unread():
     proof = prove(None, prefill(10_000), decode(9_000))
     assert (proof.share, proof.by_epp, proof.proven) == (pytest.approx(0.9), None, True)
     assert proof.notes == ("metrics could not be read: router-0",)
@@ -131,7 +131,7 @@ def test_decode_may_compute_the_last_partial_block_of_a_prompt():
     assert prove(router(10), prefill(10_000), decode(10_000 - 160)).by_decode == pytest.approx(0.984)
 
 
-def test_transfers_are_counted_by_rank_if_tokens_are_not_counted():
+def test_kv_transfers_are_counted_by_rank_if_transferred_tokens_are_not_counted():
     proof = prove(router(10), prefill(10_000), decode(None, transfers=10))
     assert proof.by_decode == 0.5
     assert "transfers per tensor-parallel rank" in proof.notes[-1]

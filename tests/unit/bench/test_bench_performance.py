@@ -11,7 +11,7 @@ samples = st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=6
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(0, 1), (25, 1.75), (50, 2.5), (75, 3.25), (95, 3.85), (100, 4)])
-def test_percentiles_are_interpolated_between_neighbours(percent, expected):
+def test_percentiles_are_interpolated_between_neighbouring_samples(percent, expected):
     assert percentile([1, 2, 3, 4], percent) == pytest.approx(expected)
 
 

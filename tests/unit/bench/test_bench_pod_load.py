@@ -68,7 +68,7 @@ def test_load_pods_have_distinct_shares_and_configmap_names():
     assert len({REQUEST.ready_name(0), REQUEST.ready_name(1), REQUEST.part_name(0, 0), REQUEST.start_name}) == 4
 
 
-def test_the_merged_load_has_every_pods_requests_in_order():
+def test_a_load_merged_from_several_pods_has_all_requests_in_order():
     pods = [travelled(stage(record(0), record(2))), travelled(stage(record(1), record(3)))]
     (merged,) = merge(ONE_STAGE, pods)
     assert [item.index for item in merged.records] == [0, 1, 2, 3]
@@ -115,7 +115,7 @@ def test_a_load_stage_that_no_pod_reached_is_listed_as_incomplete():
     assert (last.records, last.shortfall) == ((), "not reached by 2 of 2 pods")
 
 
-def test_a_pods_unsent_requests_are_reported_for_the_whole_load():
+def test_unsent_requests_of_one_load_pod_are_reported_for_the_whole_load():
     short = replace(stage(record(0)), shortfall="1 of 2 requests were not sent")
     (merged, _) = merge(REQUEST, [travelled(short), travelled(stage(record(1)))])
     assert merged.shortfall == "1 of 2 requests were not sent"

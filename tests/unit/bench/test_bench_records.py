@@ -112,7 +112,7 @@ def test_a_lost_load_process_makes_a_measurement_invalid():
     assert generator_health([], ClosedLoop(1), SectionResult(lost=["process 2 hung"])).spoiled == "process 2 hung"
 
 
-def test_empty_samples_have_no_delay():
+def test_the_sending_delay_of_no_requests_is_unknown():
     assert delay_of([]) is None
 
 

@@ -89,7 +89,7 @@ def test_a_benchmark_report_has_the_remote_prefill_share_and_its_counters(result
     assert facts["facts"] == {"cost_usd_per_hour": 24.0}
 
 
-def test_equal_loads_have_equal_ids_in_reports_and_different_roles_other_ones(result):
+def test_equal_loads_have_equal_ids_in_reports_and_server_roles_different_ones(result):
     first, second = build_report(result), build_report(result)
     assert first.scenario.load.metadata.cfg_id == second.scenario.load.metadata.cfg_id
     prefill, decode, *_ = first.scenario.stack

@@ -100,7 +100,7 @@ async def test_prompts_of_one_prefix_group_share_exactly_their_configured_prefix
     assert len({prompt[4 * 32 :] for prompt in prompts}) == 3
 
 
-async def test_a_conversations_turn_contains_its_earlier_turns(deployment):
+async def test_the_prompt_of_a_conversations_turn_begins_with_earlier_prompts_and_answers(deployment):
     workload = RequestWorkload(Fixed(16), Fixed(2), conversations=Conversations(at_a_time=1, turns=3))
     await run(deployment, LoadStage(ClosedLoop(1), requests=4), workload=workload)
     first, second, third, other = (body["prompt"] for body in deployment.requests)

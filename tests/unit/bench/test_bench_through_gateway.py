@@ -92,7 +92,7 @@ async def sent(monkeypatch: pytest.MonkeyPatch, stack: Plan, door: Door, authori
     return record
 
 
-async def test_a_request_goes_to_the_gateways_host_over_tls_of_the_given_authority(
+async def test_a_benchmark_calls_the_gateway_by_its_host_name_over_verified_tls(
     monkeypatch: pytest.MonkeyPatch, stack: Plan, tmp_path: Path
 ):
     door = Door(tmp_path, HOST, IN_TIME)

@@ -59,7 +59,7 @@ def dice() -> Random:
 
 
 @pytest.mark.parametrize("length", [Normal(1000, 100), LogNormal(1000, 400)])
-def test_lengths_have_the_mean_and_deviation_that_were_asked_for(length):
+def test_drawn_lengths_have_the_requested_mean_and_standard_deviation(length):
     random = dice()
     drawn = [draw(length, random) for _ in range(20000)]
     assert fmean(drawn) == pytest.approx(length.mean, rel=0.02)

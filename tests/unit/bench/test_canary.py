@@ -61,7 +61,7 @@ def paired(decode: Answer) -> Answer:
     return answer
 
 
-def test_each_round_sends_a_new_prompt_to_each_server_of_both_roles():
+def test_each_round_of_canaries_sends_a_new_prompt_to_each_server_of_both_roles():
     asked = Asked(paired(lambda *_: completion("a")), prefill=["p0", "p1", "p2"], decode=["d0", "d1"])
     asked.canaries.round(0)
     asked.canaries.round(1)
@@ -147,13 +147,13 @@ def test_a_prefill_server_that_keeps_no_kv_cache_fails_without_asking_decode():
 
 
 @pytest.mark.parametrize("response", [httpx.Response(500, json={}), httpx.Response(200, text="no JSON")])
-def test_a_server_without_an_answer_counts_as_failed(response: httpx.Response):
+def test_a_decode_server_without_a_canary_answer_counts_as_failed(response: httpx.Response):
     asked = Asked(paired(lambda *_: response), prefill=["p"], decode=["d"])
     asked.canaries.round(0)
     assert asked.counted("decode", "d", "failed") == 1
     assert asked.counted("prefill", "p", "failed") == 0
 
 
-def test_a_canary_request_is_read_back_as_it_was_written():
+def test_the_configuration_of_canaries_is_read_back_as_it_was_written():
     request = request_for(prefill=["p"], decode=["d"])
     assert from_json(request.to_json()) == request

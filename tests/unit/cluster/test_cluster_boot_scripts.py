@@ -202,11 +202,11 @@ class TestNodeChecks:
         assert self.codes(sound) == {"gpu-count": 0, "cpu-profile": 0, "rdmalink-stat": 0, "wpa-auth": 0}
         assert sound.calls("wpa_cli")[0] == "[-i][rdma0][status]"
 
-    def test_a_port_that_802_1x_has_not_authorized_fails_its_check(self, sound: Machine):
+    def test_an_rdma_port_that_802_1x_has_not_authorized_fails_its_check(self, sound: Machine):
         sound.command("wpa_cli", "[[ $2 != rdma3 ]] && echo suppPortStatus=Authorized || echo wpa_state=ASSOCIATING")
         assert self.codes(sound)["wpa-auth"] == 1
 
-    def test_the_state_of_a_port_that_wpa_supplicant_does_not_report_is_unknown(self, sound: Machine):
+    def test_the_802_1x_state_of_a_port_that_wpa_supplicant_does_not_report_is_unknown(self, sound: Machine):
         sound.command("wpa_cli", "exit 255")
         assert self.codes(sound)["wpa-auth"] == 2
 

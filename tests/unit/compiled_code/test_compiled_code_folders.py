@@ -32,7 +32,7 @@ def test_folders_of_compiled_code_are_closed_to_users_outside_of_their_group(tmp
     assert stat.S_IMODE(folder.stat().st_mode) == 0o770
 
 
-def test_code_folders_that_were_unused_for_long_are_removed(tmp_path: Path):
+def test_folders_of_compiled_code_unused_for_long_are_removed(tmp_path: Path):
     for key, days in zip(KEYS, (0, 1, 20, 30), strict=True):
         used(tmp_path, key, days)
     assert set(folders.remove_old(tmp_path, KEYS[0], 14 * DAYS, 8)) == set(KEYS[2:])
@@ -46,7 +46,7 @@ def test_beyond_a_number_the_longest_unused_folders_of_compiled_code_are_removed
     assert names(tmp_path) == {KEYS[0], KEYS[1]}
 
 
-def test_a_code_folder_in_use_is_kept_however_old_it_is(tmp_path: Path):
+def test_a_folder_of_compiled_code_in_use_is_kept_however_old_it_is(tmp_path: Path):
     old = used(tmp_path, KEYS[1], 0)
     place = start.claim(old)
     used(tmp_path, KEYS[1], 99)
@@ -62,7 +62,7 @@ def test_folders_that_the_program_did_not_create_are_not_removed(tmp_path: Path)
     assert names(tmp_path) == {"of others"}
 
 
-def test_a_code_folder_that_cannot_be_created_does_not_prevent_the_start(
+def test_a_folder_of_compiled_code_that_cannot_be_created_fails_no_server_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "root").write_text("")

@@ -86,7 +86,7 @@ def test_copied_code_of_a_server_that_did_not_start_is_not_copied_again(folder: 
     assert not list(restarted(folder, tmp_path).folder.glob("code/vllm/*"))
 
 
-def test_concurrent_servers_never_write_to_one_folder(folder: Path, tmp_path: Path):
+def test_concurrent_servers_never_write_to_one_folder_of_compiled_code(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     compiled(first, tmp_path)
     second = restarted(folder, tmp_path)
@@ -172,7 +172,7 @@ def test_a_healthy_server_confirms_its_compiled_code_and_frees_its_slot_at_exit(
 
 
 @pytest.mark.parametrize("damage", ["a file in its place", "no folder"])
-def test_a_server_runs_without_a_code_folder_that_it_cannot_use(folder: Path, tmp_path: Path, damage: str):
+def test_a_server_starts_without_a_usable_folder_for_compiled_code(folder: Path, tmp_path: Path, damage: str):
     folder.rmdir()
     if damage == "a file in its place":
         folder.write_text("")
