@@ -126,7 +126,7 @@ def test_latency_figures_fitted_to_rows_of_another_gpu_are_usable_by_tune_rank(t
     assert result["best"]["topology"]
 
 
-def test_llm_ds_published_recipe_for_h200_is_on_the_frontier():
+def test_the_topology_of_llm_ds_guide_for_h200_is_on_the_throughput_frontier():
     """llm-d guides, pd-disaggregation: 8p-tp1-2d-tp4 on 16 H200, 5000 tokens in and 250 out."""
     asked = ("--model", "gpt-oss-120b", "--gpu", "H200", "--gpus", "16", "--workload", "5000/250")
     result = json.loads(run("rank", *asked, "--json").stdout)

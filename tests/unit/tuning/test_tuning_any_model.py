@@ -43,7 +43,7 @@ def test_a_table_of_bounds_says_that_they_are_no_forecasts():
     assert "no forecasts: bound" in CliRunner().invoke(app, arguments, env={"COLUMNS": "120"}).stdout
 
 
-def test_bounds_are_refused_with_an_explanation_unless_allowed():
+def test_tune_rank_refuses_bounds_with_an_explanation_unless_allowed():
     error = CliRunner().invoke(app, ["rank", "--model", "deepseek-r1", "--workload", "4096/256"]).exception
     assert "nothing was fitted" in str(error)
 

@@ -162,7 +162,7 @@ def test_a_bound_is_never_judged_as_a_forecast():
     assert not any(item.off for item in result)
 
 
-def test_means_over_few_requests_are_not_judged_but_reported():
+def test_observed_means_over_few_requests_are_reported_as_too_few_to_judge():
     result = judge(assumptions(), as_forecast(duration_s=15.0, answered=3, requests_per_s=0.2, ttft_ms=9000.0))
     shown = verdicts(result)
     assert shown["requests_per_s load"] == "below"

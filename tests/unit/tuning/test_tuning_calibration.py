@@ -153,7 +153,7 @@ def test_a_prefill_fit_overlaps_one_prompts_overhead_with_others_computation(tok
     assert figures.overhead_s == pytest.approx(FIGURES.prefill.overhead_s, rel=0.01)
 
 
-def test_fitting_with_too_few_points_of_a_role_keeps_its_former_latency_figures():
+def test_a_role_with_too_few_points_for_a_fit_keeps_its_former_latency_figures():
     result = calibrate(rows(True)[:5], MODEL, SHAPE, FIGURES)
     assert result.fitted == ("decode",)
     assert result.figures.prefill == FIGURES.prefill

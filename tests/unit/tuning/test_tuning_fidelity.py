@@ -105,7 +105,7 @@ def test_requests_that_queued_in_a_measurement_queue_in_its_simulation():
         ({"input_tokens": 1e8}, "doesn't fit its KV cache"),
     ],
 )
-def test_measurements_that_cannot_be_compared_with_a_simulation_have_a_reason(changes, why):
+def test_measurements_left_out_of_a_fidelity_report_have_a_reason(changes, why):
     result = held(measured(**changes))
     assert result.cases == ()
     assert why in str(result.omitted[0])
@@ -157,7 +157,7 @@ def test_a_simulated_closed_loop_without_a_number_of_requests_runs_for_a_minute(
     assert result.duration_s > 55
 
 
-def test_a_simulation_from_bounds_gives_bounds():
+def test_a_simulation_by_bounds_of_latencies_gives_bounds():
     bound = Simulator(MODEL, SHAPE, LATENCY, Basis.BOUND)
     assert {simulated(item, bound).basis for item in (prefill(), row(requests=None))} == {Basis.BOUND}
 

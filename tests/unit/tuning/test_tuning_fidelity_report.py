@@ -144,7 +144,7 @@ def test_fidelity_json_lines_state_the_basis_of_measurement_and_simulation():
     assert (first["error"], first["rehearsed_error"]) == (pytest.approx(0.1), pytest.approx(-0.05))
 
 
-def test_report_markdown_has_a_table_for_each_group_and_metric():
+def test_a_fidelity_report_in_markdown_has_a_table_for_each_group_and_metric():
     text = fidelity_report.markdown(REPORT)
     assert "| decode tp2 2/256 C 100 | 1,000 | 1,100 | +10.0% | 950.0 | -5.0% |" in text
     assert "| decode | output (tokens/s) | 2 | 17.5% | 5.0% | -25.0% | decode tp2 2/256 C 50 |" in text

@@ -44,7 +44,7 @@ def test_rows_of_servers_with_draft_tokens_are_rejected_for_fits():
     assert verdicts(row(output_tokens_per_s=2000, draft_tokens=3)) == [(Rule.DRAFTS, "rejected")]
 
 
-def test_more_concurrent_requests_than_the_servers_limit_are_rejected():
+def test_decode_rows_with_more_requests_than_max_num_seqs_are_rejected():
     assert verdicts(row(output_tokens_per_s=2000, max_num_seqs=32)) == [(Rule.MAX_NUM_SEQS, "rejected")]
 
 
@@ -54,7 +54,7 @@ def test_a_deployment_with_more_requests_than_its_decode_servers_run_is_flagged(
     assert verdicts(run.model_copy(update={"concurrency": 256})) == []
 
 
-def test_more_concurrent_requests_than_the_kv_cache_holds_are_rejected():
+def test_rows_with_more_concurrent_requests_than_the_kv_cache_holds_are_rejected():
     big = row(input_tokens=100_000, output_tokens_per_s=2000, tpot_ms=tpot(32))
     assert verdicts(big) == [(Rule.KEY_VALUE_CACHE, "rejected")]
 

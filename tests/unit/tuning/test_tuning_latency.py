@@ -216,7 +216,7 @@ def test_the_duration_of_a_simulated_step_is_computed_within_50_microseconds(gpt
     assert (time.process_time() - start) / 1000 < 50e-6
 
 
-def test_latency_figures_state_their_basis():
+def test_latency_figures_of_each_role_state_their_basis():
     """Llama's prefill is an assumption and says so."""
     figures = latency_figures("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")
     assert figures is not None

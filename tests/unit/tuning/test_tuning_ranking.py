@@ -35,7 +35,7 @@ def test_tune_rank_varies_each_input_by_ten_percent_in_both_directions():
     assert {swing.factor for swing in result.swings} == {0.9, 1.1}
 
 
-def test_tune_rank_reports_that_a_small_change_of_load_would_change_the_winner():
+def test_tune_rank_reports_that_a_small_change_of_load_would_change_the_best():
     best = search(question("itl=25,qps=45")).best()
     assert best is not None
     edge = rank(question(f"itl=25,qps={best.capacity_per_s * 0.98}"))

@@ -113,7 +113,7 @@ def test_all_searched_deployments_fit_the_gpus_and_are_unique():
     assert ("agg-tp1-8r", 1) in names
 
 
-def test_the_best_deployment_meets_all_targets_under_the_load():
+def test_the_best_deployment_meets_all_targets_under_the_requested_load():
     best = search(question()).best()
     assert best is not None
     assert best.ttft_s <= 2
@@ -131,7 +131,7 @@ def test_a_deployment_at_its_capacity_exactly_meets_a_target():
     assert not over.feasible
 
 
-def test_without_a_load_the_deployment_with_the_highest_capacity_is_best():
+def test_without_a_requested_load_deployments_are_ranked_by_capacity():
     result = list(search(question("ttft=2000,itl=25")).deployments(20))
     capacities = [round(item.capacity_per_s, 3) for item in result]
     assert capacities == sorted(capacities, reverse=True)
@@ -143,7 +143,7 @@ def test_deployments_on_fewer_nodes_are_ranked_before_those_with_spare_capacity(
     assert best.gpus_reserved == 8
 
 
-def test_decode_batches_fit_the_kv_cache():
+def test_decode_batches_of_searched_deployments_fit_the_kv_cache():
     result = search(with_tokens(question("ttft=9000", gpus=8), {1: 10 * 4352, 2: 40 * 4352}))
     assert all(item.batch <= (10 if item.topology.endswith("d-tp1") else 40) for item in result.deployments(50))
 

@@ -101,7 +101,7 @@ def test_bench_exits_with_1_if_a_load_stage_did_not_start_within_the_time_limit(
     assert "within the time limit; closed:2: not begun" in " ".join(ran.stderr.split())
 
 
-def test_a_repeated_load_stage_is_reported_and_only_its_second_requests_are_kept(url, tmp_path, monkeypatch):
+def test_bench_reports_a_repeated_load_stage_and_keeps_its_second_requests(url, tmp_path, monkeypatch):
     output, begun = tmp_path / "requests.jsonl", []
     work = processes.work
     monkeypatch.setattr(processes, "work", lambda *given: work(*given) if len(begun) > 1 else os._exit(3))
@@ -161,7 +161,9 @@ PROJECT = Path(__file__).parents[4]
 LOAD = ["bench", "--stack", "guide", "--shape", "constant:4", "--duration", "5", "--project", str(PROJECT)]
 
 
-def test_unreadable_files_of_another_tool_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_bench_exits_with_1_and_names_unreadable_files_of_inference_perf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     unread = StoredLoad(ReadResults(rejected=(Rejection("stage_0.json", None, "has no figures"),)))
 
     def with_tool(*_: object) -> StoredLoad:
@@ -238,7 +240,7 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 
 @pytest.mark.parametrize("tail", [(), ("--json",)])
-def test_no_file_text_or_argument_of_a_benchmark_has_a_planted_secret(
+def test_no_file_text_or_argument_of_a_benchmark_contains_a_credential(
     server: ThreadingHTTPServer, tmp_path: Path, tail: tuple[str, ...]
 ):
     files = ["--output", str(tmp_path / "requests.jsonl"), "--rows", str(tmp_path / "rows.jsonl")]
@@ -262,7 +264,7 @@ def test_no_file_text_or_argument_of_a_benchmark_has_a_planted_secret(
 
 
 @pytest.mark.parametrize("cut", range(12, len(TOKEN) + 1, 6))
-def test_a_credential_in_a_text_is_recognized_by_its_beginning_and_redacted(cut: int):
+def test_a_truncated_credential_in_a_text_is_redacted(cut: int):
     target = CompletionsTarget("http://x", "m", {"Authorization": f"Bearer {TOKEN}"})
     assert target.without_credentials(f"{{'Authorization': 'Bearer {TOKEN[:cut]}'}}") == (
         "{'Authorization': 'Bearer [credential]'}"

@@ -37,7 +37,7 @@ def run(reports, *arguments):
     return CliRunner().invoke(app, [*arguments, "--project", str(reports)], env={"COLUMNS": "100"})
 
 
-def test_compare_takes_a_stacks_last_two_runs_by_default(reports):
+def test_compare_reads_the_runs_named_previous_and_latest(reports):
     ended = run(reports, "compare", "dev@previous", "dev@latest", "--json")
     assert ended.exit_code == 0
     (load,) = json.loads(ended.stdout)["loads"]
@@ -84,7 +84,7 @@ def test_a_stacks_history_is_listed_newest_first(reports):
     assert "calibrated" in output
 
 
-def test_a_run_of_the_history_is_shown_completely(reports):
+def test_history_show_prints_figures_and_basis_of_a_run(reports):
     output = run(reports, "history", "show", "previous", "--stack", "dev").output
     assert "500.0" in output
     assert "calibrated" in output

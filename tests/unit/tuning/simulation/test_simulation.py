@@ -48,7 +48,7 @@ def test_one_seed_gives_simulations_of_every_deployment_the_same_requests(deploy
     assert rows[0].input_tokens == rows[1].input_tokens
 
 
-def test_a_simulated_row_names_its_deployment_and_is_calibrated(deploy, latency):
+def test_a_row_of_a_simulation_names_its_deployment_and_is_calibrated(deploy, latency):
     row = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonArrivals(20), latency, duration_s=30).row
     assert (row.basis, row.subject, row.topology, row.copies) == (Basis.CALIBRATED, "end-to-end", "4p-tp1-2d-tp2", 2)
     assert (row.gpus_counted, row.arrival, row.offered_requests_per_s) == (16, "poisson", 20)
@@ -164,7 +164,7 @@ def test_chunked_prefill_gives_aggregated_servers_longer_itl_tails_than_decode(d
     assert disaggregated.itl_ms.p99 < 20
 
 
-def test_sequences_above_a_simulated_servers_limit_wait(deploy, latency):
+def test_requests_beyond_a_simulated_servers_max_num_seqs_or_kv_cache_wait(deploy, latency):
     """`max_num_seqs` and KV blocks both hold the batch down, and what waits shows in TTFT."""
     free = simulate(deploy("agg-tp1-1r"), GUIDE, ClosedLoopArrivals(32), latency, duration_s=120).row
     for limits in ({"max_num_seqs": 8}, {"key_value_tokens": 8 * 4352 + 16}):

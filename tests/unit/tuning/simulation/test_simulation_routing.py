@@ -40,7 +40,7 @@ def picked(weights, servers, prefix=None):
         ({}, {0, 1, 2}),
     ],
 )
-def test_each_picker_scorer_prefers_the_server_with_the_least_of_what_it_counts(weights, best):
+def test_each_picker_scorer_prefers_the_server_with_the_lowest_count(weights, best):
     """Servers with nothing waiting are equal to the queue-scorer, however busy they are."""
     servers = [
         server(waiting=0, running=9, assigned=9, tokens=100, cache_use=0.9),

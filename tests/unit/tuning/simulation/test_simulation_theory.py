@@ -101,7 +101,7 @@ def test_with_ample_prefill_servers_tpot_follows_the_decode_latency_model(deploy
     assert result.row.tpot_ms.mean / 1000 == pytest.approx(expected_s, rel=0.01)
 
 
-def test_tpot_and_ttft_grow_with_the_load(deploy, latency):
+def test_mean_latencies_of_a_simulated_deployment_grow_with_the_load(deploy, latency):
     rows = [
         simulate(deploy("8p-tp1-4d-tp2"), GUIDE, PoissonArrivals(rate), latency, duration_s=60).row
         for rate in (5, 15, 25, 35, 45)
