@@ -32,7 +32,7 @@ def test_unreadable_rdma_counters_are_omitted(sysfs):
     assert "mlx5_3/1/counters/port_xmit_wait" not in kv_path.read_counters(sysfs)
 
 
-def test_a_pod_without_rdma_ports_has_no_counters(tmp_path):
+def test_a_pod_without_rdma_ports_has_no_rdma_counters(tmp_path):
     assert kv_path.read_counters(tmp_path / "infiniband") == {}
 
 

@@ -133,7 +133,7 @@ async def test_a_closed_loop_keeps_its_concurrency(deployment):
     assert most == 3
 
 
-async def test_an_open_loop_does_not_wait_for_responses(deployment):
+async def test_an_open_loop_sends_requests_without_waiting_for_responses(deployment):
     deployment.script = lambda _: Answer(hang=True)
     deployment.release_at = 4
     records = await run_load(deployment.target, load(4, ConstantRate(1000)), limit_s=20)

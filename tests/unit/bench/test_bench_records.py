@@ -54,7 +54,7 @@ def test_every_failure_kind_has_an_explanation(failure):
     assert result.meaning
 
 
-def test_a_run_without_failures_has_no_failure_classes():
+def test_a_measurement_without_failed_requests_has_no_failure_kinds():
     assert classify([RequestRecord(0, 0.0, 1.0)]) == []
 
 

@@ -109,7 +109,7 @@ async def test_the_prompt_of_a_conversations_turn_begins_with_earlier_prompts_an
     assert not other.startswith(first)
 
 
-async def test_a_turn_waits_for_the_answer_before_it_without_counting_as_late(deployment):
+async def test_a_conversations_turn_waits_for_an_earlier_answer_without_counting_as_late(deployment):
     deployment.script = lambda number: Answer(hang=number == 0)
     deployment.release_at = 2
     workload = RequestWorkload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=1, turns=2))
@@ -241,7 +241,7 @@ async def test_a_load_stage_whose_process_exits_at_once_reports_its_exit_code(de
 
 
 @pytest.mark.parametrize(("ends", "least"), [({"requests": 7}, 7), ({"duration_s": 0.3}, 2)])
-async def test_with_more_processes_than_users_all_requests_are_sent(deployment, ends, least):
+async def test_load_processes_beyond_the_number_of_users_do_not_prevent_any_request(deployment, ends, least):
     """The machine decides how many requests a time has room for."""
     (result,) = await run(deployment, LoadStage(ClosedLoop(2), **ends), processes=3)
     assert result.shortfall is None
@@ -302,7 +302,7 @@ async def test_an_exception_in_the_callback_for_request_records_ends_the_load(de
         await run(deployment, LoadStage(ClosedLoop(1), requests=2), on_records=on_records)
 
 
-async def test_no_load_process_is_left_after_a_run(deployment):
+async def test_no_load_process_is_left_after_a_load(deployment):
     await run(deployment, LoadStage(ClosedLoop(1), requests=1), processes=2)
     assert not multiprocessing.active_children()
 
@@ -373,7 +373,7 @@ async def test_a_rate_beyond_what_a_process_can_send_is_refused(deployment):
     assert [problem.accepted for problem in refused.value.problems] == ["at most 20000 requests/s, or more processes"]
 
 
-async def test_all_invalid_stages_are_reported_before_anything_is_sent(deployment):
+async def test_all_invalid_load_stages_are_reported_before_any_request_is_sent(deployment):
     stages = [LoadStage(ConstantRate(5)), LoadStage(ClosedLoop(0), requests=0), LoadStage(Trace(()))]
     with pytest.raises(InvalidStack) as refused:
         await run(deployment, *stages, workload=RequestWorkload(Fixed(0), Fixed(1)), processes=0)

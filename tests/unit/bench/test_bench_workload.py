@@ -37,7 +37,7 @@ def test_the_same_run_and_seed_give_the_same_prompts():
     assert PromptSource(32, 7, "a").prompt(3) == PromptSource(32, 7, "a").prompt(3)
 
 
-def test_no_two_prompts_begin_alike():
+def test_no_two_prompts_of_any_seed_or_run_begin_with_an_equal_block():
     block = 16 * CHARACTERS_PER_TOKEN
     sources = [PromptSource(32, seed, run) for seed in (0, 1) for run in ("a", "b")]
     prompts = [source.prompt(index)[:block] for source in sources for index in range(50)]
@@ -83,7 +83,7 @@ def test_prompt_lengths_depend_on_the_seed_and_prompt_texts_on_the_run():
     assert not {a.text for a, _ in questions} & {b.text for _, b in questions}
 
 
-def test_different_loads_of_one_run_have_different_texts():
+def test_different_loads_of_one_run_have_different_prompts():
     workload = RequestWorkload(Fixed(8), Fixed(8))
     assert workload.question(0, label="0").text != workload.question(0, label="1").text
 

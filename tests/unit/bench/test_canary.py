@@ -139,7 +139,7 @@ def test_the_canary_metrics_of_a_deleted_server_are_removed():
     assert asked.counted("aggregated", "s0", "same") == 0
 
 
-def test_a_prefill_server_that_keeps_no_kv_cache_fails_without_asking_decode():
+def test_a_prefill_server_that_keeps_no_kv_cache_fails_its_canary_without_decode():
     asked = Asked(lambda *_: completion("t"), prefill=["p"], decode=["d"])
     asked.canaries.round(0)
     assert asked.counted("prefill", "p", "nothing handed over") == 1

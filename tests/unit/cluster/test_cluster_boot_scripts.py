@@ -220,7 +220,7 @@ class TestNodeChecks:
         sound.command("wpa_cli", "[[ $2 == rdma0 ]] && exit 255; echo suppPortStatus=Authorized")
         assert self.codes(sound)["wpa-auth"] == 2
 
-    def test_a_processor_that_scales_its_clock_fails_its_check(self, sound: Machine):
+    def test_a_processor_with_a_power_saving_governor_fails_its_health_check(self, sound: Machine):
         sound.write("sys/devices/system/cpu/cpu5/cpufreq/scaling_governor", "powersave\n")
         assert self.codes(sound)["cpu-profile"] == 1
 

@@ -183,7 +183,7 @@ def test_a_server_starts_without_a_usable_folder_for_compiled_code(folder: Path,
     assert (served, process.returncode) == ("served", 0)
 
 
-def test_the_servers_command_is_separated_from_the_wrappers_arguments():
+def test_vllms_command_is_separated_from_the_arguments_of_the_wrapper_around_it():
     own = ["vllm", "serve", "m", "--x", "--", "y"]
     options = ["--folder=/c", "--link=/l", "--health=http://127.0.0.1/", "--limit-s=1"]
     assert start.server_command(["python3", "-IB", "/opt/start.py", *options, "--", *own]) == own

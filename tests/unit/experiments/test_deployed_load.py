@@ -178,7 +178,7 @@ def test_load_shapes_in_the_notation_of_their_names_are_accepted():
         assert [str(shape) for shape in read_shapes(text)] == [text]
 
 
-def test_a_refused_load_leaves_no_folder(plan, tmp_path):
+def test_a_refused_load_leaves_no_results_folder(plan, tmp_path):
     with pytest.raises(InvalidStack):
         load.in_cluster(
             plan, plan.models[0], LoadOptions(("closed:4",)), LoadFolder(tmp_path / "x", Hints()), SilentProgress()

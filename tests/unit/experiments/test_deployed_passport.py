@@ -36,7 +36,7 @@ def test_a_server_that_is_not_ready_leaves_the_cold_start_unknown():
     assert (result.ready_s, result.first_token_s) == (None, None)
 
 
-def test_without_servers_there_is_no_cold_start():
+def test_a_deployment_without_servers_has_no_cold_start():
     assert cold_start([], []) is None
 
 
@@ -87,7 +87,7 @@ def test_the_passport_has_the_configured_and_the_running_vllm_image():
     assert result.digests == (ONE,)
 
 
-def test_nodes_with_different_images_under_one_tag_are_listed_separately():
+def test_different_running_images_of_one_tag_are_all_listed_by_digest():
     result = running("ghcr.io/llm-d/vllm:v1", f"ghcr.io/llm-d/vllm@{TWO}", f"ghcr.io/llm-d/vllm@{ONE}")
     assert (result.locked, result.digests) == (None, (ONE, TWO))
 

@@ -320,7 +320,7 @@ def test_remote_prefill_is_assumed_only_for_disaggregated_models(tmp_path: Path)
     assert "remote_prefill_share" in names(rests_on(tmp_path, None, topology="1p-tp1-1d-tp1"), "limit")
 
 
-def test_settings_that_changed_since_the_forecast_are_reported(tmp_path: Path):
+def test_server_settings_that_changed_since_the_forecast_are_reported(tmp_path: Path):
     made_for = {"block_size": 16, "router_profile": "token-load", "quick_reduce": "NONE", "image": "i"}
     result = rests_on(tmp_path, applied(**made_for), engine={"blockSize": 32}, router={"profile": "prefix"})
     told = {text.partition(",")[0] for text in result.conditions}

@@ -122,7 +122,7 @@ def test_measured_aggregated_servers_have_the_settings_of_disaggregated_ones():
     assert handing_over(config.Engine(), release, latent).argument("--attention-backend") == (0, "ROCM_AITER_MLA")
 
 
-def test_the_largest_measured_batch_is_the_servers_own_limit():
+def test_the_largest_concurrency_of_a_grid_is_the_servers_max_num_seqs():
     result = recipe(max_num_seqs=64)
     assert levels(result, "agg-tp1-1r-decode") == (4, 16, 64)
     assert {item.engine.max_num_seqs for item in result.deployments} == {64}

@@ -139,7 +139,7 @@ def test_another_time_scale_starts_a_new_run_of_an_experiment(tmp_path: Path):
     assert runs.unfinished_run(tmp_path, other.name, other.recipe, other.settings) is None
 
 
-def test_the_stored_assignment_of_a_deployment_run_lists_simulated_parts_and_limits(together: Experiment):
+def test_a_stored_deployment_run_lists_simulated_parts_and_time_limits(together: Experiment):
     _, _, folder = run(together)
     assignment = DeploymentRun.model_validate_json((folder.path / AGGREGATED / "assignment.json").read_text())
     assert assignment.simulated == ("vLLM",)

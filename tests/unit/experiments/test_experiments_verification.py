@@ -143,7 +143,7 @@ def test_verification_of_a_bound_says_that_it_is_no_forecast(tmp_path: Path, cap
     assert "not held against the tolerance" in shown
 
 
-def test_differing_settings_of_measurement_and_forecast_are_reported(
+def test_verification_reports_server_settings_that_differ_from_the_forecast(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     made_for = {"block_size": 128, "router_profile": "token-load"}

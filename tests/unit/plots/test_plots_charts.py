@@ -62,7 +62,7 @@ def test_a_pareto_frontier_in_a_chart_contains_no_bounds():
     assert not [text for text in texts(scatter([BOUND], frontier=True)) if "frontier" in text]
 
 
-def test_a_chart_omits_labels_without_room():
+def test_a_chart_omits_point_labels_that_would_overlap():
     crowd = ChartSeries("crowd", [ChartPoint(1, 1, f"C={index}") for index in range(50)], Basis.MEASURED)
     labels = [text for text in texts(scatter([crowd])) if text.startswith("C=")]
     assert 0 < len(labels) < 10

@@ -288,7 +288,7 @@ def test_the_lock_of_a_crashed_pre_warming_program_is_taken_over(hub: Hub, tmp_p
     assert run(tmp_path) == 0
 
 
-def test_another_revision_is_stored_as_another_snapshot(hub: Hub, tmp_path: Path):
+def test_another_revision_of_a_model_is_recorded_separately_in_the_cache(hub: Hub, tmp_path: Path):
     run(tmp_path)
     hub.requests.clear()
     assert run(tmp_path, "--revision=pinned") == 0

@@ -36,7 +36,7 @@ def written(cache: Path, name: str) -> dict[str, Any]:
     return json.loads((placed(cache, name) / "adapter_config.json").read_text())
 
 
-def test_an_adapter_is_stored_where_vllms_resolver_looks(hub: Hub, tmp_path: Path):
+def test_a_lora_adapter_is_stored_where_vllms_resolver_looks(hub: Hub, tmp_path: Path):
     assert run(tmp_path, wanted("sql-1")) == 0
     base = tmp_path / "hub" / "models--owner--model" / "snapshots" / COMMIT
     assert written(tmp_path, "sql-1") == {**CONFIG, "base_model_name_or_path": str(base)}

@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
 @given(rows=st.lists(ROWS, max_size=3))
-def test_written_rows_are_read_back_equal(folder, name, rows):
+def test_written_result_rows_are_read_back_equal(folder, name, rows):
     path = folder / name
     path.unlink(missing_ok=True)
     write_rows(rows, path)

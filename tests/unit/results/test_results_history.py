@@ -86,7 +86,7 @@ def test_a_history_with_loads_and_no_benchmark_says_how_to_name_a_load(tmp_path)
     assert "dev:TIME" in caught.value.remedy
 
 
-def test_copying_a_history_copies_its_loads_too(loaded, tmp_path):
+def test_copying_a_history_copies_loads_and_benchmarks(loaded, tmp_path):
     target = FolderStore(tmp_path / "copy")
     assert len(copy_runs(loaded, target, "dev", lambda _: None)) == 4
     assert copy_runs(loaded, target, "dev", lambda _: None) == []
@@ -148,7 +148,7 @@ def test_rows_measured_for_the_tuner_are_not_listed_as_runs_in_the_history(store
         find(store, "tuned@latest")
 
 
-def test_stacks_with_organization_and_project_have_one_folder(tmp_path):
+def test_a_stack_named_with_organization_and_project_has_one_history_folder(tmp_path):
     folder = stack_folder("acme/llm/dev")
     write_rows([row()], tmp_path / folder / TIMES[0] / "rows.jsonl")
     store = FolderStore(tmp_path)

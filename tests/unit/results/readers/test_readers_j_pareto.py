@@ -64,7 +64,7 @@ def test_a_j_pareto_run_has_role_size_lengths_and_latencies(tmp_path):
     assert "DecodeBenchConnector" in row.notes[0]
 
 
-def test_an_aggregated_j_pareto_server_has_a_topology(tmp_path):
+def test_an_aggregated_j_pareto_run_is_read_with_its_topology(tmp_path):
     (row,) = read_text(tmp_path, log(run(4, bench(772.0, 13124.0)), workload="aggregated")).rows
     assert (row.subject, row.topology) == ("end-to-end", "agg-tp2-1r")
 

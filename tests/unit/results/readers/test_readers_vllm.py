@@ -38,7 +38,7 @@ def read_one(tmp_path, hints=HINTS, **changes):
     return read(path, hints)
 
 
-def test_one_vllm_result_is_one_row(tmp_path):
+def test_a_vllm_benchmark_result_is_read_as_one_row(tmp_path):
     (row,) = read_one(tmp_path).rows
     assert (row.model, row.topology, row.gpus_counted) == ("gpt-oss-120b", "agg-tp2-1r", 2)
     assert (row.input_tokens, row.output_tokens, row.output_tokens_per_s) == (4096, 256, 800)
