@@ -77,7 +77,7 @@ LONG = [pytest.param(block, marks=pytest.mark.nightly) for block in blocks(Comma
 
 
 @pytest.mark.parametrize("block", [*blocks(CommandPlace.HERE), *LONG], ids=label)
-def test_commands_of_a_block_run(
+def test_commands_of_a_documented_code_block_succeed(
     block: list[DocumentedCommand], project: DocumentedProject, monkeypatch: pytest.MonkeyPatch
 ):
     texts = [re.sub(r"\b[A-Z]+\b", lambda word: WORDS.get(word[0], word[0]), command.text) for command in block]
@@ -94,7 +94,7 @@ def test_commands_of_a_block_run(
 
 @pytest.mark.engine
 @pytest.mark.parametrize("block", blocks(CommandPlace.PULUMI), ids=label)
-def test_commands_of_a_block_run_with_pulumi(
+def test_documented_commands_that_need_pulumi_succeed_on_a_deployed_stack(
     block: list[DocumentedCommand], project: DocumentedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A backend in a folder with a passphrase, and the stack that the commands name, deployed with two outputs."""
@@ -158,7 +158,7 @@ def example_of(project: DocumentedProject, name: str) -> Path:
     return folder
 
 
-def test_every_pattern_is_needed_and_decides_for_some_command():
+def test_every_pattern_of_the_rules_for_commands_matches_a_documented_command():
     patterns = [(rule, pattern) for rule in rules() for pattern in rule.commands]
     used = {(id(command.rule), pattern) for command in COMMANDS for pattern in decided_by(command)}
     assert [pattern for rule, pattern in patterns if (id(rule), pattern) not in used] == []
@@ -169,17 +169,17 @@ def decided_by(command: DocumentedCommand) -> list[str]:
 
 
 @pytest.mark.parametrize("by", sorted({rule.by for rule in rules() if rule.by}))
-def test_what_runs_a_command_elsewhere_is_there(by: str):
+def test_each_file_or_test_that_is_said_to_run_a_documented_command_exists(by: str):
     file, _, test = by.partition("::")
     assert f"def {test}(" in (ROOT / file).read_text() if test else (ROOT / file).is_file()
 
 
-def test_commands_that_are_run_by_nobody_need_oci_a_gpu_or_a_hosted_service():
+def test_documented_commands_that_no_test_runs_need_oci_a_gpu_or_a_hosted_service():
     services = ("OCI", "GPU", "registry", "Hugging Face", "GitHub", "PyPI", "identity provider", "DNS", "Pulumi Cloud")
     reasons = {rule.because for rule in rules() if rule.place is CommandPlace.EXEMPT}
     assert [reason for reason in reasons if not any(service in reason for service in services)] == []
 
 
-def test_the_count_of_commands_is_printed(capsys: pytest.CaptureFixture[str]):
+def test_the_number_of_documented_commands_is_printed(capsys: pytest.CaptureFixture[str]):
     with capsys.disabled():
         sys.stdout.write(f"\n{counted().splitlines()[0]}\n")

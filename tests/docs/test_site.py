@@ -62,7 +62,7 @@ def test_no_page_loads_anything_from_another_host(site: Path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(LIMIT_S)
-def test_the_index_of_the_search_knows_words_of_the_pages(site: Path):
+def test_the_search_index_of_the_docs_site_contains_words_of_its_pages(site: Path):
     index = (site / "searchindex.js").read_text()
     assert [
         word for word in ("bastion", "tensor", "preflight") if f'"{word}' not in index and f"{word}:" not in index
@@ -81,7 +81,7 @@ def dead_links(output: Path) -> list[str]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(LIMIT_S)
-def test_links_to_other_hosts_lead_somewhere(tmp_path: Path):
+def test_no_link_of_the_docs_site_to_another_host_is_dead(tmp_path: Path):
     try:
         urllib.request.urlopen(INTERNET, timeout=30).close()
     except OSError as error:

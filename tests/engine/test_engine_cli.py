@@ -83,7 +83,7 @@ def test_pulumi_alone_updates_a_stack_whose_file_builds_on_a_base_file(cli: Pulu
     assert config.read(cli.project, "test") == {"smoke": {"requests": 9}, "namespace": "dev"}
 
 
-def test_the_cli_shows_history_and_outputs_of_the_last_operation(cli: PulumiCli) -> None:
+def test_the_pulumi_cli_returns_the_last_history_record_and_the_stack_outputs(cli: PulumiCli) -> None:
     def program() -> None:
         pulumi.export("address", "http://router")
         pulumi.export("token", pulumi.Output.secret("hidden"))

@@ -60,20 +60,20 @@ def bring(tmp_path, monkeypatch):
         yield up
 
 
-def test_the_gate_waits_for_a_fixed_pool_again_after_each_change_of_the_pool(bring):
+def test_the_node_gate_waits_for_a_fixed_pool_again_after_each_change_of_the_pool(bring):
     assert bring() == ["create"]
     assert bring() == []
     assert bring(nodes=7) == ["delete", "create"]
 
 
-def test_the_gate_waits_for_an_autoscaled_pool_once_and_again_if_it_is_replaced(bring):
+def test_the_node_gate_waits_for_an_autoscaled_pool_once_and_again_if_it_is_replaced(bring):
     assert bring(once=True) == ["create"]
     assert bring(once=True, nodes=9, timeout_s=7200) == []
     assert bring(once=True, nodes=2, pool_id="pool-b") == ["delete", "create"]
     assert bring(once=True, nodes=1, pool_id="pool-b") == []
 
 
-def test_the_gate_waits_once_more_when_a_fixed_pool_becomes_autoscaled(bring):
+def test_the_node_gate_waits_once_more_when_a_fixed_pool_becomes_autoscaled(bring):
     bring()
     assert bring(once=True) == ["delete", "create"]
     assert bring(once=True, nodes=2) == []

@@ -94,7 +94,7 @@ def test_components_declared_in_another_language_become_the_same_kubernetes_obje
     assert (DEPLOYMENT, "m-aggregated") in declared
 
 
-def test_the_engine_shows_the_warning_of_a_deprecated_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_pulumi_engine_shows_the_warning_of_a_deprecated_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     row = {"types": ("ServingNamespaceArgs",), "argument": "tensor_parallel_sizes", "by_hand": "what pods ask for"}
     entry = DeprecatedArgument(**row, since="0.1.0", removed_in="9.0.0")
     monkeypatch.setattr(objects, "deprecated_arguments", lambda: (entry,))

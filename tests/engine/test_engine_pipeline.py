@@ -178,7 +178,7 @@ def list_artifact(pipeline: Pipeline, **run: object) -> None:
     (pipeline.runner.artifacts / "list.json").write_text(json.dumps({"artifacts": artifacts}))
 
 
-def test_the_workflows_steps_deploy_preview_and_inspect_a_stack(pipeline: Pipeline):
+def test_steps_of_the_github_workflows_deploy_preview_and_inspect_a_stack(pipeline: Pipeline):
     runner = pipeline.runner
     pipeline.pulumi("stack", "init", "reference")
     pipeline.pulumi("config", "set", "--secret", "llmd-oke:huggingFaceToken", SECRET, "--stack", "reference")
@@ -209,7 +209,7 @@ def test_the_workflows_steps_deploy_preview_and_inspect_a_stack(pipeline: Pipeli
     assert list((pipeline.evidence.parent / "temporary").glob("llmd-oke-*")) == []
 
 
-def test_a_ci_job_logs_in_to_pulumi_cloud_with_its_oidc_token_and_leaves_nothing(
+def test_a_ci_job_uses_its_oidc_token_for_pulumi_cloud_and_leaves_no_credentials(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ):
     cloud = f"{pipeline.there.url}/pulumi"
@@ -236,7 +236,7 @@ def test_a_pull_request_preview_says_that_main_has_published_no_stack_state(pipe
     assert not (pipeline.evidence / "asked").exists()
 
 
-def test_a_ci_job_of_an_untrusted_environment_changes_nothing(pipeline: Pipeline):
+def test_a_ci_job_whose_oidc_token_is_refused_updates_no_stack(pipeline: Pipeline):
     pipeline.pulumi("stack", "init", "reference")
     pipeline.there.environments.clear()
     pipeline.runner.contexts["needs"] = {"choose": {"outputs": {"stack": "reference"}}}

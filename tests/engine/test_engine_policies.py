@@ -100,7 +100,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         yield made
 
 
-def test_the_engine_refuses_a_resource_that_violates_a_mandatory_policy(guarded: GuardedStack):
+def test_the_pulumi_engine_refuses_a_resource_that_violates_a_mandatory_policy(guarded: GuardedStack):
     guarded.choose("levels: {image-digests: mandatory}")
     guarded.image = TAGGED
     assert any("can become another one" in text for text in guarded.cli.preview().errors), guarded.said
@@ -112,7 +112,7 @@ def test_the_engine_refuses_a_resource_that_violates_a_mandatory_policy(guarded:
     assert guarded.plugin.calls == [("create", "server")]
 
 
-def test_the_engine_reports_an_advisory_policy_violation_and_goes_on(guarded: GuardedStack):
+def test_the_pulumi_engine_reports_an_advisory_policy_violation_and_goes_on(guarded: GuardedStack):
     guarded.choose("levels: {image-digests: advisory}")
     guarded.image = TAGGED
     assert guarded.up() == 0, guarded.said

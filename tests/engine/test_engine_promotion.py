@@ -176,7 +176,7 @@ def test_a_pull_request_has_one_comment_that_later_runs_edit(pipeline: Pipeline)
 
 
 @pytest.mark.nightly
-def test_a_change_goes_by_a_comment_and_a_merge_to_its_stage(repository: Repository):
+def test_a_change_is_previewed_in_a_comment_and_deployed_after_its_merge(repository: Repository):
     made, runner = repository.pipeline, repository.pipeline.runner
     assert "### `reference`: deployed" in repository.promote()
     base = repository.git("rev-parse", "HEAD")
@@ -206,7 +206,7 @@ def test_a_change_goes_by_a_comment_and_a_merge_to_its_stage(repository: Reposit
 
 
 @pytest.mark.nightly
-def test_an_update_that_fails_is_taken_back_to_the_last_good_commit(repository: Repository):
+def test_after_a_failed_update_the_stack_is_rolled_back_to_the_last_good_commit(repository: Repository):
     repository.promote()
     good = repository.good
     repository.merge("fails")
@@ -220,7 +220,7 @@ def test_an_update_that_fails_is_taken_back_to_the_last_good_commit(repository: 
 
 
 @pytest.mark.nightly
-def test_a_benchmark_that_breaches_a_gate_is_taken_back(repository: Repository):
+def test_a_merge_whose_benchmark_breaches_a_gate_is_rolled_back(repository: Repository):
     repository.promote()
     good = repository.good
     repository.benchmarks["slow"] = 200.0
@@ -233,7 +233,7 @@ def test_a_benchmark_that_breaches_a_gate_is_taken_back(repository: Repository):
 
 
 @pytest.mark.nightly
-def test_a_stage_whose_environment_asks_nobody_is_not_deployed(repository: Repository):
+def test_a_stage_whose_github_environment_has_no_reviewers_is_not_deployed(repository: Repository):
     (repository.pipeline.runner.artifacts / "environment.json").write_text('{"protection_rules": []}')
     repository.pipeline.job("promote", "stages", expected=1)
     assert "Nobody would be asked before deployments of reference" in repository.pipeline.runner.shown

@@ -74,7 +74,7 @@ def by_the_kit(project: Path) -> list[str]:
     return [*read, *calls, str(caught.value), repr(updates.protected_urns(cli))]
 
 
-def test_state_preview_and_log_contain_no_planted_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_pulumis_state_preview_and_log_contain_no_planted_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     links = {"uri": "https://objectstorage/p/planted-image-link/n/ns/b/images/o/image.oci"}
     told: list[str] = []
     events: list[automation.EngineEvent] = []

@@ -194,7 +194,7 @@ def test_a_restoration_is_refused_at_once_while_a_pulumi_operation_holds_the_loc
     assert kept.resources() == before
 
 
-def test_a_wrong_passphrase_creates_no_stack(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+def test_restoring_an_archive_with_a_wrong_passphrase_creates_no_stack(kept: Kept, monkeypatch: pytest.MonkeyPatch):
     file = kept.backup()
     monkeypatch.setenv("PULUMI_BACKEND_URL", kept.url("other"))
     monkeypatch.setenv(PASSPHRASE, "another")
@@ -204,7 +204,7 @@ def test_a_wrong_passphrase_creates_no_stack(kept: Kept, monkeypatch: pytest.Mon
         kept.cli().export()
 
 
-def test_pending_operations_of_a_killed_engine_are_reported_before_they_are_dropped(kept: Kept):
+def test_pending_operations_of_a_killed_pulumi_are_reported_before_they_are_dropped(kept: Kept):
     (checkpoint,) = (kept.backend / ".pulumi" / "stacks").rglob("prod.json")
     document = json.loads(checkpoint.read_text())
     latest = document["checkpoint"]["latest"]

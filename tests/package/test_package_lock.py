@@ -25,7 +25,7 @@ def test_the_component_package_is_installed_by_pip_into_its_own_environment():
     assert not (ROOT / "components" / "pyproject.toml").exists()  # Pulumi would install that, too
 
 
-def test_the_component_package_locks_the_kits_versions_each_by_its_hash():
+def test_requirements_of_the_component_package_have_the_kits_versions_and_hashes():
     own = locked("components/requirements.txt")
     assert own.items() <= locked("requirements.lock").items()
     text = (ROOT / "components" / "requirements.txt").read_text()

@@ -49,7 +49,7 @@ def test_every_input_output_and_resource_of_the_component_schema_has_a_descripti
     assert [name for name, entry in schema["resources"].items() if not entry.get("description")] == []
 
 
-def test_resources_of_the_component_package_have_the_type_tokens_of_plain_use(schema):
+def test_type_tokens_of_the_component_packages_resources_begin_with_llmd_oke_index(schema):
     assert {token.rsplit(":", 1)[0] for token in schema["resources"]} == {"llmd-oke:index"}
 
 
