@@ -56,7 +56,7 @@ def killed(deployment: State, marks: dict[str, Any]) -> tuple[State, Recovery]:
         pytest.param({"pendingReplacement": True}, [], id="deleted first"),
     ],
 )
-def test_an_update_continues_with_a_pools_successor_and_deletes_only_the_old_one(
+def test_after_a_killed_replacement_an_update_deletes_only_the_replaced_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marks: dict[str, Any], deleted: list[tuple[str, str]]
 ) -> None:
     wanted = {"name": "old"}

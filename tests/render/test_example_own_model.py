@@ -60,7 +60,7 @@ def test_a_pulumi_program_can_use_entries_of_a_project_that_it_opens():
         resolve_model("support-8b")
 
 
-def test_gitops_yaml_contains_the_projects_own_model():
+def test_rendered_gitops_yaml_contains_the_projects_own_model():
     written = CliRunner().invoke(app, ["render", "--stack", "rehearsal", "--project", str(EXAMPLE), "--output", "-"])
     assert written.exit_code == 0, written.output
     assert "acme/support-8b" in written.stdout

@@ -53,12 +53,12 @@ def test_changing_adapters_or_their_revisions_changes_no_server_pod(adapted):
     assert deployments(adapted()) == before
 
 
-def test_another_adapter_revision_changes_the_name_that_the_picker_writes(adapted):
+def test_another_adapter_revision_changes_the_model_name_that_the_picker_writes(adapted):
     assert rules(adapted(SQL, LEGAL)) == {"sql": "sql-aaaaaaaaaaaa", "legal": "legal-cccccccccccc"}
     assert rules(adapted(NEXT, LEGAL)) == {"sql": "sql-bbbbbbbbbbbb", "legal": "legal-cccccccccccc"}
 
 
-def test_without_adapters_the_picker_rewrites_no_model_names(adapted):
+def test_a_stack_without_adapters_declares_no_inferencemodelrewrite(adapted):
     assert "InferenceModelRewrite" not in {item["kind"] for item in adapted().manifests()}
 
 
@@ -78,7 +78,7 @@ def test_the_pre_warm_job_and_later_pods_download_the_same_adapters(adapted):
     assert "--adapters=@/opt/llmd-oke/adapters/adapters.json" in arguments
 
 
-def test_adapter_names_are_published_after_their_files_and_servers_are_ready(adapted):
+def test_adapter_names_are_created_after_the_download_job_and_the_server_deployments(adapted):
     rendered = adapted(SQL)
     (names,) = rendered.of_type("llmd-oke:index:AdapterNames")
     needed = {urn.split("::")[-2].split("$")[-1] for urn in names.depends_on}

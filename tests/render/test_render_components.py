@@ -48,7 +48,7 @@ CLASSES = {component.__name__: component for component in components()}
 
 
 @pytest.mark.parametrize("component", CLASSES)
-def test_a_component_registers_exactly_the_outputs_that_it_declares(
+def test_a_component_registers_the_outputs_that_its_class_declares_and_no_others(
     rendered: Callable[..., Rendered], varied: Callable[..., Rendered], component: str
 ) -> None:
     stack = varied(**COMPONENTS[component]) if component in COMPONENTS else rendered(STACKS.get(component, CLUSTER))

@@ -55,7 +55,9 @@ def test_both_supported_plug_in_versions_know_every_argument_of_every_resource(r
 
 @pytest.mark.parametrize("mode", [launch for launch in Launch if launch != Launch.PLAIN])
 @pytest.mark.parametrize("kind", ["file-storage", "lustre"])
-def test_resources_that_recover_looks_up_by_tag_have_the_stacks_tag(rendered: Any, mode: str, kind: str):
+def test_oci_resources_that_the_recover_command_looks_up_by_tag_have_the_stacks_tag(
+    rendered: Any, mode: str, kind: str
+):
     stack = rendered(created(pool={"launch": mode}, storage={"modelCache": {"kind": kind}}))
     types = oci_resources_of_the_catalogue().resources
     for resource in oci_resources(stack):
@@ -63,7 +65,7 @@ def test_resources_that_recover_looks_up_by_tag_have_the_stacks_tag(rendered: An
             assert resource.inputs["freeformTags"]["llmd-oke/stack"] == "llmd-oke/test", resource.name
 
 
-def test_the_cluster_layer_declares_no_models(rendered: Any):
+def test_a_stack_of_the_cluster_layer_declares_no_models(rendered: Any):
     stack = rendered(cluster_layer())
     assert stack.of_type("llmd-oke:index:PrefillDecodeUnit") == []
     assert stack.of_type("llmd-oke:index:Crds")
@@ -144,7 +146,7 @@ def test_oci_is_called_in_the_clusters_region_whatever_the_user_configured(whole
         assert resource.provider.startswith(provider.urn), resource.name
 
 
-def test_existing_subnets_groups_and_route_tables_are_used_and_not_created(rendered: Any):
+def test_existing_subnets_security_groups_and_route_tables_are_used_and_not_created(rendered: Any):
     network = {
         "vcnId": "ocid1.vcn.oc1.iad.there",
         "cidr": "10.0.0.0/16",
@@ -201,7 +203,7 @@ def depends(stack: Rendered, token: str, name: str) -> set[str]:
     return {urn.rsplit("::", 1)[-1] for urn in stack.resource(token, name).depends_on}
 
 
-def test_policies_are_created_before_the_resources_that_need_them(rendered: Any):
+def test_iam_policies_are_created_before_the_gpu_pools_that_need_them(rendered: Any):
     stack = rendered(cluster_layer(pool={"launch": "cluster-network"}, cluster={"iam": {"grants": ["ocir"]}}))
     assert "cluster-iam-policy" in depends(stack, "llmd-oke:index:OkeCluster", "oke")
     assert "oke-cluster" in depends(stack, "llmd-oke:index:Iam", "nodes-iam") | depends(
@@ -210,12 +212,12 @@ def test_policies_are_created_before_the_resources_that_need_them(rendered: Any)
     assert {"cluster-iam-policy", "nodes-iam-policy"} <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
 
 
-def test_a_file_system_that_needs_policies_is_created_after_them_and_the_cluster(rendered: Any):
+def test_a_lustre_file_system_is_created_after_the_iam_policies_and_the_cluster(rendered: Any):
     stack = rendered(created(storage={"modelCache": {"kind": "lustre"}}))
     assert {"cluster-iam-policy", "oke-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
 
 
-def test_each_resource_depends_on_what_it_needs(whole: Rendered):
+def test_add_ons_node_gate_and_servers_depend_on_pools_and_operators(whole: Rendered):
     assert "cluster-iam-policy" in depends(whole, "llmd-oke:index:GpuPool", "mi300x")
     assert "system-node-pool" in depends(whole, "llmd-oke:index:AddOns", "add-ons")
     assert "system-node-pool" in depends(whole, "llmd-oke:index:CertManager", "cert-manager")
@@ -223,7 +225,7 @@ def test_each_resource_depends_on_what_it_needs(whole: Rendered):
     assert "mi300x-gate-job" in depends(whole, "llmd-oke:index:ServingNamespace", "serving")
 
 
-def test_gpu_nodes_are_created_after_the_api_server_answers_and_other_pools_exist(rendered: Any):
+def test_gpu_pools_are_created_after_the_api_server_answers_and_after_other_pools(rendered: Any):
     stack = rendered(created(cpuPools=[{"name": "routers", "shape": "VM.Standard.E5.Flex"}]))
     before = {"api-server", "system-node-pool", "routers-node-pool"}
     assert before <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
@@ -233,7 +235,7 @@ def test_gpu_nodes_are_created_after_the_api_server_answers_and_other_pools_exis
     assert (answered.type, answered.deleted_with) == ("kubernetes:core/v1:ConfigMap", cluster.urn)
 
 
-def test_the_gate_runs_on_the_system_pool_and_waits_for_complete_nodes(whole: Rendered):
+def test_the_node_gate_runs_on_the_system_pool_and_waits_for_nodes_with_all_devices(whole: Rendered):
     job = whole.resource(JOB, "mi300x-gate-job")
     pod = job.inputs["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -252,7 +254,7 @@ def test_the_gate_runs_on_the_system_pool_and_waits_for_complete_nodes(whole: Re
     assert 5400 < job.inputs["spec"]["activeDeadlineSeconds"] <= limit
 
 
-def test_a_failed_node_gates_last_log_lines_are_in_its_pods_termination_message(whole: Rendered):
+def test_the_last_log_lines_of_a_failed_node_gate_are_its_pods_termination_message(whole: Rendered):
     (container,) = whole.resource(JOB, "mi300x-gate-job").inputs["spec"]["template"]["spec"]["containers"]
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
@@ -261,7 +263,7 @@ NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}
 STATES = {"apiGroups": ["sriovnetwork.openshift.io"], "resources": ["sriovnetworknodestates"], "verbs": ["list"]}
 
 
-def test_nodes_and_gate_check_rdma_devices_only_where_pods_have_their_own(whole: Rendered, rendered: Any):
+def test_nodes_and_their_gate_check_rdma_devices_only_if_pods_get_virtual_functions(whole: Rendered, rendered: Any):
     plain = rendered(created(rdma="none", models=[model("agg-tp1-8r")]))
     for stack, in_pods in ((whole, True), (plain, False)):
         (pool,) = stack.of_type("llmd-oke:index:GpuPool")
@@ -271,7 +273,7 @@ def test_nodes_and_gate_check_rdma_devices_only_where_pods_have_their_own(whole:
         assert any(argument.startswith("--rdma-states=") for argument in container["args"]) == in_pods
 
 
-def test_the_gate_may_only_read_nodes_and_the_state_of_their_rdma_devices(whole: Rendered):
+def test_the_node_gate_may_only_read_nodes_and_the_state_of_their_rdma_devices(whole: Rendered):
     role = whole.kubernetes("ClusterRole", "llmd-oke-node-gate-mi300x")
     assert role["rules"] == [NODES, STATES]
     (subject,) = whole.kubernetes("ClusterRoleBinding", "llmd-oke-node-gate-mi300x")["subjects"]
@@ -280,7 +282,7 @@ def test_the_gate_may_only_read_nodes_and_the_state_of_their_rdma_devices(whole:
     assert (subject["name"], subject["namespace"]) == (account, job["metadata"]["namespace"])
 
 
-def test_the_gate_runs_again_for_a_changed_pool_and_not_for_an_unchanged_one(rendered: Any):
+def test_the_node_gate_runs_again_for_another_pool_size_but_not_for_other_labels(rendered: Any):
     def job_name(**pool: Any) -> str:
         return rendered(cluster_layer(pool=pool)).resource(JOB, "mi300x-gate-job").inputs["metadata"]["name"]
 
@@ -346,7 +348,7 @@ def test_cluster_and_pools_are_protected_by_default(rendered: Any, protect: bool
     assert {resource.protect for resource in guarded} == {protect}
 
 
-def test_a_tunnel_changes_only_the_address_of_the_cluster(rendered: Any):
+def test_a_tunnel_changes_only_the_api_servers_address_among_the_declared_resources(rendered: Any):
     def resources(settings: dict[str, str]) -> dict[tuple[str, str], str]:
         plain = {"llmd-oke:stack": json.dumps(cluster_layer()), **settings}
         stack = declared(program, config=plain)
@@ -359,7 +361,7 @@ def test_a_tunnel_changes_only_the_address_of_the_cluster(rendered: Any):
     assert "127.0.0.1:6443" in tunnelled["pulumi:providers:kubernetes", "operators"]
 
 
-def test_gpu_nodes_have_the_labels_that_the_gpu_stack_needs(rendered: Any):
+def test_gpu_nodes_are_labelled_against_okes_device_plug_in_unless_the_stack_uses_it(rendered: Any):
     def disabled(**changes: Any) -> bool:
         pool = rendered(cluster_layer(**changes)).resource(NODE_POOL, "mi300x-node-pool")
         labels = {label["key"]: label["value"] for label in pool.inputs["initialNodeLabels"]}
@@ -374,7 +376,7 @@ def test_every_pool_of_the_stack_file_is_declared(rendered: Any):
     assert of_prefix(stack, NODE_POOL) == ["mi300x-node-pool", "monitoring-node-pool", "system-node-pool"]
 
 
-def test_nodes_boot_from_the_imported_image(rendered: Any):
+def test_gpu_nodes_boot_from_the_image_that_the_stack_imports(rendered: Any):
     name = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
     wanted = {"name": name, "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "a" * 32}
     stack = rendered(cluster_layer(pool={"image": {"import": wanted}}))
@@ -400,7 +402,7 @@ def test_add_ons_are_installed_in_the_order_of_their_dependencies(whole: Rendere
     assert {discovery.deleted_with, operator.deleted_with} == {cluster.urn}
 
 
-def test_destroy_removes_the_autoscaler_before_the_pools_that_it_could_refill(rendered: Any):
+def test_destroy_removes_the_cluster_autoscaler_before_pools_that_it_could_refill(rendered: Any):
     scaling = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}
     stack = rendered(created(pool={"size": 2, "scaling": scaling}))
     assert stack.resource(ADD_ON, "cluster-autoscaler-clusterautoscaler").deleted_with == ""
@@ -502,7 +504,7 @@ def test_renaming_a_cluster_does_not_change_its_kubernetes_provider(rendered: An
     assert urns("renamed") == urns("prod")
 
 
-def test_cluster_network_and_pools_are_renamed_in_place(rendered: Any):
+def test_renaming_an_oke_cluster_updates_it_its_network_and_its_pools_in_place(rendered: Any):
     """The plug-in replaces what can't be renamed: policies and the bastion."""
 
     def resources(name: str) -> dict[tuple[str, str], Declared]:
@@ -534,7 +536,7 @@ FRANKFURT = "Uocm:EU-FRANKFURT-1-AD-1"
         ({"compartmentId": "ocid1.compartment.oc1..other"}, LOOKUP_RESULTS["availabilityDomains"][0]),
     ],
 )
-def test_clusters_of_equal_names_in_other_compartments_have_distinct_policy_names(
+def test_clusters_of_one_name_in_different_compartments_have_different_policy_names(
     rendered: Any, cluster: dict[str, Any], domain: str
 ):
     def names(**parts: Any) -> set[str]:

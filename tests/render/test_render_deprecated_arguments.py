@@ -55,11 +55,11 @@ def test_components_warn_of_deprecated_arguments_and_of_those_inside_others(warn
     ]
 
 
-def test_components_warn_of_nothing_where_deprecated_arguments_are_left_out(warnings: Warnings):
+def test_components_without_deprecated_arguments_give_no_warning(warnings: Warnings):
     assert warnings(unit) == []
 
 
-def test_components_warn_of_deprecated_arguments_in_each_item_of_a_named_collection(warnings: Warnings):
+def test_components_warn_of_deprecated_arguments_inside_a_map_of_arguments(warnings: Warnings):
     servers = {"decode": {"min_replicas": 1, "max_replicas": 2}}
     args = {"namespace": "chat", "unit": "m", "servers": servers}
     assert warnings(lambda: ModelScaling("m", args)) == [
@@ -87,7 +87,7 @@ def test_the_package_calls_a_deprecated_argument_deprecated_in_its_schema(monkey
 
 
 @pytest.mark.parametrize("entry", [RDMA, SURGE, LEAST, *deprecated_arguments()], ids=lambda entry: entry.argument)
-def test_a_deprecated_argument_and_its_replacement_are_arguments_of_its_types(entry: DeprecatedArgument):
+def test_every_deprecated_arguments_replacement_is_an_argument_of_the_same_types(entry: DeprecatedArgument):
     assert bool(entry.replacement) != bool(entry.by_hand)
     for name in entry.types:
         known = getattr(llmd_oke, name).__annotations__

@@ -23,7 +23,7 @@ def test_servers_run_as_the_configured_user_with_the_groups_of_the_gpu_devices(a
     assert pod(as_user, server)["spec"]["securityContext"]["supplementalGroups"] == [44, 109]
 
 
-def test_the_configured_user_can_write_what_pre_warming_stores(varied: Any):
+def test_the_configured_user_has_the_group_of_the_container_that_fills_the_cache(varied: Any):
     stack = varied(stack={"storage": CACHE}, engine=USER)
     (fills,) = [
         item for item in pod(stack, "gpt-oss-120b-decode")["spec"]["initContainers"] if item["name"] == "prewarm"
@@ -31,7 +31,7 @@ def test_the_configured_user_can_write_what_pre_warming_stores(varied: Any):
     assert vllm(stack, "gpt-oss-120b-decode")["securityContext"]["runAsGroup"] == fills["securityContext"]["runAsGroup"]
 
 
-def test_the_configured_user_gets_only_folders_that_it_can_write_to(as_user: Rendered):
+def test_the_configured_users_home_is_tmp_and_its_cache_folders_are_writable(as_user: Rendered):
     """Home and caches are in folders of the pod, or in the one that everybody may write to."""
     server = vllm(as_user, "gpt-oss-120b-decode")
     home = {item["name"]: item.get("value") for item in server["env"]}["HOME"]
@@ -40,7 +40,7 @@ def test_the_configured_user_gets_only_folders_that_it_can_write_to(as_user: Ren
     assert {"/.cache", "/.config", "/.triton"} <= written
 
 
-def test_without_a_configured_user_servers_run_as_the_images_own_user(rehearsal: Rendered):
+def test_without_a_configured_user_servers_run_as_the_user_of_their_image(rehearsal: Rendered):
     assert "runAsUser" not in vllm(rehearsal, "gpt-oss-120b-decode")["securityContext"]
     assert "supplementalGroups" not in pod(rehearsal, "gpt-oss-120b-decode")["spec"]["securityContext"]
 
@@ -52,6 +52,6 @@ def test_root_and_non_numeric_users_are_refused_with_their_path_in_the_stack_fil
     assert all(path.startswith("models[0].engine.user") for path in paths)
 
 
-def test_a_user_that_would_have_to_fill_a_root_owned_folder_is_refused():
+def test_an_engine_user_is_refused_if_servers_download_into_a_root_owned_folder():
     (problem,) = problems(model(engine=USER), storage={**CACHE, "prewarm": {"source": "none"}})
     assert problem.path == "models[0].engine.user"

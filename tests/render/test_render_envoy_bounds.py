@@ -102,12 +102,12 @@ def test_every_envoy_limits_its_connections_and_its_heap(name: str):
 
 
 @pytest.mark.parametrize(("name", "listener"), LISTENERS)
-def test_every_envoy_listener_limits_the_kernels_buffer_of_an_unread_answer(name: str, listener: dict[str, Any]):
+def test_every_envoy_listener_limits_the_kernels_send_buffer(name: str, listener: dict[str, Any]):
     options = {option["description"]: option["int_value"] for option in listener["socket_options"]}
     assert options == {"SO_SNDBUF": bounds().socket_kib * 1024}, name
 
 
-def test_units_buffer_no_more_of_an_unread_answer_than_a_front_door_does():
+def test_envoy_buffers_no_more_of_an_answer_from_a_unit_than_of_one_to_a_client():
     clusters = [
         *json.loads(stack_envoy.clusters([MODEL], {"a": 8}))["resources"],
         *(
@@ -153,7 +153,7 @@ def test_every_envoy_listener_sends_keep_alives_before_the_load_balancers_timeou
         assert int(field(manager, "common_http_protocol_options.idle_timeout")[:-1]) < bounds().load_balancer_idle_s
 
 
-def test_idle_connections_are_closed_before_requests_are_refused():
+def test_envoys_short_of_memory_close_idle_connections_before_refusing_requests():
     pressure = bounds().pressure
     assert pressure.shorter_timeouts[1] < bounds().attack_share <= pressure.reset_streams[0]
     assert pressure.reset_streams[1] <= pressure.no_requests < pressure.no_connections < 1
@@ -176,7 +176,7 @@ UNKNOWN = {"filters.http.local_ratelimit.v3.LocalRateLimit"}
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_clients_reach_only_filters_that_the_envoy_project_supports_at_an_edge(name: str):
+def test_envoys_use_only_filters_that_are_hardened_for_untrusted_clients(name: str):
     access = [authentication.api_keys({"a": "b"}), authentication.tokens("https://id.example.com", ["llm"], "{}")]
     texts = [BOOTSTRAPS[name], *(access if name in DOORS[:3] else [])]
     used = {kind for text in texts for kind in re.findall(r'envoy.extensions.(filters\.[\w.]+)"', text)}

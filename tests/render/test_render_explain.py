@@ -45,7 +45,7 @@ def origins(found: FieldExplanation) -> list[str]:
         ("env[UCX_TLS]", ["rdma"], "values/shapes/BM.GPU.MI300X.8.yaml"),
     ],
 )
-def test_explaining_a_field_lists_its_keys_and_the_lines_of_the_catalogue(
+def test_explaining_a_field_lists_the_stack_keys_and_catalogue_lines_that_set_it(
     project: Path, text: str, keys: list[str], catalogue: str | None
 ):
     found = field(project, f"Deployment/gpt-oss-120b-decode.{text}")
@@ -54,12 +54,12 @@ def test_explaining_a_field_lists_its_keys_and_the_lines_of_the_catalogue(
     assert found.component.startswith("PrefillDecodeUnit gpt-oss-120b")
 
 
-def test_explaining_a_field_shows_the_source_beside_each_line_of_the_catalogue(project: Path):
+def test_explaining_a_field_shows_each_catalogue_line_with_its_source_comment(project: Path):
     (line, *_) = field(project, "Deployment/gpt-oss-120b-decode.env[UCX_TLS]").catalogue
     assert line.text.startswith("UCX_TLS: self,sm,rocm,rc # ")
 
 
-def test_explaining_a_key_tries_it_on_more_nodes_if_it_needs_them(project: Path):
+def test_explaining_the_tensor_parallel_size_tries_sizes_that_need_more_nodes(project: Path):
     found = field(project, "Deployment/gpt-oss-120b-decode.containers[vllm].args[--tensor-parallel-size]")
     assert origins(found) == ["models[0].topology.decode.tensorParallelSize"]
 
@@ -80,7 +80,9 @@ def test_rendering_one_part_of_a_stack_gives_the_same_objects_as_rendering_it_al
     assert [key for key in own if own[key] != all_[key]] == []
 
 
-def test_explaining_a_field_that_one_key_sets_takes_few_renderings(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_explaining_a_field_that_a_single_key_sets_renders_the_stack_few_times(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
     taken: list[Plan] = []
     resources = StackProbes.resources
 
@@ -98,7 +100,7 @@ def changed(known: KeyExplanation) -> dict[str, list[str]]:
     return {change.name: [path for path, _, _ in change.fields] for change in known.changes}
 
 
-def test_explaining_a_key_lists_exactly_what_another_value_changes(project: Path):
+def test_explaining_a_key_lists_exactly_the_fields_that_another_value_changes(project: Path):
     known = explain_key(project, "small", "models[0].engine.maxNumSeqs")
     servers = {name: fields for name, fields in changed(known).items() if name.startswith("Deployment/")}
     args = ["spec.template.spec.containers[0].args"]
@@ -134,7 +136,9 @@ def test_explaining_a_cluster_field_renders_only_the_cluster_with_the_same_resul
     assert [item.key for item in of_cluster.untried] == [item.key for item in of_all.untried]
 
 
-def test_explain_reports_a_value_that_the_program_refuses_as_not_tried(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_explain_reports_a_value_that_the_pulumi_program_refuses_as_not_tried(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
     def refuse(*_: object) -> Any:
         raise KitError("OKE has no such image.")
 
@@ -149,14 +153,14 @@ def explained(project: Path, *arguments: str) -> Any:
     return CliRunner().invoke(app, ["explain", *arguments, "--stack", "small", "--project", str(project)])
 
 
-def test_explain_json_has_the_values_that_were_tried(project: Path):
+def test_explain_json_has_the_current_value_of_each_key_and_the_value_tried_instead(project: Path):
     told = json.loads(explained(project, "Deployment/gpt-oss-120b-decode.spec.replicas", "--json").stdout)
     (key,) = told["keys"]
     assert (key["path"], key["value"]) == ("models[0].topology.decode.replicas", 1)
     assert key["tried"] != 1
 
 
-def test_the_explanation_for_people_shows_the_value_with_its_key(project: Path):
+def test_the_text_output_of_explain_shows_each_key_with_its_value_and_the_component(project: Path):
     words = " ".join(explained(project, "Deployment/gpt-oss-120b-decode.spec.replicas").stdout.split())
     assert "models[0].topology.decode.replicas = 1" in words
     assert "written by PrefillDecodeUnit gpt-oss-120b" in words
@@ -173,7 +177,7 @@ def test_the_explanation_for_people_shows_the_value_with_its_key(project: Path):
         ("Deployment/gpt-oss-120b-decode", "--to", "1"),
     ],
 )
-def test_explain_refuses_what_it_cannot_explain_with_an_error_message(project: Path, arguments: tuple[str, ...]):
+def test_explain_exits_with_1_for_unknown_fields_or_keys_and_invalid_values(project: Path, arguments: tuple[str, ...]):
     result = explained(project, *arguments)
     assert result.exit_code == 1
     assert type(result.exception).__name__ in {"KitError", "InvalidStack"}

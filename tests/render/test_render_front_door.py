@@ -57,7 +57,7 @@ def test_a_clients_present_and_next_api_key_both_identify_it(rendered: Any):
     assert ALICE not in text + NEXT
 
 
-def test_secrets_are_changed_in_place_so_that_none_is_away_while_pods_start(rendered: Any):
+def test_kubernetes_secrets_are_changed_in_place_and_not_replaced(rendered: Any):
     made = rendered(stack(AGGREGATED), huggingFaceToken="hf_planted")
     (token,) = [item for item in made.resources if item.inputs.get("metadata", {}).get("name") == "huggingface-token"]
     providers = {item.urn: item.inputs for item in made.of_type("pulumi:providers:kubernetes")}
@@ -136,7 +136,7 @@ def test_a_model_without_routers_is_reached_through_its_own_service(secured: Ren
     assert list(clusters(secured)["model/plain"]) == ["plain"]
 
 
-def test_ports_without_keys_are_only_for_benchmark_pods(secured: Rendered):
+def test_front_door_ports_without_authentication_are_reachable_only_by_listed_pods(secured: Rendered):
     rules = secured.kubernetes("NetworkPolicy", "front-door")["spec"]["ingress"]
     open_ports = [port["port"] for rule in rules if "from" not in rule for port in rule["ports"]]
     assert open_ports == [8443]
@@ -225,7 +225,7 @@ def test_limits_for_all_clients_apply_to_clients_without_limits_of_their_own(ren
     assert (tables["Most"], tables["Counted"]) == ("4", "{['alice'] = true}")
 
 
-def test_a_clients_concurrent_requests_are_counted_once_for_all_ways_to_a_model(rendered: Any):
+def test_a_clients_concurrent_requests_by_body_path_and_host_share_one_envoy_cluster(rendered: Any):
     limits = {"clients": {"alice": {"concurrentRequests": 8}}}
     door = {"authentication": KEYS, **TRUSTED, "limits": limits, "hosts": {"gpt.example.com": "gpt-oss-120b"}}
     result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, frontDoor=door), **secrets())
@@ -258,7 +258,7 @@ def test_a_unit_without_weight_gets_no_requests(rendered: Any):
     assert [list(units.values()) for units in clusters(result).values()] == [[100], [100]]
 
 
-def test_replacement_of_front_door_objects_is_allowed_only_in_its_own_provider(secured: Rendered):
+def test_only_the_front_doors_kubernetes_provider_makes_configmaps_mutable(secured: Rendered):
     providers = {p.name: p.inputs for p in secured.of_type("pulumi:providers:kubernetes")}
     assert [name for name, inputs in providers.items() if "enableConfigMapMutable" in inputs] == ["front-door"]
 

@@ -39,7 +39,7 @@ def istio(rendered: Any) -> Rendered:
     return rendered(stack(behind(copies=2), gateway=created("istio")))
 
 
-def test_custom_objects_of_the_gateway_api_satisfy_their_definitions(provided: Rendered):
+def test_custom_objects_of_the_gateway_api_are_valid_by_their_crds(provided: Rendered):
     kinds = {"Gateway": "gateways", "HTTPRoute": "httproutes"}
     for manifest in [m for m in provided.manifests() if m["kind"] in kinds]:
         definition = SHARED_DATA / "crds" / f"gateway.networking.k8s.io_{kinds[manifest['kind']]}.yaml"
@@ -51,7 +51,7 @@ def test_custom_objects_of_the_gateway_api_satisfy_their_definitions(provided: R
         jsonschema.validate(manifest, {**closed, "additionalProperties": True})
 
 
-def test_a_model_behind_a_gateway_has_no_envoys_and_one_picker(provided: Rendered):
+def test_a_model_behind_a_gateway_gets_no_envoys_of_the_kit_and_one_picker(provided: Rendered):
     deployments = [without_hash(m["metadata"]["name"]) for m in provided.manifests() if m["kind"] == "Deployment"]
     assert not [name for name in deployments if "front-door" in name]
     assert [container["name"] for container in pod(provided, EPP)["spec"]["containers"]] == ["epp"]
@@ -122,7 +122,7 @@ def test_an_internal_gateway_has_an_internal_load_balancer(rendered: Any, provid
     assert "LoadBalancer" in own
 
 
-def test_the_certificate_applies_to_clients_and_not_to_the_models_own_services(rendered: Any):
+def test_a_gateways_certificate_is_for_external_clients_and_not_for_cluster_traffic(rendered: Any):
     tls = created("istio", host="llm.example.com", tls="certificate")
     secured = rendered(stack(behind(), gateway=tls))
     clients, cluster = secured.kubernetes("Gateway", "inference-gateway")["spec"]["listeners"]
@@ -198,7 +198,7 @@ def policies(rendered_stack: Rendered) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", [{"mode": "create"}, {"mode": "existing", "name": "shared", "namespace": "gateways"}])
-def test_envoy_gateway_buffers_each_request_of_both_routes_and_checks_it(rendered: Any, mode: dict[str, str]):
+def test_policies_of_envoy_gateway_buffer_and_check_the_requests_of_every_route(rendered: Any, mode: dict[str, str]):
     there = {} if mode["mode"] == "create" else {"service": {"name": "shared"}}
     routed = rendered(stack(behind(), gateway={**mode, **there, "provider": "envoy-gateway"}))
     made = policies(routed)
@@ -211,7 +211,7 @@ def test_envoy_gateway_buffers_each_request_of_both_routes_and_checks_it(rendere
     assert "clean(handle)\n  admit(handle)\n  check(handle)" in lua["inline"]
 
 
-def test_a_route_is_created_after_the_check_of_its_requests(rendered: Any):
+def test_an_httproute_is_created_after_the_policies_that_check_its_requests(rendered: Any):
     routed = rendered(stack(behind(), gateway=created("envoy-gateway")))
     waves = {(item.kind, item.name): item.wave for item in rendering_of("prod", routed.resources).objects}
     checked = max(wave for (kind, _), wave in waves.items() if kind in POLICY_KINDS)
@@ -242,7 +242,7 @@ def test_an_existing_istio_gateway_gets_no_filter(rendered: Any):
 
 
 @pytest.mark.parametrize("provider", ["envoy-gateway", "istio"])
-def test_a_header_that_distinguishes_models_keeps_its_value(rendered: Any, provider: str):
+def test_a_gateway_keeps_the_request_header_value_that_its_route_selects_a_model_by(rendered: Any, provider: str):
     route = {"mode": "gateway", "route": {"headers": {"X-Gateway-Base-Model-Name": "openai/gpt-oss-120b"}}}
     made = json.dumps(policies(rendered(stack(behind(router=route), gateway=created(provider)))))
     kept = 'local Kept = {["x-gateway-base-model-name"] = {["openai/gpt-oss-120b"] = true}}'

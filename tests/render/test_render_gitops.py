@@ -63,7 +63,9 @@ def as_texts(manifests: list[Mapping[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_each_object_that_the_program_declares_is_rendered_as_it_is(rendered: Callable[..., Rendered], name: str):
+def test_each_kubernetes_object_that_the_program_declares_is_rendered_unchanged(
+    rendered: Callable[..., Rendered], name: str
+):
     declared = rendered(name)
     result = rendering.render(PROJECT, name)
     named = [manifest for manifest in declared.manifests() if not manifest["metadata"]["name"].endswith("-facts")]
@@ -77,7 +79,7 @@ def waves_of(result: Rendering, kind: str) -> dict[str, int]:
     return {without_hash(item.name): item.wave for item in result.objects if item.kind == kind}
 
 
-def test_rendered_objects_come_after_the_objects_that_the_program_has_them_wait_for(render: Render):
+def test_rendered_objects_follow_the_objects_that_they_depend_on_in_pulumi(render: Render):
     result = render(stack(model("2p-tp1-1d-tp2"), storage={"modelCache": {"kind": "node-disk"}}))
     jobs, deployments = waves_of(result, "Job"), waves_of(result, "Deployment")
     servers, front_door = deployments["gpt-oss-120b-decode"], deployments["gpt-oss-120b-front-door"]
@@ -93,7 +95,7 @@ def test_rendering_a_stack_to_yaml_twice_writes_identical_bytes(render: Render, 
     assert (again.written, again.removed) == ((), ())
 
 
-def test_secrets_are_named_in_comments_and_not_rendered(render: Render):
+def test_rendered_yaml_names_the_needed_secrets_in_comments_without_their_content(render: Render):
     settings = {"llmd-oke:huggingFaceToken": SECURE, "llmd-oke:modelSourceUrl": SECURE}
     result = render(stack(storage=BUCKET), settings)
     assert [(secret.setting, secret.namespace) for secret in result.secrets] == [
@@ -104,11 +106,11 @@ def test_secrets_are_named_in_comments_and_not_rendered(render: Render):
     assert not [text for text in files(result).values() if "llmd-oke-secret" in text or "v1:" in text]
 
 
-def test_without_settings_for_secrets_no_secret_is_named(render: Render):
+def test_rendered_yaml_of_a_stack_without_secret_settings_names_no_secret(render: Render):
     assert render(stack()).secrets == ()
 
 
-def test_a_value_that_only_the_clusters_stack_knows_is_refused_with_a_remedy(render: Render):
+def test_rendering_without_an_output_of_the_clusters_stack_is_refused_with_a_remedy(render: Render):
     with pytest.raises(InvalidStack) as refused:
         render(serving())
     (problem,) = refused.value.problems
@@ -146,7 +148,7 @@ def test_deployments_that_an_autoscaler_scales_are_rendered_without_replicas(ren
     assert scaled["spec"]["minReplicaCount"] == 1
 
 
-def test_a_created_cluster_renders_its_operators_but_not_its_gates(render: Render):
+def test_gitops_yaml_of_a_created_cluster_has_its_operators_but_no_node_gates(render: Render):
     result = render(created())
     assert [chart.name for chart in result.charts] == ["cert-manager", "amd-gpu-operator"]
     assert {item.name.split(" ")[0] for item in result.left_out} >= {"Job", "ConfigMap", "ServiceAccount"}
@@ -172,7 +174,7 @@ def test_a_file_system_that_does_not_exist_yet_is_refused_in_gitops(render: Rend
     assert "storage.modelCache.existing" in problem.accepted
 
 
-def test_units_that_are_updated_one_by_one_are_in_different_waves(render: Render):
+def test_units_that_are_updated_one_by_one_are_rendered_in_different_sync_waves(render: Render):
     config = stack(model(topology="2p-tp1-1d-tp2", copies=2), nodes=1)
     waves = waves_of(render(config), "Deployment")
     assert waves["gpt-oss-120b-1-decode"] > waves["gpt-oss-120b-0-decode"]
@@ -269,7 +271,7 @@ def test_render_refuses_to_mix_a_yaml_stream_with_json(tmp_path: Path):
     assert "both be on standard output" in str(result.exception)
 
 
-def test_gitops_yaml_contains_a_front_door_with_its_weights(render: Render):
+def test_rendered_gitops_yaml_contains_a_front_door_with_its_weights(render: Render):
     door = {"host": "llm.example.com", "tls": {"kind": "issuer", "name": "internal"}, "weights": {"gpt-oss-120b": 100}}
     kinds = [item.kind for item in render(stack(frontDoor=door)).objects if item.name.startswith("front-door")]
     assert sorted(kinds) == [

@@ -122,7 +122,7 @@ def test_each_component_of_a_created_cluster_renders_the_objects_of_its_golden_f
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_each_choice_of_the_stack_file_changes_what_its_golden_file_records(
+def test_each_changed_stack_setting_changes_the_objects_as_its_golden_file_records(
     varied: Callable[..., Rendered], choice: str
 ):
     """Compare with `golden/<choice>.diff`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
@@ -137,7 +137,7 @@ def test_every_object_of_a_stack_belongs_to_a_component_with_a_golden_file(stack
     assert {known[item.parent] for item in manifests} <= {f"{COMPONENT}{name}" for name in (*COMPONENTS, "Crds")}
 
 
-def test_every_golden_file_belongs_to_a_component_or_choice():
+def test_every_golden_file_belongs_to_a_component_or_a_stack_setting():
     assert {path.name for path in GOLDEN.iterdir()} == {
         *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED)),
         *(f"{c}.diff" for c in CHOICES),

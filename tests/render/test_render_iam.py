@@ -88,7 +88,7 @@ def test_an_existing_dynamic_group_is_referenced_by_its_ocid():
     assert statements(rendered)[0].startswith("Allow dynamic-group id ocid1.dynamicgroup.oc1..g to {CLUSTER_JOIN} ")
 
 
-def test_no_dynamic_group_is_declared_without_statements_that_use_it():
+def test_no_dynamic_group_is_declared_if_no_policy_statement_uses_it():
     rendered, mocks = iam(needs=["managed-compute-cluster"])
     assert rendered.of_type(IN_DOMAIN) == []
     assert "oci:Identity/getDomains:getDomains" not in mocks.calls
@@ -132,7 +132,7 @@ def test_each_policy_is_attached_to_the_compartment_that_it_grants_access_to():
 
 
 @pytest.mark.parametrize("same", [{}, {"network_compartment_id": "ocid1.compartment.oc1..c"}])
-def test_a_network_in_the_clusters_compartment_needs_no_policy_of_its_own(same):
+def test_a_network_in_the_clusters_compartment_needs_no_iam_policy_of_its_own(same):
     rendered, _ = iam(needs=["file-storage"], **same)
     assert [policy.name for policy in rendered.of_type(POLICY)] == ["iam-policy"]
     assert len(statements(rendered)) == 2
@@ -155,20 +155,20 @@ def test_iam_resources_are_declared_in_the_home_region_that_oci_reports():
     assert asked["tenancyId"] == "ocid1.tenancy.oc1..t"
 
 
-def test_a_given_home_region_and_domain_are_not_looked_up():
+def test_a_home_region_and_identity_domain_in_the_arguments_are_not_looked_up_in_oci():
     rendered, mocks = iam(home_region="us-phoenix-1", domain_url="https://idcs-2.identity.oraclecloud.com")
     assert mocks.calls == {}
     assert rendered.of_type(PROVIDER)[0].inputs["region"] == "us-phoenix-1"
 
 
 @pytest.mark.parametrize("changes", [{"home_region": "us-ashburn-1"}, {"provider_is_home": True}])
-def test_in_the_home_region_no_additional_provider_is_declared(changes):
+def test_a_stack_in_the_home_region_declares_no_additional_oci_provider(changes):
     rendered, mocks = iam(**changes)
     assert rendered.of_type(PROVIDER) == []
     assert "oci:Identity/getRegionSubscriptions:getRegionSubscriptions" not in mocks.calls
 
 
-def test_the_provider_for_the_home_region_authenticates_as_the_stacks_own_does():
+def test_the_home_regions_oci_provider_authenticates_as_the_stacks_provider_does():
     config = {"tenancyOcid": "t", "userOcid": "u", "fingerprint": "f", "privateKey": "pem", "region": "us-ashburn-1"}
     (home,) = iam(config, home_region="us-phoenix-1")[0].of_type(PROVIDER)
     matches = {key: home.inputs[key] for key in ("tenancyOcid", "userOcid", "fingerprint", "privateKey", "region")}

@@ -61,7 +61,7 @@ def test_servers_load_weights_from_the_nodes_disks_without_network_access(cached
     assert cache == {"name": "model-cache", "mountPath": "/model-cache", "readOnly": True}
 
 
-def test_every_server_pod_checks_its_weights_first_because_nodes_come_and_go(cached):
+def test_every_server_pod_checks_its_model_weights_in_an_init_container_first(cached):
     stack = cached(NODE_DISK)
     first = ["prewarm-owner", "prewarm"]
     rest = [["compiled-code", "routing-proxy"], ["compiled-code"]]
@@ -76,7 +76,7 @@ def test_the_pre_warm_job_and_server_pods_run_the_same_download(cached):
 
 
 @pytest.mark.parametrize("storage", [NODE_DISK, FILE_STORAGE, LUSTRE])
-def test_the_download_never_runs_as_root_whatever_storage_the_cache_uses(cached, storage):
+def test_the_download_of_weights_never_runs_as_root_whatever_the_caches_storage(cached, storage):
     spec = cached(storage).kubernetes("Job", JOB)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["securityContext"] == {
@@ -91,7 +91,7 @@ def test_the_download_never_runs_as_root_whatever_storage_the_cache_uses(cached,
 
 
 @pytest.mark.parametrize("storage", [NODE_DISK, LUSTRE])
-def test_a_root_owned_folder_is_handed_over_by_a_container_with_one_capability(cached, storage):
+def test_the_container_that_hands_over_the_cache_folder_has_only_one_capability(cached, storage):
     (owner,) = cached(storage).kubernetes("Job", JOB)["spec"]["template"]["spec"]["initContainers"]
     assert owner["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
     assert (owner["securityContext"]["readOnlyRootFilesystem"], "env" in owner) == (True, False)
@@ -102,7 +102,7 @@ def test_with_file_storage_no_container_runs_as_root(cached):
     assert "initContainers" not in cached(FILE_STORAGE).kubernetes("Job", JOB)["spec"]["template"]["spec"]
 
 
-def test_each_pre_warm_program_is_a_resource_so_that_a_failed_update_can_go_back(cached):
+def test_the_configmap_of_each_pre_warm_program_is_its_own_pulumi_resource(cached):
     stack = cached(NODE_DISK)
     name = volume(stack, DECODE, "prewarm-program")["configMap"]["name"]
     assert f"model-cache-{name}" in {item.name for item in stack.of_type("kubernetes:core/v1:ConfigMap")}
@@ -120,7 +120,7 @@ def test_the_pre_warm_job_gets_the_hugging_face_token_only_from_the_secret(rende
     assert container["env"] == [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}]
 
 
-def test_a_pinned_commit_is_passed_to_job_and_server_pods(cached):
+def test_a_models_pinned_commit_is_passed_to_the_pre_warm_job_and_server_pods(cached):
     stack = cached({**NODE_DISK, "prewarm": {"revisions": {"gpt-oss-120b": "a" * 40}}})
     (container,) = stack.kubernetes("Job", JOB)["spec"]["template"]["spec"]["containers"]
     assert f"--revision={'a' * 40}" in container["args"]
@@ -128,7 +128,7 @@ def test_a_pinned_commit_is_passed_to_job_and_server_pods(cached):
     assert f"--revision={'a' * 40}" in vllm(stack, DECODE)["args"]
 
 
-def test_servers_load_the_catalogues_commit_unless_weights_come_from_a_bucket(cached):
+def test_servers_load_the_commit_in_the_catalogue_unless_weights_are_in_a_bucket(cached):
     commit = "--revision=b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
     assert commit in vllm(cached({"modelCache": {"kind": "none"}}), DECODE)["args"]
     assert commit in vllm(cached(NODE_DISK), DECODE)["args"]
@@ -137,7 +137,7 @@ def test_servers_load_the_catalogues_commit_unless_weights_come_from_a_bucket(ca
     assert not [argument for argument in vllm(stack, DECODE)["args"] if argument.startswith("--revision")]
 
 
-def test_weights_from_a_bucket_are_read_with_a_link_in_a_secret(rendered, rehearsal, cached):
+def test_weights_from_a_bucket_are_downloaded_by_a_link_that_is_in_a_secret(rendered, rehearsal, cached):
     storage = {**NODE_DISK, "prewarm": {"source": "object-storage"}}
     stack = cached(storage)
     (container,) = stack.kubernetes("Job", JOB)["spec"]["template"]["spec"]["containers"]
@@ -174,7 +174,7 @@ def test_lustre_is_mounted_with_its_csi_driver(cached):
 
 
 @pytest.mark.parametrize("storage", [FILE_STORAGE, LUSTRE])
-def test_volumes_of_weights_are_retained_when_the_stack_is_destroyed(cached, storage):
+def test_volumes_with_model_weights_are_retained_when_the_stack_is_destroyed(cached, storage):
     volume = cached(storage).kubernetes("PersistentVolume", "llm-d-model-cache")
     assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 
@@ -187,7 +187,7 @@ def test_without_pre_warming_servers_download_into_the_cache(cached):
     assert [item["name"] for item in pod(stack, PREFILL)["spec"]["initContainers"]] == ["compiled-code"]
 
 
-def test_units_wait_for_the_filled_cache_and_the_job_has_its_own_timeout(cached):
+def test_units_wait_for_the_pre_warm_job_which_has_its_own_timeout(cached):
     stack = cached({**NODE_DISK, "prewarm": {"timeoutS": 900}})
     (unit,) = stack.of_type("llmd-oke:index:PrefillDecodeUnit")
     job = stack.kubernetes_resource("Job", JOB)

@@ -11,7 +11,7 @@ from stack_files import existing_cluster, existing_pool
 PREFILL, DECODE, AGGREGATED = "gpt-oss-120b-prefill", "gpt-oss-120b-decode", "gpt-oss-120b-aggregated"
 
 
-def test_a_topology_becomes_replicas_and_gpu_requests_of_deployments(rehearsal, guide, baseline):
+def test_a_models_topology_sets_replicas_and_gpu_requests_of_its_deployments(rehearsal, guide, baseline):
     shapes = {
         name: (stack.kubernetes("Deployment", name)["spec"]["replicas"], vllm(stack, name)["resources"]["limits"])
         for stack, names in ((rehearsal, [PREFILL, DECODE]), (baseline, [AGGREGATED]))
@@ -101,7 +101,7 @@ def test_the_sidecar_is_a_native_sidecar_container_with_the_releases_flags(rehea
         assert sidecar["securityContext"]["runAsNonRoot"] is True
 
 
-def test_probes_query_vllm_itself_with_the_published_limits(rehearsal):
+def test_probes_of_a_server_query_vllm_itself_and_not_the_sidecar(rehearsal):
     container = vllm(rehearsal, DECODE)
     startup, live, ready = (container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness"))
     assert startup["periodSeconds"] * startup["failureThreshold"] == 3600
@@ -131,7 +131,7 @@ def test_shared_memory_is_a_memory_backed_volume_that_grows_with_the_gpus(rehear
     assert mounts["/dev/shm"] == "shm"
 
 
-def test_every_volume_mount_refers_to_a_volume_of_the_pod(stack):
+def test_every_volume_mount_of_a_server_refers_to_a_volume_of_its_pod(stack):
     for deployment in [m for m in stack.manifests() if m["kind"] == "Deployment"]:
         spec = deployment["spec"]["template"]["spec"]
         volumes = {volume["name"] for volume in spec["volumes"]}
@@ -195,7 +195,7 @@ def test_prefill_and_decode_have_equal_settings_of_their_kv_cache(stack):
     assert all(args == told[0] for args in told)
 
 
-def test_environment_variables_are_unique_and_the_users_values_win(varied):
+def test_a_servers_environment_variables_are_unique_and_the_stack_files_values_win(varied):
     mine = varied(engine={"env": {"UCX_TLS": "tcp", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"}, "extraArgs": ["--seed=1"]})
     container = vllm(mine, DECODE)
     names = [entry["name"] for entry in container["env"]]
@@ -218,7 +218,7 @@ def test_servers_select_nodes_of_the_shape_and_tolerate_their_taint(stack):
         ]
 
 
-def test_servers_have_no_token_of_the_api_server(rehearsal):
+def test_server_pods_mount_no_service_account_token(rehearsal):
     spec = pod(rehearsal, DECODE)["spec"]
     assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("model-server", False)
     assert rehearsal.kubernetes("ServiceAccount", "model-server")["automountServiceAccountToken"] is False

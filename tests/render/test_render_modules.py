@@ -6,7 +6,7 @@ from llmd_oke.testing import render
 from llmd_rehearsal.rehearsal import CREATED_CLUSTER_MODULES
 
 
-def test_exactly_the_modules_of_a_created_cluster_are_preloaded():
+def test_all_modules_preloaded_for_a_created_cluster_are_used_to_render_it():
     render(created())
     assert set(CREATED_CLUSTER_MODULES) <= sys.modules.keys()
 

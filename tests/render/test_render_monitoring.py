@@ -94,20 +94,20 @@ def _selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return selects(selector["matchLabels"], labels) and all(labels.get(row["key"]) in row["values"] for row in rows)
 
 
-def test_rules_contain_the_latency_targets_of_the_models(watched: Rendered) -> None:
+def test_prometheus_rules_contain_the_latency_targets_of_the_models(watched: Rendered) -> None:
     recordings, _ = watched.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
     (target,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:slo_ttft_seconds"]
     assert (target["expr"], target["labels"]["llmd_oke_model"]) == ("vector(2)", "gpt-oss-120b")
 
 
-def test_the_price_of_a_gpu_is_recorded_as_a_series_beside_the_targets(watched: Rendered) -> None:
+def test_prometheus_rules_record_the_price_of_a_gpu_as_a_series(watched: Rendered) -> None:
     recordings, _ = watched.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
     (price,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:gpu_usd_per_hour"]
     assert (price["expr"], price["labels"]) == ("vector(6)", {"namespace": "llm-d"})
 
 
 @pytest.mark.parametrize("version", ["v0.7.1", "v0.10.0"])
-def test_rules_use_the_metric_names_of_the_releases_endpoint_picker(version: str) -> None:
+def test_prometheus_rules_use_the_metric_names_of_the_releases_endpoint_picker(version: str) -> None:
     args: ModelMonitoringArgs = {"namespace": "llm-d", "disaggregated": True, "endpoint_picker": version}
     recordings, _ = monitoring_manifests(args)[-1]["spec"]["groups"]
     (share,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:decode_only:share5m"]
@@ -119,7 +119,7 @@ def test_without_a_known_gpu_price_no_cost_series_is_recorded() -> None:
     assert "usd" not in json.dumps(manifests).lower()
 
 
-def test_a_stack_without_prefill_servers_has_no_rules_about_them(varied: Vary) -> None:
+def test_a_stack_without_prefill_servers_has_no_prometheus_rules_about_them(varied: Vary) -> None:
     rendered = varied(topology="agg-tp1-16r", stack={"monitoring": "existing"}, slo=None)
     groups = rendered.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
     names = {rule.get("alert") for group in groups for rule in group["rules"]}
@@ -127,7 +127,7 @@ def test_a_stack_without_prefill_servers_has_no_rules_about_them(varied: Vary) -
     assert names.isdisjoint({"PrefillFallbackToDecodeOnly", "KvTransferNotOverRdma", "QueueAgainstSlo"})
 
 
-def test_labels_in_the_stack_file_are_added_to_monitors_and_rules(varied: Vary) -> None:
+def test_labels_in_the_stack_file_are_added_to_pod_monitors_and_prometheus_rules(varied: Vary) -> None:
     prometheus = {
         "url": "http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090",
         "labels": {"release": "kube-prometheus-stack"},
@@ -147,7 +147,7 @@ def test_dashboards_are_small_and_have_the_label_that_grafana_selects(watched: R
         assert all(panel["targets"] for panel in json.loads(text)["panels"])
 
 
-def test_an_installed_prometheus_has_a_pinned_version_and_precedes_models(rendered: Vary) -> None:
+def test_a_prometheus_of_the_stack_has_a_pinned_chart_and_no_grafana_password(rendered: Vary) -> None:
     installed = rendered(created_stack(monitoring="install"))
     (release,) = [r for r in installed.of_type("kubernetes:helm.sh/v3:Release") if r.name == "prometheus-release"]
     assert (release.inputs["chart"], release.inputs["version"]) == ("kube-prometheus-stack", "87.2.1")

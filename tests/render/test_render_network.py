@@ -99,7 +99,7 @@ def test_a_vcn_has_the_configured_range_and_an_empty_default_security_list():
         ("pods", "10.140.128.0/17", "po"),
     ],
 )
-def test_each_subnet_has_its_range_and_its_dns_label(role, cidr, label):
+def test_each_subnet_has_the_configured_address_range_and_a_dns_label(role, cidr, label):
     matches = subnet(rendered_network(**EVERYTHING), role).inputs
     assert (matches["cidrBlock"], matches["dnsLabel"], matches["displayName"]) == (cidr, label, f"net-{role}")
 
@@ -178,7 +178,7 @@ def test_lookup_results_in_the_stack_file_replace_calls_to_oci():
         ),
     ],
 )
-def test_every_security_rule_is_declared_in_its_group_and_deleted_with_it(changes, choices):
+def test_every_security_rule_is_declared_in_its_security_group_and_deleted_with_it(changes, choices):
     rendered = rendered_network(**changes)
     cidrs = {
         "vcn": ["10.140.0.0/16"],
@@ -290,7 +290,7 @@ def test_a_security_rule_is_declared_in_the_form_that_oci_expects(name, expected
     assert matches == expected
 
 
-def test_security_lists_of_subnets_allow_only_what_groups_cannot():
+def test_security_lists_of_subnets_allow_only_traffic_that_security_groups_cannot():
     rendered = rendered_network(**EVERYTHING)
     own = {"bastion", "load-balancers", "public-load-balancers", "workers"}
     for matches in rendered.of_type(SUBNET):
@@ -437,7 +437,7 @@ def test_a_bastions_name_has_only_letters_and_digits():
 
 
 @pytest.mark.parametrize("changes", [{}, {**CLIENTS, **PUBLIC}, {**CLIENTS, **ELSEWHERE, "bastion_id": "there"}])
-def test_no_bastion_is_created_without_clients_or_beside_another_way_in(changes):
+def test_no_bastion_is_created_without_client_ranges_or_beside_another_access_path(changes):
     assert rendered_network(**changes).of_type(BASTION) == []
 
 

@@ -49,7 +49,7 @@ def test_each_pool_has_a_repair_rule_for_each_operation(rendered: Any):
         ({"cycling": {"mode": "replace-boot-volume"}}, 60),
     ],
 )
-def test_repair_drains_nodes_for_as_long_as_their_pools_do(rendered: Any, pool: dict[str, Any], minutes: int):
+def test_node_repair_drains_a_node_for_as_long_as_its_pool_does(rendered: Any, pool: dict[str, Any], minutes: int):
     stack = rendered(created(cluster=ON_REQUEST, pool=pool))
     for rule in rules(stack).values():
         assert rule.inputs["spec"]["nodeEvictionSettings"]["evictionGracePeriod"] == minutes

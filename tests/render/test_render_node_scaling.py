@@ -37,14 +37,14 @@ def test_an_autoscaled_pool_starts_with_the_size_in_the_stack_file(scaled: Rende
     assert scaled.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeConfigDetails"]["size"] == 9
 
 
-def test_the_autoscaler_is_configured_with_exactly_the_autoscaled_pools(scaled: Rendered):
+def test_the_cluster_autoscaler_is_configured_with_exactly_the_autoscaled_pools(scaled: Rendered):
     settings = autoscaler(scaled)
     assert settings["nodes"] == "2:12:mi300x-node-pool, 2:12:more-node-pool"
     assert settings["authType"] == "workload"
     assert json.loads(settings["nodeSelectors"]) == {"oke.oraclecloud.com/pool.name": "system"}
 
 
-def test_the_autoscaler_is_created_after_nodes_and_gate_and_no_model_waits_for_it(scaled: Rendered):
+def test_the_cluster_autoscaler_follows_the_node_gate_and_no_model_waits_for_it(scaled: Rendered):
     (own,) = (item for item in scaled.of_type("llmd-oke:index:AddOns") if item.name == "cluster-autoscaler")
     needed = {urn.rsplit("::", 1)[-1] for urn in own.depends_on}
     assert {"mi300x-node-pool", "more-node-pool", "mi300x-gate-job"} <= needed
@@ -63,17 +63,17 @@ def awaited(stack: Rendered) -> str:
     return stack.kubernetes("ConfigMap", source["name"])["data"][source["key"]]
 
 
-def test_the_gate_waits_for_the_nodes_that_initial_servers_need(rendered: Any):
+def test_the_node_gate_waits_for_the_nodes_that_initial_servers_need(rendered: Any):
     fewer = {**SCALED, "minSize": 1}
     assert awaited(rendered(created(pool={"scaling": fewer}))) == "2"
     assert awaited(rendered(created(pool={"scaling": {**SCALED, "minSize": 5}}))) == "5"
 
 
-def test_without_models_the_gate_waits_for_the_initial_size_of_each_pool(rendered: Any):
+def test_without_models_the_node_gate_waits_for_the_initial_size_of_each_pool(rendered: Any):
     assert awaited(rendered(cluster_layer(pool={"scaling": SCALED}))) == "9"
 
 
-def test_an_autoscaled_pool_is_waited_for_only_once(rendered: Any):
+def test_the_node_gate_of_an_autoscaled_pool_runs_only_once(rendered: Any):
     first = gate(rendered(created(pool={"scaling": SCALED})))
     model = {**created()["models"][0], "topology": "16p-tp1-8d-tp2"}
     later = gate(rendered(created(pool={"scaling": {**SCALED, "minSize": 3}, "size": 10}, models=[model])))
@@ -81,7 +81,7 @@ def test_an_autoscaled_pool_is_waited_for_only_once(rendered: Any):
     assert first.ignore_changes == later.ignore_changes == ("spec",)
 
 
-def test_a_fixed_pool_is_waited_for_again_when_it_changes(rendered: Any):
+def test_updates_ignore_no_changes_of_a_fixed_pools_node_gate(rendered: Any):
     assert gate(rendered(created())).ignore_changes == ()
 
 
@@ -95,14 +95,14 @@ class SmallerPool(ClusterMocks):
         return matches, outputs
 
 
-def test_no_gate_waits_for_more_nodes_than_an_autoscaled_pool_has_at_first(rendered: Any):
+def test_no_node_gate_waits_for_more_nodes_than_an_autoscaled_pool_has_at_first(rendered: Any):
     config = created(pool={"scaling": SCALED})
     rendered(config)
     stack = declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=SmallerPool())
     assert awaited(stack) == "1"
 
 
-def test_weights_are_pre_warmed_on_the_nodes_that_the_gate_waits_for(rendered: Any):
+def test_weights_are_pre_warmed_on_the_nodes_that_the_node_gate_waits_for(rendered: Any):
     scaling = {**SCALED, "minSize": 1}
     stack = rendered(created(pool={"scaling": scaling}, storage={"modelCache": {"kind": "node-disk"}}))
     (job,) = (item for item in stack.of_type("kubernetes:batch/v1:Job") if "prewarm" in item.name)
@@ -118,7 +118,7 @@ def test_servers_on_autoscaled_nodes_have_time_to_download_weights(rendered: Any
         assert deployment.timeouts["create"] == f"{4200 + download_s}s"
 
 
-def test_the_autoscaler_gets_iam_permissions_of_its_own(scaled: Rendered):
+def test_the_cluster_autoscaler_gets_iam_permissions_of_its_own(scaled: Rendered):
     texts = [text for item in scaled.of_type("oci:Identity/policy:Policy") for text in item.inputs["statements"]]
     own = [text for text in texts if "'cluster-autoscaler'" in text]
     assert any("manage cluster-node-pools" in text for text in own)
@@ -131,7 +131,7 @@ def test_autoscaler_settings_of_the_stack_file_are_merged_into_the_add_on(render
     assert autoscaler(stack)["scaleDownUnneededTime"] == "60m"
 
 
-def test_no_autoscaler_is_declared_if_no_pool_is_autoscaled(rendered: Any):
+def test_no_cluster_autoscaler_is_declared_if_no_pool_is_autoscaled(rendered: Any):
     names = {item.inputs["addonName"] for item in rendered(created()).of_type(ADD_ON)}
     assert "ClusterAutoscaler" not in names
 

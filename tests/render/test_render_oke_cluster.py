@@ -116,12 +116,12 @@ def test_an_overlay_network_has_its_own_pod_range():
     assert inputs["options"]["kubernetesNetworkConfig"] == {"podsCidr": "10.240.0.0/12"}
 
 
-def test_service_account_keys_can_be_encrypted_with_the_users_own_key():
+def test_service_account_keys_can_be_encrypted_with_a_key_from_the_stack_file():
     inputs = cluster(oidc_discovery=False).inputs
     assert inputs["options"]["openIdConnectDiscovery"] == {"isOpenIdConnectDiscoveryEnabled": False}
 
 
-def test_a_cluster_can_be_protected_and_has_oracles_timeouts():
+def test_a_cluster_can_be_protected_and_has_timeouts_of_one_hour_or_two_for_updates():
     assert cluster(protect=True).protect
     assert not cluster().protect
     assert cluster().timeouts == {"create": "60m", "update": "120m", "delete": "60m"}
@@ -169,7 +169,7 @@ def test_the_kubeconfig_is_a_secret_output():
     assert declared(program, cluster=Oke()).outputs["secret"] is True
 
 
-def test_preinstalled_add_ons_are_adopted_and_removed_with_their_resource():
+def test_add_ons_that_oke_preinstalls_are_adopted_and_removed_with_their_resource():
     add_ons: Any = [
         {"name": "NodeProblemDetector"},
         {"name": "CoreDNS", "version": "v1.13.1", "configurations": {"nodesPerReplica": "8", "minReplica": "3"}},

@@ -75,7 +75,7 @@ def test_operators_namespaces_allow_privileged_pods(helm_operator):
         assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
-def test_operator_workers_tolerate_the_nodes_taint_and_the_charts_own(helm_operator):
+def test_node_feature_discovery_tolerates_the_gpu_taint_beside_its_charts_own_taints(helm_operator):
     values = helm_operator.resource(RELEASE, "node-feature-discovery-release").inputs["values"]
     keys = [toleration["key"] for toleration in values["worker"]["tolerations"]]
     assert keys == ["amd-dcm", "amd-gpu-unhealthy", "amd.com/gpu"]
@@ -89,7 +89,7 @@ def test_the_device_config_is_created_after_the_operator_and_deleted_before_it(h
     assert config.inputs["spec"]["selector"] == {"feature.node.kubernetes.io/amd-gpu": "true"}
 
 
-def test_the_gpu_operator_is_installed_after_its_dependencies(helm_operator):
+def test_the_amd_gpu_operator_is_installed_after_its_dependencies(helm_operator):
     component = helm_operator.resource("llmd-oke:index:AmdGpuOperator", "amd-gpu-operator")
     release = helm_operator.resource(RELEASE, "amd-gpu-operator-release")
     needed = {helm_operator.resource(RELEASE, f"{name}-release").urn for name in ("cert-manager", DISCOVERY)}
@@ -97,7 +97,7 @@ def test_the_gpu_operator_is_installed_after_its_dependencies(helm_operator):
     assert needed <= set(component.depends_on)
 
 
-def test_outputs_of_the_gpu_operator_are_namespace_and_device_config(helm_operator):
+def test_outputs_of_the_amd_gpu_operator_are_its_namespace_and_device_config(helm_operator):
     assert helm_operator.outputs == {"namespace": "kube-amd-gpu", "device_config": "gpus"}
 
 
@@ -115,7 +115,7 @@ def test_the_device_config_can_select_nodes_by_their_shape():
         ({"node_selector": {"node.kubernetes.io/instance-type": SHAPE}}, False),
     ],
 )
-def test_the_discovery_rule_is_created_only_if_nodes_are_selected_by_its_labels(selector, there):
+def test_the_default_nfd_rule_is_installed_only_if_nodes_are_selected_by_its_labels(selector, there):
     release = rendered(lambda: AmdGpuOperator("gpu", selector)).resource(RELEASE, "gpu-release")
     assert release.inputs["values"]["installdefaultNFDRule"] is there
 
@@ -138,7 +138,7 @@ def test_the_rdma_network_declares_the_network_operators_custom_resources(rdma):
     assert namespaces == {"nvidia-network-operator"}
 
 
-def test_sr_iov_policies_are_created_after_the_limit_on_drained_nodes(rdma):
+def test_sr_iov_policies_are_created_after_the_limit_on_simultaneously_drained_nodes(rdma):
     policy = rdma.kubernetes_resource("SriovNetworkNodePolicy", "bm-gpu-mi300x-8")
     assert rdma.kubernetes_resource("SriovNetworkPoolConfig", "rdma-vf").urn in policy.depends_on
     assert rdma.kubernetes_resource("IPPool", "sriov-pool").urn in policy.depends_on
@@ -152,6 +152,6 @@ def test_the_rdma_network_outputs_the_resources_that_pods_request(rdma):
     }
 
 
-def test_an_unknown_shape_is_refused_by_name():
+def test_an_operator_for_an_unknown_shape_is_refused_with_the_shapes_name():
     with pytest.raises(KitError, match=r"no shape 'BM.GPU.X'"):
         rendered(lambda: RdmaNetwork("rdma", {"shapes": ["BM.GPU.X"]}))

@@ -41,11 +41,11 @@ def test_each_role_is_a_leaderworkerset_with_one_pod_for_each_node(wide):
         assert "leaderTemplate" not in spec["leaderWorkerTemplate"]
 
 
-def test_a_failed_pod_restarts_the_whole_group_of_its_server(wide):
+def test_a_failed_pod_restarts_all_pods_of_its_server_that_spans_nodes(wide):
     assert leader_worker_set(wide)["spec"]["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
 
 
-def test_an_update_waits_until_all_groups_are_available(wide):
+def test_an_update_waits_until_all_pod_groups_of_a_leaderworkerset_are_available(wide):
     assert leader_worker_set(wide)["metadata"]["annotations"] == {"pulumi.com/waitFor": "condition=Available"}
 
 
@@ -133,5 +133,5 @@ def test_pods_of_a_role_may_reach_each_other_if_servers_span_nodes(wide, varied)
     assert peers(varied(topology="1p-tp1-1d-tp1")) == (["decode"], ["decode"])
 
 
-def test_guards_count_the_gpus_of_all_pods_of_a_leaderworkerset(wide):
+def test_the_guards_of_an_update_count_the_gpus_of_all_pods_of_a_leaderworkerset(wide):
     assert gpus_of(leader_worker_set(wide)) == 16

@@ -228,5 +228,5 @@ def test_the_parity_page_equals_what_is_generated_from_the_declarations():
 
 
 @pytest.mark.parametrize("name", UPSTREAM["overlays"])
-def test_every_overlay_names_the_commit_that_it_was_read_at(name: str):
+def test_every_compared_llm_d_overlay_names_the_commit_that_it_was_read_at(name: str):
     assert len(UPSTREAM["overlays"][name]["commit"]) == 40

@@ -184,7 +184,7 @@ def test_no_container_may_gain_privileges_or_share_the_nodes_namespaces(every: l
     assert given - allowed == {"capability IPC_LOCK", "capability SYS_NICE", "capability CHOWN"}
 
 
-def test_containers_without_a_token_may_share_a_pod_with_one_that_mounts_its_own(every: list[Contained]):
+def test_containers_of_envoy_vllm_and_benchmarks_mount_no_service_account_token(every: list[Contained]):
     tokens = {item.name: item.has_token for item in every}
     assert all(tokens[name] for name in ("epp", "routing-proxy", "publish"))
     assert not {"envoy-proxy", "vllm", "inference-perf", "prewarm"} & {name for name, has in tokens.items() if has}

@@ -132,7 +132,7 @@ def test_both_supported_plug_in_versions_know_every_argument_of_pools(changes: d
         (Launch.PLAIN, [NODE_POOL]),
     ],
 )
-def test_each_launch_mode_declares_its_own_kinds_of_resources(launch: Launch, types: list[str]):
+def test_each_launch_mode_of_a_pool_declares_its_own_kinds_of_oci_resources(launch: Launch, types: list[str]):
     assert [resource.type for resource in oci_resources(pool(launch=launch))] == types
 
 
@@ -216,7 +216,7 @@ def test_the_drain_time_is_declared_in_the_form_that_oci_returns(minutes: int, t
     assert node_pool(eviction_grace_minutes=minutes).inputs["nodeEvictionNodePoolSettings"] == settings(text)
 
 
-def test_existing_nodes_are_not_replaced_by_default():
+def test_a_pool_does_not_cycle_its_nodes_by_default():
     assert "nodePoolCyclingDetails" not in node_pool().inputs
 
 
@@ -295,7 +295,7 @@ def test_with_an_overlay_network_nodes_reserve_no_pod_addresses(launch: Launch):
         assert network == {"cniType": "FLANNEL_OVERLAY"}
 
 
-def test_all_instances_of_a_cluster_network_have_one_configuration():
+def test_all_instances_of_a_cluster_network_share_one_instance_configuration():
     made = pool(launch=Launch.CLUSTER_NETWORK, **SELF_MANAGED_OPTIONS)
     network = made.resource(NETWORK, "mi300x-cluster-network").inputs
     assert network["instancePools"] == [
@@ -366,7 +366,7 @@ def test_replaced_gpu_nodes_are_returned_before_new_ones_are_requested(launch: L
         assert resource.delete_before_replace is (resource.type != CONFIGURATION), resource.name
 
 
-def test_timeouts_of_pools_are_as_long_as_oracles_own():
+def test_timeouts_of_pools_are_two_hours_or_four_for_updates():
     network = pool(launch=Launch.CLUSTER_NETWORK).resource(NETWORK, "mi300x-cluster-network")
     assert network.timeouts == {"create": "120m", "update": "240m", "delete": "120m"}
     assert node_pool().timeouts == network.timeouts
@@ -418,7 +418,7 @@ def cpu_pool(component: Any, **changes: Any) -> Declared:
 
 
 @pytest.mark.parametrize("component", [SystemPool, CpuPool])
-def test_a_pool_without_gpus_is_a_flexible_node_pool_over_all_domains(component: Any):
+def test_a_pool_without_gpus_has_a_flexible_shape_and_spans_all_availability_domains(component: Any):
     made = cpu_pool(component, ocpus=8, memory_gib=64, image_id="image", protect=True)
     assert made.inputs["nodeShapeConfig"] == {"ocpus": 8, "memoryInGbs": 64}
     placements = made.inputs["nodeConfigDetails"]["placementConfigs"]
@@ -475,7 +475,7 @@ def test_an_image_is_imported_from_object_storage_with_its_checksum_as_tag():
     assert made.inputs["freeformTags"]["llmd-oke-checksum"] == "md5:" + "a" * 32
 
 
-def test_another_checksum_is_another_image_but_another_link_is_not():
+def test_an_image_is_imported_again_for_another_checksum_but_not_for_another_link():
     assert image("md5:" + "a" * 32).name != image("md5:" + "b" * 32).name
     assert "imageSourceDetails" in image("md5:" + "a" * 32).ignore_changes
 
@@ -491,7 +491,7 @@ def test_the_system_pool_cannot_be_autoscaled():
     assert "autoscaled" not in SystemPoolArgs.__annotations__
 
 
-def test_cluster_and_network_can_be_passed_as_components():
+def test_the_cluster_and_network_of_a_pool_can_be_passed_as_components():
     def program() -> None:
         network = Network("net", {"compartment_id": "compartment", "pools": [{"nodes": 1, "max_pods": 31}]})
         args: Any = {"network": network, "compartment_id": "compartment", "tenancy_id": "tenancy"}
@@ -512,7 +512,7 @@ class OciWithKubeconfig(OciMocks):
         return {"content": KUBECONFIG} if "KubeConfig" in args.token else super().call(args)
 
 
-def test_a_shape_can_be_passed_as_a_record_of_the_users_own():
+def test_a_pools_shape_can_be_an_entry_that_the_user_defines():
     own = resolve_shape("BM.GPU.MI300X.8").model_copy(update={"name": "BM.GPU.OWN.8"})
     rendered = declared(lambda: GpuPool("mi300x", {**BASE, "shape": own}), cluster=OciMocks())
     assert rendered.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeShape"] == "BM.GPU.OWN.8"

@@ -66,7 +66,7 @@ def test_the_picker_subscribes_to_kv_cache_events_of_servers_that_publish_them(
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_prompts_are_tokenized_by_servers_that_compute_them(rendered: Any, topology: str):
+def test_the_picker_has_prompts_tokenized_by_the_servers_that_prefill_them(rendered: Any, topology: str):
     result = deployed(rendered, "llm-d-0.10.0", topology)
     url = parameters(picker_config(result), "token-producer")["vllm"]["url"]
     (service,) = [
@@ -76,7 +76,7 @@ def test_prompts_are_tokenized_by_servers_that_compute_them(rendered: Any, topol
     assert service["spec"]["selector"]["llm-d.ai/role"] == expected
 
 
-def test_every_plugin_that_uses_prefix_matches_names_their_producer(rendered: Any):
+def test_every_picker_plugin_that_uses_prefix_matches_names_their_producer_plugin(rendered: Any):
     config = picker_config(deployed(rendered, "llm-d-0.10.0"))
     for kind in ("prefix-cache-affinity-filter", "inflight-load-producer"):
         assert parameters(config, kind)["prefixMatchInfoProducerName"] == "precise-prefix-cache-producer"
@@ -101,7 +101,7 @@ def test_kv_cache_events_reach_only_the_router_of_the_unit(rendered: Any):
     assert len(sent) == 1
 
 
-def test_servers_publish_kv_cache_events_for_a_picker_config_of_the_users_own(rendered: Any):
+def test_servers_publish_kv_cache_events_if_the_stack_files_picker_config_uses_them(rendered: Any):
     config = {
         "plugins": [
             {"type": "token-producer", "parameters": {"modelName": "{model}", "vllm": {"url": "{render_url}"}}},

@@ -115,7 +115,7 @@ def test_every_pod_pulls_its_images_from_the_private_registry(mirrored: Rendered
     assert [name for name, pod in declared if pod.get("imagePullSecrets") != [{"name": "ocir"}]] == []
 
 
-def test_no_object_or_chart_value_names_another_registry(mirrored: Rendered):
+def test_with_a_private_registry_no_object_or_chart_value_names_another_registry(mirrored: Rendered):
     """But for ConfigMaps: what they say of images is told in reports; the pods that they describe are tested above."""
     named = [
         (resource.name, text)
@@ -154,7 +154,9 @@ def pod_images(rendered: Rendered) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_list_of_copies_has_every_image_and_chart_that_is_pulled(rendered: Callable[..., Rendered], variant: str):
+def test_the_list_of_images_and_charts_to_mirror_has_every_one_that_is_pulled(
+    rendered: Callable[..., Rendered], variant: str
+):
     config = with_mirror(variant)
     plan = planning.plan(validate(config))
     wanted = {copy.destination.pinned for copy in copies(plan, MirrorRegistry(PREFIX))}
@@ -253,7 +255,7 @@ def test_the_gpu_operators_device_config_uses_the_private_registry():
     assert spec["commonConfig"]["imageRegistrySecrets"] == [{"name": "ocir"}]
 
 
-def test_without_a_pull_secret_no_pod_refers_to_one(rendered: Callable[..., Rendered]):
+def test_without_a_pull_secret_in_the_stack_file_no_pod_refers_to_one(rendered: Callable[..., Rendered]):
     quiet = rendered({**created_stack(monitoring="install"), "registryMirror": {"prefix": PREFIX}})
     assert "imagePullSecrets" not in json.dumps([resource.inputs for resource in declared_objects(quiet)])
 
@@ -267,7 +269,7 @@ def test_images_that_are_in_the_private_registry_already_keep_their_reference(re
     }
 
 
-def test_every_image_of_a_stack_is_in_the_lock():
+def test_every_image_of_a_stack_is_in_the_image_lock_file():
     """Also those that charts bring: a digest, or the reason why there is none."""
     plan = planning.plan(validate(created_stack(monitoring="install")))
     assert [used.image.reference for used in images_of(plan) if used.image.reference not in lock().images] == []
@@ -296,7 +298,7 @@ def jobs_of_commands() -> Iterator[Mapping[str, Any]]:
     yield request(accepted_pool(accepted, ""), "docker.io/vllm/vllm:1", of.registry_mirror)["pod"]
 
 
-def test_jobs_of_commands_pull_from_the_private_registry():
+def test_jobs_that_commands_start_pull_from_the_private_registry():
     for job in jobs_of_commands():
         declared = list(pods(job))
         assert declared

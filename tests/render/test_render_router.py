@@ -95,7 +95,7 @@ def test_the_decider_plugin_is_listed_before_the_profile_handler_that_refers_to_
     assert plugins.index("prefix-based-pd-decider") < plugins.index("disagg-profile-handler")
 
 
-def test_the_decider_never_gets_zero_tokens_because_that_disables_remote_prefill(rehearsal):
+def test_the_decider_plugin_gets_16_tokens_as_zero_would_disable_remote_prefill(rehearsal):
     plugins = yaml.safe_load(picker_config(rehearsal)[1])["plugins"]
     (decider,) = [plugin for plugin in plugins if plugin["type"] == "prefix-based-pd-decider"]
     assert decider["parameters"]["nonCachedTokens"] == 16
@@ -329,7 +329,7 @@ def test_servers_behind_a_router_admit_its_pods_but_no_front_door_or_image_pulle
         assert not any(selects(item, other) for item in named for other in (front_door, image_pull))
 
 
-def test_pods_without_a_policy_of_their_own_cannot_be_reached(rehearsal):
+def test_pods_without_a_network_policy_of_their_own_cannot_be_reached(rehearsal):
     policy = rehearsal.kubernetes("NetworkPolicy", "llmd-oke-default")
     assert (policy["metadata"]["namespace"], policy["spec"]["ingress"]) == ("llm-d", [])
     assert policy["spec"]["podSelector"] == {}

@@ -56,7 +56,7 @@ def test_each_scaling_threshold_is_a_trigger_of_its_own(scaled):
     assert triggers(scaled, PREFILL)["prompt-tokens-per-s"]["metadata"]["threshold"] == "20000"
 
 
-def test_each_role_follows_the_other_roles_load_in_the_proportion_of_the_topology(scaled):
+def test_prefill_servers_also_scale_by_decode_load_in_the_proportion_of_the_topology(scaled):
     """8p-tp1-4d-tp2 has two prefill servers for each decode server that its load asks for."""
     other = triggers(scaled, PREFILL)["decode-requests"]["metadata"]
     assert other["threshold"] == "20"
@@ -120,7 +120,7 @@ def test_updates_set_the_replicas_of_deployments_that_are_not_autoscaled(varied,
     assert [without_hash(name) for name in names] == [PREFILL]
 
 
-def test_each_copy_of_a_model_is_autoscaled_separately(varied):
+def test_each_unit_of_a_model_with_several_copies_is_autoscaled_separately(varied):
     two = varied(copies=2, scaling=SCALING)
     names = {without_hash(m["metadata"]["name"]) for m in two.manifests() if m["kind"] == "ScaledObject"}
     assert names == {f"gpt-oss-120b-{copy}-{role}" for copy in (0, 1) for role in ("prefill", "decode")}
@@ -132,7 +132,7 @@ def test_scaledobjects_are_created_after_the_deployments(scaled):
     assert deployments <= set(component.depends_on)
 
 
-def test_scaling_does_not_change_any_pod(scaled, rehearsal):
+def test_autoscaling_settings_change_no_pod(scaled, rehearsal):
     for name in (PREFILL, DECODE):
         assert (
             scaled.kubernetes("Deployment", name)["spec"]["template"]

@@ -52,7 +52,7 @@ def test_planted_secrets_occur_only_in_secret_inputs(rendered: Any):
     assert not [text for text in PLANTED if text in json.dumps(stack.outputs, default=str)]
 
 
-def test_an_image_link_is_a_secret_in_the_plug_ins_answers_too(rendered: Any):
+def test_the_link_of_an_imported_image_is_secret_in_the_resources_outputs_too(rendered: Any):
     for image in whole(rendered).of_type("oci:Core/image:Image"):
         assert image.secret_inputs == {"imageSourceDetails"}
         assert image.additional_secret_outputs == ("imageSourceDetails",)
@@ -106,7 +106,7 @@ def test_only_containers_that_download_from_hugging_face_get_the_token(
 @pytest.mark.parametrize(
     "uri", [LINK, "https://user:planted@host/image", "https://host/i?X-Amz-Signature=planted", "https://host/i#planted"]
 )
-def test_a_secret_link_in_the_stack_file_is_refused_without_being_shown(uri: str):
+def test_a_secret_image_link_in_the_stack_file_is_refused_without_being_shown(uri: str):
     config = cluster_layer(pool={"image": {"import": {**IMPORT, "uri": uri}}})
     with pytest.raises(InvalidStack) as caught:
         planning.plan(validate(config))
@@ -115,7 +115,7 @@ def test_a_secret_link_in_the_stack_file_is_refused_without_being_shown(uri: str
     assert "planted" not in str(caught.value) + repr(caught.value.problems)
 
 
-def test_a_public_link_may_be_in_the_stack_file(rendered: Any):
+def test_a_public_image_link_may_be_in_the_stack_file(rendered: Any):
     stack = rendered(cluster_layer(pool={"image": {"import": {**IMPORT, "uri": "https://objects/public.oci"}}}))
     (image,) = stack.of_type("oci:Core/image:Image")
     assert image.inputs["imageSourceDetails"]["sourceUri"] == "https://objects/public.oci"

@@ -62,7 +62,7 @@ def test_a_changed_deployment_or_question_set_reruns_the_smoke_job(varied, chang
     assert template(varied(**changes)) != template(varied(stack={"smoke": {}}))
 
 
-def test_a_changed_quick_reduce_level_is_evaluated_again(varied):
+def test_the_smoke_job_evaluates_accuracy_again_for_each_quick_reduce_level(varied):
     plain, *overridden = (
         varied(topology="2p-tp2-2d-tp2", stack={"override": {"quickReduce": level}})
         for level in ("NONE", "INT4", "INT6")
@@ -84,7 +84,7 @@ def test_pulumi_names_the_smoke_job_and_replaces_a_failed_one(rehearsal):
     assert int(job.timeouts["create"].removesuffix("s")) > job.inputs["spec"]["activeDeadlineSeconds"]
 
 
-def test_the_benchmarks_program_is_deleted_first_so_that_a_failed_update_can_go_back(rehearsal):
+def test_the_configmap_of_the_benchmarks_program_is_deleted_before_its_replacement(rehearsal):
     (found,) = [item for item in rehearsal.of_type("kubernetes:core/v1:ConfigMap") if item.name == f"{JOB}-program"]
     assert found.delete_before_replace
 

@@ -47,7 +47,7 @@ def test_the_service_of_an_aggregated_model_without_router_selects_its_servers(b
     assert not [m for m in baseline.manifests() if m["kind"] == "InferencePool"]
 
 
-def test_copies_share_one_front_door_that_distributes_to_a_router_each(varied):
+def test_copies_of_a_model_share_one_front_door_before_the_router_of_each_copy(varied):
     two = varied(copies=2)
     (door,) = deployments_behind(two, "gpt-oss-120b")
     (volume,) = pod(two, door)["spec"]["volumes"]
@@ -61,7 +61,7 @@ def test_copies_share_one_front_door_that_distributes_to_a_router_each(varied):
     assert len(hosts) == 2
 
 
-def test_kind_and_name_of_each_object_are_unique(varied):
+def test_no_two_kubernetes_objects_of_a_stack_have_the_same_kind_and_name(varied):
     seen = [(m["kind"], m["metadata"]["name"]) for m in varied(copies=3, topology="2p-tp1-1d-tp2").manifests()]
     assert len(seen) == len(set(seen))
 
@@ -99,7 +99,7 @@ def test_timeouts_of_deployments_exceed_the_servers_start_up_budget(stack):
             assert resource.inputs["spec"].get("progressDeadlineSeconds", 600) > budget
 
 
-def test_a_rolling_update_may_take_a_start_up_budget_for_each_wave(guide):
+def test_a_rolling_updates_timeout_has_a_start_up_budget_for_each_wave_of_servers(guide):
     update = guide.kubernetes_resource("Deployment", "gpt-oss-120b-prefill").timeouts["update"]
     assert int(update.removesuffix("s")) >= 8 * 1800
 
@@ -150,7 +150,7 @@ def test_crds_are_retained_on_destroy_and_adopted_if_they_exist(rehearsal):
     assert provider.inputs["upsertExistingObjects"] == "true"
 
 
-def test_crds_are_those_of_the_release_unchanged(rehearsal):
+def test_a_stacks_crds_are_those_of_its_llm_d_release_unchanged(rehearsal):
     release = catalogue.release("llm-d-0.9.0")
     assert release is not None
     for manifest in crd_manifests(release.crds):
@@ -196,7 +196,7 @@ def test_every_image_has_a_tag(stack):
             assert container["imagePullPolicy"] == "IfNotPresent"
 
 
-def test_everything_in_the_namespace_has_the_kits_label(stack):
+def test_every_kubernetes_object_except_crds_has_the_kits_label(stack):
     for manifest in stack.manifests():
         if manifest["kind"] != "CustomResourceDefinition":
             assert manifest["metadata"]["labels"]["app.kubernetes.io/part-of"] == "llmd-oke", manifest["kind"]

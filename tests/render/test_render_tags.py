@@ -124,7 +124,7 @@ def provider_of(made: Rendered) -> list[Any]:
     return [item.inputs.get("ignoreDefinedTags") for item in made.resources if item.type == PROVIDER]
 
 
-def test_updates_ignore_tags_that_others_set_and_change_their_own(rendered: Any):
+def test_updates_ignore_tags_of_other_owners_and_change_the_stacks_own_tags(rendered: Any):
     plain, tagged = rendered(cluster_layer()), rendered(cluster_layer(tags={**TAGS, "ignored": ["Audit.Owner"]}))
     assert all("definedTags" not in resource.inputs for resource in oci_resources(plain))
     assert provider_of(plain) == [None]
@@ -157,7 +157,9 @@ def test_a_load_balancer_in_another_stacks_cluster_gets_this_stacks_tags(rendere
 
 @pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
 @pytest.mark.parametrize("style", ["classic", "identity-domain"])
-def test_only_instances_with_the_stacks_tag_are_in_the_group_that_may_join(rendered: Any, launch: str, style: str):
+def test_only_instances_with_the_stacks_tag_are_in_the_dynamic_group_that_may_join(
+    rendered: Any, launch: str, style: str
+):
     iam = {"homeRegion": "us-ashburn-1", "style": style, "nodeTag": "Operations.Cluster"}
     made = oci_resources(rendered(cluster_layer(pool={"launch": launch}, cluster={"iam": iam})))
     (group,) = (item for item in made if "ynamic" in item.type)

@@ -102,7 +102,7 @@ def test_units_of_a_new_stack_are_created_in_parallel(varied):
     assert waited_for(new, "PrefillDecodeUnit") == waited_for(new, "Router") == [False, False]
 
 
-def test_servers_of_another_size_replace_the_old_ones_which_go_first(varied, guide):
+def test_servers_of_another_size_are_created_after_the_old_ones_are_deleted(varied, guide):
     for stack in (varied(stack=TIGHT), guide):
         resource = stack.kubernetes_resource("Deployment", DECODE)
         assert 'metadata.labels["llmd-oke/tensor-parallel-size"]' in resource.replace_on_changes

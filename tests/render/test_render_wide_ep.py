@@ -36,7 +36,7 @@ def variables(container):
     ("role", "backend", "graphs"),
     [("prefill", "mori_high_throughput", "PIECEWISE"), ("decode", "mori_low_latency", "FULL_DECODE_ONLY")],
 )
-def test_each_role_exchanges_expert_tokens_with_its_own_backend(wide, role, backend, graphs):
+def test_each_role_uses_its_own_all2all_backend_for_expert_parallelism(wide, role, backend, graphs):
     words = pod(wide, role)["containers"][0]["args"]
     assert f"--all2all-backend={backend}" in words
     assert f'--compilation-config={{"cudagraph_mode": "{graphs}"}}' in words
@@ -96,7 +96,7 @@ def test_the_sidecar_waits_until_the_names_of_its_peers_resolve(wide):
     assert [container["name"] for container in pod(wide, "prefill").get("initContainers", ())].count("peer-names") == 0
 
 
-def test_each_port_has_a_name_that_kubernetes_accepts(wide):
+def test_each_container_port_has_a_name_that_kubernetes_accepts(wide):
     names = [port["name"] for port in pod(wide, "decode")["containers"][0]["ports"]]
     assert len(names) == len(set(names))
     assert max(map(len, names)) <= 15
