@@ -46,7 +46,7 @@ def _said(log: Path) -> str:
     return line.partition("compiled code in ")[2]
 
 
-def test_a_changed_vllm_argument_compiles_into_a_new_folder_and_keeps_the_old_one(life: Life) -> None:
+def test_a_changed_vllm_argument_compiles_code_into_a_new_folder_beside_the_old_one(life: Life) -> None:
     first, second, third = life.keys
     assert (len(first), len(second)) == (1, 2)
     assert first < second == third

@@ -108,12 +108,14 @@ def is_told(ended: Ended, cause: str) -> None:
 
 
 @pytest.mark.parametrize(("fault", "cause"), FAULTS.items())
-def test_an_injected_fault_ends_the_rehearsal_with_its_cause_and_a_remedy(life: Life, fault: str, cause: str) -> None:
+def test_a_rehearsal_that_an_injected_fault_ends_reports_the_cause_and_a_remedy(
+    life: Life, fault: str, cause: str
+) -> None:
     is_told(life.failed[fault], cause)
 
 
 @pytest.mark.nightly
-def test_each_other_injected_fault_ends_its_rehearsal_and_the_next_one_recovers(project: Project) -> None:
+def test_after_each_fault_of_the_nightly_run_a_rehearsal_without_faults_recovers(project: Project) -> None:
     stack = "otherwise-failed"
     project.write(stack, **LAYER)
     for fault, cause in NIGHTLY_FAULTS.items():
@@ -140,7 +142,7 @@ def test_a_rehearsal_after_a_failed_one_continues_and_serves_the_model(life: Lif
     assert "same" in life.served.document["update"]["changes"]
 
 
-def test_after_acceptance_no_policy_allows_anybody_to_taint_nodes(life: Life) -> None:
+def test_after_node_acceptance_no_service_account_may_taint_nodes(life: Life) -> None:
     assert life.accounts_with_rights == []
 
 
@@ -156,7 +158,7 @@ def test_destroy_refuses_a_protected_cluster(life: Life) -> None:
     assert "add --unprotect" in " ".join(life.refused.errors.split())
 
 
-def test_destroy_leaves_no_resource_in_oci(life: Life) -> None:
+def test_destroying_a_rehearsed_stack_leaves_no_resource_in_the_simulated_oci(life: Life) -> None:
     assert life.destroyed.status == 0, life.destroyed.errors
     assert life.destroyed.document["changes"].keys() == {"delete"}
     assert life.left_in_oci == []

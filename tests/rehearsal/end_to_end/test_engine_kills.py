@@ -16,7 +16,7 @@ USUAL_S = 6
 """Less than an update takes anywhere, so that the kill meets it; how long it takes is what the night measures."""
 
 
-def test_killed_engines_and_control_planes_leave_no_orphaned_resource_and_no_lock(project: Project):
+def test_killed_pulumis_and_control_planes_leave_no_orphaned_resource_and_no_lock(project: Project):
     project.write("killed", models=[model(topology="agg-tp1-1r")])
     chosen = ("--only", "engine", "--kills", "1", "--only", "control-plane", "--restarts", "1", "--usual", str(USUAL_S))
     measured = subprocess.run(

@@ -83,7 +83,7 @@ def _interrupt(project: Project, words: list[str], ready: Any) -> Ended:
     return Ended(command.returncode, output, errors)
 
 
-def test_an_interrupted_experiment_says_which_command_continues_it(life: Life) -> None:
+def test_an_interrupted_experiment_says_that_the_same_command_continues_it(life: Life) -> None:
     assert life.interrupted.status == 130, life.interrupted.errors
     assert "run the same command again to go on" in life.interrupted.errors
     assert "Traceback" not in life.interrupted.errors
@@ -105,13 +105,13 @@ def test_an_interrupted_experiment_keeps_its_finished_measurements(life: Life) -
     assert len(list(life.folder.parent.glob("2*"))) == 1
 
 
-def test_every_measurement_of_an_experiment_has_reports_in_both_formats(life: Life) -> None:
+def test_every_measurement_of_an_experiment_has_reports_of_versions_0_1_and_0_2(life: Life) -> None:
     for stage in life.folder.glob("*/*-s0"):
         files = [stage / f"{name},_{stage.name}.yaml" for name in ("benchmark_report_v0.2", "benchmark_report")]
         assert [yaml.safe_load(file.read_text())["version"] for file in files] == ["0.2", "0.1"]
 
 
-def test_the_comparison_of_an_experiment_states_the_basis_of_its_figures(life: Life) -> None:
+def test_the_comparison_of_an_experiment_says_that_its_figures_were_rehearsed(life: Life) -> None:
     text = (life.folder / "report.md").read_text()
     assert "Rehearsed, not measured" in text
     assert "Against agg-tp1-2r" in text

@@ -71,6 +71,6 @@ def test_a_client_with_few_requests_is_not_starved_by_one_with_many(seen: dict[s
 
 
 @pytest.mark.parametrize("name", ["by_priority", "full_band", "in_turn"])
-def test_servers_receive_exactly_the_requests_that_clients_got_answers_to(seen: dict[str, Any], name: str) -> None:
+def test_servers_receive_exactly_as_many_requests_as_clients_get_answers_to(seen: dict[str, Any], name: str) -> None:
     case = seen[name]
     assert case["answered"] == sum(statuses(case, client).get("200", 0) for client in case["clients"])

@@ -38,14 +38,14 @@ def life(project: Project) -> Life:
     return Life(missed, project.rehearse(STACK))
 
 
-def test_a_missed_benchmark_limit_fails_the_update_and_is_named(life: Life) -> None:
+def test_a_missed_limit_of_the_smoke_benchmark_fails_the_update_and_is_named(life: Life) -> None:
     assert life.missed.status == 1
     assert "failed its smoke benchmark: TTFT p95" in " ".join(life.missed.errors.split())
     assert '{"message"' not in life.missed.errors
     assert "Traceback" not in life.missed.errors
 
 
-def test_a_failed_smoke_job_still_publishes_its_tables_and_report(life: Life, project: Project) -> None:
+def test_a_failed_smoke_job_still_publishes_its_benchmark_tables_and_report(life: Life, project: Project) -> None:
     assert "FAIL │ TTFT p95" in life.missed.errors
     assert list((project.folder / "reports" / STACK).glob("*/summary.json"))
 
@@ -144,7 +144,7 @@ def pool_of(ended: Ended) -> dict[str, Any]:
     return ended.document["pools"][0]
 
 
-def test_acceptance_passes_sound_nodes_and_leaves_the_serving_node_alone(runs: Acceptances) -> None:
+def test_node_acceptance_passes_sound_nodes_and_does_not_test_the_node_that_serves(runs: Acceptances) -> None:
     pool = pool_of(runs.sound)
     assert {result["verdict"] for result in pool["results"]} == {"passed"}
     assert len(pool["results"]) == 2
@@ -163,21 +163,19 @@ def test_acceptance_passes_sound_nodes_and_leaves_the_serving_node_alone(runs: A
         (Fault.SLOW_LINK, "links: GPU 2 (mlx5_2): 12.5 of at least 40 GB/s at best"),
     ],
 )
-def test_acceptance_names_a_node_with_a_fault_and_what_is_wrong_with_it(
-    runs: Acceptances, fault: Fault, text: str
-) -> None:
+def test_node_acceptance_names_each_faulty_node_and_its_fault(runs: Acceptances, fault: Fault, text: str) -> None:
     results = {result["node"]: result for result in pool_of(runs.faulty)["results"]}
     assert results[runs.by_fault[fault]]["verdict"] == "failed"
     assert text in results[runs.by_fault[fault]]["reason"]
 
 
-def test_acceptance_fails_and_taints_only_the_nodes_with_faults(runs: Acceptances) -> None:
+def test_node_acceptance_fails_and_taints_only_the_faulty_nodes(runs: Acceptances) -> None:
     failed = {result["node"] for result in pool_of(runs.faulty)["results"] if result["verdict"] == "failed"}
     assert failed == runs.tainted == set(runs.by_fault.values())
     assert runs.faulty.status == 1
 
 
-def test_serving_continues_after_a_node_fails_acceptance_if_spare_nodes_suffice(runs: Acceptances) -> None:
+def test_a_model_is_served_after_a_node_fails_acceptance_if_spare_nodes_suffice(runs: Acceptances) -> None:
     assert pool_of(runs.faulty)["problem"] is None
 
 

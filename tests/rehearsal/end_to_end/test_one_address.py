@@ -140,7 +140,7 @@ def test_a_models_prompts_are_all_prefilled_by_that_models_own_prefill_servers(s
     assert [smoke[name]["remote_prefill"]["share"] for name in (COPIES, LARGE)] == pytest.approx([1.0, 1.0])
 
 
-def test_each_models_latencies_say_whether_they_are_calibrated_or_bounds(
+def test_benchmark_reports_say_whether_simulated_latencies_are_calibrated_or_bounds(
     created: Ended, smoke: dict[str, dict[str, Any]]
 ):
     numbers = {name: summary["provenance"]["numbers"] for name, summary in smoke.items()}

@@ -47,7 +47,7 @@ def test_pipeline_steps_deploy_preview_and_inspect_a_stack_in_the_local_cluster(
 
 
 @pytest.mark.usefixtures("project")
-def test_a_change_is_rehearsed_as_an_update_from_where_its_branch_left_main(tmp_path: Path) -> None:
+def test_a_change_is_rehearsed_as_an_update_from_its_branchs_base_commit_on_main(tmp_path: Path) -> None:
     mine = Project(tmp_path / "mine")
     (mine.folder / "stacks").mkdir(parents=True)
     for name in ("Pulumi.yaml", "__main__.py"):

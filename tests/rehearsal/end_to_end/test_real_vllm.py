@@ -56,12 +56,12 @@ def checks(life: Life) -> dict[str, dict[str, Any]]:
     return {check["check"]: check for check in life.first.document["vllm"]}
 
 
-def test_all_checks_of_vllm_servers_are_performed(life: Life) -> None:
+def test_a_rehearsal_with_vllm_itself_performs_all_checks_of_its_servers(life: Life) -> None:
     assert list(checks(life)) == CHECKS
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_servers_that_run_vllm_itself_pass_each_check(life: Life, name: str) -> None:
+def test_servers_that_run_vllm_itself_pass_each_check_of_their_rehearsal(life: Life, name: str) -> None:
     check = checks(life)[name]
     assert check["passed"], check["evidence"]
 

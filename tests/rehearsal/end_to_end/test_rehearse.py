@@ -81,7 +81,7 @@ def test_a_pipeline_preview_of_a_refused_update_exits_with_1_and_the_reason(proj
     assert "release" in ended.errors
 
 
-def test_a_stack_file_becomes_a_deployed_and_benchmarked_model(life: Life) -> None:
+def test_a_rehearsal_deploys_the_model_of_a_stack_file_and_benchmarks_it(life: Life) -> None:
     assert life.made.status == 0, life.made.errors
     (smoke,) = life.left_alone.document["smoke"]
     assert smoke["passed"]
@@ -133,7 +133,7 @@ def test_no_process_of_the_cluster_has_a_planted_secret_in_arguments_or_environm
             assert [name for name, value in PLANTED.items() if value.encode() in text] == []
 
 
-def test_updating_an_unchanged_stack_changes_nothing(life: Life) -> None:
+def test_updating_an_unchanged_stack_in_a_rehearsal_changes_no_resource(life: Life) -> None:
     assert life.left_alone.status == 0, life.left_alone.errors
     assert set(life.left_alone.document["update"]["changes"]) == {"same"}
 

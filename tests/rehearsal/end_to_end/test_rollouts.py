@@ -265,7 +265,7 @@ PICKER = default_release().endpoint_picker.program.version
 
 
 @pytest.mark.nightly
-def test_with_gitops_old_servers_serve_until_the_new_ones_are_ready(project: Project, tmp_path: Path):
+def test_with_gitops_waves_old_servers_serve_until_the_new_ones_are_ready(project: Project, tmp_path: Path):
     """A full node that the engine deployed, and then another version as YAML, wave by wave under load."""
     if locate("epp", PICKER) is None or locate("pd-sidecar", PICKER) is None:
         pytest.skip(f"no endpoint picker and sidecar {PICKER}: a rehearsal would run others, whose flags YAML has not")

@@ -64,7 +64,7 @@ def adapted(project: Project) -> dict[str, Any]:
     return json.loads(sent.output.splitlines()[-1])
 
 
-def test_servers_count_every_request_for_an_adapter_that_a_client_got_an_answer_to(adapted: dict[str, Any]) -> None:
+def test_metrics_of_servers_count_every_answered_request_for_an_adapter(adapted: dict[str, Any]) -> None:
     for name in (WITH, WITHOUT):
         assert adapted[name]["statuses"] == {"200": adapted[name]["requests"]}
 

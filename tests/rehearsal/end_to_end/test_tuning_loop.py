@@ -89,14 +89,14 @@ def test_every_command_of_the_tuning_loop_exits_with_0(loop: Loop) -> None:
         assert "Traceback" not in ended.errors
 
 
-def test_the_measurements_that_tune_plan_shows_are_run_and_stored(loop: Loop) -> None:
+def test_all_measurements_that_tune_plan_shows_are_run_and_stored_as_rows(loop: Loop) -> None:
     rows = read_rows(loop.kept / "rows.jsonl")
     assert len(rows) == loop.plan.document["points"] == 10
     assert {row.basis for row in rows} == {Basis.CALIBRATED}
     assert {row.prefix_cache_hit_share for row in rows if row.subject == "prefill"} == {0.0}
 
 
-def test_measured_rows_record_the_settings_of_their_servers(loop: Loop) -> None:
+def test_rows_of_tuning_measurements_record_the_settings_of_their_servers(loop: Loop) -> None:
     """Servers that only prefill are measured with the block size of those that hand their KV cache over."""
     rows = read_rows(loop.kept / "rows.jsonl")
     output = {(row.subject, row.release, row.block_size, row.quick_reduce, row.router_profile) for row in rows}
@@ -106,7 +106,7 @@ def test_measured_rows_record_the_settings_of_their_servers(loop: Loop) -> None:
     assert "prefill/decode" not in measured
 
 
-def test_tune_rank_uses_the_measured_rows_and_stays_within_their_range(loop: Loop) -> None:
+def test_tune_rank_fits_its_figures_to_the_measured_rows_within_their_range(loop: Loop) -> None:
     assert "figures  fitted to 10 rows (calibrated)" in loop.rank.errors
     assert loop.rank.document["confidence"]["beyond"] == []
 
@@ -131,11 +131,11 @@ def test_tune_verify_compares_the_forecast_with_the_deployed_servers(loop: Loop)
         assert figure["error"] == pytest.approx(figure["forecast"] / figure["seen"] - 1)
 
 
-def test_the_forecast_of_a_decode_step_is_near_its_simulated_measurement(loop: Loop) -> None:
+def test_the_forecast_inter_token_latency_is_near_its_simulated_measurement(loop: Loop) -> None:
     assert abs(loop.verify.document["figures"]["itl_ms.mean"]["error"]) < 1
 
 
-def test_the_verification_run_is_stored_with_its_single_requests(loop: Loop) -> None:
+def test_the_run_of_tune_verify_is_stored_with_a_row_for_each_request(loop: Loop) -> None:
     folder = Path(loop.verify.document["folder"])
     assert len(list(folder.glob("*/*/requests.jsonl"))) == 1
     assert json.loads((folder / "run.json").read_text())["settings"]["rehearsed"]

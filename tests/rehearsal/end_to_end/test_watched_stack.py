@@ -143,12 +143,12 @@ def test_prometheus_scrapes_every_target_of_the_pod_monitors(answers: dict[str, 
 
 
 @pytest.mark.parametrize("query", panels())
-def test_every_panel_of_the_dashboard_has_data(answers: dict[str, Any], query: str) -> None:
+def test_every_panel_of_the_grafana_dashboards_has_data_in_a_rehearsal(answers: dict[str, Any], query: str) -> None:
     """Numbers at some moment: a share of nothing is none."""
     assert answers["panels"][query]
 
 
-def test_panels_are_drawn_from_prometheus_answers(answers: dict[str, Any], project: Project) -> None:
+def test_dashboard_panels_are_drawn_from_the_answers_of_prometheus(answers: dict[str, Any], project: Project) -> None:
     """`LLMD_OKE_PANELS` names a file to keep the page in."""
     sections = [
         PageSection(f"{board.title}: {panel.title}", svg=picture(answers["panels"], panel))
@@ -192,7 +192,7 @@ def test_the_rehearsed_prometheus_uses_little_memory(answers: dict[str, Any]) ->
     assert memory_bytes < MAX_MEMORY_BYTES
 
 
-def test_a_rehearsal_reports_that_keda_scales_and_how_much_faster_than_usual(rehearsed: Ended) -> None:
+def test_a_rehearsal_with_keda_reports_the_factor_that_shortens_scaling_times(rehearsed: Ended) -> None:
     assert f"times of scaling are divided by {SPEED}" in rehearsed.document["scaling"]
     assert "scaling by load" not in " ".join(rehearsed.document["simulated"])
 
@@ -236,7 +236,7 @@ def test_the_rehearsed_keda_uses_little_memory(grown: dict[str, Any]) -> None:
     assert max(sizes.values()) * 1e6 < MAX_MEMORY_BYTES
 
 
-def test_a_canary_is_restarted_by_the_command_of_the_page(project: Project, shrunk: dict[str, Any]) -> None:
+def test_the_documented_kubectl_command_restarts_a_canary_deployment(project: Project, shrunk: dict[str, Any]) -> None:
     """A restarted canary takes the next answers for the first ones, so this test stands last."""
     assert shrunk
     command = ("kubectl", "rollout", "restart", "deployment", "canary-gpt-oss-120b", "-n", NAMESPACE)

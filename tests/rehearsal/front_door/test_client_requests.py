@@ -38,13 +38,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @by_door
-def test_no_catalogued_attack_lets_a_client_steer_a_server(seen, door):
+def test_no_catalogued_attack_request_passes_a_server_a_field_that_steers_it(seen, door):
     found = {name: row["steered"] for name, row in seen[door]["table"].items() if row["steered"]}
     assert found == {}
 
 
 @by_door
-def test_every_catalogued_attack_gets_the_status_that_its_row_expects(seen, door):
+def test_every_catalogued_attack_request_gets_its_expected_http_status(seen, door):
     table = seen[door]["table"]
     other = {row.name: table[row.name] for row in attacks() if table[row.name]["status"] not in row.statuses}
     assert other == {}

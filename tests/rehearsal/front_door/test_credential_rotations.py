@@ -47,5 +47,5 @@ def test_during_a_rotation_the_old_and_the_new_credential_are_both_valid(cost: d
     assert cost[credential]["both"]
 
 
-def test_a_client_keeps_its_name_with_another_key(cost: dict[str, Any]):
+def test_during_a_rotation_a_client_has_the_same_name_with_both_keys(cost: dict[str, Any]):
     assert cost["keys"]["clients"] == ["alice"]

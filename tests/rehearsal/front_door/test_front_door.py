@@ -27,7 +27,7 @@ def seen(tmp_path_factory):
     return json.loads(done.stdout)
 
 
-def test_requests_of_one_connection_are_spread_evenly_over_four_units(seen):
+def test_requests_on_one_client_connection_are_spread_evenly_over_four_units(seen):
     assert sum(seen["shares"]) == 8000  # of 4,000 chosen at random one run in some hundreds is less even than that
     assert max(seen["shares"]) <= 1.15 * min(seen["shares"])
 
@@ -44,7 +44,7 @@ def test_streams_go_to_the_least_loaded_unit_and_each_token_is_passed_on_at_once
     assert streams["ended"] == [["token", ""]] * 12
 
 
-def test_a_stream_that_breaks_is_not_retried(seen):
+def test_a_streamed_answer_that_breaks_is_not_retried_at_another_unit(seen):
     assert seen["broken"] == {"chunks": ["token", None], "sent": 1}
 
 

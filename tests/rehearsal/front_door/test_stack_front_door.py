@@ -66,12 +66,12 @@ def test_long_prompts_pass_whole_and_larger_bodies_are_refused(routed):
     assert error(routed["too_large"])[:2] == (413, "request_too_large")
 
 
-def test_a_path_prefix_selects_one_entry_of_a_model(routed):
+def test_a_path_prefix_selects_one_stack_file_entry_among_those_of_one_model(routed):
     answer = routed["path"]
     assert (answer["document"]["unit"], answer["document"]["path"]) == (3, "/v1/chat/completions")
 
 
-def test_a_host_name_selects_one_entry_of_a_model(routed):
+def test_a_host_name_selects_one_stack_file_entry_among_those_of_one_model(routed):
     assert set(routed["host"]) <= {1, 2}
 
 
@@ -94,7 +94,7 @@ def test_the_front_door_serves_only_the_api_paths_of_vllm(routed):
     assert error(routed["elsewhere"])[:2] == (404, "not_found")
 
 
-def test_the_list_of_models_has_all_models_or_those_of_the_requested_host(routed):
+def test_the_api_list_of_models_has_all_models_or_those_of_the_requested_host(routed):
     names = [entry["id"] for entry in routed["models"]["document"]["data"]]
     assert names == ["openai/gpt-oss-120b", "meta/llama"]
     assert [entry["id"] for entry in routed["models_of_host"]["document"]["data"]] == ["openai/gpt-oss-120b"]
@@ -162,13 +162,13 @@ def test_a_request_that_will_be_refused_anyway_is_refused_before_its_body_is_rea
     assert routed["unfinished"]["told"][kind] == {status: 20}
 
 
-def test_each_further_client_gets_at_most_half_of_the_remaining_buffer(routed):
+def test_each_further_client_gets_at_most_half_of_the_remaining_request_buffer(routed):
     told = routed["unfinished"]["told"]
     assert 1 <= told["second client"]["nothing"] <= 2  # one at each thread
     assert 1 <= told["third client"]["nothing"] <= 2
 
 
-def test_unfinished_requests_of_other_clients_cost_a_client_no_request(routed):
+def test_unfinished_requests_of_some_clients_cause_no_failed_request_of_another(routed):
     assert set(routed["unfinished"]["others"]) == {200}
 
 
@@ -195,13 +195,13 @@ def test_a_client_can_list_and_use_only_its_permitted_models(seen):
     assert len(entitled["others"]) == 2
 
 
-def test_the_token_limit_counts_the_tokens_that_a_request_may_generate(seen):
+def test_a_clients_token_limit_counts_the_tokens_that_a_request_may_generate(seen):
     entitled = seen["entitled"]
     assert [error(answer)[:2] for answer in entitled["large"]] == [(429, "rate_limit_exceeded")] * 8
     assert entitled["small"] == [200] * 6 + [429]  # of 3,500; 500 each and those of their bodies
 
 
-def test_a_request_without_max_tokens_counts_as_the_models_longest_sequence(seen):
+def test_the_token_limit_counts_the_models_longest_sequence_if_max_tokens_is_missing(seen):
     answers = seen["entitled"]["unbounded"]
     assert [error(answer)[:2] for answer in answers["long"]] == [(429, "rate_limit_exceeded")] * 13
     assert [answer["status"] for answer in answers["short"]] == [200] * 7
@@ -214,12 +214,12 @@ def test_concurrent_requests_of_a_client_are_counted_until_the_client_disconnect
     assert seen["entitled"]["elsewhere"] == 200
 
 
-def test_requests_by_body_path_and_host_share_one_count(seen):
+def test_requests_by_body_path_and_host_share_one_concurrency_limit_of_a_client(seen):
     answers = seen["entitled"]["third_elsewhere"]
     assert [error(answer)[:2] for answer in answers] == [(429, "rate_limit_exceeded")] * 3
 
 
-def test_counted_requests_by_path_or_host_reach_the_selected_entrys_units(seen):
+def test_requests_by_path_or_host_with_a_concurrency_limit_reach_the_selected_units(seen):
     units = seen["entitled"]["own_units"]
     assert set(units[::3]) == {3}
     assert {*units[1::3], *units[2::3]} <= {1, 2}
@@ -278,7 +278,7 @@ def test_invalid_tokens_are_refused_with_an_explanation(seen, case: str, status:
     assert words in message
 
 
-def test_a_refused_token_is_rate_limited_and_other_tokens_of_its_address_are_not(seen):
+def test_a_refused_token_is_rate_limited_and_other_tokens_of_that_address_are_not(seen):
     status, code, words = error(seen["signed"]["repeated"])
     assert (status, code) == (429, "rate_limit_exceeded")
     assert "refused too often" in words
@@ -293,7 +293,7 @@ def test_guessed_tokens_are_rate_limited_while_valid_ones_pass(seen):
 
 
 @pytest.mark.parametrize("client", ["other", "nameless"])
-def test_a_client_without_limits_of_its_own_gets_the_models_of_all_clients(seen, client: str):
+def test_a_client_without_limits_of_its_own_may_use_the_models_for_all_clients(seen, client: str):
     allowed, denied, by_path, models = seen["unlisted"][client]
     assert allowed["status"] == 200
     assert [error(answer)[0] for answer in (denied, by_path)] == [404, 404]
@@ -301,7 +301,7 @@ def test_a_client_without_limits_of_its_own_gets_the_models_of_all_clients(seen,
     assert seen["unlisted"]["team"] == [200, 200]
 
 
-def test_a_client_without_limits_of_its_own_gets_the_concurrency_of_all_clients(seen):
+def test_a_client_without_limits_of_its_own_gets_the_common_concurrency_limit(seen):
     unlisted = seen["unlisted"]
     for begun in (unlisted["other_at_a_time"], unlisted["again_at_a_time"]):
         assert 2 <= begun["200"] <= 4  # two at each thread that it has connections to
@@ -312,7 +312,7 @@ def test_a_client_without_limits_of_its_own_gets_the_concurrency_of_all_clients(
     assert unlisted["nameless_beside"] == 200
 
 
-def test_a_limit_of_concurrent_requests_of_one_client_holds_for_the_whole_envoy(seen):
+def test_a_clients_concurrency_limit_holds_over_all_threads_of_an_envoy(seen):
     assert seen["unlisted"]["team_at_a_time"] == {"200": 6, "429": 3}
 
 
@@ -334,6 +334,6 @@ def test_a_client_cannot_use_another_clients_cache_salt(seen):
     )
 
 
-def test_an_api_without_cache_salt_is_refused_where_clients_have_salts(seen):
+def test_api_paths_without_a_cache_salt_parameter_are_refused_if_clients_have_salts(seen):
     assert error(seen["salted"]["unsalted"])[:2] == (404, "not_found")
     assert seen["salted"]["pod"]["document"]["salt"] is None

@@ -90,7 +90,7 @@ def test_the_endpoint_pickers_alert_fires_when_its_envoys_stop_reporting_metrics
     judge(promtool, rule_file, [_fires("PickerWithoutLeader", ended, fires=True)])
 
 
-def test_no_alert_is_even_pending_during_an_hour_of_a_sound_stack(promtool: str, rule_file: Path) -> None:
+def test_no_alert_becomes_pending_during_an_hour_of_a_sound_stacks_metrics(promtool: str, rule_file: Path) -> None:
     sound = {name: values for _, series in SERIES.values() for name, values in series.items()}
     longest_min = max(int(row.hold.removesuffix("m")) for row in rules().alerts)
     times = range(0, 60, longest_min // 2)
