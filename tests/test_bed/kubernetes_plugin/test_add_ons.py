@@ -106,6 +106,6 @@ def test_every_add_on_of_a_gpu_stack_has_a_chart_in_rehearsals() -> None:
     assert names <= contents().keys()
 
 
-def test_installing_an_add_on_without_a_chart_does_nothing_in_a_rehearsal(add_ons: LocalAddOns) -> None:
+def test_installing_an_oke_add_on_without_a_chart_does_nothing_in_a_rehearsal(add_ons: LocalAddOns) -> None:
     add_ons.install("KubernetesDashboard", {})
     add_ons.remove("KubernetesDashboard")

@@ -140,7 +140,9 @@ def test_without_force_an_update_after_a_manual_scale_is_a_conflict(make: Callab
     assert cluster.get("deployments", "d")["spec"]["replicas"] == 3
 
 
-def test_manual_changes_are_reported_and_reverted(make: Callable[..., Stack], client: httpx2.Client):
+def test_manual_changes_to_kubernetes_objects_are_reported_and_reverted(
+    make: Callable[..., Stack], client: httpx2.Client
+):
     stack, cluster = make("drift"), Cluster(client, "drift")
     assert stack.look() == []
     stack.up()
@@ -167,7 +169,7 @@ def test_manual_changes_are_reported_and_reverted(make: Callable[..., Stack], cl
     assert stack.look() == []
 
 
-def test_an_update_of_a_rehearsal_reverts_manual_changes(
+def test_an_update_in_a_rehearsal_reverts_manual_changes_to_kubernetes_objects(
     make: Callable[..., Stack], client: httpx2.Client, tmp_path: Path
 ):
     from llmd_base.progress import SilentProgress  # noqa: PLC0415 - for this test alone
@@ -184,7 +186,7 @@ def test_an_update_of_a_rehearsal_reverts_manual_changes(
     assert read_drift(stack.engine, checkpoint, SilentProgress()) == []
 
 
-def test_fields_that_an_autoscaler_sets_are_left_to_it(make: Callable[..., Stack], client: httpx2.Client):
+def test_an_update_keeps_the_fields_that_an_autoscaler_sets(make: Callable[..., Stack], client: httpx2.Client):
     """Neither told, nor taken back by an update that changes the pods, although the provider forces."""
     stack, cluster = make("autoscaled"), Cluster(client, "autoscaled")
     stack.up(autoscaled=True)

@@ -55,7 +55,7 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
     server.stop()
 
 
-def test_the_engine_creates_changes_and_deletes_objects(run: Run):
+def test_pulumi_creates_changes_and_deletes_objects_through_the_kubernetes_stand_in(run: Run):
     import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
 
     def app(replicas: int) -> Program:
@@ -80,7 +80,7 @@ def test_the_engine_creates_changes_and_deletes_objects(run: Run):
     assert run("destroy", app(2))[1] == {"delete": 5}
 
 
-def test_the_error_for_an_unsupported_kind_names_it(run: Run):
+def test_the_error_for_a_kubernetes_kind_that_rehearsals_lack_names_it(run: Run):
     import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
 
     def program_(options: pulumi.ResourceOptions) -> None:
@@ -90,7 +90,7 @@ def test_the_error_for_an_unsupported_kind_names_it(run: Run):
         run("preview", program_)
 
 
-def test_the_engine_keeps_the_replicas_of_servers_that_were_scaled_from_outside(run: Run, control_plane: ControlPlane):
+def test_switching_autoscaling_on_or_off_keeps_the_current_number_of_replicas(run: Run, control_plane: ControlPlane):
     """Turning scaling on, scaling by somebody else, and an update of the pods: none of them ends a server. Turning
     it off doesn't either where the provider doesn't force, because the number is somebody else's by then.
     """

@@ -37,14 +37,14 @@ def ask(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator
 
 
 @pytest.mark.parametrize("ask", ["preview"], indirect=True)
-def test_the_preview_identity_reads_objects_but_no_secret_and_changes_nothing(ask: Ask):
+def test_the_pipelines_preview_identity_reads_objects_but_no_secret_and_changes_none(ask: Ask):
     assert [ask("GET", path) for path in (CONFIG_MAPS, PODS, ROLES)] == [200, 200, 200]
     assert ask("GET", SECRETS) == 403
     assert [ask("POST", path) for path in (CONFIG_MAPS, SECRETS.replace("v1/", "v1/namespaces/default/"))] == [403, 403]
 
 
 @pytest.mark.parametrize("ask", ["drift"], indirect=True)
-def test_the_drift_identity_reads_objects_and_secrets_and_changes_nothing(ask: Ask):
+def test_the_pipelines_drift_identity_reads_objects_and_secrets_and_changes_none(ask: Ask):
     assert [ask("GET", path) for path in (CONFIG_MAPS, PODS, ROLES, SECRETS)] == [200, 200, 200, 200]
     assert [ask("POST", CONFIG_MAPS), ask("DELETE", f"{CONFIG_MAPS}/kube-root-ca.crt")] == [403, 403]
 

@@ -51,7 +51,7 @@ def differences(
 def _replays(item: pytest.Item) -> bool:
     return (
         isinstance(item, pytest.Function)
-        and item.originalname == test_the_kubernetes_stand_in_answers_as_recorded_from_the_real_plug_in.__name__
+        and item.originalname == test_the_kubernetes_plug_ins_stand_in_answers_as_recorded_from_the_real_one.__name__
     )
 
 
@@ -64,7 +64,7 @@ def _replay(case: str, plane: ControlPlane, port: int, api: httpx2.Client, recor
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_kubernetes_stand_in_answers_as_recorded_from_the_real_plug_in(
+def test_the_kubernetes_plug_ins_stand_in_answers_as_recorded_from_the_real_one(
     case: str, differences: dict[str, Future[list[str]]]
 ) -> None:
     deviations = differences[case].result()

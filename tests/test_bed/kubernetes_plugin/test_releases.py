@@ -65,7 +65,7 @@ def api(control_plane: ControlPlane) -> Iterator[httpx2.Client]:
 
 
 @pytest.mark.usefixtures("small_chart")
-def test_helm_releases_are_answered_as_recorded_from_the_real_plug_in(
+def test_the_stand_in_answers_for_helm_releases_as_recorded_from_the_real_plug_in(
     control_plane: ControlPlane, api: httpx2.Client, recordings: Path, helm: Path
 ) -> None:
     api.post("/api/v1/namespaces", json={"metadata": {"name": "c30"}}).raise_for_status()

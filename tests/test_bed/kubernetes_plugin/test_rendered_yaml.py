@@ -141,12 +141,12 @@ def test_the_api_server_accepts_rendered_gitops_files_in_their_order(
     assert len(applied) == len(rendered.objects) == len(files(rendered)) - 1
 
 
-def test_gitops_files_create_the_same_objects_as_an_update_by_the_engine(applied: Objects, deployed: Objects) -> None:
+def test_gitops_files_create_the_same_objects_as_an_update_by_pulumi(applied: Objects, deployed: Objects) -> None:
     assert deployed.keys() == applied.keys()
     assert [key for key in deployed if deployed[key] != applied[key]] == []
 
 
-def test_the_comparison_of_gitops_and_engine_detects_a_difference(applied: Objects) -> None:
+def test_the_comparison_of_gitops_objects_with_pulumis_objects_detects_a_difference(applied: Objects) -> None:
     (key,) = [key for key in applied if key[0] == "Deployment" and key[2].endswith("-prefill")]
     changed = json.loads(json.dumps(applied[key]))
     changed["spec"]["replicas"] += 1

@@ -35,7 +35,7 @@ def pending(name: str) -> Any:
     return provider.CreateRequest(urn=urn, type=TYPE, name=name, properties=encode(inputs))
 
 
-def test_cancelling_an_operation_ends_its_waits(stub: Any, control_plane: ControlPlane):
+def test_cancelling_a_pulumi_operation_ends_its_waits_for_kubernetes_objects(stub: Any, control_plane: ControlPlane):
     calls = [stub.Create.future(pending(f"cancel-{number}")) for number in range(20)]
     with control_plane.client() as api:
         path = "/apis/apps/v1/namespaces/default/deployments?watch=1&timeoutSeconds=20"

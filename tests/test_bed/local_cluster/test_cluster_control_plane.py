@@ -47,7 +47,7 @@ def _is_back(cluster, name):
     return process.restarts == 1 and process.ready_after_s is not None
 
 
-def test_a_control_plane_starts_serves_survives_kills_and_leaves_nothing(cluster, plane, python):
+def test_a_local_control_plane_survives_killed_components_and_leaves_no_process(cluster, plane, python):
     spec = ClusterSpec(processes=plane.processes, facts={"kubeconfig": str(plane.kubeconfig)})
     record = cluster.start(spec, PlainProgress(), discard=[plane.data])
     assert set(record.processes) == set(control_plane.PROGRAMS)

@@ -54,14 +54,14 @@ def test_a_command_in_a_local_cluster_that_times_out_is_killed_with_its_children
     assert "sleep" not in inside("ps -eo comm")
 
 
-def test_a_process_in_a_local_cluster_ends_with_its_with_block(inside, cluster):
+def test_a_process_in_a_local_cluster_ends_with_the_with_block_that_started_it(inside, cluster):
     with cluster.process_inside(["sleep", "1000"]) as process:
         assert until(lambda: "sleep" in inside("ps -eo comm"), 10)
     assert process.returncode is not None
     assert "sleep" not in inside("ps -eo comm")
 
 
-def test_orphaned_processes_of_a_local_cluster_are_reaped(inside):
+def test_orphaned_processes_in_a_local_cluster_leave_no_zombies(inside):
     inside("(sh -c 'sleep 0.01' & ) ; exit 0")
     assert until(lambda: inside("ps -eo stat,comm | grep -c -e ^Z -e sleep || true") == "0\n", 10)
 

@@ -42,7 +42,7 @@ def test_cluster_processes_start_in_order_and_stop_in_reverse(cluster, small):
     assert cluster.status() is None
 
 
-def test_a_running_cluster_is_reused_and_a_changed_one_restarted(cluster, small):
+def test_a_running_local_cluster_is_reused_and_one_of_another_spec_restarted(cluster, small):
     data = cluster.folder.path / "data"
     first = cluster.start(ClusterSpec(processes=(small("a"),)))
     data.mkdir()

@@ -400,7 +400,7 @@ def _rights_and_storage(lustre: bool = False) -> Callable[[], None]:
     return program
 
 
-def test_resources_wait_for_iam_policies_that_the_same_update_changes(kit: Kit):
+def test_resources_that_need_changed_iam_policies_wait_until_oci_applies_them(kit: Kit):
     stack, words = replace(kit, program=_rights_and_storage), "storage-file-system waits 2 s until OCI acts"
     assert words not in stack.run("up").stdout
     started_s = time.monotonic()
@@ -409,7 +409,7 @@ def test_resources_wait_for_iam_policies_that_the_same_update_changes(kit: Kit):
     assert words not in stack.run("up", lustre=True).stdout
 
 
-def test_a_second_update_takes_no_value_that_oci_returned_for_a_change(pools: Kit):
+def test_values_that_oci_returns_in_another_form_cause_no_change_in_a_second_update(pools: Kit):
     result = pools.changes("up")
     assert set(result) == {"create"}
     assert set(pools.changes("up")) == {"same"}
@@ -462,7 +462,9 @@ def test_instances_are_replaced_one_by_one_and_unchanged_ones_are_kept(pools: Ki
 
 
 @pytest.mark.nightly
-def test_replacing_nodes_launches_instances_anew_that_are_out_of_date(pools: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_replace_nodes_launches_instances_again_whose_metadata_is_out_of_date(
+    pools: Kit, monkeypatch: pytest.MonkeyPatch
+):
     how: Any = {"launch": "compute-cluster-instances"}
     pools.run("up", **how)
     pools.run("up", **how, team="search")
@@ -520,7 +522,9 @@ def test_managed_pool_nodes_are_replaced_one_by_one_and_current_ones_are_kept(
     assert set(pools.changes("up", **newer)) == {"same"}
 
 
-def test_a_replacement_without_capacity_in_oci_continues_with_the_next_run(pools: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_a_node_replacement_that_oci_lacks_capacity_for_continues_in_the_next_run(
+    pools: Kit, monkeypatch: pytest.MonkeyPatch
+):
     how: Any = {"launch": "cluster-network"}
     pools.run("up", **how)
     pools.run("up", **how, team="search")
@@ -563,7 +567,7 @@ def test_gpu_nodes_that_a_killed_engine_ordered_are_adopted_and_not_ordered_agai
     assert set(pools.changes("up", **how)) == {"same"}
 
 
-def test_a_stack_is_created_changed_and_deleted_in_the_order_that_oci_requires(kit: Kit):
+def test_resources_are_created_changed_and_deleted_in_the_order_that_oci_requires(kit: Kit):
     result = kit.run("up")
     assert kit.steps.changes == {"create": 9}
     assert result.outputs["kubeconfig"].value == KUBECONFIG
@@ -579,7 +583,9 @@ def test_a_stack_is_created_changed_and_deleted_in_the_order_that_oci_requires(k
     assert kit.nodes.there == set()
 
 
-def test_a_cluster_deleted_by_others_is_made_anew_and_the_rest_stays(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_an_oke_cluster_deleted_outside_pulumi_is_created_again_and_the_vcn_is_kept(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+):
     kit.run("up")
     lost, kept = kit.ocid_of("Cluster"), kit.ocid_of("Vcn")
     kit.delete_in_oci("clusters", "Cluster")
@@ -594,7 +600,9 @@ def test_a_cluster_deleted_by_others_is_made_anew_and_the_rest_stays(kit: Kit, m
     assert kit.nodes.there == {f"gpu-{index}" for index in range(9)}
 
 
-def test_a_pool_deleted_by_others_is_made_anew_in_its_cluster(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_a_node_pool_deleted_outside_pulumi_is_created_again_in_the_same_cluster(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+):
     kit.run("up")
     cluster = kit.ocid_of("Cluster")
     kit.delete_in_oci("nodePools", "NodePool")
@@ -611,7 +619,7 @@ def test_a_pool_deleted_by_others_is_made_anew_in_its_cluster(kit: Kit, monkeypa
         pytest.param("cluster-network", "ClusterNetwork", marks=pytest.mark.nightly),
     ],
 )
-def test_nodes_that_outlive_their_cluster_are_launched_for_the_new_one(
+def test_instances_of_a_deleted_cluster_are_launched_again_for_the_new_cluster(
     pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, kind: str
 ):
     how: Any = {"launch": launch}
@@ -682,7 +690,7 @@ def _many_pools() -> Callable[[], None]:
     return program
 
 
-def test_a_failed_creation_blocks_no_update_whatever_state_was_recorded(kit: Kit):
+def test_a_pool_whose_creation_failed_blocks_no_update_whatever_state_oci_recorded(kit: Kit):
     pools = replace(kit, program=_many_pools)
     late: list[Any] = [{"resource": "NodePool", "name": state, "state": state} for state in NODE_POOL_STATES]
     late += [{"resource": "ClusterNetwork", "state": "TERMINATED"}]
@@ -697,7 +705,7 @@ def test_a_failed_creation_blocks_no_update_whatever_state_was_recorded(kit: Kit
     assert set(pools.changes("up")) == {"same"}
 
 
-def test_a_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
+def test_a_node_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
     kit.run("up", size=7)
     kit.faults.write_text("faults: [{resource: NodePool, operation: update, fault: out-of-host-capacity, times: 1}]")
     with pytest.raises(automation.CommandError, match="Out of host capacity"):
@@ -707,7 +715,9 @@ def test_a_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
     assert len(kit.nodes.there) == 9
 
 
-def test_drift_that_an_update_would_fix_by_a_replacement_is_marked_as_such(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_the_drift_report_marks_drift_that_an_update_would_fix_by_a_replacement(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+):
     kit.run("up", size=1)
     state = kit.export()
     (api,) = [item for item in state.deployment["resources"] if item["urn"].endswith("::api")]
@@ -720,7 +730,9 @@ def test_drift_that_an_update_would_fix_by_a_replacement_is_marked_as_such(kit: 
     ]
 
 
-def test_drift_reports_only_changes_in_oci_and_leaves_the_state_unchanged(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+def test_the_drift_report_lists_only_changes_in_oci_and_does_not_change_the_state(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+):
     kit.run("up", size=7)
     assert kit.drift(monkeypatch) == []
     kit.change_behind_the_engine(size=9, name="other")

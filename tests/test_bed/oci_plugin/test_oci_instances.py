@@ -29,7 +29,7 @@ def first_domain(stub: Any) -> str:
     return answer["availabilityDomains"][0]["name"]
 
 
-def test_each_oci_stand_in_has_its_own_region_and_ends_alone():
+def test_several_oci_stand_ins_each_have_their_own_region_and_stop_independently():
     server = start()
     address = f"127.0.0.1:{server.port}"
     options = [("grpc.use_local_subchannel_pool", 1)]

@@ -76,24 +76,22 @@ def _ended(pod_cluster: PodCluster, pods: str, name: str, phase: str, **wanted: 
     return container(pod_cluster.wait(pods, name, phase_is(phase)), "gate")["state"]["terminated"]
 
 
-def test_the_gate_passes_a_complete_pool(pod_cluster: PodCluster, pods: str) -> None:
+def test_the_node_gate_passes_a_pool_whose_nodes_have_all_devices(pod_cluster: PodCluster, pods: str) -> None:
     _ended(pod_cluster, pods, "whole", "Succeeded", nodes=1, gpus=8)
     assert pod_cluster.log("gate", "whole", "gate") == "1 nodes are Ready with 8 amd.com/gpu each\n"
 
 
-def test_the_gate_names_a_node_that_never_joins_as_its_cause_of_failure(pod_cluster: PodCluster, pods: str) -> None:
+def test_the_node_gate_fails_and_names_a_node_that_never_joins(pod_cluster: PodCluster, pods: str) -> None:
     ended = _ended(pod_cluster, pods, "missing", "Failed", nodes=2, gpus=8)
     assert (ended["exitCode"], ended["message"]) == (1, "after 1 s: 1 of 2 nodes have joined")
 
 
-def test_the_gate_names_a_node_without_all_its_gpus_as_its_cause_of_failure(pod_cluster: PodCluster, pods: str) -> None:
+def test_the_node_gate_fails_and_names_a_node_without_all_its_gpus(pod_cluster: PodCluster, pods: str) -> None:
     ended = _ended(pod_cluster, pods, "few", "Failed", nodes=1, gpus=16)
     assert ended["message"] == "after 1 s: gpu-0 has 8 of 16 amd.com/gpu"
 
 
-def test_the_gate_names_a_node_with_shared_rdma_devices_as_its_cause_of_failure(
-    pod_cluster: PodCluster, pods: str
-) -> None:
+def test_the_node_gate_fails_and_names_a_node_with_shared_rdma_devices(pod_cluster: PodCluster, pods: str) -> None:
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     pod_cluster.create(definitions, STATES)
 

@@ -47,7 +47,7 @@ spec:
 """
 
 
-def test_containers_start_in_kubernetes_order_and_a_job_ends_its_sidecars(
+def test_init_containers_and_sidecars_start_in_order_and_end_with_their_job(
     pod_cluster: PodCluster,
 ) -> None:
     pods = pod_cluster.namespace("order") + "/pods"
@@ -377,7 +377,7 @@ def test_a_node_without_power_ends_its_pods_and_runs_them_again_once_it_is_back(
     pod_cluster.wait(f"{core}/pods", "bound", is_ready)
 
 
-def test_an_image_without_a_program_is_reported_as_simulated(pod_cluster: PodCluster) -> None:
+def test_an_image_that_rehearsals_run_no_program_for_is_reported_as_simulated(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("simulated") + "/pods"
     manifest = """
     metadata: {name: unknown, namespace: simulated}
@@ -392,7 +392,7 @@ def test_an_image_without_a_program_is_reported_as_simulated(pod_cluster: PodClu
     assert pod["metadata"]["annotations"]["rehearsal.llmd-oke/simulated"] == "operator"
 
 
-def test_an_image_whose_program_is_missing_on_this_machine_waits_and_says_so(pod_cluster: PodCluster) -> None:
+def test_a_container_whose_program_is_missing_on_this_machine_waits_with_that_reason(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("absent") + "/pods"
     pod_cluster.create(
         pods,
@@ -423,7 +423,7 @@ spec:
 """
 
 
-def test_programs_get_less_cpu_priority_than_simulated_servers_if_linux_allows(
+def test_programs_in_pods_get_less_cpu_priority_than_simulated_model_servers(
     pod_cluster: PodCluster,
 ) -> None:
     pods = pod_cluster.namespace("modest") + "/pods"

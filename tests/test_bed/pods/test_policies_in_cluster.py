@@ -190,7 +190,7 @@ def test_probes_and_the_api_servers_proxy_reach_a_pod_that_admits_nobody(
     assert is_ready(pod_cluster.wait(f"{policed.core}/pods", "later", is_ready))
 
 
-def test_the_answer_to_a_connection_opened_before_a_policy_still_arrives(
+def test_a_new_network_policy_does_not_cut_a_connection_opened_before_it(
     pod_cluster: PodCluster, policed: Policed
 ) -> None:
     pods = f"{policed.core}/pods"
@@ -294,7 +294,7 @@ def test_a_pod_of_another_namespace_reaches_no_port_of_a_server(visits: Mapping[
     assert visits[visitor] == {"prefill": [], "decode": [], "aggregated": []}
 
 
-def test_a_router_reaches_only_the_request_ports_of_servers(visits: Mapping[str, Any]) -> None:
+def test_a_router_pod_reaches_only_the_request_ports_of_model_servers(visits: Mapping[str, Any]) -> None:
     assert visits["router"] == {role: [8000, 8200] for role in ("prefill", "decode", "aggregated")}
 
 

@@ -45,7 +45,7 @@ def said(folder: Path, plugins: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_profiles_of_later_releases_end_the_picker_at_the_first_unknown_plugin(name: str, tmp_path: Path) -> None:
+def test_a_picker_exits_at_the_first_plugin_that_only_later_releases_have(name: str, tmp_path: Path) -> None:
     servers = ReportingServers("m", "http://m-render:8000", 16, 5556)
     written: Any = endpoint_picker(LATER).config(
         name,

@@ -80,7 +80,9 @@ def test_pulumi_installs_the_kubernetes_plug_in_where_it_looks_for_it(
     assert listener.steps == [f"fetching Pulumi's Kubernetes plug-in v{VERSION}"]
 
 
-def test_a_server_without_the_kubernetes_plug_in_is_queried_once_a_day(server: Server, pulumi: LocalProgram):
+def test_a_download_server_that_lacks_the_kubernetes_plug_in_is_queried_once_a_day(
+    server: Server, pulumi: LocalProgram
+):
     listener = Listener()
     assert [fetch(VERSION, pulumi, listener) for _ in range(2)] == [None, None]
     assert (len(server.asked), listener.steps) == (1, [])

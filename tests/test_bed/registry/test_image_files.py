@@ -49,7 +49,7 @@ def test_a_program_is_extracted_from_the_topmost_image_layer_that_has_it(registr
     assert (tmp_path / "epp").stat().st_mode & 0o111
 
 
-def test_of_an_image_for_several_platforms_the_one_for_this_machine_is_used(registry: RegistryProgram, tmp_path: Path):
+def test_a_program_is_extracted_from_the_image_for_this_machines_platform(registry: RegistryProgram, tmp_path: Path):
     entries: list[dict[str, object]] = []
     for architecture in ("arm64", "amd64"):
         content = layer(**{"app/epp": architecture.encode()})
@@ -77,7 +77,7 @@ def test_a_deleted_or_private_image_is_reported(registry: RegistryProgram):
         download(registry, f"sha256:{'0' * 64}").ask()
 
 
-def test_an_unreachable_registry_is_not_taken_for_a_refusal():
+def test_an_unreachable_registry_is_reported_as_unreachable_and_not_as_a_refusal():
     image = ContainerImage(registry="127.0.0.1:1", repository=REPOSITORY, tag="v1", digest=f"sha256:{'0' * 64}")
     found = of_image(ImageFile(image=image, file="app/epp"))
     assert found is not None

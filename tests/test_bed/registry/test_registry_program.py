@@ -36,9 +36,7 @@ def refusal(registry: RegistryProgram, tag: str) -> tuple[Refusal, str]:
 
 
 @pytest.mark.parametrize("media_type", registries._MANIFESTS)
-def test_the_digest_of_a_single_manifest_is_the_one_that_the_registry_states(
-    registry: RegistryProgram, media_type: str
-):
+def test_a_single_platform_images_digest_is_that_which_the_registry_returns(registry: RegistryProgram, media_type: str):
     digest = registry.push(REPOSITORY, "single", 10, 20, media_type=media_type)
     assert RegistryClient().stored(image(registry, "single")) == StoredImage(digest)
 
@@ -72,7 +70,7 @@ def test_images_are_requested_by_digest_as_nodes_do(registry: RegistryProgram):
     assert RegistryClient().stored(pinned).digest != digest
 
 
-def test_a_missing_tag_is_named(registry: RegistryProgram):
+def test_the_error_for_a_missing_image_tag_names_the_tag(registry: RegistryProgram):
     registry.push(REPOSITORY, "there", 10)
     kind, message = refusal(registry, "absent")
     assert (kind, message) == (Refusal.NOT_FOUND, f"{registry.address} has no {REPOSITORY}:absent.")
@@ -86,7 +84,7 @@ def test_a_repository_whose_token_permits_no_pull_counts_as_denied(registry: Reg
     assert "private, or gone" in message
 
 
-def test_a_locked_digest_that_was_deleted_is_a_problem(registry: RegistryProgram):
+def test_a_locked_image_digest_that_was_deleted_from_its_registry_is_a_problem(registry: RegistryProgram):
     gone = registry.push(REPOSITORY, "gone", 10)
     registry.push(REPOSITORY, "gone", 11)
     registry.delete(REPOSITORY, gone)
@@ -137,7 +135,7 @@ def test_an_image_that_cannot_be_pulled_keeps_a_null_digest_and_the_reason(
     assert "gives own/private to nobody who isn't signed in" in entry["reason"]
 
 
-def test_every_image_of_a_registry_gets_a_result(registry: RegistryProgram):
+def test_every_image_of_one_registry_gets_a_result_of_the_check(registry: RegistryProgram):
     digest = registry.push(REPOSITORY, "all", 10)
     images = [image(registry, "all"), image(registry, "absent")]
     answers = query_registries(images, registries.stored_image, SilentProgress())
@@ -183,7 +181,7 @@ def test_helm_downloads_a_chart_by_the_locked_digest(registry: RegistryProgram, 
     assert pulled.read_bytes() == content
 
 
-def test_an_archive_that_helm_pushed_is_checked_against_the_catalogues_checksum(
+def test_a_mirrored_chart_archive_is_checked_against_the_checksum_in_the_catalogue(
     registry: RegistryProgram, helm: list[str], tmp_path: Path
 ):
     content = archive("gpu", "v1.5.1")

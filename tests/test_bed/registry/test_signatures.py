@@ -92,7 +92,7 @@ def test_an_image_with_its_publishers_signature_passes(
     assert found.value.endswith("is signed (a page)")
 
 
-def test_one_valid_signature_of_several_suffices(
+def test_an_image_with_one_valid_signature_among_several_passes(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "several", 101)
@@ -111,7 +111,9 @@ def test_an_unsigned_image_of_a_publisher_that_signs_is_a_problem(
     assert f"its publisher signs, and {digest} has no signature" in found.value
 
 
-def test_a_signature_with_another_key_is_a_problem(registry: RegistryProgram, look: Callable[..., Finding]):
+def test_an_image_signature_with_another_key_than_the_publishers_is_a_problem(
+    registry: RegistryProgram, look: Callable[..., Finding]
+):
     digest = registry.push(REPOSITORY, "other-key", 103)
     content = payload(digest)
     attach(registry, digest, (content, Signer()(content, hashes.SHA512())))
@@ -130,7 +132,7 @@ def test_a_signature_of_another_image_is_a_problem(
 
 
 @pytest.mark.parametrize("content", [b"no json", b"{}", b'{"critical": {"image": 1}}'])
-def test_a_signature_in_another_format_is_a_problem(
+def test_an_image_signature_over_a_payload_of_another_form_is_a_problem(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding], content: bytes
 ):
     tag = f"form-{len(content)}"
@@ -140,7 +142,7 @@ def test_a_signature_in_another_format_is_a_problem(
     assert (found.verdict, "what is signed has another form" in found.value) == (Verdict.PROBLEM, True)
 
 
-def test_a_signature_that_is_no_base64_is_a_problem(registry: RegistryProgram, look: Callable[..., Finding]):
+def test_an_image_signature_that_is_not_base64_is_a_problem(registry: RegistryProgram, look: Callable[..., Finding]):
     digest = registry.push(REPOSITORY, "text", 106)
     tag = f"{digest.replace(':', '-')}.sig"
     registry.push_artifact(REPOSITORY, tag, CONFIG, [(PAYLOAD, payload(digest))], annotations=[{SIGNATURE: "%"}])
@@ -168,7 +170,7 @@ def test_an_image_without_a_locked_digest_is_verified_by_its_current_digest(
     assert (found.verdict, found.value.endswith(f"{digest} today")) == (Verdict.FINE, True)
 
 
-def test_a_registry_without_an_answer_leaves_the_signature_unverified(
+def test_an_image_signature_is_left_unverified_if_the_registry_does_not_answer(
     registry: RegistryProgram, look: Callable[..., Finding]
 ):
     registry.private.add(REPOSITORY)
@@ -240,12 +242,12 @@ def test_every_publishers_public_key_can_be_parsed():
 @pytest.mark.parametrize(
     "fields", [{}, {"key": "k", "identity": "i", "issuer": "x"}, {"identity": "i"}, {"key": "k", "issuer": "x"}]
 )
-def test_a_publisher_signs_with_either_a_key_or_an_identity(fields: dict[str, str]):
+def test_a_publisher_must_sign_with_either_a_key_or_an_identity(fields: dict[str, str]):
     with pytest.raises(ValidationError, match="signs with a key, or as an identity"):
         Publisher(images=("a",), source="s", **fields)
 
 
-def test_the_verify_command_reports_each_image_and_exits_by_its_findings(monkeypatch: pytest.MonkeyPatch):
+def test_the_verify_command_reports_each_images_signature_and_fails_for_a_problem(monkeypatch: pytest.MonkeyPatch):
     def found(images: list[UsedImage], _: object) -> list[Finding]:
         return [Finding("signature", used.path, Verdict.PROBLEM, used.image.reference) for used in images]
 

@@ -103,7 +103,7 @@ METADATA = events.StepEventMetadata(
 )
 
 
-def test_an_event_line_looks_like_one_of_the_pulumi_cli():
+def test_a_replacement_in_a_preview_has_the_properties_that_force_it():
     (change,) = of_document({"steps": [step(METADATA)]}).changes
     assert (change.operation, change.name, change.replaced_by) == ("replace", "pool", ("nodeShape",))
     assert (change.old, change.new, change.protected) == ({"nodeShape": "a"}, {"nodeShape": "b"}, True)

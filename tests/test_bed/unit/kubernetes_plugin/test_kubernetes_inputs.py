@@ -21,12 +21,12 @@ def test_stringdata_of_a_secret_is_converted_to_data():
     assert normalized(secret, None) == {"apiVersion": "v1", "kind": "Secret", "data": {"k": "dg==", "l": "eQ=="}}
 
 
-def test_normalized_inputs_lose_the_fields_that_only_a_server_sets():
+def test_normalized_inputs_of_an_object_lack_fields_that_only_the_api_server_sets():
     obj = {"apiVersion": "x.example/v1", "kind": "X", "metadata": {"name": "n", "creationTimestamp": None, "uid": "u"}}
     assert normalized(obj, None)["metadata"] == {"name": "n"}
 
 
-def test_an_object_without_a_name_gets_one_derived_from_the_engines_seed():
+def test_a_kubernetes_object_without_a_name_gets_one_from_pulumis_random_seed():
     one, other = (give_name({}, Naming("cm", b"seed")) for _ in range(2))
     assert one == other
     assert one["metadata"]["name"].startswith("cm-")
@@ -34,7 +34,7 @@ def test_an_object_without_a_name_gets_one_derived_from_the_engines_seed():
 
 
 @pytest.mark.parametrize("name", ["own", UNKNOWN])
-def test_a_name_that_the_program_sets_is_kept(name):
+def test_a_kubernetes_objects_name_that_the_pulumi_program_sets_is_kept(name):
     obj = {"metadata": {"name": name}}
     assert give_name(obj, Naming("cm", b"")) == obj
     assert adopt_name(obj, AUTO) == obj
@@ -44,7 +44,7 @@ def test_an_update_keeps_an_automatically_generated_name():
     assert adopt_name({"data": {}}, AUTO)["metadata"] == AUTO["metadata"]
 
 
-def test_automatic_names_can_be_disabled():
+def test_automatic_names_of_kubernetes_objects_can_be_disabled():
     with pytest.raises(OperationRefusal, match="autonaming is disabled"):
         give_name({}, Naming("cm", b"", allowed=False))
 
@@ -108,11 +108,11 @@ def test_inputs_are_normalized_to_the_form_that_the_api_server_returns(given, an
 
 
 @pytest.mark.parametrize("given", [{"on": "yes", "bogus": 1}, {"limits": {"cpu": "lots"}}, {"on": 1}])
-def test_inputs_with_a_wrong_type_are_left_for_the_server_to_refuse(given):
+def test_inputs_of_a_wrong_type_are_left_for_the_api_server_to_refuse(given):
     assert spec_of(given) == given
 
 
-def test_without_a_cluster_inputs_are_not_normalized():
+def test_without_a_cluster_inputs_of_kubernetes_objects_are_not_normalized():
     assert spec_of({"bogus": 1}, api_version="other/v1") == {"bogus": 1}
 
 
@@ -136,11 +136,11 @@ def test_without_a_cluster_inputs_are_not_normalized():
         ("100M", "100M"),
     ],
 )
-def test_a_quantity_is_normalized_as_the_api_server_does(written: str, answered: str):
+def test_a_kubernetes_quantity_is_normalized_as_the_api_server_does(written: str, answered: str):
     assert canonical(written) == answered
 
 
 @pytest.mark.parametrize("text", ["lots", "", "1..2", "1 Gi", "Gi"])
-def test_texts_that_are_no_quantities_are_not_normalized(text: str):
+def test_texts_that_are_no_kubernetes_quantities_are_not_normalized(text: str):
     with pytest.raises(NotAQuantity):
         canonical(text)

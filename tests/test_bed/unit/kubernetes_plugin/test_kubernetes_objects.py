@@ -4,7 +4,7 @@ from llmd_rehearsal.plugin_protocol import SECRET_SIGNATURE, SIGNATURE_KEY, UNKN
 from llmd_rehearsal.plugin_values import UNKNOWN, OperationRefusal, Secret, has_unknowns, without_secrets
 
 
-def test_a_listed_kind_is_identified_by_its_pulumi_type_token():
+def test_a_kubernetes_kind_is_found_by_its_pulumi_type_token():
     kind = kind_of("kubernetes:rbac.authorization.k8s.io/v1:ClusterRole")
     assert (kind.id, kind.plural, kind.namespaced) == (
         "rbac.authorization.k8s.io/v1/ClusterRole",
@@ -13,7 +13,7 @@ def test_a_listed_kind_is_identified_by_its_pulumi_type_token():
     )
 
 
-def test_a_kind_outside_of_the_built_in_groups_is_a_custom_resource():
+def test_a_pulumi_type_outside_of_kubernetes_built_in_groups_is_a_custom_resource():
     assert not kind_of("kubernetes:inference.networking.k8s.io/v1:InferencePool").built_in
 
 
@@ -42,17 +42,17 @@ TREE = {
 }
 
 
-def test_a_property_tree_survives_the_engines_encoding():
+def test_properties_are_the_same_after_encoding_and_decoding_for_pulumis_protocol():
     assert decode(encode(TREE)) == TREE
 
 
-def test_secrets_and_unknowns_are_encoded_with_the_protocols_signatures():
+def test_secrets_and_unknowns_are_encoded_with_the_signatures_of_pulumis_protocol():
     encoded = encode({"s": Secret("v"), "u": UNKNOWN})
     assert encoded["s"] == {SIGNATURE_KEY: SECRET_SIGNATURE, "value": "v"}
     assert encoded["u"] == UNKNOWN_TEXT
 
 
-def test_whole_numbers_become_integers_so_that_kubernetes_accepts_them():
+def test_whole_numbers_of_pulumis_protocol_become_integers_for_kubernetes():
     decoded = decode(encode({"a": 2, "b": 2.5}))
     assert {key: type(value) for key, value in decoded.items()} == {"a": int, "b": float}
 
@@ -62,7 +62,7 @@ def test_values_unknown_at_preview_are_found_inside_of_secrets():
     assert not has_unknowns(without_secrets({"a": [Secret({"b": 1})]}))
 
 
-def test_outputs_are_secret_if_the_inputs_are():
+def test_outputs_of_a_kubernetes_object_are_secret_where_its_inputs_are():
     inputs = {"data": {"a": Secret("x"), "b": "y"}, "list": [{"p": Secret("x")}, {"q": 1}]}
     outputs = {"data": {"a": "x", "b": "y", "c": "z"}, "list": [{"p": "x"}], "status": {}}
     assert mark_secrets(outputs, inputs) == {
@@ -76,12 +76,12 @@ def test_data_of_a_kubernetes_secret_is_always_a_secret_output():
     assert mark_secrets({"kind": "Secret", "data": {"k": "v"}}, {}) == {"kind": "Secret", "data": Secret({"k": "v"})}
 
 
-def test_pruning_keeps_the_live_values_of_fields_that_the_program_set():
+def test_a_live_object_is_pruned_to_the_fields_that_the_program_set():
     live = {"spec": {"replicas": 3, "paused": True, "containers": [{"name": "c", "image": "i", "tty": True}]}}
     shape = {"spec": {"replicas": 2, "containers": [{"name": "c", "image": "old"}]}}
     assert prune(live, shape) == {"spec": {"replicas": 3, "containers": [{"name": "c", "image": "i"}]}}
 
 
-def test_pruning_adds_zero_values_that_the_server_omits():
+def test_a_pruned_live_object_gets_zero_values_that_the_api_server_omits():
     shape = {"hostNetwork": False, "value": "", "count": 0, "gone": "x"}
     assert prune({}, shape) == {"hostNetwork": False, "value": "", "count": 0}

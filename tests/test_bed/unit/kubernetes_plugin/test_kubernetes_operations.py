@@ -38,11 +38,11 @@ def test_property_paths_in_a_diff_quote_keys_with_dots():
     assert list(changes({"annotations": {"a.b/c": "1"}}, {"annotations": {}})) == ['annotations["a.b/c"]']
 
 
-def test_a_value_unknown_at_preview_counts_as_a_change_of_the_object():
+def test_a_value_unknown_at_preview_counts_as_a_change_of_its_kubernetes_object():
     assert changes({"a": 1}, {"a": UNKNOWN, "b": UNKNOWN}) == {"a": ("UPDATE", False), "b": ("ADD", False)}
 
 
-def test_a_boolean_does_not_equal_a_number():
+def test_the_diff_of_kubernetes_objects_distinguishes_a_boolean_from_a_number():
     assert changes({"a": 1}, {"a": True}) == {"a": ("UPDATE", False)}
 
 
@@ -50,7 +50,7 @@ def test_a_change_inside_of_an_immutable_field_requires_a_replacement():
     assert changes({"data": {"k": "v"}}, {"data": {"k": "w"}}, "data") == {"data.k": ("UPDATE", True)}
 
 
-def test_an_added_part_with_an_immutable_field_requires_a_replacement():
+def test_adding_a_map_with_an_immutable_field_requires_a_replacement():
     pattern = "spec.containers[*].image"
     assert changes({"spec": {"containers": []}}, {"spec": {"containers": [{"image": "i"}]}}, pattern) == {
         "spec.containers[0]": ("ADD", True)
@@ -64,7 +64,7 @@ def test_a_change_of_name_or_namespace_requires_a_replacement():
     assert changes({"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}) == {"metadata.name": ("UPDATE", True)}
 
 
-def test_ignored_paths_hide_changes_below_them_and_none_beside():
+def test_an_ignored_path_hides_changes_of_its_nested_fields_but_of_no_other_field():
     changes = differences({"a": {"b": 1}, "ab": 1}, {"a": {"b": 2}, "ab": 2}, ())
     assert [d.name for d in without_ignored(changes, ["a"])] == ["ab"]
     assert [d.change for d in changes] == [PropertyChangeKind.UPDATE, PropertyChangeKind.UPDATE]
@@ -92,7 +92,7 @@ def test_the_first_update_takes_over_the_field_ownership_of_the_create():
     assert take_over_fields(live(created, other), "m") == [other, entry("m", "Apply", **{"f:data": {"f:k": {}}})]
 
 
-def test_fields_that_are_taken_over_join_the_managers_own():
+def test_fields_taken_over_from_kubectl_edit_are_merged_into_the_field_managers_own():
     own = entry("m", "Apply", **{"f:data": {"f:k": {}}})
     edited = entry("kubectl-edit", **{"f:data": {"f:l": {}}})
     assert take_over_fields(live(own, edited), "m") == [entry("m", "Apply", **{"f:data": {"f:k": {}, "f:l": {}}})]
@@ -103,7 +103,7 @@ def test_fields_of_other_managers_and_subresources_are_not_taken_over():
     assert take_over_fields(live(scaled, entry("someone")), "m") is None
 
 
-def test_a_preview_forces_conflicts_as_long_as_no_fields_were_taken_over():
+def test_a_preview_forces_conflicts_until_pulumi_has_taken_over_field_ownership():
     created = live(entry("pulumi-kubernetes"), entry("other"))
     assert must_force(created, preview=True)
     assert not must_force(created, preview=False)

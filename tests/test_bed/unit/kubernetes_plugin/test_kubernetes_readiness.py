@@ -52,7 +52,7 @@ def test_a_deployment_is_ready_when_available_and_its_newest_replica_set_is():
         pytest.param(deployment(updated=0), id="scaled, not rolled yet"),
     ],
 )
-def test_a_deployment_under_way_is_not_ready(live):
+def test_a_deployment_in_the_middle_of_a_rollout_is_not_ready(live):
     assert not readiness_of(live, replica_set(), replica_set("2")).ready
 
 
@@ -76,7 +76,7 @@ def test_the_status_of_a_deployment_names_its_unready_pods_and_the_reason():
     )
 
 
-def test_an_unbound_claim_of_its_volumes_holds_a_deployment_up():
+def test_a_deployment_whose_volume_claim_is_not_bound_is_not_ready():
     live = deployment()
     live["spec"]["template"] = {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}}
     pending = {"metadata": {"name": "c"}, "status": {"phase": "Pending"}}
@@ -120,7 +120,7 @@ def test_a_service_with_unready_pods_never_becomes_ready():
     assert "does not target any Pods" in verdict.reasons[0]
 
 
-def test_a_load_balancer_waits_for_an_address():
+def test_a_service_of_type_loadbalancer_is_ready_once_it_has_an_address():
     live = service(selector={"a": "b"}, type="LoadBalancer")
     related = endpoints(addresses=[{"ip": "1"}])
     placed = {**live, "status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}}
@@ -132,7 +132,7 @@ def job(*entries):
     return {"metadata": {"uid": "j"}, "status": {"startTime": "t", "conditions": list(entries)}}
 
 
-def test_a_job_is_ready_when_complete_and_failed_when_it_gave_up():
+def test_a_job_is_ready_when_complete_and_failed_at_its_backoff_limit():
     complete = {"type": "Complete", "status": "True"}
     gave_up = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "m"}
     assert readiness.job(ReadinessEvidence(job(complete))).ready
@@ -154,12 +154,12 @@ def claim(phase):
         ("Immediate", "Bound", True),
     ],
 )
-def test_a_new_volume_claim_is_ready_in_the_phase_of_its_storage_class(mode, phase, ready):
+def test_a_new_volume_claim_is_ready_when_pending_or_bound_by_its_storage_class(mode, phase, ready):
     related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": mode}]}
     assert readiness.claim(ReadinessEvidence(claim(phase), related=related)).ready is ready
 
 
-def test_an_updated_volume_claim_may_be_bound():
+def test_a_bound_volume_claim_is_ready_after_an_update():
     related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": "WaitForFirstConsumer"}]}
     assert readiness.claim(ReadinessEvidence(claim("Bound"), previous=claim("Bound"), related=related)).ready
 

@@ -41,11 +41,11 @@ def test_the_handshake_call_is_unimplemented_as_in_the_real_plug_in(stub: Any):
     assert failure.value.details() == "method Handshake not implemented"
 
 
-def test_the_engine_can_attach_to_a_running_stand_in(stub: Any):
+def test_pulumi_can_attach_to_a_running_kubernetes_stand_in(stub: Any):
     assert stub.Attach(plugin.PluginAttach(address="127.0.0.1:1")) == Empty()
 
 
-def test_a_preview_without_a_cluster_returns_the_inputs_unchanged(stub: Any):
+def test_a_preview_without_a_cluster_returns_an_objects_inputs_unchanged(stub: Any):
     answer = create(configured(stub), preview=True)
     assert (answer.id, decode(answer.properties)) == ("", INPUTS)
 
@@ -84,7 +84,7 @@ def test_yaml_is_parsed_and_kubernetes_lists_are_split_into_objects(stub: Any):
     }
 
 
-def test_objects_that_depend_on_a_replaced_one_are_diffed_with_unknown_values(stub: Any):
+def test_objects_that_depend_on_a_replaced_object_are_diffed_with_unknown_values(stub: Any):
     configured(stub)
     olds = create(stub, preview=True).properties
     news = encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": UNKNOWN, "data": UNKNOWN})

@@ -35,7 +35,7 @@ def config(server="https://a:1", user="u", namespace="ns"):
         ({"kubeconfig": config()}, {"kubeconfig": UNKNOWN}, ("kubeconfig",), ("kubeconfig",)),
     ],
 )
-def test_another_api_server_replaces_the_provider_unless_its_identifier_stays(olds, news, changed, replaces):
+def test_another_api_server_replaces_a_kubernetes_provider_unless_identifier_is_set(olds, news, changed, replaces):
     change = compare(olds, news)
     assert (change.changed, change.replaces) == (changed, replaces)
 
@@ -58,7 +58,7 @@ def test_provider_options_that_rehearsals_lack_are_refused(option):
         ProviderSettings.parse(option)
 
 
-def test_a_kubeconfig_may_be_a_path(tmp_path):
+def test_a_providers_kubeconfig_option_may_be_the_path_of_a_file(tmp_path):
     path = tmp_path / "config"
     path.write_text(config())
     access = find_access(load(str(path)))

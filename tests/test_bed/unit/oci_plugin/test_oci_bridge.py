@@ -62,7 +62,7 @@ def test_an_unsupported_resource_type_is_named_with_the_supported_ones():
         resource_of("oci:Database/db:Db")
 
 
-def test_every_resource_type_has_outputs_and_requires_only_inputs():
+def test_the_inputs_and_outputs_of_each_oci_resource_type_are_disjoint():
     assert all(resource.inputs.keys().isdisjoint(resource.outputs) for resource in ALL)
     assert len(ALL) == 50
 
@@ -80,7 +80,7 @@ def test_updates_of_an_oci_resource_keep_its_generated_name():
     assert again["name"] == first["name"]
 
 
-def test_the_engines_proposed_name_is_used():
+def test_an_oci_resource_gets_the_name_that_pulumi_proposes():
     assert check(POOL, {}, LEAST, Naming("gpu", proposed="gpu-of-mine")).inputs["name"] == "gpu-of-mine"
 
 
@@ -112,7 +112,7 @@ def test_an_oci_input_that_cannot_be_converted_to_its_type_is_refused(news: dict
         check(GATEWAY, {}, {"compartmentId": "p", **news}, Naming("g"))
 
 
-def test_all_invalid_inputs_are_reported_at_once():
+def test_all_invalid_inputs_of_an_oci_resource_are_reported_at_once():
     failures = check(GATEWAY, {}, {"bogus": 1, "odd": 2}, Naming("g")).failures
     assert [failure.partition(".")[0] for failure in failures] == [
         "Invalid or unknown key",

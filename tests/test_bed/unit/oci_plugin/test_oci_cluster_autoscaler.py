@@ -86,7 +86,7 @@ def scene(region: Region, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(region, state["id"], view, autoscaler)
 
 
-def test_the_pool_is_resized_at_once_and_its_node_joins_after_the_boot_time(scene: Scene):
+def test_the_autoscaler_resizes_a_pool_at_once_and_nodes_join_after_the_boot_time(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.look(0)
     assert (scene.size, scene.nodes) == (2, ["gpu-0"])
@@ -97,7 +97,7 @@ def test_the_pool_is_resized_at_once_and_its_node_joins_after_the_boot_time(scen
     assert scene.view.messages == [f"b: pod triggered scale-up: [{{{scene.pool_id} 1->2 (max: 3)}}]"]
 
 
-def test_nodes_that_are_still_joining_count_and_the_maximum_is_kept(scene: Scene):
+def test_joining_nodes_count_as_capacity_and_no_pool_exceeds_its_maximum(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), *(pod(f"b{i}") for i in range(5))]
     scene.autoscaler.look(0)
     scene.autoscaler.look(10)
@@ -117,7 +117,7 @@ def test_pending_pods_that_no_node_of_the_pool_could_hold_add_no_node(scene: Sce
     assert scene.size == 1
 
 
-def test_an_empty_node_is_removed_after_its_delay_but_not_below_the_minimum(scene: Scene):
+def test_an_empty_node_is_removed_after_a_delay_but_not_below_the_pools_minimum(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.look(0)
     scene.autoscaler.look(PROVISION_S)
@@ -136,7 +136,7 @@ def test_an_empty_node_is_removed_after_its_delay_but_not_below_the_minimum(scen
     assert scene.size == 1
 
 
-def test_a_node_that_gets_a_pod_at_the_last_moment_is_kept_and_untainted(scene: Scene):
+def test_a_node_that_gets_a_pod_just_before_its_removal_is_kept_and_untainted(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.look(0)
     scene.autoscaler.look(PROVISION_S)
@@ -167,7 +167,7 @@ def test_without_the_autoscaler_add_on_no_pool_is_resized(scene: Scene):
     assert (scene.size, scene.view.status) == (1, "")
 
 
-def test_the_autoscalers_status_has_limits_and_target_sizes(scene: Scene):
+def test_the_cluster_autoscalers_status_has_limits_and_target_sizes_of_pools(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.look(0)
     (group,) = json.loads(scene.view.status)["nodeGroups"]

@@ -31,7 +31,7 @@ def test_the_availability_domains_are_those_of_the_region(region: Region):
     assert names == [f"Uocm:EU-FRANKFURT-1-AD-{number}" for number in (1, 2, 3)]
 
 
-def test_list_functions_apply_their_filters(region: Region):
+def test_oci_list_functions_apply_the_filters_in_their_arguments(region: Region):
     filters = [{"name": "name", "values": ["All .* Services In Oracle Services Network"], "regex": True}]
     (service,) = ask(region, "getServices", filters=filters)["services"]
     assert service["cidrBlock"] == "all-fra-services-in-oracle-services-network"

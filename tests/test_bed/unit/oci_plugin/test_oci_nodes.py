@@ -56,7 +56,7 @@ def test_a_boot_script_inside_a_cloud_config_file_is_found():
     assert read_boot({"user_data": encoded(config)}).labels == {"l": "1", "m": "2"}
 
 
-def test_a_script_that_joins_no_cluster_is_recognized():
+def test_a_boot_script_that_does_not_join_the_cluster_is_recognized():
     assert not read_boot({"user_data": encoded("#!/bin/sh\necho hello\n")}).joins
     assert read_boot({}).joins
     assert read_boot({"oke-initial-node-labels": "x=y"}).labels == {"x": "y"}
@@ -91,7 +91,7 @@ def test_the_kits_boot_scripts_make_nodes_join(self_managed: bool):
     assert read_boot(metadata, self_managed=self_managed).joins
 
 
-def test_a_pool_of_nine_registers_nine_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_a_node_pool_of_size_nine_registers_nine_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     labels = [{"key": "oke.oraclecloud.com/pool.name", "value": "gpu"}]
     compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
     metadata = {"user_data": encoded(SCRIPT)}
@@ -146,7 +146,9 @@ def test_changed_metadata_replaces_nodes_if_cycling_is_enabled(
     assert {node.labels.get("l") for node in region.nodes.there.values()} == {"1"}
 
 
-def test_cycling_by_boot_volume_keeps_the_instances(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_cycling_nodes_by_boot_volume_replacement_keeps_their_instances(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
     cycling = {"nodePoolCyclingDetails": {"isNodeCyclingEnabled": True, "cycleModes": ["BOOT_VOLUME_REPLACE"]}}
     state = region.create("NodePool", **pool(*parts, size=2, **cycling))
     before = {name: node.provider_id for name, node in region.nodes.there.items()}
@@ -159,7 +161,7 @@ def test_cycling_by_boot_volume_keeps_the_instances(region: Region, parts: tuple
         region.update("NodePool", state, **pool(*parts, size=2, **cycling, **metadata, **labels))
 
 
-def test_without_cycling_changed_metadata_leaves_nodes_as_they_are(
+def test_without_cycling_changed_metadata_replaces_no_node_of_a_pool(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
 ):
     state = region.create("NodePool", **pool(*parts, size=2))
@@ -175,7 +177,9 @@ def test_pools_of_equal_names_do_not_share_nodes(region: Region, parts: tuple[di
     assert sorted(region.nodes.there) == ["gpu-0"]
 
 
-def test_a_pool_whose_boot_script_does_not_join_fails(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_creating_a_node_pool_fails_if_its_boot_script_does_not_join_the_cluster(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
     metadata = {"user_data": encoded("#!/bin/sh\necho hello\n")}
     with pytest.raises(InitFailed, match=r"9 node\(s\) register timeout"):
         region.create("NodePool", **pool(*parts, nodeMetadata=metadata))
@@ -189,7 +193,7 @@ def test_deleting_a_cluster_deletes_its_nodes(region: Region, parts: tuple[dict[
     assert region.records.all_of("NodePool") == []
 
 
-def test_instances_of_a_cluster_network_join_by_themselves(region: Region):
+def test_instances_of_a_cluster_network_join_by_their_own_boot_script(region: Region):
     metadata = {**JOINS_ALONE, "oke-initial-node-labels": "pool=gpu", "oke-max-pods": "60"}
     launch = {"shape": RDMA_SHAPE, "metadata": metadata}
     details = {"instanceType": "compute", "launchDetails": launch}

@@ -12,14 +12,14 @@ from llmd_rehearsal.plugin_values import InitFailed, OperationRefusal
 from oci_region import COMPARTMENT, DOMAIN, Region, pool
 
 
-def test_a_new_resource_is_active_and_has_the_defaults_that_oci_sets():
+def test_a_created_vcn_is_available_and_has_the_defaults_that_oci_sets():
     vcn = Region().vcn()
     assert vcn["id"].startswith("ocid1.vcn.oc1.iad.aaaaaaaa")
     assert (vcn["state"], vcn["cidrBlock"], vcn["freeformTags"]) == ("AVAILABLE", "10.0.0.0/16", {})
     assert vcn["defaultSecurityListId"].startswith("ocid1.securitylist.")
 
 
-def test_a_created_cluster_leads_to_the_rehearsals_api_server():
+def test_the_endpoint_of_a_created_oke_cluster_is_the_rehearsals_api_server():
     region = Region()
     cluster = region.cluster(region.vcn())
     assert cluster["endpoints"][0]["privateEndpoint"] == "10.244.0.1:6443"
@@ -42,7 +42,7 @@ def test_a_subnet_gets_the_networks_default_route_table_and_security_list():
     assert (subnet["virtualRouterIp"], subnet["securityListIds"]) == ("10.0.1.1", [vcn["defaultSecurityListId"]])
 
 
-def test_an_update_keeps_properties_that_the_inputs_omit():
+def test_an_update_of_an_oci_resource_keeps_properties_that_its_inputs_omit():
     region = Region()
     before = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN, displayName="a")
     after = region.update("ComputeCluster", before, compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
@@ -60,7 +60,7 @@ def test_reading_a_deleted_resource_returns_nothing_and_deleting_it_succeeds():
         region.operations.update(vcn["id"], vcn, order)
 
 
-def test_a_restarted_stand_in_knows_the_existing_resources(tmp_path: Path):
+def test_a_restarted_oci_stand_in_knows_the_existing_resources(tmp_path: Path):
     journal = tmp_path / "oci" / "journal.jsonl"
     region = Region(journal)
     vcn, gone = region.vcn(), region.vcn("10.1.0.0/16")
@@ -94,7 +94,7 @@ def test_an_oci_operation_longer_than_its_timeout_fails():
         RegionClock(0).work(resource_of("oci:Core/clusterNetwork:ClusterNetwork"), "create", 60)
 
 
-def test_a_cancelled_operation_stops_to_wait():
+def test_a_cancelled_oci_operation_stops_waiting_and_fails():
     clock = RegionClock(1000)
     clock.cancel()
     with pytest.raises(WorkRequestFailed, match="cancelled"):
@@ -169,7 +169,9 @@ class TestFaults:
             region.create("NodePool", **inputs)
         assert (region.nodes.there, region.records.all_of("NodePool")) == ({}, [])
 
-    def test_a_pool_that_takes_longer_than_the_engine_waits_is_kept(self, region: Region, inputs: dict[str, Any]):
+    def test_a_node_pool_whose_creation_takes_longer_than_its_timeout_is_kept_in_oci(
+        self, region: Region, inputs: dict[str, Any]
+    ):
         with pytest.raises(InitFailed, match="timeout while waiting"):
             region.operations.create(region.order("NodePool", inputs, "gpu", timeout_s=60))
         assert [pool.state["state"] for pool in region.records.all_of("NodePool")] == ["FAILED"]
@@ -187,7 +189,7 @@ class TestFaults:
             region.vcn()
         assert failure.value.properties["state"] == "FAILED"
 
-    def test_a_create_whose_answer_is_lost_or_late_makes_one_network(self, region: Region, faults: Path):
+    def test_a_create_request_whose_answer_is_lost_or_late_creates_only_one_vcn(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: answer-lost, times: 3}]")
         before = region.vcn()
         assert [vcn.id for vcn in region.records.all_of("Vcn")] == [before["id"]]
@@ -196,13 +198,13 @@ class TestFaults:
             region.vcn()
         assert [vcn.state["state"] for vcn in region.records.all_of("Vcn")] == ["AVAILABLE", "AVAILABLE"]
 
-    def test_deleting_a_network_deletes_its_default_security_list(self, region: Region):
+    def test_deleting_a_vcn_deletes_its_default_security_list(self, region: Region):
         vcn = region.vcn()
         region.create("DefaultSecurityList", manageDefaultResourceId=vcn["defaultSecurityListId"])
         region.delete(vcn)
         assert region.records.all_of("DefaultSecurityList") == []
 
-    def test_a_resource_that_the_plug_in_does_not_wait_for_exists_all_the_same(self, region: Region, faults: Path):
+    def test_a_vcn_exists_in_oci_although_the_plug_ins_wait_for_it_timed_out(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: timeout}]")
         with pytest.raises(InitFailed, match="timeout while waiting") as failure:
             region.vcn()

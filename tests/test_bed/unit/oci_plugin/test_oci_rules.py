@@ -6,14 +6,14 @@ from llmd_rehearsal.plugin_values import InitFailed, OperationRefusal
 from oci_region import COMPARTMENT, DOMAIN, RDMA_SHAPE, Region, pool
 
 
-def test_a_subnet_must_lie_in_its_network(region: Region):
+def test_a_subnets_range_must_lie_in_that_of_its_vcn(region: Region):
     with pytest.raises(
         OperationRefusal, match=r"400-InvalidParameter, .* not within the CIDRs of the VCN, 10.0.0.0/16"
     ):
         region.subnet(region.vcn(), "10.1.0.0/24")
 
 
-def test_subnets_must_not_overlap(region: Region):
+def test_subnets_of_a_vcn_must_not_overlap(region: Region):
     vcn = region.vcn()
     other = region.subnet(vcn, "10.0.0.0/20")
     with pytest.raises(OperationRefusal, match=f"subnet {other['id']} with CIDR 10.0.0.0/20 overlaps with this CIDR"):
@@ -26,7 +26,7 @@ def test_a_changed_subnet_does_not_overlap_with_itself(region: Region):
     assert (wider["cidrBlock"], wider["ipv4cidrBlocks"]) == ("10.0.0.0/23", ["10.0.0.0/23"])
 
 
-def test_a_network_keeps_the_ranges_of_its_subnets(region: Region):
+def test_a_vcn_range_that_contains_a_subnet_cannot_be_removed(region: Region):
     vcn = region.vcn("10.0.0.0/16", "10.1.0.0/16")
     region.subnet(vcn, "10.1.0.0/24")
     with pytest.raises(OperationRefusal, match="409-Conflict"):
@@ -49,7 +49,7 @@ def test_a_second_internet_gateway_is_refused(region: Region):
 TCP = {"direction": "INGRESS", "protocol": "6", "source": "10.0.0.0/16"}
 
 
-def test_a_rule_may_name_a_group_of_its_own_network_only(region: Region):
+def test_a_security_rule_may_refer_only_to_a_security_group_of_its_own_vcn(region: Region):
     group, stranger = region.group(region.vcn()), region.group(region.vcn("10.9.0.0/16"))
     rule = {"networkSecurityGroupId": group["id"], "direction": "INGRESS", "protocol": "all"}
     peer = {"source": stranger["id"], "sourceType": "NETWORK_SECURITY_GROUP"}
@@ -68,7 +68,7 @@ def test_ocids_of_resources_that_the_oci_stand_in_did_not_create_are_accepted(re
     region.subnet({"id": "ocid1.vcn.oc1.iad.of-somebody"}, "10.0.0.0/24")
 
 
-def test_a_network_with_anything_in_it_cannot_be_deleted(region: Region):
+def test_a_vcn_that_contains_resources_cannot_be_deleted(region: Region):
     vcn = region.vcn()
     subnet = region.subnet(vcn, "10.0.0.0/24")
     gateway = region.create("NatGateway", compartmentId=COMPARTMENT, vcnId=vcn["id"])
@@ -82,7 +82,7 @@ def test_a_network_with_anything_in_it_cannot_be_deleted(region: Region):
     assert region.records.all_of("Vcn") == []
 
 
-def test_a_gateway_with_routes_to_it_cannot_be_deleted(region: Region):
+def test_a_gateway_that_a_route_rule_refers_to_cannot_be_deleted(region: Region):
     vcn = region.vcn()
     gateway = region.create("NatGateway", compartmentId=COMPARTMENT, vcnId=vcn["id"])
     rule = {"networkEntityId": gateway["id"], "destination": "0.0.0.0/0"}
@@ -121,7 +121,7 @@ def test_a_cluster_goes_up_one_minor_version_at_a_time(region: Region, version: 
         region.update("Cluster", cluster, compartmentId=COMPARTMENT, vcnId=vcn["id"], kubernetesVersion=version)
 
 
-def test_service_and_network_ranges_must_not_overlap(region: Region):
+def test_a_clusters_service_range_and_its_vcn_range_must_not_overlap(region: Region):
     with pytest.raises(OperationRefusal, match=r"services CIDR 10.96.0.0/16 overlaps"):
         region.cluster(region.vcn("10.96.0.0/16"))
 
@@ -203,7 +203,9 @@ def test_an_identity_domain_returns_its_schema_and_no_tags(region: Region):
     assert (before["tags"], result[0]["tags"]) == (tags, [])
 
 
-def test_a_compute_cluster_has_one_availability_domain(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_nodes_of_a_compute_cluster_must_be_in_its_availability_domain(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
     compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=OTHER_DOMAIN)
     with pytest.raises(OperationRefusal, match=f"is in availability domain {OTHER_DOMAIN}"):
         region.create("NodePool", **pool(*parts, details={"computeClusterId": compute["id"]}))
@@ -226,7 +228,9 @@ def test_an_availability_domain_must_belong_to_the_region(region: Region):
     region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain="AbCd:US-ASHBURN-AD-3")
 
 
-def test_add_ons_must_exist_and_are_accepted_once_each(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_only_known_oke_add_ons_are_accepted_and_only_once_for_each_cluster(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
     inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True}
     region.create("Addon", addonName="CertManager", **inputs)
     with pytest.raises(OperationRefusal, match="is installed already"):
@@ -247,7 +251,9 @@ def test_an_add_on_whose_dependency_is_not_active_fails_and_is_removed(
     assert region.create("Addon", addonName=name, **inputs)["state"] == "ACTIVE"
 
 
-def test_an_add_on_can_skip_the_check_of_its_dependency(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_an_oke_add_on_can_skip_the_check_of_its_dependency(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
     skip = {"key": "skipNodeFeatureDiscoveryDependencyCheck", "value": "true"}
     inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True, "configurations": [skip]}
     assert region.create("Addon", addonName="AmdGpuOperator", **inputs)["state"] == "ACTIVE"
@@ -306,19 +312,19 @@ def test_an_instances_boot_source_cannot_be_changed(region: Region, key: str):
         "Allow service lustrefs to use virtual-network-family in tenancy",
     ],
 )
-def test_valid_policy_statements_are_accepted(region: Region, statement: str):
+def test_valid_iam_policy_statements_are_accepted(region: Region, statement: str):
     region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
 
 
 @pytest.mark.parametrize(
     "statement", ["Permit nobody", "Allow group g to look repos in tenancy", "Allow dynamic-group d to manage x"]
 )
-def test_invalid_policy_statements_are_refused(region: Region, statement: str):
+def test_invalid_iam_policy_statements_are_refused(region: Region, statement: str):
     with pytest.raises(OperationRefusal, match="Failed to parse the policy statement"):
         region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
 
 
-def test_policy_names_are_unique(region: Region):
+def test_a_second_iam_policy_of_the_same_name_is_refused(region: Region):
     policy = {
         "compartmentId": COMPARTMENT,
         "name": "p",
@@ -357,7 +363,7 @@ def test_a_compartment_has_one_budget_in_the_tenancys_root(region: Region):
 
 
 @pytest.mark.parametrize("other", [{"threshold": 10_000.5}, {"threshold": 99.555}, {"message": "m" * 1001}])
-def test_alert_rules_have_ocis_limits(region: Region, other: dict[str, Any]):
+def test_budget_alert_rules_beyond_ocis_limits_are_refused(region: Region, other: dict[str, Any]):
     budget = region.create("Budget", compartmentId=ROOT, targets=[COMPARTMENT], **BUDGET)
     rule = {"budgetId": budget["id"], "type": "ACTUAL", "threshold": 99.5, "thresholdType": "PERCENTAGE"}
     region.create("Rule", **rule)
