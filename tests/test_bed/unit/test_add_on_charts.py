@@ -17,7 +17,7 @@ CHARTS = ["cert-manager", "amd-gpu-operator", "node-feature-discovery", "kube-pr
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_a_mirrored_chart_is_replaced_by_the_rehearsals_chart(name: str):
+def test_a_chart_in_a_private_registry_is_replaced_by_the_rehearsals_chart(name: str):
     copy = operator(name).chart.taken_from(MirrorRegistry("iad.ocir.io/ai/mirror"))
     source = charts.find(copy.pinned, "", copy.version)
     assert (source.version, source.published) == (copy.version, copy.reference.partition("/mirror/")[2])

@@ -83,7 +83,7 @@ async def test_a_scaling_speed_divides_only_the_durations_of_a_scaledobject() ->
     assert done["triggers"][0]["metadata"] == spec()["triggers"][0]["metadata"]
 
 
-async def test_with_a_scaling_speed_of_one_a_scaledobject_is_unchanged() -> None:
+async def test_a_scaling_speed_of_one_leaves_a_scaledobject_unchanged() -> None:
     assert await rehearsed(ScalingTime(1), query="sum(rate(x[2m]))") == spec("sum(rate(x[2m]))")
 
 
@@ -102,7 +102,7 @@ def test_rehearsed_scaling_queries_have_shorter_windows_and_rates_of_real_hardwa
     assert time.query(query) == expected
 
 
-async def test_every_prometheus_address_is_replaced_by_the_rehearsals() -> None:
+async def test_every_prometheus_address_in_scaledobjects_becomes_that_of_the_rehearsal() -> None:
     done = await rehearsed(server="https://prometheus.example.com")
     assert done["triggers"][0]["metadata"]["serverAddress"] == prometheus_address()
 

@@ -51,7 +51,7 @@ def _nodes(state: Path) -> list[str]:
     return [node["name"] for node in json.loads((state / "agent.json").read_text())["nodes"]]
 
 
-def test_nodes_of_an_existing_cluster_exist_from_the_start(tmp_path: Path):
+def test_rehearsed_nodes_of_an_existing_cluster_exist_from_the_start(tmp_path: Path):
     _spec(tmp_path, EXISTING)
     assert _nodes(tmp_path) == ["mi300x-0", "mi300x-1", "system-0"]
 
@@ -86,7 +86,7 @@ def test_a_changed_table_of_programs_for_images_needs_another_local_cluster(
     assert _spec(tmp_path, EXISTING).digest() != before.digest()
 
 
-def test_nodes_of_a_created_cluster_come_with_its_pools(tmp_path: Path):
+def test_a_rehearsal_of_a_created_cluster_starts_without_nodes(tmp_path: Path):
     _spec(tmp_path, CREATED)
     assert _nodes(tmp_path) == []
 
@@ -172,12 +172,12 @@ async def test_crds_are_created_unless_they_exist():
     await install_crds(cast("Any", Cluster(409)), [DEFINITION])
 
 
-async def test_crds_that_the_cluster_refuses_are_reported():
+async def test_a_crd_that_the_rehearsals_api_server_refuses_is_an_error():
     with pytest.raises(ApiError):
         await install_crds(cast("Any", Cluster(403)), [DEFINITION])
 
 
-async def test_objects_wait_for_an_api_group_that_is_not_served_yet(monkeypatch: pytest.MonkeyPatch):
+async def test_creating_an_object_waits_until_the_api_server_serves_its_api_group(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(agent, "_ESTABLISHED_PAUSE_S", 0)
     request = httpx2.Request("POST", "https://10.244.0.1:6443/apis/g/v1/ks")
     pending: list[httpx2.HTTPStatusError] = [
@@ -196,25 +196,25 @@ async def test_objects_wait_for_an_api_group_that_is_not_served_yet(monkeypatch:
     assert cluster.created == ["n"]
 
 
-def test_stacks_without_autoscaling_keep_the_names_of_their_objects(scaled):
+def test_a_stack_without_autoscaling_has_another_config_hash_than_one_with_it(scaled):
     assert "scaling" not in json.loads(planned().config.model_dump_json(by_alias=True))["models"][0]
     assert planned().config_hash != scaled.config_hash
 
 
-def test_a_rehearsal_names_only_models_whose_latencies_are_bounds():
+def test_a_rehearsal_reports_exactly_the_models_whose_simulated_latencies_are_bounds():
     llama = model("agg-tp2-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
     words = " ".join(simulated(plan(model("agg-tp1-1r"), llama), STAND_IN))
     assert "times of RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic (bounds" in words
     assert "gpt-oss" not in words
 
 
-def test_simulated_latencies_use_the_projects_own_catalogue_entries(tmp_path: Path):
+def test_simulators_of_latencies_read_the_projects_own_catalogue_entries(tmp_path: Path):
     processes = {process.name: process.argv for process in _spec(tmp_path, EXISTING).processes}
     readers = [name for name, argv in processes.items() if "--project" in argv]
     assert readers == ["vllm", "outside", "oci-plugin"]
 
 
-def test_another_shape_entry_of_the_project_needs_another_local_cluster(tmp_path: Path):
+def test_a_changed_shape_entry_in_the_project_needs_another_local_cluster(tmp_path: Path):
     usual = _spec(tmp_path, EXISTING)
     shape = "shapes/BM.GPU.MI300X.8"
     write_entry(tmp_path / "project", shape, kit_entry(shape, price_usd_per_hour=40.0))

@@ -24,7 +24,7 @@ PLUG_INS = ("pulumi", "pulumi-kubernetes", "pulumi-oci", "pulumi-policy")
 NOT_RUN = "no: declared, and held to its definitions"
 
 
-def test_the_page_of_compatibility_is_what_the_catalogue_says():
+def test_the_compatibility_page_equals_what_is_generated_from_the_catalogue():
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         PAGE.write_text(page())

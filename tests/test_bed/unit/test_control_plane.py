@@ -56,7 +56,7 @@ def test_private_keys_are_readable_only_by_the_user(keys):
     assert {file.stat().st_mode & 0o777 for file in keys.folder.glob("*.key")} == {0o600}
 
 
-def test_existing_certificates_are_reused(keys):
+def test_existing_certificates_of_the_control_plane_are_reused(keys):
     before = keys.authority.certificate.read_bytes()
     assert control_plane.prepare_pki(keys.folder).authority.certificate.read_bytes() == before
 
@@ -103,7 +103,7 @@ def test_the_administrators_kubeconfig_needs_no_other_file_and_is_private(prepar
     assert prepared.kubeconfig.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_kubernetes_service_leads_to_the_api_server(prepared):
+def test_the_api_servers_arguments_have_its_address_and_the_service_range(prepared):
     assert "--advertise-address=10.244.0.1" in arguments(prepared, "kube-apiserver")
     assert "--service-cluster-ip-range=10.96.0.0/16" in arguments(prepared, "kube-apiserver")
 
@@ -116,7 +116,7 @@ def test_only_the_api_server_listens_on_more_than_loopback(prepared):
             assert all("127.0.0.1" in word for word in addresses)
 
 
-def test_preparing_the_control_plane_again_changes_nothing(prepared):
+def test_preparing_the_local_control_plane_again_gives_the_same_result(prepared):
     again = control_plane.prepare(
         prepared.kubeconfig.parent, {name: Path("/programs") / name for name in control_plane.PROGRAMS}
     )
@@ -124,7 +124,7 @@ def test_preparing_the_control_plane_again_changes_nothing(prepared):
 
 
 @pytest.mark.parametrize(("nodes", "grace"), [(0, "50s"), (100, "50s"), (256, "128s")])
-def test_with_many_nodes_the_control_plane_waits_longer_for_lost_ones(tmp_path: Path, nodes: int, grace: str):
+def test_with_many_nodes_the_grace_period_for_lost_nodes_is_longer(tmp_path: Path, nodes: int, grace: str):
     programs = dict.fromkeys(control_plane.PROGRAMS, Path("/bin/true"))
     processes = control_plane.prepare(tmp_path, programs, nodes=nodes).processes
     (manager,) = (process for process in processes if process.name == "kube-controller-manager")

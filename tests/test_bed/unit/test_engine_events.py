@@ -75,12 +75,12 @@ def test_a_replacement_is_one_line_in_a_preview_and_two_in_an_update(
     assert listener.news == expected
 
 
-def test_long_values_are_omitted_from_event_lines():
+def test_long_property_values_are_omitted_from_lines_about_pulumi_events():
     change = metadata(events.OpType.UPDATE, {"program": "a" * 200}, {"program": "b" * 200})
     assert differences(change) == ": spec.program changes"
 
 
-def test_of_many_changed_properties_only_the_first_are_shown():
+def test_a_line_about_a_pulumi_event_shows_only_the_first_of_many_changed_properties():
     old, new = ({str(number): value for number in range(9)} for value in (1, 2))
     assert differences(metadata(events.OpType.UPDATE, old, new)).endswith("; 5 more")
 
@@ -109,14 +109,14 @@ def test_a_replacement_in_a_preview_has_the_properties_that_force_it():
     assert (change.old, change.new, change.protected) == ({"nodeShape": "a"}, {"nodeShape": "b"}, True)
 
 
-def test_engine_events_are_forwarded():
+def test_pulumis_engine_events_are_recorded_and_forwarded():
     heard: list[events.EngineEvent] = []
     steps = StepRecorder(heard.append)
     steps.hear(events.EngineEvent(0, 0, resource_pre_event=events.ResourcePreEvent(METADATA)))
     assert len(heard) == len(steps.recorded) == 1
 
 
-def test_an_operations_last_event_counts_its_changes():
+def test_the_summary_event_of_a_pulumi_operation_gives_the_numbers_of_changes():
     steps = StepRecorder(lambda _: None)
     counts = {events.OpType.CREATE: 2, "discard": 1}
     steps.hear(events.EngineEvent(0, 0, summary_event=events.SummaryEvent(False, 1, counts, {})))
@@ -130,7 +130,7 @@ reported that it failed to fully initialize or become live: Resource 'gate-1' wa
 """
 
 
-def test_a_plug_ins_error_becomes_a_line_without_repeated_text() -> None:
+def test_a_pulumi_plug_ins_error_becomes_a_line_without_repeated_text() -> None:
     assert concise_error(JOB).splitlines() == [
         "Resource 'gate-1' was created but failed to initialize",
         "[Pod kube-system/gate-1-x]: [Error] after 10 s: 0 of 1 nodes have joined",
@@ -159,7 +159,7 @@ def test_error_texts_without_a_termination_message_are_shown_unchanged() -> None
     )
 
 
-def test_a_termination_message_in_json_is_reduced_to_its_message() -> None:
+def test_a_failed_pods_termination_message_in_json_is_reduced_to_its_message_field() -> None:
     words = '{"message": "gpt failed: TTFT p95 9 (\\"late\\")", "passed": false, "failed": ["TTFT p95"]}'
     assert concise_error(f"[Pod a/b]: [Error] {words}\n[BackoffLimitExceeded] Job has failed").splitlines() == [
         '[Pod a/b]: [Error] gpt failed: TTFT p95 9 ("late")',
@@ -239,7 +239,7 @@ for thread in threads:
 """
 
 
-def test_several_engine_threads_may_list_pods_at_the_same_time() -> None:
+def test_several_threads_of_pulumi_can_list_pods_at_the_same_time() -> None:
     done = subprocess.run([sys.executable, "-c", FOUR_THREADS], capture_output=True, check=False, timeout=60)
 
     assert (done.returncode, done.stderr) == (0, b"")

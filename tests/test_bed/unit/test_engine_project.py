@@ -87,13 +87,13 @@ def test_a_front_door_is_rehearsed_with_generated_secrets(project: Path, tmp_pat
     assert written() == config
 
 
-def test_the_engine_writes_no_log_files_in_a_rehearsal(project: Path, tmp_path: Path):
+def test_pulumi_writes_no_log_files_in_a_rehearsal(project: Path, tmp_path: Path):
     copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0")
     with pytest.raises(FileExistsError):
         (copy.pulumi_home / "logs").mkdir(parents=True)
 
 
-def test_the_project_copy_has_the_current_catalogue_entries_only(project: Path, tmp_path: Path):
+def test_a_rehearsals_project_copy_has_only_the_projects_current_catalogue_entries(project: Path, tmp_path: Path):
     first = write_entry(project, "models/first", model_entry("first"))
     write_entry(project, "latency/MI300X/second", "model: second")
     (project / "values" / "link.yaml").symlink_to("/etc/hostname")
@@ -108,13 +108,13 @@ def test_the_project_copy_has_the_current_catalogue_entries_only(project: Path, 
     assert not (copy / "models" / "first.yaml").exists()
 
 
-def test_the_engines_state_is_stored_under_the_projects_name(project: Path, tmp_path: Path):
+def test_pulumis_state_is_stored_under_the_projects_name(project: Path, tmp_path: Path):
     state = tmp_path / "state"
     copy_project(project, "s", state, "llm-d-0.6.0")
     assert checkpoint_file(state, "s") == state / "backend/.pulumi/stacks/mine/s.json"
 
 
-def test_a_program_in_another_language_is_copied_with_its_packages_linked(project: Path, tmp_path: Path):
+def test_a_pulumi_program_in_another_language_is_copied_with_a_link_to_its_packages(project: Path, tmp_path: Path):
     packages = {"llmd-oke": "../../components", "random": "random"}
     text = yaml.safe_dump({"name": "chat", "runtime": {"name": "nodejs"}, "packages": packages})
     (project / "Pulumi.yaml").write_text(text)
@@ -137,7 +137,7 @@ def test_the_component_package_is_a_plug_in_that_starts_this_python(tmp_path: Pa
     assert sys.executable in program.read_text()
 
 
-def test_a_program_that_nothing_can_run_is_refused_before_the_rehearsal(tmp_path: Path):
+def test_a_pulumi_program_in_go_is_refused_with_the_runtimes_that_rehearsals_support(tmp_path: Path):
     with pytest.raises(KitError, match="runtime 'go'") as refused:
         language_programs(tmp_path, "go")
     assert refused.value.remedy == "Rehearsals run python, nodejs, yaml."

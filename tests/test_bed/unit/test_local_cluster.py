@@ -82,7 +82,7 @@ def test_a_failed_cluster_still_reports_its_cause(tmp_path, record):
         LocalCluster(tmp_path).enter_command(["true"])
 
 
-def test_a_state_folder_that_the_cluster_would_hide_is_refused():
+def test_a_state_folder_in_run_is_refused_because_a_local_cluster_hides_it():
     with pytest.raises(KitError, match="lies in /run, which a local cluster hides"):
         LocalCluster(Path("/run/rehearsal"))._prepare_folder()
 
@@ -130,7 +130,7 @@ def test_a_process_may_depend_only_on_one_listed_before_it():
         ClusterSpec(processes=(ProcessSpec("a", ("x",), after=("b",)), ProcessSpec("b", ("y",))))
 
 
-def test_the_reason_for_another_cluster_lists_the_differing_settings():
+def test_the_reason_for_another_local_cluster_lists_the_differing_settings():
     before, now = (ClusterSpec((), facts={"time_scale": scale, "agent_digest": scale}) for scale in ("1.0", "3.0"))
     assert fact_differences(before.facts, now.facts) == ["time scale 1.0 becomes 3.0"]
 
@@ -152,7 +152,7 @@ sys.exit(7)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_command_is_asked_to_stop_before_it_is_killed(number: signal.Signals) -> None:
+def test_a_command_in_a_local_cluster_gets_a_chance_to_stop_before_it_is_killed(number: signal.Signals) -> None:
     command = [sys.executable, "-S", "-c", WAITS, str(number.value)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
@@ -172,7 +172,7 @@ def test_no_variable_for_a_cloud_a_cluster_or_a_proxy_reaches_a_rehearsal(monkey
     assert environment["PATH"] == namespaces.PATH
 
 
-def test_without_root_a_user_namespace_is_created():
+def test_a_local_cluster_that_is_started_without_root_gets_a_user_namespace():
     assert "--user" not in namespaces.create_command(["true"], user_namespace=False)
     assert "--map-root-user" in namespaces.create_command(["true"], user_namespace=True)
     assert "--user" in namespaces.enter_command(7, ["true"], Path("/"), user_namespace=True)
@@ -212,7 +212,7 @@ def test_a_port_without_a_listener_is_not_ready():
     assert not is_ready(HttpReady("http://127.0.0.1:1/healthz"))
 
 
-def test_a_process_is_ready_when_its_file_exists(tmp_path):
+def test_a_process_with_a_readiness_file_is_ready_when_the_file_exists(tmp_path):
     assert not is_ready(FileReady(str(tmp_path / "ready")))
     (tmp_path / "ready").touch()
     assert is_ready(FileReady(str(tmp_path / "ready")))

@@ -78,13 +78,13 @@ async def test_the_pre_warm_program_fills_a_cache_from_a_bucket(address: str, tm
     assert _kept(tmp_path) == set(source_hosts().files)
 
 
-async def test_a_repository_outside_the_catalogue_is_not_found(address: str, tmp_path: Path) -> None:
+async def test_a_model_repository_outside_the_catalogue_is_not_found(address: str, tmp_path: Path) -> None:
     done = await _prewarm(tmp_path, "openai/gpt-oss-121b", HF_ENDPOINT=address)
     assert done.returncode == 1
     assert "no such repository" in done.stderr
 
 
-def test_a_commit_resolves_to_itself_and_a_branch_to_one_commit() -> None:
+def test_a_model_repositorys_commit_resolves_to_itself_and_a_branch_to_one_commit() -> None:
     assert model_sources.commit(REPOSITORY, "a" * 40) == "a" * 40
     assert model_sources.commit(REPOSITORY, "main") == model_sources.commit(REPOSITORY, "main") != "main"
 
@@ -101,7 +101,7 @@ async def test_the_pre_warm_program_downloads_vocabularies_from_both_sources(add
     assert (tmp_path / "encodings" / "o200k_base.tiktoken").stat().st_size == size
 
 
-async def test_a_repository_with_its_own_files_is_served_from_their_folder(tmp_path: Path) -> None:
+async def test_a_model_repository_with_its_own_folder_is_served_from_that_folder(tmp_path: Path) -> None:
     folder, encodings = tmp_path / "tiny", tmp_path / "encodings"
     for file in (folder / "config.json", folder / "model.safetensors", encodings / "o200k_base.tiktoken"):
         file.parent.mkdir(exist_ok=True)

@@ -66,25 +66,25 @@ def test_a_namespace_selector_chooses_pods_by_their_namespaces_labels() -> None:
     assert reached(policy({"from": [{"namespaceSelector": {}, **ROUTERS}]})) == only("10.0.0.2", "10.0.0.3")
 
 
-def test_address_blocks_can_have_exceptions() -> None:
+def test_address_blocks_of_network_policies_can_have_exceptions() -> None:
     block = {"ipBlock": {"cidr": "10.0.0.0/24", "except": ["10.0.0.2/31"]}}
     assert reached(policy({"from": [block]})) == only("10.0.0.4")
 
 
-def test_rules_and_policies_are_additive() -> None:
+def test_rules_of_a_network_policy_and_of_several_policies_are_additive() -> None:
     block = {"ipBlock": {"cidr": "192.0.2.0/24"}}
     assert reached(policy({"from": [ROUTERS]}, {"from": [block]})) == only("10.0.0.2", "192.0.2.1")
     assert reached(policy({"from": [ROUTERS]}), policy({"from": [block]})) == only("10.0.0.2", "192.0.2.1")
 
 
-def test_ports_match_by_number_range_and_name() -> None:
+def test_ports_of_network_policies_match_by_number_range_and_name() -> None:
     for ports in ([{"port": 8000}], [{"port": 7999, "endPort": 8001}], [{"port": "http"}], [{"protocol": "TCP"}]):
         assert reached(policy({"ports": ports})) == only("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")
     for ports in ([{"port": 8200}], [{"port": "grpc"}], [{"port": 8000, "protocol": "UDP"}]):
         assert reached(policy({"ports": ports})) == only()
 
 
-def test_selectors_can_have_match_expressions() -> None:
+def test_selectors_of_network_policies_can_have_match_expressions() -> None:
     def chosen(operator: str, *values: str) -> bool:
         expression = {"key": "app", "operator": operator, **({"values": list(values)} if values else {})}
         return not any(reached(policy(selector={"matchExpressions": [expression]})).values())
@@ -100,7 +100,7 @@ def test_an_egress_policy_does_not_restrict_incoming_connections() -> None:
     assert all(reached(policy(policyTypes=["Egress"])).values())
 
 
-def test_a_pods_address_is_known_before_its_status_has_it() -> None:
+def test_network_policies_apply_to_a_pods_address_before_its_status_has_it() -> None:
     young = pod("", app="server")
     admitted = openings([young, ROUTER], [policy({"from": [ROUTERS]})], NAMESPACES, {"uid-": "10.0.0.9"})
     (opening,) = admitted["10.0.0.9"].incoming or ()
@@ -129,7 +129,7 @@ def test_an_egress_policy_without_rules_permits_no_connection() -> None:
     assert goes(egress()) == only()
 
 
-def test_destinations_can_be_pods_address_blocks_and_ports() -> None:
+def test_destinations_of_egress_policies_can_be_pods_address_blocks_and_ports() -> None:
     block = {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["192.0.2.0/24"]}}
     assert goes(egress({"to": [ROUTERS]})) == only("10.0.0.2")
     assert goes(egress({"to": [block]})) == only("10.0.0.2", "10.0.0.3", "10.0.0.4")
@@ -141,7 +141,7 @@ def test_egress_rules_apply_if_a_policy_has_no_policy_types() -> None:
     assert goes(policy(egress=[{"to": [ROUTERS]}])) == only("10.0.0.2")
 
 
-def test_the_pods_of_all_namespaces_are_in_one_address_block() -> None:
+def test_a_policy_for_pods_of_all_namespaces_becomes_one_address_block() -> None:
     everybody = egress({"to": [{"namespaceSelector": {}}]})
     admitted = openings(PODS, [everybody], NAMESPACES, network=IPv4Network("10.0.0.0/24"))["10.0.0.1"].outgoing
     assert [opening.peer for opening in admitted or ()] == [IPv4Network("10.0.0.0/24")]

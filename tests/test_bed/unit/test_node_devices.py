@@ -70,7 +70,7 @@ def test_the_gpu_operator_with_its_device_config_makes_nodes_advertise_gpus() ->
 
 
 @pytest.mark.parametrize("missing", ["operator", "config"])
-def test_without_any_one_part_of_the_operator_nodes_advertise_no_gpus(missing: str) -> None:
+def test_without_any_one_part_of_the_gpu_operator_nodes_advertise_no_gpus(missing: str) -> None:
     deployments = [] if missing == "operator" else [OPERATOR]
     objects = {} if missing == "config" else GPU_STACK
     assert shown([], deployments, **objects)[GPU] == "0"
@@ -176,7 +176,7 @@ async def test_a_nodes_status_is_written_only_when_its_devices_change() -> None:
     assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
 
 
-async def test_a_new_node_with_a_former_name_gets_its_devices_too() -> None:
+async def test_a_new_node_with_the_name_of_a_former_node_gets_its_devices() -> None:
     nodes, client = Nodes(**{GPU: "8"}), Client(Pod=[pod({"k8s-app": "amdgpu-device-plugin"})])
     looking = provider(client, nodes)
     await looking.look()
@@ -213,7 +213,7 @@ async def test_an_sr_iov_network_has_its_attachment_as_long_as_it_exists() -> No
     assert client.objects["NetworkAttachmentDefinition"] == []
 
 
-async def test_network_attachments_of_others_stay_unchanged() -> None:
+async def test_network_attachments_without_an_sr_iov_network_of_the_kit_stay_unchanged() -> None:
     client = Client(NetworkAttachmentDefinition=[ATTACHMENT])
     await provider(client, Nodes(**{FUNCTION: "8"})).look()
     assert client.objects["NetworkAttachmentDefinition"] == [ATTACHMENT]

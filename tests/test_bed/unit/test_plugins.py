@@ -54,7 +54,7 @@ def test_the_real_plug_in_in_pulumis_folder_is_used_unless_the_stand_in_is_chose
     assert not choose_plugin(PluginChoice.STAND_IN, plan(), nothing).is_real
 
 
-def test_plug_ins_of_other_versions_or_incomplete_ones_do_not_count(home: Path):
+def test_plug_ins_of_other_versions_and_incomplete_plug_ins_are_not_used(home: Path):
     in_folder(home, "4.1.0")
     folder = in_folder(home).parent
     folder.with_name(f"{folder.name}.partial").touch()
@@ -82,7 +82,7 @@ def test_helm_operators_use_the_stand_in_because_the_real_one_downloads_charts(h
         choose_plugin(PluginChoice.REAL, created, nothing)
 
 
-def test_an_engines_home_has_a_link_to_the_real_plug_in_until_the_stand_in_is_used(home: Path, tmp_path: Path):
+def test_a_rehearsals_pulumi_home_links_to_a_real_plug_in_until_a_stand_in_is_used(home: Path, tmp_path: Path):
     real = KubernetesPlugin(VERSION, in_folder(home))
     real.install(tmp_path / "engine")
     (result,) = (tmp_path / "engine").rglob(EXECUTABLE)
@@ -91,6 +91,6 @@ def test_an_engines_home_has_a_link_to_the_real_plug_in_until_the_stand_in_is_us
     assert not result.exists()
 
 
-def test_only_the_stand_in_is_reported_as_simulated():
+def test_only_a_stand_in_for_a_plug_in_is_reported_as_simulated():
     assert SIMULATED_PLUGIN in simulated(plan(), KubernetesPlugin(VERSION))
     assert SIMULATED_PLUGIN not in simulated(plan(), KubernetesPlugin(VERSION, Path("/there")))

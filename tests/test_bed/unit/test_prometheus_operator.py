@@ -65,12 +65,12 @@ def test_simulated_exporters_report_gpus_node_taints_and_pod_restarts() -> None:
         (Fault.LINK_DOWN, 'node_infiniband_physical_state_id{instance="node",device="mlx5_2",port="1"} 2'),
     ],
 )
-def test_a_nodes_fault_changes_the_metrics_of_one_of_its_devices(fault: Fault, line: str) -> None:
+def test_an_injected_fault_of_a_node_changes_the_metrics_of_one_of_its_devices(fault: Fault, line: str) -> None:
     sound, faulty = (exposition({"node": NodeState(8, (), now)}, [], 0).splitlines() for now in (None, fault))
     assert [row for row in faulty if row not in sound] == [line]
 
 
-def test_a_congested_ports_wait_counter_keeps_growing() -> None:
+def test_the_wait_counter_of_a_congested_rdma_port_keeps_growing() -> None:
     first, second = (
         exposition({"node": NodeState(8, (), Fault.CONGESTION)}, [], now_s).splitlines() for now_s in (1, 2)
     )

@@ -59,7 +59,7 @@ def test_network_policies_that_the_machine_cannot_enforce_count_as_simulated(tmp
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "../..", "a/b", "/etc", "~", "a b", "a\n"])
-def test_an_invalid_stack_name_never_becomes_a_folder(tmp_path, name):
+def test_an_invalid_stack_name_is_refused_as_a_folder_of_a_rehearsal(tmp_path, name):
     with pytest.raises(KitError, match="is no name of a stack"):
         rehearsal.rehearsal_folder(tmp_path, name)
 
@@ -97,7 +97,7 @@ class Listener(SilentProgress):
         self.waits.set()
 
 
-def test_a_second_rehearsal_of_a_stack_waits_for_the_first(tmp_path: Path):
+def test_a_second_rehearsal_of_the_same_stack_waits_for_the_firsts_lock(tmp_path: Path):
     order: list[str] = []
     listener = Listener()
 
@@ -138,16 +138,16 @@ def state(folder: Path, *resources: dict[str, Any]) -> Path:
     return file
 
 
-def test_deployed_servers_that_the_plan_lacks_count_as_removed(tmp_path: Path):
+def test_deployed_model_servers_that_the_plan_lacks_count_as_removed(tmp_path: Path):
     file = state(tmp_path, deployment("gpt-oss-120b-aggregated", 1), deployment("gpt-oss-120b-prefill", 1))
     assert removed_servers(file, PLAN) == ["gpt-oss-120b-aggregated"]
 
 
-def test_a_deployment_without_gpus_is_no_model_server(tmp_path: Path):
+def test_a_deployment_without_gpus_does_not_count_as_a_removed_model_server(tmp_path: Path):
     assert removed_servers(state(tmp_path, deployment("old-router-epp", 0)), PLAN) == []
 
 
-def test_a_stack_without_state_has_no_servers(tmp_path: Path):
+def test_a_stack_without_a_pulumi_state_has_no_removed_servers(tmp_path: Path):
     assert removed_servers(tmp_path / "absent.json", PLAN) == []
     (tmp_path / "empty.json").write_text('{"version": 3, "checkpoint": {"stack": "s"}}')
     assert removed_servers(tmp_path / "empty.json", PLAN) == []

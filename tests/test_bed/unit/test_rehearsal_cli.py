@@ -32,7 +32,7 @@ def command(project: Path, *words: str) -> Result:
     return CliRunner().invoke(app, ["rehearse", *words], env={"LLMD_OKE_PROJECT": str(project)})
 
 
-def test_an_option_before_a_subcommand_is_refused_with_its_right_place(project: Path):
+def test_an_option_before_a_subcommand_of_rehearse_is_refused_with_its_right_place(project: Path):
     refused = command(project, "--stack", "guide", "down").exception
     assert isinstance(refused, KitError)
     assert refused.message == "Options before `down` count for nothing: --stack"
@@ -45,7 +45,7 @@ def test_an_unknown_option_of_a_subcommand_is_refused(project: Path):
     assert refused.remedy == "`down` has no --time-scale."
 
 
-def test_the_project_in_the_environment_applies_to_subcommands(project: Path):
+def test_the_project_in_the_environment_applies_to_subcommands_of_rehearse(project: Path):
     assert command(project, "status").output == "nothing is up\n"
 
 
@@ -64,16 +64,16 @@ def after(other: Path, *words: str) -> KitError:
     return refused
 
 
-def test_a_project_is_not_rehearsed_after_one_of_the_same_name():
+def test_rehearsing_a_project_after_another_project_of_the_same_name_is_refused():
     assert "Both projects are named second-model" in after(EXAMPLES / "second-model").message
 
 
-def test_a_project_is_not_rehearsed_after_one_that_lacks_the_stack(tmp_path: Path):
+def test_rehearsing_a_project_after_one_that_lacks_the_stack_is_refused(tmp_path: Path):
     (tmp_path / "Pulumi.yaml").write_text("name: other\n")
     assert f"{tmp_path}/stacks/Pulumi.rehearsal.yaml" in after(tmp_path).message
 
 
-def test_a_project_is_not_rehearsed_after_another_one_with_vllm_itself():
+def test_rehearsing_a_project_after_another_with_vllm_itself_is_refused():
     assert after(EXAMPLES / "existing-cluster", "--vllm", "real").remedy == "Leave out --vllm real."
 
 
@@ -84,7 +84,7 @@ def choice(asked: str, used: str) -> ReleaseChoice:
     return ReleaseChoice(found[0], found[1], "403 Forbidden" * (asked != used))
 
 
-def test_a_release_that_stands_in_for_another_is_reported():
+def test_a_rehearsal_reports_the_release_that_it_runs_in_place_of_the_stacks():
     replaced = choice("llm-d-0.7.0", "llm-d-0.6.0")
     assert cli.release_text(replaced) == "llm-d-0.6.0, in place of llm-d-0.7.0"
     assert "can be had here (403 Forbidden); llm-d-0.6.0, the nearest that has," in (
@@ -93,7 +93,7 @@ def test_a_release_that_stands_in_for_another_is_reported():
     assert cli.releases_document(replaced) == {"asked_release": "llm-d-0.7.0", "release": "llm-d-0.6.0"}
 
 
-def test_a_release_that_can_be_rehearsed_itself_needs_no_report():
+def test_a_rehearsal_that_runs_the_stacks_own_release_reports_no_substitution():
     same = choice("llm-d-0.6.0", "llm-d-0.6.0")
     assert cli.release_text(same) == "llm-d-0.6.0"
     assert cli.substitution_text(same) is None
@@ -108,6 +108,8 @@ def test_a_release_that_can_be_rehearsed_itself_needs_no_report():
         ("destroy", {}, "nothing was deployed"),
     ],
 )
-def test_the_result_of_a_rehearsed_operation_is_a_sentence(operation: str, changes: dict[str, int], told: str):
+def test_the_result_of_a_rehearsed_pulumi_operation_is_told_in_a_sentence(
+    operation: str, changes: dict[str, int], told: str
+):
     result: dict[str, Any] = {"operation": operation, "changes": changes}
     assert cli.changes_text(result) == told

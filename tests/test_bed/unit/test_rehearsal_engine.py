@@ -41,7 +41,7 @@ def _record(id_: str, **inputs: Any) -> dict[str, Any]:
     return {"id": id_, "token": VCN["type"], "inputs": inputs, "state": {}, "machines": []}
 
 
-def test_a_lost_resource_is_found_in_oci_by_its_inputs(tmp_path: Path) -> None:
+def test_a_resource_missing_from_pulumis_state_is_found_in_oci_by_its_inputs(tmp_path: Path) -> None:
     other, request = _record("ocid1.vcn.1", displayName="other"), _record("ocid1.vcn.2", **GIVEN)
     assert journal_finder(_journal(tmp_path, other, request))(PENDING, set()) == "ocid1.vcn.2"
 
@@ -52,7 +52,7 @@ def test_a_deleted_oci_resource_is_not_found(tmp_path: Path) -> None:
     assert journal_finder(tmp_path / "none.jsonl")(PENDING, set()) is None
 
 
-def test_a_resource_that_the_state_has_is_not_adopted_twice(tmp_path: Path) -> None:
+def test_an_oci_resource_that_pulumis_state_has_is_not_adopted_twice(tmp_path: Path) -> None:
     assert journal_finder(_journal(tmp_path, _record("ocid1.vcn.2", **GIVEN)))(PENDING, {"ocid1.vcn.2"}) is None
 
 
@@ -103,7 +103,7 @@ def pod(marked: str | None, **images: str) -> Pod:
     return Pod(metadata=ObjectMeta(annotations=annotations), spec=PodSpec(containers=containers))
 
 
-def test_images_without_a_program_are_counted_by_their_pods():
+def test_images_that_rehearsals_run_no_program_for_are_counted_by_pods():
     pods = [pod("a,b", a="one:1", b="two:2", c="real:3"), pod("a", a="one:1"), pod(None, c="real:3")]
     assert count_images(pods) == {"one:1": 2, "two:2": 1}
 

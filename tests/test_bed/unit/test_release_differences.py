@@ -24,7 +24,7 @@ def test_differing_programs_flags_and_picker_numbers_of_two_releases_are_listed(
     assert any(path.startswith("args[") for path in sidecar)
 
 
-def test_objects_of_only_one_release_are_summarized():
+def test_kubernetes_objects_that_only_one_of_two_releases_has_are_summarized():
     output = [str(item) for item in release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))]
     assert "Role gpt-oss-120b-epp-leader-election: left out" in output
     assert "InferencePool gpt-oss-120b: spec.appProtocol" in output

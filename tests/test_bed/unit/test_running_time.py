@@ -27,7 +27,7 @@ def pass_time(clock: VirtualClock, running: RunningTime, until_s: float) -> None
     clock.run(until_s=until_s)
 
 
-def test_time_without_processor_does_not_count_as_running_time(clock: VirtualClock) -> None:
+def test_time_in_which_a_process_gets_no_processor_is_no_running_time(clock: VirtualClock) -> None:
     running = RunningTime(clock.now)
     pass_time(clock, running, 10)
     clock.run(until_s=70)
@@ -38,7 +38,7 @@ def test_time_without_processor_does_not_count_as_running_time(clock: VirtualClo
     assert running.now() == pytest.approx(20, abs=COUNTED_S)
 
 
-def test_a_thread_that_is_slightly_late_counts_as_running(clock: VirtualClock) -> None:
+def test_a_thread_that_wakes_slightly_late_counts_as_running(clock: VirtualClock) -> None:
     running = RunningTime(clock.now)
     for _ in range(100):
         clock.run(until_s=clock.now() + COUNTED_S)
@@ -68,7 +68,7 @@ def waited(proc: Path, pid: int, thread: int, seconds: float) -> None:
     (folder / "schedstat").write_text(f"77 {int(seconds * 1e9)} 5\n")
 
 
-def test_lost_time_is_that_of_the_thread_that_waited_longest(tmp_path: Path) -> None:
+def test_the_starved_time_of_a_process_is_that_of_its_longest_waiting_thread(tmp_path: Path) -> None:
     waited(tmp_path, 7, 7, 100)
     waited(tmp_path, 7, 8, 1)
     starvation = Starvation((7, 9), tmp_path)
@@ -83,7 +83,7 @@ def test_the_kernel_reports_how_long_a_process_waited_for_a_processor() -> None:
     assert 0 <= Starvation((os.getpid(),)).seconds < 60
 
 
-async def test_work_that_exceeds_its_running_time_limit_is_abandoned() -> None:
+async def test_work_that_exceeds_its_running_time_limit_is_cancelled_with_a_timeout() -> None:
     forever = asyncio.get_running_loop().create_future()
     with pytest.raises(TimeoutError):
         await within(forever, 0.01)

@@ -68,7 +68,7 @@ def test_headless_services_and_other_protocols_have_no_listener() -> None:
     assert forwardings(services, [make_slice("web", "10.244.1.1"), make_slice("dns", "10.244.1.1", name="")]) == {}
 
 
-def test_other_services_endpoint_slices_and_ports_are_ignored() -> None:
+def test_endpoint_slices_of_other_services_and_other_ports_are_ignored() -> None:
     slices = [make_slice("other", "10.244.1.1"), make_slice("web", "10.244.2.1", name="metrics")]
     assert forwardings([make_service("web")], slices) == {}
 
@@ -76,7 +76,7 @@ def test_other_services_endpoint_slices_and_ports_are_ignored() -> None:
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
 
 
-def test_endpoints_are_used_in_turn_with_the_others_as_fallback() -> None:
+def test_a_services_endpoints_are_used_in_turn_with_the_others_as_fallback() -> None:
     one, two, three = (SocketAddress("10.0.0.1", port) for port in (1, 2, 3))
     robin = RoundRobin([one, two, three])
     assert [robin.order()[0] for _ in range(4)] == [one, two, three, one]
@@ -142,7 +142,7 @@ async def test_large_transfers_through_a_service_arrive_completely(proxy: Servic
         writer.close()
 
 
-async def test_an_endpoint_that_refuses_is_skipped(proxy: ServiceProxy) -> None:
+async def test_a_service_endpoint_that_refuses_a_connection_is_skipped(proxy: ServiceProxy) -> None:
     server, target = await serve(b"ok")
     address = await free_address()
     proxy.apply({address: [await free_address(), target]})
@@ -256,7 +256,7 @@ def test_a_packet_that_is_no_dns_query_gets_no_answer() -> None:
     assert dns_response(b"nonsense", ZONE, DOMAIN) is None
 
 
-async def test_endpoints_are_still_watched_after_a_listener_closed() -> None:
+async def test_endpoints_of_services_are_still_watched_after_a_listener_closed() -> None:
     """A closed listener's number goes to the next descriptor that is opened."""
     listener = ServiceListener(SocketAddress("127.0.0.1", 0), [], lambda _source, _target: True)
     await asyncio.sleep(0)
@@ -264,7 +264,7 @@ async def test_endpoints_are_still_watched_after_a_listener_closed() -> None:
     assert await asyncio.wait_for(ChildProcess(["true"]).wait(), 5) == 0
 
 
-async def test_a_listener_may_be_closed_twice() -> None:
+async def test_closing_a_services_listener_twice_causes_no_error() -> None:
     listener = ServiceListener(SocketAddress("127.0.0.1", 0), [], lambda _source, _target: True)
     listener.close()
     for _ in range(3):

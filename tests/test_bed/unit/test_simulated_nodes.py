@@ -76,7 +76,7 @@ async def test_after_a_pause_of_the_machine_leases_and_statuses_are_renewed_at_o
     assert server.patched == ["Lease", "NodeStatus"]
 
 
-def test_a_lease_is_renewed_in_microseconds_and_deleted_with_its_node() -> None:
+def test_a_nodes_lease_has_a_time_in_microseconds_and_is_deleted_with_the_node() -> None:
     lease = nodes.lease("gpu-0", "uid-1", NOW)
     assert lease["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
     assert lease["spec"]["renewTime"] == "2026-11-21T06:01:02.345678Z"
@@ -88,7 +88,7 @@ def test_nodes_and_pods_have_unique_addresses() -> None:
     assert [pool.take(0), pool.take(0), pool.take(8)] == ["10.244.4.1", "10.244.4.2", "10.244.8.1"]
 
 
-def test_an_address_is_kept_if_it_is_free_and_reused_after_its_release() -> None:
+def test_a_pod_gets_its_preferred_address_if_free_and_released_addresses_are_reused() -> None:
     pool = AddressPool(BRIDGE)
     assert pool.take(0, preferred="10.244.4.9") == "10.244.4.9"
     assert pool.take(0, preferred="10.244.4.9") == "10.244.4.1"
@@ -153,7 +153,7 @@ async def test_adding_a_node_that_exists_is_a_conflict(client: TestClient[Any, A
     assert (answer.status, await answer.text()) == (409, "there is no room for so many nodes")
 
 
-async def test_a_missing_node_cannot_be_stopped(client: TestClient[Any, Any]):
+async def test_stopping_a_simulated_node_that_does_not_exist_is_an_error(client: TestClient[Any, Any]):
     answer = await client.post("/nodes/gpu-9/stop")
     assert (answer.status, await answer.text()) == (404, "There is no node gpu-9.")
 

@@ -16,20 +16,20 @@ def plan(stack: str, router: str = "llm-d-0.6.0"):
     return planning.plan(with_router(config.load(PROJECT, stack), router))
 
 
-def test_a_stacks_load_consists_of_its_pickers_reads_and_its_benchmark():
+def test_a_stacks_simulated_load_has_its_pickers_metric_reads_and_its_benchmark():
     reference, one_unit = demand_of(plan("reference")), demand_of(plan("rehearsal"))
     assert (reference.pickers, reference.servers) == (4, 48)
     assert (one_unit.pickers, one_unit.servers) == (1, 12)
     assert reference.tokens_per_s > 3 * one_unit.tokens_per_s
 
 
-def test_a_standby_picker_reads_the_servers_too():
+def test_a_standby_picker_adds_its_own_metric_reads_to_the_load():
     one, two = (demand_of(plan("rehearsal", router)) for router in ("llm-d-0.6.0", "llm-d-0.9.0"))
     assert (one.pickers, two.pickers, one.servers == two.servers) == (1, 2, True)
     assert two.cores > one.cores
 
 
-def test_the_load_of_a_stack_without_a_benchmark_consists_of_its_pickers_reads():
+def test_the_load_of_a_stack_without_a_benchmark_is_its_pickers_metric_reads():
     loaded = config.load(PROJECT, "rehearsal")
     quiet = loaded.model_copy(update={"smoke": loaded.smoke.model_copy(update={"where": "none"})})
     demand = demand_of(planning.plan(quiet))
@@ -37,7 +37,7 @@ def test_the_load_of_a_stack_without_a_benchmark_consists_of_its_pickers_reads()
     assert demand.servers == 12
 
 
-def test_servers_without_a_router_are_read_by_no_picker():
+def test_a_stack_without_a_router_has_no_load_of_pickers_that_read_metrics():
     assert demand_of(plan("guide-baseline")).servers == 0
 
 
@@ -51,7 +51,7 @@ def test_constant_load_slows_a_large_stack_down_but_with_a_limit():
     assert scales == [1, 1.5, 4, 20, 50]
 
 
-def test_more_processors_are_never_slower_and_one_thread_is_the_limit():
+def test_a_rehearsal_is_never_slower_with_more_processors_but_one_thread_limits_it():
     scales = [choose_time_scale(demand_of(plan("reference")), cores).scale for cores in (0.25, 0.5, 1, 2, 4, 8, 64)]
     assert scales == sorted(scales, reverse=True)
     assert scales[0] > scales[-1] > 1
@@ -59,7 +59,7 @@ def test_more_processors_are_never_slower_and_one_thread_is_the_limit():
 
 @pytest.mark.parametrize("cores", [0.1, 1, 2, 16])
 @pytest.mark.parametrize("tokens_per_s", [0, 1000, 20_000])
-def test_the_chosen_time_scale_leaves_enough_processor_time_free(cores: float, tokens_per_s: float):
+def test_the_chosen_time_scale_limits_the_share_of_busy_processors(cores: float, tokens_per_s: float):
     demand, known = ProcessorDemand(2, 24, tokens_per_s), figures()
     scale = choose_time_scale(demand, cores).scale
     assert scale in known.scales
@@ -98,16 +98,16 @@ def reference(monkeypatch: pytest.MonkeyPatch):
     return scale
 
 
-def test_a_given_time_scale_is_used(reference):
+def test_a_time_scale_in_the_arguments_is_used(reference):
     assert (reference(3.0, running=4.0).scale, reference(3.0, running=None).scale) == (3.0, 3.0)
 
 
-def test_without_a_given_time_scale_stack_and_machine_decide(reference):
+def test_without_a_time_scale_in_the_arguments_stack_and_machine_determine_it(reference):
     assert reference(None, running=None).scale == 4
     assert reference(None, running=4.0) == reference(None, running=None)
 
 
-def test_a_running_rehearsal_keeps_its_time_scale_and_reports_a_better_one(reference):
+def test_a_running_rehearsal_keeps_its_time_scale_and_reports_a_more_suitable_one(reference):
     rest = reference(None, running=0.5)
     assert rest.scale == 0.5
     assert rest.because.endswith("--time-scale 4 would begin anew with what suits the stack as it is now")

@@ -55,7 +55,7 @@ def agent_context(witness: Witness, folder: Path, simulated: bool = False) -> Ag
     return cast("AgentContext", context)
 
 
-async def test_a_pod_that_waits_for_a_configmap_has_no_network_namespace_yet(tmp_path: Path) -> None:
+async def test_a_pod_that_waits_for_a_configmap_has_no_network_namespace(tmp_path: Path) -> None:
     witness = Witness()
     pod = make_pod(volumes=[{"name": "settings", "configMap": {"name": "missing"}}])
     worker = PodWorker(agent_context(witness, tmp_path), pod, lambda: 1)

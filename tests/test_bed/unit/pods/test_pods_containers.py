@@ -91,7 +91,7 @@ def test_a_program_that_would_create_its_own_tls_key_gets_the_rehearsals_key(set
     assert targets["/pki/a.key"] == "/etc/llmd-oke-rehearsal/tls.key"
 
 
-def test_a_python_program_runs_with_a_file_for_its_termination_message(setting: ContainerContext) -> None:
+def test_a_containers_python_program_gets_a_file_for_its_termination_message(setting: ContainerContext) -> None:
     assert isinstance(factory().make(model("test/vllm:1", command=["/bin/python3", "x.py"]), setting), ProcessContainer)
     assert setting.termination_log.read_bytes() == b""
 
@@ -115,7 +115,7 @@ def test_a_container_whose_image_is_not_in_the_table_of_programs_is_simulated(se
     assert isinstance(factory().make(model("test/other:1"), setting), PlaceholderContainer)
 
 
-def test_a_container_that_only_sleeps_needs_no_process_and_is_not_simulated(setting: ContainerContext) -> None:
+def test_a_container_that_only_sleeps_has_no_process_and_does_not_count_as_simulated(setting: ContainerContext) -> None:
     waiting = model("test/vllm:1", command=["sleep", "infinity"])
     assert isinstance(factory().make(waiting, setting), PlaceholderContainer)
     assert not factory().needs_process(waiting)
@@ -123,20 +123,20 @@ def test_a_container_that_only_sleeps_needs_no_process_and_is_not_simulated(sett
     assert factory().is_simulated(model("test/vllm:1", command=["sleep", "5"]))
 
 
-def test_a_missing_program_is_an_error_that_names_it(setting: ContainerContext) -> None:
+def test_a_container_whose_program_is_not_installed_fails_with_the_programs_name(setting: ContainerContext) -> None:
     with pytest.raises(StartError, match='no program "absent" for test/absent:1') as caught:
         factory().make(model("test/absent:1"), setting)
     assert caught.value.reason == "ErrImageNeverPull"
 
 
-def test_vllm_is_simulated_but_other_commands_of_its_image_run(setting: ContainerContext) -> None:
+def test_the_vllm_server_command_is_simulated_but_other_commands_of_its_image_run(setting: ContainerContext) -> None:
     simulator = httpx2.AsyncClient()
     assert isinstance(factory(simulator).make(model("test/vllm:1", args=["m"]), setting), SimulatorContainer)
     assert factory(simulator).is_simulated(model("test/vllm:1", command=["rocm-smi"]))
     assert factory(None).is_simulated(model("test/vllm:1", args=["m"]))
 
 
-def test_a_sandbox_mounts_outer_folders_before_inner_ones_and_drops_capabilities() -> None:
+def test_a_containers_sandbox_mounts_outer_folders_first_and_drops_capabilities() -> None:
     mounts = [
         containers.Mount(Path("/tmp/b"), "/etc/app/inner"),
         containers.Mount(Path("/tmp/a"), "/etc/app", read_only=True),
@@ -215,7 +215,7 @@ class Watched:
         return ScriptedContainer(next(self._codes))
 
 
-async def test_a_container_with_restart_policy_never_stays_ended() -> None:
+async def test_a_failed_container_with_restart_policy_never_is_not_restarted() -> None:
     watched = Watched([3], restarts=lambda _code: False)
     await watched.worker.run()
     assert watched.record.failed
@@ -224,7 +224,7 @@ async def test_a_container_with_restart_policy_never_stays_ended() -> None:
     assert watched.record.state.message == "ended with 3"
 
 
-async def test_failures_restart_with_back_off_from_the_second_on_until_success() -> None:
+async def test_a_failing_container_restarts_with_back_off_from_the_second_time_on() -> None:
     watched = Watched([1, 1, 1, 0], restarts=lambda code: code != 0)
     await watched.worker.run()
     assert watched.record.succeeded
@@ -234,7 +234,7 @@ async def test_failures_restart_with_back_off_from_the_second_on_until_success()
     assert [state.reason for state in waits] == ["CrashLoopBackOff", "CrashLoopBackOff"]
 
 
-async def test_a_container_without_probes_is_started_and_ready_at_once() -> None:
+async def test_a_container_without_probes_counts_as_started_and_ready_at_once() -> None:
     watched = Watched([None], restarts=lambda _code: True)
     running = asyncio.create_task(watched.worker.run())
     await asyncio.wait_for(watched.worker.started.wait(), 5)
@@ -286,7 +286,7 @@ class Starting:
         await asyncio.wait_for(self.running, 5)
 
 
-async def test_a_simulated_program_starts_after_its_predecessor_in_the_queue_has_answered() -> None:
+async def test_a_queued_program_starts_after_its_predecessor_has_answered_its_first_probe() -> None:
     starts = Starts(most=1)
     first, second = Starting("first", starts), Starting("second", starts)
     await asyncio.wait_for(first.begun.wait(), 5)
@@ -362,7 +362,7 @@ async def test_a_simulated_server_whose_start_got_no_answer_is_stopped(tmp_path:
     assert requests == ["POST", "DELETE"]
 
 
-async def test_a_lost_answer_of_the_simulator_is_requested_again(tmp_path: Path) -> None:
+async def test_a_request_to_the_vllm_simulator_is_repeated_if_its_answer_is_lost(tmp_path: Path) -> None:
     lost = iter([True, True, False])
 
     def answers(request: httpx2.Request) -> httpx2.Response:
@@ -374,7 +374,7 @@ async def test_a_lost_answer_of_the_simulator_is_requested_again(tmp_path: Path)
     assert await container.wait() == 0
 
 
-async def test_a_crashed_simulator_counts_as_killed_servers(tmp_path: Path) -> None:
+async def test_servers_of_a_crashed_vllm_simulator_count_as_killed(tmp_path: Path) -> None:
     def answers(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("gone", request=request)
 
@@ -428,7 +428,9 @@ def test_a_pre_stop_sleep_is_scaled_but_has_a_lower_limit(seconds: float, time_s
 @pytest.mark.parametrize(
     ("time_scale", "waited_s"), [(0.5, []), (1.0, []), (3.0, [30.0])], ids=["faster", "real time", "slower"]
 )
-async def test_slower_servers_get_a_longer_grace_period(time_scale: float, waited_s: list[float]) -> None:
+async def test_servers_slowed_by_the_time_scale_get_a_longer_termination_grace_period(
+    time_scale: float, waited_s: list[float]
+) -> None:
     container = ScriptedContainer(None, time_scale=time_scale)
     watched = Watched([], restarts=lambda _code: False)
     hook = ContainerModel(name="c", lifecycle=Lifecycle(preStop=LifecycleHandler(sleep=SleepAction(15))))
@@ -444,7 +446,7 @@ async def test_slower_servers_get_a_longer_grace_period(time_scale: float, waite
     assert worker.time_scale == 1.0
 
 
-async def test_a_slow_server_stops_as_soon_as_it_has_no_requests(tmp_path: Path) -> None:
+async def test_a_slowed_server_that_terminates_stops_as_soon_as_it_has_no_requests(tmp_path: Path) -> None:
     answers = iter([False, True])
 
     def at_rest(_request: httpx2.Request) -> httpx2.Response:
@@ -457,7 +459,7 @@ async def test_a_slow_server_stops_as_soon_as_it_has_no_requests(tmp_path: Path)
     assert next(answers, None) is None
 
 
-async def test_a_slow_server_that_is_never_idle_stops_after_its_grace_period(tmp_path: Path) -> None:
+async def test_a_slowed_server_that_is_never_idle_stops_after_its_termination_grace_period(tmp_path: Path) -> None:
     spec = SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log", time_scale=3.0)
     client = simulator(lambda _request: httpx2.Response(200, json={"at_rest": False}))
     await asyncio.wait_for(SimulatorContainer(spec, client).finish_work(0.01), 5)

@@ -29,12 +29,12 @@ def from_field(path: str) -> dict[str, Any]:
     return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def test_environment_variables_can_refer_to_earlier_ones() -> None:
+def test_a_containers_environment_variables_can_refer_to_earlier_ones() -> None:
     env = [{"name": "IP", **from_field("status.podIP")}, {"name": "URL", "value": "http://$(IP):$(PORT)"}]
     assert variables({"env": env})["URL"] == "http://10.244.3.7:$(PORT)"
 
 
-def test_own_variables_override_envfrom_and_service_links() -> None:
+def test_variables_in_a_containers_env_override_envfrom_and_service_links() -> None:
     container = {
         "envFrom": [{"configMapRef": {"name": "settings"}, "prefix": "S_"}],
         "env": [{"name": "S_b", "value": "own"}],
@@ -43,12 +43,12 @@ def test_own_variables_override_envfrom_and_service_links() -> None:
     assert (result["S_a"], result["S_b"], result["LINK"]) == ("1", "own", "kept")
 
 
-def test_values_from_secrets_are_decoded() -> None:
+def test_environment_values_from_kubernetes_secrets_are_decoded() -> None:
     env = [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}}]
     assert variables({"env": env})["TOKEN"] == "s3cret"
 
 
-def test_an_optional_key_that_is_missing_omits_the_variable() -> None:
+def test_a_missing_optional_configmap_key_omits_its_environment_variable() -> None:
     env = [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "no", "optional": True}}}]
     assert "X" not in variables({"env": env})
 
@@ -69,7 +69,7 @@ def test_a_variables_missing_configmap_is_reported_in_the_kubelets_words(
         variables({"env": [{"name": "X", "valueFrom": reference}]})
 
 
-def test_a_missing_envfrom_source_is_an_error_unless_optional() -> None:
+def test_a_missing_secret_in_envfrom_is_an_error_unless_it_is_optional() -> None:
     with pytest.raises(MissingConfigError):
         variables({"envFrom": [{"secretRef": {"name": "none"}}]})
     assert variables({"envFrom": [{"secretRef": {"name": "none", "optional": True}}]})["HOSTNAME"] == "decode-0"
@@ -97,7 +97,7 @@ def test_a_pods_labels_and_annotations_are_available_by_key_and_as_a_file() -> N
     assert field_value(pod, FACTS, "metadata.annotations") == 'note="two\\n\\"lines\\""'
 
 
-def test_an_invalid_quantity_is_refused() -> None:
+def test_an_invalid_kubernetes_quantity_in_a_resource_field_is_refused() -> None:
     with pytest.raises(MissingConfigError, match="not a quantity"):
         quantity("8 GiB")
 
@@ -108,7 +108,7 @@ def service(name: str, namespace: str = "serving", address: str = "10.96.1.2") -
     return cast("Service", Service.from_dict(body))
 
 
-def test_service_links_define_the_variable_names_that_collide_with_vllms_own() -> None:
+def test_service_links_of_a_service_named_vllm_define_vllm_port() -> None:
     links = service_links([service("vllm"), service("elsewhere", "other")], "serving", all_of_namespace=True)
     assert links["VLLM_PORT"] == "tcp://10.96.1.2:8000"
     assert links["VLLM_SERVICE_PORT_HTTP_MAIN"] == "8000"
@@ -116,7 +116,7 @@ def test_service_links_define_the_variable_names_that_collide_with_vllms_own() -
     assert not any(name.startswith("ELSEWHERE") for name in links)
 
 
-def test_without_service_links_only_the_api_server_has_variables() -> None:
+def test_without_service_links_a_pod_has_variables_of_the_api_server_only() -> None:
     services = [service("vllm"), service("kubernetes", "default", "10.96.0.1"), service("headless", address="None")]
     links = service_links(services, "serving", all_of_namespace=False)
     assert links["KUBERNETES_SERVICE_HOST"] == "10.96.0.1"
@@ -136,7 +136,7 @@ def test_without_service_links_only_the_api_server_has_variables() -> None:
         ("$(B)$(B)", "twotwo"),
     ],
 )
-def test_variable_references_are_expanded_as_in_kubernetes(text: str, expected: str) -> None:
+def test_references_to_variables_in_commands_are_expanded_as_in_kubernetes(text: str, expected: str) -> None:
     assert expand(text, {"A": "1", "B": "two"}) == expected
 
 

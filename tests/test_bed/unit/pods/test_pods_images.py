@@ -103,7 +103,7 @@ def test_a_rehearsal_runs_no_command_other_than_python_in_a_python_image() -> No
     assert TABLE.find(PYTHON_IMAGE, ["sh", "-c", "true"]) is None
 
 
-def test_the_pod_that_keeps_an_image_on_its_node_needs_no_process() -> None:
+def test_a_pod_that_only_keeps_an_image_on_its_node_needs_no_process() -> None:
     pod = daemon_set(PULL)["spec"]["template"]["spec"]
     entry = TABLE.find(VLLM_IMAGE, pod["containers"][0]["command"])
     assert entry is not None
@@ -115,7 +115,7 @@ def test_an_image_in_a_private_registry_runs_the_original_images_program() -> No
     assert TABLE.find(f"iad.ocir.io/ai/mirror/{image}") == TABLE.find(image) is not None
 
 
-def test_images_that_rehearsals_do_not_run_have_no_entry_in_the_table_of_programs() -> None:
+def test_an_image_of_llm_d_benchmark_has_no_entry_in_the_table_of_programs() -> None:
     assert TABLE.find("ghcr.io/llm-d/llm-d-benchmark:v0.5.2") is None
 
 
@@ -129,7 +129,7 @@ def test_images_that_rehearsals_do_not_run_have_no_entry_in_the_table_of_program
         "images: [",
     ],
 )
-def test_an_invalid_table_of_programs_is_named(tmp_path: Path, text: str) -> None:
+def test_the_error_for_an_invalid_table_of_programs_names_the_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "images.yaml"
     path.write_text(text)
     with pytest.raises(KitError, match=r"image table .*images\.yaml"):

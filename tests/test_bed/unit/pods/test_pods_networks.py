@@ -43,7 +43,7 @@ async def test_a_network_namespace_whose_setup_failed_is_removed(ip: Ip) -> None
     assert ip.removed == ["veth1"]
 
 
-async def test_a_failed_node_network_is_set_up_again_for_the_next_pod(ip: Ip) -> None:
+async def test_a_nodes_network_whose_setup_failed_is_set_up_again_for_the_next_pod(ip: Ip) -> None:
     created = own_networks()
     with pytest.raises(KitError):
         await created.attach_node("gpu-1", "10.244.0.11")

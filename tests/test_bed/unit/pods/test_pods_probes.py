@@ -23,7 +23,7 @@ def test_probe_timings_are_scaled_but_not_below_a_limit_for_small_machines() -> 
     assert schedule(probe, 0.001).settled_period_s == 1.0
 
 
-def test_load_on_the_machine_changes_no_probe_result_earlier_than_in_real_time() -> None:
+def test_a_failing_probe_is_repeated_as_slowly_as_in_real_time() -> None:
     times = schedule(Probe(periodSeconds=10, timeoutSeconds=3), 0.1)
     tally = Tally(Probe(failureThreshold=2), verdict=True)
     assert (times.timeout_s, times.period_of(tally)) == (3.0, 1.0)
@@ -38,7 +38,7 @@ def test_probe_timeouts_are_longer_if_many_probes_share_a_machine():
     assert schedule(Probe(timeoutSeconds=20), 1.0).timeout_of(1) == 20.0
 
 
-def test_many_successful_probes_are_repeated_less_often() -> None:
+def test_successful_probes_are_repeated_less_often_if_there_are_many_on_the_machine() -> None:
     times, tally = schedule(Probe(periodSeconds=10), 0.1), Tally(Probe(), verdict=True)
     assert [times.period_of(tally, probes) for probes in (0, 40, 200, 4000)] == [1.0, 1.0, 5.0, 10.0]
     tally.record(passed=False)
@@ -72,14 +72,14 @@ def test_an_unchanged_probe_result_of_a_container_is_not_reported_again() -> Non
     assert verdicts(tally, "yyny") == [None, None, False, True]
 
 
-def test_a_probe_is_stable_while_its_answers_are_positive() -> None:
+def test_a_probe_counts_as_settled_until_an_answer_contradicts_its_result() -> None:
     tally = Tally(Probe(), verdict=True)
     assert tally.settled
     tally.record(passed=False)
     assert not tally.settled
 
 
-def test_the_first_restart_is_immediate_and_later_delays_double_up_to_the_limit() -> None:
+def test_a_containers_first_restart_is_immediate_and_later_delays_double_up_to_300_s() -> None:
     back_off = BackOff(first_s=10, longest_s=300)
     assert [back_off.delay_s(restarts) for restarts in (0, 1, 2, 3, 20)] == [0, 10, 20, 40, 300]
 
@@ -115,7 +115,7 @@ async def test_an_http_probe_passes_on_status_200_to_399(line: bytes, passes: bo
         assert await run_probe(probe, Container(name="c"), container, "127.0.0.1", 5.0) is passes
 
 
-async def test_a_refused_connection_is_a_failure() -> None:
+async def test_an_http_probe_fails_if_its_connection_is_refused() -> None:
     server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
@@ -124,7 +124,9 @@ async def test_a_refused_connection_is_a_failure() -> None:
     assert not await run_probe(probe, Container(name="c"), PlaceholderContainer(completes=False), "127.0.0.1", 5.0)
 
 
-async def test_a_late_answer_of_a_process_without_cpu_time_passes_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_passes_if_its_late_answer_is_due_to_a_server_without_cpu_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The server's own processes are looked at, beside the one that asks."""
     server_pid = 4711
 

@@ -98,7 +98,7 @@ def with_conditions(*conditions: dict[str, str], **spec: Any) -> Pod:
     return cast("Pod", Pod.from_dict(make_pod(**spec).to_dict() | {"status": {"conditions": list(conditions)}}))
 
 
-def test_conditions_set_by_others_and_transition_times_are_kept() -> None:
+def test_a_pods_status_keeps_conditions_of_other_writers_and_transition_times() -> None:
     pod = with_conditions(
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T05:59:00Z"},
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T06:00:30Z"},
@@ -110,7 +110,7 @@ def test_conditions_set_by_others_and_transition_times_are_kept() -> None:
     assert condition(result, "ContainersReady")["lastTransitionTime"] == "2026-11-21T06:01:00Z"
 
 
-def test_readiness_gates_prevent_ready_but_not_containersready() -> None:
+def test_a_false_readiness_gate_prevents_ready_but_not_containersready() -> None:
     gates = [{"conditionType": "example.com/gate"}]
     result = status(running("m"), pod=make_pod(readinessGates=gates))
     assert (condition(result, "Ready")["status"], condition(result, "ContainersReady")["status"]) == ("False", "True")
@@ -128,7 +128,7 @@ def test_a_container_in_back_off_reports_its_last_termination() -> None:
     assert (result["restartCount"], status(record)["phase"]) == (2, "Running")
 
 
-def test_container_records_have_the_specs_order_and_their_roles() -> None:
+def test_records_of_a_pods_containers_have_the_order_of_its_spec() -> None:
     inits = [{"name": "i", "image": "x"}, {"name": "s", "image": "x", "restartPolicy": "Always"}]
     records = initial_records(make_pod(initContainers=inits))
     assert [(name, record.role) for name, record in records.items()] == [
@@ -139,7 +139,7 @@ def test_container_records_have_the_specs_order_and_their_roles() -> None:
     assert records["vllm"].state == Waiting("PodInitializing")
 
 
-def test_containers_that_ran_under_an_earlier_agent_count_as_restarted() -> None:
+def test_containers_that_ran_under_an_earlier_node_agent_count_as_restarted() -> None:
     ran = {"name": "vllm", "image": "x", "imageID": "", "ready": True, "restartCount": 1, "containerID": "process://0"}
     pod = cast("Pod", Pod.from_dict(make_pod().to_dict() | {"status": {"containerStatuses": [ran]}}))
     assert initial_records(pod)["vllm"].restarts == 2

@@ -52,7 +52,7 @@ async def test_changes_of_readiness_and_the_end_of_a_pod_are_written_at_once():
     running.cancel()
 
 
-async def test_readiness_of_a_pod_that_serves_nobody_is_written_with_its_end():
+async def test_readiness_of_a_pod_behind_no_service_is_written_with_the_pods_end():
     pod = Pod(gathered_s=10 * LIMIT_S, serves=False)
     running = asyncio.create_task(pod.writer.run())
     pod.ready, pod.phase = True, "Running"
@@ -77,5 +77,5 @@ async def test_pod_status_changes_other_than_readiness_are_written_together_afte
     running.cancel()
 
 
-def test_the_delay_of_status_changes_grows_with_the_number_of_pods():
+def test_the_delay_of_pod_status_writes_grows_with_the_number_of_pods():
     assert [gather_s(pods) for pods in (0, 100, 500, 5000)] == [0.01, 0.01, 1.0, 2.0]

@@ -36,7 +36,7 @@ def test_a_configmap_volume_contains_all_keys() -> None:
     assert files({"configMap": {"name": "settings"}}) == {"a": File(b"1"), "b": File(b"2")}
 
 
-def test_items_of_a_volume_choose_paths_and_modes() -> None:
+def test_items_of_a_configmap_volume_choose_the_paths_and_modes_of_files() -> None:
     result = files({"configMap": {"name": "settings", "items": [{"key": "b", "path": "x/y", "mode": 0o400}]}})
     assert result == {"x/y": File(b"2", 0o400)}
 
@@ -69,7 +69,7 @@ def test_a_pod_gets_the_files_of_all_its_volumes() -> None:
         {"configMap": {"name": "settings", "items": [{"key": "z", "path": "z"}]}},
     ],
 )
-def test_a_missing_volume_source_is_an_error(source: dict[str, Any]) -> None:
+def test_a_missing_configmap_or_secret_of_a_volume_is_an_error(source: dict[str, Any]) -> None:
     with pytest.raises(MissingConfigError):
         files(source)
 
@@ -82,7 +82,7 @@ def test_a_missing_volume_source_is_an_error(source: dict[str, Any]) -> None:
         {"projected": {"sources": [{"secret": {"name": "none", "optional": True}}]}},
     ],
 )
-def test_a_missing_optional_volume_source_is_an_empty_folder(source: dict[str, Any]) -> None:
+def test_a_missing_optional_configmap_or_secret_is_an_empty_volume(source: dict[str, Any]) -> None:
     assert files(source) == {}
 
 
@@ -99,7 +99,9 @@ def folder(body: dict[str, Any]) -> Path:
         ({"hostPath": {"path": "/dev/kfd"}}, "/state/nodes/gpu-2/host/dev/kfd"),
     ],
 )
-def test_volume_folders_never_lie_outside_the_state_folder(source: dict[str, Any], expected: str) -> None:
+def test_the_folder_of_a_volume_is_always_inside_the_rehearsals_state_folder(
+    source: dict[str, Any], expected: str
+) -> None:
     assert folder(source) == Path(expected)
 
 
@@ -108,7 +110,7 @@ def test_an_unknown_kind_of_volume_is_refused() -> None:
         folder({"nfs": {"server": "s", "path": "/"}})
 
 
-def test_new_files_replace_old_ones_behind_the_same_folder(tmp_path: Path) -> None:
+def test_an_updated_configmap_replaces_all_files_of_its_volumes_folder(tmp_path: Path) -> None:
     write_files(tmp_path, {"a": File(b"1"), "sub/b": File(b"2", 0o600)})
     write_files(tmp_path, {"a": File(b"new"), "c": File(b"3")})
     assert (tmp_path / "a").read_text() == "new"
@@ -135,7 +137,7 @@ def test_mounts_of_api_files_are_read_only_and_sub_paths_are_created(tmp_path: P
     assert work.source.is_dir()
 
 
-def test_a_volume_has_a_folder_as_mount_point_for_a_volume_inside_it(tmp_path: Path) -> None:
+def test_a_configmap_volume_gets_a_folder_as_mount_point_of_a_volume_inside_it(tmp_path: Path) -> None:
     """The kubelet makes it, as a volume of API files is read-only in the container."""
     mounts = [{"name": "more", "mountPath": "/etc/app/more.d/"}, {"name": "config", "mountPath": "/etc/app"}]
     container = cast("Container", Container.from_dict({"name": "c", "volumeMounts": mounts}))

@@ -38,19 +38,19 @@ def rehearsed(definition: ProgramDefinition) -> set[str]:
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_deployed_programs_are_rehearsed_in_their_version_or_have_a_reason(name: str):
+def test_programs_are_rehearsed_in_their_deployed_version_or_listed_as_different(name: str):
     deployed = set(deployed_versions().get(name, {}).values())
     assert deployed - rehearsed(PROGRAMS[name]) == set(PROGRAMS[name].differs)
     assert bool(deployed) != bool(PROGRAMS[name].not_deployed)
 
 
-def test_only_deployed_programs_are_listed_as_deployed():
+def test_the_list_of_deployed_versions_has_only_programs_that_stacks_deploy():
     assert set(deployed_versions()) <= set(EVERYWHERE)
     others = [name for name, item in PROGRAMS.items() if (item.differs or item.not_deployed) and name not in EVERYWHERE]
     assert others == []
 
 
-def test_envoy_picker_and_sidecar_of_the_default_release_have_no_exceptions():
+def test_rehearsals_run_envoy_picker_and_sidecar_in_the_default_releases_versions():
     current = catalogue.default_release()
     assert not current.images_gone
     for name in IN_PODS:

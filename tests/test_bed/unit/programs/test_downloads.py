@@ -124,7 +124,7 @@ def test_a_downloaded_file_that_is_no_archive_is_the_program_itself(published, p
         ({"content": ETCD[:100]}, "is no archive"),
     ],
 )
-def test_a_download_with_another_checksum_is_deleted_and_the_program_is_built(
+def test_a_download_with_another_checksum_is_deleted_and_the_program_is_compiled(
     published, builds, cache, listener, arguments, reason
 ):
     published(**arguments)
@@ -141,7 +141,7 @@ def test_a_mirror_without_the_file_is_reported_and_the_program_is_built(publishe
     assert "answers 404" in listener.details[0]
 
 
-def test_without_a_network_only_the_first_host_is_tried(published, builds, monkeypatch, listener):
+def test_without_a_network_only_the_first_download_host_is_tried(published, builds, monkeypatch, listener):
     published()
     monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "http://127.0.0.1:1")
     assert {program.origin for program in programs.ensure(["etcd", "helm"], listener).values()} == {"built from tools/"}
@@ -231,7 +231,7 @@ def test_no_registry_is_used_if_downloads_are_disabled_or_only_from_a_mirror(mon
     assert not found.is_wanted
 
 
-def test_an_unreachable_registry_is_tried_again(cache, monkeypatch, script):
+def test_an_unreachable_image_registry_is_tried_again(cache, monkeypatch, script):
     monkeypatch.delenv("LLMD_OKE_DOWNLOADS")
     script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0; echo \'{"Error": "403 Forbidden"}\'')
     asked: list[str] = []

@@ -27,7 +27,7 @@ def test_a_program_built_from_a_checkout_without_a_stamp_has_no_version(go_progr
     assert module_version(go_program(f"mod\t{SCHEDULER}\t(devel)\t\n"), [SCHEDULER]) is None
 
 
-def test_a_program_without_the_module_has_no_version(go_program):
+def test_a_go_program_without_the_requested_module_has_no_version(go_program):
     assert module_version(go_program("mod\tother\tv1.0.0\t\n"), [SCHEDULER]) is None
 
 
@@ -56,7 +56,7 @@ def test_a_file_that_is_no_go_program_has_no_version(tmp_path):
         ("later", "v1", False),
     ],
 )
-def test_other_versions_that_may_stand_in_for_a_program_are_known(accepts, version, serves):
+def test_a_program_of_another_version_is_accepted_only_if_its_table_allows_it(accepts, version, serves):
     assert version_satisfies(version, "v1.34.2", accepts) is serves
 
 
@@ -78,7 +78,7 @@ FITS = "echo go1.27.3"
 
 
 @pytest.mark.parametrize("on_path", [None, TOO_OLD, "echo go1.19.8", "exit 127"])
-def test_the_python_packages_go_builds_if_none_on_path_is_suitable(cache, path, script, packaged_go, on_path):
+def test_the_go_of_the_python_package_is_used_if_none_on_path_is_suitable(cache, path, script, packaged_go, on_path):
     if on_path is not None:
         script("go", on_path)
     expected = packaged_go('[ "$GOTOOLCHAIN" = local ] && [ -z "$GOROOT" ] && ' + FITS)
@@ -90,7 +90,7 @@ def test_go_on_path_is_preferred_to_the_python_packages(cache, script, packaged_
     assert golang.find_go(tools_folder() / "etcd", packaged, "") == on_path
 
 
-def test_the_go_script_of_the_python_package_is_not_taken_for_the_machines_go(
+def test_the_python_packages_go_script_on_path_does_not_count_as_the_machines_go(
     cache, script, path, packaged_go, monkeypatch
 ):
     script("go", FITS)
@@ -99,7 +99,7 @@ def test_the_go_script_of_the_python_package_is_not_taken_for_the_machines_go(
     assert golang.find_go(tools_folder() / "etcd", expected, "") == expected
 
 
-def test_goroot_of_another_go_is_not_passed_on(monkeypatch):
+def test_builds_ignore_the_goroot_of_another_go_in_the_environment(monkeypatch):
     monkeypatch.setenv("GOROOT", "/usr/lib/go-1.19")
     monkeypatch.setenv("GOTOOLCHAIN", "auto")
     assert "GOROOT" not in golang.environment()

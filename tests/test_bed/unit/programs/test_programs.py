@@ -160,7 +160,7 @@ def test_a_failed_build_leaves_no_partial_result(cache, script):
     assert not (cache / "programs").exists()
 
 
-def test_a_failed_build_stops_the_parallel_one(cache, script):
+def test_a_failed_program_build_stops_the_builds_that_run_in_parallel(cache, script):
     fails = 'case "$PWD" in *etcd) echo undefined: x; exit 1;; esac'
     script("go", f'[ "$1" = env ] && echo go1.26.8 && exit 0; {fails}; exec /bin/sleep 60')
     with pytest.raises(KitError, match="building etcd failed"):
@@ -168,7 +168,7 @@ def test_a_failed_build_stops_the_parallel_one(cache, script):
     assert list((cache / "unfinished").iterdir()) == []
 
 
-def test_a_second_process_waits_for_the_same_build_and_uses_its_result(cache, calls):
+def test_a_second_process_waits_for_a_programs_running_build_and_uses_its_result(cache, calls):
     listener = Listener()
     (cache / "locks").mkdir(parents=True)
     with (cache / "locks/etcd.lock").open("w") as other:
@@ -245,14 +245,14 @@ def test_the_command_that_installs_a_package_is_the_linux_distributions(tmp_path
     assert programs.install_command(package, file) == command
 
 
-def test_every_build_makes_known_programs_from_a_module_with_checksums():
+def test_every_build_has_a_go_sum_file_and_makes_only_listed_programs():
     for name, build in program_definitions.definitions().builds.items():
         assert (tools_folder() / build.module / "go.sum").is_file()
         for program in build.packages:
             assert name in program_definitions.definitions().programs[program].builds.values()
 
 
-def test_programs_of_one_build_come_from_differently_named_packages():
+def test_go_packages_that_one_build_compiles_have_different_names():
     for build in program_definitions.definitions().builds.values():
         names = {re.sub(r"/v\d+$", "", package).rpartition("/")[2] for package in build.packages.values()}
         assert len(names) == len(build.packages)
@@ -271,7 +271,7 @@ MODULES_WITHOUT_AN_ANSWER = {
 @pytest.mark.parametrize(
     "name", [name for name, definition in program_definitions.definitions().programs.items() if definition.source.build]
 )
-def test_the_pinned_version_is_the_one_in_go_mod(name):
+def test_the_pinned_version_of_a_program_equals_that_in_its_go_mod(name):
     definition = program_definitions.definitions().programs[name]
     build = program_definitions.definitions().builds[definition.source.build]
     modules = definition.ask.go_modules or MODULES_WITHOUT_AN_ANSWER[definition.source.build]
@@ -308,7 +308,7 @@ def test_a_release_that_a_module_proxy_lacks_is_not_requested_again_that_day(pro
     assert asked() == 1
 
 
-def test_another_module_proxy_is_tried_at_once(proxy, monkeypatch):
+def test_a_release_that_one_module_proxy_lacks_is_requested_at_once_from_another(proxy, monkeypatch):
     asked = proxy(REFUSAL)
     assert programs.why_unavailable("epp", "v0.10.0")
     monkeypatch.setenv("GOPROXY", "file:///elsewhere")
@@ -353,7 +353,7 @@ def test_rehearsals_and_tests_run_the_deployed_version_of_envoy():
 
 
 @pytest.mark.parametrize("name", ["epp", "pd-sidecar"])
-def test_a_build_for_a_release_is_of_the_version_in_go_mod(name):
+def test_a_program_build_for_another_release_has_its_version_in_go_sum(name):
     for version, build in program_definitions.definitions().programs[name].source.other_builds.items():
         definition = program_definitions.definitions().builds[build]
         lines = (tools_folder() / definition.module / "go.sum").read_text().splitlines()
@@ -418,7 +418,7 @@ def test_a_go_module_with_another_checksum_is_refused(cache, go):
     assert not (cache / "modules").exists()
 
 
-def test_a_failed_download_says_why(cache, go):
+def test_the_error_of_a_failed_go_module_download_has_the_reason_of_go(cache, go):
     go("", status=1)
     with pytest.raises(KitError, match="no such host"):
         programs.module_folder(GAIE, "v1.5.0")

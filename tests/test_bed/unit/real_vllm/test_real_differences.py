@@ -55,7 +55,7 @@ def test_each_variable_of_the_real_vllm_is_the_rendered_one_or_a_listed_differen
         }
 
 
-def test_a_vocabulary_in_the_model_cache_is_preferred_to_the_rehearsals() -> None:
+def test_vllm_prefers_a_vocabulary_in_the_model_cache_to_that_of_the_rehearsal() -> None:
     own = servers(["vllm", "serve", "m"]).variables({"TIKTOKEN_ENCODINGS_BASE": "/model-cache/encodings"})
     assert own["TIKTOKEN_ENCODINGS_BASE"] == "/model-cache/encodings"
 

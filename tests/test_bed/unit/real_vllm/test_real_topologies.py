@@ -35,7 +35,7 @@ def test_the_number_of_servers_is_reduced_to_what_memory_and_processors_allow(
     assert str(fitting.config.models[0].topology) == left
 
 
-def test_one_of_several_units_is_kept_and_the_requested_number_is_reported() -> None:
+def test_one_of_several_copies_of_a_model_is_kept_and_the_requested_number_reported() -> None:
     fitting = cut(stack_of(model("1p-tp1-1d-tp1", copies=3)), 16, 2)
     assert fitting.config.models[0].copies == 1
     assert "gpt-oss-120b: 1p-tp1-1d-tp1 of 1p-tp1-1d-tp1, 3 times" in str(fitting)
