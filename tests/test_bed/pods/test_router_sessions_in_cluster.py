@@ -91,24 +91,24 @@ def _is_ready(deployment: Object) -> bool:
     return deployment.get("status", {}).get("readyReplicas", 0) == 1
 
 
-def test_requests_without_a_token_are_answered_by_any_server(sessions: Sessions) -> None:
+def test_requests_without_a_session_token_are_answered_by_any_server(sessions: Sessions) -> None:
     counts = Counter(sessions.ask().server for _ in range(REQUESTS))
     print("without a token:", dict(counts))
     assert max(counts.values()) < REQUESTS
 
 
-def test_every_request_with_a_token_reaches_the_server_of_its_session(sessions: Sessions) -> None:
+def test_every_request_with_a_session_token_reaches_the_server_of_its_session(sessions: Sessions) -> None:
     for name in SERVERS[:2]:
         assert {sessions.ask(token_of(name)).server for _ in range(REQUESTS // 2)} == {name}
 
 
 @pytest.mark.parametrize("token", [token_of("gone"), "no Base64"])
-def test_requests_with_a_token_of_no_server_are_answered_by_others(sessions: Sessions, token: str) -> None:
+def test_requests_with_a_session_token_of_no_existing_server_are_answered(sessions: Sessions, token: str) -> None:
     assert sessions.ask(token).server in SERVERS
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_no_answer_tells_its_client_the_token_of_the_session(sessions: Sessions, stream: bool) -> None:
+def test_no_answer_has_the_session_token_in_its_headers(sessions: Sessions, stream: bool) -> None:
     """The picker writes it as the answer ends, when its headers have gone out: why such configs are refused."""
     assert TOKEN not in sessions.ask(stream=stream).headers
     assert TOKEN not in sessions.ask(token_of(SERVERS[0]), stream=stream).headers

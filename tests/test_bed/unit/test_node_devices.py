@@ -108,7 +108,7 @@ def test_the_rdma_network_makes_nodes_advertise_virtual_functions() -> None:
 
 
 @pytest.mark.parametrize("missing", ["pod", *RDMA])
-def test_without_any_one_part_of_the_rdma_network_no_functions_are_advertised(missing: str) -> None:
+def test_without_any_one_part_of_the_rdma_network_no_node_has_virtual_functions(missing: str) -> None:
     objects = {kind: result for kind, result in RDMA.items() if kind != missing}
     assert shown([] if missing == "pod" else [PLUGIN], **objects)[FUNCTION] == "0"
 

@@ -76,12 +76,12 @@ def prompt(length: int, seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_the_transferred_bytes_are_those_of_the_prompts_blocks(pair: Pair, length: int) -> None:
+def test_a_kv_transfer_has_as_many_bytes_as_the_prompts_blocks(pair: Pair, length: int) -> None:
     assert pair.pulled_bytes(prompt(length, seed=length)) == pair.bytes_of_blocks(length)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_sliding_window_layers_transfer_the_blocks_of_their_window(windowed: Pair, length: int) -> None:
+def test_sliding_window_layers_transfer_only_the_kv_blocks_of_their_window(windowed: Pair, length: int) -> None:
     assert windowed.pulled_bytes(prompt(length, seed=length)) == windowed.bytes_of_blocks(length)
 
 
@@ -90,25 +90,25 @@ def test_real_vllm_transfers_a_latent_cache_once(latent: Pair, length: int) -> N
     assert latent.pulled_bytes(prompt(length, seed=length)) == latent.bytes_of_blocks(length)
 
 
-def test_block_ids_are_grouped_by_kind_of_layer(windowed: Pair) -> None:
+def test_block_ids_in_kv_transfer_params_are_grouped_by_kind_of_layer(windowed: Pair) -> None:
     groups = windowed.prefilled(prompt(512, seed=3))["remote_block_ids"]
     assert [len(group) for group in groups] == [128 // BLOCK_TOKENS + 1, 512 // BLOCK_TOKENS]
 
 
-def test_blocks_that_the_decode_server_has_are_not_pulled_again(pair: Pair) -> None:
+def test_kv_blocks_that_the_decode_server_has_are_not_pulled_again(pair: Pair) -> None:
     tokens = prompt(10 * BLOCK_TOKENS, seed=4)
     pair.pulled_bytes(tokens)
     assert pair.pulled_bytes(tokens) == pair.bytes_of_blocks(BLOCK_TOKENS)
 
 
-def test_a_pulled_prefill_is_freed_and_not_counted_as_expired(pair: Pair) -> None:
+def test_a_prefills_pulled_kv_blocks_are_freed_and_not_counted_as_expired(pair: Pair) -> None:
     expired = pair.prefill.metric(EXPIRED)
     pair.pulled_bytes(prompt(320, seed=5))
     assert becomes(pair.prefill.at_rest, 5)
     assert pair.prefill.metric(EXPIRED) == expired
 
 
-def test_a_prefill_that_nobody_pulls_is_freed_and_counted_when_its_lease_ends(pair: Pair) -> None:
+def test_kv_blocks_that_no_server_pulls_are_freed_and_counted_when_their_lease_ends(pair: Pair) -> None:
     expired = pair.prefill.metric(EXPIRED)
     pair.prefilled(prompt(320, seed=6))
     assert not pair.prefill.at_rest()
@@ -124,7 +124,7 @@ def test_kv_cache_whose_lease_has_ended_can_still_be_pulled(pair: Pair) -> None:
     assert pair.pulled_bytes(tokens, transfer) == pair.bytes_of_blocks(320)
 
 
-def test_a_client_that_disconnects_leaves_no_request_and_no_block(pair: Pair) -> None:
+def test_a_client_that_disconnects_leaves_no_request_and_no_kv_block_on_servers(pair: Pair) -> None:
     tokens = prompt(320, seed=8)
     more = {"stream": True, "kv_transfer_params": pair.prefilled(tokens)}
     with pair.decode.client.stream("POST", "/v1/completions", json=completion(tokens, 3000, **more)) as response:
@@ -159,7 +159,7 @@ def test_kv_transfer_params_without_block_ids_end_the_server(doomed: Served) -> 
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_an_answer_from_transferred_kv_cache_equals_that_of_one_server(pair: Pair, kind: Kind, length: int) -> None:
+def test_an_answer_from_transferred_kv_cache_equals_one_without_a_transfer(pair: Pair, kind: Kind, length: int) -> None:
     if kind == "ours":
         pytest.skip("the simulated vLLM computes nothing")
     tokens = prompt(length, seed=length + 1)
@@ -169,7 +169,7 @@ def test_an_answer_from_transferred_kv_cache_equals_that_of_one_server(pair: Pai
     assert own_chances == pytest.approx(chances, abs=1e-3)
 
 
-def test_a_prompt_with_another_prompts_kv_cache_gets_the_others_answer(pair: Pair, kind: Kind) -> None:
+def test_a_request_that_pulls_another_prompts_kv_cache_gets_that_prompts_answer(pair: Pair, kind: Kind) -> None:
     if kind == "ours":
         pytest.skip("the simulated vLLM computes nothing")
     one, other = prompt(320, seed=1), prompt(320, seed=2)

@@ -64,7 +64,7 @@ def seen_fixture(tmp_path_factory, release):
     return json.loads(process.stdout)
 
 
-def test_a_streamed_answer_passes_through_prefill_and_decode(seen):
+def test_a_streamed_answer_after_a_remote_prefill_has_all_tokens_and_the_usage(seen):
     """The client sees one answer: 20 tokens and the usage of the whole prompt."""
     *events, done, _ = seen["streamed"]["text"].split("\n\n")
     decoded = [json.loads(event.removeprefix("data: ")) for event in events]
@@ -85,7 +85,7 @@ def test_the_prompt_is_computed_only_on_the_prefill_server(seen):
     assert decode["vllm:nixl_xfer_time_seconds_count"] == 1
 
 
-def test_the_prefill_server_holds_no_blocks_after_the_transfer(seen):
+def test_the_prefill_server_holds_no_kv_blocks_after_the_transfer(seen):
     assert seen["streamed"]["prefill"]["vllm:kv_cache_usage_perc"] == 0.0
 
 
@@ -97,14 +97,14 @@ def test_the_first_kv_transfer_takes_five_simulated_seconds_longer_for_the_hands
     assert second["model_s"] < 4.0
 
 
-def test_a_chat_is_prefilled_remotely_too(seen):
+def test_a_chat_request_is_prefilled_remotely_too(seen):
     """Not streaming; the sidecar restores the client's own limit."""
     body = json.loads(seen["chat"]["text"])
     assert body["usage"]["completion_tokens"] == 5
     assert seen["chat"]["decode"]["vllm:nixl_xfer_time_seconds_count"] == 2
 
 
-def test_without_a_prefill_header_the_decode_server_does_everything(seen):
+def test_without_the_header_for_a_prefill_server_the_decode_server_prefills_itself(seen):
     """No x-prefiller-host-port header: nothing is transferred."""
     assert seen["aggregated"]["status"] == 200
     before, after = seen["chat"], seen["aggregated"]
@@ -120,7 +120,7 @@ def test_a_prompt_that_the_prefill_server_rejects_is_rejected_to_the_client(seen
     assert seen["too_long"]["decode"]["vllm:num_requests_running"] == 0
 
 
-def test_a_failed_prefill_is_computed_by_decode_or_returned_as_the_clients_error(seen, release):
+def test_a_failed_prefill_is_repeated_by_the_decode_server_or_returned_as_an_error(seen, release):
     """Older sidecars fall back silently; later ones hand the error on, and 502 where nothing answers."""
     prefilled, failing, unreachable, local = ([200] * 3,) * 4
     if release.order >= 8:
@@ -128,7 +128,7 @@ def test_a_failed_prefill_is_computed_by_decode_or_returned_as_the_clients_error
     assert seen["counted"]["statuses"] == [*prefilled, *failing, *unreachable, *local]
 
 
-def test_every_failed_prefill_is_counted_whatever_the_sidecar_does_then(seen):
+def test_every_failed_remote_prefill_is_counted_whatever_the_sidecar_does_next(seen):
     """Twelve requests, of which a picker would have nine prefilled remotely; six of these could not be."""
 
     def snapshot(counted, decisions):
@@ -151,7 +151,7 @@ def reading(role, pod, text):
     return Reading(MetricsEndpoint(role, pod, f"http://{pod}/metrics"), parse(text))
 
 
-def test_an_unreachable_prefill_server_leaves_everything_to_the_decode_server(seen, release):
+def test_no_kv_cache_is_transferred_if_the_prefill_server_is_unreachable(seen, release):
     """The sidecar falls back silently; only the metrics show it. Later ones don't."""
     assert seen["no_prefiller"]["status"] == (502 if release.order >= 8 else 200)
     before, after = seen["too_long"]["decode"], seen["no_prefiller"]["decode"]

@@ -51,18 +51,18 @@ def test_an_adapter_added_while_vllm_runs_is_found_and_applied(adapted: Adapted)
     assert adapted.listed()[name]["parent"] == REPOSITORY
 
 
-def test_another_adapter_revision_is_served_by_its_own_weights_beside_the_last(adapted: Adapted) -> None:
+def test_two_revisions_of_an_adapter_are_served_side_by_side_by_their_own_weights(adapted: Adapted) -> None:
     first, second = (adapted.cache.adapter("law", seed=seed) for seed in (2, 3))
     before = adapted.text(first)
     assert adapted.text(second) != before
     assert adapted.text(first) == before
 
 
-def test_an_adapter_that_was_not_downloaded_does_not_exist(adapted: Adapted) -> None:
+def test_a_request_for_an_adapter_that_was_not_downloaded_gets_status_404(adapted: Adapted) -> None:
     assert adapted.ask("sql-never").status_code == 404
 
 
-def test_reusing_an_adapters_name_for_another_revision_reuses_cached_prompts(adapted: Adapted) -> None:
+def test_vllm_reuses_cached_prompts_if_an_adapters_name_gets_another_revision(adapted: Adapted) -> None:
     """The reason why each revision has a name of its own: vLLM goes on with prefixes of the last one."""
     one, other = (adapted.cache.adapter("old", seed=seed) for seed in (4, 5))
     right = adapted.text(other, LONG_PROMPT)
@@ -80,7 +80,7 @@ def listed_adapters(adapted: Adapted) -> str:
     return max(series, key=lambda item: float(item[2]))[0]
 
 
-def test_metrics_list_an_adapter_twice_while_a_request_for_it_is_under_way(adapted: Adapted) -> None:
+def test_the_adapter_metric_lists_an_adapter_twice_while_a_request_for_it_runs(adapted: Adapted) -> None:
     """The metric lists it as running and as waiting at once; simulated servers tell routers the same."""
     name = adapted.cache.adapter("told", seed=6)
     body = {"model": name, "prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True}

@@ -11,7 +11,7 @@ RELEASES = [found for name in names("releases") if (found := catalogue.release(n
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
-def test_values_that_a_pod_learns_at_its_start_are_not_in_vllms_compile_hash(release: catalogue.Release) -> None:
+def test_environment_variables_of_a_pods_address_are_not_in_vllms_compile_hash(release: catalogue.Release) -> None:
     connectors = release.vllm.kv_connector.hand_over.values()
     learned = {name for way in connectors for name in way.pod_ip_variables}
     places = set(release.vllm.compiled_code)

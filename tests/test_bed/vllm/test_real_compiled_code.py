@@ -116,13 +116,13 @@ def test_the_first_server_compiles_and_a_second_finds_all_compiled_code(seen: Se
     assert seen.at_once[0] == seen.first
 
 
-def test_of_two_servers_at_once_the_second_starts_with_a_copy_of_compiled_code(seen: Seen) -> None:
+def test_the_second_of_two_simultaneous_servers_starts_with_a_copy_of_compiled_code(seen: Seen) -> None:
     assert seen.at_once[1] == seen.first
     states = [seen.node.log(name).splitlines()[0] for name in ("second", "third")]
     assert sorted(state.partition(": ")[2][:6] for state in states) == ["a copy", "as the"]
 
 
-def test_after_a_server_ended_by_damaged_code_the_next_one_compiles_again(seen: Seen) -> None:
+def test_after_damaged_compiled_code_ended_a_server_the_next_one_compiles_again(seen: Seen) -> None:
     assert seen.exit_code != 0
     assert "removed, because the last server with it did not start" in seen.node.log("last")
     assert set(seen.after_damage) == set(seen.first)

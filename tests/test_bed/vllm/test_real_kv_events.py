@@ -32,7 +32,7 @@ REMOVED: dict[str, Any] = {"block_hashes": [3], "medium": "GPU", "group_idx": 0}
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.30.0"], ids=["real-0.26", "real-0.30"])
-def test_a_batch_of_events_has_the_bytes_that_vllm_publishes(version: str) -> None:
+def test_a_batch_of_kv_cache_events_has_the_same_bytes_as_in_vllm(version: str) -> None:
     fields = [("BlockStored", STORED), ("BlockStored", ADAPTED), ("BlockRemoved", REMOVED)]
     ours = EventBatch(1.5, [BlockStored(**STORED), BlockStored(**ADAPTED), BlockRemoved(**REMOVED)], 1)
     asked = answered("kv_events.py", fields, version)

@@ -67,7 +67,7 @@ def counted() -> Config:
     return answered("count_parameters.py", asked, VERSION)
 
 
-def test_vllms_model_classes_have_the_computed_numbers_of_parameters(counted: Config):
+def test_the_computed_numbers_of_parameters_equal_those_of_vllms_model_classes(counted: Config):
     files = published()
     assert len(counted) >= 15
     for name, entry in counted.items():
@@ -76,13 +76,13 @@ def test_vllms_model_classes_have_the_computed_numbers_of_parameters(counted: Co
         assert computed == pytest.approx(entry["parameters"] / 1e9, rel=0.002, abs=0.006), name
 
 
-def test_every_supported_family_of_models_is_among_those_compared_with_vllm():
+def test_every_supported_model_family_is_compared_with_vllm():
     texts = [config.get("text_config", config) for config in published().values()]
     asked = {*DEFAULTS, *CHANGED_DEFAULTS, *(text["model_type"] for text in texts)}
     assert set(families()) <= asked
 
 
-def test_vllms_cache_specs_have_the_computed_bytes_of_tokens_and_sequences(counted: Config):
+def test_the_computed_kv_cache_bytes_of_tokens_and_sequences_equal_vllms(counted: Config):
     files = {  # those with images are read with torchvision, which vLLM's environment here is without
         name: config for name, config in published().items() if name not in HEADS_DIFFER and "text_config" not in config
     }

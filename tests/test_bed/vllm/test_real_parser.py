@@ -44,7 +44,7 @@ def problems(lines: list[CommandLine], version: str = VERSION) -> list[list[str]
     return answered("parse_arguments.py", lines, version)
 
 
-def test_each_tested_vllm_version_is_that_of_a_release() -> None:
+def test_each_vllm_version_in_the_tests_is_that_of_an_llm_d_release() -> None:
     deployed = {name: release(name) for name in names("releases")}
     tags = {name: found.vllm.image.tag for name, found in deployed.items() if found}
     assert {name: tag[1:] for name, tag in tags.items() if tag[1:] in real_vllm_data().versions} == RELEASES
@@ -128,7 +128,7 @@ def test_a_draft_method_that_vllm_lacks_is_reported() -> None:
     assert any(problem.startswith("method: ") for problem in found)
 
 
-def test_a_flag_that_vllm_lacks_and_an_unknown_variable_are_reported() -> None:
+def test_a_flag_that_vllm_lacks_and_an_unknown_environment_variable_are_reported() -> None:
     (found,) = problems([{"args": ["m", "--no-such-flag"], "env": {"VLLM_NO_SUCH": "1"}}])
     assert found[0] == "VLLM_NO_SUCH"
     assert "--no-such-flag" in found[1]

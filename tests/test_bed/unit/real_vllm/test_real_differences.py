@@ -66,7 +66,7 @@ def test_a_stacks_connector_config_is_merged_with_the_rehearsals_additions() -> 
     assert json.loads(run[4]) == {"kv_connector": "c", EXTRA_CONFIG: {"backends": ["UCX"], "num_threads": 0}}
 
 
-def test_each_listed_difference_of_the_real_vllm_has_its_reason() -> None:
+def test_each_listed_difference_of_real_vllm_arguments_and_variables_has_a_reason() -> None:
     data = real_vllm_data()
     of_families = sum(family.block_size is not None for family in data.families.values())
     assert len(lines()) == len(data.arguments) + of_families + len(data.left_out) + len(data.environment) + 3

@@ -71,7 +71,7 @@ async def text(client: Any, name: str) -> str:
     return answer["choices"][0]["text"]
 
 
-async def test_an_adapter_that_is_added_later_is_found_and_changes_answers(start, tmp_path: Path):
+async def test_an_adapter_that_is_added_while_a_server_runs_is_found_and_changes_answers(start, tmp_path: Path):
     client = await start()
     assert (await ask(client, "sql-1"))[0] == 404
     adapter(tmp_path, "sql-1")
@@ -90,7 +90,7 @@ async def test_a_streamed_answer_has_the_text_of_the_complete_answer(start, tmp_
     assert said == await text(client, "sql-1")
 
 
-async def test_adapters_are_listed_with_their_folder_and_base_model(start, tmp_path: Path):
+async def test_the_api_lists_adapters_with_their_folder_and_base_model(start, tmp_path: Path):
     client = await start()
     adapter(tmp_path, "sql-1")
     await text(client, "sql-1")
@@ -136,18 +136,18 @@ async def test_adapters_can_be_loaded_replaced_and_unloaded_through_the_api(star
     assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})).status == 404
 
 
-async def test_a_server_with_static_adapters_has_no_routes_to_change_them(start):
+async def test_a_server_with_static_adapters_has_no_api_paths_to_change_them(start):
     client = await start(VLLM_ALLOW_RUNTIME_LORA_UPDATING="0")
     assert (await client.post("/v1/load_lora_adapter", json={})).status == 404
 
 
-def test_fewer_adapters_in_memory_than_slots_end_the_server():
+def test_a_simulated_server_does_not_start_with_max_cpu_loras_below_max_loras():
     words = ["vllm", "serve", LLAMA, "--enable-lora", "--max-loras=4", "--max-cpu-loras=2"]
     with pytest.raises(StartRefusal, match="max_cpu_loras"):
         settings(words, {})
 
 
-def test_a_missing_adapter_folder_ends_the_server():
+def test_a_simulated_server_does_not_start_without_its_adapter_folder():
     options = settings(["vllm", "serve", LLAMA, "--enable-lora"], UPDATES)
     assert options.adapters is not None
     with pytest.raises(StartRefusal, match="VLLM_LORA_RESOLVER_CACHE_DIR"):
@@ -172,7 +172,7 @@ async def counted(client: Any, name: str) -> int:
     return int(float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2]))
 
 
-async def test_an_adapter_is_listed_while_requests_for_it_are_under_way(start, tmp_path: Path):
+async def test_the_adapter_metric_lists_an_adapter_only_while_requests_for_it_run(start, tmp_path: Path):
     client = await start("--max-loras=2")
     adapter(tmp_path, "sql-1")
     assert await info(client) == []
@@ -181,7 +181,7 @@ async def test_an_adapter_is_listed_while_requests_for_it_are_under_way(start, t
     assert (await info(client))[-1][0] == labels("")
 
 
-async def test_a_request_without_a_free_adapter_slot_does_not_block_those_behind_it(start, tmp_path: Path):
+async def test_a_request_that_waits_for_an_adapter_slot_does_not_block_later_requests(start, tmp_path: Path):
     client = await start("--max-loras=2")
     for name in ("sql-1", "sql-2", "sql-3"):
         adapter(tmp_path, name)
@@ -193,7 +193,7 @@ async def test_a_request_without_a_free_adapter_slot_does_not_block_those_behind
     assert not any("sql-3" in item and "sql-1" in item and "sql-2" in item for item in listed)
 
 
-async def test_an_adapter_is_loaded_once_while_it_stays_in_a_slot(start, tmp_path: Path):
+async def test_an_adapter_is_loaded_only_once_while_it_stays_in_an_adapter_slot(start, tmp_path: Path):
     client = await start("--max-loras=2")
     for name in ("sql-1", "sql-2", "sql-3"):
         adapter(tmp_path, name)

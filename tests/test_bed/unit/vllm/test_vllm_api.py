@@ -81,7 +81,7 @@ async def events(client, path, body):
     return [json.loads(part.removeprefix("data: ")) for part in parts]
 
 
-async def test_a_completion_has_the_requested_length(server):
+async def test_a_completion_has_the_requested_number_of_tokens(server):
     """And its usage counts prompt and output."""
     status, body = await post(server, "/v1/completions", {"model": "gpt", "prompt": [1] * 10, "max_tokens": 7})
     assert status == 200
@@ -123,7 +123,7 @@ async def test_a_chat_answer_contains_a_message(server):
     assert len(answer["choices"][0]["message"]["content"]) == 12
 
 
-async def test_usage_is_in_the_last_event_if_requested(server):
+async def test_token_usage_is_in_the_last_event_of_a_stream_if_requested(server):
     """stream_options.include_usage."""
     body = {"prompt": "hello", "max_tokens": 3, "stream_options": {"include_usage": True}}
     *_, last = await events(server, "/v1/completions", body)
@@ -137,7 +137,7 @@ async def test_a_single_token_can_be_streamed(server):
     assert only["choices"][0]["finish_reason"] == "length"
 
 
-async def test_a_chat_without_a_limit_ends_by_itself_reproducibly(server):
+async def test_a_chat_without_max_tokens_ends_by_itself_at_the_same_token_each_time(server):
     """64 to 319 tokens; finish_reason stop."""
     body = {"messages": [{"role": "user", "content": "hello"}]}
     answers = [(await post(server, "/v1/chat/completions", body))[1] for _ in range(2)]
@@ -147,7 +147,7 @@ async def test_a_chat_without_a_limit_ends_by_itself_reproducibly(server):
     assert answers[0]["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_cached_tokens_are_reported_if_details_are_enabled(server):
+async def test_cached_tokens_are_reported_in_usage_if_prompt_token_details_are_enabled(server):
     """--enable-prompt-tokens-details."""
     body = {"prompt": "x" * 400, "max_tokens": 1}
     await post(server, "/v1/completions", body)
@@ -185,7 +185,7 @@ async def test_invalid_requests_get_vllms_error_messages(server, path, body, wor
     assert words in answer["error"]["message"]
 
 
-async def test_without_its_vocabulary_a_harmony_model_answers_completions_only(start):
+async def test_without_its_harmony_vocabulary_gpt_oss_answers_completions_only(start):
     """vLLM 0.26 and 0.30 start by their source, and fail as they render the first chat."""
     server = await start(harmony=True, vocabulary_error="no vocab file")
     for path, prompt in (
@@ -202,7 +202,7 @@ async def test_without_its_vocabulary_a_harmony_model_answers_completions_only(s
     assert server.log == ["ERROR openai_harmony.HarmonyError: no vocab file"] * 2
 
 
-async def test_a_model_with_harmony_format_refuses_unsupported_parameters(harmony):
+async def test_gpt_oss_refuses_request_parameters_that_its_harmony_format_does_not_support(harmony):
     """gpt-oss: no log probabilities in responses, no forced tools, and its own check of the prompt's length."""
     with_logprobs = {"input": "x", "include": ["message.output_text.logprobs"]}
     assert (await post(harmony, "/v1/responses", with_logprobs))[1]["error"]["param"] == "logprobs"
@@ -235,7 +235,7 @@ async def test_a_streamed_response_equals_the_complete_response_in_events(server
     assert last.keys() == whole.keys()
 
 
-async def test_a_response_without_a_limit_ends_by_itself(server):
+async def test_a_response_without_a_limit_of_output_tokens_ends_by_itself(server):
     """Then it is completed; with a limit it would be incomplete."""
     _, answer = await post(server, "/v1/responses", {"input": "hello"})
     assert (answer["status"], answer["incomplete_details"]) == ("completed", None)
@@ -255,7 +255,7 @@ async def test_several_answers_can_stream_at_the_same_time(server):
     assert streamed[-1]["usage"]["prompt_tokens"] == 6
 
 
-async def test_vllms_other_routes_are_answered(server):
+async def test_the_simulated_vllm_answers_models_health_version_and_tokenize_paths(server):
     """Models, health, version, tokenize; 404 and 405 for the rest."""
     models = await (await server.get("/v1/models")).json()
     assert (models["data"][0]["id"], models["data"][0]["max_model_len"]) == ("gpt", 4096)
@@ -268,7 +268,7 @@ async def test_vllms_other_routes_are_answered(server):
     assert (await server.get("/v1/completions")).status == 405
 
 
-async def test_metrics_have_the_prometheus_text_format(server):
+async def test_the_simulated_vllms_metrics_have_the_prometheus_text_format(server):
     await post(server, "/v1/completions", {"prompt": "hello", "max_tokens": 3})
     response = await server.get("/metrics")
     assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -288,7 +288,7 @@ async def test_a_client_that_disconnects_aborts_its_request(server):
     assert server.engine.metrics.finished["abort"] == 1
 
 
-async def test_kv_transfer_params_connect_a_decode_request_to_its_prefill(start):
+async def test_kv_transfer_params_of_a_prefill_let_a_decode_server_pull_its_kv_cache(start):
     """The routing sidecar passes the parameters on verbatim."""
     prefill = await start("--kv-transfer-config", NIXL)
     decode = await start("--kv-transfer-config", NIXL, port=5601)
@@ -307,7 +307,7 @@ async def test_kv_transfer_params_connect_a_decode_request_to_its_prefill(start)
     assert not prefill.engine.holds(params["remote_request_id"])
 
 
-async def test_a_lost_prefill_is_an_internal_error_or_an_error_event(start):
+async def test_a_request_whose_prefill_is_lost_gets_status_500_or_an_error_event(start):
     """Not streaming and streaming."""
     decode = await start("--kv-transfer-config", NIXL)
     remote = {"remote_engine_id": "gone", "remote_block_ids": [[1]], "remote_host": "h", "remote_port": 1}
@@ -343,7 +343,7 @@ async def test_a_built_in_question_is_answered_and_its_answer_ends_by_itself(ser
     assert answer["usage"]["completion_tokens"] == 1
 
 
-async def test_a_server_with_a_dead_engine_lists_its_models_but_is_not_healthy(server):
+async def test_a_server_whose_vllm_engine_died_lists_its_models_but_is_not_healthy(server):
     assert (await server.get("/health")).status == 200
     server.engine.dead = True
     statuses = [(await server.get(path)).status for path in ("/health", "/ping", "/v1/models")]
@@ -358,7 +358,7 @@ async def test_requests_are_spread_over_the_data_parallel_ranks_of_a_server(star
     assert [engine.metrics.finished["length"] for engine in server.engines] == [4] * 4
 
 
-async def test_each_data_parallel_rank_transfers_from_its_own_port(start):
+async def test_each_data_parallel_rank_transfers_kv_cache_from_its_own_port(start):
     prefill = await start("--kv-transfer-config", NIXL, "--data-parallel-size", "2")
     decode = await start("--kv-transfer-config", NIXL, "--data-parallel-size", "2", port=5700)
     places: set[tuple[str, int]] = set()
@@ -374,7 +374,7 @@ async def test_each_data_parallel_rank_transfers_from_its_own_port(start):
     assert all(engine.at_rest for engine in prefill.engines)
 
 
-async def test_the_servers_fingerprint_contains_its_ranks(start):
+async def test_the_system_fingerprint_of_an_answer_contains_the_data_parallel_size(start):
     server = await start("--data-parallel-size", "2")
     _, answer = await post(server, "/v1/completions", {"model": "gpt", "prompt": "hello", "max_tokens": 1})
     assert answer["system_fingerprint"].split("-")[2] == "dp2"

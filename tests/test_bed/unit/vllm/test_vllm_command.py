@@ -21,7 +21,7 @@ def refusal(*flags, environment=None, argv=None):
     return error.value
 
 
-def test_flags_that_are_not_given_have_vllms_defaults():
+def test_flags_missing_in_a_simulated_servers_command_have_vllms_defaults():
     options = serve()
     assert (options.port, options.parallelism.gpus, options.block_size) == (8000, 1, 16)
     assert (options.max_num_seqs, options.max_num_batched_tokens, options.gpu_memory_utilization) == (256, 8192, 0.9)
@@ -30,7 +30,7 @@ def test_flags_that_are_not_given_have_vllms_defaults():
     assert options.transfer is None
 
 
-def test_each_flag_is_in_one_table_only():
+def test_no_vllm_flag_is_in_both_tables_of_the_simulation():
     assert not engine_settings().flags().keys() & further_flags().keys()
 
 
@@ -44,7 +44,7 @@ def test_each_flag_is_in_one_table_only():
         ["-tp=2"],
     ],
 )
-def test_a_flag_is_accepted_in_each_of_vllms_notations(flags):
+def test_a_vllm_flag_is_accepted_with_dashes_underscores_equals_sign_or_short_name(flags):
     """Dashes, underscores, equals sign, short name."""
     assert serve(*flags).parallelism == Parallelism(2)
 
@@ -55,7 +55,7 @@ def test_the_api_server_module_takes_the_model_as_a_flag():
     assert options.model == MODEL
 
 
-def test_a_boolean_flag_has_a_negative_form():
+def test_a_boolean_vllm_flag_has_a_negative_form():
     assert not serve("--no-enable-prefix-caching").enable_prefix_caching
     assert serve("--no-enable-prefix-caching", "--enable-prefix-caching").enable_prefix_caching
 
@@ -65,14 +65,14 @@ def test_numbers_in_vllm_flags_may_have_a_suffix_such_as_8k(text, tokens):
     assert serve("--max-model-len", text).max_model_len == tokens
 
 
-def test_a_json_flag_can_be_given_key_by_key():
+def test_a_vllm_flag_with_a_json_value_can_be_given_key_by_key():
     """--flag.key value, more than once."""
     options = serve("--kv-transfer-config.kv_connector", "NixlConnector", "--kv-transfer-config.kv_role=kv_both")
     assert options.transfer is not None
     assert options.transfer.nixl
 
 
-def test_the_side_channels_port_comes_from_the_environment():
+def test_the_nixl_side_channels_address_comes_from_environment_variables():
     environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "10.244.0.7", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"}
     transfer = serve("--kv-transfer-config", NIXL, environment=environment).transfer
     assert transfer is not None
@@ -87,7 +87,7 @@ def test_idle_connections_last_uvicorns_five_seconds_or_as_the_environment_says(
     assert "int()" in refusal(environment={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "2m"}).text
 
 
-def test_a_prefill_is_kept_as_long_as_the_connectors_config_says():
+def test_a_prefills_lease_has_the_duration_in_the_kv_connectors_config():
     """kv_lease_duration among the connector's own settings; 30 s otherwise."""
     longer = json.dumps({**json.loads(NIXL), "kv_connector_extra_config": {"kv_lease_duration": 90}})
     transfers = [serve("--kv-transfer-config", config).transfer for config in (NIXL, longer)]
@@ -95,7 +95,7 @@ def test_a_prefill_is_kept_as_long_as_the_connectors_config_says():
 
 
 @pytest.mark.parametrize("name", release_names())
-def test_the_servers_of_every_release_start(name):
+def test_the_simulated_vllm_accepts_the_arguments_of_every_release(name):
     """The flags that the kit itself emits are known."""
     serve(*release(name).vllm.arguments)
 
@@ -185,7 +185,7 @@ def over_nodes(*flags, ranks=16, nodes=2):
     return (*words, "--data-parallel-address=set-0.set.ns", *flags)
 
 
-def test_a_server_that_spans_nodes_has_the_ranks_of_its_node_number():
+def test_each_pod_of_a_server_over_nodes_starts_the_ranks_of_its_own_node():
     options = serve(*over_nodes("--node-rank=1", "--enable-expert-parallel", "--data-parallel-size-local=8"))
     assert options.parallelism == Parallelism(1, 16, expert_parallel=True, nodes=2)
     assert options.ranks == range(8, 16)
@@ -201,11 +201,11 @@ def test_a_server_that_spans_nodes_has_the_ranks_of_its_node_number():
         (("--nnodes=2", "--data-parallel-size=16"), "--data-parallel-hybrid-lb"),
     ],
 )
-def test_a_server_whose_ranks_cannot_be_spread_over_nodes_is_refused(flags, text):
+def test_a_server_whose_data_parallel_ranks_do_not_fit_its_nodes_is_refused(flags, text):
     assert text in refusal(*flags).text
 
 
-def test_moris_heap_takes_memory_if_ranks_exchange_tokens_through_it():
+def test_moris_heap_takes_memory_only_if_experts_exchange_tokens_through_mori():
     experts = ("--enable-expert-parallel", "--data-parallel-size=8")
     heap = {"MORI_SHMEM_HEAP_SIZE": str(16 * 2**30)}
     assert serve(*experts, "--all2all-backend=mori_low_latency", environment=heap).exchange_bytes == 16 * 2**30
@@ -213,5 +213,5 @@ def test_moris_heap_takes_memory_if_ranks_exchange_tokens_through_it():
     assert serve("--all2all-backend=mori_low_latency", environment=heap).exchange_bytes == 0
 
 
-def test_an_unknown_backend_for_the_exchange_between_experts_is_refused():
+def test_an_unknown_all2all_backend_is_refused():
     assert "invalid choice: 'mori'" in refusal("--all2all-backend=mori").text

@@ -25,7 +25,7 @@ def begun(folder: Path, command: Sequence[str] = COMMAND) -> tuple[CompiledCode,
     return code, said
 
 
-def test_a_healthy_server_leaves_its_compiled_code_to_the_next(folder: Path):
+def test_a_server_that_became_healthy_leaves_its_compiled_code_to_the_next_server(folder: Path):
     first, said = begun(folder)
     first.confirm()
     first.leave()
@@ -38,13 +38,13 @@ def test_a_server_that_never_became_healthy_leaves_no_compiled_code(folder: Path
     assert begun(folder)[1] == ["compiled code in /compiled/0: removed, because the last server with it did not start"]
 
 
-def test_servers_that_run_at_once_compile_into_folders_of_their_own(folder: Path):
+def test_servers_that_run_at_the_same_time_compile_into_separate_folders(folder: Path):
     begun(folder)[0].confirm()
     assert begun(folder)[1] == ["compiled code in /compiled/1: a copy of that in place 0"]
     assert (folder / "1" / start.STARTING).exists()
 
 
-def test_a_server_without_the_wrapper_program_keeps_no_compiled_code(folder: Path):
+def test_a_server_started_without_the_kits_wrapper_program_keeps_no_compiled_code(folder: Path):
     code, said = begun(folder, ["vllm", "serve", "m"])
     code.confirm()
     code.leave()

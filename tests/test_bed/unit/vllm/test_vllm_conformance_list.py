@@ -16,7 +16,7 @@ REQUEST_LENGTH = 90
 
 
 @pytest.mark.parametrize("name", conformance().cases)
-def test_each_conformance_case_names_a_line_of_vllms_source(name):
+def test_each_conformance_case_of_the_simulated_vllm_names_a_line_of_vllms_source(name):
     assert re.fullmatch(r"vllm/[a-z0-9_/]+\.py#L\d+", conformance().cases[name].source)
 
 

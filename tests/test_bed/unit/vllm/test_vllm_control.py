@@ -70,7 +70,7 @@ async def log(control, id_="one"):
     return await (await control.get(f"/servers/{id_}/log")).text()
 
 
-async def test_a_server_answers_after_it_has_loaded_its_model(control, run, client):
+async def test_a_simulated_server_answers_after_it_has_loaded_its_model(control, run, client):
     """State running, probes answer, the log says so."""
     assert await run() == {"state": "running", "exit_code": None}
     assert (await client.get("/health")).status == 200
@@ -87,7 +87,7 @@ async def test_a_model_without_latency_figures_is_simulated_with_bounds(control,
 
 
 @pytest.mark.parametrize(("startup_scale", "startup_s"), [(1.0, None), (0.0001, 60.0)])
-async def test_a_server_does_not_listen_while_it_loads(control, client, port):
+async def test_a_simulated_server_does_not_listen_while_it_loads_its_model(control, client, port):
     """Connection refused, as vLLM."""
     command = ["vllm", "serve", "openai/gpt-oss-120b", "--host", HOST, "--port", str(port)]
     body = {"id": "one", "argv": command, "env": {}, "image": "vllm:v1"}
@@ -103,7 +103,9 @@ async def test_a_server_does_not_listen_while_it_loads(control, client, port):
         (["-tp", "3"], 1, "must be divisible by tensor parallel size (3)"),
     ],
 )
-async def test_a_server_with_bad_flags_exits_with_vllms_code_and_message(control, run, flags, code, words):
+async def test_a_simulated_server_with_invalid_flags_exits_with_vllms_code_and_message(
+    control, run, flags, code, words
+):
     assert await run(*flags) == {"state": "exited", "exit_code": code}
     assert words in await log(control)
 
@@ -123,7 +125,7 @@ async def test_a_model_outside_the_catalogue_is_not_found(control, run):
     assert "gpt-oss-120b" in await log(control)
 
 
-async def test_an_occupied_port_ends_the_second_server(control, run):
+async def test_a_simulated_server_on_an_occupied_port_exits_with_an_error(control, run):
     """Address already in use."""
     await run()
     assert await run(id_="two") == {"state": "exited", "exit_code": 1}
@@ -141,7 +143,7 @@ async def test_an_idle_connection_is_closed_after_its_timeout(run, port):
     writer.close()
 
 
-async def test_waiting_for_a_server_ends_with_the_server_or_its_time_limit(control, run):
+async def test_the_simulators_wait_request_ends_with_the_server_or_at_its_time_limit(control, run):
     """204 while it runs, 200 with the exit code afterwards."""
     await run()
     assert (await control.get("/servers/one/wait?timeout_s=0.01")).status == 204
@@ -151,7 +153,7 @@ async def test_waiting_for_a_server_ends_with_the_server_or_its_time_limit(contr
     assert (response.status, await response.json()) == (200, {"state": "exited", "exit_code": 0})
 
 
-async def test_a_stopped_server_frees_its_port_and_its_id(control, run, client):
+async def test_a_stopped_simulated_server_frees_its_port_and_its_id(control, run, client):
     """Deleting again, or what never was, changes nothing."""
     await run()
     await control.delete("/servers/one")
@@ -169,7 +171,7 @@ async def test_starting_a_simulated_server_with_an_id_in_use_is_refused(control,
     assert (await control.post("/servers", json=body)).status == 409
 
 
-async def test_a_request_that_describes_no_server_is_refused(control):
+async def test_the_simulator_refuses_a_start_without_arguments_and_an_unknown_server_id(control):
     """400 for a body without argv, 404 for an unknown id."""
     assert (await control.post("/servers", json={"id": "x"})).status == 400
     assert (await control.get("/servers/unknown")).status == 404
@@ -184,7 +186,9 @@ async def stream_to_the_end(client, started):
 
 
 @pytest.mark.parametrize(("flags", "reason"), [([], "abort"), (["--shutdown-timeout", "60"], "length")])
-async def test_running_requests_end_within_the_shutdown_timeout(control, run, client, flags, reason):
+async def test_running_requests_of_a_stopping_server_end_within_its_shutdown_timeout(
+    control, run, client, flags, reason
+):
     await run(*flags)
     started = asyncio.Event()
     streaming = asyncio.create_task(stream_to_the_end(client, started))
@@ -193,7 +197,7 @@ async def test_running_requests_end_within_the_shutdown_timeout(control, run, cl
     assert f'"finish_reason":"{reason}"' in await streaming
 
 
-async def test_the_simulators_health_reports_its_lag(control, run):
+async def test_the_health_document_of_the_vllm_simulator_reports_its_lag(control, run):
     """And how many servers it has."""
     await run()
     health = await (await control.get("/healthz")).json()
@@ -217,7 +221,7 @@ async def test_servers_without_requests_are_idle(control, run, client):
 NIXL = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 
-async def test_a_killed_server_stops_to_answer_and_has_a_signals_exit_code(control, run, client):
+async def test_a_killed_simulated_server_stops_answering_and_has_the_exit_code_of_a_signal(control, run, client):
     await run()
     body = {"prompt": "hello", "max_tokens": 4000, "stream": True}
     answer = await client.post("/v1/completions", json=body)
@@ -230,7 +234,7 @@ async def test_a_killed_server_stops_to_answer_and_has_a_signals_exit_code(contr
         await client.get("/health")
 
 
-async def test_the_injected_fault_fails_its_share_of_prefills_and_nothing_else(run, client):
+async def test_the_failed_prefill_fault_fails_the_given_percentage_of_prefills_only(run, client):
     await run(*NIXL, env={"LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT": "40"})
     plain = {"prompt": "hello", "max_tokens": 1}
     prefill = {**plain, "kv_transfer_params": {"do_remote_decode": True}}

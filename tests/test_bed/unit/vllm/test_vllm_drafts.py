@@ -33,7 +33,7 @@ def counters(metrics: ServerMetrics) -> dict[str, float]:
     return found
 
 
-def test_with_drafts_a_step_yields_one_token_and_the_accepted_ones(serve, clock):
+def test_with_speculative_decoding_a_step_yields_one_token_and_the_accepted_ones(serve, clock):
     server = serve(EAGLE3, environment={ACCEPTED_PERCENT: "50"})
     request = server.request(16, 13)
     clock.run()
@@ -43,7 +43,7 @@ def test_with_drafts_a_step_yields_one_token_and_the_accepted_ones(serve, clock)
     assert server.metrics.generation_tokens == 13
 
 
-def test_with_drafts_a_step_takes_longer_but_each_token_takes_less_time(serve, clock):
+def test_with_speculative_decoding_a_step_takes_longer_but_a_token_less_time(serve, clock):
     plain, drafting = serve(), serve(EAGLE3, environment={ACCEPTED_PERCENT: "50"})
     slow, fast = plain.request(16, 13), drafting.request(16, 13)
     clock.run()
@@ -52,7 +52,7 @@ def test_with_drafts_a_step_takes_longer_but_each_token_takes_less_time(serve, c
     assert fast.gaps[0] == pytest.approx(drafting.latency.server(1).checked_step_s(1, 16, 4))
 
 
-def test_vllms_counters_have_drafted_and_accepted_tokens(serve, clock):
+def test_metrics_count_drafted_and_accepted_tokens_of_speculative_decoding(serve, clock):
     server = serve(EAGLE3, environment={ACCEPTED_PERCENT: "50"})
     server.request(16, 13)
     clock.run()
@@ -71,7 +71,7 @@ def test_a_server_without_drafts_has_no_draft_counters(serve):
     assert counters(serve().metrics) == {}
 
 
-def test_the_last_step_yields_no_more_tokens_than_requested(serve, clock):
+def test_the_last_step_of_speculative_decoding_yields_no_more_tokens_than_requested(serve, clock):
     server = serve(EAGLE3, environment={ACCEPTED_PERCENT: "100"})
     request = server.request(16, 3)
     clock.run()
@@ -80,7 +80,7 @@ def test_the_last_step_yields_no_more_tokens_than_requested(serve, clock):
 
 
 @pytest.mark.parametrize("percent", [0, 25, 60, 99, 100])
-def test_over_many_drafts_the_accepted_share_is_the_configured_one(percent: int):
+def test_over_many_drafts_the_share_of_accepted_tokens_is_the_configured_share(percent: int):
     draft = settings(["vllm", "serve", REPOSITORY, EAGLE3], {ACCEPTED_PERCENT: str(percent)}).draft
     assert draft is not None
     accepted = [draft.accepted(count) for count in range(1000)]
@@ -88,7 +88,7 @@ def test_over_many_drafts_the_accepted_share_is_the_configured_one(percent: int)
     assert max(accepted) - min(accepted) <= 1
 
 
-def test_a_draft_takes_memory_from_the_kv_cache_and_has_its_own_cache():
+def test_a_draft_models_weights_and_kv_cache_take_memory_from_the_targets_kv_cache():
     chosen, nodes = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
     plain, drafting = (
         cache_size(settings(["vllm", "serve", REPOSITORY, *flags], {}), chosen, nodes) for flags in ([], [EAGLE3])
@@ -107,33 +107,33 @@ def test_a_draft_takes_memory_from_the_kv_cache_and_has_its_own_cache():
         ("[1]", "not an object"),
     ],
 )
-def test_speculative_settings_that_vllm_refuses_end_the_server(config: str, words: str):
+def test_a_server_does_not_start_with_speculative_settings_that_vllm_refuses(config: str, words: str):
     with pytest.raises(StartRefusal, match=words):
         settings(["vllm", "serve", REPOSITORY, "--speculative-config", config], {})
 
 
 @pytest.mark.parametrize("method", ["mtp", "deepseek_mtp", "qwen3_next_mtp"])
-def test_older_names_of_multi_token_prediction_are_accepted(method: str):
+def test_older_names_of_the_multi_token_prediction_method_are_accepted(method: str):
     words = [f"--speculative-config.method={method}", "--speculative-config.num_speculative_tokens", "2"]
     draft = settings(["vllm", "serve", REPOSITORY, *words], {}).draft
     assert draft is not None
     assert (draft.method, draft.tokens) == ("mtp", 2)
 
 
-def test_a_draft_missing_in_the_cache_ends_an_offline_server(tmp_path):
+def test_an_offline_server_does_not_start_if_its_draft_is_missing_in_the_model_cache(tmp_path):
     draft = settings(["vllm", "serve", REPOSITORY, EAGLE3], {}).draft
     assert draft is not None
     with pytest.raises(StartRefusal, match="snapshot folder"):
         read_draft(draft, {"HF_HOME": "/model-cache"}, ContainerFiles({"/model-cache": str(tmp_path)}))
 
 
-def test_whole_prompt_steps_without_a_batch_limit_use_the_longest_sequence():
+def test_without_chunked_prefill_the_token_budget_defaults_to_the_longest_sequence():
     words = ["vllm", "serve", REPOSITORY, "--no-enable-chunked-prefill", "--max-model-len=32768"]
     assert settings(words, {}).max_num_batched_tokens == 32768
     assert settings([*words, "--max-num-batched-tokens=8192"], {}).max_num_batched_tokens == 8192
 
 
-async def test_a_stream_with_drafts_has_an_event_for_each_step_and_the_same_text():
+async def test_with_drafts_a_stream_has_one_event_for_each_step_and_the_same_text():
     chosen, nodes = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
     clock = WallClock(asyncio.get_running_loop(), 0.01)
     options = settings(["vllm", "serve", REPOSITORY, EAGLE3], {ACCEPTED_PERCENT: "50"})

@@ -21,14 +21,14 @@ async def join(port: int, rank: int, wait_s: float = 20) -> RankGroup:
     return await RankGroup.join(ServerNode(rank, "127.0.0.1", port, wait_s), NODES, None, wait_s)
 
 
-async def test_the_containers_of_a_server_that_spans_nodes_connect_in_any_order(port: int):
+async def test_containers_of_one_server_on_several_nodes_connect_in_any_start_order(port: int):
     groups = await asyncio.gather(*(join(port, rank) for rank in (2, 0, 1)))
     for group in groups:
         group.close()
 
 
 @pytest.mark.parametrize("gone", range(NODES))
-async def test_losing_one_container_of_a_server_ends_its_other_containers(port: int, gone: int):
+async def test_losing_one_container_of_a_server_over_nodes_ends_its_other_containers(port: int, gone: int):
     groups = await asyncio.gather(*(join(port, rank) for rank in range(NODES)))
     losses = [asyncio.Event() for _ in groups]
     for group, lost in zip(groups, losses, strict=True):
@@ -40,6 +40,6 @@ async def test_losing_one_container_of_a_server_ends_its_other_containers(port: 
         group.close()
 
 
-async def test_a_server_whose_containers_do_not_all_connect_is_refused(port: int):
+async def test_a_server_over_nodes_does_not_start_if_not_all_of_its_containers_connect(port: int):
     with pytest.raises(StartRefusal, match="Timed out waiting for engine core processes"):
         await join(port, 0, wait_s=0.05)

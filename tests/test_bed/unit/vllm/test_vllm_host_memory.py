@@ -32,7 +32,7 @@ def several(*connectors: dict[str, object]) -> dict[str, object]:
     }
 
 
-def test_a_prompt_evicted_from_gpu_cache_is_loaded_from_host_memory(serve, clock):
+def test_a_prompt_evicted_from_gpu_memory_is_loaded_from_the_kv_cache_in_host_memory(serve, clock):
     server = serve(*SMALL, *flags(connector(4)))
     server.request(900, 1)
     clock.run()
@@ -51,7 +51,7 @@ def test_a_prompt_evicted_from_gpu_cache_is_loaded_from_host_memory(serve, clock
     assert again.sequence.cached_tokens == loaded
 
 
-def test_without_host_memory_an_evicted_prompt_is_computed_again(serve, clock):
+def test_without_a_kv_cache_in_host_memory_an_evicted_prompt_is_computed_again(serve, clock):
     server = serve(*SMALL)
     for start in (0, 5000, 0):
         server.request(900, 1, start=start)
@@ -75,7 +75,7 @@ def test_prefill_servers_with_host_memory_still_transfer_kv_cache(serve):
     assert server.engine.cache.host_blocks > 0
 
 
-def test_an_aborted_request_that_is_being_loaded_leaves_no_block_behind(serve, clock):
+def test_a_request_aborted_while_its_blocks_load_from_host_memory_leaves_no_block(serve, clock):
     server = serve(*SMALL, *flags(connector(4)))
     for start in (0, 5000):
         server.request(900, 1, start=start)
@@ -88,12 +88,12 @@ def test_an_aborted_request_that_is_being_loaded_leaves_no_block_behind(serve, c
     assert server.metrics.cache_usage == 0.0
 
 
-def test_two_connectors_that_transfer_between_servers_are_not_simulated():
+def test_a_server_with_two_kv_connectors_between_servers_is_refused_as_not_simulated():
     with pytest.raises(StartRefusal, match="isn't simulated"):
         settings(["vllm", "serve", "m", *flags(several(NIXL, NIXL))], {})
 
 
-def test_host_memory_without_a_size_ends_the_server_as_in_vllm():
+def test_a_server_does_not_start_with_a_kv_cache_in_host_memory_without_a_size():
     with pytest.raises(StartRefusal, match="cpu_bytes_to_use must be specified"):
         settings(["vllm", "serve", "m", *flags(dict(OFFLOADING))], {})
 

@@ -18,7 +18,7 @@ def events(server: Any) -> list[BlockStored | BlockRemoved]:
     return [event for batch in server.published for event in batch.events]
 
 
-def test_the_full_blocks_of_a_computed_prompt_are_published_as_stored(serve: Callable[..., Any]):
+def test_the_full_kv_blocks_of_a_computed_prompt_are_published_as_stored(serve: Callable[..., Any]):
     server = serve(*FLAGS)
     server.request(40, 1)
     server.clock.run()
@@ -28,7 +28,7 @@ def test_the_full_blocks_of_a_computed_prompt_are_published_as_stored(serve: Cal
     assert (len(event.block_hashes), event.extra_keys) == (2, [None, None])
 
 
-def test_only_new_blocks_of_a_cached_prefix_are_published_after_their_parent(serve: Callable[..., Any]):
+def test_after_a_cached_prefix_only_new_kv_blocks_are_published_with_their_parent(serve: Callable[..., Any]):
     server = serve(*FLAGS)
     for tokens in (40, 70):
         server.request(tokens, 1)
@@ -39,7 +39,7 @@ def test_only_new_blocks_of_a_cached_prefix_are_published_after_their_parent(ser
     assert (second.parent_block_hash, second.token_ids) == (first.block_hashes[-1], list(range(32, 64)))
 
 
-def test_blocks_that_make_room_for_others_are_published_as_removed(serve: Callable[..., Any]):
+def test_kv_blocks_evicted_for_other_prompts_are_published_as_removed(serve: Callable[..., Any]):
     server = serve(*FLAGS, "--num-gpu-blocks-override=5", "--max-model-len=80")
     for start in (0, 1000):
         server.request(48, 1, start)
@@ -52,14 +52,14 @@ def test_blocks_that_make_room_for_others_are_published_as_removed(serve: Callab
     assert all(isinstance(event, BlockRemoved) for event in removed)
 
 
-def test_a_server_without_the_flag_publishes_nothing(serve: Callable[..., Any]):
+def test_a_server_without_a_kv_events_config_publishes_no_kv_cache_events(serve: Callable[..., Any]):
     server = serve()
     server.request(400, 1)
     server.clock.run()
     assert server.published == []
 
 
-def test_a_subscriber_gets_topic_number_and_events_in_messagepack():
+def test_a_subscriber_gets_kv_cache_events_as_topic_sequence_number_and_messagepack():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -82,6 +82,6 @@ def test_a_subscriber_gets_topic_number_and_events_in_messagepack():
 
 
 @pytest.mark.parametrize("key", ["endpoint=ipc://events", "replay_endpoint=tcp://*:5558"])
-def test_event_sockets_that_are_not_simulated_end_the_start(key: str):
+def test_a_server_does_not_start_with_kv_event_sockets_that_are_not_simulated(key: str):
     with pytest.raises(StartRefusal, match="without a replay"):
         settings(["vllm", "serve", MODEL, FLAGS[0], f"--kv-events-config.{key}"], {})

@@ -48,7 +48,7 @@ def test_a_prometheus_client_parses_every_metric_that_the_kit_knows(metrics):
     assert gauges <= {name for name, kind in kinds.items() if kind == "gauge"}
 
 
-def test_metrics_have_vllms_labels(metrics):
+def test_the_simulated_vllms_metrics_have_vllms_labels(metrics):
     """model_name and engine; finished_reason for requests."""
     metrics.running = 3
     metrics.cache_usage = 0.25
@@ -65,7 +65,7 @@ def test_the_endpoint_picker_finds_the_block_size_in_the_metrics(metrics):
     assert value(metrics, name, name, block_size="16", num_gpu_blocks="100", engine="0") == 1
 
 
-def test_a_histogram_has_cumulative_buckets(metrics):
+def test_histograms_in_the_simulated_vllms_metrics_have_cumulative_buckets(metrics):
     """An observation on a bound belongs to that bucket; its text is renewed."""
     metrics.text()
     metrics.between_tokens.observe(0.025, 4)
@@ -83,7 +83,7 @@ def test_without_a_kv_connector_there_are_no_transfer_metrics():
     assert "vllm:external_prefix_cache_hits" in families(plain)
 
 
-def test_the_lag_metric_shows_whether_the_machine_kept_up(metrics):
+def test_the_simulators_lag_metric_has_the_greatest_lag_of_the_last_seconds(metrics):
     """The greatest of the last seconds, and what only grows."""
     lag = metrics._lag
     lag.record(0.001, 1.0)
@@ -96,7 +96,7 @@ def test_the_lag_metric_shows_whether_the_machine_kept_up(metrics):
     assert value(metrics, name, name) == 0.002
 
 
-def test_a_scrape_takes_far_less_than_a_millisecond(metrics):
+def test_a_scrape_of_the_simulated_vllms_metrics_takes_less_than_a_millisecond(metrics):
     """240 scrapes a second must leave the process free; the bound is loose for busy machines."""
     start = time.process_time()
     for _ in range(200):

@@ -37,7 +37,7 @@ def test_only_the_first_transfer_between_two_servers_pays_the_handshake(pair, cl
     assert second.times[0] - second_s == pytest.approx(transfer_s + step_s)
 
 
-def test_a_pulled_prompt_counts_as_external_cache_hit_and_frees_the_prefill(pair, clock):
+def test_a_pulled_prompt_counts_as_external_cache_hit_and_frees_the_prefills_blocks(pair, clock):
     """Bytes and time are counted on the decode side."""
     prefill, decode = pair
     request, _ = hand_over(clock, prefill, decode)
@@ -67,7 +67,7 @@ def test_sliding_window_layers_transfer_only_the_blocks_of_the_last_window(
     assert decode.metrics.transferred.total == pytest.approx(2048 * 18 * (whole_tokens + window_tokens))
 
 
-def test_servers_do_not_pair_if_only_one_transfers_windows_alone(serve, clock):
+def test_no_kv_cache_is_transferred_if_only_one_server_has_the_hybrid_cache_manager(serve, clock):
     prefill = serve("--kv-transfer-config", NIXL, HYBRID)
     decode = serve("--kv-transfer-config", NIXL, "--disable-hybrid-kv-cache-manager", host="10.244.0.3")
     request, _ = hand_over(clock, prefill, decode)
@@ -75,7 +75,7 @@ def test_servers_do_not_pair_if_only_one_transfers_windows_alone(serve, clock):
     assert "compatibility hash mismatch: hybrid" in decode.log[0]
 
 
-def test_only_blocks_that_the_decode_server_lacks_are_pulled(pair, clock):
+def test_a_decode_server_pulls_only_the_kv_blocks_that_it_lacks(pair, clock):
     """The same prompt again: all but its last block is in the decode server's own cache."""
     prefill, decode = pair
     hand_over(clock, prefill, decode)
@@ -84,7 +84,7 @@ def test_only_blocks_that_the_decode_server_lacks_are_pulled(pair, clock):
     assert decode.metrics.transferred.total - before == 16 * 73_728
 
 
-def test_a_prefills_blocks_are_held_until_they_are_pulled_or_expire(pair, clock):
+def test_a_prefill_server_holds_kv_blocks_until_they_are_pulled_or_their_lease_ends(pair, clock):
     """Expiry by kv_lease_duration, 30 s unless told otherwise."""
     prefill, _ = pair
     filled = prefill.request(4096, 1, hold=True)
@@ -151,7 +151,7 @@ def test_blocks_of_a_request_that_is_aborted_before_its_pull_are_freed_at_once(p
     assert decode.metrics.failed_notifications == 0
 
 
-def test_an_abort_that_the_prefill_server_does_not_hear_of_is_counted(pair, clock):
+def test_an_abort_that_does_not_reach_the_prefill_server_is_counted(pair, clock):
     prefill, decode = pair
     _, waiting = claimed(clock, prefill, decode)
     prefill.leave()
@@ -171,7 +171,7 @@ def test_blocks_that_a_decode_server_fails_to_pull_are_freed_after_their_lease(s
     assert prefill.metrics.expired_transfers == 1
 
 
-def test_transfers_from_one_prefill_server_run_one_after_the_other(pair, clock):
+def test_kv_transfers_from_one_prefill_server_run_one_after_the_other(pair, clock):
     """One port: the last of four transfers ends four transfer times after it could begin."""
     prefill, decode = pair
     hand_over(clock, prefill, decode, start=900_000)
@@ -188,7 +188,7 @@ def test_transfers_from_one_prefill_server_run_one_after_the_other(pair, clock):
     assert last_s < 4 * decode.latency.key_value_transfer_s(4096, 1, 16) + 0.02
 
 
-def test_a_request_with_a_vanished_prefill_server_fails(pair, clock):
+def test_by_default_a_request_whose_prefill_server_vanished_fails(pair, clock):
     """Policy fail, vLLM's default."""
     prefill, decode = pair
     filled = prefill.request(4096, 1, hold=True)
@@ -236,7 +236,7 @@ def test_servers_with_different_settings_cannot_transfer_kv_cache(serve, clock, 
     assert why in decode.log[0]
 
 
-def test_a_side_channel_on_loopback_cannot_be_reached_from_another_pod(serve, clock):
+def test_a_nixl_side_channel_on_loopback_cannot_be_reached_from_another_pod(serve, clock):
     """VLLM_NIXL_SIDE_CHANNEL_HOST was forgotten: vLLM advertises localhost."""
     prefill = serve("--kv-transfer-config", NIXL, host="localhost")
     decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
@@ -260,7 +260,7 @@ def test_a_request_aborted_during_its_transfer_frees_blocks_on_both_servers(pair
     assert decode.engine.idle
 
 
-def test_pairings_are_counted_by_version_even_if_they_fail(serve, network, clock):
+def test_pairings_of_two_servers_are_counted_by_version_even_if_they_fail(serve, network, clock):
     prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
     same = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
     other = serve("--block-size", "64", "--kv-transfer-config", NIXL, host="10.244.0.4")
@@ -272,7 +272,7 @@ def test_pairings_are_counted_by_version_even_if_they_fail(serve, network, clock
 
 
 @pytest.mark.parametrize(("variable", "crashes"), [("1", True), ("0", False)])
-def test_decode_servers_crash_over_a_new_prefill_server_only_by_an_injected_fault(serve, clock, variable, crashes):
+def test_only_an_injected_fault_makes_a_new_prefill_server_crash_decode_servers(serve, clock, variable, crashes):
     fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": variable}
     decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
     first, second, third = (serve("--kv-transfer-config", NIXL, host=f"10.244.1.{index}") for index in range(3))
@@ -286,7 +286,7 @@ def test_decode_servers_crash_over_a_new_prefill_server_only_by_an_injected_faul
     assert ("crashed" in decode.log) == crashes
 
 
-def test_losing_a_prefill_server_without_connections_crashes_no_decode_server(serve, clock):
+def test_the_crash_fault_ignores_the_loss_of_a_prefill_server_without_connections(serve, clock):
     fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
     decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
     serve("--kv-transfer-config", NIXL, host="10.244.1.0").leave()
@@ -306,7 +306,9 @@ NEW, OLD = "docker.io/vllm/vllm-openai-rocm:v0.26.0", "ghcr.io/llm-d/llm-d-rocm:
         (OLD, "ROCM_ATTN", "2", False),
     ],
 )
-def test_an_unsplittable_kv_cache_is_garbage_for_servers_of_another_size(serve, clock, image, backend, size, garbled):
+def test_a_kv_cache_that_cannot_be_split_gives_wrong_answers_at_another_server_size(
+    serve, clock, image, backend, size, garbled
+):
     """vLLM doesn't ask, and answers."""
     flags = ("--kv-transfer-config", NIXL, "--attention-backend", backend)
     prefill = serve(*flags, image=image)
@@ -317,7 +319,7 @@ def test_an_unsplittable_kv_cache_is_garbage_for_servers_of_another_size(serve, 
 
 
 @pytest.mark.parametrize(("size", "finish"), [("1", "length"), ("2", "error")])
-def test_a_kv_cache_whose_heads_are_not_contiguous_is_not_split(serve, clock, size, finish):
+def test_no_kv_cache_in_nhd_layout_is_split_for_a_server_of_another_size(serve, clock, size, finish):
     flags = ("--kv-transfer-config", NIXL)
     apart = {"environment": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}
     prefill, decode = serve(*flags, **apart), serve("-tp", size, *flags, host="10.244.0.3", **apart)
@@ -332,12 +334,12 @@ def test_corrupted_kv_cache_changes_answers_to_the_kits_questions(item):
     assert not right(item, corrupt_answer(answer))
 
 
-def test_other_prompts_are_not_interpreted_as_questions():
+def test_a_prompt_that_only_contains_a_sum_is_not_answered_as_a_built_in_question():
     assert answer_to_question("Write a poem about the number 7 + 5") is None
 
 
 @pytest.mark.parametrize(("percent", "corrupted"), [("0", False), ("100", True)])
-def test_the_injected_fault_corrupts_pulled_kv_cache(serve, clock, percent, corrupted):
+def test_the_corruption_fault_corrupts_kv_cache_that_decode_servers_pull(serve, clock, percent, corrupted):
     prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
     fault = {"LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT": percent}
     decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)

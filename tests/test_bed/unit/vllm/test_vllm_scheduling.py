@@ -43,7 +43,7 @@ def test_sequences_are_decoded_together_in_one_step(serve, clock):
     assert first.gaps[3] == pytest.approx(server.latency.decode_step_s(8, 18), rel=0.01)
 
 
-def test_a_prefill_delays_the_tokens_of_running_sequences(serve, clock):
+def test_the_prefill_of_a_new_prompt_delays_the_tokens_of_running_sequences(serve, clock):
     """Aggregated serving: the step with the newcomer's prompt is as much longer as its prefill takes."""
     server = serve()
     running = server.request(16, 100)
@@ -104,7 +104,7 @@ def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_restarts(ser
     assert server.metrics.cache_usage == 0.0
 
 
-def test_a_prompt_waits_until_there_are_free_blocks_for_it(serve, clock):
+def test_a_prompt_waits_until_there_are_free_kv_blocks_for_it(serve, clock):
     server = serve("--num-gpu-blocks-override", "8", "--max-model-len", "100", "--no-enable-prefix-caching")
     first = server.request(90, 5)
     second = server.request(90, 5, start=500)
@@ -113,7 +113,7 @@ def test_a_prompt_waits_until_there_are_free_blocks_for_it(serve, clock):
     assert server.metrics.preemptions == 0
 
 
-def test_an_aborted_request_frees_its_blocks(serve, clock):
+def test_an_aborted_request_frees_its_kv_blocks(serve, clock):
     """Running, waiting and arriving ones alike."""
     server = serve("--max-num-seqs", "1")
     running, waiting = server.request(16, 1000), server.request(16, 1000)
@@ -128,7 +128,7 @@ def test_an_aborted_request_frees_its_blocks(serve, clock):
     assert clock.now() < 1
 
 
-def test_decode_bench_fills_the_prompts_kv_cache_without_prefill(serve, clock):
+def test_the_decode_bench_connector_fills_the_prompts_kv_cache_without_prefill(serve, clock):
     """The first token comes after one decode step, and the prompt counts as externally cached."""
     server = serve("--kv-transfer-config", DECODE_BENCH)
     request = server.request(4096, 3)
@@ -137,7 +137,7 @@ def test_decode_bench_fills_the_prompts_kv_cache_without_prefill(serve, clock):
     assert server.metrics.external_hits == 4096
 
 
-def test_counters_and_gauges_of_the_simulated_vllm_agree_after_a_run(serve, clock):
+def test_metrics_of_the_simulated_vllm_agree_with_its_finished_requests(serve, clock):
     """Counts of tokens and requests, and times that are parts of the whole."""
     server = serve()
     for index in range(5):
@@ -152,7 +152,7 @@ def test_counters_and_gauges_of_the_simulated_vllm_agree_after_a_run(serve, cloc
     assert metrics.decode.total == pytest.approx(metrics.between_tokens.total)
 
 
-def test_a_closed_loop_obeys_littles_law(serve, clock):
+def test_simulated_requests_at_constant_concurrency_obey_littles_law(serve, clock):
     """Requests in flight are rate times latency."""
     server = serve("--no-enable-prefix-caching")
     done = []
@@ -176,7 +176,7 @@ def test_a_closed_loop_obeys_littles_law(serve, clock):
     assert len(done) / 60.0 * sum(latencies) / len(latencies) == pytest.approx(16, rel=0.03)
 
 
-def test_no_more_blocks_are_allocated_than_exist():
+def test_no_more_kv_blocks_are_allocated_than_exist():
     """All or nothing."""
     pool = BlockPool(4)
     assert pool.allocate(3) is not None
@@ -184,7 +184,7 @@ def test_no_more_blocks_are_allocated_than_exist():
     assert pool.available == 1
 
 
-def test_a_released_block_is_found_by_its_content_until_it_is_reused():
+def test_a_released_kv_block_is_found_by_its_content_until_it_is_reused():
     """Eviction takes the least recently used, the tail of a prompt before its head."""
     pool = BlockPool(3)
     blocks = pool.allocate(3)
@@ -196,7 +196,7 @@ def test_a_released_block_is_found_by_its_content_until_it_is_reused():
     assert pool.cached([11, 12, 13]) == blocks[:2]
 
 
-def test_a_shared_block_is_free_when_its_last_user_releases_it():
+def test_a_kv_block_of_several_sequences_is_free_when_the_last_one_releases_it():
     """Reference counts."""
     pool = BlockPool(2)
     blocks = pool.allocate(2)
@@ -210,7 +210,7 @@ def test_a_shared_block_is_free_when_its_last_user_releases_it():
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 9)), max_size=60))
-def test_a_block_pool_never_loses_or_duplicates_a_block(actions):
+def test_the_pool_of_kv_blocks_never_loses_or_duplicates_a_block(actions):
     pool, users = BlockPool(10), []
     for count, release, content in actions:
         if release and users:
@@ -234,7 +234,7 @@ def test_four_characters_count_as_a_token_and_token_ids_count_exactly():
     assert Prompt((1, 2, 3)).tokens == 3
 
 
-def test_equal_prefixes_have_equal_hashes_and_different_ones_do_not():
+def test_equal_prompt_prefixes_have_equal_block_hashes_and_different_ones_do_not():
     """A block's hash covers all that was before it."""
     one, other = Prompt("a" * 64 + "b" * 64 + "c").block_hashes(16), Prompt("z" * 64 + "b" * 64).block_hashes(16)
     assert one == Prompt("a" * 64 + "b" * 64 + "rest").block_hashes(16)
@@ -255,7 +255,7 @@ def test_the_simulated_vllm_accepts_all_forms_of_prompts_and_messages():
     assert responses_prompt("be short", [*parts, call]) == chat_prompt(messages)
 
 
-def test_virtual_time_runs_planned_calls_in_order():
+def test_the_virtual_clock_runs_planned_calls_in_order_of_time():
     """And not at all without them."""
     clock, seen = VirtualClock(), []
     clock.call_at(2.0, lambda: seen.append(clock.now()))
@@ -289,7 +289,7 @@ def test_a_simulated_second_takes_as_many_wall_seconds_as_the_time_scale():
     assert clock.now() == pytest.approx(4.0)
 
 
-def test_late_steps_are_scheduled_from_their_deadlines_so_that_lags_do_not_add_up():
+def test_steps_after_a_late_timer_are_scheduled_from_its_deadline():
     """A timer that fires late shortens the wait for the next one."""
     loop = _Loop()
     clock = WallClock(loop, 1.0)
@@ -299,7 +299,7 @@ def test_late_steps_are_scheduled_from_their_deadlines_so_that_lags_do_not_add_u
     assert clock.lag.late_steps == 1
 
 
-def test_a_lag_that_cannot_be_caught_up_is_dropped_and_counted():
+def test_a_simulator_lag_above_a_second_is_dropped_and_counted():
     """More than a second behind: model time jumps to the present."""
     loop = _Loop()
     clock = WallClock(loop, 2.0)
@@ -308,7 +308,7 @@ def test_a_lag_that_cannot_be_caught_up_is_dropped_and_counted():
     assert clock.lag.slipped_s == pytest.approx(8.0)
 
 
-def test_time_in_which_the_process_was_paused_counts_as_dropped():
+def test_time_in_which_the_simulators_process_was_paused_counts_as_dropped():
     """The loop's time leaves it out; whoever reads the lag of a benchmark must know of it."""
     loop, stood_still_s = _Loop(), [0.0]
     clock = WallClock(loop, 1.0, stood_still_s=lambda: stood_still_s[0])
@@ -319,7 +319,7 @@ def test_time_in_which_the_process_was_paused_counts_as_dropped():
     assert clock.lag.recent_s == pytest.approx(60.0)
 
 
-async def test_a_scaled_clock_keeps_its_average_on_a_real_event_loop():
+async def test_the_simulators_clock_keeps_its_average_step_time_on_a_real_event_loop():
     """100 steps of 1 ms end after 100 ms, although timers are coarser than that."""
     clock, done = WallClock(asyncio.get_running_loop(), 1.0), asyncio.Event()
     start_s, steps = clock.now(), 100

@@ -42,7 +42,7 @@ def test_a_complete_model_is_loaded_from_the_mounted_cache(cache: Path):
     assert read(cache, HF_HUB_CACHE="/model-cache/hub", HF_HOME="/elsewhere") == f"/model-cache/{SNAPSHOT}"
 
 
-def test_a_pinned_commit_must_be_in_the_cache(cache: Path):
+def test_a_models_pinned_commit_must_be_in_the_model_cache(cache: Path):
     files = ContainerFiles({"/model-cache": str(cache)})
     (cache / "hub/models--openai--gpt-oss-120b/refs/main").unlink()
     assert read_model(MODEL, ENVIRONMENT, files, "abc") == f"/model-cache/{SNAPSHOT}"
@@ -50,7 +50,7 @@ def test_a_pinned_commit_must_be_in_the_cache(cache: Path):
         read_model(MODEL, ENVIRONMENT, files, "def")
 
 
-def test_an_unmounted_cache_contains_no_model(cache: Path):
+def test_a_server_whose_cache_folder_is_not_mounted_finds_no_model(cache: Path):
     with pytest.raises(StartRefusal, match="LocalEntryNotFoundError"):
         read(cache, HF_HOME="/elsewhere")
 
@@ -64,7 +64,7 @@ def test_vllm_uses_a_vocabulary_in_the_cache_only_if_a_variable_names_it(cache: 
     assert vocabulary_error(MODEL, {"TIKTOKEN_ENCODINGS_BASE": "/model-cache/other"}, files)
 
 
-def test_files_of_another_model_are_refused(cache: Path):
+def test_a_model_cache_with_another_models_config_is_refused(cache: Path):
     (cache / SNAPSHOT / "config.json").write_text(json.dumps({"num_hidden_layers": 80, "hidden_size": 8192}))
     with pytest.raises(StartRefusal, match=r"config\.json has num_hidden_layers 80, gpt-oss-120b has 36"):
         read(cache)
@@ -83,13 +83,13 @@ def test_files_of_another_model_are_refused(cache: Path):
         ),
     ],
 )
-def test_incomplete_weights_are_refused(cache: Path, name: str, content: bytes, words: str):
+def test_a_model_cache_with_incomplete_weights_is_refused(cache: Path, name: str, content: bytes, words: str):
     (cache / SNAPSHOT / name).write_bytes(content)
     with pytest.raises(StartRefusal, match=words):
         read(cache)
 
 
-def test_a_truncated_weights_file_is_refused(cache: Path):
+def test_a_model_cache_with_a_truncated_weights_file_is_refused(cache: Path):
     file = cache / SNAPSHOT / "model-00002-of-00002.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(StartRefusal, match="file not fully covered"):
@@ -110,7 +110,7 @@ def size_refusal(*flags, name="gpt-oss-120b", gpus=None):
     return error.value
 
 
-def test_the_kv_cache_has_the_size_that_the_memory_figures_give():
+def test_the_kv_cache_has_the_size_computed_from_gpu_and_model_memory():
     """0.95 x 191.7 GiB without weights and activations, 73728 bytes for each token: 1.68 million tokens."""
     assert size_of("--gpu-memory-utilization", "0.95").tokens == pytest.approx(1_680_000, rel=0.01)
     llama = size_of("--gpu-memory-utilization", "0.95", name="llama-3.3-70b-instruct-fp8-dynamic")
@@ -136,14 +136,14 @@ def test_an_fp8_kv_cache_holds_twice_as_many_tokens():
         ),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused_in_vllms_words(flags, words):
+def test_a_model_that_does_not_fit_gpu_memory_is_refused_in_vllms_words(flags, words):
     """Exit code 1."""
     error = size_refusal(*flags)
     assert error.exit_code == 1
     assert words in error.text
 
 
-def test_an_exchange_heap_that_does_not_fit_beside_vllms_share_ends_the_server():
+def test_a_server_does_not_start_if_moris_heap_does_not_fit_beside_vllms_memory():
     flags = ("--enable-expert-parallel", "-dp", "8", "--all2all-backend=mori_low_latency", "--gpu-memory-utilization")
     heap = {"MORI_SHMEM_HEAP_SIZE": str(16 * 2**30)}
     node = shape("BM.GPU.MI300X.8")
@@ -152,12 +152,12 @@ def test_an_exchange_heap_that_does_not_fit_beside_vllms_share_ends_the_server()
     assert cache_size(serve(*flags, "0.86", environment=heap), model("gpt-oss-120b"), node).tokens > 0
 
 
-def test_a_container_sees_as_many_gpus_as_it_requested():
+def test_a_server_is_refused_that_needs_more_gpus_than_its_container_requests():
     """The pod runner may say how many these are."""
     assert "available GPUs (1)" in size_refusal("-tp", "2", gpus=1).text
 
 
-def test_a_context_longer_than_the_models_needs_the_override():
+def test_vllms_override_variable_permits_a_max_model_len_above_the_models_own():
     """VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."""
     options = serve("--max-model-len", "200000", environment={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
     assert cache_size(options, model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")).max_model_len == 200_000
@@ -177,13 +177,13 @@ NEW, OLD = (release(name).vllm.image.reference for name in ("llm-d-0.9.0", "llm-
         ["--attention-config", json.dumps({"backend": UNIFIED})],
     ],
 )
-def test_a_backend_that_cannot_transfer_kv_cache_is_refused_with_a_kv_connector(flags):
+def test_an_attention_backend_that_cannot_transfer_is_refused_with_a_kv_connector(flags):
     with pytest.raises(StartRefusal, match=r"Reason: \['KV connector not supported'\]") as error:
         check_backend(serve("--kv-transfer-config", NIXL, *flags), NEW)
     assert error.value.exit_code == 1
 
 
-def test_kv_cache_in_host_memory_uses_the_only_connector():
+def test_a_kv_offloading_size_replaces_the_configured_kv_connector():
     """`_post_init_kv_transfer_config` drops the hand-over without a word."""
     options = serve("--kv-transfer-config", NIXL, "--kv-offloading-size", "10", "--attention-backend", UNIFIED)
     assert options.transfer is None
@@ -201,6 +201,6 @@ def test_kv_cache_in_host_memory_uses_the_only_connector():
         (["--kv-transfer-config", NIXL, "--attention-backend", UNIFIED], "vllm:v1"),
     ],
 )
-def test_a_backend_is_refused_only_with_a_connector_and_by_an_image_that_does_so(flags, image):
+def test_an_attention_backend_is_accepted_without_a_connector_or_by_an_older_image(flags, image):
     """Older vLLM knows no such refusal; nothing is known of other images."""
     check_backend(serve(*flags), image)
