@@ -154,7 +154,7 @@ def unit(replicas, size):
     }
 
 
-def test_resized_servers_start_after_old_ones_are_gone_and_unresized_ones_roll(update):
+def test_a_changed_server_size_deletes_before_creating_and_a_changed_number_updates(update):
     assert update(4, 1) == ["create"]
     assert update(6, 1) == ["update"]
     assert update(2, 4) == ["delete", "create"]

@@ -122,7 +122,7 @@ def test_a_public_image_link_may_be_in_the_stack_file(rendered: Any):
 
 
 @pytest.mark.parametrize("links", [None, "{}", "[]", '{"mi300x": 1}', '{"mi300x": "http://planted"}', "planted"])
-def test_an_image_without_a_usable_link_is_refused_with_the_command_to_set_one(rendered: Any, links: str | None):
+def test_an_imported_image_without_a_link_is_refused_with_the_command_that_sets_one(rendered: Any, links: str | None):
     secrets = {} if links is None else {"imageLinks": links}
     with pytest.raises(KitError, match="llmd-oke:imageLinks") as caught:
         rendered(cluster_layer(pool={"image": {"import": IMPORT}}), **secrets)

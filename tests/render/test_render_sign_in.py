@@ -26,7 +26,9 @@ def token_words(settings: dict[str, str], secret_keys: tuple[str, ...] = ()) -> 
         ({}, ["--region", "us-ashburn-1"]),
     ],
 )
-def test_operators_use_the_stacks_kubernetes_credentials_or_else_the_users(settings: dict[str, str], words: list[str]):
+def test_kubeconfigs_of_operators_use_the_stacks_oci_credentials_or_else_the_users(
+    settings: dict[str, str], words: list[str]
+):
     assert token_words(settings)[-2:] == words
 
 

@@ -106,7 +106,7 @@ def test_a_cluster_process_that_dies_later_ends_the_cluster_and_is_named(cluster
     assert "stop b" in (cluster.folder.path / "events").read_text()
 
 
-def test_a_restartable_process_is_restarted_until_it_exits_too_often(cluster, small):
+def test_a_restartable_cluster_process_is_restarted_until_it_exits_too_often(cluster, small):
     cluster.start(ClusterSpec(processes=(replace(small("a"), restarts=1), small("b", "a"))))
     first = cluster.status().processes["a"]
     cluster.run_inside(["pkill", "-KILL", "-f", "process.sh a"])

@@ -283,7 +283,7 @@ def test_traffic_between_pods_does_not_fill_the_kernels_neighbour_table(pod_clus
     assert {line.split()[-1] for line in lines if not line.startswith("f")} == {"PERMANENT"}
 
 
-def test_a_changed_configmap_reaches_the_mounted_file(pod_cluster: PodCluster) -> None:
+def test_a_changed_configmap_reaches_the_file_mounted_in_a_running_pod(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("change")
     pod_cluster.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {value: old}}")
     manifest = """

@@ -44,7 +44,7 @@ def test_a_stack_without_a_gateway_needs_no_gateway_programs():
     assert "envoy-gateway" not in programs_in_pods(plan())
 
 
-def test_simulated_parts_of_a_gateway_are_reported():
+def test_a_rehearsal_reports_which_parts_of_a_gateway_are_simulated():
     assert simulated_gateway(behind(**CREATED))[0].startswith("gateway provider istio")
     own = {"mode": "create", "provider": "envoy-gateway"}
     assert simulated_gateway(behind(**own)) == (SIMULATED_POOLS,)

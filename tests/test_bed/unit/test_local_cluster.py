@@ -72,7 +72,7 @@ def test_a_cluster_record_from_before_a_reboot_counts_as_no_cluster(tmp_path, re
     assert not (tmp_path / "cluster.json").exists()
 
 
-def test_a_failed_cluster_still_reports_its_cause(tmp_path, record):
+def test_a_failed_local_cluster_still_reports_the_cause_of_its_failure(tmp_path, record):
     removed = replace(record.supervisor, start_ticks=0)
     StateFolder(tmp_path).write_record(replace(record, supervisor=removed, phase="failed", failure="etcd ended"))
     status = LocalCluster(tmp_path).status()
@@ -93,7 +93,7 @@ def test_a_process_name_with_blanks_and_brackets_is_parsed(tmp_path):
     assert stat_fields(7, tmp_path) == ["S", "3", "7", "7"]
 
 
-def test_the_end_of_a_log_consists_of_its_last_lines(tmp_path):
+def test_the_shown_end_of_a_process_log_consists_of_its_last_lines(tmp_path):
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number}\n" for number in range(5000)))
     assert end_of_log(log, lines=2) == "  line 4998\n  line 4999"
@@ -120,12 +120,12 @@ def test_different_cluster_specs_have_different_digests():
     assert ClusterSpec(processes=SPEC.processes[:1]).digest() != SPEC.digest()
 
 
-def test_two_processes_with_the_same_name_are_refused():
+def test_a_cluster_spec_with_two_processes_of_one_name_is_refused():
     with pytest.raises(ValueError, match="two processes are named a"):
         ClusterSpec(processes=(ProcessSpec("a", ("x",)), ProcessSpec("a", ("y",))))
 
 
-def test_a_process_may_depend_only_on_one_listed_before_it():
+def test_a_cluster_process_may_depend_only_on_one_listed_before_it():
     with pytest.raises(ValueError, match="a starts after b, which must be listed before it"):
         ClusterSpec(processes=(ProcessSpec("a", ("x",), after=("b",)), ProcessSpec("b", ("y",))))
 

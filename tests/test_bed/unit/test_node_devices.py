@@ -185,7 +185,7 @@ async def test_a_new_node_with_the_name_of_a_former_node_gets_its_devices() -> N
     assert nodes.shown == [{GPU: "8"}] * 2
 
 
-async def test_nodes_with_gpus_get_the_label_that_discovery_sets() -> None:
+async def test_nodes_advertise_gpus_once_node_feature_discovery_has_labelled_them() -> None:
     nodes, client = Nodes(**{GPU: "8"}), Client(Deployment=[OPERATOR], DeviceConfig=[CONFIG])
     node_objects = [Node(metadata=ObjectMeta(name="gpu-0"))]
     looking = provider(client, nodes, node_objects)

@@ -68,7 +68,7 @@ def test_the_chosen_time_scale_limits_the_share_of_busy_processors(cores: float,
         assert demand.simulator / scale <= known.busy_share
 
 
-def test_the_choice_of_a_time_scale_has_a_reason():
+def test_the_chosen_time_scale_is_reported_with_the_load_that_requires_it():
     assert str(choose_time_scale(ProcessorDemand(4, 48, 6134), 2)) == (
         "time scale 4: at 1 the stack keeps 3.3 processors busy of 2 (calibrated: 4 endpoint pickers reading "
         "48 servers, a benchmark of 6,134 tokens/s), and 50% of them must stay free for simulated steps to end in time"

@@ -119,7 +119,7 @@ def test_a_pool_without_a_compute_cluster_has_no_rdma(region: Region, parts: tup
     assert region.nodes.there["gpu-0"].devices == {"amd.com/gpu": "8"}
 
 
-def test_flexible_shapes_have_the_requested_size(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_nodes_of_flexible_shapes_have_the_requested_size(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     small = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0, "memoryInGbs": 16.0}}
     region.create("NodePool", **pool(*parts, size=1, name="system", **small))
     own = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "1Ti", "pods": "110"}

@@ -39,7 +39,7 @@ def test_subnet_ranges_have_prefixes_from_16_to_30_bits(region: Region, cidr: st
         region.vcn(cidr)
 
 
-def test_a_second_internet_gateway_is_refused(region: Region):
+def test_a_second_internet_gateway_of_one_vcn_is_refused(region: Region):
     where = {"compartmentId": COMPARTMENT, "vcnId": region.vcn()["id"]}
     region.create("InternetGateway", **where)
     with pytest.raises(OperationRefusal, match=r"400-LimitExceeded, .*internet-gateway-count"):

@@ -35,7 +35,7 @@ def test_a_program_on_path_with_another_version_is_not_used(cache, script):
     assert programs.locate("etcd") is None
 
 
-def test_an_earlier_build_is_preferred_to_path(cache, script):
+def test_a_program_that_was_built_earlier_is_preferred_to_one_on_path(cache, script):
     script("etcd", "echo etcd Version: 3.6.6")
     built = put_in_cache("etcd")
     assert programs.locate("etcd") == programs.LocalProgram("etcd", built, "v3.6.6", "built from tools/")
@@ -88,7 +88,7 @@ def test_an_unknown_program_is_refused_with_the_known_ones():
         programs.locate("kubelet")
 
 
-def test_the_user_can_choose_the_cache_folder(monkeypatch, tmp_path):
+def test_the_user_can_choose_the_cache_folder_of_programs(monkeypatch, tmp_path):
     monkeypatch.delenv("LLMD_OKE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
     assert programs.cache_folder() == tmp_path / "shared/llmd-oke"

@@ -202,7 +202,7 @@ def test_by_default_a_request_whose_prefill_server_vanished_fails(pair, clock):
     assert "no engine" in decode.log[0]
 
 
-def test_a_lost_prefill_is_recomputed_if_the_load_failure_policy_says_so(serve, clock):
+def test_with_the_load_failure_policy_recompute_a_decode_server_repeats_the_prefill(serve, clock):
     """Policy recompute: the decode server does the whole prefill."""
     prefill = serve("--kv-transfer-config", NIXL)
     decode = serve("--kv-transfer-config", NIXL_OR_RECOMPUTE, host="10.244.0.3")
