@@ -19,6 +19,7 @@ from llmd_oke.cli.topology_search import ServingNeeds
 from llmd_oke.config.base import AvailabilityDomain, Cidr, DnsLabel, Ocid, Region
 from llmd_oke.operations.first_stack import FirstStack, Target
 from llmd_oke.operations.tenancy_offers import Offer, TenancyOffers
+from llmd_oke.planning.pools import first_availability_domain
 
 MODEL = "gpt-oss-120b"
 SHAPE = "BM.GPU.MI300X.8"
@@ -273,7 +274,7 @@ def _cluster(answers: Answers, where: PlaceOptions, servers: ServersOptions, acc
     )
     domains = _asked(offers, lambda known: known.availability_domains(shape))
     images = _asked(offers, lambda known: known.images(compartment, shape))
-    domain, place = f"Uocm:{region.upper()}-AD-1", region.split("-")[1] if "-" in region else "region"
+    place = region.split("-")[1] if "-" in region else "region"
     return {
         "shape": shape,
         "region": region,
@@ -287,7 +288,7 @@ def _cluster(answers: Answers, where: PlaceOptions, servers: ServersOptions, acc
         "availability_domain": answers.answer(
             _DOMAIN,
             where.availability_domain,
-            domain,
+            first_availability_domain("Uocm", region),
             "its first part is another one in each tenancy",
             domains,
             is_example=True,

@@ -63,6 +63,9 @@ _REGION_KEYS = {"PHX": "us-phoenix"}
 Regions and Availability Domains).
 """
 
+_DOMAIN_WORDS = {"us-ashburn-1": "US-ASHBURN", "us-phoenix-1": "PHX"}
+"""Regions in the names of whose availability domains the region's number is left out (the same documentation)."""
+
 
 def pool_problems(config: StackConfig) -> Iterator[Problem]:
     """Yield the problems of the pools, if this stack creates them."""
@@ -316,6 +319,11 @@ def region_words(availability_domain: str) -> str | None:
     if re.fullmatch(r"[A-Z]+-[A-Z]+(-[0-9]+)?", words):
         return words.lower()
     return _REGION_KEYS.get(words)
+
+
+def first_availability_domain(prefix: str, region: str) -> str:
+    """Return the name of a region's first availability domain; `prefix` is the tenancy's own (`Uocm`)."""
+    return f"{prefix}:{_DOMAIN_WORDS.get(region, region.upper())}-AD-1"
 
 
 def _domains(config: StackConfig, cluster: CreateCluster) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from llmd_oke.planning.pools import (
     autoscaler_add_on,
     autoscaler_nodes,
     awaited_nodes,
+    first_availability_domain,
     node_scaling_problems,
     region_words,
 )
@@ -218,6 +219,18 @@ def test_several_problems_of_pools_are_reported_at_once():
 )
 def test_the_region_is_recognized_in_an_availability_domains_name(name: str, region: str | None):
     assert region_words(name) == region
+
+
+@pytest.mark.parametrize(
+    ("region", "name"),
+    [
+        ("us-ashburn-1", "Uocm:US-ASHBURN-AD-1"),
+        ("us-phoenix-1", "Uocm:PHX-AD-1"),
+        ("eu-frankfurt-1", "Uocm:EU-FRANKFURT-1-AD-1"),
+    ],
+)
+def test_the_first_availability_domain_of_a_region_has_the_name_that_oci_gives_it(region: str, name: str):
+    assert first_availability_domain("Uocm", region) == name
 
 
 def test_a_pool_in_another_region_is_refused():
