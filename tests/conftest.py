@@ -39,7 +39,6 @@ LONGEST = (
     f"{END_TO_END}/test_watched_stack.py",
     f"{END_TO_END}/test_tuning_loop.py",
     f"{END_TO_END}/test_judged_stack.py",
-    f"{END_TO_END}/test_engine_kills.py",
     f"{END_TO_END}/test_real_plugin.py",
 )
 """What takes longest. Side by side it begins first, so that none of it is left for the end."""

@@ -8,8 +8,6 @@ from pydantic import Field, model_validator
 
 Server = Literal["ours", "other", "real"]
 SERVERS: tuple[Server, ...] = ("ours", "other", "real")
-NEWER_SERVERS: tuple[Server, ...] = ("ours", "real")
-"""Servers that are asked as those of the newer version, too."""
 
 
 class Request(Entry):

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from user_project import ROOT, Project, model
 
-pytestmark = pytest.mark.rehearsal
+pytestmark = [pytest.mark.rehearsal, pytest.mark.nightly]
 
 LIMIT_S = 1500
 USUAL_S = 6

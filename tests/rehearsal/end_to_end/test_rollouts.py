@@ -153,9 +153,8 @@ def rollouts(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("rollouts")
-@pytest.mark.parametrize(
-    ("how", "restarts"), [("container", {"prefill": 2}), pytest.param("pod", {}, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("how", "restarts"), [("container", {"prefill": 2}), ("pod", {})])
 def test_a_killed_prefill_server_loses_only_requests_in_flight_to_it(
     project: Project, tmp_path: Path, how: str, restarts: dict[str, int]
 ) -> None:

@@ -24,7 +24,7 @@ from real_servers import READY_S, TINY, free_port, process, wait_for
 from real_servers import server as server_of
 from real_vllm_for_tests import need_real_vllm
 from tiny_drafts import eagle3_draft
-from vllm_conformance import NEWER_SERVERS, SERVERS, Server, conformance
+from vllm_conformance import SERVERS, Server, conformance
 
 pytestmark = pytest.mark.rehearsal
 
@@ -125,7 +125,7 @@ def _on_processor(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory
     return {**addresses, "uncached": addresses["plain"]}
 
 
-@pytest.fixture(scope="module", params=[*SERVERS, *(f"newer_{server}" for server in NEWER_SERVERS)])
+@pytest.fixture(scope="module", params=[*SERVERS, "newer_ours", pytest.param("newer_real", marks=pytest.mark.nightly)])
 def asked(request: pytest.FixtureRequest) -> Asked:
     name: str = request.param
     server: Server = next(known for known in SERVERS if name.endswith(known))

@@ -34,7 +34,9 @@ class Adapted:
         return {item["id"]: item for item in self.client.get("/v1/models").json()["data"]}
 
 
-@pytest.fixture(scope="module", params=["0.26.0", "0.30.0"], ids=["real-0.26", "real-0.30"])
+@pytest.fixture(
+    scope="module", params=["0.26.0", pytest.param("0.30.0", marks=pytest.mark.nightly)], ids=["real-0.26", "real-0.30"]
+)
 def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
     folder: Path = tmp_path_factory.mktemp("adapters")
     vllm = need_real_vllm(request.param)

@@ -15,7 +15,7 @@ from real_servers import CONTEXT, MODEL, READY_S, TINY, server, wait_for
 from real_vllm_for_tests import need_real_vllm
 from tiny_drafts import eagle3_draft, with_predicting_layer
 
-pytestmark = pytest.mark.rehearsal
+pytestmark = [pytest.mark.rehearsal, pytest.mark.nightly]
 
 GLM = TinyModel("rehearsal/glm", "glm4_moe", CONTEXT)
 PROMPTS = [[*range(10, 60)], [*range(100, 250, 3)], [7] * 40, [*range(20, 30)] * 12]

@@ -8,7 +8,7 @@ from llmd_oke.catalogue.model_configs import compute_model, families
 from model_configs import FOLDER
 from real_vllm_for_tests import answered
 
-pytestmark = pytest.mark.rehearsal
+pytestmark = [pytest.mark.rehearsal, pytest.mark.nightly]
 
 VERSION = "0.30.0"
 Config = dict[str, Any]
