@@ -20,8 +20,6 @@ from llmd_oke.config.engine import AdapterSlots, Flag, flag_of, flags_by_name
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_pods.compiled_code.start import server_command
 
-from llmd_rehearsal.vllm.kv_events import KvEventSettings
-
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
 OFFLOADING_CONNECTOR = "OffloadingConnector"
@@ -151,6 +149,14 @@ class DraftSettings:
         """
         drafted = self.tokens * self.accepted_percent
         return drafted * (drafts + 1) // 100 - drafted * drafts // 100
+
+
+@dataclass(frozen=True)
+class KvEventSettings:
+    """`--kv-events-config`: the port of the first data parallel rank, and the topic of all messages."""
+
+    port: int
+    topic: str
 
 
 @dataclass(frozen=True)

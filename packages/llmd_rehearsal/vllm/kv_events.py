@@ -7,7 +7,6 @@ their own, and no batch is kept to be asked for again (`replay_endpoint`).
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -15,19 +14,12 @@ import msgspec
 import zmq
 
 from llmd_rehearsal.pods.networks import bound_socket
+from llmd_rehearsal.vllm.command import KvEventSettings
 from llmd_rehearsal.vllm.sequences import Sequence
 
 _BACKLOG = 128
 _HASH_BITS = (1 << 64) - 1
 _GPU = "GPU"
-
-
-@dataclass(frozen=True)
-class KvEventSettings:
-    """`--kv-events-config`: the port of the first data parallel rank, and the topic of all messages."""
-
-    port: int
-    topic: str
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from llmd_rehearsal.vllm.command import StartRefusal, settings
-from llmd_rehearsal.vllm.kv_events import BlockRemoved, BlockStored, EventBatch, EventPublisher, KvEventSettings
+from llmd_rehearsal.vllm.command import KvEventSettings, StartRefusal, settings
+from llmd_rehearsal.vllm.kv_events import BlockRemoved, BlockStored, EventBatch, EventPublisher
 
 FLAGS = ("--kv-events-config.enable_kv_cache_events=true", "--block-size=16")
 MODEL = "openai/gpt-oss-120b"
