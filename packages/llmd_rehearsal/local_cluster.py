@@ -37,6 +37,7 @@ from llmd_rehearsal.namespaces import ProcessIdentity
 
 _LOCK_TIMEOUT_S = 360.0
 _HEARTBEAT_S = 2.0
+_NONE_UP = "none was up"
 
 _KERNEL_TIMEOUT_S = 10.0
 """Limit in seconds for the kernel to end all processes of a local cluster after the end of its first process."""
@@ -84,15 +85,13 @@ class LocalCluster:
         self._prepare_folder()
         with self._locked(listener):
             running = self.status()
-            if running is not None and running.phase == "ready" and running.spec_digest == spec.digest():
+            reason = start_reason(running, spec)
+            if running is not None and not reason:
                 return running
             self._stop(timeout_s=30)
             for folder in discard:
                 shutil.rmtree(folder, ignore_errors=True)
-            anew = ""
-            if running is not None and running.phase == "ready":
-                why = ", ".join(fact_differences(running.facts, spec.facts))
-                anew = f" anew, without what was deployed in the one before: {why}"
+            anew = "" if reason == _NONE_UP else f" anew, without what was deployed in the one before: {reason}"
             listener.step(f"starting the rehearsal's local cluster{anew}")
             self.folder.spec_file.write_text(spec.to_json())
             return _Start(self.folder, listener, timeout_s).run()
@@ -203,6 +202,15 @@ class LocalCluster:
             message = f"the local cluster left mounts on this machine: {', '.join(mounts)}"
             raise KitError(message, "unmount them with `umount`")
         self.folder.record_file.unlink(missing_ok=True)
+
+
+def start_reason(running: ClusterRecord | None, spec: ClusterSpec) -> str:
+    """Return why a local cluster of this spec has to be started: that none is ready, or what differs in the one that is
+    up (`running`). Empty if that one has an equal spec.
+    """
+    if running is None or running.phase != "ready":
+        return _NONE_UP
+    return "" if running.spec_digest == spec.digest() else ", ".join(fact_differences(running.facts, spec.facts))
 
 
 @dataclass

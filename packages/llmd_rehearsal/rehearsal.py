@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -41,7 +42,7 @@ from llmd_rehearsal.cluster_plan import (
     preinstalled_definitions,
     programs_in_pods,
 )
-from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log, fact_differences
+from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log
 from llmd_rehearsal.engine_project import (
     BEFORE,
     DEPLOYED,
@@ -61,7 +62,7 @@ from llmd_rehearsal.inventory import (
     language_programs,
     take_inventory,
 )
-from llmd_rehearsal.local_cluster import LocalCluster
+from llmd_rehearsal.local_cluster import LocalCluster, start_reason
 from llmd_rehearsal.oci_plugin.faults import FaultRule
 from llmd_rehearsal.oci_plugin.faults import write_rules as write_faults
 from llmd_rehearsal.plugins import KubernetesPlugin, PluginChoice, choose_plugin
@@ -369,13 +370,9 @@ def _start(prepared: Prepared, progress: Progress) -> str:
         versions={name: prepared.inventory.programs[name].version for name in programs_in_pods(prepared.plan)},
         real=prepared.real,
     )
-    before = prepared.cluster.status()
-    record = prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
-    if before is not None and before.supervisor == record.supervisor:
-        return ""
-    if before is None or before.phase != "ready":
-        return "none was up"
-    return ", ".join(fact_differences(before.facts, record.facts))
+    reason = start_reason(prepared.cluster.status(), spec)
+    prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
+    return reason
 
 
 def run_engine(
@@ -405,8 +402,7 @@ def run_engine(
     Raises:
         KitError: the operation failed; the message has the engine's reason.
     """
-    lock_file = prepared.state / "engine.lock"
-    with file_lock(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S):
+    with _free_engine(prepared, progress):
         options = [word for target in targets for word in ("--target", target)]
         options += ["--unprotect"] if unprotect else []
         if time := prepared.scaling_time:
@@ -424,9 +420,14 @@ def deploy_before(prepared: Prepared, project: Path, progress: Progress) -> dict
     """
     other = replace(prepared, project=project)
     progress.step(f"updating the stack {prepared.stack} of {config.project_name(project)} first")
-    lock_file = prepared.state / "engine.lock"
-    with file_lock(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S):
+    with _free_engine(prepared, progress):
         return _run_engine(other, "up", (), progress, BEFORE)
+
+
+def _free_engine(prepared: Prepared, progress: Progress) -> AbstractContextManager[None]:
+    """Wait until no other operation of this rehearsal runs the engine, and keep others waiting meanwhile."""
+    lock_file = prepared.state / "engine.lock"
+    return file_lock(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S)
 
 
 def _is_upgrade(prepared: Prepared) -> bool:
