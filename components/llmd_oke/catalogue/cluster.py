@@ -1,5 +1,6 @@
 """Catalogue of created clusters: network layout and rules, node boot scripts and images, cycling, and IAM policies."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Literal
 
@@ -126,6 +127,18 @@ class ReservedRange(Entry):
     source: str
 
 
+class AvailabilityDomains(Entry):
+    """Names of availability domains. `region_words` are the words for a region in them, where they aren't the region's
+    own name, such as `PHX` for us-phoenix-1.
+    """
+
+    region_words: Mapping[str, str]
+
+    def name(self, prefix: str, region: str, number: int) -> str:
+        """Return the name of a region's availability domain, counted from 1; `prefix` is the tenancy's own (`Uocm`)."""
+        return f"{prefix}:{self.region_words.get(region, region.upper())}-AD-{number}"
+
+
 class _Rules(Entry):
     rules: tuple[RuleEntry, ...]
 
@@ -144,6 +157,12 @@ def subnets() -> SubnetLayout:
 def security_rules() -> tuple[RuleEntry, ...]:
     """Return all rows of the table of a network's security rules."""
     return required_entry("network", "security-rules", _Rules).rules
+
+
+@cache
+def availability_domains() -> AvailabilityDomains:
+    """Return what is known of the names of OCI's availability domains."""
+    return required_entry("network", "availability-domains", AvailabilityDomains)
 
 
 @cache

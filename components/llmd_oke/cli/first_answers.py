@@ -12,6 +12,7 @@ from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.access import signing
 from llmd_oke.access.sign_in import Auth
+from llmd_oke.catalogue.cluster import availability_domains
 from llmd_oke.catalogue.releases import default_release
 from llmd_oke.cli import token
 from llmd_oke.cli.questions import Answers, Question, form_of
@@ -19,7 +20,6 @@ from llmd_oke.cli.topology_search import ServingNeeds
 from llmd_oke.config.base import AvailabilityDomain, Cidr, DnsLabel, Ocid, Region
 from llmd_oke.operations.first_stack import FirstStack, Target
 from llmd_oke.operations.tenancy_offers import Offer, TenancyOffers
-from llmd_oke.planning.pools import first_availability_domain
 
 MODEL = "gpt-oss-120b"
 SHAPE = "BM.GPU.MI300X.8"
@@ -288,7 +288,7 @@ def _cluster(answers: Answers, where: PlaceOptions, servers: ServersOptions, acc
         "availability_domain": answers.answer(
             _DOMAIN,
             where.availability_domain,
-            first_availability_domain("Uocm", region),
+            availability_domains().name("Uocm", region, 1),
             "its first part is another one in each tenancy",
             domains,
             is_example=True,

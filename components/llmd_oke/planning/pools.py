@@ -10,7 +10,7 @@ from llmd_base.errors import Problem
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.cluster import KernelFault, cloud_init
+from llmd_oke.catalogue.cluster import KernelFault, availability_domains, cloud_init
 from llmd_oke.catalogue.operators import cluster_autoscaler
 from llmd_oke.catalogue.shapes import POOL_LABEL, flexible_shape
 from llmd_oke.config import (
@@ -57,14 +57,6 @@ _SECRET_LINK = re.compile(r"^https://[^/]*@|/p/[^/]+/|[?#]")
 """
 
 _REGION_PART = re.compile(r"^[^:]+:(?P<region>.+)-AD-[1-9]$")
-
-_REGION_KEYS = {"PHX": "us-phoenix"}
-"""Regions whose availability domains have a region key in their names instead of the region's name (OCI documentation,
-Regions and Availability Domains).
-"""
-
-_DOMAIN_WORDS = {"us-ashburn-1": "US-ASHBURN", "us-phoenix-1": "PHX"}
-"""Regions in the names of whose availability domains the region's number is left out (the same documentation)."""
 
 
 def pool_problems(config: StackConfig) -> Iterator[Problem]:
@@ -318,12 +310,8 @@ def region_words(availability_domain: str) -> str | None:
     words = match["region"] if match else ""
     if re.fullmatch(r"[A-Z]+-[A-Z]+(-[0-9]+)?", words):
         return words.lower()
-    return _REGION_KEYS.get(words)
-
-
-def first_availability_domain(prefix: str, region: str) -> str:
-    """Return the name of a region's first availability domain; `prefix` is the tenancy's own (`Uocm`)."""
-    return f"{prefix}:{_DOMAIN_WORDS.get(region, region.upper())}-AD-1"
+    known = availability_domains().region_words.items()
+    return next((region.rpartition("-")[0] for region, own in known if own == words), None)
 
 
 def _domains(config: StackConfig, cluster: CreateCluster) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.cluster import availability_domains
 from llmd_oke.values import Entry, read_yaml, required_entry, values_folder
 
 from llmd_rehearsal.plugin_values import OperationRefusal
@@ -209,7 +210,6 @@ class OciRegion(Entry):
     tenancy: RegionTenancy
     region_keys: Mapping[str, str]
     availability_domain_prefix: str
-    domain_names: Mapping[str, str]
     regions_of_three: tuple[str, ...]
     fault_domains: tuple[str, ...]
     kubernetes_versions: tuple[str, ...]
@@ -230,9 +230,8 @@ class OciRegion(Entry):
 
     def domains(self, region: str) -> list[str]:
         """Return the names of a region's availability domains."""
-        name = f"{self.availability_domain_prefix}{self.domain_names.get(region, region.upper())}"
-        count = _DOMAINS if region in self.regions_of_three else 1
-        return [f"{name}-AD-{number}" for number in range(1, count + 1)]
+        count, prefix = _DOMAINS if region in self.regions_of_three else 1, self.availability_domain_prefix
+        return [availability_domains().name(prefix, region, number) for number in range(1, count + 1)]
 
     def image_name(self, ocid: str | None, region: str) -> str:
         """Return the name of the platform image with this OCID; empty for any other image."""

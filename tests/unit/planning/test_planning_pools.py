@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from created_stacks import created, refusals, validated
 from llmd_oke import catalogue, planning
+from llmd_oke.catalogue.cluster import availability_domains
 from llmd_oke.catalogue.operations import prices
 from llmd_oke.catalogue.shapes import flexible_shape
 from llmd_oke.planning.cluster_plan import CyclingPlan
@@ -15,7 +16,6 @@ from llmd_oke.planning.pools import (
     autoscaler_add_on,
     autoscaler_nodes,
     awaited_nodes,
-    first_availability_domain,
     node_scaling_problems,
     region_words,
 )
@@ -230,7 +230,7 @@ def test_the_region_is_recognized_in_an_availability_domains_name(name: str, reg
     ],
 )
 def test_the_first_availability_domain_of_a_region_has_the_name_that_oci_gives_it(region: str, name: str):
-    assert first_availability_domain("Uocm", region) == name
+    assert availability_domains().name("Uocm", region, 1) == name
 
 
 def test_a_pool_in_another_region_is_refused():
