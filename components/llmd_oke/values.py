@@ -63,6 +63,9 @@ def required_entry(kind: str, name: str, type_: type[EntryType]) -> EntryType:
 VALUES = "values"
 """Name of the folder with a project's own catalogue entries, beside `Pulumi.yaml`."""
 
+POLICY_PACK = "policies"
+"""Folder of a project with a policy pack for the engine."""
+
 _MAX_LEVELS = 3
 """Of a file in it (`latency/MI300X/mine.yaml`); deeper ones are not looked for."""
 

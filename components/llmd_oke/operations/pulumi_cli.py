@@ -28,6 +28,7 @@ from llmd_oke.operations.previews import (
     parse,
     refusals_of_events,
 )
+from llmd_oke.values import POLICY_PACK
 
 Answer = TypeVar("Answer")
 
@@ -52,10 +53,6 @@ _LOOKS = {
     ("stack", "output"),
 }
 """First two words of CLI commands that don't change the state."""
-
-
-POLICY_PACK = "policies"
-"""Folder of a project with a policy pack for the engine."""
 
 
 NOT_SIGNED_IN, NO_SUCH_STACK = 3, 6

@@ -11,8 +11,8 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from llmd_oke.config import shape_problems, yaml_files
 from llmd_oke.config.base import ConfigPart, Items, Region
-from llmd_oke.operations.pulumi_cli import POLICY_PACK
 from llmd_oke.planning import Plan
+from llmd_oke.values import POLICY_PACK
 
 POLICIES_FILE = f"{POLICY_PACK}/policies.yaml"
 """Path in a project of the file with an organisation's settings of the policies."""
