@@ -196,6 +196,6 @@ def test_the_api_server_accepts_the_rules_for_node_repair(api_server: ApiServer)
     assert "node_operation" in (api_server.refusal(wrong) or "")
 
 
-def test_an_object_that_the_api_server_rejects_fails_the_test_of_accepted_objects(api_server: ApiServer):
+def test_the_api_server_refuses_a_configmap_with_a_misspelt_field_and_names_it(api_server: ApiServer):
     job = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}, "dtaa": {}}
     assert "dtaa" in (api_server.refusal(job) or "")

@@ -100,7 +100,7 @@ def test_okes_device_plug_in_skips_nodes_with_its_opt_out_label(
     add_ons.remove("AmdGpuPlugin")
 
 
-def test_every_add_on_of_a_gpu_stack_has_a_chart_in_rehearsals() -> None:
+def test_rehearsals_have_a_helm_chart_for_every_oke_add_on_that_gpu_stacks_install() -> None:
     rows = operators.gpu_stacks()
     names = {add_on.name for row in (*rows.gpu_stacks.values(), *rows.rdma.values()) for add_on in row.add_ons}
     assert names <= contents().keys()

@@ -94,7 +94,7 @@ def unscheduled(pod: dict[str, Any]) -> str | None:
     return verdicts[0].get("message") if verdicts else None
 
 
-def test_a_larger_server_without_room_waits_and_evicts_no_running_one(cluster: OneNode):
+def test_the_pod_of_a_large_model_server_without_room_waits_and_evicts_no_pod(cluster: OneNode):
     models = cluster.models()
     cluster.fill(models["small"])
     cluster.server.apply(models["large"])
@@ -106,7 +106,7 @@ def test_a_larger_server_without_room_waits_and_evicts_no_running_one(cluster: O
     assert "nominatedNodeName" not in waiting["status"]
 
 
-def test_a_priority_class_with_preemption_would_evict_running_servers(cluster: OneNode):
+def test_a_pod_whose_priority_class_permits_preemption_evicts_model_server_pods(cluster: OneNode):
     models = cluster.models()
     cluster.fill(models["small"])
     preempting = {

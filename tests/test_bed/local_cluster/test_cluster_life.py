@@ -68,7 +68,7 @@ def test_a_local_cluster_outlives_the_program_that_started_it(cluster, python, t
     assert record.phase == "ready"
 
 
-def test_a_cluster_process_that_exits_before_it_is_ready_is_named_with_its_log(cluster, small):
+def test_the_start_of_a_local_cluster_fails_with_the_log_of_a_process_that_exits(cluster, small):
     broken = ProcessSpec("broken", ("sh", "-c", "echo no such flag; exit 3"), after=("a",), readiness=TcpReady(1))
     with pytest.raises(KitError, match=r"(?s)broken ended with status 3 before it was ready.*no such flag"):
         cluster.start(ClusterSpec(processes=(small("a"), broken)))
@@ -76,7 +76,7 @@ def test_a_cluster_process_that_exits_before_it_is_ready_is_named_with_its_log(c
     assert cluster.folder.log_file("a").read_text() == "hello from a\n"
 
 
-def test_a_cluster_process_that_never_becomes_ready_is_named(cluster):
+def test_starting_a_local_cluster_fails_and_names_the_process_that_is_never_ready(cluster):
     idle = ProcessSpec("idle", ("sleep", "1000"), readiness=TcpReady(1), ready_timeout_s=0.2)
     with pytest.raises(KitError, match=r"idle was not ready after 0 s \(TcpReady\(port=1"):
         cluster.start(ClusterSpec(processes=(idle,)))
@@ -91,12 +91,12 @@ def test_ctrl_c_during_the_start_of_a_cluster_removes_it_and_says_so(cluster, sm
     assert listener.steps[-1] == "interrupted: what was started of the local cluster ends"
 
 
-def test_a_missing_cluster_program_is_named(cluster):
+def test_starting_a_local_cluster_with_a_missing_program_fails_and_names_the_program(cluster):
     with pytest.raises(KitError, match=r"ghost could not be started: .*No such file.*'/no/ghost'"):
         cluster.start(ClusterSpec(processes=(ProcessSpec("ghost", ("/no/ghost",)),)))
 
 
-def test_a_cluster_process_that_dies_later_ends_the_cluster_and_is_named(cluster, small):
+def test_a_process_that_dies_in_a_running_local_cluster_stops_it_and_is_named(cluster, small):
     cluster.start(ClusterSpec(processes=(small("a"), small("b"))))
     cluster.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
     assert until(lambda: failed(cluster), 10)

@@ -462,7 +462,7 @@ def test_instances_are_replaced_one_by_one_and_unchanged_ones_are_kept(pools: Ki
 
 
 @pytest.mark.nightly
-def test_replace_nodes_launches_instances_again_whose_metadata_is_out_of_date(
+def test_the_replace_nodes_command_relaunches_instances_with_outdated_metadata(
     pools: Kit, monkeypatch: pytest.MonkeyPatch
 ):
     how: Any = {"launch": "compute-cluster-instances"}
@@ -548,7 +548,7 @@ def test_a_node_replacement_that_oci_lacks_capacity_for_continues_in_the_next_ru
         ("compute-cluster-instances", "Instance", 2),
     ],
 )
-def test_gpu_nodes_that_a_killed_engine_ordered_are_adopted_and_not_ordered_again(
+def test_gpu_nodes_of_a_killed_pulumi_update_are_adopted_and_not_created_twice(
     pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, type_: str, count: int
 ):
     how: Any = {"launch": launch}

@@ -7,7 +7,7 @@ from pod_cluster import Object, PodCluster, container, is_ready, phase_is
 pytestmark = pytest.mark.rehearsal
 
 
-def test_simulated_nodes_are_ready_with_the_shapes_resources_and_a_lease(pod_cluster: PodCluster) -> None:
+def test_a_simulated_gpu_node_becomes_ready_with_gpus_a_taint_and_a_lease(pod_cluster: PodCluster) -> None:
     node = pod_cluster.wait("/api/v1/nodes", "gpu-0", is_ready)
     assert node["status"]["allocatable"]["amd.com/gpu"] == "8"
     assert [taint["key"] for taint in node["spec"]["taints"]] == ["amd.com/gpu"]
@@ -156,7 +156,7 @@ spec:
 """
 
 
-def test_a_failed_liveness_probe_restarts_its_container_and_readiness_gates_ready(
+def test_a_pod_gets_ready_after_a_failed_liveness_probe_restarted_its_container(
     pod_cluster: PodCluster,
 ) -> None:
     pods = pod_cluster.namespace("probed") + "/pods"
@@ -377,7 +377,7 @@ def test_a_node_without_power_ends_its_pods_and_runs_them_again_once_it_is_back(
     pod_cluster.wait(f"{core}/pods", "bound", is_ready)
 
 
-def test_an_image_that_rehearsals_run_no_program_for_is_reported_as_simulated(pod_cluster: PodCluster) -> None:
+def test_a_pod_annotation_names_containers_whose_images_have_no_rehearsed_program(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("simulated") + "/pods"
     manifest = """
     metadata: {name: unknown, namespace: simulated}

@@ -179,7 +179,7 @@ def test_a_pod_reaches_only_destinations_that_its_egress_policies_name(
     assert policed.comes_to("stranger", reached=True)
 
 
-def test_probes_and_the_api_servers_proxy_reach_a_pod_that_admits_nobody(
+def test_probes_and_the_api_servers_proxy_reach_a_pod_whose_policy_admits_nobody(
     pod_cluster: PodCluster, policed: Policed
 ) -> None:
     nobody: dict[str, Any] = {"podSelector": {}, "policyTypes": ["Ingress"]}
@@ -290,7 +290,7 @@ def visits(pod_cluster: PodCluster) -> Mapping[str, Mapping[str, list[int]]]:
 
 
 @pytest.mark.parametrize("visitor", ["stranger", "kit", "router-of-another", "decode-of-another"])
-def test_a_pod_of_another_namespace_reaches_no_port_of_a_server(visits: Mapping[str, Any], visitor: str) -> None:
+def test_a_pod_of_another_namespace_reaches_no_port_of_a_model_server(visits: Mapping[str, Any], visitor: str) -> None:
     assert visits[visitor] == {"prefill": [], "decode": [], "aggregated": []}
 
 
@@ -298,6 +298,6 @@ def test_a_router_pod_reaches_only_the_request_ports_of_model_servers(visits: Ma
     assert visits["router"] == {role: [8000, 8200] for role in ("prefill", "decode", "aggregated")}
 
 
-def test_only_decode_servers_of_the_unit_reach_prefill_servers_side_channels(visits: Mapping[str, Any]) -> None:
+def test_prefill_and_decode_servers_of_a_model_copy_reach_all_of_each_others_ports(visits: Mapping[str, Any]) -> None:
     assert visits["decode-visitor"] == {"prefill": list(PORTS), "decode": [], "aggregated": []}
     assert visits["prefill-visitor"] == {"prefill": [], "decode": list(PORTS), "aggregated": []}

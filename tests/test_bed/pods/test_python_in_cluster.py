@@ -74,7 +74,7 @@ def test_an_indexed_job_gets_its_packages_files_token_and_termination_message(po
     assert pod_cluster.log("python", pods[0]["metadata"]["name"], "main") == "done\n"
 
 
-def test_a_python_image_without_listed_packages_has_none_in_a_rehearsal(pod_cluster: PodCluster) -> None:
+def test_a_rehearsed_python_image_can_import_only_packages_in_the_table_of_programs(pod_cluster: PodCluster) -> None:
     pods = _run(pod_cluster, "bare", "test/bare-python:1")
     assert all('"packages": []' in _last_words(pod) for pod in pods)
 

@@ -74,16 +74,16 @@ def seen(request: pytest.FixtureRequest, pod_cluster: PodCluster, tmp_path_facto
     return json.loads(text)
 
 
-def test_valid_requests_pass_and_a_long_prompt_is_prefilled_remotely(seen: dict[str, Any]) -> None:
+def test_the_router_passes_valid_requests_and_has_a_long_prompt_prefilled_remotely(seen: dict[str, Any]) -> None:
     assert (seen["harmless"]["status"], seen["harmless"]["reached"]) == (200, 1)
     assert (seen["long"]["status"], seen["long"]["reached"]) == (200, 2)
 
 
-def test_no_part_of_an_attack_request_reaches_a_server(seen: dict[str, Any]) -> None:
+def test_nothing_that_an_attacker_injects_into_a_request_reaches_a_model_server(seen: dict[str, Any]) -> None:
     assert {name: row["marked"] for name, row in seen.items() if row["marked"]} == {}
 
 
-def test_a_request_that_the_router_refuses_reaches_no_server(seen: dict[str, Any]) -> None:
+def test_a_malicious_request_that_the_router_refuses_reaches_no_model_server(seen: dict[str, Any]) -> None:
     refused = {row.name for row in attacks() if 200 not in row.statuses}
     assert {name: seen[name] for name in refused if seen[name]["reached"] or seen[name]["status"] == 200} == {}
     named = {row.name: row.param for row in attacks() if row.param}

@@ -188,7 +188,7 @@ def test_a_client_cannot_name_a_server_to_the_routing_sidecar(routed: RouterClus
         assert named is None
 
 
-def test_the_prefill_server_that_the_picker_chose_reaches_the_routing_sidecar(routed: RouterCluster) -> None:
+def test_the_pickers_prefill_server_header_replaces_the_clients_at_the_sidecar(routed: RouterCluster) -> None:
     status, seen = routed.ask(LONG, {"x-prefiller-host-port": f"{routed.elsewhere}:8000"})
     assert status == 200
     named = seen["headers"]["x-prefiller-host-port"]

@@ -149,7 +149,9 @@ def _is_ready(deployment: Object) -> bool:
 
 
 @pytest.mark.parametrize("unit", ["precise", "prefix"])
-def test_prompts_reach_the_servers_that_have_their_prefix(hits: dict[str, float], unit: str) -> None:
+def test_prefix_routing_raises_the_share_of_prompt_tokens_found_in_servers_caches(
+    hits: dict[str, float], unit: str
+) -> None:
     """All prompts of a prefix but the first can find it cached."""
     print("share of prompt tokens that servers had cached:", hits)
     assert hits[unit] > hits["load"] + 0.15

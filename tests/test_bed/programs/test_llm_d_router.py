@@ -63,7 +63,7 @@ def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_releases_own_picker_and_sidecar_are_built_if_a_module_proxy_has_them(proxy: Path):
+def test_llm_d_releases_picker_and_sidecar_are_built_if_a_go_module_proxy_has_them(proxy: Path):
     versions = {"epp": VERSION, "pd-sidecar": VERSION}
     assert [programs.why_unavailable(*item) for item in versions.items()] == [None, None]
     for name, program in programs.ensure(versions, SilentProgress(), versions).items():
@@ -71,7 +71,7 @@ def test_a_releases_own_picker_and_sidecar_are_built_if_a_module_proxy_has_them(
         assert programs.program_version(program.path, program_definitions.program_definition(name)) == VERSION
 
 
-def test_a_module_with_another_checksum_is_not_built(proxy: Path):
+def test_the_build_fails_for_a_go_module_with_another_checksum_than_in_go_sum(proxy: Path):
     with zipfile.ZipFile(proxy / f"{VERSION}.zip", "a") as module:
         module.writestr(f"{MODULE}@{VERSION}/cmd/epp/more.go", "package main\n")
     with pytest.raises(KitError, match=r"(?s)building llm-d-router failed.*checksum mismatch"):

@@ -62,7 +62,7 @@ def test_an_image_index_without_the_nodes_platform_is_reported(registry: Registr
     assert refusal(registry, "arm")[0] is Refusal.OTHER_PLATFORM
 
 
-def test_images_are_requested_by_digest_as_nodes_do(registry: RegistryProgram):
+def test_a_query_by_digest_returns_the_pinned_image_though_its_tag_has_moved(registry: RegistryProgram):
     digest = registry.push(REPOSITORY, "moves", 10)
     registry.push(REPOSITORY, "moves", 11)
     pinned = image(registry, "moves", digest)
@@ -135,7 +135,7 @@ def test_an_image_that_cannot_be_pulled_keeps_a_null_digest_and_the_reason(
     assert "gives own/private to nobody who isn't signed in" in entry["reason"]
 
 
-def test_every_image_of_one_registry_gets_a_result_of_the_check(registry: RegistryProgram):
+def test_a_missing_image_does_not_prevent_the_check_of_other_images_of_its_registry(registry: RegistryProgram):
     digest = registry.push(REPOSITORY, "all", 10)
     images = [image(registry, "all"), image(registry, "absent")]
     answers = query_registries(images, registries.stored_image, SilentProgress())

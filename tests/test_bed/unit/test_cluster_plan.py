@@ -56,7 +56,7 @@ def test_rehearsed_nodes_of_an_existing_cluster_exist_from_the_start(tmp_path: P
     assert _nodes(tmp_path) == ["mi300x-0", "mi300x-1", "system-0"]
 
 
-def test_another_boot_time_needs_another_local_cluster_and_is_reported(tmp_path: Path):
+def test_another_boot_time_of_nodes_is_reported_and_needs_another_local_cluster(tmp_path: Path):
     usual, slow = _spec(tmp_path, EXISTING), _spec(tmp_path, EXISTING, startup_s=60)
     assert fact_differences(usual.facts, slow.facts) == ["seconds to start usual becomes 60"]
     (simulator,) = [process for process in slow.processes if process.name == "vllm"]
@@ -92,13 +92,13 @@ def test_a_rehearsal_of_a_created_cluster_starts_without_nodes(tmp_path: Path):
 
 
 @pytest.mark.parametrize("stack", [EXISTING, CREATED])
-def test_every_local_cluster_has_both_plug_in_stand_ins(tmp_path: Path, stack: StackObject):
+def test_a_local_cluster_starts_the_stand_ins_for_the_oci_and_kubernetes_plug_ins(tmp_path: Path, stack: StackObject):
     processes = {process.name: process for process in _spec(tmp_path, stack).processes}
     for name, port in PLUGIN_PORTS.items():
         assert str(port) in processes[f"{name}-plugin"].argv
 
 
-def test_the_engine_starts_a_real_plug_in_and_switching_needs_another_cluster(tmp_path: Path):
+def test_switching_to_the_real_kubernetes_plug_in_needs_another_local_cluster(tmp_path: Path):
     before = _spec(tmp_path, EXISTING)
     now = _spec(tmp_path, EXISTING, KubernetesPlugin("4.30.0", Path("/there")))
     assert "kubernetes-plugin" not in {process.name for process in now.processes}
@@ -144,7 +144,7 @@ class Cluster:
         self.created.append(definition.metadata.name)
 
 
-def test_another_scaling_speed_changes_intervals_and_needs_another_local_cluster(
+def test_another_scaling_speed_needs_another_local_cluster_with_other_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cluster_plan, "crd_manifests", lambda _crds: [])
@@ -158,7 +158,7 @@ def test_another_scaling_speed_changes_intervals_and_needs_another_local_cluster
     assert flags["prometheus-operator"][-2:] == ("--interval", "2")
 
 
-def test_missing_node_autoscaling_in_a_rehearsal_is_reported():
+def test_only_the_rehearsal_of_an_autoscaled_gpu_pool_reports_simulated_autoscaling():
     stack = read("reference")
     assert SIMULATED_NODE_SCALING not in simulated(planning.plan(config.validate(stack)), FOREIGN_STAND_IN)
     stack["gpuPools"][0]["scaling"] = {"mode": "cluster-autoscaler", "minSize": 8, "maxSize": 12}
@@ -201,14 +201,14 @@ def test_a_stack_without_autoscaling_has_another_config_hash_than_one_with_it(sc
     assert planned().config_hash != scaled.config_hash
 
 
-def test_a_rehearsal_reports_exactly_the_models_whose_simulated_latencies_are_bounds():
+def test_a_rehearsal_names_exactly_the_models_with_only_bounds_for_latencies():
     llama = model("agg-tp2-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
     words = " ".join(simulated(plan(model("agg-tp1-1r"), llama), STAND_IN))
     assert "times of RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic (bounds" in words
     assert "gpt-oss" not in words
 
 
-def test_simulators_of_latencies_read_the_projects_own_catalogue_entries(tmp_path: Path):
+def test_simulators_of_vllm_model_sources_and_oci_read_the_projects_own_catalogue(tmp_path: Path):
     processes = {process.name: process.argv for process in _spec(tmp_path, EXISTING).processes}
     readers = [name for name, argv in processes.items() if "--project" in argv]
     assert readers == ["vllm", "outside", "oci-plugin"]

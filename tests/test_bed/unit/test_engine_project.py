@@ -129,7 +129,7 @@ def test_a_pulumi_program_in_another_language_is_copied_with_a_link_to_its_packa
     assert (runtime(project), runtime(copy)) == ("nodejs", "nodejs")
 
 
-def test_the_component_package_is_a_plug_in_that_starts_this_python(tmp_path: Path):
+def test_installing_the_component_package_writes_a_plug_in_that_starts_this_python(tmp_path: Path):
     install_package(tmp_path)
     (program,) = tmp_path.glob("plugins/resource-llmd-oke-v*/pulumi-resource-llmd-oke")
     assert program.parent.name == f"resource-llmd-oke-v{__version__}"

@@ -87,13 +87,13 @@ def test_a_state_folder_in_run_is_refused_because_a_local_cluster_hides_it():
         LocalCluster(Path("/run/rehearsal"))._prepare_folder()
 
 
-def test_a_process_name_with_blanks_and_brackets_is_parsed(tmp_path):
+def test_a_process_name_with_blanks_and_brackets_in_proc_stat_is_parsed(tmp_path):
     (tmp_path / "7").mkdir()
     (tmp_path / "7/stat").write_text("7 (a) b (c)) S 3 7 7\n")
     assert stat_fields(7, tmp_path) == ["S", "3", "7", "7"]
 
 
-def test_the_shown_end_of_a_process_log_consists_of_its_last_lines(tmp_path):
+def test_the_shown_end_of_a_cluster_process_log_has_the_requested_number_of_lines(tmp_path):
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number}\n" for number in range(5000)))
     assert end_of_log(log, lines=2) == "  line 4998\n  line 4999"
@@ -135,7 +135,7 @@ def test_the_reason_for_another_local_cluster_lists_the_differing_settings():
     assert fact_differences(before.facts, now.facts) == ["time scale 1.0 becomes 3.0"]
 
 
-def test_if_no_setting_differs_the_reason_for_another_local_cluster_is_general():
+def test_with_equal_settings_other_programs_or_nodes_explain_another_local_cluster():
     assert fact_differences(SPEC.facts, SPEC.facts) == ["other programs, or other nodes"]
 
 
@@ -152,7 +152,7 @@ sys.exit(7)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_command_in_a_local_cluster_gets_a_chance_to_stop_before_it_is_killed(number: signal.Signals) -> None:
+def test_a_local_clusters_command_gets_sigterm_or_sigint_before_it_is_killed(number: signal.Signals) -> None:
     command = [sys.executable, "-S", "-c", WAITS, str(number.value)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
@@ -161,7 +161,7 @@ def test_a_command_in_a_local_cluster_gets_a_chance_to_stop_before_it_is_killed(
         assert (process.stdout.read(), process.wait()) == ("heard\n", 7)
 
 
-def test_no_variable_for_a_cloud_a_cluster_or_a_proxy_reaches_a_rehearsal(monkeypatch):
+def test_no_environment_variable_for_oci_kubernetes_or_proxies_reaches_a_rehearsal(monkeypatch):
     for name in ("OCI_CLI_PROFILE", "KUBECONFIG", "PULUMI_ACCESS_TOKEN", "HTTPS_PROXY", "SSH_AUTH_SOCK"):
         monkeypatch.setenv(name, "real")
     monkeypatch.setenv("PATH", "/home/user/bin")

@@ -49,7 +49,9 @@ def _kept(cache: Path) -> set[str]:
     return {path.name for path in cache.rglob("snapshots/*/*")}
 
 
-async def test_the_pre_warm_program_fills_a_cache_from_hugging_face(address: str, tmp_path: Path) -> None:
+async def test_the_pre_warm_program_fills_a_model_cache_from_simulated_hugging_face(
+    address: str, tmp_path: Path
+) -> None:
     done = await _prewarm(tmp_path, REPOSITORY, HF_ENDPOINT=address)
     assert done.returncode == 0, done.stderr
     assert "259.0 KiB of 259.0 KiB (100 %)" in done.stdout
@@ -57,7 +59,9 @@ async def test_the_pre_warm_program_fills_a_cache_from_hugging_face(address: str
 
 
 @pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
-async def test_a_simulated_server_finds_the_pre_warmed_draft(address: str, tmp_path: Path, source: str) -> None:
+async def test_a_simulated_server_finds_the_draft_model_that_the_pre_warm_program_loaded(
+    address: str, tmp_path: Path, source: str
+) -> None:
     assert MODEL.draft is not None
     draft = MODEL.draft.repository
     places = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + source_hosts().bucket}
@@ -71,14 +75,16 @@ async def test_a_simulated_server_finds_the_pre_warmed_draft(address: str, tmp_p
     assert read_draft(replace(asked, model=folder), {}, files) == folder
 
 
-async def test_the_pre_warm_program_fills_a_cache_from_a_bucket(address: str, tmp_path: Path) -> None:
+async def test_the_pre_warm_program_fills_a_model_cache_from_a_simulated_bucket(address: str, tmp_path: Path) -> None:
     url = address + source_hosts().bucket
     done = await _prewarm(tmp_path, REPOSITORY, "--source=object-storage", MODEL_SOURCE_URL=url)
     assert done.returncode == 0, done.stderr
     assert _kept(tmp_path) == set(source_hosts().files)
 
 
-async def test_a_model_repository_outside_the_catalogue_is_not_found(address: str, tmp_path: Path) -> None:
+async def test_pre_warming_a_model_repository_outside_the_catalogue_fails_as_not_found(
+    address: str, tmp_path: Path
+) -> None:
     done = await _prewarm(tmp_path, "openai/gpt-oss-121b", HF_ENDPOINT=address)
     assert done.returncode == 1
     assert "no such repository" in done.stderr
@@ -90,7 +96,9 @@ def test_a_model_repositorys_commit_resolves_to_itself_and_a_branch_to_one_commi
 
 
 @pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
-async def test_the_pre_warm_program_downloads_vocabularies_from_both_sources(address: str, tmp_path: Path, source: str):
+async def test_a_vocabulary_is_pre_warmed_with_hugging_face_or_object_storage_as_source(
+    address: str, tmp_path: Path, source: str
+):
     assert MODEL.vocabulary is not None
     size = MODEL.vocabulary.bytes
     digest = hashlib.sha256(model_sources.vocabulary("o200k_base.tiktoken", size)).hexdigest()

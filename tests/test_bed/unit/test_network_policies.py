@@ -141,7 +141,7 @@ def test_egress_rules_apply_if_a_policy_has_no_policy_types() -> None:
     assert goes(policy(egress=[{"to": [ROUTERS]}])) == only("10.0.0.2")
 
 
-def test_a_policy_for_pods_of_all_namespaces_becomes_one_address_block() -> None:
+def test_egress_to_pods_of_all_namespaces_becomes_the_block_of_all_pod_addresses() -> None:
     everybody = egress({"to": [{"namespaceSelector": {}}]})
     admitted = openings(PODS, [everybody], NAMESPACES, network=IPv4Network("10.0.0.0/24"))["10.0.0.1"].outgoing
     assert [opening.peer for opening in admitted or ()] == [IPv4Network("10.0.0.0/24")]

@@ -113,7 +113,7 @@ def test_without_any_one_part_of_the_rdma_network_no_node_has_virtual_functions(
     assert shown([] if missing == "pod" else [PLUGIN], **objects)[FUNCTION] == "0"
 
 
-def test_an_sr_iov_policy_with_another_name_advertises_another_resource() -> None:
+def test_an_sriovnetworknodepolicys_resource_name_is_that_which_nodes_advertise() -> None:
     other = copy.deepcopy(rdma_network.policy(SHAPE))
     other["spec"]["resourceName"] = "other"
     assert shown([PLUGIN], **{**RDMA, "SriovNetworkNodePolicy": [other]})[FUNCTION] == "0"
@@ -176,7 +176,7 @@ async def test_a_nodes_status_is_written_only_when_its_devices_change() -> None:
     assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
 
 
-async def test_a_new_node_with_the_name_of_a_former_node_gets_its_devices() -> None:
+async def test_devices_are_advertised_again_for_a_new_instance_under_a_known_node_name() -> None:
     nodes, client = Nodes(**{GPU: "8"}), Client(Pod=[pod({"k8s-app": "amdgpu-device-plugin"})])
     looking = provider(client, nodes)
     await looking.look()
@@ -201,7 +201,7 @@ async def test_nodes_without_gpus_or_rdma_stay_unchanged() -> None:
     assert nodes.shown == []
 
 
-async def test_an_sr_iov_network_has_its_attachment_as_long_as_it_exists() -> None:
+async def test_a_networkattachmentdefinition_exists_exactly_while_its_sriovnetwork_does() -> None:
     client = Client(SriovNetwork=[NETWORK], NetworkAttachmentDefinition=[])
     looking = provider(client, Nodes(**{FUNCTION: "8"}))
     await looking.look()
@@ -213,7 +213,7 @@ async def test_an_sr_iov_network_has_its_attachment_as_long_as_it_exists() -> No
     assert client.objects["NetworkAttachmentDefinition"] == []
 
 
-async def test_network_attachments_without_an_sr_iov_network_of_the_kit_stay_unchanged() -> None:
+async def test_networkattachmentdefinitions_of_no_sriovnetwork_of_the_kit_stay_unchanged() -> None:
     client = Client(NetworkAttachmentDefinition=[ATTACHMENT])
     await provider(client, Nodes(**{FUNCTION: "8"})).look()
     assert client.objects["NetworkAttachmentDefinition"] == [ATTACHMENT]

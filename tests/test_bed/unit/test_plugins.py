@@ -74,7 +74,7 @@ def test_a_plug_in_on_path_that_reports_no_version_is_not_used(tmp_path: Path):
     assert not choose_plugin(PluginChoice.AUTO, plan(), nothing).is_real
 
 
-def test_helm_operators_use_the_stand_in_because_the_real_one_downloads_charts(home: Path):
+def test_stacks_with_helm_releases_use_the_stand_in_as_real_plug_ins_fetch_charts(home: Path):
     in_folder(home)
     created = planning.plan(config.validate(created_stack()))
     assert not choose_plugin(PluginChoice.AUTO, created, nothing).is_real

@@ -40,7 +40,7 @@ def test_scrape_targets_are_selected_by_labels_and_port_and_get_unit_and_role() 
     assert given >= {"namespace", "pod", "llmd_oke_model", "llmd_oke_unit", "llm_d_ai_role"}
 
 
-def test_all_alert_groups_are_in_one_file_with_one_second_for_each_minute() -> None:
+def test_prometheusrule_groups_become_one_rule_file_with_minutes_cut_to_seconds() -> None:
     recordings, alerts = rule_file(of_kind("PrometheusRule"))["groups"]
     assert (recordings["name"], alerts["name"]) == ("llmd-oke-llm-d-recordings", "llmd-oke-llm-d-alerts")
     assert all("[5000ms]" in rule["expr"] for rule in recordings["rules"])

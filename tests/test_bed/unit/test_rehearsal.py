@@ -39,11 +39,11 @@ def _press() -> int:
     raise KeyboardInterrupt
 
 
-def test_a_rehearsed_command_that_ctrl_c_may_end_exits_with_130(tmp_path: Path):
+def test_ctrl_c_in_a_rehearsed_command_that_may_be_interrupted_gives_exit_code_130(tmp_path: Path):
     assert rehearsal.run_command(tmp_path, "s", ["sleep", "1000"], interruptible=True) == 130
 
 
-def test_ctrl_c_in_a_command_of_a_rehearsal_interrupts_the_whole_operation(tmp_path: Path):
+def test_ctrl_c_in_a_rehearsed_command_that_may_not_be_interrupted_ends_the_caller(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         rehearsal.run_command(tmp_path, "s", ["sleep", "1000"])
 
@@ -75,7 +75,7 @@ def test_rehearse_down_removes_nothing_outside_its_folder(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["rehearsal", "guide-baseline", "a.b_c", "..a"])
-def test_stack_names_become_folders_of_the_project(tmp_path, name):
+def test_a_rehearsals_folder_in_the_project_has_the_name_of_its_stack(tmp_path, name):
     assert rehearsal.rehearsal_folder(tmp_path, name) == tmp_path / ".rehearsal" / name
 
 

@@ -68,7 +68,7 @@ def test_rehearsing_a_project_after_another_project_of_the_same_name_is_refused(
     assert "Both projects are named second-model" in after(EXAMPLES / "second-model").message
 
 
-def test_rehearsing_a_project_after_one_that_lacks_the_stack_is_refused(tmp_path: Path):
+def test_comparing_with_another_project_that_lacks_the_stack_is_refused(tmp_path: Path):
     (tmp_path / "Pulumi.yaml").write_text("name: other\n")
     assert f"{tmp_path}/stacks/Pulumi.rehearsal.yaml" in after(tmp_path).message
 

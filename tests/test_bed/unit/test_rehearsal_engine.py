@@ -103,12 +103,12 @@ def pod(marked: str | None, **images: str) -> Pod:
     return Pod(metadata=ObjectMeta(annotations=annotations), spec=PodSpec(containers=containers))
 
 
-def test_images_that_rehearsals_run_no_program_for_are_counted_by_pods():
+def test_the_report_counts_pods_for_each_image_that_has_no_rehearsed_program():
     pods = [pod("a,b", a="one:1", b="two:2", c="real:3"), pod("a", a="one:1"), pod(None, c="real:3")]
     assert count_images(pods) == {"one:1": 2, "two:2": 1}
 
 
-def test_images_without_a_program_are_reported_beside_what_is_always_simulated():
+def test_images_without_a_rehearsed_program_extend_the_report_of_simulated_parts():
     plan = planning.plan_stack_file(PROJECT, "rehearsal")
     output = simulated(plan, KubernetesPlugin("4.30.0"), {"one:1": 2, "two:2": 1})
     assert output[:2] == (SIMULATED_NODES, SIMULATED_VLLM)

@@ -16,7 +16,7 @@ def differences() -> dict[str, set[str]]:
     return {difference.name: {field.path for field in difference.fields} for difference in result}
 
 
-def test_differing_programs_flags_and_picker_numbers_of_two_releases_are_listed(differences: dict[str, set[str]]):
+def test_differing_images_arguments_and_replicas_of_two_llm_d_releases_are_listed(differences: dict[str, set[str]]):
     deployment = differences["Deployment gpt-oss-120b-epp"]
     assert {"spec.replicas", "spec.template.spec.containers[epp].image"} <= deployment
     sidecar = differences["Container routing-proxy of gpt-oss-120b-decode"]
@@ -24,16 +24,16 @@ def test_differing_programs_flags_and_picker_numbers_of_two_releases_are_listed(
     assert any(path.startswith("args[") for path in sidecar)
 
 
-def test_kubernetes_objects_that_only_one_of_two_releases_has_are_summarized():
+def test_kubernetes_objects_that_only_one_of_two_llm_d_releases_has_are_summarized():
     output = [str(item) for item in release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))]
     assert "Role gpt-oss-120b-epp-leader-election: left out" in output
     assert "InferencePool gpt-oss-120b: spec.appProtocol" in output
 
 
-def test_no_difference_is_listed_if_the_rehearsed_release_is_the_stacks_own():
+def test_no_difference_is_listed_if_the_rehearsed_llm_d_release_is_the_stacks_own():
     assert release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.9.0")) == ()
 
 
-def test_a_stack_without_routers_has_no_differing_routers():
+def test_two_llm_d_releases_do_not_differ_for_a_stack_without_routers():
     plain = {"topology": "agg-tp1-8r", "router": {"mode": "none"}}
     assert release_differences(plan("llm-d-0.9.0", **plain), plan("llm-d-0.6.0", **plain)) == ()

@@ -16,7 +16,7 @@ def plan(stack: str, router: str = "llm-d-0.6.0"):
     return planning.plan(with_router(config.load(PROJECT, stack), router))
 
 
-def test_a_stacks_simulated_load_has_its_pickers_metric_reads_and_its_benchmark():
+def test_a_simulated_load_counts_pickers_servers_and_benchmark_tokens_of_a_stack():
     reference, one_unit = demand_of(plan("reference")), demand_of(plan("rehearsal"))
     assert (reference.pickers, reference.servers) == (4, 48)
     assert (one_unit.pickers, one_unit.servers) == (1, 12)
@@ -46,7 +46,7 @@ def test_a_load_that_two_processors_simulate_in_real_time_is_not_slowed_down(sta
     assert choose_time_scale(demand_of(plan(stack)), 2).scale == on_two
 
 
-def test_constant_load_slows_a_large_stack_down_but_with_a_limit():
+def test_pickers_metric_reads_raise_the_time_scale_of_large_stacks_up_to_a_limit():
     scales = [choose_time_scale(ProcessorDemand(units, 2 * units, 0), 2).scale for units in (1, 10, 20, 40, 80)]
     assert scales == [1, 1.5, 4, 20, 50]
 

@@ -95,13 +95,13 @@ def test_the_pre_warm_job_fills_the_cache_and_server_pods_check_it_without_netwo
     assert seen["looked"][1] == {"code": 0, "said": said}
 
 
-def test_the_pre_warm_job_and_the_server_pod_set_the_owner_of_the_cache_folder(seen: dict[str, Any]):
+def test_pre_warm_job_and_vllm_pod_both_change_the_owner_of_the_model_cache_folder(seen: dict[str, Any]):
     for owner, _ in (seen["filled"], seen["looked"]):
         assert owner["code"] == 0
         assert owner["said"].startswith("/model-cache")
 
 
-def test_the_server_pod_has_only_a_loopback_network(seen: dict[str, Any]):
+def test_the_pod_of_a_pre_warmed_vllm_server_has_only_a_loopback_interface(seen: dict[str, Any]):
     assert seen["routes"] == ""
     assert [line.split()[0] for line in seen["links"].splitlines()] == ["lo"]
 

@@ -49,7 +49,7 @@ def cluster() -> Iterator[Cluster]:
         server.shutdown()
 
 
-def test_an_update_starts_from_the_object_as_others_have_changed_it_meanwhile(
+def test_an_update_after_a_409_conflict_is_repeated_on_the_newest_object_version(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ):
     versions = iter([2, 3])

@@ -203,7 +203,7 @@ def available_set(status="True", generation=2, observed=2):
 
 
 @pytest.mark.parametrize("expression", ["condition=Available", "condition=Available=True", "Available"])
-def test_waiting_for_a_condition_ends_when_it_is_met(expression):
+def test_a_wait_for_annotation_is_fulfilled_when_the_status_has_its_condition(expression):
     assert readiness.awaited_condition(expression).condition(available_set()).ready
 
 
@@ -215,7 +215,7 @@ def test_waiting_for_a_condition_ends_when_it_is_met(expression):
         pytest.param(ReadinessEvidence({"metadata": {"name": "set", "generation": 1}}), id="no status yet"),
     ],
 )
-def test_waiting_for_a_condition_goes_on_until_it_is_met(observation):
+def test_a_wait_for_annotation_is_unfulfilled_while_its_condition_is_absent_or_false(observation):
     judged = readiness.awaited_condition("condition=Available").condition(observation)
     assert not judged.ready
     assert "(want True)" in judged.reasons[0]

@@ -55,7 +55,7 @@ def test_diffing_unchanged_inputs_reports_no_change(
     )
 
 
-def test_an_unsupported_resource_type_is_named_with_the_supported_ones():
+def test_the_error_for_an_unsupported_oci_resource_type_lists_the_supported_types():
     with pytest.raises(
         OperationRefusal, match=r"oci:Database/db:Db is not in this rehearsal; .* serves Addon, Alarm, Bastion"
     ):

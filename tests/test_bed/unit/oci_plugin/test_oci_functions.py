@@ -24,7 +24,7 @@ def test_the_kubeconfig_function_returns_the_rehearsals_kubeconfig(region: Regio
         ask(region, "getClusterKubeConfig", file, clusterId=cluster["id"])
 
 
-def test_the_availability_domains_are_those_of_the_region(region: Region):
+def test_the_oci_stand_in_returns_the_availability_domains_of_the_region(region: Region):
     names = [
         domain["name"] for domain in ask(region, "getAvailabilityDomains", compartmentId="t")["availabilityDomains"]
     ]
@@ -66,7 +66,7 @@ def test_the_oci_stand_in_says_which_region_is_the_home_region(region: Region):
         ("getTenancy", {"tenancyId": "t"}, "homeRegionKey"),
     ],
 )
-def test_every_function_of_the_program_is_answered_by_the_oci_stand_in(
+def test_the_oci_stand_in_answers_every_oci_function_that_the_pulumi_program_calls(
     region: Region, name: str, arguments: dict[str, Any], key: str
 ):
     assert ask(region, name, **arguments)[key]
@@ -80,6 +80,6 @@ def test_the_oci_stand_in_lists_existing_resources(region: Region):
     assert ask(region, "getNodePools", compartmentId=COMPARTMENT)["nodePools"] == []
 
 
-def test_an_unsupported_function_is_named_with_the_supported_ones(region: Region):
+def test_the_error_for_an_unsupported_oci_function_lists_the_supported_functions(region: Region):
     with pytest.raises(OperationRefusal, match=r"getWallet is not in this rehearsal; .* answers getAddonOptions, "):
         ask(region, "getWallet")

@@ -79,7 +79,7 @@ def test_deleting_an_add_on_fails_if_helm_fails():
         control(Cluster("no way"), RegionClock(0)).remove("CertManager")
 
 
-def test_add_on_configuration_is_read_by_key():
+def test_the_configuration_list_of_an_oke_add_on_becomes_a_map_from_key_to_value():
     state = {"configurations": [{"key": "worker.tolerations", "value": "[]"}]}
     assert configurations_of(state) == {"worker.tolerations": "[]"}
     assert configurations_of({}) == {}

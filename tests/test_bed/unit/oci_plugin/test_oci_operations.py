@@ -26,7 +26,7 @@ def test_the_endpoint_of_a_created_oke_cluster_is_the_rehearsals_api_server():
     assert cluster["availableKubernetesUpgrades"] == ["v1.35.2", "v1.36.1"]
 
 
-def test_deleting_a_cluster_deletes_what_it_contains():
+def test_deleting_an_oke_cluster_resets_the_local_etcd_to_its_state_at_creation():
     region = Region()
     cluster = region.cluster(region.vcn())
     assert region.store.calls == ["snapshot"]
@@ -211,7 +211,9 @@ class TestFaults:
         (there,) = region.records.all_of("Vcn")
         assert (failure.value.id, there.state["state"]) == (there.id, "AVAILABLE")
 
-    def test_a_slow_operation_takes_five_times_as_long_but_ends_within_its_timeout(self, region: Region, faults: Path):
+    def test_the_slow_fault_makes_creating_a_vcn_exceed_a_timeout_that_else_suffices(
+        self, region: Region, faults: Path
+    ):
         faults.write_text("faults: [{resource: Vcn, fault: slow}]")
         inputs = {"compartmentId": COMPARTMENT, "cidrBlocks": ["10.0.0.0/16"]}
         with pytest.raises(InitFailed, match="timeout while waiting"):

@@ -265,7 +265,7 @@ def test_a_basic_cluster_accepts_no_add_ons(region: Region):
         region.create("Addon", addonName="CertManager", clusterId=cluster["id"], removeAddonResourcesOnDelete=True)
 
 
-def test_a_subnet_or_group_that_a_pool_uses_cannot_be_deleted(
+def test_a_subnet_or_security_group_that_a_node_pool_uses_cannot_be_deleted(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
 ):
     group = region.group({"id": parts[1]["vcnId"]})

@@ -421,7 +421,9 @@ def test_the_termination_message_file_is_mounted_where_the_container_expects_it(
 
 
 @pytest.mark.parametrize(("seconds", "time_scale", "wall_s"), [(15, 0.1, 6), (120, 0.1, 12), (15, 1, 15), (2, 0.1, 2)])
-def test_a_pre_stop_sleep_is_scaled_but_has_a_lower_limit(seconds: float, time_scale: float, wall_s: float) -> None:
+def test_a_pre_stop_sleep_follows_the_time_scale_down_to_a_lower_limit(
+    seconds: float, time_scale: float, wall_s: float
+) -> None:
     assert pre_stop_sleep_s(seconds, time_scale) == wall_s
 
 

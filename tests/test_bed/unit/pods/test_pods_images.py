@@ -48,7 +48,7 @@ def test_a_rehearsed_envoy_has_fewer_threads_than_its_manifest_requests() -> Non
     assert "--concurrency" not in entry.with_flags(["envoy", "-c", "x"])
 
 
-def test_a_rehearsed_program_gets_additional_flags() -> None:
+def test_the_table_of_programs_adds_flags_that_a_containers_command_does_not_set() -> None:
     entry = ImageEntry(repositories=("a",), program="a", path="/a", adds={"--every": "10s"})
     assert entry.with_flags(["a", "-c", "x"]) == ["a", "-c", "x", "--every", "10s"]
     assert entry.with_flags(["a", "--every=1s"]) == ["a", "--every=1s"]
@@ -93,7 +93,9 @@ def test_python_programs_run_with_the_packages_of_their_image(
         (["vllm", "serve"], ["m"]),
     ],
 )
-def test_the_vllm_server_command_itself_is_simulated(command: list[str] | None, arguments: list[str]) -> None:
+def test_a_vllm_images_server_command_is_simulated_in_all_its_forms(
+    command: list[str] | None, arguments: list[str]
+) -> None:
     entry = TABLE.find(VLLM_IMAGE, command, arguments)
     assert entry is not None
     assert entry.simulator == "vllm"

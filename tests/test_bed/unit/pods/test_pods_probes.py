@@ -23,7 +23,7 @@ def test_probe_timings_are_scaled_but_not_below_a_limit_for_small_machines() -> 
     assert schedule(probe, 0.001).settled_period_s == 1.0
 
 
-def test_a_failing_probe_is_repeated_as_slowly_as_in_real_time() -> None:
+def test_a_probe_is_repeated_at_its_unscaled_period_after_a_first_failure() -> None:
     times = schedule(Probe(periodSeconds=10, timeoutSeconds=3), 0.1)
     tally = Tally(Probe(failureThreshold=2), verdict=True)
     assert (times.timeout_s, times.period_of(tally)) == (3.0, 1.0)
@@ -72,7 +72,7 @@ def test_an_unchanged_probe_result_of_a_container_is_not_reported_again() -> Non
     assert verdicts(tally, "yyny") == [None, None, False, True]
 
 
-def test_a_probe_counts_as_settled_until_an_answer_contradicts_its_result() -> None:
+def test_a_probe_is_unsettled_as_soon_as_an_answer_contradicts_its_current_result() -> None:
     tally = Tally(Probe(), verdict=True)
     assert tally.settled
     tally.record(passed=False)

@@ -128,7 +128,7 @@ def test_a_container_in_back_off_reports_its_last_termination() -> None:
     assert (result["restartCount"], status(record)["phase"]) == (2, "Running")
 
 
-def test_records_of_a_pods_containers_have_the_order_of_its_spec() -> None:
+def test_container_records_are_in_order_init_containers_sidecars_main_containers() -> None:
     inits = [{"name": "i", "image": "x"}, {"name": "s", "image": "x", "restartPolicy": "Always"}]
     records = initial_records(make_pod(initContainers=inits))
     assert [(name, record.role) for name, record in records.items()] == [

@@ -40,7 +40,7 @@ class Pod:
         return self.written
 
 
-async def test_changes_of_readiness_and_the_end_of_a_pod_are_written_at_once():
+async def test_changes_of_a_pods_readiness_and_its_end_are_written_to_the_api_at_once():
     pod = Pod(gathered_s=10 * LIMIT_S)
     running = asyncio.create_task(pod.writer.run())
     pod.writer.changed()
@@ -52,7 +52,7 @@ async def test_changes_of_readiness_and_the_end_of_a_pod_are_written_at_once():
     running.cancel()
 
 
-async def test_readiness_of_a_pod_behind_no_service_is_written_with_the_pods_end():
+async def test_no_readiness_is_written_before_its_end_for_a_pod_behind_no_service():
     pod = Pod(gathered_s=10 * LIMIT_S, serves=False)
     running = asyncio.create_task(pod.writer.run())
     pod.ready, pod.phase = True, "Running"
@@ -62,7 +62,7 @@ async def test_readiness_of_a_pod_behind_no_service_is_written_with_the_pods_end
     running.cancel()
 
 
-async def test_status_and_annotations_are_written_in_one_request():
+async def test_a_pods_status_and_annotations_are_written_in_one_api_request():
     pod = Pod(gathered_s=0.02)
     running = asyncio.create_task(pod.writer.run())
     await pod.written_after(phase="Running")

@@ -123,7 +123,7 @@ def test_file_modes_of_volumes_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
 
 
-def test_mounts_of_api_files_are_read_only_and_sub_paths_are_created(tmp_path: Path) -> None:
+def test_configmap_mounts_are_read_only_and_missing_sub_path_folders_are_created(tmp_path: Path) -> None:
     mounts = [
         {"name": "config", "mountPath": "/etc/app/app.yaml", "subPath": "app.yaml"},
         {"name": "work", "mountPath": "/work", "subPathExpr": "$(POD)/x"},

@@ -56,7 +56,7 @@ def test_a_file_that_is_no_go_program_has_no_version(tmp_path):
         ("later", "v1", False),
     ],
 )
-def test_a_program_of_another_version_is_accepted_only_if_its_table_allows_it(accepts, version, serves):
+def test_exact_patch_minor_and_later_rules_decide_which_program_versions_pass(accepts, version, serves):
     assert version_satisfies(version, "v1.34.2", accepts) is serves
 
 

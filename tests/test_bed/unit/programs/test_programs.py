@@ -353,7 +353,7 @@ def test_rehearsals_and_tests_run_the_deployed_version_of_envoy():
 
 
 @pytest.mark.parametrize("name", ["epp", "pd-sidecar"])
-def test_a_program_build_for_another_release_has_its_version_in_go_sum(name):
+def test_go_sum_pins_the_router_module_of_each_additional_llm_d_release(name):
     for version, build in program_definitions.definitions().programs[name].source.other_builds.items():
         definition = program_definitions.definitions().builds[build]
         lines = (tools_folder() / definition.module / "go.sum").read_text().splitlines()

@@ -60,7 +60,7 @@ def test_vllm_prefers_a_vocabulary_in_the_model_cache_to_that_of_the_rehearsal()
     assert own["TIKTOKEN_ENCODINGS_BASE"] == "/model-cache/encodings"
 
 
-def test_a_stacks_connector_config_is_merged_with_the_rehearsals_additions() -> None:
+def test_a_stacks_kv_connector_config_is_merged_with_the_rehearsals_additions() -> None:
     argv = ["vllm", "serve", "m", TRANSFER_FLAG, json.dumps({"kv_connector": "c", EXTRA_CONFIG: {"backends": ["UCX"]}})]
     run = servers(argv).argv(argv)
     assert json.loads(run[4]) == {"kv_connector": "c", EXTRA_CONFIG: {"backends": ["UCX"], "num_threads": 0}}

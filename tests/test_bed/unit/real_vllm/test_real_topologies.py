@@ -35,13 +35,13 @@ def test_the_number_of_servers_is_reduced_to_what_memory_and_processors_allow(
     assert str(fitting.config.models[0].topology) == left
 
 
-def test_one_of_several_copies_of_a_model_is_kept_and_the_requested_number_reported() -> None:
+def test_with_vllm_itself_one_copy_of_a_model_runs_and_the_report_has_all_copies() -> None:
     fitting = cut(stack_of(model("1p-tp1-1d-tp1", copies=3)), 16, 2)
     assert fitting.config.models[0].copies == 1
     assert "gpt-oss-120b: 1p-tp1-1d-tp1 of 1p-tp1-1d-tp1, 3 times" in str(fitting)
 
 
-def test_the_smoke_benchmark_on_a_processor_is_short_and_has_no_latency_limits() -> None:
+def test_the_smoke_benchmark_with_vllm_on_cpus_is_short_without_latency_limits() -> None:
     smoke = {"requests": 64, "concurrency": 8, "thresholds": {"maxTtftP95Ms": 1.0, "minRemotePrefillShare": 0.9}}
     fitting = cut(stack_of(model("1p-tp1-1d-tp1"), smoke=smoke), 16, 2).config.smoke
     assert (fitting.requests, fitting.concurrency) == (4, 2)
@@ -49,7 +49,7 @@ def test_the_smoke_benchmark_on_a_processor_is_short_and_has_no_latency_limits()
     assert fitting.thresholds.min_remote_prefill_share == 0.9
 
 
-def test_the_reduced_stack_file_has_the_planned_config() -> None:
+def test_a_stack_file_reduced_for_real_vllm_has_the_reduced_plans_config_hash() -> None:
     document = stack(model("8p-tp1-4d-tp2", copies=2), release=RELEASE)
     fitting = cut(validate(document), 16, 2)
     written = validate(fitting.written_into(document))
@@ -57,7 +57,7 @@ def test_the_reduced_stack_file_has_the_planned_config() -> None:
     assert plan(written).config_hash == plan(fitting.config).config_hash
 
 
-def test_a_machine_too_small_for_a_pair_of_servers_is_told_what_is_needed() -> None:
+def test_the_error_for_a_machine_too_small_for_real_vllm_names_the_memory_needed() -> None:
     with pytest.raises(KitError, match=r"needs 11\.4 GiB for the least of this stack \(gpt-oss-120b 1p-tp1-1d-tp8\)"):
         cut(stack_of(model("1p-tp1-1d-tp8")), 12, 2)
 
@@ -77,7 +77,7 @@ def test_a_stack_with_autoscaling_is_refused_with_the_real_vllm() -> None:
         (model("1p-tp1-1d-tp1", release="llm-d-0.7.0"), "this kit has vLLM 0.26.0, 0.30.0 itself"),
     ],
 )
-def test_settings_that_vllm_on_a_processor_lacks_are_refused_before_installation(
+def test_settings_that_vllm_on_cpus_lacks_are_refused_before_vllms_installation(
     entry: dict[str, Any], why: str
 ) -> None:
     release = entry.pop("release", RELEASE)

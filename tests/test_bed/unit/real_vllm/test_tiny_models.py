@@ -25,7 +25,7 @@ def test_every_model_of_the_kit_has_a_tiny_version_or_a_reason_why_not() -> None
         }
 
 
-def test_a_tiny_model_has_the_same_share_of_sliding_window_layers() -> None:
+def test_a_tiny_model_has_the_original_models_share_of_sliding_window_layers() -> None:
     tiny = tiny_model(known("gpt-oss-120b"), VERSION)
     assert tiny.layers_by_window == (1, 1)
     assert tiny.window_tokens == 128

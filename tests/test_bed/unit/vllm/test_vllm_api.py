@@ -219,7 +219,7 @@ async def test_gpt_oss_refuses_request_parameters_that_its_harmony_format_does_n
     assert answer["usage"]["input_tokens_details"]["input_tokens_per_turn"] == [answer["usage"]["input_tokens"]]
 
 
-async def test_a_streamed_response_equals_the_complete_response_in_events(server):
+async def test_the_last_event_of_a_streamed_response_has_the_complete_response(server):
     """Numbered from 0; the last event has what an answer that isn't streamed has."""
     body = {"input": "hello there", "max_output_tokens": 5, "ignore_eos": True}
     _, whole = await post(server, "/v1/responses", body)
@@ -334,7 +334,7 @@ async def test_without_a_kv_connector_transfer_params_are_ignored(server):
     assert server.engine.metrics.cache_usage == 0.0
 
 
-async def test_a_built_in_question_is_answered_and_its_answer_ends_by_itself(server):
+async def test_the_simulated_vllm_answers_a_question_of_the_kits_evaluation_set_correctly(server):
     question = "A register.\n\nbolt-1: bin 42\n\nIn which bins are bolt-1? Answer with the numbers only, in this order."
     body = {"model": "gpt", "messages": [{"role": "user", "content": question}]}
     status, answer = await post(server, "/v1/chat/completions", {**body, "max_tokens": 64})

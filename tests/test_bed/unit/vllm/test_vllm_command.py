@@ -30,7 +30,7 @@ def test_flags_missing_in_a_simulated_servers_command_have_vllms_defaults():
     assert options.transfer is None
 
 
-def test_no_vllm_flag_is_in_both_tables_of_the_simulation():
+def test_no_vllm_flag_is_listed_both_as_simulated_and_as_accepted_without_effect():
     assert not engine_settings().flags().keys() & further_flags().keys()
 
 

@@ -78,7 +78,7 @@ async def test_a_simulated_server_answers_after_it_has_loaded_its_model(control,
     assert "Application startup complete." in await log(control)
 
 
-async def test_a_model_without_latency_figures_is_simulated_with_bounds(control, run, client, monkeypatch):
+async def test_a_model_without_measured_latencies_is_simulated_with_computed_bounds(control, run, client, monkeypatch):
     monkeypatch.setattr("llmd_oke.catalogue.latency_figures.latency_figures", lambda model, gpu: None)
     assert await run() == {"state": "running", "exit_code": None}
     assert "times of gpt-oss-120b are bounds" in await log(control)
@@ -119,7 +119,7 @@ async def test_a_server_whose_image_refuses_the_attention_backend_exits(control,
     assert "KV connector not supported" in await log(control)
 
 
-async def test_a_model_outside_the_catalogue_is_not_found(control, run):
+async def test_a_simulated_server_exits_for_a_model_outside_the_catalogue(control, run):
     """The message says which are known."""
     assert (await run(argv=["vllm", "serve", "nobody/nothing"]))["exit_code"] == 1
     assert "gpt-oss-120b" in await log(control)
@@ -206,7 +206,7 @@ async def test_the_health_document_of_the_vllm_simulator_reports_its_lag(control
     assert health.keys() >= {"lag_s", "steps", "late_steps", "slipped_s"}
 
 
-async def test_servers_without_requests_are_idle(control, run, client):
+async def test_the_simulator_reports_to_be_idle_only_while_no_server_has_requests(control, run, client):
     await run("--shutdown-timeout", "0")
     assert (await (await control.get("/healthz")).json())["at_rest"]
     started = asyncio.Event()

@@ -260,7 +260,7 @@ def test_a_request_aborted_during_its_transfer_frees_blocks_on_both_servers(pair
     assert decode.engine.idle
 
 
-def test_pairings_of_two_servers_are_counted_by_version_even_if_they_fail(serve, network, clock):
+def test_successful_and_refused_nixl_handshakes_of_server_versions_are_counted(serve, network, clock):
     prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
     same = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
     other = serve("--block-size", "64", "--kv-transfer-config", NIXL, host="10.244.0.4")
@@ -306,7 +306,7 @@ NEW, OLD = "docker.io/vllm/vllm-openai-rocm:v0.26.0", "ghcr.io/llm-d/llm-d-rocm:
         (OLD, "ROCM_ATTN", "2", False),
     ],
 )
-def test_a_kv_cache_that_cannot_be_split_gives_wrong_answers_at_another_server_size(
+def test_an_unsplit_kv_cache_gives_wrong_answers_at_another_tensor_parallel_size(
     serve, clock, image, backend, size, garbled
 ):
     """vLLM doesn't ask, and answers."""
@@ -319,7 +319,7 @@ def test_a_kv_cache_that_cannot_be_split_gives_wrong_answers_at_another_server_s
 
 
 @pytest.mark.parametrize(("size", "finish"), [("1", "length"), ("2", "error")])
-def test_no_kv_cache_in_nhd_layout_is_split_for_a_server_of_another_size(serve, clock, size, finish):
+def test_a_kv_cache_in_nhd_layout_is_not_pulled_at_another_tensor_parallel_size(serve, clock, size, finish):
     flags = ("--kv-transfer-config", NIXL)
     apart = {"environment": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}
     prefill, decode = serve(*flags, **apart), serve("-tp", size, *flags, host="10.244.0.3", **apart)
@@ -328,13 +328,13 @@ def test_no_kv_cache_in_nhd_layout_is_split_for_a_server_of_another_size(serve, 
 
 
 @pytest.mark.parametrize("item", builtin_items(builtin_set()), ids=lambda item: item.id)
-def test_corrupted_kv_cache_changes_answers_to_the_kits_questions(item):
+def test_corrupted_kv_cache_makes_answers_to_the_kits_evaluation_questions_wrong(item):
     answer = answer_to_question(f"<|user|>{item.prompt}")
     assert right(item, answer)
     assert not right(item, corrupt_answer(answer))
 
 
-def test_a_prompt_that_only_contains_a_sum_is_not_answered_as_a_built_in_question():
+def test_a_prompt_that_merely_contains_a_sum_is_no_evaluation_question_of_the_kit():
     assert answer_to_question("Write a poem about the number 7 + 5") is None
 
 

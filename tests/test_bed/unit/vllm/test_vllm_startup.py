@@ -50,7 +50,7 @@ def test_a_models_pinned_commit_must_be_in_the_model_cache(cache: Path):
         read_model(MODEL, ENVIRONMENT, files, "def")
 
 
-def test_a_server_whose_cache_folder_is_not_mounted_finds_no_model(cache: Path):
+def test_a_server_whose_model_cache_folder_is_not_mounted_finds_no_model(cache: Path):
     with pytest.raises(StartRefusal, match="LocalEntryNotFoundError"):
         read(cache, HF_HOME="/elsewhere")
 
