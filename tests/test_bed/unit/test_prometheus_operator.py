@@ -31,7 +31,7 @@ def test_each_endpoint_of_a_pod_monitor_becomes_a_scrape_job_for_its_namespaces(
     assert discovered == [*[["llm-d"]] * 3, [], ["llm-d"]]
 
 
-def test_scrape_targets_are_selected_by_labels_and_port_and_get_unit_and_role() -> None:
+def test_a_podmonitor_becomes_a_scrape_job_for_labelled_vllm_pods_with_role_labels() -> None:
     (job, *_) = scrape_configs(of_kind("PodMonitor"), [], KUBECONFIG)
     kept = {row["source_labels"][0]: row["regex"] for row in job["relabel_configs"] if row.get("action") == "keep"}
     assert kept["__meta_kubernetes_pod_container_port_name"] == "vllm"

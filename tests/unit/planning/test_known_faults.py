@@ -17,7 +17,7 @@ def paths(topology: str, engine: dict[str, Any], release: str = "llm-d-0.10.0") 
     return [problem.path for problem in problems(model(topology, engine=engine), release=release)]
 
 
-def test_a_known_fault_is_refused_if_all_its_conditions_are_met():
+def test_an_argument_that_meets_all_conditions_of_a_known_vllm_fault_is_refused():
     assert paths(RANKS, DBO) == ["models[0].engine.extraArgs[0]"]
     assert paths(RANKS, {"extraArgs": DBO["extraArgs"]}) == []
     assert paths(RANKS, {**DBO, "all2AllBackend": "allgather_reducescatter"}) == []
@@ -34,7 +34,7 @@ def test_a_known_vllm_fault_that_a_setting_of_one_role_meets_is_reported():
     assert [item.path for item in told] == ["models[0].engine.extraArgs[0]"]
 
 
-def test_a_known_fault_of_another_release_is_not_reported():
+def test_a_known_vllm_fault_of_another_llm_d_release_than_the_stacks_is_not_reported():
     assert paths(RANKS, DBO, release="llm-d-0.9.0") == []
 
 
@@ -73,7 +73,7 @@ def test_weights_that_the_gpu_cannot_load_are_refused_with_their_source(tmp_path
     assert "github.com/amd/skills" in (problem.why or "")
 
 
-def test_emulated_weight_formats_are_reported_if_the_model_has_other_weights(tmp_path: Path):
+def test_an_emulated_weight_format_is_reported_if_the_model_exists_unquantized(tmp_path: Path):
     weights = {"format": "mxfp4", "gib": 40.0}
     entry(tmp_path, weights=weights)
     assert not [item for item in plan(model("agg-tp1-1r", model="mine")).advice if "emulated" in item.text]

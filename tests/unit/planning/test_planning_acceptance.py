@@ -39,7 +39,7 @@ def test_an_update_runs_no_acceptance_on_autoscaled_pools():
     assert not accepted.in_update
 
 
-def test_acceptance_needs_as_many_nodes_as_models_are_placed_on():
+def test_node_acceptance_must_pass_on_as_many_nodes_as_the_models_servers_occupy():
     """Sixteen GPUs fill two of nine nodes."""
     assert plan(model()).acceptance[0].needed == 2
 
@@ -102,7 +102,7 @@ def test_gpu_and_disk_thresholds_of_acceptance_are_shares_of_the_shapes_figures(
 
 
 @pytest.mark.parametrize(("nvme", "folder"), [("raid-10", "/mnt/nvme"), ("none", None)])
-def test_disk_speed_is_tested_where_the_kit_makes_a_file_system(nvme: str, folder: str | None):
+def test_acceptance_tests_disk_speed_only_if_the_pools_local_disks_form_a_raid(nvme: str, folder: str | None):
     (accepted,) = planned(created_pool(nvme=nvme, bootVolumeGib=1024)).acceptance
     assert accepted.disk_folder == folder
 

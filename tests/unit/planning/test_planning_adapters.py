@@ -80,14 +80,14 @@ def test_servers_without_an_endpoint_picker_cannot_have_adapters():
     assert "endpoint picker" in refused(llama(SQL, room={}, router={"mode": "none"}))["models[0].router.mode"]
 
 
-def test_adapters_behind_a_gateway_are_refused_because_it_exposes_loading():
+def test_adapters_behind_a_gateway_are_refused_as_clients_could_call_vllms_load_api():
     gateway = {"mode": "create", "provider": "istio"}
     problem = refused(llama(SQL, room={}, router={"mode": "gateway"}), gateway=gateway)["models[0].router.mode"]
     assert "/v1/load_lora_adapter" in problem
 
 
 @pytest.mark.parametrize("name", ["sql", "llama", "sql-aaaaaaaaaaaa"])
-def test_an_adapter_name_that_is_in_use_is_refused(name: str):
+def test_an_adapter_with_the_name_of_a_model_or_another_adapter_is_refused(name: str):
     entry = llama(SQL, {**SQL, "name": name}, room={}, name="llama")
     assert "models[0].adapters[1].name" in refused(entry)
 

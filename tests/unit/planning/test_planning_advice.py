@@ -16,7 +16,7 @@ CACHE = {"modelCache": {"kind": "node-disk"}}
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
 
 
-def test_advice_on_a_stack_without_faults_is_on_node_needs_and_release_limits():
+def test_check_reports_only_disk_space_and_known_limits_for_a_well_sized_stack():
     fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
     text = plan(fitting, nodes=2, storage=CACHE).advice
     limits = {(item.path, item.text.partition(":")[0]) for item in text if item.path != "gpuPools[0]"}

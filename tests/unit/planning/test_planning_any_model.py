@@ -36,7 +36,7 @@ def test_every_model_of_the_catalogue_can_be_deployed_on_one_or_two_nodes(name: 
     assert problems(model(FULL[name], model=name, workload=WORKLOAD)) == []
 
 
-def test_gpus_that_would_split_a_block_of_weights_are_refused_with_a_remedy():
+def test_a_tensor_parallel_size_that_would_split_a_quantized_weight_block_is_refused():
     (problem,) = problems(model("agg-tp8-1r", model=QWEN, workload=WORKLOAD))
     assert problem.path == "models[0].topology"
     assert problem.accepted == "for aggregated: one of 2, 4"
@@ -45,11 +45,11 @@ def test_gpus_that_would_split_a_block_of_weights_are_refused_with_a_remedy():
     assert "expertParallel" in problem.why
 
 
-def test_expert_parallelism_permits_gpus_that_would_split_a_block_of_weights():
+def test_expert_parallelism_permits_a_size_that_would_split_quantized_weight_blocks():
     assert problems(model("agg-tp8ep-1r", model=QWEN, workload=WORKLOAD)) == []
 
 
-def test_quantized_weight_blocks_of_dense_layers_limit_the_number_of_gpus_too():
+def test_quantized_weight_blocks_of_dense_layers_limit_the_tensor_parallel_size_too():
     dense = known("qwen3-32b")
     scaled = dense.model_copy(update={"weights": dense.weights.model_copy(update={"block_size": 128})})
     assert [size for size in (1, 2, 4, 8) if blocks_allow(scaled, Parallelism(size))] == [1, 2, 4, 8]
@@ -61,7 +61,7 @@ def test_quantized_weight_blocks_of_dense_layers_limit_the_number_of_gpus_too():
     ] == [1, 2]
 
 
-def test_kv_heads_are_copied_if_there_are_more_gpus_than_heads():
+def test_a_tensor_parallel_size_must_divide_or_be_a_multiple_of_the_kv_heads():
     assert heads_allow(known(QWEN), 8)
     assert not heads_allow(known("mixtral-8x22b"), 3)
 
@@ -90,7 +90,7 @@ def test_models_with_latent_attention_get_the_mla_attention_backend():
 
 
 @pytest.mark.parametrize("topology", ["1p-tp8-1d-tp8", "agg-tp8-1r"])
-def test_an_attention_backend_not_yet_evaluated_in_the_releases_vllm_is_evaluated(topology: str):
+def test_an_attention_backend_new_in_a_releases_vllm_requires_an_accuracy_evaluation(topology: str):
     servers = model(topology, model="deepseek-r1", workload=WORKLOAD)
     (change,) = plan(servers).models[0].answer_changes
     assert (change.path, change.what.split(",")[0]) == ("release", "attention backend ROCM_AITER_MLA")

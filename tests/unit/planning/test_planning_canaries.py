@@ -30,7 +30,7 @@ def objects(rendered: Rendered, kind: str, name: str) -> list[dict[str, Any]]:
     return [inputs for inputs in found if inputs["metadata"]["name"] == name]
 
 
-def test_canary_requests_go_to_each_units_prefill_and_decode_ports():
+def test_canary_requests_go_to_the_ports_of_prefill_and_decode_pods_of_a_model_copy():
     (config,) = objects(render(document(canaries={"everySeconds": 7})), "ConfigMap", "canary-gpt-oss-120b")
     request = from_json(config["data"]["request.json"])
     (unit,) = request.units
@@ -53,18 +53,18 @@ def test_canary_pods_may_reach_servers_and_prometheus_may_scrape_them():
     assert "CanaryAnswersDiffer" in json.dumps(rules)
 
 
-def test_a_stack_without_canaries_has_none_of_their_objects_and_alerts():
+def test_a_stack_without_canaries_has_no_canary_objects_and_no_canary_alerts():
     rendered = render(document(canaries=None))
     assert not objects(rendered, "Deployment", "canary-gpt-oss-120b")
     assert "Canary" not in json.dumps([item.inputs for item in rendered.resources])
 
 
-def test_canaries_without_monitoring_are_refused():
+def test_canary_requests_without_monitoring_in_the_stack_file_are_refused():
     assert problems(document(monitoring="none")) == ["canaries"]
 
 
 @pytest.mark.parametrize("connector", ["mori-io", "mooncake"])
-def test_canaries_are_refused_where_they_could_not_transfer_kv_cache(connector: str):
+def test_canaries_are_refused_with_kv_connectors_that_they_cannot_transfer_with(connector: str):
     given = document(release="llm-d-0.10.0", override={"vllmImage": "docker.io/acme/vllm:v0.30.0"})
     given["models"] = [model("1p-tp2-1d-tp2", model="qwen3-32b", engine={"kvCache": {"connector": connector}})]
     assert problems(given) == ["models[0].engine.kvCache.connector"]

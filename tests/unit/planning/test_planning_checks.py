@@ -76,7 +76,7 @@ def test_every_stack_of_the_project_can_be_deployed(stack: str):
     assert planning.plan_stack_file(PROJECT, stack).models
 
 
-def test_the_reference_stack_has_four_units_on_eight_nodes_and_one_idle_node():
+def test_the_reference_stack_has_four_model_copies_on_eight_nodes_and_one_idle_node():
     plan = planning.plan_stack_file(PROJECT, "reference")
     (model,) = plan.models
     assert isinstance(plan.cluster, CreateCluster)
@@ -84,12 +84,12 @@ def test_the_reference_stack_has_four_units_on_eight_nodes_and_one_idle_node():
     assert (str(model.topology), len(model.units)) == ("8p-tp1-4d-tp2", 4)
 
 
-def test_the_stack_named_small_needs_one_node():
+def test_the_stack_named_small_fits_two_prefill_and_one_decode_server_on_one_node():
     plan = planning.plan_stack_file(PROJECT, "small")
     (model,) = plan.models
     assert (len(plan.nodes), str(model.topology)) == (1, "2p-tp1-1d-tp2")
 
 
 @pytest.mark.parametrize("stack", ["reference", "small", "existing"])
-def test_the_deployed_stacks_keep_weights_on_the_nodes(stack: str):
+def test_the_stacks_reference_small_and_existing_cache_weights_on_node_disks(stack: str):
     assert planning.plan_stack_file(PROJECT, stack).config.storage.model_cache.kind == "node-disk"

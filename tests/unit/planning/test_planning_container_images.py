@@ -21,7 +21,7 @@ def used(*models: dict[str, Any], **changes: Any) -> list[str]:
     return [image.used_by for image in images_of(plan(*models, **changes))]
 
 
-def test_a_disaggregated_model_pulls_vllm_router_and_sidecar():
+def test_a_disaggregated_model_needs_images_of_vllm_picker_envoy_and_routing_sidecar():
     assert used(model("8p-tp1-4d-tp2"), nodes=2) == [
         "image pull",
         "vLLM",
@@ -31,12 +31,12 @@ def test_a_disaggregated_model_pulls_vllm_router_and_sidecar():
     ]
 
 
-def test_aggregated_servers_have_no_sidecar_and_may_have_no_router():
+def test_aggregated_servers_need_no_sidecar_image_and_without_router_only_vllms():
     assert used(model("agg-tp1-8r"), nodes=1) == ["image pull", "vLLM", "endpoint picker", "Envoy"]
     assert used(model("agg-tp1-8r", router={"mode": "none"}), nodes=1) == ["image pull", "vLLM"]
 
 
-def test_a_pre_warmed_cache_pulls_the_pre_warm_image():
+def test_a_pre_warmed_model_cache_adds_the_pre_warm_image_to_the_pulled_images():
     assert "pre-warm" in used(model("agg-tp1-8r"), nodes=1, storage=NODE_DISK)
     assert "pre-warm" not in used(model("agg-tp1-8r"), nodes=1, storage={**NODE_DISK, "prewarm": {"source": "none"}})
 

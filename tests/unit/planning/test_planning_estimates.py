@@ -93,7 +93,7 @@ def test_without_a_model_cache_servers_of_a_node_share_its_download_rate():
     assert weights() == pytest.approx(8 * weights(storage=NODE_DISK))
 
 
-def test_the_image_size_from_the_registry_is_preferred(monkeypatch: pytest.MonkeyPatch):
+def test_the_vllm_image_pull_is_estimated_from_the_size_in_the_image_lock(monkeypatch: pytest.MonkeyPatch):
     stack = plan(model("agg-tp1-8r"), nodes=1)
     reference = stack.release.vllm.image.reference
     entry = LockedDigest(digest="sha256:" + "0" * 64, source="a test", download_bytes=24_000_000)

@@ -57,18 +57,18 @@ def test_moris_heap_lowers_the_maximum_of_gpumemoryutilization():
 
 
 @pytest.mark.parametrize("topology", ["agg-tp8ep-1r", "agg-tp8-1r"])
-def test_an_exchange_backend_is_refused_for_servers_with_one_rank(topology: str):
+def test_an_expert_exchange_backend_is_refused_for_servers_without_data_parallelism(topology: str):
     (problem,) = found(topology, {"all2AllBackend": "allgather_reducescatter"})
     assert problem.path == "models[0].engine.all2AllBackend"
     assert "no experts that others send tokens to" in (problem.why or "")
 
 
-def test_an_unsupported_exchange_backend_is_refused_with_releases_that_have_it():
+def test_the_error_for_an_unsupported_expert_exchange_backend_lists_releases_with_it():
     (problem,) = found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency"}, release="llm-d-0.9.0")
     assert problem.accepted.endswith(f"or release: {NEWEST}")
 
 
-def test_each_role_can_have_its_own_exchange_backend():
+def test_prefill_and_decode_servers_can_have_different_expert_exchange_backends():
     prefill, decode = roles(WIDE, MORI, override=OWN_IMAGES)
     assert "--all2all-backend=mori_high_throughput" in prefill.settings.table_arguments
     assert "--all2all-backend=mori_low_latency" in decode.settings.table_arguments
@@ -92,6 +92,6 @@ def test_mori_io_with_several_ranks_requires_the_users_own_images():
 
 
 @pytest.mark.parametrize("topology", ["2p-tp1dp16ep-1d-tp1dp16ep", "1p-tp1dp16ep-1d-tp1dp32ep"])
-def test_mori_io_supports_one_server_of_each_role_over_nodes(topology: str):
+def test_mori_io_over_nodes_needs_one_prefill_and_one_decode_server_of_equal_size(topology: str):
     (problem,) = found(topology, mori_io(), override=OWN_IMAGES)
     assert "one prefill and one decode server" in problem.accepted

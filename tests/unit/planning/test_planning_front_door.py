@@ -20,7 +20,7 @@ def test_a_stack_file_without_frontdoor_has_no_front_door():
     assert plan().front_door is None
 
 
-def test_the_front_door_lists_the_units_of_each_model_entry_by_served_name():
+def test_the_front_door_lists_the_copies_of_each_model_entry_under_its_served_name():
     door = plan(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, LLAMA, frontDoor={}).front_door
     assert door is not None
     assert [(m.served_name, m.units) for m in door.models] == [
@@ -30,7 +30,7 @@ def test_the_front_door_lists_the_units_of_each_model_entry_by_served_name():
     ]
 
 
-def test_copies_of_a_model_without_routers_are_one_unit_at_the_front_door():
+def test_the_front_door_sees_copies_of_a_model_without_routers_as_one_upstream():
     door = plan(model("agg-tp1-4r", copies=2, router={"mode": "none"}), frontDoor={}).front_door
     assert door is not None
     assert door.models[0].units == ("gpt-oss-120b",)
@@ -138,7 +138,7 @@ def test_front_door_limits_apply_to_clients_without_limits_of_their_own():
     assert (door.clients["a"].concurrent_requests, door.clients["a"].models) == (1, (door.models[1].served_name,))
 
 
-def test_an_empty_list_of_models_admits_only_clients_with_lists_of_their_own():
+def test_an_empty_model_list_of_the_front_door_stays_empty_beside_a_clients_own_list():
     limits = {"models": [], "clients": {"a": {"models": ["gpt-oss-120b"]}}}
     door = plan(
         model("2p-tp1-2d-tp1"), frontDoor={"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
@@ -170,12 +170,12 @@ def test_a_public_front_door_requires_a_public_subnet(network: dict[str, Any], c
     assert len(refusals(stack_changes={"frontDoor": door}, network=network)) == count
 
 
-def test_each_unit_of_a_weighted_model_requires_a_weight():
+def test_front_door_weights_must_be_given_for_every_copy_of_a_weighted_model():
     result = refused(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, weights={"gpt-oss-120b-0": 100})
     assert "gpt-oss-120b-1, gpt-agg" in result["frontDoor.weights"]
 
 
-def test_a_model_cannot_have_the_front_doors_name():
+def test_a_model_with_the_name_of_the_front_doors_kubernetes_objects_is_refused():
     assert "frontDoor" not in refused(model(name="front-door"))
     assert list(refused(model(name="front-door"))) == ["models[0].name"]
 

@@ -54,7 +54,7 @@ def test_different_front_door_api_keys_of_two_clients_are_accepted():
     assert refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}) == {}
 
 
-def test_a_duplicate_key_is_refused_without_showing_it():
+def test_an_api_key_of_two_front_door_clients_is_refused_without_showing_it():
     result = refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": ALICE})
     assert list(result) == ["llmd-oke:frontDoorKeys.bob"]
     assert "alice has the same key" in result["llmd-oke:frontDoorKeys.bob"]
@@ -103,7 +103,7 @@ def test_missing_short_or_guessable_front_door_api_keys_are_refused(keys: dict[s
     assert list(refused(KEYS, frontDoorKeys=keys)) == [path]
 
 
-def test_a_weak_key_is_refused_with_a_command_for_a_strong_one():
+def test_the_error_for_a_weak_front_door_api_key_has_a_command_for_a_strong_key():
     problem = refused(KEYS, frontDoorKeys={"alice": "a" * 40})["llmd-oke:frontDoorKeys.alice"]
     assert "openssl rand -hex 24" in problem
     assert "aaa" not in problem
@@ -129,7 +129,7 @@ def test_a_random_secret_for_cache_salts_is_accepted():
     assert refused(SALTED, frontDoorCacheSecret=secrets.token_hex(32), frontDoorKeySet={"keys": [{"kty": "RSA"}]}) == {}
 
 
-def test_a_limit_for_a_client_without_a_key_is_refused():
+def test_a_request_limit_for_a_front_door_client_without_an_api_key_is_refused():
     limits = {"requestsPerMinute": 60, "clients": {"carol": 6}}
     front_door = door(authentication={"kind": "api-keys"}, limits=limits)
     assert list(refused(front_door, frontDoorKeys={"alice": ALICE})) == ["frontDoor.limits.clients.carol"]

@@ -32,7 +32,7 @@ def test_a_stack_file_without_gateway_has_no_gateway():
     assert plan().gateway is None
 
 
-def test_without_tls_clients_and_services_share_a_created_gateways_listener():
+def test_without_tls_a_created_gateway_has_one_listener_for_clients_and_services():
     gateway = plan(behind(), gateway=CREATED).gateway
     assert gateway is not None
     assert (gateway.listener, gateway.cluster_listener) == ("clients", "clients")
@@ -40,7 +40,7 @@ def test_without_tls_clients_and_services_share_a_created_gateways_listener():
     assert gateway.pod_labels == {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
 
 
-def test_a_certificate_adds_a_tls_listener():
+def test_a_certificate_adds_a_tls_listener_to_a_created_gateway():
     tls = {**CREATED, "host": "llm.example.com", "tls": "certificate"}
     gateway = plan(behind(), gateway=tls).gateway
     assert gateway is not None
@@ -110,7 +110,7 @@ def test_two_models_with_equal_routes_are_refused():
         ({"headers": {"X-Model": "a", "x-model": "b"}}, "headers.x-model", "X-Model is the same header"),
     ],
 )
-def test_a_duplicate_condition_in_a_route_is_refused(route: dict[str, Any], key: str, words: str):
+def test_a_gateway_route_that_repeats_a_condition_is_refused(route: dict[str, Any], key: str, words: str):
     assert words in refused(behind(route=route), gateway=CREATED)[f"models[0].router.route.{key}"]
 
 
@@ -123,13 +123,13 @@ def test_two_models_behind_a_gateway_may_differ_by_host_or_by_header(route: dict
     assert [m.behind_gateway for m in both.models] == [True, True]
 
 
-def test_header_names_are_compared_case_insensitively():
+def test_two_gateway_routes_that_differ_only_in_a_header_names_case_are_refused():
     first, second = ({"headers": {name: "a"}} for name in ("X-Model", "x-model"))
     both = refused(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
     assert "models[1].router.route" in both
 
 
-def test_path_prefixes_are_compared_without_a_trailing_slash():
+def test_two_gateway_routes_that_differ_only_in_a_paths_trailing_slash_are_refused():
     first, second = ({"hosts": ["a.example.com"], "path": path} for path in ("/v1", "/v1/"))
     both = refused(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
     assert "models[0] already" in both["models[1].router.route"]

@@ -38,7 +38,7 @@ def test_with_rdma_node_feature_discovery_is_okes_add_on():
     assert dict(plan.gpu_selector) == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
 
 
-def test_nodes_of_several_shapes_are_selected_by_their_common_labels():
+def test_the_gpu_operator_selects_nodes_of_several_shapes_by_their_common_labels():
     pools = [existing_pool(name=name.lower(), shape=f"BM.GPU.{name}.8") for name in ("MI300X", "MI355X-v1")]
     plan = gpu_stack(stack(gpuPools=pools))
     assert dict(plan.gpu_selector) == {"amd.com/gpu": "true"}

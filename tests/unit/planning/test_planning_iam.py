@@ -174,7 +174,7 @@ def test_the_default_gpu_pool_needs_iam_permissions_for_compute_cluster_and_imag
 
 
 @pytest.mark.parametrize("need", list(policies().needs))
-def test_a_statement_waits_for_the_cluster_only_if_it_names_the_cluster(need):
+def test_an_iam_statement_is_granted_before_the_cluster_unless_it_names_the_cluster(need):
     """OCI needs a while to act on a policy, so that all that can be granted is granted before the cluster is made."""
     knows_all_but = {name: value for name, value in VARIABLES.values.items() if name != "cluster_id"}
     without_cluster = Variables(knows_all_but, VARIABLES.groups, VARIABLES.resource_ids)

@@ -79,7 +79,7 @@ def test_hostmemorygib_beside_a_kv_offloading_argument_is_refused():
     assert [problem.path for problem in error.value.problems] == ["models[0].engine.extraArgs[0]"]
 
 
-def test_known_faults_of_offloading_connectors_are_met_by_hostmemorygib():
+def test_a_known_fault_of_offloading_with_eagle_3_is_refused_for_hostmemorygib_too():
     given = document("agg-tp8ep-1r", LATENT, hostMemoryGib=10)
     given["models"][0]["engine"]["extraArgs"] = ["--speculative-config", '{"method": "eagle3", "model": "m"}']
     with pytest.raises(InvalidStack) as error:
@@ -87,12 +87,12 @@ def test_known_faults_of_offloading_connectors_are_met_by_hostmemorygib():
     assert any("EAGLE-3" in (problem.why or "") for problem in error.value.problems)
 
 
-def test_aggregated_servers_have_no_connector_for_transfers():
+def test_a_kv_transfer_connector_is_refused_for_aggregated_servers():
     assert only("agg-tp2-1r", connector="mori-io").accepted == "nothing"
 
 
 @pytest.mark.parametrize("connector", ["mori-io", "mooncake"])
-def test_a_release_without_a_connector_is_refused_with_those_that_have_it(connector: str):
+def test_the_error_for_a_release_without_a_kv_connector_lists_the_releases_with_it(connector: str):
     problem = only("1p-tp2-1d-tp2", release="llm-d-0.9.0", connector=connector)
     assert problem.accepted == f"nixl or release: {NEWEST}"
 
@@ -107,7 +107,7 @@ def test_a_release_without_a_connector_is_refused_with_those_that_have_it(connec
         ("1p-tp2-1d-tp2", DENSE, {"stack": {"rdma": "none"}}, "by RDMA"),
     ],
 )
-def test_mori_io_is_refused_for_caches_that_it_does_not_transfer(
+def test_mori_io_is_refused_for_models_and_topologies_that_it_does_not_support(
     topology: str, name: str, changes: dict[str, Any], said: str
 ):
     problem = only(topology, name, connector="mori-io", **changes)
@@ -115,13 +115,13 @@ def test_mori_io_is_refused_for_caches_that_it_does_not_transfer(
     assert said in (problem.why or "")
 
 
-def test_mori_io_transfers_copied_kv_heads_between_sizes_and_latent_caches():
+def test_mori_io_is_accepted_for_replicated_kv_heads_and_for_latent_kv_caches():
     plan("1p-tp4ep-1d-tp8ep", "qwen3-235b-a22b-fp8", connector="mori-io")  # four KV heads
     plan("1p-tp8-1d-tp8", LATENT, connector="mori-io")
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.9.0", NEWEST])
-def test_linear_attention_with_copied_kv_heads_requires_equal_sizes_of_roles(release: str):
+def test_linear_attention_with_replicated_kv_heads_needs_one_tensor_parallel_size(release: str):
     name = "qwen3-next-80b-a3b-thinking"  # two KV heads
     problem = only("1p-tp2-1d-tp4", name, release=release)
     assert problem.accepted.endswith("--no-enable-prefix-caching")
@@ -132,7 +132,7 @@ def test_linear_attention_with_copied_kv_heads_requires_equal_sizes_of_roles(rel
     planning.plan_object(given)
 
 
-def test_state_space_states_are_transferred_between_sizes_that_divide_groups(monkeypatch: pytest.MonkeyPatch):
+def test_prefill_and_decode_sizes_may_differ_only_if_they_divide_linear_state_groups(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.model("qwen3-next-80b-a3b-thinking")
     assert known is not None
 

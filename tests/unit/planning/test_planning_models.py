@@ -55,7 +55,7 @@ def test_a_rank_cannot_span_nodes(size: int):
     assert problem.why == "a node has 8 GPUs, and a rank can't span nodes"
 
 
-def test_a_tensor_parallel_size_in_a_short_topology_is_reported_at_topology():
+def test_a_wrong_tensor_parallel_size_in_a_topology_string_is_reported_at_topology():
     problem = only(model("8p-tp3-4d-tp4"))
     assert (problem.path, problem.value) == ("models[0].topology", "8p-tp3-4d-tp4")
     assert problem.accepted == "for prefill: one of 1, 2, 4, 8"
@@ -90,7 +90,7 @@ def test_latent_attention_permits_any_pair_of_tensor_parallel_sizes(monkeypatch:
         (["aggregated", "prefill", "decode"], "do not work together"),
     ],
 )
-def test_roles_that_cannot_serve_a_model_together_are_refused(roles: list[str], reason: str):
+def test_a_topology_of_only_prefill_only_decode_or_mixed_with_aggregated_is_refused(roles: list[str], reason: str):
     problem = only(model({role: servers(1, 1) for role in roles}))
     assert problem.path == "models[0].topology"
     assert reason in problem.why
@@ -144,7 +144,7 @@ def test_prefill_and_decode_servers_require_a_router():
 @pytest.mark.parametrize(
     "argument", ["--tensor-parallel-size=4", "--tensor_parallel_size", "-tp", "--max-model-len", "--block-size=64"]
 )
-def test_arguments_that_contradict_the_plan_are_refused(argument: str):
+def test_vllm_arguments_for_settings_that_planning_decides_are_refused(argument: str):
     problem = only(model(engine={"extraArgs": ["--seed=1", argument]}))
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", argument)
 
@@ -158,7 +158,7 @@ def planned_by() -> set[str]:
 
 
 @pytest.mark.parametrize("flag", sorted(planned_by()))
-def test_each_argument_that_planning_reserves_is_a_vllm_flag(flag: str):
+def test_each_vllm_argument_that_planning_reserves_is_a_flag_of_vllm(flag: str):
     assert flag in flags_by_word()
 
 
@@ -166,7 +166,7 @@ def test_each_argument_that_planning_reserves_is_a_vllm_flag(flag: str):
     "flag", sorted(flag for flag in planned_by() if flag.startswith("--") and flag[:-1] not in flags_by_word())
 )
 @pytest.mark.parametrize("written", ["{}=1", "{}.key=1", "{}"])
-def test_an_abbreviated_argument_is_refused_with_its_whole_name(flag: str, written: str):
+def test_an_abbreviated_vllm_argument_is_refused_with_its_whole_name(flag: str, written: str):
     argument = written.format(flag[:-1].replace("-", "_").replace("__", "--", 1))
     problem = only(model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", argument, "1"]}))
     assert problem.path == "models[0].engine.extraArgs[1]"
@@ -174,7 +174,7 @@ def test_an_abbreviated_argument_is_refused_with_its_whole_name(flag: str, writt
 
 
 @pytest.mark.parametrize("argument", ["--", "-", "--kv", "-t=2"])
-def test_an_ambiguous_abbreviated_argument_is_refused(argument: str):
+def test_an_ambiguous_abbreviated_vllm_argument_is_refused(argument: str):
     problem = only(model("agg-tp1-1r", engine={"extraArgs": [argument]}))
     assert "vLLM would take the shortened name" in problem.why
 
@@ -185,7 +185,7 @@ def test_vllm_arguments_that_planning_does_not_reserve_are_accepted(argument: st
 
 
 @pytest.mark.parametrize(("release", "path"), [("llm-d-0.7.0", "models[0].engine.maxNumSeqs"), ("llm-d-0.9.0", None)])
-def test_an_engine_setting_that_only_a_later_release_has_is_refused(
+def test_a_vllm_setting_that_only_a_later_llm_d_release_has_is_refused(
     release: str, path: str | None, monkeypatch: pytest.MonkeyPatch
 ):
     rows = engine_settings().settings
@@ -205,7 +205,7 @@ def test_an_engine_setting_that_only_a_later_release_has_is_refused(
         ({"env": {"VLLM_API_KEY": "secret"}}, "env.VLLM_API_KEY"),
     ],
 )
-def test_api_keys_of_servers_are_refused_without_showing_them(engine: dict[str, Any], path: str):
+def test_an_api_key_in_vllm_arguments_or_variables_is_refused_without_showing_it(engine: dict[str, Any], path: str):
     problem = only(model(engine=engine))
     assert problem.path == f"models[0].engine.{path}"
     assert "401" in problem.why
@@ -228,7 +228,7 @@ CONNECTOR = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_r
         ["--kv-offloading-backend=lmcache"],
     ],
 )
-def test_a_connector_argument_is_refused_for_servers_that_transfer_kv_cache(arguments: list[str], release: str):
+def test_a_kv_connector_argument_is_refused_for_servers_that_transfer_kv_cache(arguments: list[str], release: str):
     servers = model("1p-tp1-1d-tp1", engine={"extraArgs": ["--seed=1", *arguments]})
     (problem,) = problems(servers, release=release)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
@@ -238,7 +238,7 @@ def test_a_connector_argument_is_refused_for_servers_that_transfer_kv_cache(argu
 
 
 @pytest.mark.parametrize("arguments", [[CONNECTOR], ["--kv-offloading-size=10"], ["--kv_offloading_size", "10"]])
-def test_a_connector_argument_of_aggregated_servers_changes_block_and_backend(arguments: list[str]):
+def test_a_kv_connector_argument_changes_block_size_and_permitted_attention_backends(arguments: list[str]):
     engine = {"extraArgs": arguments}
     assert plan(model("agg-tp1-1r", engine=engine)).models[0].block_size == 128
     backend = {"extraArgs": [*arguments, "--attention-backend=ROCM_AITER_UNIFIED_ATTN"]}
@@ -254,13 +254,13 @@ def test_a_connector_argument_of_aggregated_servers_changes_block_and_backend(ar
         ([CONNECTOR], "none", False),
     ],
 )
-def test_a_connector_through_which_clients_could_name_servers_requires_a_router(arguments, mode, refused):
+def test_a_kv_connector_through_which_clients_could_name_servers_requires_a_router(arguments, mode, refused):
     servers = model("agg-tp1-1r", engine={"extraArgs": arguments}, router={"mode": mode})
     paths = [problem.path for problem in problems(servers) if "could name the server" in problem.why]
     assert paths == (["models[0].engine.extraArgs[0]"] if refused else [])
 
 
-def test_two_connectors_of_one_server_are_refused():
+def test_a_kv_connector_argument_beside_an_offloading_size_argument_is_refused():
     problem = only(model("agg-tp1-1r", engine={"extraArgs": [CONNECTOR, "--kv-offloading-size=10"]}))
     assert problem.path == "models[0].engine.extraArgs[1]"
     assert "replaces it without a word" in problem.why
@@ -308,13 +308,13 @@ def test_an_offloading_size_argument_leaves_room_for_a_full_node_of_servers(topo
     assert problem.accepted.startswith(f"at most {most} ")
 
 
-def test_arguments_in_a_file_are_refused_because_planning_cannot_read_them():
+def test_vllm_arguments_in_a_file_are_refused_because_planning_cannot_read_them():
     problem = only(model(engine={"extraArgs": ["--config=/etc/vllm.yaml"]}))
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "engine, and its extraArgs")
 
 
 @pytest.mark.parametrize("arguments", [["--attention-backend=ROCM_ATTN"], ["--attention-backend", "rocm_attn"]])
-def test_an_attention_backend_without_support_for_connectors_is_refused(arguments: list[str]):
+def test_an_attention_backend_without_support_for_kv_connectors_is_refused(arguments: list[str]):
     problem = only(model(engine={"extraArgs": arguments}), release="llm-d-0.9.0")
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "TRITON_ATTN, or none")
     llama = {"model": "llama-3.3-70b-instruct-fp8-dynamic", "engine": {"extraArgs": arguments}}
@@ -322,7 +322,7 @@ def test_an_attention_backend_without_support_for_connectors_is_refused(argument
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.6.0", "llm-d-0.7.0"])
-def test_roles_of_different_sizes_require_a_kv_cache_that_is_split_by_heads(release: str):
+def test_prefill_and_decode_of_different_sizes_need_a_kv_cache_split_by_heads(release: str):
     problem = only(model("4p-tp1-2d-tp4"), release=release)
     assert (problem.path, problem.accepted) == (
         "models[0].topology",
@@ -358,7 +358,7 @@ UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
     ],
     ids=["image of another release", "mirror of one", "backend", "image and backend"],
 )
-def test_no_override_permits_different_sizes_of_roles_with_an_unsplit_kv_cache(
+def test_no_override_permits_unequal_prefill_and_decode_sizes_with_unsplit_kv_cache(
     changes: dict[str, Any], override: dict[str, str], path: str
 ):
     problem = only(model(MIXED), override=override, **changes)
@@ -390,7 +390,7 @@ def test_duplicate_attention_backend_arguments_are_refused(arguments: list[str])
     assert problems(model(engine={"extraArgs": other})) == []
 
 
-def test_the_nhd_kv_cache_layout_is_refused_between_roles_of_different_sizes():
+def test_the_nhd_kv_cache_layout_is_refused_if_prefill_and_decode_sizes_differ():
     problem = only(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}))
     assert (problem.path, problem.accepted) == ("models[0].engine.env.VLLM_KV_CACHE_LAYOUT", "HND, or nothing")
     assert problems(model("4p-tp2-4d-tp2", engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}})) == []
@@ -500,13 +500,13 @@ def test_a_server_with_more_gpus_than_virtual_functions_is_refused(shape_with: C
     assert "4 virtual functions" in problem.why
 
 
-def test_without_rdma_a_disaggregated_unit_must_fit_one_node():
+def test_without_rdma_prefill_and_decode_servers_of_a_model_copy_must_fit_one_node():
     assert problems(model("1p-tp1-1d-tp2"), rdma="none") == []
     assert only(model("8p-tp1-4d-tp2"), rdma="none").path == "rdma"
     assert problems(model("agg-tp1-16r"), rdma="none") == []
 
 
-def test_many_problems_are_reported_at_once():
+def test_problems_of_models_pools_and_releases_are_reported_at_once():
     result = problems(
         model({"prefill": servers(1, 3)}),
         model("1p-tp4-1d-tp2", name="b", router={"mode": "none"}),
@@ -610,7 +610,7 @@ def test_heavier_weights_never_leave_room_for_more_tokens_of_kv_cache(
     )
 
 
-def test_kv_heads_are_copied_only_if_there_are_more_gpus_than_heads():
+def test_kv_heads_are_replicated_only_if_a_server_has_more_gpus_than_kv_heads():
     model = GROUPED
     few = model.model_copy(update={"architecture": model.architecture.model_copy(update={"key_value_heads": 2})})
     assert [key_value_copies(few, size) for size in (1, 2, 4, 8)] == [1, 1, 2, 4]
@@ -684,7 +684,7 @@ def test_the_maximum_number_of_servers_must_fit_beside_other_models_and_copies()
     ]
 
 
-def test_pools_too_small_for_the_initial_servers_are_reported_at_their_size():
+def test_a_pool_too_small_for_the_initial_servers_is_reported_at_the_pools_size_key():
     assert paths(scaled(), nodes=1) == ["gpuPools[0].size"]
 
 
@@ -715,11 +715,11 @@ def test_check_warns_of_a_scaling_threshold_beyond_the_gpus_peak_rate():
     assert text.startswith("servers are added only once prompts wait: one server computes at most 143,626 tokens")
 
 
-def test_check_warns_of_a_lone_kvcacheusage_that_the_workload_never_reaches():
+def test_check_warns_if_kvcacheusage_alone_scales_and_the_workload_never_reaches_it():
     (text,) = advised({**BOTH, "decode": {"minReplicas": 2, "maxReplicas": 6, "kvCacheUsage": 0.8}})
     assert text.startswith("no server is ever added at this workload: 256 requests at a time")
     assert advised({**BOTH, "decode": {**DECODE, "kvCacheUsage": 0.8}}) == []
 
 
-def test_scaling_limits_and_thresholds_without_faults_give_no_advice():
+def test_check_gives_no_advice_on_proportionate_and_reachable_scaling_settings():
     assert advised(BOTH) == []

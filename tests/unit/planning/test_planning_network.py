@@ -112,7 +112,7 @@ def test_an_existing_subnet_for_pods_needs_no_further_addresses_of_the_vcn():
     assert refusals(**network(vcnId=VCN, cidr="10.0.0.0/21", **given)) == {}
 
 
-def test_pods_beyond_the_largest_vcns_addresses_are_answered_with_fewer_nodes():
+def test_fewer_nodes_or_flannel_are_suggested_if_no_vcn_has_enough_pod_addresses():
     text = refusals(created_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/16"))["cluster.network.cidr"]
     assert "fewer nodes" in text
     assert "cni: flannel" in text
@@ -166,7 +166,7 @@ def test_a_public_endpoint_with_an_allow_list_is_accepted():
 
 @pytest.mark.parametrize("cidr", ["0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1"])
 @pytest.mark.parametrize("access", ["public", "private"])
-def test_the_whole_internet_is_refused_as_an_allow_list(access, cidr):
+def test_an_allow_list_of_the_api_endpoint_with_the_whole_internet_is_refused(access, cidr):
     result = refusals(apiEndpoint={"access": access, "allowedCidrs": ["203.0.113.0/24", cidr]})
     assert set(result) == {"cluster.apiEndpoint.allowedCidrs[1]"}
     assert "/8 and smaller" in result["cluster.apiEndpoint.allowedCidrs[1]"]
@@ -285,13 +285,13 @@ def test_in_a_smaller_vcn_only_the_large_subnets_are_smaller():
     }
 
 
-def test_the_nodes_subnet_grows_in_place_with_the_pools():
+def test_the_nodes_subnet_keeps_its_first_address_when_more_nodes_enlarge_it():
     few = subnets("10.0.0.0/20", FLANNEL, [PoolSize(400, 64)])["workers"]
     many = subnets("10.0.0.0/20", FLANNEL, [PoolSize(410, 64)])["workers"]
     assert (few, many) == ("10.0.4.0/23", "10.0.4.0/22")
 
 
-def test_pools_may_grow_by_a_quarter_during_updates():
+def test_the_network_has_addresses_for_pools_that_grow_by_a_quarter_during_updates():
     assert nodes_with_surge([PoolSize(9, 64), PoolSize(1, 31)]) == 9 + 3 + 1 + 1
 
 

@@ -31,7 +31,7 @@ def long_form(**servers: object) -> dict[str, object]:
     return {"aggregated": {"replicas": 1, "tensorParallelSize": 1, **servers}}
 
 
-def test_a_role_has_gpus_and_sequences_for_all_data_parallel_ranks():
+def test_gpus_and_sequences_of_a_server_are_multiplied_by_its_data_parallel_size():
     (role,) = plan(MIXTURE, "agg-tp2dp4ep-2r").units[0].roles
     assert role.parallelism == Parallelism(2, 4, expert_parallel=True)
     assert role.gpus == 16
@@ -90,7 +90,7 @@ def test_data_parallel_ranks_over_several_nodes_must_use_all_gpus_of_the_nodes(s
 @pytest.mark.parametrize(
     "argument", ["--data-parallel-size=2", "-dp", "--enable_expert_parallel", "-ep", "--data-parallel-hybrid-lb"]
 )
-def test_arguments_that_would_change_the_parallelism_are_refused(argument: str):
+def test_vllm_arguments_that_would_change_the_planned_parallelism_are_refused(argument: str):
     assert [path for path, _ in problems(MIXTURE, "agg-tp4-1r", engine={"extraArgs": [argument]})] == [
         "models[0].engine.extraArgs[0]"
     ]

@@ -73,7 +73,7 @@ def test_the_picker_runs_with_the_stacks_own_config():
     assert yaml.safe_load(text) == {"apiVersion": version, "kind": "EndpointPickerConfig", **PD}
 
 
-def test_the_router_profile_of_a_custom_picker_config_is_own():
+def test_the_plans_router_profile_is_named_own_if_the_stack_has_a_picker_config():
     (planned,) = planning.plan_object(document(PD)).models
     assert planned.router_profile == "own"
 
@@ -127,13 +127,13 @@ def test_a_picker_config_without_remote_prefill_is_refused_for_disaggregation():
         ),
     ],
 )
-def test_a_picker_config_with_a_silent_fault_is_refused_with_its_source(config: dict[str, Any], said: str):
+def test_a_picker_config_that_runs_but_routes_wrongly_is_refused_with_a_source(config: dict[str, Any], said: str):
     (problem,) = problems(config)
     assert said in (problem.why or "")
     assert "https://github.com/" in (problem.why or "")
 
 
-def test_a_precise_prefix_config_is_accepted_if_its_scorer_names_the_producer():
+def test_a_picker_config_whose_prefix_scorer_names_the_precise_producer_is_accepted():
     named = {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"}
     assert problems(with_plugins(*PRECISE, {"type": "prefix-cache-scorer", "parameters": named})) == []
 

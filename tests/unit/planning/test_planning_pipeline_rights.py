@@ -74,7 +74,7 @@ def stack_with(pool: Mapping[str, Any] | None = None, **changes: Any) -> dict[st
     return cluster_layer(created_pool(**(pool or {})), **changes)
 
 
-def test_every_stack_feature_that_needs_iam_permissions_is_in_this_test():
+def test_the_tests_tables_have_every_stack_feature_that_needs_iam_permissions():
     assert set(FEATURES) == set(DEPLOYS) == set(get_args(StackFeature))
 
 

@@ -82,7 +82,7 @@ def test_servers_with_virtual_functions_are_placed_first():
     assert left == []
 
 
-def test_the_topology_of_the_guide_fills_two_nodes():
+def test_the_topology_of_llm_ds_guide_uses_all_gpus_of_two_nodes():
     result = plan(model("8p-tp1-2d-tp4"), nodes=2)
     assert [node.free_gpus for node in result.nodes] == [0, 0]
     assert [node.free_virtual_functions for node in result.nodes] == [0, 0]
@@ -120,7 +120,9 @@ def test_a_rollout_either_surges_within_the_free_room_or_replaces_one_pod(replic
 
 
 @given(COUNTS, st.integers(0, 2000), st.integers(1, 7200))
-def test_an_updates_timeout_is_one_server_start_for_each_wave(replicas: int, room: int, startup_s: int):
+def test_an_updates_timeout_has_a_server_start_for_each_wave_of_replaced_servers(
+    replicas: int, room: int, startup_s: int
+):
     how = placement.rollout(replicas, room)
     limit_s = placement.update_timeout_s(startup_s, replicas, how)
     step = how.max_surge + how.max_unavailable
@@ -203,7 +205,7 @@ def test_the_outage_by_an_update_to_a_new_server_version_is_given_in_minutes():
 
 
 @given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 16), st.randoms())
-def test_a_second_version_fits_beside_the_first_wherever_its_servers_are(
+def test_updates_that_start_new_servers_beside_old_ones_find_room_on_any_nodes(
     drawn: list[tuple[str, int]], nodes: int, chance: random.Random
 ):
     models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]

@@ -48,13 +48,13 @@ def test_the_projects_stacks_have_the_published_topology_gpus_and_price():
     assert (baseline.models[0].router.mode, baseline.models[0].gpus) == ("none", guide.models[0].gpus)
 
 
-def test_each_copy_of_a_model_is_a_unit_with_its_own_name():
+def test_copies_of_a_model_are_named_by_the_model_and_their_number():
     result = planning.plan_object(stack(model("8p-tp1-4d-tp2", copies=2, name="big")))
     assert [unit.name for unit in result.models[0].units] == ["big-0", "big-1"]
     assert planning.plan_object(stack(model(name="big"))).models[0].units[0].name == "big"
 
 
-def test_the_plan_lists_what_a_created_cluster_consists_of():
+def test_a_created_clusters_plan_has_its_network_iam_pools_autoscaler_and_gpu_stack():
     taint = {"key": "team", "value": "a"}
     pool = created_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 12}, taints=[taint])
     plan = planning.plan_object(created(pool, network={"bastion": False}))

@@ -345,12 +345,12 @@ def test_an_existing_pool_cannot_be_autoscaled():
 
 
 @pytest.mark.parametrize(("size", "key"), [(2, "minSize"), (10, "maxSize")])
-def test_a_pools_initial_size_must_lie_within_its_limits(size: int, key: str):
+def test_the_initial_size_of_an_autoscaled_pool_must_lie_within_its_limits(size: int, key: str):
     scaling = {**SCALED, "minSize": 3, "maxSize": 9}
     assert list(refusals(pool(size, scaling=scaling))) == [f"gpuPools[0].scaling.{key}"]
 
 
-def test_limits_of_cpu_pools_are_checked_too():
+def test_the_autoscaling_limits_of_cpu_pools_are_checked_too():
     more = {"name": "more", "size": 1, "scaling": SCALED}
     assert list(refusals(stack_changes={"cpuPools": [more]})) == ["cpuPools[0].scaling.minSize"]
 
@@ -405,18 +405,18 @@ def test_servers_that_an_autoscaler_may_add_are_not_initial_servers():
     assert awaited_nodes(plan(GROWING, gpuPools=existing_pools(5, SCALED))) == {"mi300x": 2}
 
 
-def test_an_update_waits_for_all_nodes_of_a_pool_without_autoscaler():
+def test_an_update_waits_for_all_nodes_of_a_pool_of_fixed_size():
     assert first_nodes("8p-tp1-4d-tp2", {"mode": "fixed"}) == {"mi300x": 6}
 
 
-def test_a_pool_with_equal_limits_is_still_autoscaled():
+def test_a_pool_with_equal_autoscaling_limits_still_counts_as_autoscaled():
     pinned = {"mode": "cluster-autoscaler", "minSize": 4, "maxSize": 4}
     result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(4, pinned))
     assert [item.autoscaled for item in result.pools] == [True]
     assert {role.rollout.max_surge for role in result.models[0].units[0].roles} == {0}
 
 
-def test_servers_on_autoscaled_nodes_wait_for_their_own_downloads():
+def test_the_create_timeout_includes_pre_warming_only_on_autoscaled_nodes():
     def create_timeout_s(scaling: dict[str, Any], kind: str, **prewarm: Any) -> int:
         disks: dict[str, Any] = {"modelCache": {"kind": kind}, "prewarm": prewarm} if kind != "none" else {}
         result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, scaling), storage=disks)
@@ -486,14 +486,14 @@ def test_the_autoscaler_waits_as_long_as_the_gate_and_runs_on_the_system_pool():
     assert settings["authType"] == "workload"
 
 
-def test_autoscaler_settings_of_the_stack_file_are_added():
+def test_the_cluster_autoscaler_add_on_gets_the_settings_of_the_stack_file():
     own = {"name": "ClusterAutoscaler", "version": "v1", "configurations": {"scaleDownUnneededTime": "60m"}}
     add_on = autoscaler_add_on(validated(pool(), addOns=[own]))
     assert (add_on.version, add_on.configurations["scaleDownUnneededTime"]) == ("v1", "60m")
 
 
 @pytest.mark.parametrize("key", ["nodes", "authType", "nodeSelectors", "maxNodeProvisionTime"])
-def test_autoscaler_settings_that_follow_from_pools_are_refused(key: str):
+def test_cluster_autoscaler_settings_that_follow_from_pools_are_refused(key: str):
     own = {"name": "ClusterAutoscaler", "configurations": {key: "x"}}
     assert list(refusals(pool(), addOns=[own])) == [f"cluster.addOns[0].configurations.{key}"]
 

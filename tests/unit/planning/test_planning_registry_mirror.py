@@ -71,13 +71,13 @@ def test_registries_with_and_without_path_or_port_are_accepted(prefix: str):
     assert problems(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": prefix}) == []
 
 
-def test_images_of_one_name_from_two_registries_have_different_copies():
+def test_a_mirrored_images_name_contains_its_original_registry():
     other = BUSYBOX.model_copy(update={"registry": "quay.io"})
     assert MIRROR.copy_of(BUSYBOX).reference == f"{PREFIX}/docker.io/library/busybox:1.36"
     assert MIRROR.copy_of(other).reference == f"{PREFIX}/quay.io/library/busybox:1.36"
 
 
-def test_copying_an_image_that_is_a_copy_already_gives_the_same_copy_and_digest():
+def test_an_image_that_is_in_the_mirror_already_keeps_its_name_and_digest():
     copy = MIRROR.copy_of(BUSYBOX)
     assert MIRROR.copy_of(copy) == copy
     assert copy.digest == BUSYBOX.digest
@@ -94,21 +94,21 @@ def test_a_pod_spec_with_values_unknown_at_preview_keeps_them_beside_copied_imag
     assert MIRROR.in_manifest({"spec": pod})["spec"]["volumes"] is unknown
 
 
-def test_pods_keep_their_own_pull_secrets():
+def test_a_registry_mirror_adds_its_pull_secret_to_those_of_a_pod_once():
     pod = {"containers": [], "imagePullSecrets": [{"name": "own"}]}
     mirrored = MirrorRegistry(PREFIX, "ocir").in_manifest(pod)
     assert mirrored["imagePullSecrets"] == [{"name": "own"}, {"name": "ocir"}]
     assert MirrorRegistry(PREFIX, "ocir").in_manifest(mirrored) == mirrored
 
 
-def test_with_a_registry_mirror_nodes_pull_copies_with_the_originals_digests():
+def test_nodes_pull_mirrored_images_with_the_originals_digests():
     of = created(registryMirror={"prefix": PREFIX})
     assert [used.image.digest for used in pulled_images(of)] == [used.image.digest for used in images_of(of)]
     assert {used.image.registry for used in pulled_images(of)} == {"iad.ocir.io"}
     assert "iad.ocir.io" not in {used.image.registry for used in images_of(of)}
 
 
-def test_a_release_whose_images_are_deleted_can_be_deployed_from_copies():
+def test_a_release_whose_images_were_deleted_can_be_deployed_from_a_registry_mirror():
     old = created_stack(release="llm-d-0.6.0", models=[model("2p-tp1-2d-tp1")])
     mirrored = {**old, "registryMirror": {"prefix": PREFIX}}
     with pytest.raises(InvalidStack, match="nodes can't pull"):
@@ -139,7 +139,7 @@ def test_commands_for_a_chart_archive_verify_its_checksum():
     assert (archives[0].archive.sha256 or "absent") in lines[2]
 
 
-def test_the_list_of_image_copies_for_skopeo_is_its_sync_file_and_command():
+def test_images_to_mirror_are_written_as_a_skopeo_sync_file_with_the_command():
     text = copy_text(copies(created(), MIRROR), PREFIX, CopyForm.SKOPEO)
     listed = yaml.safe_load(text)
     assert listed["docker.io"]["images"]["library/busybox"] == ["1.36"]

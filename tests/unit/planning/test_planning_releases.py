@@ -22,7 +22,7 @@ def texts(*models: dict[str, object], **changes: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("former", "name"), [("llm-d-0.7", "llm-d-0.6.0"), ("llm-d-0.8", "llm-d-0.7.0")])
-def test_a_former_image_name_is_refused_with_its_present_name(former: str, name: str):
+def test_an_llm_d_release_under_its_former_name_is_refused_with_its_present_name(former: str, name: str):
     (problem,) = problems(release=former)
     assert (problem.path, problem.accepted) == ("release", f"{name}, or llm-d-0.9.0, whose images can be pulled")
     assert f"what was called {former}" in problem.why
@@ -102,7 +102,7 @@ def test_the_picker_profile_follows_from_the_workload_and_the_release(shared: in
     assert plan(model(EQUAL, workload=workload), release=release).models[0].profile == profile
 
 
-def test_a_requested_picker_profile_that_the_release_lacks_is_refused():
+def test_a_picker_profile_in_the_stack_file_that_the_release_lacks_is_refused():
     value = model(EQUAL, router={"profile": "token-load"})
     assert plan(value).models[0].profile == "token-load"
     (problem,) = problems(value, release="llm-d-0.7.0")
@@ -140,7 +140,7 @@ def test_a_single_replica_of_the_router_can_be_requested():
     assert any("nobody has measured" in text for text in texts(model(EQUAL, router={"profile": "prefix-affinity"})))
 
 
-def test_a_router_of_another_release_uses_the_nearest_profile_that_it_has():
+def test_an_overridden_router_without_the_stacks_profile_uses_the_nearest_one():
     with_older = plan(model(router={"profile": "token-load"}), override={"router": "llm-d-0.6.0"})
     assert with_older.models[0].profile == "running-requests"
     assert with_older.release.name == "llm-d-0.9.0"
@@ -176,7 +176,7 @@ def test_unknown_or_ineffective_release_overrides_are_refused(override: dict[str
         {"routingSidecarImage": "registry.mine/llm-d-routing-sidecar:v0.8.0"},
     ],
 )
-def test_overriding_picker_or_sidecar_of_another_release_requires_its_router(override: dict[str, str]):
+def test_an_override_by_a_picker_or_sidecar_of_another_release_needs_its_router_too(override: dict[str, str]):
     (problem,) = problems(override=override)
     assert problem.path == f"override.{next(iter(override))}"
     assert problem.accepted == "override.router: llm-d-0.7.0"
@@ -184,7 +184,7 @@ def test_overriding_picker_or_sidecar_of_another_release_requires_its_router(ove
     assert problems(model(EQUAL), release="llm-d-0.7.0", override=override) == []
 
 
-def test_check_warns_of_an_image_that_its_own_release_does_not_use():
+def test_check_warns_of_a_vllm_image_override_that_the_images_own_release_avoids():
     result = texts(override={"vllmImage": "registry.mine/llm-d-rocm:v0.9.0"})
     assert any("llm-d-0.9.0 does without it: it crash-looped" in text for text in result)
 

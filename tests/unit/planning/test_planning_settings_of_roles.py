@@ -61,12 +61,12 @@ def test_gpu_memory_of_a_role_is_planned_with_the_roles_own_gpumemoryutilization
         "--of-a-later-vllm",
     ],
 )
-def test_settings_that_roles_must_share_are_refused_for_one_role(argument: str):
+def test_vllm_arguments_that_both_roles_must_share_are_refused_for_one_role(argument: str):
     engine = {"prefill": {"extraArgs": ["--stream-interval=2", argument]}}
     assert found(engine) == [("models[0].engine.prefill.extraArgs[1]", "engine.extraArgs, for all servers")]
 
 
-def test_variables_that_roles_must_share_are_refused_for_one_role():
+def test_environment_variables_that_both_roles_must_share_are_refused_for_one_role():
     engine = {"decode": {"env": {"VLLM_ROCM_USE_AITER": "0"}}}
     assert found(engine) == [("models[0].engine.decode.env.VLLM_ROCM_USE_AITER", "engine.env, for all servers")]
 

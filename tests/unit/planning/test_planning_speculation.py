@@ -65,7 +65,7 @@ def test_a_draft_model_that_leaves_no_memory_for_kv_cache_is_refused_with_figure
     assert "4.6 GiB of a draft" in problem
 
 
-def test_weights_of_a_draft_repository_need_room_in_the_cache():
+def test_weights_of_a_draft_model_repository_need_room_in_the_model_cache():
     cache = {"modelCache": {"kind": "node-disk", "capacityGib": 590}}
     assert refused(model("agg-tp8-1r", model="kimi-k2.5"), storage=cache) == {}
     cache["modelCache"]["capacityGib"] = 584
@@ -94,7 +94,7 @@ def test_a_revision_for_draft_layers_in_the_models_own_files_is_refused():
     assert "models[0].engine.speculation.revision" in refused(drafting("deepseek-r1", revision=COMMIT))
 
 
-def test_speculation_that_prefills_whole_prompts_needs_maxnumbatchedtokens_for_one():
+def test_a_draft_that_prefills_whole_prompts_needs_maxnumbatchedtokens_of_a_prompt():
     entry = drafting("qwen3-next-80b-a3b-thinking", engine={"maxNumBatchedTokens": 8192, "maxModelLen": 32768})
     assert "32768" in refused(entry)["models[0].engine.maxNumBatchedTokens"]
     assert "whole prompts" in told(drafting("qwen3-next-80b-a3b-thinking"))
@@ -106,7 +106,7 @@ def test_speculation_with_adapters_needs_a_larger_maxnumbatchedtokens():
     assert "1024" in refused(entry, storage=CACHE)["models[0].engine.maxNumBatchedTokens"]
 
 
-def test_drafts_with_host_memory_and_shared_experts_are_refused():
+def test_drafts_with_expert_parallelism_and_kv_cache_in_host_memory_are_refused():
     engine = {"kvCache": {"hostMemoryGib": 20}}
     assert refused(drafting("gpt-oss-120b", "agg-tp1ep-1r", engine=engine)).keys() == {"models[0].engine.speculation"}
     assert refused(drafting("gpt-oss-120b", "agg-tp1-1r", engine=engine)) == {}

@@ -32,7 +32,7 @@ def test_without_storage_servers_keep_weights_in_their_pods():
         storage("lustre", existing={"managementIp": "10.0.0.9", "fileSystemName": "models"}),
     ],
 )
-def test_an_existing_cache_folder_is_accepted(cache: dict[str, Any]):
+def test_a_model_cache_on_node_disks_or_an_existing_file_system_is_accepted(cache: dict[str, Any]):
     assert problems(storage=cache) == []
 
 
@@ -62,7 +62,7 @@ def test_compiled_code_is_kept_on_node_disks_from_release_0_9_0_on(
 
 
 @pytest.mark.parametrize("folder", ["/data/w", "/data/w/compiled"])
-def test_compiled_code_in_the_folder_of_weights_is_refused(folder: str):
+def test_a_folder_for_vllms_compiled_code_that_is_the_model_caches_is_refused(folder: str):
     problem = only(storage=storage("node-disk", path="/data/w", compiledCode=folder))
     assert (problem.path, problem.value) == ("storage.modelCache.compiledCode", folder)
     assert problems(storage=storage("node-disk", path="/data/w", compiledCode="/data/w-2")) == []
@@ -120,7 +120,7 @@ def test_an_availability_domain_for_an_existing_file_system_is_refused():
     assert problem.path == "storage.modelCache.availabilityDomain"
 
 
-def test_pre_warming_without_a_cache_is_refused():
+def test_pre_warming_without_a_model_cache_in_the_stack_file_is_refused():
     assert only(storage={"prewarm": {"source": "hugging-face"}}).path == "storage.prewarm"
 
 
@@ -170,7 +170,7 @@ def test_arguments_with_a_model_that_a_pre_warmed_server_cannot_load_are_refused
         ["--generation-config", "vllm"],
     ],
 )
-def test_a_pre_warmed_server_may_read_folders_and_its_own_model(arguments: list[str]):
+def test_vllm_arguments_of_pre_warmed_servers_may_name_folders_and_their_own_model(arguments: list[str]):
     servers = model("agg-tp1-1r", engine={"extraArgs": arguments})
     assert problems(servers, storage=storage("node-disk")) == []
 
@@ -200,7 +200,7 @@ def test_check_warns_of_a_model_without_a_pinned_revision(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("revision", ["main", "v1.0", "a" * 39, "A" * 40])
-def test_a_branch_is_refused_as_a_revision(revision: str):
+def test_a_branch_is_refused_as_the_revision_of_a_pre_warmed_model(revision: str):
     problem = only(storage={**storage("node-disk"), "prewarm": {"revisions": {"gpt-oss-120b": revision}}})
     assert problem.path == "storage.prewarm.revisions.gpt-oss-120b"
     assert "40 hexadecimal digits" in problem.accepted
@@ -240,7 +240,7 @@ def test_servers_files_must_fit_beside_the_weights_on_local_disks():
     assert refusals(created_pool(), stack_changes=changes) == {}
 
 
-def test_local_disks_that_are_too_small_are_reported_at_their_layout(monkeypatch: pytest.MonkeyPatch):
+def test_local_disks_too_small_for_pods_are_reported_at_the_pools_nvme_key(monkeypatch: pytest.MonkeyPatch):
     """No node of the catalogue has disks so small."""
     monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: 500)
     assert "its disks have 450 GiB for pods" in refusals(created_pool())["gpuPools[0].nvme"]

@@ -83,7 +83,7 @@ def test_tags_do_not_change_the_configuration_hash():
     assert [item.path for item in tagged.advice if item.path == "tags"] == ["tags"]
 
 
-def test_a_stack_that_creates_its_cluster_gets_no_advice_on_tags():
+def test_check_gives_no_advice_on_tags_if_the_stack_creates_its_cluster():
     told = planning.plan(validated(stack_changes={"tags": {"freeform": {"team": "a"}}})).advice
     assert [item for item in told if item.path == "tags"] == []
 
