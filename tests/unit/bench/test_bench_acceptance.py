@@ -165,7 +165,7 @@ def test_an_rdma_port_without_the_expected_gid_is_read_with_an_empty_gid(tmp_pat
         ({"mtu_bytes": 1500}, "mlx5_2: MTU of net3 is 1500, not 4220"),
     ],
 )
-def test_acceptance_names_a_port_in_a_wrong_state(changes, text):
+def test_acceptance_names_an_rdma_port_with_a_wrong_state_gid_or_mtu(changes, text):
     result = judge_ports([*PORTS[:2], port(2, **changes), *PORTS[3:]], LIMITS)
     assert result.outcome == "failed"
     assert text in result.text
@@ -192,12 +192,12 @@ def test_acceptance_fails_a_cpu_socket_with_fewer_rdma_ports_than_gpus():
     assert result.text == "socket 0: 4 GPUs, 5 ports; socket 1: 4 GPUs, 3 ports"
 
 
-def test_ports_are_not_judged_by_cpu_socket_if_the_kernel_reports_no_socket():
+def test_rdma_ports_are_not_judged_by_cpu_socket_if_the_kernel_reports_none():
     assert judge_locality(GPUS, (*PORTS[:7], port(7, socket=None))).outcome == "not run"
 
 
 @pytest.mark.parametrize("count", range(2, 10))
-def test_each_node_is_paired_with_every_other_once_and_with_one_in_each_round(count):
+def test_link_tests_pair_each_two_nodes_once_and_a_node_only_once_in_each_round(count):
     rounds = tournament(range(count), 100)
     for pairs in rounds:
         players = [player for pair in pairs for player in pair]
@@ -206,11 +206,11 @@ def test_each_node_is_paired_with_every_other_once_and_with_one_in_each_round(co
     assert len(pairs) == len(set(pairs)) == count * (count - 1) // 2
 
 
-def test_a_single_node_is_paired_with_itself():
+def test_the_link_test_of_a_single_node_pairs_it_with_itself():
     assert tournament([4], 8) == [[(4, 4)]]
 
 
-def test_the_number_of_pairing_rounds_is_limited():
+def test_the_number_of_rounds_of_link_tests_between_nodes_is_limited():
     assert len(tournament(range(100), 8)) == 8
 
 
@@ -275,7 +275,7 @@ def test_the_all_reduce_of_a_single_node_is_judged_by_the_limit_for_one_node():
     assert results["a"]["all-reduce"].outcome == "passed"
 
 
-def test_an_error_of_a_measurement_between_two_nodes_is_reported_for_both():
+def test_a_node_that_does_not_come_to_a_link_test_is_reported_in_both_nodes_results():
     results = judged(report("a", PairMeasurement("b", problem="waited 300 s for it")), report("b"))
     assert results["a"]["links"].text == "with b: waited 300 s for it"
     assert results["b"]["all-reduce"].text == "its pod did not come to it in time"
@@ -318,7 +318,7 @@ def test_acceptance_counts_nvme_disks_that_are_missing_or_have_lost_capacity():
     assert judge_disks({"nvme0n1": 1000, "nvme1n1": 0}, None, LIMITS).outcome == "failed"
 
 
-def test_acceptance_fails_slow_disks():
+def test_acceptance_fails_a_node_whose_disks_read_slowly():
     sizes = {"nvme0n1": 1000, "nvme1n1": 1000}
     assert judge_disks(sizes, 3.0, LIMITS).text == "2 disks, read with 3.0 GB/s"
     assert judge_disks(sizes, 1.5, LIMITS).text == "they are read with 1.5 of at least 2 GB/s"

@@ -269,13 +269,13 @@ def test_a_node_that_lacks_devices_fails_without_a_test_pod():
     assert "c" not in cluster.pods.values()
 
 
-def test_a_node_that_is_not_ready_is_reported():
+def test_a_node_that_is_not_ready_is_reported_as_such_by_acceptance():
     broken = node("a")
     broken["status"]["conditions"] = []
     assert shortage(broken, DEVICES) == "the node is not Ready"
 
 
-def test_a_node_with_a_missing_gpu_is_left_out_of_measurements_between_nodes():
+def test_a_node_with_a_missing_gpu_is_left_out_of_link_tests_between_nodes():
     dead = report("c", checks=(CheckResult("gpus", "failed", "amd-smi sees 7 of 8 GPUs"),))
     cluster = Cluster(reports={**sound("ab"), "c": dead})
     results, _ = cluster.lead()
@@ -289,7 +289,7 @@ def test_only_nodes_named_in_the_acceptance_request_are_tested():
     assert list(cluster.pods.values()) == ["b"]
 
 
-def test_acceptance_of_an_unknown_node_is_refused():
+def test_requesting_acceptance_of_a_node_that_the_pool_lacks_is_refused():
     with pytest.raises(KitError, match="The pool mi300x has no node z"):
         Cluster().lead(replace(REQUEST, only=("z",)))
 

@@ -98,7 +98,7 @@ def test_a_refused_request_is_reported_in_the_api_servers_words(account):
         refused.apply({"metadata": {"name": "smoke", "namespace": "ns"}})
 
 
-def test_a_missing_configmap_is_returned_as_none(account):
+def test_the_api_client_returns_none_for_a_configmap_that_does_not_exist(account):
     missing, _ = cluster(account, lambda _: httpx.Response(404, json={"message": "not found"}))
     assert missing.config_map("ns", "start") is None
 
@@ -108,7 +108,7 @@ def test_the_api_client_of_a_pod_raises_an_error_outside_of_a_pod():
         from_environment({})
 
 
-def test_the_time_of_a_configmap_is_its_creation_timestamp(account):
+def test_the_api_client_returns_the_creation_time_of_a_configmap_in_seconds(account):
     metadata = {"creationTimestamp": "2026-03-02T12:00:05Z"}
     result, _ = cluster(account, lambda _: httpx.Response(200, json={"metadata": metadata}))
     assert result.created_s("ns", "start") == 1772452805.0

@@ -41,7 +41,7 @@ def test_http_responses_are_parsed_wherever_their_bytes_are_split(cuts):
     assert (body, reader.complete) == (TOKEN * 4 + DONE, True)
 
 
-def test_a_response_with_a_content_length_ends_with_it():
+def test_a_response_with_a_content_length_is_complete_after_that_many_bytes():
     reader, body = read(PLAIN[:60], PLAIN[60:])
     assert (reader.status, body, reader.complete, reader.retry_after_s) == (503, b"overload!", True, 7.0)
 

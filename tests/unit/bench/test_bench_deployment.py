@@ -72,7 +72,7 @@ def test_a_restart_is_also_detected_by_the_process_start_time():
     assert (result.value, result.restarted) == (30, ("p-0",))
 
 
-def test_one_servers_unreadable_metrics_make_the_counter_of_its_role_unknown():
+def test_the_counter_of_a_role_is_unknown_if_one_servers_metrics_are_unreadable():
     dead = Reading(endpoint("b"), error="HTTP 401")
     alive = reading("vllm:prompt_tokens_total 4\n", "a")
     result = grown([alive, dead], [alive, dead])

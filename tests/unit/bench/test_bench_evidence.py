@@ -50,7 +50,7 @@ def test_the_share_of_remote_prefills_is_one_if_all_prompts_were_prefilled_remot
     assert (proof.proven, proof.consistent, proof.fallback_requests, proof.notes) == (True, True, 0, ())
 
 
-def test_the_remote_prefill_share_is_the_least_by_picker_prefill_and_decode():
+def test_the_remote_prefill_share_is_the_least_that_picker_or_servers_count():
     proof = prove(router(9, local=1), prefill(9_000), decode(9_000))
     assert proof.share == pytest.approx(0.9)
     assert proof.consistent
@@ -111,7 +111,7 @@ def test_remote_prefill_is_proved_by_server_counters_if_picker_metrics_are_unrea
     assert proof.notes == ("metrics could not be read: router-0",)
 
 
-def test_without_server_counters_picker_decisions_do_not_prove_remote_prefill():
+def test_picker_decisions_alone_do_not_prove_remote_prefill():
     proof = prove(router(10), None, None)
     assert (proof.share, proof.proven) == (1, False)
 
@@ -166,7 +166,7 @@ def test_a_benchmark_without_answers_proves_no_remote_prefill():
     assert (proof.share, proof.proven) == (None, False)
 
 
-def test_a_failed_prefill_counts_even_if_the_client_got_the_error():
+def test_a_failed_remote_prefill_is_counted_even_if_its_client_request_failed():
     """The others were prefilled all right, so that no share shows it."""
     after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))))
     proof = prove_remote_prefill(started(), after, Sent(requests=8, prompt_tokens=8_000, attempted=10), SETTINGS)
@@ -175,7 +175,7 @@ def test_a_failed_prefill_counts_even_if_the_client_got_the_error():
     assert proof.notes == ("2 prefills failed: a server was chosen for them and none finished the prompt",)
 
 
-def test_a_silent_fallback_counts_as_one_failed_prefill():
+def test_a_request_that_fell_back_to_local_prefill_is_one_failed_prefill():
     proof = prove(router(10), prefill(6_000), decode(6_000, transfers=12))
     assert proof.failed_prefills == 4
     assert len(proof.notes) == 1

@@ -186,7 +186,7 @@ async def test_waiting_for_a_model_with_a_time_limit_of_zero_fails(deployment):
 
 
 @pytest.mark.parametrize(("time_scale", "attempts"), [(1.0, 2), (600.0, 1)])
-async def test_the_timeout_of_an_attempt_to_reach_a_model_grows_with_simulated_time(
+async def test_a_time_scale_above_one_lengthens_the_timeout_of_attempts_to_reach_a_model(
     deployment, monkeypatch, time_scale, attempts
 ):
     monkeypatch.setattr(bench_load, "ATTEMPT_TIMEOUT_S", 0.1)

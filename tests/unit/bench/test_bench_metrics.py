@@ -14,7 +14,7 @@ PERFORMANCE = {field.name for field in fields(Performance)} | {"total_tokens_per
 
 
 @pytest.mark.parametrize("latency", LATENCIES, ids=lambda latency: latency.title)
-def test_each_latency_metric_has_fields_in_rows_runs_and_both_report_versions(latency):
+def test_each_latency_metric_is_a_field_of_result_rows_and_of_both_report_versions(latency):
     assert latency.name in Row.model_fields
     assert latency.key in PERFORMANCE
     assert latency.report in AggregateLatency.model_fields
@@ -22,7 +22,7 @@ def test_each_latency_metric_has_fields_in_rows_runs_and_both_report_versions(la
 
 
 @pytest.mark.parametrize("rate", [*RATES_IN_REPORTS.values(), TOTAL_TOKENS], ids=lambda rate: rate.v02)
-def test_each_throughput_metric_has_fields_in_runs_and_both_report_versions(rate):
+def test_each_throughput_metric_is_a_field_of_runs_and_of_both_report_versions(rate):
     assert rate.performance in PERFORMANCE
     assert rate.v01 in ThroughputV01.model_fields
     assert rate.v02 in AggregateThroughput.model_fields
@@ -33,7 +33,7 @@ def test_table_columns_are_known_metrics_and_report_rates_are_row_fields():
     assert set(RATES_IN_REPORTS) <= Row.model_fields.keys()
 
 
-def test_an_unknown_metric_is_refused_with_similar_names():
+def test_the_error_for_an_unknown_metric_suggests_similar_names():
     with pytest.raises(KitError) as caught:
         metric("ttft_ms.p96")
     assert "ttft_ms.p95" in str(caught.value.remedy)

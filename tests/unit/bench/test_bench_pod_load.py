@@ -63,7 +63,7 @@ def test_each_value_in_the_notation_of_a_load_shape_is_a_load_stage():
     ]
 
 
-def test_load_pods_have_distinct_shares_and_configmap_names():
+def test_each_load_pod_has_its_own_share_of_requests_and_its_own_configmap_names():
     assert [REQUEST.conditions(pod, 1.0, None).share.index for pod in range(2)] == [0, 1]
     assert len({REQUEST.ready_name(0), REQUEST.ready_name(1), REQUEST.part_name(0, 0), REQUEST.start_name}) == 4
 
@@ -97,7 +97,7 @@ def test_one_load_pod_that_could_not_keep_up_makes_the_whole_load_invalid():
     assert merged.health.offered_requests_per_s == 4.0
 
 
-def test_a_load_to_which_a_pod_left_no_result_is_reported_with_the_missing_share():
+def test_the_share_of_a_load_whose_pod_left_no_result_is_reported_as_missing():
     first, second = merge(REQUEST, [travelled(stage(record(0), record(2)), stage(record(0)))])
     assert first.shortfall == second.shortfall == "1 of 2 pods left no result: 50% of the load is missing"
     assert [item.index for item in first.records] == [0, 2]

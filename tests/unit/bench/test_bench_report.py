@@ -89,7 +89,7 @@ def test_a_benchmark_report_has_the_remote_prefill_share_and_its_counters(result
     assert facts["facts"] == {"cost_usd_per_hour": 24.0}
 
 
-def test_equal_loads_have_equal_ids_in_reports_and_server_roles_different_ones(result):
+def test_benchmark_reports_give_equal_loads_one_id_and_each_server_role_its_own(result):
     first, second = build_report(result), build_report(result)
     assert first.scenario.load.metadata.cfg_id == second.scenario.load.metadata.cfg_id
     prefill, decode, *_ = first.scenario.stack
@@ -138,7 +138,7 @@ def test_the_link_latest_leads_to_the_newest_stored_benchmark(result, tmp_path):
     ]
 
 
-def test_results_of_one_stacks_models_are_in_one_folder_of_the_same_time(result, tmp_path):
+def test_benchmarks_of_one_stacks_models_are_stored_in_one_folder(result, tmp_path):
     folders = [store(result, tmp_path, "dev", model="gpt-oss-120b", part=part).folder for part in ("a", "b")]
     assert folders[0].parent == folders[1].parent == (tmp_path / "dev/latest").resolve()
 

@@ -43,12 +43,14 @@ async def test_probe_and_warm_up_requests_are_not_measured(deployment):
 @pytest.mark.parametrize(
     ("topology", "concurrency", "expected"), [(TOPOLOGY, 1, 2), (TOPOLOGY, 4, 4), (AGGREGATED, 3, 3)]
 )
-async def test_the_warm_up_covers_every_pair_of_servers_and_every_user(deployment, topology, concurrency, expected):
+async def test_a_warm_up_has_at_least_one_request_for_each_server_pair_and_each_user(
+    deployment, topology, concurrency, expected
+):
     plan = deployment.plan(topology=topology, concurrency=concurrency, warmup_requests=None)
     assert plan.warmup == expected
 
 
-async def test_a_silent_fallback_fails_the_benchmark(deployment):
+async def test_requests_that_fell_back_to_local_prefill_fail_the_smoke_benchmark(deployment):
     deployment.script = lambda number: Answer(remote=number % 2 == 0)
     result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
     assert not result.passed
@@ -56,7 +58,7 @@ async def test_a_silent_fallback_fails_the_benchmark(deployment):
     assert result.remote_prefill.share == pytest.approx(0.5)
 
 
-async def test_failed_requests_fail_the_benchmark_without_ending_it(deployment):
+async def test_failed_requests_fail_the_smoke_benchmark_without_ending_it(deployment):
     deployment.script = lambda number: Answer(status=503) if number in {4, 6} else Answer()
     result = await smoke(deployment.plan())
     assert not result.passed
@@ -138,7 +140,7 @@ async def test_a_benchmark_without_any_answer_fails_even_within_its_failure_limi
     assert [check.name for check in result.verdict.failed] == ["answers"]
 
 
-async def test_notes_name_few_requests_failed_warm_up_and_events_of_many_tokens(deployment):
+async def test_notes_report_failed_warm_up_too_few_requests_and_multi_token_stream_events(deployment):
     deployment.script = lambda number: Answer(status=503) if number == 1 else Answer(events=2, tokens_per_event=3)
     result = await smoke(replace(deployment.plan(), concurrency=4))
     text = "\n".join(result.notes)
@@ -222,13 +224,13 @@ async def test_the_smoke_benchmark_sends_each_other_vllm_api_one_prompt_of_measu
     assert outcome.remote_prefill.counters["prefill requests"].value == 8
 
 
-async def test_an_api_whose_prompt_is_prefilled_locally_fails_if_remote_is_possible(deployment):
+async def test_a_vllm_api_fails_if_its_prompt_could_be_prefilled_remotely_but_was_not(deployment):
     deployment.script = lambda number: Answer(remote=number < MEASURED)
     outcome = await result(deployment, OtherApi("responses", remote_prefill=True))
     assert [check.name for check in outcome.verdict.failed] == ["responses remote prefill"]
 
 
-async def test_an_api_that_is_never_prefilled_remotely_passes_with_a_remark(deployment):
+async def test_a_vllm_api_that_the_picker_never_disaggregates_passes_with_a_remark(deployment):
     deployment.script = lambda number: Answer(remote=number < MEASURED)
     outcome = await result(deployment, OtherApi("responses", remote_prefill=False))
     assert outcome.passed
@@ -249,7 +251,7 @@ async def test_an_api_that_is_never_prefilled_remotely_passes_with_a_remark(depl
         ),
     ],
 )
-async def test_an_api_that_does_not_answer_fails_the_benchmark_with_an_explanation(deployment, answer, error):
+async def test_a_vllm_api_that_does_not_answer_fails_the_smoke_benchmark_with_the_error(deployment, answer, error):
     deployment.script = lambda number: Answer() if number < MEASURED else answer
     outcome = await result(deployment, OtherApi("responses", remote_prefill=True))
     assert [(check.name, check.evidence) for check in outcome.verdict.failed] == [
@@ -258,7 +260,7 @@ async def test_an_api_that_does_not_answer_fails_the_benchmark_with_an_explanati
     assert outcome.other_apis[0].sentence == f"/v1/responses: {error}"
 
 
-async def test_other_apis_of_an_aggregated_model_pass_without_remote_prefill(deployment):
+async def test_other_vllm_apis_of_an_aggregated_model_pass_without_remote_prefill(deployment):
     outcome = await smoke(deployment.plan(evidence=None, other_apis=(OtherApi("chat"),)))
     assert outcome.passed
     assert outcome.other_apis == (ApiAnswer(OtherApi("chat"), "/v1/chat/completions", None, 64),)

@@ -49,7 +49,7 @@ def test_every_pod_with_metrics_is_scraped_at_its_own_port():
     ]
 
 
-def test_server_pods_are_listed_anew_at_each_snapshot():
+def test_a_smoke_job_lists_the_server_pods_of_both_roles_by_their_labels():
     servers = resolve(REQUEST, FakeDirectory(), RunContext()).servers
     assert servers
     assert [(server.role, server.name) for server in servers()] == [
@@ -67,12 +67,12 @@ def test_each_prefill_decode_pair_is_connected_through_the_routing_sidecar():
     ]
 
 
-def test_prefill_and_decode_servers_of_different_units_are_not_connected():
+def test_prefill_and_decode_servers_of_different_model_copies_are_not_connected():
     apart = replace(REQUEST, groups=(REQUEST.groups[1], replace(REQUEST.groups[2], unit="b")))
     assert resolve(apart, FakeDirectory(), RunContext()).introductions == ()
 
 
-def test_the_topology_of_a_measurement_has_the_picker_version_that_ran():
+def test_a_benchmark_result_states_the_picker_version_that_the_rehearsal_ran():
     topology = replace(
         TOPOLOGY, router=(RouterPart("endpoint-picker", "x", "v0.8.0"), RouterPart("service", "y", "v1"))
     )
@@ -81,12 +81,12 @@ def test_the_topology_of_a_measurement_has_the_picker_version_that_ran():
     assert [part.version for part in plan.topology.router] == ["v0.7.1", "v1"]
 
 
-def test_a_smoke_job_without_a_run_context_measures_real_servers():
+def test_without_a_rehearsals_variable_a_smoke_job_takes_servers_for_real_ones():
     assert from_environment({}) == RunContext()
 
 
 @pytest.mark.parametrize("basis", list(Basis))
-def test_a_rehearsals_run_context_reaches_its_pods(basis):
+def test_a_smoke_pod_reads_time_scale_and_simulated_parts_from_a_rehearsals_variable(basis):
     how = RunContext(0.3, basis, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"}, ("some/model",))
     assert from_environment({VARIABLE: how.to_text()}) == how
 
@@ -100,7 +100,7 @@ def check(thresholds: SmokeLimits, performance=GOOD, proof=None):
     return only
 
 
-def test_a_benchmark_without_limits_has_no_checks():
+def test_a_smoke_request_without_thresholds_checks_nothing():
     assert judge(NO_LIMITS, GOOD, None).checks == ()
 
 

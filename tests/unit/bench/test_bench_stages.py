@@ -336,7 +336,7 @@ async def test_the_common_start_time_is_requested_once_all_load_processes_are_re
     assert asked == [True]
 
 
-async def test_a_load_can_begin_at_a_given_time(deployment):
+async def test_a_load_stage_begins_at_the_requested_start_time(deployment):
     start_s = time.time() + 2
     together = StageConditions(start_at=told(start_s))
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=together)

@@ -33,11 +33,11 @@ def test_a_prompt_has_four_characters_for_each_token():
     assert len(prompt.split()) == 4096
 
 
-def test_the_same_run_and_seed_give_the_same_prompts():
+def test_equal_run_names_and_seeds_give_equal_prompts():
     assert PromptSource(32, 7, "a").prompt(3) == PromptSource(32, 7, "a").prompt(3)
 
 
-def test_no_two_prompts_of_any_seed_or_run_begin_with_an_equal_block():
+def test_no_two_benchmark_prompts_begin_with_the_same_kv_cache_block():
     block = 16 * CHARACTERS_PER_TOKEN
     sources = [PromptSource(32, seed, run) for seed in (0, 1) for run in ("a", "b")]
     prompts = [source.prompt(index)[:block] for source in sources for index in range(50)]
@@ -76,7 +76,7 @@ def test_a_request_of_fixed_length_has_exactly_that_length():
     assert draw(Fixed(7), dice()) == 7
 
 
-def test_prompt_lengths_depend_on_the_seed_and_prompt_texts_on_the_run():
+def test_prompt_lengths_depend_only_on_the_seed_but_prompt_texts_on_the_run():
     one, other = (RequestWorkload(Normal(64, 20), Fixed(8), seed=3, run=run) for run in ("a", "b"))
     questions = [(one.question(index), other.question(index)) for index in range(20)]
     assert [a.input_tokens for a, _ in questions] == [b.input_tokens for _, b in questions]

@@ -83,7 +83,7 @@ def test_a_decode_server_gets_its_canary_prompts_kv_cache_by_transfer():
     assert decode["temperature"] == 0
 
 
-def test_a_changed_canary_answer_counts_for_the_prefill_and_the_decode_server():
+def test_a_changed_canary_answer_is_counted_for_both_prefill_and_decode_server():
     answers = iter(["a", "b"])
     asked = Asked(paired(lambda *_: completion(next(answers))), prefill=["p"], decode=["d"])
     asked.canaries.round(0)
@@ -91,7 +91,7 @@ def test_a_changed_canary_answer_counts_for_the_prefill_and_the_decode_server():
     assert asked.counted("prefill", "p", "different") == asked.counted("decode", "d", "different") == 1
 
 
-def test_canary_answers_of_a_units_servers_are_compared_with_each_other():
+def test_canary_answers_of_a_models_aggregated_servers_are_compared_with_each_other():
     asked = Asked(lambda host, _: completion(host), aggregated=["s0", "s1"])
     asked.canaries.round(0)
     assert (asked.counted("aggregated", "s0", "same"), asked.counted("aggregated", "s1", "different")) == (1, 1)
@@ -139,7 +139,7 @@ def test_the_canary_metrics_of_a_deleted_server_are_removed():
     assert asked.counted("aggregated", "s0", "same") == 0
 
 
-def test_a_prefill_server_that_keeps_no_kv_cache_fails_its_canary_without_decode():
+def test_a_prefill_server_that_hands_over_no_kv_cache_fails_its_canary_at_once():
     asked = Asked(lambda *_: completion("t"), prefill=["p"], decode=["d"])
     asked.canaries.round(0)
     assert asked.counted("prefill", "p", "nothing handed over") == 1
