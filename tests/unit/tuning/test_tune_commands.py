@@ -167,7 +167,7 @@ def test_tune_fit_uses_rows_of_one_chosen_server_setting(tmp_path):
     assert "is no condition of a row" in str(run(*words, "--only", "color=red").exception)
 
 
-def test_tune_match_prints_the_published_table():
+def test_tune_match_prints_published_ratios_of_prefill_to_decode_servers():
     result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--json").stdout)
     assert (result[1]["topology"], round(result[1]["tpsg"])) == ("1p-tp1-1d-tp1", 544)
 

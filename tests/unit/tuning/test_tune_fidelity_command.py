@@ -99,7 +99,7 @@ def test_tune_fidelity_exits_with_1_if_a_mean_error_exceeds_its_limit():
     }
 
 
-def test_help_of_tune_fidelity_says_which_facts_come_from_a_stack():
+def test_tune_fidelity_help_says_that_the_stack_option_gives_model_and_shape():
     text = " ".join(run("--help").stdout.replace("│", " ").split())
     assert "Take model and shape from this stack, and what the tuner kept of it." in text
 

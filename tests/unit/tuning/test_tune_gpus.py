@@ -55,7 +55,7 @@ def test_tune_rank_shows_no_price_for_a_gpu_without_a_list_price():
     assert actual["best"]["usd_per_million_output_tokens"] is None
 
 
-def test_a_plot_of_bounds_says_that_they_are_no_forecasts(tmp_path):
+def test_tune_plot_marks_hardware_bounds_as_no_forecasts(tmp_path):
     page = tmp_path / "plot.html"
     assert run("plot", *GPT, "--gpu", "MI325X", "--allow-extrapolation", "--html", str(page)).exit_code == 0
     assert "No forecasts: bound" in page.read_text()
@@ -81,7 +81,7 @@ def test_latency_figures_of_another_gpu_are_refused_with_the_option_for_it(tmp_p
     assert "--gpu H200" in refusal("rank", *GPT, "--figures", str(figures))
 
 
-def test_tune_apply_does_not_deploy_by_bounds(tmp_path):
+def test_tune_apply_refuses_a_gpu_on_which_the_model_was_never_measured(tmp_path):
     pool = existing_pool(shape="BM.GPU.MI355X-v1.8", size=1)
     write(tmp_path, "small", stack(model("agg-tp1-8r"), gpuPools=[pool]))
     told = refusal("apply", "--stack", "small", "--project", str(tmp_path), "--allow-extrapolation")

@@ -31,19 +31,19 @@ def bound(model: catalogue.CatalogueModel):
 
 
 @pytest.mark.parametrize("name", UNMEASURED)
-def test_a_model_without_measurements_is_ranked_by_bounds(name: str):
+def test_tune_rank_ranks_an_unmeasured_model_by_hardware_bounds_if_allowed(name: str):
     arguments = ["rank", "--model", name, "--workload", "4096/256", "--gpus", "16", "--allow-extrapolation"]
     result = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert result["confidence"]["basis"] == "bound"
     assert result["best"]["gpus"] <= 16
 
 
-def test_a_table_of_bounds_says_that_they_are_no_forecasts():
+def test_a_table_of_tune_rank_marks_hardware_bounds_as_no_forecasts():
     arguments = ["rank", "--model", "qwen3-32b", "--workload", "4096/256", "--gpus", "4", "--allow-extrapolation"]
     assert "no forecasts: bound" in CliRunner().invoke(app, arguments, env={"COLUMNS": "120"}).stdout
 
 
-def test_tune_rank_refuses_bounds_with_an_explanation_unless_allowed():
+def test_tune_rank_refuses_an_unmeasured_model_unless_extrapolation_is_allowed():
     error = CliRunner().invoke(app, ["rank", "--model", "deepseek-r1", "--workload", "4096/256"]).exception
     assert "nothing was fitted" in str(error)
 

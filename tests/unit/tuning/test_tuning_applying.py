@@ -152,7 +152,7 @@ def test_applying_the_same_scaling_thresholds_again_changes_nothing():
     assert difference(once, apply_change(once, 0, replace(CHOICE, thresholds=SCALED)), "f") == ""
 
 
-def test_added_scaling_thresholds_are_planned_without_advice():
+def test_check_gives_no_advice_on_scaling_thresholds_added_by_tune_apply():
     before = (STACKS / "Pulumi.reference.yaml").read_text()
     after = apply_change(before, 0, replace(CHOICE, thresholds=SCALED, add_scaling=True))
     plan = planning.plan(config.parse(document_of(after)))

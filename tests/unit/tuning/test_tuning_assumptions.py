@@ -77,7 +77,7 @@ def test_decoding_sequences_of_a_server_follow_from_rate_lengths_and_step_time()
     assert running.basis == "calibrated"
 
 
-def test_each_assumption_of_a_forecast_has_a_basis_and_requested_loads_are_given():
+def test_forecast_assumptions_state_whether_given_calibrated_a_target_or_a_limit():
     bases = {f"{item.figure.name} {item.kind}": item.basis for item in assumptions()}
     assert bases["requests_per_s load"] == bases["input_tokens load"] == "given"
     assert bases["ttft_ms forecast"] == "calibrated"
@@ -105,7 +105,7 @@ def test_the_prefix_cache_hit_share_of_a_forecast_is_an_assumption():
     assert hits.value == 0.4
 
 
-def test_an_assumption_within_its_tolerance_holds():
+def test_a_forecasts_assumption_holds_if_the_observation_is_within_tolerance():
     assert verdicts(judged()) == {}
 
 
@@ -128,15 +128,17 @@ def test_an_assumption_within_its_tolerance_holds():
         ({"waiting": None}, {"waiting limit": "not shown"}),
     ],
 )
-def test_an_assumption_beyond_its_tolerance_is_named(changes: dict[str, float], expected: dict[str, str]):
+def test_a_forecasts_assumption_that_the_observation_contradicts_is_named(
+    changes: dict[str, float], expected: dict[str, str]
+):
     assert verdicts(judged(**changes)) == expected
 
 
-def test_a_latency_above_its_target_is_judged_as_missed_within_any_tolerance():
+def test_no_tolerance_applies_to_an_observed_latency_above_its_target():
     assert verdicts(judged(itl_ms=25.1)) == {"itl_ms forecast": "above", "itl_ms limit": "above"}
 
 
-def test_under_another_load_limits_are_judged_and_forecasts_are_not():
+def test_under_another_load_than_forecast_only_limits_are_judged():
     result = judged(requests_per_s=60.0, ttft_ms=900.0, waiting=9.0)
     assert verdicts(result) == {
         "requests_per_s load": "above",
@@ -156,7 +158,7 @@ def test_under_a_smaller_load_a_forecast_for_the_highest_load_is_not_judged():
     assert verdicts(result) == {"itl_ms forecast": "other load"}
 
 
-def test_a_bound_is_never_judged_as_a_forecast():
+def test_tune_watch_does_not_judge_latencies_that_are_hardware_bounds():
     result = judge(assumptions(basis=Basis.BOUND), as_forecast(ttft_ms=900.0))
     assert verdicts(result)["ttft_ms forecast"] == "a bound"
     assert not any(item.off for item in result)

@@ -136,7 +136,7 @@ def test_a_fit_of_generated_points_recovers_the_latency_model_behind_them():
 
 
 @pytest.mark.parametrize("tokens", [1024, 4096], ids=["that go on together", "that take turns"])
-def test_a_prefill_fit_overlaps_one_prompts_overhead_with_others_computation(tokens):
+def test_a_prefill_fit_lets_one_prompts_overhead_overlap_others_computation(tokens):
     """Eight prompts of 1024 tokens are one step of vLLM's budget, of 4096 tokens four steps."""
     together = min(8, 8192 // tokens)
 

@@ -100,7 +100,7 @@ def test_mi300x_forecasts_name_differing_settings_of_each_kind_of_server():
     assert not any("quick-reduce" in item for item in trust.conditions)
 
 
-def test_bounds_report_no_differences_from_measured_server_settings():
+def test_hardware_bounds_have_no_reported_difference_to_measured_server_settings():
     bounds = known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)
     assert list(condition_differences(bounds, deployed_conditions(NEW, MODEL, config.Engine()))) == []
 

@@ -66,7 +66,7 @@ def test_unsuitable_rehearsals_are_left_out_by_the_rules_for_measurements(change
     assert why in str(result.omitted[0])
 
 
-def test_a_bound_is_not_compared_with_a_measurement():
+def test_a_rehearsal_with_bounds_for_latencies_is_not_compared_with_measurements():
     (case,) = held(measured(), rehearsed=[measured(basis=Basis.BOUND)]).cases
     assert case.rehearsed is None
 
@@ -78,7 +78,7 @@ def test_a_measurement_too_long_to_simulate_is_left_out():
     assert "60,000 requests would have to be simulated, at most 20,000 are" in str(result.omitted[0])
 
 
-def test_measurements_of_the_fit_are_listed_in_sample_and_by_a_fit_without_them():
+def test_measurements_used_in_the_fit_are_compared_also_with_a_fit_without_them():
     rows = [measured(concurrency=level, output_tokens_per_s=60.0 * level) for level in (4, 16, 64, 128, 256)]
     standings = [case.standing for case in held(*rows, fitted=tuple(rows)).cases]
     assert standings == 5 * [Standing.IN_SAMPLE] + 5 * [Standing.LEFT_OUT]
@@ -146,7 +146,7 @@ def test_a_simulation_sends_as_many_requests_as_were_measured():
     assert (result.requests, result.offered_requests_per_s, result.topology) == (3 * 40, 2.0, "1p-tp1-1d-tp2")
 
 
-def test_a_row_measured_in_its_busy_window_is_compared_with_the_simulations_middle():
+def test_a_row_counted_while_all_users_were_busy_is_simulated_with_trimmed_ends():
     result = simulated(open_loop(notes=("counted: all users busy",)), SIMULATOR)
     assert "the middle 60 % of the sending time" in result.notes
 
@@ -213,20 +213,20 @@ def test_a_row_is_grouped_by_gpu_vllm_image_and_whether_it_was_fitted(measured, 
     assert KNOWN.standing(measured) is standing
 
 
-def test_a_simulation_of_a_deployment_with_bounds_of_prefill_counts_as_assumed():
+def test_a_fidelity_case_with_a_bound_for_prefill_latency_counts_as_assumed():
     assumed = FIGURES.model_copy(update={"prefill": FIGURES.prefill.model_copy(update={"basis": Basis.BOUND})})
     known = KnownFigures(assumed, (FITTED,))
     assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.ASSUMED
     assert known.standing(FITTED) is Standing.IN_SAMPLE
 
 
-def test_if_the_rows_of_a_fit_are_unknown_rows_of_single_servers_count_as_fitted():
+def test_single_server_rows_count_as_fitted_if_a_fits_rows_are_unknown():
     known = KnownFigures(FIGURES.model_copy(update={"image": IMAGE_STANDINGS}), None)
     assert known.standing(row(image=IMAGE_STANDINGS, concurrency=99)) is Standing.IN_SAMPLE
     assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.HELD_OUT
 
 
-def test_latency_figures_that_record_a_vllm_image_are_compared_with_its_rows():
+def test_latency_figures_with_a_vllm_image_are_compared_with_rows_of_that_image():
     assert KnownFigures(FIGURES.model_copy(update={"image": "vllm:3"}), (FITTED,)).images == {"vllm:3"}
 
 

@@ -111,7 +111,7 @@ def test_a_fidelity_reports_verdict_fails_without_held_out_points():
     assert not verdict_of(Report("m", "MI300X", "x", CASES[3:]), 0.5).passed
 
 
-def test_a_fidelity_report_of_another_accelerators_points_counts_none():
+def test_a_fidelity_report_counts_no_points_of_another_accelerator():
     assert not Report("m", "MI300X", "x", CASES[3:]).counted
 
 

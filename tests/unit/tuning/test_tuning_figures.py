@@ -107,7 +107,7 @@ def test_unmeasured_tp_sizes_are_excluded_if_layers_take_no_time_in_the_fit():
     assert {spread.kind for spread in asked.choices.spreads} == {"tp1", "tp2"}
 
 
-def test_simulated_servers_without_latency_figures_use_bounds():
+def test_a_model_without_latency_figures_gets_figures_with_the_basis_bound():
     own, other = (known_figures(model, SHAPE.gpu) for model in (MODEL, MODEL.model_copy(update={"name": "other"})))
     assert (own.basis, other.basis) == (Basis.CALIBRATED, Basis.BOUND)
     assert (own.measured, other.measured) == (True, False)

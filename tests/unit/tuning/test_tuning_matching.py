@@ -23,17 +23,19 @@ def published_matches() -> dict[tuple[int, float], Match]:
     }
 
 
-def test_the_published_matching_table_has_all_of_its_24_rows():
+def test_the_table_of_published_ratios_of_prefill_to_decode_servers_has_24_rows():
     assert len(GOLDEN) == len(published_matches()) == 24
 
 
 @pytest.mark.parametrize(("size", "concurrency", "prefill_gpus", "gpus", "tpsg"), GOLDEN)
-def test_the_published_matching_is_reproduced_exactly(size, concurrency, prefill_gpus, gpus, tpsg):
+def test_published_ratios_of_prefill_to_decode_servers_are_reproduced_exactly(
+    size, concurrency, prefill_gpus, gpus, tpsg
+):
     result = published_matches()[size, concurrency]
     assert (result.prefill_gpus, result.gpus, round(result.tpsg)) == (prefill_gpus, gpus, tpsg)
 
 
-def test_matching_rounds_prefill_servers_up_once_for_all_decode_servers():
+def test_the_number_of_prefill_servers_is_rounded_up_once_for_all_decode_servers():
     point = DecodePoint(gpus=2, concurrency=64, tokens_per_s=1000)
     settings = MatchingSettings(1600, 100, decode_replicas=4)
     assert match(point, {1: 25_000}, settings).prefill_instances == 3  # 64,000 / 25,000; four times ceil would be four

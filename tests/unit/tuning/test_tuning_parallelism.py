@@ -141,7 +141,7 @@ def test_without_extrapolation_only_servers_of_measured_parallelism_are_searched
     assert set(confined.choices.spreads) == MEASURED
 
 
-def test_measured_sizes_of_a_model_with_unsplit_experts_count_as_expert_parallel():
+def test_published_sizes_of_deepseek_count_as_measured_with_expert_parallelism():
     asked, _ = confine(of_deepseek(), FIGURES, allow_extrapolation=True)
     assert asked.measured == {Parallelism(size, expert_parallel=True) for size in (4, 8)}
 
@@ -179,7 +179,7 @@ def test_rows_of_data_parallel_servers_and_older_rows_are_read_back_equal(tmp_pa
 _NEW = {"data_parallel_size", "expert_parallel", "nodes"}
 
 
-def test_throughput_of_data_parallel_ranks_is_not_mistaken_for_caching():
+def test_row_checks_multiply_the_limits_of_one_server_by_its_data_parallel_ranks():
     prefill = ranks_row("prefill", input_tokens=4096, output_tokens=1, concurrency=8, achieved_requests_per_s=100)
     decode = ranks_row(concurrency=512, output_tokens_per_s=20_000, max_num_seqs=64)
     assert inspect_by_model([prefill, decode]).findings == ()

@@ -137,7 +137,7 @@ def test_without_a_requested_load_deployments_are_ranked_by_capacity():
     assert capacities == sorted(capacities, reverse=True)
 
 
-def test_deployments_on_fewer_nodes_are_ranked_before_those_with_spare_capacity():
+def test_the_best_deployment_for_15_requests_a_second_reserves_a_single_node():
     best = search(question("ttft=2000,itl=25,qps=15")).best()
     assert best is not None
     assert best.gpus_reserved == 8
@@ -154,7 +154,7 @@ def test_tensor_parallel_sizes_that_do_not_hold_the_model_are_not_ranked():
     assert names == {"agg-tp2", "p-tp1-d-tp2", "p-tp2-d-tp2"}
 
 
-def test_no_deployments_throughput_curve_is_far_beyond_the_monotonic_frontier():
+def test_no_deployments_throughput_exceeds_the_monotonic_frontier_by_over_5_percent():
     asked = question(gpus=8)
     frontier = frontier_of(asked)
     speeds = [item.tpsu for item in frontier]
@@ -174,7 +174,7 @@ def test_the_forecast_of_a_published_topology_is_within_its_published_range():
     assert all(600 / 1.1 <= item <= 950 * 1.1 for item in band)
 
 
-def test_aggregated_servers_have_more_peak_throughput_and_less_at_45_tokens_a_second():
+def test_aggregated_servers_win_at_peak_throughput_and_lose_at_45_tokens_s_per_user():
     asked = question("", gpus=5)
     result = list(search(asked).deployments())
     unit = next(item for item in result if item.topology == "3p-tp1-1d-tp2")

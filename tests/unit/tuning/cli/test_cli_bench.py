@@ -84,7 +84,7 @@ def test_bench_without_exactly_one_url_or_stack_is_refused(choice, said):
     assert said in str(ran.exception)
 
 
-def test_a_stage_that_was_not_sent_completely_has_no_row_and_fails(url, tmp_path):
+def test_bench_writes_no_row_for_an_incompletely_sent_load_stage_and_exits_with_1(url, tmp_path):
     rows = tmp_path / "rows.jsonl"
     known = ["--gpu", "MI300X", "--gpus", "8", "--rows", str(rows)]
     stages = ["--shape", "constant:0.001", "--shape", "closed:2", "--requests", "3"]
@@ -273,14 +273,14 @@ def test_a_truncated_credential_in_a_text_is_redacted(cut: int):
 
 
 @pytest.mark.parametrize("value", ["planted x", "planted\nx", "planted\x01", "pläntedplanted"])
-def test_an_invalid_token_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, value: str):
+def test_bench_refuses_an_invalid_bearer_token_without_showing_it(monkeypatch: pytest.MonkeyPatch, value: str):
     monkeypatch.setenv(TOKEN_VARIABLE, value)
     with pytest.raises(KitError, match=TOKEN_VARIABLE) as caught:
         target_of_url(TargetOptions(url="http://127.0.0.1:1", model="m"))
     assert "planted" not in caught.value.message + str(caught.value.remedy)
 
 
-def test_a_url_with_a_password_is_refused_and_not_shown():
+def test_bench_refuses_a_url_with_a_password_without_showing_it():
     with pytest.raises(KitError, match="password") as caught:
         target_of_url(TargetOptions(url="http://user:planted@127.0.0.1:1"))
     assert "planted" not in str(caught.value)

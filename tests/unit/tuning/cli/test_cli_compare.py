@@ -77,7 +77,7 @@ def test_compare_refuses_a_missing_run(reports):
     assert "no result" in run(reports, "compare", "dev@abcf", "dev@latest").exception.message
 
 
-def test_a_stacks_history_is_listed_newest_first(reports):
+def test_history_list_prints_benchmark_runs_of_a_stack_newest_first(reports):
     output = run(reports, "history", "list", "--stack", "dev").output
     assert output.index("20260302T120000Z") < output.index("20260301T120000Z")
     assert "abcd1234" in output

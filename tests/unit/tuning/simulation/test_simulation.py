@@ -48,7 +48,7 @@ def test_one_seed_gives_simulations_of_every_deployment_the_same_requests(deploy
     assert rows[0].input_tokens == rows[1].input_tokens
 
 
-def test_a_row_of_a_simulation_names_its_deployment_and_is_calibrated(deploy, latency):
+def test_the_result_row_of_a_simulation_has_its_deployment_and_the_basis_calibrated(deploy, latency):
     row = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonArrivals(20), latency, duration_s=30).row
     assert (row.basis, row.subject, row.topology, row.copies) == (Basis.CALIBRATED, "end-to-end", "4p-tp1-2d-tp2", 2)
     assert (row.gpus_counted, row.arrival, row.offered_requests_per_s) == (16, "poisson", 20)
@@ -190,7 +190,7 @@ def test_all_invalid_inputs_of_a_simulation_are_reported_at_once(deploy, latency
     assert refused.value.verdict == "the load can't be simulated"
 
 
-def test_a_topology_without_decode_servers_is_refused(deploy, latency):
+def test_simulating_prefill_servers_without_decode_servers_is_refused(deploy, latency):
     made = deploy("2p-tp1-1d-tp2")
     alone = replace(made, limits={"prefill": made.limits["prefill"]})
     with pytest.raises(InvalidStack, match="topology"):
@@ -241,7 +241,7 @@ def test_the_decode_step_that_runs_at_a_given_time_is_found(batch, context, part
     assert run.boundary_s(moment_s) >= moment_s
 
 
-def test_contexts_beyond_a_sliding_window_are_simulated_within_one_percent():
+def test_decode_time_is_within_one_percent_when_contexts_outgrow_a_sliding_window():
     """The model bends there; a run takes the straight line between its ends."""
     run = DecodeRun(SERVER, 0.0, 64, 64 * 2, 256)
     assert run.end_s == pytest.approx(ends_s(64, 2, 256)[-1], rel=0.01)

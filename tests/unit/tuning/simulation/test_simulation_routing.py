@@ -72,13 +72,13 @@ def affine(servers, prefix, shared=3600):
     return {servers.index(pick(servers, prompt, prefix)) for _ in range(50)}
 
 
-def test_prefix_affinity_keeps_a_server_unless_another_saves_18_s_of_waiting():
+def test_prefix_affinity_keeps_the_server_with_the_prefix_unless_18_s_busier():
     """33,821 tokens a second: 600,000 tokens are 17.7 s, 620,000 are 18.3 s."""
     assert affine([server(tokens=600_000, prefixes=[0]), server()], prefix=0) == {0}
     assert affine([server(tokens=620_000, prefixes=[0]), server()], prefix=0) == {1}
 
 
-def test_prefix_affinity_needs_four_fifths_of_a_prompt_cached():
+def test_prefix_affinity_applies_from_four_fifths_of_a_prompt_cached_on():
     servers = [server(tokens=9000, prefixes=[0]), server()]
     assert (affine(servers, 0, shared=3200), affine(servers, 0, shared=3199)) == ({0}, {1})
 
@@ -141,7 +141,7 @@ def test_the_prefix_profile_overloads_one_server_and_token_load_does_not(deploy,
     assert means["token-load"] < 0.2 * means["prefix"]
 
 
-def test_a_server_computes_a_shared_prefix_once(deploy, latency):
+def test_a_simulated_server_prefills_a_shared_prefix_only_once(deploy, latency):
     shared = [RequestClass(4096, 2, prefix_tokens=2048, prefixes=1)]
     row = simulate(
         deploy("agg-tp1-1r"), shared, ConstantArrivals(1), latency, seeds=[0], duration_s=10, window="whole"

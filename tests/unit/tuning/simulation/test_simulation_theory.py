@@ -23,7 +23,7 @@ def little_in_flight(arrivals_per_s, time_in_system_s):
 
 
 @pytest.mark.parametrize("utilization", [0.4, 0.6, 0.75])
-def test_a_server_that_prefills_one_prompt_at_a_time_waits_as_m_d_1(deploy, latency, utilization):
+def test_prompts_at_a_server_that_prefills_one_at_a_time_wait_as_in_m_d_1(deploy, latency, utilization):
     """Within 2 %: a step has room for one prompt, so that service is constant."""
     service_s = latency.prefill_s(PROMPT)
     rate = utilization / service_s
@@ -32,7 +32,7 @@ def test_a_server_that_prefills_one_prompt_at_a_time_waits_as_m_d_1(deploy, late
     assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, 1), rel=0.02)
 
 
-def test_servers_picked_at_random_wait_as_separate_m_d_1_queues(deploy, latency):
+def test_prompts_at_servers_picked_at_random_wait_as_in_separate_m_d_1_queues(deploy, latency):
     service_s = latency.prefill_s(PROMPT)
     four = deploy("agg-tp1-4r", policy="random", max_num_batched_tokens=PROMPT)
     result = simulate(four, PROMPTS_ONLY, PoissonArrivals(4 * 0.6 / service_s), latency, requests=30_000)
@@ -40,7 +40,7 @@ def test_servers_picked_at_random_wait_as_separate_m_d_1_queues(deploy, latency)
 
 
 @pytest.mark.parametrize("servers", [2, 4])
-def test_servers_picked_by_least_work_wait_as_m_d_c(deploy, latency, monkeypatch, servers):
+def test_prompts_at_servers_picked_by_least_work_wait_as_in_an_m_d_c_queue(deploy, latency, monkeypatch, servers):
     """Within 2 %: sending each prompt to the server that is free first is one common queue."""
     service_s = latency.prefill_s(PROMPT)
     free_s = {}
@@ -59,7 +59,7 @@ def test_servers_picked_by_least_work_wait_as_m_d_c(deploy, latency, monkeypatch
     assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, servers), rel=0.02)
 
 
-def test_servers_picked_by_fewest_requests_wait_between_m_d_c_and_m_d_1(deploy, latency):
+def test_prompts_at_servers_picked_by_fewest_requests_wait_between_m_d_c_and_m_d_1(deploy, latency):
     service_s = latency.prefill_s(PROMPT)
     rate = 0.75 * 4 / service_s
     four = deploy("agg-tp1-4r", policy="active", max_num_batched_tokens=PROMPT)
@@ -118,7 +118,7 @@ def test_below_capacity_the_served_request_rate_equals_the_offered_rate(deploy, 
     assert row.input_tokens_per_s == pytest.approx(30 * 4096, rel=0.01)
 
 
-def test_two_copies_under_twice_the_load_are_as_fast_as_one(deploy, latency):
+def test_two_copies_of_a_deployment_under_twice_the_load_are_as_fast_as_one(deploy, latency):
     one = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(15), latency, duration_s=150).row
     two = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonArrivals(30), latency, duration_s=150).row
     assert two.tpsg == pytest.approx(one.tpsg, rel=0.03)
