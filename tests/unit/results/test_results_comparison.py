@@ -63,7 +63,7 @@ def test_results_are_compared_under_equal_loads_and_other_loads_are_listed():
     assert [load.level for load in compared.only_b] == [32]
 
 
-def test_two_results_of_one_deployment_each_are_compared_even_if_these_differ():
+def test_two_results_are_compared_though_each_is_of_another_deployment():
     assert sides([row(topology="agg-tp1-4r")], [row(topology="2p-tp1-1d-tp2")]).loads
 
 

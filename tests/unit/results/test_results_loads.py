@@ -34,7 +34,7 @@ def test_a_frontier_of_many_points_is_computed_quickly():
     assert time.process_time() - began < 5
 
 
-def test_results_without_a_token_rate_or_with_many_failures_did_not_serve_their_load():
+def test_a_result_without_token_rate_or_with_many_failures_counts_as_not_served():
     assert served(row(concurrency=8, output_tokens_per_s=100.0))
     assert not served(row(concurrency=8, output_tokens_per_s=1000.0, failures=2))
     assert not served(row(concurrency=8, output_tokens_per_s=None))

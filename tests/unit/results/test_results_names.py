@@ -118,7 +118,7 @@ def test_a_bucket_with_an_unsafe_name_is_refused_with_the_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../x.json", "/x.json", "a/../../x.json", "a\\x.json", "x\x00.json"])
-def test_a_load_pods_file_whose_name_leaves_the_loads_folder_is_refused(tmp_path, name):
+def test_a_load_pods_result_file_with_a_path_out_of_the_loads_folder_is_refused(tmp_path, name):
     with pytest.raises(KitError, match="The pod's result: the name"):
         store_load(LoadMeasurement((row(),), files={name: "{}"}), LoadFolder(tmp_path / "load", Hints()))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

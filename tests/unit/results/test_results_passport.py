@@ -63,7 +63,7 @@ def passport(**changes):
     return Passport(**{**values, **changes})
 
 
-def test_the_passport_in_markdown_lists_topology_image_accuracy_and_price():
+def test_a_deployments_passport_lists_topology_image_accuracy_and_price():
     text = markdown(passport())
     for told in (
         "4 x 8p-tp1-4d-tp2",
@@ -78,30 +78,30 @@ def test_the_passport_in_markdown_lists_topology_image_accuracy_and_price():
         assert told in text
 
 
-def test_the_passport_lists_what_the_stack_overrides_of_its_release():
+def test_a_deployments_passport_lists_what_the_stack_overrides_of_its_release():
     text = markdown(passport(override={"router": "llm-d-0.6.0", "quickReduce": "INT4"}))
     assert "| instead of the release's own | router llm-d-0.6.0; quickReduce INT4 |" in text
     assert "instead of" not in markdown(passport())
 
 
-def test_the_passport_lists_the_projects_own_catalogue_files_with_digests():
+def test_a_deployments_passport_lists_own_catalogue_files_with_digests():
     text = markdown(passport(project_values={"values/models/mine.yaml": "0123456789ab" + "c" * 52}))
     assert "| of the project's own | `values/models/mine.yaml` (0123456789ab) |" in text
 
 
-def test_unknown_facts_are_marked_as_unknown_in_the_passport():
+def test_a_deployments_passport_marks_unknown_facts_as_unknown():
     text = markdown(passport(remote_prefill=None, accuracy=None, cold_start=None))
     assert "not evaluated in this configuration" in text
     assert "| cold start | not seen: the servers did not start together |" in text
 
 
-def test_the_passport_highlights_a_failed_benchmark():
+def test_a_deployments_passport_highlights_a_failed_benchmark():
     text = markdown(passport(smoke_passed=False, checks=[{**CHECK, "passed": False, "value": None}]))
     assert "**failed**" in text
     assert "| failures | unknown | at most 0 | no |" in text
 
 
-def test_the_passport_is_also_written_as_json(tmp_path):
+def test_a_deployments_passport_is_also_written_as_json(tmp_path):
     path = write_passport(passport(), tmp_path)
     assert json.loads(path.with_suffix(".json").read_text())["accuracy"]["score"] == 0.95
 
@@ -112,7 +112,7 @@ def test_the_price_of_a_million_tokens_follows_from_token_rate_and_hourly_price(
     assert usd_per_million_output_tokens(360.0, {"output_tokens_per_s": 0.0}) is None
 
 
-def test_the_passport_lists_nodes_with_their_acceptance():
+def test_a_deployments_passport_lists_nodes_with_their_acceptance():
     node = {"verdict": "passed", "date": "2026-11-23T02:00:00Z", "image": "vllm:1"}
     nodes = {"a": NodeAcceptance(**node), "b": NodeAcceptance(**{**node, "verdict": "failed"}), "c": None}
     text = markdown(passport(nodes=nodes))

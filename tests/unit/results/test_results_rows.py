@@ -41,7 +41,7 @@ def test_a_rows_concurrency_is_its_closed_loops_or_the_mean_in_flight(shape, arr
     assert outcome.concurrency == pytest.approx(concurrency)
 
 
-def test_window_health_failures_and_repetition_of_a_stage_are_in_its_rows_notes():
+def test_a_result_rows_notes_have_its_stages_window_health_failures_and_repetition():
     outcome = of(
         ConstantRate(1),
         health=Health(spoiled="too slow"),
