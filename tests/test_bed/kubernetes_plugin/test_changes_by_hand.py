@@ -140,7 +140,7 @@ def test_without_force_an_update_after_a_manual_scale_is_a_conflict(make: Callab
     assert cluster.get("deployments", "d")["spec"]["replicas"] == 3
 
 
-def test_manual_changes_to_kubernetes_objects_are_reported_and_reverted(
+def test_a_preview_reports_and_an_update_reverts_manual_changes_to_objects(
     make: Callable[..., Stack], client: httpx2.Client
 ):
     stack, cluster = make("drift"), Cluster(client, "drift")

@@ -80,7 +80,7 @@ def test_pulumi_creates_changes_and_deletes_objects_through_the_kubernetes_stand
     assert run("destroy", app(2))[1] == {"delete": 5}
 
 
-def test_the_error_for_a_kubernetes_kind_that_rehearsals_lack_names_it(run: Run):
+def test_the_error_for_a_kubernetes_kind_missing_in_rehearsals_names_the_kind(run: Run):
     import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
 
     def program_(options: pulumi.ResourceOptions) -> None:

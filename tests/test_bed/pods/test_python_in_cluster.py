@@ -64,7 +64,7 @@ def _run(pod_cluster: PodCluster, namespace: str, image: str) -> list[Object]:
     return pod_cluster.get(f"{core}/pods")["items"]
 
 
-def test_an_indexed_job_gets_its_packages_files_token_and_termination_message(pod_cluster: PodCluster) -> None:
+def test_a_python_program_in_an_indexed_job_sees_its_packages_files_token_and_index(pod_cluster: PodCluster) -> None:
     pods = _run(pod_cluster, "python", "test/python:1")
     facts = [_last_words(pod) for pod in pods]
     assert all('"version": "v1."' in item and '"nested": "nested"' in item for item in facts)

@@ -108,7 +108,7 @@ def test_requests_with_a_session_token_of_no_existing_server_are_answered(sessio
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_no_answer_has_the_session_token_in_its_headers(sessions: Sessions, stream: bool) -> None:
+def test_the_picker_sends_clients_no_session_token_in_response_headers(sessions: Sessions, stream: bool) -> None:
     """The picker writes it as the answer ends, when its headers have gone out: why such configs are refused."""
     assert TOKEN not in sessions.ask(stream=stream).headers
     assert TOKEN not in sessions.ask(token_of(SERVERS[0]), stream=stream).headers

@@ -63,13 +63,13 @@ def test_a_program_is_extracted_from_the_image_for_this_machines_platform(regist
     assert (tmp_path / "epp").read_bytes() == b"amd64"
 
 
-def test_an_image_without_the_requested_file_is_reported(registry: RegistryProgram, tmp_path: Path):
+def test_extracting_a_program_that_its_image_lacks_fails_and_names_the_file(registry: RegistryProgram, tmp_path: Path):
     digest = registry.push_artifact(REPOSITORY, "v1", (CONFIG, b"{}"), [layer(other=b"")])
     with pytest.raises(KitError, match=r"picker:v1 has no file app/epp"):
         download(registry, digest).fetch(tmp_path / "epp", SilentProgress())
 
 
-def test_a_deleted_or_private_image_is_reported(registry: RegistryProgram):
+def test_extracting_a_program_from_a_deleted_or_private_image_fails_with_that_reason(registry: RegistryProgram):
     with pytest.raises(KitError, match="has no llm-d/picker@sha256:0000"):
         download(registry, f"sha256:{'0' * 64}").ask()
     registry.private.add(REPOSITORY)
@@ -77,7 +77,7 @@ def test_a_deleted_or_private_image_is_reported(registry: RegistryProgram):
         download(registry, f"sha256:{'0' * 64}").ask()
 
 
-def test_an_unreachable_registry_is_reported_as_unreachable_and_not_as_a_refusal():
+def test_an_unreachable_image_registry_is_reported_as_unreachable_not_as_refusing():
     image = ContainerImage(registry="127.0.0.1:1", repository=REPOSITORY, tag="v1", digest=f"sha256:{'0' * 64}")
     found = of_image(ImageFile(image=image, file="app/epp"))
     assert found is not None

@@ -84,7 +84,7 @@ def test_a_repository_whose_token_permits_no_pull_counts_as_denied(registry: Reg
     assert "private, or gone" in message
 
 
-def test_a_locked_image_digest_that_was_deleted_from_its_registry_is_a_problem(registry: RegistryProgram):
+def test_a_locked_image_digest_deleted_from_its_registry_is_reported_as_a_problem(registry: RegistryProgram):
     gone = registry.push(REPOSITORY, "gone", 10)
     registry.push(REPOSITORY, "gone", 11)
     registry.delete(REPOSITORY, gone)

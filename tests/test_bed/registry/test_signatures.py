@@ -102,7 +102,7 @@ def test_an_image_with_one_valid_signature_among_several_passes(
     assert look("several", digest).verdict is Verdict.FINE
 
 
-def test_an_unsigned_image_of_a_publisher_that_signs_is_a_problem(
+def test_an_unsigned_image_of_a_publisher_that_signs_fails_verification(
     registry: RegistryProgram, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "none", 102)
@@ -111,7 +111,7 @@ def test_an_unsigned_image_of_a_publisher_that_signs_is_a_problem(
     assert f"its publisher signs, and {digest} has no signature" in found.value
 
 
-def test_an_image_signature_with_another_key_than_the_publishers_is_a_problem(
+def test_an_image_signature_with_another_key_than_the_publishers_fails_verification(
     registry: RegistryProgram, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "other-key", 103)
@@ -121,7 +121,7 @@ def test_an_image_signature_with_another_key_than_the_publishers_is_a_problem(
     assert (found.verdict, "it is of another key" in found.value) == (Verdict.PROBLEM, True)
 
 
-def test_a_signature_of_another_image_is_a_problem(
+def test_a_signature_copied_from_another_image_fails_verification(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
 ):
     digest, other = registry.push(REPOSITORY, "swapped", 104), registry.push(REPOSITORY, "signed", 105)
@@ -132,7 +132,7 @@ def test_a_signature_of_another_image_is_a_problem(
 
 
 @pytest.mark.parametrize("content", [b"no json", b"{}", b'{"critical": {"image": 1}}'])
-def test_an_image_signature_over_a_payload_of_another_form_is_a_problem(
+def test_an_image_signature_over_a_malformed_payload_fails_verification(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding], content: bytes
 ):
     tag = f"form-{len(content)}"
@@ -142,14 +142,16 @@ def test_an_image_signature_over_a_payload_of_another_form_is_a_problem(
     assert (found.verdict, "what is signed has another form" in found.value) == (Verdict.PROBLEM, True)
 
 
-def test_an_image_signature_that_is_not_base64_is_a_problem(registry: RegistryProgram, look: Callable[..., Finding]):
+def test_an_image_signature_that_is_not_base64_fails_verification(
+    registry: RegistryProgram, look: Callable[..., Finding]
+):
     digest = registry.push(REPOSITORY, "text", 106)
     tag = f"{digest.replace(':', '-')}.sig"
     registry.push_artifact(REPOSITORY, tag, CONFIG, [(PAYLOAD, payload(digest))], annotations=[{SIGNATURE: "%"}])
     assert "it is no base64" in look("text", digest).value
 
 
-def test_a_public_key_of_an_unsupported_type_is_a_problem(
+def test_verification_reports_a_publishers_public_key_of_an_unsupported_type(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "ed25519", 107)

@@ -107,7 +107,7 @@ async def test_every_prometheus_address_in_scaledobjects_becomes_that_of_the_reh
     assert done["triggers"][0]["metadata"]["serverAddress"] == prometheus_address()
 
 
-def test_the_rehearsed_keda_has_the_version_that_can_be_built() -> None:
+def test_kedas_programs_and_crds_in_rehearsals_have_one_version() -> None:
     versions = {program_definition(name).version for name in FOLLOWING}
     assert versions == {keda_parts().definitions.version}
 

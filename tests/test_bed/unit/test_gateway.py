@@ -22,7 +22,7 @@ def behind(**gateway: Any) -> Plan:
     return plan(BEHIND, gateway=gateway)
 
 
-def test_a_created_gateway_is_internal_and_without_a_certificate_in_a_rehearsal():
+def test_a_rehearsal_creates_a_gateway_by_envoy_gateway_without_host_and_tls():
     rehearsed = rehearsed_gateway(stack(BEHIND, gateway=CREATED))["gateway"]
     assert rehearsed == {"mode": "create", "provider": "envoy-gateway"}
     assert plan(BEHIND, gateway=rehearsed).gateway is not None

@@ -37,31 +37,31 @@ def in_folder(home: Path, version: str = VERSION) -> Path:
     return executable(home / "plugins" / f"resource-kubernetes-v{version}" / EXECUTABLE)
 
 
-def test_the_stand_in_is_used_if_there_is_no_real_kubernetes_plug_in():
+def test_the_stand_in_is_used_if_no_real_kubernetes_plug_in_is_installed():
     assert choose_plugin(PluginChoice.AUTO, plan(), nothing) == KubernetesPlugin(VERSION)
 
 
-def test_requiring_a_missing_real_plug_in_is_refused_with_the_command_to_get_it():
+def test_requiring_a_missing_kubernetes_plug_in_is_refused_with_the_install_command():
     with pytest.raises(KitError) as refused:
         choose_plugin(PluginChoice.REAL, plan(), nothing)
     assert refused.value.remedy == f"Install it: pulumi plugin install resource kubernetes v{VERSION}"
 
 
-def test_the_real_plug_in_in_pulumis_folder_is_used_unless_the_stand_in_is_chosen(home: Path):
+def test_an_installed_kubernetes_plug_in_is_used_unless_the_stand_in_is_chosen(home: Path):
     existing = in_folder(home)
     assert choose_plugin(PluginChoice.AUTO, plan(), nothing).path == existing
     assert choose_plugin(PluginChoice.REAL, plan(), nothing).path == existing
     assert not choose_plugin(PluginChoice.STAND_IN, plan(), nothing).is_real
 
 
-def test_plug_ins_of_other_versions_and_incomplete_plug_ins_are_not_used(home: Path):
+def test_kubernetes_plug_ins_of_other_versions_or_partly_installed_are_not_used(home: Path):
     in_folder(home, "4.1.0")
     folder = in_folder(home).parent
     folder.with_name(f"{folder.name}.partial").touch()
     assert not choose_plugin(PluginChoice.AUTO, plan(), nothing).is_real
 
 
-def test_a_plug_in_on_path_is_used_if_it_reports_the_right_version(tmp_path: Path):
+def test_a_kubernetes_plug_in_on_path_is_used_if_it_reports_the_right_version(tmp_path: Path):
     stand_in = (
         f'PYTHONPATH="{os.pathsep.join(sys.path)}" exec {sys.executable} -m llmd_rehearsal.kubernetes_plugin "$@"'
     )
@@ -69,7 +69,7 @@ def test_a_plug_in_on_path_is_used_if_it_reports_the_right_version(tmp_path: Pat
     assert choose_plugin(PluginChoice.AUTO, plan(), nothing) == KubernetesPlugin(VERSION, existing)
 
 
-def test_a_plug_in_on_path_that_reports_no_version_is_not_used(tmp_path: Path):
+def test_a_kubernetes_plug_in_on_path_that_reports_no_version_is_not_used(tmp_path: Path):
     executable(tmp_path / "bin" / EXECUTABLE)
     assert not choose_plugin(PluginChoice.AUTO, plan(), nothing).is_real
 
@@ -91,6 +91,6 @@ def test_a_rehearsals_pulumi_home_links_to_a_real_plug_in_until_a_stand_in_is_us
     assert not result.exists()
 
 
-def test_only_a_stand_in_for_a_plug_in_is_reported_as_simulated():
+def test_the_kubernetes_plug_in_is_reported_as_simulated_only_if_a_stand_in_runs():
     assert SIMULATED_PLUGIN in simulated(plan(), KubernetesPlugin(VERSION))
     assert SIMULATED_PLUGIN not in simulated(plan(), KubernetesPlugin(VERSION, Path("/there")))

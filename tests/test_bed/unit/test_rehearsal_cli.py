@@ -45,7 +45,7 @@ def test_an_unknown_option_of_a_subcommand_is_refused(project: Path):
     assert refused.remedy == "`down` has no --time-scale."
 
 
-def test_the_project_in_the_environment_applies_to_subcommands_of_rehearse(project: Path):
+def test_rehearse_status_finds_the_project_by_its_environment_variable(project: Path):
     assert command(project, "status").output == "nothing is up\n"
 
 
@@ -64,16 +64,16 @@ def after(other: Path, *words: str) -> KitError:
     return refused
 
 
-def test_rehearsing_a_project_after_another_project_of_the_same_name_is_refused():
+def test_rehearse_up_after_another_project_of_the_same_name_is_refused():
     assert "Both projects are named second-model" in after(EXAMPLES / "second-model").message
 
 
-def test_comparing_with_another_project_that_lacks_the_stack_is_refused(tmp_path: Path):
+def test_rehearse_up_after_a_project_that_lacks_the_stack_of_that_name_is_refused(tmp_path: Path):
     (tmp_path / "Pulumi.yaml").write_text("name: other\n")
     assert f"{tmp_path}/stacks/Pulumi.rehearsal.yaml" in after(tmp_path).message
 
 
-def test_rehearsing_a_project_after_another_with_vllm_itself_is_refused():
+def test_rehearse_up_after_another_project_is_refused_with_the_real_vllm():
     assert after(EXAMPLES / "existing-cluster", "--vllm", "real").remedy == "Leave out --vllm real."
 
 

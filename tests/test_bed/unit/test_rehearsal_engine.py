@@ -74,7 +74,7 @@ def test_a_stack_without_state_needs_no_refresh_from_oci(tmp_path: Path) -> None
     assert not needs_refresh(tmp_path / "stack.json")
 
 
-def test_a_state_truncated_by_a_full_disk_is_restored_from_its_newest_backup(tmp_path: Path) -> None:
+def test_a_truncated_pulumi_state_is_restored_from_its_newest_intact_backup(tmp_path: Path) -> None:
     checkpoint = tmp_path / ".pulumi" / "stacks" / "llmd-oke" / "s.json"
     history = tmp_path / ".pulumi" / "history" / "llmd-oke" / "s"
     history.mkdir(parents=True)

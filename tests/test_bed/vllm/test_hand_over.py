@@ -124,7 +124,7 @@ def test_kv_cache_whose_lease_has_ended_can_still_be_pulled(pair: Pair) -> None:
     assert pair.pulled_bytes(tokens, transfer) == pair.bytes_of_blocks(320)
 
 
-def test_a_client_that_disconnects_leaves_no_request_and_no_kv_block_on_servers(pair: Pair) -> None:
+def test_prefill_and_decode_servers_are_idle_after_a_client_disconnects_mid_stream(pair: Pair) -> None:
     tokens = prompt(320, seed=8)
     more = {"stream": True, "kv_transfer_params": pair.prefilled(tokens)}
     with pair.decode.client.stream("POST", "/v1/completions", json=completion(tokens, 3000, **more)) as response:

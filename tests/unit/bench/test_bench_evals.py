@@ -102,7 +102,7 @@ async def test_graded_answers_have_the_order_of_the_questions(ask):
     assert done == [1, 2, 3, 4, 5, 6]
 
 
-async def test_wrong_answers_are_kept_as_examples(ask):
+async def test_an_evaluation_keeps_the_texts_of_wrong_answers(ask):
     answered, _ = await ask(lambda prompt: (200, "7 bananas" if number(prompt) == 0 else str(number(prompt) + 1)))
     assert [item.right for item in answered] == [False, True, True, True, True, True]
     assert answered[0].text == "7 bananas"
@@ -154,7 +154,7 @@ def test_an_evaluation_with_a_single_lost_question_is_not_significantly_worse():
     assert not pair([False] + [True] * 99, [True] * 100).worse
 
 
-def test_results_with_different_numbers_of_questions_are_not_compared():
+def test_evaluations_with_different_numbers_of_questions_are_not_compared():
     with pytest.raises(ValueError, match="argument 2"):
         pair([True, True], [True])
 

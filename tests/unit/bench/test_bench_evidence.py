@@ -82,7 +82,7 @@ def test_kv_transfers_at_the_speed_of_emulated_rdma_make_the_proof_inconsistent(
     assert ("software emulation" in note, not proof.consistent) == (contradicts, contradicts)
 
 
-def test_a_transfer_rate_without_counters_is_reported_as_unknown():
+def test_a_kv_transfer_rate_without_counters_is_reported_as_unknown():
     proof = prove(router(10), prefill(10_000), decode(10_000), replace(SETTINGS, emulated_gb_per_s=0.25))
     (note,) = proof.notes
     assert "not known" in note

@@ -28,7 +28,7 @@ def test_each_throughput_metric_is_a_field_of_runs_and_of_both_report_versions(r
     assert rate.v02 in AggregateThroughput.model_fields
 
 
-def test_table_columns_are_known_metrics_and_report_rates_are_row_fields():
+def test_comparison_table_columns_are_known_metrics_and_report_rates_row_fields():
     assert set(SHOWN) <= METRICS.keys()
     assert set(RATES_IN_REPORTS) <= Row.model_fields.keys()
 

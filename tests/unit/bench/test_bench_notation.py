@@ -37,12 +37,12 @@ def test_an_invalid_load_shape_is_refused_with_examples(text):
     ("text", "length"),
     [("4096", Fixed(4096)), ("normal:100,20", Normal(100, 20)), ("lognormal:100,50", LogNormal(100, 50))],
 )
-def test_each_notation_of_lengths_is_parsed(text, length):
+def test_each_notation_of_prompt_and_output_lengths_is_parsed(text, length):
     assert read_length(text) == length
 
 
 @pytest.mark.parametrize("text", ["", "many", "normal:3", "normal:1,2,3", "4.5", "gamma:1,2"])
-def test_invalid_lengths_are_refused_with_examples(text):
+def test_invalid_prompt_or_output_lengths_are_refused_with_examples(text):
     with pytest.raises(KitError, match="lognormal:MEAN"):
         read_length(text)
 

@@ -167,7 +167,7 @@ def killing(index, times):
     return on_records
 
 
-async def test_a_stage_whose_process_dies_is_repeated_with_other_prompts(deployment):
+async def test_a_load_stage_whose_process_dies_is_repeated_with_other_prompts(deployment):
     deployment.script = lambda number: Answer(hang=number == 4)
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=6), on_records=killing(3, times=1))
     assert [record.index for record in result.records] == list(range(6))
@@ -176,7 +176,7 @@ async def test_a_stage_whose_process_dies_is_repeated_with_other_prompts(deploym
     assert len({body["prompt"] for body in deployment.requests}) == 5 + 6
 
 
-async def test_a_stage_whose_process_dies_twice_is_incomplete_and_keeps_its_records(deployment):
+async def test_a_load_stage_whose_process_dies_twice_is_incomplete_and_keeps_records(deployment):
     deployment.script = lambda number: Answer(hang=number in {4, 9})
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=6), on_records=killing(3, times=2))
     assert [record.index for record in result.records] == [0, 1, 2, 3]
@@ -199,7 +199,7 @@ class Gate:
             self.open.wait(60)
 
 
-async def test_a_stage_begins_once_every_process_is_ready(deployment, monkeypatch):
+async def test_a_load_stage_begins_once_all_its_load_processes_are_ready(deployment, monkeypatch):
     gate, begins = Gate(), []
     collect, begin = gc.collect, WorkerGroup.begin
     monkeypatch.setattr(processes.gc, "collect", lambda: (gate.wait(), collect()))

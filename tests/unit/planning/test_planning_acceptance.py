@@ -44,7 +44,7 @@ def test_node_acceptance_must_pass_on_as_many_nodes_as_the_models_servers_occupy
     assert plan(model()).acceptance[0].needed == 2
 
 
-def test_without_rdma_no_links_between_nodes_are_tested():
+def test_without_rdma_node_acceptance_tests_no_links_between_nodes():
     (accepted,) = planned(models=[model("agg-tp1-1r")], rdma="none").acceptance
     assert accepted.checks == ("gpus", "memory", "matrix-products", "disks")
     assert accepted.limits.virtual_functions == 0
@@ -56,12 +56,12 @@ def test_the_docs_say_how_slow_kv_transfer_over_emulated_rdma_is():
     assert f"at most {least:g} GB/s, {EMULATION:g} times UCX's software emulation" in page
 
 
-def test_a_shape_without_a_published_all_reduce_rate_has_no_threshold_for_it():
+def test_acceptance_skips_all_reduce_for_a_shape_without_a_published_rate():
     (accepted,) = planned(created_pool(shape="BM.GPU.MI355X.8"), models=[model("agg-tp1-1r")], rdma="none").acceptance
     assert "all-reduce" not in accepted.checks
 
 
-def test_the_cost_of_an_acceptance_is_limited_by_its_time_limit():
+def test_the_reported_maximum_cost_of_acceptance_follows_from_its_time_limit():
     (accepted,) = planned(acceptance={"limitMinutes": 30}).acceptance
     assert accepted.price_usd == pytest.approx(9 * 48 / 2)
     assert accepted.cost_sentence.endswith("within 30 minutes, at most 216 US dollars of nodes (list price, bound)")
@@ -108,6 +108,6 @@ def test_acceptance_tests_disk_speed_only_if_the_pools_local_disks_form_a_raid(n
 
 
 @pytest.mark.parametrize(("key", "value"), [("minMemoryGbPerS", 5300), ("minMatrixTflops", 1307)])
-def test_a_threshold_beyond_the_gpus_peak_is_refused(key: str, value: float):
+def test_an_acceptance_threshold_beyond_the_gpus_peak_is_refused(key: str, value: float):
     (problem,) = problems(acceptance={"thresholds": {key: value}})
     assert problem.path == f"acceptance.thresholds.{key}"

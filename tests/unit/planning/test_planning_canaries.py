@@ -42,7 +42,7 @@ def test_canary_requests_go_to_the_ports_of_prefill_and_decode_pods_of_a_model_c
     assert len(request.prompts) == len(set(request.prompts)) == 3
 
 
-def test_canary_pods_may_reach_servers_and_prometheus_may_scrape_them():
+def test_canary_pods_have_a_podmonitor_and_the_label_that_servers_policies_admit():
     rendered = render(document())
     (deployment,) = objects(rendered, "Deployment", "canary-gpt-oss-120b")
     assert deployment["spec"]["template"]["metadata"]["labels"]["llmd-oke/canary"] == "gpt-oss-120b"

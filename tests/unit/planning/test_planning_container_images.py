@@ -41,7 +41,7 @@ def test_a_pre_warmed_model_cache_adds_the_pre_warm_image_to_the_pulled_images()
     assert "pre-warm" not in used(model("agg-tp1-8r"), nodes=1, storage={**NODE_DISK, "prewarm": {"source": "none"}})
 
 
-def test_images_of_gate_and_operators_are_listed_once_for_a_created_cluster():
+def test_images_of_node_gate_and_operators_are_listed_once_for_a_created_cluster():
     images = images_of(planning.plan(validated(stack_changes={"storage": NODE_DISK})))
     names = [image.used_by for image in images]
     assert names[0] == "gate"

@@ -30,7 +30,7 @@ def test_the_estimated_cost_is_the_sum_of_the_costs_of_its_parts():
     assert result.usd_per_hour == pytest.approx(sum(price or 0 for price in by_part(result).values()))
 
 
-def test_faster_boot_volumes_cost_more():
+def test_faster_boot_volumes_raise_the_cost_estimate():
     slow, fast = (
         by_part(of(created_pool(launch="cluster-network", bootVolumeVpusPerGb=vpus)))["boot volumes"]
         for vpus in (10, 20)
@@ -40,12 +40,12 @@ def test_faster_boot_volumes_cost_more():
     assert fast - slow == pytest.approx(9 * 512 * 10 * 0.0017 / 744)
 
 
-def test_boot_volumes_of_an_existing_pool_are_not_counted():
+def test_the_cost_estimate_omits_boot_volumes_of_an_existing_pool():
     with_pool, without = (of(created_pool(**more)) for more in ({}, {"poolId": ocid("nodepool")}))
     assert (with_pool.usd_per_hour - without.usd_per_hour) == pytest.approx(9 * 512 * (0.0255 + 0.017) / 744)
 
 
-def test_a_shape_without_a_public_price_is_named_and_not_guessed():
+def test_the_cost_estimate_lists_a_shape_without_a_public_price_as_not_included():
     result = of(systemPool={"shape": "BM.Standard.E5.192"})
     assert by_part(result)["system"] is None
     assert any("BM.Standard.E5.192" in left_out for left_out in result.not_included)
@@ -101,7 +101,7 @@ def test_the_vllm_image_pull_is_estimated_from_the_size_in_the_image_lock(monkey
     assert bring_up(stack).legs[0] == Leg("vLLM image", 1.0, bring_up(stack).legs[0].source)
 
 
-def test_later_starts_of_a_server_are_faster_if_compiled_code_is_kept():
+def test_estimated_server_restarts_skip_compiling_if_compiled_code_is_kept_on_disk():
     kept, pods = (server_start(plan(model("agg-tp1-8r"), nodes=1, **more)) for more in ({"storage": NODE_DISK}, {}))
     assert kept
     assert pods

@@ -111,7 +111,7 @@ def test_contradictory_front_door_settings_are_refused_with_their_path(door: dic
 
 
 @pytest.mark.parametrize(("isolation", "words"), [("client", "fewer cache hits"), ("none", "share prefix cache")])
-def test_check_advises_on_shared_prefix_caches_and_the_cost_of_isolation(isolation: str, words: str):
+def test_check_says_what_cacheisolation_client_costs_and_what_none_exposes(isolation: str, words: str):
     door = {"authentication": KEYS, "cacheIsolation": isolation, "uncheckedPods": "accepted"}
     said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
     assert words in said["frontDoor.cacheIsolation"]

@@ -47,7 +47,7 @@ def test_a_certificate_adds_a_tls_listener_to_a_created_gateway():
     assert (gateway.listener, gateway.cluster_listener) == ("clients", "cluster")
 
 
-def test_an_existing_gateways_service_is_found_by_its_providers_convention():
+def test_the_service_host_of_an_existing_gateway_follows_its_providers_convention():
     gateway = plan(behind(), gateway=EXISTING).gateway
     assert gateway is not None
     assert (gateway.created, gateway.listener) == (None, None)

@@ -255,7 +255,7 @@ def test_dynamic_volume_provisioning_needs_an_explicit_grant():
     assert needs_of(iam={"grants": ["file-storage"]}).nodes == ("file-storage",)
 
 
-def test_a_cluster_key_for_secrets_needs_a_permission_before_the_cluster():
+def test_an_encryption_key_for_kubernetes_secrets_needs_iam_before_the_cluster():
     result = needs_of(kmsKeyId=KEY)
     assert "cluster-encryption" in result.cluster
     assert result.resource_ids == {"cluster_key_id": (KEY,)}

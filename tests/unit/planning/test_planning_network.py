@@ -56,7 +56,7 @@ def test_a_vcn_overlapping_the_rdma_ranges_is_refused(range_):
         ("operator", {"subnets": {"operator": ocid("subnet")}}),
     ],
 )
-def test_an_optional_subnet_is_used_if_it_is_requested_or_its_ocid_is_given(choice, changes):
+def test_a_network_has_an_optional_subnet_if_requested_or_its_ocid_is_given(choice, changes):
     def part(**changes):
         config = validated(**network(**changes))
         return getattr(network_choices(config, config.created_cluster), choice)
@@ -238,7 +238,7 @@ def test_a_bastion_service_with_an_allow_list_of_clients_is_accepted():
         (network(bastionService={"subnetCidr": "10.0.0.0/27"}), "subnetCidr", "is created is known"),
     ],
 )
-def test_an_invalid_bastion_is_refused(changes, key, why):
+def test_contradictory_or_open_settings_of_the_bastion_service_are_refused(changes, key, why):
     result = refusals(**changes)
     assert set(result) == {f"cluster.network.bastionService.{key}"}
     assert why in result[f"cluster.network.bastionService.{key}"]
@@ -502,7 +502,7 @@ def test_only_path_discovery_and_public_load_balancers_admit_the_internet(cni, e
     assert open_rules <= path_discovery | (public if everything else set())
 
 
-def test_each_condition_of_a_security_rule_is_a_network_setting():
+def test_conditions_of_security_rules_are_only_internet_access_of_nodes_or_pods():
     needs = {row.needs for row in catalogue_network.security_rules()} - {None}
     assert needs == {"worker_internet", "pod_internet"}
     assert needs <= {field.name for field in fields(NetworkChoices) if field.type in {"bool", bool}}

@@ -139,7 +139,7 @@ def test_no_fewer_servers_fit_than_guaranteed_however_free_gpus_are_distributed(
     assert placement.sure_room(sum(free), size, len(free)) <= there
 
 
-def test_any_free_gpu_has_room_for_a_server_with_one_gpu():
+def test_every_free_gpu_counts_as_guaranteed_room_for_a_server_of_one_gpu():
     assert [placement.sure_room(spare, 1, 9) for spare in (0, 1, 5)] == [0, 1, 5]
 
 

@@ -36,7 +36,7 @@ def test_only_planning_preflight_and_explain_read_the_stack_files_config():
     assert readers == ["key_values.py", "preflight.py", "probes.py"]
 
 
-def test_the_projects_stacks_have_the_published_topology_gpus_and_price():
+def test_the_stacks_rehearsal_guide_and_baseline_have_the_expected_gpus_and_roles():
     rehearsal = planning.plan_stack_file(PROJECT, "rehearsal")
     assert (rehearsal.gpus, rehearsal.used_gpus, rehearsal.price_usd_per_hour) == (72, 16, 432)
     guide = planning.plan_stack_file(PROJECT, "guide")

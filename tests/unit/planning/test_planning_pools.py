@@ -106,7 +106,7 @@ def test_an_imported_image_must_be_for_the_shape(monkeypatch: pytest.MonkeyPatch
     assert "made for BM.GPU.MI355X.8" in result["gpuPools[0].image.import.name"]
 
 
-def test_suggested_images_are_those_for_the_shape():
+def test_the_error_for_an_image_of_another_shape_lists_all_images_for_the_shape():
     names = catalogue.image_names()
     other = next(name for name in names if "BM.GPU.MI300X.8" not in (catalogue.image(name) or pytest.fail(name)).shapes)
     text = of_pool(image={"import": {**IMPORT, "name": other}})["gpuPools[0].image.import.name"]
@@ -452,7 +452,7 @@ def test_the_network_has_addresses_for_the_maximum_number_of_nodes():
     assert [item.nodes for item in network_pools(config)] == [9, 3, 9]
 
 
-def test_the_price_is_of_initial_nodes_and_names_autoscaled_ones_as_not_included():
+def test_the_cost_estimate_covers_initial_nodes_and_excludes_autoscaled_ones():
     result = costs(planning.plan(validated(pool())))
     assert next(part.usd_per_hour for part in result.parts if part.part.startswith("mi300x")) == 2 * 48
     assert "mi300x: nodes that the cluster autoscaler adds, up to 9" in result.not_included

@@ -61,17 +61,17 @@ def test_tune_plot_marks_hardware_bounds_as_no_forecasts(tmp_path):
     assert "No forecasts: bound" in page.read_text()
 
 
-def test_shape_and_gpu_options_exclude_each_other():
+def test_tune_rank_refuses_the_options_shape_and_gpu_together():
     told = refusal("rank", *GPT, "--gpu", "H200", "--shape", "BM.GPU.MI300X.8")
     assert "--shape BM.GPU.MI300X.8 or --gpu H200" in told
 
 
-def test_stack_and_gpu_options_exclude_each_other(tmp_path):
+def test_tune_rank_refuses_the_options_stack_and_gpu_together(tmp_path):
     told = refusal("rank", "--stack", "some", "--project", str(tmp_path), "--gpu", "H200")
     assert "name --model instead of --stack" in told
 
 
-def test_an_unknown_gpu_is_refused_with_the_known_ones():
+def test_tune_rank_refuses_an_unknown_gpu_and_lists_the_known_ones():
     assert "GPUs: H100, H200, MI300X, MI325X, MI355X" in refusal("rank", *GPT, "--gpu", "H300")
 
 
@@ -104,7 +104,7 @@ def test_tune_import_rejects_rows_above_the_hardware_bound_of_their_own_gpu(tmp_
     assert len(read_rows(target)) == 1
 
 
-def test_rows_of_an_unknown_gpu_are_imported_and_named(tmp_path):
+def test_tune_import_keeps_rows_of_an_unknown_gpu_and_warns_of_it(tmp_path):
     source = tmp_path / "runs.jsonl"
     write_rows([row(gpu="B200", output_tokens_per_s=1000)], source)
     result = run("import", str(source), "-o", str(tmp_path / "rows.jsonl"))

@@ -35,7 +35,7 @@ def finding(row, rule):
     return RowFinding(row, rule, "rejected", "why")
 
 
-def test_a_fidelity_case_compares_a_simulation_with_its_measurement():
+def test_a_fidelity_case_has_the_relative_error_of_simulated_to_measured_throughput():
     (case,) = held(measured()).cases
     assert case.standing is Standing.HELD_OUT
     assert {item.metric.name: item.error for item in case.figures}["tpsg"] == pytest.approx(
@@ -49,7 +49,7 @@ def test_a_rehearsal_of_the_same_load_is_shown_beside_its_measurement():
     assert [item.error for item in case.rehearsed_figures] == pytest.approx([0.1, 0.1, 0.1])
 
 
-def test_a_rehearsal_without_a_measurement_is_a_separate_case():
+def test_a_rehearsal_without_a_measurement_of_its_load_is_a_separate_case():
     rehearsed = measured(basis=Basis.CALIBRATED, concurrency=8)
     cases = held(measured(), rehearsed=[rehearsed]).cases
     assert [case.standing for case in cases] == [Standing.HELD_OUT, Standing.REHEARSED]
@@ -60,7 +60,7 @@ def test_a_rehearsal_without_a_measurement_is_a_separate_case():
     ("changes", "why"),
     [({"model": "llama"}, "it is of llama"), ({"basis": Basis.BOUND}, "a bound"), ({"arrival": "trace"}, "trace")],
 )
-def test_unsuitable_rehearsals_are_left_out_by_the_rules_for_measurements(changes, why):
+def test_rehearsals_of_another_model_or_with_bounds_are_left_out_with_a_reason(changes, why):
     result = held(rehearsed=[measured(**{"basis": Basis.CALIBRATED, **changes})])
     assert result.cases == ()
     assert why in str(result.omitted[0])
@@ -182,7 +182,7 @@ def test_a_measurement_of_20000_requests_is_short_enough_to_simulate():
     assert unsuitable(open_loop(requests=20_000)) is None
 
 
-def test_a_request_that_fits_no_server_is_refused():
+def test_simulating_a_measurement_whose_prompt_fits_no_server_is_refused():
     with pytest.raises(KitError):
         simulated(row(input_tokens=100_000_000, requests=1), SIMULATOR)
 

@@ -35,7 +35,7 @@ def test_a_decode_step_faster_than_memory_bandwidth_is_rejected():
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.02, "flagged"), (0.6, "rejected")])
-def test_rows_are_flagged_or_rejected_by_their_share_of_prefix_cache_hits(share, verdict):
+def test_a_row_with_few_prefix_cache_hits_is_flagged_and_one_with_many_rejected(share, verdict):
     hit = row("prefill", input_tokens=4096, output_tokens=1, prefix_cache_hit_share=share)
     assert verdicts(hit) == [(Rule.PREFIX_CACHE, verdict)]
 

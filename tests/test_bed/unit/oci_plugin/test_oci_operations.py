@@ -131,7 +131,7 @@ class TestFaults:
         assert region.records.all_of("Vcn") == []
         region.vcn()
 
-    def test_a_pool_whose_creation_fails_is_deleted_but_the_engine_gets_its_id(
+    def test_a_node_pool_whose_creation_fails_is_deleted_but_pulumi_gets_its_id(
         self, region: Region, faults: Path, inputs: dict[str, Any]
     ):
         faults.write_text("faults: [{resource: NodePool, fault: out-of-host-capacity, nodes: 2, times: 1}]")
@@ -183,7 +183,7 @@ class TestFaults:
             region.cluster(vcn)
         assert region.records.all_of("Cluster") == []
 
-    def test_an_oci_resource_whose_creation_fails_late_remains_in_the_state_failed(self, region: Region, faults: Path):
+    def test_an_oci_resource_whose_creation_fails_late_keeps_lifecycle_state_failed(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: late-failure, times: 1}]")
         with pytest.raises(InitFailed) as failure:
             region.vcn()

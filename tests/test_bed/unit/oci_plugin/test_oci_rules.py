@@ -114,7 +114,7 @@ def test_only_kubernetes_versions_that_oke_offers_are_accepted(region: Region):
 
 
 @pytest.mark.parametrize("version", ["v1.36.1", "v1.33.1"])
-def test_a_cluster_goes_up_one_minor_version_at_a_time(region: Region, version: str):
+def test_an_oke_cluster_cannot_skip_or_lower_a_minor_kubernetes_version(region: Region, version: str):
     vcn = region.vcn()
     cluster = region.cluster(vcn)
     with pytest.raises(OperationRefusal, match=f"Cannot change the Kubernetes version from v1.34.2 to {version}"):
@@ -187,7 +187,7 @@ def test_oci_returns_durations_in_the_largest_whole_units(
         assert state["nodeEvictionNodePoolSettings"]["evictionGraceDuration"] == answered
 
 
-def test_an_identity_domain_returns_its_schema_and_no_tags(region: Region):
+def test_a_dynamic_group_read_from_an_identity_domain_has_schemas_and_no_tags(region: Region):
     tags = [{"key": "llmd-oke/stack", "value": "test"}]
     before = region.create(
         "DomainsDynamicResourceGroup",

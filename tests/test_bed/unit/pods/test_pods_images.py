@@ -34,7 +34,7 @@ def test_an_images_repository_excludes_tag_and_digest(image: str, expected: str)
         ("docker.io/envoyproxy/envoy:distroless-v1.40.0", "envoy"),
     ],
 )
-def test_the_kits_images_have_programs_in_rehearsals(image: str, program: str) -> None:
+def test_images_of_picker_sidecar_and_envoy_run_real_programs_in_rehearsals(image: str, program: str) -> None:
     entry = TABLE.find(image)
     assert entry is not None
     assert entry.program == program
@@ -77,7 +77,7 @@ VLLM_IMAGE = "ghcr.io/llm-d/llm-d-rocm:v0.5.0"
         ("vllm/vllm-openai-rocm:v0.15.1", ["python"], ["/opt/smoke.py", "--model=vllm/x"], "packages"),
     ],
 )
-def test_python_programs_run_with_the_packages_of_their_image(
+def test_only_python_programs_of_vllm_images_can_import_third_party_packages(
     image: str, command: list[str] | None, arguments: list[str] | None, python: str
 ) -> None:
     entry = TABLE.find(image, command, arguments)

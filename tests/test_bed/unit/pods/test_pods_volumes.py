@@ -41,7 +41,7 @@ def test_items_of_a_configmap_volume_choose_the_paths_and_modes_of_files() -> No
     assert result == {"x/y": File(b"2", 0o400)}
 
 
-def test_a_secret_volume_contains_bytes() -> None:
+def test_a_secret_volume_has_decoded_bytes_and_the_default_file_mode() -> None:
     assert files({"secret": {"secretName": "keys", "defaultMode": 0o400}}) == {"k": File(b"\x00", 0o400)}
 
 

@@ -301,14 +301,14 @@ def proxy(tmp_path, script, cache):
     return answer
 
 
-def test_a_release_that_a_module_proxy_lacks_is_not_requested_again_that_day(proxy):
+def test_an_llm_d_release_that_a_go_module_proxy_lacks_is_requested_once_a_day(proxy):
     asked = proxy(REFUSAL)
     for _ in range(2):
         assert "403 Forbidden" in (programs.why_unavailable("epp", "v0.10.0") or "")
     assert asked() == 1
 
 
-def test_a_release_that_one_module_proxy_lacks_is_requested_at_once_from_another(proxy, monkeypatch):
+def test_an_llm_d_release_that_one_go_proxy_lacks_is_requested_from_another_at_once(proxy, monkeypatch):
     asked = proxy(REFUSAL)
     assert programs.why_unavailable("epp", "v0.10.0")
     monkeypatch.setenv("GOPROXY", "file:///elsewhere")
@@ -316,26 +316,26 @@ def test_a_release_that_one_module_proxy_lacks_is_requested_at_once_from_another
     assert asked() == 2
 
 
-def test_a_network_failure_is_not_remembered_as_a_missing_release(proxy):
+def test_a_go_proxys_network_failure_is_not_remembered_as_a_missing_llm_d_release(proxy):
     asked = proxy("dial tcp: lookup proxy: no such host")
     for _ in range(2):
         assert "no such host" in (programs.why_unavailable("pd-sidecar", "v0.10.0") or "")
     assert asked() == 2
 
 
-def test_a_release_that_a_module_proxy_has_is_built(proxy):
+def test_an_llm_d_release_that_a_go_module_proxy_has_counts_as_buildable(proxy):
     proxy(None)
     assert programs.why_unavailable("epp", "v0.10.0") is None
 
 
-def test_a_release_that_every_module_proxy_has_is_built_without_a_query(proxy):
+def test_no_go_proxy_is_queried_for_llm_d_releases_known_to_be_buildable_or_not(proxy):
     asked = proxy(REFUSAL)
     assert programs.why_unavailable("epp", "v0.7.1") is None
     assert programs.why_unavailable("epp", "v0.8.0") == "nothing builds epp v0.8.0"
     assert asked() == 0
 
 
-def test_a_releases_programs_are_built_together_in_its_version(cache, calls):
+def test_picker_and_sidecar_are_built_together_in_the_version_of_an_llm_d_release(cache, calls):
     built = programs.ensure(["epp", "pd-sidecar"], Listener(), {"epp": "v0.10.0", "pd-sidecar": "v0.10.0"})
     assert {program.version for program in built.values()} == {"v0.10.0"}
     (call,) = calls.read_text().splitlines()
@@ -429,6 +429,6 @@ def test_a_go_module_version_that_is_not_pinned_is_refused(cache):
         programs.module_folder(GAIE, "v9.9.9")
 
 
-def test_the_pinned_checksum_is_that_of_the_module_that_the_picker_is_built_from():
+def test_the_pinned_inference_extension_module_is_the_one_in_the_pickers_go_sum():
     lines = (tools_folder() / "llm-d/go.sum").read_text().splitlines()
     assert f"{GAIE} v1.4.0 {pinned_modules()[GAIE].versions['v1.4.0']}" in lines

@@ -232,7 +232,7 @@ def test_a_series_of_decode_steps_ends_after_the_sum_of_their_durations(batch, c
 
 @given(batches, contexts, st.floats(0, 0.999))
 @settings(max_examples=50)
-def test_the_decode_step_that_runs_at_a_given_time_is_found(batch, context, part):
+def test_a_simulated_decode_run_tells_which_step_runs_at_a_given_time(batch, context, part):
     run = DecodeRun(SERVER, 0.0, batch, batch * context, 100)
     moment_s = part * run.end_s
     ends = ends_s(batch, context, 100)
