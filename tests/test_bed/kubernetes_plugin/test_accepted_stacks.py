@@ -186,7 +186,7 @@ def test_the_api_server_accepts_gateways_and_routes_for_every_provider(provider:
     assert [why for manifest in known if (why := api_server.refusal(manifest))] == []
 
 
-def test_the_api_server_accepts_the_rules_for_node_repair(api_server: ApiServer):
+def test_the_api_server_accepts_valid_noderepair_rules_and_refuses_a_wrong_one(api_server: ApiServer):
     config = cluster_layer(created_pool(), cluster={"nodeRepair": "on-request"})
     rules = [item for item in render(validate(config)).manifests() if item["kind"] == "NodeOperationRule"]
     assert len(rules) == 2

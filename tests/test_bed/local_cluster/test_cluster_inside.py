@@ -28,7 +28,7 @@ def test_a_local_cluster_cannot_reach_the_outside_network(inside, python):
     assert inside(f'{python} -c "{code}"') == "101\n"
 
 
-def test_a_local_cluster_resolves_names_with_its_own_server(inside):
+def test_a_local_cluster_resolves_host_names_with_its_own_dns_server(inside):
     assert inside("cat /etc/resolv.conf").startswith("nameserver 10.96.0.10\n")
 
 

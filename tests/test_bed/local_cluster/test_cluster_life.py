@@ -122,7 +122,7 @@ def test_a_restartable_cluster_process_is_restarted_until_it_exits_too_often(clu
     assert cluster.status().failure.startswith("a was ended by SIGKILL after 1 restarts within 300 s; the end of ")
 
 
-def test_a_cluster_whose_first_process_was_killed_can_be_started_again(cluster, small):
+def test_a_local_cluster_whose_supervisor_was_killed_can_be_started_again(cluster, small):
     spec = ClusterSpec(processes=(small("a"),))
     first = cluster.start(spec)
     os.kill(first.supervisor.pid, signal.SIGKILL)

@@ -633,7 +633,7 @@ def test_instances_of_a_deleted_cluster_are_launched_again_for_the_new_cluster(
     assert set(pools.changes("up", **how)) == {"same"}
 
 
-def test_the_error_of_a_request_that_oci_refuses_has_ocis_message(kit: Kit):
+def test_pulumis_error_for_a_request_that_oci_refuses_has_ocis_message(kit: Kit):
     with pytest.raises(automation.CommandError, match="it is not within the CIDRs of the VCN"):
         kit.run("up", cidr="10.9.0.0/20")
     assert kit.changes("up")["create"] >= 1

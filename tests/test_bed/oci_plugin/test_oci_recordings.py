@@ -23,7 +23,7 @@ def _change(line: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("line", [line for line in CHECKS if line["method"] == "Check"], ids=_case)
-def test_the_oci_stand_in_checks_inputs_as_recorded_from_the_real_plug_in(stub: Any, line: dict[str, Any]):
+def test_the_oci_stand_in_answers_check_calls_as_recorded_from_the_real_plug_in(stub: Any, line: dict[str, Any]):
     request = provider.CheckRequest(
         urn=urn(line["type"], line["name"]), type=line["type"], name=line["name"], news=struct(line["news"])
     )
@@ -44,7 +44,7 @@ def test_the_oci_stand_in_checks_inputs_as_recorded_from_the_real_plug_in(stub: 
 
 
 @pytest.mark.parametrize("line", [line for line in CHECKS if line["method"] == "Create"], ids=_case)
-def test_the_oci_stand_in_previews_as_recorded_from_the_real_plug_in(stub: Any, line: dict[str, Any]):
+def test_the_oci_stand_in_answers_preview_calls_as_recorded_from_the_real_plug_in(stub: Any, line: dict[str, Any]):
     request = provider.CreateRequest(
         urn=urn(line["type"], line["name"]),
         type=line["type"],
@@ -56,7 +56,7 @@ def test_the_oci_stand_in_previews_as_recorded_from_the_real_plug_in(stub: Any, 
 
 
 @pytest.mark.parametrize("line", DIFFS, ids=_change)
-def test_the_oci_stand_in_reports_changes_as_recorded_from_the_real_plug_in(stub: Any, line: dict[str, Any]):
+def test_the_oci_stand_in_answers_diff_calls_as_recorded_from_the_real_plug_in(stub: Any, line: dict[str, Any]):
     news = copy.deepcopy(line["base"])
     for path, value in line["change"].items():
         *parents, last = path.split(".")

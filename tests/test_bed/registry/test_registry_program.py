@@ -94,7 +94,7 @@ def test_a_locked_image_digest_deleted_from_its_registry_is_reported_as_a_proble
     assert "which the registry has no more" in finding.value
 
 
-def test_the_lock_gets_digests_of_images_and_charts_and_moved_tags_are_reported(
+def test_the_lock_file_gets_digests_of_images_and_charts_and_moved_tags_are_reported(
     registry: RegistryProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     of_image = registry.push_index(REPOSITORY, "locked", AMD64, ARM64)
@@ -119,7 +119,7 @@ def test_the_lock_gets_digests_of_images_and_charts_and_moved_tags_are_reported(
     assert (again.exit_code, f"and was {of_image}" in again.output) == (1, True)
 
 
-def test_an_image_that_cannot_be_pulled_keeps_a_null_digest_and_the_reason(
+def test_the_lock_file_has_null_and_a_reason_as_digest_of_an_unpullable_image(
     registry: RegistryProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     registry.push("own/private", "v1", 10)

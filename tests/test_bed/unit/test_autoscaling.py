@@ -36,7 +36,7 @@ def test_a_rehearsal_of_an_autoscaled_stack_has_keda_and_a_prometheus() -> None:
     assert "PodMonitor" not in {kind for kind, _ in objects(scaled("existing"))}
 
 
-def test_keda_serves_the_crds_that_stacks_declare_and_its_own_others() -> None:
+def test_kedas_crds_that_stacks_declare_and_its_further_ones_are_loaded_separately() -> None:
     first, second, _ = preinstalled_definitions(scaled())
     assert list(first.files) == ["keda.sh_scaledobjects.yaml"]
     assert "keda.sh_scaledjobs.yaml" in second.files

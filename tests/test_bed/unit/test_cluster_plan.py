@@ -105,7 +105,7 @@ def test_switching_to_the_real_kubernetes_plug_in_needs_another_local_cluster(tm
     assert fact_differences(before.facts, now.facts) == ["kubernetes plugin stand-in 4.30.0 becomes real 4.30.0"]
 
 
-def test_the_oci_stand_in_gets_the_local_clusters_nodes_and_faults(tmp_path: Path):
+def test_the_oci_stand_in_is_started_with_kubeconfig_fault_file_and_node_agents_url(tmp_path: Path):
     (plugin,) = [item for item in _spec(tmp_path, EXISTING).processes if item.name == "oci-plugin"]
     agent = json.loads((tmp_path / "agent.json").read_text())
     options = dict(zip(plugin.argv[3::2], plugin.argv[4::2], strict=True))

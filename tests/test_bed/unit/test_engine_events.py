@@ -239,7 +239,7 @@ for thread in threads:
 """
 
 
-def test_several_threads_of_pulumi_can_list_pods_at_the_same_time() -> None:
+def test_four_threads_can_list_pods_at_the_same_time_without_errors() -> None:
     done = subprocess.run([sys.executable, "-c", FOUR_THREADS], capture_output=True, check=False, timeout=60)
 
     assert (done.returncode, done.stderr) == (0, b"")

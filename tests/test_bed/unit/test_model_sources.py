@@ -90,7 +90,7 @@ async def test_pre_warming_a_model_repository_outside_the_catalogue_fails_as_not
     assert "no such repository" in done.stderr
 
 
-def test_a_model_repositorys_commit_resolves_to_itself_and_a_branch_to_one_commit() -> None:
+def test_simulated_hugging_face_resolves_a_commit_to_itself_a_branch_to_one_commit() -> None:
     assert model_sources.commit(REPOSITORY, "a" * 40) == "a" * 40
     assert model_sources.commit(REPOSITORY, "main") == model_sources.commit(REPOSITORY, "main") != "main"
 

@@ -39,7 +39,7 @@ def test_an_option_before_a_subcommand_of_rehearse_is_refused_with_its_right_pla
     assert refused.remedy == "Put it behind: llmd-oke rehearse down --stack guide"
 
 
-def test_an_unknown_option_of_a_subcommand_is_refused(project: Path):
+def test_an_option_that_a_subcommand_of_rehearse_lacks_is_refused(project: Path):
     refused = command(project, "--time-scale", "3", "down").exception
     assert isinstance(refused, KitError)
     assert refused.remedy == "`down` has no --time-scale."

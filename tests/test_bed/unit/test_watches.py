@@ -76,13 +76,13 @@ async def test_after_a_watch_ends_with_410_gone_only_differences_are_yielded() -
     assert store.get("serving", "gone") is None
 
 
-async def test_waiting_for_the_first_list_has_a_timeout() -> None:
+async def test_waiting_for_the_first_list_of_watched_objects_has_a_timeout() -> None:
     store = ObjectStore(cast("Any", ScriptedClient()), ConfigMap)
     with pytest.raises(KitError, match="no list of ConfigMap within 0 s"):
         await store.synced(timeout_s=0.01)
 
 
-def test_simultaneous_changes_of_watched_objects_cause_one_evaluation() -> None:
+def test_a_burst_of_changes_of_watched_objects_is_handled_once() -> None:
     async def looks_at(changes: int) -> int:
         looks, looked = 0, asyncio.Event()
         followed = Changes(gather_s=0.0)

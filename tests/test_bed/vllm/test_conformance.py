@@ -164,7 +164,7 @@ def test_the_simulated_server_answers_as_vllm_does_except_for_listed_differences
     assert answered == expected, f"{case.what}: {case.source}"
 
 
-def test_an_idle_connection_is_closed_as_by_uvicorn(ours: dict[str, str]) -> None:
+def test_a_simulated_server_closes_an_idle_connection_as_vllms_uvicorn_does(ours: dict[str, str]) -> None:
     """Uvicorn waits five seconds unless VLLM_HTTP_TIMEOUT_KEEP_ALIVE says otherwise (vllm/envs.py#L108)."""
     port = int(ours["plain"].rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:

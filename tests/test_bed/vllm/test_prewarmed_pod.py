@@ -88,7 +88,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(process.stdout)
 
 
-def test_the_pre_warm_job_fills_the_cache_and_server_pods_check_it_without_network(seen: dict[str, Any]):
+def test_the_pre_warm_job_fills_the_model_cache_and_vllm_pods_check_it_offline(seen: dict[str, Any]):
     commit = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
     said = f"openai/gpt-oss-120b: complete in /model-cache/hub/models--openai--gpt-oss-120b, commit {commit}"
     assert seen["filled"][1] == {"code": 0, "said": said}

@@ -121,14 +121,14 @@ def test_vllm_accepts_the_arguments_of_every_draft(deployed: str) -> None:
     assert problems(lines, RELEASES[deployed]) == [[]] * len(lines)
 
 
-def test_a_draft_method_that_vllm_lacks_is_reported() -> None:
+def test_the_check_of_vllm_arguments_reports_a_draft_method_that_vllm_lacks() -> None:
     config = '--speculative-config={"method": "no_such", "num_speculative_tokens": 1, "no_such_key": 1}'
     (found,) = problems([{"args": ["m", config], "env": {}}])
     assert any("no_such_key" in problem for problem in found)
     assert any(problem.startswith("method: ") for problem in found)
 
 
-def test_a_flag_that_vllm_lacks_and_an_unknown_environment_variable_are_reported() -> None:
+def test_the_check_of_vllm_arguments_reports_an_unknown_flag_and_variable() -> None:
     (found,) = problems([{"args": ["m", "--no-such-flag"], "env": {"VLLM_NO_SUCH": "1"}}])
     assert found[0] == "VLLM_NO_SUCH"
     assert "--no-such-flag" in found[1]

@@ -126,12 +126,12 @@ async def test_a_question_is_asked_again_after_a_temporary_failure(ask):
     assert all(item.right for item in answered)
 
 
-async def test_questions_that_were_not_sent_in_time_are_an_error(ask):
+async def test_an_evaluation_that_did_not_ask_all_questions_in_time_is_an_error(ask):
     with pytest.raises(KitError, match="6 of 6 questions were not asked: the limit of 0 s was over"):
         await ask(lambda _: (200, "1"), limit_s=0.0)
 
 
-async def test_an_evaluation_without_any_answer_is_an_error(ask):
+async def test_an_evaluation_in_which_no_question_was_answered_is_an_error(ask):
     with pytest.raises(KitError, match="None of 6 questions was answered; the last: HTTP 503"):
         await ask(lambda _: (503, ""))
 

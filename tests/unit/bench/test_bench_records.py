@@ -159,7 +159,7 @@ def test_head_and_tail_are_trimmed_by_shares_of_the_time_of_sending():
     assert sum(window.has(record) for record in EVEN) == 7
 
 
-def test_trimmed_shares_are_of_the_time_after_the_warm_up():
+def test_the_share_trimmed_from_a_measurement_is_of_the_time_after_the_warm_up():
     window = window_of(EVEN, ConstantRate(1), Trim(warmup_s=5, head_share=0.2))
     assert (window.begin_s, window.end_s) == (6.0, 10.0)
     assert window.rule == "without the first 5 s, without the first 20% of the time"

@@ -256,13 +256,13 @@ async def test_load_generators_compute_their_shares_of_a_closed_loops_users(depl
     assert [result.shortfall for (result,) in results] == [None] * count
 
 
-async def test_requests_left_unsent_by_the_time_limit_are_reported(deployment):
+async def test_a_load_stage_reports_the_number_of_requests_unsent_within_the_time_limit(deployment):
     deployment.script = lambda number: Answer(hang=number > 0)
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=5), limit_s=0.5)
     assert result.shortfall == "3 of 5 requests were not sent within the time limit"
 
 
-async def test_a_time_limit_before_the_end_of_a_stage_is_reported(deployment):
+async def test_a_load_stage_that_the_time_limit_ends_early_is_reported_as_incomplete(deployment):
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), duration_s=60), limit_s=0.5)
     assert result.shortfall == "the time limit came before its end"
 

@@ -65,7 +65,7 @@ def entry(tmp_path: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.9.0", "llm-d-0.10.0"])
-def test_weights_that_the_gpu_cannot_load_are_refused_with_their_source(tmp_path: Path, release: str):
+def test_a_weight_format_that_the_gpu_cannot_load_is_refused_with_a_source(tmp_path: Path, release: str):
     entry(tmp_path)
     (problem,) = problems(model("agg-tp1-1r", model="mine"), release=release)
     assert problem.path == "models[0].model"

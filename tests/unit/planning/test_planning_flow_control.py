@@ -19,7 +19,7 @@ def refused(*models: dict[str, Any], door: dict[str, Any] | None = None, **chang
     return {problem.path: str(problem) for problem in found}
 
 
-def test_each_client_priority_has_a_band_and_clients_without_one_have_the_default():
+def test_each_client_priority_gets_a_band_and_default_priority_0_gets_one():
     asked = {"priorityBands": [{"priority": -10, "maxRequests": 50}]}
     (planned,) = plan(routed(flowControl=asked), frontDoor=DOOR, networkPolicies=ENFORCED).models
     assert planned.priorities == (100, -10)

@@ -84,7 +84,7 @@ def test_a_gateway_without_models_behind_it_is_refused():
     assert "no model" in refused(model(), gateway=CREATED)["gateway"]
 
 
-def test_a_route_without_a_gateway_is_refused():
+def test_a_models_route_is_refused_unless_its_router_mode_is_gateway():
     lost = model(router={"route": {"hosts": ["a.example.com"]}})
     assert "router.mode" in refused(lost)["models[0].router.route"]
 

@@ -168,7 +168,7 @@ def test_a_duplicate_add_on_is_refused():
     ("name", "stack"),
     [("AmdGpuPlugin", "helm-operator"), ("AmdGpuOperator", "helm-operator"), ("AmdGpuOperator", "oke-plugin")],
 )
-def test_a_second_gpu_device_plug_in_is_refused(name: str, stack: str):
+def test_an_add_on_that_is_a_second_gpu_device_plug_in_is_refused(name: str, stack: str):
     assert f"gpuStack is {stack}" in of_add_ons(name, gpuStack=stack)["cluster.addOns[0].name"]
 
 

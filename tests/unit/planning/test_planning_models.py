@@ -457,7 +457,7 @@ def test_unknown_releases_shapes_and_models_are_answered_with_similar_names():
     }
 
 
-def test_model_names_that_collide_in_the_cluster_are_refused():
+def test_model_names_that_give_kubernetes_objects_equal_names_are_refused():
     result = problems(
         model("agg-tp1-1r"),
         model("agg-tp1-1r"),

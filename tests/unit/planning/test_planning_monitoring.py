@@ -76,7 +76,7 @@ def test_the_serving_layer_cannot_install_a_prometheus() -> None:
     assert paths(layer="serving", monitoring="install") == ["monitoring"]
 
 
-def test_an_address_of_prometheus_requires_monitoring_of_an_existing_one() -> None:
+def test_a_prometheus_address_is_refused_unless_monitoring_uses_an_existing_one() -> None:
     assert paths(prometheus=OTHER) == ["prometheus"]
     assert paths(prometheus=OTHER, monitoring="install") == ["prometheus"]
 

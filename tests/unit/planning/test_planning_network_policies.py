@@ -23,19 +23,19 @@ def test_calico_is_refused_with_flannel():
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.1/8", "10.0.0.0/33", "300.0.0.0/8"])
-def test_an_invalid_destination_of_network_policies_is_refused_with_its_path(cidr: str):
+def test_an_invalid_egress_destination_in_networkpolicies_is_refused_with_its_path(cidr: str):
     (problem,) = problems(networkPolicies={"engine": "existing", "destinations": [{"cidr": cidr}]})
     assert problem.path == "networkPolicies.destinations[0].cidr"
 
 
 @pytest.mark.parametrize("cidr", ["169.254.169.254/32", "169.254.169.0/24", "169.254.0.0/16", "169.254.20.10/32"])
-def test_a_policy_destination_of_only_the_metadata_service_is_refused(cidr: str):
+def test_an_egress_destination_of_only_the_metadata_service_is_refused(cidr: str):
     opened = {"engine": "existing", "destinations": [{"cidr": "10.60.0.0/24"}, {"cidr": cidr}]}
     (problem,) = problems(networkPolicies=opened)
     assert (problem.path, problem.value) == ("networkPolicies.destinations[1].cidr", cidr)
 
 
-def test_a_policy_destination_that_includes_the_metadata_service_is_accepted():
+def test_an_egress_destination_that_includes_the_metadata_service_is_accepted():
     assert not problems(networkPolicies={"engine": "existing", "destinations": [{"cidr": "0.0.0.0/0"}]})
 
 

@@ -101,7 +101,7 @@ def test_check_reports_known_limits_of_servers_that_span_nodes():
     assert not any("span nodes" in item.text for item in plan("agg-tp1dp8ep-1r").advice)
 
 
-def test_acceptance_requires_a_node_for_each_pod_of_a_server():
+def test_acceptance_must_pass_on_a_node_for_each_pod_of_servers_over_nodes():
     (accepted,) = plan("agg-tp1dp16ep-2r", size=6).acceptance
     assert accepted.needed == 4
 

@@ -60,7 +60,7 @@ def with_session_filter(parameters: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def test_the_picker_runs_with_the_stacks_own_config():
+def test_a_custom_picker_config_is_rendered_into_the_pickers_configmap_unchanged():
     assert problems(PD) == []
     rendered = render(document(PD))
     (texts,) = (

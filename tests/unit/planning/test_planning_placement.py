@@ -132,7 +132,7 @@ def test_an_updates_timeout_has_a_server_start_for_each_wave_of_replaced_servers
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=9), st.sampled_from([1, 2, 4, 8]))
-def test_no_fewer_servers_fit_than_guaranteed_however_free_gpus_are_distributed(free: list[int], size: int):
+def test_the_guaranteed_number_of_further_servers_fits_however_free_gpus_are_spread(free: list[int], size: int):
     there = sum(gpus // size for gpus in free)
     mixed_nodes = sum(bool(gpus % size) for gpus in free)
     assert placement.sure_room(sum(free), size, mixed_nodes) <= there
@@ -143,7 +143,7 @@ def test_every_free_gpu_counts_as_guaranteed_room_for_a_server_of_one_gpu():
     assert [placement.sure_room(spare, 1, 9) for spare in (0, 1, 5)] == [0, 1, 5]
 
 
-def test_nodes_with_servers_of_another_size_lower_the_guaranteed_room():
+def test_nodes_with_servers_of_mixed_sizes_lower_the_guaranteed_number_of_servers():
     assert placement.sure_room(16, 8, 0) == 2
     assert placement.sure_room(15, 8, 0) == 1
     assert placement.sure_room(15, 8, 2) == 1

@@ -31,5 +31,5 @@ def names_that_are_read() -> set[str]:
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_each_field_of_a_plan_record_is_read_by_some_code(record: type, names_that_are_read: set[str]):
+def test_each_field_of_a_plans_records_is_read_somewhere_in_the_code(record: type, names_that_are_read: set[str]):
     assert {field.name for field in fields(record)} - names_that_are_read == set()

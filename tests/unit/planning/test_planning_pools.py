@@ -387,7 +387,7 @@ def test_nodes_above_an_autoscaled_pools_minimum_do_not_count_as_idle():
     assert len(plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(4, stays)).idle_nodes) == 2
 
 
-def test_initial_nodes_are_as_many_as_the_stack_file_says():
+def test_an_autoscaled_pool_starts_with_the_number_of_nodes_in_the_stack_file():
     result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED))
     assert (len(result.nodes_at_first), len(result.nodes)) == (2, 9)
 
@@ -396,12 +396,12 @@ def first_nodes(topology: str, scaling: dict[str, Any], *, size: int = 6) -> dic
     return awaited_nodes(plan(model(topology), gpuPools=existing_pools(size, scaling)))
 
 
-def test_initial_servers_need_the_nodes_that_hold_them_and_at_least_the_minimum():
+def test_an_update_waits_for_nodes_of_initial_servers_and_for_the_pools_minimum():
     assert first_nodes("16p-tp1-8d-tp2", {**SCALED, "minSize": 1}) == {"mi300x": 4}
     assert first_nodes("8p-tp1-4d-tp2", {**SCALED, "minSize": 3}) == {"mi300x": 3}
 
 
-def test_servers_that_an_autoscaler_may_add_are_not_initial_servers():
+def test_an_update_waits_for_no_nodes_of_servers_that_scaling_may_add_later():
     assert awaited_nodes(plan(GROWING, gpuPools=existing_pools(5, SCALED))) == {"mi300x": 2}
 
 

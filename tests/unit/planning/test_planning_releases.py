@@ -140,7 +140,7 @@ def test_a_single_replica_of_the_router_can_be_requested():
     assert any("nobody has measured" in text for text in texts(model(EQUAL, router={"profile": "prefix-affinity"})))
 
 
-def test_an_overridden_router_without_the_stacks_profile_uses_the_nearest_one():
+def test_a_router_override_that_lacks_the_stacks_profile_uses_the_nearest_profile():
     with_older = plan(model(router={"profile": "token-load"}), override={"router": "llm-d-0.6.0"})
     assert with_older.models[0].profile == "running-requests"
     assert with_older.release.name == "llm-d-0.9.0"

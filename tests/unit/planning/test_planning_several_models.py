@@ -50,6 +50,6 @@ def test_a_new_server_version_starts_beside_the_old_if_all_models_leave_room(thr
         ([model(name="gpt-oss-120b-1"), model("agg-tp1-1r", copies=2)], "models[1].model", "gpt-oss-120b"),
     ],
 )
-def test_models_with_equal_object_names_are_refused(models: list[StackObject], path: str, value: str):
+def test_two_model_entries_that_give_objects_equal_names_are_refused(models: list[StackObject], path: str, value: str):
     (problem,) = problems(*models)
     assert (problem.path, problem.value, problem.accepted) == (path, value, "a name of its own (key name)")

@@ -44,7 +44,7 @@ def test_data_parallel_ranks_share_a_drafts_experts_and_copy_its_other_weights()
     assert memory(drafting("deepseek-r1", topology), "decode").draft_gib == pytest.approx(10.5 + 8 * (14.4 - 10.5))
 
 
-def test_a_draft_model_that_is_not_split_takes_its_memory_on_each_gpu():
+def test_a_draft_model_without_tensor_parallelism_takes_its_memory_on_each_gpu():
     assert memory(drafting("gpt-oss-120b", "agg-tp2-1r")).draft_gib == pytest.approx(2 * 2.7)
 
 
@@ -134,7 +134,7 @@ def test_check_warns_of_an_unpinned_draft_repository():
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue.model_names() if (m := catalogue.model(name)) and m.draft])
-def test_draft_layers_in_a_models_files_use_kv_cache_like_layers_of_their_kind(name: str):
+def test_catalogue_entries_of_drafts_agree_with_their_models_weights_and_kv_cache(name: str):
     known = catalogue.model(name)
     assert known is not None
     assert known.draft is not None

@@ -235,7 +235,7 @@ def test_servers_files_must_fit_the_boot_volume_if_local_disks_are_unused():
     assert refusals(created_pool(nvme="none", bootVolumeGib=1024)) == refusals(created_pool()) == {}
 
 
-def test_servers_files_must_fit_beside_the_weights_on_local_disks():
+def test_local_disks_with_room_for_weights_and_servers_files_are_accepted():
     changes = {"storage": storage("node-disk", capacityGib=100)}
     assert refusals(created_pool(), stack_changes=changes) == {}
 

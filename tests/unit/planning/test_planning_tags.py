@@ -67,7 +67,7 @@ def test_the_maximum_number_of_tags_is_accepted():
         ({"defined": {"A": {"b": "1"}}, "namespaceCompartmentId": COMPARTMENT}, "cluster-network", set[str]()),
     ],
 )
-def test_tag_namespaces_in_another_compartment_need_permissions_there(
+def test_defined_tags_need_iam_permissions_unless_their_namespace_is_beside_them(
     tags: dict[str, Any], launch: str, needed: set[str]
 ):
     config = validated(created_pool(launch=launch), stack_changes={"tags": tags})

@@ -79,7 +79,7 @@ def test_a_load_in_the_history_is_found_by_its_time_and_never_as_the_latest_run(
     assert times(find(loaded, "dev@latest")) == [TIMES[2]]
 
 
-def test_a_history_with_loads_and_no_benchmark_says_how_to_name_a_load(tmp_path):
+def test_the_error_for_a_history_of_loads_only_says_how_to_name_a_load(tmp_path):
     write_rows([row()], tmp_path / "dev/bench" / LOAD / "rows.jsonl")
     with pytest.raises(KitError, match="loads") as caught:
         find(FolderStore(tmp_path), "dev@latest")

@@ -115,7 +115,7 @@ def test_invalid_token_times_of_a_stored_request_are_left_out(times: str):
 MARKUP = "[/x][bold red]m[/]"
 
 
-def test_names_cannot_inject_markup_into_terminal_tables(tmp_path: Path):
+def test_model_names_in_result_files_cannot_inject_markup_into_terminal_tables(tmp_path: Path):
     path = written(tmp_path, "rows.jsonl", json.dumps({**ROW, "model": MARKUP, "topology": MARKUP}))
     shown, ended = compared(path)
     assert ended is None
@@ -162,7 +162,7 @@ def test_both_output_streams_remove_terminal_control_sequences():
 @pytest.mark.parametrize(
     "text", ["a|b", "a`b", "[a](javascript:x)", "![a](b)", "<script>", "**a**", "a\n# b", "a\\|b", "&lt;"]
 )
-def test_names_cannot_inject_markup_into_markdown(text: str):
+def test_model_names_in_result_files_cannot_inject_markup_into_markdown(text: str):
     escaped = plain(text)
     assert "\n" not in escaped
     assert "<" not in escaped
@@ -170,7 +170,7 @@ def test_names_cannot_inject_markup_into_markdown(text: str):
     assert re.fullmatch(r"`[^`|\n]*`", code(text))
 
 
-def test_names_cannot_inject_markup_into_a_page_with_charts(tmp_path: Path):
+def test_model_names_in_result_files_cannot_inject_markup_into_html_pages(tmp_path: Path):
     pytest.importorskip("matplotlib")
     evil = '"><script>alert(1)</script>$x$'
     path = written(tmp_path, "rows.jsonl", json.dumps({**ROW, "model": evil, "topology": evil}))

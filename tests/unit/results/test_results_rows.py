@@ -35,7 +35,7 @@ def test_a_load_stages_row_has_rates_and_latencies_of_its_measured_window():
     ("shape", "arrival", "concurrency"),
     [(ClosedLoop(8), "closed", 8), (PoissonRate(2), "poisson", 1.05), (Trace(()), "trace", 1.05)],
 )
-def test_a_rows_concurrency_is_its_closed_loops_or_the_mean_in_flight(shape, arrival, concurrency):
+def test_a_rows_concurrency_is_that_of_its_closed_loop_or_else_the_mean_in_flight(shape, arrival, concurrency):
     outcome = of(shape)
     assert outcome.arrival == arrival
     assert outcome.concurrency == pytest.approx(concurrency)
@@ -61,7 +61,7 @@ def test_a_stage_without_successful_requests_has_no_latencies():
     assert (outcome.ttft_ms.mean, outcome.output_tokens_per_s, outcome.failures) == (None, 0.0, 1)
 
 
-def test_a_rows_model_is_named_by_its_key_in_the_catalogue():
+def test_a_result_rows_model_has_the_catalogues_name_instead_of_the_repository():
     model = catalogue.model("gpt-oss-120b")
     assert model_name(model.repository) == model.name
     assert model_name("somebody/else") == "somebody/else"

@@ -70,7 +70,7 @@ def test_published_performance_figures_have_unique_names():
     ("holds", "known", "verdict"),
     [(True, False, "hit"), (False, False, "miss"), (False, True, "known miss"), (True, True, "unexpected hit")],
 )
-def test_the_verdict_on_a_published_figure_says_whether_it_was_expected(holds, known, verdict):
+def test_a_published_figures_verdict_is_hit_miss_known_miss_or_unexpected_hit(holds, known, verdict):
     claim = published_claims().claims[0]
     bare = PublishedClaim.model_validate({**claim.model_dump(), "known_misses": {20.0: "why"} if known else {}})
     outcome = ClaimOutcome(bare, 20.0, "TPSU", Basis.CALIBRATED, "1", "2", holds=False)

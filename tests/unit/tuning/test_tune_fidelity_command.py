@@ -70,7 +70,7 @@ def test_deployments_on_h100_are_simulated_with_latency_figures_of_h100():
     assert means["ttft_ms.mean"] > 0.25, "a known miss: short prompts begin sooner than one overhead for all tells"
 
 
-def test_published_statements_are_compared_with_the_simulation(published):
+def test_tune_fidelity_compares_published_statements_with_the_simulation(published):
     assert {item["outside_by"] for item in published[0]["statements"]} >= {0.0}
 
 

@@ -192,7 +192,7 @@ def error(lengths: NDArray[np.float64]) -> float:
 
 
 @pytest.mark.parametrize(("name", "value"), [("ttft_ms", 2100.0), ("itl_ms", 26.0)])
-def test_a_target_counts_as_missed_only_beyond_random_variation(name: str, value: float):
+def test_a_latency_target_counts_as_missed_only_beyond_random_variation(name: str, value: float):
     missed = as_forecast(**{name: value}, standard_errors={name: value / 100})
     chance = as_forecast(**{name: value}, standard_errors={name: value / 10})
     assert f"{name} limit" in verdicts(judge(assumptions(), missed))
@@ -200,7 +200,7 @@ def test_a_target_counts_as_missed_only_beyond_random_variation(name: str, value
 
 
 @given(st.floats(0.0, 200.0), st.floats(1.0, 3600.0))
-def test_an_observed_request_rate_is_judged_off_only_beyond_its_tolerance(rate: float, duration_s: float):
+def test_an_observed_request_rate_contradicts_a_forecast_only_beyond_its_tolerance(rate: float, duration_s: float):
     (result,) = (
         item
         for item in judge(assumptions(), as_forecast(requests_per_s=rate, duration_s=duration_s))

@@ -105,14 +105,14 @@ def test_hardware_bounds_have_no_reported_difference_to_measured_server_settings
     assert list(condition_differences(bounds, deployed_conditions(NEW, MODEL, config.Engine()))) == []
 
 
-def test_draft_tokens_are_reported_as_counted_only_with_an_accepted_share():
+def test_forecasts_count_draft_tokens_only_if_their_accepted_share_is_given():
     (uncounted,) = differences(Conditions(block_size=16), Conditions(draft_tokens=3))
     assert "neither what they save nor what they cost" in uncounted
     (counted,) = differences(Conditions(block_size=16), Conditions(draft_tokens=3, accepted_share=0.8))
     assert "80% of them are counted" in counted
 
 
-def test_forecasts_of_a_stack_with_draft_tokens_use_its_accepted_share():
+def test_a_forecast_states_the_stacks_accepted_share_of_draft_tokens():
     asked = config.Engine(speculation=Speculation(tokens=2, accepted_share=0.7))
     started = deployed_conditions(NEW, MODEL, asked).handing_over
     assert (started.draft_tokens, started.accepted_share) == (2, 0.7)

@@ -128,7 +128,7 @@ def test_a_single_prompts_simulated_ttft_equals_that_of_the_latency_model():
     assert simulated(prefill(), SIMULATOR).ttft_ms.mean == pytest.approx(1000 * unloaded_prefill_s(LATENCY, 4096, 2))
 
 
-def test_prompts_answered_by_a_prefix_cache_are_cached_in_the_simulation():
+def test_a_measured_prefix_cache_hit_share_shortens_the_simulated_ttft():
     whole, half = (simulated(prefill(prefix_cache_hit_share=share, requests=200), SIMULATOR) for share in (None, 0.5))
     least = LATENCY.factors.prefill_overhead_s * 1000
     assert half.ttft_ms.mean < least + 0.7 * (whole.ttft_ms.mean - least)
@@ -263,7 +263,7 @@ def test_the_kits_copy_of_the_guides_throughput_equals_the_published_report(guid
     assert guide.concurrency == pytest.approx(source["requests_per_sec"] * (guide.e2e_ms.mean or 0) / 1000, rel=2e-3)
 
 
-def test_published_runs_are_selected_by_model_and_gpu():
+def test_published_benchmark_runs_are_selected_by_model_and_gpu():
     runs = published_runs("gpt-oss-120b", "H200")
     assert {(run.row.model, run.row.gpu) for run in runs} == {("gpt-oss-120b", "H200")}
     assert len(published_runs("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")) == 16

@@ -80,7 +80,7 @@ def test_a_decode_fit_of_one_short_context_is_reported_with_a_longer_workload():
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_fit_in_which_contexts_take_no_time_is_not_extrapolated_to_longer_ones(allowed):
+def test_a_fit_in_which_contexts_take_no_time_is_not_used_for_longer_contexts(allowed):
     figures = calibrate(flat_points(), MODEL, SHAPE, FIGURES).figures
     with pytest.raises(
         KitError, match=r"can't be extrapolated so far:\n  decode: contexts of 4,224 tokens, measured"

@@ -50,7 +50,7 @@ def test_with_expert_parallelism_all_gpus_wait_for_the_busiest_one():
     assert busy.decode_step_s(64, 4096) > even.decode_step_s(64, 4096)
 
 
-def test_in_a_large_decode_step_expert_imbalance_costs_compute_and_no_reads():
+def test_expert_imbalance_in_a_large_decode_step_adds_compute_but_no_memory_reads():
     even, uneven = balanced(LATENCY).server(WHOLE), LATENCY.server(WHOLE)
     many = 100_000
     compute = LATENCY.factors.decode_flops_factor * 2 * 0.069 * LATENCY.sizes.expert_parameters / LATENCY.hardware.flops

@@ -42,7 +42,7 @@ def test_tune_rank_reports_that_a_small_change_of_load_would_change_the_best():
     assert any(swing.changes for swing in edge.swings if swing.name == "qps" and swing.factor > 1)
 
 
-def test_if_no_deployment_meets_the_targets_the_nearest_ones_come_first():
+def test_if_no_deployment_meets_the_targets_those_nearest_to_them_come_first():
     result = rank(question("ttft=200,itl=8,qps=45"))
     assert result.best is None
     ratios = [item.ratio for item in result.first]

@@ -105,7 +105,7 @@ def test_varying_service_on_one_server_waits_as_pollaczek_and_khinchine_say():
     assert mgc_wait_s(0.8, 1, 1, 0.5) == pytest.approx(0.8 * 1.5 / (2 * 0.2))
 
 
-def test_two_equally_frequent_service_times_have_the_expected_variation():
+def test_service_times_of_one_and_three_have_a_squared_variation_of_one_quarter():
     """Mean 2, variance 1."""
     assert scv([(1, 1.0), (1, 3.0)]) == pytest.approx(0.25)
     assert scv([(3, 2.0)]) == 0

@@ -9,7 +9,7 @@ from llmd_tuner.workload import MAX_CLASSES, parse, read_trace
 from tuning_for_tests import question
 
 
-def test_a_workload_with_a_single_request_class_has_that_classs_lengths():
+def test_the_workload_4096_256_is_parsed_into_prompt_output_and_context_lengths():
     load = parse("4096/256")
     assert (load.input_tokens, load.output_tokens, load.context_tokens) == (4096, 256, 4224)
     assert str(load) == "4096/256"

@@ -176,7 +176,7 @@ def test_the_cluster_autoscalers_status_has_limits_and_target_sizes_of_pools(sce
     assert group["scaleUp"] == {"status": "InProgress"}
 
 
-def test_the_autoscaler_uses_the_settings_of_its_add_on():
+def test_the_simulated_autoscaler_reads_limits_and_delays_from_its_add_ons_settings():
     settings = read_settings({"nodes": "1:3:ocid1.a, 2:4:ocid1.b", "scaleDownUnneededTime": "1h30m"})
     assert [(group.pool_id, group.least, group.most) for group in settings.groups] == [
         ("ocid1.a", 1, 3),

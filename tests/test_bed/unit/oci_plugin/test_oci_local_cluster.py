@@ -53,7 +53,7 @@ def control(cluster: Cluster, clock: RegionClock) -> ClusterAddOns:
     return ClusterAddOns(cast("Any", cluster), clock)
 
 
-def test_an_add_on_is_installed_after_its_delay():
+def test_the_oci_stand_in_installs_an_oke_add_on_after_the_rehearsals_delay():
     cluster, clock = Cluster(), GatedClock()
     control(cluster, clock).install("CertManager", {"a": "b"})
     assert cluster.installed == {}

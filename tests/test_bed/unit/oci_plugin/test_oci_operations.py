@@ -74,7 +74,7 @@ def test_a_restarted_oci_stand_in_knows_the_existing_resources(tmp_path: Path):
     assert [machine["name"] for machine in anew.records.all_of("NodePool")[0].machines] == ["gpu-0", "gpu-1"]
 
 
-def test_a_journal_entry_that_was_not_written_completely_is_ignored(tmp_path: Path):
+def test_the_oci_stand_in_ignores_an_incompletely_written_entry_of_its_journal(tmp_path: Path):
     journal = tmp_path / "journal.jsonl"
     region = Region(journal)
     vcn = region.vcn()

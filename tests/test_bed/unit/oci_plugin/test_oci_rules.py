@@ -147,7 +147,7 @@ def test_nodes_may_have_older_kubernetes_versions_than_the_cluster_but_no_newer(
         ({"nodeMetadata": {"user_data": "x" * 33000}}, "32000 bytes together"),
     ],
 )
-def test_only_shapes_that_exist_are_accepted(
+def test_a_node_pool_of_an_unknown_shape_or_with_too_much_metadata_is_refused(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]], change: dict[str, Any], words: str
 ):
     with pytest.raises(OperationRefusal, match=words):

@@ -96,7 +96,7 @@ def test_a_containers_python_program_gets_a_file_for_its_termination_message(set
     assert setting.termination_log.read_bytes() == b""
 
 
-def test_python_is_found_on_path_and_a_containers_variables_take_precedence() -> None:
+def test_the_rehearsals_python_is_first_on_path_but_a_containers_variables_win() -> None:
     python = Python(Path("/state/python"), {"B": "2", "C": "3"})
     values = python.variables({"A": "1", "C": "4", "PATH": "/usr/bin"})
     assert values == {"A": "1", "B": "2", "C": "4", "PATH": "/opt/python/bin:/usr/bin"}

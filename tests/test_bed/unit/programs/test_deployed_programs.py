@@ -59,7 +59,7 @@ def test_rehearsals_run_envoy_picker_and_sidecar_in_the_default_releases_version
         assert versions <= rehearsed(PROGRAMS[name])
 
 
-def test_picker_and_sidecar_of_a_release_are_built_together():
+def test_the_endpoint_picker_and_the_routing_sidecar_have_the_same_builds():
     assert PROGRAMS["epp"].builds == PROGRAMS["pd-sidecar"].builds
 
 

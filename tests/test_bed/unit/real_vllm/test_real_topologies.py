@@ -35,7 +35,7 @@ def test_the_number_of_servers_is_reduced_to_what_memory_and_processors_allow(
     assert str(fitting.config.models[0].topology) == left
 
 
-def test_with_vllm_itself_one_copy_of_a_model_runs_and_the_report_has_all_copies() -> None:
+def test_with_vllm_itself_a_models_copies_are_cut_to_one_and_the_cut_is_reported() -> None:
     fitting = cut(stack_of(model("1p-tp1-1d-tp1", copies=3)), 16, 2)
     assert fitting.config.models[0].copies == 1
     assert "gpt-oss-120b: 1p-tp1-1d-tp1 of 1p-tp1-1d-tp1, 3 times" in str(fitting)

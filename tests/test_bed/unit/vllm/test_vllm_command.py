@@ -49,7 +49,7 @@ def test_a_vllm_flag_is_accepted_with_dashes_underscores_equals_sign_or_short_na
     assert serve(*flags).parallelism == Parallelism(2)
 
 
-def test_the_api_server_module_takes_the_model_as_a_flag():
+def test_vllms_module_openai_api_server_takes_the_model_as_a_flag():
     """The second plain form of a command."""
     options = settings(["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL], {})
     assert options.model == MODEL
@@ -80,7 +80,7 @@ def test_the_nixl_side_channels_address_comes_from_environment_variables():
     assert not transfer.recompute_on_failure
 
 
-def test_idle_connections_last_uvicorns_five_seconds_or_as_the_environment_says():
+def test_idle_connections_close_after_five_seconds_or_as_vllms_variable_says():
     """VLLM_HTTP_TIMEOUT_KEEP_ALIVE (vLLM v0.26.0, vllm/envs.py)."""
     assert serve().keep_alive_s == 5
     assert serve(environment={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120"}).keep_alive_s == 120

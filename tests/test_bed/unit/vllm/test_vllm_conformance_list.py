@@ -20,7 +20,7 @@ def test_each_conformance_case_of_the_simulated_vllm_names_a_line_of_vllms_sourc
     assert re.fullmatch(r"vllm/[a-z0-9_/]+\.py#L\d+", conformance().cases[name].source)
 
 
-def test_the_simulated_vllm_page_lists_every_difference():
+def test_the_docs_page_on_the_simulated_vllm_lists_every_difference_from_vllm():
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes the tables."""
     head, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)

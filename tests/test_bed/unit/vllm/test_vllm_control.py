@@ -132,7 +132,7 @@ async def test_a_simulated_server_on_an_occupied_port_exits_with_an_error(contro
     assert "Address already in use" in await log(control, "two")
 
 
-async def test_an_idle_connection_is_closed_after_its_timeout(run, port):
+async def test_a_simulated_server_closes_an_idle_connection_after_the_keep_alive_timeout(run, port):
     """Clients that keep it longer, as the routing sidecar does, lose a request now and then."""
     await run(env={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"})
     reader, writer = await asyncio.open_connection(HOST, port)

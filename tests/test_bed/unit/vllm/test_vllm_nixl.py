@@ -100,7 +100,7 @@ def test_a_prefill_server_holds_kv_blocks_until_they_are_pulled_or_their_lease_e
     assert prefill.metrics.expired_transfers == 1
 
 
-def test_a_prefill_that_a_decode_server_renews_does_not_expire(pair, clock):
+def test_prefilled_kv_blocks_whose_lease_a_decode_server_renews_do_not_expire(pair, clock):
     """The decode server's heartbeat renews the lease while the request waits there, here for a full batch to end."""
     prefill, decode = pair
     busy = [decode.request(64, 4000, start=100_000 * (index + 1)) for index in range(256)]

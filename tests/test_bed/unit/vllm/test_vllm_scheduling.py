@@ -289,7 +289,7 @@ def test_a_simulated_second_takes_as_many_wall_seconds_as_the_time_scale():
     assert clock.now() == pytest.approx(4.0)
 
 
-def test_steps_after_a_late_timer_are_scheduled_from_its_deadline():
+def test_a_late_timer_does_not_delay_the_simulators_later_steps():
     """A timer that fires late shortens the wait for the next one."""
     loop = _Loop()
     clock = WallClock(loop, 1.0)

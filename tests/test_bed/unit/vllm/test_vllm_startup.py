@@ -37,7 +37,7 @@ def read(cache: Path, **environment: str) -> str:
     return read_model(MODEL, {**ENVIRONMENT, **environment}, files)
 
 
-def test_a_complete_model_is_loaded_from_the_mounted_cache(cache: Path):
+def test_a_complete_model_is_loaded_from_the_mounted_model_cache(cache: Path):
     assert read(cache) == f"/model-cache/{SNAPSHOT}"
     assert read(cache, HF_HUB_CACHE="/model-cache/hub", HF_HOME="/elsewhere") == f"/model-cache/{SNAPSHOT}"
 
@@ -55,7 +55,7 @@ def test_a_server_whose_model_cache_folder_is_not_mounted_finds_no_model(cache: 
         read(cache, HF_HOME="/elsewhere")
 
 
-def test_vllm_uses_a_vocabulary_in_the_cache_only_if_a_variable_names_it(cache: Path):
+def test_vllm_uses_a_vocabulary_in_the_model_cache_only_if_a_variable_names_it(cache: Path):
     (cache / "encodings").rename(cache / "other")
     files = ContainerFiles({"/model-cache": str(cache)})
     assert vocabulary_error(MODEL, {"TIKTOKEN_ENCODINGS_BASE": "/model-cache/other"}, files) is None
@@ -117,7 +117,7 @@ def test_the_kv_cache_has_the_size_computed_from_gpu_and_model_memory():
     assert llama.tokens == pytest.approx(355_000, rel=0.01)
 
 
-def test_an_fp8_kv_cache_holds_twice_as_many_tokens():
+def test_an_fp8_kv_cache_holds_twice_as_many_tokens_as_the_default_one():
     """Half the bytes for each."""
     assert size_of("--kv-cache-dtype", "fp8").tokens == pytest.approx(2 * size_of().tokens, rel=0.001)
 

@@ -47,12 +47,12 @@ def test_an_unreadable_result_is_reported_with_reason_and_file(tmp_path, name, t
     assert (rejected.file, rejected.line) == (str(path), line)
 
 
-def test_a_missing_results_file_of_another_tool_is_an_error(tmp_path):
+def test_reading_a_missing_result_file_is_an_error(tmp_path):
     with pytest.raises(KitError, match="No such file"):
         read(tmp_path / "none.json")
 
 
-def test_a_result_with_a_hint_that_is_no_topology_is_rejected(tmp_path):
+def test_a_result_is_rejected_if_the_topology_given_as_a_hint_is_invalid(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("{version: '0.1', metrics: {requests: {total: 1}}, scenario: {}}")
     assert "is no topology" in read(path, Hints(topology="many")).rejected[0].why

@@ -142,7 +142,7 @@ def test_an_unwritable_output_is_refused_before_anything_is_sent(url, tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [[], ["--requests", "1", "--trim", "some"]], ids=["without end", "trim"])
-def test_a_refused_load_leaves_output_files_unchanged(url, tmp_path, wrong):
+def test_bench_leaves_output_files_unchanged_if_its_options_are_refused(url, tmp_path, wrong):
     output = tmp_path / "requests.jsonl"
     output.write_text("an earlier run\n")
     ran = run_bench(
@@ -294,7 +294,7 @@ def test_a_bearer_token_is_in_the_request_headers_and_in_no_text_of_the_target(m
 
 
 @pytest.mark.parametrize("expires", [True, False])
-def test_a_token_that_expires_during_the_load_is_reported_in_advance(
+def test_bench_warns_of_a_bearer_token_that_will_expire_during_the_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], expires: bool
 ):
     class Access:
@@ -312,7 +312,7 @@ def test_a_token_that_expires_during_the_load_is_reported_in_advance(
     assert ("--in-cluster" in capsys.readouterr().err) == expires
 
 
-def test_yaml_documents_of_a_dry_run_share_no_aliases():
+def test_yaml_documents_of_a_dry_run_of_bench_have_no_anchors_and_aliases():
     labels = {"part-of": "llmd-oke"}
     text = as_yaml([{"kind": "Job", "labels": labels}, {"kind": "Role", "labels": labels}])
     assert "&" not in text

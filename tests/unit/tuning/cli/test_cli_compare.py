@@ -90,19 +90,19 @@ def test_history_show_prints_figures_and_basis_of_a_run(reports):
     assert "calibrated" in output
 
 
-def test_runs_can_be_copied_to_another_history(reports):
+def test_history_push_copies_a_stacks_runs_to_another_folder(reports):
     ended = run(reports, "history", "push", str(reports / "other"), "--stack", "dev")
     assert "2 runs copied" in ended.output
     assert (reports / "other/dev/20260301T120000Z/rows.jsonl").is_file()
 
 
 @pytest.mark.parametrize("text", ["gpu", "size=3", "gpus=many", "names=x"])
-def test_an_unknown_hint_for_reading_results_is_refused(text):
+def test_a_hint_option_with_an_unknown_key_or_invalid_value_is_refused(text):
     with pytest.raises(KitError, match="hint"):
         parse_hints([text])
 
 
-def test_hints_for_reading_results_are_parsed_into_their_types():
+def test_values_of_the_hint_option_are_parsed_into_numbers_and_bases():
     hints = parse_hints(["gpus=16", "basis=calibrated", "input_tokens=4096"])
     assert (hints.gpus, hints.basis, hints.input_tokens) == (16, Basis.CALIBRATED, 4096)
 
