@@ -294,7 +294,7 @@ def test_requesting_acceptance_of_a_node_that_the_pool_lacks_is_refused():
         Cluster().lead(replace(REQUEST, only=("z",)))
 
 
-def test_stored_failures_count_for_nodes_that_are_not_tested_again():
+def test_a_stored_acceptance_failure_of_a_node_that_is_not_retested_counts():
     kept = {"a": NodeResult("a", "u", "failed", "d", "i", reason="gpus: dead")}
     assert judge_pool(replace(REQUEST, needed=3), ["a", "b", "c"], kept)[0] == "a failed (gpus: dead)"
 

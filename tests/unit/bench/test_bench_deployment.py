@@ -25,7 +25,7 @@ def grown(before: list[Reading], after: list[Reading], counter=PROMPTS):
     return change(Snapshot(tuple(before)), Snapshot(tuple(after)), "prefill", counter)
 
 
-def test_the_series_of_a_counter_are_summed():
+def test_all_series_of_a_prometheus_counter_are_summed():
     text = 'vllm:prompt_tokens_total{engine="0"} 3\nvllm:prompt_tokens_total{engine="1"} 4\n'
     assert reading(text).total(PROMPTS) == 7
 

@@ -89,7 +89,7 @@ def test_a_kv_transfer_rate_without_counters_is_reported_as_unknown():
     assert proof.consistent
 
 
-def test_a_picker_that_never_disaggregates_yields_a_share_of_zero():
+def test_a_picker_that_never_disaggregates_gives_a_remote_prefill_share_of_zero():
     proof = prove(router(0, local=10), prefill(0), decode(0, transfers=0))
     assert (proof.share, proof.fallback_requests, proof.consistent) == (0, 0, True)
 

@@ -145,7 +145,7 @@ async def test_waiting_for_a_model_ends_with_a_successful_completion_of_one_toke
     assert [body["max_tokens"] for body in deployment.requests] == [1]
 
 
-async def test_a_load_starts_only_after_a_successful_answer(deployment):
+async def test_waiting_for_a_model_goes_on_after_503_answers_until_one_succeeds(deployment):
     deployment.script = lambda number: Answer(status=503 if number < 3 else 200)
     await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
     assert len(deployment.requests) == 4
@@ -167,7 +167,7 @@ async def test_waiting_for_a_model_ends_at_once_if_a_completion_is_refused_with_
 NO_SUCH_MODEL = Answer(status=404, error='{"message": "The model `m` does not exist.", "type": "NotFoundError"}')
 
 
-async def test_waiting_goes_on_while_a_gateway_still_routes_to_another_model(deployment):
+async def test_waiting_for_a_model_goes_on_while_a_gateway_still_routes_to_another(deployment):
     deployment.script = lambda number: NO_SUCH_MODEL if number < 9 else Answer()
     await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
     assert len(deployment.requests) == 10

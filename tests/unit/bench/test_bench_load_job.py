@@ -36,7 +36,7 @@ async def load() -> str:
     return "all"
 
 
-def test_terminating_a_pod_ends_its_load_and_publishes_the_measurements():
+def test_a_terminated_load_pod_ends_its_load_and_publishes_the_measurements():
     with sigterm_as_interrupt():
         assert asyncio.run(load()) == "what was measured"
 

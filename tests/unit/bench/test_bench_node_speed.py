@@ -46,12 +46,12 @@ def clock_fixture(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_memory_copy_counts_bytes_read_and_written(clock: Clock) -> None:
+def test_a_gpus_memory_copy_rate_counts_bytes_read_and_bytes_written(clock: Clock) -> None:
     (speed,) = gpu_speeds(torch_with(clock), 1, WORK)
     assert speed.memory_gb_per_s == pytest.approx(2.0)
 
 
-def test_a_matrix_product_counts_two_operations_for_each_multiplication(clock: Clock) -> None:
+def test_a_gpus_matrix_product_rate_counts_two_operations_for_a_multiplication(clock: Clock) -> None:
     (speed,) = gpu_speeds(torch_with(clock), 1, WORK)
     assert speed.matrix_tflops == pytest.approx(2 * 1000**3 / 2.0 / 1e12)
 

@@ -19,7 +19,7 @@ def test_each_notation_of_a_load_is_parsed_into_its_shape(text, shapes):
     assert read_shapes(text, seed=3) == shapes
 
 
-def test_a_trace_is_read_from_its_file(tmp_path):
+def test_a_load_shape_that_names_a_trace_file_has_the_requests_of_that_file(tmp_path):
     (tmp_path / "t.csv").write_text("time_s\n0\n1\n")
     (trace,) = read_shapes(f"trace:{tmp_path}/t.csv")
     assert (len(trace.entries), str(trace)) == (2, "trace:t.csv")

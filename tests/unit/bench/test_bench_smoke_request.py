@@ -35,7 +35,7 @@ def test_a_smoke_request_is_read_back_from_its_file():
     assert from_json(REQUEST.to_json()) == REQUEST
 
 
-def test_equal_smoke_requests_give_equal_texts():
+def test_equal_smoke_requests_are_written_as_equal_json():
     assert replace(REQUEST).to_json() == REQUEST.to_json()
 
 

@@ -33,7 +33,7 @@ async def run(deployment, *stages, workload=SHORT, limit_s=20, **options):
     return await run_stages(deployment.target, stages, workload, limit_s=limit_s, **options)
 
 
-async def test_every_request_of_a_stage_has_a_record(deployment):
+async def test_every_request_of_a_load_stage_has_a_record(deployment):
     (result,) = await run(deployment, LoadStage(ClosedLoop(2), requests=7))
     assert [record.index for record in result.records] == list(range(7))
     assert all(record.succeeded and record.output_tokens == 5 for record in result.records)
@@ -241,7 +241,7 @@ async def test_a_load_stage_whose_process_exits_at_once_reports_its_exit_code(de
 
 
 @pytest.mark.parametrize(("ends", "least"), [({"requests": 7}, 7), ({"duration_s": 0.3}, 2)])
-async def test_load_processes_beyond_the_number_of_users_do_not_prevent_any_request(deployment, ends, least):
+async def test_a_load_with_more_processes_than_users_still_sends_every_request(deployment, ends, least):
     """The machine decides how many requests a time has room for."""
     (result,) = await run(deployment, LoadStage(ClosedLoop(2), **ends), processes=3)
     assert result.shortfall is None
@@ -285,7 +285,7 @@ async def test_a_load_stage_interrupted_before_its_start_has_no_records(deployme
     assert second.shortfall == "interrupted; 1 of 1 requests were not sent"
 
 
-async def test_the_callback_for_records_gets_every_request_with_its_stage(deployment):
+async def test_the_callback_for_request_records_gets_each_request_with_its_load_stage(deployment):
     told = []
     stages = sweep(ClosedLoop, (1, 2), requests=2)
     await run(
@@ -388,7 +388,7 @@ async def test_all_invalid_load_stages_are_reported_before_any_request_is_sent(d
     assert not deployment.requests
 
 
-async def test_the_error_of_an_invalid_load_does_not_mention_a_stack(deployment):
+async def test_the_error_for_an_invalid_load_says_load_instead_of_stack(deployment):
     with pytest.raises(InvalidStack) as refused:
         await run(deployment, LoadStage(ClosedLoop(0), requests=1))
     assert refused.value.verdict == "the load can't be sent"

@@ -38,12 +38,12 @@ def test_a_known_vllm_fault_of_another_llm_d_release_than_the_stacks_is_not_repo
     assert paths(RANKS, DBO, release="llm-d-0.9.0") == []
 
 
-def test_a_known_fault_of_kv_connectors_is_not_reported_for_servers_without_one():
+def test_a_known_vllm_fault_of_kv_connectors_is_not_reported_without_a_kv_connector():
     assert paths("1p-tp1-1d-tp1", {"env": SEGMENTS}) == ["models[0].engine.env.PYTORCH_CUDA_ALLOC_CONF"]
     assert paths("agg-tp1-1r", {"env": SEGMENTS}) == []
 
 
-def test_an_argument_of_a_known_fault_is_found_in_any_notation_and_in_json():
+def test_vllm_arguments_of_known_faults_are_found_as_dotted_keys_and_within_json():
     drafts = ["--speculative-config", '{"method": "eagle3", "model": "/models/draft"}']
     arguments = ["--kv-offloading-size=10"]
     assert paths("agg-tp1ep-1r", {"extraArgs": [*arguments, *drafts]}) == ["models[0].engine.extraArgs[0]"]
@@ -51,7 +51,7 @@ def test_an_argument_of_a_known_fault_is_found_in_any_notation_and_in_json():
     assert paths("agg-tp1ep-1r", {"extraArgs": [*arguments, key]}) == ["models[0].engine.extraArgs[0]"]
 
 
-def test_a_known_fault_that_may_change_answers_is_reported_with_its_source():
+def test_a_known_vllm_fault_that_may_change_answers_is_reported_with_its_source():
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", "--kv-cache-dtype=fp8"]})
     advice = plan(servers, release="llm-d-0.10.0").advice
     (told,) = [item for item in advice if "scales for keys and values" in item.text]
@@ -83,7 +83,7 @@ def test_an_emulated_weight_format_is_reported_if_the_model_exists_unquantized(t
 
 
 @pytest.mark.parametrize("fault", known_faults(), ids=lambda fault: fault.text[:30])
-def test_known_faults_refer_to_existing_releases_and_flags(fault):
+def test_the_list_of_known_vllm_faults_names_only_existing_releases_flags_and_gpus(fault):
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     assert set(fault.releases) <= {release.name for release in releases}
     assert all(f"--{flag}" in flags_by_word() for flag in fault.arguments)

@@ -28,7 +28,7 @@ def test_acceptance_thresholds_in_the_stack_file_override_those_of_the_shape():
     assert (limits.link_gb_per_s, limits.all_reduce_gb_per_s) == (45, 355)
 
 
-def test_an_update_runs_no_acceptance_on_existing_pools_or_if_set_to_by_command():
+def test_an_update_skips_node_acceptance_of_existing_pools_or_with_when_by_command():
     by_command, existing = planned(acceptance={"when": "by-command"}), plan(model())
     assert [accepted.in_update for stack in (by_command, existing) for accepted in stack.acceptance] == [False, False]
 

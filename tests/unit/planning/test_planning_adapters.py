@@ -47,7 +47,7 @@ def test_each_adapter_revision_is_served_by_vllm_under_a_name_of_its_own():
     assert adapter.served_name == "sql-aaaaaaaaaaaa"
 
 
-def test_adapters_without_slots_are_refused():
+def test_lora_adapters_without_configured_adapter_slots_are_refused():
     assert "no room" in refused(llama(SQL))["models[0].engine.adapters"]
 
 
@@ -92,7 +92,7 @@ def test_an_adapter_with_the_name_of_a_model_or_another_adapter_is_refused(name:
     assert "models[0].adapters[1].name" in refused(entry)
 
 
-def test_fewer_adapters_in_memory_than_slots_are_refused():
+def test_fewer_adapter_slots_in_host_memory_than_on_gpus_are_refused():
     assert "models[0].engine.adapters.hostSlots" in refused(llama(room={"slots": 4, "hostSlots": 2}))
 
 

@@ -97,13 +97,13 @@ def test_the_copies_of_a_model_that_check_advises_can_be_deployed():
 
 
 @pytest.mark.parametrize(("tokens", "short"), [(200, True), (999, True), (1000, False), (10_000, False)])
-def test_disaggregation_of_short_prompts_is_advised_against(tokens: int, short: bool):
+def test_check_advises_against_disaggregation_of_short_prompts(tokens: int, short: bool):
     workload = {"inputTokens": tokens, "outputTokens": 100}
     assert ("models[0].workload.inputTokens" in advice(model(workload=workload))) is short
     assert "models[0].workload.inputTokens" not in advice(model("agg-tp1-1r", workload=workload))
 
 
-def test_disaggregation_of_small_models_is_advised_against(monkeypatch: pytest.MonkeyPatch):
+def test_check_advises_against_disaggregation_of_small_models(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.model("gpt-oss-120b")
     assert known is not None
     parameters = known.parameters.model_copy(update={"total_billions": 8.0})
@@ -123,13 +123,13 @@ def test_disaggregation_of_small_models_is_advised_against(monkeypatch: pytest.M
         (51, "plain aggregated"),
     ],
 )
-def test_disaggregation_is_advised_against_for_very_low_or_high_itl_targets(itl_ms: float, reason: str | None):
+def test_check_advises_against_disaggregation_for_very_low_or_high_itl_targets(itl_ms: float, reason: str | None):
     text = advice(model(slo={"itlMs": itl_ms})).get("models[0].slo.itlMs")
     assert (text is None) if reason is None else (text is not None and reason in text)
     assert "models[0].slo.itlMs" not in advice(model("agg-tp1-1r", slo={"itlMs": itl_ms}))
 
 
-def test_a_target_for_ttft_alone_gives_no_advice_on_disaggregation():
+def test_check_gives_no_advice_on_disaggregation_for_a_ttft_target_alone():
     assert "models[0].slo.itlMs" not in advice(model(slo={"ttftMs": 2000}))
 
 

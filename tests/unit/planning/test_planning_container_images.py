@@ -51,7 +51,7 @@ def test_images_of_node_gate_and_operators_are_listed_once_for_a_created_cluster
     assert len(set(references)) == len(references)
 
 
-def test_archives_of_all_repository_charts_have_a_checksum():
+def test_every_helm_chart_from_a_chart_repository_has_a_pinned_checksum():
     charts = chart_archives(planning.plan(validated(stack_changes={"monitoring": "install"})))
     assert [chart.reference for chart in charts] == ["gpu-operator-charts", "kube-prometheus-stack"]
     assert unchecked_archives_sentence(charts) is None
@@ -80,7 +80,7 @@ def test_a_malformed_or_contradicting_digest_is_refused_with_its_key(digest: str
     assert "@sha256:" in problem.accepted
 
 
-def test_images_without_a_digest_are_counted_in_one_sentence():
+def test_check_counts_images_without_a_digest_in_one_sentence():
     by_tag = UsedImage(ContainerImage(registry="ghcr.io", repository="a/b", tag="v1"), "x", "release")
     pinned = UsedImage(by_tag.image.model_copy(update={"digest": "sha256:" + "0" * 64}), "y", "release")
     assert (tag_only_sentence((by_tag, pinned)) or "").startswith("1 of 2 container images and charts are named by tag")

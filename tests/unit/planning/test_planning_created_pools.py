@@ -43,7 +43,7 @@ def test_an_existing_pool_has_no_image_in_the_plan():
     assert (cluster.gpu_pools[0].pool_id, cluster.gpu_pools[0].image_id) == (ocid("nodepool"), None)
 
 
-def test_without_protection_cluster_network_and_pools_may_be_replaced():
+def test_a_plan_without_protection_unprotects_cluster_network_and_pools_in_pulumi():
     cluster = planned(cluster={"network": {"protect": True}})
     parts = lambda of: {of.protect, of.network.protect, *(pool.protect for pool in of.pools)}  # noqa: E731
     assert parts(cluster) == {True}

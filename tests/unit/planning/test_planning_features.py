@@ -40,7 +40,7 @@ def test_a_feature_that_the_catalogue_lacks_for_the_model_is_refused():
     assert (problem.path, problem.accepted) == ("models[0].engine.features[1]", "tool-calling")
 
 
-def test_an_unknown_feature_is_refused_with_the_known_ones():
+def test_the_error_for_an_unknown_model_feature_lists_the_known_ones():
     (problem,) = problems(model("agg-tp8-1r", engine={"features": ["tools"]}))
     assert problem.path == "models[0].engine.features[0]"
     assert "tool-calling" in problem.accepted

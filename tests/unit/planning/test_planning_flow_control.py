@@ -68,7 +68,7 @@ def test_client_priorities_without_flow_control_in_the_router_are_refused(
     assert words in result[path]
 
 
-def test_priorities_require_authenticated_clients():
+def test_client_priorities_in_the_front_door_require_authentication():
     result = refused(routed(flowControl={}), door={"priorities": {"chat": 100}})
     assert list(result) == ["frontDoor.authentication"]
 

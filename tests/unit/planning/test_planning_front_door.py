@@ -16,7 +16,7 @@ def refused(*models: dict[str, Any], **door: Any) -> dict[str, str]:
     return {problem.path: str(problem) for problem in problems(*models, frontDoor=door, networkPolicies=enforced)}
 
 
-def test_a_stack_file_without_frontdoor_has_no_front_door():
+def test_the_plan_has_no_front_door_if_the_stack_file_lacks_the_key_frontdoor():
     assert plan().front_door is None
 
 

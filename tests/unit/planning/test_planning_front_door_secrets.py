@@ -135,7 +135,7 @@ def test_a_request_limit_for_a_front_door_client_without_an_api_key_is_refused()
     assert list(refused(front_door, frontDoorKeys={"alice": ALICE})) == ["frontDoor.limits.clients.carol"]
 
 
-def test_an_identity_provider_with_fetched_keys_needs_no_key_set():
+def test_an_identity_provider_with_jwksuri_needs_no_key_set_in_the_configuration():
     authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
     fetched = door(authentication={**authentication, "jwksUri": "https://id.example.com/jwks.json"})
     assert refused(fetched) == {}

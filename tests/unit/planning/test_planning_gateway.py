@@ -28,7 +28,7 @@ def refused(*models: dict[str, Any], **stack: Any) -> dict[str, str]:
     return {problem.path: str(problem) for problem in problems(*models, **stack)}
 
 
-def test_a_stack_file_without_gateway_has_no_gateway():
+def test_the_plan_has_no_gateway_if_the_stack_file_lacks_the_key_gateway():
     assert plan().gateway is None
 
 
@@ -161,7 +161,7 @@ def test_a_gateway_that_checks_requests_needs_no_uncheckedrequests_setting(gatew
     assert refused(behind(), gateway=gateway) == {}
 
 
-def test_a_gateways_uncheckedrequests_may_only_be_the_word_accepted():
+def test_the_key_uncheckedrequests_of_a_gateway_accepts_only_the_word_accepted():
     assert (
         "there is no such choice"
         in refused(behind(), gateway={**EXISTING, "uncheckedRequests": True})["gateway.uncheckedRequests"]

@@ -132,7 +132,7 @@ def test_a_kubernetes_version_that_the_gpu_operators_chart_refuses_is_refused():
     assert (result.path, result.accepted) == ("cluster.kubernetesVersion", "v1.29 or newer")
 
 
-def test_okes_device_plug_in_requires_no_kubernetes_version():
+def test_okes_device_plug_in_is_accepted_with_an_old_kubernetes_version():
     config = stack(cluster=created_cluster(kubernetesVersion="v1.28.2"), gpuStack="oke-plugin")
     assert list(gpu_stack_problems(config)) == []
 
@@ -232,7 +232,7 @@ def test_a_taint_with_the_key_of_the_shapes_own_taint_is_refused():
     assert "the shape has this key" in result["gpuPools[0].taints[0]"]
 
 
-def test_a_taint_key_may_have_each_effect_once():
+def test_a_second_taint_of_a_pool_with_equal_key_and_effect_is_refused():
     taints = [TEAM, {**TEAM, "effect": "NoExecute"}, {**TEAM, "value": "b"}]
     result = refusals(stack_changes={"cpuPools": [{"name": "more", "taints": taints}]})
     assert [path for path in result if "taints" in path] == ["cpuPools[0].taints[2]"]

@@ -124,7 +124,7 @@ def test_a_model_that_fits_no_node_is_refused_with_quantized_alternatives():
 
 
 @pytest.mark.parametrize(("extra", "refused"), [(0, False), (1, True)])
-def test_the_workload_may_fill_the_model_length_exactly(extra: int, refused: bool):
+def test_a_workload_of_exactly_maxmodellen_tokens_is_accepted_and_no_longer_one(extra: int, refused: bool):
     workload = {"inputTokens": 8000, "outputTokens": 192 + extra}
     result = problems(model(workload=workload, engine={"maxModelLen": 8192}))
     assert [problem.path for problem in result] == (["models[0].workload"] if refused else [])

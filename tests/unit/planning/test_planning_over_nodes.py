@@ -46,7 +46,7 @@ def test_each_pod_of_a_server_that_spans_nodes_fills_a_node():
     ]
 
 
-def test_pods_of_one_server_are_placed_in_one_pool():
+def test_placement_puts_all_pods_of_a_server_over_nodes_into_one_pool():
     nodes = [PlacedNode(pool, index, 8, (), 8) for pool, size in (("a", 3), ("b", 2)) for index in range(size)]
     spread = plan("agg-tp1dp16ep-1r").models[0].units[0].roles[0].parallelism
     servers = [pod for index in range(2) for pod in pods("unit", "aggregated", index, spread, 8)]
@@ -107,7 +107,7 @@ def test_acceptance_must_pass_on_a_node_for_each_pod_of_servers_over_nodes():
 
 
 @pytest.mark.parametrize(("version", "keeps"), [("v1.34.2", True), ("v1.31.0", True), ("v1.30.1", False)])
-def test_pods_of_a_server_are_kept_in_one_pool_from_kubernetes_1_31_on(version: str, keeps: bool):
+def test_pods_of_a_server_over_nodes_keep_to_one_pool_from_kubernetes_1_31_on(version: str, keeps: bool):
     given = created_stack(models=[model("agg-tp1dp16ep-1r", model=MIXTURE)], cluster={"kubernetesVersion": version})
     assert planning.plan_object(given).keeps_to_pools is keeps
     assert plan("agg-tp1dp16ep-1r").keeps_to_pools is False

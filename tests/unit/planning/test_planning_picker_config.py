@@ -166,7 +166,7 @@ def test_a_profile_handler_that_would_never_prefill_remotely_is_refused(paramete
     assert said in (problem.why or "")
 
 
-def test_a_picker_config_that_always_prefills_remotely_needs_no_decider():
+def test_a_picker_config_that_always_prefills_first_is_accepted_without_a_decider():
     config = copy.deepcopy(PD)
     config["plugins"][-1]["parameters"] = {"stageOrder": "prefill-first"}
     assert problems(config) == []

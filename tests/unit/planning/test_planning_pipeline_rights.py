@@ -98,7 +98,7 @@ def test_an_image_imported_by_a_secret_link_needs_no_permission_on_objects():
     assert not [text for text in granted("deploy", stack_with(pool={"image": linked})) if "objects" in text]
 
 
-def test_tag_namespaces_may_be_in_another_compartment():
+def test_the_deploying_identity_may_use_tag_namespaces_of_another_compartment():
     tags = {"defined": {"Operations": {"CostCenter": "42"}}, "namespaceCompartmentId": ELSEWHERE}
     assert f"use tag-namespaces in compartment id {ELSEWHERE} where" in " ".join(
         granted("deploy", stack_with(tags=tags))

@@ -100,7 +100,7 @@ def test_without_rdma_no_server_has_virtual_functions():
     assert [role.virtual_functions for role in result.models[0].units[0].roles] == [0, 0]
 
 
-def test_a_thousand_nodes_are_filled_quickly():
+def test_eight_thousand_servers_of_one_gpu_fill_a_thousand_nodes_completely():
     nodes = [PlacedNode("pool", i, 8, (), 8) for i in range(1000)]
     servers = [PlacedServer("unit", "decode", i, 1, 1) for i in range(8001)]
     _, left = place(servers, nodes)
@@ -225,7 +225,7 @@ def of_pools(system: dict[str, Any], copies: int = 4, **changes: Any) -> dict[st
     return refusals(stack_changes={"systemPool": system, "models": models, **changes})
 
 
-def test_the_default_pool_has_room_for_three_routers_and_a_front_doors_envoy():
+def test_a_default_system_node_has_room_for_three_routers_and_a_front_doors_envoy():
     release = catalogue.release("llm-d-0.7.0")
     assert release is not None
     assert (release.router_requests.cpus, release.router_requests.memory_gib) == (8, 16)
@@ -260,10 +260,10 @@ def test_routers_may_run_in_further_cpu_pools_that_have_no_taints():
     assert "systemPool.ocpus" in of_pools(small, cpuPools=[{**large, "taints": [{"key": "team"}]}])
 
 
-def test_models_without_a_router_need_no_room_for_one():
+def test_models_without_a_router_need_no_room_for_it_in_the_system_pool():
     models = [model("agg-tp1-4r", router={"mode": "none"})]
     assert refusals(stack_changes={"systemPool": {"ocpus": 4, "memoryGib": 16}, "models": models}) == {}
 
 
-def test_a_cpu_shape_that_is_not_flexible_is_assumed_to_be_large_enough():
+def test_a_fixed_cpu_shape_is_assumed_to_have_room_for_all_routers():
     assert of_pools({"shape": "BM.Standard.E5.192", "size": 1}, copies=9) == {}

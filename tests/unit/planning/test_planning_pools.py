@@ -130,13 +130,13 @@ def test_rdma_in_pods_requires_rdma_on_nodes():
     ("version", "why"),
     [("v1.35.0", "newer than the control plane"), ("v1.34.3", "newer"), ("v1.30.9", "3 minor versions behind")],
 )
-def test_nodes_more_than_three_minor_versions_behind_are_refused(version: str, why: str):
+def test_nodes_newer_than_the_cluster_or_over_three_minor_versions_older_are_refused(version: str, why: str):
     assert why in of_pool(kubernetesVersion=version)["gpuPools[0].kubernetesVersion"]
     assert why in of_stack(systemPool={"kubernetesVersion": version})["systemPool.kubernetesVersion"]
 
 
 @pytest.mark.parametrize("version", ["v1.34.2", "v1.34.1", "v1.31.0"])
-def test_nodes_may_have_an_older_version_than_the_cluster(version: str):
+def test_nodes_may_have_an_older_kubernetes_version_than_the_cluster(version: str):
     assert of_pool(kubernetesVersion=version) == {}
 
 
@@ -272,7 +272,7 @@ def of_system_pool(**changes: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("ocpus", "memory_gib", "good"), [(16, 64, True), (4, 257, False), (32, 16, False), (126, 2098, True)]
 )
-def test_memory_must_fit_the_number_of_ocpus(ocpus: int, memory_gib: int, good: bool):
+def test_memory_of_a_flexible_shape_must_be_within_its_limits_for_each_ocpu(ocpus: int, memory_gib: int, good: bool):
     result = of_system_pool(shape="VM.Standard.E5.Flex", ocpus=ocpus, memoryGib=memory_gib)
     assert ("systemPool.memoryGib" not in result) is good
 
@@ -355,7 +355,7 @@ def test_the_autoscaling_limits_of_cpu_pools_are_checked_too():
     assert list(refusals(stack_changes={"cpuPools": [more]})) == ["cpuPools[0].scaling.minSize"]
 
 
-def test_maximum_servers_need_room_only_on_the_maximum_number_of_nodes():
+def test_maxreplicas_servers_need_room_on_the_pools_maximum_number_of_nodes():
     few, many = {**SCALED, "maxSize": 3}, {**SCALED, "maxSize": 4}
     assert problems(GROWING, gpuPools=existing_pools(2, many)) == []
     (problem,) = problems(GROWING, gpuPools=existing_pools(2, few))
@@ -503,7 +503,7 @@ def test_a_cluster_autoscaler_add_on_of_the_stack_file_is_accepted():
     assert refusals(addOns=[own]) == {}
 
 
-def test_the_autoscaler_requires_a_recent_enough_cluster():
+def test_the_cluster_autoscaler_requires_kubernetes_1_26_or_newer():
     (problem,) = node_scaling_problems(validated(pool(), kubernetesVersion="v1.25.4"))
     assert (problem.path, problem.accepted) == ("cluster.kubernetesVersion", "v1.26 or newer")
 

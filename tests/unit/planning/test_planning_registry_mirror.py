@@ -83,7 +83,7 @@ def test_an_image_that_is_in_the_mirror_already_keeps_its_name_and_digest():
     assert copy.digest == BUSYBOX.digest
 
 
-def test_an_image_of_a_registry_with_a_port_has_a_valid_copy_name():
+def test_an_image_of_a_registry_with_a_port_gets_a_valid_name_in_the_mirror():
     local = BUSYBOX.model_copy(update={"registry": "localhost:5000"})
     assert MIRROR.copy_of(local).reference == f"{PREFIX}/localhost-5000/library/busybox:1.36"
 
@@ -130,7 +130,7 @@ def test_the_crane_command_copies_an_image_by_digest_to_its_tag():
     assert shlex.split(line) == ["crane", "copy", BUSYBOX.pinned, f"{PREFIX}/docker.io/library/busybox:1.36"]
 
 
-def test_commands_for_a_chart_archive_verify_its_checksum():
+def test_commands_that_mirror_a_chart_archive_verify_its_checksum():
     archives = [copy for copy in copies(created(), MIRROR) if copy.archive]
     lines = copy_text(archives[:1], PREFIX, CopyForm.CRANE).splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["set", "helm", "echo", "helm"]
@@ -147,7 +147,7 @@ def test_images_to_mirror_are_written_as_a_skopeo_sync_file_with_the_command():
     assert "# helm push" in text
 
 
-def test_check_reports_components_that_ignore_the_private_registry():
+def test_check_reports_that_oke_components_ignore_the_registry_mirror():
     texts = advice(created(registryMirror={"prefix": PREFIX}), "registryMirror")
     assert texts == ["OKE's control plane, node software and add-ons come from Oracle's own registries"]
     assert not advice(plan(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": PREFIX}), "registryMirror")

@@ -189,7 +189,7 @@ def test_check_warns_of_a_vllm_image_override_that_the_images_own_release_avoids
     assert any("llm-d-0.9.0 does without it: it crash-looped" in text for text in result)
 
 
-def test_a_digest_that_contradicts_the_lock_is_refused_with_the_locks():
+def test_a_digest_that_contradicts_the_lock_file_is_refused_with_the_locked_digest():
     image = "docker.io/vllm/vllm-openai-rocm:v0.26.0"
     value, right = f"{image}@sha256:{'1' * 64}", lock().images[image].digest
     (problem,) = problems(override={"vllmImage": value})
@@ -281,7 +281,7 @@ def test_settings_that_change_answers_are_refused_if_nothing_evaluates_them(
         ({"override": {"quickReduce": "NONE"}}, []),
     ],
 )
-def test_a_models_quick_reduce_format_is_evaluated_if_the_release_has_not_been(changes, paths: list[str]):
+def test_a_quick_reduce_format_untested_in_the_release_requires_an_evaluation(changes, paths: list[str]):
     evaluated = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)
     facts = catalogue.model("gpt-oss-120b").model_copy(
         update={"quick_reduce": QuickReduce(quantization="INT6", evaluation=evaluated)}
@@ -291,6 +291,6 @@ def test_a_models_quick_reduce_format_is_evaluated_if_the_release_has_not_been(c
     assert [change.path for change in answer_changes(replace(subject, facts=facts))] == paths
 
 
-def test_a_vllm_image_with_another_attention_backend_is_evaluated():
+def test_a_vllm_image_with_another_attention_backend_requires_an_evaluation():
     result = plan(model("4p-tp2-4d-tp2"), override={"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.7.0"})
     assert [change.path for change in result.models[0].answer_changes] == ["override.vllmImage"]

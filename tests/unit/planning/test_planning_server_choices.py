@@ -46,7 +46,7 @@ def by_model() -> dict[str, ServerChoices]:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_every_offered_pair_of_prefill_and_decode_servers_can_be_planned(
+def test_every_server_pair_that_planning_offers_to_the_tuner_can_be_planned(
     by_model: dict[str, ServerChoices], data: st.DataObject
 ):
     name = data.draw(st.sampled_from(sorted(by_model)))
@@ -60,7 +60,7 @@ def test_every_offered_pair_of_prefill_and_decode_servers_can_be_planned(
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_pairs_of_servers_that_are_not_offered_are_refused_by_planning(
+def test_a_stack_is_accepted_exactly_with_server_pairs_that_the_tuner_is_offered(
     by_model: dict[str, ServerChoices], data: st.DataObject
 ):
     name = data.draw(st.sampled_from(sorted(by_model)))
@@ -71,7 +71,7 @@ def test_pairs_of_servers_that_are_not_offered_are_refused_by_planning(
 
 
 @pytest.mark.parametrize("name", catalogue.model_names())
-def test_each_offered_parallelism_has_a_unique_short_form_that_is_parsed(name: str):
+def test_each_parallelism_offered_to_the_tuner_has_a_unique_parsable_short_form(name: str):
     entry = known(name)
     spreads = list(divided_spreads(entry, 8, 32))
     assert len({spread.kind for spread in spreads}) == len(spreads)
@@ -81,19 +81,19 @@ def test_each_offered_parallelism_has_a_unique_short_form_that_is_parsed(name: s
 
 
 @pytest.mark.parametrize("name", catalogue.model_names())
-def test_only_models_with_experts_are_offered_data_parallelism(name: str):
+def test_the_tuner_is_offered_data_parallelism_only_for_models_with_experts(name: str):
     entry = known(name)
     spreads = list(divided_spreads(entry, 8, 32))
     assert all(spread.tensor_parallel_size <= 8 and spread.gpus_per_node <= 8 for spread in spreads)
     assert (entry.architecture.experts is not None) == any(spread.data_parallel_size > 1 for spread in spreads)
 
 
-def test_servers_over_two_whole_nodes_are_offered_for_models_with_experts():
+def test_the_tuner_is_offered_servers_over_two_nodes_for_models_with_experts():
     assert Parallelism(1, 16, True, 2) in choices("deepseek-v3").aggregated
     assert (Parallelism(1, 16, True, 2), Parallelism(1, 16, True, 2)) in choices("deepseek-v3").disaggregated
 
 
-def test_servers_over_nodes_are_not_offered_without_rdma_or_with_scaling():
+def test_the_tuner_is_offered_no_servers_over_nodes_without_rdma_or_with_scaling():
     over = [spread for spread in choices("deepseek-v3").aggregated if spread.nodes > 1]
     assert over
     scaled = {"aggregated": {"minReplicas": 1, "maxReplicas": 2, "requests": 10}}
@@ -103,26 +103,26 @@ def test_servers_over_nodes_are_not_offered_without_rdma_or_with_scaling():
     assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(without), 0, 32).spreads)
 
 
-def test_offered_decode_sizes_are_below_prefill_sizes_only_for_latent_kv_caches():
+def test_the_tuner_is_offered_decode_below_prefill_size_only_for_latent_kv_caches():
     pairs = possible_servers(known("gpt-oss-120b"), SHAPE, 16, 0.95).disaggregated
     assert all(prefill.tensor_parallel_size <= decode.tensor_parallel_size for prefill, decode in pairs)
     latent = possible_servers(known("deepseek-v3"), SHAPE, 16, 0.95).disaggregated
     assert (Parallelism(8, expert_parallel=True), Parallelism(1, 8, True)) in latent
 
 
-def test_no_pair_of_servers_has_more_gpus_than_available():
+def test_no_server_pair_offered_to_the_tuner_has_more_gpus_than_available():
     assert all(first.gpus + second.gpus <= 16 for first, second in choices("gpt-oss-120b", gpus=16).disaggregated)
 
 
 @pytest.mark.parametrize(
     "name", [name for name in catalogue.release_names() if not catalogue.release(name).vllm.over_nodes]
 )
-def test_no_servers_that_span_nodes_are_offered_for_a_release_without_them(name: str):
+def test_the_tuner_is_offered_no_servers_over_nodes_that_the_release_cannot_run(name: str):
     older = {**document("gpt-oss-120b", "agg-tp1-1r"), "release": name}
     assert all(spread.nodes == 1 for spread in accepted_servers(planning.plan_object(older), 0, 32).spreads)
 
 
-def test_the_memory_planned_for_candidate_servers_includes_the_draft_models():
+def test_the_memory_of_servers_offered_to_the_tuner_includes_the_draft_model():
     with_draft = choices("deepseek-r1", "agg-tp8-1r", gpus=8, engine={"speculation": {}}).memory["aggregated"]
     without = choices("deepseek-r1", "agg-tp8-1r", gpus=8).memory["aggregated"]
     assert with_draft.keys() < without.keys()  # some servers have no room for it

@@ -22,7 +22,7 @@ def test_settings_of_a_role_override_those_of_all_roles():
     assert "max_num_batched_tokens" not in roles["decode"].table
 
 
-def test_a_roles_arguments_and_variables_follow_those_of_all_roles():
+def test_vllm_arguments_of_a_role_are_appended_to_those_of_all_roles():
     engine = {
         "extraArgs": ["--seed=1"],
         "env": {"A": "1", "VLLM_LOGGING_LEVEL": "INFO"},
@@ -84,7 +84,7 @@ def test_quick_reduce_in_the_variables_of_one_role_is_refused():
     ]
 
 
-def test_settings_of_a_missing_role_are_refused():
+def test_vllm_settings_for_a_role_that_the_topology_lacks_are_refused():
     assert found({"aggregated": {"maxNumSeqs": 8}}) == [("models[0].engine.aggregated", "prefill or decode")]
     assert found({"decode": {"maxNumSeqs": 8}}, "agg-tp1-1r") == [("models[0].engine.decode", "aggregated")]
 

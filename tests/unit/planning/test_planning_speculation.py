@@ -80,7 +80,7 @@ def test_speculation_is_refused_for_a_model_without_a_published_draft():
 
 
 @pytest.mark.parametrize("word", ["--speculative-config", "-sc", "--spec-model", "--speculative_config.method=mtp"])
-def test_vllms_speculative_argument_beside_the_key_is_refused(word: str):
+def test_vllms_speculative_config_argument_beside_the_key_speculation_is_refused(word: str):
     entry = drafting("deepseek-r1", engine={"extraArgs": [word]})
     assert "models[0].engine.extraArgs[0]" in refused(entry)
 

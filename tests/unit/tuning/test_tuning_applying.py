@@ -256,7 +256,7 @@ def test_scaling_of_a_base_stack_file_is_changed_in_the_stacks_own_file(tmp_path
     assert planned_model(apply_change(after, 0, changed, tmp_path), tmp_path)["scaling"].keys() == {"aggregated"}
 
 
-def test_a_model_changed_by_name_in_the_stacks_own_file_is_changed_in_place(tmp_path):
+def test_tune_apply_edits_a_model_that_the_stacks_own_file_overrides_by_name(tmp_path):
     own = "    models:\n      gpt-oss-120b: {copies: 3}   # more here\n"
     after = apply_change(with_base(tmp_path, own), 0, replace(CHOICE, copies=4), tmp_path)
     assert "copies: 4" in after

@@ -85,12 +85,12 @@ def test_forecast_assumptions_state_whether_given_calibrated_a_target_or_a_limit
     assert bases["kv_cache_usage limit"] == "limit"
 
 
-def test_without_a_requested_rate_the_forecast_highest_load_is_assumed_as_maximum():
+def test_without_a_requested_rate_the_assumed_rate_is_at_most_the_forecast_highest():
     (rate,) = (item for item in assumptions(targets="itl=25") if item.figure.name == "requests_per_s")
     assert (rate.basis, rate.side) == ("calibrated", "at most")
 
 
-def test_a_forecast_without_a_request_rate_assumes_no_rate_or_running_requests():
+def test_a_forecast_without_a_request_rate_has_no_assumption_on_rate_and_batch():
     names = {item.figure.name for item in assumptions(offered_requests_per_s=None)}
     assert names.isdisjoint({"requests_per_s", "running"})
 
@@ -298,7 +298,7 @@ def test_few_observed_prefix_cache_hits_are_no_option_of_suggested_tune_rank():
     assert "--prefix-hits" not in rank_command(as_forecast(prefix_cache_hit_share=0.1), HERE)
 
 
-def test_a_suggested_command_names_the_model_if_the_stack_has_several():
+def test_tune_watch_suggests_a_command_with_the_model_if_the_stack_has_several():
     assert "--name llama" in rank_command(as_forecast(), replace(HERE, name="llama"))
 
 
@@ -312,9 +312,9 @@ def test_a_suggested_tune_rank_omits_lengths_observed_over_too_few_requests():
     assert rank_command(few, HERE) == "llmd-oke tune rank --stack prod --slo ttft=2000,itl=25,qps=0.5"
 
 
-def test_without_requests_tune_rank_is_not_suggested():
+def test_tune_watch_suggests_no_tune_rank_if_no_requests_were_observed():
     assert commands(answered=0, requests_per_s=0.0) == []
 
 
-def test_a_suggested_command_quotes_a_model_name_with_spaces():
+def test_tune_watch_quotes_a_model_name_with_spaces_in_the_suggested_command():
     assert "--stack 'a b'" in rank_command(as_forecast(), replace(HERE, stack="a b"))

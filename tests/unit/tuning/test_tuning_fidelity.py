@@ -141,7 +141,7 @@ def test_simulations_of_decode_measurements_do_not_prefill_prompts():
     assert result.ttft_ms.mean < 1000 * LATENCY.factors.prefill_overhead_s + 20
 
 
-def test_a_simulation_sends_as_many_requests_as_were_measured():
+def test_each_run_of_a_fidelity_simulation_sends_as_many_requests_as_were_measured():
     result = simulated(open_loop(), SIMULATOR)
     assert (result.requests, result.offered_requests_per_s, result.topology) == (3 * 40, 2.0, "1p-tp1-1d-tp2")
 
@@ -157,7 +157,7 @@ def test_a_simulated_closed_loop_without_a_number_of_requests_runs_for_a_minute(
     assert result.duration_s > 55
 
 
-def test_a_simulation_by_bounds_of_latencies_gives_bounds():
+def test_a_simulation_with_bounds_for_latencies_has_the_basis_bound():
     bound = Simulator(MODEL, SHAPE, LATENCY, Basis.BOUND)
     assert {simulated(item, bound).basis for item in (prefill(), row(requests=None))} == {Basis.BOUND}
 
@@ -251,13 +251,13 @@ def guide_fixture():
         ("e2e_ms", "request_latency"),
     ],
 )
-def test_the_kits_copy_of_the_guides_latencies_equals_the_published_report(guide, field, key):
+def test_the_kits_copy_of_the_llm_d_guides_latencies_equals_the_published_report(guide, field, key):
     source = yaml.safe_load(REPORT.read_text())["metrics"]["latency"][key]
     told = getattr(guide, field).model_dump(exclude_none=True)
     assert told == pytest.approx({name: 1000 * source[name] for name in told}, rel=1e-3)
 
 
-def test_the_kits_copy_of_the_guides_throughput_equals_the_published_report(guide):
+def test_the_kits_copy_of_the_llm_d_guides_throughput_equals_the_published_one(guide):
     source = yaml.safe_load(REPORT.read_text())["metrics"]["throughput"]
     assert guide.output_tokens_per_s == pytest.approx(source["output_tokens_per_sec"], rel=1e-3)
     assert guide.concurrency == pytest.approx(source["requests_per_sec"] * (guide.e2e_ms.mean or 0) / 1000, rel=2e-3)

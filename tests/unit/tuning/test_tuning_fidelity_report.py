@@ -49,7 +49,7 @@ def test_a_fidelity_reports_group_has_the_mean_error_of_its_own_points(metric):
     assert errors("held out", metric).mean_absolute == pytest.approx(0.175)
 
 
-def test_throughput_of_fidelity_points_is_divided_by_gpus_and_by_users():
+def test_fidelity_points_compare_throughput_per_gpu_and_throughput_per_user():
     first = errors("held out", "tpsg").entries[0].compared
     assert (first.seen, first.predicted) == (500.0, 550.0)
     assert errors("held out", "tpsu").entries[0].compared.predicted == 11.0
@@ -125,7 +125,7 @@ def test_the_error_of_a_simulated_figure_is_its_distance_to_the_published_range(
     assert [item.error for item in STATEMENTS] == pytest.approx([0.1, -0.1, 0.0])
 
 
-def test_a_published_statement_that_the_simulation_cannot_reach_has_no_error():
+def test_a_published_statement_without_a_simulated_value_has_no_error():
     assert ClaimSimulation("x", "blog", "1 TPSU", (None, 1.0), None, Basis.CALIBRATED).error is None
 
 

@@ -287,7 +287,7 @@ def test_the_topology_read_from_a_report_includes_data_and_expert_parallelism():
     assert topology_of(told) == "2p-tp1dp8ep-1d-tp2dp4"
 
 
-def test_results_of_single_servers_are_named_by_their_parallelism():
+def test_results_of_a_single_server_are_labelled_by_its_parallelism():
     assert deployment_of(ranks_row()) == "tp1dp8ep"
     assert deployment_of(row()) == "tp2"
 

@@ -25,7 +25,7 @@ def test_a_run_stored_as_rows_and_as_a_report_is_read_once(tmp_path):
     assert read(tmp_path).rows == (row(),)
 
 
-def test_a_folder_without_results_is_reported(tmp_path):
+def test_a_folder_without_results_is_rejected_with_that_reason(tmp_path):
     assert read(tmp_path).rejected[0].why == "holds no results"
 
 

@@ -55,7 +55,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_each_stage_of_inference_perf_is_a_row_and_its_summary_file_is_none(folder):
+def test_each_stage_of_inference_perf_becomes_a_row_but_not_its_summary_file(folder):
     result = read(folder, HINTS)
     assert not result.rejected
     assert [row.offered_requests_per_s for row in result.rows] == [5, 10]
@@ -67,7 +67,7 @@ def test_latencies_of_inference_perf_are_converted_from_seconds_to_milliseconds(
     assert (row.ttft_ms.p99p9, row.itl_ms.mean) == (None, None)
 
 
-def test_model_and_arrival_are_read_from_the_configuration_beside_the_results(folder):
+def test_model_and_arrival_are_read_from_inference_perfs_config_beside_its_results(folder):
     row = read(folder, HINTS).rows[0]
     assert (row.model, row.arrival, row.gpus_counted) == ("gpt-oss-120b", "constant", 16)
     assert (row.requests, row.failures, row.input_tokens, row.concurrency) == (100, 2, 5000, 35)
@@ -101,7 +101,7 @@ def made(shape: LoadShape, **changes) -> dict:
     return config(told, results="/results", tokenizer="openai/gpt-oss-120b", workers=45, worker_concurrency=100)
 
 
-def test_the_guides_inference_perf_profile_is_written():
+def test_a_load_is_written_as_the_inference_perf_profile_of_llm_ds_guide():
     """llm-d-benchmark, profile guide_pd-disaggregation_1."""
     told = made(ConstantRate(45), duration_s=120)
     assert told["load"]["type"] == "constant"

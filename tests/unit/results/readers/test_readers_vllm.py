@@ -85,7 +85,7 @@ def test_metadata_in_a_vllm_result_take_precedence_over_hints(tmp_path):
     assert (row.topology, row.gpus_counted) == ("agg-tp4-1r", 4)
 
 
-def test_appended_results_are_read_by_line_and_broken_lines_are_named(tmp_path):
+def test_vllm_results_appended_to_one_file_are_read_by_line_and_bad_lines_named(tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_text(f"{json.dumps(RESULT)}\n{{\n{json.dumps({**RESULT, 'duration': 'long'})}\n{json.dumps(RESULT)}\n")
     result = read(path, HINTS)

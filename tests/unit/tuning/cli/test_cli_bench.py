@@ -61,7 +61,7 @@ def test_bench_shows_a_sweep_of_loads_and_writes_its_rows(url, tmp_path):
     ]
 
 
-def test_bench_json_has_each_stage_with_the_generators_health(url):
+def test_bench_json_has_each_load_stage_and_the_health_of_the_load_generator(url):
     ran = run_bench("--url", url, "--shape", "constant:20", "--requests", "2", *SHORT, "--json")
     (stage,) = json.loads(ran.stdout)["stages"]
     assert (stage["load"], stage["requests"], stage["planned"], stage["failures"]) == ("constant:20", 2, 2, [])
@@ -132,7 +132,7 @@ def test_ctrl_c_during_bench_stores_the_requests_so_far_and_no_row(url, tmp_path
     assert not rows.exists()
 
 
-def test_an_unwritable_output_is_refused_before_anything_is_sent(url, tmp_path):
+def test_bench_refuses_an_unwritable_output_file_before_it_sends_requests(url, tmp_path):
     (tmp_path / "file").write_text("")
     output = tmp_path / "requests.jsonl"
     files = ["--output", str(output), "--rows", str(tmp_path / "file" / "rows.jsonl")]

@@ -60,7 +60,7 @@ def test_compare_exits_with_0_if_every_gate_holds(reports):
     assert run(reports, "compare", "dev@previous", "dev@latest", "--fail-on", "ttft_ms.p95>+20%").exit_code == 0
 
 
-def test_an_invalid_gate_is_refused_before_any_file_is_read(reports):
+def test_compare_refuses_an_invalid_gate_before_it_reads_any_file(reports):
     ended = run(reports, "compare", "none", "none", "--fail-on", "ttft>+10%")
     assert isinstance(ended.exception, KitError)
     assert "no gate" in ended.exception.message
@@ -73,7 +73,7 @@ def test_compare_writes_html_and_markdown_pages(reports):
     assert (reports / "out/c.md").read_text().startswith("# dev@previous against dev@latest")
 
 
-def test_compare_refuses_a_missing_run(reports):
+def test_compare_refuses_a_reference_to_a_run_that_does_not_exist(reports):
     assert "no result" in run(reports, "compare", "dev@abcf", "dev@latest").exception.message
 
 

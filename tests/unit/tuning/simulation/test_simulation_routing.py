@@ -40,7 +40,7 @@ def picked(weights, servers, prefix=None):
         ({}, {0, 1, 2}),
     ],
 )
-def test_each_picker_scorer_prefers_the_server_with_the_lowest_count(weights, best):
+def test_each_simulated_picker_scorer_prefers_the_server_with_the_least_load(weights, best):
     """Servers with nothing waiting are equal to the queue-scorer, however busy they are."""
     servers = [
         server(waiting=0, running=9, assigned=9, tokens=100, cache_use=0.9),
@@ -98,7 +98,7 @@ def test_without_shared_prefixes_prefix_affinity_equals_token_load(deploy, laten
     assert rows[0] == rows[1]
 
 
-def test_a_profile_that_a_picker_lacks_is_refused_with_its_profiles():
+def test_the_error_for_a_profile_that_a_picker_lacks_lists_the_pickers_profiles():
     with pytest.raises(KitError, match=r"v0\.7\.1 has no profile token-load") as refused:
         scorers("token-load", "decode", "v0.7.1")
     assert "prefix" in (refused.value.remedy or "")
