@@ -68,7 +68,7 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
     server.stop()
 
 
-def test_helm_releases_of_operators_are_installed_left_unchanged_and_deleted(
+def test_the_kubernetes_stand_in_installs_keeps_and_deletes_operators_helm_releases(
     run: Run, control_plane: ControlPlane
 ) -> None:
     assert run("preview")[1]["create"] == 12

@@ -69,7 +69,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     cluster.stop()
 
 
-def test_nodes_join_and_leave_a_local_cluster_with_their_oci_pool_and_pending_pods(cluster: LocalCluster):
+def test_nodes_of_an_oci_pool_join_and_leave_a_local_cluster_as_the_pool_is_resized(cluster: LocalCluster):
     kubeconfig = cluster.folder.path / "kubeconfig.yaml"
     done = cluster.run_inside([sys.executable, str(HERE / "oci_cluster_client.py"), str(PLUGIN_PORT), str(kubeconfig)])
     assert done.returncode == 0, done.stderr

@@ -91,7 +91,9 @@ def test_the_node_gate_fails_and_names_a_node_without_all_its_gpus(pod_cluster: 
     assert ended["message"] == "after 1 s: gpu-0 has 8 of 16 amd.com/gpu"
 
 
-def test_the_node_gate_fails_and_names_a_node_with_shared_rdma_devices(pod_cluster: PodCluster, pods: str) -> None:
+def test_the_node_gate_fails_for_a_node_whose_network_namespaces_share_rdma_devices(
+    pod_cluster: PodCluster, pods: str
+) -> None:
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     pod_cluster.create(definitions, STATES)
 

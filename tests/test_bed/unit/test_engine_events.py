@@ -142,7 +142,7 @@ def test_calls_of_pulumi_functions_are_omitted_from_event_lines() -> None:
     assert concise_error(text) == concise_error(f"an unhandled error occurred: {text}") == "no such shape"
 
 
-def test_the_termination_message_of_a_failed_pod_keeps_its_cause() -> None:
+def test_a_failed_pods_traceback_is_shortened_to_the_exception_in_pulumis_error() -> None:
     pod = "[Pod a/b]: [Error] measuring\nTraceback (most recent call last):\n  File x\n    call()\nKeyError: 'x'\n"
     output = concise_error(f"2 errors occurred:\n\t* {pod}\n\t* [BackoffLimitExceeded] Job has failed")
     assert output.splitlines() == [

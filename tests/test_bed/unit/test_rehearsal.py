@@ -39,11 +39,11 @@ def _press() -> int:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_in_a_rehearsed_command_that_may_be_interrupted_gives_exit_code_130(tmp_path: Path):
+def test_ctrl_c_in_an_interruptible_rehearsed_command_gives_exit_code_130(tmp_path: Path):
     assert rehearsal.run_command(tmp_path, "s", ["sleep", "1000"], interruptible=True) == 130
 
 
-def test_ctrl_c_in_a_rehearsed_command_that_may_not_be_interrupted_ends_the_caller(tmp_path: Path):
+def test_ctrl_c_in_an_uninterruptible_rehearsed_command_raises_keyboardinterrupt(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         rehearsal.run_command(tmp_path, "s", ["sleep", "1000"])
 

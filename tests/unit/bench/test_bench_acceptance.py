@@ -239,7 +239,7 @@ def test_acceptance_passes_nodes_with_fast_links_and_a_fast_all_reduce():
     assert results["a"]["all-reduce"].text == "356 of at least 350 GB/s with b"
 
 
-def test_of_three_nodes_only_the_one_with_the_slow_link_fails():
+def test_of_three_nodes_only_one_whose_links_to_both_others_are_slow_fails():
     """Whoever reads from it is slow too, but for that both have another partner."""
     results = judged(
         report("a", PairMeasurement("b", links(SLOW), 90.0), PairMeasurement("c", links(GOOD), 356.0)),
@@ -253,7 +253,7 @@ def test_of_three_nodes_only_the_one_with_the_slow_link_fails():
     assert results["b"]["links"].text == "GPU 2 (mlx5_2): 11.2 of at least 40 GB/s at best, with a"
 
 
-def test_of_two_nodes_with_a_slow_link_both_are_suspected():
+def test_both_of_two_nodes_with_a_slow_link_fail_acceptance():
     results = judged(
         report("a", PairMeasurement("b", links(SLOW), 90.0)), report("b", PairMeasurement("a", links(SLOW), 90.0))
     )

@@ -45,7 +45,7 @@ def test_the_published_report_of_the_llm_d_guide_can_be_parsed():
     assert report.metrics.throughput.output_tokens_per_sec / 16 == pytest.approx(764.8, abs=0.05)
 
 
-def test_the_guides_published_report_defines_tpot_without_the_first_token():
+def test_the_llm_d_guides_published_report_defines_tpot_without_the_first_token():
     metrics = published().metrics
     tokens_after_first = metrics.requests.output_length.p50 - 1
     typical_s = metrics.latency.time_to_first_token.p50 + metrics.latency.time_per_output_token.p50 * tokens_after_first
@@ -167,7 +167,7 @@ def test_tables_of_a_benchmark_result_fit_the_terminal_and_omit_no_result(result
     assert "…" not in text
 
 
-def test_a_long_limit_in_a_table_of_checks_leaves_room_for_the_evidence(result):
+def test_a_table_of_checks_with_a_long_limit_fits_80_columns_with_its_evidence(result):
     checks = (Check("output", "at least", 1_000_000.0, 1072.9, "tokens/s", "4096 tokens in 3.8 s"),)
     console = Console(width=80, force_terminal=False)
     with console.capture() as captured:

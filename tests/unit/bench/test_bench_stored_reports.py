@@ -52,7 +52,7 @@ def test_a_benchmark_report_is_also_stored_in_version_0_1(result, tmp_path):
     assert BenchmarkReportV01.model_validate(older).metrics.requests.total == 8
 
 
-def test_a_benchmark_without_request_performance_has_no_report_of_version_0_1(result):
+def test_a_report_without_request_performance_cannot_be_converted_to_version_0_1(result):
     report = build_report(result)
     nothing = report.results.model_copy(update={"request_performance": None})
     assert to_v01(report.model_copy(update={"results": nothing})) is None

@@ -49,7 +49,7 @@ def test_host_memory_has_one_copy_of_a_latent_kv_cache_for_all_gpus_of_a_server(
 
 
 @pytest.mark.parametrize(("topology", "most"), [("agg-tp1-1r", 115), ("1p-tp1-1d-tp2", 115)])
-def test_host_memory_for_kv_cache_leaves_room_for_a_full_node_of_servers(topology: str, most: int):
+def test_hostmemorygib_is_limited_to_what_fits_if_servers_fill_a_node(topology: str, most: int):
     plan(topology, hostMemoryGib=most)
     problem = only(topology, hostMemoryGib=most + 1)
     assert problem.path == "models[0].engine.kvCache.hostMemoryGib"

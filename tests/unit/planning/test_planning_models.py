@@ -298,7 +298,7 @@ def test_vllm_arguments_for_kv_cache_in_host_memory_are_refused_with_the_key(arg
 
 
 @pytest.mark.parametrize(("topology", "most"), [("agg-tp1-1r", 57), ("agg-tp2-1r", 115), ("agg-tp8-1r", 460)])
-def test_an_offloading_size_argument_leaves_room_for_a_full_node_of_servers(topology: str, most: int):
+def test_vllms_kv_offloading_size_is_limited_to_what_fits_if_servers_fill_a_node(topology: str, most: int):
     def asked(size: int) -> list[Any]:
         return problems(model(topology, engine={"extraArgs": [f"--kv-offloading-size={size}"]}))
 
@@ -482,7 +482,7 @@ def test_too_few_nodes_are_refused_with_the_number_needed():
     assert problems(model(copies=4), nodes=8) == []
 
 
-def test_disaggregated_servers_need_free_virtual_functions_as_they_need_gpus(shape_with: Callable[[int], None]):
+def test_only_disaggregated_servers_need_a_free_virtual_function_for_each_gpu(shape_with: Callable[[int], None]):
     shape_with(4)
     assert problems(model("agg-tp1-16r"), nodes=2) == []
     assert problems(model("agg-tp8-2r"), nodes=2) == []
@@ -524,7 +524,7 @@ def test_problems_of_models_pools_and_releases_are_reported_at_once():
     ]
 
 
-def test_on_mi355x_with_pollara_kv_cache_is_transferred_within_a_node():
+def test_on_mi355x_with_pollara_prefill_and_decode_servers_must_share_a_node():
     pools = [existing_pool(shape="BM.GPU.MI355X.8", size=2)]
     assert problems(model("4p-tp1-2d-tp2"), gpuPools=pools, rdma="none") == []
     (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=pools, rdma="none")

@@ -288,7 +288,7 @@ def test_more_ocpus_than_the_shapes_maximum_are_refused_once():
     assert "accepted: at most 56" in result["systemPool.ocpus"]
 
 
-def test_each_pool_of_the_stack_file_is_checked_separately():
+def test_too_many_ocpus_of_a_cpu_pool_are_refused_at_that_pools_path():
     result = refusals(stack_changes={"cpuPools": [{"name": "large", "shape": "VM.Optimized3.Flex", "ocpus": 32}]})
     assert list(result) == ["cpuPools[0].ocpus"]
 
@@ -401,7 +401,7 @@ def test_an_update_waits_for_nodes_of_initial_servers_and_for_the_pools_minimum(
     assert first_nodes("8p-tp1-4d-tp2", {**SCALED, "minSize": 3}) == {"mi300x": 3}
 
 
-def test_an_update_waits_for_no_nodes_of_servers_that_scaling_may_add_later():
+def test_an_update_does_not_wait_for_nodes_of_servers_that_autoscaling_may_add():
     assert awaited_nodes(plan(GROWING, gpuPools=existing_pools(5, SCALED))) == {"mi300x": 2}
 
 

@@ -261,7 +261,7 @@ def test_a_stack_may_request_an_evaluation_that_is_not_needed():
         ),
     ],
 )
-def test_settings_that_change_answers_are_refused_if_nothing_evaluates_them(
+def test_settings_that_change_answers_are_refused_if_accuracy_evaluation_is_off(
     smoke: dict[str, object], path: str, accepted: str
 ):
     (problem,) = problems(model(EQUAL), override={"quickReduce": "INT4"}, smoke=smoke)

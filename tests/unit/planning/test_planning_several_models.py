@@ -20,7 +20,7 @@ def three() -> Plan:
     return plan(*MODELS, nodes=2)
 
 
-def test_servers_of_all_models_are_placed_together(three: Plan):
+def test_servers_of_three_models_are_placed_on_the_same_nodes(three: Plan):
     placed = Counter(server.unit for node in three.nodes for server in node.servers)
     assert placed == {"gpt-oss-120b": 3, LLAMA.replace(".", "-"): 2, "plain": 2}
     assert (three.used_gpus, three.gpus) == (12, 16)

@@ -68,13 +68,13 @@ def loaded(store, tmp_path):
     return store
 
 
-def test_the_history_lists_generated_loads_only_on_request(loaded):
+def test_the_history_lists_loads_of_the_bench_command_only_on_request(loaded):
     assert times(runs(loaded, "dev")) == [*reversed(TIMES)]
     newest = runs(loaded, "dev", loads=True)[0]
     assert (newest.name, newest.kind, len(newest.rows)) == (f"dev:{LOAD}", "load", 2)
 
 
-def test_a_load_in_the_history_is_found_by_its_time_and_never_as_the_latest_run(loaded):
+def test_a_bench_load_in_the_history_is_found_by_its_time_and_never_as_latest(loaded):
     assert [run.kind for run in find(loaded, f"dev:{LOAD}")] == ["load"]
     assert times(find(loaded, "dev@latest")) == [TIMES[2]]
 
@@ -86,14 +86,14 @@ def test_the_error_for_a_history_of_loads_only_says_how_to_name_a_load(tmp_path)
     assert "dev:TIME" in caught.value.remedy
 
 
-def test_copying_a_history_copies_loads_and_benchmarks(loaded, tmp_path):
+def test_copying_a_history_copies_bench_loads_as_well_as_smoke_benchmarks(loaded, tmp_path):
     target = FolderStore(tmp_path / "copy")
     assert len(copy_runs(loaded, target, "dev", lambda _: None)) == 4
     assert copy_runs(loaded, target, "dev", lambda _: None) == []
     assert [run.kind for run in runs(target, "dev", loads=True)] == ["load", "smoke", "smoke", "smoke"]
 
 
-def test_all_models_of_one_stacks_benchmark_are_one_run(store, tmp_path):
+def test_results_of_all_models_of_a_stacks_benchmark_are_one_run_in_the_history(store, tmp_path):
     for model in ("a", "b"):
         write_rows([row(model=model)], tmp_path / "dev/20260305T120000Z" / model / "rows.jsonl")
     (result,) = find(store, "dev@latest")
@@ -155,7 +155,7 @@ def test_a_stack_named_with_organization_and_project_has_one_history_folder(tmp_
     assert (stacks(store), times(runs(store, "acme/llm/dev"))) == ([folder], [TIMES[0]])
 
 
-def test_copying_a_stack_without_runs_is_an_error(tmp_path):
+def test_copying_the_history_of_a_stack_without_runs_is_an_error(tmp_path):
     with pytest.raises(KitError, match="no results to copy"):
         copy_runs(FolderStore(tmp_path), FolderStore(tmp_path / "copy"), "dev", lambda _: None)
 

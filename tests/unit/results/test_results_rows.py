@@ -56,7 +56,7 @@ def test_a_result_rows_notes_have_its_stages_window_health_failures_and_repetiti
     )
 
 
-def test_a_stage_without_successful_requests_has_no_latencies():
+def test_the_result_row_of_a_load_stage_without_successes_has_no_latencies():
     outcome = of(ConstantRate(1), records=RECORDS[2:])
     assert (outcome.ttft_ms.mean, outcome.output_tokens_per_s, outcome.failures) == (None, 0.0, 1)
 

@@ -146,7 +146,7 @@ def test_each_run_of_a_fidelity_simulation_sends_as_many_requests_as_were_measur
     assert (result.requests, result.offered_requests_per_s, result.topology) == (3 * 40, 2.0, "1p-tp1-1d-tp2")
 
 
-def test_a_row_counted_while_all_users_were_busy_is_simulated_with_trimmed_ends():
+def test_a_row_counted_with_all_users_busy_is_compared_with_the_simulations_middle():
     result = simulated(open_loop(notes=("counted: all users busy",)), SIMULATOR)
     assert "the middle 60 % of the sending time" in result.notes
 

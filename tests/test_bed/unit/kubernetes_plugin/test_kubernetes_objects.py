@@ -24,7 +24,7 @@ def test_an_unlisted_built_in_kind_is_refused_with_the_list_of_kinds():
         kind_of("kubernetes:networking.k8s.io/v1:Ingress")
 
 
-def test_helm_chart_resources_are_refused_by_name():
+def test_the_error_for_pulumis_helm_chart_resource_recommends_the_release_resource():
     with pytest.raises(OperationRefusal, match=r"helm.sh/v3:Chart is not in this rehearsal.*Helm's Release"):
         kind_of("kubernetes:helm.sh/v3:Chart")
 

@@ -334,7 +334,7 @@ def test_corrupted_kv_cache_makes_answers_to_the_kits_evaluation_questions_wrong
     assert not right(item, corrupt_answer(answer))
 
 
-def test_a_prompt_that_merely_contains_a_sum_is_no_evaluation_question_of_the_kit():
+def test_the_simulated_vllm_does_not_solve_a_sum_in_a_prompt_that_is_no_evaluation():
     assert answer_to_question("Write a poem about the number 7 + 5") is None
 
 

@@ -37,13 +37,13 @@ def guide():
 
 
 @pytest.mark.parametrize(("name", "quantile"), CELLS)
-def test_latencies_of_the_guides_report_are_read_as_published(guide, name, quantile):
+def test_latencies_of_the_llm_d_guides_report_are_read_as_published(guide, name, quantile):
     printed = CELLS[name, quantile]
     digits = len(printed.split(".")[1])
     assert f"{getattr(getattr(guide, name), quantile):.{digits}f}" == printed
 
 
-def test_rates_and_counts_of_the_guides_report_are_read_as_published(guide):
+def test_rates_and_counts_of_the_llm_d_guides_report_are_read_as_published(guide):
     assert (guide.requests, guide.failures, guide.offered_requests_per_s) == (5400, 0, 45)
     assert f"{guide.output_tokens_per_s:.1f}" == "12236.6"
     assert f"{guide.input_tokens_per_s + guide.output_tokens_per_s:.1f}" == "236554.8"
@@ -52,13 +52,13 @@ def test_rates_and_counts_of_the_guides_report_are_read_as_published(guide):
     assert (f"{guide.input_tokens:.1f}", f"{guide.output_tokens:.1f}") == ("5151.4", "281.0")
 
 
-def test_token_rates_for_each_gpu_of_the_guides_report_follow_from_its_topology(guide):
+def test_token_rates_per_gpu_of_the_llm_d_guides_report_follow_from_its_topology(guide):
     assert guide.gpus_counted == 16
     assert (f"{guide.tpsg:.1f}", f"{guide.tpsu:.0f}", f"{guide.tpsu_decode:.0f}") == ("764.8", "79", "120")
     assert f"{guide.concurrency:.0f}" == "154"
 
 
-def test_model_arrival_and_tool_of_the_guides_report_need_no_hints(guide):
+def test_model_arrival_and_tool_of_the_llm_d_guides_report_need_no_hints(guide):
     assert (guide.model, guide.arrival, guide.origin.tool) == ("gpt-oss-120b", "constant", "inference-perf")
 
 
