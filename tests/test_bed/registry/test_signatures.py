@@ -78,7 +78,7 @@ def look(registry: RegistryProgram, signer: Signer, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), [("rsa", "sha512"), ("rsa", "sha256"), ("ec", "sha256")])
-def test_an_image_with_its_publishers_signature_passes(
+def test_an_image_with_its_publishers_signature_passes_verification(
     registry: RegistryProgram, look: Callable[..., Finding], kind: str, algorithm: str
 ):
     own = Signer(kind)
@@ -92,7 +92,7 @@ def test_an_image_with_its_publishers_signature_passes(
     assert found.value.endswith("is signed (a page)")
 
 
-def test_an_image_with_one_valid_signature_among_several_passes(
+def test_an_image_with_one_valid_signature_among_several_passes_verification(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "several", 101)

@@ -135,7 +135,7 @@ def test_the_reason_for_another_local_cluster_lists_the_differing_settings():
     assert fact_differences(before.facts, now.facts) == ["time scale 1.0 becomes 3.0"]
 
 
-def test_with_equal_settings_other_programs_or_nodes_explain_another_local_cluster():
+def test_a_new_local_cluster_with_equal_settings_is_due_to_other_programs_or_nodes():
     assert fact_differences(SPEC.facts, SPEC.facts) == ["other programs, or other nodes"]
 
 

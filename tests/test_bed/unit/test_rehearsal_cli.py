@@ -64,16 +64,16 @@ def after(other: Path, *words: str) -> KitError:
     return refused
 
 
-def test_rehearse_up_after_another_project_of_the_same_name_is_refused():
+def test_rehearse_refuses_an_after_option_that_names_a_project_of_the_same_name():
     assert "Both projects are named second-model" in after(EXAMPLES / "second-model").message
 
 
-def test_rehearse_up_after_a_project_that_lacks_the_stack_of_that_name_is_refused(tmp_path: Path):
+def test_rehearse_refuses_an_after_option_with_a_project_that_lacks_the_stack(tmp_path: Path):
     (tmp_path / "Pulumi.yaml").write_text("name: other\n")
     assert f"{tmp_path}/stacks/Pulumi.rehearsal.yaml" in after(tmp_path).message
 
 
-def test_rehearse_up_after_another_project_is_refused_with_the_real_vllm():
+def test_rehearse_refuses_the_after_option_together_with_the_real_vllm():
     assert after(EXAMPLES / "existing-cluster", "--vllm", "real").remedy == "Leave out --vllm real."
 
 

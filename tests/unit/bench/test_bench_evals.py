@@ -224,7 +224,7 @@ def test_an_evaluation_result_is_read_back_as_it_was_written(tmp_path):
     assert read_result(write_result(written, tmp_path)) == written
 
 
-def test_a_file_that_is_no_evaluation_result_is_named(tmp_path):
+def test_reading_a_file_that_is_no_evaluation_result_fails_and_names_the_file(tmp_path):
     (tmp_path / "eval-builtin.json").write_text("{}")
     with pytest.raises(KitError, match=r"eval-builtin\.json"):
         read_result(tmp_path / "eval-builtin.json")

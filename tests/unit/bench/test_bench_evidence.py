@@ -126,7 +126,7 @@ def test_prompt_tokens_cached_by_decode_need_no_remote_prefill():
     assert (proof.share, proof.by_decode) == (1, 1)
 
 
-def test_decode_may_compute_the_last_partial_block_of_a_prompt():
+def test_a_prompts_last_partial_block_computed_by_decode_is_no_local_prefill():
     assert prove(router(10), prefill(10_000), decode(10_000 - 150)).by_decode == 1
     assert prove(router(10), prefill(10_000), decode(10_000 - 160)).by_decode == pytest.approx(0.984)
 

@@ -93,7 +93,7 @@ def test_a_nixl_read_is_timed_from_its_post_to_its_end():
     assert measured(prefill, decode) == (0.5, 0.5)
 
 
-def test_warm_up_reads_are_not_timed():
+def test_warm_up_reads_of_the_nixl_link_test_are_not_timed():
     prefill, decode, _ = sides()
     assert len(measured(prefill, decode)) == READS.repeats
 

@@ -220,7 +220,7 @@ def test_an_iam_statement_is_granted_before_the_cluster_unless_it_names_the_clus
         ({"poolId": ocid("nodepool")}, ()),
     ],
 )
-def test_the_iam_permissions_that_a_pool_needs_follow_from_its_settings(pool, needs):
+def test_launch_mode_image_and_reservation_decide_which_iam_permissions_a_pool_needs(pool, needs):
     result = needs_of(created_pool(**pool))
     assert {*result.cluster, *result.nodes} == set(needs)
 

@@ -659,7 +659,7 @@ def test_scaling_of_a_role_requires_a_threshold():
     assert problem.accepted == "at least one of requests, kvCacheUsage"
 
 
-def test_scaling_settings_without_a_role_are_refused():
+def test_scaling_settings_that_name_neither_prefill_nor_decode_are_refused():
     assert paths(scaled({})) == ["models[0].scaling"]
 
 

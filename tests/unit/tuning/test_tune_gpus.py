@@ -138,7 +138,7 @@ def test_tune_match_accepts_published_measurements_of_a_chosen_gpu():
     assert len(result) == 35
 
 
-def test_a_bound_of_decode_latency_assumes_full_memory_bandwidth():
+def test_the_lower_bound_of_decode_latency_assumes_full_memory_bandwidth():
     figures = known_figures(MODEL, MI325X.gpu)
     assert (figures.prefill.basis, figures.decode.basis) == (Basis.BOUND, Basis.BOUND)
     assert not figures.measured

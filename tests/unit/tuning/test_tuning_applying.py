@@ -231,7 +231,7 @@ def planned_model(text, folder):
     return config.effective_object(document_of(text)["config"]["llmd-oke:stack"], folder).value["models"][0]
 
 
-def test_a_model_of_a_base_stack_file_is_changed_in_the_stacks_own_file(tmp_path):
+def test_tune_apply_changes_a_model_of_a_base_stack_file_in_the_stacks_own_file(tmp_path):
     before = with_base(tmp_path)
     shared = (tmp_path / "stacks" / "shared.yaml").read_text()
     after = apply_change(before, 0, CHOICE, tmp_path)
@@ -245,7 +245,7 @@ def test_a_model_of_a_base_stack_file_is_changed_in_the_stacks_own_file(tmp_path
     assert difference(after, apply_change(after, 0, CHOICE, tmp_path), "f") == ""
 
 
-def test_scaling_of_a_base_stack_file_is_changed_in_the_stacks_own_file(tmp_path):
+def test_tune_apply_changes_scaling_of_a_base_stack_file_in_the_stacks_own_file(tmp_path):
     after = apply_change(with_base(tmp_path), 0, replace(CHOICE, thresholds=SCALED), tmp_path)
     assert planned_model(after, tmp_path)["scaling"] == {
         "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 17828},

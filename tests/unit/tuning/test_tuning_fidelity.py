@@ -78,7 +78,7 @@ def test_a_measurement_too_long_to_simulate_is_left_out():
     assert "60,000 requests would have to be simulated, at most 20,000 are" in str(result.omitted[0])
 
 
-def test_measurements_used_in_the_fit_are_compared_also_with_a_fit_without_them():
+def test_measurements_used_in_the_fit_are_also_predicted_by_a_fit_without_them():
     rows = [measured(concurrency=level, output_tokens_per_s=60.0 * level) for level in (4, 16, 64, 128, 256)]
     standings = [case.standing for case in held(*rows, fitted=tuple(rows)).cases]
     assert standings == 5 * [Standing.IN_SAMPLE] + 5 * [Standing.LEFT_OUT]

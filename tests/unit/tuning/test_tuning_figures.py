@@ -71,7 +71,7 @@ def test_latency_figures_of_a_role_without_a_fit_are_not_checked():
     assert unphysical(known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)) == ()
 
 
-def test_a_decode_fit_of_one_short_context_is_reported_with_a_longer_workload():
+def test_a_decode_fit_of_short_contexts_only_is_reported_with_a_command_to_measure():
     figures = calibrate(flat_points(), MODEL, SHAPE, FIGURES).figures
     assert figures.decode.bytes_factor < 0.1
     (fault,) = [fault for fault in unphysical(figures) if fault.role == "decode"]
