@@ -158,7 +158,7 @@ def example_of(project: DocumentedProject, name: str) -> Path:
     return folder
 
 
-def test_every_pattern_of_the_rules_for_commands_matches_a_documented_command():
+def test_every_pattern_that_decides_how_commands_are_tested_matches_a_documented_one():
     patterns = [(rule, pattern) for rule in rules() for pattern in rule.commands]
     used = {(id(command.rule), pattern) for command in COMMANDS for pattern in decided_by(command)}
     assert [pattern for rule, pattern in patterns if (id(rule), pattern) not in used] == []
@@ -180,6 +180,6 @@ def test_documented_commands_that_no_test_runs_need_oci_a_gpu_or_a_hosted_servic
     assert [reason for reason in reasons if not any(service in reason for service in services)] == []
 
 
-def test_the_number_of_documented_commands_is_printed(capsys: pytest.CaptureFixture[str]):
+def test_docs_tests_print_how_many_documented_commands_they_found(capsys: pytest.CaptureFixture[str]):
     with capsys.disabled():
         sys.stdout.write(f"\n{counted().splitlines()[0]}\n")

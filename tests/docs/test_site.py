@@ -48,7 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(LIMIT_S)
-def test_every_page_is_part_of_the_site(site: Path):
+def test_every_markdown_page_of_the_docs_is_built_into_the_docs_site(site: Path):
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     names = [page.relative_to(ROOT).with_suffix(".html") for page in pages]
     assert [name for name in names if not (site / name).is_file()] == []
@@ -56,7 +56,7 @@ def test_every_page_is_part_of_the_site(site: Path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(LIMIT_S)
-def test_no_page_loads_anything_from_another_host(site: Path):
+def test_no_page_of_the_docs_site_loads_a_resource_from_another_host(site: Path):
     assert [page.name for page in site.rglob("*.html") if FETCHED.search(page.read_text())] == []
 
 

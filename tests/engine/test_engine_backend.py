@@ -68,7 +68,7 @@ def test_after_a_passphrase_change_the_old_passphrase_decrypts_no_secret(
     assert pulumi("config", "get", "llmd-oke:huggingFaceToken").stdout.strip() == "hf_planted"
 
 
-def test_documented_pulumi_commands_replace_a_clients_api_key_by_its_next_one(
+def test_documented_pulumi_config_commands_turn_a_clients_next_key_into_its_key(
     signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch
 ):
     def pulumi(*words: str, given: str = "") -> str:
@@ -117,7 +117,7 @@ def test_a_missing_pulumi_stack_is_created_on_confirmation_and_its_file_is_kept(
     assert "encryptionsalt" in text
 
 
-def test_a_missing_state_passphrase_is_asked_for_on_a_terminal_and_refused_without(
+def test_a_missing_state_passphrase_is_asked_for_on_a_terminal_and_else_an_error(
     signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch
 ):
     require_stack(signed_in, answering(create=True)[0])

@@ -43,7 +43,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PulumiCli:
     return PulumiCli(tmp_path, "test", str(engine.path))
 
 
-def test_a_stack_file_is_read_as_pulumi_reads_it(cli: PulumiCli) -> None:
+def test_the_kit_parses_yaml_scalars_of_a_stack_file_to_the_values_that_pulumi_does(cli: PulumiCli) -> None:
     subprocess.run([cli.program, "stack", "init", "test"], cwd=cli.project, check=True, capture_output=True)
     file = cli.project / "Pulumi.test.yaml"
     file.write_text("".join(["config:\n  llmd-oke:stack:\n    values:\n", *(f"      - {text}\n" for text in SCALARS)]))
@@ -83,7 +83,7 @@ def test_pulumi_alone_updates_a_stack_whose_file_builds_on_a_base_file(cli: Pulu
     assert config.read(cli.project, "test") == {"smoke": {"requests": 9}, "namespace": "dev"}
 
 
-def test_the_pulumi_cli_returns_the_last_history_record_and_the_stack_outputs(cli: PulumiCli) -> None:
+def test_after_an_update_pulumis_last_history_record_and_stack_outputs_are_read(cli: PulumiCli) -> None:
     def program() -> None:
         pulumi.export("address", "http://router")
         pulumi.export("token", pulumi.Output.secret("hidden"))

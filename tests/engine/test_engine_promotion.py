@@ -220,7 +220,7 @@ def test_after_a_failed_update_the_stack_is_rolled_back_to_the_last_good_commit(
 
 
 @pytest.mark.nightly
-def test_a_merge_whose_benchmark_breaches_a_gate_is_rolled_back(repository: Repository):
+def test_a_merge_that_slows_the_benchmark_beyond_its_limit_is_rolled_back(repository: Repository):
     repository.promote()
     good = repository.good
     repository.benchmarks["slow"] = 200.0

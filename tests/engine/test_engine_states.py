@@ -180,7 +180,7 @@ def test_a_state_newer_than_the_archive_is_overwritten_only_on_request(kept: Kep
     assert kept.resources() == old
 
 
-def test_restoring_an_archive_of_the_current_state_needs_no_change(kept: Kept):
+def test_restoring_the_state_that_the_backend_already_has_is_judged_unneeded(kept: Kept):
     assert not states.judge_restoration(kept.cli(), state_archives.read(kept.backup())).needed
 
 

@@ -154,7 +154,7 @@ def unit(replicas, size):
     }
 
 
-def test_a_changed_server_size_deletes_before_creating_and_a_changed_number_updates(update):
+def test_a_changed_gpu_count_of_servers_replaces_their_deployment_deleting_it_first(update):
     assert update(4, 1) == ["create"]
     assert update(6, 1) == ["update"]
     assert update(2, 4) == ["delete", "create"]

@@ -63,6 +63,6 @@ def test_every_name_in_the_public_list_of_the_package_can_be_imported(name):
     assert getattr(llmd_oke, name).__name__ == name
 
 
-def test_importing_the_package_does_not_load_pulumi():
+def test_importing_llmd_oke_and_its_planning_does_not_import_pulumi():
     program = "import sys, llmd_oke, llmd_oke.planning; sys.exit('pulumi' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
