@@ -14,7 +14,7 @@ NO_SMOKE = {"where": "none"}
 
 
 @pytest.mark.nightly
-def test_a_corrupted_kv_transfer_fails_the_accuracy_floor_and_the_baseline(project: Project) -> None:
+def test_an_evaluation_with_corrupted_kv_transfers_fails_its_floor_and_its_baseline(project: Project) -> None:
     project.write(BASELINE, models=[model(topology="agg-tp1-2r")], smoke=NO_SMOKE)
     assert project.command("rehearse", "--stack", BASELINE, *TIME_SCALE).status == 0
     sound = project.command("eval", "--stack", BASELINE, "--rehearse", "--json")

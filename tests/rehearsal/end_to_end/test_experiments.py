@@ -105,7 +105,7 @@ def test_an_interrupted_experiment_keeps_its_finished_measurements(life: Life) -
     assert len(list(life.folder.parent.glob("2*"))) == 1
 
 
-def test_every_measurement_of_an_experiment_has_reports_of_versions_0_1_and_0_2(life: Life) -> None:
+def test_each_measured_load_of_an_experiment_has_benchmark_reports_v0_1_and_v0_2(life: Life) -> None:
     for stage in life.folder.glob("*/*-s0"):
         files = [stage / f"{name},_{stage.name}.yaml" for name in ("benchmark_report_v0.2", "benchmark_report")]
         assert [yaml.safe_load(file.read_text())["version"] for file in files] == ["0.2", "0.1"]
@@ -118,6 +118,6 @@ def test_the_comparison_of_an_experiment_says_that_its_figures_were_rehearsed(li
     assert "<svg" in (life.folder / "report.html").read_text()
 
 
-def test_after_an_experiment_nothing_of_its_derived_stack_is_left(life: Life, project: Project) -> None:
+def test_after_an_experiment_neither_its_stack_file_nor_its_local_cluster_is_left(life: Life, project: Project) -> None:
     assert not (project.folder / "stacks" / "Pulumi.tiny-experiment.yaml").exists()
     assert "tiny-experiment" not in project.command("rehearse", "status").output

@@ -9,7 +9,7 @@ from user_project import ROOT, Project
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 
-def test_another_project_with_one_component_is_deployed_and_serves(project: Project, tmp_path: Path) -> None:
+def test_the_import_component_example_is_deployed_in_a_rehearsal_and_serves(project: Project, tmp_path: Path) -> None:
     example = Project(tmp_path / "chat")
     shutil.copytree(ROOT / "examples" / "import-component", example.folder)
     try:

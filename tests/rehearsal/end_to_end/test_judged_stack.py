@@ -66,7 +66,7 @@ def test_the_smoke_jobs_report_says_what_was_simulated_and_which_versions_ran(li
     assert smoke["provenance"]["time_scale"] == float(TIME_SCALE)
 
 
-def test_an_overridden_image_with_right_answers_is_deployed_and_in_the_passport(life: Life, project: Project) -> None:
+def test_the_passed_accuracy_of_an_overridden_vllm_image_is_in_passport_json(life: Life, project: Project) -> None:
     (accuracy,) = [check for check in life.met.document["smoke"][0]["checks"] if check["name"] == "accuracy"]
     assert (accuracy["value"], accuracy["limit"], accuracy["passed"]) == (1.0, 0.95, True)
     passports = map(Path.read_text, (project.folder / "reports" / STACK).glob("*/passport.json"))

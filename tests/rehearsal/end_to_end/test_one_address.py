@@ -140,7 +140,7 @@ def test_a_models_prompts_are_all_prefilled_by_that_models_own_prefill_servers(s
     assert [smoke[name]["remote_prefill"]["share"] for name in (COPIES, LARGE)] == pytest.approx([1.0, 1.0])
 
 
-def test_benchmark_reports_say_whether_simulated_latencies_are_calibrated_or_bounds(
+def test_benchmark_reports_mark_simulated_latencies_as_calibrated_or_as_bounds(
     created: Ended, smoke: dict[str, dict[str, Any]]
 ):
     numbers = {name: summary["provenance"]["numbers"] for name, summary in smoke.items()}
@@ -156,13 +156,13 @@ def test_all_models_answer_at_the_address_of_the_front_door(door: Door):
         assert (status, document["model"]) == (200, name)
 
 
-def test_setting_a_units_weight_to_zero_drains_it_without_a_failed_request(drain: Drain):
+def test_setting_a_routers_traffic_weight_to_zero_fails_no_request(drain: Drain):
     assert drain.changed.status == 0, drain.changed.errors
     assert len(drain.requests) > 100
     assert [request.error for request in drain.requests if not request.succeeded] == []
 
 
-def test_requests_move_to_the_unit_that_gets_all_the_weight(drain: Drain, door: Door):
+def test_all_requests_go_to_the_router_that_has_all_the_traffic_weight(drain: Drain, door: Door):
     assert set(units(drain.project)) == {"gpt-oss-120b-0-epp", "gpt-oss-120b-1-epp"}
     end_s = time.monotonic() + RELOADED_S
     while True:  # until both Envoys have read the file
@@ -185,7 +185,7 @@ def units(project: Project) -> list[str]:
     ]
 
 
-def test_changing_weights_changes_a_single_kubernetes_object(drain: Drain):
+def test_changing_traffic_weights_updates_only_one_object_and_its_component(drain: Drain):
     changes = drain.changed.document["update"]["changes"]
     assert set(changes) <= {"same", "read", "update"}
     assert changes["update"] == 2  # the ConfigMap, and the component whose arguments these are

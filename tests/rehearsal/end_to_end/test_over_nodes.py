@@ -85,7 +85,7 @@ def test_prompts_go_from_prefill_to_decode_servers_that_span_nodes(smoke: dict[s
     assert smoke[TOGETHER]["remote_prefill"]["share"] == pytest.approx(1.0)
 
 
-def test_a_server_that_spans_nodes_is_measured_alone_and_reported_as_spanning_nodes(project: Project):
+def test_tune_run_measures_a_server_of_two_nodes_and_its_rows_say_two_nodes(project: Project):
     pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
     project.write(ALONE, models=[model(model="deepseek-v3", topology="agg-tp8ep-1r")], gpuPools=pools)
     words = ("--rehearse", "--size", "tp1dp16ep", "--max-num-seqs", "4", "--workload", "512/8")

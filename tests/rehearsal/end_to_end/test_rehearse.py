@@ -101,7 +101,7 @@ def test_the_benchmark_report_is_stored_and_says_which_parts_were_simulated(life
     assert "vLLM" in " ".join(life.left_alone.document["simulated"])
 
 
-def test_the_deployment_gets_a_passport_with_its_evidence(life: Life, project: Project) -> None:
+def test_a_deployments_passport_json_has_remote_prefill_cold_start_and_images(life: Life, project: Project) -> None:
     first, *_ = sorted((project.folder / "reports" / DISAGGREGATED).glob("*/passport.json"))
     passport = json.loads(first.read_text())
     assert passport["remote_prefill"]["share"] == pytest.approx(1.0)
@@ -144,7 +144,7 @@ def test_updating_an_unchanged_stack_runs_no_benchmark(life: Life, project: Proj
     assert smoke["load"]["run"] == json.loads(first.read_text())["load"]["run"]
 
 
-def test_a_change_of_topology_and_environment_is_deployed_as_a_new_unit(life: Life) -> None:
+def test_a_changed_topology_is_deployed_as_new_servers_and_passes_the_benchmark(life: Life) -> None:
     assert life.changed.status == 0, life.changed.errors
     assert {"create", "delete"} <= life.changed.document["update"]["changes"].keys()
     (smoke,) = life.changed.document["smoke"]
@@ -167,7 +167,7 @@ def test_a_rehearsal_reports_that_its_kubernetes_plug_in_is_simulated(life: Life
     assert life.left_alone.document["update"]["plugins"].keys() == {"kubernetes", "oci"}
 
 
-def test_a_release_whose_programs_are_missing_is_rehearsed_with_the_nearest_release(life: Life) -> None:
+def test_a_llm_d_release_without_built_programs_is_rehearsed_with_the_nearest_one(life: Life) -> None:
     document = life.left_alone.document
     assert (document["asked_release"], document["release"]) == ("llm-d-0.9.0", "llm-d-0.6.0")
     assert document["plan"]["release"] == "llm-d-0.9.0"
@@ -175,7 +175,7 @@ def test_a_release_whose_programs_are_missing_is_rehearsed_with_the_nearest_rele
     assert {"Deployment", "ConfigMap", "Container"} <= differing
 
 
-def test_an_invalid_stack_file_is_refused_before_the_engine_starts(project: Project) -> None:
+def test_an_invalid_stack_file_is_refused_before_a_rehearsal_creates_anything(project: Project) -> None:
     project.write(
         "bad",
         release="llm-d-9",
@@ -278,7 +278,7 @@ def _links() -> list[str]:
 
 
 @pytest.mark.nightly
-def test_on_a_full_node_servers_of_another_kind_start_after_the_old_ones_are_gone(project: Project) -> None:
+def test_on_a_full_node_aggregated_servers_are_deleted_before_disaggregated_start(project: Project) -> None:
     """Aggregated servers on all GPUs of a node, half of them without a router, then others in their place."""
     plain = model(name="plain", topology="agg-tp1-4r", router={"mode": "none"})
     project.write(FULL, models=[model(topology="agg-tp1-4r"), plain])

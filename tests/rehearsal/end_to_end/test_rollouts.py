@@ -235,7 +235,7 @@ def test_no_request_fails_during_an_update_to_the_next_llm_d_release(project: Pr
 
 
 @pytest.mark.nightly
-def test_on_full_nodes_units_are_updated_one_after_the_other_while_the_others_serve(
+def test_on_full_nodes_two_copies_of_a_model_are_updated_in_turn_without_failures(
     project: Project, tmp_path: Path
 ) -> None:
     startup_s, full = 16, {"topology": "1p-tp2-1d-tp2", "copies": 2}  # all GPUs of one node

@@ -69,13 +69,13 @@ def rotated(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Rotat
     return Rotation(cost, both, alone)
 
 
-def test_no_request_fails_while_key_and_certificate_are_rotated(rotated: Rotation):
+def test_no_request_fails_while_a_clients_key_and_the_tls_certificate_are_rotated(rotated: Rotation):
     assert rotated.cost["failures"] == []
     assert rotated.cost["sent"] > 100
     assert rotated.cost["longest_gap_s"] < MOST_GAP_S
 
 
-def test_rotating_a_key_and_a_certificate_replaces_no_object_and_restarts_no_pod(rotated: Rotation):
+def test_rotating_a_clients_key_and_the_tls_certificate_only_updates_in_place(rotated: Rotation):
     for update in (rotated.overlap, rotated.end):
         assert set(update.document["update"]["changes"]) <= {"same", "read", "update"}
         assert update.document["update"]["changes"]["update"] <= 4  # two Secrets, the component and the stack

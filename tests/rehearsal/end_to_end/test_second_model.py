@@ -9,7 +9,9 @@ from user_project import ROOT, TIME_SCALE, Project
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 
-def test_a_second_model_is_rehearsed_after_the_stack_that_it_refers_to(project: Project, tmp_path: Path) -> None:
+def test_rehearse_with_option_after_deploys_the_first_stack_and_then_the_second(
+    project: Project, tmp_path: Path
+) -> None:
     first, second = (Project(tmp_path / name) for name in ("existing-cluster", "second-model"))
     for example in (first, second):
         shutil.copytree(ROOT / "examples" / example.folder.name, example.folder)

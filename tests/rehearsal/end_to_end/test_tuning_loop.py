@@ -106,7 +106,7 @@ def test_rows_of_tuning_measurements_record_the_settings_of_their_servers(loop: 
     assert "prefill/decode" not in measured
 
 
-def test_tune_rank_fits_its_figures_to_the_measured_rows_within_their_range(loop: Loop) -> None:
+def test_tune_rank_uses_a_fit_of_the_measured_rows_and_does_not_extrapolate_it(loop: Loop) -> None:
     assert "figures  fitted to 10 rows (calibrated)" in loop.rank.errors
     assert loop.rank.document["confidence"]["beyond"] == []
 

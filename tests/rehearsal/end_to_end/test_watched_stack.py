@@ -187,7 +187,7 @@ def test_every_alert_rule_is_evaluated_and_none_fires_in_a_sound_stack(answers: 
     assert [rule["name"] for rule in rows if rule.get("state") == "firing"] == []
 
 
-def test_the_rehearsed_prometheus_uses_little_memory(answers: dict[str, Any]) -> None:
+def test_a_rehearsals_prometheus_process_stays_below_its_memory_limit(answers: dict[str, Any]) -> None:
     (memory_bytes,) = answers["memory"]
     assert memory_bytes < MAX_MEMORY_BYTES
 
@@ -230,7 +230,7 @@ def test_kubectl_shows_the_autoscalers_of_a_rehearsed_stack(project: Project, re
     assert re.search(r"Deployment/gpt-oss-120b-\w+-decode ", seen.output)
 
 
-def test_the_rehearsed_keda_uses_little_memory(grown: dict[str, Any]) -> None:
+def test_a_rehearsals_keda_processes_stay_below_their_memory_limit(grown: dict[str, Any]) -> None:
     sizes = grown["loaded"]["memory_mb"]
     assert sizes.keys() == {"/keda", "/keda-adapter"}
     assert max(sizes.values()) * 1e6 < MAX_MEMORY_BYTES

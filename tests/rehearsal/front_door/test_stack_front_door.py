@@ -66,12 +66,12 @@ def test_long_prompts_pass_whole_and_larger_bodies_are_refused(routed):
     assert error(routed["too_large"])[:2] == (413, "request_too_large")
 
 
-def test_a_path_prefix_selects_one_stack_file_entry_among_those_of_one_model(routed):
+def test_a_path_prefix_selects_one_of_several_deployments_of_the_same_model(routed):
     answer = routed["path"]
     assert (answer["document"]["unit"], answer["document"]["path"]) == (3, "/v1/chat/completions")
 
 
-def test_a_host_name_selects_one_stack_file_entry_among_those_of_one_model(routed):
+def test_a_host_name_selects_one_of_several_deployments_of_the_same_model(routed):
     assert set(routed["host"]) <= {1, 2}
 
 
@@ -106,7 +106,7 @@ def test_a_client_cannot_set_destination_client_name_or_request_id(routed):
     assert answer["headers"]["x-request-id"] == answer["document"]["headers"]["X-Request-ID"] != "chosen"
 
 
-def test_the_front_door_passes_tokens_on_as_they_arrive(routed):
+def test_the_front_door_streams_each_generated_token_as_it_arrives(routed):
     assert routed["streams"] == {"begun": "token", "end": " end"}
 
 
@@ -120,15 +120,15 @@ def test_an_idle_stream_is_kept_alive_within_the_load_balancers_timeout(routed):
     assert 0 < routed["probe_s"] <= bounds().keepalive_s + 1 < bounds().load_balancer_idle_s / 2
 
 
-def test_changing_weights_fails_no_request(seen):
+def test_changing_the_traffic_weights_of_upstreams_fails_no_request(seen):
     assert set(seen["moved"]["statuses"]) == {"200"}
 
 
-def test_a_stream_continues_at_a_unit_whose_weight_became_zero(seen):
+def test_a_stream_continues_at_an_upstream_whose_traffic_weight_became_zero(seen):
     assert seen["moved"]["stream"] == "token end"
 
 
-def test_units_receive_requests_in_proportion_to_their_weights(seen):
+def test_upstreams_receive_requests_in_proportion_to_their_traffic_weights(seen):
     for shares in seen["moved"]["shares"]:
         assert shares["1"] + shares["2"] == 200
         assert 10 <= shares["2"] <= 30
@@ -214,12 +214,12 @@ def test_concurrent_requests_of_a_client_are_counted_until_the_client_disconnect
     assert seen["entitled"]["elsewhere"] == 200
 
 
-def test_requests_by_body_path_and_host_share_one_concurrency_limit_of_a_client(seen):
+def test_a_clients_concurrency_limit_counts_requests_by_body_path_and_host_together(seen):
     answers = seen["entitled"]["third_elsewhere"]
     assert [error(answer)[:2] for answer in answers] == [(429, "rate_limit_exceeded")] * 3
 
 
-def test_requests_by_path_or_host_with_a_concurrency_limit_reach_the_selected_units(seen):
+def test_under_a_concurrency_limit_path_and_host_still_select_the_upstream(seen):
     units = seen["entitled"]["own_units"]
     assert set(units[::3]) == {3}
     assert {*units[1::3], *units[2::3]} <= {1, 2}
@@ -272,13 +272,13 @@ def test_rotated_keys_of_the_identity_provider_are_used_without_an_update(seen):
         ("missing", 401, "Jwt is missing"),
     ],
 )
-def test_invalid_tokens_are_refused_with_an_explanation(seen, case: str, status: int, words: str):
+def test_invalid_identity_tokens_are_refused_with_status_and_reason(seen, case: str, status: int, words: str):
     answered, _, message = error(seen["signed"][case])
     assert answered == status
     assert words in message
 
 
-def test_a_refused_token_is_rate_limited_and_other_tokens_of_that_address_are_not(seen):
+def test_a_refused_identity_token_is_rate_limited_and_others_of_its_address_are_not(seen):
     status, code, words = error(seen["signed"]["repeated"])
     assert (status, code) == (429, "rate_limit_exceeded")
     assert "refused too often" in words
@@ -293,7 +293,7 @@ def test_guessed_tokens_are_rate_limited_while_valid_ones_pass(seen):
 
 
 @pytest.mark.parametrize("client", ["other", "nameless"])
-def test_a_client_without_limits_of_its_own_may_use_the_models_for_all_clients(seen, client: str):
+def test_clients_without_own_limits_may_use_only_models_permitted_to_all_clients(seen, client: str):
     allowed, denied, by_path, models = seen["unlisted"][client]
     assert allowed["status"] == 200
     assert [error(answer)[0] for answer in (denied, by_path)] == [404, 404]
