@@ -88,7 +88,7 @@ def full() -> Reports:
     )
 
 
-def test_a_stack_that_cannot_be_deployed_has_no_table_of_prices():
+def test_a_pull_request_comment_omits_the_price_table_of_an_undeployable_stack():
     broken = change(after=StackSnapshot(stack="prod", problems=("no such shape",)))
     assert "| list price, $/hour |" in comment(reports(change()), 10**6)
     said = comment(reports(broken), 10**6)
@@ -96,7 +96,7 @@ def test_a_stack_that_cannot_be_deployed_has_no_table_of_prices():
     assert "| 48.00 → unknown |" in said
 
 
-def test_what_a_change_does_is_one_row_for_each_touched_stack():
+def test_a_pull_request_comment_has_one_table_row_for_each_touched_stack():
     preview = PreviewReport(stack="prod", counts={"update": 2, "same": 5})
     rehearsal = RehearsalReport(stack="prod", base=BASE, passed=True, seconds=130)
     text = comment(reports(change(), previews={"prod": preview}, rehearsals={"prod": rehearsal}), LIMITS["github"])
@@ -106,13 +106,13 @@ def test_what_a_change_does_is_one_row_for_each_touched_stack():
     assert "Not touched: `other`." in text
 
 
-def test_a_stack_that_is_gone_or_new_is_told_as_that():
+def test_a_pull_request_comment_marks_stacks_that_the_change_adds_or_removes():
     text = comment(reports(change("old", after=None, kind="removed"), change("new", before=None, kind="new")), 60_000)
     assert "| `old` (removed) | - | - | 48.00 → 0 | stays until `llmd-oke destroy` | - |" in text
     assert "| `new` (new) | passed | none here | 96.00 | none | none |" in text
 
 
-def test_policies_are_told_by_their_level_and_mandatory_ones_first():
+def test_a_pull_request_comment_lists_mandatory_policy_violations_before_advisory():
     breaches = (
         PolicyBreach(policy="shapes", level="advisory", text="another shape"),
         PolicyBreach(policy="regions", level="mandatory", text="another region"),
@@ -122,7 +122,7 @@ def test_policies_are_told_by_their_level_and_mandatory_ones_first():
     assert text.index("- `regions`: another region") < text.index("- `shapes`: another shape")
 
 
-def test_nothing_of_a_pull_request_is_markup_in_the_comment():
+def test_text_of_a_pull_request_adds_no_links_scripts_or_html_to_the_comment():
     text = comment(full(), LIMITS["gitlab"])
     parser = MarkdownIt("gfm-like").disable("linkify")
     html = parser.render(text)
@@ -135,7 +135,7 @@ def test_nothing_of_a_pull_request_is_markup_in_the_comment():
     assert re.sub(r"`[^`\n]*`", "", text).count(MARK) == 1
 
 
-def test_a_pull_request_mentions_nobody_and_refers_to_nothing():
+def test_text_of_a_pull_request_mentions_no_user_or_issue_in_the_comment():
     text = re.sub(r"```mermaid.*?```", "", comment(full(), LIMITS["gitlab"]), flags=re.DOTALL)
     outside_code = re.sub(r"`[^`\n]*`", "", text)
     assert not re.search(r"@\w|#\d", outside_code)
@@ -143,18 +143,18 @@ def test_a_pull_request_mentions_nobody_and_refers_to_nothing():
     assert not re.search(r"www\.|(?<!ci)://(?!ci)", outside_code)
 
 
-def test_no_line_begins_with_a_command_of_gitlab():
+def test_no_line_of_a_merge_request_comment_begins_with_a_gitlab_quick_action():
     lines = comment(full(), LIMITS["gitlab"]).splitlines()
     assert [line for line in lines if line.lstrip().startswith("/")] == []
 
 
-def test_a_diagram_cannot_be_left_by_a_name():
+def test_a_hostile_name_cannot_break_out_of_the_comments_mermaid_diagram():
     lines = diagram(full().changes.changes[1].after).splitlines()  # type: ignore[union-attr, arg-type]
     assert not [line for line in lines if "```" in line or "%%" in line or "<" in line.replace("-->", "")]
     assert all(line.count('"') in {0, 2} for line in lines)
 
 
-def test_a_diagram_shows_clients_routers_servers_and_pools():
+def test_the_comments_mermaid_diagram_shows_servers_kv_transfer_and_gpu_pools():
     lines = diagram(snapshot()).splitlines()
     assert lines[0] == "flowchart LR"
     assert '    m0prefill["16 prefill, 1 GPU each"]' in lines
@@ -163,7 +163,7 @@ def test_a_diagram_shows_clients_routers_servers_and_pools():
 
 
 @pytest.mark.parametrize("system", LIMITS)
-def test_a_long_comment_loses_details_first_and_keeps_its_limit(system: str):
+def test_a_comment_above_the_size_limit_keeps_its_overview_and_drops_details(system: str):
     limit = LIMITS[system]
     items = tuple(f"äöü {number} " + "x" * 500 for number in range(100))
     many = [change(f"s{number}", after=snapshot(problems=items)) for number in range(100)]
@@ -173,20 +173,20 @@ def test_a_long_comment_loses_details_first_and_keeps_its_limit(system: str):
     assert "The rest would be longer than a comment may be" in text
 
 
-def test_even_an_overview_that_is_too_long_is_cut_at_a_line():
+def test_a_comment_whose_overview_exceeds_the_size_limit_is_cut_at_a_line_break():
     text = comment(full(), 400)
     assert len(text.encode()) <= 400
     assert text.endswith("\n\ncut here\n")
 
 
-def test_a_sentence_shows_what_it_was_given():
+def test_markup_in_a_sentence_of_the_comment_is_shown_as_plain_text():
     html = MarkdownIt("gfm-like").disable("linkify").render(sentence(HOSTILE))
     shown = re.sub(r"<!-- -->|</?p>", "", html)
     assert "&lt;script&gt;" in shown
     assert "@admin" in shown
 
 
-def test_the_command_reads_files_of_jobs_and_names_those_that_are_none(tmp_path: Path):
+def test_pipeline_comment_reads_the_reports_of_ci_jobs_and_names_invalid_ones(tmp_path: Path):
     found = tmp_path / "found"
     write_record(found / "changes" / "changes.json", reports(change()).changes)  # type: ignore[arg-type]
     write_record(found / "preview-prod" / "preview-prod.json", PreviewReport(stack="prod", counts={"create": 3}))
@@ -201,14 +201,14 @@ def test_the_command_reads_files_of_jobs_and_names_those_that_are_none(tmp_path:
     assert '<a href="https://ci/&quot;1&quot;">' in text
 
 
-def test_without_any_result_the_comment_says_so(tmp_path: Path):
+def test_without_a_report_of_changed_stacks_the_comment_says_that_none_was_left(tmp_path: Path):
     output = tmp_path / "comment.md"
     ended = CliRunner().invoke(app, ["pipeline", "comment", "--reports", str(tmp_path), "--output", str(output)])
     assert ended.exit_code == 0, ended.output
     assert "The job that compares stacks left no result" in output.read_text()
 
 
-def test_a_file_that_no_job_writes_is_refused(tmp_path: Path):
+def test_a_ci_jobs_report_above_8_mib_is_refused(tmp_path: Path):
     long = tmp_path / "changes.json"
     long.write_bytes(b" " * (9 * 2**20))
     with pytest.raises(KitError, match="longer than 8 MiB"):
@@ -216,6 +216,6 @@ def test_a_file_that_no_job_writes_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["a b", "../a", "a`b", "$(id)", "", "a\nb", "-rf", "ü"])
-def test_a_name_that_no_stack_file_has_is_no_record(name: str):
+def test_a_preview_report_with_an_invalid_stack_name_is_refused(name: str):
     with pytest.raises(ValueError, match="pattern"):
         PreviewReport(stack=name)

@@ -92,7 +92,7 @@ def run(gitlab: GitLab, *words: str, **own: str) -> subprocess.CompletedProcess[
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_comment_is_written_once_and_edited_afterwards(gitlab: GitLab, tmp_path: Path):
+def test_the_merge_request_comment_is_posted_once_and_then_edited(gitlab: GitLab, tmp_path: Path):
     gitlab.notes = [{"id": i, "author": {"id": 1}, "body": f"{MARK} of somebody else"} for i in range(120)]
     file = tmp_path / "comment.md"
     for text in ("first & second=1", "ünother\n\n+ line"):
@@ -104,7 +104,7 @@ def test_the_comment_is_written_once_and_edited_afterwards(gitlab: GitLab, tmp_p
     assert [item for item in gitlab.asked if item[0] != "GET"] == [("POST", NOTES), ("PUT", f"{NOTES}/120")]
 
 
-def test_without_a_token_the_comment_stays_an_artifact(gitlab: GitLab, tmp_path: Path):
+def test_without_an_api_token_gitlab_is_not_called_and_the_comment_is_an_artifact(gitlab: GitLab, tmp_path: Path):
     (tmp_path / "comment.md").write_text(MARK)
     ended = run(gitlab, "note", str(tmp_path / "comment.md"), LLMD_OKE_NOTES_TOKEN="")
     assert ended.returncode == 0
@@ -112,7 +112,7 @@ def test_without_a_token_the_comment_stays_an_artifact(gitlab: GitLab, tmp_path:
     assert gitlab.asked == []
 
 
-def test_a_refused_token_fails_the_job(gitlab: GitLab, tmp_path: Path):
+def test_a_comment_token_that_gitlab_refuses_fails_the_job_and_is_not_printed(gitlab: GitLab, tmp_path: Path):
     (tmp_path / "comment.md").write_text(MARK)
     ended = run(gitlab, "note", str(tmp_path / "comment.md"), LLMD_OKE_NOTES_TOKEN="another")
     assert ended.returncode
@@ -120,7 +120,7 @@ def test_a_refused_token_fails_the_job(gitlab: GitLab, tmp_path: Path):
     assert "another" not in ended.stdout + ended.stderr
 
 
-def test_the_state_is_that_of_the_jobs_of_the_default_branch(gitlab: GitLab, tmp_path: Path):
+def test_a_stacks_state_is_fetched_from_a_gitlab_job_of_the_default_branch(gitlab: GitLab, tmp_path: Path):
     gitlab.states = {"drift prod": '{"version": 3}'}
     ended = run(gitlab, "state", "prod", str(tmp_path / "prod.json"))
     assert ended.returncode == 0, ended.stderr

@@ -52,21 +52,21 @@ def lint(*files: Path) -> str:
     return "" if ended.returncode == 0 else ended.stdout + ended.stderr
 
 
-def test_the_schema_finds_nothing_in_any_file(tmp_path: Path):
+def test_the_gitlab_ci_schema_accepts_all_committed_and_generated_pipelines(tmp_path: Path):
     pytest.importorskip("check_jsonschema")
     for name, text in generated().items():
         (tmp_path / f"{name}.yml").write_text(text)
     assert lint(*FILES, *tmp_path.glob("*.yml")) == ""
 
 
-def test_the_schema_does_find_faults(tmp_path: Path):
+def test_the_gitlab_ci_schema_check_detects_an_invalid_value(tmp_path: Path):
     pytest.importorskip("check_jsonschema")
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(generated()["promotion"].replace("when: manual", "when: by hand"))
     assert "by hand" in lint(wrong)
 
 
-def test_stages_follow_each_other_and_one_with_approval_waits():
+def test_generated_gitlab_jobs_promote_in_stage_order_and_approvals_are_manual():
     document = yaml.safe_load(generated()["promotion"])
     stages = read_stages(PROJECT).stages
     own = [document[f"promote {stage.stack}"] for stage in stages]
@@ -76,7 +76,7 @@ def test_stages_follow_each_other_and_one_with_approval_waits():
     assert all(job.get("allow_failure") is False for job in own if "when" in job)
 
 
-def test_each_generated_job_extends_a_job_of_the_repository():
+def test_each_generated_gitlab_job_extends_a_job_of_the_committed_jobs_file():
     known = yaml.load((PROJECT / JOBS_FILE).read_text(), _Loader)  # noqa: S506
     for text in generated().values():
         document = yaml.safe_load(text)
@@ -84,21 +84,21 @@ def test_each_generated_job_extends_a_job_of_the_repository():
         assert extended <= known.keys()
 
 
-def test_the_comment_waits_for_the_jobs_of_all_touched_stacks():
+def test_the_gitlab_comment_job_needs_preview_and_rehearsal_of_each_touched_stack():
     document = yaml.safe_load(generated()["change"])
     needs = document["comment"]["needs"]
     assert needs[0] == {"pipeline": "$PARENT_PIPELINE", "job": "changes"}
     assert [need["job"] for need in needs[1:]] == ["preview dev", "preview prod", "rehearse dev", "rehearse prod"]
 
 
-def test_the_image_of_jobs_is_the_locked_one():
+def test_all_gitlab_jobs_run_in_one_image_with_the_locked_digest():
     known = yaml.safe_load((PROJECT / "values" / "container-images" / "lock.yaml").read_text())["images"]
     name, _, digest = jobs()[".kit"]["image"].partition("@")
     assert known[name]["digest"] == digest
     assert {job["image"] for job in jobs().values() if "image" in job} == {jobs()[".kit"]["image"]}
 
 
-def test_scripts_quote_what_they_are_given():
+def test_scripts_of_gitlab_jobs_quote_the_stack_name_variable():
     for name, job in jobs().items():
         for key in ("script", "after_script"):
             for line in job.get(key, ()):
@@ -108,6 +108,6 @@ def test_scripts_quote_what_they_are_given():
                 ), name
 
 
-def test_only_jobs_that_sign_in_have_tokens():
+def test_only_gitlab_jobs_that_sign_in_receive_id_tokens():
     with_tokens = {name for name, job in jobs().items() if "id_tokens" in job or ".signed-in" in job.get("extends", ())}
     assert with_tokens == {".signed-in", ".preview", ".promote", ".drift"}

@@ -40,7 +40,7 @@ def promoted(
     return promote("prod", NEW, good, deploy, lambda _: Judgement(breaches=tuple(breaches))), asked
 
 
-def test_a_commit_that_passes_stays():
+def test_a_commit_whose_deployment_passes_is_not_rolled_back():
     done, asked = promoted((True, True))
     assert (done.verdict, done.exit_code, asked) == ("deployed", 0, [NEW])
 
@@ -51,25 +51,25 @@ def test_after_a_failed_update_the_last_good_commit_is_deployed_again():
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_breached_gate_takes_a_commit_back_that_was_deployed(begun: bool):
+def test_a_deployed_commit_that_breaches_a_benchmark_limit_is_rolled_back(begun: bool):
     done, asked = promoted((True, begun), (True, True), breaches=["ttft_ms.p95>+10%: it changed by +30%"])
     assert (done.verdict, asked) == ("rolled back", [NEW, OLD])
 
 
-def test_an_update_that_was_refused_before_it_began_is_not_taken_back():
+def test_an_update_that_is_refused_before_it_begins_is_not_rolled_back():
     done, asked = promoted((False, False))
     assert (done.verdict, done.exit_code, asked) == ("refused", 1, [NEW])
     assert "Nothing was changed" in promotion_markdown(done)
 
 
 @pytest.mark.parametrize("good", [None, GOOD.model_copy(update={"commit": NEW})])
-def test_without_an_earlier_good_commit_the_stack_stays_and_that_is_told(good: GoodDeployment | None):
+def test_without_an_earlier_good_commit_a_failed_update_is_not_rolled_back(good: GoodDeployment | None):
     done, asked = promoted((False, True), good=good)
     assert (done.verdict, done.exit_code, asked) == ("nothing to go back to", NOT_BACK, [NEW])
     assert "as the failed update left it" in promotion_markdown(done)
 
 
-def test_a_way_back_that_fails_is_told_with_both_reasons():
+def test_a_failed_rollback_is_reported_with_the_causes_of_both_failures():
     done, _ = promoted((False, True), (False, True))
     assert (done.verdict, done.exit_code) == ("not rolled back", NOT_BACK)
     said = promotion_markdown(done)
@@ -78,14 +78,14 @@ def test_a_way_back_that_fails_is_told_with_both_reasons():
     assert "an upgrade of Kubernetes" in said
 
 
-def test_a_rehearsed_promotion_that_began_a_local_cluster_says_that_it_was_no_update():
+def test_a_rehearsed_promotion_in_a_new_local_cluster_says_that_it_was_no_update():
     done, _ = promoted((True, True))
     attempt = done.attempt.model_copy(update={"new_cluster": "nodes 2 becomes 3"})
     said = promotion_markdown(done.model_copy(update={"attempt": attempt}))
     assert "`bbbbbbbbbbbb` was no update, as the rehearsal's local cluster began for it: nodes 2 becomes 3." in said
 
 
-def test_the_last_good_commit_is_kept_with_its_benchmark(tmp_path: Path):
+def test_the_last_good_commit_is_stored_with_its_benchmark_run(tmp_path: Path):
     store = FolderStore(tmp_path)
     assert last_good(store, "prod") is None
     _write(store, "20260102T000000Z", 100)
@@ -96,7 +96,7 @@ def test_the_last_good_commit_is_kept_with_its_benchmark(tmp_path: Path):
     assert (good.commit, good.run) == (NEW, "20260102T000000Z")
 
 
-def test_the_last_good_commit_of_rehearsals_is_kept_apart(tmp_path: Path):
+def test_the_last_good_commit_of_rehearsals_is_stored_separately(tmp_path: Path):
     store = FolderStore(tmp_path)
     done, _ = promoted((True, True))
     remember_good(store, done, rehearsed=True)
@@ -106,7 +106,7 @@ def test_the_last_good_commit_of_rehearsals_is_kept_apart(tmp_path: Path):
     assert good.commit == NEW
 
 
-def test_a_damaged_record_of_the_last_good_commit_is_told(tmp_path: Path):
+def test_an_invalid_stored_last_good_commit_is_an_error(tmp_path: Path):
     FolderStore(tmp_path).write("prod/good.json", b'{"commit": "main; rm -rf /"}')
     with pytest.raises(KitError, match="names no commit"):
         last_good(FolderStore(tmp_path), "prod")
@@ -130,7 +130,7 @@ def _write(store: FolderStore, run: str, ttft_ms: float) -> None:
 
 
 @pytest.mark.parametrize(("ttft_ms", "breached"), [(105, 0), (150, 1)])
-def test_gates_hold_the_new_benchmark_against_the_last_good_one(tmp_path: Path, ttft_ms: float, breached: int):
+def test_a_new_benchmark_is_compared_with_that_of_the_last_good_commit(tmp_path: Path, ttft_ms: float, breached: int):
     store = FolderStore(tmp_path)
     _write(store, "20260101T000000Z", 100)
     _write(store, "20260101T120000Z", 1)  # of a commit that failed, which nothing is held against
@@ -139,7 +139,7 @@ def test_gates_hold_the_new_benchmark_against_the_last_good_one(tmp_path: Path, 
     assert len(found.breaches) == breached
 
 
-def test_gates_say_what_they_could_not_compare(tmp_path: Path):
+def test_a_benchmark_comparison_that_is_impossible_is_noted_with_its_reason(tmp_path: Path):
     store, gates = FolderStore(tmp_path), parse_gates(["ttft_ms.p95>+10%"])
     _write(store, "20260101T000000Z", 100)
     assert "no new benchmark" in str(judge(store, "prod", gates, GOOD).notes)

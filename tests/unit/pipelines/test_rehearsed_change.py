@@ -132,7 +132,7 @@ def rehearsals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearsals:
     return made
 
 
-def test_the_base_is_deployed_then_updated_and_its_files_stay_to_the_end(rehearsals: Rehearsals):
+def test_a_change_is_rehearsed_as_an_update_of_its_deployed_base_commit(rehearsals: Rehearsals):
     found = rehearse_change(rehearsals.project, "dev", "main", Listener())
     assert rehearsals.calls == ["2", "3", "down"]
     assert rehearsals.gone == []
@@ -141,27 +141,27 @@ def test_the_base_is_deployed_then_updated_and_its_files_stay_to_the_end(rehears
     assert git(rehearsals.project, "worktree", "list").count("\n") == 0
 
 
-def test_without_a_base_a_new_deployment_is_rehearsed(rehearsals: Rehearsals):
+def test_without_a_base_commit_a_change_is_rehearsed_as_a_new_deployment(rehearsals: Rehearsals):
     assert rehearse_change(rehearsals.project, "dev", None, Listener()).base is None
     git(rehearsals.project, "switch", "--quiet", "main")
     assert rehearse_change(rehearsals.project, "dev", "main", Listener()).base is None
     assert rehearsals.calls == ["3", "down", "2", "down"]
 
 
-def test_changes_that_are_not_committed_are_rehearsed_from_the_commit(rehearsals: Rehearsals):
+def test_uncommitted_changes_are_rehearsed_as_an_update_from_the_head_commit(rehearsals: Rehearsals):
     write(rehearsals.project, "dev", stack(nodes=4))
     assert rehearse_change(rehearsals.project, "dev", "HEAD", Listener()).base
     assert rehearsals.calls == ["3", "4", "down"]
 
 
-def test_a_local_cluster_that_began_anew_makes_no_update_of_it(rehearsals: Rehearsals):
+def test_a_change_that_needs_a_new_local_cluster_is_not_reported_as_an_update(rehearsals: Rehearsals):
     rehearsals.answer(3, cluster_begun="nodes 3 becomes 4")
     found = rehearse_change(rehearsals.project, "dev", "main", Listener())
     assert found.base is None
     assert "so that this was no update: nodes 3 becomes 4" in found.changes
 
 
-def test_a_base_that_cannot_be_rehearsed_is_ended_before_the_change(rehearsals: Rehearsals):
+def test_a_base_commit_that_fails_its_rehearsal_is_torn_down_before_the_change(rehearsals: Rehearsals):
     rehearsals.answer(2, status=1, error="there is no such image")
     found = rehearse_change(rehearsals.project, "dev", "main", Listener())
     assert rehearsals.calls == ["2", "down", "3", "down"]
@@ -169,14 +169,14 @@ def test_a_base_that_cannot_be_rehearsed_is_ended_before_the_change(rehearsals: 
     assert "the stack as it was can't be rehearsed: there is no such image" in found.changes
 
 
-def test_a_change_that_fails_is_ended_too_and_has_its_reason(rehearsals: Rehearsals):
+def test_a_failed_rehearsal_of_a_change_is_torn_down_and_reported_with_its_cause(rehearsals: Rehearsals):
     rehearsals.answer(3, status=1, error="no room")
     found = rehearse_change(rehearsals.project, "dev", "main", Listener())
     assert (found.passed, found.error, found.passports) == (False, "no room", ())
     assert rehearsals.calls[-1] == "down"
 
 
-def test_a_rehearsal_of_somebody_is_neither_updated_nor_ended(rehearsals: Rehearsals):
+def test_a_change_is_not_rehearsed_while_another_rehearsal_of_its_stack_exists(rehearsals: Rehearsals):
     there = rehearsals.project / ".rehearsal" / "dev"
     there.mkdir(parents=True)
     (there / "cluster.json").write_text("{}")
@@ -187,7 +187,7 @@ def test_a_rehearsal_of_somebody_is_neither_updated_nor_ended(rehearsals: Rehear
 
 
 @pytest.mark.parametrize(("nodes", "topologies"), [(2, []), (3, ["1p-tp1-1d-tp1"])])
-def test_the_passport_is_that_of_the_change_and_not_of_the_base(
+def test_a_rehearsed_changes_passports_are_of_the_new_commits_deployment(
     rehearsals: Rehearsals, nodes: int, topologies: Sequence[str]
 ):
     rehearsals.answer(nodes, passport=PASSPORT.model_dump_json())
@@ -196,7 +196,7 @@ def test_the_passport_is_that_of_the_change_and_not_of_the_base(
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_a_rehearsed_update_has_begun_if_its_engine_wrote_history(rehearsals: Rehearsals, begins: bool):
+def test_a_failed_rehearsed_update_counts_as_begun_if_pulumi_wrote_history(rehearsals: Rehearsals, begins: bool):
     rehearsals.answer(3, status=1, begins=begins, problems=[{"why": "wrong"}])
     head = git(rehearsals.project, "rev-parse", "HEAD")
     attempt = StackDeployer(rehearsals.project, "dev", head, Listener(), rehearse=True).deploy(head)

@@ -26,7 +26,7 @@ def snapshot(name: str, **resources: str) -> StackSnapshot:
     return StackSnapshot(stack=name, resources=resources)
 
 
-def test_a_stack_is_touched_if_what_it_declares_differs():
+def test_a_change_touches_a_stack_if_the_stacks_declared_resources_differ():
     old = side(BASE, snapshot("same", a="1"), snapshot("other", a="1", b="1", c="1"), snapshot("gone"))
     new = side(HEAD, snapshot("same", a="1"), snapshot("other", a="1", b="2", d="1"), snapshot("made"))
     found = compared(old, new, BASE, HEAD)
@@ -37,14 +37,14 @@ def test_a_stack_is_touched_if_what_it_declares_differs():
     assert found.touched == ("made", "other")
 
 
-def test_a_stack_that_cannot_be_deployed_is_told_and_no_job_runs_for_it():
+def test_a_stack_that_cannot_be_deployed_is_reported_but_gets_no_ci_job():
     refused = StackSnapshot(stack="s", problems=("no such shape",))
     found = compared(side(BASE, snapshot("s", a="1")), side(HEAD, refused), BASE, HEAD)
     assert [item.stack for item in found.changes] == ["s"]
     assert found.touched == ()
 
 
-def test_a_stack_compared_by_its_plan_alone_does_not_lose_all_of_its_resources():
+def test_a_stack_that_cannot_be_rendered_is_compared_by_its_plan_alone():
     rendered = snapshot("s", a="1", setting="1")
     plan_only = StackSnapshot(stack="s", unrendered="no network", resources={"plan": "1", "setting": "2"})
     found = compared(side(BASE, rendered), side(HEAD, plan_only), BASE, HEAD)
@@ -52,7 +52,7 @@ def test_a_stack_compared_by_its_plan_alone_does_not_lose_all_of_its_resources()
     assert "compared by their plans alone" in found.notes[0]
 
 
-def test_other_locked_packages_are_told():
+def test_a_change_of_the_locked_python_packages_is_reported():
     found = compared(
         side(BASE, snapshot("s"), requirements="1"), side(HEAD, snapshot("s"), requirements="2"), BASE, HEAD
     )
@@ -80,7 +80,7 @@ def _commit(project: Path) -> str:
     return git(project, "rev-parse", "HEAD")
 
 
-def test_changes_of_a_branch_are_those_since_it_left(repository: Path, tmp_path: Path):
+def test_pipeline_changes_lists_the_stacks_that_a_branch_touches_since_main(repository: Path, tmp_path: Path):
     write(repository, "dev", stack(nodes=3))
     (repository / "stacks" / "Pulumi.wrong.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": {"x": 1}}}))
     _commit(repository)
@@ -100,7 +100,9 @@ def test_changes_of_a_branch_are_those_since_it_left(repository: Path, tmp_path:
     assert json.loads(CliRunner().invoke(app, names).stdout) == ["dev"]
 
 
-def test_a_base_whose_stacks_cannot_be_read_makes_all_of_them_new(repository: Path, monkeypatch: pytest.MonkeyPatch):
+def test_all_stacks_count_as_new_if_those_of_the_base_commit_cannot_be_read(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+):
     taken = operation._snapshots
 
     def only_head(folder: Path, commit: str, diagrams: Path | None) -> Snapshots:
@@ -115,12 +117,12 @@ def test_a_base_whose_stacks_cannot_be_read_makes_all_of_them_new(repository: Pa
 
 
 @pytest.mark.parametrize("revision", ["nothing", "--help", "main; touch x", ""])
-def test_a_revision_that_is_none_is_refused(repository: Path, revision: str):
+def test_an_unknown_git_revision_is_refused_as_the_base_of_changes(repository: Path, revision: str):
     with pytest.raises(KitError, match="has no commit"):
         changes_since(repository, revision, Listener())
 
 
-def test_an_earlier_revision_shares_reports_and_leaves_nothing(repository: Path):
+def test_a_checkout_of_an_earlier_revision_shares_reports_and_is_removed(repository: Path):
     (repository / "reports").mkdir()
     write(repository, "dev", stack(nodes=3))
     earlier = git(repository, "rev-parse", "main")
@@ -132,7 +134,7 @@ def test_an_earlier_revision_shares_reports_and_leaves_nothing(repository: Path)
     assert (repository / "reports" / "one").read_text() == "1"
 
 
-def test_a_commit_without_the_project_is_told(repository: Path):
+def test_a_git_revision_without_the_pulumi_project_is_refused(repository: Path):
     (repository / "Pulumi.yaml").unlink()
     gone = _commit(repository)
     with pytest.raises(KitError, match="no project in the repository"), revision_folder(repository, gone):

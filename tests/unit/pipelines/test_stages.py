@@ -26,17 +26,17 @@ def project(folder: Path, text: str = FILE) -> Path:
     return folder
 
 
-def test_stages_are_listed_in_their_order(tmp_path: Path):
+def test_pipeline_stages_lists_the_promotion_stages_in_order(tmp_path: Path):
     argv = ["pipeline", "stages", "--project", str(project(tmp_path))]
     assert CliRunner().invoke(app, argv).output == "dev\nprod, after an approval\n"
     assert json.loads(CliRunner().invoke(app, [*argv, "--json"]).output) == ["dev", "prod"]
 
 
-def test_the_kits_own_stages_are_stacks_that_have_a_file():
+def test_the_last_promotion_stage_of_the_kit_requires_an_approval():
     assert [stage.approval for stage in read_stages(PROJECT).stages][-1]
 
 
-def test_everything_that_is_wrong_with_stages_is_told_at_once_with_its_line(tmp_path: Path):
+def test_all_problems_of_the_promotion_stages_file_are_reported_with_their_lines(tmp_path: Path):
     stages = "stages:\n  - {stack: dev}\n  - {stack: dev}\n  - {stack: live}\n"
     wrong = f'{stages}gates: ["ttft>+10%", "output_tokens_per_s<-5%"]\n'
     with pytest.raises(InvalidStack) as refused:
@@ -54,20 +54,20 @@ def test_everything_that_is_wrong_with_stages_is_told_at_once_with_its_line(tmp_
         (f"stages: {json.dumps([{'stack': 'dev'}] * 5)}\n", "stages"),
     ],
 )
-def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str, path: str):
+def test_a_promotion_stages_file_of_invalid_structure_is_refused_with_the_path(tmp_path: Path, text: str, path: str):
     with pytest.raises(InvalidStack) as refused:
         read_stages(project(tmp_path, text))
     assert path in {problem.path for problem in refused.value.problems}
 
 
-def test_a_project_without_the_file_is_told_what_it_is(tmp_path: Path):
+def test_a_missing_promotion_stages_file_is_reported_by_its_path(tmp_path: Path):
     project(tmp_path)
     (tmp_path / "stacks" / "pipeline.yaml").unlink()
     with pytest.raises(KitError, match=r"There is no stacks/pipeline\.yaml"):
         read_stages(tmp_path)
 
 
-def test_a_stage_whose_environment_would_ask_nobody_is_refused(tmp_path: Path):
+def test_a_stage_whose_github_environment_has_no_required_reviewers_is_refused(tmp_path: Path):
     folder, answers = project(tmp_path), tmp_path / "environments"
     answers.mkdir()
     stages = read_stages(folder)
@@ -81,7 +81,7 @@ def test_a_stage_whose_environment_would_ask_nobody_is_refused(tmp_path: Path):
     assert "Nobody would be asked before deployments of prod" in ended.exception.message
 
 
-def test_a_stack_that_is_no_stage_is_not_promoted(tmp_path: Path):
+def test_pipeline_promote_refuses_a_stack_that_is_no_promotion_stage(tmp_path: Path):
     folder = project(tmp_path, "stages: [{stack: dev}]\n")
     ended = CliRunner().invoke(app, ["pipeline", "promote", "--stack", "prod", "--project", str(folder)])
     assert isinstance(ended.exception, KitError)

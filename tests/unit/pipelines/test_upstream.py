@@ -29,23 +29,25 @@ def source(url: str) -> ReleaseSource:
     return ReleaseSource(url=url, tags=r"^v(\d+\.\d+\.\d+)$", entry="llm-d-{version}")
 
 
-def test_releases_above_the_newest_known_one_are_news_without_candidates(server: str):
+def test_upstream_news_lists_newer_releases_but_no_release_candidates(server: str):
     assert new_releases(source(server)) == ["v1.0.0", "v0.11.0"]
 
 
-def test_the_kits_own_sources_are_read():
+def test_the_kits_upstream_sources_name_vllm_recipes_and_releases():
     known = upstream.upstream_sources()
     assert known.recipes.startswith("https://")
     assert known.releases
 
 
 @pytest.mark.parametrize("url", ["file:///nowhere", "--upload-pack=touch x"])
-def test_a_repository_that_is_not_there_is_told(url: str):
+def test_an_upstream_repository_that_does_not_exist_is_an_error(url: str):
     with pytest.raises(KitError, match="`git ls-remote` failed"):
         new_releases(source(url))
 
 
-def test_a_source_without_an_answer_keeps_the_others(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_upstream_source_that_does_not_answer_hides_no_news_of_the_others(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     silent = {f"docker.io/{name}:1": "refused" for name in ("y", "z")}
     moved = LockUpdate("text", {"docker.io/x:1": ("sha256:a", "sha256:b")}, silent)
     monkeypatch.setattr(
@@ -61,11 +63,11 @@ def test_a_source_without_an_answer_keeps_the_others(server: str, tmp_path: Path
     assert "- `docker.io/y:1`, `docker.io/z:1`: refused" in said
 
 
-def test_a_quiet_night_says_so():
+def test_upstream_news_without_any_change_say_that_nothing_moved():
     assert upstream_markdown(upstream.UpstreamNews()) == "### Upstream\n\nNothing moved.\n"
 
 
-def test_changed_recipes_are_told(monkeypatch: pytest.MonkeyPatch):
+def test_changed_vllm_recipes_are_listed_with_their_old_and_new_values(monkeypatch: pytest.MonkeyPatch):
     change = SimpleNamespace(model="m", path="base_args[0]", before="a", after="b")
     news = SimpleNamespace(differences=[change], gone=["g"], unknown=["u"], further=["owner/name", "owner/other"])
     lines = list(upstream._recipe_lines(news))  # type: ignore[arg-type]
