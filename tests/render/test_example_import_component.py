@@ -20,12 +20,12 @@ def test_the_example_program_serves_a_model_with_one_component():
     assert vllm(made, "gpt-oss-120b-aggregated")["resources"]["limits"]["amd.com/gpu"] == "1"
 
 
-def test_settings_of_the_example_program_reach_the_component():
+def test_the_replicas_setting_of_the_example_program_reaches_its_deployment():
     deployment = example(**{"chat:replicas": "5"}).kubernetes("Deployment", "gpt-oss-120b-aggregated")
     assert deployment["spec"]["replicas"] == 5
 
 
-def test_the_example_programs_own_resources_stand_beside_the_components():
+def test_the_example_program_declares_a_configmap_of_its_own_beside_the_component():
     made = example()
     assert made.kubernetes("ConfigMap", "address")["data"]["url"] == made.outputs["url"]
     assert made.outputs["url"] == "http://gpt-oss-120b.chat.svc.cluster.local"

@@ -20,7 +20,7 @@ def component(item: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_the_example_in_yaml_gives_each_component_the_arguments_that_it_has(name: str):
+def test_component_arguments_in_the_yaml_example_are_defined_in_the_package_schema(name: str):
     known = component(COMPONENTS[name])
     given = COMPONENTS[name]["properties"]
     assert set(known["requiredInputs"]) <= given.keys() <= known["inputProperties"].keys()
@@ -30,7 +30,7 @@ def test_the_example_in_yaml_gives_each_component_the_arguments_that_it_has(name
             assert set(inner["required"]) <= value.keys() <= inner["properties"].keys()
 
 
-def test_the_example_in_yaml_reads_outputs_that_components_have():
+def test_the_yaml_example_reads_only_outputs_that_its_components_have():
     read = re.findall(r"\$\{(\w+)\.(\w+)\}", (PROJECT / "examples" / "yaml" / "Pulumi.yaml").read_text())
     assert read
     assert [(name, key) for name, key in read if key not in component(COMPONENTS[name])["properties"]] == []

@@ -67,7 +67,7 @@ def test_the_second_model_example_declares_no_object_of_the_first_stack():
     assert names[0] & names[1] == set()
 
 
-def test_the_second_model_example_reads_the_first_stack_of_its_name_by_default():
+def test_the_second_model_example_refers_by_default_to_the_stack_of_its_own_name():
     other = FirstStack()
     second(other)
     second(other, **{"second-model:servingStack": "acme/serving/prod"})

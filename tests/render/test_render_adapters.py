@@ -78,7 +78,7 @@ def test_the_pre_warm_job_and_later_pods_download_the_same_adapters(adapted):
     assert "--adapters=@/opt/llmd-oke/adapters/adapters.json" in arguments
 
 
-def test_adapter_names_are_created_after_the_download_job_and_the_server_deployments(adapted):
+def test_inferencemodelrewrites_of_adapters_wait_for_the_download_job_and_servers(adapted):
     rendered = adapted(SQL)
     (names,) = rendered.of_type("llmd-oke:index:AdapterNames")
     needed = {urn.split("::")[-2].split("$")[-1] for urn in names.depends_on}

@@ -31,7 +31,7 @@ def test_a_stack_on_a_base_file_declares_the_same_as_one_written_in_full(project
     assert declared(based) == declared(render(flat))
 
 
-def test_problems_in_a_base_file_are_reported_by_the_program_with_its_name(project: Path):
+def test_the_pulumi_program_reports_problems_of_a_base_file_with_the_files_path(project: Path):
     (project / "stacks" / "small.yaml").write_text(text_of(created_stack(created_pool(size=1))))
     with pytest.raises(InvalidStack) as caught:
         render({"base": "small.yaml"}, project=project)

@@ -47,7 +47,7 @@ def of_prefix(stack: Rendered, prefix: str) -> list[str]:
         {"oidc": {"issuerUrl": "https://token.example.com", "clientId": "kubernetes"}},
     ],
 )
-def test_both_supported_plug_in_versions_know_every_argument_of_every_resource(rendered: Any, changes: dict[str, Any]):
+def test_both_supported_oci_plug_ins_know_all_arguments_of_a_created_stack(rendered: Any, changes: dict[str, Any]):
     for resource in oci_resources(rendered(cluster_layer(cluster=changes))):
         assert contract_breaches(resource) == [], resource.name
         assert unknown_to_installed_plugin(resource) == [], resource.name
@@ -106,7 +106,7 @@ def serving_stack(taints: list[dict[str, str]]) -> Rendered:
     return declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=OtherStack())
 
 
-def test_the_serving_layer_reads_the_cluster_from_the_other_stacks_outputs(rendered: Any):
+def test_a_serving_stack_reads_its_cluster_from_the_outputs_of_the_cluster_stack(rendered: Any):
     rendered(created())
     stack = serving_stack([{"key": "team", "value": "search"}])
     provider = stack.resource("pulumi:providers:kubernetes", "cluster")
@@ -166,7 +166,7 @@ def test_existing_subnets_security_groups_and_route_tables_are_used_and_not_crea
     assert pods["podSubnetIds"] == [network["subnets"]["pods"]]
 
 
-def test_preview_calls_no_oci_function_if_the_lookup_results_are_given():
+def test_with_lookup_results_in_the_stack_file_rendering_calls_no_oci_function():
     asked: list[str] = []
 
     class Silent(ClusterMocks):
@@ -185,7 +185,7 @@ def test_preview_calls_no_oci_function_if_the_lookup_results_are_given():
     assert asked == []
 
 
-def test_preview_calls_exactly_the_expected_oci_functions_without_lookup_results():
+def test_without_lookup_results_in_the_stack_file_rendering_looks_them_up_in_oci():
     asked: set[str] = set()
 
     class Asked(ClusterMocks):
@@ -217,7 +217,7 @@ def test_a_lustre_file_system_is_created_after_the_iam_policies_and_the_cluster(
     assert {"cluster-iam-policy", "oke-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
 
 
-def test_add_ons_node_gate_and_servers_depend_on_pools_and_operators(whole: Rendered):
+def test_the_node_gate_waits_for_pools_and_operators_and_serving_for_the_node_gate(whole: Rendered):
     assert "cluster-iam-policy" in depends(whole, "llmd-oke:index:GpuPool", "mi300x")
     assert "system-node-pool" in depends(whole, "llmd-oke:index:AddOns", "add-ons")
     assert "system-node-pool" in depends(whole, "llmd-oke:index:CertManager", "cert-manager")
@@ -263,7 +263,7 @@ NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}
 STATES = {"apiGroups": ["sriovnetwork.openshift.io"], "resources": ["sriovnetworknodestates"], "verbs": ["list"]}
 
 
-def test_nodes_and_their_gate_check_rdma_devices_only_if_pods_get_virtual_functions(whole: Rendered, rendered: Any):
+def test_pools_and_node_gates_check_rdma_devices_only_if_pods_get_virtual_functions(whole: Rendered, rendered: Any):
     plain = rendered(created(rdma="none", models=[model("agg-tp1-8r")]))
     for stack, in_pods in ((whole, True), (plain, False)):
         (pool,) = stack.of_type("llmd-oke:index:GpuPool")
@@ -385,7 +385,7 @@ def test_gpu_nodes_boot_from_the_image_that_the_stack_imports(rendered: Any):
     assert pool.inputs["nodeSourceDetails"]["imageId"] == image.name
 
 
-def test_add_on_settings_of_the_stack_file_override_those_of_the_gpu_stack(rendered: Any):
+def test_add_on_versions_in_the_stack_file_override_those_that_the_kit_sets(rendered: Any):
     own = {"name": "NodeFeatureDiscovery", "version": "v9"}
     stack = rendered(cluster_layer(cluster={"addOns": [own, {"name": "NodeProblemDetector"}]}))
     add_ons = {r.inputs["addonName"]: r.inputs for r in stack.of_type("oci:ContainerEngine/addon:Addon")}
@@ -451,7 +451,7 @@ def test_gpu_nodes_install_nfs_only_if_the_model_cache_is_on_file_storage(render
         ("none", {}, None),
     ],
 )
-def test_pods_get_gpus_and_virtual_functions_of_the_same_socket_if_possible(
+def test_kubelets_have_the_pools_topology_manager_policy_unless_rdma_is_disabled(
     rendered: Any, rdma: str, pool: dict[str, Any], policy: str | None
 ):
     stack = rendered({**cluster_layer(pool=pool), "rdma": rdma})
@@ -463,7 +463,7 @@ def test_pods_get_gpus_and_virtual_functions_of_the_same_socket_if_possible(
 
 
 @pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
-def test_self_managed_nodes_align_devices_by_socket_too(rendered: Any, launch: str):
+def test_self_managed_nodes_use_the_best_effort_topology_manager_policy_too(rendered: Any, launch: str):
     stack = rendered(cluster_layer(pool={"launch": launch}))
     texts = json.dumps([resource.inputs for resource in stack.resources])
     scripts = [base64.b64decode(data).decode() for data in re.findall(r'"user_data": "([^"]+)"', texts)]

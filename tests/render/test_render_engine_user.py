@@ -52,6 +52,6 @@ def test_root_and_non_numeric_users_are_refused_with_their_path_in_the_stack_fil
     assert all(path.startswith("models[0].engine.user") for path in paths)
 
 
-def test_an_engine_user_is_refused_if_servers_download_into_a_root_owned_folder():
+def test_a_user_for_vllm_is_refused_if_servers_download_into_a_root_owned_folder():
     (problem,) = problems(model(engine=USER), storage={**CACHE, "prewarm": {"source": "none"}})
     assert problem.path == "models[0].engine.user"

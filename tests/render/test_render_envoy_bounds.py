@@ -107,7 +107,7 @@ def test_every_envoy_listener_limits_the_kernels_send_buffer(name: str, listener
     assert options == {"SO_SNDBUF": bounds().socket_kib * 1024}, name
 
 
-def test_envoy_buffers_no_more_of_an_answer_from_a_unit_than_of_one_to_a_client():
+def test_envoys_limit_the_kernels_receive_buffer_of_upstream_connections():
     clusters = [
         *json.loads(stack_envoy.clusters([MODEL], {"a": 8}))["resources"],
         *(
@@ -183,7 +183,7 @@ def test_envoys_use_only_filters_that_are_hardened_for_untrusted_clients(name: s
     assert used - ROBUST - UNKNOWN == set()
 
 
-def test_every_filter_of_a_front_door_fails_closed():
+def test_every_lua_filter_of_envoy_catches_its_own_errors():
     """Envoy lets a request pass whose script fails."""
     programs = {path.name: path.read_text() for path in (values_folder() / "serving").glob("*.lua")}
     filters = {name: text for name, text in programs.items() if "envoy_on_" in text}

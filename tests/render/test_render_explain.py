@@ -59,17 +59,17 @@ def test_explaining_a_field_shows_each_catalogue_line_with_its_source_comment(pr
     assert line.text.startswith("UCX_TLS: self,sm,rocm,rc # ")
 
 
-def test_explaining_the_tensor_parallel_size_tries_sizes_that_need_more_nodes(project: Path):
+def test_explaining_the_vllm_flag_tensor_parallel_size_names_its_topology_key(project: Path):
     found = field(project, "Deployment/gpt-oss-120b-decode.containers[vllm].args[--tensor-parallel-size]")
     assert origins(found) == ["models[0].topology.decode.tensorParallelSize"]
 
 
-def test_fields_of_one_unit_of_a_created_stack_can_be_explained(project: Path):
+def test_explaining_a_field_of_a_models_second_copy_names_its_stack_file_key(project: Path):
     found = field(project, "Deployment/gpt-oss-120b-1-decode.args[--gpu-memory-utilization]", "created")
     assert origins(found) == ["models[0].engine.gpuMemoryUtilization"]
 
 
-def test_rendering_one_part_of_a_stack_gives_the_same_objects_as_rendering_it_all(project: Path):
+def test_explain_renders_parts_of_a_stack_to_the_same_objects_as_the_whole_stack(project: Path):
     probes = StackProbes(project, "created")
     unit, serving, cluster, all_ = (
         probes.rendered(view(probes.plan)) for view in (of_unit(0, 1), in_cluster, of_cluster, whole)

@@ -57,7 +57,7 @@ def test_an_older_picker_gets_thresholds_where_later_ones_name_a_saturation_dete
     assert {"type": "utilization-detector", "parameters": {"queueDepthThreshold": 2}} in later["plugins"]
 
 
-def test_each_priority_becomes_an_inferenceobjective_of_each_units_pool(rendered: Any):
+def test_each_client_priority_becomes_an_inferenceobjective_of_the_inferencepool(rendered: Any):
     found = objectives(deployed(rendered))
     (pool,) = [m for m in deployed(rendered).manifests() if m["kind"] == "InferencePool"]
     unit = pool["metadata"]["name"]

@@ -85,7 +85,7 @@ def envoys(rendered: Rendered) -> dict[str, Any]:
     return found
 
 
-def test_api_keys_and_certificate_are_only_in_secrets(secured: Rendered):
+def test_api_keys_and_the_tls_private_key_occur_only_in_kubernetes_secrets(secured: Rendered):
     for resource in secured.resources:
         if ALICE in json.dumps(resource.inputs) or "PRIVATE KEY" in json.dumps(resource.inputs):
             assert resource.type == "kubernetes:core/v1:Secret"
@@ -122,7 +122,7 @@ def test_the_address_of_the_front_door_is_a_stack_output(secured: Rendered):
     assert secured.outputs["front_door"] == "https://llm.example.com"
 
 
-def test_each_model_keeps_its_service_and_has_no_envoys_of_its_own(secured: Rendered):
+def test_with_a_front_door_each_model_keeps_its_service_but_has_no_own_envoys(secured: Rendered):
     pods = envoys(secured)["spec"]["template"]["metadata"]["labels"]
     for i, name in enumerate(("gpt-oss-120b", "gpt-agg")):
         service = secured.kubernetes("Service", name)["spec"]
@@ -155,7 +155,7 @@ def test_front_door_metrics_are_only_for_benchmark_and_monitoring_pods(rendered:
         )
 
 
-def test_an_identity_provider_with_fetched_keys_needs_no_secret_and_egress_to_it(rendered: Any):
+def test_a_front_door_that_fetches_token_keys_may_reach_and_verifies_their_host(rendered: Any):
     authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
     uri = "https://id.example.com:8443/jwks.json"
     result = rendered(stack(frontDoor={"authentication": {**authentication, "jwksUri": uri}, **TRUSTED}))
@@ -172,7 +172,7 @@ def test_an_identity_provider_with_fetched_keys_needs_no_secret_and_egress_to_it
     assert '"exact": "id.example.com"' in bootstrap
 
 
-def test_each_of_two_envoys_allows_half_of_the_stack_files_limit(rendered: Any):
+def test_each_of_a_front_doors_two_envoys_allows_half_of_a_clients_limits(rendered: Any):
     own = {"requestsPerMinute": 20, "tokensPerMinute": 2000, "concurrentRequests": 8, "models": ["gpt-oss-120b"]}
     limits = {"requestsPerMinute": 60, "tokensPerMinute": 6000, "clients": {"alice": own}}
     result = rendered(stack(frontDoor={"authentication": KEYS, **TRUSTED, "limits": limits}), **secrets())
@@ -225,7 +225,7 @@ def test_limits_for_all_clients_apply_to_clients_without_limits_of_their_own(ren
     assert (tables["Most"], tables["Counted"]) == ("4", "{['alice'] = true}")
 
 
-def test_a_clients_concurrent_requests_by_body_path_and_host_share_one_envoy_cluster(rendered: Any):
+def test_a_client_with_a_concurrency_limit_has_one_envoy_cluster_for_a_models_copies(rendered: Any):
     limits = {"clients": {"alice": {"concurrentRequests": 8}}}
     door = {"authentication": KEYS, **TRUSTED, "limits": limits, "hosts": {"gpt.example.com": "gpt-oss-120b"}}
     result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, frontDoor=door), **secrets())
@@ -238,7 +238,7 @@ def test_a_clients_concurrent_requests_by_body_path_and_host_share_one_envoy_clu
     assert set(re.findall('"cluster": "(client/[^"]+)"', text)) == {name}
 
 
-def test_changing_weights_changes_one_configmap_and_no_pod(rendered: Any):
+def test_changing_traffic_weights_changes_one_configmap_and_no_pod(rendered: Any):
     def manifests(**weights: int) -> dict[tuple[str, str], Any]:
         door = {"weights": {name.replace("_", "-"): weight for name, weight in weights.items()}}
         result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), frontDoor=door))
@@ -252,7 +252,7 @@ def test_changing_weights_changes_one_configmap_and_no_pod(rendered: Any):
     assert len(changed) == 1
 
 
-def test_a_unit_without_weight_gets_no_requests(rendered: Any):
+def test_a_copy_of_a_model_with_traffic_weight_zero_is_in_no_envoy_cluster(rendered: Any):
     door = {"weights": {"gpt-oss-120b-0": 100, "gpt-oss-120b-1": 0}}
     result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), frontDoor=door))
     assert [list(units.values()) for units in clusters(result).values()] == [[100], [100]]
@@ -288,7 +288,7 @@ def test_an_expired_certificate_is_refused_before_any_resource_is_declared(rende
         rendered(stack(frontDoor=door), frontDoorCertificate=json.dumps(pair))
 
 
-def test_no_pod_of_the_cluster_can_bypass_the_keys_of_a_front_door(rendered: Any):
+def test_with_api_keys_only_front_door_and_router_pods_may_send_requests_to_models(rendered: Any):
     door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED}
     models = [model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE]
     behind = rendered(created_stack(created_pool(bootVolumeGib=2048), models=models, frontDoor=door), **secrets())

@@ -83,7 +83,7 @@ def test_servers_accept_requests_from_the_gateways_pods(rendered: Any):
     assert "llm-d" in namespaces
 
 
-def test_a_route_spreads_requests_over_the_pools_of_all_units(istio: Rendered):
+def test_an_httproute_spreads_requests_over_the_inferencepools_of_all_copies(istio: Rendered):
     (rule,) = istio.kubernetes("HTTPRoute", "gpt-oss-120b")["spec"]["rules"]
     assert [(without_hash(ref["name"]), ref["weight"]) for ref in rule["backendRefs"]] == [
         ("gpt-oss-120b-0", 1),
@@ -242,14 +242,14 @@ def test_an_existing_istio_gateway_gets_no_filter(rendered: Any):
 
 
 @pytest.mark.parametrize("provider", ["envoy-gateway", "istio"])
-def test_a_gateway_keeps_the_request_header_value_that_its_route_selects_a_model_by(rendered: Any, provider: str):
+def test_the_gateway_keeps_the_header_value_by_which_its_route_selects_a_model(rendered: Any, provider: str):
     route = {"mode": "gateway", "route": {"headers": {"X-Gateway-Base-Model-Name": "openai/gpt-oss-120b"}}}
     made = json.dumps(policies(rendered(stack(behind(router=route), gateway=created(provider)))))
     kept = 'local Kept = {["x-gateway-base-model-name"] = {["openai/gpt-oss-120b"] = true}}'
     assert json.dumps(kept)[1:-1] in made
 
 
-def test_routes_are_created_after_units_and_the_gateway(istio: Rendered):
+def test_an_httproute_is_created_after_its_servers_inferencepool_and_gateway(istio: Rendered):
     (route,) = istio.of_type("llmd-oke:index:ModelRoute")
     for kind in ("Gateway", "Deployment", "InferencePool"):
         assert any(f":{kind}::" in urn for urn in route.depends_on)

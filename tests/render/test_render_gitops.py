@@ -174,7 +174,7 @@ def test_a_file_system_that_does_not_exist_yet_is_refused_in_gitops(render: Rend
     assert "storage.modelCache.existing" in problem.accepted
 
 
-def test_units_that_are_updated_one_by_one_are_rendered_in_different_sync_waves(render: Render):
+def test_copies_of_a_model_that_update_one_by_one_have_different_sync_waves(render: Render):
     config = stack(model(topology="2p-tp1-1d-tp2", copies=2), nodes=1)
     waves = waves_of(render(config), "Deployment")
     assert waves["gpt-oss-120b-1-decode"] > waves["gpt-oss-120b-0-decode"]
@@ -185,7 +185,7 @@ def by_name(result: Rendering, kind: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_a_pool_selects_the_new_version_after_its_new_decode_servers_are_ready(render: Render, copies: int):
+def test_without_free_gpus_an_inferencepool_syncs_after_its_decode_servers(render: Render, copies: int):
     """Else nothing would be in the pool until the first of them has started."""
     result = render(stack(model("2p-tp1-2d-tp1" if copies == 2 else "4p-tp1-4d-tp1", copies=copies), nodes=1))
     pools, servers, pickers = (by_name(result, kind) for kind in ("InferencePool", "Deployment", "ConfigMap"))
@@ -195,7 +195,7 @@ def test_a_pool_selects_the_new_version_after_its_new_decode_servers_are_ready(r
         assert pickers[f"{unit}-epp"] < servers[f"{unit}-epp"]
 
 
-def test_with_enough_gpus_another_version_is_rendered_as_a_unit_with_its_own_pool(render: Render):
+def test_with_enough_gpus_changed_servers_are_rendered_with_a_new_inferencepool(render: Render):
     before, after = (render(stack(model("2p-tp1-1d-tp2", engine={"blockSize": size}))) for size in (128, 64))
     pools, servers = by_name(before, "InferencePool"), by_name(before, "Deployment")
     assert not pools.keys() & by_name(after, "InferencePool").keys()
@@ -227,7 +227,7 @@ def test_cluster_outputs_that_are_not_a_json_object_are_refused(tmp_path: Path, 
         rendering.read_outputs(tmp_path / "outputs.json")
 
 
-def test_each_of_several_models_has_its_servers_router_address_and_benchmark(render: Render):
+def test_every_model_of_a_stack_is_rendered_with_servers_router_and_service(render: Render):
     llama = "llama-3.3-70b-instruct-fp8-dynamic"
     plain = model("agg-tp1-2r", name="plain", router={"mode": "none"})
     result = render(stack(model("2p-tp1-1d-tp2"), model("1p-tp2-1d-tp4", model=llama), plain, nodes=2))
@@ -266,7 +266,7 @@ def test_render_lists_the_files_that_it_wrote_and_the_commands_that_create_secre
     assert stream.count("\n---\n") == document["objects"] - 1
 
 
-def test_render_refuses_to_mix_a_yaml_stream_with_json(tmp_path: Path):
+def test_render_refuses_yaml_and_json_together_on_standard_output(tmp_path: Path):
     result = CliRunner().invoke(app, ["render", "--stack", "prod", "--project", str(tmp_path), "-o", "-", "--json"])
     assert "both be on standard output" in str(result.exception)
 

@@ -91,13 +91,13 @@ def test_the_download_of_weights_never_runs_as_root_whatever_the_caches_storage(
 
 
 @pytest.mark.parametrize("storage", [NODE_DISK, LUSTRE])
-def test_the_container_that_hands_over_the_cache_folder_has_only_one_capability(cached, storage):
+def test_the_container_that_sets_the_owner_of_the_model_cache_may_only_chown(cached, storage):
     (owner,) = cached(storage).kubernetes("Job", JOB)["spec"]["template"]["spec"]["initContainers"]
     assert owner["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
     assert (owner["securityContext"]["readOnlyRootFilesystem"], "env" in owner) == (True, False)
 
 
-def test_with_file_storage_no_container_runs_as_root(cached):
+def test_with_file_storage_the_pre_warm_job_has_no_init_container(cached):
     """The export maps every user to the owner of the root folder."""
     assert "initContainers" not in cached(FILE_STORAGE).kubernetes("Job", JOB)["spec"]["template"]["spec"]
 
@@ -179,7 +179,7 @@ def test_volumes_with_model_weights_are_retained_when_the_stack_is_destroyed(cac
     assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 
 
-def test_without_pre_warming_servers_download_into_the_cache(cached):
+def test_without_pre_warming_there_is_no_job_and_servers_download_their_weights(cached):
     stack = cached({**NODE_DISK, "prewarm": {"source": "none"}})
     jobs = [manifest["metadata"]["name"] for manifest in stack.manifests() if manifest["kind"] == "Job"]
     assert not [name for name in jobs if name.startswith("prewarm")]
@@ -187,7 +187,7 @@ def test_without_pre_warming_servers_download_into_the_cache(cached):
     assert [item["name"] for item in pod(stack, PREFILL)["spec"]["initContainers"]] == ["compiled-code"]
 
 
-def test_units_wait_for_the_pre_warm_job_which_has_its_own_timeout(cached):
+def test_servers_wait_for_the_pre_warm_job_with_the_configured_time_limit(cached):
     stack = cached({**NODE_DISK, "prewarm": {"timeoutS": 900}})
     (unit,) = stack.of_type("llmd-oke:index:PrefillDecodeUnit")
     job = stack.kubernetes_resource("Job", JOB)
@@ -203,7 +203,7 @@ def test_the_next_update_recreates_a_failed_pre_warm_job(cached):
 
 
 @pytest.mark.parametrize("storage", [NODE_DISK, FILE_STORAGE, LUSTRE])
-def test_every_object_of_the_model_cache_has_only_fields_of_its_kind(cached, storage):
+def test_model_cache_objects_have_only_fields_that_kubernetes_defines(cached, storage):
     for manifest in cached(storage).manifests():
         if module := MODULES.get(manifest["kind"]):
             types = importlib.import_module(f"lightkube.models.{module}")

@@ -69,7 +69,7 @@ def test_without_rdma_pods_have_neither_virtual_functions_nor_ucx_devices(varied
     assert [name for name in env(container) if name.startswith("UCX_")] == ["UCX_RMA_PPLN_ENABLE"]
 
 
-def test_the_requests_of_all_servers_on_a_full_node_fit_the_node(guide):
+def test_resource_requests_of_eight_servers_with_one_gpu_each_fit_a_node(guide):
     requests = vllm(guide, PREFILL)["resources"]["requests"]
     assert int(requests["cpu"]) * 8 < 224
     assert int(requests["memory"].removesuffix("Gi")) * 8 < 2048
@@ -243,7 +243,7 @@ def test_pods_have_the_role_labels_that_the_endpoint_pickers_filters_expect(rehe
     ]
 
 
-def test_prefill_and_decode_of_a_unit_have_the_same_version_label(rehearsal, varied):
+def test_prefill_and_decode_pods_share_a_version_label_that_settings_change(rehearsal, varied):
     versions = {pod(rehearsal, name)["metadata"]["labels"]["llmd-oke/version"] for name in (PREFILL, DECODE)}
     changed = varied(engine={"blockSize": 64})
     after = {pod(changed, name)["metadata"]["labels"]["llmd-oke/version"] for name in (PREFILL, DECODE)}

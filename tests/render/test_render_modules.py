@@ -6,7 +6,7 @@ from llmd_oke.testing import render
 from llmd_rehearsal.rehearsal import CREATED_CLUSTER_MODULES
 
 
-def test_all_modules_preloaded_for_a_created_cluster_are_used_to_render_it():
+def test_rendering_a_created_cluster_imports_every_module_that_is_preloaded():
     render(created())
     assert set(CREATED_CLUSTER_MODULES) <= sys.modules.keys()
 

@@ -85,7 +85,9 @@ class Names:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_resources_of_a_running_deployment_keep_their_names(rendered: Callable[..., Rendered], stack: str):
+def test_pulumi_resource_names_of_the_tested_stacks_equal_the_recorded_ones(
+    rendered: Callable[..., Rendered], stack: str
+):
     names = Names.of(rendered(STACKS[stack]))
     earlier = Names.read(recorded(NAMES / f"{stack}.yaml", names.text(), RECORD))
     assert names == earlier, "\n".join([f"Stack {stack}:", *consequences(earlier, names), REMEDY])
@@ -154,7 +156,7 @@ SERVERS = {"gpt-prefill": {"llmd-oke/version": "9a8f352e"}}
     ],
     ids=["same", "renamed", "moved", "gone", "new", "version"],
 )
-def test_the_error_for_a_changed_resource_name_says_what_happens_to_deployments(
+def test_the_error_for_a_changed_resource_name_says_what_an_update_would_do(
     urns: set[Urn], labels: Any, message: str | None
 ):
     earlier = Names(frozenset({(f"N${VCN}", "net-vcn")}), SERVERS)

@@ -152,7 +152,7 @@ def test_no_nat_gateway_is_declared_if_no_private_subnet_may_use_it(changes, gat
     assert len(rendered_network(**changes).of_type("oci:Core/natGateway:NatGateway")) == gateways
 
 
-def test_lookup_results_in_the_stack_file_replace_calls_to_oci():
+def test_a_given_service_gateway_replaces_the_network_components_call_to_oci():
     _, asked = network()
     _, silent = network(services_gateway_id="s", services_gateway_cidr="all-phx")
     assert set(asked.calls) == {"oci:Core/getServices:getServices"}
@@ -334,7 +334,7 @@ def test_every_taggable_network_resource_has_the_stacks_tag():
             assert "definedTags" in resource.ignore_changes
 
 
-def test_all_network_resources_are_children_of_the_component():
+def test_all_network_resources_are_children_of_the_network_component():
     rendered = rendered_network()
     (component,) = rendered.of_type("llmd-oke:index:Network")
     assert {resource.parent for resource in oci_resources(rendered)} == {component.urn}
@@ -365,19 +365,19 @@ def test_existing_subnets_are_used_without_creating_rules_or_routes_for_them():
 
 
 @pytest.mark.parametrize("role", ["public_load_balancers", "bastion_host", "operator", "storage", "lustre", "bastion"])
-def test_an_existing_subnet_is_used_even_if_its_feature_is_not_enabled(role):
+def test_existing_subnets_of_disabled_features_get_security_groups_except_bastions(role):
     rendered = rendered_network(**ELSEWHERE, bastion=False, subnet_ids={role: f"subnet-{role}"})
     names = {resource.name for resource in rendered.of_type(GROUP)}
     assert (f"net-{role.replace('_', '-')}-nsg" in names) is (role != "bastion")
 
 
-def test_an_existing_security_group_keeps_its_rules_and_others_refer_to_it():
+def test_rules_are_not_added_to_an_existing_security_group_but_may_refer_to_it():
     rendered = rendered_network(**ELSEWHERE, nsg_ids={"workers": "ocid1.networksecuritygroup.oc1.iad.w"})
     assert not [r.name for r in rendered.of_type(RULE) if r.name.startswith("net-workers-")]
     assert rule(rendered, "api-ingress-tcp-6443-workers")["source"] == "ocid1.networksecuritygroup.oc1.iad.w"
 
 
-def test_outputs_of_the_network_component_are_the_ids_of_its_parts():
+def test_the_network_component_outputs_ids_only_of_parts_that_it_creates():
     seen = {}
 
     def program():
@@ -407,7 +407,7 @@ def test_outputs_of_the_network_component_are_the_ids_of_its_parts():
         ({"cidr": "10.0.0.0/21"}, "pods: 1536 addresses of 1021"),
     ],
 )
-def test_the_network_component_alone_refuses_what_planning_refuses(changes, message):
+def test_used_alone_the_network_component_refuses_invalid_arguments(changes, message):
     with pytest.raises(KitError, match=message):
         rendered_network(**changes)
 
@@ -421,7 +421,7 @@ BASTION = "oci:Bastion/bastion:Bastion"
 CLIENTS = {"bastion_client_cidrs": ["203.0.113.0/24"]}
 
 
-def test_a_bastion_is_created_in_its_subnet_and_deleted_before_it():
+def test_a_bastion_is_created_in_its_subnet_for_the_given_client_ranges():
     rendered = rendered_network(**CLIENTS)
     (bastion,) = rendered.of_type(BASTION)
     assert bastion.inputs["targetSubnetId"] == "id-of-net-bastion-subnet"
@@ -437,7 +437,7 @@ def test_a_bastions_name_has_only_letters_and_digits():
 
 
 @pytest.mark.parametrize("changes", [{}, {**CLIENTS, **PUBLIC}, {**CLIENTS, **ELSEWHERE, "bastion_id": "there"}])
-def test_no_bastion_is_created_without_client_ranges_or_beside_another_access_path(changes):
+def test_no_bastion_is_created_without_client_ranges_or_for_a_public_api_endpoint(changes):
     assert rendered_network(**changes).of_type(BASTION) == []
 
 

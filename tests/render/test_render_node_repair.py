@@ -31,7 +31,7 @@ def test_node_repair_is_requested_by_a_label_that_makes_oke_drain_and_reboot(ren
     }
 
 
-def test_each_pool_has_a_repair_rule_for_each_operation(rendered: Any):
+def test_each_gpu_pool_has_repair_rules_for_reboot_and_boot_volume_replacement(rendered: Any):
     pools = [created_pool(), created_pool(name="other", launch="compute-cluster-instances")]
     declared = rules(rendered({**created(cluster=ON_REQUEST), "gpuPools": pools}))
     expected = {f"llmd-oke-{pool}-{what}" for pool in ("mi300x", "other") for what in ("reboot", "replace-boot-volume")}

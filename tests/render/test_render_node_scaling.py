@@ -136,7 +136,7 @@ def test_no_cluster_autoscaler_is_declared_if_no_pool_is_autoscaled(rendered: An
     assert "ClusterAutoscaler" not in names
 
 
-def test_both_supported_plug_in_versions_know_every_argument_of_scaled_pools(scaled: Rendered):
+def test_both_supported_oci_plug_in_versions_know_every_argument_of_autoscaled_pools(scaled: Rendered):
     for resource in oci_resources(scaled):
         assert contract_breaches(resource) == []
         assert unknown_to_installed_plugin(resource) == []

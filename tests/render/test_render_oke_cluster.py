@@ -68,7 +68,7 @@ def cluster(**changes: Any) -> Declared:
 
 
 @pytest.mark.parametrize("changes", [{}, EVERYTHING, {"flannel": True, "pods_cidr": "10.240.0.0/12"}])
-def test_both_supported_plug_in_versions_know_every_argument_of_a_cluster(changes: dict[str, Any]):
+def test_both_supported_oci_plug_in_versions_know_every_argument_of_a_cluster(changes: dict[str, Any]):
     assert contract_breaches(cluster(**changes)) == []
     assert unknown_to_installed_plugin(cluster(**changes)) == []
 
@@ -91,7 +91,7 @@ def test_a_cluster_is_enhanced_and_private_by_default():
     }
 
 
-def test_every_cluster_option_of_the_stack_file_reaches_the_resource():
+def test_every_oke_cluster_option_of_the_stack_file_reaches_the_oci_resource():
     inputs = cluster(**EVERYTHING).inputs
     assert inputs["endpointConfig"]["isPublicIpEnabled"]
     assert inputs["kmsKeyId"] == "key"
@@ -196,7 +196,7 @@ def test_add_ons_are_installed_one_after_the_other():
     assert (first.depends_on, second.depends_on, third.depends_on) == ((), (first.urn,), (second.urn,))
 
 
-def test_add_ons_are_deleted_with_the_resource_that_their_component_names():
+def test_add_ons_inherit_the_option_deleted_with_from_their_component():
     def program() -> None:
         oke = OkeCluster("oke", {**BASE})
         opts = pulumi.ResourceOptions(deleted_with=oke.created)

@@ -60,7 +60,7 @@ def test_leaderworkersets_are_valid_by_their_crd(wide):
         jsonschema.validate(leader_worker_set(wide, name)["spec"], closed)
 
 
-def test_pods_of_a_server_find_each_other_by_the_controllers_variables(wide):
+def test_pods_of_a_server_over_nodes_get_rank_and_address_from_leaderworkerset(wide):
     words = container(wide)["args"]
     for word in (
         "--data-parallel-size=16",
@@ -78,7 +78,7 @@ def test_a_pod_of_a_server_that_spans_nodes_requests_a_whole_node(wide):
     assert (limits["amd.com/gpu"], limits["nvidia.com/sriov-rdma-vf"]) == ("8", "8")
 
 
-def test_pods_of_a_server_wait_for_each_other_as_long_as_a_start_may_take(wide):
+def test_pods_of_a_server_over_nodes_wait_for_each_other_until_the_start_up_limit(wide):
     variables = {entry["name"]: entry.get("value") for entry in container(wide)["env"]}
     probe = container(wide)["startupProbe"]
     assert int(variables["VLLM_ENGINE_READY_TIMEOUT_S"]) == probe["periodSeconds"] * probe["failureThreshold"]
@@ -110,7 +110,7 @@ def test_the_leaderworkerset_controller_is_installed_before_servers(rendered):
     assert f"v{release.inputs['version']}" == leader_worker_sets().definitions.version
 
 
-def test_a_private_registry_provides_the_controllers_image_and_chart():
+def test_image_and_chart_of_the_leaderworkerset_controller_are_in_the_image_list():
     plan = planning.plan_object(created_stack(models=[model(topology=TOPOLOGY)], leaderWorkerSets="install"))
     used = {image.image.repository: image.path for image in images_of(plan)}
     assert {used["lws/lws"], used["lws/charts/lws"]} == {"leaderWorkerSets"}
@@ -133,5 +133,5 @@ def test_pods_of_a_role_may_reach_each_other_if_servers_span_nodes(wide, varied)
     assert peers(varied(topology="1p-tp1-1d-tp1")) == (["decode"], ["decode"])
 
 
-def test_the_guards_of_an_update_count_the_gpus_of_all_pods_of_a_leaderworkerset(wide):
+def test_an_updates_gpu_count_includes_all_pods_of_a_leaderworkerset(wide):
     assert gpus_of(leader_worker_set(wide)) == 16

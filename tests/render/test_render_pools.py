@@ -117,7 +117,7 @@ def labels_of(resource: Declared) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_both_supported_plug_in_versions_know_every_argument_of_pools(changes: dict[str, Any]):
+def test_both_supported_oci_plug_in_versions_know_every_argument_of_pools(changes: dict[str, Any]):
     for resource in oci_resources(pool(**changes)):
         assert contract_breaches(resource) == [], resource.name
         assert unknown_to_installed_plugin(resource) == [], resource.name
@@ -151,7 +151,7 @@ def test_an_existing_node_pool_is_used_without_changes():
     assert oci_resources(pool(pool_id="there")) == []
 
 
-def test_every_option_of_a_managed_pool_reaches_the_resource():
+def test_every_option_of_a_managed_gpu_pool_reaches_the_oci_node_pool():
     inputs = node_pool(**MANAGED_OPTIONS).inputs
     assert inputs["nodeConfigDetails"] == {
         "size": 3,
@@ -438,7 +438,7 @@ def test_the_maximum_number_of_pods_follows_from_the_nodes_network_interfaces(oc
     assert details["nodePoolPodNetworkOptionDetails"]["maxPodsPerNode"] == pods
 
 
-def test_without_an_image_the_newest_for_the_version_is_chosen_and_kept():
+def test_without_an_image_in_the_stack_file_the_newest_oke_image_is_chosen_and_kept():
     made = cpu_pool(SystemPool)
     assert made.inputs["nodeSourceDetails"]["imageId"] == "newest"
     assert "nodeSourceDetails.imageId" not in made.ignore_changes
@@ -447,7 +447,7 @@ def test_without_an_image_the_newest_for_the_version_is_chosen_and_kept():
     assert cpu_pool_stack(SystemPool, image_id="image").of_type("pulumi:index:Stash") == []
 
 
-def test_a_pool_without_gpus_has_the_configured_taints_and_cycling():
+def test_taints_and_cycling_of_a_pool_without_gpus_reach_its_oci_node_pool():
     made = cpu_pool(
         CpuPool,
         image_id="image",
@@ -519,7 +519,7 @@ def test_a_pools_shape_can_be_an_entry_that_the_user_defines():
     assert rendered.resource("llmd-oke:index:GpuPool", "mi300x").inputs["shape"] == "BM.GPU.OWN.8"
 
 
-def test_arguments_that_are_not_secret_are_recorded_as_inputs_of_the_component():
+def test_all_arguments_of_a_node_image_but_its_secret_link_are_component_inputs():
     image: Any = {"compartment_id": "c", "display_name": "own", "uri": "https://own/o", "checksum": "md5:0123456789"}
     component = declared(lambda: NodeImage("own", image), cluster=OciMocks()).resource(
         "llmd-oke:index:NodeImage", "own"

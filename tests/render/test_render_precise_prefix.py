@@ -84,7 +84,7 @@ def test_every_picker_plugin_that_uses_prefix_matches_names_their_producer_plugi
     assert source["extractors"] == [{"pluginRef": "precise-prefix-cache-producer"}]
 
 
-def test_kv_cache_events_reach_only_the_router_of_the_unit(rendered: Any):
+def test_only_router_pods_may_connect_to_the_kv_cache_event_ports_of_servers(rendered: Any):
     result = deployed(rendered, "llm-d-0.10.0")
     policies = [m for m in result.manifests() if m["kind"] == "NetworkPolicy"]
     rules = [

@@ -307,6 +307,6 @@ def test_jobs_that_commands_start_pull_from_the_private_registry():
         assert all(pod["imagePullSecrets"] == [{"name": "ocir"}] for pod in declared)
 
 
-def test_status_expects_pods_to_run_the_private_registrys_copies():
+def test_the_status_command_expects_pods_to_run_images_of_the_private_registry():
     of = planning.plan(validate(with_mirror("rehearsal")))
     assert all(image.startswith(f"{PREFIX}/") for image in planned_images(of).values())

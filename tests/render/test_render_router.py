@@ -68,7 +68,7 @@ GUIDE_PROFILES = {
 }
 
 
-def test_the_stack_of_the_llm_d_guide_has_the_guides_router_config(guide):
+def test_the_guide_stacks_picker_config_equals_that_of_the_llm_d_guide(guide):
     config = yaml.safe_load(picker_config(guide)[1])
     assert {plugin["type"]: plugin.get("parameters", {}) for plugin in config["plugins"]} == GUIDE
     profiles = {one["name"]: {part["pluginRef"] for part in one["plugins"]} for one in config["schedulingProfiles"]}
@@ -84,7 +84,7 @@ def test_a_picker_parameter_in_the_stack_file_replaces_the_llm_d_guides(varied):
     assert parameters["prefix-cache-affinity-filter"] == {"peakPrefillThroughput": 20000}
 
 
-def test_the_prefix_data_gate_is_in_the_config_only_if_the_picker_version_knows_it(older, guide):
+def test_the_preparedataplugins_feature_gate_is_set_only_for_older_pickers(older, guide):
     assert yaml.safe_load(picker_config(older)[1])["featureGates"] == ["prepareDataPlugins"]
     assert "featureGates" not in yaml.safe_load(picker_config(guide)[1])
     assert "prepareDataPlugins" not in str(guide.manifests())
@@ -125,7 +125,7 @@ def test_router_pods_have_an_annotation_with_a_hash_of_all_their_config(older, g
     assert len(hashes) == 2
 
 
-def test_envoy_configs_of_two_units_have_different_names(varied):
+def test_envoy_configmaps_of_two_copies_of_a_model_have_different_names(varied):
     two = varied(copies=2)
     maps = {m["metadata"]["name"] for m in two.manifests() if m["kind"] == "ConfigMap"}
     assert {"gpt-oss-120b-0-envoy", "gpt-oss-120b-1-envoy"} <= {without_hash(name) for name in maps}
@@ -158,7 +158,7 @@ def test_envoy_listens_on_the_target_port_of_the_services(rehearsal):
     assert targets <= ports
 
 
-def test_the_inferencepool_selects_both_roles_of_its_unit_only(varied):
+def test_an_inferencepool_selects_only_the_prefill_and_decode_pods_of_its_model_copy(varied):
     two = varied(copies=2)
     chosen = two.kubernetes("InferencePool", "gpt-oss-120b-0")["spec"]["selector"]["matchLabels"]
     hit = {
@@ -178,7 +178,7 @@ def test_the_inferencepool_names_its_picker_and_port_8000_of_both_roles(rehearsa
     assert ports == {"grpc-ext-proc": 9002, "http-metrics": 9090, "http": 80}
 
 
-def test_router_pods_meet_the_restricted_standard_and_are_labelled_by_model_and_unit(rehearsal):
+def test_router_pods_meet_the_restricted_standard_and_lack_the_label_of_servers(rehearsal):
     template = pod(rehearsal, EPP)
     assert without_hash(template["metadata"]["labels"]["llmd-oke/unit"]) == "gpt-oss-120b"
     assert "llm-d.ai/inference-serving" not in template["metadata"]["labels"]
@@ -340,7 +340,7 @@ def test_a_router_is_updated_in_place_to_another_release(older, guide):
     assert [sorted(selector) for selector in selectors] == [["llmd-oke/router", "llmd-oke/unit"]] * 2
 
 
-def test_a_unit_with_another_router_release_gets_its_own_router(varied, older):
+def test_another_llm_d_release_of_a_model_gets_its_own_router(varied, older):
     def unit(stack):
         return stack.kubernetes("Deployment", EPP)["spec"]["selector"]["matchLabels"]["llmd-oke/unit"]
 

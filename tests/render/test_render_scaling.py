@@ -63,7 +63,7 @@ def test_prefill_servers_also_scale_by_decode_load_in_the_proportion_of_the_topo
     assert other["query"] == triggers(scaled, DECODE)["requests"]["metadata"]["query"]
 
 
-def test_a_role_that_is_autoscaled_alone_follows_its_own_load(varied):
+def test_prefill_servers_that_alone_are_autoscaled_follow_only_their_own_load(varied):
     assert set(triggers(varied(scaling={"prefill": SCALING["prefill"]}), PREFILL)) == {"prompt-tokens-per-s"}
 
 
@@ -80,7 +80,7 @@ def test_scaling_queries_sum_over_the_servers_of_one_deployment(scaled):
     )
 
 
-def test_without_metrics_keda_keeps_the_number_of_servers(scaled):
+def test_keda_triggers_do_not_take_missing_metrics_for_zero_load(scaled):
     """KEDA takes an empty answer for 0 unless it is told otherwise."""
     for name in (PREFILL, DECODE):
         for trigger in spec(scaled, name)["triggers"]:
@@ -120,7 +120,7 @@ def test_updates_set_the_replicas_of_deployments_that_are_not_autoscaled(varied,
     assert [without_hash(name) for name in names] == [PREFILL]
 
 
-def test_each_unit_of_a_model_with_several_copies_is_autoscaled_separately(varied):
+def test_each_copy_of_a_model_is_autoscaled_by_its_own_scaledobjects(varied):
     two = varied(copies=2, scaling=SCALING)
     names = {without_hash(m["metadata"]["name"]) for m in two.manifests() if m["kind"] == "ScaledObject"}
     assert names == {f"gpt-oss-120b-{copy}-{role}" for copy in (0, 1) for role in ("prefill", "decode")}

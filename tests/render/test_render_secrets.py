@@ -129,6 +129,6 @@ def test_an_imported_image_without_a_link_is_refused_with_the_command_that_sets_
     assert "planted" not in str(caught.value)
 
 
-def test_stack_file_and_plan_contain_no_secrets():
+def test_stack_file_and_plan_do_not_contain_the_secret_link_of_an_imported_image():
     config = validate(created(pool={"image": {"import": IMPORT}}))
     assert "planted" not in yaml.safe_dump(config.model_dump(mode="json", by_alias=True)) + repr(planning.plan(config))

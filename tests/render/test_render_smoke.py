@@ -35,7 +35,7 @@ def test_the_smoke_job_uses_the_image_of_the_servers(rehearsal):
     assert container["image"].partition("@")[0] == servers[0]["image"]
 
 
-def test_the_smoke_job_reports_servers_with_the_settings_of_their_containers(rehearsal, guide, baseline):
+def test_server_settings_in_the_smoke_jobs_request_are_those_of_the_containers(rehearsal, guide, baseline):
     for stack in (rehearsal, guide, baseline):
         for servers in json.loads(program(stack)["request.json"])["topology"]["servers"]:
             container = vllm(stack, f"gpt-oss-120b-{servers['role']}")
@@ -58,7 +58,7 @@ def test_a_stack_whose_benchmark_is_disabled_has_no_smoke_job(varied, where):
     ],
     ids=["topology", "environment", "router", "benchmark"],
 )
-def test_a_changed_deployment_or_question_set_reruns_the_smoke_job(varied, changes):
+def test_a_changed_topology_environment_router_or_benchmark_reruns_the_smoke_job(varied, changes):
     assert template(varied(**changes)) != template(varied(stack={"smoke": {}}))
 
 

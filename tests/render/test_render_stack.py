@@ -83,7 +83,7 @@ def test_every_priority_class_that_a_pod_refers_to_is_declared(stack):
     assert named - {None} == declared
 
 
-def test_every_resource_that_is_waited_for_has_its_own_timeout(stack):
+def test_every_resource_that_pulumi_waits_for_has_its_own_timeouts(stack):
     for resource in stack.resources:
         if resource.type in SECONDS:
             assert set(resource.timeouts) == {"create", "update", "delete"}, resource.name
@@ -104,7 +104,7 @@ def test_a_rolling_updates_timeout_has_a_start_up_budget_for_each_wave_of_server
     assert int(update.removesuffix("s")) >= 8 * 1800
 
 
-def test_units_wait_for_the_namespace_and_not_for_each_other(rehearsal):
+def test_servers_wait_for_the_namespace_but_prefill_and_decode_not_for_each_other(rehearsal):
     (namespace,) = rehearsal.of_type("llmd-oke:index:ServingNamespace")
     (unit,) = rehearsal.of_type("llmd-oke:index:PrefillDecodeUnit")
     children = {r.urn for r in rehearsal.resources if r.parent == namespace.urn}
@@ -121,7 +121,7 @@ def test_routers_are_created_after_the_crds(rehearsal):
     assert definitions <= set(router.depends_on)
 
 
-def test_a_service_switches_after_its_new_targets_are_ready_and_before_old_ones_go(rehearsal):
+def test_a_models_service_waits_for_its_envoys_and_these_for_router_and_servers(rehearsal):
     """The engine deletes what leaves a stack in the opposite order of what was waited for."""
     (name,) = deployments_behind(rehearsal, "gpt-oss-120b")
     door = rehearsal.kubernetes_resource("Deployment", name)
@@ -135,7 +135,7 @@ def test_a_service_switches_after_its_new_targets_are_ready_and_before_old_ones_
     assert door.urn in rehearsal.kubernetes_resource("Service", "gpt-oss-120b").depends_on
 
 
-def test_an_endpoint_without_routers_does_not_wait_for_the_deployments_pods(baseline):
+def test_a_model_service_without_router_does_not_wait_for_server_deployments(baseline):
     (endpoint,) = baseline.of_type("llmd-oke:index:ModelEndpoint")
     assert not [urn for urn in endpoint.depends_on if "Deployment" in urn]
 

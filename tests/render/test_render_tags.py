@@ -124,7 +124,7 @@ def provider_of(made: Rendered) -> list[Any]:
     return [item.inputs.get("ignoreDefinedTags") for item in made.resources if item.type == PROVIDER]
 
 
-def test_updates_ignore_tags_of_other_owners_and_change_the_stacks_own_tags(rendered: Any):
+def test_the_oci_provider_ignores_oracles_tags_and_those_the_stack_file_lists(rendered: Any):
     plain, tagged = rendered(cluster_layer()), rendered(cluster_layer(tags={**TAGS, "ignored": ["Audit.Owner"]}))
     assert all("definedTags" not in resource.inputs for resource in oci_resources(plain))
     assert provider_of(plain) == [None]

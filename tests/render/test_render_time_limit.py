@@ -27,7 +27,7 @@ def minutes(*resources: Declared) -> int:
     return time_limit_of(resources, KNOWN, around=0).minutes
 
 
-def test_timeouts_of_dependent_resources_add_up_and_parallel_ones_do_not():
+def test_an_updates_time_limit_adds_up_dependent_resources_and_not_parallel_ones():
     first, second = resource("a", {"create": "10m", "update": "1h30m"}), resource("b", {"create": "90s"}, "a")
     assert minutes(first) == 90
     assert minutes(first, resource("c", {"create": "30m", "update": "60m"})) == 90
@@ -35,19 +35,19 @@ def test_timeouts_of_dependent_resources_add_up_and_parallel_ones_do_not():
     assert [name for name, _ in time_limit_of([second, first], KNOWN, 0).path] == ["Instance a", "Instance b"]
 
 
-def test_a_resource_that_is_deleted_before_its_replacement_counts_twice():
+def test_delete_before_replace_adds_the_delete_timeout_to_an_updates_time_limit():
     limits = {"create": "120m", "update": "130m", "delete": "60m"}
     assert minutes(resource("pool", limits)) == 130
     assert minutes(resource("pool", limits, delete_before_replace=True)) == 180
 
 
-def test_a_resource_without_a_timeout_gets_its_plug_ins_default():
+def test_in_an_updates_time_limit_unset_timeouts_are_the_plug_ins_defaults():
     assert minutes(resource("network")) == KNOWN.oci_minutes
     assert minutes(resource("object", type_="kubernetes:core/v1:ConfigMap")) == KNOWN.kubernetes_minutes
     assert minutes(resource("component", type_="llmd-oke:index:GpuPool")) == 0
 
 
-def test_objects_wait_for_the_cluster_of_their_provider():
+def test_an_updates_time_limit_adds_an_objects_timeout_to_that_of_its_cluster():
     cluster = resource("cluster", {"create": "60m"})
     provider = resource("provider", None, "cluster", type_="pulumi:providers:kubernetes")
     assert (
@@ -55,7 +55,7 @@ def test_objects_wait_for_the_cluster_of_their_provider():
     )
 
 
-def test_in_a_kubernetes_upgrade_clusters_and_pools_follow_one_another():
+def test_a_kubernetes_upgrades_time_limit_is_the_sum_over_its_pools():
     version = {"kubernetesVersion": "v1.34.2"}
     pools = [resource(name, {"create": "60m", "update": "60m"}, inputs=version) for name in ("system", "mi300x")]
     assert minutes(*pools) == 120

@@ -41,7 +41,7 @@ def test_with_free_gpus_new_servers_start_beside_the_old_ones(varied, change):
     assert {without_hash(name) for _, name in old} == {without_hash(name) for _, name in new}
 
 
-def test_a_models_address_switches_to_the_new_unit_when_that_is_ready(varied):
+def test_a_models_service_keeps_its_name_and_selects_the_envoys_of_new_servers(varied):
     old, new = varied(), varied(engine={"blockSize": 64})
     (before,), (after,) = ({s["spec"]["selector"]["llmd-oke/front-door"]} for s in map(address, (old, new)))
     assert before != after
@@ -52,7 +52,7 @@ def address(rendered: Rendered):
     return rendered.kubernetes("Service", "gpt-oss-120b")
 
 
-def test_without_free_gpus_a_unit_keeps_its_names_and_its_old_servers_go_first(varied):
+def test_without_free_gpus_changed_servers_keep_names_and_are_deleted_first(varied):
     old, new = varied(stack=TIGHT), varied(stack=TIGHT, engine={"blockSize": 64})
     assert names(old) == names(new)
     for deployment in (PREFILL, DECODE):
@@ -72,7 +72,7 @@ def test_an_inferencepool_selects_servers_of_one_version_only(varied, room):
             assert not selects(chosen, pod(other, role)["metadata"]["labels"])
 
 
-def test_settings_that_prefill_and_decode_need_not_share_are_changed_in_place(varied):
+def test_settings_that_prefill_and_decode_need_not_share_change_no_deployment_name(varied):
     before = varied()
     after = varied(engine={"maxNumSeqs": 128, "env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})
     assert names(before) == names(after)
@@ -88,7 +88,7 @@ def waited_for(rendered: Rendered, kind: str) -> list[bool]:
     return [any("Unit$kubernetes:apps/v1:Deployment" in urn for urn in part.depends_on) for part in parts]
 
 
-def test_without_free_gpus_units_are_updated_one_after_the_other(varied, monkeypatch):
+def test_without_free_gpus_copies_of_a_model_are_updated_one_after_the_other(varied, monkeypatch):
     """The pool of a unit turns to its new servers together with them."""
     served = {"outputs": {"endpoints": {"gpt-oss-120b": "http://gpt-oss-120b.llm-d.svc.cluster.local"}}}
     monkeypatch.setitem(declare.COMPUTED, "pulumi:pulumi:StackReference", served)
@@ -97,7 +97,7 @@ def test_without_free_gpus_units_are_updated_one_after_the_other(varied, monkeyp
     assert waited_for(again, "Router") == [False, True]
 
 
-def test_units_of_a_new_stack_are_created_in_parallel(varied):
+def test_copies_of_a_model_in_a_new_stack_are_created_in_parallel(varied):
     new = varied(**COPIES)
     assert waited_for(new, "PrefillDecodeUnit") == waited_for(new, "Router") == [False, False]
 
@@ -146,7 +146,7 @@ def test_another_picker_config_restarts_only_the_router(varied):
     assert names(before) == names(after)
 
 
-def test_a_priority_class_is_named_after_its_value_which_cannot_change(rehearsal):
+def test_the_name_of_a_servers_priority_class_ends_with_its_value(rehearsal):
     for manifest in [m for m in rehearsal.manifests() if m["kind"] == "PriorityClass"]:
         assert manifest["metadata"]["name"].endswith(f"-{manifest['value']}")
 

@@ -43,7 +43,7 @@ def test_each_role_uses_its_own_all2all_backend_for_expert_parallelism(wide, rol
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_pods_have_the_symmetric_heap_and_the_traffic_class_of_the_rdma_network(wide, role):
+def test_pods_with_wide_expert_parallelism_have_moris_heap_and_rccls_traffic_class(wide, role):
     told = variables(pod(wide, role)["containers"][0])
     assert told["MORI_SHMEM_HEAP_SIZE"] == str(16 * 2**30)
     assert (told["MORI_RDMA_TC"], told["MORI_RDMA_SL"]) == (told["NCCL_IB_TC"], told["NCCL_IB_SL"])
@@ -57,7 +57,7 @@ def test_shared_memory_has_room_for_the_exchange_of_expert_tokens(wide):
     assert memory == "64Gi"
 
 
-def test_the_sidecar_gets_the_pods_of_both_servers_in_the_order_of_their_ranks(wide):
+def test_the_routing_sidecar_gets_host_names_of_both_roles_pods_in_rank_order(wide):
     sidecar = pod(wide, "decode")["initContainers"][-1]
     names = dict(word.split("=", 1) for word in sidecar["args"] if "=" in word)
     assert (names["--moriio-dp-size"], names["--moriio-dp-size-local"], names["--moriio-tp-size"]) == ("16", "8", "1")
