@@ -125,7 +125,7 @@ def test_docstring_findings_in_tests_name_file_and_line_too(tmp_path):
     ]
 
 
-def test_the_walk_of_the_source_visits_modules_whose_functions_are_called(tmp_path):
+def test_source_counts_list_the_modules_whose_functions_are_really_called(tmp_path):
     house = count(
         tree(
             tmp_path,

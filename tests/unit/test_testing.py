@@ -14,7 +14,7 @@ def config_map(name, **options):
     return k8s.core.v1.ConfigMap(name, metadata=metadata, data={"a": "1"}, opts=pulumi.ResourceOptions(**options))
 
 
-def test_the_mocks_record_resource_options():
+def test_the_pulumi_mocks_record_resource_options():
     def program():
         first = config_map("first")
         limits = pulumi.CustomTimeouts(create="5s")
@@ -28,7 +28,7 @@ def test_the_mocks_record_resource_options():
     assert not second.delete_before_replace
 
 
-def test_the_mocks_resolve_outputs_and_mark_secrets():
+def test_the_pulumi_mocks_resolve_outputs_and_mark_secrets():
     def program():
         token = pulumi.Output.secret("t")
         secret = k8s.core.v1.Secret("s", metadata={"name": "s"}, string_data={"token": token})
@@ -41,7 +41,7 @@ def test_the_mocks_resolve_outputs_and_mark_secrets():
     assert resource.secret_inputs == {"stringData"}
 
 
-def test_the_mocks_return_whole_numbers_as_integers():
+def test_the_pulumi_mocks_return_whole_numbers_as_integers():
     def program():
         k8s.apps.v1.Deployment("d", metadata={"name": "d"}, spec={"replicas": 3})
 
@@ -54,7 +54,7 @@ def test_each_use_of_the_pulumi_mocks_starts_without_resources():
     assert [r.name for r in declared(lambda: config_map("b")).resources] == ["b"]
 
 
-async def test_the_mocks_work_inside_a_running_event_loop():
+async def test_the_pulumi_mocks_work_inside_a_running_event_loop():
     assert len(declared(lambda: config_map("a")).resources) == 1
 
 
@@ -81,7 +81,7 @@ def test_waiting_for_a_pulumi_program_that_does_not_end_has_a_time_limit():
     never.set()
 
 
-def test_the_mocks_answer_an_unknown_resource_name_with_the_declared_names():
+def test_the_pulumi_mocks_answer_an_unknown_name_with_the_declared_names():
     matches = declared(lambda: config_map("a"))
     with pytest.raises(LookupError, match=r"\['a'\]"):
         matches.kubernetes("ConfigMap", "b")

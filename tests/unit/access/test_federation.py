@@ -88,7 +88,7 @@ def test_a_failed_session_renewal_is_reported_and_repeated(there: Issuers):
     assert "refuses the job's token with 401" in told[0]
 
 
-def test_the_error_for_a_ci_job_of_another_environment_has_the_deciding_claim(
+def test_the_error_for_a_ci_job_of_another_environment_names_the_propagation_trust(
     there: Issuers, monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in there.variables("somebody's").items():

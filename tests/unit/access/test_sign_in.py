@@ -49,7 +49,9 @@ def test_oci_authentication_settings_become_options_of_the_token_command():
         ({"OCI_CLI_AUTH": "security_token"}, Auth.API_KEY),
     ],
 )
-def test_environment_variables_for_oci_authentication_mean_what_pulumi_reads(environment: dict[str, str], auth: Auth):
+def test_the_oci_authentication_method_is_read_from_the_variables_that_pulumi_reads(
+    environment: dict[str, str], auth: Auth
+):
     assert auth_of_environment(environment) is auth
 
 

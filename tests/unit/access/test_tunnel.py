@@ -58,7 +58,7 @@ def test_the_tunnel_finds_a_stacks_cluster_by_name_and_prefers_the_newest():
 
 
 @pytest.mark.parametrize("found", [[], [{"id": "x", "lifecycleState": "CREATING"}]])
-def test_a_missing_cluster_gives_the_error_on_which_the_tunnel_waits(found: list[Any]):
+def test_a_cluster_that_does_not_exist_yet_raises_the_error_that_a_tunnel_waits_on(found: list[Any]):
     with pytest.raises(tunnel.NotYet, match="no active cluster prod"):
         tunnel.target(oci(**{"containerengine /clusters": found}), NAMED)
 
@@ -67,7 +67,7 @@ def test_a_bastion_given_by_its_ocid_is_used_for_the_tunnel():
     assert tunnel.target(oci(), replace(OPTIONS, bastion_id="mine")).bastion_id == "mine"
 
 
-def test_a_missing_bastion_gives_the_error_on_which_the_tunnel_waits():
+def test_a_bastion_that_is_being_created_raises_the_error_that_a_tunnel_waits_on():
     coming = {"bastion /bastions/mine": {"name": "mine", "lifecycleState": "CREATING"}}
     with pytest.raises(tunnel.NotYet, match="The bastion mine is CREATING"):
         tunnel.target(oci(**coming), replace(OPTIONS, bastion_id="mine"))

@@ -109,7 +109,7 @@ def test_fields_for_media_ids_embeddings_and_hosts_in_messages_are_refused():
     assert set(client_requests().refused("data-url")) == LOADED
 
 
-def test_this_test_lists_every_request_field_and_header_that_the_catalogue_refuses():
+def test_each_request_field_and_header_that_the_catalogue_refuses_is_tested():
     facts = client_requests()
     here = {*HANDLES, *STEERING_FIELDS, *(f"{name}*" for name in LATER_FIELDS)}
     assert {*facts.refused("anywhere"), *facts.refused("body")} == here

@@ -24,7 +24,7 @@ by_name = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 by_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 
 
-def test_the_catalogue_has_models_releases_and_shape_of_the_projects_first_stacks():
+def test_the_catalogue_contains_gpt_oss_120b_llm_d_0_6_0_and_the_mi300x_shape():
     assert {"gpt-oss-120b", "llama-3.3-70b-instruct-fp8-dynamic", "deepseek-r1"} <= set(catalogue.model_names())
     assert {"llm-d-0.6.0", "llm-d-0.7.0"} <= set(catalogue.release_names())
     assert "BM.GPU.MI300X.8" in catalogue.shape_names()

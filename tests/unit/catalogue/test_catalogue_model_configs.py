@@ -247,7 +247,7 @@ def test_multi_token_prediction_layers_do_not_count_among_loaded_weights():
 
 
 @pytest.mark.parametrize("name", ["qwen3-32b", "deepseek-v3", "qwen3-next-80b-a3b-thinking", "qwen3-30b-a3b"])
-def test_figures_of_an_unknown_architecture_are_computed_and_marked_as_such(name: str):
+def test_memory_figures_of_an_unknown_architecture_are_computed_and_marked(name: str):
     known, unknown = (compute_model(config_of(name, **changes)) for changes in ({}, {"model_type": "new"}))
     assert unknown.kv_cache == known.kv_cache
     assert unknown.parameters.total_billions == pytest.approx(known.parameters.total_billions, rel=0.02)

@@ -51,7 +51,7 @@ def test_the_crd_version_of_a_release_is_the_one_that_its_picker_version_needs(r
 
 
 @by_release
-def test_each_releases_picker_facts_are_of_its_picker_images_version(release: catalogue.Release):
+def test_each_releases_picker_config_format_is_that_of_its_picker_images_version(release: catalogue.Release):
     assert release.endpoint_picker.dialect.version == release.endpoint_picker.image.tag
 
 
@@ -160,11 +160,11 @@ def left_open(release: catalogue.Release) -> list[str]:
 
 
 @by_release
-def test_every_release_entry_states_all_known_changes_of_its_parts(release: catalogue.Release):
+def test_every_release_entry_states_all_known_changes_of_its_vllm_and_picker(release: catalogue.Release):
     assert left_open(release) == []
 
 
-def test_a_release_entry_with_newer_parts_must_state_their_known_changes():
+def test_a_release_entry_with_newer_vllm_and_picker_must_state_their_known_changes():
     newest = default_release()
     image = newest.vllm.image.model_copy(update={"tag": "v0.30.0"})
     program = newest.endpoint_picker.program.model_copy(update={"version": "v0.11.0"})

@@ -44,7 +44,7 @@ def test_the_first_run_page_equals_what_is_generated_from_its_data():
     assert PAGE.read_text() == page()
 
 
-def test_each_how_to_page_not_run_on_oci_yet_has_a_question_on_first_run_page():
+def test_each_how_to_page_not_run_on_oci_yet_is_in_a_question_of_the_first_run_page():
     relying = {(HOW_TO / question.relies).resolve() for stage in STAGES for question in stage.questions}
     pages = [path for path in HOW_TO.glob("*.md") if "not run on oci yet" in path.read_text().lower() and path != PAGE]
     assert [path.name for path in pages if path.resolve() not in relying] == []

@@ -46,7 +46,7 @@ def test_check_uses_the_projects_price_of_a_shape(project: Path):
     assert check(project)["price_usd_per_hour"] == 9.0
 
 
-def test_invalid_entries_and_an_invalid_stack_file_are_reported_together(project: Path):
+def test_invalid_catalogue_entries_and_an_invalid_stack_file_are_reported_together(project: Path):
     write_entry(project, f"models/{MINE}", model_entry(MINE, max_model_len=0))
     write_entry(project, f"latency/MI300X/{MINE}", {"model": MINE})
     write(project, "s", stack(model("8p", model=MINE)))

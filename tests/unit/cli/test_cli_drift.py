@@ -94,7 +94,7 @@ def test_drift_of_a_stack_whose_rehearsal_does_not_run_is_an_error(command: Comm
     assert (code, "scripts/rehearse --stack prod" in errors) == (1, True)
 
 
-def test_pipeline_drift_writes_a_summary_and_has_the_commands_exit_code(command: Command, tmp_path: Path) -> None:
+def test_pipeline_drift_writes_manual_changes_into_a_summary_and_exits_with_3(command: Command, tmp_path: Path) -> None:
     summary = tmp_path / "out" / "summary.md"
     code, shown, _ = command("pipeline", "drift", "--summary", str(summary), event=RESIZED)
     assert (code, shown) == (3, "")

@@ -81,7 +81,7 @@ def test_images_update_exits_with_1_if_a_registry_takes_no_requests(lock: Path, 
     assert lock.read_text() == before
 
 
-def test_images_list_names_the_part_and_the_key_that_cause_each_image():
+def test_images_list_gives_the_component_and_the_stack_file_key_of_each_image():
     result = CliRunner().invoke(app, ["images", "list", "--stack", "guide", "--project", str(PROJECT), "--json"])
     images = json.loads(result.output)["images"]
     assert [image["used_by"] for image in images] == [
@@ -134,14 +134,14 @@ def copy_list(*arguments: str) -> str:
     return CliRunner().invoke(app, whole, catch_exceptions=False).output
 
 
-def test_the_list_of_image_copies_in_json_has_digests_and_destinations():
+def test_images_copy_list_prints_the_destination_of_each_copy_as_json():
     document = json.loads(copy_list("--stack", "reference", "--mirror", "iad.ocir.io/ai/mirror", "--json"))
     assert document["prefix"] == "iad.ocir.io/ai/mirror"
     assert all(item["destination"].startswith("iad.ocir.io/ai/mirror/") for item in document["copies"])
     assert [text.partition(",")[0] for text in document["not_mirrored"]] == ["OKE's control plane"]
 
 
-def test_a_list_of_copies_without_a_private_registry_is_refused_with_a_remedy():
+def test_images_copy_list_without_a_private_registry_is_refused_with_a_remedy():
     with pytest.raises(KitError, match="has no private registry") as raised:
         copy_list("--stack", "rehearsal")
     assert (raised.value.remedy or "").startswith("Say registryMirror in the stack file, or --mirror")
@@ -154,5 +154,5 @@ def test_an_invalid_private_registry_is_refused(prefix: str):
 
 
 @pytest.mark.parametrize(("form", "word"), [("crane", "crane copy "), ("skopeo", "# skopeo sync"), ("plain", "  iad.")])
-def test_the_list_of_image_copies_has_the_requested_format(form: str, word: str):
+def test_images_copy_list_prints_the_requested_format(form: str, word: str):
     assert word in copy_list("--stack", "rehearsal", "--mirror", "iad.ocir.io/ai/mirror", "--format", form)

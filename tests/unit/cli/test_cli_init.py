@@ -131,9 +131,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[ServingNeeds]:
     return asked
 
 
-def test_init_chooses_the_first_topology_for_the_load_that_planning_accepts(
-    project: Path, searched: list[ServingNeeds]
-):
+def test_init_writes_a_topology_that_carries_the_given_load(project: Path, searched: list[ServingNeeds]):
     assert init(project, *ON_OCI, "--load", "30").exit_code == 0
     text = text_of(project)
     assert searched[-1].requests_per_s == 30
@@ -141,7 +139,7 @@ def test_init_chooses_the_first_topology_for_the_load_that_planning_accepts(
     assert "# carries at most 40 requests/s (bound)" in text
 
 
-def test_init_drops_assumed_latency_limits_and_keeps_given_ones(project: Path, searched: list[ServingNeeds]):
+def test_init_refuses_unmet_latency_targets_and_omits_unmet_assumed_ones(project: Path, searched: list[ServingNeeds]):
     assert init(project, *ON_OCI, "--gpus", "16", "--ttft", "100").exit_code == 1
     assert init(project, *ON_OCI, "--gpus", "16").exit_code == 0
     assert "slo:" not in text_of(project)

@@ -36,7 +36,7 @@ def test_help_lists_commands_under_headings() -> None:
     assert places == sorted(places)
 
 
-def test_the_version_is_printed() -> None:
+def test_the_option_version_prints_the_name_and_version_of_the_kit() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"llmd-oke {metadata.version('llmd-oke')}\n"
 
 

@@ -151,7 +151,7 @@ def test_errors_of_pulumis_engine_are_refusals_in_a_preview_report():
     assert preview_report("prod", PLAN, parse(document(errors=("no such shape",)))).refusals == ("no such shape",)
 
 
-def test_a_preview_lists_servers_that_are_deleted_first():
+def test_a_preview_report_lists_servers_that_are_deleted_before_new_ones_start():
     assert "m-aggregated must go before they come" in judged(recorded("switch"))
 
 

@@ -195,7 +195,9 @@ def test_an_update_does_not_fail_if_the_smoke_jobs_result_cannot_be_read(
     assert document["smoke_error"] == {"error": "The Jobs of llm-d can't be read.", "remedy": "Ask again."}
 
 
-def test_a_needed_accuracy_evaluation_cannot_be_skipped_with_the_benchmark(command: Command, tmp_path: Path) -> None:
+def test_up_refuses_no_benchmark_with_settings_that_need_an_accuracy_evaluation(
+    command: Command, tmp_path: Path
+) -> None:
     write(tmp_path, "prod", {**STACK, "override": {"quickReduce": "INT4"}})
     code, document, errors = command("up", "--yes", "--no-benchmark")
     assert (code, "engine at work" in errors) == (1, False)

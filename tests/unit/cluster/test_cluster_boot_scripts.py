@@ -143,7 +143,7 @@ class TestRdmaNamespaces:
         assert ended.returncode == 1
         assert "shared by all network namespaces" in ended.stderr
 
-    def test_nodes_without_rdma_devices_of_their_own_for_pods_keep_them_shared(self):
+    def test_the_boot_script_keeps_rdma_devices_shared_unless_pods_get_their_own(self):
         steps = dict(STEP.findall(user_data(Boot("gpu", "v1.34.2"))))
         assert "rdma-namespaces" not in steps
 

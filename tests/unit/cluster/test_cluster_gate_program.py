@@ -31,36 +31,36 @@ def problems(*nodes: dict[str, Any], count: int = 2) -> list[str]:
     return judge(list(nodes), count, [("amd.com/gpu", 8)])
 
 
-def test_the_gate_passes_a_pool_whose_nodes_are_all_ready():
+def test_the_node_gate_passes_a_pool_whose_nodes_are_all_ready():
     assert problems(node("a"), node("b")) == []
 
 
-def test_the_gate_passes_with_more_nodes_than_requested():
+def test_the_node_gate_passes_a_pool_with_more_nodes_than_requested():
     assert problems(node("a"), node("b"), node("c")) == []
 
 
-def test_nodes_beyond_the_requested_number_need_not_be_ready():
+def test_the_node_gate_ignores_unready_nodes_beyond_the_requested_number():
     assert problems(node("a"), node("b"), node("c", ready=False), node("d", gpus=0)) == []
 
 
-def test_the_gate_names_a_node_that_never_joined():
+def test_the_node_gate_names_a_node_that_never_joined_the_cluster():
     assert problems(node("a")) == ["1 of 2 nodes have joined"]
 
 
-def test_the_gate_reports_why_a_node_is_not_ready():
+def test_the_node_gate_reports_why_a_node_is_not_ready():
     assert problems(node("b"), node("a", ready=False)) == ["a is not Ready (KubeletNotReady: no CNI)"]
 
 
-def test_a_node_without_status_counts_as_not_ready():
+def test_the_node_gate_takes_a_node_without_status_for_not_ready():
     assert problems(node("a"), {"metadata": {"name": "b"}}) == ["b is not Ready (no status: )"]
 
 
 @pytest.mark.parametrize("gpus", [0, 7])
-def test_the_gate_reports_a_node_with_too_few_gpus(gpus: int):
+def test_the_node_gate_reports_a_node_with_too_few_gpus(gpus: int):
     assert problems(node("a"), node("b", gpus)) == [f"b has {gpus} of 8 amd.com/gpu"]
 
 
-def test_the_gate_counts_every_kind_of_device_that_servers_request():
+def test_the_node_gate_requires_every_kind_of_device_that_servers_request():
     devices = [("amd.com/gpu", 8), ("nvidia.com/sriov-rdma-vf", 8)]
     whole, late, bare = node("a"), node("b"), node("c", 6)
     whole["status"]["allocatable"]["nvidia.com/sriov-rdma-vf"] = "8"
@@ -77,13 +77,13 @@ def states(*modes: tuple[str, str | None]) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_gate_reports_a_node_whose_rdma_devices_no_pod_can_get():
+def test_the_node_gate_reports_a_node_whose_rdma_devices_no_pod_can_get():
     assert judge([node("a"), node("b")], 2, [("amd.com/gpu", 8)], {"b"}) == [
         "b shares its RDMA devices between network namespaces, so that no pod gets one"
     ]
 
 
-def test_rdma_devices_count_as_shared_only_if_the_operator_reports_it(monkeypatch: pytest.MonkeyPatch):
+def test_the_node_gate_takes_rdma_devices_for_shared_only_if_the_api_reports_it(monkeypatch: pytest.MonkeyPatch):
     told = states(("a", "shared"), ("b", "exclusive"), ("c", None))
     asked: list[str] = []
     monkeypatch.setattr(gate_program, "_items", lambda path: asked.append(path) or told)
@@ -93,7 +93,7 @@ def test_rdma_devices_count_as_shared_only_if_the_operator_reports_it(monkeypatc
 
 
 @pytest.mark.parametrize(("status", "known"), [(404, True), (403, False)])
-def test_a_missing_operator_api_passes_the_gate_and_a_refused_one_is_reported(
+def test_the_node_gate_passes_without_the_operators_api_and_reports_a_refusal(
     monkeypatch: pytest.MonkeyPatch, status: int, known: bool
 ):
     def refuse(path: str) -> None:
@@ -104,17 +104,17 @@ def test_a_missing_operator_api_passes_the_gate_and_a_refused_one_is_reported(
     assert (problems == []) == known
 
 
-def test_the_gate_waits_until_the_pool_is_complete(capsys: pytest.CaptureFixture[str]):
+def test_the_node_gate_waits_until_the_pool_is_complete(capsys: pytest.CaptureFixture[str]):
     seen: Iterator[list[dict[str, Any]]] = iter([[], [node("a")], [node("a")], [node("a"), node("b")]])
     assert wait(wanted(), lambda: next(seen)) == []
     assert capsys.readouterr().out.splitlines() == ["0 of 2 nodes have joined", "1 of 2 nodes have joined"]
 
 
-def test_the_gate_fails_after_its_time_limit():
+def test_the_node_gate_fails_after_its_time_limit():
     assert wait(wanted(timeout_s=-1.0), lambda: [node("a")]) == ["1 of 2 nodes have joined"]
 
 
-def test_the_gate_survives_a_short_outage_of_the_api_server():
+def test_the_node_gate_survives_a_short_outage_of_the_api_server():
     def away() -> list[dict[str, Any]]:
         raise urllib.error.URLError("connection refused")
 
@@ -128,7 +128,9 @@ def test_the_gate_survives_a_short_outage_of_the_api_server():
     assert "connection refused" in problem
 
 
-def test_the_cause_of_a_failed_gate_is_its_last_log_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+def test_the_termination_message_of_a_failed_node_gate_ends_with_the_cause(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+):
     log = tmp_path / "termination-log"
     log.touch()
     monkeypatch.setattr(gate_program, "TERMINATION_LOG", log)

@@ -18,12 +18,14 @@ SHARE = EngineSetting(flag="spare-share", text="Spare.", kind="number", vllm=Fla
         (SHARE, 64, "--spare-share=64"),
     ],
 )
-def test_an_engine_setting_becomes_one_vllm_argument(setting: EngineSetting, value: SettingValue, argument: str):
+def test_a_vllm_setting_of_the_stack_file_becomes_one_vllm_argument(
+    setting: EngineSetting, value: SettingValue, argument: str
+):
     assert setting.argument(value) == argument
     assert setting.read(setting.written(value)) == value
 
 
-def test_an_engine_settings_argument_is_recognized_in_all_notations():
+def test_all_notations_of_a_vllm_flag_are_assigned_to_its_stack_file_key():
     port = ReservedFlag(flag="port", instead="nothing", vllm=Flag(kind="integer"))
     assert EngineSettings(settings=(SWITCH, SHARE), reserved=(port,)).taken() == {
         "--enable-speed": "engine.enableSpeed",
@@ -34,16 +36,16 @@ def test_an_engine_settings_argument_is_recognized_in_all_notations():
     }
 
 
-def test_the_vllm_flag_of_an_engine_setting_has_the_settings_type_by_default():
+def test_a_vllm_flags_type_is_by_default_that_of_its_stack_file_setting():
     flags = EngineSettings(settings=(SWITCH, SHARE), reserved=()).flags()
     assert flags == {"enable-speed": Flag(kind="boolean"), "spare-share": Flag(kind="number", aliases=("-ss",))}
 
 
-def test_each_row_of_engine_settings_is_a_stack_file_field_with_its_default():
+def test_each_entry_of_the_vllm_settings_table_is_a_stack_file_key_with_its_default():
     rows = engine_settings().settings
     defaults = {row.field: row.default for row in rows if row.default is not None}
     assert Engine.model_validate(defaults).settings() == Engine().settings() == defaults
 
 
-def test_releases_that_introduced_an_engine_setting_are_in_the_catalogue():
+def test_releases_that_introduced_a_vllm_setting_are_in_the_catalogue():
     assert {row.since for row in engine_settings().settings} - {None} <= set(release_names())

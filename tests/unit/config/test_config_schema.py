@@ -69,7 +69,7 @@ def test_every_stack_file_is_valid_by_the_schema_and_refers_to_it(schema: dict[s
         ({"namespace": "A b"}, False),
     ],
 )
-def test_the_schema_accepts_what_the_code_accepts(
+def test_the_json_schema_and_the_parser_accept_and_refuse_the_same_stack_files(
     schema: dict[str, Any], changes: dict[str, Any], good: bool, validator: Any
 ):
     assert validator(schema).is_valid(document(**changes)) is good

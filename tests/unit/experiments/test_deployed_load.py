@@ -44,7 +44,7 @@ def plan():
     return planning.plan_stack_file(PROJECT, "guide")
 
 
-def test_options_of_the_bench_command_are_in_the_request_to_load_pods(plan):
+def test_options_of_the_bench_command_reach_the_load_generator_pods(plan):
     asked = LoadOptions(
         ("constant:4",), duration_s=5.0, input_tokens="normal:64,8", parallelism=3, request_timeout_s=20.0
     )
@@ -53,24 +53,24 @@ def test_options_of_the_bench_command_are_in_the_request_to_load_pods(plan):
     assert request.output_tokens == str(plan.models[0].workload.output_tokens)
 
 
-def test_a_load_without_an_end_is_refused(plan):
+def test_bench_in_the_cluster_refuses_a_load_without_an_end(plan):
     with pytest.raises(InvalidStack, match="it would never end"):
         load_request(plan, plan.models[0], LoadOptions(("closed:4",)), "load-x")
 
 
-def test_a_trace_file_is_refused_for_load_pods_as_they_do_not_have_it(plan):
+def test_bench_in_the_cluster_refuses_a_trace_file_that_its_pods_lack(plan):
     with pytest.raises(KitError, match="trace"):
         load_request(plan, plan.models[0], LoadOptions(("trace:file.jsonl",)), "load-x")
 
 
 @pytest.mark.parametrize("tool", ["own", "inference-perf"])
-def test_a_loads_job_is_created_first_as_it_owns_all_other_objects(plan, tool):
+def test_the_load_generator_job_is_created_first_and_owns_all_its_other_objects(plan, tool):
     job, *others = manifests(plan, plan.models[0], RATE, tool)
     owners = {owner["name"] for item in others for owner in item["metadata"]["ownerReferences"]}
     assert (job["kind"], owners) == ("Job", {job["metadata"]["name"]})
 
 
-def test_load_pods_tolerate_the_taints_of_the_stacks_pools(plan):
+def test_load_generator_pods_tolerate_the_taints_of_the_stacks_pools(plan):
     taint = Taint(key="team", value="search")
     pools = tuple(replace(pool, taints=(taint,)) for pool in plan.pools)
     place = place_of(replace(plan, pools=pools), "load-x")
@@ -90,7 +90,7 @@ class Untouched:
 
 
 @pytest.mark.parametrize("send", [load.in_cluster, load.with_tool])
-def test_a_folder_that_cannot_be_created_is_refused_before_anything_is_sent(plan, tmp_path, monkeypatch, send):
+def test_a_results_folder_that_cannot_be_created_is_refused_before_load_is_sent(plan, tmp_path, monkeypatch, send):
     monkeypatch.setattr(load, "ClusterAccess", Untouched)
     monkeypatch.setattr(load, "LoadJobs", Untouched)
     (tmp_path / "file").write_text("")
@@ -133,12 +133,12 @@ def sent_by(pods, plan, tmp_path, monkeypatch, restarts=()) -> StoredLoad:
     return load.in_cluster(plan, plan.models[0], asked, LoadFolder(tmp_path / "bench", Hints()), SilentProgress())
 
 
-def test_a_complete_load_is_sent_once(plan, tmp_path, monkeypatch):
+def test_a_load_from_which_no_pods_result_is_missing_is_not_repeated(plan, tmp_path, monkeypatch):
     kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch)
     assert (len(pods.requests), len(kept.found.rows), kept.unmeasured) == (1, 2, ())
 
 
-def test_a_load_with_a_missing_pod_is_repeated_once_with_other_prompts(plan, tmp_path, monkeypatch):
+def test_a_load_that_lacks_a_pods_result_is_repeated_once_with_other_prompts(plan, tmp_path, monkeypatch):
     kept = sent_by(pods := Pods({(0, 1)}), plan, tmp_path, monkeypatch)
     first, again = pods.requests
     assert (again.shapes, again.limit_s) == (first.shapes, first.limit_s)
@@ -148,37 +148,37 @@ def test_a_load_with_a_missing_pod_is_repeated_once_with_other_prompts(plan, tmp
     assert kept.unmeasured == ()
 
 
-def test_a_load_that_is_incomplete_twice_has_no_row_and_keeps_its_requests(plan, tmp_path, monkeypatch):
+def test_a_load_that_lacks_pods_results_twice_gives_no_row_but_keeps_requests(plan, tmp_path, monkeypatch):
     kept = sent_by(Pods({(0, 1), (1, 0)}), plan, tmp_path, monkeypatch)
     assert read_rows(tmp_path / "bench" / "rows.jsonl") == []
     assert (tmp_path / "bench" / "requests.jsonl").read_text()
     assert kept.unmeasured[0] == "constant:0.25: 1 of 2 pods left no result: 50% of the load is missing"
 
 
-def test_a_load_during_which_a_server_restarted_is_repeated_once(plan, tmp_path, monkeypatch):
+def test_a_load_during_which_a_model_server_restarts_is_repeated_once(plan, tmp_path, monkeypatch):
     kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch, restarts=(8, 9))
     assert len(pods.requests) == 2
     assert "the first: 1 model server restarted during the run" in str(kept.found.rows[0].notes)
     assert kept.unmeasured == ()
 
 
-def test_a_load_during_which_servers_restart_again_has_no_row(plan, tmp_path, monkeypatch):
+def test_a_repeated_load_during_which_a_model_server_restarts_gives_no_row(plan, tmp_path, monkeypatch):
     kept = sent_by(Pods(set()), plan, tmp_path, monkeypatch, restarts=(1, 2, 3, 4))
     assert kept.found.rows == ()
     assert "1 model server restarted during the run" in kept.unmeasured[0]
 
 
-def test_an_interrupted_load_is_not_repeated(plan, tmp_path, monkeypatch):
+def test_a_load_that_the_user_interrupts_is_not_repeated(plan, tmp_path, monkeypatch):
     kept = sent_by(pods := Pods({(0, 1)}, interrupted=True), plan, tmp_path, monkeypatch)
     assert (len(pods.requests), kept.interrupted) == (1, True)
 
 
-def test_load_shapes_in_the_notation_of_their_names_are_accepted():
+def test_load_shapes_such_as_closed_8_or_poisson_45_are_parsed_and_printed_equal():
     for text in ("closed:8", "constant:0.125", "poisson:45"):
         assert [str(shape) for shape in read_shapes(text)] == [text]
 
 
-def test_a_refused_load_leaves_no_results_folder(plan, tmp_path):
+def test_bench_in_the_cluster_creates_no_results_folder_for_a_refused_load(plan, tmp_path):
     with pytest.raises(InvalidStack):
         load.in_cluster(
             plan, plan.models[0], LoadOptions(("closed:4",)), LoadFolder(tmp_path / "x", Hints()), SilentProgress()
@@ -208,24 +208,24 @@ def test_files_of_inference_perf_keep_their_relative_paths(tmp_path: Path):
     assert [(tmp_path / "inference-perf" / name / "log").read_text() for name in "ab"] == ["one", "two"]
 
 
-def test_an_unreadable_file_of_another_tool_is_reported(tmp_path: Path):
+def test_an_unreadable_results_file_of_another_load_tool_is_reported(tmp_path: Path):
     (rejected,) = kept(tmp_path, **{"stage_0_lifecycle_metrics.json": BROKEN}).found.rejected
     assert rejected.file.endswith("stage_0_lifecycle_metrics.json")
 
 
 @pytest.mark.parametrize("name", ["../rows.jsonl", "/etc/passwd", "a/../../x"])
-def test_files_of_a_pod_are_written_only_inside_of_the_results_folder(tmp_path: Path, name: str):
+def test_result_files_of_a_pod_whose_names_leave_the_results_folder_are_refused(tmp_path: Path, name: str):
     with pytest.raises(KitError, match="the name"):
         store_load(LoadMeasurement((), files={name: ""}), LoadFolder(tmp_path / "in", Hints()))
 
 
-def test_a_result_that_cannot_be_written_is_reported(tmp_path: Path):
+def test_a_load_tools_results_file_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "inference-perf").write_text("")
     with pytest.raises(KitError, match="can't be written"):
         kept(tmp_path, a="")
 
 
-def test_an_empty_results_folder_is_removed(tmp_path: Path):
+def test_a_results_folder_that_is_still_empty_after_an_error_is_removed(tmp_path: Path):
     with pytest.raises(KitError), folder_for_results(tmp_path / "empty"):
         raise KitError("nothing was measured")
     with folder_for_results(tmp_path / "full"):
@@ -233,5 +233,5 @@ def test_an_empty_results_folder_is_removed(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
 
 
-def test_results_of_organization_and_project_stacks_are_in_one_folder(tmp_path: Path):
+def test_slashes_of_a_full_stack_name_are_underscores_in_the_results_folder(tmp_path: Path):
     assert new_folder(tmp_path, "acme/llm/dev").relative_to(tmp_path).parts[:2] == ("acme_llm_dev", "bench")

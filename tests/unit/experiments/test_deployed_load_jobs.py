@@ -112,35 +112,35 @@ def send(cluster: Any):
         return sent
 
 
-def test_a_load_pod_that_fails_late_does_not_invalidate_other_pods_results():
+def test_a_failed_load_generator_pod_does_not_invalidate_other_pods_results():
     cluster = Cluster([0, 2], [], "Failed")
     cluster.later = [pod(1, "Failed", "OOMKilled")]
     sent = send(cluster)
     assert (len(sent.pods), sent.missing) == (2, {1: "OOMKilled, exit code 1"})
 
 
-def test_a_pod_that_was_lost_with_its_node_is_reported():
+def test_a_load_generator_pod_that_was_lost_with_its_node_is_reported():
     assert send(Cluster([0, 1], [pod(0, "Succeeded")], "Failed")).missing == {2: "it is gone"}
 
 
-def test_a_load_job_without_any_result_is_an_error_with_the_jobs_failure():
+def test_a_load_generator_job_without_any_result_is_an_error_with_its_failure():
     with pytest.raises(KitError, match="1 failed index"):
         send(Cluster([], [], "Failed"))
 
 
-def test_on_interrupt_load_pods_publish_what_they_have_measured():
+def test_on_interrupt_load_generator_pods_publish_what_they_have_measured():
     cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
     cluster.later = [pod(index, "Running") for index in range(3)]
     sent = send(cluster)
     assert (len(sent.pods), sent.interrupted, cluster.suspended) == (3, True, True)
 
 
-def test_an_interrupt_before_any_measurement_leaves_no_result():
+def test_an_interrupt_before_load_generator_pods_measured_anything_gives_no_result():
     with pytest.raises(KeyboardInterrupt):
         send(Cluster([], [], KeyboardInterrupt()))
 
 
-def test_a_load_result_with_a_missing_configmap_counts_as_missing():
+def test_a_load_generator_pods_result_that_lacks_a_configmap_counts_as_missing():
     cluster = Cluster([0, 1, 2], [], "Failed")
     cluster.later = [pod(1, "Failed", "Error")]
     cluster.config_maps[REQUEST.part_name(1, 0)]["metadata"]["annotations"] = {COUNT_ANNOTATION: "2"}
@@ -158,13 +158,13 @@ FORBIDDEN = {"code": 403, "message": "forbidden"}
     ],
     ids=["away for a moment", "refused"],
 )
-def test_a_failed_request_to_stop_load_pods_loses_no_result(refusals: list[Exception]):
+def test_a_failed_request_to_stop_load_generator_pods_loses_no_result(refusals: list[Exception]):
     cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
     cluster.refusals = refusals
     assert len(send(cluster).pods) == 3
 
 
-def test_the_start_time_is_published_once_all_load_pods_are_ready():
+def test_load_generator_pods_get_the_start_signal_once_all_of_them_are_ready():
     cluster = Cluster([0, 1, 2], [], "Complete")
     late = cluster.config_maps.pop(REQUEST.ready_name(1))
     looks: list[str] = []
@@ -181,19 +181,19 @@ def test_the_start_time_is_published_once_all_load_pods_are_ready():
     assert looks.count(REQUEST.ready_name(0)) == 1
 
 
-def test_the_wait_for_load_pods_ends_if_a_pod_fails_before_it_is_ready():
+def test_the_wait_for_load_generator_pods_ends_if_one_fails_before_it_is_ready():
     with pytest.raises(KitError, match="Job job failed"):
         send(Cluster([], [pod(0, "Failed", "Error")], "Failed"))
 
 
-def test_the_configmap_that_starts_load_pods_contains_no_time_of_the_commands_clock():
+def test_the_configmap_that_starts_load_generator_pods_contains_no_clock_time():
     cluster = Cluster([0, 1, 2], [], "Complete")
     send(cluster)
     (start,) = cluster.made
     assert (start.metadata.name, start.data) == (REQUEST.start_name, None)
 
 
-def test_a_load_job_is_deleted_only_after_its_result_was_stored():
+def test_a_load_generator_job_is_deleted_only_after_its_result_was_stored():
     cluster = Cluster([0, 1, 2], [], "Complete")
     with Pods(cast("Any", cluster), SilentProgress()).send(PLACE, REQUEST) as sent:
         assert (len(sent.pods), cluster.deleted) == (3, False)

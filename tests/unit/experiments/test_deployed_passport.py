@@ -40,7 +40,7 @@ def test_a_deployment_without_servers_has_no_cold_start():
     assert cold_start([], []) is None
 
 
-def test_ready_times_after_an_answer_do_not_count_as_a_slow_cold_start():
+def test_a_ready_time_after_the_first_answer_is_not_taken_for_a_cold_start():
     result = cold_start([pod(FIRST, "2026-03-01T00:05:00Z")], at("00:02:00"))
     assert (result.ready_s, result.first_token_s) == (None, 120.0)
 

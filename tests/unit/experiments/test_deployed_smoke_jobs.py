@@ -90,7 +90,7 @@ def test_a_smoke_jobs_result_is_stored_as_a_report(monkeypatch, plan, result, tm
     assert len((outcome.report.parent / "requests.jsonl").read_text().splitlines()) == 4
 
 
-def test_a_smoke_jobs_evaluation_is_stored_for_the_measured_configuration_only(plan, tmp_path):
+def test_a_smoke_jobs_accuracy_score_is_stored_for_the_measured_configuration_only(plan, tmp_path):
     asked = replace(smoke_request(plan, plan.models[0]), facts=facts("mine", plan, plan.models[0]))
     performance = summarize((), planned=4, gpus=16, concurrency=2)
     examined = BuiltinResult("set", NOW, 60.0, "1" * 79 + "0", 1, ("sum-1: 'x'",))

@@ -293,7 +293,7 @@ def names(result: ModelAssumptions, kind: str) -> set[str]:
     return {item.figure.name for item in result.assumptions if item.kind == kind}
 
 
-def test_an_applied_forecast_gives_assumptions_about_load_latencies_and_targets(tmp_path: Path):
+def test_tune_watch_takes_assumed_load_ttft_and_targets_from_an_applied_forecast(tmp_path: Path):
     result = rests_on(tmp_path, applied(), slo={"itlMs": 99.0})
     assert names(result, "load") == {"requests_per_s", "input_tokens", "output_tokens", "prefix_cache_hit_share"}
     assert names(result, "forecast") == {"ttft_ms"}
@@ -301,7 +301,7 @@ def test_an_applied_forecast_gives_assumptions_about_load_latencies_and_targets(
     assert "forecast applied 2026-03-01" in result.source
 
 
-def test_without_an_applied_forecast_the_stack_file_gives_lengths_and_targets(tmp_path: Path):
+def test_without_a_forecast_tune_watch_assumes_the_stack_files_lengths_and_targets(tmp_path: Path):
     result = rests_on(tmp_path, None, slo={"ttftMs": 500.0, "itlMs": 20.0})
     assert names(result, "load") == {"input_tokens", "output_tokens", "prefix_cache_hit_share"}
     assert names(result, "forecast") == set()

@@ -27,13 +27,13 @@ MODEL, SHAPE = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_sh
 LATENCY = latency_model_of(known_figures(MODEL, SHAPE.gpu), MODEL, SHAPE)
 
 
-def test_the_adaptive_grid_has_the_smallest_the_largest_and_one_middle_level():
+def test_the_adaptive_grid_measures_the_extreme_server_sizes_and_three_batch_sizes():
     kinds = [Parallelism(size) for size in (1, 2, 4, 8)]
     assert kinds_of_grid("adaptive", kinds) == (kinds[0], kinds[-1])
     assert decode_levels("adaptive", 8, 256) == (4, 32, 256)
 
 
-def test_the_full_grid_has_the_published_load_levels_up_to_the_servers_limit():
+def test_the_full_grid_measures_the_published_batch_sizes_up_to_the_servers_limit():
     assert decode_levels("full", 2, 256)[-3:] == (64, 128, 256)
     assert decode_levels("full", 8, 512)[-3:] == (128, 256, 512)
     assert prefill_levels("full", 256) == (1, 4, 8, 16)
@@ -41,7 +41,7 @@ def test_the_full_grid_has_the_published_load_levels_up_to_the_servers_limit():
 
 @pytest.mark.parametrize("grid", ["adaptive", "full"])
 @pytest.mark.parametrize("most", [2, 3, 81, 256])
-def test_no_grid_level_exceeds_a_servers_limit_and_the_largest_batch_is_included(grid, most):
+def test_no_measured_batch_exceeds_the_servers_limit_and_decode_batches_reach_it(grid, most):
     assert max(decode_levels(grid, 4, most)) == most
     assert max(prefill_levels(grid, most)) <= most
 
@@ -58,7 +58,7 @@ def kept_points(role: CalibratedRole) -> list[StepTime]:
     [(DECODE, {4, 32, 256}, grids().adaptive.decode_error), (PREFILL, {1}, grids().adaptive.prefill_error)],
     ids=["decode", "prefill"],
 )
-def test_a_fit_of_the_adaptive_grid_predicts_the_other_published_points(role, levels, error):
+def test_a_latency_fit_of_the_adaptive_grid_predicts_the_other_published_points(role, levels, error):
     points = kept_points(role)
     known = [item for item in points if item.parallelism.tensor_parallel_size in {1, 8} and item.sequences in levels]
     unseen = [item for item in points if item not in known]
@@ -70,7 +70,7 @@ def test_a_fit_of_the_adaptive_grid_predicts_the_other_published_points(role, le
     [(DECODE, grids().adaptive.full_decode_error), (PREFILL, grids().adaptive.full_prefill_error)],
     ids=["decode", "prefill"],
 )
-def test_a_fit_of_all_published_points_reproduces_them_within_a_known_error(role, error):
+def test_a_latency_fit_of_all_published_points_has_a_known_mean_error(role, error):
     points = kept_points(role)
     assert predict(role, points, points, LATENCY).mean == pytest.approx(error, abs=0.001)
 
@@ -94,7 +94,7 @@ def levels(result, name):
     return load.concurrencies
 
 
-def test_the_adaptive_grid_has_ten_points_and_the_full_one_over_seventy():
+def test_the_adaptive_grid_has_ten_measurements_and_the_full_grid_over_seventy():
     counts = [
         sum(len(load.levels) for item in result.deployments for load in result.loads_of(item))
         for result in (recipe(), recipe("full"))
@@ -103,7 +103,7 @@ def test_the_adaptive_grid_has_ten_points_and_the_full_one_over_seventy():
     assert counts[1] > 70
 
 
-def test_prefill_is_measured_with_one_token_and_decode_with_prefilled_prompts():
+def test_prefill_is_measured_with_one_output_token_and_decode_without_prefills():
     result = recipe()
     prefill, decode = result.named("agg-tp8-1r-prefill"), result.named("agg-tp8-1r-decode")
     assert {load.output_tokens for load in result.loads_of(prefill)} == {1}
@@ -140,7 +140,7 @@ def test_decode_is_measured_at_the_workloads_mean_context():
     assert decode.input_tokens + decode.output_tokens / 2 == pytest.approx(asked.workload.context_tokens, abs=1)
 
 
-def test_a_rehearsed_grid_sends_three_times_as_many_requests_as_its_concurrency():
+def test_a_rehearsed_decode_measurement_sends_thrice_its_concurrency_in_requests():
     (decode,) = (load for load in recipe(rehearsed=True).loads if load.output_tokens > 1)
     assert [decode.requests_at(level) for level in decode.levels] == [12, 96, 768]
 

@@ -128,7 +128,7 @@ def test_one_closed_loop_on_fewer_servers_is_forecast_to_take_longer(tmp_path: P
     assert seconds[0] > 1.2 * seconds[1]
 
 
-def test_a_rehearsal_without_a_given_time_scale_gets_a_larger_one_for_more_load(
+def test_an_experiments_rehearsal_simulates_heavier_load_more_slowly_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(rehearsed, "processors", lambda: 2.0)
@@ -146,7 +146,7 @@ def test_measurements_on_real_nodes_have_no_time_scale(tmp_path: Path):
     assert experiment(tmp_path, RunOptions(gpus=4), loads=loads).settings.time_scale == 1.0
 
 
-def test_large_deployments_are_grouped_first_and_small_ones_beside_them():
+def test_deployments_of_an_experiment_are_packed_into_rounds_largest_first():
     assert pack([1, 2, 4, 8, 3, 4, 5], int, 16, lambda _: True) == [[8, 5, 3], [4, 4, 2, 1]]
 
 

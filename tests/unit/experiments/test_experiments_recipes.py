@@ -17,7 +17,7 @@ def problems(**changes: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", names("recipes"))
-def test_the_kits_recipes_can_be_run(name: str):
+def test_each_experiment_recipe_of_the_kit_can_be_loaded(name: str):
     assert recipes.load(name).deployments
 
 
@@ -32,7 +32,7 @@ def test_the_guide_recipe_is_the_comparison_that_llm_ds_guide_publishes():
     assert guide.model_of(guide.deployments[1]).router.mode == "none"
 
 
-def test_the_pareto_recipe_has_the_published_deployments_and_levels():
+def test_the_pareto_recipe_has_seven_deployments_and_twenty_load_stages_for_each():
     pareto = recipes.load("pareto")
     assert [item.gpus for item in pareto.deployments] == [1, 2, 4, 8, 3, 4, 5]
     assert len(stages(pareto, pareto.deployments[0])) == 20

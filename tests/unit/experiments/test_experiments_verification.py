@@ -94,7 +94,7 @@ def test_forecast_errors_are_relative_to_the_measurement():
     assert result == pytest.approx({"ttft_ms.mean": 0.2, "e2e_ms.mean": -0.2, "output_tokens_per_s": 0.0, "tpsg": 0.0})
 
 
-def test_forecasts_and_not_bounds_are_compared_with_the_tolerance():
+def test_tune_verify_judges_forecasts_by_the_tolerance_but_never_bounds():
     seen = forecast(ttft_ms=Quantiles(mean=60.0))
     compared = list(compare(forecast(), seen))
     assert [item.metric.name for item in beyond(compared, forecast(), 0.25)] == ["ttft_ms.mean"]
@@ -133,7 +133,7 @@ def test_forecast_errors_against_real_servers_are_not_marked_as_simulated(tmp_pa
     assert result["beyond_tolerance"] == []
 
 
-def test_verification_of_a_bound_says_that_it_is_no_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_tune_verify_says_that_a_performance_bound_is_no_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     bound = forecast(basis=Basis.BOUND)
     tune_verify.show_verification(
         verified(tmp_path, bound, forecast(ttft_ms=Quantiles(mean=60.0), basis=Basis.MEASURED))

@@ -157,7 +157,7 @@ def test_output_of_a_child_process_that_is_silent_for_long_is_complete(monkeypat
     )
 
 
-def test_a_signal_to_the_process_group_is_detected():
+def test_a_signal_sent_to_the_kits_process_group_is_detected():
     words = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(words, capture_output=True, text=True, check=False, start_new_session=True, timeout=30)
     assert done.stdout == "False\n", done.stderr

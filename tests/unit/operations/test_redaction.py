@@ -64,7 +64,7 @@ def test_a_kubeconfig_is_kept_only_if_it_contains_no_credentials(user: str, stay
     assert json.loads(kept["plaintext"]) == (text if stays else PLACEHOLDER)
 
 
-def test_a_preview_without_secrets_ignores_changes_of_secret_placeholders_only():
+def test_a_preview_without_secrets_ignores_only_differences_from_placeholders():
     old = {"data": "[secret]", "labels": {"a": "b"}}
     hidden = ResourceChange("update", "a::b::c::d", old=old, changed=("data.token",))
     both = ResourceChange("update", "a::b::c::e", old=old, changed=("data", "labels.a"))
@@ -78,7 +78,7 @@ def test_a_preview_without_secrets_ignores_changes_of_secret_placeholders_only()
     assert count == 2
 
 
-def test_the_copied_project_contains_no_encrypted_value_of_its_stack_files(tmp_path: Path):
+def test_the_project_copy_for_previews_without_secrets_has_placeholders_for_them(tmp_path: Path):
     project = tmp_path / "project"
     (project / "stacks").mkdir(parents=True)
     (project / "Pulumi.yaml").write_text("name: llmd-oke\n")
@@ -95,7 +95,7 @@ def test_the_copied_project_contains_no_encrypted_value_of_its_stack_files(tmp_p
     assert (tmp_path / "copy" / "Pulumi.yaml").read_text() == "name: llmd-oke\n"
 
 
-def test_a_project_copy_without_secrets_has_the_base_files_of_its_stacks(tmp_path: Path):
+def test_the_project_copy_for_previews_without_secrets_has_base_files_too(tmp_path: Path):
     project = tmp_path / "project"
     project.mkdir()
     write(project, "prod", {"base": "shared.yaml"})

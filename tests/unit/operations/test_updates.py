@@ -167,7 +167,7 @@ def test_after_old_servers_are_deleted_the_new_preview_is_judged_again():
     assert not [words for words in cli.asked if words.startswith("up")]
 
 
-def test_an_unbound_update_saves_no_pulumi_plan():
+def test_an_update_that_is_not_bound_to_its_preview_saves_no_pulumi_plan():
     cli = Cli(document())
     progress = Listener()
     updates.update(cli.pulumi, PLAN, progress, lambda _: True, yes=True, allow_replace=False, bound=False)

@@ -67,7 +67,7 @@ def test_the_wrapper_that_keeps_compiled_code_waits_as_long_as_the_start_up_prob
     assert container["command"][-3:] == ["--", "vllm", "serve"]
 
 
-def test_keeping_compiled_code_does_not_change_a_units_version():
+def test_keeping_compiled_code_does_not_change_the_version_label_of_servers():
     without = spec(cache={"path": "/mnt/nvme/models"})
     assert vllm.version(spec()) == vllm.version(without)
     assert vllm.container(without)["command"] == ["vllm", "serve"]

@@ -30,25 +30,25 @@ def of_kind(objects, kind):
     return [item for item in objects if item["kind"] == kind]
 
 
-def test_a_failed_load_pod_is_not_retried_and_does_not_end_the_other_load_pods():
+def test_a_failed_load_generator_pod_is_not_retried_and_does_not_end_the_others():
     spec = jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
     assert (spec["backoffLimitPerIndex"], spec["backoffLimit"]) == (0, 3)
     assert jobs.tool_job(PLACE, inference_perf(), bench_jobs(), 60)["spec"]["backoffLimit"] == 0
 
 
-def test_a_load_job_is_created_suspended_and_with_a_ttl():
+def test_a_load_generator_job_is_created_suspended_and_with_a_ttl():
     spec = jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
     assert spec["suspend"] is True
     assert spec["ttlSecondsAfterFinished"] == jobs.KEPT_S
 
 
-def test_all_objects_of_a_load_are_owned_by_its_job():
+def test_all_objects_of_load_generator_pods_are_owned_by_their_job():
     objects = [*jobs.load_objects(PLACE, REQUEST, "u"), *jobs.tool_objects(PLACE, "", "u")]
     assert {item["metadata"]["ownerReferences"][0]["uid"] for item in objects} == {"u"}
 
 
-def test_load_pods_may_only_write_their_results_and_read_the_start_configmap():
+def test_load_generator_pods_may_only_write_results_and_read_the_start_configmap():
     (role,) = of_kind(jobs.load_objects(PLACE, REQUEST, "u"), "Role")
     written, read = role["rules"]
     assert len(written["resourceNames"]) == 3 * (MAX_CHUNKS + 1)  # its parts, and that it is ready
@@ -66,7 +66,7 @@ def test_a_load_tools_image_is_pinned_by_digest():
     assert "@sha256:" in inference_perf().image.pinned
 
 
-def test_load_pods_tolerate_taints_of_the_shape_and_of_the_stack_file():
+def test_load_generator_pods_tolerate_taints_of_the_shape_and_of_the_stack_file():
     of_a_team = {"key": "team", "value": "search", "effect": "NoSchedule"}
     place = JobSettings("llm-d", "load-gpt-1", IMAGE, resolve_shape("BM.GPU.MI300X.8"), (of_a_team,))
     for made in (

@@ -47,7 +47,7 @@ def test_declaring_an_object_of_an_unsupported_kind_is_refused_with_the_kind():
         declare("j", {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}}, NO_OPTIONS)
 
 
-def test_a_constant_that_waits_for_an_object_makes_its_user_depend_on_the_object():
+def test_an_object_that_uses_a_when_declared_value_depends_on_that_values_object():
     def program():
         first = declare("first", config_map("first", "x"), NO_OPTIONS)
         second = {**config_map("second", "x"), "data": {"name": when_declared(first, "first")}}
@@ -84,7 +84,7 @@ def test_every_plugin_that_a_picker_profile_refers_to_is_listed_once(release, di
     assert referred <= set(listed)
 
 
-def test_router_objects_of_units_with_long_similar_names_have_different_names():
+def test_objects_of_routers_with_long_similar_names_have_different_names():
     both = [router.router_manifests({**ROUTER, "unit": unit}) for unit in ("m" * 45, "m" * 45 + "-1")]
     first, second = ({(item["kind"], item["metadata"]["name"]) for item in manifests} for manifests in both)
     assert not first & second

@@ -49,7 +49,7 @@ def test_servers_admit_no_addresses_if_those_of_the_api_server_are_unknown(route
 
 @pytest.mark.parametrize(("role", "partner"), [("prefill", "decode"), ("decode", "prefill")])
 @pytest.mark.parametrize("routed", [True, False])
-def test_only_the_other_role_of_its_unit_may_transfer_kv_cache_with_a_server(role, partner, routed):
+def test_servers_accept_kv_transfers_only_from_the_other_role_of_their_model_copy(role, partner, routed):
     (matches,) = peers(rules(role, routed, None), SIDE_CHANNEL)
     assert selectors(matches) == [{"matchLabels": labels.role_selector("u", partner)}]
 
@@ -80,7 +80,7 @@ def test_pods_without_own_network_policy_reach_only_dns_and_allowed_destinations
 
 
 @pytest.mark.parametrize(("role", "partner"), [("prefill", "decode"), ("decode", "prefill")])
-def test_servers_may_reach_the_kv_cache_of_their_own_unit_only(role, partner):
+def test_servers_may_open_kv_transfers_only_to_the_other_role_of_their_model_copy(role, partner):
     rules = network_policies.servers_destinations("u", role, asks_api_server=False, control_plane=API, tracing=None)
     (partners,) = [rule["to"] for rule in rules if "ports" not in rule]
     assert selectors(partners) == [{"matchLabels": labels.role_selector("u", partner)}]

@@ -306,7 +306,7 @@ def test_selectors_of_servers_contain_no_label_that_an_update_changes():
         assert not {labels.VERSION, labels.TENSOR_PARALLEL_SIZE, labels.MODEL} & set(chosen)
 
 
-def test_pods_have_their_units_name_as_the_model_label_by_default():
+def test_the_model_label_of_pods_is_the_given_one_or_else_the_model_copys_name():
     template = units.pod_template("u", ARGS, spec())
     assert template["metadata"]["labels"][labels.MODEL] == "u"
     told = units.pod_template("u", {**ARGS, "model_label": "m"}, spec())
@@ -348,7 +348,7 @@ def test_data_parallel_ranks_have_a_label_and_do_not_change_the_version_label():
     assert labels.DATA_PARALLEL_SIZE not in units.workload("n", "u", ARGS, SERVERS, spec())["metadata"]["labels"]
 
 
-def test_another_data_parallel_size_changes_the_revision_of_a_unit():
+def test_the_data_parallel_size_but_not_expert_parallelism_changes_server_revisions():
     def named(spread):
         return vllm.revision("u", "r", {"decode": "v"}, {"decode": spread})
 

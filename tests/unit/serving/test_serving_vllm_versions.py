@@ -85,7 +85,7 @@ def test_arguments_omitted_from_the_version_label_are_written_as_in_server_pods(
     assert {"--port", "--tensor-parallel-size", "--max-num-seqs"} <= names & handshake().arguments
 
 
-def test_a_unit_of_another_size_release_or_name_gets_another_revision():
+def test_servers_of_another_size_release_or_name_have_another_revision():
     def named(unit: str = "u", release: str = "llm-d-0.9.0", size: int = 2) -> str:
         return revision(unit, release, {"decode": version(BASE)}, {"decode": Parallelism(size)})
 

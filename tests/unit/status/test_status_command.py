@@ -172,7 +172,7 @@ def test_manually_scaled_servers_are_reported(run: Run, cluster: StackCluster):
     assert only_symptom(run)["remedy"] == "llmd-oke drift --stack s"
 
 
-def test_a_unit_in_the_cluster_that_the_stack_file_lacks_is_reported(run: Run, cluster: StackCluster):
+def test_deployed_servers_that_the_stack_file_lacks_are_reported(run: Run, cluster: StackCluster):
     for item in cluster.deployments:
         own = item["spec"]["template"]["metadata"]["labels"]
         own |= {key: "old" for key in own if key == "llmd-oke/unit"}

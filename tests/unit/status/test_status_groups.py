@@ -29,7 +29,7 @@ def test_a_group_of_pods_that_waits_for_a_lost_node_is_reported_with_the_node():
     assert "kubectl delete node node-1" in symptom.remedy
 
 
-def test_messages_of_leaderworkersets_are_reported():
+def test_a_leaderworkerset_without_ready_pods_is_reported_with_a_describe_command():
     wide = plan(model("agg-tp1dp16ep-2r"), nodes=4)
     name = f"{wide.models[0].units[0].name}-aggregated"
     group = DeploymentPods(name, wide.models[0].name, wide.models[0].units[0].name, "aggregated", 1, 2, 2)

@@ -222,7 +222,7 @@ def test_metrics_of_servers_that_prometheus_lacks_are_read_directly(run: Run, cl
     ]
 
 
-def test_a_role_that_prometheus_lacks_is_reported(run: Run, cluster: StackCluster):
+def test_routers_whose_metrics_prometheus_lacks_are_reported(run: Run, cluster: StackCluster):
     serve(cluster, remote)
     alerts(cluster)
     history(cluster, lambda requests, pod: {} if "-router-" in pod else of_pod(requests, pod))
