@@ -43,7 +43,7 @@ def test_a_stack_file_can_be_rendered_without_optional_extras():
     assert int(done.stdout) > 20
 
 
-def test_a_command_that_needs_an_optional_extra_names_it():
+def test_a_command_that_needs_an_optional_extra_names_the_extra_to_install():
     tune = "sys.argv = ['llmd-oke', 'tune', 'rank', '--stack', 'guide']\nfrom llmd_oke.cli.main import main\nmain()"
     done = without_extras(tune)
     assert done.returncode == 1

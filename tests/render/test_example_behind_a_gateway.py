@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 EXAMPLE = PROJECT / "examples" / "behind-a-gateway"
 
 
-def test_the_example_behind_a_gateway_passes_the_check():
+def test_the_example_behind_a_gateway_passes_the_check_command():
     checked = CliRunner().invoke(app, ["check", "--stack", "rehearsal", "--project", str(EXAMPLE)])
     assert checked.exit_code == 0, checked.output
 

@@ -132,7 +132,7 @@ def test_a_routers_envoy_limits_its_heap_if_its_container_has_a_memory_limit():
     assert "overload.premature_reset_total_stream_count" in str(unlimited["layered_runtime"])
 
 
-def test_the_memory_of_a_front_door_follows_from_its_limits_on_clients():
+def test_the_memory_limit_of_front_door_pods_follows_from_connections_and_bodies():
     most = bounds()
     needed = most.idle_mib + most.connections * most.idle_connection_kib / 1024 + most.bodies_mib * most.copies
     assert needed <= most.attack_share * most.memory_limit_mib <= 1.05 * needed

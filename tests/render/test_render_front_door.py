@@ -99,7 +99,7 @@ def test_the_cluster_stores_only_digests_of_api_keys(secured: Rendered):
     assert [DIGEST in manifest for manifest in manifests].count(True) == 1
 
 
-def test_the_secret_of_cache_salts_is_only_in_a_secret_and_routers_accept_salts(rendered: Any, secured: Rendered):
+def test_the_cache_salt_secret_is_in_one_kubernetes_secret_and_routers_allow_salts(rendered: Any, secured: Rendered):
     door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED, "cacheIsolation": "client"}
     stack_file = stack(model("2p-tp1-2d-tp1"), frontDoor=door)
     salted = rendered(stack_file, **secrets(), frontDoorCacheSecret=CACHE_SECRET)

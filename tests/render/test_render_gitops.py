@@ -63,7 +63,7 @@ def as_texts(manifests: list[Mapping[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_each_kubernetes_object_that_the_program_declares_is_rendered_unchanged(
+def test_each_object_that_the_pulumi_program_declares_is_rendered_unchanged(
     rendered: Callable[..., Rendered], name: str
 ):
     declared = rendered(name)
@@ -119,13 +119,13 @@ def test_rendering_without_an_output_of_the_clusters_stack_is_refused_with_a_rem
     assert "pulumi stack output --json --stack organization/llmd-oke/cluster" in problem.accepted
 
 
-def test_outputs_of_the_clusters_stack_complete_the_rendered_objects(render: Render):
+def test_outputs_of_the_cluster_stack_complete_the_rendered_kubernetes_objects(render: Render):
     result = render(serving(), outputs=OUTPUTS)
     (volume,) = [item.manifest for item in result.objects if item.kind == "PersistentVolume"]
     assert volume["spec"]["csi"]["volumeHandle"] == OUTPUTS["model_cache_handle"]
 
 
-def test_cluster_outputs_are_refused_if_no_other_stack_created_the_cluster(render: Render):
+def test_outputs_passed_to_render_are_refused_for_a_stack_that_uses_no_other_stack(render: Render):
     with pytest.raises(KitError, match="takes nothing from another stack"):
         render(stack(), outputs=OUTPUTS)
 
@@ -221,7 +221,7 @@ def test_rendering_reports_an_outage_that_an_update_would_cause(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "text"])
-def test_cluster_outputs_that_are_not_a_json_object_are_refused(tmp_path: Path, text: str):
+def test_outputs_passed_to_render_that_are_not_a_json_object_are_refused(tmp_path: Path, text: str):
     (tmp_path / "outputs.json").write_text(text)
     with pytest.raises(KitError, match="no JSON object"):
         rendering.read_outputs(tmp_path / "outputs.json")

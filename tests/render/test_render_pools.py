@@ -242,7 +242,7 @@ def test_nodes_of_every_launch_mode_set_up_disks_and_huge_pages(launch: Launch):
     assert "vm.nr_hugepages = %s\\n' 1024" in text
 
 
-def test_managed_nodes_have_the_expected_instance_metadata():
+def test_metadata_of_managed_nodes_has_the_api_server_and_disables_legacy_imds():
     metadata = node_pool().inputs["nodeMetadata"]
     known = {key: value for key, value in metadata.items() if key not in {"user_data", "llmd-oke-cloud-init"}}
     assert known == {
@@ -265,7 +265,7 @@ def test_nodes_install_nfs_only_if_pods_mount_file_storage(launch: Launch):
 
 
 @pytest.mark.parametrize("launch", [Launch.CLUSTER_NETWORK, Launch.COMPUTE_CLUSTER_INSTANCES])
-def test_self_managed_nodes_have_the_expected_instance_metadata(launch: Launch):
+def test_metadata_of_self_managed_nodes_has_api_server_labels_and_pod_network(launch: Launch):
     metadata = metadata_of(pool(launch=launch, **SELF_MANAGED_OPTIONS))
     assert {key: value for key, value in metadata.items() if key not in {"user_data", "llmd-oke-cloud-init"}} == {
         "apiserver_host": "10.140.0.5",

@@ -209,7 +209,7 @@ def test_the_longest_allowed_model_name_is_not_truncated_in_names_of_objects(var
     assert many.kubernetes("Service", f"{name}-1-epp")
 
 
-def test_router_objects_have_exactly_the_expected_fields(rehearsal):
+def test_the_router_component_declares_its_kubernetes_manifests_unchanged(rehearsal):
     labels = rehearsal.kubernetes("Deployment", "gpt-oss-120b-decode")["spec"]["template"]["metadata"]["labels"]
     unit, version = labels["llmd-oke/unit"], labels["llmd-oke/version"]
     args: RouterArgs = {

@@ -69,7 +69,7 @@ def limit(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("words", "most"), [([], KNOWN.hosted_job_minutes), (["--own-runner"], KNOWN.own_job_minutes)])
-def test_a_pipeline_jobs_timeout_covers_the_stack_up_to_githubs_maximum(words: list[str], most: int):
+def test_a_pipeline_jobs_timeout_is_that_of_the_update_up_to_githubs_maximum(words: list[str], most: int):
     granted, said = limit("--stack", "reference", *words)
     own = int(said.split("An update of reference may take ")[1].split()[0])
     assert granted == min(own, most)

@@ -70,7 +70,7 @@ def test_the_routing_sidecar_gets_host_names_of_both_roles_pods_in_rank_order(wi
     assert {"LLMD_OKE_UNIT", "POD_NAMESPACE", "POD_IP"} <= variables(sidecar).keys()
 
 
-def test_servers_with_different_exchange_backends_can_transfer_kv_cache(wide):
+def test_prefill_and_decode_with_different_all2all_backends_share_a_version_label(wide):
     versions = {
         wide.kubernetes("LeaderWorkerSet", f"{NAME}-{role}")["metadata"]["labels"]["llmd-oke/version"]
         for role in ("prefill", "decode")

@@ -65,16 +65,16 @@ def test_a_use_in_tests_counts_as_a_use_of_a_public_function(tmp_path):
         '{name: getattr(y, name) for name in ("x",)}',
     ],
 )
-def test_an_attribute_copied_into_a_key_of_its_own_name_counts_as_transcribed(tmp_path, text):
+def test_copying_an_attribute_to_a_key_of_its_own_name_counts_as_a_transcription(tmp_path, text):
     assert counted(tmp_path, f"value = {text}\n").total.pairs == 1
 
 
 @pytest.mark.parametrize("text", ['{"x": y.z}', '{"x": f(y.x, 2)}', '{"x": x}', "{name: y.x for name in names}"])
-def test_a_computed_or_renamed_value_does_not_count_as_transcribed(tmp_path, text):
+def test_a_computed_or_renamed_value_does_not_count_as_a_transcription(tmp_path, text):
     assert counted(tmp_path, f"value = {text}\n").total.pairs == 0
 
 
-def test_transcribed_items_and_keyword_arguments_are_counted_separately(tmp_path):
+def test_transcriptions_of_items_and_of_keyword_arguments_are_counted_separately(tmp_path):
     total = counted(tmp_path, 'a = {"x": y["x"]}\nb = Record(x=y.x, z=y["z"], w=1)\n').total
     assert (total.pairs, total.items, total.keywords) == (0, 1, 2)
 

@@ -149,7 +149,7 @@ def test_workflow_secrets_belong_to_environments_and_are_used_by_known_jobs_only
         assert bool(used) <= ("environment" in job)
 
 
-def test_no_script_in_a_workflow_contains_an_expression():
+def test_no_script_in_a_workflow_contains_a_github_expression():
     scripts = [step["run"] for job in jobs().values() for step in job["steps"] if "run" in step]
     assert scripts
     assert [script for script in scripts if FROM_OUTSIDE.search(script)] == []
@@ -243,7 +243,7 @@ def test_the_nightly_drift_workflow_signs_in_as_the_drift_identity():
     assert not others.search((ROOT / ".github/workflows/drift.yml").read_text())
 
 
-def test_each_promotion_stage_has_an_environment_and_a_lock_of_its_own():
+def test_each_promotion_stage_has_its_own_github_environment_and_concurrency_group():
     promote = workflow("promote")["jobs"]
     for number, name in enumerate(STAGES):
         job, stack = promote[name], f"${{{{ fromJSON(needs.stages.outputs.stacks)[{number}] }}}}"

@@ -63,7 +63,7 @@ def test_an_answer_names_the_requested_model_or_with_old_pickers_its_revision(se
     assert said in ([BASE, "sql", "legal"], [BASE, f"sql-{'a' * 12}", f"legal-{'b' * 12}"])
 
 
-def test_the_front_door_lists_adapters_and_refuses_other_names(seen: dict[str, Any]) -> None:
+def test_the_front_door_lists_adapters_and_refuses_other_model_names(seen: dict[str, Any]) -> None:
     assert {BASE, "sql", "legal"} <= set(seen["listed"])
     assert seen["answers"]["nobody"]["status"] == 404
 

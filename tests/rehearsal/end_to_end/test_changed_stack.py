@@ -154,7 +154,7 @@ def test_a_merge_whose_deployment_fails_is_rolled_back_and_a_refused_one_is_not(
     assert repository.git("worktree", "list").count("\n") == 0
 
 
-def test_a_merge_whose_figures_breach_a_gate_is_rolled_back_in_the_rehearsal(repository: Repository) -> None:
+def test_a_merge_whose_benchmark_breaches_a_limit_is_rolled_back_in_a_rehearsal(repository: Repository) -> None:
     first = repository.git("rev-parse", "HEAD")
     assert f"### `{STACK}`: deployed" in repository.promote()
     deployed = repository.deployed

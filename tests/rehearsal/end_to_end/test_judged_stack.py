@@ -179,7 +179,7 @@ def test_a_model_is_served_after_a_node_fails_acceptance_if_spare_nodes_suffice(
     assert pool_of(runs.faulty)["problem"] is None
 
 
-def test_a_node_that_passes_acceptance_again_loses_its_taint(runs: Acceptances) -> None:
+def test_a_node_that_passes_acceptance_after_a_failure_loses_its_taint(runs: Acceptances) -> None:
     repaired = runs.by_fault[Fault.DEAD_GPU]
     assert runs.tainted_after == runs.tainted - {repaired}
     assert all(len(line) <= 80 for line in runs.again.output.splitlines())

@@ -56,7 +56,7 @@ def checks(life: Life) -> dict[str, dict[str, Any]]:
     return {check["check"]: check for check in life.first.document["vllm"]}
 
 
-def test_a_rehearsal_with_vllm_itself_performs_all_checks_of_its_servers(life: Life) -> None:
+def test_a_rehearsal_with_vllm_itself_reports_all_checks_of_its_servers(life: Life) -> None:
     assert list(checks(life)) == CHECKS
 
 

@@ -117,6 +117,6 @@ def test_clients_cannot_set_their_own_identity_or_priority(port: int, client: st
     assert told(port, client, lies) == told(port, client)
 
 
-def test_a_session_id_is_passed_on_unless_it_is_too_long(port: int) -> None:
+def test_the_front_door_passes_on_session_ids_of_up_to_256_characters_only(port: int) -> None:
     assert told(port, "chat", {SESSION: "a" * 256})[SESSION] == "a" * 256
     assert told(port, "chat", {SESSION: "a" * 257})[SESSION] is None

@@ -153,7 +153,7 @@ def test_the_token_command_prints_only_the_token(oci_config: Path, key: RSAPriva
     assert checked(credential["status"]["token"], key)["keyId"] == "ocid1.tenancy.oc1..t/ocid1.user.oc1..u/aa:bb"
 
 
-def test_an_unknown_authentication_method_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_an_unknown_oci_authentication_method_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OCI_CLI_AUTH", "magic")
     ended = CliRunner().invoke(app, ["token", "--cluster-id", CLUSTER, "--region", "us-ashburn-1"])
     assert "OCI_CLI_AUTH=magic" in str(ended.exception)

@@ -100,7 +100,7 @@ def test_a_field_that_refers_to_kv_cache_is_refused_at_any_depth_of_a_request(na
 
 
 @pytest.mark.parametrize("beginning", LATER_FIELDS)
-def test_request_fields_that_later_versions_may_have_are_refused(beginning: str):
+def test_request_fields_are_refused_by_prefix_so_that_later_vllm_fields_are_too(beginning: str):
     assert f"{beginning}*" in client_requests().refused("body")
 
 

@@ -19,7 +19,7 @@ def config(picker: EndpointPickerVersion, profile: str = "prefix", **changes: An
 @by_picker
 @pytest.mark.parametrize("disaggregated", [True, False])
 @pytest.mark.parametrize("decider", ["prefix", "always"])
-def test_every_picker_profile_is_rendered_for_its_version(
+def test_the_config_of_every_picker_profile_has_nothing_that_its_picker_refuses(
     picker: EndpointPickerVersion, disaggregated: bool, decider: str
 ):
     for profile in picker.profiles:

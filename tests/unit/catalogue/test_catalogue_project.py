@@ -99,7 +99,7 @@ def test_looking_up_an_invalid_project_entry_reports_its_file_and_line(tmp_path:
         catalogue.model(MINE)
 
 
-def test_an_unknown_key_of_an_entry_is_reported_with_file_and_line(tmp_path: Path):
+def test_an_unknown_key_of_a_catalogue_entry_is_reported_with_file_and_line(tmp_path: Path):
     entry = model_entry(MINE)
     entry["maxModelLen"] = entry.pop("max_model_len")
     file = write_entry(tmp_path, f"models/{MINE}", entry)
@@ -124,7 +124,7 @@ def test_an_unknown_key_of_an_entry_is_reported_with_file_and_line(tmp_path: Pat
         ({"name": "other"}, "name", MINE),
     ],
 )
-def test_an_invalid_value_of_an_entry_is_reported_with_the_accepted_ones(
+def test_an_invalid_value_in_a_catalogue_entry_is_reported_with_the_accepted_ones(
     tmp_path: Path, change: dict[str, Any], path: str, accepted: str
 ):
     told = problem(tmp_path, f"models/{MINE}", model_entry(MINE, **change))
@@ -207,7 +207,7 @@ def test_a_misplaced_file_in_the_values_folder_is_refused_with_the_likely_place(
     assert [one for one in project_problems() if one.accepted.startswith(accepted)], project_problems()
 
 
-def test_hidden_files_and_readmes_may_lie_beside_entries(tmp_path: Path):
+def test_hidden_files_and_readmes_may_lie_beside_catalogue_entries(tmp_path: Path):
     for path in (".gitkeep", "README.md", "models/README.md", "models/.mine.yaml.swp", ".git/x"):
         file = tmp_path / "values" / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,7 @@ def test_too_many_files_in_the_values_folder_are_refused(tmp_path: Path):
         open_project(tmp_path)
 
 
-def test_a_name_without_a_tag_in_the_projects_image_lock_is_refused(tmp_path: Path):
+def test_an_image_name_without_a_tag_in_the_projects_image_lock_is_refused(tmp_path: Path):
     told = problem(tmp_path, "container-images/lock", {"images": {"vllm": {"digest": None, "reason": "none"}}})
     assert told.path.startswith("images")
     assert "registry/repository:tag" in told.why

@@ -35,14 +35,14 @@ def test_a_locked_image_is_requested_by_tag_and_digest():
 
 
 @pytest.mark.usefixtures("one_digest")
-def test_a_digest_that_contradicts_the_lock_is_refused_with_both():
+def test_an_image_digest_that_contradicts_the_lock_is_refused_with_both_digests():
     other = "sha256:" + "0b" * 32
     with pytest.raises(ValueError, match=f"locked as {DIGEST}, not as {other}"):
         locked_image(f"{NAME}@{other}")
 
 
 @pytest.mark.usefixtures("one_digest")
-def test_an_image_outside_the_lock_keeps_its_own_digest():
+def test_an_image_outside_the_image_lock_keeps_its_own_digest():
     other = f"example.com/team/vllm:1@{DIGEST}"
     assert locked_image(other).pinned == other
 
@@ -72,7 +72,7 @@ def test_an_incomplete_image_reference_is_refused_with_the_right_form(text: str)
         parse_reference(text)
 
 
-def test_the_lock_has_exactly_the_images_of_the_catalogue():
+def test_the_image_lock_has_exactly_the_images_of_the_catalogue():
     assert list(lock().images) == [image.reference for image in kit_images()]
 
 

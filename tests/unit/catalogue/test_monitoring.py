@@ -56,7 +56,7 @@ def test_each_metric_of_the_catalogue_is_used_in_a_prometheus_expression() -> No
 
 
 @pytest.mark.parametrize("version", ["v0.7.1", "v0.8.0", "v0.10.0"])
-def test_rules_and_panels_use_the_metric_names_of_their_endpoint_picker(version: str) -> None:
+def test_prometheus_rules_and_grafana_panels_use_the_pickers_own_metric_names(version: str) -> None:
     metrics = endpoint_picker(version).metrics
     seen = watch(metrics)
     texts = [row.expression for row in (*seen.recordings, *seen.alerts)]

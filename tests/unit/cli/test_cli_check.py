@@ -71,7 +71,7 @@ def test_on_a_terminal_check_shows_one_screen_with_at_most_five_pieces_of_advice
         assert fact in screen.getvalue()
 
 
-def test_known_limits_of_the_release_are_counted_and_their_page_is_named(tmp_path: Path, screen: StringIO):
+def test_check_counts_known_limits_of_the_llm_d_release_and_names_their_page(tmp_path: Path, screen: StringIO):
     check(tmp_path)
     assert "while no prefill server is ready" not in screen.getvalue()
     assert "5 known limits of llm-d-0.9.0 (docs/releases.md)" in " ".join(screen.getvalue().split())

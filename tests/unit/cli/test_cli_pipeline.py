@@ -47,7 +47,7 @@ GROUP = ("--group-id", "ocid1.group.oc1..aaaa")
 
 
 @pytest.mark.parametrize("identity", pipeline_identities())
-def test_rights_of_a_pipeline_identity_are_iam_statements_and_kubernetes_objects(identity: str):
+def test_pipeline_rights_prints_iam_statements_and_cluster_roles_of_an_identity(identity: str):
     text = rights(identity, *GROUP)
     statements = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# Allow")]
     assert statements
@@ -147,7 +147,7 @@ def test_the_report_of_a_refused_preview_names_the_property_that_causes_it():
     assert preview_report("prod", PLAN, preview, allow_replace=True).refusals == ()
 
 
-def test_errors_of_pulumis_engine_are_refusals_in_a_preview_report():
+def test_an_error_of_pulumis_engine_is_a_refusal_in_the_preview_report():
     assert preview_report("prod", PLAN, parse(document(errors=("no such shape",)))).refusals == ("no such shape",)
 
 

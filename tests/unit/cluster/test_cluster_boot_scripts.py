@@ -255,7 +255,7 @@ class TestKernelModules:
 
 
 class TestPackages:
-    def test_packages_that_the_image_has_are_not_installed(self, machine: Machine):
+    def test_packages_that_the_node_image_has_are_not_installed_at_boot(self, machine: Machine):
         for name in ("apt-get", "oke", "mount.nfs"):
             machine.command(name)
         assert machine.run(step("packages", file_storage=True)).returncode == 0
@@ -319,7 +319,7 @@ class TestPackages:
         assert (ended.returncode, machine.calls("sleep")) == (1, [])
         assert "oke is missing and could not be installed" in ended.stderr
 
-    def test_an_installation_without_the_expected_command_counts_as_failed(self, machine: Machine):
+    def test_a_package_installation_without_the_expected_command_counts_as_failed(self, machine: Machine):
         machine.command("apt-get")
         assert machine.run(out_of_time(step("packages"))).returncode == 1
 

@@ -174,7 +174,7 @@ def test_the_limit_of_pods_on_a_node_is_an_argument_of_the_kubelet():
     assert kubelet_arguments(Boot("gpu", "v1.34.2", max_pods=64)) == "--max-pods=64"
 
 
-def test_arguments_with_shell_characters_stay_single_arguments():
+def test_kubelet_arguments_with_shell_characters_stay_single_arguments():
     boot = Boot("cpu", "v1.34.2", kubelet_arguments=["--x='; touch /tmp/llmd-oke-was-here; echo '"])
     line = re.search(r"^kubelet_extra_args=.*$", steps(user_data(boot))["join"], re.MULTILINE)
     assert line is not None

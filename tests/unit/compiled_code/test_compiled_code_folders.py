@@ -56,7 +56,7 @@ def test_a_folder_of_compiled_code_in_use_is_kept_however_old_it_is(tmp_path: Pa
     assert folders.remove_old(tmp_path, KEYS[0], 14 * DAYS, 8) == [KEYS[1]]
 
 
-def test_folders_that_the_program_did_not_create_are_not_removed(tmp_path: Path):
+def test_only_folders_named_like_those_of_compiled_code_are_removed(tmp_path: Path):
     (tmp_path / "of others").mkdir()
     assert folders.remove_old(tmp_path, KEYS[0], 0, 1) == []
     assert names(tmp_path) == {"of others"}

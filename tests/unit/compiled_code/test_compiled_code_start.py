@@ -61,7 +61,7 @@ def test_the_next_server_gets_the_compiled_code_of_a_server_that_had_started(fol
     assert (tmp_path / "vllm" / "library").read_text() == "code"
 
 
-def test_compiled_code_of_a_failed_start_is_removed(folder: Path, tmp_path: Path):
+def test_compiled_code_is_removed_after_a_server_did_not_start_with_it(folder: Path, tmp_path: Path):
     first = start.claim(folder)
     compiled(first, tmp_path)
     first.confirm()

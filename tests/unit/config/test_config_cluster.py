@@ -30,7 +30,7 @@ def test_the_default_launch_mode_of_pools_is_a_managed_compute_cluster():
     assert (result.system_pool.size, result.system_pool.shape) == (3, "VM.Standard.E5.Flex")
 
 
-def test_an_imported_image_is_written_under_the_key_import():
+def test_a_node_image_to_import_is_configured_under_the_key_import():
     image = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "sha256:" + "0" * 64}}
     result = config.validate(cluster_layer(created_pool(image=image))).gpu_pools[0].image
     assert result is not None

@@ -80,7 +80,7 @@ def test_an_invalid_value_is_reported_with_its_path_and_valid_values(
 @pytest.mark.parametrize(
     "text", ["", "8p", "8p-tp1", "0p-tp1-4d-tp2", "agg-tp1", "8P-TP1-4D-TP2", "8p-tp1-4d-tp2\n", "٨p-tp1-4d-tp2"]
 )
-def test_an_invalid_topology_is_answered_with_both_forms(text: str):
+def test_the_error_for_an_invalid_topology_shows_both_of_its_notations(text: str):
     result = problem("models", 0, "topology", value=text)
     assert (result.path, result.value) == ("models[0].topology", text)
     assert "8p-tp1-4d-tp2" in result.accepted

@@ -73,6 +73,6 @@ def test_short_forms_of_topologies_give_data_and_expert_parallelism():
 
 
 @pytest.mark.parametrize("text", ["agg-dp8-1r", "agg-tp1dp-1r", "agg-tp1epdp8-1r", "agg-tp1-dp8-1r"])
-def test_the_parts_of_a_short_form_have_a_fixed_order(text: str):
+def test_the_parts_of_a_topologys_short_form_have_a_fixed_order(text: str):
     with pytest.raises(ValueError, match="no topology"):
         parse_short_form(text)

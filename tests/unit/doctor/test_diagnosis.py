@@ -152,7 +152,7 @@ def test_doctor_finds_faults_in_events_and_container_states_of_unready_pods(tmp_
     assert "kubectl -n llm-d describe pod decode-0" in {finding.command for finding in diagnosis.findings}
 
 
-def test_log_signatures_match_termination_messages_but_state_signatures_match_no_log():
+def test_doctor_finds_log_faults_in_termination_messages_but_state_faults_in_no_log():
     ended = {"terminated": {"reason": "Error", "exitCode": 1, "message": "torch.OutOfMemoryError: HIP out of memory."}}
     pods = [pod("decode-0", ready=False, containerStatuses=[{"name": "vllm", "lastState": ended}])]
     assert names(diagnose(documents(pods=pods).items())) == ["vllm-gpu-out-of-memory"]
@@ -213,7 +213,7 @@ def test_doctor_finds_faults_of_nodes_jobs_and_unschedulable_pods(tmp_path: Path
     assert "kubectl describe node 10.0.12.7" in {finding.command for finding in found.findings}
 
 
-def test_a_symptom_that_the_status_command_shows_is_matched_to_its_known_fault():
+def test_a_symptom_of_the_status_command_is_matched_to_a_fault_that_doctor_knows():
     assert known_fault("pod p: has no node: 0/1 nodes are available: 1 Insufficient amd.com/gpu.") is not None
     assert (
         known_fault("node n is not Ready for 4 min: NodeStatusUnknown: Kubelet stopped posting node status.")

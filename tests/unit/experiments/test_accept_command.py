@@ -83,7 +83,7 @@ def run(tmp_path: Path) -> Run:
     return lambda *words: CliRunner().invoke(app, ["accept", "-s", "s", "--project", str(tmp_path), *words])
 
 
-def test_accept_tests_all_nodes_and_tables_show_the_results(cluster: Cluster, run: Run) -> None:
+def test_the_accept_command_tests_all_free_nodes_and_prints_their_results(cluster: Cluster, run: Run) -> None:
     ended = run()
     assert ended.exit_code == 0, ended.output
     (asked,) = cluster.requests
@@ -93,7 +93,7 @@ def test_accept_tests_all_nodes_and_tables_show_the_results(cluster: Cluster, ru
     assert "mi300x-1 not tested now: it serves" in ended.output
 
 
-def test_accept_with_the_option_node_tests_only_that_node(cluster: Cluster, run: Run) -> None:
+def test_the_accept_command_with_the_option_node_tests_only_that_node(cluster: Cluster, run: Run) -> None:
     assert run("--node", "mi300x-1").exit_code == 0
     assert [asked["only"] for asked in cluster.requests] == [["mi300x-1"]]
 

@@ -81,13 +81,13 @@ def status(image: str, image_id: str):
     return {"name": "vllm", "image": image, "imageID": image_id, "ready": True, "restartCount": 0}
 
 
-def test_the_passport_has_the_configured_and_the_running_vllm_image():
+def test_the_deployment_passport_has_the_configured_and_the_running_vllm_image():
     result = running(f"ghcr.io/llm-d/vllm:v1@{ONE}", f"ghcr.io/llm-d/vllm@{ONE}", "")
     assert (result.asked, result.tag, result.locked) == (f"ghcr.io/llm-d/vllm:v1@{ONE}", "v1", ONE)
     assert result.digests == (ONE,)
 
 
-def test_different_running_images_of_one_tag_are_all_listed_by_digest():
+def test_the_deployment_passport_lists_all_running_images_of_one_tag_by_digest():
     result = running("ghcr.io/llm-d/vllm:v1", f"ghcr.io/llm-d/vllm@{TWO}", f"ghcr.io/llm-d/vllm@{ONE}")
     assert (result.locked, result.digests) == (None, (ONE, TWO))
 

@@ -107,7 +107,7 @@ def test_a_smoke_jobs_accuracy_score_is_stored_for_the_measured_configuration_on
     assert evals.latest(tmp_path, "mine", MODEL, "builtin", other.config_hash) is None
 
 
-def test_the_newest_smoke_job_is_used(monkeypatch, plan, result, tmp_path):
+def test_the_result_is_fetched_from_the_newest_of_several_smoke_jobs(monkeypatch, plan, result, tmp_path):
     jobs = [job("smoke-1", day=2), job("smoke-0", ended="Failed", day=1)]
     assert fetched(monkeypatch, plan, FakeClient(jobs, config_maps=[result]), tmp_path).report
 

@@ -45,7 +45,7 @@ def test_a_run_that_costs_money_needs_confirmation_and_a_terminal_or_yes(recipe_
     assert not (tmp_path / "reports").exists()
 
 
-def test_an_invalid_recipe_is_refused_before_anything_is_shown(tmp_path: Path):
+def test_an_invalid_experiment_recipe_is_refused_before_anything_is_shown(tmp_path: Path):
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump(recipe_object(loads=[], extra=1)))
     ended = experiment("run", tmp_path / "bad.yaml", project(tmp_path), "--rehearse")
     assert isinstance(ended.exception, InvalidStack)

@@ -152,7 +152,7 @@ def test_an_observed_interval_in_which_a_server_did_not_answer_is_left_out():
     assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
 
 
-def test_a_new_server_counts_from_its_second_reading():
+def test_counters_of_a_new_server_count_from_their_second_reading():
     more = Snapshot((*unit(50).readings, server("aggregated", 0)))
     assert watched([unit(0), more], replace(PACE, for_s=10))[-1].duration_s == 0
 

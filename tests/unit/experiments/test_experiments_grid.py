@@ -111,7 +111,7 @@ def test_prefill_is_measured_with_one_output_token_and_decode_without_prefills()
     assert DECODE_BENCH not in result.model_of(prefill).engine.extra_args
 
 
-def test_measured_aggregated_servers_have_the_settings_of_disaggregated_ones():
+def test_servers_are_measured_with_block_size_and_attention_backend_of_kv_transfers():
     release = catalogue.release("llm-d-0.9.0")
     model, latent = catalogue.model("gpt-oss-120b"), catalogue.model("deepseek-r1")
     engine = handing_over(config.Engine(), release, model)
@@ -122,13 +122,13 @@ def test_measured_aggregated_servers_have_the_settings_of_disaggregated_ones():
     assert handing_over(config.Engine(), release, latent).argument("--attention-backend") == (0, "ROCM_AITER_MLA")
 
 
-def test_the_largest_concurrency_of_a_grid_is_the_servers_max_num_seqs():
+def test_the_largest_measured_decode_concurrency_is_the_servers_max_num_seqs():
     result = recipe(max_num_seqs=64)
     assert levels(result, "agg-tp1-1r-decode") == (4, 16, 64)
     assert {item.engine.max_num_seqs for item in result.deployments} == {64}
 
 
-def test_no_grid_level_has_more_requests_in_flight_than_the_kv_cache_holds():
+def test_no_decode_measurement_has_more_requests_than_the_kv_cache_holds():
     result = recipe(model="llama-3.3-70b-instruct-fp8-dynamic")
     assert max(levels(result, "agg-tp1-1r-decode")) == 81
     assert max(levels(result, "agg-tp8-1r-decode")) == 256
@@ -145,7 +145,7 @@ def test_a_rehearsed_decode_measurement_sends_thrice_its_concurrency_in_requests
     assert [decode.requests_at(level) for level in decode.levels] == [12, 96, 768]
 
 
-def test_a_recipe_is_read_back_from_its_text():
+def test_a_measurement_recipe_is_read_back_equal_from_its_yaml_text():
     result = recipe("full", gpus=4)
     assert recipes.validate(yaml.safe_load(recipe_text(result))) == result
     assert recipe_problems(result) == []

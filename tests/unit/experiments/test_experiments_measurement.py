@@ -79,7 +79,7 @@ def test_an_interrupted_load_stage_leaves_no_result(assignment: DeploymentRun, m
     assert [row.origin.file for row in folder.gather()] == [f"{DEPLOYMENT}/users-c2-s0/row.json"]
 
 
-def test_a_stage_without_any_sent_request_is_an_error_with_its_cause(
+def test_a_load_stage_without_any_sent_request_is_an_error_with_its_cause(
     assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(processes, "work", lambda *_: sys.exit(3))
@@ -106,7 +106,7 @@ def test_a_deployment_with_wrong_answers_is_not_measured(assignment: DeploymentR
     assert RunFolder(assignment.folder).gather() == []
 
 
-def test_a_stage_during_which_a_server_restarted_is_no_result(
+def test_a_load_stage_during_which_a_model_server_restarted_is_an_error(
     assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch
 ):
     counted = iter(range(9))

@@ -49,7 +49,7 @@ def test_an_experiment_measures_each_load_once_for_each_seed():
     assert result == ["users-c2-s1", "users-c2-s2", "users-c4-s1", "users-c4-s2"]
 
 
-def test_all_structural_problems_of_a_recipe_are_reported_at_once():
+def test_all_structural_problems_of_an_experiment_recipe_are_reported_at_once():
     result = problems(deployments=[{"topology": "1p", "routr": {}}], loads=[{**CLOSED, "requests": 0}], gpu=1)
     assert result["deployments[0].topology"].startswith("{x}p-tp{p}-{y}d-tp{d}")
     assert result["deployments[0].routr"].startswith("router?")
@@ -57,7 +57,7 @@ def test_all_structural_problems_of_a_recipe_are_reported_at_once():
     assert result["gpu"].startswith("gpus?")
 
 
-def test_all_semantic_problems_of_a_recipe_are_reported_at_once():
+def test_all_semantic_problems_of_an_experiment_recipe_are_reported_at_once():
     result = problems(
         deployments=[
             {"topology": "agg-tp1-1r", "loads": ["nothing"]},
@@ -84,7 +84,7 @@ def test_an_experiments_closed_loop_without_concurrencies_is_refused():
     assert "loads[0].concurrencies" in problems(loads=[{key: CLOSED[key] for key in CLOSED if key != "concurrencies"}])
 
 
-def test_an_unknown_recipe_is_answered_with_the_existing_ones():
+def test_the_error_for_an_unknown_experiment_recipe_lists_the_existing_ones():
     with pytest.raises(KitError) as error:
         recipes.load("gide")
     assert "guide, pareto, scale-out" in (error.value.remedy or "")
@@ -104,7 +104,7 @@ def test_an_experiments_model_is_planned_for_the_longest_prompts_and_answers():
     assert (workload.input_tokens, workload.output_tokens) == (1024, 900)
 
 
-def test_a_recipe_is_read_back_as_it_was_stored():
+def test_an_experiment_recipe_is_read_back_as_it_was_stored():
     written = recipes.load("guide").model_dump_json()
     assert recipes.Recipe.model_validate_json(written) == recipes.load("guide")
 

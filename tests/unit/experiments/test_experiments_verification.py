@@ -75,7 +75,7 @@ def test_a_forecast_that_assumes_prefix_cache_hits_is_not_verified(tmp_path: Pat
         subject(tmp_path, prefix_cache_hit_share=0.4)
 
 
-def test_verification_of_a_forecast_sends_the_load_that_it_is_for(tmp_path: Path):
+def test_tune_verify_sends_the_load_that_its_forecast_is_for(tmp_path: Path):
     recipe = subject(tmp_path).recipe
     (stage,) = stages(recipe, recipe.deployments[0])
     assert (stage.arrival, stage.level, stage.requests) == ("poisson", 2.5, 300)
@@ -143,7 +143,7 @@ def test_tune_verify_says_that_a_performance_bound_is_no_forecast(tmp_path: Path
     assert "not held against the tolerance" in shown
 
 
-def test_verification_reports_server_settings_that_differ_from_the_forecast(
+def test_tune_verify_reports_server_settings_that_differ_from_the_forecast(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     made_for = {"block_size": 128, "router_profile": "token-load"}

@@ -85,7 +85,7 @@ def test_tune_rank_uses_the_kits_latency_figures_if_too_few_rows_are_stored(tmp_
     assert "figures  the kit's own" in ended.stderr
 
 
-def test_tune_fit_uses_the_stored_rows(tmp_path: Path):
+def test_tune_fit_uses_the_stored_measurements(tmp_path: Path):
     keep_published(project(tmp_path))
     assert "points: 23" in tune("fit", tmp_path).stdout
 

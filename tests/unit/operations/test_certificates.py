@@ -46,7 +46,7 @@ def test_a_certificate_for_the_front_doors_host_passes():
     ],
     ids=["missing", "expired", "not yet valid", "another host", "another type", "no certificate"],
 )
-def test_a_certificate_that_no_client_would_accept_is_a_problem(secret: StoredSecret | None, words: str):
+def test_a_front_door_certificate_that_no_client_would_accept_is_a_problem(secret: StoredSecret | None, words: str):
     result = finding(secret)
     assert result.verdict is Verdict.PROBLEM
     assert words in result.value

@@ -157,7 +157,7 @@ def test_a_service_limit_that_oci_does_not_report_hides_no_other_limit():
     ("service", "name", "path"),
     [("container-engine", "enhanced-cluster-count", "cluster"), ("vcn", "vcn-count", "cluster.network")],
 )
-def test_limits_of_clusters_and_networks_are_checked(service: str, name: str, path: str):
+def test_preflight_checks_service_limits_of_clusters_and_networks(service: str, name: str, path: str):
     assert limit(path, look({available(service, name): {"available": 0}})).verdict is Verdict.PROBLEM
 
 
@@ -168,7 +168,7 @@ def test_an_existing_vcn_needs_no_vcn_service_limit():
     assert not [item for item in findings if item.check == "limits" and item.path == "cluster.network"]
 
 
-def test_nodes_from_a_reservation_do_not_count_against_limits():
+def test_nodes_from_a_capacity_reservation_do_not_count_against_service_limits():
     findings = look(
         {available("compute", "gpu-mi300x-count"): {"available": 0}}, capacityReservationId="ocid1.r.oc1..r"
     )
@@ -222,7 +222,7 @@ def reserved(count: int, used: int = 0, **changes: Any) -> dict[str, Any]:
         ({**reserved(9), "lifecycleState": "DELETING"}, Verdict.PROBLEM),
     ],
 )
-def test_a_reservation_counts_only_for_its_shape_and_placement(reservation: dict[str, Any], verdict: Verdict):
+def test_a_capacity_reservation_counts_only_for_its_shape_and_placement(reservation: dict[str, Any], verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     answers = {f"compute /computeCapacityReservations/{ocid}": reservation}
     finding = only("capacity", look(answers, capacityReservationId=ocid, faultDomains=["FAULT-DOMAIN-1"]))
@@ -288,7 +288,7 @@ def test_preflight_passes_a_tenancy_that_is_full_of_the_stacks_own_nodes(launch:
     )
 
 
-def test_nodes_that_do_not_exist_yet_still_need_capacity():
+def test_nodes_of_a_pool_that_do_not_exist_yet_still_need_limits_and_capacity():
     findings = look_again(full(8))
     assert limit("gpuPools[0].size", findings).verdict is Verdict.PROBLEM
     assert "8 GPUs wanted" in limit("gpuPools[0].size", findings).value
@@ -296,7 +296,7 @@ def test_nodes_that_do_not_exist_yet_still_need_capacity():
 
 
 @pytest.mark.parametrize(("nodes", "verdict"), [(9, Verdict.FINE), (8, Verdict.PROBLEM)])
-def test_a_reservation_used_by_the_stacks_own_nodes_suffices(nodes: int, verdict: Verdict):
+def test_the_stacks_own_nodes_in_a_capacity_reservation_count_as_its_capacity(nodes: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     answers = {**full(nodes, reservation=ocid), f"compute /computeCapacityReservations/{ocid}": reserved(nodes, nodes)}
     assert only("capacity", look_again(answers, capacityReservationId=ocid)).verdict is verdict
@@ -310,7 +310,7 @@ def test_the_stacks_running_nodes_are_unknown_if_oci_does_not_list_instances():
 
 
 @pytest.mark.parametrize(("used", "verdict"), [(0, Verdict.FINE), (2, Verdict.PROBLEM)])
-def test_a_reservations_free_instances_count_as_capacity(used: int, verdict: Verdict):
+def test_free_instances_of_a_capacity_reservation_count_as_capacity(used: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     reservation = reserved(10, used)
     findings = look({f"compute /computeCapacityReservations/{ocid}": reservation}, capacityReservationId=ocid)
@@ -334,7 +334,7 @@ SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (12, Verdict.FINE)])
-def test_a_reservation_for_the_initial_size_does_not_cover_the_maximum(free: int, verdict: Verdict):
+def test_a_capacity_reservation_for_a_pools_initial_size_does_not_cover_its_maximum(free: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     reservation = reserved(free)
     answers = {f"compute /computeCapacityReservations/{ocid}": reservation}
@@ -344,13 +344,13 @@ def test_a_reservation_for_the_initial_size_does_not_cover_the_maximum(free: int
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (12, Verdict.FINE)])
-def test_capacity_for_the_initial_size_does_not_cover_the_maximum(count: int, verdict: Verdict):
+def test_oci_capacity_for_a_pools_initial_size_does_not_cover_its_maximum(count: int, verdict: Verdict):
     report = {"availabilityStatus": "AVAILABLE", "availableCount": count}
     answers = {"POST compute /computeCapacityReports": {"shapeAvailabilities": [report]}}
     assert only("capacity", look(answers, scaling=SCALED)).verdict is verdict
 
 
-def test_limits_are_checked_for_an_autoscaled_pools_maximum():
+def test_service_limits_are_checked_for_an_autoscaled_pools_maximum_size():
     finding = limit("gpuPools[0].scaling.maxSize", look(scaling=SCALED))
     assert finding.verdict is Verdict.PROBLEM
     assert "96 GPUs wanted" in finding.value
@@ -409,7 +409,7 @@ def test_a_node_image_older_than_known_kernel_fixes_is_reported(name: str, fault
     assert len(findings) == len(faults)
 
 
-def test_an_unreachable_package_repository_leaves_the_check_unknown():
+def test_with_an_unreachable_package_repository_the_check_of_packages_is_unknown():
     def fail(uri: str) -> str:
         raise OciError(404, "", f"{uri} is answered with 404")
 
@@ -519,7 +519,7 @@ def test_an_image_checksum_of_another_algorithm_than_ocis_is_unknown():
     assert look_at_import(StoredFile(1, ())).verdict is Verdict.UNKNOWN
 
 
-def test_an_expired_image_link_leaves_the_check_unknown():
+def test_with_an_expired_image_link_the_check_of_the_image_file_is_unknown():
     assert look_at_import(OciError(404, "", "the image's link is answered with 404")).verdict is Verdict.UNKNOWN
 
 

@@ -51,7 +51,7 @@ def test_a_scalar_result_of_prometheus_is_a_series_without_labels() -> None:
     assert (dict(series.labels), series.value) == ({}, 1.0)
 
 
-def test_an_empty_result_has_no_series() -> None:
+def test_an_empty_result_of_prometheus_has_no_series() -> None:
     assert query(URL, "absent_metric", http=answering(result("vector", []))) == []
 
 

@@ -119,7 +119,9 @@ def waited_for(monkeypatch: pytest.MonkeyPatch, *signals: int, alone: bool = Tru
 
 
 @pytest.mark.parametrize("signals", [(TERM,), (INT,), (TERM, TERM), (TERM, INT)])
-def test_a_child_process_gets_a_signal_once(monkeypatch: pytest.MonkeyPatch, signals: tuple[int, ...]):
+def test_a_child_process_of_the_kit_gets_only_the_first_of_several_signals(
+    monkeypatch: pytest.MonkeyPatch, signals: tuple[int, ...]
+):
     assert waited_for(monkeypatch, *signals).told == [signals[0]]
 
 

@@ -66,7 +66,7 @@ USER = {
 }
 
 
-def test_the_successor_of_a_replaced_pool_is_adopted_beside_the_old_pool():
+def test_the_new_pool_of_an_interrupted_replacement_is_adopted_beside_the_old_pool():
     deployment = state(POOL, known=(VCN, OLD, USER))
     known = found(deployment, pool("ocid1.nodepool.old"), pool("ocid1.nodepool.new"))
     assert [identifier for _, identifier in known.taken] == ["ocid1.nodepool.new"]
@@ -79,7 +79,7 @@ def test_the_successor_of_a_replaced_pool_is_adopted_beside_the_old_pool():
     ]
 
 
-def test_the_successor_of_a_deleted_pool_takes_its_place_in_the_state():
+def test_the_new_pool_of_an_interrupted_replacement_replaces_the_deleted_pool():
     deployment = state(POOL, known=(VCN, {**OLD, "pendingReplacement": True}, USER))
     known = found(deployment, pool("ocid1.nodepool.old", lifecycleState="DELETED"), pool("ocid1.nodepool.new"))
     resources = recovery.recovered_state(deployment, known)["resources"]
@@ -87,14 +87,14 @@ def test_the_successor_of_a_deleted_pool_takes_its_place_in_the_state():
 
 
 @pytest.mark.parametrize("marks", [{}, {"pendingReplacement": True}])
-def test_a_pool_whose_replacement_created_no_successor_stays_in_the_state(marks: dict[str, Any]):
+def test_a_pool_whose_interrupted_replacement_created_none_stays_in_the_state(marks: dict[str, Any]):
     deployment = state(POOL, known=({**OLD, **marks},))
     known = found(deployment, pool("ocid1.nodepool.old"))
     assert ([item.name for item in known.absent], known.urns) == (["mi300x"], [])
     assert recovery.recovered_state(deployment, known)["resources"] == [{**OLD, **marks}]
 
 
-def test_recover_adopts_no_pool_that_the_state_already_has_as_a_successor():
+def test_recover_never_adopts_an_older_pool_of_the_state_as_the_new_one():
     older = {**OLD, "id": "ocid1.nodepool.older", "delete": True}
     deployment = state(POOL, known=(OLD, older))
     known = found(deployment, *(pool(f"ocid1.nodepool.{item}") for item in ("old", "older", "new")))
@@ -102,14 +102,14 @@ def test_recover_adopts_no_pool_that_the_state_already_has_as_a_successor():
     assert resources == [{**POOL, "id": "ocid1.nodepool.new"}, {**OLD, "delete": True}, older]
 
 
-def test_a_pending_object_takes_the_place_of_the_one_that_it_replaces_in_the_state():
+def test_a_pending_kubernetes_object_replaces_its_predecessor_in_the_state():
     gone = {**JOB, "id": "kube-system/gate", "pendingReplacement": True}
     deployment = state(JOB, known=(gone,))
     known = recovery.look(deployment, recovery.in_oci(recovery.no_client))
     assert recovery.recovered_state(deployment, known)["resources"] == [{**JOB, "id": "kube-system/gate"}]
 
 
-def test_a_pending_object_that_the_state_already_has_is_refreshed():
+def test_a_pending_kubernetes_object_that_the_state_already_has_is_refreshed():
     there = {**JOB, "id": "kube-system/gate"}
     known = recovery.look(state(JOB, known=(there,)), recovery.in_oci(recovery.no_client))
     assert (known.taken, known.urns) == ((), [JOB["urn"]])
@@ -147,7 +147,7 @@ def test_a_recover_option_chooses_which_oci_pool_a_pending_creation_made_or_none
         found(state(POOL), *pools, choices={"m300x": NONE})
 
 
-def test_pending_resources_of_types_that_the_kit_does_not_create_stay_unmatched():
+def test_recover_cannot_match_pending_resources_of_types_that_the_kit_never_creates():
     alien = {**POOL, "type": "oci:Database/autonomousDatabase:AutonomousDatabase"}
     assert [item.reason for item in found(state(alien)).unmatched] == ["the kit doesn't know how OCI lists these"]
 

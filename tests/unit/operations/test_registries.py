@@ -235,7 +235,7 @@ def test_a_locked_digest_is_kept_if_the_registry_refuses():
     assert update.unanswered == {B: "private, or gone"}
 
 
-def test_the_lock_gains_new_images_in_order_and_loses_unused_ones():
+def test_updating_the_image_lock_adds_new_images_in_order_and_removes_unused_ones():
     new = "ghcr.io/llm-d/aa:v1"
     update = after({A: StoredImage(ONE), new: StoredImage(THREE)}, A, new)
     assert update.text.index(A) < update.text.index(new)
@@ -243,7 +243,7 @@ def test_the_lock_gains_new_images_in_order_and_loses_unused_ones():
     assert B not in update.text
 
 
-def test_updating_the_lock_twice_changes_nothing_the_second_time():
+def test_updating_the_image_lock_twice_changes_nothing_the_second_time():
     answers = {A: RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1."), B: StoredImage(TWO, 7)}
     once = after(answers).text
     assert lock_update(once, images(A, B), answers, date(2027, 1, 1)).text == once

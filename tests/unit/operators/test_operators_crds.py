@@ -94,7 +94,7 @@ async def test_missing_credentials_end_the_wait_for_crds_at_once(error: Exceptio
     assert "PATH" in (refused.value.remedy or "")
 
 
-async def test_values_that_wait_for_crds_are_not_secret_because_the_kubeconfig_is():
+async def test_the_output_of_waiting_for_crds_is_not_secret_though_the_kubeconfig_is():
     pulumi.runtime.set_mocks(NoResources())
     served = crds.when_established(["g"], 1, pulumi.Output.secret("kubeconfig"))
     assert await served.is_secret() is False

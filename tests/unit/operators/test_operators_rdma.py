@@ -83,7 +83,7 @@ def test_a_resource_name_that_the_device_plug_in_does_not_offer_is_refused():
         rdma_network.policy(other)
 
 
-def test_a_shape_with_unknown_ports_is_refused():
+def test_an_oci_shape_without_known_rdma_ports_is_refused():
     other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update={"sriov": None})})
     with pytest.raises(KitError, match="no ports"):
         rdma_network.policy(other)

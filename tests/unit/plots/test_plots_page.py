@@ -6,13 +6,13 @@ from llmd_bench.plots.page import Cell, PageSection, Table, page
 TABLE = Table(("metric", "A", "B"), [("TTFT", "1,234.5", Cell("-3%", "good")), ("ITL", "8", Cell("+1%", "bad"))])
 
 
-def test_a_page_refers_to_no_other_file_and_no_script():
+def test_a_report_page_refers_to_no_other_file_and_has_no_script():
     text = page("t", [PageSection("h", "p", TABLE, "<svg></svg>")])
     assert not re.search(r"<script|<link|src=|@import|url\(", text)
 
 
 @pytest.mark.parametrize("where", ["title", "heading", "text", "cell", "column"])
-def test_page_texts_are_escaped(where):
+def test_html_in_the_texts_of_a_report_page_is_escaped(where):
     evil = "<b onclick=x>&"
     given = {name: evil if name == where else "x" for name in ("title", "heading", "text", "cell", "column")}
     table = Table((given["column"],), [(given["cell"],)])

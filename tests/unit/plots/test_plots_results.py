@@ -54,7 +54,7 @@ def test_a_page_of_a_single_load_has_its_table_before_the_charts(both):
     assert "against load" not in text
 
 
-def test_markdown_has_a_table_for_each_load(both):
+def test_a_comparison_in_markdown_has_a_table_for_each_load(both):
     text = markdown(compare(both[0].side, both[1].side))
     assert "after\\|x" in text
     assert text.count("| TTFT p95 (ms) | 500.0 | 400.0 | -20.0% |") == 2

@@ -36,7 +36,7 @@ def test_a_model_is_stored_in_the_layout_of_hugging_faces_cache(hub: Hub, tmp_pa
     assert (tmp_path / "hub/models--owner--model/refs/main").read_text() == COMMIT
 
 
-def test_a_complete_cache_needs_no_network_request(hub: Hub, tmp_path: Path):
+def test_pre_warming_a_complete_model_cache_sends_no_request(hub: Hub, tmp_path: Path):
     run(tmp_path)
     hub.requests.clear()
     assert run(tmp_path) == 0
@@ -80,7 +80,7 @@ def test_pre_warming_waits_and_repeats_after_http_429_and_503(hub: Hub, tmp_path
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "token"), (403, "license"), (404, "no such repository")])
-def test_a_refused_download_ends_the_program_at_once_with_its_cause(hub: Hub, tmp_path, capfd, status, hint):
+def test_a_refused_download_ends_pre_warming_at_once_with_its_cause(hub: Hub, tmp_path, capfd, status, hint):
     hub.status[f"/api/models/{REPOSITORY}/revision/main"] = [status]
     assert run(tmp_path) == 1
     assert hint in capfd.readouterr().err
@@ -159,7 +159,7 @@ def test_a_resumed_multi_part_object_with_wrong_content_is_downloaded_again(buck
     assert [file.read_bytes() for file in tmp_path.rglob(LARGE)] == [bucket.files[LARGE]]
 
 
-def test_objects_that_cannot_be_verified_are_counted_and_not_kept(bucket: Hub, tmp_path: Path, capfd):
+def test_bucket_objects_that_cannot_be_verified_are_counted_and_not_kept(bucket: Hub, tmp_path: Path, capfd):
     bucket.part_bytes = {LARGE: 2**20 - 7, "config.json": 1}
     assert from_bucket(tmp_path) == 1
     told = capfd.readouterr().err
@@ -238,7 +238,7 @@ def test_pre_warming_from_a_bucket_without_its_secret_link_is_refused(tmp_path: 
 @pytest.mark.parametrize(
     "value", ["planted\nx", "planted x", "planted\x01", "pläntedx-planted", "planted/p/x", "file:///planted"]
 )
-def test_an_invalid_secret_is_refused_and_not_shown(hub, tmp_path, monkeypatch, capfd, name, value):
+def test_an_invalid_secret_never_appears_in_the_output_of_pre_warming(hub, tmp_path, monkeypatch, capfd, name, value):
     """Python's own errors have addresses and headers in their words."""
     monkeypatch.setenv(name, value)
     status = run(tmp_path, *(["--source=object-storage"] if name == "MODEL_SOURCE_URL" else []))
@@ -406,7 +406,7 @@ def test_a_cache_in_hugging_faces_layout_keeps_its_links_to_blobs(hub: Hub, tmp_
     assert not hub.asked_for("config.json")
 
 
-def test_a_file_that_is_listed_twice_is_refused(
+def test_a_hugging_face_listing_that_has_a_file_twice_is_refused(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entries = hub._tree()
@@ -436,7 +436,7 @@ def test_a_repository_with_an_invalid_commit_is_refused(
 
 
 @pytest.mark.parametrize("size", [-1, "7", None, True, 1.5])
-def test_a_listing_with_an_invalid_file_size_is_refused(
+def test_a_hugging_face_listing_with_an_invalid_file_size_is_refused(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(hub, "_tree", lambda: [{"type": "file", "path": "a", "size": size, "oid": "x"}])

@@ -73,7 +73,7 @@ def test_pre_warming_downloads_an_added_adapter_and_none_that_is_stored_already(
         ({"bias": "all"}, "bias"),
     ],
 )
-def test_an_adapter_that_vllm_would_not_load_fails_the_job_with_the_reason(hub, tmp_path, capsys, change, word):
+def test_an_adapter_that_vllm_would_not_load_fails_pre_warming_with_the_reason(hub, tmp_path, capsys, change, word):
     hub.files["adapter_config.json"] = json.dumps({**CONFIG, **change}).encode()
     assert run(tmp_path, wanted("sql-1")) == 1
     assert word in capsys.readouterr().err

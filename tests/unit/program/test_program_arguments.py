@@ -49,7 +49,7 @@ def test_nested_records_become_component_arguments_without_unset_fields():
     assert arguments(_PoolArgs, _Pool("mi300x", 2, (taint,)))["taints"] == [{"key": "amd.com/gpu"}]
 
 
-def test_pulumi_outputs_are_passed_on_unchanged():
+def test_pulumi_outputs_are_passed_to_components_unchanged():
     async def made() -> None:
         size = pulumi.Output.from_input(3)
         assert arguments(_PoolArgs, _Pool("mi300x", 2), size=size)["size"] is size
@@ -67,7 +67,7 @@ def test_a_value_for_an_unknown_component_argument_is_refused_by_name():
         arguments(_PoolArgs, _Pool("mi300x", 2), colour="red")
 
 
-def test_catalogue_entries_are_passed_on_unchanged():
+def test_catalogue_entries_are_passed_to_components_unchanged():
     shape = catalogue.shape("BM.GPU.MI300X.8")
     assert shape is not None
     assert arguments(_ShapeArgs, shape=shape)["shape"] is shape

@@ -65,7 +65,7 @@ def test_these_tests_cover_servers_of_all_releases_models_and_roles(every: list[
     assert kinds == set(itertools.product(catalogue.release_names(), roles, (True, False)))
 
 
-def test_servers_request_the_virtual_functions_that_they_were_placed_with(every: list[Servers]):
+def test_servers_request_as_many_virtual_functions_as_the_plan_gives_their_role(every: list[Servers]):
     for plan, _, role, manifest in every:
         resource, resources = plan.pools[0].shape.rdma.resource, container(manifest)["resources"]
         asked = {int(resources[kind].get(resource, 0)) for kind in ("limits", "requests")}

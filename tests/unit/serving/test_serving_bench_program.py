@@ -56,5 +56,5 @@ def test_equal_sources_of_a_benchmark_program_give_equal_archives():
     assert bench_program.archive.__wrapped__(PROGRAM) == bench_program.archive.__wrapped__(PROGRAM)
 
 
-def test_a_benchmark_programs_module_imported_from_its_package_is_found():
+def test_modules_imported_from_their_package_are_found_for_a_benchmark_program():
     assert "llmd_bench.report_format" in bench_program.modules(PROGRAM)

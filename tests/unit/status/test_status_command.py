@@ -209,7 +209,7 @@ REFUSED = 403, json.dumps({"message": 'nodes is forbidden: User "u" cannot list 
         (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", "servers"),
     ],
 )
-def test_the_status_names_parts_that_may_not_be_read_and_shows_the_others(
+def test_the_status_says_what_the_user_may_not_read_and_shows_the_rest(
     run: Run, cluster: StackCluster, path: str, name: str
 ):
     cluster.answers[path] = REFUSED
@@ -295,7 +295,7 @@ def test_the_status_writes_no_control_characters_of_names_to_the_terminal(run: R
     assert "\x1b" not in result.stdout
 
 
-def test_status_json_has_all_parts(run: Run):
+def test_status_json_has_nodes_servers_models_versions_and_alerts(run: Run):
     document = json.loads(run("status", "--json").stdout)
     assert document["healthy"] is True
     assert [pool["used_gpus"] for pool in document["nodes"]] == [4]

@@ -89,7 +89,7 @@ def test_the_status_reports_a_certificate_that_expires_soon(run: Run, cluster: S
         (lambda: tls(60, of_another_key=True), "it is another's key"),
     ],
 )
-def test_a_certificate_that_clients_refuse_is_an_outage(
+def test_the_status_reports_a_certificate_that_clients_refuse_as_an_outage(
     run: Run, cluster: StackCluster, own: Callable[[], dict[str, Any]], why: str
 ):
     cluster.secrets = [own()]

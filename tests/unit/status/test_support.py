@@ -81,7 +81,7 @@ def test_documents_are_redacted_by_names_of_keys_and_variables():
     }
 
 
-def test_the_support_archive_has_all_parts_and_a_manifest(run: Run, cluster: StackCluster, project: Path):
+def test_the_support_archive_has_status_plan_objects_reports_and_logs(run: Run, cluster: StackCluster, project: Path):
     log(cluster, "started\n")
     latest = project / "reports" / "s" / "latest"
     latest.mkdir(parents=True)
