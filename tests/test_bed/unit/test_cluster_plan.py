@@ -144,9 +144,7 @@ class Cluster:
         self.created.append(definition.metadata.name)
 
 
-def test_another_scaling_speed_needs_another_local_cluster_with_other_intervals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_another_speed_up_of_autoscaling_needs_another_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster_plan, "crd_manifests", lambda _crds: [])
     stack_object = stack(
         model("2p-tp1-2d-tp1", scaling={"decode": {"minReplicas": 1, "maxReplicas": 2, "requests": 9}})

@@ -261,7 +261,7 @@ def test_a_test_pod_that_fails_is_reported_with_its_termination_message():
     assert results["c"].reason == "its pod ended: out of memory"
 
 
-def test_a_node_that_lacks_devices_fails_without_a_test_pod():
+def test_a_node_that_lacks_devices_fails_acceptance_without_a_test_pod():
     cluster = Cluster(reports=sound("ab"))
     cluster.nodes["c"] = node("c", **{"nvidia.com/sriov-rdma-vf": "7"})
     results, _ = cluster.lead()

@@ -24,13 +24,13 @@ from llmd_bench.queries import ask_all
 from llmd_oke.catalogue.benchmarks import builtin_set
 
 
-def test_the_built_in_questions_are_reproducible_and_unique():
+def test_the_kits_evaluation_questions_are_reproducible_and_unique():
     items = builtin_items(builtin_set())
     assert builtin_items(builtin_set()) == items
     assert len({item.prompt for item in items}) == len(items) == 80
 
 
-def test_every_question_can_be_answered_from_its_own_prompt_only():
+def test_every_evaluation_question_can_be_answered_from_its_own_prompt_only():
     for item in builtin_items(builtin_set()):
         assert all(item.prompt.count(f": bin {number}\n") >= 1 for number in item.answer.split())
         assert len(item.answer.split()) == builtin_set().names
@@ -108,13 +108,13 @@ async def test_an_evaluation_keeps_the_texts_of_wrong_answers(ask):
     assert answered[0].text == "7 bananas"
 
 
-async def test_a_question_without_an_answer_counts_as_wrong_with_the_reason(ask):
+async def test_an_unanswered_evaluation_question_counts_as_wrong_with_the_reason(ask):
     answered, _ = await ask(lambda prompt: (503, "") if number(prompt) == 2 else (200, str(number(prompt) + 1)))
     assert not answered[2].right
     assert answered[2].error.startswith("HTTP 503")
 
 
-async def test_a_question_is_asked_again_after_a_temporary_failure(ask):
+async def test_an_evaluation_question_is_asked_again_after_a_temporary_failure(ask):
     seen = set()
 
     def once(prompt):

@@ -74,7 +74,7 @@ def test_prompts_computed_by_prefill_and_again_by_decode_are_detected():
 @pytest.mark.parametrize(
     ("seconds", "rate", "contradicts"), [(4.0, "0.25", True), (3.0, "0.33", False), (0.5, "2", False)]
 )
-def test_kv_transfers_at_the_speed_of_emulated_rdma_make_the_proof_inconsistent(seconds, rate, contradicts):
+def test_kv_transfers_as_slow_as_emulated_rdma_contradict_the_remote_prefill_proof(seconds, rate, contradicts):
     counted = f"vllm:nixl_bytes_transferred_sum 1e9\nvllm:nixl_xfer_time_seconds_sum {seconds}\n"
     proof = prove(router(10), prefill(10_000), decode(10_000) + counted, replace(SETTINGS, emulated_gb_per_s=0.25))
     (note,) = proof.notes
@@ -187,11 +187,11 @@ def test_an_aborted_prefill_does_not_count_as_finished():
 
 
 @pytest.mark.parametrize("prefill_text", [None, "other 1\n"], ids=["silent", "without the counter"])
-def test_failed_prefills_are_unknown_if_prefill_servers_do_not_count_them(prefill_text: str | None):
+def test_the_number_of_failed_prefills_is_unknown_if_servers_do_not_count_them(prefill_text: str | None):
     assert prove(router(10), prefill_text, decode(9_000)).failed_prefills is None
 
 
-def test_failed_prefills_are_unknown_if_a_server_was_added_during_the_benchmark():
+def test_the_number_of_failed_prefills_is_unknown_if_a_server_was_added_meanwhile():
     pods = (ServerPod("prefill", "p-0"), ServerPod("prefill", "p-1"))
     after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))), pods)
     assert prove_remote_prefill(replace(started(), servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None

@@ -220,7 +220,7 @@ def test_an_iam_statement_is_granted_before_the_cluster_unless_it_names_the_clus
         ({"poolId": ocid("nodepool")}, ()),
     ],
 )
-def test_launch_mode_image_and_reservation_decide_which_iam_permissions_a_pool_needs(pool, needs):
+def test_launch_mode_reservation_and_encryption_decide_a_pools_iam_permissions(pool, needs):
     result = needs_of(created_pool(**pool))
     assert {*result.cluster, *result.nodes} == set(needs)
 

@@ -120,7 +120,7 @@ def test_a_rollout_either_surges_within_the_free_room_or_replaces_one_pod(replic
 
 
 @given(COUNTS, st.integers(0, 2000), st.integers(1, 7200))
-def test_an_updates_timeout_has_a_server_start_for_each_wave_of_replaced_servers(
+def test_an_updates_timeout_includes_a_server_start_for_each_wave_of_replacements(
     replicas: int, room: int, startup_s: int
 ):
     how = placement.rollout(replicas, room)

@@ -479,7 +479,7 @@ def test_the_autoscaler_add_on_gets_each_pool_with_its_limits():
     assert autoscaler_nodes(cluster.autoscaled, {"mi300x": "A", "more": "B"}) == "2:9:A, 1:3:B"
 
 
-def test_the_autoscaler_waits_as_long_as_the_gate_and_runs_on_the_system_pool():
+def test_the_autoscaler_waits_readytimeoutminutes_and_runs_on_the_system_pool():
     settings = autoscaler_add_on(validated(pool(readyTimeoutMinutes=120))).configurations
     assert settings["maxNodeProvisionTime"] == "120m"
     assert settings["nodeSelectors"] == '{"oke.oraclecloud.com/pool.name": "system"}'

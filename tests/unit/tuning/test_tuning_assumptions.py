@@ -147,7 +147,7 @@ def test_under_another_load_than_forecast_only_limits_are_judged():
     }
 
 
-def test_without_a_requested_load_a_smaller_observed_load_breaks_no_assumption():
+def test_without_a_requested_load_a_smaller_observed_load_contradicts_no_forecast():
     asked_for_none = assumptions(targets="itl=25")
     assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=10.0))) == {}
     assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=50.0)))["requests_per_s load"] == "above"
@@ -176,7 +176,7 @@ def test_over_a_short_time_random_arrivals_widen_the_request_rates_tolerance():
 
 
 @pytest.mark.parametrize("name", ["input_tokens", "output_tokens"])
-def test_random_variation_of_lengths_seldom_breaks_an_assumption(name: str):
+def test_random_variation_of_request_lengths_seldom_contradicts_a_forecast(name: str):
     """Lognormal lengths whose standard deviation is their mean, 30 a look, in vLLM's buckets (1, 2, 5, 10...)."""
     mean = getattr(as_forecast(), name)
     lengths = np.random.default_rng(1).lognormal(np.log(mean) - np.log(2) / 2, sqrt(np.log(2)), (500, 30))

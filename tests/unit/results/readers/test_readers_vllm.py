@@ -69,7 +69,7 @@ def test_bursty_arrivals_of_vllm_bench_do_not_count_as_poisson(tmp_path):
     assert "how requests arrive" in result.rejected[0].why
 
 
-def test_requests_that_were_not_completed_count_as_failed(tmp_path):
+def test_uncompleted_requests_in_a_vllm_bench_result_count_as_failed(tmp_path):
     (row,) = read_one(tmp_path, completed=190).rows
     assert (row.requests, row.failures) == (200, 10)
 
