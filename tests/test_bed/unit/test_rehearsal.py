@@ -114,7 +114,7 @@ def test_a_second_rehearsal_of_the_same_stack_waits_for_the_firsts_lock(tmp_path
     assert order == ["first", "second"]
 
 
-def test_waiting_for_another_rehearsal_has_a_time_limit(tmp_path: Path):
+def test_waiting_for_the_lock_of_another_rehearsal_has_a_time_limit(tmp_path: Path):
     with (
         file_lock(tmp_path / "lock", "finish", SilentProgress(), timeout_s=1),
         pytest.raises(KitError, match="Another program has held"),

@@ -46,7 +46,7 @@ def test_a_resource_missing_from_pulumis_state_is_found_in_oci_by_its_inputs(tmp
     assert journal_finder(_journal(tmp_path, other, request))(PENDING, set()) == "ocid1.vcn.2"
 
 
-def test_a_deleted_oci_resource_is_not_found(tmp_path: Path) -> None:
+def test_a_resource_missing_from_pulumis_state_is_not_found_if_oci_deleted_it(tmp_path: Path) -> None:
     journal = _journal(tmp_path, _record("ocid1.vcn.2", **GIVEN), {"id": "ocid1.vcn.2"})
     assert journal_finder(journal)(PENDING, set()) is None
     assert journal_finder(tmp_path / "none.jsonl")(PENDING, set()) is None
@@ -64,13 +64,15 @@ def test_an_oci_resource_that_pulumis_state_has_is_not_adopted_twice(tmp_path: P
         ({"resources": [VCN, {"type": "oci:ContainerEngine/nodePool:NodePool", "initErrors": ["no capacity"]}]}, True),
     ],
 )
-def test_a_state_with_a_resource_that_oci_deleted_needs_a_refresh(tmp_path: Path, latest: Any, wrong: bool) -> None:
+def test_a_pulumi_state_with_a_resource_that_oci_deleted_needs_a_refresh(
+    tmp_path: Path, latest: Any, wrong: bool
+) -> None:
     checkpoint = tmp_path / "stack.json"
     checkpoint.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
     assert needs_refresh(checkpoint) is wrong
 
 
-def test_a_stack_without_state_needs_no_refresh_from_oci(tmp_path: Path) -> None:
+def test_a_stack_without_a_pulumi_state_needs_no_refresh_from_oci(tmp_path: Path) -> None:
     assert not needs_refresh(tmp_path / "stack.json")
 
 

@@ -27,7 +27,7 @@ def pass_time(clock: VirtualClock, running: RunningTime, until_s: float) -> None
     clock.run(until_s=until_s)
 
 
-def test_time_in_which_a_process_gets_no_processor_is_no_running_time(clock: VirtualClock) -> None:
+def test_running_time_excludes_time_in_which_a_process_gets_no_processor(clock: VirtualClock) -> None:
     running = RunningTime(clock.now)
     pass_time(clock, running, 10)
     clock.run(until_s=70)

@@ -63,7 +63,7 @@ def test_a_service_without_ready_endpoints_does_not_listen() -> None:
     assert forwardings([make_service("web")], [make_slice("web", "10.244.1.1", conditions={"ready": False})]) == {}
 
 
-def test_headless_services_and_other_protocols_have_no_listener() -> None:
+def test_headless_services_and_udp_ports_have_no_listener() -> None:
     services = [make_service("web", address="None"), make_service("dns", ports=[{"port": 53, "protocol": "UDP"}])]
     assert forwardings(services, [make_slice("web", "10.244.1.1"), make_slice("dns", "10.244.1.1", name="")]) == {}
 
@@ -248,7 +248,7 @@ def test_names_of_services_and_pods_resolve_in_the_local_cluster(name: str, kind
         "x-1.a.pod.cluster.local.",
     ],
 )
-def test_names_outside_of_the_cluster_do_not_resolve(name: str) -> None:
+def test_host_names_outside_of_the_local_cluster_do_not_resolve(name: str) -> None:
     assert ask(name) == ("NXDOMAIN", [])
 
 

@@ -96,7 +96,7 @@ def test_a_pod_gets_its_preferred_address_if_free_and_released_addresses_are_reu
     assert pool.take(0) == "10.244.4.1"
 
 
-def test_a_full_node_refuses_further_pods() -> None:
+def test_a_simulated_node_without_free_pod_addresses_refuses_further_pods() -> None:
     pool = AddressPool(BRIDGE)
     for _ in range(126):
         pool.take(0)
@@ -136,7 +136,7 @@ async def client() -> AsyncIterator[TestClient[Any, Any]]:
         yield client
 
 
-async def test_nodes_can_be_added_listed_and_removed(client: TestClient[Any, Any]):
+async def test_simulated_nodes_can_be_added_listed_and_removed(client: TestClient[Any, Any]):
     assert (await client.post("/nodes", json={"nodes": [NODE]})).status == 201
     assert await (await client.get("/nodes")).json() == {"nodes": ["gpu-0"]}
     assert (await client.delete("/nodes/gpu-0")).status == 204
@@ -144,11 +144,11 @@ async def test_nodes_can_be_added_listed_and_removed(client: TestClient[Any, Any
 
 
 @pytest.mark.parametrize("body", ["{", '{"nodes": [{"name": "x"}]}', '{"more": 1}'])
-async def test_an_invalid_node_description_is_refused(client: TestClient[Any, Any], body: str):
+async def test_adding_a_simulated_node_with_an_invalid_description_is_refused(client: TestClient[Any, Any], body: str):
     assert (await client.post("/nodes", data=body)).status == 400
 
 
-async def test_adding_a_node_that_exists_is_a_conflict(client: TestClient[Any, Any]):
+async def test_adding_more_simulated_nodes_than_there_is_room_for_is_a_conflict(client: TestClient[Any, Any]):
     answer = await client.post("/nodes", json={"nodes": [NODE] * 3})
     assert (answer.status, await answer.text()) == (409, "there is no room for so many nodes")
 

@@ -98,7 +98,7 @@ def reference(monkeypatch: pytest.MonkeyPatch):
     return scale
 
 
-def test_a_time_scale_in_the_arguments_is_used(reference):
+def test_a_time_scale_in_the_arguments_overrides_that_of_a_running_rehearsal(reference):
     assert (reference(3.0, running=4.0).scale, reference(3.0, running=None).scale) == (3.0, 3.0)
 
 

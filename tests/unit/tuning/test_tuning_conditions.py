@@ -90,7 +90,7 @@ def test_latency_figures_measured_with_quick_reduce_are_optimistic_without_it():
     assert "take longer than measured: not counted" in told
 
 
-def test_mi300x_forecasts_name_differing_settings_of_each_kind_of_server():
+def test_mi300x_forecasts_name_planned_settings_that_differ_from_the_measured_ones():
     """The published points were measured without quick-reduce, with blocks of 16, by an image of February 2026."""
     _, trust = confine(
         question(), FIGURES, allow_extrapolation=True, started=deployed_conditions(NEW, MODEL, config.Engine())

@@ -38,7 +38,7 @@ def test_a_tiny_models_kv_cache_has_room_for_a_sequence_of_full_length() -> None
     assert tiny.kv_cache_bytes >= 2 * tiny.layer_bytes_per_token * tiny.context_tokens
 
 
-def test_a_model_without_a_tiny_version_is_refused_with_the_available_ones() -> None:
+def test_a_model_of_a_family_without_a_tiny_version_is_refused() -> None:
     model = known("qwen3-32b")
     of_none = model.model_copy(update={"architecture": model.architecture.model_copy(update={"family": None})})
     with pytest.raises(KitError, match="no tiny model of the family"):
