@@ -5,9 +5,11 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +146,7 @@ class Runner:
 
 
 def checkout_of(root: Path, folder: Path, own: Mapping[str, str]) -> Path:
-    """A checkout that has its environment: links to the repository's files, and these files in their place."""
-    import hashlib  # noqa: PLC0415
-
+    """A checkout with these tests' environment: links to the repository's files, and these files in their place."""
     checkout = folder / "checkout"
     checkout.mkdir()
     replaced = {Path(name).parts[0] for name in own} | {".venv", ".git", "reports", "states"}
@@ -157,11 +157,9 @@ def checkout_of(root: Path, folder: Path, own: Mapping[str, str]) -> Path:
         (checkout / name).parent.mkdir(exist_ok=True)
         (checkout / name).write_text(text)
     (checkout / ".venv").mkdir()
-    (checkout / ".venv" / "bin").symlink_to(root / ".venv" / "bin")
+    (checkout / ".venv" / "bin").symlink_to(sysconfig.get_path("scripts"))
     lock = (root / "requirements.lock").read_bytes() + (root / "pyproject.toml").read_bytes()
-    (
-        checkout / ".venv" / f".requirements-{hashlib.sha256(lock).hexdigest()[:16]}"
-    ).touch()  # as scripts/setup leaves it
+    (checkout / ".venv" / f".requirements-{sha256(lock).hexdigest()[:16]}").touch()  # as scripts/setup leaves it
     return checkout
 
 
