@@ -177,7 +177,8 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
         yield "versions", versions
     if report:
         yield "report", str(report)
-    yield "next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"
+    end = rehearsal.typed(prepared.project, "down")
+    yield "next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: {end}"
 
 
 def _show_checks(checks: "Sequence[ServerCheck]") -> None:
@@ -232,7 +233,8 @@ def run_inside(
     """
     copy = rehearsal.rehearsal_folder(project, stack) / DEPLOYED
     if not copy.is_dir():
-        raise KitError(f"{stack} is not rehearsed here.", f"Rehearse it: scripts/rehearse --stack {stack}")
+        begin = rehearsal.typed(project, f"--stack {stack}")
+        raise KitError(f"{stack} is not rehearsed here.", f"Rehearse it: {begin}")
     options = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
     running = rehearsal.running_settings(project, stack)
     has_plugin = running.plugin is PluginChoice.REAL
@@ -324,7 +326,8 @@ class LocalRehearsals:
 
 def _running(project: Path, stack: str, progress: Progress) -> Prepared:
     if rehearsal.phase(project, stack) != "ready":
-        raise KitError(f"The rehearsal of {stack} is not up.", f"Rehearse it: scripts/rehearse --stack {stack}")
+        begin = rehearsal.typed(project, f"--stack {stack}")
+        raise KitError(f"The rehearsal of {stack} is not up.", f"Rehearse it: {begin}")
     return rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
 
 
@@ -592,7 +595,8 @@ def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprot
     done = rehearsal.run_engine(prepared, operation, progress, unprotect=unprotect)
     progress.step(changes_text(done))
     if not was_up:
-        progress.step(f"the rehearsal of {stack} is up since; to end it: scripts/rehearse down --stack {stack}")
+        end = rehearsal.typed(project, f"down --stack {stack}")
+        progress.step(f"the rehearsal of {stack} is up since; to end it: {end}")
     if as_json:
         typer.echo(json.dumps({**done, **releases_document(prepared.inventory.release)}, indent=2))
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -183,6 +184,15 @@ def rehearsal_folder(project: Path, stack: str) -> Path:
         accepted = "A name has letters, digits, dots, hyphens and underscores, as in stacks/Pulumi.<name>.yaml."
         raise KitError(f"{stack!r} is no name of a stack.", accepted)
     return project / FOLDER / stack
+
+
+def typed(project: Path, words: str) -> str:
+    """Return a command of rehearsals as one types it in the shell that this process was started from: by the checkout's
+    script if that folder has it, with `--project` if another project than this one would be taken.
+    """
+    command = "scripts/rehearse" if Path("scripts", "rehearse").is_file() else "llmd-oke rehearse"
+    named = project.resolve() != Path(os.environ.get("LLMD_OKE_PROJECT", "")).resolve()
+    return f"{command} {words}" + (f" --project {shlex.quote(str(project))}" if named else "")
 
 
 def rehearsed_stacks(project: Path) -> list[str]:
@@ -489,8 +499,9 @@ def _run_engine(
         raise KitError(f"{ended}: {end_of_log(log, lines=1).strip()}", f"Its log is {log}.")
     result: dict[str, Any] = json.loads(result_file.read_text())
     if "error" in result:
-        over = "Change what it complains of and rehearse again, or start over: scripts/rehearse down --stack "
-        remedy = result["remedy"] or remedy_for(result["error"]) or over + prepared.stack
+        over = typed(prepared.project, f"down --stack {prepared.stack}")
+        again = f"Change what it complains of and rehearse again, or start over: {over}"
+        remedy = result["remedy"] or remedy_for(result["error"]) or again
         raise KitError(result["error"], remedy)
     return result
 

@@ -151,3 +151,16 @@ def test_a_stack_without_a_pulumi_state_has_no_removed_servers(tmp_path: Path):
     assert removed_servers(tmp_path / "absent.json", PLAN) == []
     (tmp_path / "empty.json").write_text('{"version": 3, "checkpoint": {"stack": "s"}}')
     assert removed_servers(tmp_path / "empty.json", PLAN) == []
+
+
+def test_commands_to_type_name_a_project_that_the_shell_would_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LLMD_OKE_PROJECT", raising=False)
+    assert rehearsal.typed(tmp_path, "down") == "llmd-oke rehearse down"
+    assert rehearsal.typed(tmp_path / "other", "down") == f"llmd-oke rehearse down --project {tmp_path}/other"
+    monkeypatch.setenv("LLMD_OKE_PROJECT", str(tmp_path / "other"))
+    assert rehearsal.typed(tmp_path / "other", "down") == "llmd-oke rehearse down"
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "rehearse").touch()
+    assert rehearsal.typed(tmp_path / "other", "down") == "scripts/rehearse down"
