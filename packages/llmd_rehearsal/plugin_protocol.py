@@ -11,7 +11,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -122,6 +122,8 @@ class PluginServicer(Servicer):
     package: str
     version: str
     """Version of the plug-in in its schema; `engine_version` is the version that the engine is told."""
+    setting_types: Mapping[str, str] = {}
+    """Types of a provider's settings by name in the plug-in's schema, to which programs in YAML are held."""
 
     @property
     def engine_version(self) -> str:
@@ -141,7 +143,9 @@ class PluginServicer(Servicer):
 
     @logged_call
     def GetSchema(self, request: Message, context: Message) -> Message:
-        return provider.GetSchemaResponse(schema=json.dumps({"name": self.package, "version": self.version}))
+        settings = {name: {"type": kind} for name, kind in self.setting_types.items()}
+        schema = {"name": self.package, "version": self.version, "provider": {"inputProperties": settings}}
+        return provider.GetSchemaResponse(schema=json.dumps(schema))
 
     @logged_call
     def CheckConfig(self, request: Message, context: Message) -> Message:

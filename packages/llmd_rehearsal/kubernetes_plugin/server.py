@@ -11,7 +11,13 @@ from llmd_rehearsal.kubernetes_plugin.helm import Releases
 from llmd_rehearsal.kubernetes_plugin.objects import kind_of
 from llmd_rehearsal.kubernetes_plugin.operations import ObjectPropertyChange
 from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits
-from llmd_rehearsal.kubernetes_plugin.sessions import KubernetesSession, ProviderSettings, Sessions, compare
+from llmd_rehearsal.kubernetes_plugin.sessions import (
+    SETTING_TYPES,
+    KubernetesSession,
+    ProviderSettings,
+    Sessions,
+    compare,
+)
 from llmd_rehearsal.plugin_protocol import (
     Empty,
     Message,
@@ -47,6 +53,7 @@ class KubernetesServicer(PluginServicer):
 
     package = "kubernetes"
     version = VERSION
+    setting_types = SETTING_TYPES
 
     def __init__(self, sessions: Sessions, releases: Releases) -> None:
         self._sessions = sessions

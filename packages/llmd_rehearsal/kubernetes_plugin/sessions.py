@@ -24,6 +24,15 @@ SESSIONS: Final = 64
 """Limit of remembered provider instances of one plug-in process; an engine rarely has more than a few, and each run
 creates its own.
 """
+SETTING_TYPES: Final = {
+    **dict.fromkeys(("cluster", "clusterIdentifier", "context", "kubeconfig", "namespace"), "string"),
+    "renderYamlToDirectory": "string",
+    **dict.fromkeys(("alwaysRender", "enablePatchForce", "enableServerSideApply", "upsertExistingObjects"), "boolean"),
+    **dict.fromkeys(("deleteUnreachable", "skipUpdateUnreachable"), "boolean"),
+    **dict.fromkeys(("enableConfigMapMutable", "enableSecretMutable"), "boolean"),
+    **dict.fromkeys(("suppressDeprecationWarnings", "suppressHelmHookWarnings"), "boolean"),
+}
+"""Types of a provider's options by name, but for its two objects (`helmReleaseSettings`, `kubeClientSettings`)."""
 _WHICH_CLUSTER: Final = ("kubeconfig", "context", "cluster")
 _IDENTIFIER: Final = "clusterIdentifier"
 _DELETE_UNREACHABLE: Final = (

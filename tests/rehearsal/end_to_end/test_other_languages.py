@@ -14,7 +14,7 @@ import pytest
 from llmd_rehearsal.inventory import LANGUAGES
 from llmd_rehearsal.program_definitions import program_definition
 from llmd_rehearsal.programs import locate, why_unavailable
-from user_project import ROOT, Project
+from user_project import ROOT, TIME_SCALE, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
@@ -40,16 +40,22 @@ def run(*words: str | Path, folder: Path, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def add_sdk(project: Path, home: Path) -> None:
-    """Generate the SDK for TypeScript, compile it, which checks its types, and put it among the project's packages."""
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A `node_modules` with what npm has installed, and the SDK for TypeScript: generated, and compiled, which checks
+    its types.
+    """
+    need_language("nodejs")
     installed = os.environ.get("LLMD_OKE_NODE_MODULES")
     if installed is None:
         pytest.skip("LLMD_OKE_NODE_MODULES names no installed packages of examples/typescript")
-    (project / "node_modules" / "@pulumi").mkdir(parents=True)
+    home = tmp_path_factory.mktemp("home")
+    packages = home / "node_modules"
+    (packages / "@pulumi").mkdir(parents=True)
     for package in Path(installed).iterdir():
         parts = package.iterdir() if package.name == "@pulumi" else (package,)
         for part in parts:
-            (project / "node_modules" / part.relative_to(installed)).symlink_to(part)
+            (packages / part.relative_to(installed)).symlink_to(part)
     engine, host = locate("pulumi"), locate(LANGUAGES["nodejs"])
     assert engine
     assert host
@@ -60,12 +66,21 @@ def add_sdk(project: Path, home: Path) -> None:
     schema = ROOT / "components" / "schema.json"
     words = ("package", "gen-sdk", schema, "--language", "nodejs", "--out", home / "sdk")
     run(engine.path, *words, folder=home, **variables)
-    sdk = project / "node_modules" / SDK
+    sdk = packages / SDK
     shutil.copytree(home / "sdk" / "nodejs", sdk)
-    run(project / "node_modules" / ".bin" / "tsc", "-p", ".", folder=sdk)
+    run(packages / ".bin" / "tsc", "-p", ".", folder=sdk)
     described = json.loads((sdk / "package.json").read_text())
     (sdk / "package.json").write_text(json.dumps({**described, "main": "bin/index.js", "types": "bin/index.d.ts"}))
     shutil.copyfile(sdk / "package.json", sdk / "bin" / "package.json")
+    return packages
+
+
+def typescript(name: str, folder: Path, packages: Path) -> Project:
+    """Return a copy of an example in TypeScript with its packages, once its types have been checked."""
+    project = example(name, folder)
+    (project.folder / "node_modules").symlink_to(packages)
+    run(packages / ".bin" / "tsc", "-p", ".", folder=project.folder)
+    return project
 
 
 def deploy(project: Project) -> None:
@@ -79,14 +94,38 @@ def deploy(project: Project) -> None:
         assert project.command("rehearse", "down").status == 0
 
 
-def test_a_project_in_typescript_passes_the_type_check_is_deployed_and_serves(project: Project, tmp_path: Path) -> None:
-    need_language("nodejs")
-    chat = example("typescript", tmp_path / "chat")
-    add_sdk(chat.folder, tmp_path / "home")
-    run(chat.folder / "node_modules" / ".bin" / "tsc", "-p", ".", folder=chat.folder)
-    deploy(chat)
+def deploy_both(first: Project, second: Project) -> None:
+    """Deploy a stack, and another that refers to it and adds a model; both models serve."""
+    after = ("--after", str(first.folder), "--json", "--time-scale", TIME_SCALE)
+    try:
+        ended = second.command("rehearse", "--stack", "rehearsal", *after)
+        assert ended.status == 0, ended.errors
+        assert [smoke["passed"] for smoke in ended.document["smoke"]] == [True, True]
+        assert ended.document["update"]["outputs"] == {"url": "http://llama.llm-d.svc.cluster.local"}
+    finally:
+        assert second.command("rehearse", "down").status == 0
 
 
-def test_a_project_in_yaml_is_deployed_and_serves(project: Project, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("project")
+def test_a_project_in_typescript_passes_the_type_check_is_deployed_and_serves(packages: Path, tmp_path: Path) -> None:
+    deploy(typescript("typescript", tmp_path / "chat", packages))
+
+
+@pytest.mark.usefixtures("project")
+def test_a_project_in_yaml_is_deployed_and_serves(tmp_path: Path) -> None:
     need_language("yaml")
     deploy(example("yaml", tmp_path / "chat"))
+
+
+@pytest.mark.usefixtures("project")
+def test_a_second_model_in_yaml_serves_where_a_typescript_project_serves(packages: Path, tmp_path: Path) -> None:
+    need_language("yaml")
+    first = typescript("existing-cluster/typescript", tmp_path / "first", packages)
+    deploy_both(first, example("second-model/yaml", tmp_path / "second"))
+
+
+@pytest.mark.usefixtures("project")
+def test_a_second_model_in_typescript_serves_where_a_yaml_project_serves(packages: Path, tmp_path: Path) -> None:
+    need_language("yaml")
+    first = example("existing-cluster/yaml", tmp_path / "first")
+    deploy_both(first, typescript("second-model/typescript", tmp_path / "second", packages))

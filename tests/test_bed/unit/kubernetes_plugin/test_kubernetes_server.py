@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -6,6 +7,8 @@ import pytest
 from llmd_rehearsal.kubernetes_plugin.server import start
 from llmd_rehearsal.plugin_protocol import Empty, Stub, decode, encode, plugin, provider
 from llmd_rehearsal.plugin_values import UNKNOWN
+from pulumi._types import input_type_types
+from pulumi_kubernetes import ProviderArgs
 
 URN = "urn:pulumi:dev::p::kubernetes:core/v1:ConfigMap::cm"
 INPUTS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cm", "namespace": "n"}, "data": {"k": "v"}}
@@ -32,6 +35,13 @@ def create(stub: Any, *, preview: bool, kind: str = "core/v1:ConfigMap") -> Any:
 
 def test_the_stand_in_reports_the_plug_in_version_that_it_implements(stub: Any):
     assert stub.GetPluginInfo(Empty()).version == "4.30.0"
+
+
+def test_the_stand_ins_schema_has_the_settings_of_pulumis_kubernetes_provider(stub: Any):
+    schema = json.loads(stub.GetSchema(provider.GetSchemaRequest()).schema)
+    names = {str: "string", bool: "boolean"}
+    types = {name: names[kind] for name, kind in input_type_types(ProviderArgs).items() if kind in names}
+    assert {name: said["type"] for name, said in schema["provider"]["inputProperties"].items()} == types
 
 
 def test_the_handshake_call_is_unimplemented_as_in_the_real_plug_in(stub: Any):
