@@ -1,5 +1,5 @@
 """The node agent: one process of a rehearsal's local cluster that plays the kubelets of all simulated nodes, runs their
-pods and serves the cluster's Services and DNS.
+pods, answers for their logs, and serves the cluster's Services and DNS.
 
 Run by `python -m llmd_rehearsal.agent --config FILE` inside the local cluster's namespaces. Once the agent answers DNS
 queries, all nodes are registered and all Services are served; the agent then writes `node agent ready` to standard
@@ -40,6 +40,7 @@ from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.pods import images, packet_filters
 from llmd_rehearsal.pods.container_worker import BackOff, Starts
 from llmd_rehearsal.pods.images import ContainerFactory, load
+from llmd_rehearsal.pods.logs import LogServer
 from llmd_rehearsal.pods.network_policies import NetworkPolicyFilter
 from llmd_rehearsal.pods.networks import AddressPool, Networks
 from llmd_rehearsal.pods.pod_sandbox import AgentContext, Resolver, StoredSources
@@ -99,7 +100,7 @@ class Agent:
             self._policy_filter.allows,
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._control: web.AppRunner | None = None
+        self._servers: list[web.AppRunner] = []
 
     async def start(self) -> None:
         """Register the nodes, serve the Services and start pods; answer DNS queries last, which shows that the agent is
@@ -128,7 +129,11 @@ class Agent:
                 "stop": self.stop_node,
                 "start": self.start_node,
             }
-            self._control = await serve_control(NodeControl(self.fleet, self.add_nodes, changes), config.control_port)
+            control = NodeControl(self.fleet, self.add_nodes, changes)
+            self._servers.append(await serve_control(control, config.control_port))
+        if config.certificate is not None:
+            logs = LogServer(config.state_folder / "logs" / "pods", self._runner.write_log)
+            self._servers.append(await logs.serve(*config.certificate))
         await self._service_network.names.start(config.dns_address, DNS_PORT)
 
     async def add_nodes(self, configs: Iterable[NodeConfig]) -> None:
@@ -166,8 +171,8 @@ class Agent:
         """End the processes of all pods within the grace period that `AgentConfig` sets, and stop serving nodes and
         Services.
         """
-        if self._control is not None:
-            await self._control.cleanup()
+        for server in self._servers:
+            await server.cleanup()
         for task in self._tasks:
             task.cancel()
         await self._runner.stop(self._config.stop_grace_s)

@@ -250,6 +250,7 @@ def _api_server(program: Path, keys: Pki, lost_node_toleration_s: int) -> Proces
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         f"--proxy-client-cert-file={keys.front_proxy.certificate}",
         f"--proxy-client-key-file={keys.front_proxy.key}",
+        "--kubelet-preferred-address-types=InternalDNS",  # of the agent, which plays the kubelets of all nodes
         f"--tls-cert-file={keys.api_server.certificate}",
         f"--tls-private-key-file={keys.api_server.key}",
         f"--service-account-issuer={_ISSUER}",

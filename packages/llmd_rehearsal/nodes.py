@@ -22,6 +22,7 @@ from llmd_base.errors import KitError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from llmd_rehearsal.agent_config import MAX_NODES, NodeConfig, node_address
+from llmd_rehearsal.pods import logs
 from llmd_rehearsal.running_time import of_process
 from llmd_rehearsal.watches import identity, timestamp
 
@@ -327,7 +328,12 @@ def node_status(
             *(_condition(name, "False", reason, now) for name, reason in _PRESSURES.items()),
             _condition("Ready", "True", "KubeletReady", now),
         ],
-        "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": config.name}],
+        "addresses": [
+            {"type": "InternalIP", "address": address},
+            {"type": "Hostname", "address": config.name},
+            {"type": "InternalDNS", "address": logs.HOST},
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": logs.PORT}},
         "nodeInfo": _node_info(config.name),
     }
 

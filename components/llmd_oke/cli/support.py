@@ -71,7 +71,7 @@ def support(
         add_status(archive, stack, plan, how, prometheus)
     except KitError as error:
         archive.missing["status.json"] = error.message
-    if simulated:  # the nodes of a rehearsal keep no logs
+    if simulated:  # also those of its own programs, and of pods that are gone
         packing.add_log_files(archive, project.parent / "logs")
     archive.write(file, stack)
     _tell(archive, file, as_json=as_json)

@@ -103,6 +103,10 @@ class Container(Protocol):
         """Run a command in the container, for at most `timeout_s` seconds, and return exit code and output."""
         ...
 
+    async def write_log(self) -> None:
+        """Write what the program has said so far to the container's log file, unless it is there already."""
+        ...
+
 
 class StartError(Exception):
     """A container can't be started; `reason` is the reason that the pod's status shows."""
@@ -171,6 +175,9 @@ class PlaceholderContainer:
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:  # noqa: ARG002
         """Do nothing and return exit code 0 without output."""
         return 0, ""
+
+    async def write_log(self) -> None:
+        """Do nothing: a placeholder says nothing."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +251,9 @@ class ProcessContainer:
 
     async def finish_work(self, limit_s: float) -> None:
         """Do nothing: the node agent doesn't know which work a program has."""
+
+    async def write_log(self) -> None:
+        """Do nothing: the program itself writes to the log file."""
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
         """Run a command in the program's namespaces and return exit code and output; 126 if the program isn't
@@ -361,7 +371,7 @@ class SimulatorContainer:
                 continue
             unanswered = 0
             if response.status_code == _OK:
-                await self._fetch_log()
+                await self.write_log()
                 return int(response.json().get("exit_code") or 0)
             if response.status_code != _NO_CONTENT:
                 return _LOST
@@ -369,7 +379,7 @@ class SimulatorContainer:
 
     async def stop(self, grace_s: float) -> None:
         """End the simulated server; requests in progress may finish within the grace period."""
-        await self._fetch_log()
+        await self.write_log()
         await self._forget(grace_s)
 
     async def finish_work(self, limit_s: float) -> None:
@@ -397,7 +407,8 @@ class SimulatorContainer:
         """Return exit code 0 without running anything: a simulated server has no file system."""
         return 0, ""
 
-    async def _fetch_log(self) -> None:
+    async def write_log(self) -> None:
+        """Write the log of the simulated server, as far as it has come, to the container's log file."""
         with suppress(httpx2.HTTPError):
             response = await self._client.get(f"/servers/{self._id}/log")
             if response.status_code == _OK:

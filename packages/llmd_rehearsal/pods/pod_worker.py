@@ -76,6 +76,13 @@ class PodRunner:
         uids = [uid for uid, worker in self._workers.items() if spec_of(worker.pod).nodeName == node]
         await asyncio.gather(*(self._workers.pop(uid).cut_off() for uid in uids))
 
+    async def write_log(self, namespace: str, pod: str, container: str) -> bool:
+        """Write what a container has said so far to its log file; return False if it doesn't run."""
+        for worker in self._workers.values():
+            if (worker.identity.namespace, worker.identity.name) == (namespace, pod):
+                return await worker.write_log(container)
+        return False
+
     def _pod_changed(self, pod: Pod, exists: bool) -> None:  # a store's subscriber
         pod_id = identity(pod)
         if not exists:
@@ -162,6 +169,13 @@ class PodWorker:
         changed.
         """
         self._sandbox.touch()
+
+    async def write_log(self, container: str) -> bool:
+        """Write what a container has said so far to its log file; return False if it doesn't run."""
+        if container not in self._running or self._running[container].done():
+            return False
+        await self._workers[container].write_log()
+        return True
 
     async def terminate(self, grace_s: float) -> None:
         """Terminate the pod without changing its object, which is deleted already or outlives the agent."""

@@ -66,6 +66,7 @@ def cluster_spec(state: Path) -> ClusterSpec:
         control_port=NODE_CONTROL_PORT,
         back_off=BackOffConfig(first_s=30, longest_s=30),
         simulator_url=SIMULATOR_URL,
+        certificate=(control.pki.in_pods.certificate, control.pki.in_pods.key),
     )
     (state / "agent.json").write_text(config.model_dump_json())
     agent = (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(state / "agent.json"))

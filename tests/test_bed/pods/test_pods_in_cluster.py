@@ -479,3 +479,32 @@ def test_a_node_agent_paused_beyond_a_probes_timeout_restarts_no_container(
     after = pod_cluster.get(f"{pods}/slow")
     assert [item["restartCount"] for item in after["status"]["containerStatuses"]] == [0, 0, 0]
     assert is_ready(after)
+
+
+SAYING = """
+metadata: {{name: saying, namespace: {namespace}}}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: test/shell:1
+      args: ["echo one; echo two; read -t {pause_s} <> <(:); echo three"]
+"""
+
+
+def test_the_api_server_has_a_containers_log_and_its_last_lines(pod_cluster: PodCluster) -> None:
+    pods = pod_cluster.namespace("logs") + "/pods"
+    pod_cluster.create(pods, SAYING.format(namespace="logs", pause_s=0.01))
+    pod_cluster.wait(pods, "saying", phase_is("Succeeded"))
+    assert pod_cluster.api.get(f"{pods}/saying/log").text == "one\ntwo\nthree\n"
+    assert pod_cluster.api.get(f"{pods}/saying/log", params={"tailLines": "2"}).text == "two\nthree\n"
+    assert pod_cluster.api.get(f"{pods}/saying/log", params={"previous": "true"}).status_code == 404
+    refused = pod_cluster.api.get(f"{pods}/saying/log", params={"timestamps": "true"})
+    assert (refused.status_code, "logs of a rehearsal have no times" in refused.text) == (400, True)
+
+
+def test_a_containers_log_can_be_followed_until_the_container_ends(pod_cluster: PodCluster) -> None:
+    pods = pod_cluster.namespace("followed") + "/pods"
+    pod_cluster.create(pods, SAYING.format(namespace="followed", pause_s=2))
+    pod_cluster.wait(pods, "saying", phase_is("Running"))
+    assert pod_cluster.api.get(f"{pods}/saying/log", params={"follow": "true"}).text == "one\ntwo\nthree\n"
