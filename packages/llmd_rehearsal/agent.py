@@ -50,6 +50,7 @@ from llmd_rehearsal.pods.processes import run_checked
 from llmd_rehearsal.pods.status import EventRecorder
 from llmd_rehearsal.running_time import RunningLoop
 from llmd_rehearsal.services import DNS_PORT, DnsName, ServiceNetwork, SocketAddress
+from llmd_rehearsal.user_secrets import SecretCreator
 from llmd_rehearsal.watches import ObjectStore, status_code
 
 _log = logging.getLogger(__name__)
@@ -96,7 +97,10 @@ class Agent:
             self._slices,
             config.cluster_domain,
             {api_service: SocketAddress(host, int(port))},
-            {name: DnsName((address,)) for name, address in config.outside_names.items()},
+            {
+                **{name: DnsName((address,)) for name, address in config.outside_names.items()},
+                **{name: DnsName(alias=target) for name, target in config.outside_aliases.items()},
+            },
             self._policy_filter.allows,
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -119,10 +123,11 @@ class Agent:
         sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
         self._begin(self._service_network.run(), self.fleet.run(), *(store.run() for store in sources))
         await asyncio.gather(*(store.synced() for store in sources))
-        self._begin(self._pods.run(), self._nodes.run(), self._devices.run())
+        self._begin(self._pods.run(), self._nodes.run(), self._devices.run(), self._namespaces.run())
+        self._begin(SecretCreator(self._client, self._namespaces, config.user_secrets).run())
         await self._pods.synced()
         if self._unsupported_policies is None:
-            self._begin(self._policies.run(), self._namespaces.run(), self._policy_filter.run())
+            self._begin(self._policies.run(), self._policy_filter.run())
         if config.control_port is not None:
             changes: dict[Change, ChangeNode] = {
                 "remove": self.remove_node,

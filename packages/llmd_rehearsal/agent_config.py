@@ -59,6 +59,17 @@ class BackOffConfig(BaseModel):
     longest_s: float = Field(default=15.0, gt=0, description="kubelet waits at most 300 s")
 
 
+class UserSecret(BaseModel):
+    """Secret that exists in each of some namespaces, as soon as the namespace exists."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    namespaces: tuple[str, ...]
+    type: str = Field(description="type of the Secret, such as kubernetes.io/tls")
+    files: dict[str, Path] = Field(description="files with the values, by the keys of the Secret's data")
+
+
 class AgentConfig(BaseModel):
     """Configuration of the node agent, written as JSON when the local cluster's processes are prepared."""
 
@@ -73,6 +84,9 @@ class AgentConfig(BaseModel):
         default=(), description="CustomResourceDefinitions that exist before the stack"
     )
     objects: tuple[dict[str, Any], ...] = Field(default=(), description="objects that exist before the stack")
+    user_secrets: tuple[UserSecret, ...] = Field(
+        default=(), description="Secrets that are created in namespaces of the stack, as their user would"
+    )
     simulator_url: str | None = Field(default=None, description="base URL of the simulated vLLM's control API")
     real_vllm: RealServers | None = Field(
         default=None, description="settings of vLLM itself; None if vLLM is simulated"
@@ -87,6 +101,9 @@ class AgentConfig(BaseModel):
     cluster_domain: str = "cluster.local"
     api_server: str = Field(default="10.244.0.1:6443", description="endpoint of the Service `kubernetes`, host:port")
     outside_names: dict[str, str] = Field(default={}, description="IP addresses of hosts outside the cluster, by name")
+    outside_aliases: dict[str, str] = Field(
+        default={}, description="names of Services inside the cluster, by the name outside it that leads there"
+    )
     outside_authority: Path | None = Field(
         default=None, description="PEM file of the authority of these hosts' certificates"
     )

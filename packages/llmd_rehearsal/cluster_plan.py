@@ -29,7 +29,13 @@ from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts, prein
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import copy_values, journal_file
-from llmd_rehearsal.front_door import gateway_parts, preinstalled_objects, simulated_gateway
+from llmd_rehearsal.front_door import (
+    gateway_aliases,
+    gateway_parts,
+    gateway_secrets,
+    preinstalled_objects,
+    simulated_gateway,
+)
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, DISCOVERING, FOLLOWING, GROUPING, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
@@ -210,6 +216,7 @@ def _agent_config(
             *([okes_definition()] if plan.created else []),
         ),
         objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan), *groups),
+        user_secrets=gateway_secrets(plan, state),
         simulator_url=SIMULATOR_URL,
         real_vllm=servers,
         control_port=NODE_CONTROL_PORT,
@@ -219,6 +226,7 @@ def _agent_config(
         cluster_domain=control_plane.CLUSTER_DOMAIN,
         api_server=f"{control_plane.NODE_ADDRESS}:{control_plane.API_SERVER_PORT}",
         outside_names=dict.fromkeys(source_hosts().hosts, control_plane.NODE_ADDRESS),
+        outside_aliases=gateway_aliases(plan),
         outside_authority=keys.authority.certificate,
         certificate=(keys.in_pods.certificate, keys.in_pods.key),
         pod_environment=dict(pod_environment),

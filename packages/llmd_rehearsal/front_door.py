@@ -1,8 +1,8 @@
 """Gateway and front door of a rehearsed stack's models.
 
 A rehearsal has no OCI load balancers, no cert-manager, and none of the user's certificates. Whichever Gateway provider
-the stack names, Envoy Gateway runs, without TLS. API keys, the token provider's keys and the front door's certificate
-are generated once for the rehearsal, because secrets encrypted for the real stack can't be decrypted here.
+the stack names, Envoy Gateway runs. API keys, the token provider's keys and certificates are generated once for the
+rehearsal, because secrets encrypted for the real stack can't be decrypted here.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from llmd_oke.catalogue.releases import CrdFiles
+from llmd_oke.catalogue.serving import gateway_provider
 from llmd_oke.planning import Plan
 from llmd_oke.values import Entry, required_entry
 
@@ -29,6 +30,9 @@ from cryptography.x509.oid import NameOID
 from llmd_oke.config import StackConfig
 from llmd_oke.config.front_door import FrontDoorConfig
 
+from llmd_rehearsal.agent_config import UserSecret
+from llmd_rehearsal.control_plane import CLUSTER_DOMAIN
+
 PROVIDER = "envoy-gateway"
 
 SIMULATED_POOLS = "InferencePools of Envoy Gateway (a stand-in for Envoy AI Gateway is its extension server)"
@@ -45,7 +49,12 @@ names.
 
 _LIFE = timedelta(days=365)
 
-_KEPT = ("mode", "name", "namespace", "listener", "clusterListener")
+GATEWAY_FOLDER = "gateway"
+"""Name of the folder, in a local cluster's folder, with `chain.pem` and `key.pem`, the certificate of a Gateway that
+the stack creates, and its key.
+"""
+
+_KEPT = ("mode", "name", "namespace", "listener", "clusterListener", "host", "port", "tls")
 """Keys of the stack file's `gateway` that the rehearsed stack keeps."""
 
 
@@ -102,6 +111,35 @@ def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
     return [*parts, *namespaces, *map(dict, further), {**made, "spec": {**made["spec"], "listeners": everybody}}]
 
 
+def gateway_secrets(plan: Plan, state: Path) -> tuple[UserSecret, ...]:
+    """Return the Secret with the certificate of a Gateway that the stack creates, if the stack file names one; write
+    certificate and key into the local cluster's folder `state` unless those for the Gateway's host are there.
+    """
+    created = plan.gateway.created if plan.gateway else None
+    if created is None or created.tls is None or created.host is None:
+        return ()
+    folder = state / GATEWAY_FOLDER
+    chain, key, host = (folder / name for name in ("chain.pem", "key.pem", "host"))
+    if not (host.is_file() and host.read_text() == created.host):
+        folder.mkdir(parents=True, exist_ok=True)
+        key.touch(mode=0o600)
+        made = _certificate(ec.generate_private_key(ec.SECP256R1()), [created.host])
+        for file, text in ((chain, made["chain"]), (key, made["key"]), (host, created.host)):
+            file.write_text(text)
+    files = {"tls.crt": chain, "tls.key": key}
+    return (UserSecret(name=created.tls, namespaces=(plan.namespace,), type="kubernetes.io/tls", files=files),)
+
+
+def gateway_aliases(plan: Plan) -> dict[str, str]:
+    """Return the name of the Service in front of a Gateway that the stack creates, by the Gateway's host name, if it
+    has one. Outside a rehearsal the user's DNS has the record.
+    """
+    created, provider = plan.gateway.created if plan.gateway else None, gateway_provider(PROVIDER)
+    if created is None or created.host is None or provider is None:
+        return {}
+    return {created.host: f"{created.name}.{provider.namespace}.svc.{CLUSTER_DOMAIN}"}
+
+
 def simulated_gateway(plan: Plan) -> tuple[str, ...]:
     """Return the names of the parts of a stack's Gateway that aren't real in a rehearsal."""
     gateway = plan.gateway
@@ -153,22 +191,25 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
 
 def _made(clients: list[str], hosts: list[str]) -> dict[str, Any]:
     key = ec.generate_private_key(ec.SECP256R1())
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     point = key.public_key().public_numbers()
     x, y = (urlsafe_b64encode(number.to_bytes(32)).decode().rstrip("=") for number in (point.x, point.y))
     return {
         "frontDoorKeys": {client: f"sk-{secrets.token_urlsafe(32)}" for client in clients},
         "frontDoorKeySet": json.dumps({"keys": [{"kty": "EC", "crv": "P-256", "kid": CLIENT, "x": x, "y": y}]}),
         "frontDoorCacheSecret": secrets.token_hex(32),
-        "frontDoorCertificate": {"chain": _certificate(key, hosts), "key": pem},
+        "frontDoorCertificate": _certificate(key, hosts),
     }
 
 
-def _certificate(key: ec.EllipticCurvePrivateKey, hosts: list[str]) -> str:
+def _certificate(key: ec.EllipticCurvePrivateKey, hosts: list[str]) -> dict[str, str]:
+    """Return a certificate of a key for some hosts, as `chain`, and the key itself, as `key`, both PEM."""
     now = datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "llmd-oke rehearsal")])
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + _LIFE)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts]), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+    return {
+        "chain": builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode(),
+        "key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+    }
