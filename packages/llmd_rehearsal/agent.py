@@ -39,6 +39,7 @@ from llmd_rehearsal.nodes import Change, ChangeNode, NodeControl, NodeFleet, ser
 from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.pods import images, packet_filters
 from llmd_rehearsal.pods.container_worker import BackOff, Starts
+from llmd_rehearsal.pods.image_pulls import ImagePuller
 from llmd_rehearsal.pods.images import ContainerFactory, load
 from llmd_rehearsal.pods.logs import LogServer
 from llmd_rehearsal.pods.network_policies import NetworkPolicyFilter
@@ -216,6 +217,7 @@ class Agent:
             probe_time_scale=config.probe_time_scale,
             faults=Faults(config.faults),
             back_off=BackOff(config.back_off.first_s, config.back_off.longest_s),
+            puller=ImagePuller(config.registry, self._sources.secrets),
         )
 
 

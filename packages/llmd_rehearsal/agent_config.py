@@ -70,6 +70,15 @@ class UserSecret(BaseModel):
     files: dict[str, Path] = Field(description="files with the values, by the keys of the Secret's data")
 
 
+class RegistryConfig(BaseModel):
+    """Private registry whose images nodes pull with the credentials of pods."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prefix: str = Field(description="host and path that the names of its images begin with")
+    url: str = Field(description="URL at which it can be reached")
+
+
 class AgentConfig(BaseModel):
     """Configuration of the node agent, written as JSON when the local cluster's processes are prepared."""
 
@@ -87,6 +96,7 @@ class AgentConfig(BaseModel):
     user_secrets: tuple[UserSecret, ...] = Field(
         default=(), description="Secrets that are created in namespaces of the stack, as their user would"
     )
+    registry: RegistryConfig | None = Field(default=None, description="private registry; None if there is none")
     simulator_url: str | None = Field(default=None, description="base URL of the simulated vLLM's control API")
     real_vllm: RealServers | None = Field(
         default=None, description="settings of vLLM itself; None if vLLM is simulated"

@@ -39,6 +39,7 @@ from llmd_rehearsal.front_door import (
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, DISCOVERING, FOLLOWING, GROUPING, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
+from llmd_rehearsal.private_registry import private_registry
 from llmd_rehearsal.programs import LocalProgram
 from llmd_rehearsal.real_vllm.choice import RealRehearsal, VllmChoice
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
@@ -104,6 +105,7 @@ SIMULATED_MONITORING = (
     "the Prometheus operator and exporters of nodes and GPUs (Prometheus itself is real; times of its rules are "
     f"{RULE_TIME_SCALE:.3g} of their own)"
 )
+SIMULATED_REGISTRY = "the private registry (a stand-in, which signs kubelets in and has no content)"
 SIMULATED_WEIGHTS = "weights (tiny files, from a stand-in for where models are kept)"
 
 
@@ -153,6 +155,7 @@ def local_cluster_spec(
     control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes), scaling_flags)
     scales, servers = (time_scale, probe_time_scale), real and real.servers(control.pki.authority.certificate)
     agent = _agent_config(state, plan, programs, control.pki, scales, pod_environment or {}, servers)
+    registry = private_registry(plan, state)
     agent_text = agent.model_dump_json(indent=2)
     agent_file = state / "agent.json"
     agent_file.write_text(agent_text)
@@ -166,6 +169,7 @@ def local_cluster_spec(
             *_simulators(own, plan, control.pki, time_scale, startup_s, real.files if real else {}),
             *_plugins(state, own, programs.get("helm"), plugin, 1 / scaling_time.speed if scaling_time else 1.0),
             *(_prometheus(state, programs["prometheus"], scaling_time) if _has_prometheus(plan) else []),
+            *([registry.process] if registry else []),
             ProcessSpec(
                 "agent",
                 (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(agent_file)),
@@ -203,6 +207,7 @@ def _agent_config(
     """Return the node agent's configuration. `scales` are the time scales of servers and of probes."""
     controller = required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts)
     groups = controller.objects if _has_groups(plan) else ()
+    registry = private_registry(plan, state)
     images = state / "images.yaml"
     shutil.copyfile(values_folder() / "rehearsal" / "images.yaml", images)
     return AgentConfig(
@@ -216,7 +221,8 @@ def _agent_config(
             *([okes_definition()] if plan.created else []),
         ),
         objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan), *groups),
-        user_secrets=gateway_secrets(plan, state),
+        user_secrets=(*gateway_secrets(plan, state), *(registry.secrets if registry else ())),
+        registry=registry.config if registry else None,
         simulator_url=SIMULATOR_URL,
         real_vllm=servers,
         control_port=NODE_CONTROL_PORT,
@@ -422,6 +428,7 @@ def simulated(
         *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
         *simulated_gateway(plan),
         *([SIMULATED_MONITORING] if _has_prometheus(plan) else []),
+        *([SIMULATED_REGISTRY] if plan.registry_mirror and plan.registry_mirror.pull_secret else []),
         *([SIMULATED_NODE_SCALING] if plan.created and plan.created.autoscaler else []),
         *([SIMULATED_WEIGHTS] if has_weights or is_real else []),
         *(f"times of {repository} (bounds: a role of it has no figures for this GPU)" for repository in bounds),

@@ -129,12 +129,17 @@ def registry_advice(plan: Plan) -> Iterator[Advice]:
         )
         yield Advice("registryMirror.prefix", text)
     if mirror.pull_secret is not None:
-        namespaces = [operators.operator(name).namespace for name in operators_of(plan)]
-        namespaces += ["kube-system"] if plan.created is not None else []  # namespace of the gates
-        namespaces += [ACCEPTANCE_NAMESPACE] if any(pool.in_update for pool in plan.acceptance) else []
-        namespaces += [plan.namespace] if plan.layer != "cluster" else []
-        text = f"pods wait until the Secret {mirror.pull_secret} is in {', '.join(dict.fromkeys(namespaces))}"
+        text = f"pods wait until the Secret {mirror.pull_secret} is in {', '.join(pull_namespaces(plan))}"
         yield Advice("registryMirror.pullSecret", text)
+
+
+def pull_namespaces(plan: Plan) -> tuple[str, ...]:
+    """Return the namespaces whose pods pull images from a stack's private registry."""
+    namespaces = [operators.operator(name).namespace for name in operators_of(plan)]
+    namespaces += ["kube-system"] if plan.created is not None else []  # namespace of the gates
+    namespaces += [ACCEPTANCE_NAMESPACE] if any(pool.in_update for pool in plan.acceptance) else []
+    namespaces += [plan.namespace] if plan.layer != "cluster" else []
+    return tuple(dict.fromkeys(namespaces))
 
 
 def _pull_limit_advice(plan: Plan) -> Iterator[Advice]:

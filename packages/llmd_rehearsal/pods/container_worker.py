@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -91,6 +91,8 @@ class Turn:
 class ContainerOptions:
     """Options of a container's runs, and functions that are called when its state changes."""
 
+    pull: Callable[[], Awaitable[None]]
+    """Function that gets the container's image; raises StartError if the node may not have it."""
     make: Callable[[], Container]
     restarts: Callable[[int], bool]
     """Function that tells whether the container is restarted after it ended with this exit code."""
@@ -200,6 +202,7 @@ class ContainerWorker:
 
     async def _start(self) -> Container | None:
         try:
+            await self._options.pull()
             container = self._options.make()
             model = self._model
             if container.own_program and (model.startupProbe or model.readinessProbe or model.livenessProbe):

@@ -32,6 +32,7 @@ from llmd_rehearsal.pods.environment import (
     host_name,
     service_links,
 )
+from llmd_rehearsal.pods.image_pulls import ImagePuller
 from llmd_rehearsal.pods.images import ContainerContext, ContainerFactory
 from llmd_rehearsal.pods.networks import NAMESPACES, AddressPool, Networks
 from llmd_rehearsal.pods.probes import ProbeCount
@@ -97,6 +98,7 @@ class AgentContext:
     probe_time_scale: float
     back_off: BackOff
     faults: Faults
+    puller: ImagePuller
 
 
 @dataclass(frozen=True)

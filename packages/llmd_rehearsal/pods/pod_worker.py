@@ -233,6 +233,7 @@ class PodWorker:
 
         spec, facts = spec_of(self.pod), self._sandbox.facts
         return ContainerOptions(
+            pull=lambda: self._context.puller.pull(self.pod, model.image or ""),
             make=make,
             termination_message=partial(self._sandbox.termination_message, model),
             restarts=_restarts(spec.restartPolicy or "Always", role),

@@ -38,6 +38,10 @@ TABLE = ImageTable(
 )
 
 
+async def no_pull() -> None:
+    """Take the image from the node."""
+
+
 @pytest.fixture
 def setting(tmp_path: Path) -> ContainerContext:
     return ContainerContext(
@@ -192,6 +196,7 @@ class Watched:
         self._codes = iter(codes)
         self.record = ContainerRecord("c", "x", ContainerRole.MAIN)
         options = self.options = ContainerOptions(
+            pull=no_pull,
             make=self._make,
             restarts=restarts,
             termination_message=lambda code: f"ended with {code}",
@@ -263,6 +268,7 @@ class Starting:
         self.record = ContainerRecord(name, "x", ContainerRole.MAIN)
         probe = Probe(exec=ExecAction(["ask"]), periodSeconds=1, failureThreshold=3600)
         options = ContainerOptions(
+            pull=no_pull,
             make=self._make,
             restarts=lambda _code: False,
             termination_message=lambda _code: None,

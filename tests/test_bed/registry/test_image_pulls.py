@@ -1,0 +1,151 @@
+"""Pulls of simulated nodes with pods' image pull Secrets, from the stand-in for a private registry and a real one."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from lightkube.core.resource import NamespacedResourceG
+from lightkube.resources.core_v1 import Pod, Secret
+from llmd_rehearsal.agent_config import RegistryConfig
+from llmd_rehearsal.pods.containers import StartError
+from llmd_rehearsal.pods.image_pulls import ImagePuller
+from llmd_rehearsal.private_registry import USER, docker_config
+from llmd_rehearsal.registry import Registry
+from llmd_rehearsal.watches import ObjectStore
+from registry_program import RegistryProgram
+
+PREFIX = "iad.ocir.io/namespace/mirror"
+IMAGE = f"{PREFIX}/docker.io/vllm/vllm-openai-rocm:v1"
+
+
+class Secrets:
+    """Secrets of a cluster, by namespace and name."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Secret] = {}
+
+    def put(self, content: str, name: str = "ocir", uid: str = "1") -> None:
+        data = {".dockerconfigjson": base64.b64encode(content.encode()).decode()}
+        document = {"metadata": {"name": name, "namespace": "llm-d", "uid": uid}, "data": data}
+        self.objects["llm-d", name] = cast("Secret", Secret.from_dict(document))
+
+    def get(self, namespace: str, name: str) -> NamespacedResourceG | None:
+        return self.objects.get((namespace, name))
+
+    def puller(self, url: str) -> ImagePuller:
+        return ImagePuller(RegistryConfig(prefix=PREFIX, url=url), cast("ObjectStore[Secret]", self))
+
+
+def pod(node: str = "gpu-0", *secrets: str) -> Pod:
+    spec = {"nodeName": node, "containers": [], "imagePullSecrets": [{"name": name} for name in secrets or ("ocir",)]}
+    return cast("Pod", Pod.from_dict({"metadata": {"name": "server", "namespace": "llm-d"}, "spec": spec}))
+
+
+class Observed:
+    """What a test sees of pulls: the registry's accounts, the Secrets, and whether a pull is refused."""
+
+    def __init__(self, accounts: Path, secrets: Secrets, puller: ImagePuller) -> None:
+        self.accounts, self.secrets, self.puller = accounts, secrets, puller
+
+    def accept(self, *passwords: str) -> None:
+        self.accounts.write_text(json.dumps({USER: passwords}))
+
+    def sign_in(self, password: str, uid: str = "1") -> None:
+        self.secrets.put(docker_config("iad.ocir.io", password), uid=uid)
+
+    async def refused(self, asking: Pod | None = None, image: str = IMAGE) -> str:
+        try:
+            await self.puller.pull(asking or pod(), image)
+        except StartError as error:
+            return f"{error.reason}: {error}"
+        return ""
+
+
+def observe(folder: Path, steps: Callable[[Observed], Coroutine[Any, Any, None]]) -> None:
+    """Run steps beside the stand-in for a registry, whose only password is `first`, which the pods' Secret has."""
+
+    async def run() -> None:
+        accounts, secrets = folder / "accounts.json", Secrets()
+        runner = web.AppRunner(Registry(accounts).application())
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0]
+        observed = Observed(accounts, secrets, secrets.puller(f"http://{host}:{port}"))
+        observed.accept("first")
+        observed.sign_in("first")
+        try:
+            await steps(observed)
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(run())
+
+
+def test_a_pod_with_the_registrys_password_in_its_secret_gets_its_image(tmp_path: Path) -> None:
+    async def steps(seen: Observed) -> None:
+        assert await seen.refused() == ""
+        assert await seen.refused(pod("gpu-0", "absent"), "docker.io/library/python:3.12") == ""
+
+    observe(tmp_path, steps)
+
+
+def test_a_pod_without_the_secret_waits_with_the_reason_and_the_name_of_its_image(tmp_path: Path) -> None:
+    async def steps(seen: Observed) -> None:
+        told = await seen.refused(pod("gpu-0", "absent"))
+        assert told.startswith(f'ErrImagePull: failed to pull image "{IMAGE}": failed to authorize: 401')
+        seen.sign_in("wrong")
+        assert "401" in await seen.refused()
+
+    observe(tmp_path, steps)
+
+
+def test_a_secret_that_is_changed_in_place_keeps_what_a_node_has_and_pulls_what_it_lacks(tmp_path: Path) -> None:
+    async def steps(seen: Observed) -> None:
+        assert await seen.refused() == ""
+        seen.accept("first", "second")
+        seen.sign_in("second")
+        seen.accept("second")
+        assert await seen.refused() == ""
+        assert await seen.refused(pod("gpu-1")) == ""
+
+    observe(tmp_path, steps)
+
+
+def test_a_secret_that_is_left_as_it_was_starts_pods_on_nodes_with_the_image_alone(tmp_path: Path) -> None:
+    async def steps(seen: Observed) -> None:
+        assert await seen.refused() == ""
+        seen.accept("second")
+        assert await seen.refused() == ""
+        assert "401" in await seen.refused(pod("gpu-1"))
+
+    observe(tmp_path, steps)
+
+
+def test_a_secret_that_is_made_anew_with_another_password_is_asked_for_again(tmp_path: Path) -> None:
+    async def steps(seen: Observed) -> None:
+        assert await seen.refused() == ""
+        seen.sign_in("second", uid="2")
+        assert "401" in await seen.refused()
+        seen.accept("second")
+        assert await seen.refused() == ""
+
+    observe(tmp_path, steps)
+
+
+@pytest.mark.parametrize(("secret", "is_refused"), [("ocir", False), ("absent", True)])
+def test_simulated_nodes_sign_in_at_a_real_registry_as_well(
+    registry: RegistryProgram, secret: str, is_refused: bool
+) -> None:
+    repository = "namespace/mirror/docker.io/vllm/vllm-openai-rocm"
+    registry.push(repository, "v1", 10)
+    registry.private.add(repository)
+    secrets = Secrets()
+    secrets.put(docker_config("iad.ocir.io", "any"))
+    puller = secrets.puller(f"http://{registry.address}")
+    seen = Observed(Path(), secrets, puller)
+    assert bool(asyncio.run(seen.refused(pod("gpu-0", secret)))) is is_refused
