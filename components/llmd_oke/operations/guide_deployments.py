@@ -22,6 +22,9 @@ READ = "kubectl get deployments,inferencepools,httproutes --all-namespaces -o js
 `read_deployments` reads.
 """
 
+PAGE = "docs/how-to/adopt-a-cluster.md"
+"""Page with the steps by which clients change over."""
+
 _ROLE, _GPU, _RELEASE = "llm-d.ai/role", "amd.com/gpu", "meta.helm.sh/release-name"
 _TENSOR_PARALLEL = ("--tensor-parallel-size", "-tp")
 _SIZE = re.compile(r"[1-9][0-9]{0,3}")
@@ -101,7 +104,10 @@ class GuideDeployment:
             )
         yield f"llmd-oke up --stack {stack}   # beside {names}, which stay as they are"
         if self.routes:
-            yield f"give {', '.join(self.routes)} the stack's address as backend (llmd-oke status --stack {stack})"
+            yield (
+                f"{', '.join(self.routes)}: a route of the stack at the same Gateway takes over as the update ends;"
+                f" or give it the stack's address as backend, with a ReferenceGrant ({PAGE})"
+            )
         else:
             yield f"give clients the stack's address (llmd-oke status --stack {stack})"
         releases = sorted({item.release for item in self.servers if item.release})

@@ -1,8 +1,9 @@
-"""A steady load on a front door whose key and certificate are rotated. Says `changed` once the client uses the next key
-and `ended` once the first one is refused, and then, as JSON, what became of the requests.
+"""A steady load on a front door or a Gateway whose certificate is rotated, and a client's key too where it has two.
+Says `flowing` once requests are answered, `changed` once the renewed certificate and the next key are in use, `ended`
+once the first key is refused, and when a file is there, as JSON, what became of the requests.
 
-Run inside a rehearsal's cluster: rotation_load.py ADDRESS KNOWN, where KNOWN is a JSON file with the client's `first`
-and `next` key, the `trusted` certificates, and the `renewed` one.
+Run inside a rehearsal's cluster: rotation_load.py ADDRESS KNOWN END, where KNOWN is a JSON file with the client's
+`first` key, its `next` one if it gets another, the `trusted` certificates, and the `renewed` one.
 """
 
 import asyncio
@@ -17,9 +18,11 @@ from typing import Any
 
 import aiohttp
 
-REQUESTS_PER_S = 10
+REQUESTS_PER_S = 5
 LIMIT_S = 600
 POLL_S = 1.0
+FIRST = 20
+"""Requests that are answered before anything is rotated."""
 CONNECTIONS = 8
 """New connections by which the threads of both Envoys are asked."""
 BODY = {"model": "openai/gpt-oss-120b", "prompt": "hello", "max_tokens": 8}
@@ -72,6 +75,7 @@ class Client:
         """Return the statuses of new connections that trust some certificates; 0 where they don't trust Envoy's."""
 
         async def status() -> int:
+            asked_s = time.monotonic()
             try:
                 async with (
                     self.session(trust) as session,
@@ -80,6 +84,9 @@ class Client:
                     return response.status
             except aiohttp.ClientConnectorCertificateError:
                 return 0
+            except aiohttp.ClientError as error:  # nobody may be turned away, whatever he asks for
+                self.failures.append(f"{error!r} after {time.monotonic() - asked_s:.1f} s")
+                return -1
 
         return set(await asyncio.gather(*(status() for _ in range(CONNECTIONS))))
 
@@ -102,24 +109,34 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def main(address: str, known: dict[str, str]) -> None:
+async def main(address: str, known: dict[str, str], end: Path) -> None:
     client, ended = Client(address, known), asyncio.Event()
     renewed = ssl.create_default_context(cadata=known["renewed"])
 
+    async def answered() -> bool:
+        return len(client.answered_s) >= FIRST
+
     async def taken() -> bool:
-        return await client.statuses(known["next"], renewed) == {200}
+        return await client.statuses(known.get("next", known["first"]), renewed) == {200}
 
     async def refused() -> bool:
         return 200 not in await client.statuses(known["first"], renewed)
 
+    async def is_over() -> bool:
+        return end.exists()  # noqa: ASYNC240 - a file of this machine
+
     flowing = asyncio.create_task(client.flow(ended))
     try:
+        await until(answered)
+        print("flowing", flush=True)
         await until(taken)
-        client.key = known["next"]
+        client.key = known.get("next", known["first"])
         await asyncio.gather(*client.sent)
         print("changed", flush=True)
-        await until(refused)
-        print("ended", flush=True)
+        if "next" in known:
+            await until(refused)
+            print("ended", flush=True)
+        await until(is_over)
     finally:
         ended.set()
         await flowing
@@ -127,4 +144,4 @@ async def main(address: str, known: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], json.loads(Path(sys.argv[2]).read_text())))
+    asyncio.run(main(sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])))

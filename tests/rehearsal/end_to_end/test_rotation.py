@@ -1,34 +1,95 @@
-"""A client's key and the certificate of a front door, rotated by updates of the stack while requests flow."""
+"""Credentials that are rotated while requests flow: a front door's by updates, a Gateway's and a registry's in their
+Secrets, and the passphrase of the engine's state.
+"""
 
 import json
+import os
+import secrets
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from certificates_for_tests import certificate, private_key
 from llmd_rehearsal.front_door import CLIENT
+from llmd_rehearsal.inventory import BEHIND_GATEWAY
+from llmd_rehearsal.private_registry import USER, docker_config
+from llmd_rehearsal.programs import locate
+from test_losses import tell
+from test_rollouts import loaded
 from user_project import TIME_SCALE, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
-STACK = "rotation"
-HOST = "front-door.llm-d.svc.cluster.local"
+STACK, BEHIND, PULLING = "rotation", "rotation-behind", "rotation-pulling"
+HOST, GATEWAY_HOST = "front-door.llm-d.svc.cluster.local", "llm.example.com"
 NEXT = "sk-next-Hd5kV9bMq2TzXc7RwLp3"
-UPDATE = ("rehearse", "--time-scale", TIME_SCALE, "--json", "--no-benchmark", "--stack", STACK)
+UPDATE = ("rehearse", "--time-scale", TIME_SCALE, "--json", "--no-benchmark", "--stack")
+MIRROR = {"prefix": "iad.ocir.io/namespace/mirror", "pullSecret": "ocir"}
 MOST_GAP_S = 5.0
 """Time without an answer, also where others use the machine."""
+
+REPLACE = """
+import json
+import sys
+from pathlib import Path
+from lightkube import Client, KubeConfig
+from lightkube.resources.core_v1 import Secret
+changed = {"stringData": json.loads(Path(sys.argv[2]).read_text())}
+Client(KubeConfig.from_env(), trust_env=False).patch(Secret, sys.argv[1], changed, namespace="llm-d")
+"""
+"""Changes a Secret in place, as `kubectl apply` does."""
+
+
+@dataclass
+class Load:
+    """Requests that flow, and what became of them once they have ended."""
+
+    output: IO[str]
+    cost: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def await_line(self, expected: str) -> None:
+        assert self.output.readline() == f"{expected}\n"
+
+    def assert_nothing_failed(self) -> None:
+        assert self.cost["failures"] == []
+        assert self.cost["sent"] > 100
+        assert self.cost["longest_gap_s"] < MOST_GAP_S
+
+
+@contextmanager
+def flowing(project: Project, stack: str, address: str, known: Mapping[str, str], folder: Path) -> Iterator[Load]:
+    """Requests from inside of the local cluster until the end of the context."""
+    file, end = folder / "known.json", folder / "end"
+    file.write_text(json.dumps(known))
+    words = (sys.executable, str(Path(__file__).with_name("rotation_load.py")), address, str(file), str(end))
+    argv = [sys.executable, "-m", "llmd_oke", "rehearse", "run", "--stack", stack, "--", *words]
+    with subprocess.Popen(argv, env=project.environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        load = Load(process.stdout)
+        try:
+            load.await_line("flowing")
+            yield load
+        finally:
+            end.touch()
+            rest = process.stdout.read()
+    load.cost = json.loads(rest)
+    print(stack, json.dumps(load.cost))
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Outcome of requests, and the two updates."""
+    """The load, and the updates: with both keys, with the next one alone, and with another secret of cache salts."""
 
-    cost: dict[str, Any]
+    load: Load
     overlap: Ended
     end: Ended
+    salts: Ended
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +99,7 @@ def rotated(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Rotat
         "tls": {"kind": "config"},
         "authentication": {"kind": "api-keys"},
         "uncheckedPods": "accepted",
+        "cacheIsolation": "client",
     }
     project.write(STACK, models=[model(topology="agg-tp1-1r")], frontDoor=door)
     created = project.rehearse(STACK)
@@ -47,35 +109,107 @@ def rotated(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Rotat
     key = private_key()
     renewed, present = certificate(key, HOST).chain, settings["frontDoorCertificate"]["chain"]
     first = settings["frontDoorKeys"][CLIENT]
-    known = tmp_path_factory.mktemp("rotation") / "known.json"
-    trusted = {"trusted": present + renewed, "renewed": renewed}
-    known.write_text(json.dumps({"first": first, "next": NEXT, **trusted}))
-    script = Path(__file__).with_name("rotation_load.py")
-    words = ("rehearse", "run", "--stack", STACK, "--", sys.executable, str(script), f"https://{HOST}", str(known))
-    argv = [sys.executable, "-m", "llmd_oke", *words]
-    with subprocess.Popen(argv, env=project.environment(), stdout=subprocess.PIPE, text=True) as load:
-        assert load.stdout is not None
+    known = {"first": first, "next": NEXT, "trusted": present + renewed, "renewed": renewed}
+    with flowing(project, STACK, f"https://{HOST}", known, tmp_path_factory.mktemp("rotation")) as load:
         overlap = {"frontDoorNextKeys": {CLIENT: NEXT}, "frontDoorCertificate": {"chain": renewed, "key": key.pem}}
         file.write_text(json.dumps({**settings, **overlap}))
-        both = project.command(*UPDATE)
+        both = project.command(*UPDATE, STACK)
         assert both.status == 0, both.errors
-        assert load.stdout.readline() == "changed\n"
-        file.write_text(json.dumps({**settings, **overlap, "frontDoorKeys": {CLIENT: NEXT}, "frontDoorNextKeys": {}}))
-        alone = project.command(*UPDATE)
+        load.await_line("changed")
+        last = {**settings, **overlap, "frontDoorKeys": {CLIENT: NEXT}, "frontDoorNextKeys": {}}
+        file.write_text(json.dumps(last))
+        alone = project.command(*UPDATE, STACK)
         assert alone.status == 0, alone.errors
-        assert load.stdout.readline() == "ended\n"
-        cost = json.loads(load.stdout.readline())
-    print(json.dumps(cost))
-    return Rotation(cost, both, alone)
+        load.await_line("ended")
+        change_passphrase(project)
+        file.write_text(json.dumps({**last, "frontDoorCacheSecret": secrets.token_hex(32)}))
+        salts = project.command(*UPDATE, STACK)
+        assert salts.status == 0, salts.errors
+    return Rotation(load, both, alone, salts)
 
 
-def test_no_request_fails_while_a_clients_key_and_the_tls_certificate_are_rotated(rotated: Rotation):
-    assert rotated.cost["failures"] == []
-    assert rotated.cost["sent"] > 100
-    assert rotated.cost["longest_gap_s"] < MOST_GAP_S
+def change_passphrase(project: Project) -> None:
+    """Have the state of the rehearsed stack encrypted by another passphrase, as the how-to page says."""
+    folder, new = project.folder / ".rehearsal" / STACK, secrets.token_urlsafe(32)
+    known = folder / "passphrase"
+    own = {
+        "PULUMI_BACKEND_URL": f"file://{folder / 'backend'}",
+        "PULUMI_CONFIG_PASSPHRASE_FILE": str(known),
+        "PULUMI_HOME": str(folder / "pulumi"),
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+    }
+    pulumi = str(Path(os.environ["LLMD_OKE_PROGRAMS"]) / "pulumi")
+    words = ("stack", "change-secrets-provider", "passphrase", "--stack", STACK, "--cwd", str(folder / "project"))
+    argv, environment = [pulumi, *words], {**os.environ, **own}
+    done = subprocess.run(argv, env=environment, input=f"{new}\n", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    known.write_text(new)
 
 
-def test_rotating_a_clients_key_and_the_tls_certificate_only_updates_in_place(rotated: Rotation):
-    for update in (rotated.overlap, rotated.end):
+def test_no_request_fails_while_a_front_doors_credentials_are_rotated(rotated: Rotation):
+    rotated.load.assert_nothing_failed()
+
+
+def test_rotating_a_front_doors_credentials_replaces_no_object_and_restarts_no_pod(rotated: Rotation):
+    for update in (rotated.overlap, rotated.end, rotated.salts):
         assert set(update.document["update"]["changes"]) <= {"same", "read", "update"}
         assert update.document["update"]["changes"]["update"] <= 4  # two Secrets, the component and the stack
+
+
+@pytest.fixture(scope="module")
+def behind(project: Project) -> str:
+    """A stack whose Gateway has a certificate; the certificate."""
+    if missing := [name for name in BEHIND_GATEWAY if locate(name) is None]:
+        pytest.skip(f"no {', '.join(missing)}: scripts/test builds them")
+    gateway = {"mode": "create", "provider": "envoy-gateway", "host": GATEWAY_HOST, "tls": "certificate"}
+    served = model(topology="agg-tp1-1r", router={"mode": "gateway", "route": {"hosts": [GATEWAY_HOST]}})
+    project.write(BEHIND, models=[served], gateway=gateway)
+    created = project.rehearse(BEHIND)
+    assert created.status == 0, created.errors
+    return (project.folder / ".rehearsal" / BEHIND / "gateway" / "chain.pem").read_text()
+
+
+def replace(project: Project, stack: str, secret: str, data: Mapping[str, str], folder: Path) -> None:
+    file = folder / "data.json"
+    file.write_text(json.dumps(data))
+    words = (sys.executable, "-c", REPLACE, secret, str(file))
+    done = project.command("rehearse", "run", "--stack", stack, "--", *words)
+    assert done.status == 0, done.errors
+
+
+def test_no_request_fails_while_the_certificate_of_a_gateway_is_rotated(project: Project, behind: str, tmp_path: Path):
+    key = private_key()
+    renewed = certificate(key, GATEWAY_HOST).chain
+    known = {"first": "none", "trusted": behind + renewed, "renewed": renewed}
+    with flowing(project, BEHIND, f"https://{GATEWAY_HOST}", known, tmp_path) as load:
+        replace(project, BEHIND, "certificate", {"tls.crt": renewed, "tls.key": key.pem}, tmp_path)
+        load.await_line("changed")
+    load.assert_nothing_failed()
+
+
+@pytest.fixture(scope="module")
+def pulling(project: Project) -> None:
+    """A stack whose images come from a private registry, by a Secret."""
+    project.write(PULLING, models=[model(topology="agg-tp1-2r")], registryMirror=MIRROR)
+    created = project.rehearse(PULLING)
+    assert created.status == 0, created.errors
+
+
+@pytest.mark.usefixtures("pulling")
+def test_no_request_fails_while_an_image_pull_secret_is_rotated_and_another_image_comes(
+    project: Project, tmp_path: Path
+):
+    accounts = project.folder / ".rehearsal" / PULLING / "registry" / "accounts.json"
+    (first,), second = json.loads(accounts.read_text())[USER], secrets.token_urlsafe(24)
+    with loaded(project, PULLING, tmp_path) as load:
+        began_s = time.monotonic()
+        accounts.write_text(json.dumps({USER: [first, second]}))
+        replace(project, PULLING, "ocir", {".dockerconfigjson": docker_config("iad.ocir.io", second)}, tmp_path)
+        accounts.write_text(json.dumps({USER: [second]}))
+        served = model(topology="agg-tp1-2r")
+        project.write(PULLING, models=[served], registryMirror=MIRROR, release="llm-d-0.10.0")
+        updated = project.command(*UPDATE, PULLING)
+    assert updated.status == 0, updated.errors
+    tell("an image pull secret, then an update to another image", load, began_s)
+    assert load.failures == []
+    assert load.longest_gap_s < MOST_GAP_S

@@ -47,7 +47,7 @@ def pod(node: str = "gpu-0", *secrets: str) -> Pod:
 
 
 class Observed:
-    """What a test sees of pulls: the registry's accounts, the Secrets, and whether a pull is refused."""
+    """A registry with accounts, the pods' Secrets, and a simulated node that pulls."""
 
     def __init__(self, accounts: Path, secrets: Secrets, puller: ImagePuller) -> None:
         self.accounts, self.secrets, self.puller = accounts, secrets, puller
